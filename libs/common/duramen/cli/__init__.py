@@ -1,0 +1,1 @@
+"""The `duramen` command: local clusters, namespaces, logs, append, read and administration."""

@@ -1,0 +1,1 @@
+"""The SDK that applications use to append to logs and to read them."""

@@ -1,0 +1,1 @@
+"""The protocol as plain classes: events in, effects out; no I/O, clock, randomness or logging."""

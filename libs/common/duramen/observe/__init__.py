@@ -1,0 +1,1 @@
+"""Metrics, statistics and the admin API that every process serves."""

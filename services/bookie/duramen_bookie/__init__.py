@@ -1,0 +1,1 @@
+"""The bookie: a storage node that holds entries and seals."""

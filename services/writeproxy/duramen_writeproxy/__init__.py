@@ -1,0 +1,1 @@
+"""The write proxy: the stateless edge for appends and administration."""

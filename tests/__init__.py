@@ -1,0 +1,1 @@
+"""Tests, cheapest layer first; `tests.bench` holds the benchmarks."""

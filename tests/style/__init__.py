@@ -1,0 +1,1 @@
+"""Checks of the house style that a machine can make."""

@@ -1,0 +1,208 @@
+"""The repository keeps its own house style: one test a rule, and for each a proof that it can fail.
+
+Reads the files that git knows or would take (tracked, and untracked but not ignored); outside a
+checkout, as in a source archive, every file that is not a cache. The rules themselves are in
+`tidiness.py`, their reasons in CONTRIBUTING.md.
+"""
+
+import os
+import subprocess
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.style import tidiness
+from tests.style.tidiness import Module
+
+ROOT = Path(__file__).resolve().parents[2]
+NOSE = '"""What it is.\n\nWho calls it.\n"""\n'
+NOT_OURS = (".git", ".venv", ".duramen", "__pycache__", "build", "dist")
+
+
+@cache
+def list_paths() -> list[str]:
+    """Every file of the repository, relative to its root."""
+    if (ROOT / ".git").exists():
+        command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+        listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
+        names = {name for name in listed.stdout.split("\0") if name}
+        return sorted(name for name in names if (ROOT / name).is_file())
+    found = []
+    for folder, folders, files in os.walk(ROOT):
+        folders[:] = [f for f in folders if f not in NOT_OURS and not f.endswith("_cache")]
+        found += [(Path(folder) / file).relative_to(ROOT).as_posix() for file in files]
+    return sorted(found)
+
+
+@cache
+def read_modules() -> list[Module]:
+    """Every Python file of the repository."""
+    paths = [path for path in list_paths() if path.endswith(".py")]
+    return [Module(path, (ROOT / path).read_text(encoding="utf-8")) for path in paths]
+
+
+def assert_tidy(faults: list[str]) -> None:
+    assert not faults, "\n".join(["", *faults])
+
+
+# --- The repository ------------------------------------------------------------------------------
+
+
+def test_the_walk_sees_the_repository() -> None:
+    paths = [module.path for module in read_modules()]
+    assert "libs/common/duramen/__init__.py" in paths
+    assert "tests/style/test_tidy.py" in paths
+
+
+def test_every_module_opens_with_a_nose() -> None:
+    assert_tidy([f for m in read_modules() for f in tidiness.find_nose_faults(m)])
+
+
+def test_modules_functions_and_lines_are_short() -> None:
+    assert_tidy([f for m in read_modules() for f in tidiness.find_size_faults(m)])
+
+
+def test_nothing_is_marked_unfinished() -> None:
+    kinds = (".py", ".md", ".toml", ".yaml", ".yml", ".sh", ".txt")
+    names = [p for p in list_paths() if p.endswith(kinds) or p in {"Makefile", "Dockerfile"}]
+    texts = [(name, (ROOT / name).read_text(encoding="utf-8")) for name in names]
+    assert_tidy([f for name, text in texts for f in tidiness.find_unfinished(name, text)])
+
+
+def test_tests_do_not_sleep() -> None:
+    tests = [m for m in read_modules() if m.is_in("tests")]
+    assert_tidy([f for m in tests for f in tidiness.find_sleeps(m)])
+
+
+def test_cores_are_pure() -> None:
+    cores = [m for m in read_modules() if m.is_in("libs/common/duramen/core")]
+    assert_tidy([f for m in cores for f in tidiness.find_impurities(m)])
+
+
+def test_the_library_documents_what_is_public() -> None:
+    library = [m for m in read_modules() if m.is_in("libs/common/duramen")]
+    assert_tidy([f for m in library for f in tidiness.find_undocumented(m)])
+
+
+def test_names_say_something() -> None:
+    assert_tidy(tidiness.find_name_faults(list_paths()))
+
+
+def test_folders_are_not_crowded() -> None:
+    assert_tidy(tidiness.find_crowded_folders(list_paths()))
+
+
+def test_the_top_level_is_as_agreed() -> None:
+    assert_tidy(tidiness.find_layout_faults(list_paths()))
+
+
+# --- Each rule can fail --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "x = 1\n", '"""Too short."""\n', '"""' + "line\n" * 16 + '"""\n', "# no docstring\n"],
+)
+def test_a_bad_nose_is_found(text: str) -> None:
+    assert tidiness.find_nose_faults(Module("libs/a.py", text))
+
+
+def test_a_package_file_may_be_empty_or_short_but_not_nameless() -> None:
+    assert not tidiness.find_nose_faults(Module("libs/__init__.py", ""))
+    assert not tidiness.find_nose_faults(Module("libs/__init__.py", '"""One line."""\n'))
+    assert tidiness.find_nose_faults(Module("libs/__init__.py", "x = 1\n"))
+
+
+def test_good_source_has_no_faults() -> None:
+    good = Module("libs/a.py", NOSE + 'def wait() -> None:\n    """Wait."""\n')
+    assert not tidiness.find_nose_faults(good)
+    assert not tidiness.find_size_faults(good)
+    assert not tidiness.find_undocumented(good)
+    assert not tidiness.find_impurities(good)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        NOSE + "x = 1\n" * 700,
+        NOSE + "def grow() -> None:\n" + "    x = 1\n" * 70,
+        NOSE + "class A:\n    async def grow(self) -> None:\n" + "        x = 1\n" * 70,
+        NOSE + f"x = '{'y' * 100}'\n",
+    ],
+)
+def test_long_source_is_found(text: str) -> None:
+    assert tidiness.find_size_faults(Module("libs/a.py", text))
+
+
+@pytest.mark.parametrize("word", ["TO" + "DO", "FIX" + "ME", "X" * 3, "HA" + "CK"])
+def test_a_mark_of_unfinished_work_is_found(word: str) -> None:
+    assert tidiness.find_unfinished("a.py", f"x = 1  # {word}: later\n")
+    assert not tidiness.find_unfinished("a.py", f"{word}S are many\n")
+
+
+def test_a_sleep_is_found() -> None:
+    bad = "time.sleep(1)\nasyncio.sleep(0.01)\nsleep(delay)\nclock.sleep()\n"
+    assert len(tidiness.find_sleeps(Module("tests/a.py", bad))) == bad.count("\n")
+    assert not tidiness.find_sleeps(Module("tests/a.py", "asyncio.sleep(0)\n"))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import time",
+        "import os.path",
+        "from asyncio import Queue",
+        "from random import choice",
+        "random.Random(7)",
+        "Random(7)",
+        "random.choice(bookies)",
+        "datetime.now()",
+        "uuid.uuid4()",
+        "open(path)",
+        "for b in {1, 2}: pass",
+        "for b in set(bookies): pass",
+        "[b for b in frozenset(bookies)]",
+        "[b for b in {x for x in bookies}]",
+    ],
+)
+def test_an_impure_core_is_found(line: str) -> None:
+    assert tidiness.find_impurities(Module("libs/common/duramen/core/a.py", line + "\n"))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import random",
+        "from random import Random",
+        "def pick(rng: random.Random) -> int: return rng.randrange(3)",
+        "for b in sorted(set(bookies)): pass",
+        "is_member = b in {1, 2}",
+    ],
+)
+def test_what_a_core_may_do_is_let_through(line: str) -> None:
+    assert not tidiness.find_impurities(Module("libs/common/duramen/core/a.py", line + "\n"))
+
+
+def test_an_undocumented_name_is_found() -> None:
+    bad = "class A: ...\ndef b() -> None: ...\nasync def c() -> None: ...\n"
+    assert len(tidiness.find_undocumented(Module("libs/a.py", bad))) == bad.count("\n")
+    assert not tidiness.find_undocumented(Module("libs/a.py", "def _d() -> None: ...\n"))
+
+
+def test_an_empty_name_is_found() -> None:
+    bad = ["libs/a/utils.py", "libs/common/duramen/common/x.py", "tests/base/y.txt"]
+    assert len(tidiness.find_name_faults(bad)) == len(bad)
+    assert not tidiness.find_name_faults(["libs/common/duramen/ids.py", "docs/base"])
+
+
+def test_a_crowded_folder_is_found() -> None:
+    twelve = ["libs/a/__init__.py", *[f"libs/a/m{i}.py" for i in range(12)]]
+    assert not tidiness.find_crowded_folders(twelve)
+    assert tidiness.find_crowded_folders([*twelve, "libs/a/m12.py"])
+
+
+def test_a_bad_layout_is_found() -> None:
+    assert tidiness.find_layout_faults(["scratch.txt"])
+    assert tidiness.find_layout_faults(["operator/__init__.py"])
+    assert not tidiness.find_layout_faults(["operator/duramen_operator/__init__.py", "Makefile"])
