@@ -1,0 +1,222 @@
+"""Configuration of a log: one model for REST, custom resource and command line.
+
+Frozen and checked as a whole: unknown keys are refused and all faults are reported at once, each
+with its field path. Durations and sizes are texts outside ("2h", "256MiB") and integers inside
+(microseconds, bytes); `to_json` writes every field, so that a stored configuration never changes
+its meaning when a default does.
+
+Fields whose feature is still to come (see CHANGELOG) accept only their default: a promise that is
+not kept yet is refused, not ignored. Source: 08-interfaces "Log configuration".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, NamedTuple, NoReturn
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    ValidationError,
+    model_validator,
+)
+
+from duramen.errors import DuramenError
+from duramen.units import parse_duration_us, parse_size_bytes, spell_duration, spell_size
+
+
+def _read_duration(value: object) -> int:
+    if not isinstance(value, str):
+        raise ValueError('write a duration as text, such as "250ms" or "2h"')
+    return parse_duration_us(value)
+
+
+def _read_size(value: object) -> int:
+    if not isinstance(value, str):
+        raise ValueError('write a size as text, such as "256MiB"')
+    return parse_size_bytes(value)
+
+
+Duration = Annotated[
+    int,
+    BeforeValidator(_read_duration, json_schema_input_type=str),
+    PlainSerializer(spell_duration, return_type=str),
+    Field(ge=0),
+]
+Size = Annotated[
+    int,
+    BeforeValidator(_read_size, json_schema_input_type=str),
+    PlainSerializer(spell_size, return_type=str),
+    Field(ge=0),
+]
+Count = Annotated[int, Field(strict=True, ge=1)]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Replication(_Part):
+    """How many copies an entry has and where they may lie (R20)."""
+
+    ensemble_size: Annotated[int, Field(strict=True, ge=1, le=64)] = 3
+    write_quorum: Count = 3
+    ack_quorum: Count = 2
+    min_racks: Count = 2
+    min_regions: Count = 1
+    regions_that_must_suffice: Count | None = None
+    placement: Literal["strict", "prefer"] = "strict"
+
+    @model_validator(mode="after")
+    def _check_quorum(self) -> Replication:
+        if not self.ensemble_size >= self.write_quorum >= self.ack_quorum:
+            raise ValueError(
+                f"ensemble_size {self.ensemble_size} ≥ write_quorum {self.write_quorum} ≥ "
+                f"ack_quorum {self.ack_quorum} must hold"
+            )
+        if self.ack_quorum < self.min_racks:
+            raise ValueError(
+                f"ack_quorum {self.ack_quorum} copies cannot lie in min_racks {self.min_racks} "
+                "racks: raise ack_quorum or lower min_racks"
+            )
+        if self.ack_quorum < self.min_regions:
+            raise ValueError(
+                f"ack_quorum {self.ack_quorum} copies cannot lie in min_regions "
+                f"{self.min_regions} regions: raise ack_quorum or lower min_regions"
+            )
+        return self
+
+
+class Roll(_Part):
+    """When a segment is closed and the next one opened (R19); both bounds are active."""
+
+    interval: Duration = parse_duration_us("2h")
+    size: Size = parse_size_bytes("256MiB")
+    idle_close: Duration = parse_duration_us("10m")
+
+
+class Retention(_Part):
+    """How long records are kept."""
+
+    age: Duration | None = parse_duration_us("72h")
+    bytes: Size | None = None
+    truncated: Duration = parse_duration_us("1h")
+    require_cold_copy: bool = False
+
+
+class Flush(_Part):
+    """When waiting appends become an entry."""
+
+    policy: Literal["immediate"] = "immediate"
+
+
+class Window(_Part):
+    """What may be between the oldest and the newest unacknowledged append; beyond: SEQNOBUF."""
+
+    entries: Annotated[int, Field(strict=True, ge=1, le=100_000)] = 2_000
+    bytes: Size = parse_size_bytes("64MiB")
+
+
+class Producers(_Part):
+    """State kept per idempotent producer."""
+
+    results_kept: Count = 64
+    expire_after: Duration = parse_duration_us("7d")
+
+
+class Tiering(_Part):
+    """Which archive policy the log follows."""
+
+    policy: Literal["none"] = "none"
+
+
+class LogConfig(_Part):
+    """The configuration of one log, defaults filled in."""
+
+    replication: Replication = Replication()
+    ack_mode: Literal["ordered"] = "ordered"
+    copysets: Literal["striped"] = "striped"
+    early_append: Literal[False] = False
+    commit: Literal["lac"] = "lac"
+    commit_delay: Duration = parse_duration_us("5ms")
+    owed_bytes_max: Size = parse_size_bytes("64MiB")
+    tiering: Tiering = Tiering()
+    roll: Roll = Roll()
+    retention: Retention = Retention()
+    flush: Flush = Flush()
+    window: Window = Window()
+    producers: Producers = Producers()
+
+    def to_json(self) -> dict[str, Any]:
+        """Every field, as texts and numbers that `parse_log_config` reads back."""
+        return self.model_dump(mode="json")
+
+
+class NamespaceConfig(_Part):
+    """The configuration of one namespace."""
+
+    auto_create: Literal[False] = False
+
+    def to_json(self) -> dict[str, Any]:
+        """Every field, as JSON values."""
+        return self.model_dump(mode="json")
+
+
+class Fault(NamedTuple):
+    """One fault of a configuration."""
+
+    field: str
+    message: str
+    is_unknown: bool
+
+
+def parse_log_config(document: Mapping[str, Any]) -> LogConfig:
+    """A log's configuration from JSON values; `{}` gives the defaults.
+
+    Raises:
+        DuramenError: `unknown_field` or `invalid_argument`, all faults in the detail.
+    """
+    try:
+        return LogConfig.model_validate(document)
+    except ValidationError as error:
+        _refuse(error)
+
+
+def parse_namespace_config(document: Mapping[str, Any]) -> NamespaceConfig:
+    """A namespace's configuration from JSON values; `{}` gives the defaults.
+
+    Raises:
+        DuramenError: `unknown_field` or `invalid_argument`, all faults in the detail.
+    """
+    try:
+        return NamespaceConfig.model_validate(document)
+    except ValidationError as error:
+        _refuse(error)
+
+
+def faults_of(error: ValidationError) -> tuple[Fault, ...]:
+    """Pydantic's findings as fields and sentences, unknown fields first."""
+    faults = [
+        Fault(
+            ".".join(str(part) for part in item["loc"]),
+            item["msg"].removeprefix("Value error, "),
+            item["type"] == "extra_forbidden",
+        )
+        for item in error.errors()
+    ]
+    return tuple(sorted(faults, key=lambda fault: (not fault.is_unknown, fault.field)))
+
+
+def _refuse(error: ValidationError) -> NoReturn:
+    faults = faults_of(error)
+    detail = "; ".join(
+        f"{fault.field}: not a known field"
+        if fault.is_unknown
+        else f"{fault.field}: {fault.message}"
+        for fault in faults
+    )
+    code = "unknown_field" if faults[0].is_unknown else "invalid_argument"
+    raise DuramenError(code, detail, field=faults[0].field or None) from None

@@ -1,0 +1,133 @@
+"""The one table of errors: code, HTTP status, retry advice, certainty, number on the wire.
+
+Every refusal that leaves a process has a code of this closed list. `uncertain` is the one that
+matters most: the append may have happened, and only recovery or idempotence can tell. Data-plane
+answers carry the number, REST answers carry the code as RFC 9457 problem+json.
+
+Not here: statuses of single adds and reads between sequencer and bookie (`core.status`).
+Called by everybody. Source: 08-interfaces "Answers".
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Any, Final, NamedTuple
+
+
+class Retry(enum.Enum):
+    """What a client may do with the same request."""
+
+    NO = "no"
+    AFTER = "after"
+    IDEMPOTENT = "with idempotence only"
+    SAFE_ONLY = "safe only"
+
+
+class ErrorKind(NamedTuple):
+    """One row of the table."""
+
+    code: str
+    wire: int
+    status: int
+    retry: Retry
+    uncertain: bool
+    title: str
+
+
+_ROWS: Final = (
+    ErrorKind("invalid_argument", 1, 400, Retry.NO, False, "an argument is not valid"),
+    ErrorKind("invalid_name", 2, 400, Retry.NO, False, "a name is not valid"),
+    ErrorKind("invalid_position", 3, 400, Retry.NO, False, "a position is not valid"),
+    ErrorKind("unknown_field", 4, 400, Retry.NO, False, "a field is not known"),
+    ErrorKind("unsupported_media", 5, 415, Retry.NO, False, "this content type is not served"),
+    ErrorKind("unauthenticated", 6, 401, Retry.NO, False, "who are you"),
+    ErrorKind("forbidden", 7, 403, Retry.NO, False, "you may not do this"),
+    ErrorKind("namespace_not_found", 8, 404, Retry.NO, False, "no such namespace"),
+    ErrorKind("log_not_found", 9, 404, Retry.NO, False, "no such log"),
+    ErrorKind("segment_not_found", 10, 404, Retry.NO, False, "no such segment"),
+    ErrorKind(
+        "log_exists_with_other_config",
+        11,
+        409,
+        Retry.NO,
+        False,
+        "exists with another configuration",
+    ),
+    ErrorKind("config_conflict", 12, 409, Retry.NO, False, "the configuration changed meanwhile"),
+    ErrorKind("log_deleted", 13, 409, Retry.NO, False, "the log was deleted"),
+    ErrorKind("log_ended", 14, 409, Retry.NO, False, "the log has ended"),
+    ErrorKind("condition_failed", 15, 412, Retry.NO, False, "the condition does not hold"),
+    ErrorKind("fencing_token_mismatch", 16, 412, Retry.NO, False, "another fencing token is set"),
+    ErrorKind("producer_fenced", 17, 412, Retry.NO, False, "a newer producer epoch is known"),
+    ErrorKind("producer_gap", 18, 412, Retry.NO, False, "a producer sequence is missing"),
+    ErrorKind("producer_unknown", 19, 412, Retry.NO, False, "the producer's state has expired"),
+    ErrorKind("record_too_large", 20, 413, Retry.NO, False, "a record is too large"),
+    ErrorKind("batch_too_large", 21, 413, Retry.NO, False, "the batch is too large"),
+    ErrorKind("too_many_records", 22, 413, Retry.NO, False, "the batch has too many records"),
+    ErrorKind("beyond_tail", 23, 416, Retry.NO, False, "the position is beyond the tail"),
+    ErrorKind("placement_impossible", 24, 422, Retry.NO, False, "no placement can satisfy this"),
+    ErrorKind("rate_limited", 25, 429, Retry.AFTER, False, "too many requests"),
+    ErrorKind(
+        "append_uncertain", 26, 503, Retry.IDEMPOTENT, True, "the append may or may not be stored"
+    ),
+    ErrorKind("window_full", 27, 503, Retry.AFTER, False, "the log's window is full (SEQNOBUF)"),
+    ErrorKind("overloaded", 28, 503, Retry.AFTER, False, "too much is waiting"),
+    ErrorKind("not_enough_bookies", 29, 503, Retry.AFTER, False, "too few bookies can be reached"),
+    ErrorKind("log_unavailable", 30, 503, Retry.AFTER, False, "the log is being taken over"),
+    ErrorKind("metadata_unavailable", 31, 503, Retry.AFTER, False, "ZooKeeper cannot be reached"),
+    ErrorKind("cold_store_unavailable", 32, 503, Retry.AFTER, False, "the cold store is down"),
+    ErrorKind("server_draining", 33, 503, Retry.AFTER, False, "this server is stopping"),
+    ErrorKind("data_unavailable", 34, 503, Retry.AFTER, False, "no copy can be read now"),
+    ErrorKind("data_lost", 35, 410, Retry.NO, False, "an operator accepted the loss of this"),
+    ErrorKind("internal", 36, 500, Retry.SAFE_ONLY, False, "the server made a mistake"),
+)
+
+ERRORS: Final = {row.code: row for row in _ROWS}
+ERRORS_BY_WIRE: Final = {row.wire: row for row in _ROWS}
+assert len(ERRORS) == len(ERRORS_BY_WIRE) == len(_ROWS)
+
+
+class DuramenError(Exception):
+    """A refusal with a code of the table.
+
+    Args:
+        code: a code of `ERRORS`.
+        detail: one sentence for a person: what is wrong and the way out.
+        field: the request's field that is at fault, if one is.
+        retry_after_ms: when the same request is worth sending again.
+        uncertain: overrides the table where an append of unknown fate ends in `internal`.
+    """
+
+    def __init__(
+        self,
+        code: str,
+        detail: str,
+        *,
+        field: str | None = None,
+        retry_after_ms: int | None = None,
+        uncertain: bool | None = None,
+    ) -> None:
+        super().__init__(f"{code}: {detail}")
+        self.kind = ERRORS[code]
+        self.code = code
+        self.detail = detail
+        self.field = field
+        self.retry_after_ms = retry_after_ms
+        self.uncertain = self.kind.uncertain if uncertain is None else uncertain
+
+    def problem(self) -> dict[str, Any]:
+        """The problem+json object of 08-interfaces "Answers"."""
+        problem: dict[str, Any] = {
+            "type": f"urn:duramen:error:{self.code}",
+            "title": self.kind.title,
+            "status": self.kind.status,
+            "code": self.code,
+            "detail": self.detail,
+            "retryable": self.kind.retry is Retry.AFTER,
+            "uncertain": self.uncertain,
+        }
+        if self.field is not None:
+            problem["field"] = self.field
+        if self.kind.retry is Retry.AFTER:
+            problem["retry_after_ms"] = self.retry_after_ms or 500
+        return problem
