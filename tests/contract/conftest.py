@@ -1,0 +1,154 @@
+"""Benches: a metadata store of either kind, with the faults that its contract speaks of.
+
+The twin has its faults built in; for ZooKeeper each store goes through a TCP proxy of its own,
+and a session is ended by a second client that takes it over and closes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Protocol
+from uuid import uuid4
+
+import pytest
+from kazoo.client import KazooClient
+
+from duramen.runtime.embedded_zookeeper import EmbeddedZooKeeper
+from duramen.runtime.memory_store import MemoryStore, MemoryTree, WriteFate
+from duramen.runtime.metadata_store import MetadataStore
+from duramen.runtime.zookeeper_store import ZooKeeperStore
+from tests.zookeeper_fixture import FaultyProxy, running_zookeeper
+
+# Short, for the calls that must run into it; long enough for an fsync on a busy machine.
+CALL_TIMEOUT_S = 3.0
+
+
+class Bench(Protocol):
+    """What a contract test may do beside using the port."""
+
+    root: str
+
+    async def open_store(self) -> MetadataStore: ...
+    async def expire(self, store: MetadataStore) -> None: ...
+    def cut(self, store: MetadataStore) -> None: ...
+    def heal(self, store: MetadataStore) -> None: ...
+    def lose_next_reply(self, store: MetadataStore) -> None: ...
+
+
+OpenBench = Callable[[], AbstractAsyncContextManager[Bench]]
+
+
+class MemoryBench:
+    def __init__(self) -> None:
+        self.root = "/contract"
+        self._tree = MemoryTree()
+        self._stores: list[MemoryStore] = []
+
+    async def open_store(self) -> MetadataStore:
+        store = MemoryStore(self._tree)
+        await store.start()
+        self._stores.append(store)
+        return store
+
+    async def expire(self, store: MetadataStore) -> None:
+        self._tree.expire(store.session_id)
+
+    def cut(self, store: MetadataStore) -> None:
+        self._of(store).disconnect()
+
+    def heal(self, store: MetadataStore) -> None:
+        self._of(store).reconnect()
+
+    def lose_next_reply(self, store: MetadataStore) -> None:
+        self._of(store).doom_next_write(WriteFate.APPLIED)
+
+    async def close(self) -> None:
+        for store in self._stores:
+            await store.close()
+
+    def _of(self, store: MetadataStore) -> MemoryStore:
+        return next(mine for mine in self._stores if mine is store)
+
+
+class ZooKeeperBench:
+    def __init__(self, address: str) -> None:
+        self.root = f"/contract-{uuid4().hex}"
+        self._address = address
+        self._stores: list[tuple[ZooKeeperStore, FaultyProxy]] = []
+
+    async def open_store(self) -> MetadataStore:
+        proxy = FaultyProxy(self._address)
+        await proxy.start()
+        store = ZooKeeperStore(proxy.address, call_timeout_s=CALL_TIMEOUT_S)
+        self._stores.append((store, proxy))
+        await store.start()
+        return store
+
+    async def expire(self, store: MetadataStore) -> None:
+        zookeeper_store, proxy = self._of(store)
+        session_id, password = store.session_id, zookeeper_store.session_password
+        proxy.cut()  # else the store would take its session back before it is closed
+        await asyncio.to_thread(_close_session, self._address, session_id, password)
+        proxy.heal()
+
+    def cut(self, store: MetadataStore) -> None:
+        self._of(store)[1].cut()
+
+    def heal(self, store: MetadataStore) -> None:
+        self._of(store)[1].heal()
+
+    def lose_next_reply(self, store: MetadataStore) -> None:
+        self._of(store)[1].lose_next_reply()
+
+    async def close(self) -> None:
+        for store, proxy in self._stores:
+            proxy.heal()
+            await store.close()
+            await proxy.stop()
+
+    def _of(self, store: MetadataStore) -> tuple[ZooKeeperStore, FaultyProxy]:
+        return next(pair for pair in self._stores if pair[0] is store)
+
+
+def _close_session(address: str, session_id: int, password: bytes) -> None:
+    thief = KazooClient(hosts=address, client_id=(session_id, password))
+    thief.start(timeout=10)
+    assert thief.client_id[0] == session_id
+    thief.stop()
+    thief.close()
+
+
+@pytest.fixture(scope="session")
+def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedZooKeeper]:
+    """One server for all contract tests; who stops a server starts one of its own."""
+    with running_zookeeper(tmp_path_factory.mktemp("zookeeper")) as server:
+        yield server
+
+
+@pytest.fixture
+def own_zookeeper(tmp_path: Path) -> Iterator[EmbeddedZooKeeper]:
+    with running_zookeeper(tmp_path) as server:
+        yield server
+
+
+@pytest.fixture(params=["memory", pytest.param("zookeeper", marks=pytest.mark.zookeeper)])
+def open_bench(request: pytest.FixtureRequest) -> OpenBench:
+    """Opens a bench of either kind with its root node in place."""
+    address = ""
+    if request.param == "zookeeper":
+        address = request.getfixturevalue("zookeeper").address
+
+    @asynccontextmanager
+    async def opened() -> AsyncIterator[Bench]:
+        bench = ZooKeeperBench(address) if address else MemoryBench()
+        try:
+            founder = await bench.open_store()
+            await founder.create(bench.root, b"")
+            yield bench
+        finally:
+            await bench.close()
+
+    return opened
