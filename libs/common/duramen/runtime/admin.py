@@ -1,0 +1,86 @@
+"""The admin application that every service has: probes, metrics, statistics, configuration, stop.
+
+FastAPI on uvicorn over HTTP/1.1, so that probes and Prometheus never queue behind data. The role's
+own routes are added by the service. Source: 08-interfaces "Processes and admin".
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import prometheus_client
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import JSONResponse
+
+from duramen import __version__
+from duramen.errors import DuramenError
+
+if TYPE_CHECKING:
+    from duramen.runtime.service import Service, ServiceOptions
+
+_PROBLEM = "application/problem+json"
+
+
+def make_admin_app(service: Service, options: ServiceOptions, stop: Callable[[], None]) -> FastAPI:
+    """Build the admin application around a service.
+
+    Args:
+        stop: begins the clean stop of the process and returns at once.
+    """
+    app = FastAPI(title=f"Duramen {options.role} administration", version=__version__)
+    add_problem_handler(app)
+
+    @app.get("/healthz")
+    async def get_health() -> dict[str, str]:
+        return {"status": "ok"}
+
+    @app.get("/readyz")
+    async def get_readiness() -> Response:
+        ready = service.is_ready()
+        return JSONResponse({"ready": ready}, status_code=200 if ready else 503)
+
+    @app.get("/metrics")
+    async def get_metrics() -> Response:
+        return Response(
+            prometheus_client.generate_latest(), media_type=prometheus_client.CONTENT_TYPE_LATEST
+        )
+
+    @app.get("/v1/statistics")
+    async def get_statistics() -> dict[str, Any]:
+        return service.statistics()
+
+    @app.get("/v1/config")
+    async def get_config() -> dict[str, Any]:
+        return {
+            key: str(value) if key == "data_dir" else value
+            for key, value in dataclasses.asdict(options).items()
+        }
+
+    @app.post("/v1/drain-and-stop", status_code=202)
+    async def drain_and_stop() -> dict[str, str]:
+        stop()
+        return {"status": "stopping"}
+
+    service.add_admin_routes(app)
+    return app
+
+
+def add_problem_handler(app: FastAPI) -> None:
+    """Answer every DuramenError as RFC 9457 problem+json with its status and retry advice."""
+
+    @app.exception_handler(DuramenError)
+    async def answer_problem(_request: Request, error: DuramenError) -> Response:
+        return problem_response(error)
+
+
+def problem_response(error: DuramenError) -> Response:
+    """The problem+json answer to an error."""
+    problem = error.problem()
+    headers = {}
+    if "retry_after_ms" in problem:
+        headers["Retry-After"] = str(-(-problem["retry_after_ms"] // 1000))
+    return JSONResponse(
+        problem, status_code=error.kind.status, media_type=_PROBLEM, headers=headers
+    )

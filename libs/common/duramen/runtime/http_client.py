@@ -1,0 +1,123 @@
+"""Client of the data planes: pyreqwest over cleartext HTTP/2, one connection per peer.
+
+Translates the library's exceptions once, at this border, into two: `Unreachable` (no connection was
+made, nothing was processed) and `NoAnswer` (sent, or perhaps sent, and not answered in time).
+Everything above decides what these mean for safety. Source: 00-overview "Measured facts", R1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import Final
+
+from pyreqwest.client import Client, ClientBuilder
+from pyreqwest.exceptions import ConnectError, PyreqwestError
+
+from duramen.limits import FRAME_BYTES_MAX
+from duramen.units import MIB
+
+_CONNECT_TIMEOUT: Final = timedelta(seconds=1)
+_KEEP_ALIVE: Final = timedelta(seconds=2)
+"""A peer that is frozen or cut off is noticed by pings, not by the first lost request alone."""
+
+
+class PeerError(Exception):
+    """A data-plane call got no usable answer."""
+
+
+class UnreachableError(PeerError):
+    """No connection: the request was not processed."""
+
+
+class NoAnswerError(PeerError):
+    """No answer: the request may have been processed."""
+
+
+class PeerClient:
+    """Calls to data planes of any number of peers."""
+
+    def __init__(self) -> None:
+        self._client: Client = (
+            ClientBuilder()
+            .http2_prior_knowledge()
+            .http2_initial_stream_window_size(FRAME_BYTES_MAX)
+            .http2_initial_connection_window_size(4 * FRAME_BYTES_MAX)
+            .http2_max_frame_size(1 * MIB)
+            .http2_keep_alive_interval(_KEEP_ALIVE)
+            .http2_keep_alive_timeout(_KEEP_ALIVE)
+            .connect_timeout(_CONNECT_TIMEOUT)
+            .no_proxy()
+            .follow_redirects(enable=False)
+            .build()
+        )
+
+    async def call(self, url: str, body: bytes, timeout_us: int) -> bytes:
+        """POST `body`, give the answer's body.
+
+        Raises:
+            UnreachableError: no connection was made.
+            NoAnswerError: no answer within `timeout_us`, the connection broke, or the answer is
+                no success: it may have been processed.
+        """
+        try:
+            request = self._client.post(url).body_bytes(body).timeout(_delta(timeout_us)).build()
+            response = await request.send()
+            answer = bytes(await response.bytes())
+        except ConnectError as error:
+            raise UnreachableError(str(error)) from error
+        except PyreqwestError as error:
+            raise NoAnswerError(str(error)) from error
+        if response.status != 200:
+            raise NoAnswerError(f"{url}: HTTP {response.status}")
+        return answer
+
+    async def stream(self, url: str, body: bytes, timeout_us: int) -> AsyncIterator[bytes]:
+        """POST `body`, give the answer's pieces as they arrive.
+
+        Raises:
+            As `call`, also between pieces.
+        """
+        try:
+            builder = (
+                self._client.post(url)
+                .body_bytes(body)
+                .timeout(_delta(timeout_us))
+                .streamed_read_buffer_limit(0)
+            )
+            async with builder.build_streamed() as response:
+                if response.status != 200:
+                    raise NoAnswerError(f"{url}: HTTP {response.status}")
+                while (piece := await response.body_reader.read_chunk()) is not None:
+                    if len(piece):
+                        yield bytes(piece)
+        except ConnectError as error:
+            raise UnreachableError(str(error)) from error
+        except PyreqwestError as error:
+            raise NoAnswerError(str(error)) from error
+
+    async def request_json(
+        self, method: str, url: str, body: bytes, timeout_us: int
+    ) -> tuple[int, bytes]:
+        """Send a JSON body, give HTTP status and the answer's body, whatever the status.
+
+        Raises:
+            As `call`, but for the status.
+        """
+        try:
+            builder = self._client.request(method, url).header("content-type", "application/json")
+            request = builder.body_bytes(body).timeout(_delta(timeout_us)).build()
+            response = await request.send()
+            return response.status, bytes(await response.bytes())
+        except ConnectError as error:
+            raise UnreachableError(str(error)) from error
+        except PyreqwestError as error:
+            raise NoAnswerError(str(error)) from error
+
+    async def close(self) -> None:
+        """Close every connection."""
+        await self._client.close()
+
+
+def _delta(duration_us: int) -> timedelta:
+    return timedelta(microseconds=duration_us)

@@ -1,0 +1,147 @@
+"""The frame of every service process: options, logging, signals, admin port, start and stop.
+
+A service is an object with `start`, `stop`, `is_ready` and `statistics`; this module gives it a
+process. SIGTERM and SIGINT stop it cleanly, `POST /v1/drain-and-stop` does the same, and a failure
+while it runs (`fail`) ends the process with status 1 and one clear sentence on stderr.
+
+Until security comes as an issue of its own a service starts only with an explicit
+`--security none`. Called by `main` of each service. Source: 08-interfaces "Processes and admin".
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import dataclasses
+import logging
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import uvloop
+
+from duramen.limits import ZOOKEEPER_SESSION_S
+from duramen.runtime.admin import make_admin_app
+from duramen.runtime.http_server import AdminServer
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ServiceOptions:
+    """What a service process is started with."""
+
+    role: str
+    cluster: str
+    node_id: str
+    host: str
+    data_port: int
+    admin_port: int
+    zookeeper: str
+    region: str
+    rack: str
+    security: str
+    session_timeout_s: float
+    data_dir: Path | None
+
+
+class StartRefusedError(Exception):
+    """The service cannot start; the text is one clear sentence with the way out."""
+
+
+class Service(Protocol):
+    """What runs inside the frame."""
+
+    def add_admin_routes(self, app: Any) -> None:
+        """Add the role's own routes to the admin application (FastAPI)."""
+
+    async def start(self) -> None:
+        """Become ready; raises StartRefusedError if that cannot be."""
+
+    async def stop(self) -> None:
+        """Hand over and close, bounded in time."""
+
+    def is_ready(self) -> bool:
+        """Whether the role can be served now."""
+
+    def statistics(self) -> dict[str, Any]:
+        """Every queue and counter, for `/v1/statistics`."""
+
+
+MakeService = Callable[[ServiceOptions, Callable[[str], None]], Service]
+"""Builds the service inside the running loop; the second argument is `fail(sentence)`."""
+
+
+def parse_options(role: str, argv: Sequence[str] | None = None) -> ServiceOptions:
+    """Read the command line of a service; faults end the process with status 2."""
+    parser = argparse.ArgumentParser(prog=f"duramen-{role}")
+    parser.add_argument("--cluster", required=True, help="name of the cluster in ZooKeeper")
+    parser.add_argument("--id", required=True, dest="node_id", help="stable name of this node")
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--data-port", type=int, required=True)
+    parser.add_argument("--admin-port", type=int, required=True)
+    parser.add_argument("--zookeeper", required=True, help="HOST:PORT[,HOST:PORT…]")
+    parser.add_argument("--region", default="local")
+    parser.add_argument("--rack", default="r0")
+    parser.add_argument("--security", choices=["none"], required=True)
+    parser.add_argument("--session-timeout-s", type=float, default=ZOOKEEPER_SESSION_S)
+    parser.add_argument("--data-dir", type=Path, required=role == "bookie")
+    return ServiceOptions(role=role, **vars(parser.parse_args(argv)))
+
+
+def run_service(options: ServiceOptions, make: MakeService) -> int:
+    """Run a service until it is told to stop; returns the exit status."""
+    if not __debug__:
+        sys.stderr.write("duramen refuses to run under python -O: its assertions are needed\n")
+        return 2
+    logging.basicConfig(
+        level=logging.INFO,
+        format=f"%(asctime)s %(levelname).1s {options.node_id} %(name)s: %(message)s",
+    )
+    logging.getLogger("kazoo").setLevel(logging.WARNING)
+    try:
+        return uvloop.run(_Frame(options, make).run())
+    except StartRefusedError as error:
+        sys.stderr.write(f"{options.node_id} cannot start: {error}\n")
+        return 1
+
+
+class _Frame:
+    def __init__(self, options: ServiceOptions, make: MakeService) -> None:
+        self._options = options
+        self._make = make
+        self._stopping = asyncio.Event()
+        self._failure: str | None = None
+
+    async def run(self) -> int:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stopping.set)
+        service = self._make(self._options, self._fail)
+        app = make_admin_app(service, self._options, self._stopping.set)
+        admin = AdminServer(self._options.host, self._options.admin_port, app)
+        await admin.start()
+        try:
+            start = asyncio.create_task(service.start())
+            stop = asyncio.create_task(self._stopping.wait())
+            await asyncio.wait([start, stop], return_when=asyncio.FIRST_COMPLETED)
+            if start.done():
+                await start
+                _LOG.info("ready on port %d", self._options.data_port)
+            else:
+                start.cancel()
+            await stop
+        finally:
+            await service.stop()
+            await admin.stop()
+        if self._failure is not None:
+            sys.stderr.write(f"{self._options.node_id} stops: {self._failure}\n")
+            return 1
+        return 0
+
+    def _fail(self, sentence: str) -> None:
+        _LOG.error("%s", sentence)
+        self._failure = self._failure or sentence
+        self._stopping.set()
