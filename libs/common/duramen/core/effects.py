@@ -1,0 +1,215 @@
+"""Effects: what a core asks its driver to do, and the values that come back as events.
+
+A core never acts: it leaves effects in its outbox, and the driver (the sequencer's runtime, or the
+simulator) drains it once per batch of events, acts, and reports each result through a method named
+below. Results may be late, doubled, or missing until a time-out that the driver turns into a
+status; cores must be right in every case.
+
+    SendAdd       → on_add(member, epoch, entry, status)
+    SendSeal      → on_seal(member, epoch, status, lac, highest)
+    SendRead      → on_read(member, epoch, entry, status, stored)
+    SendLac       → on_lac(member, epoch, status)
+    ReadMetadata  → on_metadata(token, view or None)
+    Commit        → on_commit(token, outcome)
+    PersistOwed   → on_owed_persisted(owed)
+    Complete, Fail, Yield: the fate of one append, final
+
+Source: 00-overview "Layering", 01-protocol.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from duramen.core.log_node import LogNode
+from duramen.core.segment import Segment, Totals
+from duramen.ids import Dlsn, EntryId, Epoch, LedgerId, LogId, Member, SequencerId
+
+
+class CommitOutcome(enum.Enum):
+    """What became of a metadata change (R3)."""
+
+    APPLIED = "applied"
+    CONFLICT = "conflict"
+    """Definite: nothing applied, a predicate did not hold."""
+    UNKNOWN = "unknown"
+    """It may be applied now, later, or never: read back and look for one's nonce."""
+    UNAVAILABLE = "unavailable"
+    """Definite: never sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """The owner node of a log: advisory, ephemeral (01-protocol section 2)."""
+
+    sequencer_id: SequencerId
+    epoch: Epoch
+    data_url: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogView:
+    """A log's metadata, read after a sync: the log node first, then what it names.
+
+    `segments` holds epochs LCE + 1 … next epoch − 1 with their versions, oldest first.
+    """
+
+    log: LogNode
+    log_version: int
+    segments: tuple[tuple[Segment, int], ...]
+    owner: Owner | None
+
+
+@dataclass(frozen=True, slots=True)
+class SetSegment:
+    """Replace a segment node of `version`; it then has version + 1."""
+
+    segment: Segment
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class CreateSegment:
+    """Create a segment node; it then has version 0."""
+
+    segment: Segment
+
+
+@dataclass(frozen=True, slots=True)
+class SetLog:
+    """Replace the log node of `version`; it then has version + 1."""
+
+    log: LogNode
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplaceOwner:
+    """Put one's own ephemeral owner node in the place of what `replaces` describes.
+
+    `epoch` None: only remove it (the log is closed and nobody's).
+    """
+
+    epoch: Epoch | None
+    replaces: Owner | None
+
+
+Write = SetSegment | CreateSegment | SetLog | ReplaceOwner
+
+
+@dataclass(frozen=True, slots=True)
+class SendAdd:
+    """Store an entry at a member. `payload` is the encoded entry, the same bytes at every send."""
+
+    member: Member
+    ledger_id: LedgerId
+    entry: EntryId
+    lac: EntryId
+    payload: bytes
+    is_recovery: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SendSeal:
+    """Seal a log up to `epoch` at a member and learn what it holds of that epoch."""
+
+    member: Member
+    log_id: LogId
+    epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class SendRead:
+    """Read one entry for recovery; the read carries the seal too (R14)."""
+
+    member: Member
+    ledger_id: LedgerId
+    entry: EntryId
+
+
+@dataclass(frozen=True, slots=True)
+class SendLac:
+    """Tell a member the LAC when nothing follows that would carry it."""
+
+    member: Member
+    ledger_id: LedgerId
+    lac: EntryId
+
+
+@dataclass(frozen=True, slots=True)
+class ReadMetadata:
+    """Sync, then read the log node, the segments after its LCE and the owner node."""
+
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """Apply all writes at once or none."""
+
+    token: int
+    writes: tuple[Write, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PersistOwed:
+    """Record for repair that `member` misses entries first … last of a ledger (R9)."""
+
+    ledger_id: LedgerId
+    member: Member
+    first: EntryId
+    last: EntryId
+
+
+class TailMark(NamedTuple):
+    """The position after a record: where the next one will be or follow."""
+
+    dlsn: Dlsn
+    seq_num: int
+    timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Complete:
+    """The append is in the log: first record's position and number, and the log's tail then."""
+
+    append_id: int
+    start: Dlsn
+    seq_num: int
+    record_count: int
+    timestamp_ms: int
+    tail: TailMark
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """The append is answered with an error of `duramen.errors`."""
+
+    append_id: int
+    code: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Yield:
+    """The append was never sent, and this sequencer does not own the log: route it anew."""
+
+    append_id: int
+
+
+Effect = (
+    SendAdd | SendSeal | SendRead | SendLac | ReadMetadata | Commit | PersistOwed
+    | Complete | Fail | Yield
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class StoredEntry:
+    """An entry that a bookie returned and whose identity checksum the driver verified."""
+
+    payload: bytes
+    totals: Totals
+    """Of the segment up to and with this entry."""

@@ -1,0 +1,34 @@
+"""Which node a log belongs to by hash: weighted rendezvous on stable names.
+
+Every process computes the same order from the same names, nothing moves but what a node that came
+or went held, and the second in the order is the natural next one when the first does not answer.
+Pure; not Python's `hash`, which differs from process to process.
+
+Called by both proxies (routing) and the sequencer (which orphaned logs are mine).
+Source: 01-protocol section 2 (owner), 00-overview (append, read).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping
+
+_SCALE = float(1 << 64)
+
+
+def rank_nodes(key: str, weights: Mapping[str, float]) -> list[str]:
+    """Nodes by their claim on `key`, strongest first; nodes of weight 0 are left out.
+
+    Args:
+        key: what is placed, such as `namespace/log`.
+        weights: node name → weight ≥ 0.
+    """
+    scores = [(_score(key, node, weight), node) for node, weight in weights.items() if weight > 0]
+    return [node for _, node in sorted(scores, reverse=True)]
+
+
+def _score(key: str, node: str, weight: float) -> float:
+    digest = hashlib.blake2b(f"{node}\0{key}".encode(), digest_size=8).digest()
+    ratio = (int.from_bytes(digest, "big") + 0.5) / _SCALE
+    return -weight / math.log(ratio)

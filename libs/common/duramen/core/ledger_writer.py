@@ -1,0 +1,496 @@
+"""Ledger writer: replicates the entries of one open segment and decides when they are acknowledged.
+
+The owner of an epoch has one. It keeps the window of entries that are not acknowledged yet and the
+copies that are still owed after the ack, moves the LAC, and changes the ensemble by
+compare-and-set when a member fails and another bookie can take its place; otherwise the member is
+suspended and probed until it answers. Making entries and rolling are `log_sequencer`'s.
+
+    OPEN → CHANGING → OPEN     a new ensemble is being written (R6: no acknowledgement meanwhile)
+    OPEN → HELD → OPEN         its owner tries to close it: nothing is sent or changed (R19)
+    any → FENCED               somebody recovers this segment: what is outstanding is uncertain
+
+Invariants (checked by `validate`):
+ 1 window holds exactly entries LAC + 1 … LAP.
+ 2 outside CHANGING and FENCED the oldest window entry lacks acknowledgements of its write set (R5).
+ 3 owed bytes are the sum over owed entries.
+Source: 01-protocol section 3, R5–R9.
+"""
+
+from __future__ import annotations
+
+import enum
+import random
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from duramen.core.effects import (
+    Commit,
+    CommitOutcome,
+    Effect,
+    LogView,
+    PersistOwed,
+    ReadMetadata,
+    SendAdd,
+    SendLac,
+    SetSegment,
+)
+from duramen.core.placement import Candidate, PlacementRule, choose_replacements
+from duramen.core.segment import Segment, SegmentState, Totals
+from duramen.core.status import BookieStatus
+from duramen.ids import NOTHING, EntryId, Member
+from duramen.limits import (
+    OWED_BYTES_MAX_PER_LOG,
+    PROBE_INTERVAL_US,
+    RETRY_DELAY_MAX_US,
+    RETRY_DELAY_US,
+)
+
+
+class WriterState(enum.Enum):
+    """See the module's head."""
+
+    OPEN = "open"
+    CHANGING = "changing"
+    HELD = "held"
+    FENCED = "fenced"
+
+
+@dataclass(slots=True)
+class SentEntry:
+    """An entry in the window, or an acknowledged one of which copies are owed."""
+
+    entry: EntryId
+    payload: bytes
+    totals: Totals
+    holders: list[Member] = field(default_factory=list)
+    is_sent: bool = False
+
+
+@dataclass(slots=True)
+class _Absence:
+    """A member that failed: suspended, or replaced and still owed what it misses."""
+
+    probe_at_us: int
+    is_probing: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WriterPorts:
+    """What a writer is given: where effects go, tokens, nonces, bookies, randomness."""
+
+    put: Callable[[Effect], None]
+    new_token: Callable[[], int]
+    new_nonce: Callable[[], str]
+    rng: random.Random
+    locations: Callable[[], Mapping[Member, Candidate]]
+    candidates: Callable[[], Sequence[Candidate]]
+
+
+class LedgerWriter:
+    """Replication of one open segment.
+
+    Args:
+        segment: OPEN and empty, as created by its owner.
+        version: of its node.
+        commit_delay_us: a LAC that nothing carries for so long is sent by itself.
+    """
+
+    def __init__(
+        self,
+        segment: Segment,
+        version: int,
+        *,
+        rule: PlacementRule,
+        commit_delay_us: int,
+        owed_bytes_max: int = OWED_BYTES_MAX_PER_LOG,
+        ports: WriterPorts,
+    ) -> None:
+        assert segment.state is SegmentState.OPEN, segment
+        self.segment = segment
+        self.version = version
+        self.state = WriterState.OPEN
+        self.lac = NOTHING
+        self.lap = NOTHING
+        self.lac_totals = Totals()
+        self.window: deque[SentEntry] = deque()
+        self.window_bytes = 0
+        self.owed: dict[EntryId, SentEntry] = {}
+        self.owed_bytes = 0
+        self.fence_reason = ""
+        self.change_count = 0
+        self._rule = rule
+        self._ports = ports
+        self._commit_delay_us = commit_delay_us
+        self._owed_bytes_max = owed_bytes_max
+        self._absent: dict[Member, _Absence] = {}
+        self._change_token: int | None = None
+        self._read_token: int | None = None
+        self._proposal: Segment | None = None
+        self._own_nonces: list[str] = []
+        self._has_unknown_commit = False
+        self._retry_at_us: int | None = None
+        self._lac_due_us: int | None = None
+        self._lac_told = NOTHING
+        self._persist_again_at_us = 0
+
+    # --- questions -------------------------------------------------------------------------------
+
+    @property
+    def is_drained(self) -> bool:
+        """Nothing is unacknowledged and no change is under way."""
+        return self.state is WriterState.OPEN and not self.window
+
+    @property
+    def totals(self) -> Totals:
+        """Of the segment up to the last entry pushed."""
+        return self.window[-1].totals if self.window else self.lac_totals
+
+    @property
+    def suspended(self) -> list[Member]:
+        """Members of the present ensemble that do not take entries."""
+        return [m for m in self.segment.last_fragment.ensemble if m in self._absent]
+
+    def has_room_for_owed(self) -> bool:
+        """Whether the owed copies leave room for new entries (R9: memory stays bounded)."""
+        return self.owed_bytes <= 2 * self._owed_bytes_max
+
+    def wakeup_at_us(self) -> int | None:
+        """When `on_timer` wants to be called next."""
+        times = [absence.probe_at_us for absence in self._absent.values()]
+        times += [t for t in (self._retry_at_us, self._lac_due_us) if t is not None]
+        return None if self._is_still or not times else min(times)
+
+    @property
+    def _is_still(self) -> bool:
+        """Nothing may be sent any more, or not now."""
+        return self.state in (WriterState.FENCED, WriterState.HELD)
+
+    # --- events ----------------------------------------------------------------------------------
+
+    def add(self, payload: bytes, totals: Totals, now_us: int) -> EntryId:
+        """Push the next entry; `payload` must be encoded for entry id LAP + 1."""
+        assert not self._is_still, self
+        self.lap = EntryId(self.lap + 1)
+        entry = SentEntry(self.lap, payload, totals)
+        self.window.append(entry)
+        self.window_bytes += len(payload)
+        self._lac_due_us = None
+        if self.state is WriterState.OPEN:
+            self._send(entry)
+        return entry.entry
+
+    def on_add(
+        self, member: Member, entry_id: EntryId, status: BookieStatus, now_us: int
+    ) -> list[SentEntry]:
+        """A member answered an add, or did not in time; returns the entries acknowledged by it."""
+        if self.state is WriterState.FENCED:
+            return []
+        if status is BookieStatus.OK:
+            self._on_stored(member, entry_id)
+            return self._advance(now_us)
+        if status is BookieStatus.SEALED:
+            self._fence(f"{member.bookie} is sealed")
+        else:
+            self._on_member_failed(member, now_us)
+        return []
+
+    def on_lac(self, member: Member, status: BookieStatus, now_us: int) -> None:
+        """A member answered an explicit LAC, which is also the probe of one that misses nothing."""
+        if self.state is WriterState.FENCED:
+            return
+        if status is BookieStatus.SEALED:
+            self._fence(f"{member.bookie} is sealed")
+        elif status is not BookieStatus.OK:
+            self._on_member_failed(member, now_us)
+        elif member in self._absent:
+            self._resume(member)
+
+    def on_commit(self, token: int, outcome: CommitOutcome, now_us: int) -> list[SentEntry]:
+        """The change was applied, refused, or nobody knows; returns what it acknowledges."""
+        if token != self._change_token or self.state is not WriterState.CHANGING:
+            return []
+        self._change_token = None
+        assert self._proposal is not None
+        match outcome:
+            case CommitOutcome.APPLIED:
+                return self._adopt(self._proposal, self.version + 1, now_us)
+            case CommitOutcome.UNAVAILABLE if not self._has_unknown_commit:
+                self.state = WriterState.OPEN
+                return self._settle(now_us)
+            case CommitOutcome.UNKNOWN:
+                self._has_unknown_commit = True
+                self._retry_at_us = now_us + RETRY_DELAY_US
+            case _:
+                self._read_again()
+        return []
+
+    def on_metadata(self, token: int, view: LogView | None, now_us: int) -> list[SentEntry]:
+        """The segment was read after a conflict or an unknown outcome (R3, R6)."""
+        if token != self._read_token or self.state is not WriterState.CHANGING:
+            return []
+        self._read_token = None
+        if view is None:
+            self._retry_at_us = now_us + RETRY_DELAY_US
+            return []
+        for segment, version in view.segments:
+            if segment.epoch == self.segment.epoch and segment.state is SegmentState.OPEN:
+                if segment.nonce in self._own_nonces:
+                    return self._adopt(segment, version, now_us)
+                self.segment, self.version = segment, version
+                self._propose()
+                return self._settle(now_us)
+        self._fence("the segment is no longer open")
+        return []
+
+    def on_timer(self, now_us: int) -> None:
+        """Probe absent members, try a change again, tell the LAC."""
+        if self._is_still:
+            return
+        if self._retry_at_us is not None and now_us >= self._retry_at_us:
+            self._retry_at_us = None
+            if self.state is WriterState.CHANGING and self._change_token is None:
+                self._read_again()
+        if self._lac_due_us is not None and now_us >= self._lac_due_us:
+            self._lac_due_us = None
+            self._tell_lac()
+        due = [m for m, absence in self._absent.items() if now_us >= absence.probe_at_us]
+        for member in due:
+            self._probe(member, now_us)
+        if due and self.state is WriterState.OPEN and self.suspended:
+            self._propose()
+
+    def hold(self) -> None:
+        """The owner begins to close: nothing is sent and no ensemble changed from here on (R19)."""
+        assert self.is_drained, self
+        self.state = WriterState.HELD
+
+    def release(self) -> None:
+        """The close was called off, and nothing of it can ever be applied: go on."""
+        if self.state is WriterState.HELD:
+            self.state = WriterState.OPEN
+            if self.suspended:
+                self._propose()
+
+    def on_owed_persisted(self, owed: PersistOwed) -> None:
+        """The range is recorded for repair: memory need not keep it for this member any longer."""
+        for entry_id in range(owed.first, owed.last + 1):
+            entry = self.owed.get(EntryId(entry_id))
+            if entry is not None and owed.member not in entry.holders:
+                entry.holders.append(owed.member)
+                self._drop_if_complete(entry)
+
+    def on_bookies_changed(self, now_us: int) -> None:
+        """Other bookies are available: a suspended member may be replaced or probed at once."""
+        for absence in self._absent.values():
+            absence.probe_at_us = min(absence.probe_at_us, now_us)
+        self.on_timer(now_us)
+
+    def persist_owed(self) -> None:
+        """Record everything that is still owed, before the segment is closed or memory is short."""
+        missing: dict[Member, list[EntryId]] = {}
+        for entry in self.owed.values():
+            for member in self._missing(entry):
+                missing.setdefault(member, []).append(entry.entry)
+        for member, entries in missing.items():
+            first = entries[0]
+            for here, after in zip(entries, [*entries[1:], None], strict=True):
+                if after != here + 1:
+                    self._ports.put(PersistOwed(self.segment.ledger_id, member, first, here))
+                    first = after if after is not None else first
+
+    # --- storing ---------------------------------------------------------------------------------
+
+    def _send(self, entry: SentEntry) -> None:
+        entry.is_sent = True
+        for member in self.segment.write_set_of(entry.entry):
+            if member not in self._absent and member not in entry.holders:
+                self._send_to(member, entry)
+
+    def _send_to(self, member: Member, entry: SentEntry) -> None:
+        lac = EntryId(min(self.lac, entry.entry - 1))
+        self._ports.put(SendAdd(member, self.segment.ledger_id, entry.entry, lac, entry.payload))
+
+    def _on_stored(self, member: Member, entry_id: EntryId) -> None:
+        if entry_id > self.lac:
+            index = entry_id - self.lac - 1
+            if index >= len(self.window):
+                return
+            entry = self.window[index]
+            # R8: an acknowledgement counts only from a member of the *current* write set.
+            if member in self.segment.write_set_of(entry_id) and member not in entry.holders:
+                entry.holders.append(member)
+        elif (owed := self.owed.get(entry_id)) is not None and member not in owed.holders:
+            owed.holders.append(member)
+            self._drop_if_complete(owed)
+        if member in self._absent:
+            self._resume(member)
+
+    def _advance(self, now_us: int) -> list[SentEntry]:
+        """R5: acknowledge, in order, every entry that Qa members of its write set hold."""
+        acknowledged = []
+        ack_quorum = self.segment.quorum.ack_quorum
+        while self.state is WriterState.OPEN and self.window:
+            entry = self.window[0]
+            if len(entry.holders) < ack_quorum:
+                break
+            self.window.popleft()
+            self.window_bytes -= len(entry.payload)
+            self.lac = entry.entry
+            self.lac_totals = entry.totals
+            acknowledged.append(entry)
+            if self._missing(entry):
+                self.owed[entry.entry] = entry
+                self.owed_bytes += len(entry.payload)
+        if acknowledged:
+            self._lac_due_us = now_us + self._commit_delay_us
+            if self.owed_bytes > self._owed_bytes_max and now_us >= self._persist_again_at_us:
+                self._persist_again_at_us = now_us + RETRY_DELAY_MAX_US
+                self.persist_owed()
+        return acknowledged
+
+    def _missing(self, entry: SentEntry) -> list[Member]:
+        return [m for m in self.segment.write_set_of(entry.entry) if m not in entry.holders]
+
+    def _drop_if_complete(self, entry: SentEntry) -> None:
+        if not self._missing(entry):
+            del self.owed[entry.entry]
+            self.owed_bytes -= len(entry.payload)
+
+    def _tell_lac(self) -> None:
+        """Make the tail visible: to the whole last fragment, when no add carried this LAC."""
+        if self.lac == self._lac_told:
+            return
+        self._lac_told = self.lac
+        for member in self.segment.last_fragment.ensemble:
+            if member not in self._absent:
+                self._ports.put(SendLac(member, self.segment.ledger_id, self.lac))
+
+    # --- members that fail -----------------------------------------------------------------------
+
+    def _on_member_failed(self, member: Member, now_us: int) -> None:
+        absence = self._absent.get(member)
+        if absence is not None:
+            absence.is_probing = False
+            absence.probe_at_us = now_us + PROBE_INTERVAL_US
+            return
+        known = any(member in fragment.ensemble for fragment in self.segment.fragments)
+        if not known:
+            return
+        self._absent[member] = _Absence(now_us + PROBE_INTERVAL_US)
+        if self.state is WriterState.OPEN and member in self.segment.last_fragment.ensemble:
+            self._propose()
+
+    def _propose(self) -> None:
+        """Replace what failed if anything can be placed; otherwise it is suspended (R6)."""
+        ensemble = choose_replacements(
+            self.segment.last_fragment.ensemble,
+            self.suspended,
+            [c for c in self._ports.candidates() if c.member not in self._absent],
+            self.segment.quorum,
+            self._rule,
+            self._ports.locations(),
+            self._ports.rng,
+        )
+        if ensemble is None:
+            if not self._has_unknown_commit:
+                self.state = WriterState.OPEN
+                return
+            # After a change of unknown fate only a successful CAS may lift R6's ban:
+            # it writes the present ensemble again.
+            ensemble = self.segment.last_fragment.ensemble
+        self.state = WriterState.CHANGING
+        nonce = self._ports.new_nonce()
+        self._own_nonces.append(nonce)
+        self._proposal = self.segment.with_ensemble(
+            EntryId(self.lac + 1), ensemble, self.lac_totals, nonce
+        )
+        self._change_token = self._ports.new_token()
+        self._ports.put(Commit(self._change_token, (SetSegment(self._proposal, self.version),)))
+
+    def _read_again(self) -> None:
+        self._read_token = self._ports.new_token()
+        self._ports.put(ReadMetadata(self._read_token))
+
+    def _settle(self, now_us: int) -> list[SentEntry]:
+        """Go on in OPEN, with whatever members are left: send what waited, acknowledge."""
+        if self.state is not WriterState.OPEN:
+            return []
+        for entry in self.window:
+            if not entry.is_sent:
+                self._send(entry)
+        return self._advance(now_us)
+
+    def _adopt(self, segment: Segment, version: int, now_us: int) -> list[SentEntry]:
+        """The new ensemble is in force. R7: first drop acks of replaced members everywhere."""
+        self.segment, self.version = segment, version
+        self.state = WriterState.OPEN
+        self.change_count += 1
+        self._has_unknown_commit = False
+        self._own_nonces.clear()
+        self._proposal = None
+        for entry in self.window:
+            current = segment.write_set_of(entry.entry)
+            entry.holders = [member for member in entry.holders if member in current]
+        for entry in self.window:
+            self._send(entry)
+        acknowledged = self._advance(now_us)
+        if self.suspended and self.state is WriterState.OPEN:
+            self._propose()
+        return acknowledged
+
+    def _is_needed(self, member: Member) -> bool:
+        if member in self.segment.last_fragment.ensemble:
+            return True
+        return any(member in self._missing(entry) for entry in self.owed.values())
+
+    def _probe(self, member: Member, now_us: int) -> None:
+        """Try an absent member with the oldest entry that it misses."""
+        if not self._is_needed(member):
+            # It was replaced; until now it was kept in mind so as not to be chosen at once again.
+            del self._absent[member]
+            return
+        absence = self._absent[member]
+        absence.probe_at_us = now_us + PROBE_INTERVAL_US
+        if absence.is_probing:
+            return
+        absence.is_probing = True
+        entry = next((e for e in self._entries() if member in self._missing(e)), None)
+        if entry is not None:
+            self._send_to(member, entry)
+        else:
+            self._ports.put(SendLac(member, self.segment.ledger_id, self.lac))
+
+    def _resume(self, member: Member) -> None:
+        """The member answered: it gets everything that it missed, oldest first."""
+        if self.state is WriterState.HELD:
+            # Nothing may be sent now; it is probed again if the close is called off.
+            self._absent[member].is_probing = False
+            return
+        del self._absent[member]
+        for entry in self._entries():
+            if member in self._missing(entry):
+                self._send_to(member, entry)
+
+    def _entries(self) -> list[SentEntry]:
+        return [*self.owed.values(), *self.window]
+
+    def _fence(self, reason: str) -> None:
+        self.state = WriterState.FENCED
+        self.fence_reason = reason
+
+    # --- proof -----------------------------------------------------------------------------------
+
+    def validate(self) -> None:
+        """Assert invariants 1 to 3."""
+        ids = [entry.entry for entry in self.window]
+        assert ids == list(range(self.lac + 1, self.lap + 1)), f"1: {self}"
+        if self.state is WriterState.OPEN and self.window:
+            assert len(self.window[0].holders) < self.segment.quorum.ack_quorum, f"2: {self}"
+        assert self.owed_bytes == sum(len(e.payload) for e in self.owed.values()), f"3: {self}"
+
+    def __repr__(self) -> str:
+        return (
+            f"<writer {self.segment.log_id}.e{self.segment.epoch} {self.state.value} "
+            f"lac={self.lac} lap={self.lap} owed={len(self.owed)} absent={list(self._absent)}>"
+        )

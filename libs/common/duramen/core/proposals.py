@@ -1,0 +1,130 @@
+"""Metadata changes that a log's sequencer proposes, as plain functions of what was read.
+
+Each takes the view that its compare-and-set will check and gives the writes of one `multi()`, or
+nothing where there can be none. Nothing here waits, sends or remembers.
+
+Called by `log_sequencer`. Source: 01-protocol section 2 (R2), section 5 (R19).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from duramen.core.effects import (
+    CreateSegment,
+    LogView,
+    Owner,
+    ReplaceOwner,
+    SetLog,
+    SetSegment,
+    Write,
+)
+from duramen.core.log_node import LogNode
+from duramen.core.placement import Candidate, PlacementRule, choose_ensemble
+from duramen.core.quorum import Quorum
+from duramen.core.segment import Fragment, Segment, Totals
+from duramen.ids import EntryId, SequencerId
+
+
+class Proposal(NamedTuple):
+    """One `multi()` and the view of the log once it is applied."""
+
+    nonce: str
+    writes: tuple[Write, ...]
+    view: LogView
+
+
+def rule_of(log: LogNode) -> PlacementRule:
+    """What the log's configuration demands of every write set (R20)."""
+    config = log.config.replication
+    return PlacementRule(
+        config.min_racks, config.min_regions, is_strict=config.placement == "strict"
+    )
+
+
+def new_segment(
+    log: LogNode,
+    candidates: Sequence[Candidate],
+    rng: random.Random,
+    *,
+    nonce: str,
+    created_unix_ms: int,
+) -> Segment | None:
+    """The segment of the log's next epoch, or None if no ensemble can be placed.
+
+    With fewer than E bookies `strict` refuses and `prefer` takes E = Qw = those if ≥ Qa.
+    """
+    config = log.config.replication
+    quorum = Quorum(config.ensemble_size, config.write_quorum, config.ack_quorum)
+    usable = len(candidates)
+    if usable < quorum.ensemble_size and config.placement == "prefer":
+        if usable < quorum.ack_quorum:
+            return None
+        quorum = Quorum(usable, usable, quorum.ack_quorum)
+    ensemble = choose_ensemble(candidates, quorum, rule_of(log), rng)
+    if ensemble is None:
+        return None
+    return Segment(
+        log_id=log.log_id,
+        epoch=log.next_epoch,
+        quorum=quorum,
+        fragments=(Fragment(EntryId(0), ensemble),),
+        placement=config.placement,
+        created_unix_ms=created_unix_ms,
+        nonce=nonce,
+    )
+
+
+def propose_claim(view: LogView, segment: Segment, claimant: SequencerId) -> Proposal:
+    """Epoch bump, segment creation and replacement of the owner in one `multi()` (R2)."""
+    log = view.log.with_new_epoch(segment.nonce)
+    writes: tuple[Write, ...] = (
+        SetLog(log, view.log_version),
+        CreateSegment(segment),
+        ReplaceOwner(segment.epoch, view.owner),
+    )
+    owner = Owner(claimant, segment.epoch, "", 0)
+    after = LogView(log, view.log_version + 1, (*view.segments, (segment, 0)), owner)
+    return Proposal(segment.nonce, writes, after)
+
+
+def propose_close(
+    view: LogView,
+    *,
+    last_entry: EntryId,
+    totals: Totals,
+    completed_unix_ms: int,
+    nonce: str,
+) -> Proposal:
+    """Close the one unclosed segment of the view and leave the log to nobody."""
+    ((segment, version),) = view.segments
+    closed = segment.closed(
+        last_entry=last_entry,
+        totals=totals,
+        start_seq_num=view.log.totals.record_count,
+        completed_unix_ms=completed_unix_ms,
+        nonce=nonce,
+    )
+    log = view.log.with_clean(closed, nonce)
+    writes: list[Write] = [SetSegment(closed, version), SetLog(log, view.log_version)]
+    if view.owner is not None:
+        writes.append(ReplaceOwner(None, view.owner))
+    return Proposal(nonce, tuple(writes), LogView(log, view.log_version + 1, (), None))
+
+
+def propose_roll(
+    view: LogView, close: Proposal, following: Segment, claimant: SequencerId
+) -> Proposal:
+    """Close epoch e as `close` does and open e + 1, all in one `multi()` (R19)."""
+    log = close.view.log.with_new_epoch(close.nonce)
+    writes: tuple[Write, ...] = (
+        close.writes[0],
+        SetLog(log, view.log_version),
+        CreateSegment(following),
+        ReplaceOwner(following.epoch, view.owner),
+    )
+    owner = Owner(claimant, following.epoch, "", 0)
+    after = LogView(log, view.log_version + 1, ((following, 0),), owner)
+    return Proposal(close.nonce, writes, after)

@@ -1,0 +1,196 @@
+"""Metadata of one segment: an immutable value, and the only ways in which it may change.
+
+A segment (= ledger = epoch) goes OPEN → IN_RECOVERY → CLOSED, or OPEN → CLOSED by its owner.
+Every method returns a new value, which takes from the old one what it does not mean to change;
+storing it by compare-and-set is the driver's work (R3).
+
+Invariants (checked by `validate`):
+ 1 fragments begin at entry 0 and their first entries rise strictly.
+ 2 every ensemble has E distinct bookies.
+ 3 totals before fragments never fall; those of the first one are zero.
+ 4 CLOSED ⇔ last entry and totals are set; no fragment begins after the last entry,
+   but for the single fragment of an empty segment.
+ 5 a CLOSED segment never changes again but for its copies (hot, cold).
+
+Called by writer, recovery, sequencer and reader. Spelled as JSON by `wire.metadata_json`.
+Source: 01-protocol section 2, R2–R4, R16, R17.
+"""
+
+from __future__ import annotations
+
+import enum
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from duramen.core.quorum import Quorum, write_set
+from duramen.ids import NOTHING, EntryId, Epoch, LedgerId, LogId, Member, ledger_of
+
+
+class SegmentState(enum.Enum):
+    """Where a segment is in its life."""
+
+    OPEN = "OPEN"
+    IN_RECOVERY = "IN_RECOVERY"
+    CLOSED = "CLOSED"
+
+
+TRANSITIONS: Mapping[SegmentState, frozenset[SegmentState]] = {
+    SegmentState.OPEN: frozenset({SegmentState.IN_RECOVERY, SegmentState.CLOSED}),
+    SegmentState.IN_RECOVERY: frozenset({SegmentState.CLOSED}),
+    SegmentState.CLOSED: frozenset(),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """What a prefix of a segment (or of a log) holds."""
+
+    record_count: int = 0
+    length_bytes: int = 0
+    max_txid: int | None = None
+    max_timestamp_ms: int | None = None
+
+    def plus(self, other: Totals) -> Totals:
+        """The totals of this prefix followed by another one."""
+        return Totals(
+            self.record_count + other.record_count,
+            self.length_bytes + other.length_bytes,
+            _greater(self.max_txid, other.max_txid),
+            _greater(self.max_timestamp_ms, other.max_timestamp_ms),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Fragment:
+    """A range of entries written to one ensemble: it lasts until the next fragment begins."""
+
+    first_entry: EntryId
+    ensemble: tuple[Member, ...]
+    totals_before: Totals = Totals()
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One segment's metadata."""
+
+    log_id: LogId
+    epoch: Epoch
+    quorum: Quorum
+    fragments: tuple[Fragment, ...]
+    state: SegmentState = SegmentState.OPEN
+    ack_mode: str = "ordered"
+    placement: str = "strict"
+    last_entry: EntryId | None = None
+    totals: Totals | None = None
+    start_seq_num: int | None = None
+    completed_unix_ms: int | None = None
+    created_unix_ms: int = 0
+    nonce: str = ""
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def ledger_id(self) -> LedgerId:
+        """The ledger that this segment is."""
+        return ledger_of(self.log_id, self.epoch)
+
+    @property
+    def last_fragment(self) -> Fragment:
+        """The fragment that new entries go to."""
+        return self.fragments[-1]
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the end is decided for ever."""
+        return self.state is SegmentState.CLOSED
+
+    def fragment_of(self, entry: EntryId) -> Fragment:
+        """The fragment that holds `entry`."""
+        for fragment in reversed(self.fragments):
+            if fragment.first_entry <= entry:
+                return fragment
+        raise AssertionError(f"entry {entry} precedes every fragment")
+
+    def write_set_of(self, entry: EntryId) -> tuple[Member, ...]:
+        """The members that `entry` is written to."""
+        return write_set(self.fragment_of(entry).ensemble, self.quorum, entry)
+
+    def with_ensemble(
+        self, first_entry: EntryId, ensemble: tuple[Member, ...], totals_before: Totals, nonce: str
+    ) -> Segment:
+        """A new ensemble from `first_entry` on; replaces the last fragment if it begins there."""
+        assert self.state is SegmentState.OPEN, self
+        assert self.ack_mode == "ordered", "an out_of_order segment rolls instead"
+        kept = self.fragments
+        if kept[-1].first_entry == first_entry:
+            kept = kept[:-1]
+        fragment = Fragment(first_entry, ensemble, totals_before)
+        return replace(self, fragments=(*kept, fragment), nonce=nonce).validated()
+
+    def marked(self, nonce: str) -> Segment:
+        """IN_RECOVERY: from now on only recovery may close it (MARK)."""
+        assert SegmentState.IN_RECOVERY in TRANSITIONS[self.state], self
+        return replace(self, state=SegmentState.IN_RECOVERY, nonce=nonce)
+
+    def closed(
+        self,
+        *,
+        last_entry: EntryId,
+        totals: Totals,
+        start_seq_num: int,
+        completed_unix_ms: int,
+        nonce: str,
+        fragments: tuple[Fragment, ...] | None = None,
+    ) -> Segment:
+        """CLOSED at `last_entry` (`NOTHING` if empty); later fragments are dropped (R17).
+
+        Args:
+            fragments: recovery's in-memory ensembles, written only together with CLOSED (R16).
+        """
+        assert SegmentState.CLOSED in TRANSITIONS[self.state], self
+        candidates = self.fragments if fragments is None else fragments
+        kept = tuple(f for f in candidates if f.first_entry <= max(last_entry, 0))
+        return replace(
+            self,
+            state=SegmentState.CLOSED,
+            fragments=kept,
+            last_entry=last_entry,
+            totals=totals,
+            start_seq_num=start_seq_num,
+            completed_unix_ms=completed_unix_ms,
+            nonce=nonce,
+        ).validated()
+
+    def validated(self) -> Segment:
+        """The value itself, after its invariants were checked."""
+        self.validate()
+        return self
+
+    def validate(self) -> None:
+        """Assert invariants 1 to 4."""
+        firsts = [fragment.first_entry for fragment in self.fragments]
+        assert firsts and firsts[0] == 0, f"1: {self}"
+        assert all(a < b for a, b in itertools.pairwise(firsts)), f"1: {self}"
+        for fragment in self.fragments:
+            bookies = sorted(member.bookie for member in fragment.ensemble)
+            assert len(bookies) == self.quorum.ensemble_size, f"2: {self}"
+            assert all(a != b for a, b in itertools.pairwise(bookies)), f"2: {self}"
+        counts = [fragment.totals_before.record_count for fragment in self.fragments]
+        assert counts == sorted(counts) and counts[0] == 0, f"3: {self}"
+        assert self.is_closed == (self.last_entry is not None), f"4: {self}"
+        assert self.is_closed == (self.totals is not None), f"4: {self}"
+        if self.last_entry is not None:
+            assert self.last_entry >= NOTHING, f"4: {self}"
+            assert firsts[-1] <= max(self.last_entry, 0), f"4: {self}"
+
+    def __repr__(self) -> str:
+        ensembles = " ".join(f"{f.first_entry}:{list(f.ensemble)}" for f in self.fragments)
+        end = "" if self.last_entry is None else f" last={self.last_entry}"
+        return f"<segment {self.log_id}.e{self.epoch} {self.state.value}{end} {ensembles}>"
+
+
+def _greater(one: int | None, other: int | None) -> int | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return max(one, other)

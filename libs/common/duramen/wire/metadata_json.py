@@ -1,0 +1,247 @@
+"""Nodes in ZooKeeper: JSON with sorted keys, a schema version, a nonce, unknown fields kept.
+
+Pure spelling: which node changes when is decided by the cores. Newer code reads older versions;
+fields that this version does not know travel through a rewrite untouched (`extra`). The paths of
+08-interfaces are here as well, so that a path is written in one place only.
+
+Called by the drivers of sequencer, proxies and bookie. Source: 08-interfaces "ZooKeeper".
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from duramen.config import parse_log_config
+from duramen.core.log_node import LogNode
+from duramen.core.quorum import Quorum
+from duramen.core.segment import Fragment, Segment, SegmentState, Totals
+from duramen.errors import DuramenError
+from duramen.ids import BookieId, EntryId, Epoch, Incarnation, LogId, Member
+
+SCHEMA: Final = 1
+
+
+class MetadataJsonError(ValueError):
+    """A node does not hold what its place promises; never to be overwritten blindly."""
+
+
+class Paths:
+    """The paths of one cluster's nodes."""
+
+    def __init__(self, cluster: str) -> None:
+        self.root = f"/duramen/{cluster}"
+        self.cluster = f"{self.root}/cluster"
+        self.bookies = f"{self.root}/bookies"
+        self.available = f"{self.root}/available"
+        self.sequencers = f"{self.root}/sequencers"
+        self.write_proxies = f"{self.root}/writeproxies"
+        self.read_proxies = f"{self.root}/readproxies"
+        self.namespaces = f"{self.root}/namespaces"
+        self.names = f"{self.root}/names"
+        self.logs = f"{self.root}/logs"
+        self.repair_queue = f"{self.root}/repair/queue"
+        self.repair_owed = f"{self.root}/repair/owed"
+
+    def namespace(self, namespace: str) -> str:
+        """Configuration of a namespace."""
+        return f"{self.namespaces}/{namespace}"
+
+    def names_of(self, namespace: str) -> str:
+        """Parent of a namespace's log names."""
+        return f"{self.names}/{namespace}"
+
+    def name(self, namespace: str, log: str) -> str:
+        """Log id of a name."""
+        return f"{self.names}/{namespace}/{log}"
+
+    def log(self, log_id: LogId) -> str:
+        """The log node: its hex id in two levels of four digits."""
+        digits = f"{log_id:08x}"
+        return f"{self.logs}/{digits[:4]}/{digits[4:]}"
+
+    def owner(self, log_id: LogId) -> str:
+        """Ephemeral claim of a log."""
+        return f"{self.log(log_id)}/owner"
+
+    def segments(self, log_id: LogId) -> str:
+        """Parent of a log's segment nodes."""
+        return f"{self.log(log_id)}/segments"
+
+    def segment(self, log_id: LogId, epoch: Epoch) -> str:
+        """A segment node."""
+        return f"{self.log(log_id)}/segments/{epoch}"
+
+    def owed(self, ledger_id: int, member: Member) -> str:
+        """Ranges of a ledger that a bookie incarnation is owed (R9)."""
+        return f"{self.repair_owed}/{ledger_id}/{member.bookie}.{member.incarnation}"
+
+
+def spell_node(fields: Mapping[str, Any], extra: Mapping[str, Any] | None = None) -> bytes:
+    """Spell a node: sorted keys, schema version added, unknown fields kept."""
+    document = {**(extra or {}), **fields, "v": SCHEMA}
+    return json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
+
+
+def read_node(data: bytes) -> dict[str, Any]:
+    """Any node as a dict, without its schema version.
+
+    Raises:
+        MetadataJsonError: no JSON object, or of a schema that is newer than this code.
+    """
+    try:
+        document = json.loads(data)
+    except ValueError as error:
+        raise MetadataJsonError("the node is no JSON") from error
+    if not isinstance(document, dict) or not isinstance(document.get("v"), int):
+        raise MetadataJsonError("the node has no schema version")
+    if document["v"] > SCHEMA:
+        raise MetadataJsonError(f"the node's schema {document['v']} is newer than {SCHEMA}")
+    del document["v"]
+    return document
+
+
+def spell_segment(segment: Segment) -> bytes:
+    """Spell a segment node."""
+    fields = {
+        "log_id": str(segment.log_id),
+        "epoch": segment.epoch,
+        "state": segment.state.value,
+        "ensemble_size": segment.quorum.ensemble_size,
+        "write_quorum": segment.quorum.write_quorum,
+        "ack_quorum": segment.quorum.ack_quorum,
+        "ack_mode": segment.ack_mode,
+        "placement": segment.placement,
+        "fragments": [
+            {
+                "first_entry": fragment.first_entry,
+                "ensemble": [list(member) for member in fragment.ensemble],
+                "totals_before": _spell_totals(fragment.totals_before),
+            }
+            for fragment in segment.fragments
+        ],
+        "last_entry": segment.last_entry,
+        "totals": None if segment.totals is None else _spell_totals(segment.totals),
+        "start_seq_num": segment.start_seq_num,
+        "created_unix_ms": segment.created_unix_ms,
+        "completed_unix_ms": segment.completed_unix_ms,
+        "nonce": segment.nonce,
+    }
+    return spell_node(fields, segment.extra)
+
+
+def read_segment(data: bytes) -> Segment:
+    """Read a segment node.
+
+    Raises:
+        MetadataJsonError: the node is not a valid segment.
+    """
+    document = read_node(data)
+    take = document.pop
+    try:
+        totals = take("totals")
+        segment = Segment(
+            log_id=LogId(int(take("log_id"))),
+            epoch=Epoch(take("epoch")),
+            quorum=Quorum(take("ensemble_size"), take("write_quorum"), take("ack_quorum")),
+            fragments=tuple(_read_fragment(fragment) for fragment in take("fragments")),
+            state=SegmentState(take("state")),
+            ack_mode=take("ack_mode"),
+            placement=take("placement"),
+            last_entry=take("last_entry"),
+            totals=None if totals is None else _read_totals(totals),
+            start_seq_num=take("start_seq_num"),
+            created_unix_ms=take("created_unix_ms"),
+            completed_unix_ms=take("completed_unix_ms"),
+            nonce=take("nonce"),
+        )
+        return replace(segment, extra=document).validated()
+    except (KeyError, TypeError, ValueError, AssertionError) as error:
+        raise MetadataJsonError(f"the node is no segment: {error!r}") from error
+
+
+def spell_log(log: LogNode) -> bytes:
+    """Spell a log node."""
+    fields = {
+        "log_id": str(log.log_id),
+        "namespace": log.namespace,
+        "name": log.name,
+        "config": log.config.to_json(),
+        "config_version": log.config_version,
+        "next_epoch": log.next_epoch,
+        "last_clean_epoch": log.last_clean_epoch,
+        "totals": _spell_totals(log.totals),
+        "trim_lsn": str(log.trim_lsn),
+        "trim_seq_num": log.trim_seq_num,
+        "first_live_epoch": log.first_live_epoch,
+        "snapshot_lsn": None if log.snapshot_lsn is None else str(log.snapshot_lsn),
+        "ended": log.is_ended,
+        "deleted": log.is_deleted,
+        "created_unix_ms": log.created_unix_ms,
+        "nonce": log.nonce,
+    }
+    return spell_node(fields, log.extra)
+
+
+def read_log(data: bytes) -> LogNode:
+    """Read a log node.
+
+    Raises:
+        MetadataJsonError: the node is not a valid log.
+    """
+    document = read_node(data)
+    take = document.pop
+    try:
+        snapshot_lsn = take("snapshot_lsn")
+        log = LogNode(
+            log_id=LogId(int(take("log_id"))),
+            namespace=take("namespace"),
+            name=take("name"),
+            config=parse_log_config(take("config")),
+            config_version=take("config_version"),
+            next_epoch=Epoch(take("next_epoch")),
+            last_clean_epoch=take("last_clean_epoch"),
+            totals=_read_totals(take("totals")),
+            trim_lsn=int(take("trim_lsn")),
+            trim_seq_num=take("trim_seq_num"),
+            first_live_epoch=Epoch(take("first_live_epoch")),
+            snapshot_lsn=None if snapshot_lsn is None else int(snapshot_lsn),
+            is_ended=take("ended"),
+            is_deleted=take("deleted"),
+            created_unix_ms=take("created_unix_ms"),
+            nonce=take("nonce"),
+        )
+        return replace(log, extra=document).validated()
+    except (KeyError, TypeError, ValueError, AssertionError, DuramenError) as error:
+        raise MetadataJsonError(f"the node is no log: {error!r}") from error
+
+
+def _read_fragment(document: Mapping[str, Any]) -> Fragment:
+    return Fragment(
+        EntryId(document["first_entry"]),
+        tuple(
+            Member(BookieId(bookie), Incarnation(incarnation))
+            for bookie, incarnation in document["ensemble"]
+        ),
+        _read_totals(document["totals_before"]),
+    )
+
+
+def _spell_totals(totals: Totals) -> dict[str, Any]:
+    return {
+        "records": totals.record_count,
+        "bytes": totals.length_bytes,
+        "max_txid": totals.max_txid,
+        "max_timestamp_ms": totals.max_timestamp_ms,
+    }
+
+
+def _read_totals(document: Mapping[str, Any]) -> Totals:
+    return Totals(
+        document["records"],
+        document["bytes"],
+        document["max_txid"],
+        document["max_timestamp_ms"],
+    )

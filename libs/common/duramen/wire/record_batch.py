@@ -1,0 +1,279 @@
+"""Record batch: records encoded together at the edge, opaque to everything behind it.
+
+Columns instead of interleaved varints make encoding and decoding bulk operations (ADR 0002).
+Limits are checked before anything is allocated. Source: 03-api "Record batch".
+"""
+
+from __future__ import annotations
+
+import itertools
+import struct
+import sys
+from array import array
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import google_crc32c
+
+from duramen.limits import BATCH_BYTES_MAX, BATCH_RECORD_COUNT_MAX, RECORD_BYTES_MAX
+
+# offset  size  field
+# 0       4     magic "DRB1"
+# 4       4     CRC32C of everything from offset 8 to the end
+# 8       1     codec (0 none)
+# 9       1     producer id length in bytes (0: no producer)
+# 10      2     flags: 1 txids, 2 timestamps, 4 headers
+# 12      4     record count
+# 16      4     encoded bytes (what follows the producer id)
+# 20      4     decoded bytes
+# 24      8     producer epoch
+# 32      8     first producer sequence
+# 40      8     smallest txid   (−2^63: none)
+# 48      8     greatest txid   (−2^63: none)
+# 56      8     greatest timestamp, unix ms
+# 64      …     producer id, then columns: [txid i64 × n] [timestamp i64 × n]
+#               [header bytes u32 × n] [body bytes u32 × n] headers bodies
+
+Header = tuple[bytes, bytes]
+
+MAGIC: Final = b"DRB1"
+HEADER_BYTES: Final = 64
+NO_TXID: Final = -(1 << 63)
+TXIDS: Final = 1
+TIMESTAMPS: Final = 2
+HEADERS: Final = 4
+BATCH_ENCODED_MAX: Final = BATCH_BYTES_MAX + HEADER_BYTES + 64 + BATCH_RECORD_COUNT_MAX * 24
+"""A batch of the largest legal records with every column."""
+
+_HEAD: Final = struct.Struct("<4sIBBHIIIQQqqq")
+_NAME: Final = struct.Struct("<HI")
+_COUNT: Final = struct.Struct("<H")
+
+
+class BatchError(ValueError):
+    """The bytes are no record batch; `code` is the error code for the sender."""
+
+    def __init__(self, message: str, code: str = "invalid_argument") -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class BatchInfo(NamedTuple):
+    """What the fixed header says."""
+
+    record_count: int
+    size_bytes: int
+    flags: int
+    max_txid: int | None
+    max_timestamp_ms: int
+
+
+class Batch(NamedTuple):
+    """A decoded batch; the columns have `record_count` items each, or are None."""
+
+    info: BatchInfo
+    bodies: list[bytes]
+    timestamps_ms: Sequence[int]
+    txids: Sequence[int] | None
+    headers: list[tuple[Header, ...]] | None
+
+
+def encode_batch(
+    bodies: Sequence[bytes],
+    timestamp_ms: int,
+    *,
+    timestamps_ms: Sequence[int] | None = None,
+    txids: Sequence[int] | None = None,
+    headers: Sequence[Sequence[Header]] | None = None,
+) -> bytes:
+    """Encode records that passed `check_records`.
+
+    Args:
+        bodies: one per record, 1 to BATCH_RECORD_COUNT_MAX.
+        timestamp_ms: of all records, where `timestamps_ms` does not give one each.
+        txids: one per record, or None.
+        headers: (name, value) pairs per record, or None.
+    """
+    count = len(bodies)
+    assert 0 < count <= BATCH_RECORD_COUNT_MAX, count
+    columns: list[bytes] = []
+    flags = 0
+    if txids is not None:
+        flags |= TXIDS
+        columns.append(_little(array("q", txids)))
+    if timestamps_ms is not None:
+        flags |= TIMESTAMPS
+        columns.append(_little(array("q", timestamps_ms)))
+    blobs: list[bytes] = []
+    if headers is not None:
+        flags |= HEADERS
+        blobs = [_encode_headers(pairs) for pairs in headers]
+        columns.append(_little(array("I", map(len, blobs))))
+    columns.append(_little(array("I", map(len, bodies))))
+    body = b"".join([*columns, *blobs, *bodies])
+    head = _HEAD.pack(
+        MAGIC, 0, 0, 0, flags, count, len(body), len(body), 0, 0,
+        NO_TXID if txids is None else min(txids),
+        NO_TXID if txids is None else max(txids),
+        timestamp_ms if timestamps_ms is None else max(timestamps_ms),
+    )  # fmt: skip
+    crc = google_crc32c.extend(google_crc32c.value(head[8:]), body)
+    return b"".join([MAGIC, crc.to_bytes(4, "little"), head[8:], body])
+
+
+def check_records(bodies: Sequence[bytes], header_bytes: Sequence[int] | None = None) -> None:
+    """Refuse records that no batch may hold.
+
+    Raises:
+        BatchError: with the code `record_too_large`, `batch_too_large`, `too_many_records`.
+    """
+    count = len(bodies)
+    if count == 0:
+        raise BatchError("an append needs at least one record")
+    if count > BATCH_RECORD_COUNT_MAX:
+        raise BatchError(
+            f"{count} records: at most {BATCH_RECORD_COUNT_MAX} in a batch", "too_many_records"
+        )
+    sizes = list(map(len, bodies))
+    if header_bytes is not None:
+        sizes = [a + b for a, b in zip(sizes, header_bytes, strict=True)]
+    if max(sizes) > RECORD_BYTES_MAX:
+        raise BatchError(
+            f"record {sizes.index(max(sizes))} has {max(sizes)} bytes: at most {RECORD_BYTES_MAX}",
+            "record_too_large",
+        )
+    if sum(sizes) > BATCH_BYTES_MAX:
+        raise BatchError(
+            f"{sum(sizes)} bytes of records: at most {BATCH_BYTES_MAX} in a batch",
+            "batch_too_large",
+        )
+
+
+def read_info(batch: bytes | memoryview) -> BatchInfo:
+    """What the header says, without a look at the records; lengths and limits are checked.
+
+    Raises:
+        BatchError: no batch, or one beyond the limits.
+    """
+    if len(batch) < HEADER_BYTES:
+        raise BatchError("a record batch has at least 64 bytes")
+    magic, _, codec, id_bytes, flags, count, encoded, decoded, _, _, _, txid, timestamp_ms = (
+        _HEAD.unpack_from(batch)
+    )
+    if magic != MAGIC or flags & ~(TXIDS | TIMESTAMPS | HEADERS):
+        raise BatchError("this is no record batch of a version that is spoken here")
+    if codec != 0 or encoded != decoded:
+        raise BatchError("record batches are not compressed in this version", "unsupported_media")
+    size = HEADER_BYTES + id_bytes + encoded
+    if size > len(batch) or size > BATCH_ENCODED_MAX:
+        raise BatchError("the record batch's lengths do not add up", "batch_too_large")
+    if not 0 < count <= BATCH_RECORD_COUNT_MAX:
+        raise BatchError(f"{count} records: 1 to {BATCH_RECORD_COUNT_MAX}", "too_many_records")
+    return BatchInfo(count, size, flags, None if txid == NO_TXID else txid, timestamp_ms)
+
+
+def check_batch(batch: bytes) -> BatchInfo:
+    """Header, length and CRC of exactly one batch: what a process that passes it on must know.
+
+    Raises:
+        BatchError: no batch, beyond the limits, or damaged.
+    """
+    info = read_info(batch)
+    if info.size_bytes != len(batch):
+        raise BatchError("bytes follow the record batch")
+    if int.from_bytes(batch[4:8], "little") != google_crc32c.value(batch[8:]):
+        raise BatchError("the record batch's CRC does not match")
+    return info
+
+
+def decode_batch(batch: bytes) -> Batch:
+    """The records of exactly one batch.
+
+    Raises:
+        BatchError: no batch, beyond the limits, or damaged.
+    """
+    info = check_batch(batch)
+    count = info.record_count
+    at = HEADER_BYTES + batch[9]
+    txids, at = _column(batch, at, "q", count, present=bool(info.flags & TXIDS))
+    timestamps, at = _column(batch, at, "q", count, present=bool(info.flags & TIMESTAMPS))
+    header_sizes, at = _column(batch, at, "I", count, present=bool(info.flags & HEADERS))
+    sizes, at = _column(batch, at, "I", count, present=True)
+    assert sizes is not None
+    headers = None
+    if header_sizes is not None:
+        ends = list(itertools.accumulate(header_sizes, initial=at))
+        at = ends[-1]
+        headers = [_decode_headers(batch[a:b]) for a, b in itertools.pairwise(ends)]
+    ends = list(itertools.accumulate(sizes, initial=at))
+    if ends[-1] != len(batch):
+        raise BatchError("the record batch's lengths do not add up")
+    bodies = [batch[a:b] for a, b in itertools.pairwise(ends)]
+    times = [info.max_timestamp_ms] * count if timestamps is None else timestamps
+    return Batch(info, bodies, times, txids, headers)
+
+
+def split_batches(data: bytes) -> list[bytes]:
+    """Cut concatenated batches (an entry's payload) apart by their headers.
+
+    Raises:
+        BatchError: the bytes do not end where the last batch does.
+    """
+    batches = []
+    at = 0
+    while at < len(data):
+        size = read_info(memoryview(data)[at:]).size_bytes
+        batches.append(data[at : at + size])
+        at += size
+    return batches
+
+
+def header_size(pairs: Sequence[Header]) -> int:
+    """Encoded bytes of one record's headers."""
+    return _COUNT.size + sum(_NAME.size + len(name) + len(value) for name, value in pairs)
+
+
+def _encode_headers(pairs: Sequence[Header]) -> bytes:
+    parts = [_COUNT.pack(len(pairs))]
+    for name, value in pairs:
+        parts += (_NAME.pack(len(name), len(value)), name, value)
+    return b"".join(parts)
+
+
+def _decode_headers(blob: bytes) -> tuple[Header, ...]:
+    try:
+        (count,) = _COUNT.unpack_from(blob)
+        pairs = []
+        at = _COUNT.size
+        for _ in range(count):
+            name_bytes, value_bytes = _NAME.unpack_from(blob, at)
+            at += _NAME.size
+            middle, end = at + name_bytes, at + name_bytes + value_bytes
+            pairs.append((blob[at:middle], blob[middle:end]))
+            at = end
+    except struct.error:
+        raise BatchError("a record's headers are cut short") from None
+    if at != len(blob):
+        raise BatchError("a record's headers do not add up")
+    return tuple(pairs)
+
+
+def _column(
+    batch: bytes, at: int, typecode: str, count: int, *, present: bool
+) -> tuple[array[int] | None, int]:
+    if not present:
+        return None, at
+    column: array[int] = array(typecode)
+    end = at + count * column.itemsize
+    if end > len(batch):
+        raise BatchError("the record batch's lengths do not add up")
+    column.frombytes(batch[at:end])
+    if sys.byteorder == "big":
+        column.byteswap()
+    return column, end
+
+
+def _little(column: array[int]) -> bytes:
+    if sys.byteorder == "big":
+        column.byteswap()
+    return column.tobytes()

@@ -1,0 +1,172 @@
+"""Requests and answers of the sequencer's data plane: append. Control calls are JSON.
+
+An append request is one frame: a row per batch (log, deadline, bytes), the batches as payload.
+The answer is a *stream* of frames: each carries the rows that were decided together, and every row
+names the batch that it answers, so that a log which is being taken over delays no other log.
+
+Code 0 is success, 1 … are those of `duramen.errors`; NOT_OWNER (1000) is a redirect whose detail
+names the owner. Source: 03-api "Data-plane calls"; written up in docs/protocol/wire.md.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+from duramen.errors import ERRORS_BY_WIRE, DuramenError
+from duramen.ids import Dlsn, EntryId, Epoch, LogId, SequencerId
+from duramen.wire.frame import HEADER_BYTES, FrameError, frame_size, pack_frame, parse_frame
+from duramen.wire.frame import split_payload as _split
+
+# append  row  log u32, deadline ms u32, bytes u32
+# answer  row  index u32, code u16, flags u16, then as far as code = 0:
+#              epoch u32, entry u32, slot u32, records u32, start sequence number u64,
+#              timestamp ms i64, tail epoch u32, tail entry u32, tail slot u32, 0 u32,
+#              tail sequence number u64, tail timestamp ms i64; bytes of the detail u32, 0 u32
+#              payload: per row, the detail as JSON
+
+NOT_OWNER: Final = 1000
+
+_APPEND = struct.Struct("<III")
+_RESULT = struct.Struct("<IHHIIIIQqIIIIQqII")
+
+
+class Append(NamedTuple):
+    """One record batch for one log; `deadline_ms` from arrival bounds its wait."""
+
+    log_id: LogId
+    deadline_ms: int
+    batch: bytes | memoryview
+
+
+class Mark(NamedTuple):
+    """A position between two records: the next record will be here or later."""
+
+    dlsn: Dlsn
+    seq_num: int
+    timestamp_ms: int
+
+
+class Appended(NamedTuple):
+    """A batch is in the log, durably and once."""
+
+    start: Mark
+    record_count: int
+    tail: Mark
+
+    @property
+    def end(self) -> Mark:
+        """One past the batch's last record."""
+        dlsn = self.start.dlsn
+        after = Dlsn(dlsn.epoch, dlsn.entry, dlsn.slot + self.record_count)
+        return Mark(after, self.start.seq_num + self.record_count, self.start.timestamp_ms)
+
+
+class Redirect(NamedTuple):
+    """Another sequencer owns the log, or should."""
+
+    sequencer_id: SequencerId
+    url: str
+
+
+AppendResult = Appended | Redirect | DuramenError
+
+
+def pack_appends(appends: Sequence[Append]) -> bytes:
+    """Spell an append request."""
+    rows = [(a.log_id, a.deadline_ms, len(a.batch)) for a in appends]
+    return pack_frame(b"DAPQ", _APPEND, rows, [a.batch for a in appends])
+
+
+def parse_appends(data: bytes) -> list[Append]:
+    """Read an append request; the batches are not yet checked.
+
+    Raises:
+        FrameError: no such frame.
+    """
+    frame = parse_frame(data, b"DAPQ", _APPEND)
+    batches = _split(frame.payload, [row[2] for row in frame.rows])
+    return [Append(row[0], row[1], b) for row, b in zip(frame.rows, batches, strict=True)]
+
+
+def pack_results(results: Sequence[tuple[int, AppendResult]]) -> bytes:
+    """Spell one frame of an append answer: (index in the request, result) each."""
+    rows = []
+    details = []
+    for index, result in results:
+        code, fields, detail = _spell_result(result)
+        rows.append((index, code, 0, *fields, len(detail), 0))
+        details.append(detail)
+    return pack_frame(b"DAPR", _RESULT, rows, details)
+
+
+def parse_results(data: bytes) -> list[tuple[int, AppendResult]]:
+    """Read one frame of an append answer.
+
+    Raises:
+        FrameError: no such frame.
+    """
+    frame = parse_frame(data, b"DAPR", _RESULT)
+    details = _split(frame.payload, [row[15] for row in frame.rows])
+    return [
+        (row[0], _read_result(row, bytes(detail)))
+        for row, detail in zip(frame.rows, details, strict=True)
+    ]
+
+
+def take_frame(buffer: bytearray) -> bytes | None:
+    """Remove the first whole frame from a stream's buffer, if it is there."""
+    if len(buffer) < HEADER_BYTES:
+        return None
+    size = frame_size(bytes(buffer[:HEADER_BYTES]))
+    if len(buffer) < size:
+        return None
+    data = bytes(buffer[:size])
+    del buffer[:size]
+    return data
+
+
+def _spell_result(result: AppendResult) -> tuple[int, tuple[int, ...], bytes]:
+    match result:
+        case Appended(start, record_count, tail):
+            fields = (
+                *start.dlsn, record_count, start.seq_num, start.timestamp_ms,
+                *tail.dlsn, 0, tail.seq_num, tail.timestamp_ms,
+            )  # fmt: skip
+            return 0, fields, b""
+        case Redirect(sequencer_id, url):
+            return NOT_OWNER, (0,) * 12, _json({"owner": sequencer_id, "url": url})
+        case DuramenError():
+            detail: dict[str, Any] = {"detail": result.detail, "uncertain": result.uncertain}
+            if result.field is not None:
+                detail["field"] = result.field
+            if result.retry_after_ms is not None:
+                detail["retry_after_ms"] = result.retry_after_ms
+            return result.kind.wire, (0,) * 12, _json(detail)
+
+
+def _read_result(row: tuple[Any, ...], detail_bytes: bytes) -> AppendResult:
+    code = row[1]
+    if code == 0:
+        dlsn = Dlsn(Epoch(row[3]), EntryId(row[4]), row[5])
+        tail = Dlsn(Epoch(row[9]), EntryId(row[10]), row[11])
+        return Appended(Mark(dlsn, row[7], row[8]), row[6], Mark(tail, row[13], row[14]))
+    try:
+        detail = json.loads(detail_bytes)
+        if code == NOT_OWNER:
+            return Redirect(SequencerId(detail["owner"]), detail["url"])
+        return DuramenError(
+            ERRORS_BY_WIRE[code].code,
+            detail["detail"],
+            field=detail.get("field"),
+            retry_after_ms=detail.get("retry_after_ms"),
+            uncertain=detail["uncertain"],
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise FrameError(f"the answer's code {code} or its detail is not understood") from error
+
+
+def _json(detail: dict[str, Any]) -> bytes:
+    return json.dumps(detail, sort_keys=True).encode()
