@@ -1,0 +1,219 @@
+"""The little that the journal needs from a disk, as a port; the real one; a window for reading.
+
+A simulated disk (durable and volatile layer, torn writes, failing syncs) stands in behind the same
+two Protocols. All calls block; the journal makes them from its own thread, `pread` from any thread.
+Errors are `OSError` and never retried here: what a failed write or sync left behind is unknown.
+
+Not here: which files there are and what is in them (`journal`, `replay`).
+Source: 02-storage "Journal" 2 and 4.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+WINDOW_BYTES: Final = 8 << 20
+"""What sequential reading asks for at once: large against an entry, small against memory."""
+
+_IOV_MAX: Final = 1024
+"""Linux's limit of buffers in one pwritev (UIO_MAXIOV)."""
+
+_BLOCK_BYTES: Final = 4096
+_ZEROS: Final = bytes(WINDOW_BYTES)
+
+
+class DiskFile(Protocol):
+    """An open file."""
+
+    def size_bytes(self) -> int:
+        """Its length."""
+
+    def preallocate(self, size_bytes: int) -> None:
+        """Make it that long, zeros throughout, with its space taken."""
+
+    def pwritev(self, buffers: Sequence[bytes], offset: int) -> None:
+        """Write the buffers side by side; all of them or an error."""
+
+    def pread(self, length_bytes: int, offset: int) -> bytes:
+        """Read; fewer bytes only at the end of the file."""
+
+    def fdatasync(self) -> None:
+        """Make written data durable; on return it is."""
+
+    def fsync(self) -> None:
+        """The same with all metadata, for a new file."""
+
+    def close(self) -> None:
+        """Give the file back."""
+
+
+class FileSystem(Protocol):
+    """Files by name."""
+
+    def open(self, path: str, *, is_new: bool = False) -> DiskFile:
+        """Open for reading and writing; `is_new`: make it, it must not exist."""
+
+    def list_names(self, directory: str) -> list[str]:
+        """Names in a directory, sorted."""
+
+    def make_directory(self, directory: str) -> None:
+        """Make it with its parents, if it is not there."""
+
+    def rename(self, old: str, new: str) -> None:
+        """Rename; replaces `new`."""
+
+    def fsync_directory(self, directory: str) -> None:
+        """Make names that were made, renamed or removed durable."""
+
+
+class PosixFile:
+    """A file of the operating system."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def size_bytes(self) -> int:
+        return os.fstat(self._descriptor).st_size
+
+    def preallocate(self, size_bytes: int) -> None:
+        os.posix_fallocate(self._descriptor, 0, size_bytes)
+
+    def pwritev(self, buffers: Sequence[bytes], offset: int) -> None:
+        for first in range(0, len(buffers), _IOV_MAX):
+            part = buffers[first : first + _IOV_MAX]
+            size = sum(map(len, part))
+            written = os.pwritev(self._descriptor, part, offset)
+            if written < size:
+                self._write_rest(b"".join(part)[written:], offset + written)
+            offset += size
+
+    def pread(self, length_bytes: int, offset: int) -> bytes:
+        data = os.pread(self._descriptor, length_bytes, offset)
+        while len(data) < length_bytes:
+            more = os.pread(self._descriptor, length_bytes - len(data), offset + len(data))
+            if not more:
+                break
+            data += more
+        return data
+
+    def fdatasync(self) -> None:
+        os.fdatasync(self._descriptor)
+
+    def fsync(self) -> None:
+        os.fsync(self._descriptor)
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+    def _write_rest(self, data: bytes, offset: int) -> None:
+        # A limit or a full disk may cut a write short; the next one succeeds or says why not.
+        while data:
+            written = os.pwrite(self._descriptor, data, offset)
+            if written == 0:
+                raise OSError(errno.EIO, "a write made no progress")
+            data = data[written:]
+            offset += written
+
+
+class PosixFileSystem:
+    """The operating system's files."""
+
+    def open(self, path: str, *, is_new: bool = False) -> DiskFile:
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if is_new else 0)
+        return PosixFile(os.open(path, flags, 0o600))
+
+    def list_names(self, directory: str) -> list[str]:
+        return sorted(os.listdir(directory))
+
+    def make_directory(self, directory: str) -> None:
+        os.makedirs(directory, mode=0o700, exist_ok=True)
+
+    def rename(self, old: str, new: str) -> None:
+        os.replace(old, new)
+
+    def fsync_directory(self, directory: str) -> None:
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+class FileWindow:
+    """Sequential reading of a file: bytes by offset, searches, and what could not be read.
+
+    A block that fails to read counts as zeros and is remembered in `unreadable`, so that one bad
+    sector costs what stands in it and nothing else.
+    """
+
+    def __init__(self, file: DiskFile) -> None:
+        self.size_bytes = file.size_bytes()
+        self.unreadable: list[tuple[int, int]] = []
+        """(start, end) of blocks, in the order in which they were met."""
+        self._file = file
+        self._base = 0
+        self._data = b""
+
+    def show(self, offset: int, length_bytes: int) -> tuple[bytes, int]:
+        """Bytes that hold the range, as far as the file does, and the range's index in them."""
+        index = offset - self._base
+        if index < 0 or index + length_bytes > len(self._data):
+            self._base = offset
+            self._data = self._read(offset, max(length_bytes, WINDOW_BYTES))
+            index = 0
+        return self._data, index
+
+    def slice(self, offset: int, length_bytes: int) -> bytes:
+        """The bytes of a range, fewer at the end of the file."""
+        data, index = self.show(offset, length_bytes)
+        return data[index : index + length_bytes]
+
+    def find(self, wanted: bytes, start: int, limit: int) -> int:
+        """First multiple of 8 in start … limit − 1 where `wanted` begins; `limit` if none does."""
+        offset = start
+        while offset < limit:
+            data, index = self.show(offset, len(wanted))
+            at = data.find(wanted, index, index + limit - offset)
+            if at < 0:
+                # It may lie across the end of the window: the last few bytes are looked at again.
+                offset = max(offset + 8, self._base + (len(data) - len(wanted)) // 8 * 8)
+            else:
+                offset += at - index
+                if offset % 8 == 0:
+                    return offset
+                offset += -offset % 8
+        return limit
+
+    def find_last_byte(self, start: int, limit: int) -> int:
+        """Offset behind the last byte of the range that is not zero; `start` if all are."""
+        end = start
+        for offset in range(start, limit, WINDOW_BYTES):
+            data = self.slice(offset, min(WINDOW_BYTES, limit - offset))
+            if data != _ZEROS[: len(data)]:
+                end = offset + len(data.rstrip(b"\0"))
+        return end
+
+    def _read(self, offset: int, length_bytes: int) -> bytes:
+        try:
+            return self._file.pread(length_bytes, offset)
+        except OSError:
+            end = min(offset + length_bytes, self.size_bytes)
+            first = offset // _BLOCK_BYTES * _BLOCK_BYTES
+            blocks = [
+                self._read_block(max(at, offset), min(at + _BLOCK_BYTES, end))
+                for at in range(first, end, _BLOCK_BYTES)
+            ]
+            return b"".join(blocks)
+
+    def _read_block(self, start: int, end: int) -> bytes:
+        try:
+            return self._file.pread(end - start, start)
+        except OSError:
+            block = start // _BLOCK_BYTES * _BLOCK_BYTES
+            bad = (block, min(block + _BLOCK_BYTES, self.size_bytes))
+            if bad not in self.unreadable:
+                self.unreadable.append(bad)
+            return bytes(end - start)

@@ -1,0 +1,277 @@
+"""The bookie as a service: identity, replay, data server, registration; and the way back.
+
+Start: hold the directory, compare the cookie with ZooKeeper, replay the journal, serve, register.
+Stop: unregister, stop serving, write the journal's end mark, remove DIRTY. A journal that fails
+ends the process at once, non-zero and without another acknowledgement: DIRTY stays, and the next
+start reads what is really on the disk.
+
+Called by `main`, and by tests with a store in memory. Source: 02-storage "Identity", 08-interfaces.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, TypeVar
+
+from fastapi import FastAPI
+
+from duramen.core.bookie import BookieCore
+from duramen.core.segment import SegmentState
+from duramen.errors import DuramenError
+from duramen.ids import BookieId, LedgerId, epoch_of, log_of
+from duramen.runtime.http_server import DataServer
+from duramen.runtime.metadata_store import MetadataError, MetadataStore, Rejected
+from duramen.runtime.registry import Registration
+from duramen.runtime.service import ServiceOptions, StartRefusedError
+from duramen.wire.journal_format import JournalFormatError
+from duramen.wire.metadata_json import MetadataJsonError, Paths, read_segment
+from duramen_bookie.admin import add_routes
+from duramen_bookie.cookie import Cookie, DataDirectory, establish_identity
+from duramen_bookie.handlers import DataPlane
+from duramen_bookie.journal import JournalPoisoned
+from duramen_bookie.replay import JournalMismatch
+from duramen_bookie.storage import Storage
+
+_LOG = logging.getLogger(__name__)
+_RETRY_S: Final = 0.3
+_SEGMENT_CHECKS_MAX: Final = 64
+"""Reads of segment nodes that may be under way; what does not fit is asked for again."""
+
+T = TypeVar("T")
+
+
+class BookieService:
+    """One bookie process.
+
+    Args:
+        options: `data_dir` is set.
+        fail: ends the process with one sentence and status 1.
+        store: the metadata store, not started; closed by `stop`.
+    """
+
+    def __init__(
+        self, options: ServiceOptions, fail: Callable[[str], None], store: MetadataStore
+    ) -> None:
+        self._options = options
+        self._fail = fail
+        self._store = store
+        self._paths = Paths(options.cluster)
+        self._directory: DataDirectory | None = None
+        self._cookie: Cookie | None = None
+        self._core: BookieCore | None = None
+        self._storage: Storage | None = None
+        self._plane: DataPlane | None = None
+        self._server: DataServer | None = None
+        self._registration: Registration | None = None
+        self._checks: set[asyncio.Task[None]] = set()
+        self._is_store_opened = False
+        self._is_storage_started = False
+        self._is_ready = False
+        self._is_poisoned = False
+
+    # --- Service ---------------------------------------------------------------------------------
+
+    def add_admin_routes(self, app: FastAPI) -> None:
+        """Add the bookie's routes."""
+        add_routes(app, self)
+
+    async def start(self) -> None:
+        """Become ready.
+
+        Raises:
+            StartRefusedError: the disk is not this bookie's, or cannot be read; with the way out.
+        """
+        options = self._options
+        assert options.data_dir is not None
+        self._directory = directory = DataDirectory(options.data_dir)
+        self._is_store_opened = True
+        await self._insist(self._store.start)
+        self._cookie = cookie = await self._insist(
+            lambda: establish_identity(
+                directory,
+                self._store,
+                self._paths,
+                BookieId(options.node_id),
+                region=options.region,
+                rack=options.rack,
+            )
+        )
+        was_dirty = directory.is_dirty()
+        directory.mark_dirty()
+        core = BookieCore(cookie.incarnation)
+        storage = Storage(
+            options.data_dir / "journal",
+            core,
+            on_poisoned=self._on_poisoned,
+            on_durable=self._on_durable,
+        )
+        await self._replay(storage, was_dirty)
+        self._core, self._storage = core, storage
+        self._plane = DataPlane(core, storage, self._check_segment)
+        storage.start()
+        self._is_storage_started = True
+        self._server = DataServer(options.host, options.data_port, self._plane.handle)
+        await self._server.start()
+        self._registration = Registration(
+            self._store, f"{self._paths.available}/{options.node_id}", self._node_fields()
+        )
+        await self._registration.start()
+        self._is_ready = True
+
+    async def stop(self) -> None:
+        """Unregister, stop serving, write the end mark, give the directory back."""
+        self._is_ready = False
+        if self._registration is not None:
+            await self._registration.stop()
+        for check in self._checks:
+            check.cancel()
+        if self._is_store_opened:
+            await self._store.close()
+        if self._plane is not None:
+            self._plane.stop("the bookie is stopping")
+        if self._server is not None:
+            await self._server.stop()
+        if self._directory is None:
+            return
+        if self._storage is not None and self._is_storage_started:
+            try:
+                await self._storage.close()
+                self._directory.mark_clean()
+            except JournalPoisoned as error:
+                _LOG.error("the journal is left as it is: %s", error)
+        self._directory.release()
+
+    def is_ready(self) -> bool:
+        """Whether requests are served now."""
+        return self._is_ready and not self._is_poisoned
+
+    def statistics(self) -> dict[str, Any]:
+        """Core, data plane, storage and metadata store."""
+        if self._core is None or self._storage is None or self._plane is None:
+            return {"store": self._store.statistics()}
+        return {
+            "core": self._core.statistics(),
+            "data_plane": self._plane.statistics(),
+            "storage": self._storage.statistics(),
+            "segment_checks": len(self._checks),
+            "segment_checks_max": _SEGMENT_CHECKS_MAX,
+            "store": self._store.statistics(),
+        }
+
+    # --- What the admin routes and tests ask -----------------------------------------------------
+
+    @property
+    def data_url(self) -> str:
+        """Where requests are served."""
+        assert self._server is not None
+        return f"http://{self._options.host}:{self._server.port}"
+
+    def running_core(self) -> BookieCore:
+        """The core, once replay is over.
+
+        Raises:
+            DuramenError: `overloaded`, while the bookie starts.
+        """
+        if self._core is None:
+            raise DuramenError("overloaded", "the bookie is starting: try again soon")
+        return self._core
+
+    def describe(self) -> dict[str, Any]:
+        """Identity and sizes, for `/v1/state`."""
+        statistics = self.running_core().statistics()
+        assert self._cookie is not None and self._storage is not None
+        return {
+            "bookie_id": self._cookie.bookie_id,
+            "incarnation": self._cookie.incarnation,
+            "cluster_uuid": self._cookie.cluster_uuid,
+            "volume_uuid": self._cookie.volume_uuid,
+            "sealed_logs": statistics["sealed_logs"],
+            "ledgers": statistics["ledgers"],
+            "entries": statistics["entries"],
+            "entry_bytes": self._storage.index.statistics()["entry_bytes"],
+            "is_ready": self.is_ready(),
+            "journal": self.describe_journal()["state"],
+        }
+
+    def describe_journal(self) -> dict[str, Any]:
+        """What the journal did and what waits, for `/v1/journal`."""
+        assert self._storage is not None
+        return self._storage.journal_state()
+
+    # --- Steps -----------------------------------------------------------------------------------
+
+    async def _insist(self, step: Callable[[], Awaitable[T]]) -> T:
+        """Try a metadata step until ZooKeeper answers it; each is safe to begin again."""
+        while True:
+            try:
+                return await step()
+            except (Rejected, MetadataJsonError) as error:
+                raise StartRefusedError(f"ZooKeeper holds something else: {error}") from error
+            except MetadataError as error:
+                _LOG.warning("waiting for ZooKeeper: %s", error)
+                await asyncio.sleep(_RETRY_S)
+
+    async def _replay(self, storage: Storage, was_dirty: bool) -> None:
+        try:
+            await asyncio.get_running_loop().run_in_executor(None, storage.replay)
+        except (JournalMismatch, JournalFormatError, JournalPoisoned, OSError) as error:
+            raise StartRefusedError(f"StaleDisk: the journal cannot be used: {error}") from error
+        replayed = storage.replayed
+        _LOG.info(
+            "replayed %d records, %d bytes, after %s stop",
+            replayed.record_count,
+            replayed.replayed_bytes,
+            "an unclean" if was_dirty else "a clean",
+        )
+        for damage in replayed.damages:
+            _LOG.error("the journal is damaged: %s", damage)
+
+    def _node_fields(self) -> dict[str, Any]:
+        assert self._cookie is not None and self._options.data_dir is not None
+        return {
+            "incarnation": self._cookie.incarnation,
+            "data_url": self.data_url,
+            "admin_url": f"http://{self._options.host}:{self._options.admin_port}",
+            "state": "rw",
+            "free_bytes": shutil.disk_usage(self._options.data_dir).free,
+            "draining": False,
+            "region": self._options.region,
+            "rack": self._options.rack,
+        }
+
+    def _on_durable(self) -> None:
+        if self._plane is not None:
+            self._plane.drain()
+
+    def _on_poisoned(self, error: JournalPoisoned) -> None:
+        self._is_poisoned = True
+        sentence = f"the journal has failed, nothing more is acknowledged: {error}"
+        if self._plane is not None:
+            self._plane.stop(sentence)
+        self._fail(sentence)
+
+    # --- Proof that a segment is open (R10) ------------------------------------------------------
+
+    def _check_segment(self, ledger_id: LedgerId) -> None:
+        assert self._plane is not None
+        if len(self._checks) >= _SEGMENT_CHECKS_MAX:
+            self._plane.on_segment_checked(ledger_id, is_open=False)
+            return
+        task = asyncio.create_task(self._prove_open(self._plane, ledger_id))
+        self._checks.add(task)
+        task.add_done_callback(self._checks.discard)
+
+    async def _prove_open(self, plane: DataPlane, ledger_id: LedgerId) -> None:
+        path = self._paths.segment(log_of(ledger_id), epoch_of(ledger_id))
+        is_open = False
+        try:
+            await self._store.sync(path)
+            found = await self._store.get(path)
+            if found is not None:
+                is_open = read_segment(found.data).state is SegmentState.OPEN
+        except (MetadataError, MetadataJsonError) as error:
+            _LOG.warning("segment %s is not proved open: %s", path, error)
+        plane.on_segment_checked(ledger_id, is_open=is_open)

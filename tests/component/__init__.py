@@ -1,0 +1,1 @@
+"""Components on real sockets, disks and a real ZooKeeper."""

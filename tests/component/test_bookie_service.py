@@ -1,0 +1,597 @@
+"""A bookie as its clients see it: real HTTP/2, a real journal on disk, metadata in memory.
+
+The service runs inside the test's event loop; a restart is a second service on the same directory.
+Not here: processes that are killed, and ZooKeeper itself (process tests).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from fastapi import FastAPI
+from httpx import ASGITransport, AsyncClient
+
+from duramen.core.quorum import Quorum
+from duramen.core.segment import Fragment, Segment, Totals
+from duramen.core.status import BookieStatus
+from duramen.ids import (
+    NOTHING,
+    BookieId,
+    EntryId,
+    Epoch,
+    Incarnation,
+    LedgerId,
+    LogId,
+    Member,
+    ledger_of,
+)
+from duramen.runtime.cluster_node import ensure_cluster
+from duramen.runtime.http_client import NoAnswerError, PeerClient
+from duramen.runtime.memory_store import MemoryStore, MemoryTree
+from duramen.runtime.service import ServiceOptions, StartRefusedError
+from duramen.units import SECOND
+from duramen.wire.bookie_calls import (
+    Add,
+    LacUpdate,
+    Marks,
+    ReadAnswer,
+    ReadRange,
+    Seal,
+    pack_adds,
+    pack_lacs,
+    pack_reads,
+    pack_seals,
+    parse_marks,
+    parse_read_answers,
+    parse_statuses,
+)
+from duramen.wire.entry import encode_entry
+from duramen.wire.metadata_json import Paths, read_node, spell_node, spell_segment
+from duramen_bookie.file_system import DiskFile, PosixFile, PosixFileSystem
+from duramen_bookie.service import BookieService
+
+LOG = LogId(9)
+LEDGER = ledger_of(LOG, Epoch(1))
+OK = BookieStatus.OK
+UNKNOWN = BookieStatus.UNKNOWN
+CLUSTER = "test"
+PATHS = Paths(CLUSTER)
+
+
+class Bookie:
+    """A running service and a client of it."""
+
+    def __init__(self, service: BookieService, client: PeerClient, tree: MemoryTree) -> None:
+        self.service = service
+        self.incarnation = Incarnation(service.describe()["incarnation"])
+        self.tree = tree
+        self._client = client
+
+    async def add(self, *adds: Add, life: Incarnation | None = None) -> list[BookieStatus]:
+        return parse_statuses(await self.post("/b/add", pack_adds(life or self.incarnation, adds)))
+
+    async def read(self, *ranges: ReadRange, life: Incarnation | None = None) -> list[ReadAnswer]:
+        body = pack_reads(life or self.incarnation, ranges)
+        return parse_read_answers(await self.post("/b/read", body))
+
+    async def seal(self, *seals: Seal, life: Incarnation | None = None) -> list[Marks]:
+        body = pack_seals(life or self.incarnation, seals)
+        return parse_marks(await self.post("/b/seal", body), b"DSLR")
+
+    async def lac(self, *updates: LacUpdate, life: Incarnation | None = None) -> list[Marks]:
+        body = pack_lacs(life or self.incarnation, updates)
+        return parse_marks(await self.post("/b/lac", body), b"DLCR")
+
+    async def post(self, path: str, body: bytes) -> bytes:
+        return await self._client.call(self.service.data_url + path, body, 20 * SECOND)
+
+    async def wait_waiters(self, count: int) -> None:
+        """Until so many long polls wait inside the bookie; a core has no events to wait for."""
+        while self.service.statistics()["core"]["waiters"] != count:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+
+
+def options(data_dir: Path, node_id: str = "b1") -> ServiceOptions:
+    return ServiceOptions(
+        role="bookie",
+        cluster=CLUSTER,
+        node_id=node_id,
+        host="127.0.0.1",
+        data_port=0,
+        admin_port=0,
+        zookeeper="memory",
+        region="local",
+        rack="r1",
+        security="none",
+        session_timeout_s=4.0,
+        data_dir=data_dir,
+    )
+
+
+@asynccontextmanager
+async def running(
+    data_dir: Path,
+    tree: MemoryTree | None = None,
+    node_id: str = "b1",
+    failures: list[str] | None = None,
+) -> AsyncIterator[Bookie]:
+    """A bookie; `failures` gets what would end its process (without it: nothing may)."""
+    tree = tree or MemoryTree()
+    expects_none = failures is None
+    failures = [] if failures is None else failures
+    service = BookieService(options(data_dir, node_id), failures.append, MemoryStore(tree))
+    client = PeerClient()
+    try:
+        await service.start()
+        yield Bookie(service, client, tree)
+    finally:
+        await client.close()
+        await service.stop()
+    assert not (expects_none and failures)
+
+
+def run(scenario: Callable[[], Awaitable[None]]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(60):
+            await scenario()
+
+    asyncio.run(bounded())
+
+
+def entry(number: int, size: int = 100, ledger: LedgerId = LEDGER) -> bytes:
+    batch = bytes([number % 251]) * size
+    return encode_entry(
+        ledger_id=ledger,
+        entry_id=EntryId(number),
+        before=Totals(number, number * size),
+        batches=[batch],
+        record_count=1,
+        after=Totals(number + 1, (number + 1) * size),
+    )
+
+
+def add(number: int, *, lac: int = -1, size: int = 100, recovery: bool = False) -> Add:
+    return Add(LEDGER, EntryId(number), EntryId(lac), entry(number, size), recovery)
+
+
+def span(first: int, last: int | None = None, bytes_max: int = 1 << 20) -> ReadRange:
+    return ReadRange(LEDGER, EntryId(first), EntryId(first if last is None else last), bytes_max)
+
+
+def bodies(answer: ReadAnswer) -> list[tuple[int, bytes]]:
+    return [(entry_id, bytes(body)) for entry_id, body in answer.entries]
+
+
+def expected(numbers: Sequence[int], size: int = 100) -> list[tuple[int, bytes]]:
+    return [(number, entry(number, size)) for number in numbers]
+
+
+WRITE_LAC = LacUpdate(LEDGER, EntryId(2), True)
+READ_LAC = LacUpdate(LEDGER, NOTHING, False)
+SEAL = Seal(LOG, Epoch(1), LEDGER)
+
+# --- Round trips ---------------------------------------------------------------------------------
+
+
+def test_entries_come_back_as_they_were_added(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as bookie:
+            assert await bookie.add(*[add(n, lac=n - 1) for n in range(5)]) == [OK] * 5
+            (answer,) = await bookie.read(span(1, 9))
+            assert (answer.status, answer.lac, answer.highest) == (OK, 3, 4)
+            assert bodies(answer) == expected([1, 2, 3, 4])
+            (missing,) = await bookie.read(span(5))
+            assert (missing.status, missing.entries) == (BookieStatus.NO_ENTRY, [])
+
+    run(scenario)
+
+
+def test_reads_are_bounded_in_bytes_and_give_one_entry_at_least(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as bookie:
+            size = 700_000
+            assert await bookie.add(*[add(n, size=size) for n in range(4)]) == [OK] * 4
+            few, one, many = [
+                (await bookie.read(span(0, 9, bytes_max)))[0]
+                for bytes_max in (2 * (size + 64), 0, 1 << 30)
+            ]
+            assert bodies(few) == expected([0, 1], size)
+            assert bodies(one) == expected([0], size)
+            assert bodies(many) == expected([0, 1, 2, 3], size), "read in a thread"
+
+    run(scenario)
+
+
+def test_an_answer_frame_has_a_bound_beyond_which_ranges_are_overloaded(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as bookie:
+            size = 4_000_000
+            for number in range(5):
+                assert await bookie.add(add(number, size=size)) == [OK]
+            answers = await bookie.read(*[span(n, n, 1 << 30) for n in range(5)])
+            assert [a.status for a in answers] == [OK] * 4 + [BookieStatus.OVERLOADED]
+            assert bodies(answers[3]) == expected([3], size)
+
+    run(scenario)
+
+
+def test_headers_alone_can_be_read(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as bookie:
+            await bookie.add(add(0), add(1))
+            (answer,) = await bookie.read(span(0, 1)._replace(headers_only=True))
+            assert bodies(answer) == [(n, entry(n)[:64]) for n in (0, 1)]
+
+    run(scenario)
+
+
+def test_bad_entries_are_invalid_and_their_neighbours_stored(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as bookie:
+            damaged = bytearray(entry(0))
+            damaged[-1] ^= 1
+            statuses = await bookie.add(
+                add(0)._replace(entry=bytes(damaged)),
+                add(1)._replace(entry=entry(2)),
+                add(2),
+                add(3)._replace(entry=b"short"),
+            )
+            invalid = BookieStatus.INVALID
+            assert statuses == [invalid, invalid, OK, invalid]
+            assert await bookie.add(add(2), add(2, size=50)) == [OK, BookieStatus.DIFFERENT]
+
+    run(scenario)
+
+
+def test_a_seal_refuses_the_owner_and_lets_recovery_write(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as bookie:
+            await bookie.add(add(0), add(1, lac=0))
+            assert await bookie.seal(SEAL) == [Marks(OK, EntryId(0), EntryId(1))]
+            assert await bookie.add(add(2)) == [BookieStatus.SEALED]
+            assert (await bookie.lac(WRITE_LAC))[0].status is BookieStatus.SEALED
+            assert await bookie.add(add(2, lac=1, recovery=True)) == [OK]
+            assert await bookie.lac(READ_LAC) == [Marks(OK, EntryId(0), EntryId(2))]
+
+    run(scenario)
+
+
+def test_a_read_with_a_seal_seals(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as bookie:
+            (answer,) = await bookie.read(span(0)._replace(seal_epoch=1))
+            assert (answer.status, answer.is_sealed) == (BookieStatus.NO_ENTRY, True)
+            assert await bookie.add(add(0)) == [BookieStatus.SEALED]
+
+    run(scenario)
+
+
+def test_a_lac_write_is_read_back(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as bookie:
+            assert await bookie.lac(WRITE_LAC) == [Marks(OK, EntryId(2), NOTHING)]
+            assert await bookie.lac(READ_LAC) == [Marks(OK, EntryId(2), NOTHING)]
+
+    run(scenario)
+
+
+def test_another_incarnation_is_refused_by_every_call(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as bookie:
+            life, wrong = Incarnation("f" * 32), BookieStatus.WRONG_INCARNATION
+            assert await bookie.add(add(0), add(1), life=life) == [wrong, wrong]
+            assert (await bookie.read(span(0), life=life))[0].status is wrong
+            assert (await bookie.seal(SEAL, life=life))[0].status is wrong
+            assert (await bookie.lac(WRITE_LAC, life=life))[0].status is wrong
+
+    run(scenario)
+
+
+# --- Long polls ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("waker", ["add", "lac", "seal"])
+def test_a_long_poll_is_woken(tmp_path: Path, waker: str) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as bookie:
+            poll = span(0)._replace(wait_ms=50_000, wait_for=EntryId(2))
+            waiting = asyncio.create_task(bookie.read(poll))
+            await bookie.wait_waiters(1)
+            if waker == "add":
+                await bookie.add(add(0))
+            elif waker == "lac":
+                await bookie.lac(WRITE_LAC)
+            else:
+                await bookie.seal(SEAL)
+            (answer,) = await waiting
+            found = (bodies(answer), answer.lac, answer.is_sealed)
+            wanted = {"add": ([(0, entry(0))], -1, False), "lac": ([], 2, False)}
+            assert found == wanted.get(waker, ([], -1, True))
+
+    run(scenario)
+
+
+def test_a_long_poll_ends_with_its_time(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as bookie:
+            (answer,) = await bookie.read(span(0)._replace(wait_ms=1, wait_for=EntryId(0)))
+            assert answer.status is BookieStatus.NO_ENTRY
+            await bookie.wait_waiters(0)
+
+    run(scenario)
+
+
+# --- Restarts and identity -----------------------------------------------------------------------
+
+
+def test_a_restart_keeps_entries_seals_and_lacs(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as first:
+            await first.add(*[add(n) for n in range(3)], add(7))
+            await first.lac(WRITE_LAC)
+            await first.seal(SEAL)
+            assert (tmp_path / "DIRTY").exists()
+        assert not (tmp_path / "DIRTY").exists()
+        async with running(tmp_path, first.tree) as second:
+            assert second.incarnation == first.incarnation
+            assert second.service.describe_journal()["replay"]["was_clean"]
+            (answer,) = await second.read(span(0, 9))
+            assert bodies(answer) == expected([0, 1, 2])
+            assert (answer.lac, answer.highest, answer.is_sealed) == (2, 7, True)
+            assert await second.add(add(8)) == [BookieStatus.SEALED]
+            assert await second.add(add(7, recovery=True)) == [OK]
+
+    run(scenario)
+
+
+def test_an_entry_damaged_on_the_disk_is_unknown_until_it_is_written_back(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as bookie:
+            await bookie.add(add(0), add(1))
+            (journal,) = (tmp_path / "journal").glob("*.dj")
+            data = journal.read_bytes()
+            at = data.index(entry(1)) + 90
+            with journal.open("r+b") as file:
+                file.seek(at)
+                file.write(bytes([data[at] ^ 1]))
+            both, second = await bookie.read(span(0, 1), span(1))
+            assert bodies(both) == expected([0])
+            assert second.status is BookieStatus.UNKNOWN
+            assert await bookie.add(add(1, recovery=True)) == [OK]
+            assert bodies((await bookie.read(span(1)))[0]) == expected([1])
+
+    run(scenario)
+
+
+def test_an_empty_disk_of_a_known_bookie_is_disk_lost(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path / "a") as bookie:
+            pass
+        with pytest.raises(
+            StartRefusedError, match=r"DiskLost: .* delete /duramen/test/bookies/b1"
+        ):
+            async with running(tmp_path / "b", bookie.tree):
+                pass
+        assert not (tmp_path / "b" / "cookie.json").exists(), "nothing was formatted"
+
+    run(scenario)
+
+
+def test_a_disk_of_another_cluster_is_refused(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path):
+            pass
+        with pytest.raises(StartRefusedError, match="WrongCluster"):
+            async with running(tmp_path, MemoryTree()):
+                pass
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    "fault", ["incarnation", "removed", "other id", "no cookie", "unreadable", "newer"]
+)
+def test_a_stale_disk_is_refused(tmp_path: Path, fault: str) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as bookie:
+            pass
+        node_id, path = "b1", f"{PATHS.bookies}/b1"
+        store = MemoryStore(bookie.tree)
+        await store.start()
+        found = await store.get(path)
+        assert found is not None
+        if fault == "incarnation":
+            fields = {**read_node(found.data), "incarnation": "f" * 32}
+            await store.set(path, spell_node(fields), version=found.version)
+        elif fault == "other id":
+            node_id = "b2"
+        elif fault == "unreadable":
+            (tmp_path / "cookie.json").write_text("{}")
+        elif fault == "newer":
+            (tmp_path / "cookie.json").write_text('{"format": 2, "zone": "z"}')
+        else:
+            await store.delete(path, version=found.version)
+        if fault == "no cookie":
+            (tmp_path / "cookie.json").unlink()
+        reason = "format 2, newer" if fault == "newer" else ""
+        with pytest.raises(StartRefusedError, match=f"StaleDisk.*{reason}"):
+            async with running(tmp_path, bookie.tree, node_id):
+                pass
+
+    run(scenario)
+
+
+def test_a_format_that_was_cut_off_is_finished(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as bookie:
+            pass
+        store = MemoryStore(bookie.tree)
+        await store.start()
+        await store.delete(f"{PATHS.bookies}/b1", version=0)
+        cookie = json.loads((tmp_path / "cookie.json").read_bytes())
+        (tmp_path / "cookie.json").write_text(json.dumps({**cookie, "is_formatting": True}))
+        async with running(tmp_path, bookie.tree) as again:
+            assert again.incarnation == bookie.incarnation
+        assert not json.loads((tmp_path / "cookie.json").read_bytes())["is_formatting"]
+
+    run(scenario)
+
+
+def test_a_directory_in_use_is_refused(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as bookie:
+            with pytest.raises(StartRefusedError, match="held by another process"):
+                async with running(tmp_path, bookie.tree):
+                    pass
+            assert await bookie.add(add(0)) == [OK]
+
+    run(scenario)
+
+
+def test_many_starters_make_one_cluster() -> None:
+    async def scenario() -> None:
+        tree = MemoryTree()
+        stores = [MemoryStore(tree) for _ in range(5)]
+        for store in stores:
+            await store.start()
+        uuids = await asyncio.gather(*[ensure_cluster(store, PATHS) for store in stores])
+        assert len(set(uuids)) == 1
+
+    run(scenario)
+
+
+def test_a_bookie_registers_itself(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as bookie:
+            assert bookie.service.is_ready()
+            found = bookie.tree.get(f"{PATHS.available}/b1")
+            assert found is not None and found.ephemeral_session
+            fields = read_node(found.data)
+            assert fields["incarnation"] == bookie.incarnation
+            assert fields["data_url"] == bookie.service.data_url
+            assert (fields["state"], fields["draining"], fields["rack"]) == ("rw", False, "r1")
+        assert bookie.tree.get(f"{PATHS.available}/b1") is None
+
+    run(scenario)
+
+
+# --- Disk faults ---------------------------------------------------------------------------------
+
+
+class FailingFile(PosixFile):
+    """A disk whose syncs fail once a test says so."""
+
+    is_broken = False
+
+    def fdatasync(self) -> None:
+        if FailingFile.is_broken:
+            raise OSError(errno.EIO, "the disk is gone")
+        super().fdatasync()
+
+
+class FailingFileSystem(PosixFileSystem):
+    def open(self, path: str, *, is_new: bool = False) -> DiskFile:
+        flags = os.O_RDWR | (os.O_CREAT | os.O_EXCL if is_new else 0)
+        return FailingFile(os.open(path, flags, 0o600))
+
+
+def test_a_failed_sync_acknowledges_nothing_and_ends_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("duramen_bookie.storage.PosixFileSystem", FailingFileSystem)
+    monkeypatch.setattr(FailingFile, "is_broken", False)
+
+    async def scenario() -> None:
+        failures: list[str] = []
+        async with running(tmp_path, failures=failures) as bookie:
+            assert await bookie.add(add(0)) == [OK]
+            FailingFile.is_broken = True
+            for number in (1, 2):
+                with pytest.raises(NoAnswerError, match="HTTP 503"):
+                    await bookie.add(add(number))
+            assert not bookie.service.is_ready()
+        assert len(failures) == 1 and "the disk is gone" in failures[0]
+        assert (tmp_path / "DIRTY").exists()
+
+    run(scenario)
+
+
+def open_segment() -> Segment:
+    member = Member(BookieId("b1"), Incarnation("a" * 32))
+    fragment = Fragment(EntryId(0), (member,))
+    return Segment(LOG, Epoch(1), Quorum(1, 1, 1), (fragment,))
+
+
+def test_r10_after_damage_the_owner_is_refused_until_its_segment_is_proved_open(
+    tmp_path: Path,
+) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as bookie:
+            for number in range(3):
+                await bookie.add(add(number))
+        (journal,) = (tmp_path / "journal").glob("*.dj")
+        data = journal.read_bytes()
+        at = data.index(entry(1)) - 60  # in the record's header: what stood there is not known
+        with journal.open("r+b") as file:
+            file.seek(at)
+            file.write(bytes([data[at] ^ 1]))
+        async with running(tmp_path, bookie.tree) as bookie:
+            assert [a.status for a in await bookie.read(span(0), span(1))] == [OK, UNKNOWN]
+            assert await bookie.add(add(3)) == [UNKNOWN]
+            assert await bookie.add(add(1, recovery=True)) == [OK]
+            store = MemoryStore(bookie.tree)
+            await store.start()
+            path = PATHS.segment(LOG, Epoch(1))
+            await store.create(path, spell_segment(open_segment()), make_parents=True)
+            while await bookie.add(add(3)) == [UNKNOWN]:
+                pass  # each refusal asks for the segment again
+            assert [a.status for a in await bookie.read(span(1), span(3))] == [OK, OK]
+
+    run(scenario)
+
+
+# --- Bad input and the admin port ----------------------------------------------------------------
+
+
+def test_bad_frames_are_refused_and_harm_nobody(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as bookie:
+            good = pack_adds(bookie.incarnation, [add(0)])
+            flipped = bytes([*good[:40], good[40] ^ 1, *good[41:]])
+            for path in ("/b/add", "/b/read", "/b/seal", "/b/lac"):
+                for body in (b"", b"x" * 100, good[:-1], flipped, good + b"0"):
+                    with pytest.raises(NoAnswerError, match="HTTP 400"):
+                        await bookie.post(path, body)
+            with pytest.raises(NoAnswerError, match="HTTP 404"):
+                await bookie.post("/b/none", good)
+            assert await bookie.add(add(0)) == [OK]
+
+    run(scenario)
+
+
+def test_the_admin_routes_tell_what_is_held(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as bookie:
+            await bookie.add(add(0), add(1), add(5, lac=1))
+            await bookie.seal(SEAL)
+            app = FastAPI()
+            bookie.service.add_admin_routes(app)
+            admin = AsyncClient(transport=ASGITransport(app), base_url="http://bookie")
+            state = (await admin.get("/v1/state")).json()
+            assert (state["entries"], state["ledgers"], state["sealed_logs"]) == (3, 1, 1)
+            (ledger,) = (await admin.get("/v1/ledgers")).json()["ledgers"]
+            assert (ledger["lac"], ledger["highest"], ledger["entries"]) == (1, 5, 3)
+            held = (await admin.get(f"/v1/ledgers/{LEDGER}/entries")).json()
+            assert held == {"ledger_id": str(LEDGER), "ranges": [[0, 1], [5, 5]]}
+            journal = (await admin.get("/v1/journal")).json()
+            assert journal["state"] == "running" and journal["record_count"] == 4
+            assert json.dumps(bookie.service.statistics())
+
+    run(scenario)

@@ -1,0 +1,1 @@
+"""Pure code: cores and formats, without I/O."""

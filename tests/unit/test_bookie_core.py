@@ -1,0 +1,607 @@
+"""The bookie's core, rule by rule: events in, effects out, the journal played by the test.
+
+Each test names the rule that it guards and fails when the rule is broken in `core.bookie`. `Driver`
+keeps the order contract (records persist in the order of their tokens) and validates the core's
+invariants after every step.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+
+import pytest
+
+from duramen.core.bookie import WAITER_COUNT_MAX, BookieCore
+from duramen.core.bookie_state import (
+    AddRow,
+    CheckSegment,
+    EntryTable,
+    LacRecord,
+    MarksAnswer,
+    Persist,
+    ReadEntries,
+    ReadPlan,
+    ReplyMarks,
+    ReplyStatuses,
+    RequestId,
+    SealRecord,
+    StartTimer,
+)
+from duramen.core.status import BookieStatus
+from duramen.ids import NOTHING, EntryId, Epoch, Incarnation, LedgerId, LogId, ledger_of
+from duramen.wire.bookie_calls import LacUpdate, ReadRange, Seal
+
+LIFE = Incarnation("a" * 32)
+OTHER_LIFE = Incarnation("b" * 32)
+LOG = LogId(7)
+LEDGER = ledger_of(LOG, Epoch(3))
+NEXT_LEDGER = ledger_of(LOG, Epoch(4))
+
+OK = BookieStatus.OK
+SEALED = BookieStatus.SEALED
+NO_ENTRY = BookieStatus.NO_ENTRY
+UNKNOWN = BookieStatus.UNKNOWN
+DIFFERENT = BookieStatus.DIFFERENT
+INVALID = BookieStatus.INVALID
+WRONG = BookieStatus.WRONG_INCARNATION
+OVERLOADED = BookieStatus.OVERLOADED
+
+Answer = list[BookieStatus] | list[MarksAnswer] | list[ReadPlan]
+
+
+class Driver:
+    """Carries out effects; the journal persists only when the test says so."""
+
+    def __init__(self) -> None:
+        self.core = BookieCore(LIFE)
+        self.journal: deque[Persist] = deque()
+        self.answers: dict[int, Answer] = {}
+        self.timers: list[RequestId] = []
+        self.checks: list[LedgerId] = []
+        self._last = 0
+
+    def add(self, *rows: AddRow, life: Incarnation = LIFE, has_room: bool = True) -> int:
+        self.core.on_adds(self._request(), life, rows, has_room=has_room)
+        return self.drain()
+
+    def seal(self, *rows: Seal, life: Incarnation = LIFE) -> int:
+        self.core.on_seals(self._request(), life, rows)
+        return self.drain()
+
+    def lac(self, *rows: LacUpdate, life: Incarnation = LIFE) -> int:
+        self.core.on_lacs(self._request(), life, rows)
+        return self.drain()
+
+    def read(self, *rows: ReadRange, life: Incarnation = LIFE) -> int:
+        self.core.on_reads(self._request(), life, rows)
+        return self.drain()
+
+    def persist(self, count: int | None = None) -> None:
+        """The journal commits the oldest `count` units, or all."""
+        for _ in range(len(self.journal) if count is None else count):
+            self.core.on_persisted(self.journal.popleft().token)
+            self.drain()
+
+    def drain(self) -> int:
+        effects, self.core.outbox = self.core.outbox, []
+        for effect in effects:
+            match effect:
+                case Persist():
+                    self.journal.append(effect)
+                case ReplyStatuses(request=request, statuses=statuses):
+                    self._answer(request, list(statuses))
+                case ReplyMarks(request=request, marks=marks):
+                    self._answer(request, list(marks))
+                case ReadEntries(request=request, plans=plans):
+                    self._answer(request, list(plans))
+                case StartTimer(request=request):
+                    self.timers.append(request)
+                case CheckSegment(ledger_id=ledger_id):
+                    self.checks.append(ledger_id)
+        self.core.validate()
+        return self._last
+
+    def plan(self, request: int) -> ReadPlan:
+        (plan,) = self.answers[request]
+        assert isinstance(plan, ReadPlan)
+        return plan
+
+    def mark(self, request: int) -> MarksAnswer:
+        (mark,) = self.answers[request]
+        assert isinstance(mark, MarksAnswer)
+        return mark
+
+    def stored(self, *rows: AddRow) -> None:
+        """Adds that are accepted and durable."""
+        request = self.add(*rows)
+        self.persist()
+        assert self.answers[request] == [OK] * len(rows)
+
+    def _request(self) -> RequestId:
+        self._last += 1
+        return RequestId(self._last)
+
+    def _answer(self, request: RequestId, answer: Answer) -> None:
+        assert request not in self.answers, "answered twice"
+        self.answers[request] = answer
+
+
+def row(
+    entry: int,
+    *,
+    ledger: LedgerId = LEDGER,
+    lac: int = -1,
+    crc: int | None = None,
+    recovery: bool = False,
+    valid: bool = True,
+) -> AddRow:
+    crc = 1000 + entry if crc is None else crc
+    return AddRow(ledger, EntryId(entry), EntryId(lac), crc, recovery, valid)
+
+
+def seal(epoch: int, ledger: LedgerId = LEDGER) -> Seal:
+    return Seal(LOG, Epoch(epoch), ledger)
+
+
+def write_lac(lac: int, ledger: LedgerId = LEDGER) -> LacUpdate:
+    return LacUpdate(ledger, EntryId(lac), True)
+
+
+def read_lac(ledger: LedgerId = LEDGER) -> LacUpdate:
+    return LacUpdate(ledger, NOTHING, False)
+
+
+def span(first: int, last: int | None = None, *, ledger: LedgerId = LEDGER) -> ReadRange:
+    return ReadRange(ledger, EntryId(first), EntryId(first if last is None else last), 1 << 20)
+
+
+# --- R1 ------------------------------------------------------------------------------------------
+
+
+def test_r1_another_incarnation_is_refused_before_anything_else() -> None:
+    driver = Driver()
+    added = driver.add(row(0), row(1, valid=False), life=OTHER_LIFE, has_room=False)
+    sealed = driver.seal(seal(3), seal(0), life=OTHER_LIFE)
+    marked = driver.lac(write_lac(5), life=OTHER_LIFE)
+    read = driver.read(span(0)._replace(seal_epoch=3), span(5, 2), life=OTHER_LIFE)
+    assert driver.answers[added] == [WRONG, WRONG]
+    assert driver.answers[sealed] == [MarksAnswer(WRONG, NOTHING, NOTHING)] * 2
+    assert driver.mark(marked).status is WRONG
+    assert [plan.status for plan in driver.answers[read] if isinstance(plan, ReadPlan)] == [
+        WRONG
+    ] * 2
+    assert not driver.journal and driver.core.statistics()["logs"] == 0
+
+
+# --- Adds ----------------------------------------------------------------------------------------
+
+
+def test_r10_an_add_is_answered_only_when_its_record_is_durable() -> None:
+    driver = Driver()
+    first, second = driver.add(row(0)), driver.add(row(1), row(2))
+    assert [len(unit.records) for unit in driver.journal] == [1, 2]
+    assert not driver.answers
+    driver.persist(1)
+    assert driver.answers == {first: [OK]}
+    driver.persist(1)
+    assert driver.answers[second] == [OK, OK]
+
+
+def test_a_frame_is_one_unit_whose_records_name_their_rows() -> None:
+    driver = Driver()
+    driver.add(row(0, valid=False), row(1), row(2))
+    (unit,) = driver.journal
+    assert [record[0] for record in unit.records] == [1, 2]
+
+
+def test_invalid_rows_are_refused_and_their_neighbours_are_stored() -> None:
+    driver = Driver()
+    no_ledgers = [LedgerId(LOG << 32), LedgerId(5), LedgerId(1 << 63 | 1)]
+    rows = [row(0, valid=False), row(1), row(2, lac=2), *[row(0, ledger=it) for it in no_ledgers]]
+    request = driver.add(*rows)
+    driver.persist()
+    assert driver.answers[request] == [INVALID, OK, INVALID, INVALID, INVALID, INVALID]
+    assert driver.plan(driver.read(span(0))).status is NO_ENTRY
+
+
+def test_r10_a_repeated_add_is_ok_only_when_the_first_is_durable() -> None:
+    driver = Driver()
+    first, again = driver.add(row(0)), driver.add(row(0))
+    assert len(driver.journal) == 1 and not driver.answers
+    driver.persist()
+    assert driver.answers == {first: [OK], again: [OK]}
+    later = driver.add(row(0))
+    assert driver.answers[later] == [OK] and not driver.journal
+
+
+def test_an_entry_with_another_checksum_is_different() -> None:
+    driver = Driver()
+    pending = (driver.add(row(0)), driver.add(row(0, crc=5)))
+    driver.persist()
+    stored = driver.add(row(0, crc=5))
+    assert [driver.answers[r] for r in (*pending, stored)] == [[OK], [DIFFERENT], [DIFFERENT]]
+
+
+def test_the_same_entry_twice_in_a_frame_is_stored_once() -> None:
+    driver = Driver()
+    request = driver.add(row(0), row(0), row(0, crc=5))
+    assert len(driver.journal[0].records) == 1
+    driver.persist()
+    assert driver.answers[request] == [OK, OK, DIFFERENT]
+
+
+def test_without_room_only_what_needs_room_is_refused() -> None:
+    driver = Driver()
+    driver.stored(row(0))
+    request = driver.add(row(0), row(1), has_room=False)
+    assert driver.answers[request] == [OK, OVERLOADED] and not driver.journal
+    driver.stored(row(1))
+
+
+# --- Seals ---------------------------------------------------------------------------------------
+
+
+def test_r11_a_pending_seal_refuses_adds_and_lacs_and_lets_recovery_in() -> None:
+    driver = Driver()
+    driver.seal(seal(3))
+    added = driver.add(row(0))
+    marked = driver.lac(write_lac(0))
+    recovered = driver.add(row(0, recovery=True))
+    newer = driver.add(row(0, ledger=NEXT_LEDGER))
+    assert not driver.answers, "even a refusal rests on a seal that is not durable"
+    driver.persist()
+    assert driver.answers[added] == [SEALED]
+    assert driver.mark(marked).status is SEALED
+    assert driver.answers[recovered] == driver.answers[newer] == [OK]
+
+
+def test_r10_a_seal_is_answered_only_when_durable_also_a_repeated_one() -> None:
+    driver = Driver()
+    first, again, lower = driver.seal(seal(3)), driver.seal(seal(3)), driver.seal(seal(2))
+    assert [unit.records for unit in driver.journal] == [(SealRecord(LOG, Epoch(3)),)]
+    assert not driver.answers
+    driver.persist()
+    assert sorted(driver.answers) == [first, again, lower]
+    assert driver.mark(driver.seal(seal(3))).status is OK and not driver.journal
+
+
+def test_seals_are_monotone_per_log() -> None:
+    driver = Driver()
+    driver.seal(seal(4))
+    driver.seal(seal(2))
+    driver.persist()
+    assert driver.core.sealed_epoch(LOG) == 4
+    assert driver.answers[driver.add(row(0, ledger=NEXT_LEDGER))] == [SEALED]
+    other = ledger_of(LogId(8), Epoch(1))
+    driver.stored(row(0, ledger=other))
+
+
+def test_a_higher_seal_goes_on_after_a_lower_one_that_is_in_flight() -> None:
+    driver = Driver()
+    low, high = driver.seal(seal(3)), driver.seal(seal(4, NEXT_LEDGER))
+    driver.persist(1)
+    assert low in driver.answers and high not in driver.answers
+    assert driver.core.sealed_epoch(LOG) == 3
+    driver.persist(1)
+    assert driver.mark(high).status is OK
+
+
+def test_a_seals_answer_includes_adds_that_were_pending_before_it() -> None:
+    driver = Driver()
+    driver.stored(row(0))
+    added = driver.add(row(1, lac=0), row(2, lac=0))
+    sealed = driver.seal(seal(3))
+    driver.persist()
+    assert driver.answers[added] == [OK, OK]
+    assert driver.mark(sealed) == MarksAnswer(OK, EntryId(0), EntryId(2))
+
+
+def test_a_seal_of_a_ledger_of_another_log_is_invalid() -> None:
+    driver = Driver()
+    request = driver.seal(Seal(LogId(8), Epoch(3), LEDGER))
+    assert driver.mark(request).status is INVALID and not driver.journal
+
+
+# --- LAC -----------------------------------------------------------------------------------------
+
+
+def test_the_lac_of_an_add_counts_once_the_add_is_durable_and_never_falls() -> None:
+    driver = Driver()
+    driver.add(row(5, lac=4))
+    assert driver.mark(driver.lac(read_lac())) == MarksAnswer(OK, NOTHING, NOTHING)
+    driver.persist()
+    assert driver.mark(driver.lac(read_lac())) == MarksAnswer(OK, EntryId(4), EntryId(5))
+    driver.stored(row(6, lac=2))
+    assert driver.mark(driver.lac(read_lac())).lac == 4
+
+
+def test_r13_recovery_adds_never_raise_the_lac() -> None:
+    driver = Driver()
+    driver.stored(row(5, lac=4, recovery=True))
+    assert driver.mark(driver.lac(read_lac())) == MarksAnswer(OK, NOTHING, EntryId(5))
+
+
+def test_a_lac_write_is_answered_and_seen_only_when_durable() -> None:
+    driver = Driver()
+    request = driver.lac(write_lac(9))
+    assert driver.journal[0].records == (LacRecord(LEDGER, EntryId(9)),)
+    assert request not in driver.answers
+    assert driver.mark(driver.lac(read_lac())).lac == NOTHING
+    driver.persist()
+    assert driver.mark(request) == MarksAnswer(OK, EntryId(9), NOTHING)
+    assert driver.mark(driver.lac(write_lac(8))).lac == 9 and not driver.journal
+
+
+def test_a_lac_write_that_is_overtaken_does_not_lower_the_lac() -> None:
+    driver = Driver()
+    driver.lac(write_lac(9))
+    lower = driver.lac(write_lac(5))
+    driver.persist()
+    assert driver.mark(lower) == MarksAnswer(OK, EntryId(9), NOTHING)
+
+
+def test_a_lac_write_that_raises_nothing_is_still_refused_under_a_seal() -> None:
+    driver = Driver()
+    driver.lac(write_lac(9))
+    driver.seal(seal(3))
+    driver.persist()
+    assert driver.mark(driver.lac(write_lac(8))).status is SEALED
+
+
+# --- Reads ---------------------------------------------------------------------------------------
+
+
+def test_reads_see_what_is_durable_without_gaps() -> None:
+    driver = Driver()
+    driver.stored(*[row(entry, lac=0) for entry in (1, 2, 3, 5)])
+    driver.add(row(4))
+    plan = driver.plan(driver.read(span(2, 9)))
+    assert (plan.status, plan.entry_count, plan.lac, plan.highest) == (OK, 2, 0, 5)
+    assert driver.plan(driver.read(span(4))).status is NO_ENTRY
+    driver.persist()
+    assert driver.plan(driver.read(span(2, 9))).entry_count == 4
+    assert driver.plan(driver.read(span(2, 3))).entry_count == 2
+
+
+def test_r14_a_read_with_a_seal_seals_first_and_sees_all_before_it() -> None:
+    driver = Driver()
+    driver.add(row(0))
+    request = driver.read(span(0)._replace(seal_epoch=3))
+    assert driver.journal[1].records == (SealRecord(LOG, Epoch(3)),)
+    refused = driver.add(row(1))
+    driver.persist(1)
+    assert request not in driver.answers
+    driver.persist()
+    plan = driver.plan(request)
+    assert (plan.status, plan.entry_count, plan.is_sealed) == (OK, 1, True)
+    assert driver.answers[refused] == [SEALED]
+
+
+def test_r14_an_absence_under_a_seal_is_answered_after_the_seal_is_durable() -> None:
+    driver = Driver()
+    request = driver.read(span(0)._replace(seal_epoch=3))
+    assert request not in driver.answers
+    driver.persist()
+    assert driver.plan(request).status is NO_ENTRY and driver.plan(request).is_sealed
+
+
+def test_reads_with_wrong_numbers_are_invalid() -> None:
+    driver = Driver()
+    plans = driver.answers[driver.read(span(3, 2), span(0, -1), span(0, ledger=LedgerId(5)))]
+    assert [plan.status for plan in plans if isinstance(plan, ReadPlan)] == [INVALID] * 3
+
+
+# --- Long polls ----------------------------------------------------------------------------------
+
+
+def waiting(driver: Driver, first: int, wait_for: int) -> int:
+    request = driver.read(span(first)._replace(wait_ms=500, wait_for=EntryId(wait_for)))
+    assert driver.timers == [request] and request not in driver.answers
+    return request
+
+
+def test_a_long_poll_is_woken_by_its_entry_once_that_is_durable() -> None:
+    driver = Driver()
+    request = waiting(driver, 1, 1)
+    driver.stored(row(0))
+    driver.add(row(1))
+    assert request not in driver.answers
+    driver.persist()
+    assert driver.plan(request).status is OK
+
+
+def test_a_long_poll_is_woken_by_the_lac() -> None:
+    driver = Driver()
+    request = waiting(driver, 1, 1)
+    driver.lac(write_lac(0))
+    driver.persist()
+    assert request not in driver.answers
+    driver.lac(write_lac(1))
+    driver.persist()
+    assert (driver.plan(request).status, driver.plan(request).lac) == (NO_ENTRY, 1)
+
+
+def test_a_long_poll_is_woken_by_the_lac_of_another_entry() -> None:
+    driver = Driver()
+    request = waiting(driver, 1, 1)
+    driver.stored(row(2, lac=1))
+    assert driver.plan(request).lac == 1
+
+
+def test_a_long_poll_is_woken_by_a_durable_seal_of_its_epoch() -> None:
+    driver = Driver()
+    request = waiting(driver, 0, 0)
+    driver.seal(seal(2))
+    driver.persist()
+    assert request not in driver.answers
+    driver.seal(seal(3))
+    assert request not in driver.answers
+    driver.persist()
+    assert driver.plan(request).is_sealed
+
+
+def test_a_long_poll_does_not_wait_for_what_is_there() -> None:
+    driver = Driver()
+    driver.stored(row(0), row(1, lac=0))
+    stored = driver.read(span(1)._replace(wait_ms=500, wait_for=EntryId(5)))
+    confirmed = driver.read(span(2)._replace(wait_ms=500, wait_for=EntryId(0)))
+    assert driver.plan(stored).status is OK and driver.plan(confirmed).status is NO_ENTRY
+    assert not driver.timers
+
+
+def test_a_long_poll_whose_time_is_over_is_answered_once() -> None:
+    driver = Driver()
+    request = waiting(driver, 0, 0)
+    driver.core.on_wait_over(RequestId(request))
+    driver.drain()
+    assert driver.plan(request).status is NO_ENTRY
+    driver.core.on_wait_over(RequestId(request))
+    driver.stored(row(0))
+    assert driver.core.statistics()["waiters"] == 0
+
+
+def test_an_abandoned_long_poll_is_forgotten() -> None:
+    driver = Driver()
+    request = waiting(driver, 0, 0)
+    driver.core.on_abandoned(RequestId(request))
+    driver.stored(row(0))
+    assert request not in driver.answers and driver.core.statistics()["waiters"] == 0
+
+
+def test_long_polls_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert WAITER_COUNT_MAX == 10_000
+    monkeypatch.setattr("duramen.core.bookie.WAITER_COUNT_MAX", 1)
+    driver = Driver()
+    waiting(driver, 0, 0)
+    request = driver.read(span(0)._replace(wait_ms=500, wait_for=EntryId(0)))
+    assert driver.plan(request).status is NO_ENTRY
+
+
+# --- Restart and damage --------------------------------------------------------------------------
+
+
+def test_what_was_replayed_is_known() -> None:
+    driver = Driver()
+    driver.core.on_recovered_add(LEDGER, EntryId(0), NOTHING, 1000, is_recovery=False)
+    driver.core.on_recovered_add(LEDGER, EntryId(2), EntryId(1), 1002, is_recovery=False)
+    driver.core.on_recovered_add(LEDGER, EntryId(4), EntryId(3), 1004, is_recovery=True)
+    driver.core.on_recovered_lac(LEDGER, EntryId(0))
+    driver.core.on_recovered_seal(LOG, Epoch(3))
+    driver.core.on_recovered_seal(LOG, Epoch(2))
+    assert driver.mark(driver.lac(read_lac())) == MarksAnswer(OK, EntryId(1), EntryId(4))
+    assert driver.core.list_ranges(LEDGER) == [(0, 0), (2, 2), (4, 4)]
+    assert driver.answers[driver.add(row(5))] == [SEALED]
+    assert driver.answers[driver.add(row(4, recovery=True))] == [OK]
+
+
+def test_r15_a_damaged_entry_is_unknown_until_it_is_added_again() -> None:
+    driver = Driver()
+    driver.core.on_recovered_damage(LEDGER, EntryId(3))
+    assert driver.plan(driver.read(span(3))).status is UNKNOWN
+    assert driver.plan(driver.read(span(4))).status is NO_ENTRY
+    assert driver.mark(driver.lac(read_lac())) == MarksAnswer(OK, NOTHING, EntryId(3))
+    driver.stored(row(3, recovery=True))
+    assert driver.plan(driver.read(span(3))).status is OK
+
+
+def test_r15_damage_of_a_ledger_leaves_no_absence_vouched_for() -> None:
+    driver = Driver()
+    driver.core.on_recovered_add(LEDGER, EntryId(0), NOTHING, 1000, is_recovery=False)
+    driver.core.on_recovered_damage(LEDGER)
+    assert driver.plan(driver.read(span(0))).status is OK
+    assert driver.plan(driver.read(span(1))).status is UNKNOWN
+    assert driver.mark(driver.lac(read_lac())).status is UNKNOWN
+    assert driver.plan(driver.read(span(0, ledger=NEXT_LEDGER))).status is NO_ENTRY
+
+
+def test_r15_damage_of_unknown_kind_makes_every_absence_unknown() -> None:
+    driver = Driver()
+    driver.core.on_recovered_damage()
+    assert driver.plan(driver.read(span(0))).status is UNKNOWN
+    assert driver.mark(driver.lac(read_lac())).status is UNKNOWN
+    waits = driver.read(span(0)._replace(wait_ms=500, wait_for=EntryId(0)))
+    assert driver.plan(waits).status is UNKNOWN, "doubt is answered at once"
+
+
+def test_r10_after_damage_that_may_have_held_a_seal_the_owner_is_refused() -> None:
+    driver = Driver()
+    driver.core.on_recovered_damage()
+    assert driver.answers[driver.add(row(0))] == [UNKNOWN]
+    assert driver.mark(driver.lac(write_lac(0))).status is UNKNOWN
+    assert driver.checks == [LEDGER], "asked once"
+    driver.core.on_segment_checked(LEDGER, is_open=False)
+    assert driver.answers[driver.add(row(0))] == [UNKNOWN]
+    assert driver.checks == [LEDGER, LEDGER]
+    driver.stored(row(0, recovery=True))
+    driver.core.on_segment_checked(LEDGER, is_open=True)
+    driver.stored(row(1))
+
+
+def test_an_entry_found_unreadable_is_unknown_and_can_be_added_again() -> None:
+    driver = Driver()
+    driver.stored(row(0), row(1))
+    driver.core.on_unreadable(LEDGER, EntryId(1))
+    driver.core.on_unreadable(LEDGER, EntryId(7))
+    assert driver.plan(driver.read(span(0, 1))).entry_count == 1
+    plan = driver.plan(driver.read(span(1)))
+    assert (plan.status, plan.highest) == (UNKNOWN, 1)
+    driver.stored(row(1))
+    assert driver.plan(driver.read(span(0, 1))).entry_count == 2
+    assert driver.core.statistics()["entries"] == 2
+
+
+# --- Order ---------------------------------------------------------------------------------------
+
+
+def test_persisting_out_of_order_is_a_broken_promise() -> None:
+    driver = Driver()
+    driver.add(row(0))
+    driver.add(row(1))
+    with pytest.raises(AssertionError):
+        driver.core.on_persisted(driver.journal[1].token)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_whatever_the_order_of_events_a_sealed_answer_is_final(seed: int) -> None:
+    """No add without the recovery flag is acknowledged that a seal's answer did not include."""
+    rng = random.Random(seed)
+    driver = Driver()
+    adds: dict[int, int] = {}
+    seals: list[int] = []
+    for entry in range(60):
+        adds[driver.add(row(entry, lac=entry - 1))] = entry
+        if rng.random() < 0.1:
+            seals.append(driver.seal(seal(rng.choice([2, 3]))))
+        if rng.random() < 0.4:
+            driver.persist(rng.randrange(len(driver.journal) + 1))
+    seals.append(driver.seal(seal(3)))
+    driver.persist()
+    acknowledged = [entry for request, entry in adds.items() if driver.answers[request] == [OK]]
+    assert driver.mark(seals[-1]).highest == max(acknowledged, default=NOTHING)
+    assert "entries=" in repr(driver.core)
+
+
+# --- The table -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_the_entry_table_behaves_like_a_dictionary(seed: int) -> None:
+    rng = random.Random(seed)
+    table, model = EntryTable("IQ"), dict[int, tuple[int, ...]]()
+    for _ in range(300):
+        entry = rng.randrange(60)
+        if rng.random() < 0.2:
+            table.remove(entry)
+            model.pop(entry, None)
+        else:
+            model[entry] = (rng.randrange(1 << 32), rng.randrange(1 << 40))
+            table.put(entry, *model[entry])
+        table.validate()
+    assert len(table) == len(model) and table.last() == max(model)
+    for entry in range(-2, 64):
+        assert table.get(entry) == model.get(entry) and (entry in table) == (entry in model)
+        run = next(count for count in range(99) if entry + count not in model)
+        assert table.count_run(entry, 63) == run and table.count_run(entry, entry) == min(run, 1)
+    listed = [entry for first, last in table.list_ranges() for entry in range(first, last + 1)]
+    assert listed == sorted(model)
