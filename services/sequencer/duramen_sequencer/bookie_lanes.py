@@ -1,0 +1,264 @@
+"""Lanes to bookies: one per bookie incarnation, frames that carry the adds of many logs.
+
+The next frame is what arrived while the previous ones were under way, so frames grow with load and
+there is no timer. Library failures become statuses here: a core never sees an exception, only
+UNREACHABLE (not processed) or TIMEOUT (perhaps processed). Seals, recovery reads and LAC writes are
+rare and go as calls of their own.
+
+Called by `log_driver`; reports to `Sink`. Source: 00-overview "Frames carry many", R1.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import Any, NamedTuple, Protocol
+
+from duramen.core.effects import SendAdd, SendLac, SendRead, SendSeal, StoredEntry
+from duramen.core.status import BookieStatus
+from duramen.ids import NOTHING, BookieId, EntryId, Epoch, Member, epoch_of, ledger_of
+from duramen.limits import (
+    ENTRY_BYTES_MAX,
+    READ_TIMEOUT_US,
+    SEAL_TIMEOUT_US,
+    STORE_TIMEOUT_US,
+)
+from duramen.runtime.http_client import NoAnswerError, PeerClient, UnreachableError
+from duramen.units import MIB
+from duramen.wire import bookie_calls as calls
+from duramen.wire.entry import EntryError, check_entry
+from duramen.wire.frame import FrameError
+
+_FRAME_BYTES = 4 * MIB
+"""A frame is closed here: larger ones gain no throughput and delay the acks of the first adds."""
+
+_FRAMES_IN_FLIGHT = 3
+"""Enough that the journal of a bookie never waits for the network."""
+
+
+class Sink(Protocol):
+    """Who asked: one log's driver. Every method is one event; `flush` ends a batch of them."""
+
+    def on_add(self, member: Member, epoch: Epoch, entry: EntryId, status: BookieStatus) -> None:
+        """An add was answered."""
+
+    def on_lac(self, member: Member, epoch: Epoch, status: BookieStatus) -> None:
+        """A LAC write was answered."""
+
+    def on_seal(self, member: Member, epoch: Epoch, marks: calls.Marks) -> None:
+        """A seal was answered."""
+
+    def on_read(
+        self,
+        member: Member,
+        epoch: Epoch,
+        entry: EntryId,
+        status: BookieStatus,
+        stored: StoredEntry | None,
+    ) -> None:
+        """A recovery read was answered."""
+
+    def flush(self) -> None:
+        """Act on what the events led to."""
+
+
+class _Waiting(NamedTuple):
+    add: calls.Add
+    sink: Sink
+
+
+class BookieLanes:
+    """All lanes of a sequencer process.
+
+    Args:
+        client: shared by all lanes.
+        find_url: where a bookie was last seen, or None.
+    """
+
+    def __init__(self, client: PeerClient, find_url: Callable[[BookieId], str | None]) -> None:
+        self._client = client
+        self._find_url = find_url
+        self._lanes: dict[Member, _Lane] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def add(self, effect: SendAdd, sink: Sink) -> None:
+        """Queue an add for its bookie."""
+        lane = self._lanes.get(effect.member)
+        if lane is None:
+            lane = self._lanes[effect.member] = _Lane(effect.member, self)
+        add = calls.Add(
+            effect.ledger_id,
+            effect.entry,
+            effect.lac,
+            effect.payload,
+            effect.is_recovery,
+            calls.Service.RECOVERY if effect.is_recovery else calls.Service.APPEND,
+        )
+        lane.push(_Waiting(add, sink))
+
+    def seal(self, effect: SendSeal, sink: Sink) -> None:
+        """Seal, and report the marks."""
+        self.spawn(self._seal(effect, sink))
+
+    def read(self, effect: SendRead, sink: Sink) -> None:
+        """Read an entry for recovery, sealing on the way."""
+        self.spawn(self._read(effect, sink))
+
+    def tell_lac(self, effect: SendLac, sink: Sink) -> None:
+        """Write a LAC."""
+        self.spawn(self._tell_lac(effect, sink))
+
+    def statistics(self) -> dict[str, Any]:
+        """What waits and is under way per bookie."""
+        return {lane.member.bookie: lane.statistics() for lane in self._lanes.values()}
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a call beside the loop, kept until it ends."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def post(self, member: Member, path: str, body: bytes, timeout_us: int) -> bytes:
+        """One call to a bookie; raises as PeerClient.call, also if its address is not known."""
+        url = self._find_url(member.bookie)
+        if url is None:
+            raise UnreachableError(f"{member.bookie} has never been seen")
+        return await self._client.call(url + path, body, timeout_us)
+
+    async def _seal(self, effect: SendSeal, sink: Sink) -> None:
+        ledger_id = ledger_of(effect.log_id, effect.epoch)
+        body = calls.pack_seals(
+            effect.member.incarnation, [calls.Seal(effect.log_id, effect.epoch, ledger_id)]
+        )
+        try:
+            answer = await self.post(effect.member, "/b/seal", body, SEAL_TIMEOUT_US)
+            (marks,) = calls.parse_marks(answer, b"DSLR")
+        except (UnreachableError, NoAnswerError, FrameError, ValueError) as error:
+            marks = calls.Marks(_status_of(error), NOTHING, NOTHING)
+        sink.on_seal(effect.member, effect.epoch, marks)
+        sink.flush()
+
+    async def _tell_lac(self, effect: SendLac, sink: Sink) -> None:
+        update = calls.LacUpdate(effect.ledger_id, effect.lac, is_write=effect.lac > NOTHING)
+        body = calls.pack_lacs(effect.member.incarnation, [update])
+        try:
+            answer = await self.post(effect.member, "/b/lac", body, STORE_TIMEOUT_US)
+            (marks,) = calls.parse_marks(answer, b"DLCR")
+            status = marks.status
+        except (UnreachableError, NoAnswerError, FrameError, ValueError) as error:
+            status = _status_of(error)
+        sink.on_lac(effect.member, epoch_of(effect.ledger_id), status)
+        sink.flush()
+
+    async def _read(self, effect: SendRead, sink: Sink) -> None:
+        epoch = epoch_of(effect.ledger_id)
+        wanted = calls.ReadRange(
+            effect.ledger_id,
+            effect.entry,
+            effect.entry,
+            ENTRY_BYTES_MAX,
+            seal_epoch=epoch,
+            service=calls.Service.RECOVERY,
+        )
+        body = calls.pack_reads(effect.member.incarnation, [wanted])
+        stored = None
+        try:
+            answer = await self.post(effect.member, "/b/read", body, READ_TIMEOUT_US)
+            (found,) = calls.parse_read_answers(answer)
+            status = found.status
+            if status is BookieStatus.OK:
+                ((entry_id, view),) = found.entries
+                payload = bytes(view)
+                info = check_entry(payload)
+                if (entry_id, info.ledger_id) != (effect.entry, effect.ledger_id):
+                    raise EntryError("another entry was returned")
+                stored = StoredEntry(payload, info.totals)
+        except (UnreachableError, NoAnswerError) as error:
+            status = _status_of(error)
+        except (FrameError, EntryError, ValueError):
+            status = BookieStatus.UNKNOWN
+        sink.on_read(effect.member, epoch, effect.entry, status, stored)
+        sink.flush()
+
+
+class _Lane:
+    """Adds to one bookie incarnation."""
+
+    def __init__(self, member: Member, lanes: BookieLanes) -> None:
+        self.member = member
+        self._lanes = lanes
+        self._waiting: deque[_Waiting] = deque()
+        self._waiting_bytes = 0
+        self._in_flight = 0
+        self._is_kicked = False
+        self._frame_count = 0
+        self._add_count = 0
+
+    def push(self, waiting: _Waiting) -> None:
+        self._waiting.append(waiting)
+        self._waiting_bytes += len(waiting.add.entry)
+        if not self._is_kicked and self._in_flight < _FRAMES_IN_FLIGHT:
+            # Adds of other logs that this round of the loop brings share the frame.
+            self._is_kicked = True
+            asyncio.get_running_loop().call_soon(self._kick)
+
+    def statistics(self) -> dict[str, int]:
+        return {
+            "waiting_count": len(self._waiting),
+            "waiting_bytes": self._waiting_bytes,
+            "frames_in_flight": self._in_flight,
+            "frames": self._frame_count,
+            "adds": self._add_count,
+        }
+
+    def _kick(self) -> None:
+        self._is_kicked = False
+        while self._waiting and self._in_flight < _FRAMES_IN_FLIGHT:
+            self._in_flight += 1
+            self._lanes.spawn(self._send(self._take()))
+
+    def _take(self) -> list[_Waiting]:
+        frame = []
+        size = 0
+        while self._waiting and size < _FRAME_BYTES:
+            waiting = self._waiting.popleft()
+            size += len(waiting.add.entry)
+            frame.append(waiting)
+        self._waiting_bytes -= size
+        self._frame_count += 1
+        self._add_count += len(frame)
+        return frame
+
+    async def _send(self, frame: list[_Waiting]) -> None:
+        body = calls.pack_adds(self.member.incarnation, [waiting.add for waiting in frame])
+        try:
+            answer = await self._lanes.post(self.member, "/b/add", body, STORE_TIMEOUT_US)
+            statuses = calls.parse_statuses(answer)
+            if len(statuses) != len(frame):
+                raise FrameError("the answer has another number of rows")
+        except (UnreachableError, NoAnswerError, FrameError) as error:
+            statuses = [_status_of(error)] * len(frame)
+            if isinstance(error, UnreachableError):
+                # Nobody is there: what waits behind would only wait for the same answer.
+                frame += self._waiting
+                statuses += [BookieStatus.UNREACHABLE] * len(self._waiting)
+                self._waiting.clear()
+                self._waiting_bytes = 0
+        self._in_flight -= 1
+        self._report(frame, statuses)
+        self._kick()
+
+    def _report(self, frame: list[_Waiting], statuses: list[BookieStatus]) -> None:
+        sinks: dict[int, Sink] = {}
+        for (add, sink), status in zip(frame, statuses, strict=True):
+            sink.on_add(self.member, epoch_of(add.ledger_id), add.entry_id, status)
+            sinks[id(sink)] = sink
+        for sink in sinks.values():
+            sink.flush()
+
+
+def _status_of(error: Exception) -> BookieStatus:
+    if isinstance(error, UnreachableError):
+        return BookieStatus.UNREACHABLE
+    return BookieStatus.TIMEOUT

@@ -1,0 +1,186 @@
+"""`POST /s/control`: create namespaces and logs, roll a log. JSON in, JSON or a problem out.
+
+Any sequencer creates; names are made by compare-and-set, so that several creations race safely.
+A log id comes from the cluster's counter and is never used again, also if the creation fails.
+
+Called by the data server. Source: 01-protocol sections 1 and 2, 08-interfaces.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from duramen.config import LogConfig, NamespaceConfig, parse_log_config, parse_namespace_config
+from duramen.core.log_node import LogNode
+from duramen.errors import DuramenError
+from duramen.ids import LAST_LOG_ID, LogId
+from duramen.runtime.metadata_store import (
+    Conflict,
+    Create,
+    MetadataError,
+    MetadataStore,
+    OutcomeUnknown,
+    create_parents,
+)
+from duramen.texts import check_log_name, check_namespace
+from duramen.wire.metadata_json import Paths, read_log, read_node, spell_log, spell_node
+from duramen_sequencer.log_host import LogHost
+
+_TRIES = 20
+
+
+class Control:
+    """Administrative calls of one sequencer."""
+
+    def __init__(self, store: MetadataStore, paths: Paths, host: LogHost) -> None:
+        self._store = store
+        self._paths = paths
+        self._host = host
+        self._operations: dict[str, Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]] = {
+            "create_namespace": self._create_namespace,
+            "create_log": self._create_log,
+            "roll": self._roll,
+        }
+
+    async def handle(self, body: bytes) -> dict[str, Any]:
+        """Carry out one operation.
+
+        Raises:
+            DuramenError: refused, or the metadata store cannot be reached (retry).
+        """
+        try:
+            request = json.loads(body)
+            operation = self._operations[request["op"]]
+        except (ValueError, KeyError, TypeError):
+            known = ", ".join(self._operations)
+            raise DuramenError(
+                "invalid_argument", f"expected a JSON object with op = {known}", field="op"
+            ) from None
+        try:
+            return await operation(request)
+        except KeyError as error:
+            field = str(error.args[0])
+            raise DuramenError("invalid_argument", f"{field} is missing", field=field) from None
+        except MetadataError as error:
+            raise DuramenError("metadata_unavailable", str(error)) from error
+
+    async def _create_namespace(self, request: dict[str, Any]) -> dict[str, Any]:
+        namespace = check_namespace(request["namespace"])
+        config = parse_namespace_config(request["config"])
+        path = self._paths.namespace(namespace)
+        nonce = secrets.token_hex(12)
+        data = spell_node({"config": config.to_json(), "nonce": nonce})
+        names = self._paths.names_of(namespace)
+        await create_parents(self._store.commit, path)
+        await create_parents(self._store.commit, names)
+        try:
+            await self._store.commit((Create(path, data), Create(names, b"")))
+        except (Conflict, OutcomeUnknown):
+            # The node decides: ours by its nonce, or somebody else's (R3).
+            node = await self._existing(path)
+            if node is None:
+                raise
+            if node["nonce"] != nonce:
+                _compare(config, parse_namespace_config(node["config"]), f"namespace {namespace}")
+                return {"created": False, "config": config.to_json()}
+        return {"created": True, "config": config.to_json()}
+
+    async def _create_log(self, request: dict[str, Any]) -> dict[str, Any]:
+        namespace = check_namespace(request["namespace"])
+        name = check_log_name(request["log"])
+        config = parse_log_config(request["config"])
+        if await self._store.get(self._paths.namespace(namespace)) is None:
+            raise DuramenError(
+                "namespace_not_found", f"create namespace {namespace} first", field="namespace"
+            )
+        path = self._paths.name(namespace, name)
+        known = await self._known_log(path, config, f"log {namespace}/{name}")
+        if known is not None:
+            return known
+        log = LogNode(
+            log_id=await self._take_log_id(),
+            namespace=namespace,
+            name=name,
+            config=config,
+            created_unix_ms=time.time_ns() // 1_000_000,
+            nonce=secrets.token_hex(12),
+        )
+        try:
+            await self._write_log(log, path)
+        except (Conflict, OutcomeUnknown):
+            known = await self._known_log(path, config, f"log {namespace}/{name}")
+            if known is None:
+                raise
+            if known["log_id"] != str(log.log_id):
+                return known
+        return {"created": True, "log_id": str(log.log_id), "config": config.to_json()}
+
+    async def _write_log(self, log: LogNode, name_path: str) -> None:
+        path = self._paths.log(log.log_id)
+        await create_parents(self._store.commit, path)
+        await self._store.commit(
+            (
+                Create(path, spell_log(log)),
+                Create(self._paths.segments(log.log_id), b""),
+                Create(name_path, spell_node({"log_id": str(log.log_id)})),
+            )
+        )
+
+    async def _known_log(self, path: str, config: LogConfig, what: str) -> dict[str, Any] | None:
+        node = await self._existing(path)
+        if node is None:
+            return None
+        stored = await self._store.get(self._paths.log(LogId(int(node["log_id"]))))
+        if stored is None:
+            return None
+        log = read_log(stored.data)
+        _compare(config, log.config, what)
+        return {"created": False, "log_id": node["log_id"], "config": config.to_json()}
+
+    async def _existing(self, path: str) -> dict[str, Any] | None:
+        await self._store.sync(path)
+        stored = await self._store.get(path)
+        return None if stored is None else read_node(stored.data)
+
+    async def _take_log_id(self) -> LogId:
+        """The next log id. One that is taken and then not used is lost, which is harmless."""
+        path = self._paths.cluster
+        for _ in range(_TRIES):
+            stored = await self._store.get(path)
+            if stored is None:
+                raise DuramenError("metadata_unavailable", "the cluster node is missing")
+            node = read_node(stored.data)
+            log_id = LogId(node["last_log_id"] + 1)
+            if log_id > LAST_LOG_ID:
+                raise DuramenError("internal", "the cluster has used all its log ids")
+            try:
+                data = spell_node({**node, "last_log_id": log_id})
+                await self._store.set(path, data, version=stored.version)
+            except Conflict:
+                continue
+            return log_id
+        raise DuramenError("metadata_unavailable", "too many logs are being created at once")
+
+    async def _roll(self, request: dict[str, Any]) -> dict[str, Any]:
+        log_id = LogId(int(request["log_id"]))
+        driver = self._host.drivers.get(log_id)
+        writer = None if driver is None else driver.core.writer
+        if driver is None or writer is None:
+            raise DuramenError("log_unavailable", "this sequencer has no open segment of the log")
+        driver.core.request_roll()
+        driver.flush()
+        return {"epoch": writer.segment.epoch}
+
+
+def _compare(
+    wanted: LogConfig | NamespaceConfig, found: LogConfig | NamespaceConfig, what: str
+) -> None:
+    if wanted != found:
+        raise DuramenError(
+            "log_exists_with_other_config",
+            f"{what} exists with another configuration: PATCH changes it, PUT does not",
+        )

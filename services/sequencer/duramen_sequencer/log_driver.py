@@ -1,0 +1,211 @@
+"""Driver of one log: runs its core, carries out effects, feeds results back, keeps its timer.
+
+The only place where a `LogSequencer` meets time and I/O. Events arrive as method calls; `flush`
+ends a batch of them: the core makes entries, the outbox is emptied, the next timer is set.
+Effects go out in the order in which the core put them.
+
+Called by `log_host` and `bookie_lanes`. Source: 00-overview "Layering".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+
+from duramen.core.effects import (
+    Commit,
+    Complete,
+    Effect,
+    Fail,
+    PersistOwed,
+    ReadMetadata,
+    SendAdd,
+    SendLac,
+    SendRead,
+    SendSeal,
+    StoredEntry,
+    TailMark,
+    Yield,
+)
+from duramen.core.log_sequencer import LogSequencer, LogState, Surroundings
+from duramen.core.status import BookieStatus
+from duramen.core.transmit import QueuedAppend
+from duramen.errors import DuramenError
+from duramen.ids import EntryId, Epoch, LogId, Member
+from duramen.wire.bookie_calls import Marks
+from duramen.wire.sequencer_calls import Appended, AppendResult, Mark
+from duramen_sequencer.bookie_lanes import BookieLanes
+from duramen_sequencer.metadata_link import MetadataLink
+
+_LOG = logging.getLogger(__name__)
+
+Answer = Callable[[AppendResult], None]
+"""Gives one append its fate; called exactly once."""
+
+
+def now_us() -> int:
+    """The monotonic clock that every core of this process is given."""
+    return time.monotonic_ns() // 1000
+
+
+class LogDriver:
+    """One log of this sequencer process.
+
+    Args:
+        resubmit: takes appends that were never sent and that another owner should get.
+    """
+
+    def __init__(
+        self,
+        log_id: LogId,
+        around: Surroundings,
+        lanes: BookieLanes,
+        link: MetadataLink,
+        resubmit: Callable[[LogId, QueuedAppend, Answer], None],
+    ) -> None:
+        self.log_id = log_id
+        self.core = LogSequencer(log_id, around)
+        self._lanes = lanes
+        self._link = link
+        self._resubmit = resubmit
+        self._waiting: dict[int, tuple[QueuedAppend, Answer]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._state = LogState.IDLE
+        self.idle = asyncio.Event()
+        self.idle.set()
+
+    # --- requests --------------------------------------------------------------------------------
+
+    def append(self, append: QueuedAppend, answer: Answer) -> None:
+        """Queue an append; its answer comes after some `flush`."""
+        self._waiting[append.append_id] = (append, answer)
+        self.core.append(append, now_us())
+
+    def take_over(self, *, close_only: bool = False) -> None:
+        """Begin to own the log, or to close what was left."""
+        self.core.take_over(now_us(), close_only=close_only)
+
+    # --- results (Sink of BookieLanes) -----------------------------------------------------------
+
+    def on_add(self, member: Member, epoch: Epoch, entry: EntryId, status: BookieStatus) -> None:
+        """An add was answered."""
+        self.core.on_add(member, epoch, entry, status, now_us())
+
+    def on_lac(self, member: Member, epoch: Epoch, status: BookieStatus) -> None:
+        """A LAC write was answered."""
+        self.core.on_lac(member, epoch, status, now_us())
+
+    def on_seal(self, member: Member, epoch: Epoch, marks: Marks) -> None:
+        """A seal was answered."""
+        self.core.on_seal(member, epoch, marks.status, marks.lac, marks.highest, now_us())
+
+    def on_read(
+        self,
+        member: Member,
+        epoch: Epoch,
+        entry: EntryId,
+        status: BookieStatus,
+        stored: StoredEntry | None,
+    ) -> None:
+        """A recovery read was answered."""
+        self.core.on_read(member, epoch, entry, status, stored, now_us())
+
+    def on_bookies_changed(self) -> None:
+        """Bookies came, went or came back."""
+        self.core.on_bookies_changed(now_us())
+        self.flush()
+
+    def flush(self) -> None:
+        """End a batch of events: make entries, act on every effect, set the next timer."""
+        self.core.pump(now_us())
+        while effects := self.core.take_effects():
+            for effect in effects:
+                self._act(effect)
+        if self.core.state is not self._state:
+            self._note_state()
+        self._set_timer()
+
+    def statistics(self) -> dict[str, object]:
+        """The core's figures."""
+        return {**self.core.statistics(), "unanswered_count": len(self._waiting)}
+
+    # --- effects ---------------------------------------------------------------------------------
+
+    def _act(self, effect: Effect) -> None:
+        match effect:
+            case SendAdd():
+                self._lanes.add(effect, self)
+            case Complete():
+                self._answer(effect.append_id, _appended(effect))
+            case Fail(append_id, code, detail):
+                self._answer(append_id, DuramenError(code, detail))
+            case Yield(append_id):
+                append, answer = self._waiting.pop(append_id)
+                self._resubmit(self.log_id, append, answer)
+            case SendLac():
+                self._lanes.tell_lac(effect, self)
+            case SendSeal():
+                self._lanes.seal(effect, self)
+            case SendRead():
+                self._lanes.read(effect, self)
+            case ReadMetadata():
+                self._lanes.spawn(self._read(effect))
+            case Commit():
+                self._lanes.spawn(self._commit(effect))
+            case PersistOwed():
+                self._lanes.spawn(self._persist_owed(effect))
+
+    def _answer(self, append_id: int, result: AppendResult) -> None:
+        _, answer = self._waiting.pop(append_id)
+        answer(result)
+
+    async def _read(self, effect: ReadMetadata) -> None:
+        view = await self._link.read_view(self.log_id)
+        self.core.on_metadata(effect.token, view, now_us())
+        self.flush()
+
+    async def _commit(self, effect: Commit) -> None:
+        outcome = await self._link.commit(self.log_id, effect.writes)
+        self.core.on_commit(effect.token, outcome, now_us())
+        self.flush()
+
+    async def _persist_owed(self, effect: PersistOwed) -> None:
+        if await self._link.persist_owed(effect):
+            self.core.on_owed_persisted(effect)
+            self.flush()
+
+    # --- time ------------------------------------------------------------------------------------
+
+    def _set_timer(self) -> None:
+        at_us = self.core.wakeup_at_us(now_us())
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if at_us is not None:
+            delay_s = max(at_us - now_us(), 0) / 1e6
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(delay_s, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self.core.on_timer(now_us())
+        self.flush()
+
+    def _note_state(self) -> None:
+        self._state = self.core.state
+        _LOG.info("%r", self.core)
+        if self._state is LogState.IDLE:
+            self.idle.set()
+        else:
+            self.idle.clear()
+
+
+def _appended(effect: Complete) -> Appended:
+    start = Mark(effect.start, effect.seq_num, effect.timestamp_ms)
+    return Appended(start, effect.record_count, _mark(effect.tail))
+
+
+def _mark(mark: TailMark) -> Mark:
+    return Mark(mark.dlsn, mark.seq_num, mark.timestamp_ms)

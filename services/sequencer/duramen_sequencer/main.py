@@ -1,0 +1,21 @@
+"""Entry point of the sequencer process: `duramen-sequencer`, `python -m duramen_sequencer.main`.
+
+Options and the frame of the process are those of `duramen.runtime.service`; nothing else is decided
+here. Source: 08-interfaces "Processes and admin".
+"""
+
+from __future__ import annotations
+
+import sys
+
+from duramen.runtime.service import parse_options, run_service
+from duramen_sequencer.service import make_service
+
+
+def main() -> None:
+    """Run one sequencer until it is told to stop."""
+    sys.exit(run_service(parse_options("sequencer"), make_service))
+
+
+if __name__ == "__main__":
+    main()

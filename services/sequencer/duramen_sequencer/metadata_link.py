@@ -1,0 +1,202 @@
+"""A log's metadata effects against the store: read a view, commit writes, record what is owed.
+
+Translates the store's exceptions into outcomes that cores understand and nodes into values. A write
+is sent once; whether it is tried again is the core's decision (R3).
+
+Called by `log_driver`. Source: 01-protocol section 2, R2, R3, R9.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from duramen.core.effects import (
+    CommitOutcome,
+    CreateSegment,
+    LogView,
+    Owner,
+    PersistOwed,
+    ReplaceOwner,
+    SetLog,
+    SetSegment,
+    Write,
+)
+from duramen.core.segment import Segment
+from duramen.ids import Epoch, LogId, SequencerId
+from duramen.runtime.metadata_store import (
+    Conflict,
+    Create,
+    Delete,
+    MetadataError,
+    MetadataStore,
+    Op,
+    OutcomeUnknown,
+    Rejected,
+    SessionState,
+    Set,
+    Unavailable,
+)
+from duramen.wire.metadata_json import (
+    MetadataJsonError,
+    Paths,
+    read_log,
+    read_node,
+    read_segment,
+    spell_log,
+    spell_node,
+    spell_segment,
+)
+
+_LOG = logging.getLogger(__name__)
+_OWED_TRIES = 5
+
+
+class MetadataLink:
+    """Reads and writes the nodes of logs for one sequencer."""
+
+    def __init__(
+        self, store: MetadataStore, paths: Paths, sequencer_id: SequencerId, data_url: str
+    ) -> None:
+        self.store = store
+        self.paths = paths
+        self._sequencer_id = sequencer_id
+        self._data_url = data_url
+
+    async def read_view(self, log_id: LogId) -> LogView | None:
+        """Sync, then the log node, the segments after its LCE, the owner; None if it failed.
+
+        Segments are read after the log node whose version a `multi()` will check (R2), and by
+        their numbers, never by a listing (R4).
+        """
+        path = self.paths.log(log_id)
+        try:
+            await self.store.sync(path)
+            stored = await self.store.get(path)
+            if stored is None:
+                return None
+            log = read_log(stored.data)
+            segments: list[tuple[Segment, int]] = []
+            for epoch in log.unclosed_epochs:
+                node = await self.store.get(self.paths.segment(log_id, epoch))
+                if node is None:
+                    # The log node moved on between the reads: not a consistent view.
+                    return None
+                segments.append((read_segment(node.data), node.version))
+            owner = await self.read_owner(log_id)
+        except MetadataError as error:
+            _LOG.info("log %d cannot be read: %s", log_id, error)
+            return None
+        except MetadataJsonError as error:
+            _LOG.error("log %d has a node that is not understood: %s", log_id, error)
+            return None
+        return LogView(log, stored.version, tuple(segments), owner)
+
+    async def read_owner(self, log_id: LogId) -> Owner | None:
+        """The owner node, if there is one.
+
+        Raises:
+            MetadataError: it could not be read.
+        """
+        stored = await self.store.get(self.paths.owner(log_id))
+        if stored is None:
+            return None
+        node = read_node(stored.data)
+        return Owner(
+            SequencerId(node["sequencer"]), Epoch(node["epoch"]), node["data_url"], stored.version
+        )
+
+    async def commit(self, log_id: LogId, writes: Sequence[Write]) -> CommitOutcome:
+        """Apply all writes at once or none."""
+        if self.store.session is not SessionState.CONNECTED:
+            return CommitOutcome.UNAVAILABLE
+        ops: list[Op] = []
+        for write in writes:
+            ops += self._spell(log_id, write)
+        try:
+            await self.store.commit(ops)
+        except Conflict:
+            return CommitOutcome.CONFLICT
+        except OutcomeUnknown:
+            return CommitOutcome.UNKNOWN
+        except Unavailable:
+            return CommitOutcome.UNAVAILABLE
+        except Rejected:
+            _LOG.exception("log %d: a change was rejected", log_id)
+            return CommitOutcome.CONFLICT
+        return CommitOutcome.APPLIED
+
+    async def keep_owner(self, log_id: LogId, epoch: Epoch) -> None:
+        """Put the owner node back after a lost session, unless another sequencer put its own."""
+        path = self.paths.owner(log_id)
+        try:
+            stored = await self.store.get(path)
+            if stored is not None:
+                node = read_node(stored.data)
+                is_ours = node["sequencer"] == self._sequencer_id
+                if not is_ours or stored.ephemeral_session == self.store.session_id:
+                    return
+                await self.store.delete(path, version=stored.version)
+            await self.store.create(path, self._spell_owner(epoch), ephemeral=True)
+        except MetadataError as error:
+            # The node is advisory: seals and compare-and-set keep the log safe without it.
+            _LOG.info("owner node of log %d: %s", log_id, error)
+
+    async def persist_owed(self, owed: PersistOwed) -> bool:
+        """Add a range to what a bookie incarnation is owed; False if it could not be recorded."""
+        path = self.paths.owed(owed.ledger_id, owed.member)
+        wanted = [int(owed.first), int(owed.last)]
+        for _ in range(_OWED_TRIES):
+            try:
+                stored = await self.store.get(path)
+                if stored is None:
+                    data = spell_node({"ranges": [wanted]})
+                    await self.store.create(path, data, make_parents=True)
+                    return True
+                node = read_node(stored.data)
+                ranges = merge_ranges([*node["ranges"], wanted])
+                if ranges != node["ranges"]:
+                    data = spell_node({**node, "ranges": ranges})
+                    await self.store.set(path, data, version=stored.version)
+            except (Conflict, OutcomeUnknown):
+                # Adding a range twice is the same as once: read again and see.
+                continue
+            except MetadataError as error:
+                _LOG.info("owed range of %s: %s", owed.member.bookie, error)
+                return False
+            return True
+        return False
+
+    def _spell(self, log_id: LogId, write: Write) -> list[Op]:
+        match write:
+            case SetSegment(segment, version):
+                path = self.paths.segment(log_id, segment.epoch)
+                return [Set(path, spell_segment(segment), version)]
+            case CreateSegment(segment):
+                path = self.paths.segment(log_id, segment.epoch)
+                return [Create(path, spell_segment(segment))]
+            case SetLog(log, version):
+                return [Set(self.paths.log(log_id), spell_log(log), version)]
+            case ReplaceOwner(epoch, replaces):
+                path = self.paths.owner(log_id)
+                ops: list[Op] = []
+                if replaces is not None:
+                    ops.append(Delete(path, replaces.version))
+                if epoch is not None:
+                    ops.append(Create(path, self._spell_owner(epoch), ephemeral=True))
+                return ops
+
+    def _spell_owner(self, epoch: Epoch) -> bytes:
+        fields = {"sequencer": self._sequencer_id, "epoch": epoch, "data_url": self._data_url}
+        return spell_node(fields)
+
+
+def merge_ranges(ranges: Sequence[Sequence[int]]) -> list[list[int]]:
+    """Closed ranges, sorted and joined where they touch."""
+    merged: list[list[int]] = []
+    for first, last in sorted((int(a), int(b)) for a, b in ranges):
+        if merged and first <= merged[-1][1] + 1:
+            merged[-1][1] = max(merged[-1][1], last)
+        else:
+            merged.append([first, last])
+    return merged

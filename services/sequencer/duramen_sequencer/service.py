@@ -1,0 +1,197 @@
+"""The sequencer as a service: metadata, rosters, logs, data plane, admin routes.
+
+Wires the parts together and holds nothing else. Starts ready once it is registered and knows which
+bookies and sequencers there are; stops by closing its open segments.
+
+Called by `main`. Source: 00-overview "Processes", 08-interfaces "Processes and admin".
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from fastapi import FastAPI
+
+from duramen.core.log_sequencer import Surroundings
+from duramen.core.placement import Candidate
+from duramen.core.segment import Totals
+from duramen.errors import DuramenError
+from duramen.ids import BookieId, EntryId, Incarnation, LedgerId, LogId, Member, SequencerId
+from duramen.runtime.cluster_node import ensure_cluster
+from duramen.runtime.http_client import PeerClient
+from duramen.runtime.http_server import Answer, DataServer
+from duramen.runtime.metadata_store import MetadataError, MetadataStore, SessionState
+from duramen.runtime.registry import Registration, Roster
+from duramen.runtime.service import ServiceOptions, StartRefusedError
+from duramen.runtime.zookeeper_store import ZooKeeperStore
+from duramen.wire.entry import encode_entry
+from duramen.wire.metadata_json import Paths
+from duramen_sequencer.append_frames import AppendFrames
+from duramen_sequencer.bookie_lanes import BookieLanes
+from duramen_sequencer.control import Control
+from duramen_sequencer.log_driver import now_us
+from duramen_sequencer.log_host import LogHost
+from duramen_sequencer.metadata_link import MetadataLink
+
+_LOG = logging.getLogger(__name__)
+
+
+class SequencerService:
+    """One sequencer process."""
+
+    def __init__(self, options: ServiceOptions, store: MetadataStore) -> None:
+        self._options = options
+        self._store = store
+        self._paths = Paths(options.cluster)
+        self._client = PeerClient()
+        self._urls: dict[BookieId, str] = {}
+        self._around = Surroundings(
+            sequencer_id=SequencerId(options.node_id),
+            rng=random.Random(secrets.randbits(64)),
+            encode_entry=_encode,
+            unix_offset_us=time.time_ns() // 1000 - now_us(),
+        )
+        data_url = f"http://{options.host}:{options.data_port}"
+        self._bookies = Roster(store, self._paths.available, self._on_bookies_changed)
+        self._sequencers = Roster(store, self._paths.sequencers, self._on_sequencers_changed)
+        lanes = BookieLanes(self._client, self._urls.get)
+        link = MetadataLink(store, self._paths, self._around.sequencer_id, data_url)
+        self.host = LogHost(self._around.sequencer_id, self._around, lanes, link, self._sequencers)
+        self._control = Control(store, self._paths, self.host)
+        self._frames = AppendFrames(self.host)
+        self._server = DataServer(
+            options.host, options.data_port, self._on_call, self._frames.on_call
+        )
+        fields = {
+            "data_url": data_url,
+            "admin_url": f"http://{options.host}:{options.admin_port}",
+            "region": options.region,
+            "rack": options.rack,
+        }
+        path = f"{self._paths.sequencers}/{options.node_id}"
+        self._registration = Registration(store, path, fields)
+        self._is_ready = False
+
+    async def start(self) -> None:
+        """Register, learn who is there, listen, look for orphans."""
+        try:
+            await self._store.start()
+            await ensure_cluster(self._store, self._paths)
+        except MetadataError as error:
+            raise StartRefusedError(
+                f"ZooKeeper at {self._options.zookeeper} cannot be used ({error}): "
+                "start it or correct --zookeeper"
+            ) from error
+        self._store.on_session(self._on_session)
+        await self._bookies.start()
+        await self._server.start()
+        await self._registration.start()
+        await self._sequencers.start()
+        self.host.start()
+        self._is_ready = True
+
+    async def stop(self) -> None:
+        """Close the open segments, then everything else."""
+        self._is_ready = False
+        await self.host.stop()
+        await self._server.stop()
+        await self._registration.stop()
+        await self._bookies.stop()
+        await self._sequencers.stop()
+        await self._store.close()
+        await self._client.close()
+
+    def is_ready(self) -> bool:
+        """Whether appends can be taken, as far as this process is concerned."""
+        return self._is_ready
+
+    def statistics(self) -> dict[str, Any]:
+        """Every queue and counter."""
+        return {
+            "frames": self._frames.statistics(),
+            "metadata": self._store.statistics(),
+            "bookies": len(self._bookies.nodes),
+            **self.host.statistics(),
+        }
+
+    def add_admin_routes(self, app: FastAPI) -> None:
+        """`GET /v1/logs`: the logs that this process knows."""
+
+        @app.get("/v1/logs")
+        async def get_logs() -> list[dict[str, Any]]:
+            return [
+                {"log_id": str(log_id), **driver.statistics()}
+                for log_id, driver in sorted(self.host.drivers.items())
+            ]
+
+        @app.get("/v1/logs/{log_id}")
+        async def get_log(log_id: int) -> dict[str, Any]:
+            driver = self.host.drivers.get(LogId(log_id))
+            if driver is None:
+                raise DuramenError("log_not_found", "this sequencer does not know the log")
+            return {"log_id": str(log_id), "core": repr(driver.core), **driver.statistics()}
+
+    # --- calls -----------------------------------------------------------------------------------
+
+    async def _on_call(self, path: str, body: bytes) -> Answer:
+        if path != "/s/control":
+            return 404, "text/plain", b"the sequencer serves /s/append and /s/control"
+        try:
+            return 200, "application/json", json.dumps(await self._control.handle(body)).encode()
+        except DuramenError as error:
+            problem = json.dumps(error.problem()).encode()
+            return error.kind.status, "application/problem+json", problem
+
+    # --- changes around --------------------------------------------------------------------------
+
+    def _on_bookies_changed(self) -> None:
+        candidates = []
+        locations = dict(self._around.locations or {})
+        for name, node in sorted(self._bookies.nodes.items()):
+            bookie = BookieId(name)
+            self._urls[bookie] = node["data_url"]
+            member = Member(bookie, Incarnation(node["incarnation"]))
+            candidate = Candidate(member, node["region"], node["rack"])
+            locations[member] = candidate
+            if node["state"] == "rw" and not node["draining"]:
+                candidates.append(candidate)
+        self._around.candidates = candidates
+        self._around.locations = locations
+        self.host.on_bookies_changed()
+
+    def _on_sequencers_changed(self) -> None:
+        self.host.want_scan()
+
+    def _on_session(self, state: SessionState) -> None:
+        _LOG.info("metadata session: %s", state.value)
+        self.host.on_session(state)
+
+
+def make_service(options: ServiceOptions, _fail: Callable[[str], None]) -> SequencerService:
+    """Build the service on ZooKeeper."""
+    store = ZooKeeperStore(options.zookeeper, session_timeout_s=options.session_timeout_s)
+    return SequencerService(options, store)
+
+
+def _encode(  # noqa: PLR0917 - the shape of `EncodeEntry`
+    ledger_id: LedgerId,
+    entry_id: EntryId,
+    before: Totals,
+    batches: Sequence[bytes],
+    record_count: int,
+    after: Totals,
+) -> bytes:
+    return encode_entry(
+        ledger_id=ledger_id,
+        entry_id=entry_id,
+        before=before,
+        batches=batches,
+        record_count=record_count,
+        after=after,
+    )
