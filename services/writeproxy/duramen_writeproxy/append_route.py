@@ -1,0 +1,187 @@
+"""The append route: one HTTP request becomes one batch, one result becomes one answer.
+
+The hot path of the proxy, therefore plain: the headers as one dict, no models, no dependencies, one
+clock read, the log's id from a dict. Memory for a body is taken from the process's budget before
+the body is read. Whatever goes wrong once the batch was handed on and is not understood is answered
+as uncertain.
+
+Called by `rest`. Source: 08-interfaces "Requests" and "Answers".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import Any, Final, NamedTuple
+
+import orjson
+from fastapi import Request, Response
+
+from duramen.errors import DuramenError
+from duramen.limits import APPEND_TIMEOUT_US
+from duramen.runtime.admin import problem_response
+from duramen.runtime.rest import announced_bytes, read_body, read_query
+from duramen.texts import check_log_name, check_namespace
+from duramen.units import SECOND, parse_duration_us
+from duramen.wire.sequencer_calls import Appended, Mark
+from duramen_writeproxy.appends import Appender, Budget
+from duramen_writeproxy.bodies import body_limit, encode_body, parse_media
+from duramen_writeproxy.metrics import APPEND_SECONDS, APPENDS
+from duramen_writeproxy.names import NameCache
+
+_LOG = logging.getLogger(__name__)
+
+TIMEOUT_MAX_US: Final = 60 * SECOND
+"""The longest `Duramen-Timeout`: below the idle time-outs of common load balancers."""
+
+_NOT_SERVED: Final = {
+    b"duramen-match-seq-num": "Duramen-Match-Seq-Num",
+    b"duramen-fencing-token": "Duramen-Fencing-Token",
+    b"duramen-producer": "Duramen-Producer",
+}
+_OK: Final = APPENDS.labels("ok")
+
+
+class _Head(NamedTuple):
+    """What the headers of an append say."""
+
+    media: str
+    announced: int | None
+    is_base64: bool
+    timeout_s: float
+
+
+class AppendRoute:
+    """Serves `POST /v1/namespaces/{ns}/logs/{log}/records`."""
+
+    def __init__(self, names: NameCache, appender: Appender, budget: Budget) -> None:
+        self._names = names
+        self._appender = appender
+        self._budget = budget
+        self.is_draining = False
+
+    async def on_append(self, request: Request) -> Response:
+        """Append the request's records atomically and answer with their positions."""
+        started = time.perf_counter()
+        try:
+            result = await self._append(request)
+        except DuramenError as error:
+            APPENDS.labels(error.code).inc()
+            return problem_response(error)
+        except Exception:
+            _LOG.exception("an append failed")
+            APPENDS.labels("internal").inc()
+            return problem_response(
+                DuramenError("internal", "see the server's log", uncertain=True)
+            )
+        finally:
+            APPEND_SECONDS.observe(time.perf_counter() - started)
+        _OK.inc()
+        return Response(spell_appended(result), media_type="application/json")
+
+    async def _append(self, request: Request) -> Appended:
+        deadline = asyncio.get_running_loop().time()
+        if self.is_draining:
+            raise DuramenError("server_draining", "this proxy is stopping: use another one")
+        namespace, log = request.path_params["ns"], request.path_params["log"]
+        log_id = self._names.find_nowait(namespace, log)
+        if log_id is None:
+            check_namespace(namespace)
+            check_log_name(log)
+        read_query(request, ())
+        head = read_head(request.scope["headers"])
+        deadline += head.timeout_s
+        most_bytes, code = body_limit(head.media)
+        size = most_bytes if head.announced is None else min(head.announced, most_bytes)
+        self._budget.take(size)
+        try:
+            body = await read_body(request, most_bytes, announced=head.announced, code=code)
+            now_ms = time.time_ns() // 1_000_000
+            batch = encode_body(head.media, body, now_ms, is_base64=head.is_base64)
+            if log_id is None:
+                log_id = await self._names.find(namespace, log)
+            return await self._appender.append(f"{namespace}/{log}", log_id, batch, deadline)
+        except DuramenError as error:
+            if error.code in ("log_not_found", "log_deleted"):
+                self._names.doubt(namespace, log)
+            raise
+        finally:
+            self._budget.give(size)
+
+
+def read_head(raw_headers: Any) -> _Head:
+    """Read the headers of an append.
+
+    Raises:
+        DuramenError: `invalid_argument`, `unsupported_media`, with the header's name as field.
+    """
+    headers: dict[bytes, bytes] = dict(raw_headers)
+    content_type = headers.get(b"content-type", b"").decode("latin-1")
+    is_base64 = False
+    timeout_s = APPEND_TIMEOUT_US / SECOND
+    # Almost no append has headers of ours: one look at the names instead of one for each.
+    if any(name.startswith(b"duramen-") for name in headers):
+        for name, spelt in _NOT_SERVED.items():
+            if name in headers:
+                raise DuramenError("invalid_argument", f"{spelt} is not served yet", field=spelt)
+        is_base64 = _read_format(headers.get(b"duramen-format"))
+        timeout_s = _read_timeout_s(headers.get(b"duramen-timeout"), timeout_s)
+    if headers.get(b"content-encoding", b"identity") != b"identity":
+        raise DuramenError(
+            "unsupported_media", "bodies are not compressed here", field="Content-Encoding"
+        )
+    return _Head(
+        parse_media(content_type),
+        announced_bytes(headers.get(b"content-length")),
+        is_base64,
+        timeout_s,
+    )
+
+
+def _read_format(value: bytes | None) -> bool:
+    if value is None or value == b"utf-8":
+        return False
+    if value == b"base64":
+        return True
+    raise DuramenError(
+        "invalid_argument", "Duramen-Format is utf-8 or base64", field="Duramen-Format"
+    )
+
+
+def _read_timeout_s(value: bytes | None, default_s: float) -> float:
+    if value is None:
+        return default_s
+    try:
+        timeout_us = parse_duration_us(value.decode("latin-1"))
+    except ValueError:
+        timeout_us = 0
+    if not 0 < timeout_us <= TIMEOUT_MAX_US:
+        raise DuramenError(
+            "invalid_argument",
+            'Duramen-Timeout is a duration up to 60s, such as "5s"',
+            field="Duramen-Timeout",
+        )
+    return timeout_us / SECOND
+
+
+def spell_appended(result: Appended) -> bytes:
+    """The answer to an append."""
+    return orjson.dumps(
+        {
+            "start": _spell_mark(result.start),
+            "end": _spell_mark(result.end),
+            "tail": _spell_mark(result.tail),
+        }
+    )
+
+
+def _spell_mark(mark: Mark) -> dict[str, Any]:
+    epoch, entry, slot = mark.dlsn
+    lsn = f"e{epoch}n{entry}"
+    return {
+        "seq_num": mark.seq_num,
+        "timestamp": mark.timestamp_ms,
+        "lsn": lsn,
+        "dlsn": f"{lsn}s{slot}",
+    }

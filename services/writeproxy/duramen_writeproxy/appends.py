@@ -1,0 +1,234 @@
+"""One append from a batch to its answer: route, send, follow redirects, try again while it is safe.
+
+The rule that everything here obeys: a batch is sent again only when the last answer proves that it
+was not appended (no connection, a redirect, `log_unavailable`, `server_draining`). An append that
+was sent and not answered is uncertain and never repeated, whatever time is left.
+
+Called by `rest`. Source: 01-protocol section 3, 08-interfaces "Answers".
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from duramen.errors import DuramenError
+from duramen.ids import LogId
+from duramen.runtime.http_client import UnreachableError
+from duramen.units import MIB
+from duramen.wire.sequencer_calls import Appended, Redirect
+from duramen_writeproxy.lanes import Lanes
+from duramen_writeproxy.routing import Router, Target
+
+REDIRECT_COUNT_MAX: Final = 5
+"""Redirects that are followed at once: longer chains are a cluster that has not settled."""
+
+IN_FLIGHT_BYTES_MAX: Final = 256 * MIB
+"""Bodies of append requests in this process, from before they are read to their answer."""
+
+_PAUSE_S: Final = 0.1
+_PAUSE_MAX_S: Final = 1.0
+_SHORT_PAUSE_S: Final = 0.05
+_SHORT_PAUSE_MAX_S: Final = 0.4
+
+_RETRIED: Final = ("log_unavailable", "server_draining")
+
+
+class Budget:
+    """Bytes that requests hold; bounded for the process."""
+
+    def __init__(self, most_bytes: int = IN_FLIGHT_BYTES_MAX) -> None:
+        self.held_bytes = 0
+        self.request_count = 0
+        self._most_bytes = most_bytes
+        self._is_idle = asyncio.Event()
+        self._is_idle.set()
+
+    def take(self, size_bytes: int) -> None:
+        """Hold bytes until `give`.
+
+        Raises:
+            DuramenError: `overloaded`.
+        """
+        if self.held_bytes + size_bytes > self._most_bytes:
+            raise DuramenError("overloaded", "too many bytes are in flight in this proxy")
+        self.held_bytes += size_bytes
+        self.request_count += 1
+        self._is_idle.clear()
+
+    def give(self, size_bytes: int) -> None:
+        """What was taken is free again."""
+        self.held_bytes -= size_bytes
+        self.request_count -= 1
+        if not self.request_count:
+            self._is_idle.set()
+
+    async def wait_idle(self) -> None:
+        """Return once no request holds anything."""
+        await self._is_idle.wait()
+
+
+class _Journey:
+    """Where one append has been, and how long it paused."""
+
+    __slots__ = ("deadline", "pause_count", "redirect_count", "short_pause_count", "tried")
+
+    def __init__(self, deadline: float) -> None:
+        self.deadline = deadline
+        self.tried: set[str] = set()
+        self.redirect_count = 0
+        self.pause_count = 0
+        self.short_pause_count = 0
+
+    async def pause(self, last: DuramenError) -> None:
+        """Wait 100 ms · 2^n, then everybody may be asked again.
+
+        Raises:
+            DuramenError: `last`, where the deadline comes first.
+        """
+        delay = min(_PAUSE_S * 2**self.pause_count, _PAUSE_MAX_S)
+        self.pause_count += 1
+        await self._sleep(delay, last)
+        self.tried.clear()
+        self.redirect_count = 0
+
+    async def pause_shortly(self, last: DuramenError) -> None:
+        """Wait for a takeover that is under way.
+
+        Raises:
+            DuramenError: `last`, where the deadline comes first.
+        """
+        delay = min(_SHORT_PAUSE_S * 2**self.short_pause_count, _SHORT_PAUSE_MAX_S)
+        self.short_pause_count += 1
+        await self._sleep(delay, last)
+
+    async def _sleep(self, delay: float, last: DuramenError) -> None:
+        if asyncio.get_running_loop().time() + delay >= self.deadline:
+            raise last
+        await asyncio.sleep(delay)
+
+
+class Appender:
+    """Brings batches to the sequencers that own their logs."""
+
+    def __init__(self, router: Router, lanes: Lanes) -> None:
+        self._router = router
+        self._lanes = lanes
+        self._counts = dict.fromkeys(("redirects", "unreachable", "pauses", "retries"), 0)
+
+    async def append(self, key: str, log_id: LogId, batch: bytes, deadline: float) -> Appended:
+        """Append one batch, once.
+
+        Args:
+            key: `namespace/log`, for routing.
+            batch: an encoded record batch that was checked.
+            deadline: in the loop's time.
+
+        Raises:
+            DuramenError: a sequencer's refusal, `log_unavailable`, `overloaded`,
+                `append_uncertain`.
+        """
+        target = self._router.pick(key, log_id)
+        # The usual case, without the bookkeeping of the others.
+        if target is None:
+            return await self._travel(key, log_id, batch, _Journey(deadline), None)
+        try:
+            result = await self._lanes.lane_of(target.url).append(log_id, batch, deadline)
+        except UnreachableError as error:
+            return await self._travel(key, log_id, batch, _Journey(deadline), (target, error))
+        if isinstance(result, Appended):
+            self._router.learn(log_id, target)
+            return result
+        return await self._travel(key, log_id, batch, _Journey(deadline), (target, result))
+
+    def statistics(self) -> dict[str, int]:
+        """What did not go straight, since the start."""
+        return dict(self._counts)
+
+    async def _travel(
+        self,
+        key: str,
+        log_id: LogId,
+        batch: bytes,
+        journey: _Journey,
+        last: tuple[Target, Redirect | DuramenError | UnreachableError] | None,
+    ) -> Appended:
+        """Go on from the `last` answer until the batch is appended or the time is over."""
+        while True:
+            if last is None:
+                target = self._router.pick(key, log_id, journey.tried)
+            else:
+                target = await self._next(key, log_id, journey, *last)
+            while target is None:
+                self._counts["pauses"] += 1
+                await journey.pause(_no_sequencer())
+                target = self._router.pick(key, log_id)
+            try:
+                lane = self._lanes.lane_of(target.url)
+                result = await lane.append(log_id, batch, journey.deadline)
+            except UnreachableError as error:
+                last = (target, error)
+                continue
+            if isinstance(result, Appended):
+                self._router.learn(log_id, target)
+                return result
+            last = (target, result)
+
+    async def _next(
+        self,
+        key: str,
+        log_id: LogId,
+        journey: _Journey,
+        target: Target,
+        answer: Redirect | DuramenError | UnreachableError,
+    ) -> Target | None:
+        """Whom to ask after `target` gave `answer`; None: nobody is left.
+
+        Raises:
+            DuramenError: the answer is final.
+        """
+        match answer:
+            case UnreachableError():
+                self._counts["unreachable"] += 1
+                journey.tried.add(target.url)
+                self._router.forget(log_id, target)
+                return self._router.pick(key, log_id, journey.tried)
+            case Redirect(sequencer_id, url):
+                self._counts["redirects"] += 1
+                journey.tried.add(target.url)
+                journey.redirect_count += 1
+                owner = Target(sequencer_id, url)
+                if url in journey.tried or journey.redirect_count > REDIRECT_COUNT_MAX:
+                    self._router.forget(log_id, target)
+                    self._counts["pauses"] += 1
+                    await journey.pause(_unsettled())
+                self._router.learn(log_id, owner)
+                return owner
+            case DuramenError():
+                if answer.code not in _RETRIED or answer.uncertain:
+                    raise answer
+                self._counts["retries"] += 1
+                await journey.pause_shortly(_as_unavailable(answer))
+                if answer.code == "server_draining":
+                    self._router.forget(log_id, target)
+                return self._router.pick(key, log_id)
+
+
+def _no_sequencer() -> DuramenError:
+    return DuramenError("log_unavailable", "no sequencer can be reached; nothing was appended")
+
+
+def _unsettled() -> DuramenError:
+    return DuramenError(
+        "log_unavailable", "the sequencers do not agree yet who owns the log; nothing was appended"
+    )
+
+
+def _as_unavailable(answer: DuramenError) -> DuramenError:
+    """A sequencer that stops is no concern of the client's: to it, the log is being taken over."""
+    if answer.code == "log_unavailable":
+        return answer
+    return DuramenError(
+        "log_unavailable", "the log's sequencer is stopping; nothing was appended",
+        retry_after_ms=answer.retry_after_ms,
+    )  # fmt: skip

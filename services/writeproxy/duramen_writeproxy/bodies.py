@@ -1,0 +1,306 @@
+"""Bodies of an append: raw, JSON, NDJSON or an encoded batch become one record batch.
+
+Pure: bytes and the time of the request go in, an encoded batch comes out, or a DuramenError that
+names the field. Nothing of a body that has one fault is used. JSON strings are UTF-8, or base64
+for bodies, header names and header values. An encoded batch is passed on as it came, after a look
+at its columns, so that no reader meets a batch that cannot be decoded.
+
+Called by `rest`. Source: 08-interfaces "Requests", 03-api "Record batch".
+"""
+
+from __future__ import annotations
+
+import binascii
+import struct
+from collections.abc import Sequence
+from typing import Any, Final
+
+from duramen.errors import DuramenError
+from duramen.limits import BATCH_BYTES_MAX, BATCH_RECORD_COUNT_MAX, RECORD_BYTES_MAX
+from duramen.runtime.rest import parse_json, parse_object, shorten_field, unknown_field
+from duramen.units import KIB
+from duramen.wire.record_batch import (
+    BATCH_ENCODED_MAX,
+    NO_TXID,
+    Batch,
+    BatchError,
+    Header,
+    check_batch,
+    check_records,
+    decode_batch,
+    encode_batch,
+    header_size,
+)
+
+JSON: Final = "application/json"
+NDJSON: Final = "application/x-ndjson"
+BATCH: Final = "application/vnd.duramen.batch"
+RAW: Final = ("application/octet-stream", "text/plain")
+
+TIMESTAMP_MS_MAX: Final = 253_402_300_799_999
+"""The end of the year 9999: later times have no RFC 3339 text."""
+
+TXID_MAX: Final = (1 << 63) - 1
+HEADER_COUNT_MAX: Final = 1_000
+"""Headers of one record: far below what the batch's 16 bits can count."""
+
+_HEADER_NAME_BYTES_MAX: Final = (1 << 16) - 1
+_NOT_SERVED: Final = ("match_seq_num", "fencing_token", "producer")
+_DOCUMENT_FIELDS: Final = ("records",)
+_RECORD_FIELDS: Final = frozenset({"body", "headers", "timestamp", "txid"})
+
+# Places in the fixed header of `duramen.wire.record_batch`.
+_PRODUCER_ID_BYTES_AT: Final = 9
+_PRODUCER_AT: Final = slice(24, 40)
+_SMALLEST_TXID_AT: Final = 40
+_SMALLEST_TXID: Final = struct.Struct("<q")
+
+# JSON spells a byte as up to six characters (\u0000) or 4/3 in base64, and each record needs its
+# braces and names. Twice the batch with room for names covers what people send; a batch full of
+# control characters goes as base64 or as an encoded batch.
+JSON_BYTES_MAX: Final = 2 * BATCH_BYTES_MAX + BATCH_RECORD_COUNT_MAX * KIB // 4
+
+
+def parse_media(content_type: str) -> str:
+    """The media type of a Content-Type header, if an append can have it.
+
+    Raises:
+        DuramenError: `unsupported_media`, field `Content-Type`.
+    """
+    media, _, rest = content_type.partition(";")
+    media = media.strip().lower()
+    if media not in (JSON, NDJSON, BATCH, *RAW):
+        raise _unsupported(
+            f"an append is {JSON}, {NDJSON}, {', '.join(RAW)} or {BATCH}, "
+            f"not {shorten_field(content_type)!r}"
+        )
+    if rest and media in (JSON, NDJSON):
+        name, _, value = rest.strip().partition("=")
+        if name.lower() == "charset" and value.strip('" ').lower() not in ("utf-8", "utf8"):
+            raise _unsupported("JSON is UTF-8")
+    return media
+
+
+def _unsupported(detail: str) -> DuramenError:
+    return DuramenError("unsupported_media", detail, field="Content-Type")
+
+
+def body_limit(media: str) -> tuple[int, str]:
+    """The most bytes that a body of this media type may have, and the error code beyond it."""
+    if media in RAW:
+        return RECORD_BYTES_MAX, "record_too_large"
+    return (BATCH_ENCODED_MAX if media == BATCH else JSON_BYTES_MAX), "batch_too_large"
+
+
+def encode_body(media: str, body: bytes, now_ms: int, *, is_base64: bool = False) -> bytes:
+    """The record batch that a body means.
+
+    Args:
+        media: what `parse_media` gave.
+        body: within `body_limit`.
+        now_ms: unix time of records that have none.
+        is_base64: bodies, header names and values of JSON and NDJSON are base64.
+
+    Raises:
+        DuramenError: `invalid_argument`, `unknown_field`, `record_too_large`, `batch_too_large`,
+            `too_many_records`, `unsupported_media`, with the field.
+    """
+    try:
+        if media in RAW:
+            return encode_batch([body], now_ms)
+        if media == BATCH:
+            _check_encoded(body)
+            return body
+        if media == NDJSON:
+            items, places = _split_lines(body)
+        else:
+            items = _open_document(body)
+            places = [f"records[{index}]" for index in range(len(items))]
+        return _encode_records(items, places, now_ms, is_base64=is_base64)
+    except BatchError as error:
+        raise DuramenError(error.code, str(error), field="records") from None
+
+
+def _open_document(body: bytes) -> list[Any]:
+    document = parse_object(body)
+    for name in document:
+        if name in _NOT_SERVED:
+            raise DuramenError("invalid_argument", f"{name} is not served yet", field=name)
+        if name not in _DOCUMENT_FIELDS:
+            raise unknown_field(name)
+    items = document.get("records")
+    if not isinstance(items, list):
+        raise DuramenError("invalid_argument", "a list of records is expected", field="records")
+    _check_count(len(items))
+    return items
+
+
+def _split_lines(body: bytes) -> tuple[list[Any], list[str]]:
+    """The values of the lines that are not blank, and their names, counted from 1."""
+    _check_count(max(1, body.count(b"\n")))
+    lines = [
+        (number, line) for number, line in enumerate(body.split(b"\n"), start=1) if line.strip()
+    ]
+    _check_count(len(lines))
+    places = [f"line {number}" for number, _ in lines]
+    return [parse_json(line, place) for (_, line), place in zip(lines, places, strict=True)], places
+
+
+def _check_count(count: int) -> None:
+    """Before any work per record."""
+    if count == 0:
+        raise BatchError("an append needs at least one record")
+    if count > BATCH_RECORD_COUNT_MAX:
+        raise BatchError(
+            f"{count} records: at most {BATCH_RECORD_COUNT_MAX} in a batch", "too_many_records"
+        )
+
+
+def _encode_records(
+    items: Sequence[Any], places: Sequence[str], now_ms: int, *, is_base64: bool
+) -> bytes:
+    reader = _RecordReader(is_base64=is_base64)
+    for item, place in zip(items, places, strict=True):
+        reader.read(item, place)
+    headers = reader.headers if any(reader.headers) else None
+    sizes = None if headers is None else [header_size(pairs) for pairs in headers]
+    check_records(reader.bodies, sizes)
+    times = reader.timestamps_ms
+    timestamps_ms = None
+    if any(time is not None for time in times):
+        timestamps_ms = [now_ms if time is None else time for time in times]
+    return encode_batch(
+        reader.bodies,
+        now_ms,
+        timestamps_ms=timestamps_ms,
+        txids=_same_presence(reader.txids, places),
+        headers=headers,
+    )
+
+
+def _same_presence(txids: Sequence[int | None], places: Sequence[str]) -> list[int] | None:
+    given = [txid for txid in txids if txid is not None]
+    if not given:
+        return None
+    if len(given) != len(txids):
+        place = places[txids.index(None)]
+        raise DuramenError(
+            "invalid_argument", "either all records have a txid or none", field=f"{place}.txid"
+        )
+    return given
+
+
+class _RecordReader:
+    """Columns of the records that were read so far."""
+
+    def __init__(self, *, is_base64: bool) -> None:
+        self.bodies: list[bytes] = []
+        self.headers: list[tuple[Header, ...]] = []
+        self.timestamps_ms: list[int | None] = []
+        self.txids: list[int | None] = []
+        self._read_text = _read_base64 if is_base64 else _read_utf8
+
+    def read(self, item: Any, place: str) -> None:
+        """Read one record; `place` names it in errors, such as `records[3]`."""
+        if not isinstance(item, dict):
+            raise DuramenError("invalid_argument", f"{place}: an object is expected", field=place)
+        if not item.keys() <= _RECORD_FIELDS:
+            raise unknown_field(next(name for name in item if name not in _RECORD_FIELDS), place)
+        body = self._read_text(item.get("body"))
+        if body is None:
+            raise self._no_text(f"{place}.body")
+        self.bodies.append(body)
+        self.headers.append(self._read_headers(item["headers"], place) if "headers" in item else ())
+        self.timestamps_ms.append(_read_number(item, "timestamp", TIMESTAMP_MS_MAX, place))
+        self.txids.append(_read_number(item, "txid", TXID_MAX, place))
+
+    def _read_headers(self, pairs: Any, place: str) -> tuple[Header, ...]:
+        field = f"{place}.headers"
+        if not isinstance(pairs, list) or len(pairs) > HEADER_COUNT_MAX:
+            raise DuramenError(
+                "invalid_argument",
+                f"{field}: a list of at most {HEADER_COUNT_MAX} [name, value] is expected",
+                field=field,
+            )
+        return tuple(
+            self._read_header(pair, f"{field}[{index}]") for index, pair in enumerate(pairs)
+        )
+
+    def _read_header(self, pair: Any, field: str) -> Header:
+        if not isinstance(pair, list) or len(pair) != 2:
+            raise DuramenError("invalid_argument", f"{field}: [name, value] expected", field=field)
+        name, value = self._read_text(pair[0]), self._read_text(pair[1])
+        if name is None or value is None:
+            raise self._no_text(field)
+        if not 0 < len(name) <= _HEADER_NAME_BYTES_MAX:
+            raise DuramenError(
+                "invalid_argument",
+                f"{field}: a header's name has 1 to {_HEADER_NAME_BYTES_MAX} bytes",
+                field=field,
+            )
+        return name, value
+
+    def _no_text(self, field: str) -> DuramenError:
+        kind = "base64 as text" if self._read_text is _read_base64 else "a text"
+        return DuramenError("invalid_argument", f"{field}: {kind} is expected", field=field)
+
+
+def _read_utf8(value: Any) -> bytes | None:
+    """The bytes of a text; `parse_json` saw to it that every text is valid Unicode."""
+    return value.encode() if isinstance(value, str) else None
+
+
+def _read_base64(value: Any) -> bytes | None:
+    try:
+        return binascii.a2b_base64(value, strict_mode=True) if isinstance(value, str) else None
+    except ValueError:
+        return None
+
+
+def _read_number(item: dict[str, Any], name: str, most: int, place: str) -> int | None:
+    if name not in item:
+        return None
+    value = item[name]
+    # bool is an int to Python, and no number to anybody else.
+    if type(value) is not int or not 0 <= value <= most:
+        field = f"{place}.{name}"
+        raise DuramenError(
+            "invalid_argument",
+            f"{field}: a whole number from 0 to {most} is expected",
+            field=field,
+        )
+    return value
+
+
+def _check_encoded(body: bytes) -> None:
+    """Refuse an encoded batch that is damaged or that no reader could decode."""
+    check_batch(body)
+    if body[_PRODUCER_ID_BYTES_AT] or any(body[_PRODUCER_AT]):
+        raise DuramenError("invalid_argument", "producer is not served yet", field="producer")
+    batch = decode_batch(body)
+    sizes = None if batch.headers is None else [header_size(pairs) for pairs in batch.headers]
+    check_records(batch.bodies, sizes)
+    _check_extremes(batch, *_SMALLEST_TXID.unpack_from(body, _SMALLEST_TXID_AT))
+
+
+def _check_extremes(batch: Batch, smallest: int) -> None:
+    """Searches rely on the extremes in the fixed header, so they must be those of the columns."""
+    info = batch.info
+    times = batch.timestamps_ms
+    if not 0 <= min(times) <= max(times) == info.max_timestamp_ms <= TIMESTAMP_MS_MAX:
+        raise DuramenError(
+            "invalid_argument",
+            f"timestamps are from 0 to {TIMESTAMP_MS_MAX}, and the header has the greatest",
+            field="timestamp",
+        )
+    txids = batch.txids
+    if txids is None:
+        is_true = info.max_txid is None and smallest == NO_TXID
+    else:
+        is_true = 0 <= min(txids) == smallest and max(txids) == info.max_txid
+    if not is_true:
+        raise DuramenError(
+            "invalid_argument",
+            "txids are ≥ 0, and the header has the smallest and the greatest",
+            field="txid",
+        )

@@ -1,0 +1,152 @@
+"""What exists: namespaces and logs with their configurations, read from ZooKeeper.
+
+Each answer begins with a sync, so that it shows everything that anybody was told is written. Only
+reading: creation is the sequencers' (`creation`). Listings prove nothing (R4): they are for people.
+
+Called by `rest`. Source: 03-api "REST v1", 08-interfaces "ZooKeeper".
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_right
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
+
+from duramen.config import parse_namespace_config
+from duramen.errors import DuramenError
+from duramen.runtime.metadata_store import MetadataError, MetadataStore
+from duramen.wire.metadata_json import MetadataJsonError, Paths, read_log, read_node
+from duramen_writeproxy.names import NameCache, namespace_not_found, read_log_id
+
+LIST_COUNT_DEFAULT: Final = 100
+LIST_COUNT_MAX: Final = 1_000
+
+T = TypeVar("T")
+
+_QUERY_NUMBER_CHARACTERS_MAX: Final = 6
+
+
+class Page(NamedTuple):
+    """Which part of a listing is wanted."""
+
+    prefix: str
+    start_after: str
+    limit: int
+
+
+def parse_page(fields: dict[str, str]) -> Page:
+    """Read the query of a listing.
+
+    Raises:
+        DuramenError: `invalid_argument`, field `limit`.
+    """
+    text = fields.get("limit", str(LIST_COUNT_DEFAULT))
+    is_number = text.isascii() and text.isdigit() and len(text) <= _QUERY_NUMBER_CHARACTERS_MAX
+    if not is_number or not 1 <= int(text) <= LIST_COUNT_MAX:
+        raise DuramenError(
+            "invalid_argument", f"limit is a number from 1 to {LIST_COUNT_MAX}", field="limit"
+        )
+    return Page(fields.get("prefix", ""), fields.get("start_after", ""), int(text))
+
+
+class Catalog:
+    """Reads of what exists."""
+
+    def __init__(self, store: MetadataStore, paths: Paths, names: NameCache) -> None:
+        self._store = store
+        self._paths = paths
+        self._names = names
+
+    async def get_namespace(self, namespace: str) -> dict[str, Any]:
+        """A namespace's answer.
+
+        Raises:
+            DuramenError: `namespace_not_found`, `metadata_unavailable`.
+        """
+        return await self._translate(lambda: self._get_namespace(namespace))
+
+    async def get_log(self, namespace: str, log: str) -> dict[str, Any]:
+        """A log's answer.
+
+        Raises:
+            DuramenError: `namespace_not_found`, `log_not_found`, `metadata_unavailable`.
+        """
+        return await self._translate(lambda: self._get_log(namespace, log))
+
+    async def list_namespaces(self, page: Page) -> dict[str, Any]:
+        """A page of namespaces.
+
+        Raises:
+            DuramenError: `metadata_unavailable`.
+        """
+        return await self._translate(lambda: self._list_namespaces(page))
+
+    async def list_logs(self, namespace: str, page: Page) -> dict[str, Any]:
+        """A page of a namespace's logs.
+
+        Raises:
+            DuramenError: `namespace_not_found`, `metadata_unavailable`.
+        """
+        return await self._translate(lambda: self._list_logs(namespace, page))
+
+    async def _translate(self, read: Callable[[], Awaitable[T]]) -> T:
+        try:
+            await self._store.sync(self._paths.root)
+            return await read()
+        except MetadataError as error:
+            raise DuramenError("metadata_unavailable", f"ZooKeeper: {error}") from error
+        except MetadataJsonError as error:
+            raise DuramenError("internal", f"a node cannot be read: {error}") from error
+
+    async def _get_namespace(self, namespace: str) -> dict[str, Any]:
+        found = await self._store.get(self._paths.namespace(namespace))
+        if found is None:
+            raise namespace_not_found(namespace)
+        config = parse_namespace_config(read_node(found.data).get("config", {}))
+        return {"namespace": namespace, "config": config.to_json()}
+
+    async def _get_log(self, namespace: str, log: str) -> dict[str, Any]:
+        log_id = await self._names.find(namespace, log)
+        found = await self._store.get(self._paths.log(log_id))
+        if found is None:
+            self._names.doubt(namespace, log)
+            raise DuramenError("log_not_found", f"there is no log {namespace}/{log}", field="log")
+        node = read_log(found.data)
+        return {
+            "namespace": node.namespace,
+            "name": node.name,
+            "log_id": str(log_id),
+            "config": node.config.to_json(),
+        }
+
+    async def _list_namespaces(self, page: Page) -> dict[str, Any]:
+        found = await self._store.children(self._paths.namespaces)
+        names, has_more = _cut(found or (), page)
+        return {"namespaces": [{"namespace": name} for name in names], "has_more": has_more}
+
+    async def _list_logs(self, namespace: str, page: Page) -> dict[str, Any]:
+        parent = self._paths.names_of(namespace)
+        found = await self._store.children(parent)
+        if not found and await self._store.get(self._paths.namespace(namespace)) is None:
+            raise namespace_not_found(namespace)
+        names, has_more = _cut(found or (), page)
+        nodes = await asyncio.gather(*(self._store.get(f"{parent}/{name}") for name in names))
+        logs = [
+            {
+                "namespace": namespace,
+                "name": name,
+                "log_id": str(read_log_id(read_node(node.data))),
+            }
+            for name, node in zip(names, nodes, strict=True)
+            # A log that was deleted between the two reads is not there any more.
+            if node is not None
+        ]
+        return {"logs": logs, "has_more": has_more}
+
+
+def _cut(names: Sequence[str], page: Page) -> tuple[list[str], bool]:
+    """The page's names in order, and whether more follow; the system's own are not shown."""
+    shown = sorted(name for name in names if name[0] not in "._" and name.startswith(page.prefix))
+    first = bisect_right(shown, page.start_after)
+    return shown[first : first + page.limit], len(shown) > first + page.limit

@@ -1,0 +1,112 @@
+"""Creation of namespaces and logs: checked here, carried out by any live sequencer.
+
+The same request gives the same result, so unlike an append it is sent again to the next sequencer
+when one does not answer. The proxy itself writes nothing to ZooKeeper.
+
+Called by `rest`. Source: 03-api "REST v1", 00-overview "Processes".
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+import orjson
+
+from duramen.errors import ERRORS, DuramenError
+from duramen.limits import APPEND_TIMEOUT_US, RETRY_DELAY_MAX_US, RETRY_DELAY_US
+from duramen.runtime.http_client import PeerClient, PeerError
+from duramen.units import SECOND
+from duramen_writeproxy.routing import Router, Target
+
+_CALL_TIMEOUT_US: Final = 5 * SECOND
+"""One sequencer's time for one creation: a few writes to ZooKeeper."""
+
+_RETRIED: Final = ("log_unavailable", "server_draining")
+
+
+class Creator:
+    """Forwards creations to `/s/control`."""
+
+    def __init__(self, router: Router, peers: PeerClient) -> None:
+        self._router = router
+        self._peers = peers
+
+    async def create_namespace(self, namespace: str, config: dict[str, Any]) -> dict[str, Any]:
+        """Ensure a namespace; the sequencer's answer has `created` and `config`.
+
+        Raises:
+            DuramenError: the sequencer's refusal, `log_unavailable` when none answers.
+        """
+        message = {"op": "create_namespace", "namespace": namespace, "config": config}
+        return await self._ask(namespace, message, ("created", "config"))
+
+    async def create_log(self, namespace: str, log: str, config: dict[str, Any]) -> dict[str, Any]:
+        """Ensure a log; the sequencer's answer has `created`, `log_id` and `config`.
+
+        Raises:
+            DuramenError: the sequencer's refusal, `log_unavailable` when none answers.
+        """
+        message = {"op": "create_log", "namespace": namespace, "log": log, "config": config}
+        return await self._ask(f"{namespace}/{log}", message, ("created", "log_id", "config"))
+
+    async def _ask(
+        self, key: str, message: dict[str, Any], fields: tuple[str, ...]
+    ) -> dict[str, Any]:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + APPEND_TIMEOUT_US / SECOND
+        pause_us = RETRY_DELAY_US
+        while True:
+            last = DuramenError("log_unavailable", "no sequencer can be reached")
+            for target in self._router.rank(key):
+                try:
+                    return await self._ask_one(target, message, fields)
+                except PeerError as error:
+                    last = DuramenError("log_unavailable", f"no sequencer answered: {error}")
+                except DuramenError as error:
+                    if error.code not in _RETRIED:
+                        raise
+                    last = error
+            if loop.time() + pause_us / SECOND >= deadline:
+                raise last
+            await asyncio.sleep(pause_us / SECOND)
+            pause_us = min(2 * pause_us, RETRY_DELAY_MAX_US)
+
+    async def _ask_one(
+        self, target: Target, message: dict[str, Any], fields: tuple[str, ...]
+    ) -> dict[str, Any]:
+        status, data = await self._peers.request_json(
+            "POST", f"{target.url}/s/control", orjson.dumps(message), _CALL_TIMEOUT_US
+        )
+        try:
+            document = orjson.loads(data)
+        except orjson.JSONDecodeError:
+            document = None
+        if not isinstance(document, dict):
+            raise _not_understood(target)
+        if status != 200:
+            raise read_problem(document) or _not_understood(target)
+        if any(name not in document for name in fields):
+            raise _not_understood(target)
+        return document
+
+
+def read_problem(document: dict[str, Any]) -> DuramenError | None:
+    """The error that a problem+json object of ours stands for; None if it is none."""
+    code, detail = document.get("code"), document.get("detail")
+    if code not in ERRORS or not isinstance(detail, str):
+        return None
+    field, retry_after_ms = document.get("field"), document.get("retry_after_ms")
+    return DuramenError(
+        code,
+        detail,
+        field=field if isinstance(field, str) else None,
+        retry_after_ms=retry_after_ms if isinstance(retry_after_ms, int) else None,
+        uncertain=document.get("uncertain") is True,
+    )
+
+
+def _not_understood(target: Target) -> DuramenError:
+    return DuramenError(
+        "internal", f"sequencer {target.sequencer_id}: its answer is not understood", uncertain=True
+    )

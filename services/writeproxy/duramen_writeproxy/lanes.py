@@ -1,0 +1,343 @@
+"""One lane per sequencer: appends that wait are sent together, answers come one by one.
+
+A frame is what arrived while earlier frames were under way; no timer delays anything on the fast
+path. FRAME_COUNT_MAX frames are in flight; a frame of which a row is still open after SLOW_S no
+longer counts, and the logs that hold it up get frames of their own from then on, so that a log
+which is being taken over delays no other. Nothing is ever sent twice here: a row that has no answer
+when its stream ends is uncertain, unless no connection was made.
+
+Called by `appends`. Source: 03-api "Data-plane calls", 00-overview "Frames carry many".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter, deque
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from typing import Any, Final, Protocol
+
+from duramen.errors import DuramenError
+from duramen.ids import LogId
+from duramen.limits import FRAME_BYTES_MAX
+from duramen.runtime.http_client import NoAnswerError, UnreachableError
+from duramen.units import MIB
+from duramen.wire.frame import FRAME_BYTES_HARD_MAX, ROW_COUNT_MAX, FrameError
+from duramen.wire.sequencer_calls import (
+    Append,
+    AppendResult,
+    pack_appends,
+    parse_results,
+    take_frame,
+)
+from duramen_writeproxy.metrics import FRAMES
+
+_LOG = logging.getLogger(__name__)
+
+FRAME_COUNT_MAX: Final = 4
+"""Frames in flight while all is well: enough to keep a sequencer busy, few enough to fill them."""
+
+OPEN_FRAME_COUNT_MAX: Final = 32
+"""Frames open per class, those of slow logs and all others: 64 in a lane."""
+
+SLOW_S: Final = 0.05
+"""A healthy append takes a few ms; what is open after this long waits for something."""
+
+LANE_BYTES_MAX: Final = 64 * MIB
+"""Batches waiting for, or in flight to, one sequencer: beyond it appends are refused."""
+
+GRACE_S: Final = 0.5
+"""How long after an append's deadline its answer, which the sequencer bounds, may still come."""
+
+_ROW_BYTES: Final = 12
+
+
+class Peers(Protocol):
+    """The part of `http_client.PeerClient` that a lane uses."""
+
+    def stream(self, url: str, body: bytes, timeout_us: int) -> AsyncIterator[bytes]:
+        """POST `body`, give the answer's pieces as they arrive."""
+        ...
+
+
+class Ticket:
+    """One append in a lane. `future` gets its result, or UnreachableError: never sent."""
+
+    __slots__ = ("batch", "deadline", "future", "is_sent", "log_id")
+
+    def __init__(self, log_id: LogId, batch: bytes, deadline: float) -> None:
+        self.log_id = log_id
+        self.batch = batch
+        self.deadline = deadline
+        self.is_sent = False
+        self.future: asyncio.Future[AppendResult] = asyncio.get_running_loop().create_future()
+
+
+class _Frame:
+    """Tickets that were sent together; the open ones are those without an answer."""
+
+    __slots__ = ("is_slow", "lane_class", "open", "started")
+
+    def __init__(self, lane_class: _Class, tickets: list[Ticket], started: float) -> None:
+        self.lane_class = lane_class
+        self.open: dict[int, Ticket] = dict(enumerate(tickets))
+        self.started = started
+        self.is_slow = False
+
+
+class _Class:
+    """What waits and what is in flight, of the slow logs or of all others."""
+
+    __slots__ = ("frame_count", "waiting", "young_count")
+
+    def __init__(self) -> None:
+        self.waiting: deque[Ticket] = deque()
+        self.frame_count = 0
+        self.young_count = 0
+
+    def can_open(self) -> bool:
+        return self.young_count < FRAME_COUNT_MAX and self.frame_count < OPEN_FRAME_COUNT_MAX
+
+
+class Lane:
+    """The way to one sequencer."""
+
+    def __init__(self, url: str, peers: Peers) -> None:
+        self._url = f"{url}/s/append"
+        self._peers = peers
+        self._loop = asyncio.get_running_loop()
+        self._fast, self._slow = _Class(), _Class()
+        self._slow_logs: Counter[LogId] = Counter()
+        self._frames: dict[_Frame, asyncio.Task[None]] = {}
+        self._held_bytes = 0
+        self._held_count = 0
+        self._is_pump_due = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._frame_count = 0
+        self._is_closed = False
+
+    async def append(self, log_id: LogId, batch: bytes, deadline: float) -> AppendResult:
+        """Send one batch and wait for what became of it.
+
+        Args:
+            deadline: in the loop's time; the sequencer gets what is left of it when it is sent.
+
+        Raises:
+            UnreachableError: not sent.
+            DuramenError: `overloaded`, `server_draining` (not sent), `append_uncertain` (sent, its
+                fate is open).
+        """
+        if self._is_closed:
+            raise DuramenError("server_draining", "the proxy is stopping")
+        if self._held_bytes + len(batch) > LANE_BYTES_MAX:
+            raise DuramenError("overloaded", "too much waits for the log's sequencer")
+        ticket = Ticket(log_id, batch, deadline)
+        self._held_bytes += len(batch)
+        self._held_count += 1
+        try:
+            self._enqueue(ticket)
+            async with asyncio.timeout_at(deadline + GRACE_S):
+                return await ticket.future
+        except TimeoutError:
+            # The row may stay in the queue for a while: its bytes need not.
+            ticket.batch = b""
+            if ticket.is_sent:
+                raise uncertain("the sequencer did not answer in time") from None
+            raise DuramenError("overloaded", "the append could not be sent in time") from None
+        finally:
+            self._held_bytes -= len(batch)
+            self._held_count -= 1
+
+    def is_idle(self) -> bool:
+        """Whether nothing waits and nothing is in flight."""
+        return not self._held_count and not self._frames
+
+    def cancel(self) -> None:
+        """End the open frames: what they hold is uncertain, what was not sent is refused."""
+        if self._timer is not None:
+            self._timer.cancel()
+        for ticket in [*self._fast.waiting, *self._slow.waiting]:
+            if not ticket.future.done():
+                ticket.future.set_exception(
+                    DuramenError("server_draining", "the proxy is stopping")
+                )
+        self._fast.waiting.clear()
+        self._slow.waiting.clear()
+        self._is_closed = True
+        for task in self._frames.values():
+            task.cancel()
+
+    def statistics(self) -> dict[str, int]:
+        """Sizes now and frames since the start."""
+        return {
+            "waiting": len(self._fast.waiting) + len(self._slow.waiting),
+            "held": self._held_count,
+            "held_bytes": self._held_bytes,
+            "open_frames": len(self._frames),
+            "slow_logs": len(self._slow_logs),
+            "frames": self._frame_count,
+        }
+
+    # --- Collecting ---
+
+    def _enqueue(self, ticket: Ticket) -> None:
+        self._age_frames()
+        where = self._slow if ticket.log_id in self._slow_logs else self._fast
+        where.waiting.append(ticket)
+        # Once per turn of the loop: everything that arrives in this turn goes together.
+        if not self._is_pump_due:
+            self._is_pump_due = True
+            self._loop.call_soon(self._pump)
+
+    def _pump(self) -> None:
+        self._is_pump_due = False
+        self._age_frames()
+        for lane_class in (self._fast, self._slow):
+            while lane_class.waiting and lane_class.can_open():
+                tickets = list(self._take(lane_class.waiting))
+                if tickets:
+                    self._open(lane_class, tickets)
+        if (self._fast.waiting or self._slow.waiting) and self._timer is None:
+            self._timer = self._loop.call_later(SLOW_S / 2, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self._pump()
+
+    def _take(self, waiting: deque[Ticket]) -> Iterator[Ticket]:
+        """What fits into one frame, in the order of arrival, without what nobody waits for."""
+        size = count = 0
+        while waiting and count < ROW_COUNT_MAX:
+            ticket = waiting[0]
+            size += len(ticket.batch) + _ROW_BYTES
+            if count and size > FRAME_BYTES_MAX:
+                return
+            waiting.popleft()
+            if not ticket.future.done():
+                count += 1
+                yield ticket
+
+    def _age_frames(self) -> None:
+        """Frames that are open for too long stop counting; their logs are slow from now on."""
+        before = self._loop.time() - SLOW_S
+        for frame in self._frames:
+            if frame.started > before:
+                # Frames are in the order of their start.
+                return
+            if not frame.is_slow:
+                frame.is_slow = True
+                frame.lane_class.young_count -= 1
+                self._slow_logs.update(ticket.log_id for ticket in frame.open.values())
+
+    # --- Sending ---
+
+    def _open(self, lane_class: _Class, tickets: list[Ticket]) -> None:
+        now = self._loop.time()
+        appends = []
+        for ticket in tickets:
+            ticket.is_sent = True
+            left_ms = max(1, int((ticket.deadline - now) * 1000))
+            appends.append(Append(ticket.log_id, left_ms, ticket.batch))
+        longest = max(ticket.deadline for ticket in tickets) - now + GRACE_S
+        frame = _Frame(lane_class, tickets, now)
+        lane_class.frame_count += 1
+        lane_class.young_count += 1
+        self._frame_count += 1
+        FRAMES.inc()
+        body = pack_appends(appends)
+        task = self._loop.create_task(self._carry(frame, body, int(longest * 1e6)))
+        self._frames[frame] = task
+
+    async def _carry(self, frame: _Frame, body: bytes, timeout_us: int) -> None:
+        reason, is_unsent = "the sequencer's answer ended early", False
+        try:
+            await self._receive(frame, self._peers.stream(self._url, body, timeout_us))
+        except UnreachableError as error:
+            reason, is_unsent = str(error), True
+        except (NoAnswerError, FrameError) as error:
+            _LOG.info("%s: %s", self._url, error)
+            reason = f"the sequencer gave no answer ({error})"
+        except Exception:
+            _LOG.exception("%s: a frame failed", self._url)
+        finally:
+            self._close(frame, reason, is_unsent=is_unsent)
+
+    async def _receive(self, frame: _Frame, pieces: AsyncIterator[bytes]) -> None:
+        buffer = bytearray()
+        try:
+            async for piece in pieces:
+                buffer += piece
+                while (data := take_frame(buffer)) is not None:
+                    self._on_results(frame, data)
+                if len(buffer) > FRAME_BYTES_HARD_MAX:
+                    raise FrameError("the answer's frame is too long")
+        finally:
+            if isinstance(pieces, AsyncGenerator):
+                await pieces.aclose()
+
+    def _on_results(self, frame: _Frame, data: bytes) -> None:
+        for index, result in parse_results(data):
+            ticket = frame.open.pop(index, None)
+            if ticket is None:
+                raise FrameError(f"row {index} is not open")
+            if frame.is_slow:
+                self._calm(ticket.log_id)
+            if not ticket.future.done():
+                ticket.future.set_result(result)
+
+    def _close(self, frame: _Frame, reason: str, *, is_unsent: bool) -> None:
+        for ticket in frame.open.values():
+            if frame.is_slow:
+                self._calm(ticket.log_id)
+            if not ticket.future.done():
+                # An error of its own for each: tracebacks would pile up on a shared one.
+                fate = UnreachableError(reason) if is_unsent else uncertain(reason)
+                ticket.future.set_exception(fate)
+        frame.open.clear()
+        frame.lane_class.frame_count -= 1
+        frame.lane_class.young_count -= not frame.is_slow
+        del self._frames[frame]
+        self._pump()
+
+    def _calm(self, log_id: LogId) -> None:
+        """One row less of a log is overdue; with the last one the log is as fast as any."""
+        self._slow_logs[log_id] -= 1
+        if self._slow_logs[log_id] <= 0:
+            del self._slow_logs[log_id]
+
+
+class Lanes:
+    """All lanes of a proxy; one that was idle for long costs nothing worth keeping a timer for."""
+
+    def __init__(self, peers: Peers) -> None:
+        self._peers = peers
+        self._lanes: dict[str, Lane] = {}
+
+    def lane_of(self, url: str) -> Lane:
+        """The lane to the sequencer at `url`."""
+        lane = self._lanes.get(url)
+        if lane is None:
+            lane = self._lanes[url] = Lane(url, self._peers)
+        return lane
+
+    def keep_only(self, urls: set[str]) -> None:
+        """Drop idle lanes to sequencers that are not there any more."""
+        for url in [url for url in self._lanes if url not in urls]:
+            if self._lanes[url].is_idle():
+                del self._lanes[url]
+
+    def cancel(self) -> None:
+        """End every open frame."""
+        for lane in self._lanes.values():
+            lane.cancel()
+
+    def statistics(self) -> dict[str, Any]:
+        """Each lane's, by url."""
+        return {url: lane.statistics() for url, lane in self._lanes.items()}
+
+
+def uncertain(reason: str) -> DuramenError:
+    """The answer for an append that was sent and whose fate is open."""
+    return DuramenError(
+        "append_uncertain", f"{reason}: the append may or may not be in the log; read to find out"
+    )

@@ -1,0 +1,29 @@
+"""`duramen-writeproxy`: the process of one write proxy.
+
+Nothing but the wiring: options from the command line, ZooKeeper as the metadata store, the frame
+that every service runs in. Source: 00-overview "Processes".
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+
+from duramen.runtime.service import ServiceOptions, parse_options, run_service
+from duramen.runtime.zookeeper_store import ZooKeeperStore
+from duramen_writeproxy.service import WriteProxy
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run a write proxy until it is told to stop."""
+    sys.exit(run_service(parse_options("writeproxy", argv), make_service))
+
+
+def make_service(options: ServiceOptions, _fail: Callable[[str], None]) -> WriteProxy:
+    """The write proxy of these options."""
+    store = ZooKeeperStore(options.zookeeper, session_timeout_s=options.session_timeout_s)
+    return WriteProxy(options, store)
+
+
+if __name__ == "__main__":
+    main()

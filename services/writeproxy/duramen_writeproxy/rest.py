@@ -1,0 +1,168 @@
+"""The write proxy's public REST application: namespaces, logs, append.
+
+Routes only: each reads its request, asks one of the parts below and spells the answer. Input is
+checked here, before anything is sent to anybody. The OpenAPI document describes every route.
+
+Called by `service`. Source: 03-api "REST v1", 08-interfaces "Requests" and "Answers".
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import orjson
+from fastapi import FastAPI, Request, Response
+
+from duramen.config import LogConfig, NamespaceConfig, parse_log_config, parse_namespace_config
+from duramen.errors import DuramenError
+from duramen.runtime.rest import (
+    add_route,
+    announced_bytes,
+    make_public_app,
+    parse_object,
+    read_body,
+    read_query,
+)
+from duramen.texts import check_log_name, check_namespace
+from duramen.units import KIB
+from duramen_writeproxy.append_route import AppendRoute
+from duramen_writeproxy.bodies import BATCH, JSON, NDJSON, RAW
+from duramen_writeproxy.catalog import Catalog, parse_page
+from duramen_writeproxy.creation import Creator
+
+CONFIG_BYTES_MAX: Final = 64 * KIB
+"""A configuration has some thirty small fields."""
+
+_NAMESPACE: Final = "/v1/namespaces/{ns}"
+_LOGS: Final = "/v1/namespaces/{ns}/logs"
+_LOG: Final = "/v1/namespaces/{ns}/logs/{log}"
+_PAGE_FIELDS: Final = ("prefix", "start_after", "limit")
+
+_NS_PARAMETER: Final = {
+    "name": "ns", "in": "path", "required": True, "schema": {"type": "string"},
+    "description": "1 to 63 of a-z, 0-9 and '-'",
+}  # fmt: skip
+_LOG_PARAMETER: Final = {
+    "name": "log", "in": "path", "required": True, "schema": {"type": "string"},
+    "description": "1 to 255 of A-Z, a-z, 0-9, '.', '_' and '-'",
+}  # fmt: skip
+_PAGE_PARAMETERS: Final = [
+    {"name": name, "in": "query", "schema": {"type": "integer" if name == "limit" else "string"}}
+    for name in _PAGE_FIELDS
+]
+
+
+def make_app(append_route: AppendRoute, catalog: Catalog, creator: Creator) -> FastAPI:
+    """The application around its parts."""
+    app = make_public_app("Duramen write proxy")
+    # First in the table: FastAPI looks at one route after the other.
+    add_route(
+        app, "POST", _LOG + "/records", append_route.on_append,
+        summary="Append a batch atomically",
+        openapi_extra=_describe([_NS_PARAMETER, _LOG_PARAMETER], (JSON, NDJSON, *RAW, BATCH)),
+    )  # fmt: skip
+    routes = _Routes(append_route, catalog, creator)
+    for method, path, endpoint, extra in (
+        ("PUT", _LOG, routes.put_log, _describe_config([_NS_PARAMETER, _LOG_PARAMETER])),
+        ("GET", _LOG, routes.get_log, _describe([_NS_PARAMETER, _LOG_PARAMETER])),
+        ("GET", _LOGS, routes.list_logs, _describe([_NS_PARAMETER, *_PAGE_PARAMETERS])),
+        ("PUT", _NAMESPACE, routes.put_namespace, _describe_config([_NS_PARAMETER])),
+        ("GET", _NAMESPACE, routes.get_namespace, _describe([_NS_PARAMETER])),
+        ("GET", "/v1/namespaces", routes.list_namespaces, _describe(_PAGE_PARAMETERS)),
+    ):
+        add_route(app, method, path, endpoint, openapi_extra=extra)
+    return app
+
+
+class _Routes:
+    """Everything but the append."""
+
+    def __init__(self, append_route: AppendRoute, catalog: Catalog, creator: Creator) -> None:
+        self._append_route = append_route
+        self._catalog = catalog
+        self._creator = creator
+
+    async def put_namespace(self, request: Request) -> Response:
+        """Ensure a namespace: 201 created, 200 the same was there, 409 another was."""
+        namespace = check_namespace(request.path_params["ns"])
+        config = parse_namespace_config(await self._read_config(request))
+        made = await self._creator.create_namespace(namespace, config.to_json())
+        answer = {"namespace": namespace, "config": made["config"]}
+        return _answer(answer, 201 if made["created"] else 200)
+
+    async def put_log(self, request: Request) -> Response:
+        """Ensure a log: 201 created, 200 the same was there, 409 another was."""
+        namespace, log = _log_of(request)
+        config = parse_log_config(await self._read_config(request))
+        made = await self._creator.create_log(namespace, log, config.to_json())
+        answer = {
+            "namespace": namespace,
+            "name": log,
+            "log_id": made["log_id"],
+            "config": made["config"],
+        }
+        return _answer(answer, 201 if made["created"] else 200)
+
+    async def get_namespace(self, request: Request) -> Response:
+        """A namespace with its configuration."""
+        read_query(request, ())
+        namespace = check_namespace(request.path_params["ns"])
+        return _answer(await self._catalog.get_namespace(namespace))
+
+    async def get_log(self, request: Request) -> Response:
+        """A log with its id and its configuration."""
+        read_query(request, ())
+        return _answer(await self._catalog.get_log(*_log_of(request)))
+
+    async def list_namespaces(self, request: Request) -> Response:
+        """A page of the namespaces, by name."""
+        page = parse_page(read_query(request, _PAGE_FIELDS))
+        return _answer(await self._catalog.list_namespaces(page))
+
+    async def list_logs(self, request: Request) -> Response:
+        """A page of a namespace's logs, by name."""
+        page = parse_page(read_query(request, _PAGE_FIELDS))
+        namespace = check_namespace(request.path_params["ns"])
+        return _answer(await self._catalog.list_logs(namespace, page))
+
+    async def _read_config(self, request: Request) -> dict[str, Any]:
+        if self._append_route.is_draining:
+            raise DuramenError("server_draining", "this proxy is stopping: use another one")
+        read_query(request, ())
+        headers = dict(request.scope["headers"])
+        body = await read_body(
+            request,
+            CONFIG_BYTES_MAX,
+            announced=announced_bytes(headers.get(b"content-length")),
+        )
+        if not body:
+            return {}
+        media = headers.get(b"content-type", JSON.encode()).decode("latin-1")
+        if media.partition(";")[0].strip().lower() != JSON:
+            raise DuramenError(
+                "unsupported_media", f"a configuration is {JSON}", field="Content-Type"
+            )
+        return parse_object(body)
+
+
+def _log_of(request: Request) -> tuple[str, str]:
+    params = request.path_params
+    return check_namespace(params["ns"]), check_log_name(params["log"])
+
+
+def _answer(document: dict[str, Any], status: int = 200) -> Response:
+    return Response(orjson.dumps(document), status_code=status, media_type="application/json")
+
+
+def _describe(parameters: list[dict[str, Any]], media: tuple[str, ...] = ()) -> dict[str, Any]:
+    described: dict[str, Any] = {"parameters": parameters}
+    if media:
+        described["requestBody"] = {"required": True, "content": {kind: {} for kind in media}}
+    return described
+
+
+def _describe_config(parameters: list[dict[str, Any]]) -> dict[str, Any]:
+    model = LogConfig if _LOG_PARAMETER in parameters else NamespaceConfig
+    # Definitions inside the schema, which OpenAPI 3.1 allows, need no place of their own.
+    schema = model.model_json_schema()
+    return {**_describe(parameters), "requestBody": {"content": {JSON: {"schema": schema}}}}

@@ -1,0 +1,95 @@
+"""Which sequencer to ask for a log: who owned it last, else whom the hash names.
+
+Owners are learnt from answers and redirects; the rest is rendezvous hashing over the live
+sequencers, the same in every proxy. All of it is advice: a sequencer that does not own a log says
+so, and seals, not routes, keep logs safe. Bounded: both caches forget their oldest.
+
+Called by `appends` and `creation`. Source: 00-overview (append), 01-protocol section 2 (owner).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Final, NamedTuple
+
+from duramen.core.hashing import rank_nodes
+from duramen.ids import LogId
+
+LOG_COUNT_MAX: Final = 100_000
+"""Logs with a remembered owner, and with a remembered order of sequencers."""
+
+
+class Target(NamedTuple):
+    """A sequencer and where it is reached (no slash at the end)."""
+
+    sequencer_id: str
+    url: str
+
+
+class Router:
+    """Routes of all logs.
+
+    Args:
+        live: the sequencers of the roster now, id → fields with `data_url`.
+    """
+
+    def __init__(self, live: Callable[[], Mapping[str, Mapping[str, Any]]]) -> None:
+        self._live = live
+        self._owners: dict[LogId, Target] = {}
+        self._ranks: dict[str, tuple[Target, ...]] = {}
+        self._learnt_count = 0
+
+    def pick(self, key: str, log_id: LogId, avoid: Collection[str] = ()) -> Target | None:
+        """The sequencer to ask next; None when all that are known are to be avoided.
+
+        Args:
+            key: `namespace/log`.
+            avoid: urls that were tried in vain.
+        """
+        owner = self._owners.get(log_id)
+        if owner is not None and owner.url not in avoid:
+            return owner
+        return next((target for target in self.rank(key) if target.url not in avoid), None)
+
+    def rank(self, key: str) -> tuple[Target, ...]:
+        """All live sequencers, the strongest claim on `key` first."""
+        found = self._ranks.get(key)
+        if found is None:
+            live = self._live()
+            order = rank_nodes(key, dict.fromkeys(live, 1.0))
+            found = tuple(
+                Target(name, live[name]["data_url"]) for name in order if "data_url" in live[name]
+            )
+            _put_bounded(self._ranks, key, found)
+        return found
+
+    def learn(self, log_id: LogId, owner: Target) -> None:
+        """`owner` answered for the log, or was named as its owner."""
+        if self._owners.get(log_id) is not owner:
+            self._learnt_count += 1
+            _put_bounded(self._owners, log_id, owner)
+
+    def forget(self, log_id: LogId, target: Target) -> None:
+        """`target` is not there, or does not own the log (any more)."""
+        if self._owners.get(log_id) == target:
+            del self._owners[log_id]
+
+    def on_roster(self) -> None:
+        """The roster changed: orders are made again; owners prove themselves by answering."""
+        self._ranks.clear()
+
+    def statistics(self) -> dict[str, int]:
+        """Sizes now and changes since the start."""
+        return {
+            "sequencers": len(self._live()),
+            "owners": len(self._owners),
+            "ranks": len(self._ranks),
+            "learnt": self._learnt_count,
+        }
+
+
+def _put_bounded(cache: dict[Any, Any], key: Any, value: Any) -> None:
+    cache.pop(key, None)
+    if len(cache) >= LOG_COUNT_MAX:
+        del cache[next(iter(cache))]
+    cache[key] = value

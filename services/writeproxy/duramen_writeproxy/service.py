@@ -1,0 +1,135 @@
+"""The write proxy as a service: its parts, its life, its numbers.
+
+Start: session with ZooKeeper, roster of sequencers, public port, registration. Stop: new requests
+are refused as `server_draining`, those in flight get STOP_WAIT_S, then the open frames end. The
+proxy is ready as long as it runs: a lost ZooKeeper does not stop appends to logs that are known.
+
+Called by `main` through the frame of `duramen.runtime.service`. Source: 00-overview "Processes".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from typing import Any, Final
+
+from duramen.runtime.http_client import PeerClient
+from duramen.runtime.http_server import PublicServer
+from duramen.runtime.metadata_store import MetadataStore, Unavailable
+from duramen.runtime.registry import Registration, Roster
+from duramen.runtime.service import ServiceOptions
+from duramen.wire.metadata_json import Paths
+from duramen_writeproxy.append_route import AppendRoute
+from duramen_writeproxy.appends import Appender, Budget
+from duramen_writeproxy.catalog import Catalog
+from duramen_writeproxy.creation import Creator
+from duramen_writeproxy.lanes import Lanes
+from duramen_writeproxy.metrics import IN_FLIGHT_BYTES
+from duramen_writeproxy.names import NameCache
+from duramen_writeproxy.rest import make_app
+from duramen_writeproxy.routing import Router
+
+_LOG = logging.getLogger(__name__)
+
+STOP_WAIT_S: Final = 5.0
+"""Appends that are in flight when the proxy stops have this long to be answered."""
+
+
+class WriteProxy:
+    """One write proxy; to be made inside the running loop.
+
+    Args:
+        store: not yet started; closed by `stop`.
+    """
+
+    def __init__(self, options: ServiceOptions, store: MetadataStore) -> None:
+        self._options = options
+        self._store = store
+        self._paths = Paths(options.cluster)
+        self._peers = PeerClient()
+        self._roster = Roster(store, self._paths.sequencers, self._on_roster)
+        self._router = Router(lambda: self._roster.nodes)
+        self._lanes = Lanes(self._peers)
+        self._names = NameCache(store, self._paths)
+        self._appender = Appender(self._router, self._lanes)
+        self._budget = Budget()
+        self._append_route = AppendRoute(self._names, self._appender, self._budget)
+        app = make_app(
+            self._append_route,
+            Catalog(store, self._paths, self._names),
+            Creator(self._router, self._peers),
+        )
+        self._server = PublicServer(options.host, options.data_port, app)
+        self._registration: Registration | None = None
+        self._is_started = False
+        IN_FLIGHT_BYTES.set_function(lambda: self._budget.held_bytes)
+
+    @property
+    def port(self) -> int:
+        """The public port."""
+        return self._server.port
+
+    def add_admin_routes(self, app: Any) -> None:
+        """The proxy has no admin routes of its own."""
+
+    async def start(self) -> None:
+        """Serve; waits for ZooKeeper for as long as it takes."""
+        await self._open_store()
+        await self._roster.start()
+        await self._server.start()
+        options = self._options
+        fields = {
+            "data_url": f"http://{options.host}:{self.port}",
+            "admin_url": f"http://{options.host}:{options.admin_port}",
+            "region": options.region,
+            "rack": options.rack,
+        }
+        path = f"{self._paths.write_proxies}/{options.node_id}"
+        self._registration = Registration(self._store, path, fields)
+        await self._registration.start()
+        self._is_started = True
+
+    async def stop(self) -> None:
+        """Refuse what is new, wait for what is in flight, close."""
+        self._is_started = False
+        self._append_route.is_draining = True
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._budget.wait_idle(), STOP_WAIT_S)
+        self._lanes.cancel()
+        await self._server.stop()
+        if self._registration is not None:
+            await self._registration.stop()
+        await self._roster.stop()
+        await self._peers.close()
+        await self._store.close()
+
+    def is_ready(self) -> bool:
+        """Whether requests are taken."""
+        return self._is_started
+
+    def statistics(self) -> dict[str, Any]:
+        """Requests, lanes, routes, names, metadata."""
+        return {
+            "requests": self._budget.request_count,
+            "in_flight_bytes": self._budget.held_bytes,
+            "draining": self._append_route.is_draining,
+            "appends": self._appender.statistics(),
+            "lanes": self._lanes.statistics(),
+            "routes": self._router.statistics(),
+            "names": self._names.statistics(),
+            "metadata": self._store.statistics(),
+        }
+
+    async def _open_store(self) -> None:
+        while True:
+            try:
+                await self._store.start()
+                return
+            except Unavailable as error:
+                _LOG.info("waiting for ZooKeeper: %s", error)
+
+    def _on_roster(self) -> None:
+        self._router.on_roster()
+        nodes = self._roster.nodes.values()
+        self._lanes.keep_only({node["data_url"] for node in nodes if "data_url" in node})

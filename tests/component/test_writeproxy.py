@@ -1,0 +1,573 @@
+"""The write proxy over real HTTP, before fake sequencers and a metadata store in memory.
+
+What matters most is counted, not timed: how often a batch was sent, and in how many frames. The
+neighbours are `writeproxy_world`'s. Source: 03-api, 08-interfaces "Answers".
+"""
+
+import asyncio
+import contextlib
+
+import prometheus_client
+import pytest
+
+from duramen.config import parse_log_config
+from duramen.core.hashing import rank_nodes
+from duramen.errors import DuramenError
+from duramen.limits import RECORD_BYTES_MAX
+from duramen.wire.metadata_json import spell_node
+from duramen.wire.record_batch import decode_batch, encode_batch
+from duramen.wire.sequencer_calls import Append, AppendResult
+from duramen_writeproxy import lanes
+from duramen_writeproxy.appends import Budget
+from tests.component.writeproxy_world import (
+    PATHS,
+    RAW,
+    RECORDS,
+    FakeSequencer,
+    World,
+    always,
+    lane_of,
+    owner,
+    run,
+    wait_requests,
+    wait_until,
+)
+
+# --- Append: bodies and answers ---
+
+
+@pytest.mark.parametrize(
+    ("media", "body", "bodies"),
+    [
+        (RAW, b"\x00raw", [b"\x00raw"]),
+        ("text/plain; charset=utf-8", b"text", [b"text"]),
+        ("application/json", b'{"records":[{"body":"a"},{"body":"b"}]}', [b"a", b"b"]),
+        ("application/x-ndjson", b'{"body":"a"}\n{"body":"b"}\n', [b"a", b"b"]),
+        ("application/vnd.duramen.batch", encode_batch([b"a", b"b"], 9), [b"a", b"b"]),
+    ],
+)
+def test_every_content_type_arrives_as_one_batch(
+    media: str, body: bytes, bodies: list[bytes]
+) -> None:
+    async def scenario(world: World) -> None:
+        status, answer = await world.append(body, content_type=media)
+        assert status == 200
+        assert answer == {
+            "start": {"seq_num": 1, "timestamp": 5, "lsn": "e1n1", "dlsn": "e1n1s0"},
+            "end": {"seq_num": 2, "timestamp": 5, "lsn": "e1n1", "dlsn": "e1n1s1"},
+            "tail": {"seq_num": 1, "timestamp": 5, "lsn": "e1n1", "dlsn": "e1n1s0"},
+        }
+        [row] = world.first.rows
+        assert row.log_id == 5 and 9_000 < row.deadline_ms <= 10_000
+        assert decode_batch(bytes(row.batch)).bodies == bodies
+
+    run(scenario)
+
+
+BAD_APPENDS: list[tuple[dict[str, str], bytes, str, int, str, str | None]] = [
+    ({"content_type": "image/png"}, b"x", RECORDS, 415, "unsupported_media", "Content-Type"),
+    ({"content_encoding": "gzip"}, b"x", RECORDS, 415, "unsupported_media", "Content-Encoding"),
+    (
+        {"duramen_match_seq_num": "1"}, b"x", RECORDS,
+        400, "invalid_argument", "Duramen-Match-Seq-Num",
+    ),
+    (
+        {"duramen_fencing_token": "t"}, b"x", RECORDS,
+        400, "invalid_argument", "Duramen-Fencing-Token",
+    ),
+    ({"duramen_producer": "p;1;1"}, b"x", RECORDS, 400, "invalid_argument", "Duramen-Producer"),
+    ({"duramen_format": "hex"}, b"x", RECORDS, 400, "invalid_argument", "Duramen-Format"),
+    ({"duramen_timeout": "5"}, b"x", RECORDS, 400, "invalid_argument", "Duramen-Timeout"),
+    ({"duramen_timeout": "0s"}, b"x", RECORDS, 400, "invalid_argument", "Duramen-Timeout"),
+    ({"duramen_timeout": "61s"}, b"x", RECORDS, 400, "invalid_argument", "Duramen-Timeout"),
+    ({}, b"x", RECORDS + "?match=1", 400, "unknown_field", "match"),
+    ({}, b"x" * (RECORD_BYTES_MAX + 1), RECORDS, 413, "record_too_large", None),
+    (
+        {"content_type": "application/json"}, b" " * (20 << 20), RECORDS,
+        413, "batch_too_large", None,
+    ),
+    ({"content_type": "application/json"}, b"{", RECORDS, 400, "invalid_argument", None),
+    (
+        {"content_type": "application/json"}, b'{"records":[{"body":"x","b":1}]}', RECORDS,
+        400, "unknown_field", "records[0].b",
+    ),
+    ({"content_type": "application/x-ndjson"}, b"{", RECORDS, 400, "invalid_argument", "line 1"),
+    (
+        {"content_type": "application/vnd.duramen.batch"}, b"x" * 99, RECORDS,
+        400, "invalid_argument", "records",
+    ),
+    ({}, b"x", "/v1/namespaces/A/logs/l/records", 400, "invalid_name", "namespace"),
+    ({}, b"x", "/v1/namespaces/a/logs/.l/records", 400, "invalid_name", "log"),
+    ({}, b"x", "/v1/namespaces/a/logs/%ff/records", 400, "invalid_name", "log"),
+    ({}, b"x", "/v1/namespaces/b/logs/l/records", 404, "namespace_not_found", "namespace"),
+    ({}, b"x", "/v1/namespaces/a/logs/none/records", 404, "log_not_found", "log"),
+    ({}, b"x", "/v1/nothing", 404, "invalid_argument", "path"),
+    ({}, b"x", "/v1/namespaces", 405, "invalid_argument", "method"),
+]  # fmt: skip
+
+
+def test_bad_appends_are_refused_and_nothing_is_sent() -> None:
+    async def scenario(world: World) -> None:
+        for headers, body, path, status, code, field in BAD_APPENDS:
+            got, problem = await world.append(body, path, **headers)
+            found = (got, problem["status"], problem["code"], problem.get("field"))
+            assert found == (status, status, code, field), (headers, path, problem)
+            assert not problem["retryable"] and not problem["uncertain"]
+        missing, problem = await world.call("POST", RECORDS, b"x")
+        assert (missing, problem["code"]) == (415, "unsupported_media")
+        assert not world.rows
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    "head", [b"content-length: 100", b"transfer-encoding: chunked"], ids=["length", "chunked"]
+)
+def test_a_body_that_is_cut_short_is_not_appended(head: bytes) -> None:
+    async def scenario(world: World) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", world.proxy.port)
+        writer.write(
+            b"POST %b HTTP/1.1\r\nhost: x\r\ncontent-type: text/plain\r\n%b\r\n\r\n"
+            % (RECORDS.encode(), head)
+        )
+        writer.write(b"2\r\nxx\r\n")
+        await writer.drain()
+        await wait_requests(world, 1)
+        writer.write_eof()
+        with contextlib.suppress(ConnectionError):
+            assert b" 200 " not in await reader.read()
+        writer.close()
+        await wait_requests(world, 0)
+        assert not world.rows
+
+    run(scenario)
+
+
+# --- Append: sequencers' answers ---
+
+
+@pytest.mark.parametrize(
+    "code", ["window_full", "overloaded", "not_enough_bookies", "append_uncertain", "log_ended"]
+)
+def test_a_sequencers_refusal_is_the_clients_and_not_tried_again(code: str) -> None:
+    async def scenario(world: World) -> None:
+        world.first.decide = always(DuramenError(code, "why", field="f", retry_after_ms=70))
+        status, problem = await world.append()
+        kind = DuramenError(code, "").kind
+        assert (status, problem["code"], problem["detail"]) == (kind.status, code, "why")
+        assert problem["uncertain"] is kind.uncertain
+        assert problem.get("retry_after_ms") == (70 if problem["retryable"] else None)
+        assert len(world.rows) == 1
+
+    run(scenario, 2)
+
+
+def test_a_takeover_is_waited_for() -> None:
+    async def scenario(world: World) -> None:
+        codes = ["log_unavailable", "server_draining", "log_unavailable"]
+
+        async def decide(append: Append) -> AppendResult:
+            return DuramenError(codes.pop(), "") if codes else await world.first.accept(append)
+
+        world.first.decide = decide
+        assert (await world.append())[0] == 200
+        assert len(world.rows) == 4
+
+    run(scenario)
+
+
+def test_a_takeover_that_lasts_is_told_with_advice() -> None:
+    async def scenario(world: World) -> None:
+        world.first.decide = always(DuramenError("server_draining", "going"))
+        status, problem = await world.append(duramen_timeout="120ms")
+        assert (status, problem["code"]) == (503, "log_unavailable")
+        assert problem["retryable"] and not problem["uncertain"] and problem["retry_after_ms"]
+
+    run(scenario)
+
+
+def test_redirects_are_followed_and_remembered() -> None:
+    async def scenario(world: World) -> None:
+        first, second, third = world.sequencers
+        first.decide = always(owner(second))
+        second.decide = always(owner(third))
+        for _ in range(3):
+            assert (await world.append())[0] == 200
+        assert [len(s.rows) for s in world.sequencers] == [1, 1, 3]
+
+    run(scenario, 3)
+
+
+def test_redirects_in_a_circle_are_bounded() -> None:
+    async def scenario(world: World) -> None:
+        first, second = world.sequencers
+        first.decide, second.decide = always(owner(second)), always(owner(first))
+        status, problem = await world.append(duramen_timeout="500ms")
+        assert (status, problem["code"]) == (503, "log_unavailable")
+        # Pauses of 100 and 200 ms fit into the time, the one of 400 ms does not: three rounds.
+        assert 4 <= len(world.rows) <= 6
+
+    run(scenario, 2)
+
+
+def test_a_sequencer_that_is_not_there_is_passed_over() -> None:
+    async def scenario(world: World) -> None:
+        first, second = world.sequencers
+        await first.stop()
+        assert (await world.append())[0] == 200
+        assert (await world.append())[0] == 200
+        assert len(second.rows) == 2
+        assert world.proxy.statistics()["appends"]["unreachable"] == 1
+        # The survivor names the dead one until it has taken over.
+        answers: list[AppendResult] = [owner(first), owner(first)]
+
+        async def decide(append: Append) -> AppendResult:
+            return answers.pop() if answers else await second.accept(append)
+
+        second.decide = decide
+        assert (await world.append())[0] == 200
+        assert len(second.rows) == 5
+
+    run(scenario, 2)
+
+
+def test_without_a_sequencer_a_log_is_unavailable() -> None:
+    async def scenario(world: World) -> None:
+        status, problem = await world.append(duramen_timeout="150ms")
+        assert (status, problem["code"], problem["retryable"]) == (503, "log_unavailable", True)
+
+    run(scenario, 0)
+
+
+def test_a_sequencer_that_comes_is_found_while_an_append_waits() -> None:
+    async def scenario(world: World) -> None:
+        append = asyncio.create_task(world.append())
+        await wait_until(lambda: world.proxy.statistics()["appends"]["pauses"] > 0)
+        world.sequencers.append(FakeSequencer("new"))
+        await world.first.start()
+        await world.register("new", world.first.url)
+        assert (await append)[0] == 200
+
+    run(scenario, 0)
+
+
+# --- Append: uncertain, and never twice ---
+
+
+@pytest.mark.parametrize("garbage", [None, b"garbage" * 20, b"\x00" * 36])
+def test_a_broken_answer_is_uncertain_and_not_sent_again(garbage: bytes | None) -> None:
+    async def scenario(world: World) -> None:
+        world.first.decide, world.first.garbage = always(None), garbage
+        status, problem = await world.append()
+        assert (status, problem["code"]) == (503, "append_uncertain")
+        assert problem["uncertain"] and not problem["retryable"]
+        assert len(world.rows) == 1
+
+    run(scenario, 2)
+
+
+def test_only_the_rows_without_an_answer_are_uncertain() -> None:
+    async def scenario(world: World) -> None:
+        async def decide(append: Append) -> AppendResult | None:
+            return await world.first.accept(append) if append.log_id == 5 else None
+
+        world.first.decide = decide
+        other = RECORDS.replace("/l/", "/m/")
+        answers = await asyncio.gather(world.append(), world.append(path=other), world.append())
+        assert [status for status, _ in answers] == [200, 503, 200]
+        assert len(world.rows) == 3
+
+    run(scenario)
+
+
+def test_an_answer_that_does_not_come_in_time_is_uncertain() -> None:
+    async def scenario(world: World) -> None:
+        gate = asyncio.Event()
+
+        async def decide(append: Append) -> AppendResult:
+            await gate.wait()
+            return await world.first.accept(append)
+
+        world.first.decide = decide
+        status, problem = await world.append(duramen_timeout="50ms")
+        assert (status, problem["code"]) == (503, "append_uncertain")
+        gate.set()
+        assert len(world.rows) == 1
+
+    run(scenario, 2)
+
+
+# --- Lanes ---
+
+
+def test_appends_that_wait_share_frames(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(world: World) -> None:
+        monkeypatch.setattr(lanes, "SLOW_S", 60.0)
+        gate = asyncio.Event()
+
+        async def decide(append: Append) -> AppendResult:
+            await gate.wait()
+            return await world.first.accept(append)
+
+        world.first.decide = decide
+        appends = [asyncio.create_task(world.append()) for _ in range(200)]
+        await wait_until(lambda: lane_of(world)["held"] == 200)
+        assert len(world.first.frames) <= 4
+        gate.set()
+        assert {status for status, _ in await asyncio.gather(*appends)} == {200}
+        assert len(world.rows) == 200
+        assert len(world.first.frames) <= 12
+
+    run(scenario)
+
+
+def test_a_slow_log_does_not_delay_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(world: World) -> None:
+        # Whatever is open at the next look is slow: the test need not wait for the clock.
+        monkeypatch.setattr(lanes, "SLOW_S", 0.0)
+        gate = asyncio.Event()
+
+        async def decide(append: Append) -> AppendResult:
+            if append.log_id == 6:
+                await gate.wait()
+            return await world.first.accept(append)
+
+        world.first.decide = decide
+        slow = []
+        for round_number in range(100):
+            # More rounds than a lane has frames: without lanes of its own the slow log would
+            # hold one more frame in each.
+            slow.append(asyncio.create_task(world.append(path=RECORDS.replace("/l/", "/m/"))))
+            await wait_requests(world, round_number + 1)
+            assert (await world.append())[0] == 200
+        assert not any(task.done() for task in slow)
+        lane = lane_of(world)
+        assert lane["slow_logs"] == 1 and lane["open_frames"] <= 64
+        gate.set()
+        assert {status for status, _ in await asyncio.gather(*slow)} == {200}
+        await wait_until(lambda: not lane_of(world)["open_frames"])
+        assert lane_of(world)["slow_logs"] == lane_of(world)["held_bytes"] == 0
+
+    run(scenario)
+
+
+def test_a_full_lane_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(world: World) -> None:
+        gate = asyncio.Event()
+
+        async def decide(append: Append) -> AppendResult:
+            await gate.wait()
+            return await world.first.accept(append)
+
+        world.first.decide = decide
+        monkeypatch.setattr(lanes, "LANE_BYTES_MAX", 1_000)
+        held = asyncio.create_task(world.append(b"x" * 900))
+        await wait_until(lambda: len(world.rows) == 1)
+        status, problem = await world.append(b"x" * 900)
+        assert (status, problem["code"], problem["retryable"]) == (503, "overloaded", True)
+        gate.set()
+        assert (await held)[0] == 200
+        assert (await world.append(b"x" * 900))[0] == 200
+
+    run(scenario)
+
+
+def test_a_full_process_refuses() -> None:
+    async def scenario() -> None:
+        budget = Budget(most_bytes=10)
+        budget.take(10)
+        with pytest.raises(DuramenError, match="overloaded"):
+            budget.take(1)
+        budget.give(10)
+        budget.take(1)
+
+    asyncio.run(scenario())
+
+
+# --- Names ---
+
+
+def test_a_missing_name_is_not_remembered_and_a_changed_one_is_seen() -> None:
+    async def scenario(world: World) -> None:
+        path = RECORDS.replace("/l/", "/new/")
+        assert (await world.append(path=path))[0] == 404
+        await world.put_log("new", 7)
+        assert (await world.append(path=path))[0] == 200
+        await world.setup.set(PATHS.name("a", "new"), spell_node({"log_id": "8"}), version=0)
+        assert (await world.append(path=path))[0] == 200
+        assert [row.log_id for row in world.rows] == [7, 8]
+
+    run(scenario)
+
+
+def test_known_logs_are_served_without_zookeeper() -> None:
+    async def scenario(world: World) -> None:
+        assert (await world.append())[0] == 200
+        world.store.disconnect()
+        assert (await world.append())[0] == 200
+        status, problem = await world.append(path=RECORDS.replace("/l/", "/m/"))
+        assert (status, problem["code"]) == (503, "metadata_unavailable")
+        assert (await world.call("GET", "/v1/namespaces"))[0] == 503
+        world.store.reconnect()
+        assert (await world.append(path=RECORDS.replace("/l/", "/m/")))[0] == 200
+
+    run(scenario)
+
+
+def test_many_appends_to_one_log_read_its_name_once() -> None:
+    async def scenario(world: World) -> None:
+        await asyncio.gather(*(world.append() for _ in range(20)))
+        assert world.proxy.statistics()["names"] == {"names": 1, "lookups": 0, "reads": 1}
+
+    run(scenario)
+
+
+# --- Namespaces and logs ---
+
+
+def test_creation_is_forwarded_with_the_whole_configuration() -> None:
+    async def scenario(world: World) -> None:
+        config = parse_log_config({"roll": {"size": "1MiB"}}).to_json()
+        made = {"created": True, "log_id": "9", "config": config}
+        world.first.control_answers = [(200, made), (200, {**made, "created": False})]
+        for expected in (201, 200):
+            status, answer = await world.call(
+                "PUT", "/v1/namespaces/a/logs/n", b'{"roll":{"size":"1MiB"}}'
+            )
+            assert status == expected
+            assert answer == {"namespace": "a", "name": "n", "log_id": "9", "config": config}
+        message = {"op": "create_log", "namespace": "a", "log": "n", "config": config}
+        assert world.first.controls == [message, message]
+        world.first.control_answers = [(200, {"created": True, "config": {"auto_create": False}})]
+        status, answer = await world.call("PUT", "/v1/namespaces/b")
+        assert (status, answer) == (201, {"namespace": "b", "config": {"auto_create": False}})
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "code", "field"),
+    [
+        ("a/logs/n", b'{"rol":{}}', 400, "unknown_field", "rol"),
+        ("a/logs/n", b'{"roll":{"size":1}}', 400, "invalid_argument", "roll.size"),
+        ("a/logs/n", b"[]", 400, "invalid_argument", None),
+        ("a/logs/n", b'{"roll":{},"roll":{}}', 400, "invalid_argument", "roll"),
+        ("a/logs/n", b" " * 70_000, 413, "batch_too_large", None),
+        ("a/logs/_n", b"{}", 400, "invalid_name", "log"),
+        ("A", b"{}", 400, "invalid_name", "namespace"),
+        ("b", b'{"auto_create":true}', 400, "invalid_argument", "auto_create"),
+        ("b?x=1", b"{}", 400, "unknown_field", "x"),
+    ],
+)
+def test_a_bad_creation_is_not_forwarded(
+    path: str, body: bytes, status: int, code: str, field: str | None
+) -> None:
+    async def scenario(world: World) -> None:
+        got, problem = await world.call("PUT", f"/v1/namespaces/{path}", body)
+        assert (got, problem["code"], problem.get("field")) == (status, code, field)
+        assert not world.first.controls
+
+    run(scenario)
+
+
+def test_a_creations_refusal_is_passed_on_and_a_dead_sequencer_is_not_asked_twice() -> None:
+    async def scenario(world: World) -> None:
+        by_key = {s.name: s for s in world.sequencers}
+        names = rank_nodes("a/n", dict.fromkeys(by_key, 1.0))
+        await by_key[names[0]].stop()
+        conflict = DuramenError("log_exists_with_other_config", "other", field="roll").problem()
+        by_key[names[1]].control_answers = [(409, conflict)]
+        status, problem = await world.call("PUT", "/v1/namespaces/a/logs/n", b"{}")
+        assert (status, problem) == (409, conflict)
+
+    run(scenario, 2)
+
+
+def test_what_exists_can_be_read_and_listed() -> None:
+    async def scenario(world: World) -> None:
+        assert await world.call("GET", "/v1/namespaces/a") == (
+            200, {"namespace": "a", "config": {"auto_create": False}},
+        )  # fmt: skip
+        status, log = await world.call("GET", "/v1/namespaces/a/logs/l")
+        assert (status, log["name"], log["log_id"]) == (200, "l", "5")
+        assert log["config"] == parse_log_config({}).to_json()
+        for path, code in (("b", "namespace_not_found"), ("a/logs/x", "log_not_found")):
+            status, problem = await world.call("GET", f"/v1/namespaces/{path}")
+            assert (status, problem["code"]) == (404, code)
+        assert (await world.call("GET", "/v1/namespaces/b/logs"))[0] == 404
+
+    run(scenario)
+
+
+def test_listings_have_pages() -> None:
+    async def scenario(world: World) -> None:
+        for number in range(3):
+            await world.put_log(f"p{number}", 10 + number)
+
+        async def names(query: str) -> tuple[list[str], bool]:
+            status, page = await world.call("GET", f"/v1/namespaces/a/logs{query}")
+            assert status == 200
+            return [log["name"] for log in page["logs"]], page["has_more"]
+
+        assert await names("") == (["l", "m", "p0", "p1", "p2"], False)
+        assert await names("?prefix=p&limit=2") == (["p0", "p1"], True)
+        assert await names("?prefix=p&limit=2&start_after=p1") == (["p2"], False)
+        assert await names("?start_after=z") == ([], False)
+        assert await world.call("GET", "/v1/namespaces?limit=1") == (
+            200, {"namespaces": [{"namespace": "a"}], "has_more": False},
+        )  # fmt: skip
+        for query in ("limit=0", "limit=1001", "limit=x", "limit=-1", "limit=1&limit=2"):
+            status, problem = await world.call("GET", f"/v1/namespaces?{query}")
+            assert (status, problem["code"], problem["field"]) == (400, "invalid_argument", "limit")
+
+    run(scenario)
+
+
+# --- Life ---
+
+
+def test_a_proxy_that_stops_answers_what_is_in_flight() -> None:
+    async def scenario(world: World) -> None:
+        gate = asyncio.Event()
+
+        async def decide(append: Append) -> AppendResult:
+            await gate.wait()
+            return await world.first.accept(append)
+
+        world.first.decide = decide
+        registered = f"{PATHS.write_proxies}/w1"
+        found = await world.setup.get(registered)
+        assert found is not None and f":{world.proxy.port}".encode() in found.data
+        append = asyncio.create_task(world.append())
+        await wait_until(lambda: len(world.rows) == 1)
+        assert world.proxy.is_ready()
+        stop = asyncio.create_task(world.proxy.stop())
+        await wait_until(lambda: not world.proxy.is_ready())
+        status, problem = await world.append()
+        assert (status, problem["code"]) == (503, "server_draining")
+        gate.set()
+        assert (await append)[0] == 200
+        await stop
+        assert await world.setup.get(registered) is None
+
+    run(scenario)
+
+
+def test_metrics_and_the_document_of_the_interface() -> None:
+    async def scenario(world: World) -> None:
+        await world.append()
+        await world.append(path=RECORDS + "?x=1")
+        text = prometheus_client.generate_latest().decode()
+        for name in (
+            "duramen_writeproxy_append_seconds_bucket",
+            'duramen_writeproxy_appends_total{outcome="ok"}',
+            'duramen_writeproxy_appends_total{outcome="unknown_field"}',
+            "duramen_writeproxy_frames_total",
+            "duramen_writeproxy_in_flight_bytes 0.0",
+        ):
+            assert name in text
+        status, document = await world.call("GET", "/openapi.json")
+        assert status == 200
+        assert "post" in document["paths"]["/v1/namespaces/{ns}/logs/{log}/records"]
+
+    run(scenario)
