@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import Final
 
 from pyreqwest.client import Client, ClientBuilder
-from pyreqwest.exceptions import ConnectError, PyreqwestError
+from pyreqwest.exceptions import DetailedPyreqwestError, PyreqwestError
 
 from duramen.limits import FRAME_BYTES_MAX
 from duramen.units import MIB
@@ -20,6 +20,9 @@ from duramen.units import MIB
 _CONNECT_TIMEOUT: Final = timedelta(seconds=1)
 _KEEP_ALIVE: Final = timedelta(seconds=2)
 """A peer that is frozen or cut off is noticed by pings, not by the first lost request alone."""
+
+_CONNECT_CAUSE: Final = "client error (Connect)"
+"""How the HTTP library spells that a connection could not be made, as against `(SendRequest)`."""
 
 
 class PeerError(Exception):
@@ -64,10 +67,8 @@ class PeerClient:
             request = self._client.post(url).body_bytes(body).timeout(_delta(timeout_us)).build()
             response = await request.send()
             answer = bytes(await response.bytes())
-        except ConnectError as error:
-            raise UnreachableError(str(error)) from error
         except PyreqwestError as error:
-            raise NoAnswerError(str(error)) from error
+            raise translate(error) from error
         if response.status != 200:
             raise NoAnswerError(f"{url}: HTTP {response.status}")
         return answer
@@ -91,10 +92,8 @@ class PeerClient:
                 while (piece := await response.body_reader.read_chunk()) is not None:
                     if len(piece):
                         yield bytes(piece)
-        except ConnectError as error:
-            raise UnreachableError(str(error)) from error
         except PyreqwestError as error:
-            raise NoAnswerError(str(error)) from error
+            raise translate(error) from error
 
     async def request_json(
         self, method: str, url: str, body: bytes, timeout_us: int
@@ -109,14 +108,25 @@ class PeerClient:
             request = builder.body_bytes(body).timeout(_delta(timeout_us)).build()
             response = await request.send()
             return response.status, bytes(await response.bytes())
-        except ConnectError as error:
-            raise UnreachableError(str(error)) from error
         except PyreqwestError as error:
-            raise NoAnswerError(str(error)) from error
+            raise translate(error) from error
 
     async def close(self) -> None:
         """Close every connection."""
         await self._client.close()
+
+
+def translate(error: PyreqwestError) -> PeerError:
+    """Say of a library error whether the request was certainly not processed.
+
+    The library's `ConnectError` is no proof: it is also raised when an established connection breaks
+    after the request was sent. Only the cause chain tells; what is not understood is NoAnswerError.
+    """
+    if isinstance(error, DetailedPyreqwestError):
+        causes = (error.details or {}).get("causes") or ()
+        if any(cause["message"] == _CONNECT_CAUSE for cause in causes):
+            return UnreachableError(str(error))
+    return NoAnswerError(str(error))
 
 
 def _delta(duration_us: int) -> timedelta:

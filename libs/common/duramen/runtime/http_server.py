@@ -97,6 +97,9 @@ class DataServer:
 
         async def send(piece: bytes) -> None:
             nonlocal transport
+            if not piece:
+                # HTTP/2 peers take a run of empty DATA frames for an attack and hang up.
+                return
             if transport is None:
                 headers = [("content-type", "application/octet-stream")]
                 transport = protocol.response_stream(200, headers)

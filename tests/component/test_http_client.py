@@ -1,0 +1,92 @@
+"""What a broken connection proves: a refused one that nothing was processed, a lost one nothing.
+
+The distinction decides whether an append may be sent again. The library's own exception classes do
+not make it (a connection that breaks after the request was sent is its ConnectError too), which once
+doubled an append when a sequencer was killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from duramen.runtime.http_client import NoAnswerError, PeerClient, PeerError, UnreachableError
+from tests.zookeeper_fixture import free_port, run
+
+_SERVER = """
+import asyncio, sys
+from duramen.runtime.http_server import DataServer
+
+async def main():
+    async def swallow(path, body):
+        print("taken", flush=True)
+        await asyncio.Event().wait()
+
+    server = DataServer("127.0.0.1", int(sys.argv[1]), swallow)
+    await server.start()
+    print("up", flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+Call = Callable[[PeerClient, str], Awaitable[object]]
+
+
+async def _call(client: PeerClient, url: str) -> object:
+    return await client.call(url, b"body", 5_000_000)
+
+
+async def _stream(client: PeerClient, url: str) -> object:
+    return [piece async for piece in client.stream(url, b"body", 5_000_000)]
+
+
+async def _request(client: PeerClient, url: str) -> object:
+    return await client.request_json("POST", url, b"{}", 5_000_000)
+
+
+async def _fault_of(call: Call, client: PeerClient, url: str) -> type[PeerError]:
+    with pytest.raises(PeerError) as caught:
+        await call(client, url)
+    return caught.type
+
+
+@pytest.mark.parametrize("call", [_call, _stream, _request])
+def test_a_server_killed_after_it_took_the_request_proves_nothing(call: Call) -> None:
+    async def scenario() -> None:
+        port = free_port()
+        server = subprocess.Popen(
+            [sys.executable, "-c", _SERVER, str(port)], stdout=subprocess.PIPE, text=True
+        )
+        assert server.stdout is not None
+        client = PeerClient()
+        try:
+            assert await asyncio.to_thread(server.stdout.readline) == "up\n"
+            fault = asyncio.create_task(_fault_of(call, client, f"http://127.0.0.1:{port}/x"))
+            assert await asyncio.to_thread(server.stdout.readline) == "taken\n"
+            server.kill()
+            assert await fault is NoAnswerError
+        finally:
+            server.kill()
+            server.wait()
+            server.stdout.close()
+            await client.close()
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("call", [_call, _stream, _request])
+def test_a_refused_connection_proves_that_nothing_was_processed(call: Call) -> None:
+    async def scenario() -> None:
+        client = PeerClient()
+        try:
+            url = f"http://127.0.0.1:{free_port()}/x"
+            assert await _fault_of(call, client, url) is UnreachableError
+        finally:
+            await client.close()
+
+    run(scenario())
