@@ -1,0 +1,562 @@
+"""Reader: follows one log from a position upwards, entry by entry and segment by segment.
+
+Sans-IO: inputs are the `on_…` methods, effects wait in an outbox that the driver drains with
+`take_effects`. The driver verifies entries; the reader decides whom to ask, what may be shown (up
+to the LAC in a segment that is not CLOSED, to its last entry in a CLOSED one: R17), and when the
+next segment begins (R18). It never seals or recovers: tail and recover are two verbs.
+
+    what it waits for   left by
+    METADATA            on_metadata
+    READ                on_read_answer (entries at or below the bound, from one replica)
+    POLL                on_read_answer; on_metadata or on_lac that raise the bound cancel it
+    PAUSE               on_timer, or an on_metadata that changed something
+    CONSUMER            on_consumed (the buffer is full), or at the tail without `is_following`
+
+Driven by the read proxy's `log_reader` and by the simulator. Source: 01-protocol section 8, R18.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from duramen.core.log_node import LogNode
+from duramen.core.replica_order import ReplicaOrder
+from duramen.core.segment import Segment
+from duramen.core.status import BookieStatus
+from duramen.ids import LAST_ENTRY_ID, NOTHING, EntryId, Epoch, LedgerId, Member
+from duramen.limits import READ_TIMEOUT_US, RETRY_DELAY_MAX_US
+from duramen.units import MIB, MS, SECOND
+
+POLL_US: Final = 1 * SECOND
+"""One long poll: how long a bookie that lags can hide the tail before another one is asked."""
+
+FIRST_PAUSE_US: Final = 50 * MS
+"""First pause after all replicas failed; doubles up to `RETRY_DELAY_MAX_US`."""
+
+POLL_GRACE_US: Final = 1 * SECOND
+"""How long after the end of its wait a long poll counts as not answered."""
+
+RECHECK_US: Final = 5 * SECOND
+"""At the end of the last segment the metadata are read again this often, watch or no watch."""
+
+BOOKIE_FAULTS: Final = (
+    BookieStatus.UNREACHABLE,
+    BookieStatus.TIMEOUT,
+    BookieStatus.WRONG_INCARNATION,
+    BookieStatus.OVERLOADED,
+)
+"""Failures of the bookie and not only of the entry: it is asked last for a while."""
+
+Entry = tuple[EntryId, bytes]
+
+
+class ReaderState(enum.Enum):
+    """What a reader waits for."""
+
+    METADATA = "metadata"
+    READ = "read"
+    POLL = "poll"
+    PAUSE = "pause"
+    CONSUMER = "consumer"
+
+
+@dataclass(frozen=True, slots=True)
+class SendRead:
+    """Ask `member` for entries `first` … `last`; answer with `on_read_answer`.
+
+    `wait_us` > 0: a long poll for entry `first` or a LAC ≥ `wait_for`. No answer within
+    `timeout_us` is a TIMEOUT.
+    """
+
+    read_id: int
+    member: Member
+    ledger_id: LedgerId
+    first: EntryId
+    last: EntryId
+    bytes_max: int
+    timeout_us: int
+    wait_us: int = 0
+    wait_for: EntryId = NOTHING
+
+
+@dataclass(frozen=True, slots=True)
+class CancelRead:
+    """The answer to this read is not wanted any more."""
+
+    read_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadMetadata:
+    """Read log node and segment node of `epoch` afresh, call `on_metadata`, and again on change."""
+
+    epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class SetTimer:
+    """Call `on_timer` at `at_us`; a later SetTimer replaces it."""
+
+    at_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class Deliver:
+    """Entries of one segment that follow strictly upon what was delivered before."""
+
+    epoch: Epoch
+    start_seq_num: int
+    entries: tuple[Entry, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """What lies before (`epoch`, 0) was truncated: reading goes on there."""
+
+    epoch: Epoch
+
+
+Effect = SendRead | CancelRead | ReadMetadata | SetTimer | Deliver | Skip
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderLimits:
+    """How much a reader asks for at once, and how much it holds for its consumer."""
+
+    range_bytes: int = 4 * MIB
+    buffer_bytes: int = 8 * MIB
+    poll_bytes: int = 1 * MIB
+
+
+class Reader:
+    """One reader of one log; see the module.
+
+    Invariants: at most one read or poll is out; `position` never falls; no entry above `bound` is
+    delivered; entries are delivered without a gap within a segment.
+
+    Args:
+        position: (epoch, entry) of the first entry to deliver; the epoch may not exist yet.
+        is_following: at the tail, poll for more; otherwise rest there.
+    """
+
+    def __init__(
+        self,
+        position: tuple[Epoch, EntryId],
+        order: ReplicaOrder,
+        *,
+        is_following: bool,
+        limits: ReaderLimits = ReaderLimits(),
+    ) -> None:
+        self._epoch, self._next = position
+        self._order = order
+        self._limits = limits
+        self._is_following = is_following
+        self._effects: list[Effect] = []
+        self._log: LogNode | None = None
+        self._segment: Segment | None = None
+        self._start_seq_num: int | None = None
+        self._is_fresh = False
+        self._state = ReaderState.METADATA
+        self._read: SendRead | None = None
+        self._sent_us = 0
+        self._last_read_id = 0
+        self._lac: EntryId = NOTHING
+        self._stored: EntryId = NOTHING
+        self._is_sealed = False
+        self._tried: list[Member] = []
+        self._polled: list[Member] = []
+        self._failed_polls = 0
+        self._failed_rounds = 0
+        self._pause_us = 0
+        self._buffered_bytes = 0
+        self._unavailable_since_us: int | None = None
+        self._errors: Counter[BookieStatus] = Counter()
+        self._effects.append(ReadMetadata(self._epoch))
+
+    # --- What it knows ---------------------------------------------------------------------------
+
+    @property
+    def state(self) -> ReaderState:
+        """What the reader waits for."""
+        return self._state
+
+    @property
+    def position(self) -> tuple[Epoch, EntryId]:
+        """The next entry to deliver."""
+        return self._epoch, self._next
+
+    @property
+    def epoch(self) -> Epoch:
+        """The segment that the reader is in, or waits for."""
+        return self._epoch
+
+    @property
+    def bound(self) -> EntryId:
+        """The last entry of this segment that may be shown now (R17, section 8)."""
+        if self._segment is None or self._start_seq_num is None:
+            return NOTHING
+        if self._segment.last_entry is not None:
+            return self._segment.last_entry
+        return self._lac
+
+    @property
+    def is_at_tail(self) -> bool:
+        """Whether all that may be shown, as far as is known, has been delivered."""
+        return (
+            self._is_fresh and self._next > self.bound and self._state is not ReaderState.METADATA
+        )
+
+    @property
+    def unavailable_since_us(self) -> int | None:
+        """Since when no replica gave what is wanted; None while one does."""
+        return self._unavailable_since_us
+
+    def take_effects(self) -> list[Effect]:
+        """The effects since the last call, in order; to be carried out by the driver."""
+        effects, self._effects = self._effects, []
+        return effects
+
+    def statistics(self) -> dict[str, int]:
+        """Sizes now and failures since the start."""
+        return {
+            "buffered_bytes": self._buffered_bytes,
+            "failed_rounds": self._failed_rounds,
+            **{f"errors_{status.name.lower()}": n for status, n in sorted(self._errors.items())},
+        }
+
+    def __repr__(self) -> str:
+        return (
+            f"<reader e{self._epoch}n{self._next} bound={self.bound} {self._state.value} "
+            f"buffered={self._buffered_bytes}>"
+        )
+
+    # --- Inputs ----------------------------------------------------------------------------------
+
+    def on_metadata(self, log: LogNode, segment: Segment | None, now_us: int) -> None:
+        """Log node and the segment node of `epoch` (None: it does not exist), read or changed."""
+        known_log = self._log
+        if known_log is None or _is_newer(log, known_log):
+            self._log = known_log = log
+        if known_log.first_live_epoch > self._epoch:
+            self._skip_truncated(known_log.first_live_epoch)
+            return
+        was_fresh = self._is_fresh
+        is_changed = self._take_segment(segment)
+        self._is_fresh = self._segment is not None or self._epoch >= known_log.next_epoch
+        if self._state is ReaderState.METADATA:
+            self._decide(now_us)
+        elif self._state is ReaderState.PAUSE and was_fresh and not self._is_fresh:
+            self._ask_metadata()  # the epoch that was waited for exists: look at its segment
+        elif is_changed and self._state is not ReaderState.READ:
+            self._is_sealed = False
+            self._decide(now_us)
+
+    def on_follow(self, now_us: int) -> None:
+        """From now on poll at the tail."""
+        self._is_following = True
+        if self._state in (ReaderState.CONSUMER, ReaderState.PAUSE) and self.is_at_tail:
+            self._decide(now_us)
+
+    def on_lac(self, epoch: Epoch, lac: EntryId, now_us: int) -> None:
+        """A LAC of segment `epoch` that the driver learnt elsewhere."""
+        if epoch != self._epoch or lac <= self._lac:
+            return
+        self._lac = lac
+        if self._state in (ReaderState.POLL, ReaderState.CONSUMER):
+            self._decide(now_us)
+
+    def on_read_answer(
+        self,
+        read_id: int,
+        *,
+        status: BookieStatus,
+        lac: EntryId,
+        highest: EntryId,
+        is_sealed: bool,
+        entries: Sequence[Entry],
+        now_us: int,
+    ) -> None:
+        """The answer to a SendRead, of a bookie or made by the driver.
+
+        Args:
+            entries: those that passed their checks, ascending; cut before the first damaged one
+                (none left: UNKNOWN).
+        """
+        read = self._read
+        if read is None or read.read_id != read_id:
+            return
+        self._read = None
+        stored = max([highest, *(entry_id for entry_id, _ in entries[-1:])])
+        is_news = lac > self._lac or stored > self._stored
+        self._lac = max(self._lac, lac)
+        self._stored = max(self._stored, stored)
+        delivered = self._deliver(entries)
+        if delivered or (read.wait_us and is_news):
+            self._on_progress(read.member)
+        elif read.wait_us:
+            self._on_empty_poll(read, status, is_sealed, now_us)
+        else:
+            self._on_failed_read(read, status, now_us)
+        if self._state in (ReaderState.READ, ReaderState.POLL):
+            self._decide(now_us)
+
+    def on_consumed(self, size_bytes: int, now_us: int) -> None:
+        """The consumer took delivered entries of `size_bytes` off the buffer."""
+        assert 0 <= size_bytes <= self._buffered_bytes, (size_bytes, self)
+        self._buffered_bytes -= size_bytes
+        if self._state is ReaderState.CONSUMER:
+            self._decide(now_us)
+
+    def on_timer(self, now_us: int) -> None:
+        """The time of the last SetTimer has come."""
+        if self._state is ReaderState.PAUSE:
+            self._ask_metadata()
+
+    # --- Decisions -------------------------------------------------------------------------------
+
+    def _decide(self, now_us: int) -> None:
+        """Find the one thing to wait for next."""
+        if self._read is not None:
+            if self._next > self.bound and not self._is_over():
+                return
+            self._effects.append(CancelRead(self._read.read_id))
+            self._read = None
+        segment = self._segment
+        if segment is None or self._start_seq_num is None:
+            self._wait_for_segment(now_us)
+        elif self._next <= self.bound:
+            self._send_read(segment, now_us)
+        elif self._is_over():
+            self._enter(Epoch(self._epoch + 1))
+            self._ask_metadata()
+        elif not self._is_following:
+            self._state = ReaderState.CONSUMER
+        elif self._is_sealed:
+            self._pause(now_us)
+        else:
+            self._send_poll(segment, now_us)
+
+    def _is_over(self) -> bool:
+        """Whether this segment is CLOSED and fully delivered: only then comes the next (R18)."""
+        segment = self._segment
+        return segment is not None and segment.is_closed and self._next > self.bound
+
+    def _enter(self, epoch: Epoch) -> None:
+        assert epoch > self._epoch, (epoch, self)
+        self._epoch, self._next = epoch, EntryId(0)
+        self._segment = None
+        self._start_seq_num = None
+        self._is_fresh = False
+        self._lac = self._stored = NOTHING
+        self._is_sealed = False
+        self._tried = []
+        self._polled = []
+
+    def _skip_truncated(self, epoch: Epoch) -> None:
+        """What is left of the log begins later: go on there."""
+        if self._read is not None:
+            self._effects.append(CancelRead(self._read.read_id))
+            self._read = None
+        self._enter(epoch)
+        self._effects.append(Skip(epoch))
+        self._ask_metadata()
+
+    def _take_segment(self, segment: Segment | None) -> bool:
+        """Adopt newer metadata of the current segment; whether anything changed."""
+        assert self._log is not None
+        known, known_start = self._segment, self._start_seq_num
+        if segment is not None and segment.epoch == self._epoch:
+            is_step_back = known is not None and known.is_closed and not segment.is_closed
+            if not is_step_back:
+                self._segment = segment
+        if self._segment is not None and self._start_seq_num is None:
+            if self._segment.is_closed:
+                self._start_seq_num = self._segment.start_seq_num
+            elif self._log.last_clean_epoch == self._epoch - 1:
+                self._start_seq_num = self._log.totals.record_count
+        if self._segment is not None:
+            # A fragment begins at LAC + 1, so its being there proves that LAC.
+            first_entry = self._segment.last_fragment.first_entry
+            self._lac = max(self._lac, EntryId(first_entry - 1))
+        return self._segment != known or self._start_seq_num != known_start
+
+    def _wait_for_segment(self, now_us: int) -> None:
+        """The segment does not exist yet, or the one before it is not CLOSED (R18)."""
+        assert self._log is not None
+        if self._epoch < self._log.next_epoch:
+            self._pause(now_us)
+        elif self._is_following:
+            self._state = ReaderState.PAUSE
+            self._effects.append(SetTimer(now_us + RECHECK_US))
+        else:
+            self._state = ReaderState.PAUSE
+
+    def _ask_metadata(self) -> None:
+        self._state = ReaderState.METADATA
+        self._effects.append(ReadMetadata(self._epoch))
+
+    def _pause(self, now_us: int) -> None:
+        """Wait a little longer each time, then read the metadata again."""
+        self._pause_us = min(max(2 * self._pause_us, FIRST_PAUSE_US), RETRY_DELAY_MAX_US)
+        self._state = ReaderState.PAUSE
+        self._effects.append(SetTimer(now_us + self._pause_us))
+
+    def _send_read(self, segment: Segment, now_us: int) -> None:
+        if self._buffered_bytes >= self._limits.buffer_bytes:
+            self._state = ReaderState.CONSUMER
+            return
+        write_set = segment.write_set_of(self._next)
+        members = [m for m in write_set if m not in self._tried] or list(write_set)
+        member = self._order.rank(members, now_us)[0]
+        last = min(self.bound, last_of_run(segment, self._next, member))
+        self._state = ReaderState.READ
+        self._send(
+            member, self._next, last, self._limits.range_bytes, READ_TIMEOUT_US, now_us=now_us
+        )
+
+    def _send_poll(self, segment: Segment, now_us: int) -> None:
+        """Wait for the next entry to be confirmed; what is stored already is not waited for."""
+        ensemble = segment.last_fragment.ensemble
+        members = [m for m in ensemble if m not in self._polled]
+        if not members:
+            self._polled, members = [], list(ensemble)
+        self._state = ReaderState.POLL
+        self._send(
+            self._order.rank(members, now_us)[0],
+            EntryId(min(max(self._next, self._stored + 1), LAST_ENTRY_ID)),
+            LAST_ENTRY_ID,
+            self._limits.poll_bytes,
+            POLL_US + POLL_GRACE_US,
+            wait_us=POLL_US,
+            now_us=now_us,
+        )
+
+    def _send(
+        self,
+        member: Member,
+        first: EntryId,
+        last: EntryId,
+        bytes_max: int,
+        timeout_us: int,
+        *,
+        wait_us: int = 0,
+        now_us: int,
+    ) -> None:
+        assert self._segment is not None and self._read is None, self
+        self._last_read_id += 1
+        self._sent_us = now_us
+        self._read = SendRead(
+            self._last_read_id,
+            member,
+            self._segment.ledger_id,
+            first,
+            last,
+            bytes_max,
+            timeout_us,
+            wait_us,
+            self._next if wait_us else NOTHING,
+        )
+        self._effects.append(self._read)
+
+    # --- What answers mean -----------------------------------------------------------------------
+
+    def _deliver(self, entries: Sequence[Entry]) -> bool:
+        """Hand on the entries that follow without a gap, up to the bound."""
+        run: list[Entry] = []
+        following, bound = self._next, self.bound
+        for entry_id, body in entries:
+            if entry_id < following:
+                continue
+            if entry_id != following or entry_id > bound:
+                break
+            run.append((entry_id, body))
+            following = EntryId(following + 1)
+        if not run:
+            return False
+        assert self._start_seq_num is not None, self
+        self._next = following
+        self._buffered_bytes += sum(len(body) for _, body in run)
+        self._effects.append(Deliver(self._epoch, self._start_seq_num, tuple(run)))
+        return True
+
+    def _on_progress(self, member: Member) -> None:
+        self._order.on_success(member)
+        self._tried = []
+        self._polled = []
+        self._failed_polls = 0
+        self._failed_rounds = 0
+        self._pause_us = 0
+        self._unavailable_since_us = None
+
+    def _on_empty_poll(
+        self, read: SendRead, status: BookieStatus, is_sealed: bool, now_us: int
+    ) -> None:
+        """Nothing new: the segment may be closed or this bookie may lag. Look, then ask another."""
+        self._polled.append(read.member)
+        self._is_sealed = is_sealed
+        if status in (BookieStatus.OK, BookieStatus.NO_ENTRY):
+            self._order.on_success(read.member)
+            self._unavailable_since_us = None
+            self._failed_polls = 0
+            if now_us - self._sent_us < read.wait_us // 2 and not is_sealed:
+                self._pause(now_us)  # it did not wait: never ask in a tight loop
+            else:
+                self._ask_metadata()
+            return
+        self._on_error(read.member, status, now_us)
+        self._failed_polls += 1
+        assert self._segment is not None
+        if self._failed_polls >= len(self._segment.last_fragment.ensemble):
+            self._failed_polls = 0
+            self._on_failed_round(now_us)
+
+    def _on_failed_read(self, read: SendRead, status: BookieStatus, now_us: int) -> None:
+        """This replica did not give it: the next one, or all of them again after a pause."""
+        self._tried.append(read.member)
+        self._on_error(read.member, status, now_us)
+        assert self._segment is not None
+        if all(member in self._tried for member in self._segment.write_set_of(self._next)):
+            self._on_failed_round(now_us)
+
+    def _on_error(self, member: Member, status: BookieStatus, now_us: int) -> None:
+        self._errors[status] += 1
+        if status in BOOKIE_FAULTS:
+            self._order.on_failure(member, now_us)
+
+    def _on_failed_round(self, now_us: int) -> None:
+        """Every replica failed: the ensemble may have changed, so look at once, then ever later."""
+        self._tried = []
+        self._failed_rounds += 1
+        if self._unavailable_since_us is None:
+            self._unavailable_since_us = now_us
+        if self._failed_rounds == 1:
+            self._ask_metadata()
+        else:
+            self._pause(now_us)
+
+
+def last_of_run(segment: Segment, first: EntryId, member: Member) -> EntryId:
+    """The last entry of those from `first` on that one member holds without a gap.
+
+    Without striping (Qw = E) that is the fragment's last; with it, at most Qw entries.
+    """
+    fragment = segment.fragment_of(first)
+    later = [f.first_entry for f in segment.fragments if f.first_entry > first]
+    end = EntryId(later[0] - 1) if later else LAST_ENTRY_ID
+    size = len(fragment.ensemble)
+    if segment.quorum.write_quorum == size:
+        return end
+    return EntryId(min(end, first + (fragment.ensemble.index(member) - first) % size))
+
+
+def _is_newer(log: LogNode, known: LogNode) -> bool:
+    """Whether a log node is not older than another: all three only ever rise."""
+    return (
+        log.next_epoch >= known.next_epoch
+        and log.last_clean_epoch >= known.last_clean_epoch
+        and log.first_live_epoch >= known.first_live_epoch
+    )

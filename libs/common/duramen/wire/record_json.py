@@ -1,0 +1,134 @@
+"""Records as JSON: one object each, in the answer to a read and in every line of NDJSON.
+
+    {"seq_num": 17, "dlsn": "e3n5s0", "txid": 9, "timestamp": 1767323045678,
+     "headers": [["name", "value"]], "body": "…"}
+
+`txid` and `headers` are left out where a record has none. Strings are UTF-8; with base64 (header
+`Duramen-Format: base64`) body, header names and header values are base64 instead. A
+`timestamp` is in unix milliseconds, as it was appended; other times are RFC 3339 in UTC. Spelling
+is a bulk operation: one decode per batch.
+
+Called by the read proxy and the command line. Source: 08-interfaces "Answers".
+"""
+
+from __future__ import annotations
+
+import datetime
+from base64 import b64decode, b64encode
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+
+from duramen.ids import Dlsn, parse_dlsn
+from duramen.wire.read_answers import PlacedBatch
+from duramen.wire.record_batch import Header
+
+NDJSON_MEDIA_TYPE: Final = "application/x-ndjson"
+FORMAT_HEADER: Final = "Duramen-Format"
+
+_EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_LAST_MS: Final = 253_402_300_799_999
+"""9999-12-31T23:59:59.999Z, the last moment that RFC 3339 can spell."""
+
+
+class NotTextError(ValueError):
+    """A body, header name or value is not UTF-8: ask for base64."""
+
+
+class Record(NamedTuple):
+    """One record as a reader sees it."""
+
+    seq_num: int
+    dlsn: Dlsn
+    txid: int | None
+    timestamp_ms: int
+    headers: tuple[Header, ...]
+    body: bytes
+
+
+def spell_mark(seq_num: int, timestamp_ms: int, dlsn: Dlsn) -> dict[str, Any]:
+    """A position P of 08-interfaces: between two records."""
+    return {
+        "seq_num": seq_num,
+        "timestamp": timestamp_ms,
+        "lsn": f"e{dlsn.epoch}n{dlsn.entry}",
+        "dlsn": str(dlsn),
+    }
+
+
+@lru_cache(maxsize=1024)
+def spell_time(unix_ms: int) -> str:
+    """RFC 3339 in UTC with milliseconds; times that it cannot spell become the nearest it can."""
+    moment = _EPOCH + datetime.timedelta(milliseconds=min(max(unix_ms, 0), _LAST_MS))
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{moment.microsecond // 1000:03d}Z"
+
+
+def iterate_records(placed: PlacedBatch) -> Iterator[Record]:
+    """The records of a batch with their places.
+
+    Raises:
+        BatchError: damaged.
+    """
+    batch = placed.decode()
+    epoch, entry, slot = placed.dlsn
+    for index, body in enumerate(batch.bodies):
+        yield Record(
+            placed.seq_num + index,
+            Dlsn(epoch, entry, slot + index),
+            None if batch.txids is None else batch.txids[index],
+            batch.timestamps_ms[index],
+            () if batch.headers is None else batch.headers[index],
+            body,
+        )
+
+
+def spell_record(record: Record, *, is_base64: bool) -> dict[str, Any]:
+    """The JSON object of a record.
+
+    Raises:
+        NotTextError: not UTF-8 and no base64 asked for.
+    """
+    document: dict[str, Any] = {"seq_num": record.seq_num, "dlsn": str(record.dlsn)}
+    if record.txid is not None:
+        document["txid"] = record.txid
+    document["timestamp"] = record.timestamp_ms
+    spell = _spell_base64 if is_base64 else _spell_text
+    try:
+        if record.headers:
+            document["headers"] = [[spell(name), spell(value)] for name, value in record.headers]
+        document["body"] = spell(record.body)
+    except UnicodeDecodeError:
+        raise NotTextError(f"record {record.seq_num} is not UTF-8") from None
+    return document
+
+
+def read_record(document: dict[str, Any], *, is_base64: bool) -> Record:
+    """A record from its JSON object.
+
+    Raises:
+        ValueError: the object is no record.
+    """
+    read = _read_base64 if is_base64 else str.encode
+    try:
+        return Record(
+            document["seq_num"],
+            parse_dlsn(document["dlsn"]),
+            document.get("txid"),
+            int(document["timestamp"]),
+            tuple((read(name), read(value)) for name, value in document.get("headers", ())),
+            read(document["body"]),
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"this is no record: {error!r}") from error
+
+
+def _spell_text(data: bytes) -> str:
+    return data.decode()
+
+
+def _spell_base64(data: bytes) -> str:
+    return b64encode(data).decode()
+
+
+def _read_base64(text: str) -> bytes:
+    return b64decode(text, validate=True)

@@ -1,0 +1,189 @@
+"""What of the entries that were read goes into one answer, and in which form.
+
+A `Pick` takes record batches until a bound is reached: `RecordPick` decodes them and cuts exactly,
+for JSON and NDJSON; `BatchPick` takes whole batches and never looks at a record, for the binary
+form (docs/protocol/read-answers.md). The first record is taken whatever its size, so that a reader
+always moves.
+
+Called by `log_reader.fill` and the REST routes. Source: 03-api "REST v1", 08-interfaces "Answers".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple, Protocol
+
+import orjson
+
+from duramen.core.reader import Deliver
+from duramen.errors import DuramenError
+from duramen.wire.entry import EntryError
+from duramen.wire.read_answers import PlacedBatch, pack_batches, place_batches
+from duramen.wire.record_batch import BatchError
+from duramen.wire.record_json import (
+    FORMAT_HEADER,
+    NotTextError,
+    Record,
+    iterate_records,
+    spell_record,
+)
+from duramen_readproxy.positions import Start
+
+BATCH_COUNT_MAX: Final = 50_000
+"""Batches of one binary answer: half of the rows that a frame may have (`wire.frame`)."""
+
+
+class Bounds(NamedTuple):
+    """Where an answer ends; None is no bound. `until` is a sequence number, exclusive."""
+
+    record_count: int | None
+    size_bytes: int | None
+    until: int | None
+
+
+class Pick(Protocol):
+    """Takes batches until it is full."""
+
+    @property
+    def is_full(self) -> bool:
+        """Whether a bound is reached."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was taken yet."""
+
+    @property
+    def next_seq_num(self) -> int | None:
+        """Where the next answer begins; None while that is not known."""
+
+    def offer(self, placed: PlacedBatch) -> bool:
+        """Take a batch, or what fits of it; False if not all of it was taken."""
+
+
+def place_delivered(delivered: Deliver) -> Iterator[PlacedBatch]:
+    """The batches of delivered entries.
+
+    Raises:
+        DuramenError: `internal`: an entry's batches do not add up.
+    """
+    for _, body in delivered.entries:
+        try:
+            yield from place_batches(body, delivered.epoch, delivered.start_seq_num)
+        except EntryError as error:
+            raise DuramenError("internal", f"stored data are not valid: {error}") from error
+
+
+class _PlacingPick:
+    """Where the answer begins and ends, in sequence numbers."""
+
+    def __init__(self, start: Start, bounds: Bounds) -> None:
+        self._start = start
+        self._bounds = bounds
+        self._count = 0
+        self._bytes = 0
+        self.is_full = bounds.until is not None and start.seq_num >= bounds.until
+        self.next_seq_num: int | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        return self._count == 0
+
+    def _first_index(self, placed: PlacedBatch) -> int:
+        """How many records of the batch precede the start."""
+        before = self._start.seq_num - placed.seq_num
+        if placed.dlsn[:2] == (self._start.epoch, self._start.entry):
+            before = max(before, self._start.slot - placed.dlsn.slot)
+        return min(max(before, 0), placed.record_count)
+
+
+class RecordPick(_PlacingPick):
+    """Exact cut by decoding; `drain` gives what was taken as JSON objects."""
+
+    def __init__(self, start: Start, bounds: Bounds, *, is_base64: bool) -> None:
+        super().__init__(start, bounds)
+        self._is_base64 = is_base64
+        self._documents: list[dict[str, Any]] = []
+
+    def offer(self, placed: PlacedBatch) -> bool:
+        """Take the batch's records from the start to a bound."""
+        first = self._first_index(placed)
+        if first == placed.record_count:
+            self.next_seq_num = placed.end_seq_num
+            return True
+        try:
+            for index, record in enumerate(iterate_records(placed)):
+                if index >= first and not self._take(record):
+                    self.is_full = True
+                    return False
+        except BatchError as error:
+            raise DuramenError("internal", f"stored data are not valid: {error}") from error
+        except NotTextError as error:
+            raise DuramenError(
+                "invalid_argument",
+                f"{error}: ask for it with `{FORMAT_HEADER}: base64`",
+                field=FORMAT_HEADER,
+            ) from error
+        return True
+
+    def drain(self) -> list[dict[str, Any]]:
+        """What was taken since the last call."""
+        documents, self._documents = self._documents, []
+        return documents
+
+    def drain_lines(self) -> bytes:
+        """What was taken since the last call, as NDJSON."""
+        return b"".join(orjson.dumps(d, option=orjson.OPT_APPEND_NEWLINE) for d in self.drain())
+
+    def _take(self, record: Record) -> bool:
+        bounds = self._bounds
+        size = len(record.body) + sum(len(n) + len(v) for n, v in record.headers)
+        if bounds.until is not None and record.seq_num >= bounds.until:
+            if self.next_seq_num is None:
+                self.next_seq_num = record.seq_num
+            return False
+        if self._count:
+            if bounds.record_count is not None and self._count >= bounds.record_count:
+                return False
+            if bounds.size_bytes is not None and self._bytes + size > bounds.size_bytes:
+                return False
+        self._documents.append(spell_record(record, is_base64=self._is_base64))
+        self._count += 1
+        self._bytes += size
+        self.next_seq_num = record.seq_num + 1
+        self.is_full = self.next_seq_num == bounds.until or self._count == bounds.record_count
+        return True
+
+
+class BatchPick(_PlacingPick):
+    """Whole batches, untouched."""
+
+    def __init__(self, start: Start, bounds: Bounds) -> None:
+        super().__init__(start, bounds)
+        self._batches: list[PlacedBatch] = []
+
+    def offer(self, placed: PlacedBatch) -> bool:
+        """Take the batch if a record of it is wanted and the bounds leave room."""
+        bounds = self._bounds
+        first = self._first_index(placed)
+        if first == placed.record_count:
+            self.next_seq_num = placed.end_seq_num
+            return True
+        if self._batches and bounds.size_bytes is not None:
+            self.is_full = self._bytes + len(placed.batch) > bounds.size_bytes
+        if bounds.until is not None and placed.seq_num >= bounds.until:
+            self.is_full = True
+        if self.is_full:
+            return False
+        self._batches.append(placed)
+        self._count += placed.record_count - first
+        self._bytes += len(placed.batch)
+        self.next_seq_num = placed.end_seq_num
+        is_counted = bounds.record_count is not None and self._count >= bounds.record_count
+        is_counted |= len(self._batches) >= BATCH_COUNT_MAX
+        is_past = bounds.until is not None and placed.end_seq_num >= bounds.until
+        self.is_full = is_counted or is_past
+        return True
+
+    def pack(self) -> bytes:
+        """The binary answer."""
+        return pack_batches(self._batches)

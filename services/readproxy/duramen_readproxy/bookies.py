@@ -1,0 +1,263 @@
+"""The bookies as a reader sees them: calls, verification of every entry, shared reads.
+
+`Bookies` knows who is there (roster) and translates every way of not answering into a status, so
+that nothing above handles exceptions of the network. `RangeFetcher` lays cache and single flight
+over it: concurrent readers of the same range share one request, and readers that wait at the same
+tail share one long poll, which is given up when the last of them goes.
+
+Not here: which replica to ask and what may be shown (`duramen.core.reader`).
+Called by `log_reader`, `tail` and `positions`. Source: 01-protocol section 8, R1, R15.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from random import Random
+from typing import Any
+
+from duramen.core.reader import SendRead
+from duramen.core.replica_order import Place, ReplicaOrder
+from duramen.core.segment import Segment
+from duramen.core.status import BookieStatus
+from duramen.errors import DuramenError
+from duramen.ids import NOTHING, BookieId, EntryId, Incarnation, LedgerId, Member
+from duramen.limits import READ_TIMEOUT_US
+from duramen.runtime.http_client import NoAnswerError, PeerClient, UnreachableError
+from duramen.runtime.metadata_store import MetadataStore
+from duramen.runtime.registry import Roster
+from duramen.units import MS
+from duramen.wire.bookie_calls import (
+    LacUpdate,
+    Marks,
+    ReadAnswer,
+    ReadRange,
+    Service,
+    pack_lacs,
+    pack_reads,
+    parse_marks,
+    parse_read_answers,
+)
+from duramen.wire.entry import EntryError, EntryInfo, check_entry, read_entry_info
+from duramen.wire.frame import FrameError
+from duramen_readproxy.cache import EntryCache
+
+
+def read_clock_us() -> int:
+    """Monotonic microseconds: the `now_us` of every core in this process."""
+    return time.monotonic_ns() // 1000
+
+
+class Bookies:
+    """Calls to bookies by member; one instance per process."""
+
+    def __init__(self, store: MetadataStore, available: str, here: Place, rng: Random) -> None:
+        self.order = ReplicaOrder(here, rng)
+        self._client = PeerClient()
+        self._roster = Roster(store, available, self._on_change)
+        self._urls: dict[BookieId, str] = {}
+        self._incarnations: dict[BookieId, Incarnation] = {}
+        self._counts: Counter[str] = Counter()
+
+    async def start(self) -> None:
+        """Follow the roster."""
+        await self._roster.start()
+
+    async def stop(self) -> None:
+        """Stop following and close the connections."""
+        await self._roster.stop()
+        await self._client.close()
+
+    async def read(self, member: Member, wanted: ReadRange, timeout_us: int) -> ReadAnswer:
+        """Read a range; every entry in the answer was verified (whole ones by their checksum).
+
+        A damaged entry cuts the answer before it; none left is UNKNOWN.
+        """
+        answer = await self._call(
+            member, "read", pack_reads(member.incarnation, [wanted]), timeout_us
+        )
+        if isinstance(answer, BookieStatus):
+            return _no_answer(answer)
+        try:
+            (parsed,) = parse_read_answers(answer)
+        except (FrameError, ValueError):
+            self._counts["malformed"] += 1
+            return _no_answer(BookieStatus.UNKNOWN)
+        return self._verify(parsed, wanted)
+
+    async def read_lac(self, member: Member, ledger_id: LedgerId, timeout_us: int) -> Marks:
+        """Where the member sees the LAC and the highest entry of a ledger."""
+        update = LacUpdate(ledger_id, NOTHING, is_write=False)
+        answer = await self._call(
+            member, "lac", pack_lacs(member.incarnation, [update]), timeout_us
+        )
+        if isinstance(answer, BookieStatus):
+            return Marks(answer, NOTHING, NOTHING)
+        try:
+            (marks,) = parse_marks(answer, b"DLCR")
+        except (FrameError, ValueError):
+            self._counts["malformed"] += 1
+            return Marks(BookieStatus.UNKNOWN, NOTHING, NOTHING)
+        return marks
+
+    def statistics(self) -> dict[str, int]:
+        """Bookies that are there, and calls and failures since the start."""
+        return {"available": len(self._roster.nodes), **dict(sorted(self._counts.items()))}
+
+    def _on_change(self) -> None:
+        places: dict[BookieId, Place] = {}
+        for name, fields in sorted(self._roster.nodes.items()):
+            bookie = BookieId(name)
+            url = fields.get("data_url")
+            if not isinstance(url, str):
+                continue
+            self._urls[bookie] = url
+            self._incarnations[bookie] = Incarnation(str(fields.get("incarnation")))
+            places[bookie] = Place(str(fields.get("region")), str(fields.get("rack")))
+        self.order.on_places(places)
+
+    async def _call(
+        self, member: Member, verb: str, body: bytes, timeout_us: int
+    ) -> bytes | BookieStatus:
+        url = self._urls.get(member.bookie)
+        self._counts[f"{verb}_calls"] += 1
+        if url is None:
+            return BookieStatus.UNREACHABLE
+        try:
+            return await self._client.call(f"{url}/b/{verb}", body, timeout_us)
+        except UnreachableError:
+            status = BookieStatus.UNREACHABLE
+        except NoAnswerError:
+            status = BookieStatus.TIMEOUT
+        self._counts[status.name.lower()] += 1
+        return status
+
+    def _verify(self, answer: ReadAnswer, wanted: ReadRange) -> ReadAnswer:
+        checked: list[tuple[EntryId, bytes]] = []
+        for entry_id, view in answer.entries:
+            body = bytes(view)
+            try:
+                info = read_entry_info(body) if wanted.headers_only else check_entry(body)
+            except EntryError:
+                break
+            if (info.ledger_id, info.entry_id) != (wanted.ledger_id, entry_id):
+                break
+            checked.append((entry_id, body))
+        if len(checked) == len(answer.entries):
+            return answer._replace(entries=checked)
+        self._counts["damaged"] += 1
+        status = answer.status if checked else BookieStatus.UNKNOWN
+        return answer._replace(entries=checked, status=status)
+
+
+class _Flight:
+    """One request upstream and how many wait for it."""
+
+    def __init__(self, member: Member, task: asyncio.Task[ReadAnswer]) -> None:
+        self.member = member
+        self.task = task
+        self.waiter_count = 0
+
+
+class RangeFetcher:
+    """Reads through the cache, one request upstream for all who want the same."""
+
+    def __init__(self, bookies: Bookies, cache: EntryCache) -> None:
+        self.order = bookies.order
+        self._bookies = bookies
+        self._cache = cache
+        self._flights: dict[tuple[LedgerId, EntryId, bool], _Flight] = {}
+        self._joined_count = 0
+
+    def find_cached(self, read: SendRead) -> ReadAnswer | None:
+        """The answer as far as the cache has it; None for long polls and if it has nothing."""
+        if read.wait_us:
+            return None
+        run = self._cache.get_run(read.ledger_id, read.first, read.last, read.bytes_max)
+        return ReadAnswer(BookieStatus.OK, NOTHING, NOTHING, False, run) if run else None
+
+    async def fetch(self, read: SendRead) -> ReadAnswer:
+        """Carry out a read; joins one that is under way for the same entries.
+
+        A read that nobody waits for any more still fills the cache; a long poll is given up.
+        """
+        key = (read.ledger_id, read.wait_for if read.wait_us else read.first, read.wait_us > 0)
+        flight = self._flights.get(key)
+        is_joined = flight is not None
+        if flight is None:
+            flight = _Flight(read.member, asyncio.create_task(self._request(read)))
+            self._flights[key] = flight
+            flight.task.add_done_callback(lambda _: self._end(key, flight))
+        flight.waiter_count += 1
+        self._joined_count += is_joined
+        try:
+            answer = await asyncio.shield(flight.task)
+        finally:
+            flight.waiter_count -= 1
+            if read.wait_us and flight.waiter_count == 0 and not flight.task.done():
+                flight.task.cancel()
+                self._end(key, flight)
+        if is_joined and not answer.entries and not read.wait_us and flight.member != read.member:
+            return await self._request(read)  # another replica failed; one's own may not
+        return answer
+
+    async def fetch_header(self, segment: Segment, entry_id: EntryId) -> EntryInfo:
+        """The header of one entry, from the first replica that has it.
+
+        Raises:
+            DuramenError: `data_unavailable`: none gave it.
+        """
+        cached = self._cache.get(segment.ledger_id, entry_id)
+        if cached is not None:
+            return read_entry_info(cached)
+        wanted = ReadRange(
+            segment.ledger_id, entry_id, entry_id, 4096, headers_only=True,
+            service=Service.CATCH_UP_READ,
+        )  # fmt: skip
+        for member in self.order.rank(segment.write_set_of(entry_id), read_clock_us()):
+            answer = await self._bookies.read(member, wanted, READ_TIMEOUT_US)
+            if answer.entries and answer.entries[0][0] == entry_id:
+                self.order.on_success(member)
+                return read_entry_info(answer.entries[0][1])
+            if answer.status in (BookieStatus.UNREACHABLE, BookieStatus.TIMEOUT):
+                self.order.on_failure(member, read_clock_us())
+        raise DuramenError(
+            "data_unavailable", f"no replica of e{segment.epoch}n{entry_id} can be read now"
+        )
+
+    async def stop(self) -> None:
+        """Give up what is under way."""
+        tasks = [flight.task for flight in self._flights.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def statistics(self) -> dict[str, Any]:
+        """Requests under way, and how often one was shared."""
+        polls = sum(is_poll for _, _, is_poll in self._flights)
+        return {
+            "reads": len(self._flights) - polls,
+            "long_polls": polls,
+            "joined": self._joined_count,
+        }
+
+    async def _request(self, read: SendRead) -> ReadAnswer:
+        wanted = ReadRange(
+            read.ledger_id, read.first, read.last, read.bytes_max,
+            wait_ms=read.wait_us // MS, wait_for=read.wait_for,
+            service=Service.TAIL_READ if read.wait_us else Service.CATCH_UP_READ,
+        )  # fmt: skip
+        answer = await self._bookies.read(read.member, wanted, read.timeout_us)
+        for entry_id, body in answer.entries:
+            assert isinstance(body, bytes)
+            self._cache.put(read.ledger_id, entry_id, body)
+        return answer
+
+    def _end(self, key: tuple[LedgerId, EntryId, bool], flight: _Flight) -> None:
+        if self._flights.get(key) is flight:
+            del self._flights[key]
+
+
+def _no_answer(status: BookieStatus) -> ReadAnswer:
+    return ReadAnswer(status, NOTHING, NOTHING, False, [])

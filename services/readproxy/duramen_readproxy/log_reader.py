@@ -1,0 +1,313 @@
+"""Driver of one reader core: turns its effects into calls, tasks and timers, answers into events.
+
+A `LogCursor` lives as long as one request. It takes what the cache has at once, has at most one
+read or long poll under way, and gives everything up when the request ends (the client's going away
+cancels it). `fill` is the loop of a bounded answer: read until the pick is full or the end is
+reached, look where the end is now, and only then wait.
+
+Called by the REST routes. Source: 01-protocol section 8; docs/protocol/read-answers.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from duramen.core.log_node import LogNode
+from duramen.core.reader import (
+    CancelRead,
+    Deliver,
+    Effect,
+    Reader,
+    ReaderLimits,
+    ReadMetadata,
+    SendRead,
+    SetTimer,
+    Skip,
+)
+from duramen.core.segment import Segment
+from duramen.errors import DuramenError
+from duramen.ids import EntryId, Epoch, epoch_of
+from duramen.units import SECOND
+from duramen.wire.bookie_calls import ReadAnswer
+from duramen.wire.entry import EntryInfo, read_entry_info
+from duramen_readproxy.answers import Pick, place_delivered
+from duramen_readproxy.bookies import RangeFetcher, read_clock_us
+from duramen_readproxy.metadata import LogFollower
+from duramen_readproxy.tail import Tail
+
+UNAVAILABLE_US: Final = 6 * SECOND
+"""How long a reader waits while no replica answers: one read time-out and a pause."""
+
+STALLED_US: Final = 20 * SECOND
+"""How long a reader that is not at the tail waits for anything at all."""
+
+_METADATA_TRIES: Final = 10
+_METADATA_RETRY_S: Final = 0.3
+
+
+class LogCursor:
+    """One reader of one log, from a position upwards.
+
+    Args:
+        position: (epoch, entry) to begin at.
+        limits: how far ahead of its consumer it reads.
+    """
+
+    def __init__(
+        self,
+        follower: LogFollower,
+        fetcher: RangeFetcher,
+        position: tuple[Epoch, EntryId],
+        limits: ReaderLimits,
+    ) -> None:
+        self._core = Reader(position, fetcher.order, is_following=False, limits=limits)
+        self._follower = follower
+        self._fetcher = fetcher
+        self._is_following = False
+        self._ready: deque[Deliver] = deque()
+        self._news = asyncio.Event()
+        self._reads: dict[int, asyncio.Task[None]] = {}
+        self._metadata_task: asyncio.Task[None] | None = None
+        self._asked_epochs: set[Epoch] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._failure: DuramenError | None = None
+        self._target: tuple[Epoch, EntryId] | None = None
+        self._taken: Deliver | None = None
+        self._touched: EntryId | None = None
+        self._exit = contextlib.ExitStack()
+        self.tail: Tail | None = None
+        """The end of what was taken, where that was the end of what may be shown."""
+
+    async def __aenter__(self) -> LogCursor:
+        self._exit.enter_context(self._follower.subscribe(self._on_metadata_change))
+        self._pump()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._exit.close()
+        if self._timer is not None:
+            self._timer.cancel()
+        tasks = [*self._reads.values(), *([self._metadata_task] if self._metadata_task else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    @property
+    def is_following(self) -> bool:
+        """Whether the cursor polls at the tail."""
+        return self._is_following
+
+    def follow(self) -> None:
+        """From now on wait at the tail for more."""
+        self._is_following = True
+        self._core.on_follow(read_clock_us())
+        self._pump()
+
+    async def on_tail(self, tail: Tail) -> bool:
+        """Learn where the end is now; whether there is more to take up to there."""
+        self._target = (tail.epoch, tail.entry)
+        self._follower.note_lac(tail.epoch, tail.lac)
+        log, segment = await self._follower.current(self._core.epoch)
+        self._learn(log, segment)
+        return bool(self._ready) or not self._is_at_end
+
+    @property
+    def _is_at_end(self) -> bool:
+        """At the tail as far as the core knows, and not before the end that is known."""
+        core = self._core
+        return core.is_at_tail and (self._target is None or core.position >= self._target)
+
+    async def take(self, deadline_us: int | None = None) -> Deliver | None:
+        """The next entries; None at the tail, or when the deadline has passed while following.
+
+        Raises:
+            DuramenError: `data_unavailable` (no replica answers), or of the metadata.
+        """
+        began_us = read_clock_us()
+        self._consume_taken(began_us)
+        while not self._ready:
+            now_us = read_clock_us()
+            if self._failure is not None:
+                raise self._failure
+            if self._is_at_end and not self._is_following:
+                return None
+            if self._is_following and deadline_us is not None and now_us >= deadline_us:
+                return None
+            self._refuse_unavailable(began_us, now_us)
+            self._news.clear()
+            ends_us = now_us + SECOND if deadline_us is None else deadline_us
+            timeout_s = max(min(ends_us - now_us, SECOND), 0) / SECOND
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._news.wait(), timeout_s)
+        delivered = self._ready.popleft()
+        self._taken = delivered
+        self._note_end(delivered)
+        return delivered
+
+    def touch(self, entry_id: EntryId) -> None:
+        """The answer has come to this entry of what was taken last."""
+        self._touched = entry_id
+
+    def find_touched(self) -> EntryInfo | None:
+        """The header of the entry that the answer ends in."""
+        if self._taken is None or self._touched is None:
+            return None
+        first = self._taken.entries[0][0]
+        return read_entry_info(self._taken.entries[self._touched - first][1])
+
+    def _consume_taken(self, now_us: int) -> None:
+        """Free the buffer of what was taken before: it was used up, or one would not come again."""
+        if self._taken is not None:
+            size = sum(len(body) for _, body in self._taken.entries)
+            self._taken = self._touched = None
+            self._core.on_consumed(size, now_us)
+            self._pump()
+
+    def _refuse_unavailable(self, began_us: int, now_us: int) -> None:
+        since_us = self._core.unavailable_since_us
+        is_stalled = not self._is_at_end and now_us - began_us > STALLED_US
+        if is_stalled or (since_us is not None and now_us - since_us > UNAVAILABLE_US):
+            epoch, entry = self._core.position
+            raise DuramenError(
+                "data_unavailable", f"no replica of e{epoch}n{entry} can be read now"
+            )
+
+    def _note_end(self, delivered: Deliver) -> None:
+        entry_id, body = delivered.entries[-1]
+        totals = read_entry_info(body).totals
+        self.tail = None
+        if not self._ready and self._core.is_at_tail:
+            self.tail = Tail(
+                delivered.epoch,
+                EntryId(entry_id + 1),
+                entry_id,
+                delivered.start_seq_num + totals.record_count,
+                totals.max_timestamp_ms or 0,
+            )
+
+    # --- Effects ---------------------------------------------------------------------------------
+
+    def _pump(self) -> None:
+        """Carry out effects until there are none; the cache answers on the spot."""
+        while effects := self._core.take_effects():
+            for effect in effects:
+                self._carry_out(effect)
+        self._news.set()
+
+    def _carry_out(self, effect: Effect) -> None:
+        match effect:
+            case SendRead():
+                cached = self._fetcher.find_cached(effect)
+                if cached is not None:
+                    self._answer(effect, cached)
+                else:
+                    self._reads[effect.read_id] = asyncio.create_task(self._fetch(effect))
+            case CancelRead(read_id):
+                task = self._reads.pop(read_id, None)
+                if task is not None:
+                    task.cancel()
+            case ReadMetadata(epoch):
+                self._metadata_task = asyncio.create_task(self._read_metadata(epoch))
+            case SetTimer(at_us):
+                self._set_timer(at_us)
+            case Deliver():
+                self._ready.append(effect)
+            case Skip():
+                pass  # the records' sequence numbers show where reading went on
+
+    def _set_timer(self, at_us: int) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        delay_s = max(0, at_us - read_clock_us()) / SECOND
+        self._timer = asyncio.get_running_loop().call_later(delay_s, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self._core.on_timer(read_clock_us())
+        self._pump()
+
+    async def _fetch(self, read: SendRead) -> None:
+        answer = await self._fetcher.fetch(read)
+        if self._reads.pop(read.read_id, None) is not None:
+            self._answer(read, answer)
+            self._pump()
+
+    def _answer(self, read: SendRead, answer: ReadAnswer) -> None:
+        self._follower.note_lac(epoch_of(read.ledger_id), answer.lac)
+        self._core.on_read_answer(
+            read.read_id,
+            status=answer.status,
+            lac=answer.lac,
+            highest=answer.highest,
+            is_sealed=answer.is_sealed,
+            entries=[(entry_id, bytes(body)) for entry_id, body in answer.entries],
+            now_us=read_clock_us(),
+        )
+
+    async def _read_metadata(self, epoch: Epoch) -> None:
+        """The first look at a segment may be what a watch vouches for; later ones are fresh."""
+        read = self._follower.refresh if epoch in self._asked_epochs else self._follower.current
+        self._asked_epochs.add(epoch)
+        for attempt in range(_METADATA_TRIES):
+            try:
+                log, segment = await read(epoch)
+            except DuramenError as error:
+                if error.code != "metadata_unavailable" or attempt == _METADATA_TRIES - 1:
+                    self._failure = error
+                    self._news.set()
+                    return
+                await asyncio.sleep(_METADATA_RETRY_S)
+                continue
+            self._learn(log, segment)
+            return
+
+    def _on_metadata_change(self) -> None:
+        known = self._follower.peek(self._core.epoch)
+        if known is not None:
+            self._learn(*known)
+
+    def _learn(self, log: LogNode, segment: Segment | None) -> None:
+        """Metadata, and the LAC that other readers have learnt."""
+        now_us = read_clock_us()
+        self._core.on_lac(self._core.epoch, self._follower.known_lac(self._core.epoch), now_us)
+        self._core.on_metadata(log, segment, now_us)
+        self._pump()
+        self._core.on_lac(self._core.epoch, self._follower.known_lac(self._core.epoch), now_us)
+        self._pump()
+
+
+async def fill(
+    cursor: LogCursor, pick: Pick, wait_us: int, find_tail: Callable[[], Awaitable[Tail]]
+) -> Tail | None:
+    """Take into `pick` until it is full or the end is reached; gives the tail if it was.
+
+    With `wait_us` an answer that would be empty waits that long at the tail.
+
+    Raises:
+        DuramenError: as `LogCursor.take` and `TailFinder.find`.
+    """
+    deadline_us = read_clock_us() + wait_us
+    while not pick.is_full:
+        delivered = await cursor.take(deadline_us if pick.is_empty else 0)
+        if delivered is not None:
+            for placed in place_delivered(delivered):
+                cursor.touch(placed.dlsn.entry)
+                if not pick.offer(placed):
+                    return None
+        elif cursor.is_following:
+            return cursor.tail
+        else:
+            cursor.tail = await find_tail()
+            if await cursor.on_tail(cursor.tail):
+                continue
+            if wait_us == 0 or not pick.is_empty:
+                return cursor.tail
+            cursor.follow()
+    if cursor.tail is None or cursor.is_following:
+        return cursor.tail
+    tail = await find_tail()  # full just where the end seemed to be: say so only if it still is
+    return tail if tail.seq_num == pick.next_seq_num else None

@@ -1,0 +1,28 @@
+"""Entry point of the read proxy's process: `duramen-readproxy --cluster … --id … …`.
+
+Builds the service on ZooKeeper and hands it to the frame that every service shares; nothing is
+decided here. Started by `duramen run` and by the container image.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+
+from duramen.runtime.service import ServiceOptions, parse_options, run_service
+from duramen.runtime.zookeeper_store import ZooKeeperStore
+from duramen_readproxy.service import ReadProxy
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a read proxy until it is told to stop; the exit status."""
+    return run_service(parse_options("readproxy", argv), _make)
+
+
+def _make(options: ServiceOptions, _fail: Callable[[str], None]) -> ReadProxy:
+    store = ZooKeeperStore(options.zookeeper, session_timeout_s=options.session_timeout_s)
+    return ReadProxy(options, store)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

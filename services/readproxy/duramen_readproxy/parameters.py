@@ -1,0 +1,180 @@
+"""Reading of request parameters: every fault becomes a 4xx that names the field.
+
+FastAPI declares the parameters for OpenAPI; their values are read here, by hand, so that the codes
+and sentences are those of 08-interfaces and an unknown parameter is refused instead of ignored.
+
+Called by the REST routes. Source: 08-interfaces "Requests", "Texts".
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Collection
+from typing import Final, NamedTuple
+
+from starlette.requests import Request
+
+from duramen.errors import DuramenError
+from duramen.limits import LONG_POLL_MAX_US, READ_BYTES_DEFAULT, READ_BYTES_MAX
+from duramen.texts import Position, PositionKind, parse_position
+from duramen.units import parse_duration_us, parse_size_bytes
+from duramen.wire.read_answers import MEDIA_TYPE
+from duramen.wire.record_json import FORMAT_HEADER, NDJSON_MEDIA_TYPE
+from duramen_readproxy.answers import Bounds
+
+COUNT_DEFAULT: Final = 1_000
+COUNT_MAX: Final = 10_000
+READ_PARAMETERS: Final = frozenset({"from", "count", "bytes", "until", "wait", "clamp"})
+
+
+class Form(enum.Enum):
+    """The form of an answer with records."""
+
+    JSON = "application/json"
+    NDJSON = NDJSON_MEDIA_TYPE
+    BATCH = MEDIA_TYPE
+
+
+class ReadRequest(NamedTuple):
+    """What a reader asks for."""
+
+    position: Position
+    bounds: Bounds
+    wait_us: int
+    clamp: bool
+    form: Form
+    is_base64: bool
+
+
+def read_request(request: Request) -> ReadRequest:
+    """The parameters of `GET …/records`.
+
+    Raises:
+        DuramenError: `unknown_field`, `invalid_argument`, `invalid_position`, `unsupported_media`,
+            each with the field.
+    """
+    refuse_unknown(request, READ_PARAMETERS)
+    query = request.query_params
+    form = read_form(request)
+    count = _read_count(query.get("count"))
+    size_bytes = _read_bytes(query.get("bytes"))
+    if form is not Form.NDJSON:
+        size_bytes = READ_BYTES_DEFAULT if size_bytes is None else size_bytes
+    if form is Form.JSON:
+        count = COUNT_DEFAULT if count is None else count
+    return ReadRequest(
+        parse_position(query.get("from", "head")),
+        Bounds(count, size_bytes, _read_until(query.get("until"))),
+        _read_wait(query.get("wait")),
+        _read_clamp(query.get("clamp")),
+        form,
+        _read_format(request),
+    )
+
+
+def refuse_unknown(request: Request, known: Collection[str]) -> None:
+    """Refuse parameters that are not known or come twice.
+
+    Raises:
+        DuramenError: `unknown_field`, `invalid_argument`.
+    """
+    seen = set()
+    for name, _ in request.query_params.multi_items():
+        if name not in known:
+            allowed = ", ".join(sorted(known)) or "none"
+            raise DuramenError(
+                "unknown_field", f"{name!r} is no parameter here; known: {allowed}", field=name
+            )
+        if name in seen:
+            raise DuramenError("invalid_argument", f"{name} is given twice", field=name)
+        seen.add(name)
+
+
+def read_form(request: Request) -> Form:
+    """The form that `Accept` asks for; JSON where anything is welcome.
+
+    Raises:
+        DuramenError: `unsupported_media`.
+    """
+    accept = ",".join(request.headers.getlist("accept"))
+    ranges = [part.partition(";")[0].strip().lower() for part in accept.split(",")]
+    for wanted in ranges or [""]:
+        if wanted in ("", "*/*", "application/*", Form.JSON.value):
+            return Form.JSON
+        if wanted in (Form.NDJSON.value, Form.BATCH.value):
+            return Form(wanted)
+    known = ", ".join(form.value for form in Form)
+    raise DuramenError(
+        "unsupported_media", f"{accept!r} is not served; Accept one of {known}", field="Accept"
+    )
+
+
+def _read_format(request: Request) -> bool:
+    text = request.headers.get(FORMAT_HEADER)
+    if text is None:
+        return False
+    if text.strip().lower() == "base64":
+        return True
+    raise DuramenError(
+        "invalid_argument", f"{text!r}: the only format to ask for is base64", field=FORMAT_HEADER
+    )
+
+
+def _read_count(text: str | None) -> int | None:
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit()) or not 1 <= int(text[:9]) <= COUNT_MAX:
+        raise DuramenError(
+            "invalid_argument", f"{text!r}: count is 1 to {COUNT_MAX}", field="count"
+        )
+    return int(text)
+
+
+def _read_bytes(text: str | None) -> int | None:
+    if text is None:
+        return None
+    try:
+        size = parse_size_bytes(text)
+    except ValueError as error:
+        raise DuramenError("invalid_argument", str(error), field="bytes") from None
+    if not 1 <= size <= READ_BYTES_MAX:
+        raise DuramenError(
+            "invalid_argument", f"{text!r}: bytes is 1 to {READ_BYTES_MAX} (16MiB)", field="bytes"
+        )
+    return size
+
+
+def _read_until(text: str | None) -> int | None:
+    if text is None:
+        return None
+    try:
+        position = parse_position(text)
+    except DuramenError:
+        position = None
+    if position is None or position.kind is not PositionKind.SEQ:
+        raise DuramenError(
+            "invalid_position",
+            f"{text!r}: until is a sequence number, seq:N or N; the read ends before it",
+            field="until",
+        )
+    return position.number
+
+
+def _read_wait(text: str | None) -> int:
+    if text is None:
+        return 0
+    try:
+        wait_us = parse_duration_us(text)
+    except ValueError as error:
+        raise DuramenError("invalid_argument", str(error), field="wait") from None
+    if wait_us > LONG_POLL_MAX_US:
+        raise DuramenError("invalid_argument", f"{text!r}: a read waits 60s at most", field="wait")
+    return wait_us
+
+
+def _read_clamp(text: str | None) -> bool:
+    if text in (None, "false"):
+        return False
+    if text == "true":
+        return True
+    raise DuramenError("invalid_argument", f"{text!r}: clamp is true or false", field="clamp")

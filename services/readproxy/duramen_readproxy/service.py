@@ -1,0 +1,145 @@
+"""The read proxy as a service: what it is made of, how it starts, stops and shows itself.
+
+Holds nothing durable: a cache, watches, and readers that live as long as their requests. It only
+reads ZooKeeper, but for its own ephemeral node.
+
+Run by `main` inside `duramen.runtime.service`. Source: 00-overview (processes),
+08-interfaces "Processes and admin".
+"""
+
+from __future__ import annotations
+
+from random import SystemRandom
+from typing import Any
+
+from fastapi import FastAPI
+from prometheus_client import REGISTRY, CollectorRegistry, Gauge
+
+from duramen.core.replica_order import Place
+from duramen.errors import DuramenError
+from duramen.runtime.http_server import PublicServer
+from duramen.runtime.metadata_store import MetadataStore, SessionState
+from duramen.runtime.registry import Registration
+from duramen.runtime.service import ServiceOptions
+from duramen.wire.metadata_json import Paths
+from duramen_readproxy.bookies import Bookies, RangeFetcher
+from duramen_readproxy.cache import CACHE_BYTES_DEFAULT, EntryCache
+from duramen_readproxy.metadata import Catalog
+from duramen_readproxy.positions import Positions
+from duramen_readproxy.rest import make_app
+from duramen_readproxy.tail import TailFinder
+
+
+class ReadProxy:
+    """A `duramen.runtime.service.Service`, and the `rest.Backend` of its routes.
+
+    Args:
+        store: not started yet; the service starts and closes it.
+        registry: where the metrics go.
+    """
+
+    def __init__(
+        self,
+        options: ServiceOptions,
+        store: MetadataStore,
+        *,
+        cache_bytes: int = CACHE_BYTES_DEFAULT,
+        registry: CollectorRegistry = REGISTRY,
+    ) -> None:
+        self._options = options
+        self._store = store
+        paths = Paths(options.cluster)
+        here = Place(options.region, options.rack)
+        self._cache = EntryCache(cache_bytes)
+        self._bookies = Bookies(store, paths.available, here, SystemRandom())
+        self.catalog = Catalog(store, paths)
+        self.fetcher = RangeFetcher(self._bookies, self._cache)
+        self.tails = TailFinder(self._bookies, self.fetcher)
+        self.positions = Positions(self.fetcher, self.tails)
+        self.app = make_app(self)
+        self._server = PublicServer(options.host, options.data_port, self.app)
+        self._registration = Registration(
+            store, f"{paths.read_proxies}/{options.node_id}", self._describe()
+        )
+        self._is_serving = False
+        self._is_draining = False
+        self._request_count = 0
+        _add_metrics(registry, self._cache, self._bookies)
+
+    @property
+    def port(self) -> int:
+        """The public port."""
+        return self._server.port
+
+    def add_admin_routes(self, app: FastAPI) -> None:
+        """The read proxy has no routes of its own beyond those of every service."""
+
+    async def start(self) -> None:
+        """Follow the bookies, listen, and be found."""
+        await self._store.start()
+        await self._bookies.start()
+        await self._server.start()
+        await self._registration.start()
+        self._is_serving = True
+
+    async def stop(self) -> None:
+        """Refuse new requests, end the open ones, leave."""
+        self._is_draining = True
+        self._is_serving = False
+        await self._registration.stop()
+        await self._server.stop()
+        await self.fetcher.stop()
+        await self._bookies.stop()
+        await self._store.close()
+
+    def is_ready(self) -> bool:
+        """Whether reads are served now."""
+        return self._is_serving and self._store.session is SessionState.CONNECTED
+
+    def statistics(self) -> dict[str, Any]:
+        """Every queue and counter."""
+        return {
+            "requests": self._request_count,
+            "cache": self._cache.statistics(),
+            "bookies": self._bookies.statistics(),
+            "upstream": self.fetcher.statistics(),
+            "catalog": self.catalog.statistics(),
+            "positions": self.positions.statistics(),
+            "tails": self.tails.statistics(),
+        }
+
+    def begin_request(self) -> None:
+        """Count a request, or refuse it while stopping.
+
+        Raises:
+            DuramenError: `server_draining`.
+        """
+        if self._is_draining:
+            raise DuramenError("server_draining", "this read proxy is stopping: ask another one")
+        self._request_count += 1
+
+    def _describe(self) -> dict[str, str]:
+        options = self._options
+        return {
+            "data_url": f"http://{options.host}:{self._server.port}",
+            "admin_url": f"http://{options.host}:{options.admin_port}",
+            "region": options.region,
+            "rack": options.rack,
+        }
+
+
+def _add_metrics(registry: CollectorRegistry, cache: EntryCache, bookies: Bookies) -> None:
+    hits = Gauge(
+        "duramen_readproxy_cache_hit_ratio",
+        "entries served from the cache per entry served since the start",
+        registry=registry,
+    )
+    hits.set_function(lambda: cache.hit_ratio)
+    size = Gauge("duramen_readproxy_cache_bytes", "bytes of cached entries", registry=registry)
+    size.set_function(lambda: float(cache.statistics()["bytes"]))
+    damaged = Gauge(
+        "duramen_readproxy_damaged_answers_count",
+        "answers of bookies that held a damaged entry since the start",
+        registry=registry,
+    )
+    damaged.set_function(lambda: float(bookies.statistics().get("damaged", 0)))

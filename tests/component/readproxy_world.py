@@ -1,0 +1,325 @@
+"""The world around a read proxy in a test: four fake bookies and a log that is being written.
+
+The fakes speak the real wire (`wire.bookie_calls`) over dictionaries and fail when told to; the
+metadata are written by `wire.metadata_json` into a store in memory. `World.fill` writes the log of
+most tests: segment 1 CLOSED with two fragments and leftovers beyond its end, 2 CLOSED and striped
+(E > Qw), 3 OPEN. Used by `test_readproxy`. Source: 01-protocol section 8.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from typing import Any
+
+import httpx
+import prometheus_client
+import uvloop
+
+from duramen.config import parse_log_config
+from duramen.core.log_node import LogNode
+from duramen.core.quorum import Quorum
+from duramen.core.segment import Fragment, Segment, Totals
+from duramen.core.status import BookieStatus
+from duramen.ids import (
+    NOTHING,
+    BookieId,
+    EntryId,
+    Epoch,
+    Incarnation,
+    LedgerId,
+    LogId,
+    Member,
+    ledger_of,
+)
+from duramen.runtime.http_server import DataServer
+from duramen.runtime.memory_store import MemoryStore, MemoryTree
+from duramen.runtime.service import ServiceOptions
+from duramen.wire.bookie_calls import (
+    Marks,
+    ReadAnswer,
+    ReadRange,
+    pack_marks,
+    pack_read_answers,
+    parse_lacs,
+    parse_reads,
+)
+from duramen.wire.entry import HEADER_BYTES, encode_entry
+from duramen.wire.metadata_json import Paths, spell_log, spell_node, spell_segment
+from duramen.wire.record_batch import encode_batch
+from duramen_readproxy.service import ReadProxy
+
+PATHS = Paths("c")
+LOG = LogId(9)
+RECORDS = "/v1/namespaces/ns/logs/log/records"
+BATCH = "application/vnd.duramen.batch"
+NDJSON = "application/x-ndjson"
+NAMES = "abcd"
+A, B, C, D = (Member(BookieId(n), Incarnation(n.encode().hex() * 16)) for n in NAMES)
+Scenario = Callable[["World"], Awaitable[None]]
+
+
+class FakeBookie:
+    """Entries by ledger; answers as scripted."""
+
+    def __init__(self, member: Member) -> None:
+        self.member = member
+        self.entries: dict[tuple[LedgerId, EntryId], bytes] = {}
+        self.lacs: dict[LedgerId, EntryId] = {}
+        self.status: BookieStatus | None = None
+        self.is_broken = False
+        self.reads: list[ReadRange] = []
+        self.waiting_count = 0
+        self._changed = asyncio.Condition()
+        self.server = DataServer("127.0.0.1", 0, self._handle)
+
+    async def change(self, ledger: LedgerId, lac: int, entry: tuple[int, bytes] | None) -> None:
+        async with self._changed:
+            self.lacs[ledger] = max(self.lacs.get(ledger, NOTHING), EntryId(lac))
+            if entry is not None:
+                self.entries[ledger, EntryId(entry[0])] = entry[1]
+            self._changed.notify_all()
+
+    async def _handle(self, path: str, body: bytes) -> tuple[int, str, bytes]:
+        if self.is_broken:
+            return 500, "text/plain", b""
+        if path == "/b/read":
+            incarnation, (wanted,) = parse_reads(body)
+            self.reads.append(wanted)
+            answer = await self._read(incarnation, wanted)
+            return 200, "application/octet-stream", pack_read_answers([answer])
+        assert path == "/b/lac", path
+        _, (update,) = parse_lacs(body)
+        assert not update.is_write
+        marks = self._marks(update.ledger_id)
+        return 200, "application/octet-stream", pack_marks(b"DLCR", [marks])
+
+    def _marks(self, ledger: LedgerId) -> Marks:
+        highest = max([NOTHING, *(e for key, e in self.entries if key == ledger)])
+        return Marks(self.status or BookieStatus.OK, self.lacs.get(ledger, NOTHING), highest)
+
+    async def _read(self, incarnation: Incarnation, wanted: ReadRange) -> ReadAnswer:
+        if incarnation != self.member.incarnation or self.status is not None:
+            status = self.status or BookieStatus.WRONG_INCARNATION
+            return ReadAnswer(status, NOTHING, NOTHING, False, [])
+        if wanted.wait_ms:
+            await self._wait(wanted)
+        run: list[tuple[EntryId, bytes]] = []
+        for entry in range(wanted.first, wanted.last + 1):
+            body = self.entries.get((wanted.ledger_id, EntryId(entry)))
+            size = sum(len(b) for _, b in run)
+            if body is None or (run and size + len(body) > wanted.bytes_max):
+                break
+            run.append((EntryId(entry), body[:HEADER_BYTES] if wanted.headers_only else body))
+        _, lac, highest = self._marks(wanted.ledger_id)
+        status = BookieStatus.OK if run else BookieStatus.NO_ENTRY
+        return ReadAnswer(status, lac, highest, False, run)
+
+    async def _wait(self, wanted: ReadRange) -> None:
+        def is_worth_answering() -> bool:
+            lac = self.lacs.get(wanted.ledger_id, NOTHING)
+            return (wanted.ledger_id, wanted.first) in self.entries or lac >= wanted.wait_for
+
+        self.waiting_count += 1
+        try:
+            async with asyncio.timeout(wanted.wait_ms / 1000), self._changed:
+                await self._changed.wait_for(is_worth_answering)
+        except TimeoutError:
+            pass
+        finally:
+            self.waiting_count -= 1
+
+
+class World:
+    """A proxy, four bookies, and the log that is being written."""
+
+    def __init__(self) -> None:
+        self.tree = MemoryTree()
+        self.store = MemoryStore(self.tree)
+        self.bookies = {m.bookie: FakeBookie(m) for m in (A, B, C, D)}
+        self.bodies: list[str] = []
+        self.log = LogNode(LOG, "ns", "log", parse_log_config({}))
+        self.segment: Segment | None = None
+        self.totals = Totals()
+        self.entry_count = 0
+        options = ServiceOptions(
+            "readproxy", "c", "rp-0", "127.0.0.1", 0, 0, "", "eu", "ra", "none", 4.0, None
+        )
+        self.proxy = ReadProxy(
+            options, MemoryStore(self.tree), registry=prometheus_client.CollectorRegistry()
+        )
+        self.http = httpx.AsyncClient(timeout=30, trust_env=False)
+
+    async def start(self) -> None:
+        await self.store.start()
+        for name, bookie in self.bookies.items():
+            await bookie.server.start()
+            await self.store.create(
+                f"{PATHS.available}/{name}",
+                spell_node(
+                    {
+                        "data_url": f"http://127.0.0.1:{bookie.server.port}",
+                        "incarnation": bookie.member.incarnation,
+                        "region": "eu",
+                        "rack": f"r{name}",
+                    }
+                ),
+                ephemeral=True,
+                make_parents=True,
+            )
+        await self.put(PATHS.namespace("ns"), spell_node({"config": {}}))
+        await self.put(PATHS.name("ns", "log"), spell_node({"log_id": str(LOG)}))
+        await self.put(PATHS.log(LOG), spell_log(self.log))
+        await self.proxy.start()
+        self.http.base_url = httpx.URL(f"http://127.0.0.1:{self.proxy.port}")
+
+    async def stop(self) -> None:
+        await self.http.aclose()
+        await self.proxy.stop()
+        for bookie in self.bookies.values():
+            await bookie.server.stop()
+        await self.store.close()
+
+    async def put(self, path: str, data: bytes) -> None:
+        found = await self.store.get(path)
+        if found is None:
+            await self.store.create(path, data, make_parents=True)
+        else:
+            await self.store.set(path, data, version=found.version)
+
+    # --- The log ---
+
+    async def open_segment(
+        self, ensemble: tuple[Member, ...] = (A, B, C), *, write_quorum: int | None = None
+    ) -> None:
+        epoch = self.log.next_epoch
+        self.log = self.log.with_new_epoch("n")
+        quorum = Quorum(len(ensemble), write_quorum or len(ensemble), 2)
+        self.segment = Segment(LOG, epoch, quorum, (Fragment(EntryId(0), ensemble),))
+        self.totals, self.entry_count = Totals(), 0
+        await self._put_segment()
+        await self.put(PATHS.log(LOG), spell_log(self.log))
+
+    async def change_ensemble(self, ensemble: tuple[Member, ...]) -> None:
+        assert self.segment is not None
+        first = EntryId(self.entry_count)
+        self.segment = self.segment.with_ensemble(first, ensemble, self.totals, "n")
+        await self._put_segment()
+
+    async def close_segment(self) -> None:
+        assert self.segment is not None
+        self.segment = self.segment.closed(
+            last_entry=EntryId(self.entry_count - 1), totals=self.totals,
+            start_seq_num=self.log.totals.record_count, completed_unix_ms=5_000, nonce="n",
+        )  # fmt: skip
+        self.log = self.log.with_clean(self.segment, "n")
+        await self._put_segment()
+        await self.put(PATHS.log(LOG), spell_log(self.log))
+
+    async def append(self, *counts: int, is_confirmed: bool = True) -> None:
+        """One entry with a batch of each count; its bodies are `r<sequence number>`."""
+        assert self.segment is not None
+        entry_id, body = self.entry_count, self.make_entry(*counts)
+        for member in self.segment.write_set_of(EntryId(entry_id)):
+            bookie = self.bookies[member.bookie]
+            await bookie.change(self.segment.ledger_id, entry_id - 1, (entry_id, body))
+        self.entry_count += 1
+        if is_confirmed:
+            await self.confirm()
+
+    async def confirm(self) -> None:
+        """The explicit LAC of the writer, to the whole last fragment."""
+        assert self.segment is not None
+        for member in self.segment.last_fragment.ensemble:
+            bookie = self.bookies[member.bookie]
+            await bookie.change(self.segment.ledger_id, self.entry_count - 1, None)
+
+    def make_entry(self, *counts: int) -> bytes:
+        assert self.segment is not None
+        batches = []
+        for count in counts:
+            texts = [f"r{len(self.bodies) + i}" for i in range(count)]
+            self.bodies += texts
+            batches.append(encode_batch([t.encode() for t in texts], 1_000 + len(self.bodies)))
+        before = self.totals
+        size = sum(map(len, batches))
+        self.totals = before.plus(Totals(sum(counts), size, None, 1_000 + len(self.bodies)))
+        return encode_entry(
+            ledger_id=self.segment.ledger_id, entry_id=EntryId(self.entry_count), before=before,
+            batches=batches, record_count=sum(counts), after=self.totals,
+        )  # fmt: skip
+
+    async def _put_segment(self) -> None:
+        assert self.segment is not None
+        await self.put(PATHS.segment(LOG, self.segment.epoch), spell_segment(self.segment))
+
+    async def fill(self) -> None:
+        """The log of most tests: 3 segments, 31 records in 12 entries."""
+        await self.open_segment()
+        await self.append(2, 1)
+        await self.append(3)
+        await self.change_ensemble((A, B, D))
+        await self.append(1, 1, 1)
+        await self.append(4)
+        await self.close_segment()
+        leftover = self.make_entry(5)
+        del self.bodies[13:]
+        for member in (A, B, D):
+            key = (ledger_of(LOG, Epoch(1)), EntryId(4))
+            self.bookies[member.bookie].entries[key] = leftover
+        await self.open_segment((A, B, C, D), write_quorum=2)
+        for count in (1, 2, 3, 2, 1):
+            await self.append(count)
+        await self.close_segment()
+        await self.open_segment()
+        for count in (4, 3, 2):
+            await self.append(count)
+        assert len(self.bodies) == 31
+
+    # --- Requests ---
+
+    async def get(self, query: str = "", **headers: str) -> httpx.Response:
+        names = {name.replace("_", "-"): value for name, value in headers.items()}
+        return await self.http.get(f"{RECORDS}{query}", headers=names)
+
+    async def read(self, query: str = "") -> dict[str, Any]:
+        response = await self.get(query)
+        assert response.status_code == 200, response.text
+        answer: dict[str, Any] = response.json()
+        return answer
+
+    async def problem(
+        self, status: int, code: str, field: str | None, query: str, **headers: str
+    ) -> dict[str, Any]:
+        response = await self.get(query, **headers)
+        assert response.headers["content-type"] == "application/problem+json"
+        problem: dict[str, Any] = response.json()
+        found = (response.status_code, problem["status"], problem["code"], problem.get("field"))
+        assert found == (status, status, code, field), problem
+        return problem
+
+
+def run(scenario: Scenario) -> None:
+    async def in_world() -> None:
+        async with AsyncExitStack() as stack:
+            world = World()
+            stack.push_async_callback(world.stop)
+            await world.start()
+            await asyncio.wait_for(scenario(world), 60)
+
+    uvloop.run(in_world())
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not condition():  # noqa: ASYNC110 - any condition, without a guess about time
+            await asyncio.sleep(0)
+
+
+def seq_nums(answer: dict[str, Any]) -> list[int]:
+    return [record["seq_num"] for record in answer["records"]]
+
+
+def check(world: World, answer: dict[str, Any], first: int, end: int) -> None:
+    assert seq_nums(answer) == list(range(first, end))
+    assert [r["body"] for r in answer["records"]] == world.bodies[first:end]
+    assert answer["next"] == f"seq:{end}"

@@ -1,0 +1,505 @@
+"""The read proxy over real HTTP, before fake bookies and a metadata store in memory.
+
+One test per promise of docs/protocol/read-answers.md; `readproxy_world` has the fakes and the log
+that is read. Source: 01-protocol section 8, 03-api, 08-interfaces "Answers".
+"""
+
+import asyncio
+import base64
+import json
+from collections.abc import Sequence
+
+import pytest
+
+from duramen.core.segment import Totals
+from duramen.core.status import BookieStatus
+from duramen.ids import (
+    BookieId,
+    EntryId,
+    Incarnation,
+    Member,
+)
+from duramen.wire.entry import encode_entry
+from duramen.wire.metadata_json import spell_node
+from duramen.wire.read_answers import parse_batches
+from duramen.wire.record_batch import encode_batch
+from tests.component.readproxy_world import (
+    BATCH,
+    LOG,
+    NDJSON,
+    PATHS,
+    RECORDS,
+    A,
+    B,
+    C,
+    D,
+    World,
+    check,
+    run,
+    seq_nums,
+    until,
+)
+
+# --- Positions and bounds ------------------------------------------------------------------------
+
+
+def test_the_whole_log_is_read_from_the_head() -> None:
+    async def scenario(world: World) -> None:
+        await world.fill()
+        answer = await world.read()
+        check(world, answer, 0, 31)
+        assert answer["tail"]["seq_num"] == 31
+        assert answer["tail"]["dlsn"] == "e3n3s0" and answer["tail"]["timestamp"] == 1031
+        records = answer["records"]
+        assert records[0] == {"seq_num": 0, "dlsn": "e1n0s0", "timestamp": 1002, "body": "r0"}
+        assert [r["dlsn"] for r in records[2:4]] == ["e1n0s2", "e1n1s0"]
+        assert [r["dlsn"] for r in records[12:15]] == ["e1n3s3", "e2n0s0", "e2n1s0"]
+
+    run(scenario)
+
+
+def test_every_sequence_number_and_dlsn_is_found() -> None:
+    async def scenario(world: World) -> None:
+        await world.fill()
+        records = (await world.read())["records"]
+        for seq_num in [*range(30, -1, -1), *range(31)]:
+            answer = await world.read(f"?from=seq:{seq_num}&count=2")
+            check(world, answer, seq_num, min(seq_num + 2, 31))
+            by_dlsn = await world.read(f"?from=dlsn:{records[seq_num]['dlsn']}&count=1")
+            assert seq_nums(by_dlsn) == [seq_num]
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("query", "first", "end"),
+    [
+        ("?from=7", 7, 31),
+        ("?from=tail-3", 28, 31),
+        ("?from=tail-100", 0, 31),
+        ("?from=tail", 31, 31),
+        ("?from=seq:31", 31, 31),
+        ("?from=lsn:e1n2", 6, 31),
+        ("?from=dlsn:e1n0s3", 3, 31),  # the end of an append: one past its last record
+        ("?from=dlsn:e1n4s0", 13, 31),  # beyond the end of a closed segment: the next one
+        ("?from=dlsn:e3n3s0", 31, 31),
+        ("?from=seq:99&clamp=true", 31, 31),
+        ("?from=dlsn:e9n0s0&clamp=true", 31, 31),
+        ("?from=dlsn:e0n0s0", 0, 31),
+        ("?from=5&until=9", 5, 9),
+        ("?from=5&until=seq:5", 5, 5),
+        ("?from=12&count=4", 12, 16),
+        ("?from=3&bytes=1", 3, 4),  # one record at least
+        ("?from=10&bytes=6", 10, 12),
+    ],
+)
+def test_positions_and_bounds(query: str, first: int, end: int) -> None:
+    async def scenario(world: World) -> None:
+        await world.fill()
+        answer = await world.read(query)
+        check(world, answer, first, end)
+        assert ("tail" in answer) == (end == 31), answer
+
+    run(scenario)
+
+
+def test_a_reader_that_goes_on_needs_no_search() -> None:
+    async def scenario(world: World) -> None:
+        await world.fill()
+        position, seen = "head", []
+        while "tail" not in (answer := await world.read(f"?from={position}&count=2")):
+            seen += [r["body"] for r in answer["records"]]
+            position = answer["next"]
+        seen += [r["body"] for r in answer["records"]]
+        assert seen == world.bodies
+        assert world.proxy.positions.statistics()["headers_read"] == 0
+        assert world.proxy.statistics()["cache"]["hit_ratio"] > 0.5
+
+    run(scenario)
+
+
+def test_a_read_goes_past_a_segment_that_closed_since_the_last_one() -> None:
+    """The proxy's watches come late: only the synced look at the end can tell."""
+
+    async def scenario(world: World) -> None:
+        await world.open_segment()
+        await world.append(2)
+        follower = await world.proxy.catalog.find("ns", "log")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(follower, "_on_change", lambda _epoch: None)
+            check(world, await world.read(), 0, 2)
+            await world.close_segment()
+            await world.open_segment((B, C, D))
+            await world.append(3)
+            check(world, await world.read("?from=seq:2"), 2, 5)
+            check(world, await world.read("?from=seq:1"), 1, 5)
+
+    run(scenario)
+
+
+def test_an_empty_log_has_head_and_tail() -> None:
+    async def scenario(world: World) -> None:
+        for query in ("", "?from=tail", "?from=seq:0", "?from=tail-5"):
+            answer = await world.read(query)
+            check(world, answer, 0, 0)
+            assert answer["tail"]["seq_num"] == 0
+        await world.open_segment()
+        check(world, await world.read(), 0, 0)
+        await world.append(1)
+        check(world, await world.read(), 0, 1)
+
+    run(scenario)
+
+
+def test_leftovers_beyond_a_closed_end_are_not_served() -> None:
+    async def scenario(world: World) -> None:
+        await world.fill()
+        answer = await world.read("?from=12&count=2")
+        assert [r["dlsn"] for r in answer["records"]] == ["e1n3s3", "e2n0s0"]
+
+    run(scenario)
+
+
+def test_nothing_above_the_lac_is_served() -> None:
+    async def scenario(world: World) -> None:
+        await world.open_segment()
+        await world.append(2)
+        await world.append(3, is_confirmed=False)
+        answer = await world.read()
+        check(world, answer, 0, 2)
+        assert answer["tail"]["seq_num"] == 2
+        await world.confirm()
+        check(world, await world.read(), 0, 5)
+
+    run(scenario)
+
+
+# --- Forms ---------------------------------------------------------------------------------------
+
+
+def test_the_binary_form_passes_batches_untouched() -> None:
+    async def scenario(world: World) -> None:
+        await world.fill()
+        response = await world.get("?from=1&count=3", accept=BATCH)
+        assert response.headers["content-type"] == BATCH
+        batches = parse_batches(response.content)
+        assert [(b.seq_num, b.record_count) for b in batches] == [(0, 2), (2, 1), (3, 3)]
+        assert [b.decode().bodies for b in batches][1] == [b"r2"]
+        assert response.headers["duramen-next"] == "seq:6"
+        assert "duramen-tail" not in response.headers
+        response = await world.get("?from=6&until=100", accept=BATCH)
+        assert response.headers["duramen-next"] == "seq:31"
+        assert json.loads(response.headers["duramen-tail"])["seq_num"] == 31
+
+    run(scenario)
+
+
+def test_ndjson_streams_to_the_tail_or_to_a_bound() -> None:
+    async def scenario(world: World) -> None:
+        await world.fill()
+        response = await world.get(accept=NDJSON)
+        lines = [json.loads(line) for line in response.text.splitlines()]
+        assert [line["body"] for line in lines] == world.bodies
+        response = await world.get("?from=4&count=3", accept=NDJSON)
+        lines = [json.loads(line) for line in response.text.splitlines()]
+        assert [line["seq_num"] for line in lines] == [4, 5, 6]
+        response = await world.get("?from=tail", accept=NDJSON)
+        assert response.status_code == 200 and response.content == b""
+
+    run(scenario)
+
+
+def test_ndjson_with_wait_goes_on_while_something_comes() -> None:
+    async def scenario(world: World) -> None:
+        await world.fill()
+        async with world.http.stream(
+            "GET", f"{RECORDS}?from=tail-1&wait=1s", headers={"accept": NDJSON}
+        ) as response:
+            lines = response.aiter_lines()
+            assert json.loads(await anext(lines))["seq_num"] == 30
+            for expected in (31, 32):
+                await world.append(1)
+                assert json.loads(await anext(lines))["seq_num"] == expected
+            assert [line async for line in lines] == []
+
+    run(scenario)
+
+
+def test_bodies_that_are_no_text_need_base64() -> None:
+    async def scenario(world: World) -> None:
+        await world.open_segment()
+        body = bytes(range(256))
+        batch = encode_batch([body], 7, headers=[[(b"n", b"\xff")]], txids=[5])
+        assert world.segment is not None
+        entry = encode_entry(
+            ledger_id=world.segment.ledger_id, entry_id=EntryId(0), before=Totals(),
+            batches=[batch], record_count=1, after=Totals(1, len(batch), 5, 7),
+        )  # fmt: skip
+        for member in (A, B, C):
+            await world.bookies[member.bookie].change(world.segment.ledger_id, 0, (0, entry))
+        for accept in ("application/json", NDJSON):
+            problem = await world.problem(
+                400, "invalid_argument", "Duramen-Format", "", accept=accept
+            )
+            assert "base64" in problem["detail"]
+        response = await world.get(duramen_format="base64")
+        (record,) = response.json()["records"]
+        assert base64.b64decode(record["body"]) == body
+        assert record["headers"] == [["bg==", "/w=="]] and record["txid"] == 5
+
+    run(scenario)
+
+
+# --- Waiting -------------------------------------------------------------------------------------
+
+
+def test_a_long_poll_is_woken_and_shared() -> None:
+    async def scenario(world: World) -> None:
+        await world.fill()
+        readers = [asyncio.create_task(world.read("?from=tail&wait=20s")) for _ in range(5)]
+        upstream = world.proxy.fetcher.statistics
+        await until(lambda: sum(b.waiting_count for b in world.bookies.values()) == 1)
+        await until(lambda: upstream()["joined"] >= 4)
+        assert upstream()["long_polls"] == 1
+        await world.append(2)
+        for reader in readers:
+            answer = await reader
+            check(world, answer, 31, 33)
+            assert answer["tail"]["seq_num"] == 33
+
+    run(scenario)
+
+
+def test_a_wait_that_brings_nothing_ends_with_the_tail() -> None:
+    async def scenario(world: World) -> None:
+        await world.fill()
+        answer = await world.read("?from=seq:31&wait=50ms")
+        check(world, answer, 31, 31)
+        assert answer["tail"]["seq_num"] == 31
+
+    run(scenario)
+
+
+def test_a_waiting_reader_passes_from_segment_to_segment() -> None:
+    async def scenario(world: World) -> None:
+        await world.fill()
+        reader = asyncio.create_task(world.read("?from=tail&wait=20s"))
+        await until(lambda: sum(b.waiting_count for b in world.bookies.values()) == 1)
+        await world.close_segment()
+        await world.open_segment((B, C, D))
+        await world.append(1)
+        answer = await reader
+        assert answer["records"][0]["dlsn"] == "e4n0s0" and seq_nums(answer) == [31]
+
+    run(scenario)
+
+
+def test_a_reader_waits_for_the_first_epoch() -> None:
+    async def scenario(world: World) -> None:
+        reader = asyncio.create_task(world.read("?wait=20s"))
+        await until(lambda: world.proxy.tails.statistics()["rounds"] == 1)
+        await world.open_segment()
+        await world.append(1)
+        check(world, await reader, 0, 1)
+
+    run(scenario)
+
+
+def test_a_client_that_goes_away_frees_its_waiter() -> None:
+    async def scenario(world: World) -> None:
+        await world.fill()
+        for accept in ("application/json", NDJSON):
+            reader = asyncio.create_task(world.get("?from=tail&wait=60s", accept=accept))
+            await until(lambda: world.proxy.fetcher.statistics()["long_polls"] == 1)
+            reader.cancel()
+            await asyncio.gather(reader, return_exceptions=True)
+            await until(lambda: world.proxy.fetcher.statistics()["long_polls"] == 0)
+        follower = await world.proxy.catalog.find("ns", "log")
+        await until(lambda: follower.is_idle)
+
+    run(scenario)
+
+
+# --- Failures ------------------------------------------------------------------------------------
+
+
+def damage(world: World, names: Sequence[str]) -> None:
+    for name in names:
+        entries = world.bookies[BookieId(name)].entries
+        for key, body in list(entries.items()):
+            entries[key] = body[:-1] + bytes([body[-1] ^ 1])
+
+
+def test_damaged_entries_are_read_elsewhere_and_counted() -> None:
+    async def scenario(world: World) -> None:
+        await world.open_segment()
+        for _ in range(4):
+            await world.append(2)
+        damage(world, "ab")
+        check(world, await world.read(), 0, 8)
+        assert world.proxy.statistics()["bookies"]["damaged"] >= 1 or world.bookies[A.bookie].reads
+
+    run(scenario)
+
+
+def test_one_good_copy_is_enough_whatever_the_others_say() -> None:
+    async def scenario(world: World) -> None:
+        await world.fill()
+        world.bookies[A.bookie].is_broken = True
+        world.bookies[D.bookie].status = BookieStatus.UNKNOWN
+        await world.bookies[C.bookie].server.stop()
+        answer = await world.read("?count=13")
+        check(world, answer, 0, 13)
+
+    run(scenario)
+
+
+def test_a_wrong_incarnation_is_no_copy() -> None:
+    async def scenario(world: World) -> None:
+        await world.open_segment()
+        await world.append(2)
+        await world.close_segment()
+        for name in "ab":
+            bookie = world.bookies[BookieId(name)]
+            bookie.member = Member(bookie.member.bookie, Incarnation("0f" * 16))
+        check(world, await world.read(), 0, 2)
+
+    run(scenario)
+
+
+def test_no_copy_at_all_is_data_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("duramen_readproxy.log_reader.UNAVAILABLE_US", 200_000)
+
+    async def scenario(world: World) -> None:
+        await world.fill()
+        for bookie in world.bookies.values():
+            bookie.status = BookieStatus.UNKNOWN
+        problem = await world.problem(503, "data_unavailable", None, "?from=head")
+        assert problem["retryable"]
+        for bookie in world.bookies.values():
+            bookie.status = None
+        check(world, await world.read("?count=5"), 0, 5)
+
+    run(scenario)
+
+
+def test_the_tail_needs_a_cover() -> None:
+    async def scenario(world: World) -> None:
+        await world.fill()
+        response = await world.http.get(f"{RECORDS}/tail")
+        assert response.json()["tail"]["seq_num"] == 31
+        world.bookies[A.bookie].is_broken = True
+        assert (await world.http.get(f"{RECORDS}/tail")).status_code == 200
+        world.bookies[B.bookie].is_broken = True
+        response = await world.http.get(f"{RECORDS}/tail")
+        assert response.status_code == 503 and response.json()["code"] == "data_unavailable"
+
+    run(scenario)
+
+
+def test_the_tail_waits_a_moment_for_what_is_stored_but_not_confirmed() -> None:
+    async def scenario(world: World) -> None:
+        await world.fill()
+        await world.append(1, is_confirmed=False)
+        request = asyncio.create_task(world.http.get(f"{RECORDS}/tail"))
+        await until(lambda: sum(b.waiting_count for b in world.bookies.values()) == 1)
+        await world.confirm()
+        assert (await request).json()["tail"]["seq_num"] == 32
+
+    run(scenario)
+
+
+# --- What the log is, and bad input --------------------------------------------------------------
+
+
+def test_log_and_segments_are_shown() -> None:
+    async def scenario(world: World) -> None:
+        await world.fill()
+        log = (await world.http.get("/v1/namespaces/ns/logs/log")).json()
+        assert (log["namespace"], log["name"], log["log_id"]) == ("ns", "log", "9")
+        assert log["config"]["replication"]["write_quorum"] == 3
+        answer = (await world.http.get("/v1/namespaces/ns/logs/log/segments")).json()
+        shown = [
+            (s["epoch"], s["state"], s["last_entry"], s["records"], s["start_seq_num"])
+            for s in answer["segments"]
+        ]
+        assert shown == [
+            (1, "CLOSED", 3, 13, 0), (2, "CLOSED", 4, 9, 13), (3, "OPEN", None, None, None),
+        ]  # fmt: skip
+        first = answer["segments"][0]
+        assert first["completed"] == "1970-01-01T00:00:05.000Z"
+        assert [f["first_entry"] for f in first["fragments"]] == [0, 2]
+        assert first["fragments"][1]["ensemble"][2] == {"bookie": "d", "incarnation": D.incarnation}
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "field", "query", "headers"),
+    [
+        (400, "unknown_field", "form", "?form=head", {}),
+        (400, "invalid_position", "from", "?from=nowhere", {}),
+        (400, "invalid_position", "from", "?from=txid:4", {}),
+        (400, "invalid_position", "from", "?from=time:1000", {}),
+        (400, "invalid_position", "from", "?from=ago:1h", {}),
+        (400, "invalid_position", "until", "?until=tail", {}),
+        (400, "invalid_argument", "count", "?count=0", {}),
+        (400, "invalid_argument", "count", "?count=10001", {}),
+        (400, "invalid_argument", "count", "?count=", {}),
+        (400, "invalid_argument", "count", "?count=1&count=2", {}),
+        (400, "invalid_argument", "bytes", "?bytes=17MiB", {}),
+        (400, "invalid_argument", "bytes", "?bytes=-1", {}),
+        (400, "invalid_argument", "wait", "?wait=61s", {}),
+        (400, "invalid_argument", "wait", "?wait=5", {}),
+        (400, "invalid_argument", "clamp", "?clamp=yes", {}),
+        (400, "invalid_argument", "Duramen-Format", "", {"duramen_format": "hex"}),
+        (415, "unsupported_media", "Accept", "", {"accept": "image/png"}),
+        (416, "beyond_tail", "from", "?from=seq:32", {}),
+        (416, "beyond_tail", "from", "?from=dlsn:e3n3s1", {}),
+        (405, "invalid_argument", None, "/tail/x", {}),
+    ],
+)
+def test_bad_input_gets_its_code_and_field(
+    status: int, code: str, field: str | None, query: str, headers: dict[str, str]
+) -> None:
+    async def scenario(world: World) -> None:
+        await world.fill()
+        if status == 405:
+            await world.problem(404, code, field, query)
+            response = await world.http.delete(RECORDS)
+            assert (response.status_code, response.json()["code"]) == (405, code)
+            return
+        problem = await world.problem(status, code, field, query, **headers)
+        if status == 416:
+            assert problem["tail"]["seq_num"] == 31
+
+    run(scenario)
+
+
+def test_unknown_names_are_told_apart() -> None:
+    async def scenario(world: World) -> None:
+        for path, status, code in (
+            ("/v1/namespaces/other/logs/log/records", 404, "namespace_not_found"),
+            ("/v1/namespaces/ns/logs/other/records", 404, "log_not_found"),
+            ("/v1/namespaces/ns/logs/.sys/records", 400, "invalid_name"),
+            ("/v1/namespaces/NS/logs/log", 400, "invalid_name"),
+        ):
+            response = await world.http.get(path)
+            assert (response.status_code, response.json()["code"]) == (status, code)
+        await world.put(PATHS.name("ns", "other"), spell_node({"log_id": str(LOG)}))
+        response = await world.http.get("/v1/namespaces/ns/logs/other/records")
+        assert response.status_code == 200
+
+    run(scenario)
+
+
+def test_it_registers_and_refuses_when_it_stops() -> None:
+    async def scenario(world: World) -> None:
+        found = await world.store.get(f"{PATHS.read_proxies}/rp-0")
+        assert found is not None and found.ephemeral_session
+        assert json.loads(found.data)["data_url"] == f"http://127.0.0.1:{world.proxy.port}"
+        assert world.proxy.is_ready()
+        await world.proxy.stop()
+        assert not world.proxy.is_ready()
+
+    run(scenario)

@@ -1,0 +1,463 @@
+"""The reader core alone: one test per rule, driven by hand without a clock or a network.
+
+`Bench` holds the metadata and collects effects; a test answers the reads that it wants answered.
+Each rule was broken once in the core to see its test fail. Source: 01-protocol section 8, R17, R18.
+"""
+
+from collections.abc import Sequence
+from random import Random
+
+import pytest
+
+from duramen.config import parse_log_config
+from duramen.core.log_node import LogNode
+from duramen.core.quorum import Quorum
+from duramen.core.reader import (
+    FIRST_PAUSE_US,
+    POLL_US,
+    CancelRead,
+    Deliver,
+    Effect,
+    Reader,
+    ReaderLimits,
+    ReaderState,
+    ReadMetadata,
+    SendRead,
+    SetTimer,
+    Skip,
+)
+from duramen.core.replica_order import FAILURE_MEMORY_US, Place, ReplicaOrder
+from duramen.core.segment import Fragment, Segment, SegmentState, Totals
+from duramen.core.status import BookieStatus
+from duramen.ids import (
+    LAST_ENTRY_ID,
+    NOTHING,
+    BookieId,
+    EntryId,
+    Epoch,
+    Incarnation,
+    LogId,
+    Member,
+)
+
+A, B, C, D = (Member(BookieId(n), Incarnation(n * 32)) for n in "abcd")
+HERE = Place("eu", "r1")
+PLACES = {
+    A.bookie: Place("eu", "r1"),
+    B.bookie: Place("eu", "r2"),
+    C.bookie: Place("us", "r1"),
+}
+
+
+def make_segment(
+    epoch: int,
+    *,
+    last: int | None = None,
+    start: int | None = None,
+    fragments: Sequence[tuple[int, tuple[Member, ...]]] = ((0, (A, B, C)),),
+    write_quorum: int = 3,
+    state: SegmentState = SegmentState.OPEN,
+) -> Segment:
+    return Segment(
+        LogId(7),
+        Epoch(epoch),
+        Quorum(len(fragments[0][1]), write_quorum, 2),
+        tuple(Fragment(EntryId(first), members) for first, members in fragments),
+        state=state if last is None else SegmentState.CLOSED,
+        last_entry=None if last is None else EntryId(last),
+        totals=None if last is None else Totals(last + 1, 10 * (last + 1)),
+        start_seq_num=start,
+    ).validated()
+
+
+def make_log(next_epoch: int, clean: int, records: int = 0, first_live: int = 1) -> LogNode:
+    return LogNode(
+        LogId(7), "ns", "log", parse_log_config({}), next_epoch=Epoch(next_epoch),
+        last_clean_epoch=clean, totals=Totals(records), first_live_epoch=Epoch(first_live),
+    ).validated()  # fmt: skip
+
+
+class Bench:
+    """A reader, the effects that wait for the test, and what was delivered."""
+
+    def __init__(
+        self,
+        position: tuple[int, int] = (1, 0),
+        *,
+        is_following: bool = True,
+        limits: ReaderLimits | None = None,
+    ) -> None:
+        self.now_us = 1_000_000
+        self.order = ReplicaOrder(HERE, Random(1))
+        self.order.on_places(PLACES)
+        self.reader = Reader(
+            (Epoch(position[0]), EntryId(position[1])), self.order, is_following=is_following,
+            limits=limits or ReaderLimits(),
+        )  # fmt: skip
+        self.delivered: list[tuple[int, int]] = []
+        self.starts: list[int] = []
+        self.skipped: list[int] = []
+
+    def take(self) -> list[Effect]:
+        """The effects that are no deliveries."""
+        rest: list[Effect] = []
+        for effect in self.reader.take_effects():
+            match effect:
+                case Deliver(epoch, start, entries):
+                    self.delivered += [(epoch, entry_id) for entry_id, _ in entries]
+                    self.starts.append(start)
+                case Skip(epoch):
+                    self.skipped.append(epoch)
+                case _:
+                    rest.append(effect)
+        return rest
+
+    def metadata(self, log: LogNode, segment: Segment | None) -> list[Effect]:
+        self.reader.on_metadata(log, segment, self.now_us)
+        return self.take()
+
+    def answer(
+        self,
+        read: Effect,
+        *entries: int,
+        status: BookieStatus = BookieStatus.OK,
+        lac: int = -1,
+        highest: int = -1,
+        is_sealed: bool = False,
+        after_us: int = 1_000,
+    ) -> list[Effect]:
+        assert isinstance(read, SendRead)
+        self.now_us += after_us
+        self.reader.on_read_answer(
+            read.read_id, status=status, lac=EntryId(lac), highest=EntryId(highest),
+            is_sealed=is_sealed, entries=[(EntryId(n), b"x" * 10) for n in entries],
+            now_us=self.now_us,
+        )  # fmt: skip
+        return self.take()
+
+    def empty_poll(self, poll: Effect, *, is_sealed: bool = False) -> list[Effect]:
+        return self.answer(
+            poll, status=BookieStatus.NO_ENTRY, is_sealed=is_sealed, after_us=POLL_US
+        )
+
+
+def one_read(effects: list[Effect]) -> SendRead:
+    (read,) = effects
+    assert isinstance(read, SendRead), effects
+    return read
+
+
+def open_bench(
+    lac: int, *, position: int = 0, is_following: bool = True
+) -> tuple[Bench, list[Effect]]:
+    """A reader in the open segment 1 that has just learnt a LAC."""
+    bench = Bench((1, position), is_following=is_following)
+    bench.take()
+    poll = one_read(bench.metadata(make_log(2, 0), make_segment(1)))
+    assert poll.wait_us
+    return bench, bench.answer(poll, lac=lac, highest=lac)
+
+
+def test_it_begins_with_the_metadata() -> None:
+    assert Bench((3, 5)).take() == [ReadMetadata(Epoch(3))]
+
+
+def test_a_closed_segment_is_read_up_to_its_last_entry() -> None:
+    bench = Bench()
+    bench.take()
+    read = one_read(bench.metadata(make_log(2, 1, 3), make_segment(1, last=2, start=0)))
+    assert (read.first, read.last, read.wait_us) == (0, 2, 0)
+    # R17: the bookie still holds a leftover beyond the last entry.
+    assert bench.answer(read, 0, 1, 2, 3, lac=3) == [ReadMetadata(Epoch(2))]
+    assert bench.delivered == [(1, 0), (1, 1), (1, 2)]
+
+
+def test_an_open_segment_is_read_up_to_the_lac_only() -> None:
+    bench, effects = open_bench(lac=1)
+    read = one_read(effects)
+    assert (read.first, read.last) == (0, 1)
+    poll = one_read(bench.answer(read, 0, 1, 2, 3, lac=1, highest=3))
+    assert bench.delivered == [(1, 0), (1, 1)]
+    assert (poll.first, poll.wait_for, poll.wait_us) == (4, 2, POLL_US)
+
+
+def test_the_highest_lac_of_any_bookie_counts_and_never_falls() -> None:
+    bench, effects = open_bench(lac=5)
+    read = one_read(effects)
+    again = one_read(bench.answer(read, 0, 1, lac=2, highest=9))
+    assert (again.first, again.last) == (2, 5)
+
+
+def test_a_fragment_proves_the_lac_before_it() -> None:
+    bench = Bench()
+    bench.take()
+    segment = make_segment(1, fragments=[(0, (A, B, C)), (4, (A, B, D))])
+    read = one_read(bench.metadata(make_log(2, 0), segment))
+    assert (read.first, read.last, read.wait_us) == (0, 3, 0)
+
+
+def test_a_range_never_crosses_a_fragment() -> None:
+    bench = Bench()
+    bench.take()
+    segment = make_segment(1, last=9, start=0, fragments=[(0, (A, B, C)), (4, (D, B, C))])
+    read = one_read(bench.metadata(make_log(2, 1, 10), segment))
+    assert (read.first, read.last, read.member) == (0, 3, A)
+    read = one_read(bench.answer(read, 0, 1, 2, 3))
+    assert (read.first, read.last) == (4, 9)
+    assert read.member == B  # D is unknown to the roster: last
+
+
+def test_a_striped_range_is_what_the_member_holds_without_a_gap() -> None:
+    bench = Bench((1, 1))
+    bench.take()
+    segment = make_segment(1, last=9, start=0, write_quorum=2)
+    read = one_read(bench.metadata(make_log(2, 1, 10), segment))
+    assert (read.member, read.first, read.last) == (B, 1, 1)  # entries 1 on B, C; 2 on C, A
+    read = one_read(bench.answer(read, 1))
+    assert (read.member, read.first, read.last) == (A, 2, 3)
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        BookieStatus.NO_ENTRY,
+        BookieStatus.UNKNOWN,
+        BookieStatus.WRONG_INCARNATION,
+        BookieStatus.GONE,
+        BookieStatus.UNREACHABLE,
+        BookieStatus.TIMEOUT,
+    ],
+)
+def test_any_failure_leads_to_the_next_replica_nearest_first(status: BookieStatus) -> None:
+    bench, effects = open_bench(lac=3)
+    members = []
+    for _ in range(3):
+        read = one_read(effects)
+        members.append(read.member)
+        effects = bench.answer(read, status=status)
+    assert members == [A, B, C]
+    assert effects == [ReadMetadata(Epoch(1))]  # the ensemble may have changed: look first
+    assert bench.reader.statistics()[f"errors_{status.name.lower()}"] == 3
+    assert bench.reader.unavailable_since_us == bench.now_us
+
+
+def test_a_second_failed_round_waits_and_tries_again() -> None:
+    bench, effects = open_bench(lac=3)
+    for _ in range(2):
+        for _ in range(3):
+            effects = bench.answer(one_read(effects), status=BookieStatus.UNKNOWN)
+        if effects == [ReadMetadata(Epoch(1))]:
+            effects = bench.metadata(make_log(2, 0), make_segment(1))
+    assert effects == [SetTimer(bench.now_us + FIRST_PAUSE_US)]
+    bench.reader.on_timer(bench.now_us + FIRST_PAUSE_US)
+    assert bench.take() == [ReadMetadata(Epoch(1))]
+    read = one_read(bench.metadata(make_log(2, 0), make_segment(1)))
+    bench.answer(read, 0)
+    assert bench.reader.unavailable_since_us is None
+
+
+def test_a_pause_ends_when_the_metadata_change() -> None:
+    bench, effects = open_bench(lac=3)
+    for _ in range(2):
+        for _ in range(3):
+            effects = bench.answer(one_read(effects), status=BookieStatus.UNKNOWN)
+        if effects == [ReadMetadata(Epoch(1))]:
+            effects = bench.metadata(make_log(2, 0), make_segment(1))
+    repaired = make_segment(1, fragments=[(0, (A, B, D))])
+    read = one_read(bench.metadata(make_log(2, 0), repaired))
+    assert read.first == 0
+
+
+def test_a_poll_does_not_wait_for_what_is_stored_but_for_its_lac() -> None:
+    bench = Bench()
+    bench.take()
+    poll = one_read(bench.metadata(make_log(2, 0), make_segment(1)))
+    assert (poll.first, poll.last, poll.wait_for) == (0, LAST_ENTRY_ID, 0)
+    again = one_read(bench.answer(poll, 0, lac=-1, highest=0))
+    assert (again.first, again.wait_for) == (1, 0)
+    assert bench.delivered == []
+    read = one_read(bench.answer(again, status=BookieStatus.NO_ENTRY, lac=0, highest=0))
+    assert (read.first, read.last, read.wait_us) == (0, 0, 0)
+
+
+def test_a_poll_that_brings_entry_and_lac_delivers_at_once() -> None:
+    bench = Bench()
+    bench.take()
+    poll = one_read(bench.metadata(make_log(2, 0), make_segment(1)))
+    again = one_read(bench.answer(poll, 0, 1, lac=1, highest=1))
+    assert bench.delivered == [(1, 0), (1, 1)]
+    assert again.wait_for == 2
+
+
+def test_after_an_empty_poll_it_looks_at_the_metadata_and_asks_another_bookie() -> None:
+    bench = Bench()
+    bench.take()
+    effects = bench.metadata(make_log(2, 0), make_segment(1))
+    members = []
+    for _ in range(4):
+        poll = one_read(effects)
+        members.append(poll.member)
+        assert bench.empty_poll(poll) == [ReadMetadata(Epoch(1))]
+        effects = bench.metadata(make_log(2, 0), make_segment(1))
+    assert members == [A, B, C, A]
+
+
+def test_a_poll_that_does_not_wait_is_not_repeated_at_once() -> None:
+    bench = Bench()
+    bench.take()
+    poll = one_read(bench.metadata(make_log(2, 0), make_segment(1)))
+    effects = bench.answer(poll, status=BookieStatus.NO_ENTRY, after_us=10)
+    assert effects == [SetTimer(bench.now_us + FIRST_PAUSE_US)]
+
+
+def test_polls_that_all_fail_make_the_tail_unavailable() -> None:
+    bench = Bench()
+    bench.take()
+    effects = bench.metadata(make_log(2, 0), make_segment(1))
+    for _ in range(3):
+        effects = bench.answer(one_read(effects), status=BookieStatus.UNREACHABLE)
+    assert effects == [ReadMetadata(Epoch(1))]
+    assert bench.reader.unavailable_since_us is not None
+
+
+def test_a_sealed_segment_is_not_polled_but_watched_until_it_is_closed() -> None:
+    bench = Bench()
+    bench.take()
+    poll = one_read(bench.metadata(make_log(2, 0), make_segment(1)))
+    assert bench.empty_poll(poll, is_sealed=True) == [ReadMetadata(Epoch(1))]
+    (timer,) = bench.metadata(make_log(2, 0), make_segment(1))
+    assert isinstance(timer, SetTimer)
+    closed = make_segment(1, last=0, start=0)
+    read = one_read(bench.metadata(make_log(2, 1, 1), closed))
+    assert (read.first, read.last, read.wait_us) == (0, 0, 0)
+
+
+def test_the_next_segment_is_entered_only_after_this_one_is_closed_and_read() -> None:
+    """R18 and BK#2898: a poll is out while the segment closes and the next one opens."""
+    bench, effects = open_bench(lac=0)
+    poll = one_read(bench.answer(one_read(effects), 0, lac=0, highest=0))
+    # The log node shows epoch 2 already; segment 1 is not seen CLOSED: stay.
+    assert bench.metadata(make_log(3, 1, 3), make_segment(1)) == []
+    assert bench.reader.position == (1, 1)
+    cancel, read = bench.metadata(make_log(3, 1, 3), make_segment(1, last=2, start=0))
+    assert cancel == CancelRead(poll.read_id)
+    assert isinstance(read, SendRead) and (read.first, read.last) == (1, 2)
+    # The late answer to the poll means nothing any more.
+    assert bench.answer(poll, 5, lac=5) == []
+    assert bench.answer(read, 1, 2) == [ReadMetadata(Epoch(2))]
+    assert bench.reader.position == (2, 0)
+    assert bench.delivered == [(1, 0), (1, 1), (1, 2)]
+
+
+def test_a_segment_is_not_entered_while_an_older_one_is_unclosed() -> None:
+    """R18 for a reader that begins there."""
+    bench = Bench((2, 0))
+    bench.take()
+    (timer,) = bench.metadata(make_log(3, 0), make_segment(2))
+    assert isinstance(timer, SetTimer)
+    bench.reader.on_lac(Epoch(2), EntryId(9), bench.now_us)
+    assert bench.reader.bound == NOTHING
+    bench.reader.on_timer(timer.at_us)
+    assert bench.take() == [ReadMetadata(Epoch(2))]
+    read = one_read(bench.metadata(make_log(3, 1, 40), make_segment(2)))
+    assert not read.wait_us
+    bench.answer(read, 0, lac=9)
+    assert bench.starts == [40]  # sequence numbers go on where the closed epochs end
+
+
+def test_metadata_never_step_back() -> None:
+    bench = Bench()
+    bench.take()
+    read = one_read(bench.metadata(make_log(3, 1, 3), make_segment(1, last=2, start=0)))
+    bench.metadata(make_log(2, 0), make_segment(1))
+    assert bench.reader.bound == 2
+    bench.answer(read, 0, 1, 2)
+    assert bench.reader.position == (2, 0)
+
+
+def test_at_the_end_of_the_log_it_waits_for_the_next_epoch() -> None:
+    bench = Bench((2, 0))
+    bench.take()
+    (timer,) = bench.metadata(make_log(2, 1, 3), None)
+    assert isinstance(timer, SetTimer) and bench.reader.is_at_tail
+    poll = one_read(bench.metadata(make_log(3, 1, 3), make_segment(2)))
+    assert poll.wait_us
+
+
+def test_a_new_epoch_is_looked_at_as_soon_as_the_log_node_shows_it() -> None:
+    bench = Bench((2, 0))
+    bench.take()
+    bench.metadata(make_log(2, 1, 3), None)
+    assert bench.metadata(make_log(3, 1, 3), None) == [ReadMetadata(Epoch(2))]
+
+
+def test_a_reader_at_rest_goes_on_when_the_segment_closes() -> None:
+    bench = Bench(is_following=False)
+    bench.take()
+    bench.metadata(make_log(2, 0), make_segment(1))
+    assert bench.reader.is_at_tail
+    read = one_read(bench.metadata(make_log(2, 1, 1), make_segment(1, last=0, start=0)))
+    assert (read.first, read.last) == (0, 0)
+
+
+def test_an_empty_segment_is_passed() -> None:
+    bench = Bench()
+    bench.take()
+    effects = bench.metadata(make_log(3, 1, 0), make_segment(1, last=-1, start=0))
+    assert effects == [ReadMetadata(Epoch(2))]
+
+
+def test_a_truncated_segment_is_skipped_and_says_so() -> None:
+    bench, effects = open_bench(lac=3)
+    read = one_read(effects)
+    effects = bench.metadata(make_log(5, 3, 30, first_live=3), None)
+    assert effects == [CancelRead(read.read_id), ReadMetadata(Epoch(3))]
+    assert bench.skipped == [3]
+    assert bench.answer(read, 0, 1) == [] and bench.delivered == []
+
+
+def test_a_reader_that_does_not_follow_rests_at_the_tail_until_it_is_told_more() -> None:
+    bench = Bench(is_following=False)
+    bench.take()
+    assert bench.metadata(make_log(2, 0), make_segment(1)) == []
+    assert bench.reader.is_at_tail and bench.reader.state is ReaderState.CONSUMER
+    bench.reader.on_lac(Epoch(1), EntryId(1), bench.now_us)
+    read = one_read(bench.take())
+    assert bench.answer(read, 0, 1) == []
+    bench.reader.on_follow(bench.now_us)
+    assert one_read(bench.take()).wait_us == POLL_US
+
+
+def test_it_reads_ahead_no_further_than_its_buffer() -> None:
+    bench = Bench(is_following=False, limits=ReaderLimits(range_bytes=20, buffer_bytes=30))
+    bench.take()
+    read = one_read(bench.metadata(make_log(2, 1, 9), make_segment(1, last=8, start=0)))
+    read = one_read(bench.answer(read, 0, 1))
+    assert bench.answer(read, 2, 3) == []
+    bench.reader.on_consumed(20, bench.now_us)
+    assert one_read(bench.take()).first == 4
+
+
+def test_a_gap_in_an_answer_is_not_passed() -> None:
+    bench, effects = open_bench(lac=5)
+    read = one_read(bench.answer(one_read(effects), 0, 2, 3, lac=5))
+    assert bench.delivered == [(1, 0)]
+    assert read.first == 1
+
+
+def test_order_is_nearest_first_and_failed_last_for_a_while() -> None:
+    order = ReplicaOrder(HERE, Random(3))
+    order.on_places(PLACES)
+    assert order.rank([D, C, B, A], 0) == [A, B, C, D]
+    order.on_failure(A, 10)
+    assert order.rank([A, B, C], 11) == [B, C, A]
+    assert order.rank([A, B, C], 10 + FAILURE_MEMORY_US) == [A, B, C]
+    order.on_success(A)
+    assert order.rank([A, B, C], 12) == [A, B, C]
+
+
+def test_equals_are_shuffled() -> None:
+    order = ReplicaOrder(Place("x", "y"), Random(3))
+    order.on_places(dict.fromkeys((A.bookie, B.bookie, C.bookie), Place("eu", "r9")))
+    firsts = {order.rank([A, B, C], 0)[0] for _ in range(40)}
+    assert firsts == {A, B, C}
