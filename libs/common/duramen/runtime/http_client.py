@@ -68,7 +68,7 @@ class PeerClient:
             response = await request.send()
             answer = bytes(await response.bytes())
         except PyreqwestError as error:
-            raise translate(error) from error
+            raise translate(error, url) from error
         if response.status != 200:
             raise NoAnswerError(f"{url}: HTTP {response.status}")
         return answer
@@ -93,7 +93,7 @@ class PeerClient:
                     if len(piece):
                         yield bytes(piece)
         except PyreqwestError as error:
-            raise translate(error) from error
+            raise translate(error, url) from error
 
     async def request_json(
         self, method: str, url: str, body: bytes, timeout_us: int
@@ -109,14 +109,14 @@ class PeerClient:
             response = await request.send()
             return response.status, bytes(await response.bytes())
         except PyreqwestError as error:
-            raise translate(error) from error
+            raise translate(error, url) from error
 
     async def close(self) -> None:
         """Close every connection."""
         await self._client.close()
 
 
-def translate(error: PyreqwestError) -> PeerError:
+def translate(error: PyreqwestError, url: str) -> PeerError:
     """Say of a library error whether the request was certainly not processed.
 
     The library's `ConnectError` is no proof: it is also raised when an established connection breaks
@@ -125,8 +125,8 @@ def translate(error: PyreqwestError) -> PeerError:
     if isinstance(error, DetailedPyreqwestError):
         causes = (error.details or {}).get("causes") or ()
         if any(cause["message"] == _CONNECT_CAUSE for cause in causes):
-            return UnreachableError(str(error))
-    return NoAnswerError(str(error))
+            return UnreachableError(f"cannot connect to {url}")
+    return NoAnswerError(f"{url}: {error.message}")
 
 
 def _delta(duration_us: int) -> timedelta:

@@ -167,8 +167,12 @@ def read_info(batch: bytes | memoryview) -> BatchInfo:
     size = HEADER_BYTES + id_bytes + encoded
     if size > len(batch) or size > BATCH_ENCODED_MAX:
         raise BatchError("the record batch's lengths do not add up", "batch_too_large")
-    if not 0 < count <= BATCH_RECORD_COUNT_MAX:
-        raise BatchError(f"{count} records: 1 to {BATCH_RECORD_COUNT_MAX}", "too_many_records")
+    if count == 0:
+        raise BatchError("a record batch has at least one record")
+    if count > BATCH_RECORD_COUNT_MAX:
+        raise BatchError(
+            f"{count} records: at most {BATCH_RECORD_COUNT_MAX} in a batch", "too_many_records"
+        )
     return BatchInfo(count, size, flags, None if txid == NO_TXID else txid, timestamp_ms)
 
 

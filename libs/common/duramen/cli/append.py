@@ -1,0 +1,237 @@
+"""`duramen append LOG [FILE|-]`: the lines of a file become records of a log, in their order.
+
+The lines are cut in bulk (`line_batches`), sent as binary batches, one in flight (`bulk_append`).
+What is uncertain is never sent again: the command says which lines and how to go on. Ctrl-C waits
+for the batch in flight, so that the position is certain; a second one does not wait.
+
+Called by `cli.main`. Source: 03-api "CLI", 08-interfaces "History of a workload".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import stat
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import orjson
+from cyclopts import Parameter
+
+from duramen.cli.command import (
+    DATA_DEFAULT,
+    DataOption,
+    ExitCode,
+    JsonOption,
+    LogText,
+    TimeoutOption,
+    UrlOption,
+    UsageError,
+    find_url,
+    parse_argument,
+    print_json,
+    run_async,
+    say,
+)
+from duramen.cli.figures import spell_figures, summarize_append
+from duramen.cli.line_batches import (
+    BATCH_BYTES_DEFAULT,
+    LineCutter,
+    LineSource,
+    LineTooLongError,
+)
+from duramen.client.bulk_append import AppendFigures, BulkAppender, UncertainAppendError
+from duramen.client.rest_client import RestClient
+from duramen.client.retry import repeat_while_refused
+from duramen.errors import DuramenError
+from duramen.limits import BATCH_BYTES_MAX
+from duramen.runtime.http_client import PeerError
+from duramen.texts import parse_log
+from duramen.units import parse_size_bytes, spell_size
+
+
+def append(
+    log: LogText,
+    file: Annotated[
+        str, Parameter(help="the file, - for standard input", allow_leading_hyphen=True)
+    ] = "-",
+    /,
+    *,
+    create: Annotated[bool, Parameter(negative="", help="create the log if missing")] = False,
+    skip_lines: Annotated[int, Parameter(help="leave out this many lines at the start")] = 0,
+    batch_bytes: Annotated[str, Parameter(help="bytes of a batch at most, up to 4MiB")] = (
+        spell_size(BATCH_BYTES_DEFAULT)
+    ),
+    timeout: TimeoutOption = 60.0,
+    history: Annotated[
+        Path | None, Parameter(help="write each completed append as a line of JSON")
+    ] = None,
+    url: UrlOption = None,
+    data: DataOption = DATA_DEFAULT,
+    json: JsonOption = False,
+) -> int:
+    """Append the lines of a file to a log, each as one record, in their order.
+
+    A record is a line without its line feed; a last line without one counts too. Statistics go to
+    stderr, or with --json as one object to stdout.
+
+    Exit codes: 0 all appended; 1 refused or failed (nothing of the last batch is stored); 2 usage;
+    3 uncertain (the lines named may or may not be stored); 130 interrupted.
+    """
+    name = parse_argument(parse_log, log)
+    if file.startswith("-") and file != "-":
+        raise UsageError(f"{file} is no option (a file of that name is ./{file})")
+    size_bytes = _parse_batch_bytes(batch_bytes)
+    if skip_lines < 0:
+        raise UsageError("--skip-lines is a number of lines, 0 or more")
+    target = find_url(url, data, "write_url")
+    cutter = LineCutter(batch_bytes=size_bytes, skip_lines=skip_lines)
+    with ExitStack() as stack:
+        fd = stack.enter_context(_opened(file))
+        on_history = stack.enter_context(_history_file(history)) if history else None
+        on_progress = stack.enter_context(_progress(fd))
+        return run_async(
+            _append(
+                target,
+                name,
+                LineSource(fd, cutter),
+                is_creating=create,
+                timeout_s=timeout,
+                on_progress=on_progress,
+                on_history=on_history,
+                is_json=json,
+            )
+        )
+
+
+async def _append(
+    url: str,
+    name: tuple[str, str],
+    source: LineSource,
+    *,
+    is_creating: bool,
+    timeout_s: float,
+    on_progress: Callable[[AppendFigures], None],
+    on_history: Callable[[dict[str, Any]], None] | None,
+    is_json: bool,
+) -> int:
+    client = RestClient(url)
+    appender = BulkAppender(
+        client, *name, timeout_s=timeout_s, on_progress=on_progress, on_history=on_history
+    )
+    interrupted = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def on_interrupt() -> None:
+        interrupted.set()
+        source.close()
+        loop.remove_signal_handler(signal.SIGINT)  # the next one does not wait
+
+    loop.add_signal_handler(signal.SIGINT, on_interrupt)
+    notes: dict[str, Any] = {}
+    code = ExitCode.OK
+    try:
+        if is_creating:
+            await repeat_while_refused(
+                lambda: client.ensure_log(*name, {}), timeout_s=timeout_s, is_read=True
+            )
+        await appender.run(source)
+        code = ExitCode.INTERRUPTED if interrupted.is_set() else ExitCode.OK
+    except UncertainAppendError as error:
+        code = ExitCode.UNCERTAIN
+        notes = _explain_uncertain("/".join(name), error, appender.figures)
+    except (DuramenError, PeerError, LineTooLongError) as error:
+        code = ExitCode.FAILED
+        notes = {"error": str(error)}
+        if isinstance(error, DuramenError):
+            notes["code"] = error.code
+    finally:
+        await client.close()
+    _report(appender.figures, notes, code=code, is_json=is_json)
+    return code
+
+
+def _explain_uncertain(
+    log: str, error: UncertainAppendError, figures: AppendFigures
+) -> dict[str, Any]:
+    batch = error.batch
+    where = "tail-1" if figures.end_seq_num is None else f"seq:{figures.end_seq_num}"
+    return {
+        "error": (
+            f"lines {batch.first_line} to {batch.last_line} may or may not be stored, all or none "
+            f"of them ({error}). See what follows: duramen read {log} --from {where}. Go on with "
+            f"--skip-lines {batch.last_line} if they are there, "
+            f"--skip-lines {batch.first_line - 1} if not"
+        ),
+        "code": error.cause.code,
+        "uncertain_lines": [batch.first_line, batch.last_line],
+    }
+
+
+def _report(
+    figures: AppendFigures, notes: dict[str, Any], *, code: ExitCode, is_json: bool
+) -> None:
+    summary = summarize_append(figures)
+    if is_json:
+        print_json(summary | notes)
+    else:
+        say(spell_figures(summary))
+    if "error" in notes:
+        say(f"duramen append: {notes['error']}")
+    if code in (ExitCode.FAILED, ExitCode.INTERRUPTED) and figures.last_line:
+        say(f"stored up to line {figures.last_line}: go on with --skip-lines {figures.last_line}")
+
+
+def _parse_batch_bytes(text: str) -> int:
+    try:
+        size_bytes = parse_size_bytes(text)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    if not 0 < size_bytes <= BATCH_BYTES_MAX:
+        raise UsageError(f"--batch-bytes {text}: up to {spell_size(BATCH_BYTES_MAX)}")
+    return size_bytes
+
+
+@contextmanager
+def _opened(file: str) -> Iterator[int]:
+    if file == "-":
+        yield sys.stdin.fileno()
+        return
+    with Path(file).open("rb", buffering=0) as opened:
+        yield opened.fileno()
+
+
+@contextmanager
+def _history_file(path: Path) -> Iterator[Callable[[dict[str, Any]], None]]:
+    with path.open("ab") as file:
+
+        def on_history(operation: dict[str, Any]) -> None:
+            file.write(orjson.dumps(operation) + b"\n")
+            file.flush()
+
+        yield on_history
+
+
+@contextmanager
+def _progress(fd: int) -> Iterator[Callable[[AppendFigures], None]]:
+    """A bar on a terminal, nothing elsewhere."""
+    facts = os.fstat(fd)
+    if not sys.stderr.isatty() or not stat.S_ISREG(facts.st_mode):
+        yield lambda _: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TransferSpeedColumn
+
+    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("append", total=facts.st_size)
+
+        def on_progress(figures: AppendFigures) -> None:
+            # Each record stood on a line of its own.
+            bar.update(task, completed=figures.body_bytes + figures.record_count)
+
+        yield on_progress

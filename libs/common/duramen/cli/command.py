@@ -1,0 +1,92 @@
+"""What every command shares: exit codes, common options, where the cluster is, how a run is framed.
+
+Where a proxy is: `--url`, else the environment's DURAMEN_URL, else cluster.json in the folder
+`--data` of a `duramen run`. Messages for people go to stderr, results to stdout.
+
+Called by the modules of the commands only; each of them documents its own flags.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+import sys
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, TypeVar
+
+import orjson
+import uvloop
+from cyclopts import Parameter
+
+from duramen.cluster.cluster_file import read_document
+from duramen.errors import DuramenError
+
+T = TypeVar("T")
+
+URL_VARIABLE: Final = "DURAMEN_URL"
+DATA_DEFAULT: Final = Path(".duramen")
+
+LogText = Annotated[str, Parameter(help="the log, as NAMESPACE/LOG")]
+UrlOption = Annotated[
+    str | None, Parameter(help=f"the proxy's URL (else ${URL_VARIABLE}, else cluster.json)")
+]
+DataOption = Annotated[Path, Parameter(help="folder of a duramen run, for its cluster.json")]
+JsonOption = Annotated[bool, Parameter(negative="", help="machine-readable output")]
+TimeoutOption = Annotated[float, Parameter(help="seconds for repeating what was refused for now")]
+
+
+class ExitCode(enum.IntEnum):
+    """Documented in the help of the commands."""
+
+    OK = 0
+    FAILED = 1
+    USAGE = 2
+    UNCERTAIN = 3
+    INTERRUPTED = 130
+
+
+class UsageError(Exception):
+    """The command line makes no sense; the text says why and how to write it."""
+
+
+def find_url(url: str | None, data: Path, kind: Literal["write_url", "read_url"]) -> str:
+    """The URL of the proxy that a command needs.
+
+    Raises:
+        UsageError: what is given is no URL.
+        ClusterFileError: nothing is given and no local cluster is found.
+    """
+    found = url or os.environ.get(URL_VARIABLE) or read_document(data.absolute()).get(kind)
+    if not isinstance(found, str) or not found.startswith(("http://", "https://")):
+        raise UsageError(f"{found!r} is no URL: write such as http://127.0.0.1:7301")
+    return found
+
+
+def parse_argument(parse: Any, text: str) -> Any:
+    """Parse an argument of the command line.
+
+    Raises:
+        UsageError: with the parser's own sentence.
+    """
+    try:
+        return parse(text)
+    except DuramenError as error:
+        raise UsageError(error.detail) from None
+
+
+def run_async(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a command's coroutine on the loop that the services run on."""
+    return uvloop.run(coroutine)
+
+
+def say(text: str) -> None:
+    """A line for people."""
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
+
+
+def print_json(value: object) -> None:
+    """One JSON value as one line of the result."""
+    sys.stdout.buffer.write(orjson.dumps(value) + b"\n")
+    sys.stdout.buffer.flush()

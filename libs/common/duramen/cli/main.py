@@ -1,0 +1,61 @@
+"""The `duramen` command: which commands there are, and how what goes wrong becomes an exit code.
+
+0 ok · 1 refused or failed · 2 usage · 3 uncertain (append) · 130 interrupted. Every command prints
+one clear sentence on stderr when it fails, never a traceback for what others sent or refused.
+
+Called by the console script `duramen` and by `python -m duramen.cli.main`. Source: 03-api "CLI".
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from cyclopts import App, CycloptsError
+
+from duramen import __version__
+from duramen.cli.append import append
+from duramen.cli.command import ExitCode, UsageError, say
+from duramen.cli.logs import log_app, segments
+from duramen.cli.read import read
+from duramen.cli.run import run
+from duramen.cluster.cluster_file import ClusterFileError
+from duramen.cluster.layout import LayoutError
+from duramen.cluster.supervisor import ClusterError
+from duramen.errors import DuramenError
+from duramen.runtime.http_client import PeerError
+
+app = App(
+    name="duramen",
+    help="Duramen: durable, totally ordered, replicated logs. Run a cluster here, append, read.",
+    version=__version__,
+    result_action="return_value",
+    help_format="markdown",
+)
+app.command(run)
+app.command(append)
+app.command(read)
+app.command(log_app)
+app.command(segments)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; gives its exit code."""
+    tokens = list(sys.argv[1:] if argv is None else argv)
+    try:
+        code = app(tokens, exit_on_error=False, print_error=True)
+    except CycloptsError:
+        return ExitCode.USAGE
+    except (UsageError, LayoutError) as error:
+        say(f"duramen: {error}")
+        return ExitCode.USAGE
+    except (ClusterError, ClusterFileError, DuramenError, PeerError, OSError) as error:
+        say(f"duramen: {error}")
+        return ExitCode.FAILED
+    except KeyboardInterrupt:
+        return ExitCode.INTERRUPTED
+    return code if isinstance(code, int) else ExitCode.OK
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,216 @@
+"""`duramen run`: a whole cluster on this machine, until Ctrl-C; `--demo` is what `make run` shows.
+
+Frames the supervisor: flags, events as text or JSON lines, signals, the summary when all is ready.
+SIGINT, SIGTERM and SIGHUP stop everything in order; a second one ends it at once. Nothing here
+starts or watches a process itself.
+
+Called by `cli.main`. Source: 00-overview "Two commands", 03-api "CLI".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Final
+
+from cyclopts import Parameter
+
+from duramen.cli.command import (
+    DATA_DEFAULT,
+    ExitCode,
+    JsonOption,
+    UsageError,
+    print_json,
+    run_async,
+    say,
+)
+from duramen.cli.demo import run_demo, show_demo
+from duramen.client.rest_client import RestClient
+from duramen.client.retry import repeat_while_refused
+from duramen.cluster.cluster_file import ClusterState
+from duramen.cluster.layout import ClusterSize
+from duramen.cluster.supervisor import ClusterEvent, ClusterOptions, Supervisor
+
+NAMESPACE: Final = "default"
+_NAMESPACE_TIMEOUT_S: Final = 20.0
+_BOOKIES_FOR_DEFAULTS: Final = 3
+
+_TEXTS: Final = {
+    "leftover": "{id}: ending pid {pid}, left behind by an earlier run",
+    "exited": "{id}: pid {pid} ended with status {status}",
+    "restarting": "{id}: starting again in {pause_s:.1f} s",
+    "fault": "{detail}",
+    "stopping": "stopping …",
+    "stopped": "stopped",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Demo:
+    """What `--demo` asks for."""
+
+    is_once: bool
+    file: Path | None
+
+
+def run(
+    *,
+    data: Annotated[Path, Parameter(help="folder of the cluster's data")] = DATA_DEFAULT,
+    bookies: int = 3,
+    sequencers: int = 1,
+    write_proxies: int = 1,
+    read_proxies: int = 1,
+    base_port: Annotated[
+        int,
+        Parameter(
+            help="bookies begin at this + 1, sequencers + 101, write proxies + 201, read proxies "
+            "+ 301, two ports each; ZooKeeper has + 81; 0 takes free ones"
+        ),
+    ] = 7100,
+    zookeeper: Annotated[
+        str | None, Parameter(help="HOST:PORT of a server to use; without it one is run here")
+    ] = None,
+    restart: Annotated[bool, Parameter(help="start again what ends")] = True,
+    json: JsonOption = False,
+    demo: Annotated[
+        bool, Parameter(negative="", help="append a file, read it back, compare")
+    ] = False,
+    once: Annotated[bool, Parameter(negative="", help="stop after the demo")] = False,
+    file: Annotated[
+        Path | None, Parameter(help="the demo's file; without it Python's own library")
+    ] = None,
+) -> int:
+    """Run a whole cluster on this machine until Ctrl-C: real processes, data kept in a folder.
+
+    What runs where is in cluster.json in the folder, true at any time. Logs are in logs/. Ports
+    are kept from run to run where they are free.
+
+    Exit codes: 0 stopped, or the demo went well; 1 could not run, or the demo did not; 2 usage.
+    """
+    if (once or file is not None) and not demo:
+        raise UsageError("--once and --file belong to --demo")
+    if file is not None and not file.is_file():
+        raise UsageError(f"--file {file}: no such file")
+    options = ClusterOptions(
+        folder=data.absolute(),
+        size=ClusterSize(bookies, sequencers, write_proxies, read_proxies),
+        base_port=base_port,
+        zookeeper=zookeeper,
+        is_restarting=restart,
+    )
+    wanted = _Demo(is_once=once, file=file) if demo else None
+    return run_async(_run(options, wanted, is_json=json))
+
+
+async def _run(options: ClusterOptions, demo: _Demo | None, *, is_json: bool) -> int:
+    supervisor = Supervisor(options, _print_event_json if is_json else _EventPrinter())
+    task = asyncio.ensure_future(_serve(supervisor, options, demo, is_json=is_json))
+    stopping = asyncio.Event()
+
+    def on_signal() -> None:
+        if stopping.is_set():
+            supervisor.kill()
+        stopping.set()
+        task.cancel()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, on_signal)
+    try:
+        await asyncio.wait([task])
+    finally:
+        stopping.set()
+        await supervisor.stop()
+    return ExitCode.OK if task.cancelled() else task.result()
+
+
+async def _serve(
+    supervisor: Supervisor, options: ClusterOptions, demo: _Demo | None, *, is_json: bool
+) -> int:
+    """Start, show, demonstrate, then serve until cancelled; gives a code only with `--once`."""
+    if not is_json:
+        say(f"starting a cluster in {options.folder} …")
+    await supervisor.start()
+    state = supervisor.state
+    await _create_namespace(state)
+    if is_json:
+        print_json({"event": "cluster_ready"} | state.to_json())
+    else:
+        _show_cluster(state, options)
+    if demo is not None:
+        result = await run_demo(options.folder, state, file=demo.file, say=say)
+        if is_json:
+            print_json({"event": "demo"} | result.to_json())
+        else:
+            show_demo(result)
+        if demo.is_once:
+            return ExitCode.OK if result.is_good else ExitCode.FAILED
+    if not is_json:
+        say("Serving until Ctrl-C.")
+    await asyncio.Event().wait()
+    return ExitCode.OK
+
+
+async def _create_namespace(state: ClusterState) -> None:
+    """Every cluster of `duramen run` has the namespace `default`.
+
+    Raises:
+        DuramenError, PeerError: the write proxy refused for good, or does not answer.
+    """
+    client = RestClient(state.to_json()["write_url"])
+    try:
+        await repeat_while_refused(
+            lambda: client.ensure_namespace(NAMESPACE, {}),
+            timeout_s=_NAMESPACE_TIMEOUT_S,
+            is_read=True,  # creating twice is creating once
+        )
+    finally:
+        await client.close()
+
+
+class _EventPrinter:
+    """Says what a person wants to know: not what starts and stops as it was asked to."""
+
+    def __init__(self) -> None:
+        self._is_stopping = False
+
+    def __call__(self, event: ClusterEvent) -> None:
+        self._is_stopping |= event.kind == "stopping"
+        if self._is_stopping and event.kind == "exited":
+            if event.status == -signal.SIGKILL:
+                say(f"{event.node_id}: pid {event.pid} did not stop and was killed")
+            return
+        text = _TEXTS.get(event.kind)
+        if text is not None:
+            say(text.format_map(event.to_json()))
+
+
+def _print_event_json(event: ClusterEvent) -> None:
+    print_json(event.to_json())
+
+
+def _show_cluster(state: ClusterState, options: ClusterOptions) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    document = state.to_json()
+    console = Console()
+    table = Table(box=box.SIMPLE, title="Duramen is ready", title_justify="left")
+    for column in ("process", "pid", "serves", "administration"):
+        table.add_column(column, no_wrap=True)
+    for member in state.members:
+        table.add_row(member.node_id, str(member.pid), member.data_url, member.admin_url or "–")
+    console.print(table)
+    for name in ("write_url", "read_url"):
+        console.print(f"{name:10} {document[name]}", soft_wrap=True, highlight=False)
+    console.print(
+        f"{'state':10} {options.folder / 'cluster.json'}", soft_wrap=True, highlight=False
+    )
+    if options.size.bookies < _BOOKIES_FOR_DEFAULTS:
+        console.print(
+            f"A log with the default replication needs {_BOOKIES_FOR_DEFAULTS} bookies: with "
+            f"{options.size.bookies} create logs with a smaller ensemble.",
+        )

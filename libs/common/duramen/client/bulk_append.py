@@ -1,0 +1,170 @@
+"""Appends a stream of prepared record batches to one log, in order, and measures it.
+
+Exactly one batch is in flight, so that the log keeps the order of the source; the source prepares
+the next one in a thread meanwhile. Refusals that are worth it are repeated; an append of unknown
+fate ends the run, because only the caller can tell what may be sent again.
+
+Called by `duramen append` and by the local cluster's demo. What a batch is made of is the source's
+matter. Source: 03-api "REST v1", 08-interfaces "History of a workload".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import time
+from array import array
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from duramen.client.rest_client import Appended, RestClient
+from duramen.client.retry import repeat_while_refused
+from duramen.errors import DuramenError
+from duramen.runtime.http_client import PeerError
+
+
+class PreparedBatch(NamedTuple):
+    """One batch, encoded; `first_line` is the number of its first record in the source, from 1."""
+
+    first_line: int
+    bodies: Sequence[bytes]
+    body_bytes: int
+    encoded: bytes
+
+    @property
+    def last_line(self) -> int:
+        """Number of its last record in the source."""
+        return self.first_line + len(self.bodies) - 1
+
+
+class BatchSource(Protocol):
+    """Where batches come from."""
+
+    def next_batch(self) -> PreparedBatch | None:
+        """The next batch, None at the end; called in a thread, may wait for input."""
+
+    def close(self) -> None:
+        """Makes a waiting and every later `next_batch` return None; called from the event loop."""
+
+
+class AppendFigures:
+    """What a run has done so far."""
+
+    def __init__(self) -> None:
+        self.record_count = 0
+        self.body_bytes = 0
+        self.batch_count = 0
+        self.seconds = 0.0
+        self.first_seq_num: int | None = None
+        self.end_seq_num: int | None = None
+        self.last_line = 0
+        self.latencies_s = array("d")
+
+    def on_appended(self, batch: PreparedBatch, appended: Appended, latency_s: float) -> None:
+        """Count an acknowledged batch."""
+        self.record_count += len(batch.bodies)
+        self.body_bytes += batch.body_bytes
+        self.batch_count += 1
+        if self.first_seq_num is None:
+            self.first_seq_num = appended.start
+        self.end_seq_num = appended.end
+        self.last_line = batch.last_line
+        self.latencies_s.append(latency_s)
+
+
+class UncertainAppendError(Exception):
+    """A batch may or may not be stored; everything before it is, nothing after it was sent."""
+
+    def __init__(self, batch: PreparedBatch, cause: DuramenError) -> None:
+        super().__init__(cause.detail)
+        self.batch = batch
+        self.cause = cause
+
+
+class BulkAppender:
+    """Appends to one log."""
+
+    def __init__(
+        self,
+        client: RestClient,
+        namespace: str,
+        log: str,
+        *,
+        timeout_s: float,
+        on_progress: Callable[[AppendFigures], None] = lambda _: None,
+        on_history: Callable[[dict[str, Any]], None] | None = None,
+    ) -> None:
+        """`timeout_s` bounds the repeated tries of one batch; `on_history` gets every completed
+        try as an object of 08-interfaces "History of a workload"."""
+        self._client = client
+        self._namespace = namespace
+        self._log = log
+        self._timeout_s = timeout_s
+        self._on_progress = on_progress
+        self._on_history = on_history
+        self.figures = AppendFigures()
+
+    async def run(self, source: BatchSource) -> None:
+        """Append everything that the source gives; `figures` count also when this raises.
+
+        Raises:
+            UncertainAppendError: the fate of one batch is open.
+            DuramenError, PeerError: refused or unreachable; nothing of that batch is stored.
+        """
+        began_s = time.perf_counter()
+        prepared = asyncio.create_task(asyncio.to_thread(source.next_batch))
+        try:
+            while (batch := await prepared) is not None:
+                prepared = asyncio.create_task(asyncio.to_thread(source.next_batch))
+                await self._append(batch)
+                self._on_progress(self.figures)
+        finally:
+            self.figures.seconds = time.perf_counter() - began_s
+            source.close()
+            await asyncio.wait([prepared])
+
+    async def _append(self, batch: PreparedBatch) -> None:
+        began_s = time.perf_counter()
+        try:
+            appended = await repeat_while_refused(
+                lambda: self._try_append(batch), timeout_s=self._timeout_s, is_read=False
+            )
+        except DuramenError as error:
+            if error.uncertain:
+                raise UncertainAppendError(batch, error) from error
+            raise
+        self.figures.on_appended(batch, appended, time.perf_counter() - began_s)
+
+    async def _try_append(self, batch: PreparedBatch) -> Appended:
+        began_ns = time.monotonic_ns()
+        try:
+            appended = await self._client.append(self._namespace, self._log, batch.encoded)
+        except DuramenError as error:
+            outcome = "info" if error.uncertain else "fail"
+            self._record(batch, began_ns, {"outcome": outcome, "code": error.code})
+            raise
+        except PeerError:
+            self._record(batch, began_ns, {"outcome": "fail", "code": "unreachable"})
+            raise
+        if appended.end - appended.start != len(batch.bodies):
+            detail = f"{len(batch.bodies)} records were sent, positions {appended} came back"
+            raise DuramenError("append_uncertain", detail)
+        place = {"start": appended.start, "end": appended.end}
+        self._record(batch, began_ns, place | {"outcome": "ok"})
+        return appended
+
+    def _record(self, batch: PreparedBatch, began_ns: int, outcome: dict[str, Any]) -> None:
+        if self._on_history is None:
+            return
+        ended_ns = time.monotonic_ns()
+        operation = {
+            "t0_ns": began_ns,
+            "t1_ns": ended_ns,
+            "proc": f"append-{os.getpid()}",
+            "op": "append",
+            "log": f"{self._namespace}/{self._log}",
+            "n": len(batch.bodies),
+            "hash": [hashlib.sha256(body).hexdigest() for body in batch.bodies],
+        }
+        self._on_history(operation | outcome)

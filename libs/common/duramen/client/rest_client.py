@@ -1,0 +1,242 @@
+"""Asynchronous client of the public REST interface, for bulk work: binary batches up, frames down.
+
+One object speaks to one proxy (write or read), over kept-alive HTTP/1.1, so that any ingress does.
+Refusals arrive as `DuramenError` built from the problem+json answer. A request that got no answer
+raises `UnreachableError` (nothing was processed) or, for reads, `NoAnswerError`; an append without
+an answer is a `DuramenError` with `append_uncertain`. Nothing is retried here: see `client.retry`.
+
+Not here: linger, producers and tickets of the SDK. Called by the command line and the local
+cluster's demo. Source: 03-api "REST v1", 08-interfaces "Requests" and "Answers".
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote, urlencode
+
+import orjson
+from pyreqwest.client import Client, ClientBuilder
+from pyreqwest.exceptions import PyreqwestError
+from pyreqwest.response import Response
+
+from duramen.errors import ERRORS, DuramenError
+from duramen.runtime.http_client import NoAnswerError, PeerError, UnreachableError, translate
+from duramen.wire.read_answers import MEDIA_TYPE, PlacedBatch, parse_batches
+
+_CONNECT_TIMEOUT: Final = timedelta(seconds=2)
+_ANSWER_TIMEOUT_S: Final = 30.0
+"""Three times what a server takes at most for an append (limits.APPEND_TIMEOUT_US)."""
+
+
+class Appended(NamedTuple):
+    """Where an acknowledged batch stands: sequence numbers `start` up to, not including, `end`."""
+
+    start: int
+    end: int
+
+
+class ReadAnswer(NamedTuple):
+    """One answer to a bulk read: whole record batches, not opened yet, and where to go on."""
+
+    batches: list[PlacedBatch]
+    next_position: str
+    is_at_tail: bool
+
+
+class RestClient:
+    """Calls to the public port of one proxy."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url.rstrip("/")
+        self._client: Client = (
+            ClientBuilder()
+            .connect_timeout(_CONNECT_TIMEOUT)
+            .no_proxy()
+            .follow_redirects(enable=False)
+            .build()
+        )
+
+    async def close(self) -> None:
+        """Close every connection."""
+        await self._client.close()
+
+    async def ensure_namespace(self, namespace: str, config: Mapping[str, Any]) -> bool:
+        """Create a namespace if it is missing; True if this call created it.
+
+        Raises:
+            DuramenError: refused, `log_exists_with_other_config` among others.
+            PeerError: no usable answer; safe to repeat.
+        """
+        path = f"/v1/namespaces/{quote(namespace)}"
+        return (await self._send("PUT", path, body=orjson.dumps(config))).status == 201
+
+    async def ensure_log(self, namespace: str, log: str, config: Mapping[str, Any]) -> bool:
+        """Create a log if it is missing; True if this call created it.
+
+        Raises:
+            As `ensure_namespace`.
+        """
+        response = await self._send("PUT", _log_path(namespace, log), body=orjson.dumps(config))
+        return response.status == 201
+
+    async def get_json(self, path: str, query: Mapping[str, str] | None = None) -> dict[str, Any]:
+        """GET a JSON object.
+
+        Raises:
+            DuramenError: refused.
+            PeerError: no usable answer; safe to repeat.
+        """
+        text = f"{path}?{urlencode(query)}" if query else path
+        return _parse_object(await _read_body(await self._send("GET", text)), self.url)
+
+    async def show_log(self, namespace: str, log: str) -> dict[str, Any]:
+        """The log with its configuration. Raises as `get_json`."""
+        return await self.get_json(_log_path(namespace, log))
+
+    async def list_logs(self, namespace: str, *, start_after: str = "") -> dict[str, Any]:
+        """One page of the logs of a namespace. Raises as `get_json`."""
+        query = {"start_after": start_after} if start_after else None
+        return await self.get_json(f"/v1/namespaces/{quote(namespace)}/logs", query)
+
+    async def list_segments(self, namespace: str, log: str) -> dict[str, Any]:
+        """The log's segments. Raises as `get_json`."""
+        return await self.get_json(f"{_log_path(namespace, log)}/segments")
+
+    async def find_tail(self, namespace: str, log: str) -> int:
+        """The sequence number that the next record will get. Raises as `get_json`."""
+        answer = await self.get_json(f"{_log_path(namespace, log)}/records/tail")
+        position = answer.get("tail", answer)
+        if not isinstance(position, dict) or not isinstance(position.get("seq_num"), int):
+            raise PeerError(f"{self.url} names no tail: {answer!r}")
+        return int(position["seq_num"])
+
+    async def append(self, namespace: str, log: str, batch: bytes) -> Appended:
+        """Append one encoded record batch, atomically.
+
+        Raises:
+            DuramenError: refused; with `uncertain` set the batch may or may not be stored.
+            UnreachableError: no connection was made; safe to repeat.
+        """
+        path = f"{_log_path(namespace, log)}/records"
+        try:
+            response = await self._send("POST", path, body=batch, media=MEDIA_TYPE)
+            answer = _parse_object(await _read_body(response), self.url)
+            return Appended(int(answer["start"]["seq_num"]), int(answer["end"]["seq_num"]))
+        except UnreachableError:
+            raise
+        except (PeerError, KeyError, TypeError, ValueError) as error:
+            detail = f"no usable answer from {self.url}: {error}"
+            raise DuramenError("append_uncertain", detail) from error
+
+    async def read(
+        self,
+        namespace: str,
+        log: str,
+        position: str,
+        *,
+        most_bytes: int,
+        wait_ms: int = 0,
+    ) -> ReadAnswer:
+        """Read records from a position on, as whole batches: the caller cuts at both ends.
+
+        Args:
+            position: in the grammar of 08-interfaces "Texts".
+            most_bytes: about as much as the answer should carry.
+            wait_ms: how long to wait for records at the tail, 0 to 60,000.
+
+        Raises:
+            DuramenError: refused.
+            PeerError: no usable answer; safe to repeat.
+        """
+        query = {"from": position, "bytes": str(most_bytes)}
+        if wait_ms:
+            query["wait"] = f"{wait_ms}ms"
+        path = f"{_log_path(namespace, log)}/records?{urlencode(query)}"
+        response = await self._send(
+            "GET", path, accept=MEDIA_TYPE, timeout_s=_ANSWER_TIMEOUT_S + wait_ms / 1000
+        )
+        body = await _read_body(response)
+        next_position = response.get_header("duramen-next")
+        if next_position is None:
+            raise PeerError(f"{self.url} does not say where to go on")
+        try:
+            batches = parse_batches(body)
+        except ValueError as error:
+            raise PeerError(f"{self.url} answered with a damaged frame: {error}") from error
+        return ReadAnswer(batches, next_position, response.get_header("duramen-tail") is not None)
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: bytes | None = None,
+        media: str = "application/json",
+        accept: str = "application/json",
+        timeout_s: float = _ANSWER_TIMEOUT_S,
+    ) -> Response:
+        builder = self._client.request(method, self.url + path).header("accept", accept)
+        if body is not None:
+            builder = builder.header("content-type", media).body_bytes(body)
+        try:
+            response = await builder.timeout(timedelta(seconds=timeout_s)).build().send()
+        except PyreqwestError as error:
+            raise translate(error, self.url) from error
+        if response.status >= 300:
+            answer = await _read_body(response)
+            raise parse_problem(response.status, answer, is_append=method == "POST")
+        return response
+
+
+def parse_problem(status: int, body: bytes, *, is_append: bool) -> DuramenError:
+    """The error that a refusal stands for; one without a known code is `internal`.
+
+    A server error that does not say how certain it is leaves an append's fate open.
+    """
+    try:
+        problem = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        problem = None
+    if not isinstance(problem, dict):
+        problem = {}
+    code = problem.get("code")
+    detail = problem.get("detail")
+    if not isinstance(detail, str):
+        detail = f"HTTP {status} {body[:200].decode(errors='replace')!r}"
+    uncertain = problem.get("uncertain")
+    if not isinstance(uncertain, bool):
+        uncertain = is_append and status >= 500
+    retry_after_ms = problem.get("retry_after_ms")
+    if not isinstance(code, str) or code not in ERRORS:
+        return DuramenError("internal", detail, uncertain=uncertain)
+    return DuramenError(
+        code,
+        detail,
+        field=problem["field"] if isinstance(problem.get("field"), str) else None,
+        retry_after_ms=retry_after_ms if isinstance(retry_after_ms, int) else None,
+        uncertain=uncertain,
+    )
+
+
+async def _read_body(response: Response) -> bytes:
+    try:
+        return bytes(await response.bytes())
+    except PyreqwestError as error:
+        raise NoAnswerError(f"the answer broke off: {error.message}") from error
+
+
+def _parse_object(body: bytes, url: str) -> dict[str, Any]:
+    try:
+        answer = orjson.loads(body)
+    except json.JSONDecodeError as error:
+        raise PeerError(f"{url} answered with something else than JSON") from error
+    if not isinstance(answer, dict):
+        raise PeerError(f"{url} answered with something else than a JSON object")
+    return answer
+
+
+def _log_path(namespace: str, log: str) -> str:
+    return f"/v1/namespaces/{quote(namespace)}/logs/{quote(log)}"

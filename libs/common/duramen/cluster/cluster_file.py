@@ -1,0 +1,197 @@
+"""`cluster.json`: what a local cluster consists of right now, for people, tools and chaos tests.
+
+Written whole and atomically (temporary file, fsync, rename, fsync of the folder) at every change:
+a reader never sees half of it, and a process that is dead has no pid in it. It is also the
+supervisor's memory: ports of the last run, and children that a killed supervisor left behind.
+
+The shape is 08-interfaces "Processes and admin", with `"v"`. Called by the supervisor (writes) and
+the command line (reads).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from duramen.cluster.layout import REGION, Plan, Ports
+
+FILE_NAME: Final = "cluster.json"
+VERSION: Final = 1
+
+
+class ClusterFileError(Exception):
+    """There is no readable cluster.json; the text says where and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One process as the file has it; `pid` is None while it does not run."""
+
+    role: str
+    node_id: str
+    pid: int | None
+    incarnation: str | None
+    region: str
+    rack: str
+    data_url: str
+    admin_url: str | None
+    data_dir: str | None
+    log_file: str
+
+    def to_json(self) -> dict[str, Any]:
+        """The JSON object of one process."""
+        entry: dict[str, Any] = {"role": self.role, "id": self.node_id, "pid": self.pid}
+        if self.incarnation is not None:
+            entry["incarnation"] = self.incarnation
+        entry |= {
+            "region": self.region,
+            "rack": self.rack,
+            "data_url": self.data_url,
+            "admin_url": self.admin_url,
+        }
+        if self.data_dir is not None:
+            entry["data_dir"] = self.data_dir
+        return entry | {"log_file": self.log_file}
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterState:
+    """The whole file."""
+
+    cluster: str
+    zookeeper: str
+    members: tuple[Member, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """The JSON object of the whole file."""
+        write_proxy = self._first("writeproxy")
+        read_proxy = self._first("readproxy")
+        return {
+            "v": VERSION,
+            "cluster": self.cluster,
+            "zookeeper": self.zookeeper,
+            "write_url": write_proxy and write_proxy.data_url,
+            "read_url": read_proxy and read_proxy.data_url,
+            "admin_url": write_proxy and write_proxy.admin_url,
+            "processes": [member.to_json() for member in self.members],
+        }
+
+    def ports(self) -> dict[str, Ports]:
+        """Id → ports, of every process whose addresses can be read."""
+        found = {}
+        for member in self.members:
+            data = _port_of(member.data_url)
+            if data is not None:
+                found[member.node_id] = Ports(data, _port_of(member.admin_url))
+        return found
+
+    def _first(self, role: str) -> Member | None:
+        return next((member for member in self.members if member.role == role), None)
+
+
+def member_of(plan: Plan, pid: int | None) -> Member:
+    """The entry of a planned process; a bookie's incarnation is read from its cookie."""
+    return Member(
+        role=plan.role,
+        node_id=plan.node_id,
+        pid=pid,
+        incarnation=read_incarnation(plan.data_dir) if plan.role == "bookie" else None,
+        region=REGION,
+        rack=plan.rack,
+        data_url=plan.data_url,
+        admin_url=plan.admin_url,
+        data_dir=None if plan.data_dir is None else str(plan.data_dir),
+        log_file=str(plan.log_file),
+    )
+
+
+def read_incarnation(data_dir: Path | None) -> str | None:
+    """The incarnation in a bookie's cookie.json, None before its first start."""
+    if data_dir is None:
+        return None
+    try:
+        cookie = json.loads((data_dir / "cookie.json").read_bytes())
+    except (OSError, ValueError):
+        return None
+    found = cookie.get("incarnation") if isinstance(cookie, dict) else None
+    return found if isinstance(found, str) else None
+
+
+def write_state(folder: Path, state: ClusterState) -> None:
+    """Replace the file; it is durable when this returns."""
+    temporary = folder / f".{FILE_NAME}.tmp"
+    with temporary.open("w", encoding="utf-8") as file:
+        file.write(json.dumps(state.to_json(), indent=2) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.rename(folder / FILE_NAME)
+    folder_fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder_fd)
+    finally:
+        os.close(folder_fd)
+
+
+def read_document(folder: Path) -> dict[str, Any]:
+    """The file's JSON object.
+
+    Raises:
+        ClusterFileError: there is none, or it is none of ours.
+    """
+    path = folder / FILE_NAME
+    try:
+        document = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise ClusterFileError(
+            f"no local cluster in {folder}: start one with duramen run"
+        ) from None
+    except (OSError, ValueError) as error:
+        raise ClusterFileError(f"{path} cannot be read ({error}): remove it") from error
+    if not isinstance(document, dict) or document.get("v") != VERSION:
+        raise ClusterFileError(f"{path} is not of version {VERSION}")
+    return document
+
+
+def read_state(folder: Path) -> ClusterState | None:
+    """What the last run left, None if there was none.
+
+    Raises:
+        ClusterFileError: the file is damaged or of another version.
+    """
+    if not (folder / FILE_NAME).exists():
+        return None
+    document = read_document(folder)
+    try:
+        members = tuple(_parse_member(entry) for entry in document["processes"])
+        return ClusterState(document["cluster"], document["zookeeper"], members)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ClusterFileError(f"{folder / FILE_NAME} lacks or has a wrong {error}") from error
+
+
+def _parse_member(entry: dict[str, Any]) -> Member:
+    pid = entry["pid"]
+    if pid is not None and (not isinstance(pid, int) or pid <= 1):
+        raise TypeError(f"pid {pid!r}")
+    return Member(
+        role=entry["role"],
+        node_id=entry["id"],
+        pid=pid,
+        incarnation=entry.get("incarnation"),
+        region=entry["region"],
+        rack=entry["rack"],
+        data_url=entry["data_url"],
+        admin_url=entry["admin_url"],
+        data_dir=entry.get("data_dir"),
+        log_file=entry["log_file"],
+    )
+
+
+def _port_of(url: str | None) -> int | None:
+    try:
+        return urlsplit(url).port if url else None
+    except ValueError:
+        return None

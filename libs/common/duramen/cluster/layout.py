@@ -1,0 +1,185 @@
+"""Which processes a local cluster has, and where each listens and keeps its data.
+
+Ports are a base plus an offset by role: with the base 7100 bookie i has 7101 + 2i (data) and
+7102 + 2i (administration), sequencers begin at 7201, write proxies at 7301, read proxies at 7401;
+the embedded ZooKeeper has 7181, beside the 2181 of one that the machine may run already. A port
+that is taken, or every port with the base 0, is replaced by a free one below the range that the
+kernel gives to outgoing connections: none of those can sit on it while its process restarts.
+
+Pure but for `is_free_port` and `pick_free_port`. Called by the supervisor. Each bookie is a rack of
+its own, because placement is strict about racks (08-interfaces "Log configuration").
+"""
+
+from __future__ import annotations
+
+import random
+import socket
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
+
+CLUSTER_NAME: Final = "local"
+REGION: Final = "local"
+HOST: Final = "127.0.0.1"
+COUNT_MAX: Final = 49
+"""Processes of one role: two ports each, one hundred ports per role."""
+
+ROLES: Final = ("zookeeper", "bookie", "sequencer", "writeproxy", "readproxy")
+"""In the order in which they start."""
+
+_OFFSETS: Final = {
+    "zookeeper": 81,
+    "bookie": 1,
+    "sequencer": 101,
+    "writeproxy": 201,
+    "readproxy": 301,
+}
+_EPHEMERAL_RANGE: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_PORT_TRIES_MAX: Final = 1000
+
+
+class LayoutError(ValueError):
+    """The cluster asked for cannot be laid out; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSize:
+    """How many processes of each role; each 1 to COUNT_MAX."""
+
+    bookies: int = 3
+    sequencers: int = 1
+    write_proxies: int = 1
+    read_proxies: int = 1
+
+    def __post_init__(self) -> None:
+        for role, count in self.counts().items():
+            if not 1 <= count <= COUNT_MAX:
+                raise LayoutError(f"{count} × {role}: from 1 to {COUNT_MAX} are possible")
+
+    def counts(self) -> dict[str, int]:
+        """Role → number of processes, in start order, ZooKeeper left out."""
+        return {
+            "bookie": self.bookies,
+            "sequencer": self.sequencers,
+            "writeproxy": self.write_proxies,
+            "readproxy": self.read_proxies,
+        }
+
+
+class Ports(NamedTuple):
+    """Where one process listens; ZooKeeper has no administration port."""
+
+    data: int
+    admin: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One process of the cluster."""
+
+    role: str
+    node_id: str
+    rack: str
+    ports: Ports
+    log_file: Path
+    data_dir: Path | None
+
+    @property
+    def data_url(self) -> str:
+        """Where it serves."""
+        scheme = "tcp" if self.role == "zookeeper" else "http"
+        return f"{scheme}://{HOST}:{self.ports.data}"
+
+    @property
+    def admin_url(self) -> str | None:
+        """Where it is administered; None for ZooKeeper."""
+        return None if self.ports.admin is None else f"http://{HOST}:{self.ports.admin}"
+
+
+def is_free_port(port: int) -> bool:
+    """Whether a server could listen on this port of loopback now."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+        return True
+
+
+def pick_free_port() -> int:
+    """A port of loopback that is free now and is never given to an outgoing connection."""
+    try:
+        first_ephemeral = int(_EPHEMERAL_RANGE.read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        first_ephemeral = 32768
+    most = first_ephemeral if first_ephemeral > 11_000 else 65_536
+    for _ in range(_PORT_TRIES_MAX):
+        port = random.randrange(10_000, most)
+        if is_free_port(port):
+            return port
+    raise LayoutError("no free port was found on loopback")
+
+
+def plan_cluster(
+    folder: Path,
+    size: ClusterSize,
+    *,
+    base_port: int,
+    has_zookeeper: bool,
+    remembered: Mapping[str, Ports],
+    is_free: Callable[[int], bool] = is_free_port,
+    pick: Callable[[], int] = pick_free_port,
+) -> list[Plan]:
+    """Lay the cluster out, processes in start order.
+
+    Args:
+        folder: absolute path of the cluster's data.
+        base_port: see the module; 0 for free ports throughout.
+        has_zookeeper: whether a ZooKeeper server belongs to the cluster.
+        remembered: id → ports of the last run, used again where they are free.
+
+    Raises:
+        LayoutError: the base leaves no room, or no port is free.
+    """
+    if base_port and not 1024 <= base_port <= 65_535 - 400:
+        raise LayoutError(f"base port {base_port}: 0, or from 1024 to {65_535 - 400}")
+    taken: set[int] = set()
+
+    def settle(wanted: tuple[int, ...]) -> int:
+        for port in wanted:
+            if port and port not in taken and is_free(port):
+                break
+        else:
+            port = next(port for port in iter(pick, -1) if port not in taken)
+        taken.add(port)
+        return port
+
+    plans = []
+    for role, index in _members(size, has_zookeeper=has_zookeeper):
+        node_id = f"{role}-{index}"
+        first = base_port and base_port + _OFFSETS[role] + 2 * index
+        last = remembered.get(node_id, Ports(0, 0))
+        data = settle((last.data, first))
+        admin = None if role == "zookeeper" else settle((last.admin or 0, first and first + 1))
+        has_data = role in ("zookeeper", "bookie")
+        plans.append(
+            Plan(
+                role=role,
+                node_id=node_id,
+                rack=f"r{index + 1}",
+                ports=Ports(data, admin),
+                log_file=folder / "logs" / f"{node_id}.log",
+                data_dir=folder / node_id if has_data else None,
+            )
+        )
+    return plans
+
+
+def _members(size: ClusterSize, *, has_zookeeper: bool) -> Iterator[tuple[str, int]]:
+    if has_zookeeper:
+        yield "zookeeper", 0
+    for role, count in size.counts().items():
+        for index in range(count):
+            yield role, index

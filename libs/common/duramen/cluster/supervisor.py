@@ -1,0 +1,318 @@
+"""Starts the processes of a local cluster, keeps them running, keeps cluster.json true, ends them.
+
+One supervisor per data folder, by a lock on a file in it. ZooKeeper starts first; the services
+start together once it serves, because each waits for what it needs by itself. A process that ends
+is started again after a pause (`process.Backoff`), unless restarts are off. Stopping goes from the
+edge to the metadata: proxies, sequencers, bookies, ZooKeeper, each SIGTERM, at most 10 s, SIGKILL.
+
+Says what happens through `on_event` and prints nothing. Called by `duramen run` and by tests, which
+give it other command lines. Source: 00-overview "Two commands", 08-interfaces "cluster.json".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Final, Literal
+
+from duramen.client.rest_client import RestClient
+from duramen.cluster.cluster_file import ClusterState, member_of, read_state, write_state
+from duramen.cluster.layout import CLUSTER_NAME, HOST, ClusterSize, Plan, Ports, plan_cluster
+from duramen.cluster.leftovers import end_leftovers, find_leftovers
+from duramen.cluster.process import Backoff, Child, prepare_command
+from duramen.errors import DuramenError
+from duramen.runtime.embedded_zookeeper import EmbeddedServerError, is_serving
+from duramen.runtime.http_client import PeerError
+
+READY_TIMEOUT_S: Final = 60.0
+STOP_TIMEOUT_S: Final = 10.0
+START_COUNT_MAX: Final = 5
+"""Starts of one process before the cluster was ever ready, after which waiting is pointless."""
+
+_STOP_STAGES: Final = (("writeproxy", "readproxy"), ("sequencer",), ("bookie",), ("zookeeper",))
+_PROBE_INTERVAL_S: Final = 0.05
+_PROBE_TIMEOUT_S: Final = 2.0
+
+EventKind = Literal[
+    "leftover", "started", "ready", "exited", "restarting", "fault", "stopping", "stopped"
+]
+
+
+class ClusterError(Exception):
+    """The cluster cannot run; the text says which part, why, and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterEvent:
+    """Something happened to a process, or (with no id) to the cluster."""
+
+    kind: EventKind
+    node_id: str | None = None
+    pid: int | None = None
+    status: int | None = None
+    pause_s: float | None = None
+    detail: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """One line of `duramen run --json`."""
+        fields = {
+            "event": self.kind,
+            "id": self.node_id,
+            "pid": self.pid,
+            "status": self.status,
+            "pause_s": self.pause_s,
+            "detail": self.detail,
+        }
+        return {key: value for key, value in fields.items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterOptions:
+    """What to run and where; `zookeeper` None runs one beside the services."""
+
+    folder: Path
+    size: ClusterSize = ClusterSize()
+    base_port: int = 7100
+    zookeeper: str | None = None
+    is_restarting: bool = True
+    ready_timeout_s: float = READY_TIMEOUT_S
+    stop_timeout_s: float = STOP_TIMEOUT_S
+
+
+class Supervisor:
+    """A local cluster from `start` to `stop`."""
+
+    def __init__(
+        self,
+        options: ClusterOptions,
+        on_event: Callable[[ClusterEvent], None],
+        make_command: Callable[[Plan, str], list[str]] = prepare_command,
+    ) -> None:
+        self._options = options
+        self._folder = options.folder.absolute()
+        self._on_event = on_event
+        self._make_command = make_command
+        self._children: list[Child] = []
+        self._keepers: dict[str, asyncio.Task[None]] = {}
+        self._zookeeper = options.zookeeper or ""
+        self._changed = asyncio.Event()
+        self._stopping = asyncio.Event()
+        self._is_killing = False
+        self._was_ready = False
+        self._fault: str | None = None
+        self._lock: IO[str] | None = None
+
+    @property
+    def state(self) -> ClusterState:
+        """What the cluster consists of now."""
+        members = tuple(member_of(child.plan, child.pid) for child in self._children)
+        return ClusterState(CLUSTER_NAME, self._zookeeper, members)
+
+    def statistics(self) -> dict[str, Any]:
+        """Starts and readiness of every process."""
+        return {
+            child.plan.node_id: {"starts": child.start_count, "is_ready": child.is_ready}
+            for child in self._children
+        }
+
+    async def start(self) -> None:
+        """Start everything; returns when every process is ready. On an error `stop` is still due.
+
+        Raises:
+            ClusterError: the folder is in use, a part is missing, or not ready in time.
+            ClusterFileError, LayoutError: what the folder or the options say makes no sense.
+        """
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._take_lock()
+        remembered = await self._end_leftovers()
+        plans = plan_cluster(
+            self._folder,
+            self._options.size,
+            base_port=self._options.base_port,
+            has_zookeeper=self._options.zookeeper is None,
+            remembered=remembered,
+        )
+        self._children = [Child(plan) for plan in plans]
+        if self._options.zookeeper is None:
+            self._zookeeper = f"{HOST}:{plans[0].ports.data}"
+        self._publish()
+        deadline = time.monotonic() + self._options.ready_timeout_s
+        for is_first in (True, False):
+            chosen = [c for c in self._children if (c.plan.role == "zookeeper") is is_first]
+            for child in chosen:
+                self._keepers[child.plan.node_id] = asyncio.create_task(self._keep(child))
+            await self._wait_ready(chosen, deadline)
+        self._was_ready = True
+
+    async def stop(self) -> None:
+        """Stop everything, in order and within a bound; returns when no process is left."""
+        self._stopping.set()
+        if self._children:
+            self._on_event(ClusterEvent("stopping"))
+        try:
+            for roles in _STOP_STAGES:
+                await self._stop_stage([c for c in self._children if c.plan.role in roles])
+        finally:
+            if self._lock is not None:
+                self._lock.close()
+                self._lock = None
+        if self._children:
+            self._on_event(ClusterEvent("stopped"))
+
+    def kill(self) -> None:
+        """End everything at once; `stop` still has to be awaited. For a second Ctrl-C."""
+        self._is_killing = True
+        for child in self._children:
+            child.kill()
+
+    def _take_lock(self) -> None:
+        self._lock = (self._folder / "lock").open("a+", encoding="utf-8")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ClusterError(
+                f"another duramen run uses {self._folder}: stop it, or choose another --data"
+            ) from None
+
+    async def _end_leftovers(self) -> dict[str, Ports]:
+        state = read_state(self._folder)
+        if state is None:
+            return {}
+        leftovers = find_leftovers(self._folder, state)
+        for leftover in leftovers:
+            self._on_event(ClusterEvent("leftover", leftover.node_id, leftover.pid))
+        timeout_s = self._options.stop_timeout_s
+        await asyncio.to_thread(end_leftovers, leftovers, timeout_s=timeout_s)
+        return state.ports()
+
+    async def _keep(self, child: Child) -> None:
+        """Keep one process running until the cluster stops; never leaves it behind."""
+        try:
+            await self._keep_running(child)
+        finally:
+            child.kill()
+
+    async def _keep_running(self, child: Child) -> None:
+        backoff = Backoff()
+        node_id = child.plan.node_id
+        while not self._stopping.is_set():
+            try:
+                command = await asyncio.to_thread(self._make_command, child.plan, self._zookeeper)
+                if self._stopping.is_set():
+                    return
+                await child.start(command)
+            except (OSError, EmbeddedServerError) as error:
+                self._fail(f"{node_id} cannot be started: {error}")
+                return
+            self._publish()
+            self._on_event(ClusterEvent("started", node_id, child.pid))
+            await self._watch(child)
+            if self._stopping.is_set():
+                return
+            if not self._options.is_restarting:
+                self._fail(f"{node_id} ended, and restarts are off. {_log_end(child)}")
+                return
+            pause_s = backoff.pause_after(child.alive_s)
+            if child.start_count == START_COUNT_MAX and not self._was_ready:
+                self._fail(f"{node_id} ended {child.start_count} times. {_log_end(child)}")
+            self._on_event(ClusterEvent("restarting", node_id, pause_s=pause_s))
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), pause_s)
+
+    async def _watch(self, child: Child) -> None:
+        """See one life of a process through, from its start to its end."""
+        pid = child.pid
+        if self._stopping.is_set():
+            child.ask_to_stop()
+        if self._is_killing:
+            child.kill()
+        probe = asyncio.create_task(self._probe(child))
+        try:
+            status = await child.wait()
+        finally:
+            probe.cancel()
+            await asyncio.wait([probe])
+        child.is_ready = False
+        self._publish()
+        self._changed.set()
+        self._on_event(ClusterEvent("exited", child.plan.node_id, pid, status=status))
+
+    async def _probe(self, child: Child) -> None:
+        """Ask one process until it is ready."""
+        url = child.plan.admin_url
+        client = RestClient(url) if url is not None else None
+        try:
+            while not await _is_ready(child.plan, client):  # noqa: ASYNC110  # another process
+                await asyncio.sleep(_PROBE_INTERVAL_S)
+        finally:
+            if client is not None:
+                await client.close()
+        child.is_ready = True
+        self._publish()  # a bookie has its incarnation now
+        self._changed.set()
+        self._on_event(ClusterEvent("ready", child.plan.node_id, child.pid))
+
+    async def _wait_ready(self, children: Sequence[Child], deadline: float) -> None:
+        while late := [child for child in children if not child.is_ready]:
+            if self._fault is not None:
+                raise ClusterError(self._fault)
+            self._changed.clear()
+            try:
+                async with asyncio.timeout(deadline - time.monotonic()):
+                    await self._changed.wait()
+            except TimeoutError:
+                names = ", ".join(child.plan.node_id for child in late)
+                raise ClusterError(
+                    f"not ready within {self._options.ready_timeout_s:g} s: {names}. "
+                    f"{_log_end(late[0])}"
+                ) from None
+
+    async def _stop_stage(self, children: Sequence[Child]) -> None:
+        for child in children:
+            child.ask_to_stop()
+        keepers = [
+            self._keepers[c.plan.node_id] for c in children if c.plan.node_id in self._keepers
+        ]
+        if not keepers:
+            return
+        _, late = await asyncio.wait(keepers, timeout=self._options.stop_timeout_s)
+        if late:
+            for child in children:
+                child.kill()
+        for outcome in await asyncio.gather(*keepers, return_exceptions=True):
+            if isinstance(outcome, Exception):
+                self._on_event(ClusterEvent("fault", detail=repr(outcome)))
+
+    def _fail(self, sentence: str) -> None:
+        """Note why the cluster cannot become ready, and tell it once it was."""
+        self._fault = self._fault or sentence
+        self._changed.set()
+        if self._was_ready:
+            self._on_event(ClusterEvent("fault", detail=sentence))
+
+    def _publish(self) -> None:
+        """Write cluster.json; a full disk must not end the supervision of what runs."""
+        try:
+            write_state(self._folder, self.state)
+        except OSError as error:
+            self._on_event(ClusterEvent("fault", detail=f"cluster.json is out of date: {error}"))
+
+
+async def _is_ready(plan: Plan, client: RestClient | None) -> bool:
+    if client is None:
+        return await is_serving(plan.ports.data)
+    try:
+        async with asyncio.timeout(_PROBE_TIMEOUT_S):
+            await client.get_json("/readyz")
+    except (DuramenError, PeerError, TimeoutError):
+        return False
+    return True
+
+
+def _log_end(child: Child) -> str:
+    return f"The end of {child.plan.log_file}:\n{child.log_tail()}"

@@ -1,0 +1,311 @@
+"""`duramen append` and `duramen read` against a server that plays both proxies from a script.
+
+The server keeps the batches of one log and answers appends with what the test put in its queue
+first. What is checked is what a user sees: records, exit codes, statistics, history, messages.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import http.server
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from duramen.cli.main import main
+from duramen.errors import DuramenError
+from duramen.ids import Dlsn, EntryId, Epoch
+from duramen.wire.read_answers import PlacedBatch, pack_batches
+from duramen.wire.record_batch import check_batch, encode_batch
+
+LOG = "default/orders"
+PATH = "/v1/namespaces/default/logs/orders"
+
+
+class FakeProxies(http.server.ThreadingHTTPServer):
+    """One log in memory; `answers` are given before anything is stored."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.batches: list[PlacedBatch] = []
+        self.answers: list[DuramenError | int] = []
+        self.created: list[str] = []
+        self.answer_batches = 2
+        self.url = f"http://127.0.0.1:{self.server_address[1]}"
+
+    @property
+    def end(self) -> int:
+        return self.batches[-1].end_seq_num if self.batches else 0
+
+    def store(self, encoded: bytes) -> PlacedBatch:
+        dlsn = Dlsn(Epoch(1), EntryId(len(self.batches)), 0)
+        placed = PlacedBatch(dlsn, self.end, check_batch(encoded).record_count, encoded)
+        self.batches.append(placed)
+        return placed
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: FakeProxies
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["content-length"]))
+        assert self.path == f"{PATH}/records"
+        if self.server.answers:
+            answer = self.server.answers.pop(0)
+            if isinstance(answer, int):
+                self._send(answer, b"bad gateway")
+            else:
+                self._send(answer.kind.status, json.dumps(answer.problem()).encode())
+            return
+        placed = self.server.store(body)
+        ends = {"start": {"seq_num": placed.seq_num}, "end": {"seq_num": placed.end_seq_num}}
+        self._send(200, json.dumps(ends).encode())
+
+    def do_PUT(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
+        self.server.created.append(self.path)
+        self._send(201, b"{}")
+
+    def do_GET(self) -> None:
+        url = urlsplit(self.path)
+        if url.path == f"{PATH}/records/tail":
+            self._send(200, json.dumps({"seq_num": self.server.end}).encode())
+            return
+        start = parse_qs(url.query)["from"][0]
+        kind, _, text = start.partition(":")
+        if kind == "dlsn":
+            first = self.server.batches[int(text[3:].partition("s")[0])].seq_num
+        else:
+            first = int(text or 0)
+        later = [b for b in self.server.batches if b.end_seq_num > first]
+        given = later[: self.server.answer_batches]
+        end = given[-1].end_seq_num if given else first
+        headers = {"Duramen-Next": f"seq:{end}"}
+        if len(given) == len(later):
+            headers["Duramen-Tail"] = f"seq:{end}"
+        self._send(200, pack_batches(given), headers)
+
+    def _send(self, status: int, body: bytes, headers: dict[str, str] | None = None) -> None:
+        self.send_response(status)
+        for name, value in ({"content-length": str(len(body))} | (headers or {})).items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def proxies(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeProxies]:
+    server = FakeProxies()
+    monkeypatch.setenv("DURAMEN_URL", server.url)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture
+def lines(tmp_path: Path) -> Path:
+    path = tmp_path / "lines.txt"
+    path.write_bytes(b"".join(b"line %d\n" % i for i in range(25_000)) + b"\n\xff\0\n")
+    return path
+
+
+def fill(proxies: FakeProxies, *counts: int) -> None:
+    for count in counts:
+        bodies = [b"r%d" % (proxies.end + i) for i in range(count)]
+        proxies.store(encode_batch(bodies, 1_700_000_000_000))
+
+
+def summary_of(capfd: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(capfd.readouterr().out)
+    return found
+
+
+# --- Append and read -----------------------------------------------------------------------------
+
+
+def test_a_file_comes_back_identical(
+    proxies: FakeProxies, lines: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    assert main(["append", LOG, str(lines), "--create", "--json"]) == 0
+    summary = json.loads(capfdbinary.readouterr().out)
+    assert proxies.created == [PATH]
+    assert set(summary) == {
+        "records", "bytes", "seconds", "mb_per_s", "append_p50_ms", "append_p99_ms",
+        "first_seq_num", "end_seq_num", "batches",
+    }  # fmt: skip
+    assert (summary["records"], summary["batches"]) == (25_002, 3)
+    assert (summary["first_seq_num"], summary["end_seq_num"]) == (0, 25_002)
+    assert summary["bytes"] == lines.stat().st_size - 25_002
+    assert main(["read", LOG]) == 0
+    captured = capfdbinary.readouterr()
+    assert captured.out == lines.read_bytes()
+    assert b"25,002 records" in captured.err
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        (["--from", "3", "-n", "4"], [3, 4, 5, 6]),
+        (["--from", "tail-2"], [8, 9]),
+        (["--from", "tail"], []),
+        (["--from", "dlsn:e1n1s2", "-n", "2"], [5, 6]),
+        (["-n", "0"], []),
+        (["-n", "99"], list(range(10))),
+        (["-n", "5", "-f"], [0, 1, 2, 3, 4]),
+    ],
+)
+def test_whole_batches_are_cut_to_what_was_asked_for(
+    proxies: FakeProxies,
+    capfd: pytest.CaptureFixture[str],
+    flags: list[str],
+    expected: list[int],
+) -> None:
+    fill(proxies, 3, 4, 3)
+    assert main(["read", LOG, *flags]) == 0
+    assert capfd.readouterr().out == "".join(f"r{i}\n" for i in expected)
+
+
+def test_json_has_the_positions_and_base64_where_it_must(
+    proxies: FakeProxies, capfd: pytest.CaptureFixture[str]
+) -> None:
+    headers = [[(b"k", b"v")], []]
+    proxies.store(encode_batch([b"x", b"\xff"], 7, txids=[5, 6], headers=headers))
+    assert main(["read", LOG, "--json"]) == 0
+    first, second = map(json.loads, capfd.readouterr().out.splitlines())
+    assert first == {
+        "seq_num": 0,
+        "dlsn": "e1n0s0",
+        "timestamp": 7,
+        "txid": 5,
+        "headers": [["k", "v"]],
+        "body": "x",
+    }
+    assert (second["dlsn"], second["format"], second["body"]) == ("e1n0s1", "base64", "/w==")
+
+
+def test_a_missing_sequence_number_is_an_error(
+    proxies: FakeProxies, capfd: pytest.CaptureFixture[str]
+) -> None:
+    fill(proxies, 3, 3, 3)
+    del proxies.batches[1]
+    assert main(["read", LOG]) == 1
+    assert "sequence number 3 is missing" in capfd.readouterr().err
+
+
+# --- When things go wrong ------------------------------------------------------------------------
+
+
+def test_what_is_refused_for_now_is_tried_again(
+    proxies: FakeProxies, lines: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    proxies.answers += [DuramenError("log_unavailable", "wait", retry_after_ms=1)] * 2
+    history = tmp_path / "history.jsonl"
+    assert main(["append", LOG, str(lines), "--json", "--history", str(history)]) == 0
+    assert summary_of(capfd)["end_seq_num"] == 25_002
+    operations = [json.loads(line) for line in history.read_text().splitlines()]
+    assert [op["outcome"] for op in operations] == ["fail", "fail", "ok", "ok", "ok"]
+    assert operations[0]["code"] == "log_unavailable"
+    ok = operations[2]
+    assert (ok["op"], ok["log"], ok["start"], ok["end"], ok["n"]) == (
+        "append", LOG, 0, 10_000, 10_000,
+    )  # fmt: skip
+    assert ok["hash"][1] == hashlib.sha256(b"line 1").hexdigest()
+    assert ok["t0_ns"] < ok["t1_ns"]
+
+
+@pytest.mark.parametrize("answer", [DuramenError("append_uncertain", "who knows"), 502])
+def test_an_uncertain_append_is_never_sent_again(
+    proxies: FakeProxies,
+    lines: Path,
+    capfd: pytest.CaptureFixture[str],
+    answer: DuramenError | int,
+) -> None:
+    proxies.answers.append(answer)
+    assert main(["append", LOG, str(lines), "--json"]) == 3
+    captured = capfd.readouterr()
+    assert json.loads(captured.out)["uncertain_lines"] == [1, 10_000]
+    assert "lines 1 to 10000 may or may not be stored" in captured.err
+    assert "--skip-lines 10000 if they are there, --skip-lines 0 if not" in captured.err
+    assert proxies.batches == []
+
+
+def test_skip_lines_goes_on_where_it_stopped(
+    proxies: FakeProxies, lines: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["append", LOG, str(lines), "--skip-lines", "25000"]) == 0
+    assert "2 records" in capfd.readouterr().err
+    assert proxies.batches[0].decode().bodies == [b"", b"\xff\0"]
+
+
+def test_a_refusal_for_good_ends_at_once(
+    proxies: FakeProxies, lines: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    proxies.answers.append(DuramenError("log_not_found", "no such log"))
+    assert main(["append", LOG, str(lines), "--json"]) == 1
+    captured = capfd.readouterr()
+    assert json.loads(captured.out)["code"] == "log_not_found"
+    assert "no such log" in captured.err
+    assert proxies.batches == []
+
+
+def test_nobody_there_is_refused_after_the_time(
+    lines: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    flags = ["--url", "http://127.0.0.1:9", "--timeout", "0.15"]
+    assert main(["append", LOG, str(lines), *flags]) == 1
+    assert "cannot connect" in capfd.readouterr().err
+    assert main(["read", LOG, *flags]) == 1
+    assert "cannot connect" in capfd.readouterr().err
+
+
+def test_a_line_that_is_too_long_is_named(
+    proxies: FakeProxies, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "long.txt"
+    path.write_bytes(b"a\n" + b"x" * (2 << 20) + b"\n")
+    assert main(["append", LOG, str(path)]) == 1
+    assert "line 2 is longer" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["append", "no-slash"],
+        ["append", LOG, "--batch-bytes", "64GiB"],
+        ["append", LOG, "--skip-lines", "-1"],
+        ["append", LOG, "--frob"],
+        ["read", LOG, "--from", "yesterday"],
+        ["read", LOG, "--url", "localhost:1"],
+        ["log", "create", LOG, "--config", "[]"],
+        ["run", "--once"],
+        ["run", "--bookies", "0"],
+        ["frob"],
+    ],
+)
+def test_bad_usage_has_its_own_exit_code(
+    arguments: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    assert capfd.readouterr().err
+
+
+def test_without_a_cluster_the_way_out_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("DURAMEN_URL", raising=False)
+    assert main(["read", LOG, "--data", str(tmp_path)]) == 1
+    assert "duramen run" in capfd.readouterr().err

@@ -1,0 +1,273 @@
+"""The files and plans of a local cluster: shape, atomicity, ports, pauses, who is a leftover.
+
+All without a process. What the supervisor does with them is in tests/component/test_supervisor.py.
+The shape is 08-interfaces "Processes and admin".
+"""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from duramen.cluster import cluster_file, layout
+from duramen.cluster.cluster_file import ClusterFileError, ClusterState, Member
+from duramen.cluster.layout import ClusterSize, LayoutError, Plan, Ports, plan_cluster
+from duramen.cluster.leftovers import ProcessFacts, is_left_over
+from duramen.cluster.process import Backoff, read_tail, service_command
+from duramen.runtime.embedded_zookeeper import MAIN_CLASS
+
+FOLDER = Path("/data")
+GOLDEN = """\
+{
+  "v": 1,
+  "cluster": "local",
+  "zookeeper": "127.0.0.1:7181",
+  "write_url": "http://127.0.0.1:7301",
+  "read_url": "http://127.0.0.1:7401",
+  "admin_url": "http://127.0.0.1:7302",
+  "processes": [
+    {
+      "role": "zookeeper",
+      "id": "zookeeper-0",
+      "pid": 100,
+      "region": "local",
+      "rack": "r1",
+      "data_url": "tcp://127.0.0.1:7181",
+      "admin_url": null,
+      "data_dir": "FOLDER/zookeeper-0",
+      "log_file": "FOLDER/logs/zookeeper-0.log"
+    },
+    {
+      "role": "bookie",
+      "id": "bookie-0",
+      "pid": 101,
+      "incarnation": "0123456789abcdef0123456789abcdef",
+      "region": "local",
+      "rack": "r1",
+      "data_url": "http://127.0.0.1:7101",
+      "admin_url": "http://127.0.0.1:7102",
+      "data_dir": "FOLDER/bookie-0",
+      "log_file": "FOLDER/logs/bookie-0.log"
+    },
+    {
+      "role": "sequencer",
+      "id": "sequencer-0",
+      "pid": null,
+      "region": "local",
+      "rack": "r1",
+      "data_url": "http://127.0.0.1:7201",
+      "admin_url": "http://127.0.0.1:7202",
+      "log_file": "FOLDER/logs/sequencer-0.log"
+    },
+    {
+      "role": "writeproxy",
+      "id": "writeproxy-0",
+      "pid": 102,
+      "region": "local",
+      "rack": "r1",
+      "data_url": "http://127.0.0.1:7301",
+      "admin_url": "http://127.0.0.1:7302",
+      "log_file": "FOLDER/logs/writeproxy-0.log"
+    },
+    {
+      "role": "readproxy",
+      "id": "readproxy-0",
+      "pid": 103,
+      "region": "local",
+      "rack": "r1",
+      "data_url": "http://127.0.0.1:7401",
+      "admin_url": "http://127.0.0.1:7402",
+      "log_file": "FOLDER/logs/readproxy-0.log"
+    }
+  ]
+}
+"""
+
+
+def plan(folder: Path = FOLDER, *, bookies: int = 1, base_port: int = 7100) -> list[Plan]:
+    return plan_cluster(
+        folder,
+        ClusterSize(bookies=bookies),
+        base_port=base_port,
+        has_zookeeper=True,
+        remembered={},
+        is_free=lambda _: True,
+    )
+
+
+def state_in(folder: Path) -> ClusterState:
+    pids = {"zookeeper": 100, "bookie": 101, "writeproxy": 102, "readproxy": 103}
+    members = [cluster_file.member_of(p, pids.get(p.role)) for p in plan(folder)]
+    return ClusterState("local", "127.0.0.1:7181", tuple(members))
+
+
+# --- cluster.json --------------------------------------------------------------------------------
+
+
+def test_the_file_has_its_golden_shape(tmp_path: Path) -> None:
+    (tmp_path / "bookie-0").mkdir()
+    cookie = {"incarnation": "0123456789abcdef0123456789abcdef", "v": 1}
+    (tmp_path / "bookie-0" / "cookie.json").write_text(json.dumps(cookie))
+    cluster_file.write_state(tmp_path, state_in(tmp_path))
+    text = (tmp_path / "cluster.json").read_text()
+    assert text == GOLDEN.replace("FOLDER", str(tmp_path))
+
+
+def test_a_bookie_without_a_cookie_has_no_incarnation_yet(tmp_path: Path) -> None:
+    document = state_in(tmp_path).to_json()
+    assert "incarnation" not in document["processes"][1]
+
+
+def test_what_is_written_is_read_back(tmp_path: Path) -> None:
+    state = state_in(tmp_path)
+    cluster_file.write_state(tmp_path, state)
+    assert cluster_file.read_state(tmp_path) == state
+    assert state.ports()["bookie-0"] == Ports(7101, 7102)
+    assert state.ports()["zookeeper-0"] == Ports(7181, None)
+
+
+def test_the_old_file_stays_whole_when_writing_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster_file.write_state(tmp_path, state_in(tmp_path))
+    before = (tmp_path / "cluster.json").read_bytes()
+
+    def refuse(_: int) -> None:
+        raise OSError("no space")
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    with pytest.raises(OSError, match="no space"):
+        cluster_file.write_state(tmp_path, ClusterState("other", "z", ()))
+    assert (tmp_path / "cluster.json").read_bytes() == before
+
+
+def test_no_cluster_says_how_to_start_one(tmp_path: Path) -> None:
+    assert cluster_file.read_state(tmp_path) is None
+    with pytest.raises(ClusterFileError, match="duramen run"):
+        cluster_file.read_document(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"v": 2}', '{"v": 1}', '{"v": 1, "processes": [{"pid": 1}]}']
+)
+def test_a_damaged_file_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "cluster.json").write_text(text)
+    with pytest.raises(ClusterFileError):
+        cluster_file.read_state(tmp_path)
+
+
+# --- Layout --------------------------------------------------------------------------------------
+
+
+def test_documented_ports_and_a_rack_for_each_bookie() -> None:
+    plans = {p.node_id: p for p in plan(bookies=3)}
+    ports = {node_id: tuple(p.ports) for node_id, p in plans.items()}
+    assert ports == {
+        "zookeeper-0": (7181, None),
+        "bookie-0": (7101, 7102),
+        "bookie-1": (7103, 7104),
+        "bookie-2": (7105, 7106),
+        "sequencer-0": (7201, 7202),
+        "writeproxy-0": (7301, 7302),
+        "readproxy-0": (7401, 7402),
+    }
+    assert [plans[f"bookie-{i}"].rack for i in range(3)] == ["r1", "r2", "r3"]
+
+
+def test_a_taken_port_is_replaced_and_a_remembered_one_is_kept() -> None:
+    picked = iter(range(9000, 9100))
+    plans = plan_cluster(
+        FOLDER,
+        ClusterSize(),
+        base_port=7100,
+        has_zookeeper=False,
+        remembered={"bookie-0": Ports(8000, 8001), "bookie-1": Ports(8002, 8000)},
+        is_free=lambda port: port not in (7105, 8002),
+        pick=lambda: next(picked),
+    )
+    ports = {p.node_id: tuple(p.ports) for p in plans}
+    assert ports["bookie-0"] == (8000, 8001)  # as last time
+    assert ports["bookie-1"] == (7103, 7104)  # last time's are taken, by others and by bookie-0
+    assert ports["bookie-2"] == (9000, 7106)
+    assert "zookeeper-0" not in ports
+
+
+def test_base_zero_takes_free_ports_only_and_none_twice() -> None:
+    picked = iter([9000, 9000, 9001, *range(9001, 9100)])
+    plans = plan_cluster(
+        FOLDER,
+        ClusterSize(),
+        base_port=0,
+        has_zookeeper=True,
+        remembered={},
+        is_free=lambda _: False,
+        pick=lambda: next(picked),
+    )
+    ports = [port for p in plans for port in p.ports if port is not None]
+    assert len(set(ports)) == len(ports) == 13
+    assert min(ports) == 9000
+
+
+def test_a_picked_port_is_free() -> None:
+    assert layout.is_free_port(layout.pick_free_port())
+
+
+def test_impossible_clusters_are_refused() -> None:
+    with pytest.raises(LayoutError, match="bookie"):
+        ClusterSize(bookies=0)
+    with pytest.raises(LayoutError, match="base port"):
+        plan(base_port=65_500)
+
+
+# --- Processes -----------------------------------------------------------------------------------
+
+
+def test_pauses_double_up_to_five_seconds_and_begin_again_after_a_long_life() -> None:
+    backoff = Backoff()
+    pauses = [backoff.pause_after(1.0) for _ in range(7)]
+    assert pauses == [0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]
+    assert backoff.pause_after(30.0) == 0.2
+    assert backoff.pause_after(29.9) == 0.4
+
+
+def test_the_tail_of_a_log_is_bounded(tmp_path: Path) -> None:
+    path = tmp_path / "x.log"
+    assert "no log" in read_tail(path)
+    path.write_text("".join(f"line {i}\n" for i in range(100_000)))
+    assert read_tail(path, line_count=2) == "line 99998\nline 99999"
+
+
+def facts_of(
+    planned: Plan,
+    *,
+    arguments: tuple[str, ...] | None = None,
+    working_dir: str = "/anywhere",
+    started_unix_s: float = 1000.0,
+) -> ProcessFacts:
+    command = tuple(service_command(planned, "127.0.0.1:2181"))
+    return ProcessFacts(arguments or command, working_dir, started_unix_s)
+
+
+def is_ours(member: Member, facts: ProcessFacts) -> bool:
+    return is_left_over(member, facts, cluster="local", written_unix_s=1001.0)
+
+
+def test_only_the_recorded_process_is_a_leftover() -> None:
+    bookie, other = [p for p in plan(bookies=2) if p.role == "bookie"]
+    member = cluster_file.member_of(bookie, 4711)
+    assert is_ours(member, facts_of(bookie))
+    assert not is_ours(member, facts_of(other))
+    assert not is_ours(member, facts_of(bookie, started_unix_s=1010.0))  # the pid is another's now
+    assert not is_ours(member, facts_of(bookie, arguments=("vim", "bookie-0", "duramen_bookie")))
+    elsewhere = plan(Path("/else"))[1]
+    assert not is_ours(member, facts_of(elsewhere))
+
+
+def test_a_zookeeper_is_a_leftover_only_in_its_own_folder() -> None:
+    planned = plan()[0]
+    member = cluster_file.member_of(planned, 4711)
+    arguments = ("java", MAIN_CLASS, "./zoo.cfg")
+    here = str(planned.data_dir)
+    assert is_ours(member, facts_of(planned, arguments=arguments, working_dir=here))
+    assert not is_ours(member, facts_of(planned, arguments=arguments))
