@@ -1,0 +1,187 @@
+"""A local cluster for one test: `duramen run` as a child, its processes killed and revived by id.
+
+Everything is found through `cluster.json`, as checks from outside do. Only processes of this cluster
+are ever signalled, by pid. `stop` asserts that nothing stays behind.
+
+Used by the tests of this folder. Source: 06-testing "Real processes", 08-interfaces.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from duramen.client.rest_client import RestClient
+
+T = TypeVar("T")
+
+READY_S = 60.0
+
+
+class LocalCluster:
+    """One `duramen run` and what it started."""
+
+    def __init__(self, folder: Path, *flags: str) -> None:
+        self.folder = folder
+        self._flags = flags
+        self._commands: dict[str, list[str]] = {}
+        self._revived: list[subprocess.Popen[bytes]] = []
+        self._run: subprocess.Popen[str] | None = None
+        self._events: queue.Queue[dict[str, Any]] = queue.Queue()
+
+    def start(self) -> None:
+        """Start and wait until every process is ready."""
+        command = [sys.executable, "-m", "duramen.cli.main", "run", "--json"]
+        command += ["--data", str(self.folder), "--base-port", "0", *self._flags]
+        self._run = subprocess.Popen(
+            command, stdout=subprocess.PIPE, text=True, start_new_session=True
+        )
+        assert self._run.stdout is not None
+        threading.Thread(target=self._collect, args=(self._run.stdout,), daemon=True).start()
+        self.wait_event("cluster_ready", READY_S)
+
+    def wait_event(self, kind: str, timeout_s: float) -> dict[str, Any]:
+        """The next event of a kind."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            event = self._events.get(timeout=max(deadline - time.monotonic(), 0.001))
+            if event["event"] == kind:
+                return event
+            assert event["event"] != "end", f"duramen run ended while {kind} was awaited"
+
+    def state(self) -> dict[str, Any]:
+        """`cluster.json` as it is now."""
+        state: dict[str, Any] = json.loads((self.folder / "cluster.json").read_text())
+        return state
+
+    def process(self, node_id: str) -> dict[str, Any]:
+        """The entry of one process."""
+        found: dict[str, Any] = next(
+            p for p in self.state()["processes"] if p["id"] == node_id
+        )
+        return found
+
+    def ids(self, role: str) -> list[str]:
+        """Ids of the processes of a role."""
+        return [p["id"] for p in self.state()["processes"] if p["role"] == role]
+
+    def send(self, node_id: str, number: signal.Signals) -> int:
+        """Signal one process; returns its pid. Its command line is kept for `revive`."""
+        pid = self.process(node_id)["pid"]
+        assert isinstance(pid, int), f"{node_id} is not running"
+        raw = Path(f"/proc/{pid}/cmdline").read_bytes()
+        self._commands[node_id] = [part.decode() for part in raw.split(b"\0") if part]
+        os.kill(pid, number)
+        return pid
+
+    def kill(self, node_id: str) -> None:
+        """SIGKILL one process and wait until it is gone."""
+        pid = self.send(node_id, signal.SIGKILL)
+        wait_until(lambda: not _is_alive(pid), 10, f"{node_id} to die")
+
+    def revive(self, node_id: str) -> None:
+        """Start a killed process again as it was started (for clusters with --no-restart)."""
+        log = (self.folder / "logs" / f"{node_id}.revived.log").open("ab")
+        self._revived.append(
+            subprocess.Popen(
+                self._commands[node_id], stdout=log, stderr=log, start_new_session=True
+            )
+        )
+
+    def kill_everything(self) -> None:
+        """SIGKILL the supervisor and all its processes, at once."""
+        assert self._run is not None
+        pids = [p["pid"] for p in self.state()["processes"] if p["pid"] is not None]
+        for pid in (self._run.pid, *pids):
+            os.kill(pid, signal.SIGKILL)
+        self._run.wait(10)
+        wait_until(lambda: not any(map(_is_alive, pids)), 10, "every process to die")
+
+    def stop(self) -> None:
+        """Ctrl-C; asserts that it ends in time with 0 and leaves no process."""
+        assert self._run is not None
+        pids = [p["pid"] for p in self.state()["processes"] if p["pid"] is not None]
+        for revived in self._revived:
+            revived.terminate()
+        self._run.send_signal(signal.SIGINT)
+        try:
+            status = self._run.wait(40)
+        finally:
+            self.end_by_force(pids)
+        assert status == 0
+        assert not any(map(_is_alive, pids)), "a process was left behind"
+
+    def end_by_force(self, pids: list[int]) -> None:
+        """End what a failed test left."""
+        assert self._run is not None
+        for revived in self._revived:
+            try:
+                revived.wait(15)
+            except subprocess.TimeoutExpired:
+                revived.kill()
+                revived.wait(5)
+        if self._run.poll() is None:
+            for pid in (self._run.pid, *filter(_is_alive, pids)):
+                os.kill(pid, signal.SIGKILL)
+            self._run.wait(10)
+
+    def _collect(self, lines: Iterator[str]) -> None:
+        for line in lines:
+            self._events.put(json.loads(line))
+        self._events.put({"event": "end"})
+
+
+@contextmanager
+def running_cluster(folder: Path, *flags: str) -> Iterator[LocalCluster]:
+    """A started cluster that is stopped, and found to be gone, at the end."""
+    cluster = LocalCluster(folder, *flags)
+    cluster.start()
+    try:
+        yield cluster
+    except BaseException:
+        cluster.end_by_force([p["pid"] for p in cluster.state()["processes"] if p["pid"]])
+        raise
+    cluster.stop()
+
+
+async def create_log(cluster: LocalCluster, name: str, config: dict[str, Any]) -> str:
+    """Create `default/name`; returns its log id."""
+    client = RestClient(cluster.state()["write_url"])
+    try:
+        await client.ensure_log("default", name, config)
+        return str((await client.show_log("default", name))["log_id"])
+    finally:
+        await client.close()
+
+
+def wait_until(condition: Callable[[], bool], timeout_s: float, what: str) -> None:
+    """Poll a condition; fails with its name when it does not come true in time."""
+    deadline = time.monotonic() + timeout_s
+    tick = threading.Event()
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {timeout_s} s for {what}"
+        tick.wait(0.05)
+
+
+def run(work: Coroutine[Any, Any, T], timeout_s: float = 100) -> T:
+    """Run a coroutine with a bound."""
+    return asyncio.run(asyncio.wait_for(work, timeout_s))
+
+
+def _is_alive(pid: int) -> bool:
+    """Whether a process runs; one that only waits to be reaped does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False

@@ -1,0 +1,114 @@
+"""Appends with payloads that name themselves, and the check of what a complete read returns.
+
+Each append is one batch of a few records; a record's body says which append and which place in it.
+An outcome is `ok` with its positions, `fail` (certainly not appended) or `info` (uncertain), as in
+the histories of 08-interfaces. The check reads the log from head to tail through a fresh client.
+
+Checked (06-testing): D1 acknowledged is there, same place and bytes; D3 nothing invented, nothing of
+a refused append; O2/O3 order; U1 once; G1 sequence numbers 0 … n − 1.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+from duramen.client.records import open_batches
+from duramen.client.rest_client import RestClient
+from duramen.errors import DuramenError
+from duramen.runtime.http_client import PeerError
+from duramen.wire.record_batch import encode_batch
+
+NAMESPACE = "default"
+
+
+@dataclass
+class History:
+    """What one writer did to one log."""
+
+    log: str
+    record_bytes: int = 100
+    records_per_append: int = 3
+    acknowledged: dict[int, tuple[int, int]] = field(default_factory=dict)
+    uncertain: list[int] = field(default_factory=list)
+    refused: list[int] = field(default_factory=list)
+    codes: list[str] = field(default_factory=list)
+    count: int = 0
+
+    def bodies(self, number: int) -> list[bytes]:
+        """The bodies of append `number`."""
+        pad = b"." * self.record_bytes
+        return [
+            (b"%s/%d/%d " % (self.log.encode(), number, place) + pad)[: self.record_bytes]
+            for place in range(self.records_per_append)
+        ]
+
+    async def append(self, client: RestClient) -> bool:
+        """Make one more append and note its outcome; True if it was acknowledged."""
+        number = self.count
+        self.count += 1
+        batch = encode_batch(self.bodies(number), timestamp_ms=1)
+        try:
+            done = await client.append(NAMESPACE, self.log, batch)
+        except DuramenError as error:
+            (self.uncertain if error.uncertain else self.refused).append(number)
+            self.codes.append(error.code)
+            return False
+        except PeerError:
+            self.refused.append(number)
+            self.codes.append("unreachable")
+            return False
+        self.acknowledged[number] = (done.start, done.end)
+        return True
+
+    async def append_until(self, client: RestClient, stop: asyncio.Event) -> None:
+        """Append one after the other until told to stop."""
+        while not stop.is_set():
+            if not await self.append(client):
+                # Nobody answers: do not spin, the fault is what the test is about.
+                await asyncio.wait([asyncio.ensure_future(stop.wait())], timeout=0.1)
+
+    def check(self, bodies: list[bytes]) -> None:
+        """Compare a complete read with the history."""
+        places: dict[bytes, int] = {}
+        for seq_num, body in enumerate(bodies):
+            assert body not in places, f"U1: {body!r} at {places[body]} and {seq_num}"
+            places[body] = seq_num
+        for number, (start, end) in self.acknowledged.items():
+            assert bodies[start:end] == self.bodies(number), f"D1: append {number} at {start}"
+        allowed = {b: n for n in (*self.acknowledged, *self.uncertain) for b in self.bodies(n)}
+        for body in bodies:
+            assert body in allowed, f"D3: {body!r} was never appended, or was refused"
+        order = [allowed[body] for body in bodies]
+        assert order == sorted(order), "O3: one writer's appends are out of order"
+        for number in self.uncertain:
+            present = [body in places for body in self.bodies(number)]
+            assert all(present) or not any(present), f"append {number} is there in part"
+
+
+async def read_log(read_url: str, log: str, *, expect_count: int = 0) -> list[bytes]:
+    """Every body from head to tail, through a fresh client; asserts gapless numbers (G1).
+
+    Waits until at least `expect_count` records can be read: recovery of what a dead sequencer left
+    goes on beside the reader.
+    """
+    client = RestClient(read_url)
+    bodies: list[bytes] = []
+    position = "head"
+    try:
+        while True:
+            try:
+                answer = await client.read(
+                    NAMESPACE, log, position, most_bytes=4 << 20, wait_ms=1000
+                )
+            except DuramenError as error:
+                assert error.problem()["retryable"], error
+                continue
+            for records in open_batches(answer.batches, first=len(bodies)):
+                assert records.first == len(bodies), f"G1: {records.first} after {len(bodies)}"
+                bodies += records.bodies
+            position = answer.next_position
+            if answer.is_at_tail and not answer.batches and len(bodies) >= expect_count:
+                return bodies
+    finally:
+        await client.close()

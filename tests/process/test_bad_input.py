@@ -1,0 +1,167 @@
+"""Bad input gets a 4xx with a stable code and the field named; nothing is written, all stay alive.
+
+Real processes, one cluster for the whole table. After every case the log is as long as before.
+Source: 03-api "Errors", 08-interfaces "Answers".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import httpx
+import pytest
+
+from tests.process.cluster import LocalCluster, create_log, run, running_cluster
+
+pytestmark = [pytest.mark.process, pytest.mark.zookeeper]
+
+JSON = {"content-type": "application/json"}
+RAW = {"content-type": "application/octet-stream"}
+NDJSON = {"content-type": "application/x-ndjson"}
+BATCH = {"content-type": "application/vnd.duramen.batch"}
+LOG = "/v1/namespaces/default/logs/input"
+RECORDS = f"{LOG}/records"
+
+
+class Case(NamedTuple):
+    """One bad append: what is sent, and the answer's status, code and field."""
+
+    path: str
+    headers: dict[str, str]
+    body: bytes
+    status: int
+    code: str
+    field: str | None
+
+
+APPENDS = {
+    "unknown log": Case(RECORDS.replace("input", "no"), RAW, b"x", 404, "log_not_found", "log"),
+    "unknown namespace": Case(
+        RECORDS.replace("default", "no"), RAW, b"x", 404, "namespace_not_found", "namespace"
+    ),
+    "bad log name": Case(RECORDS.replace("input", ".x"), RAW, b"x", 400, "invalid_name", "log"),
+    "bad namespace": Case(
+        RECORDS.replace("default", "Bad_"), RAW, b"x", 400, "invalid_name", "namespace"
+    ),
+    "record over 1 MiB": Case(RECORDS, RAW, b"x" * (2**20 + 1), 413, "record_too_large", None),
+    "body over the limit": Case(RECORDS, JSON, b"x" * (20 << 20), 413, "batch_too_large", None),
+    "no content type": Case(RECORDS, {}, b"x", 415, "unsupported_media", "Content-Type"),
+    "other content type": Case(
+        RECORDS, {"content-type": "image/png"}, b"x", 415, "unsupported_media", "Content-Type"
+    ),
+    "JSON that is none": Case(RECORDS, JSON, b'{"records": [', 400, "invalid_argument", None),
+    "JSON of another shape": Case(RECORDS, JSON, b"[]", 400, "invalid_argument", None),
+    "no records": Case(RECORDS, JSON, b'{"records": []}', 400, "invalid_argument", "records"),
+    "body that is no text": Case(
+        RECORDS, JSON, b'{"records": [{"body": 7}]}', 400, "invalid_argument", "records[0].body"
+    ),
+    "unknown field": Case(
+        RECORDS, JSON, b'{"records": [{"body": "a", "bod": "b"}]}', 400, "unknown_field",
+        "records[0].bod",
+    ),
+    "negative txid": Case(
+        RECORDS, JSON, b'{"records": [{"body": "a", "txid": -1}]}', 400, "invalid_argument",
+        "records[0].txid",
+    ),
+    "condition before its time": Case(
+        RECORDS, JSON, b'{"records": [{"body": "a"}], "match_seq_num": 3}', 400,
+        "invalid_argument", "match_seq_num",
+    ),
+    "NDJSON with a bad line": Case(
+        RECORDS, NDJSON, b'{"body": "a"}\nnope\n', 400, "invalid_argument", None
+    ),
+    "batch that is none": Case(RECORDS, BATCH, b"DRB1" + b"\0" * 80, 400, "invalid_argument", None),
+}  # fmt: skip
+
+READS = {
+    "from=-1": (400, "invalid_position", "from"),
+    "from=seq:99999999999999999999": (400, "invalid_position", "from"),
+    "from=yesterday": (400, "invalid_position", "from"),
+    "from=dlsn:e1n2": (400, "invalid_position", "from"),
+    "from=seq:1000": (416, "beyond_tail", "from"),
+    "count=0": (400, "invalid_argument", "count"),
+    "count=-5": (400, "invalid_argument", "count"),
+    "bytes=1e9": (400, "invalid_argument", "bytes"),
+    "wait=2h": (400, "invalid_argument", "wait"),
+    "form=head": (400, "unknown_field", "form"),
+}
+
+CONFIGS: dict[str, tuple[bytes, str, str]] = {
+    "unknown field": (b'{"retnetion": {}}', "unknown_field", "retnetion"),
+    "quorum": (b'{"replication": {"ack_quorum": 4}}', "invalid_argument", "replication"),
+    "duration": (b'{"roll": {"interval": "soon"}}', "invalid_argument", "roll.interval"),
+    "number as text": (
+        b'{"replication": {"ensemble_size": "3"}}', "invalid_argument", "replication.ensemble_size",
+    ),
+    "no object": (b"[1]", "invalid_argument", ""),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    with running_cluster(tmp_path_factory.mktemp("input") / "c") as started:
+        run(create_log(started, "input", {}))
+        url = started.state()["write_url"] + RECORDS
+        assert httpx.post(url, headers=RAW, content=b"the only record").status_code == 200
+        yield started
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_written(cluster: LocalCluster) -> Iterator[None]:
+    pids = [p["pid"] for p in cluster.state()["processes"]]
+    yield
+    tail = httpx.get(cluster.state()["read_url"] + f"{RECORDS}/tail").json()["tail"]
+    assert tail["seq_num"] == 1, "something was written"
+    assert [p["pid"] for p in cluster.state()["processes"]] == pids, "a process died"
+
+
+def _check(answer: httpx.Response, status: int, code: str, field: str | None) -> None:
+    problem: dict[str, Any] = answer.json()
+    assert answer.headers["content-type"].startswith("application/problem+json"), problem
+    assert (answer.status_code, problem["code"]) == (status, code), problem
+    assert problem["status"] == status
+    assert problem["detail"]
+    assert not problem["retryable"]
+    assert not problem["uncertain"]
+    if field:
+        assert problem["field"] == field, problem
+
+
+@pytest.mark.parametrize("case", APPENDS.values(), ids=APPENDS.keys())
+def test_bad_append(cluster: LocalCluster, case: Case) -> None:
+    url = cluster.state()["write_url"] + case.path
+    answer = httpx.post(url, headers=case.headers, content=case.body)
+    _check(answer, case.status, case.code, case.field)
+
+
+@pytest.mark.parametrize("query", READS)
+def test_bad_read(cluster: LocalCluster, query: str) -> None:
+    answer = httpx.get(cluster.state()["read_url"] + f"{RECORDS}?{query}")
+    _check(answer, *READS[query])
+
+
+def test_unknown_log_cannot_be_read(cluster: LocalCluster) -> None:
+    url = cluster.state()["read_url"]
+    answer = httpx.get(url + RECORDS.replace("input", "other"))
+    _check(answer, 404, "log_not_found", "log")
+    answer = httpx.get(url + RECORDS.replace("default", "other"))
+    _check(answer, 404, "namespace_not_found", "namespace")
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_bad_configuration(cluster: LocalCluster, name: str) -> None:
+    body, code, field = CONFIGS[name]
+    url = cluster.state()["write_url"] + "/v1/namespaces/default/logs/never"
+    _check(httpx.put(url, headers=JSON, content=body), 400, code, field)
+    assert httpx.get(url).status_code == 404, "the log was created"
+
+
+def test_creating_again_with_another_configuration_is_refused(cluster: LocalCluster) -> None:
+    url = cluster.state()["write_url"] + "/v1/namespaces/default/logs/twice"
+    assert httpx.put(url, headers=JSON, content=b"{}").status_code == 201
+    assert httpx.put(url, headers=JSON, content=b"{}").status_code == 200
+    other = b'{"roll": {"interval": "1h"}}'
+    answer = httpx.put(url, headers=JSON, content=other)
+    _check(answer, 409, "log_exists_with_other_config", None)

@@ -1,0 +1,76 @@
+"""`duramen run` as a stranger uses it: the demo, a clean stop, a second start on the same data."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.process.cluster import LocalCluster, create_log, run, running_cluster, wait_until
+
+pytestmark = [pytest.mark.process, pytest.mark.zookeeper]
+
+_ROLES = ["zookeeper", "bookie", "bookie", "bookie", "sequencer", "writeproxy", "readproxy"]
+
+
+def _duramen(cluster: LocalCluster, *arguments: str, **more: Any) -> subprocess.CompletedProcess[Any]:
+    command = [sys.executable, "-m", "duramen.cli.main", *arguments, "--data", str(cluster.folder)]
+    return subprocess.run(command, capture_output=True, timeout=90, check=False, **more)
+
+
+def test_the_demo_carries_a_real_file_and_compares_it(tmp_path: Path) -> None:
+    """The default file: ≥ 10 MB and ≥ 300,000 records, equal hashes, numbers 0 … n − 1."""
+    command = [sys.executable, "-m", "duramen.cli.main", "run", "--demo", "--once", "--json"]
+    command += ["--data", str(tmp_path / "c"), "--base-port", "0"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    events = [json.loads(line) for line in done.stdout.splitlines()]
+    demo = next(event for event in events if event["event"] == "demo")
+    assert demo["file_bytes"] >= 10_000_000
+    assert demo["append"]["records"] >= 300_000
+    assert demo["read"]["records"] == demo["append"]["records"]
+    assert demo["is_gapless"] is True
+    source = (tmp_path / "c" / "demo" / "stdlib.txt").read_bytes()
+    assert hashlib.sha256(source).hexdigest() == demo["sha256_out"]
+
+
+def test_a_second_start_serves_what_was_written(tmp_path: Path) -> None:
+    lines = b"".join(b"line %d\n" % i for i in range(5_000))
+    with running_cluster(tmp_path / "c") as cluster:
+        assert [p["role"] for p in cluster.state()["processes"]] == _ROLES
+        racks = [p["rack"] for p in cluster.state()["processes"] if p["role"] == "bookie"]
+        assert len(dict.fromkeys(racks)) == 3
+        run(create_log(cluster, "kept", {}))
+        done = _duramen(cluster, "append", "default/kept", "-", "--json", input=lines)
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["records"] == 5_000
+    pids = [p["pid"] for p in cluster.state()["processes"]]
+    assert pids == [None] * len(_ROLES), "cluster.json names a process after the stop"
+    with running_cluster(tmp_path / "c") as again:
+        assert _duramen(again, "read", "default/kept").stdout == lines
+        done = _duramen(again, "append", "default/kept", "-", "--json", input=b"more\n")
+        assert json.loads(done.stdout)["first_seq_num"] == 5_000
+        assert _duramen(again, "read", "default/kept").stdout == lines + b"more\n"
+
+
+def test_a_dead_process_is_started_again_and_the_file_stays_true(tmp_path: Path) -> None:
+    with running_cluster(tmp_path / "c") as cluster:
+        before = cluster.process("writeproxy-0")["pid"]
+        cluster.kill("writeproxy-0")
+        wait_until(
+            lambda: cluster.process("writeproxy-0")["pid"] not in (None, before), 20, "a restart"
+        )
+        wait_until(lambda: _answers(cluster), 20, "the write proxy")
+        for process in cluster.state()["processes"]:
+            os.kill(process["pid"], 0)
+
+
+def _answers(cluster: LocalCluster) -> bool:
+    done = _duramen(cluster, "log", "list", "default")
+    return done.returncode == 0
