@@ -49,9 +49,17 @@ def test_the_whole_log_is_read_from_the_head() -> None:
         answer = await world.read()
         check(world, answer, 0, 31)
         assert answer["tail"]["seq_num"] == 31
-        assert answer["tail"]["dlsn"] == "e3n3s0" and answer["tail"]["timestamp"] == 1031
+        assert (
+            answer["tail"]["dlsn"] == "e3n3s0"
+            and answer["tail"]["timestamp"] == "1970-01-01T00:00:01.031Z"
+        )
         records = answer["records"]
-        assert records[0] == {"seq_num": 0, "dlsn": "e1n0s0", "timestamp": 1002, "body": "r0"}
+        assert records[0] == {
+            "seq_num": 0,
+            "dlsn": "e1n0s0",
+            "timestamp": "1970-01-01T00:00:01.002Z",
+            "body": "r0",
+        }
         assert [r["dlsn"] for r in records[2:4]] == ["e1n0s2", "e1n1s0"]
         assert [r["dlsn"] for r in records[12:15]] == ["e1n3s3", "e2n0s0", "e2n1s0"]
 
@@ -456,7 +464,6 @@ def test_log_and_segments_are_shown() -> None:
         (415, "unsupported_media", "Accept", "", {"accept": "image/png"}),
         (416, "beyond_tail", "from", "?from=seq:32", {}),
         (416, "beyond_tail", "from", "?from=dlsn:e3n3s1", {}),
-        (405, "invalid_argument", None, "/tail/x", {}),
     ],
 )
 def test_bad_input_gets_its_code_and_field(
@@ -464,14 +471,30 @@ def test_bad_input_gets_its_code_and_field(
 ) -> None:
     async def scenario(world: World) -> None:
         await world.fill()
-        if status == 405:
-            await world.problem(404, code, field, query)
-            response = await world.http.delete(RECORDS)
-            assert (response.status_code, response.json()["code"]) == (405, code)
-            return
         problem = await world.problem(status, code, field, query, **headers)
         if status == 416:
             assert problem["tail"]["seq_num"] == 31
+
+    run(scenario)
+
+
+def test_paths_and_methods_that_are_not_served_are_problems() -> None:
+    async def scenario(world: World) -> None:
+        await world.problem(404, "invalid_argument", "path", "/tail/x")
+        response = await world.http.delete(RECORDS)
+        problem = response.json()
+        assert (response.status_code, problem["status"]) == (405, 405)
+        assert (problem["code"], problem["field"]) == ("invalid_argument", "method")
+
+    run(scenario)
+
+
+def test_a_binary_read_ends_with_the_batch_that_reaches_the_count() -> None:
+    async def scenario(world: World) -> None:
+        await world.fill()
+        response = await world.get("?count=1", accept="application/vnd.duramen.batch")
+        # The first batch holds two records; whole batches are the binary form's unit.
+        assert response.headers["duramen-next"] == "seq:2"
 
     run(scenario)
 

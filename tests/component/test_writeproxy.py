@@ -53,9 +53,24 @@ def test_every_content_type_arrives_as_one_batch(
         status, answer = await world.append(body, content_type=media)
         assert status == 200
         assert answer == {
-            "start": {"seq_num": 1, "timestamp": 5, "lsn": "e1n1", "dlsn": "e1n1s0"},
-            "end": {"seq_num": 2, "timestamp": 5, "lsn": "e1n1", "dlsn": "e1n1s1"},
-            "tail": {"seq_num": 1, "timestamp": 5, "lsn": "e1n1", "dlsn": "e1n1s0"},
+            "start": {
+                "seq_num": 1,
+                "timestamp": "1970-01-01T00:00:00.005Z",
+                "lsn": "e1n1",
+                "dlsn": "e1n1s0",
+            },
+            "end": {
+                "seq_num": 2,
+                "timestamp": "1970-01-01T00:00:00.005Z",
+                "lsn": "e1n1",
+                "dlsn": "e1n1s1",
+            },
+            "tail": {
+                "seq_num": 1,
+                "timestamp": "1970-01-01T00:00:00.005Z",
+                "lsn": "e1n1",
+                "dlsn": "e1n1s0",
+            },
         }
         [row] = world.first.rows
         assert row.log_id == 5 and 9_000 < row.deadline_ms <= 10_000

@@ -67,9 +67,7 @@ class LocalCluster:
 
     def process(self, node_id: str) -> dict[str, Any]:
         """The entry of one process."""
-        found: dict[str, Any] = next(
-            p for p in self.state()["processes"] if p["id"] == node_id
-        )
+        found: dict[str, Any] = next(p for p in self.state()["processes"] if p["id"] == node_id)
         return found
 
     def ids(self, role: str) -> list[str]:

@@ -237,7 +237,9 @@ def test_zookeeper_stopped_for_20_s_does_not_stop_appends(tmp_path: Path) -> Non
                     for _ in range(20):
                         seen = len(history.acknowledged)
                         await asyncio.to_thread(_wait_a_second)
-                        assert len(history.acknowledged) > seen, "a second without an acknowledgement"
+                        assert len(history.acknowledged) > seen, (
+                            "a second without an acknowledgement"
+                        )
                     assert len(history.acknowledged) > before + 200
                 finally:
                     cluster.send("zookeeper-0", signal.SIGCONT)

@@ -19,7 +19,9 @@ pytestmark = [pytest.mark.process, pytest.mark.zookeeper]
 _ROLES = ["zookeeper", "bookie", "bookie", "bookie", "sequencer", "writeproxy", "readproxy"]
 
 
-def _duramen(cluster: LocalCluster, *arguments: str, **more: Any) -> subprocess.CompletedProcess[Any]:
+def _duramen(
+    cluster: LocalCluster, *arguments: str, **more: Any
+) -> subprocess.CompletedProcess[Any]:
     command = [sys.executable, "-m", "duramen.cli.main", *arguments, "--data", str(cluster.folder)]
     return subprocess.run(command, capture_output=True, timeout=90, check=False, **more)
 

@@ -68,11 +68,12 @@ def test_json_records_keep_their_order_and_parts() -> None:
     batch = read_records(
         {"body": "ä", "headers": [["k", "v"], ["k", ""]], "timestamp": 5, "txid": 0},
         {"body": "", "txid": TXID_MAX},
+        {"body": "", "timestamp": "1970-01-01T01:00:00.007+01:00", "txid": 1},
     )
-    assert batch.bodies == ["ä".encode(), b""]
-    assert batch.headers == [((b"k", b"v"), (b"k", b"")), ()]
-    assert list(batch.timestamps_ms) == [5, NOW_MS]
-    assert list(batch.txids or ()) == [0, TXID_MAX]
+    assert batch.bodies == ["ä".encode(), b"", b""]
+    assert batch.headers == [((b"k", b"v"), (b"k", b"")), (), ()]
+    assert list(batch.timestamps_ms) == [5, NOW_MS, 7]
+    assert list(batch.txids or ()) == [0, TXID_MAX, 1]
 
 
 def test_records_without_times_cost_no_column() -> None:
@@ -133,6 +134,8 @@ def test_other_media_are_unsupported(content_type: str) -> None:
         (1, "invalid_argument", "records[1]"),
         ({"body": "x", "timestamp": -1}, "invalid_argument", "records[1].timestamp"),
         ({"body": "x", "timestamp": 1.0}, "invalid_argument", "records[1].timestamp"),
+        ({"body": "x", "timestamp": "noon"}, "invalid_argument", "records[1].timestamp"),
+        ({"body": "x", "timestamp": "2026-01-01"}, "invalid_argument", "records[1].timestamp"),
         ({"body": "x", "timestamp": True}, "invalid_argument", "records[1].timestamp"),
         ({"body": "x", "timestamp": None}, "invalid_argument", "records[1].timestamp"),
         ({"body": "x", "timestamp": 10**18}, "invalid_argument", "records[1].timestamp"),

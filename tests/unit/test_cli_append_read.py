@@ -189,7 +189,7 @@ def test_json_has_the_positions_and_base64_where_it_must(
     assert first == {
         "seq_num": 0,
         "dlsn": "e1n0s0",
-        "timestamp": 7,
+        "timestamp": "1970-01-01T00:00:00.007Z",
         "txid": 5,
         "headers": [["k", "v"]],
         "body": "x",

@@ -8,6 +8,7 @@ import pytest
 
 from duramen.core.segment import Totals
 from duramen.ids import Dlsn, EntryId, Epoch, LogId, ledger_of
+from duramen.texts import spell_time
 from duramen.wire.entry import CONTROL, EntryError, encode_entry
 from duramen.wire.frame import FrameError
 from duramen.wire.read_answers import PlacedBatch, pack_batches, parse_batches, place_batches
@@ -19,7 +20,6 @@ from duramen.wire.record_json import (
     read_record,
     spell_mark,
     spell_record,
-    spell_time,
 )
 
 LEDGER = ledger_of(LogId(5), Epoch(3))
@@ -80,14 +80,26 @@ def test_a_damaged_batch_is_found_when_it_is_decoded() -> None:
 def test_records_are_spelled_with_what_they_have() -> None:
     first, second = place_batches(make_entry(), Epoch(3), 100)
     assert [spell_record(r, is_base64=False) for r in iterate_records(first)] == [
-        {"seq_num": 110, "dlsn": "e3n4s0", "txid": 7, "timestamp": 1000, "body": "one"},
-        {"seq_num": 111, "dlsn": "e3n4s1", "txid": 8, "timestamp": 1000, "body": "two"},
+        {
+            "seq_num": 110,
+            "dlsn": "e3n4s0",
+            "txid": 7,
+            "timestamp": "1970-01-01T00:00:01.000Z",
+            "body": "one",
+        },
+        {
+            "seq_num": 111,
+            "dlsn": "e3n4s1",
+            "txid": 8,
+            "timestamp": "1970-01-01T00:00:01.000Z",
+            "body": "two",
+        },
     ]
     (record,) = iterate_records(second)
     with pytest.raises(NotTextError, match="record 112"):
         spell_record(record, is_base64=False)
     assert spell_record(record, is_base64=True) == {
-        "seq_num": 112, "dlsn": "e3n4s2", "timestamp": 2000,
+        "seq_num": 112, "dlsn": "e3n4s2", "timestamp": "1970-01-01T00:00:02.000Z",
         "headers": [["bmFtZQ==", "/g=="]], "body": "/w==",
     }  # fmt: skip
 
@@ -111,5 +123,5 @@ def test_times_and_marks() -> None:
     assert spell_time(1_767_323_045_678) == "2026-01-02T03:04:05.678Z"
     assert spell_time(1 << 62).startswith("9999-12-31")
     assert spell_mark(9, 5, Dlsn(Epoch(1), EntryId(2), 3)) == {
-        "seq_num": 9, "timestamp": 5, "lsn": "e1n2", "dlsn": "e1n2s3",
+        "seq_num": 9, "timestamp": "1970-01-01T00:00:00.005Z", "lsn": "e1n2", "dlsn": "e1n2s3",
     }  # fmt: skip

@@ -24,8 +24,8 @@ BATCH_RECORD_COUNT_MAX: Final = 10_000
 FRAME_BYTES_MAX: Final = 16 * MIB
 """One data-plane request or answer body, checked before it is allocated."""
 
-ENTRY_BYTES_MAX: Final = BATCH_BYTES_MAX + 64 * KIB
-"""One entry: at least one batch of the largest size fits, with its header."""
+ENTRY_BYTES_MAX: Final = BATCH_BYTES_MAX + 512 * KIB
+"""One entry: a batch of the largest legal records with every column (24 bytes a record) fits."""
 
 ENTRY_TARGET_BYTES: Final = 1 * MIB
 """Batches that wait are packed up to this: past it the bytes per call no longer gain anything."""
@@ -47,6 +47,9 @@ ROLL_DRAIN_US: Final = 2 * SECOND
 
 APPEND_TIMEOUT_US: Final = 10 * SECOND
 """An append that is not acknowledged by then is answered: uncertain if it was ever sent."""
+
+APPEND_TIMEOUT_MAX_US: Final = 60 * SECOND
+"""The most that a client may ask for instead (`Duramen-Timeout`)."""
 
 PROBE_INTERVAL_US: Final = 500 * MS
 """How often a suspended member is tried again with the oldest entry that it is owed."""

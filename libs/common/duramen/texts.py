@@ -1,4 +1,4 @@
-"""Names and positions as people type them: one grammar for REST, command line and Spark.
+"""Names, positions and times as people type them: one grammar for REST, command line, Spark.
 
 `LOG` is `namespace/log`. A position says where a read starts: `head`, `tail`, `tail-N`, `seq:N` or
 a bare number, `dlsn:…`, `lsn:…`, `txid:N`, `time:…`, `ago:…`. Parsing only; what a position means
@@ -14,6 +14,8 @@ import datetime
 import enum
 import re
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
 
 from duramen.errors import DuramenError
 from duramen.ids import Dlsn, parse_dlsn, parse_lsn
@@ -23,6 +25,10 @@ from duramen.units import parse_duration_us
 _NAMESPACE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _LOG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
 _TXID_MAX = (1 << 63) - 1
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+
+LAST_TIME_MS: Final = 253_402_300_799_999
+"""9999-12-31T23:59:59.999Z, the last moment that RFC 3339 can spell."""
 
 
 class PositionKind(enum.Enum):
@@ -126,7 +132,7 @@ def _parse_position(text: str) -> Position:
         case "txid":
             return Position(PositionKind.TXID, _number(rest, _TXID_MAX))
         case "time":
-            return Position(PositionKind.TIME, _time_ms(rest))
+            return Position(PositionKind.TIME, parse_time_ms(rest))
         case "ago":
             return Position(PositionKind.AGO, parse_duration_us(rest))
         case _:
@@ -139,10 +145,25 @@ def _number(text: str, most: int) -> int:
     return int(text)
 
 
-def _time_ms(text: str) -> int:
+def parse_time_ms(text: str) -> int:
+    """Unix milliseconds of an RFC 3339 time with a zone, or of a number of milliseconds.
+
+    Raises:
+        ValueError: neither, or outside 1970 … 9999.
+    """
     if text.isascii() and text.isdigit():
-        return _number(text, SEQ_NUM_MAX)
+        return _number(text, LAST_TIME_MS)
     moment = datetime.datetime.fromisoformat(text)
     if moment.tzinfo is None:
         raise ValueError(f"{text!r} names no time zone: end it with Z or +hh:mm")
-    return int(moment.timestamp() * 1000)
+    time_ms = (moment - _EPOCH) // datetime.timedelta(milliseconds=1)
+    if not 0 <= time_ms <= LAST_TIME_MS:
+        raise ValueError(f"{text!r} is outside 1970 … 9999")
+    return time_ms
+
+
+@lru_cache(maxsize=1024)
+def spell_time(unix_ms: int) -> str:
+    """RFC 3339 in UTC with milliseconds; times that it cannot spell become the nearest it can."""
+    moment = _EPOCH + datetime.timedelta(milliseconds=min(max(unix_ms, 0), LAST_TIME_MS))
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{moment.microsecond // 1000:03d}Z"

@@ -169,9 +169,8 @@ class BatchPick(_PlacingPick):
             self.next_seq_num = placed.end_seq_num
             return True
         if self._batches and bounds.size_bytes is not None:
-            self.is_full = self._bytes + len(placed.batch) > bounds.size_bytes
-        if bounds.until is not None and placed.seq_num >= bounds.until:
-            self.is_full = True
+            self.is_full |= self._bytes + len(placed.batch) > bounds.size_bytes
+        self.is_full |= bounds.until is not None and placed.seq_num >= bounds.until
         if self.is_full:
             return False
         self._batches.append(placed)

@@ -9,13 +9,13 @@ Called by the REST routes. Source: 08-interfaces "Requests", "Texts".
 from __future__ import annotations
 
 import enum
-from collections.abc import Collection
 from typing import Final, NamedTuple
 
 from starlette.requests import Request
 
 from duramen.errors import DuramenError
 from duramen.limits import LONG_POLL_MAX_US, READ_BYTES_DEFAULT, READ_BYTES_MAX
+from duramen.runtime.rest import read_query
 from duramen.texts import Position, PositionKind, parse_position
 from duramen.units import parse_duration_us, parse_size_bytes
 from duramen.wire.read_answers import MEDIA_TYPE
@@ -53,8 +53,7 @@ def read_request(request: Request) -> ReadRequest:
         DuramenError: `unknown_field`, `invalid_argument`, `invalid_position`, `unsupported_media`,
             each with the field.
     """
-    refuse_unknown(request, READ_PARAMETERS)
-    query = request.query_params
+    query = read_query(request, READ_PARAMETERS)
     form = read_form(request)
     count = _read_count(query.get("count"))
     size_bytes = _read_bytes(query.get("bytes"))
@@ -70,24 +69,6 @@ def read_request(request: Request) -> ReadRequest:
         form,
         _read_format(request),
     )
-
-
-def refuse_unknown(request: Request, known: Collection[str]) -> None:
-    """Refuse parameters that are not known or come twice.
-
-    Raises:
-        DuramenError: `unknown_field`, `invalid_argument`.
-    """
-    seen = set()
-    for name, _ in request.query_params.multi_items():
-        if name not in known:
-            allowed = ", ".join(sorted(known)) or "none"
-            raise DuramenError(
-                "unknown_field", f"{name!r} is no parameter here; known: {allowed}", field=name
-            )
-        if name in seen:
-            raise DuramenError("invalid_argument", f"{name} is given twice", field=name)
-        seen.add(name)
 
 
 def read_form(request: Request) -> Form:
@@ -113,17 +94,18 @@ def _read_format(request: Request) -> bool:
     text = request.headers.get(FORMAT_HEADER)
     if text is None:
         return False
-    if text.strip().lower() == "base64":
-        return True
+    wanted = text.strip().lower()
+    if wanted in ("base64", "utf-8"):
+        return wanted == "base64"
     raise DuramenError(
-        "invalid_argument", f"{text!r}: the only format to ask for is base64", field=FORMAT_HEADER
+        "invalid_argument", f"{text!r}: the formats are utf-8 and base64", field=FORMAT_HEADER
     )
 
 
 def _read_count(text: str | None) -> int | None:
     if text is None:
         return None
-    if not (text.isascii() and text.isdigit()) or not 1 <= int(text[:9]) <= COUNT_MAX:
+    if not (text.isascii() and text.isdigit()) or len(text) > 9 or not 1 <= int(text) <= COUNT_MAX:
         raise DuramenError(
             "invalid_argument", f"{text!r}: count is 1 to {COUNT_MAX}", field="count"
         )

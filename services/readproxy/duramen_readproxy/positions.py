@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import OrderedDict
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from duramen.core.segment import Segment
 from duramen.errors import DuramenError
@@ -254,6 +254,10 @@ class BeyondTailError(DuramenError):
             field="from",
         )
         self.tail = tail
+
+    def problem(self) -> dict[str, Any]:
+        """The problem of the table, with the tail."""
+        return {**super().problem(), "tail": self.tail.spell()}
 
 
 def at_tail(tail: Tail) -> Start:

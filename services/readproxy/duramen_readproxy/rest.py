@@ -18,20 +18,18 @@ import orjson
 from fastapi import FastAPI, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
-from duramen import __version__
 from duramen.core.reader import ReaderLimits
 from duramen.core.segment import Segment
 from duramen.ids import Epoch, Member, ledger_of
-from duramen.texts import check_log_name, check_namespace
+from duramen.runtime.rest import make_public_app, read_query
+from duramen.texts import check_log_name, check_namespace, spell_time
 from duramen.units import KIB, MIB
-from duramen.wire.record_json import spell_time
 from duramen_readproxy.answers import BatchPick, RecordPick, place_delivered
 from duramen_readproxy.bookies import RangeFetcher, read_clock_us
 from duramen_readproxy.log_reader import LogCursor, fill
 from duramen_readproxy.metadata import Catalog, LogFollower
-from duramen_readproxy.parameters import Form, ReadRequest, read_request, refuse_unknown
+from duramen_readproxy.parameters import Form, ReadRequest, read_request
 from duramen_readproxy.positions import Positions, Start
-from duramen_readproxy.problems import add_problem_handlers
 from duramen_readproxy.tail import Tail, TailFinder
 
 RANGE_BYTES_MAX: Final = 4 * MIB
@@ -60,8 +58,7 @@ class Backend(Protocol):
 
 def make_app(backend: Backend) -> FastAPI:
     """The public application."""
-    app = FastAPI(title="Duramen read proxy", version=__version__, openapi_url="/openapi.json")
-    add_problem_handlers(app)
+    app = make_public_app("Duramen read proxy")
 
     async def find(request: Request, namespace: str, log: str) -> LogFollower:
         backend.begin_request()
@@ -70,7 +67,7 @@ def make_app(backend: Backend) -> FastAPI:
     @app.get(_LOG_PATH)
     async def get_log(request: Request, namespace: str, log: str) -> dict[str, Any]:
         """What the log is."""
-        refuse_unknown(request, ())
+        read_query(request, ())
         node = await (await find(request, namespace, log)).current_log()
         return {
             "namespace": node.namespace,
@@ -82,14 +79,14 @@ def make_app(backend: Backend) -> FastAPI:
     @app.get(_LOG_PATH + "/records/tail")
     async def get_tail(request: Request, namespace: str, log: str) -> dict[str, Any]:
         """The tail, linearizable."""
-        refuse_unknown(request, ())
+        read_query(request, ())
         tail = await backend.tails.find(await find(request, namespace, log))
         return {"tail": tail.spell()}
 
     @app.get(_LOG_PATH + "/segments")
     async def get_segments(request: Request, namespace: str, log: str) -> dict[str, Any]:
         """Every live segment with its placement."""
-        refuse_unknown(request, ())
+        read_query(request, ())
         follower = await find(request, namespace, log)
         return {"segments": [spell_segment(s) for s in await list_segments(follower)]}
 

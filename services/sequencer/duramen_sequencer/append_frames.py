@@ -17,7 +17,7 @@ import prometheus_client
 
 from duramen.core.transmit import QueuedAppend
 from duramen.errors import DuramenError
-from duramen.limits import APPEND_TIMEOUT_US
+from duramen.limits import APPEND_TIMEOUT_MAX_US
 from duramen.units import MS
 from duramen.wire.record_batch import BatchError, check_batch
 from duramen.wire.sequencer_calls import Append, Appended, AppendResult, pack_results, parse_appends
@@ -82,7 +82,7 @@ class AppendFrames:
             results.put(index, DuramenError(error.code, str(error), field="batch"))
             return None
         self._append_count += 1
-        deadline_us = now_us() + min(append.deadline_ms * MS, APPEND_TIMEOUT_US)
+        deadline_us = now_us() + min(append.deadline_ms * MS, APPEND_TIMEOUT_MAX_US)
         queued = QueuedAppend(
             self._append_count,
             batch,

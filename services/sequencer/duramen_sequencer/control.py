@@ -27,7 +27,14 @@ from duramen.runtime.metadata_store import (
     create_parents,
 )
 from duramen.texts import check_log_name, check_namespace
-from duramen.wire.metadata_json import Paths, read_log, read_node, spell_log, spell_node
+from duramen.wire.metadata_json import (
+    MetadataJsonError,
+    Paths,
+    read_log,
+    read_node,
+    spell_log,
+    spell_node,
+)
 from duramen_sequencer.log_host import LogHost
 
 _TRIES = 20
@@ -62,15 +69,14 @@ class Control:
             ) from None
         try:
             return await operation(request)
-        except KeyError as error:
-            field = str(error.args[0])
-            raise DuramenError("invalid_argument", f"{field} is missing", field=field) from None
         except MetadataError as error:
             raise DuramenError("metadata_unavailable", str(error)) from error
+        except MetadataJsonError as error:
+            raise DuramenError("internal", str(error)) from error
 
     async def _create_namespace(self, request: dict[str, Any]) -> dict[str, Any]:
-        namespace = check_namespace(request["namespace"])
-        config = parse_namespace_config(request["config"])
+        namespace = check_namespace(_text(request, "namespace"))
+        config = parse_namespace_config(_object(request, "config"))
         path = self._paths.namespace(namespace)
         nonce = secrets.token_hex(12)
         data = spell_node({"config": config.to_json(), "nonce": nonce})
@@ -90,9 +96,9 @@ class Control:
         return {"created": True, "config": config.to_json()}
 
     async def _create_log(self, request: dict[str, Any]) -> dict[str, Any]:
-        namespace = check_namespace(request["namespace"])
-        name = check_log_name(request["log"])
-        config = parse_log_config(request["config"])
+        namespace = check_namespace(_text(request, "namespace"))
+        name = check_log_name(_text(request, "log"))
+        config = parse_log_config(_object(request, "config"))
         if await self._store.get(self._paths.namespace(namespace)) is None:
             raise DuramenError(
                 "namespace_not_found", f"create namespace {namespace} first", field="namespace"
@@ -166,7 +172,10 @@ class Control:
         raise DuramenError("metadata_unavailable", "too many logs are being created at once")
 
     async def _roll(self, request: dict[str, Any]) -> dict[str, Any]:
-        log_id = LogId(int(request["log_id"]))
+        text = _text(request, "log_id")
+        if not (text.isascii() and text.isdigit()):
+            raise DuramenError("invalid_argument", f"{text!r} is no log id", field="log_id")
+        log_id = LogId(int(text))
         driver = self._host.drivers.get(log_id)
         writer = None if driver is None else driver.core.writer
         if driver is None or writer is None:
@@ -176,11 +185,25 @@ class Control:
         return {"epoch": writer.segment.epoch}
 
 
+def _text(request: dict[str, Any], field: str) -> str:
+    value = request.get(field)
+    if not isinstance(value, str):
+        raise DuramenError("invalid_argument", f"{field}: a text is expected", field=field)
+    return value
+
+
+def _object(request: dict[str, Any], field: str) -> dict[str, Any]:
+    value = request.get(field)
+    if not isinstance(value, dict):
+        raise DuramenError("invalid_argument", f"{field}: an object is expected", field=field)
+    return value
+
+
 def _compare(
     wanted: LogConfig | NamespaceConfig, found: LogConfig | NamespaceConfig, what: str
 ) -> None:
     if wanted != found:
         raise DuramenError(
             "log_exists_with_other_config",
-            f"{what} exists with another configuration: PATCH changes it, PUT does not",
+            f"{what} exists with another configuration, which a PUT does not change",
         )

@@ -19,11 +19,12 @@ import orjson
 from fastapi import Request, Response
 
 from duramen.errors import DuramenError
-from duramen.limits import APPEND_TIMEOUT_US
+from duramen.limits import APPEND_TIMEOUT_MAX_US, APPEND_TIMEOUT_US
 from duramen.runtime.admin import problem_response
 from duramen.runtime.rest import announced_bytes, read_body, read_query
 from duramen.texts import check_log_name, check_namespace
 from duramen.units import SECOND, parse_duration_us
+from duramen.wire.record_json import spell_mark
 from duramen.wire.sequencer_calls import Appended, Mark
 from duramen_writeproxy.appends import Appender, Budget
 from duramen_writeproxy.bodies import body_limit, encode_body, parse_media
@@ -32,8 +33,6 @@ from duramen_writeproxy.names import NameCache
 
 _LOG = logging.getLogger(__name__)
 
-TIMEOUT_MAX_US: Final = 60 * SECOND
-"""The longest `Duramen-Timeout`: below the idle time-outs of common load balancers."""
 
 _NOT_SERVED: Final = {
     b"duramen-match-seq-num": "Duramen-Match-Seq-Num",
@@ -142,7 +141,7 @@ def read_head(raw_headers: Any) -> _Head:
 def _read_format(value: bytes | None) -> bool:
     if value is None or value == b"utf-8":
         return False
-    if value == b"base64":
+    if value.strip().lower() == b"base64":
         return True
     raise DuramenError(
         "invalid_argument", "Duramen-Format is utf-8 or base64", field="Duramen-Format"
@@ -156,7 +155,7 @@ def _read_timeout_s(value: bytes | None, default_s: float) -> float:
         timeout_us = parse_duration_us(value.decode("latin-1"))
     except ValueError:
         timeout_us = 0
-    if not 0 < timeout_us <= TIMEOUT_MAX_US:
+    if not 0 < timeout_us <= APPEND_TIMEOUT_MAX_US:
         raise DuramenError(
             "invalid_argument",
             'Duramen-Timeout is a duration up to 60s, such as "5s"',
@@ -177,11 +176,4 @@ def spell_appended(result: Appended) -> bytes:
 
 
 def _spell_mark(mark: Mark) -> dict[str, Any]:
-    epoch, entry, slot = mark.dlsn
-    lsn = f"e{epoch}n{entry}"
-    return {
-        "seq_num": mark.seq_num,
-        "timestamp": mark.timestamp_ms,
-        "lsn": lsn,
-        "dlsn": f"{lsn}s{slot}",
-    }
+    return spell_mark(mark.seq_num, mark.timestamp_ms, mark.dlsn)

@@ -18,6 +18,7 @@ from typing import Any, Final
 from duramen.errors import DuramenError
 from duramen.limits import BATCH_BYTES_MAX, BATCH_RECORD_COUNT_MAX, RECORD_BYTES_MAX
 from duramen.runtime.rest import parse_json, parse_object, shorten_field, unknown_field
+from duramen.texts import LAST_TIME_MS, parse_time_ms
 from duramen.units import KIB
 from duramen.wire.record_batch import (
     BATCH_ENCODED_MAX,
@@ -37,8 +38,6 @@ NDJSON: Final = "application/x-ndjson"
 BATCH: Final = "application/vnd.duramen.batch"
 RAW: Final = ("application/octet-stream", "text/plain")
 
-TIMESTAMP_MS_MAX: Final = 253_402_300_799_999
-"""The end of the year 9999: later times have no RFC 3339 text."""
 
 TXID_MAX: Final = (1 << 63) - 1
 HEADER_COUNT_MAX: Final = 1_000
@@ -211,7 +210,7 @@ class _RecordReader:
             raise self._no_text(f"{place}.body")
         self.bodies.append(body)
         self.headers.append(self._read_headers(item["headers"], place) if "headers" in item else ())
-        self.timestamps_ms.append(_read_number(item, "timestamp", TIMESTAMP_MS_MAX, place))
+        self.timestamps_ms.append(_read_time(item, place))
         self.txids.append(_read_number(item, "txid", TXID_MAX, place))
 
     def _read_headers(self, pairs: Any, place: str) -> tuple[Header, ...]:
@@ -257,6 +256,18 @@ def _read_base64(value: Any) -> bytes | None:
         return None
 
 
+def _read_time(item: dict[str, Any], place: str) -> int | None:
+    """A record's `timestamp`: RFC 3339 with a zone, or unix milliseconds as a number."""
+    value = item.get("timestamp")
+    if not isinstance(value, str):
+        return _read_number(item, "timestamp", LAST_TIME_MS, place)
+    try:
+        return parse_time_ms(value)
+    except (ValueError, OverflowError) as error:
+        field = f"{place}.timestamp"
+        raise DuramenError("invalid_argument", f"{field}: {error}", field=field) from None
+
+
 def _read_number(item: dict[str, Any], name: str, most: int, place: str) -> int | None:
     if name not in item:
         return None
@@ -287,10 +298,10 @@ def _check_extremes(batch: Batch, smallest: int) -> None:
     """Searches rely on the extremes in the fixed header, so they must be those of the columns."""
     info = batch.info
     times = batch.timestamps_ms
-    if not 0 <= min(times) <= max(times) == info.max_timestamp_ms <= TIMESTAMP_MS_MAX:
+    if not 0 <= min(times) <= max(times) == info.max_timestamp_ms <= LAST_TIME_MS:
         raise DuramenError(
             "invalid_argument",
-            f"timestamps are from 0 to {TIMESTAMP_MS_MAX}, and the header has the greatest",
+            f"timestamps are from 0 to {LAST_TIME_MS}, and the header has the greatest",
             field="timestamp",
         )
     txids = batch.txids

@@ -37,7 +37,7 @@ from duramen.cli.figures import spell_figures, summarize_read
 from duramen.client.bulk_read import BulkReader
 from duramen.client.records import Records
 from duramen.client.rest_client import RestClient
-from duramen.texts import parse_log, parse_position
+from duramen.texts import parse_log, parse_position, spell_time
 
 
 def read(
@@ -128,7 +128,7 @@ def spell_record(records: Records, index: int) -> dict[str, Any]:
     record: dict[str, Any] = {
         "seq_num": records.seq_num_of(index),
         "dlsn": str(records.dlsn_of(index)),
-        "timestamp": batch.timestamps_ms[index],
+        "timestamp": spell_time(batch.timestamps_ms[index]),
     }
     if batch.txids is not None:
         record["txid"] = batch.txids[index]

@@ -119,8 +119,8 @@ class PeerClient:
 def translate(error: PyreqwestError, url: str) -> PeerError:
     """Say of a library error whether the request was certainly not processed.
 
-    The library's `ConnectError` is no proof: it is also raised when an established connection breaks
-    after the request was sent. Only the cause chain tells; what is not understood is NoAnswerError.
+    The library's `ConnectError` is no proof: it is also raised when an established connection
+    breaks after the request was sent. Only the cause chain tells; any other is NoAnswerError.
     """
     if isinstance(error, DetailedPyreqwestError):
         causes = (error.details or {}).get("causes") or ()

@@ -12,6 +12,7 @@ Called by the write proxy and the read proxy. Source: 03-api "REST v1", 08-inter
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import re
@@ -27,11 +28,15 @@ from starlette.exceptions import HTTPException
 from duramen import __version__
 from duramen.errors import DuramenError
 from duramen.runtime.admin import add_problem_handler, problem_response
+from duramen.units import MIB
 
 _LOG = logging.getLogger(__name__)
 
 BODY_TIMEOUT_S: Final = 30.0
 """A body that has not arrived by then is refused: it would hold its share of memory for nothing."""
+
+_DROP_BYTES_MAX: Final = 64 * MIB
+_DROP_TIMEOUT_S: Final = 2.0
 
 _FIELD_CHARACTERS_MAX: Final = 100
 _QUERY_FIELDS_MAX: Final = 100
@@ -134,7 +139,7 @@ async def read_body(
             longer than BODY_TIMEOUT_S.
     """
     if announced is not None and announced > most_bytes:
-        _refuse_large(most_bytes, code)
+        await _refuse_large(request, most_bytes, code)
     message = await request.receive()
     body = message.get("body", b"")
     # Most bodies come in one message; that it was the last is often told by a second, empty one,
@@ -146,7 +151,7 @@ async def read_body(
         except TimeoutError:
             raise DuramenError("invalid_argument", "the body did not arrive in time") from None
     if len(body) > most_bytes:
-        _refuse_large(most_bytes, code)
+        await _refuse_large(request, most_bytes, code)
     if announced is not None and len(body) != announced:
         raise DuramenError("invalid_argument", "the body was cut short")
     return bytes(body)
@@ -161,14 +166,26 @@ async def _gather(request: Request, message: Any, most_bytes: int, code: str) ->
         piece = message.get("body", b"")
         size += len(piece)
         if size > most_bytes:
-            _refuse_large(most_bytes, code)
+            await _refuse_large(request, most_bytes, code)
         pieces.append(piece)
         if not message.get("more_body"):
             return b"".join(pieces)
         message = await request.receive()
 
 
-def _refuse_large(most_bytes: int, code: str) -> NoReturn:
+async def _refuse_large(request: Request, most_bytes: int, code: str) -> NoReturn:
+    """Refuse a body after reading and dropping its rest, within bounds.
+
+    A client that is still sending when the connection closes never sees the answer.
+    """
+    dropped_bytes = 0
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_DROP_TIMEOUT_S):
+            while dropped_bytes <= _DROP_BYTES_MAX:
+                message = await request.receive()
+                dropped_bytes += len(message.get("body", b""))
+                if not message.get("more_body"):
+                    break
     raise DuramenError(code, f"the request's body may have {most_bytes} bytes at most")
 
 

@@ -16,6 +16,7 @@ import google_crc32c
 from duramen.core.segment import Totals
 from duramen.ids import EntryId, LedgerId
 from duramen.limits import ENTRY_BYTES_MAX
+from duramen.wire.record_batch import BATCH_ENCODED_MAX
 
 # offset  size  field
 # 0       4     magic "DEN1"
@@ -40,6 +41,8 @@ NONE: Final = -(1 << 63)
 CONTROL: Final = 1
 
 _HEAD: Final = struct.Struct("<4sIBBHIQQIIQqq")
+
+assert HEADER_BYTES + BATCH_ENCODED_MAX <= ENTRY_BYTES_MAX, "every legal batch must fit an entry"
 
 
 class EntryError(ValueError):

@@ -1,34 +1,28 @@
 """Records as JSON: one object each, in the answer to a read and in every line of NDJSON.
 
-    {"seq_num": 17, "dlsn": "e3n5s0", "txid": 9, "timestamp": 1767323045678,
+    {"seq_num": 17, "dlsn": "e3n5s0", "txid": 9, "timestamp": "2026-01-02T03:04:05.678Z",
      "headers": [["name", "value"]], "body": "…"}
 
 `txid` and `headers` are left out where a record has none. Strings are UTF-8; with base64 (header
-`Duramen-Format: base64`) body, header names and header values are base64 instead. A
-`timestamp` is in unix milliseconds, as it was appended; other times are RFC 3339 in UTC. Spelling
-is a bulk operation: one decode per batch.
+`Duramen-Format: base64`) body, header names and header values are base64 instead. Times are
+RFC 3339 in UTC. Spelling is a bulk operation: one decode per batch.
 
 Called by the read proxy and the command line. Source: 08-interfaces "Answers".
 """
 
 from __future__ import annotations
 
-import datetime
 from base64 import b64decode, b64encode
 from collections.abc import Iterator
-from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from duramen.ids import Dlsn, parse_dlsn
+from duramen.texts import parse_time_ms, spell_time
 from duramen.wire.read_answers import PlacedBatch
 from duramen.wire.record_batch import Header
 
 NDJSON_MEDIA_TYPE: Final = "application/x-ndjson"
 FORMAT_HEADER: Final = "Duramen-Format"
-
-_EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
-_LAST_MS: Final = 253_402_300_799_999
-"""9999-12-31T23:59:59.999Z, the last moment that RFC 3339 can spell."""
 
 
 class NotTextError(ValueError):
@@ -50,17 +44,10 @@ def spell_mark(seq_num: int, timestamp_ms: int, dlsn: Dlsn) -> dict[str, Any]:
     """A position P of 08-interfaces: between two records."""
     return {
         "seq_num": seq_num,
-        "timestamp": timestamp_ms,
+        "timestamp": spell_time(timestamp_ms),
         "lsn": f"e{dlsn.epoch}n{dlsn.entry}",
         "dlsn": str(dlsn),
     }
-
-
-@lru_cache(maxsize=1024)
-def spell_time(unix_ms: int) -> str:
-    """RFC 3339 in UTC with milliseconds; times that it cannot spell become the nearest it can."""
-    moment = _EPOCH + datetime.timedelta(milliseconds=min(max(unix_ms, 0), _LAST_MS))
-    return f"{moment:%Y-%m-%dT%H:%M:%S}.{moment.microsecond // 1000:03d}Z"
 
 
 def iterate_records(placed: PlacedBatch) -> Iterator[Record]:
@@ -91,7 +78,7 @@ def spell_record(record: Record, *, is_base64: bool) -> dict[str, Any]:
     document: dict[str, Any] = {"seq_num": record.seq_num, "dlsn": str(record.dlsn)}
     if record.txid is not None:
         document["txid"] = record.txid
-    document["timestamp"] = record.timestamp_ms
+    document["timestamp"] = spell_time(record.timestamp_ms)
     spell = _spell_base64 if is_base64 else _spell_text
     try:
         if record.headers:
@@ -114,7 +101,7 @@ def read_record(document: dict[str, Any], *, is_base64: bool) -> Record:
             document["seq_num"],
             parse_dlsn(document["dlsn"]),
             document.get("txid"),
-            int(document["timestamp"]),
+            parse_time_ms(document["timestamp"]),
             tuple((read(name), read(value)) for name, value in document.get("headers", ())),
             read(document["body"]),
         )
