@@ -12,8 +12,7 @@ suspended and probed until it answers. Making entries and rolling are `log_seque
 Invariants (checked by `validate`):
  1 window holds exactly entries LAC + 1 … LAP.
  2 outside CHANGING and FENCED the oldest window entry lacks acknowledgements of its write set (R5).
- 3 owed bytes are the sum over owed entries.
-Source: 01-protocol section 3, R5–R9.
+ 3 owed bytes are the sum over owed entries. Source: 01-protocol section 3, R5–R9, R19.
 """
 
 from __future__ import annotations

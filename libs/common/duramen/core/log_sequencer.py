@@ -627,6 +627,10 @@ class LogSequencer:
         if view.log.nonce in self._nonces:
             self._adopt(view, now_us)
             return
+        if any(segment.is_closed and segment.nonce in self._nonces for segment, _ in view.segments):
+            # Our close came between the reads of the two nodes: the log node will show it.
+            self._retry_later(now_us)
+            return
         if len(view.segments) != 1 or view.segments[0][0].nonce != writer.segment.nonce:
             self._give_up("another sequencer took the log over")
             return

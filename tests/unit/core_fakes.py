@@ -1,0 +1,141 @@
+"""Fake bookie and fake metadata store for tests of the cores: the rules, without bytes or disks.
+
+The bookie keeps the rules that recovery stands on (incarnation, seals per log, a LAC that only the
+owner moves); the store compares versions and asserts that nobody ever asks for an illegal change.
+Not fakes of a runtime port: `core_world.py` and the directed tests call them directly.
+
+Source: 01-protocol sections 2 and 4, 02-storage "Adds and reads".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from duramen.core import effects as fx
+from duramen.core.effects import LogView, Owner
+from duramen.core.log_node import LogNode
+from duramen.core.placement import Candidate
+from duramen.core.segment import TRANSITIONS, Segment, SegmentState
+from duramen.core.status import BookieStatus
+from duramen.ids import (
+    NOTHING,
+    BookieId,
+    EntryId,
+    Epoch,
+    Incarnation,
+    LedgerId,
+    LogId,
+    Member,
+    SequencerId,
+    epoch_of,
+    ledger_of,
+)
+
+LOG_ID = LogId(9)
+
+
+@dataclass(slots=True)
+class FakeBookie:
+    """Durable state and the rules of the data plane; a crash only makes it unreachable."""
+
+    name: str
+    life: int = 1
+    is_up: bool = True
+    is_listed: bool = True
+    slow_us: int = 0
+    doubt_ratio: float = 0.0
+    sealed: int = 0
+    entries: dict[LedgerId, dict[EntryId, bytes]] = field(default_factory=dict)
+    lacs: dict[LedgerId, EntryId] = field(default_factory=dict)
+
+    @property
+    def member(self) -> Member:
+        """Name and present incarnation."""
+        return Member(BookieId(self.name), Incarnation(f"{self.life:032x}"))
+
+    @property
+    def candidate(self) -> Candidate:
+        """Every bookie has its own rack."""
+        return Candidate(self.member, "r", f"rack-{self.name}")
+
+    def add(self, effect: fx.SendAdd) -> BookieStatus:
+        """Store an entry unless the writer is fenced; only its owner's adds move the LAC."""
+        if epoch_of(effect.ledger_id) <= self.sealed and not effect.is_recovery:
+            return BookieStatus.SEALED
+        held = self.entries.setdefault(effect.ledger_id, {})
+        assert held.setdefault(effect.entry, effect.payload) == effect.payload, "entry rewritten"
+        if not effect.is_recovery:
+            self._raise_lac(effect.ledger_id, effect.lac)
+        return BookieStatus.OK
+
+    def lac(self, effect: fx.SendLac) -> BookieStatus:
+        """Write the LAC."""
+        if epoch_of(effect.ledger_id) <= self.sealed:
+            return BookieStatus.SEALED
+        self._raise_lac(effect.ledger_id, effect.lac)
+        return BookieStatus.OK
+
+    def _raise_lac(self, ledger_id: LedgerId, lac: EntryId) -> None:
+        self.lacs[ledger_id] = max(self.lacs.get(ledger_id, NOTHING), lac)
+
+    def seal(self, epoch: Epoch) -> tuple[EntryId, EntryId]:
+        """Seal, and tell LAC and highest entry."""
+        self.sealed = max(self.sealed, epoch)
+        ledger_id = ledger_of(LOG_ID, epoch)
+        held = self.entries.get(ledger_id, {})
+        return self.lacs.get(ledger_id, NOTHING), max(held, default=NOTHING)
+
+
+class FakeStore:
+    """Log node, segments and owner with versions; every change is judged before it is applied."""
+
+    def __init__(self, log: LogNode) -> None:
+        self.log, self.log_version = log, 0
+        self.segments: dict[Epoch, tuple[Segment, int]] = {}
+        self.owner: Owner | None = None
+
+    def commit(self, writes: tuple[fx.Write, ...], author: SequencerId) -> bool:
+        """All or nothing; asserts that nobody ever asks for an illegal transition."""
+        if not all(self._holds(write) for write in writes):
+            return False
+        before = self.log
+        for write in writes:
+            match write:
+                case fx.SetSegment(segment, version):
+                    old = self.segments[segment.epoch][0]
+                    assert segment.state is old.state is SegmentState.OPEN or (
+                        segment.state in TRANSITIONS[old.state]
+                    ), (old, segment)
+                    self.segments[segment.epoch] = (segment.validated(), version + 1)
+                case fx.CreateSegment(segment):
+                    assert segment.epoch == before.next_epoch, (segment, before)
+                    self.segments[segment.epoch] = (segment.validated(), 0)
+                case fx.SetLog(log, version):
+                    self.log, self.log_version = log.validated(), version + 1
+                case fx.ReplaceOwner(epoch, _):
+                    self.owner = None if epoch is None else Owner(author, epoch, "url", 0)
+        self._check(before)
+        return True
+
+    def view(self) -> LogView:
+        """Everything as it is now, as after a sync."""
+        segments = tuple(self.segments[epoch] for epoch in self.log.unclosed_epochs)
+        return LogView(self.log, self.log_version, segments, self.owner)
+
+    def _holds(self, write: fx.Write) -> bool:
+        match write:
+            case fx.SetSegment(segment, version):
+                return self.segments[segment.epoch][1] == version
+            case fx.CreateSegment(segment):
+                return segment.epoch not in self.segments
+            case fx.SetLog(_, version):
+                return self.log_version == version
+            case fx.ReplaceOwner(_, replaces):
+                return self.owner == replaces
+
+    def _check(self, before: LogNode) -> None:
+        log = self.log
+        assert sorted(self.segments) == list(range(1, log.next_epoch)), "R2: epochs have a gap"
+        for epoch, (segment, _) in self.segments.items():
+            assert segment.is_closed == (epoch <= log.last_clean_epoch), "LCE and CLOSED differ"
+        assert 0 <= log.last_clean_epoch - before.last_clean_epoch <= 1

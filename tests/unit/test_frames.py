@@ -1,0 +1,230 @@
+"""Data-plane frames: golden files of every call and answer, round trips, and refusal of the rest.
+
+Bookie calls (`wire.bookie_calls`), append calls (`wire.sequencer_calls`) and the binary answer of a
+read (`wire.read_answers`) travel in the same frame. Source: 03-api; docs/protocol/wire.md.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import google_crc32c
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from duramen.core.status import BookieStatus
+from duramen.errors import ERRORS, DuramenError
+from duramen.ids import NOTHING, Dlsn, EntryId, Epoch, Incarnation, LedgerId, LogId, SequencerId
+from duramen.limits import LONG_POLL_MAX_US
+from duramen.units import MS
+from duramen.wire import bookie_calls as calls
+from duramen.wire import sequencer_calls
+from duramen.wire.bookie_calls import Add, LacUpdate, Marks, ReadAnswer, ReadRange, Seal, Service
+from duramen.wire.frame import (
+    HEADER_BYTES,
+    FrameError,
+    frame_size,
+    pack_frame,
+    parse_frame,
+    split_payload,
+)
+from duramen.wire.read_answers import PlacedBatch, pack_batches, parse_batches
+from duramen.wire.record_batch import encode_batch
+from duramen.wire.sequencer_calls import Append, Appended, Mark, Redirect
+from tests.golden import read_golden
+
+LIFE = Incarnation("0123456789abcdef0123456789abcdef")
+LEDGER = LedgerId(7 << 32 | 3)
+BATCH = encode_batch([b"one", b"two"], 1_000)
+ADDS = [
+    Add(LEDGER, EntryId(0), NOTHING, b"first"),
+    Add(LEDGER, EntryId(5), EntryId(4), b"", True, Service.RECOVERY, 3),
+]
+STATUSES = [status for status in BookieStatus if status < 100]
+READS = [
+    ReadRange(LEDGER, EntryId(4), EntryId(9), 1 << 20, seal_epoch=3, service=Service.RECOVERY),
+    ReadRange(LEDGER, EntryId(0), NOTHING, 0, headers_only=True),
+]
+WAIT = [ReadRange(LEDGER, EntryId(4), EntryId(4), 100, wait_ms=60_000, wait_for=EntryId(4))]
+READ_ANSWERS = [
+    ReadAnswer(BookieStatus.OK, EntryId(4), EntryId(9), True, [(EntryId(4), b"abc")]),
+    ReadAnswer(BookieStatus.NO_ENTRY, NOTHING, NOTHING, False, []),
+]
+SEALS = [Seal(LogId(7), Epoch(3), LEDGER)]
+LACS = [LacUpdate(LEDGER, EntryId(4), True), LacUpdate(LEDGER, NOTHING, False)]
+MARKS = [
+    Marks(BookieStatus.OK, EntryId(4), EntryId(9)),
+    Marks(BookieStatus.SEALED, NOTHING, NOTHING),
+]
+APPENDS = [Append(LogId(7), 10_000, BATCH), Append(LogId(8), 0, b"")]
+START = Mark(Dlsn(Epoch(3), EntryId(17), 2), 1_002, 1_700_000_000_000)
+TAIL = Mark(Dlsn(Epoch(3), EntryId(17), 9), 1_009, 1_700_000_000_000)
+RESULTS: list[tuple[int, sequencer_calls.AppendResult]] = [
+    (1, Appended(START, 2, TAIL)),
+    (0, Redirect(SequencerId("s1"), "http://127.0.0.1:7201")),
+    (2, DuramenError("window_full", "wait", field="log", retry_after_ms=200)),
+]
+PLACED = [PlacedBatch(Dlsn(Epoch(3), EntryId(17), 2), 1_002, 2, BATCH)]
+
+Parse = Callable[[bytes], Any]
+FRAMES: dict[str, tuple[bytes, Parse, Any]] = {
+    "bookie-add": (calls.pack_adds(LIFE, ADDS), calls.parse_adds, (LIFE, ADDS)),
+    "bookie-add-answer": (calls.pack_statuses(STATUSES), calls.parse_statuses, STATUSES),
+    "bookie-read": (calls.pack_reads(LIFE, READS), calls.parse_reads, (LIFE, READS)),
+    "bookie-read-wait": (calls.pack_reads(LIFE, WAIT), calls.parse_reads, (LIFE, WAIT)),
+    "bookie-read-answer": (
+        calls.pack_read_answers(READ_ANSWERS), calls.parse_read_answers, READ_ANSWERS,
+    ),
+    "bookie-seal": (calls.pack_seals(LIFE, SEALS), calls.parse_seals, (LIFE, SEALS)),
+    "bookie-seal-answer": (
+        calls.pack_marks(b"DSLR", MARKS), lambda data: calls.parse_marks(data, b"DSLR"), MARKS,
+    ),
+    "bookie-lac": (calls.pack_lacs(LIFE, LACS), calls.parse_lacs, (LIFE, LACS)),
+    "bookie-lac-answer": (
+        calls.pack_marks(b"DLCR", MARKS), lambda data: calls.parse_marks(data, b"DLCR"), MARKS,
+    ),
+    "append": (sequencer_calls.pack_appends(APPENDS), sequencer_calls.parse_appends, APPENDS),
+    "read-answer": (pack_batches(PLACED), parse_batches, PLACED),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FRAMES)
+def test_golden_frames(name: str) -> None:
+    spelt, parse, value = FRAMES[name]
+    golden = read_golden(f"frame-{name}-v1.bin", spelt)
+    assert parse(golden) == value
+    assert frame_size(golden[:HEADER_BYTES]) == len(golden)
+
+
+def test_golden_append_answer() -> None:
+    spelt = sequencer_calls.pack_results(RESULTS)
+    parsed = sequencer_calls.parse_results(read_golden("frame-append-answer-v1.bin", spelt))
+    assert parsed[:2] == RESULTS[:2]
+    index, error = parsed[2]
+    assert index == 2 and isinstance(error, DuramenError)
+    assert (error.code, error.detail, error.field) == ("window_full", "wait", "log")
+    assert error.retry_after_ms == 200 and not error.uncertain
+
+
+@pytest.mark.parametrize("code", ERRORS)
+def test_every_error_travels_with_its_certainty(code: str) -> None:
+    for uncertain in (None, True, False):
+        error = DuramenError(code, "why", uncertain=uncertain)
+        ((_, back),) = sequencer_calls.parse_results(sequencer_calls.pack_results([(0, error)]))
+        assert isinstance(back, DuramenError)
+        assert (back.code, back.uncertain) == (code, error.uncertain)
+
+
+def test_the_end_of_an_append_is_one_past_its_last_record() -> None:
+    end = Appended(START, 2, TAIL).end
+    assert end == Mark(Dlsn(Epoch(3), EntryId(17), 4), 1_004, START.timestamp_ms)
+
+
+ALL = {
+    **{name: (spelt, parse) for name, (spelt, parse, _) in FRAMES.items()},
+    "append-answer": (sequencer_calls.pack_results(RESULTS), sequencer_calls.parse_results),
+}
+
+
+@given(st.sampled_from(sorted(ALL)), st.data())
+def test_a_flipped_bit_in_header_or_rows_is_noticed(name: str, data: st.DataObject) -> None:
+    spelt, parse = ALL[name]
+    rows = struct.unpack_from("<HI", spelt, 6)
+    end = HEADER_BYTES + rows[0] * rows[1]
+    damaged = bytearray(spelt)
+    bit = data.draw(st.integers(0, end * 8 - 1))
+    damaged[bit // 8] ^= 1 << bit % 8
+    with pytest.raises(FrameError):
+        parse(bytes(damaged))
+
+
+@settings(max_examples=400)
+@given(st.sampled_from(sorted(ALL)), st.data())
+def test_rows_that_lie_raise_one_error_only_under_a_right_crc(
+    name: str, data: st.DataObject
+) -> None:
+    spelt, parse = ALL[name]
+    size, count = struct.unpack_from("<HI", spelt, 6)
+    end = HEADER_BYTES + size * count
+    damaged = bytearray(spelt)
+    places = st.integers(0, len(spelt) - 1)
+    for at in data.draw(st.lists(places, min_size=1, max_size=5)):
+        damaged[at] = data.draw(st.integers(0, 255))
+    crc = google_crc32c.value(bytes(damaged[:32]) + bytes(damaged[HEADER_BYTES:end]))
+    damaged[32:36] = crc.to_bytes(4, "little")
+    with contextlib.suppress(FrameError):
+        parse(bytes(damaged))
+
+
+@given(st.sampled_from(sorted(ALL)), st.binary(max_size=120))
+def test_arbitrary_bytes_are_refused(name: str, data: bytes) -> None:
+    spelt, parse = ALL[name]
+    for start in (0, 4, HEADER_BYTES):
+        with pytest.raises(FrameError):
+            parse(spelt[:start] + b"\x00" + data)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_frame_is_refused_when_cut_or_taken_for_another(name: str) -> None:
+    spelt, parse = ALL[name]
+    for size in range(0, len(spelt), 3):
+        with pytest.raises(FrameError):
+            parse(spelt[:size])
+    with pytest.raises(FrameError):
+        parse(spelt + b"x")
+    for other, (bytes_of_other, _) in ALL.items():
+        if bytes_of_other[:4] != spelt[:4]:
+            with pytest.raises(FrameError):
+                parse(bytes_of_other)
+            assert other != name
+
+
+@pytest.mark.parametrize(
+    "add",
+    [
+        Add(LEDGER, EntryId(3), EntryId(3), b""),
+        Add(LEDGER, EntryId(3), EntryId(4), b""),
+        Add(LEDGER, EntryId(0xFFFF_FFFF), NOTHING, b""),
+    ],
+)
+def test_an_add_whose_lac_is_not_below_its_entry_is_refused(add: Add) -> None:
+    with pytest.raises(FrameError):
+        calls.parse_adds(calls.pack_adds(LIFE, [add]))
+
+
+def test_only_a_single_range_may_wait_and_not_for_ever() -> None:
+    with pytest.raises(FrameError, match="single"):
+        calls.parse_reads(calls.pack_reads(LIFE, [*WAIT, *READS]))
+    long = WAIT[0]._replace(wait_ms=LONG_POLL_MAX_US // MS + 1)
+    with pytest.raises(FrameError, match="60 s"):
+        calls.parse_reads(calls.pack_reads(LIFE, [long]))
+
+
+def test_frames_of_a_stream_come_out_whole_and_in_order() -> None:
+    one, two = (sequencer_calls.pack_results([result]) for result in RESULTS[:2])
+    buffer = bytearray()
+    found: list[bytes] = []
+    for at in range(0, len(one + two), 7):
+        buffer += (one + two)[at : at + 7]
+        while (frame := sequencer_calls.take_frame(buffer)) is not None:
+            found.append(frame)
+    assert found == [one, two] and not buffer
+
+
+@given(st.lists(st.binary(max_size=9), max_size=5), st.binary(max_size=9))
+def test_payloads_are_cut_exactly(items: Sequence[bytes], rest: bytes) -> None:
+    whole = memoryview(b"".join(items))
+    assert split_payload(whole, map(len, items)) == list(items)
+    if rest:
+        with pytest.raises(FrameError):
+            split_payload(memoryview(b"".join([*items, rest])), map(len, items))
+
+
+def test_an_empty_frame_and_its_flags() -> None:
+    row = struct.Struct("<I")
+    frame = parse_frame(pack_frame(b"TEST", row, [], incarnation=LIFE, flags=5), b"TEST", row)
+    assert (frame.flags, frame.incarnation, frame.rows, bytes(frame.payload)) == (5, LIFE, [], b"")

@@ -1,0 +1,505 @@
+"""The ledger writer, rule by rule: every answer of every bookie is given by hand.
+
+Each test names the rule (R5 to R9, R19) and fails when that rule is broken in `core.ledger_writer`.
+`Driver` validates the core's invariants after each event. What is left out here is found by the
+random runs of `test_log_sequencer.py`. Source: 01-protocol section 3.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from typing import TypeVar
+
+from duramen.core import effects as fx
+from duramen.core.effects import CommitOutcome, LogView
+from duramen.core.ledger_writer import LedgerWriter, WriterPorts, WriterState
+from duramen.core.placement import Candidate, PlacementRule
+from duramen.core.quorum import Quorum
+from duramen.core.segment import Fragment, Segment, Totals
+from duramen.core.status import BookieStatus
+from duramen.ids import BookieId, EntryId, Epoch, Incarnation, Member
+from duramen.limits import PROBE_INTERVAL_US, RETRY_DELAY_US
+from tests.unit.core_fakes import LOG_ID
+from tests.unit.test_log_node import make_log
+
+OK = BookieStatus.OK
+TIMEOUT = BookieStatus.TIMEOUT
+COMMIT_DELAY_US = 5_000
+Kind = TypeVar("Kind")
+
+
+def member(name: str, life: int = 1) -> Member:
+    return Member(BookieId(name), Incarnation(f"{life:032x}"))
+
+
+class Driver:
+    """A writer of E = Qw = 3, Qa = 2 over b0, b1, b2, unless said otherwise."""
+
+    def __init__(
+        self,
+        *spare: str,
+        quorum: Quorum | None = None,
+        owed_bytes_max: int = 1 << 20,
+    ) -> None:
+        quorum = quorum or Quorum(3, 3, 2)
+        self.now_us = 0
+        self.outbox: list[fx.Effect] = []
+        self.candidates = [Candidate(member(name), "r", name) for name in spare]
+        names = [f"b{i}" for i in range(quorum.ensemble_size)]
+        self.segment = Segment(
+            LOG_ID, Epoch(1), quorum, (Fragment(EntryId(0), tuple(map(member, names))),), nonce="n"
+        )
+        tokens, nonces = itertools.count(1), itertools.count(1)
+        ports = WriterPorts(
+            put=self.outbox.append,
+            new_token=lambda: next(tokens),
+            new_nonce=lambda: f"w{next(nonces)}",
+            rng=random.Random(7),
+            locations=dict,
+            candidates=lambda: self.candidates,
+        )
+        self.writer = LedgerWriter(
+            self.segment,
+            4,
+            rule=PlacementRule(),
+            commit_delay_us=COMMIT_DELAY_US,
+            owed_bytes_max=owed_bytes_max,
+            ports=ports,
+        )
+
+    def add(self, count: int = 1) -> None:
+        for _ in range(count):
+            lap = self.writer.lap + 1
+            self.writer.add(f"entry {lap}".encode(), Totals(lap + 1, 10 * (lap + 1)), self.now_us)
+            self.writer.validate()
+
+    def ok(self, entry: int, *names: str) -> list[int]:
+        """Bookies store an entry; returns what is acknowledged by that."""
+        done: list[int] = []
+        for name in names:
+            done += self.answer(entry, name, OK)
+        return done
+
+    def answer(self, entry: int, name: str, status: BookieStatus) -> list[int]:
+        acked = self.writer.on_add(member(name), EntryId(entry), status, self.now_us)
+        self.writer.validate()
+        return [sent.entry for sent in acked]
+
+    def take(self, kind: type[Kind]) -> list[Kind]:
+        """Remove and give the effects of a kind."""
+        found: list[Kind] = [effect for effect in self.outbox if isinstance(effect, kind)]
+        self.outbox[:] = [effect for effect in self.outbox if not isinstance(effect, kind)]
+        return found
+
+    def sent(self) -> list[tuple[str, int]]:
+        """Adds that were sent since the last call: (bookie, entry)."""
+        return [(add.member.bookie, add.entry) for add in self.take(fx.SendAdd)]
+
+    def proposed(self) -> tuple[int, Segment]:
+        """Token and value of the one ensemble change that is proposed."""
+        (commit,) = self.take(fx.Commit)
+        (write,) = commit.writes
+        assert isinstance(write, fx.SetSegment)
+        assert write.version == self.writer.version
+        return commit.token, write.segment
+
+    def outcome(self, token: int, outcome: CommitOutcome) -> list[int]:
+        acked = self.writer.on_commit(token, outcome, self.now_us)
+        self.writer.validate()
+        return [sent.entry for sent in acked]
+
+    def read(self, segment: Segment | None, version: int = 4) -> list[int]:
+        """Answer the one read of the metadata that is under way; None: it failed."""
+        (asked,) = self.take(fx.ReadMetadata)
+        view = None
+        if segment is not None:
+            view = LogView(make_log().with_new_epoch("x"), 1, ((segment, version),), None)
+        acked = self.writer.on_metadata(asked.token, view, self.now_us)
+        self.writer.validate()
+        return [sent.entry for sent in acked]
+
+    def pass_time(self, delay_us: int) -> None:
+        self.now_us += delay_us
+        self.writer.on_timer(self.now_us)
+        self.writer.validate()
+
+
+def ensemble(segment: Segment) -> list[str]:
+    return [one.bookie for one in segment.last_fragment.ensemble]
+
+
+# --- R5 ------------------------------------------------------------------------------------------
+
+
+def test_r5_an_entry_is_acknowledged_when_qa_members_hold_it() -> None:
+    driver = Driver()
+    driver.add()
+    assert driver.sent() == [("b0", 0), ("b1", 0), ("b2", 0)]
+    assert driver.ok(0, "b2") == []
+    assert driver.ok(0, "b2") == [], "one member counts once"
+    assert driver.ok(0, "b0") == [0]
+    assert driver.ok(0, "b1") == []
+
+
+def test_r5_entries_are_acknowledged_in_order() -> None:
+    driver = Driver()
+    driver.add(3)
+    assert driver.ok(2, "b0", "b1") == []
+    assert driver.ok(1, "b0", "b1") == []
+    assert driver.ok(0, "b0", "b1") == [0, 1, 2]
+    assert driver.writer.lac == 2
+
+
+def test_r5_a_striped_entry_goes_to_its_own_write_set() -> None:
+    driver = Driver(quorum=Quorum(4, 2, 2))
+    driver.add(4)
+    assert driver.sent() == [
+        ("b0", 0), ("b1", 0), ("b1", 1), ("b2", 1), ("b2", 2), ("b3", 2), ("b3", 3), ("b0", 3),
+    ]  # fmt: skip
+    assert driver.ok(0, "b2", "b3") == [], "members outside its write set do not count"
+    assert driver.ok(0, "b0", "b1") == [0]
+
+
+def test_the_lac_beside_an_add_is_below_its_entry_and_acknowledged() -> None:
+    driver = Driver()
+    driver.add(2)
+    assert [add.lac for add in driver.take(fx.SendAdd)] == [-1] * 6
+    driver.ok(0, "b0", "b1")
+    driver.add()
+    assert [add.lac for add in driver.take(fx.SendAdd)] == [0] * 3
+    driver.ok(1, "b0", "b1")
+    driver.answer(1, "b2", TIMEOUT)
+    driver.pass_time(PROBE_INTERVAL_US)
+    assert [(add.entry, add.lac) for add in driver.take(fx.SendAdd)] == [(0, -1)]
+
+
+# --- R6 ------------------------------------------------------------------------------------------
+
+
+def test_r6_nothing_is_acknowledged_while_the_ensemble_changes() -> None:
+    driver = Driver("b3")
+    driver.add()
+    driver.answer(0, "b2", TIMEOUT)
+    token, proposal = driver.proposed()
+    assert driver.writer.state is WriterState.CHANGING
+    assert driver.ok(0, "b0", "b1") == []
+    assert driver.writer.lac == -1
+    driver.sent()
+    assert driver.outcome(token, CommitOutcome.APPLIED) == [0]
+    assert ensemble(proposal) == ["b0", "b1", "b3"]
+    assert driver.sent() == [("b3", 0)]
+
+
+def test_r6_an_unknown_outcome_is_no_success_until_it_is_read_back_by_nonce() -> None:
+    driver = Driver("b3")
+    driver.add()
+    driver.answer(0, "b2", TIMEOUT)
+    token, proposal = driver.proposed()
+    assert driver.outcome(token, CommitOutcome.UNKNOWN) == []
+    assert driver.ok(0, "b0", "b1") == []
+    driver.pass_time(RETRY_DELAY_US)
+    assert driver.read(None) == []
+    driver.pass_time(RETRY_DELAY_US)
+    assert driver.read(proposal, version=5) == [0]
+    assert driver.writer.version == 5
+
+
+def test_r6_after_an_unknown_outcome_the_old_ensemble_is_written_again() -> None:
+    driver = Driver("b3")
+    driver.add()
+    driver.answer(0, "b2", TIMEOUT)
+    token, _ = driver.proposed()
+    driver.outcome(token, CommitOutcome.UNKNOWN)
+    driver.ok(0, "b0", "b1")
+    driver.candidates.clear()
+    driver.pass_time(RETRY_DELAY_US)
+    assert driver.read(driver.segment) == [], "not applied now; it may be applied later"
+    token, again = driver.proposed()
+    assert ensemble(again) == ["b0", "b1", "b2"]
+    assert driver.outcome(token, CommitOutcome.UNAVAILABLE) == []
+    assert driver.read(driver.segment) == []
+    token, _ = driver.proposed()
+    assert driver.outcome(token, CommitOutcome.APPLIED) == [0]
+
+
+def test_r6_a_change_that_was_never_sent_leaves_the_member_suspended() -> None:
+    driver = Driver("b3")
+    driver.add()
+    driver.answer(0, "b2", TIMEOUT)
+    token, _ = driver.proposed()
+    driver.ok(0, "b0", "b1")
+    driver.add()
+    assert driver.outcome(token, CommitOutcome.UNAVAILABLE) == [0]
+    assert [m.bookie for m in driver.writer.suspended] == ["b2"]
+    assert driver.sent()[-2:] == [("b0", 1), ("b1", 1)], "what waited is sent"
+
+
+def test_r3_a_conflict_keeps_what_repair_changed_in_earlier_fragments() -> None:
+    driver = Driver("b3")
+    driver.add()
+    driver.ok(0, "b0", "b1", "b2")
+    driver.add()
+    driver.answer(1, "b2", TIMEOUT)
+    token, proposal = driver.proposed()
+    driver.outcome(token, CommitOutcome.APPLIED)
+    assert [f.first_entry for f in proposal.fragments] == [0, 1]
+    driver.candidates[:] = [Candidate(member("b4"), "r", "b4")]
+    driver.answer(1, "b1", TIMEOUT)
+    token, _ = driver.proposed()
+    first, last = proposal.fragments
+    repaired = Fragment(first.first_entry, (*first.ensemble[:2], member("b9")))
+    stored = Segment(LOG_ID, Epoch(1), proposal.quorum, (repaired, last), nonce="repair")
+    driver.outcome(token, CommitOutcome.CONFLICT)
+    driver.read(stored, version=6)
+    _, again = driver.proposed()
+    assert again.fragments[0] == repaired
+    assert ensemble(again) == ["b0", "b4", "b3"]
+    assert driver.writer.version == 6
+
+
+def test_r3_a_segment_that_is_recovered_meanwhile_makes_the_rest_uncertain() -> None:
+    driver = Driver("b3")
+    driver.add()
+    driver.answer(0, "b2", TIMEOUT)
+    token, _ = driver.proposed()
+    driver.ok(0, "b0", "b1")
+    driver.outcome(token, CommitOutcome.CONFLICT)
+    assert driver.read(driver.segment.marked("other"), version=5) == []
+    assert driver.writer.state is WriterState.FENCED
+    assert driver.writer.lac == -1
+
+
+# --- R7, R8 --------------------------------------------------------------------------------------
+
+
+def test_r7_a_complete_but_unacknowledged_entry_loses_the_acks_of_replaced_members() -> None:
+    driver = Driver("b3")
+    driver.add(2)
+    driver.ok(1, "b1", "b2")
+    driver.answer(0, "b2", TIMEOUT)
+    token, _ = driver.proposed()
+    driver.sent()
+    assert driver.outcome(token, CommitOutcome.APPLIED) == []
+    assert ("b3", 1) in driver.sent(), "the new member gets it"
+    assert driver.ok(0, "b0", "b1") == [0], "entry 1 lies at b1 alone"
+    assert driver.ok(1, "b3") == [1]
+
+
+def test_r8_acks_of_replaced_members_are_ignored_and_those_of_others_stay_valid() -> None:
+    driver = Driver("b3")
+    driver.add(2)
+    driver.answer(0, "b2", TIMEOUT)
+    token, _ = driver.proposed()
+    driver.outcome(token, CommitOutcome.APPLIED)
+    assert driver.ok(0, "b0", "b2") == [], "b2 was replaced"
+    assert driver.ok(0, "b1") == [0], "sent before the change, and still a member"
+    late = driver.writer.on_add(member("b3", 2), EntryId(1), OK, 0)
+    assert driver.ok(1, "b0") == [] == late, "another incarnation is another node (R1)"
+
+
+def test_a_change_begins_after_the_lac_and_replaces_a_fragment_that_begins_there() -> None:
+    driver = Driver("b3")
+    driver.add(2)
+    driver.ok(0, "b0", "b1")
+    driver.answer(1, "b2", TIMEOUT)
+    token, proposal = driver.proposed()
+    assert [(f.first_entry, f.totals_before.record_count) for f in proposal.fragments] == [
+        (0, 0), (1, 1),
+    ]  # fmt: skip
+    driver.outcome(token, CommitOutcome.APPLIED)
+    driver.candidates[:] = [Candidate(member("b4"), "r", "b4")]
+    driver.answer(1, "b3", TIMEOUT)
+    _, proposal = driver.proposed()
+    assert [f.first_entry for f in proposal.fragments] == [0, 1]
+    assert ensemble(proposal) == ["b0", "b1", "b4"]
+
+
+def test_a_second_failure_during_a_change_is_handled_after_it() -> None:
+    driver = Driver("b3", "b4")
+    driver.add()
+    driver.answer(0, "b2", TIMEOUT)
+    token, _ = driver.proposed()
+    driver.answer(0, "b1", BookieStatus.WRONG_INCARNATION)
+    assert driver.take(fx.Commit) == [], "one change at a time"
+    driver.outcome(token, CommitOutcome.APPLIED)
+    _, proposal = driver.proposed()
+    assert ensemble(proposal)[0] == "b0" and sorted(ensemble(proposal)) == ["b0", "b3", "b4"]
+
+
+def test_a_member_that_failed_just_now_is_not_chosen_again() -> None:
+    """Regression: two members owed something were exchanged for one another without a pause."""
+    driver = Driver("b3")
+    driver.add(2)
+    driver.ok(0, "b0", "b1")
+    driver.answer(0, "b2", TIMEOUT)
+    token, _ = driver.proposed()
+    driver.outcome(token, CommitOutcome.APPLIED)
+    driver.candidates[:] = [Candidate(member(name), "r", name) for name in ("b2", "b3")]
+    driver.answer(1, "b3", TIMEOUT)
+    assert driver.take(fx.Commit) == []
+    assert [m.bookie for m in driver.writer.suspended] == ["b3"]
+
+
+def test_the_replaced_disk_of_a_failed_member_may_take_its_place() -> None:
+    """Regression: with as many bookies as members nothing could ever replace a lost disk (R1)."""
+    driver = Driver()
+    driver.candidates = [Candidate(member("b2", 2), "r", "b2")]
+    driver.add()
+    driver.answer(0, "b2", BookieStatus.WRONG_INCARNATION)
+    _, proposal = driver.proposed()
+    assert proposal.last_fragment.ensemble[2] == member("b2", 2)
+
+
+# --- R9 and suspended members --------------------------------------------------------------------
+
+
+def test_a_suspended_member_resumes_and_gets_what_it_missed() -> None:
+    driver = Driver()
+    driver.add(2)
+    driver.answer(0, "b2", TIMEOUT)
+    assert driver.take(fx.Commit) == [], "nothing can take its place"
+    assert driver.ok(0, "b0", "b1") == [0], "acks go on (R5)"
+    driver.sent()
+    driver.add()
+    assert driver.sent() == [("b0", 2), ("b1", 2)]
+    driver.pass_time(PROBE_INTERVAL_US)
+    assert driver.sent() == [("b2", 0)], "a probe is the oldest entry that it misses"
+    driver.pass_time(PROBE_INTERVAL_US)
+    assert driver.sent() == [], "one probe at a time"
+    driver.ok(0, "b2")
+    assert driver.sent() == [("b2", 1), ("b2", 2)]
+    assert driver.writer.suspended == [] and 0 not in driver.writer.owed
+
+
+def test_a_suspended_member_is_replaced_when_another_bookie_comes() -> None:
+    driver = Driver()
+    driver.add()
+    driver.answer(0, "b2", BookieStatus.UNREACHABLE)
+    driver.candidates.append(Candidate(member("b3"), "r", "b3"))
+    driver.writer.on_bookies_changed(driver.now_us)
+    _, proposal = driver.proposed()
+    assert ensemble(proposal) == ["b0", "b1", "b3"]
+
+
+def test_r9_copies_beyond_qa_stay_owed_until_qw_hold_them() -> None:
+    driver = Driver()
+    driver.add()
+    driver.ok(0, "b0", "b1")
+    assert list(driver.writer.owed) == [0]
+    assert driver.writer.is_drained
+    driver.ok(0, "b2")
+    assert driver.writer.owed == {} and driver.writer.owed_bytes == 0
+
+
+def test_r9_a_replaced_member_stays_owed_what_the_older_fragment_promises() -> None:
+    driver = Driver("b3")
+    driver.add(2)
+    driver.ok(0, "b0", "b1")
+    driver.answer(1, "b2", TIMEOUT)
+    token, _ = driver.proposed()
+    driver.outcome(token, CommitOutcome.APPLIED)
+    driver.sent()
+    assert list(driver.writer.owed) == [0]
+    driver.pass_time(PROBE_INTERVAL_US)
+    assert driver.sent() == [("b2", 0)]
+    driver.ok(0, "b2")
+    assert driver.writer.owed == {}
+
+
+def test_r9_owed_ranges_are_recorded_and_then_forgotten() -> None:
+    driver = Driver()
+    driver.add(5)
+    for entry in (0, 1, 3, 4):
+        driver.ok(entry, "b0", "b1")
+    driver.ok(2, "b0", "b2")
+    assert list(driver.writer.owed) == [0, 1, 2, 3, 4]
+    driver.writer.persist_owed()
+    owed = driver.take(fx.PersistOwed)
+    assert [(o.member.bookie, o.first, o.last) for o in owed] == [
+        ("b2", 0, 1), ("b2", 3, 4), ("b1", 2, 2),
+    ]  # fmt: skip
+    for one in owed:
+        driver.writer.on_owed_persisted(one)
+        driver.writer.validate()
+    assert driver.writer.owed == {} and driver.writer.owed_bytes == 0
+
+
+def test_r9_memory_stays_bounded_with_one_member_slow() -> None:
+    driver = Driver(owed_bytes_max=20)
+    driver.answer(0, "b2", TIMEOUT)
+    for entry in range(6):
+        driver.add()
+        driver.ok(entry, "b0", "b1")
+    assert not driver.writer.has_room_for_owed()
+    owed = driver.take(fx.PersistOwed)
+    assert owed, "past the budget, what is owed is recorded"
+    for one in owed:
+        driver.writer.on_owed_persisted(one)
+    assert driver.writer.has_room_for_owed()
+
+
+# --- Fenced, held, LAC ---------------------------------------------------------------------------
+
+
+def test_r9_a_sealed_member_fences_the_writer() -> None:
+    driver = Driver()
+    driver.add()
+    driver.ok(0, "b0")
+    driver.answer(0, "b1", BookieStatus.SEALED)
+    assert driver.writer.state is WriterState.FENCED
+    assert driver.ok(0, "b2") == []
+    assert driver.writer.lac == -1 and driver.writer.wakeup_at_us() is None
+
+
+def test_a_sealed_lac_fences_the_writer() -> None:
+    driver = Driver()
+    driver.writer.on_lac(member("b0"), BookieStatus.SEALED, 0)
+    assert driver.writer.state is WriterState.FENCED
+
+
+def test_r19_a_held_writer_sends_nothing_and_changes_nothing() -> None:
+    """Regression: a copy that was owed and timed out changed the ensemble during the close."""
+    driver = Driver("b3")
+    driver.add()
+    driver.ok(0, "b0", "b1")
+    driver.take(fx.SendAdd)
+    driver.writer.hold()
+    driver.answer(0, "b2", TIMEOUT)
+    driver.pass_time(10 * PROBE_INTERVAL_US)
+    driver.ok(0, "b2")
+    driver.writer.on_bookies_changed(driver.now_us)
+    assert driver.outbox == [] and driver.writer.wakeup_at_us() is None
+    driver.writer.release()
+    _, proposal = driver.proposed()
+    assert ensemble(proposal) == ["b0", "b1", "b3"]
+
+
+def test_a_member_that_answers_while_the_writer_is_held_is_probed_after_it() -> None:
+    driver = Driver()
+    driver.add()
+    driver.answer(0, "b2", TIMEOUT)
+    driver.ok(0, "b0", "b1")
+    driver.pass_time(PROBE_INTERVAL_US)
+    driver.take(fx.SendAdd)
+    driver.writer.hold()
+    driver.ok(0, "b2")
+    driver.writer.release()
+    driver.pass_time(PROBE_INTERVAL_US)
+    assert member("b2") in [lac.member for lac in driver.take(fx.SendLac)]
+    driver.writer.on_lac(member("b2"), OK, driver.now_us)
+    assert driver.writer.suspended == []
+
+
+def test_a_lac_that_nothing_carries_is_told_to_the_whole_fragment_once() -> None:
+    driver = Driver()
+    driver.add()
+    driver.ok(0, "b0", "b1")
+    driver.pass_time(COMMIT_DELAY_US - 1)
+    assert driver.take(fx.SendLac) == []
+    driver.pass_time(1)
+    assert [(lac.member.bookie, lac.lac) for lac in driver.take(fx.SendLac)] == [
+        ("b0", 0), ("b1", 0), ("b2", 0),
+    ]  # fmt: skip
+    driver.pass_time(COMMIT_DELAY_US)
+    assert driver.take(fx.SendLac) == []

@@ -1,0 +1,86 @@
+"""The log node's transitions: epochs without a gap, LCE and totals that move together (R2, R4).
+
+Also gives `make_log`, the log that other tests of the cores start from.
+Source: 01-protocol section 2.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from duramen.config import parse_log_config
+from duramen.core.log_node import LogNode
+from duramen.core.quorum import Quorum
+from duramen.core.segment import Fragment, Segment, Totals
+from duramen.ids import BookieId, EntryId, Epoch, Incarnation, Member
+from tests.unit.core_fakes import LOG_ID
+
+
+def make_log(**replication: Any) -> LogNode:
+    """A log whose racks are not looked at, unless asked for."""
+    config = parse_log_config({"replication": {"min_racks": 1, **replication}})
+    return LogNode(LOG_ID, "ns", "log", config)
+
+
+def close_segment(epoch: int, totals: Totals, last_entry: int = 0) -> Segment:
+    """A closed segment of one bookie."""
+    ensemble = (Member(BookieId("b0"), Incarnation("0" * 32)),)
+    segment = Segment(
+        LOG_ID, Epoch(epoch), Quorum(1, 1, 1), (Fragment(EntryId(0), ensemble),)
+    )  # fmt: skip
+    return segment.closed(
+        last_entry=EntryId(last_entry),
+        totals=totals,
+        start_seq_num=0,
+        completed_unix_ms=0,
+        nonce="c",
+    )
+
+
+def test_the_unclosed_epochs_follow_from_the_node_alone() -> None:
+    log = make_log()
+    assert log.unclosed_epochs == ()
+    log = log.with_new_epoch("a").with_new_epoch("b")
+    assert log.unclosed_epochs == (1, 2)
+    log = log.with_clean(close_segment(1, Totals()), "c")
+    assert log.unclosed_epochs == (2,) and log.nonce == "c"
+
+
+def test_totals_add_up_and_keep_the_greatest() -> None:
+    log = make_log().with_new_epoch("a").with_new_epoch("b")
+    log = log.with_clean(close_segment(1, Totals(3, 30, 9, 1_000)), "c")
+    log = log.with_clean(close_segment(2, Totals(2, 5, 4, None)), "d")
+    assert log.totals == Totals(5, 35, 9, 1_000)
+
+
+def test_a_close_out_of_order_is_a_mistake_of_ours() -> None:
+    log = make_log().with_new_epoch("a").with_new_epoch("b")
+    with pytest.raises(AssertionError):
+        log.with_clean(close_segment(2, Totals()), "c")
+
+
+def test_only_a_closed_segment_moves_the_lce() -> None:
+    log = make_log().with_new_epoch("a")
+    closed = close_segment(1, Totals())
+    with pytest.raises(AssertionError):
+        log.with_clean(
+            Segment(LOG_ID, Epoch(1), closed.quorum, closed.fragments), "c"
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"last_clean_epoch": 1},
+        {"last_clean_epoch": -1},
+        {"first_live_epoch": Epoch(2)},
+        {"first_live_epoch": Epoch(0)},
+        {"trim_seq_num": -1},
+    ],
+)
+def test_the_invariants_are_checked(fields: dict[str, Any]) -> None:
+    with pytest.raises(AssertionError):
+        replace(make_log(), **fields).validate()

@@ -1,0 +1,157 @@
+"""Nodes as JSON: golden files, round trips, unknown fields kept, and refusal of everything else.
+
+Source: 08-interfaces "ZooKeeper", 01-protocol section 2.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from duramen.config import parse_log_config
+from duramen.core.log_node import LogNode
+from duramen.core.quorum import Quorum
+from duramen.core.segment import Fragment, Segment, Totals
+from duramen.ids import BookieId, EntryId, Epoch, Incarnation, LogId, Member
+from duramen.wire.metadata_json import (
+    MetadataJsonError,
+    Paths,
+    read_log,
+    read_node,
+    read_segment,
+    spell_log,
+    spell_node,
+    spell_segment,
+)
+from tests.golden import read_golden
+
+
+def ensemble(*names: str) -> tuple[Member, ...]:
+    return tuple(Member(BookieId(name), Incarnation(name * 16)) for name in names)
+
+
+LOG = LogNode(
+    log_id=LogId(0x12_0034),
+    namespace="team-a",
+    name="orders",
+    config=parse_log_config({"replication": {"ensemble_size": 5}, "roll": {"interval": "1h30m"}}),
+    config_version=2,
+    next_epoch=Epoch(4),
+    last_clean_epoch=2,
+    totals=Totals(1_000, 64_000, 77, 1_700_000_000_000),
+    trim_lsn=(1 << 32) + 5,
+    trim_seq_num=40,
+    first_live_epoch=Epoch(2),
+    snapshot_lsn=(2 << 32) + 9,
+    created_unix_ms=1_700_000_000_000,
+    nonce="s1.0123",
+    extra={"later": {"kept": [1, 2]}},
+)
+OPEN = Segment(
+    log_id=LogId(7),
+    epoch=Epoch(3),
+    quorum=Quorum(3, 2, 2),
+    fragments=(Fragment(EntryId(0), ensemble("b0", "b1", "b2")),),
+    created_unix_ms=1_700_000_000_000,
+    nonce="s1.4567",
+)
+CLOSED = OPEN.with_ensemble(EntryId(10), ensemble("b0", "b1", "b3"), Totals(20, 200), "n").closed(
+    last_entry=EntryId(12),
+    totals=Totals(30, 300, 5, 1_700_000_001_000),
+    start_seq_num=1_000,
+    completed_unix_ms=1_700_000_002_000,
+    nonce="s2.89ab",
+)
+
+
+def test_golden_log_node() -> None:
+    assert read_log(read_golden("log-node-v1.json", spell_log(LOG))) == LOG
+
+
+@pytest.mark.parametrize(("name", "segment"), [("open", OPEN), ("closed", CLOSED)])
+def test_golden_segment_nodes(name: str, segment: Segment) -> None:
+    golden = read_golden(f"segment-node-{name}-v1.json", spell_segment(segment))
+    assert read_segment(golden) == segment
+
+
+def test_unknown_fields_travel_through_a_rewrite() -> None:
+    document = json.loads(spell_segment(OPEN))
+    document["hot"] = {"kept": True}
+    segment = read_segment(json.dumps(document).encode())
+    assert segment.extra == {"hot": {"kept": True}}
+    again = json.loads(spell_segment(segment.marked("m")))
+    assert again["hot"] == {"kept": True} and again["state"] == "IN_RECOVERY"
+    log = read_log(spell_log(replace(LOG.with_new_epoch("n"))))
+    assert log.extra == LOG.extra
+
+
+def test_a_newer_schema_is_refused_and_never_overwritten() -> None:
+    document = {**json.loads(spell_segment(OPEN)), "v": 2}
+    with pytest.raises(MetadataJsonError, match="newer"):
+        read_segment(json.dumps(document).encode())
+
+
+@pytest.mark.parametrize("data", [b"", b"\xff", b"[]", b"{}", b'{"v":"1"}', b"null", b"[" * 50])
+def test_what_is_no_node_is_refused(data: bytes) -> None:
+    with pytest.raises(MetadataJsonError):
+        read_node(data)
+
+
+numbers = st.floats(allow_nan=False, allow_infinity=False)
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | numbers | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
+    max_leaves=5,
+)
+
+
+@given(st.sampled_from(sorted(json.loads(spell_segment(CLOSED)))), json_values)
+def test_fuzzed_segments_raise_one_error_only(field: str, value: Any) -> None:
+    document = {**json.loads(spell_segment(CLOSED)), field: value}
+    with contextlib.suppress(MetadataJsonError):
+        read_segment(json.dumps(document).encode())
+
+
+@given(st.sampled_from(sorted(json.loads(spell_log(LOG)))), json_values)
+def test_fuzzed_logs_raise_one_error_only(field: str, value: Any) -> None:
+    document = {**json.loads(spell_log(LOG)), field: value}
+    with contextlib.suppress(MetadataJsonError):
+        read_log(json.dumps(document).encode())
+
+
+@given(json_values, st.sampled_from(["first_entry", "ensemble", "totals_before"]))
+def test_fuzzed_fragments_raise_one_error_only(value: Any, field: str) -> None:
+    document = json.loads(spell_segment(CLOSED))
+    document["fragments"][0][field] = value
+    with contextlib.suppress(MetadataJsonError):
+        read_segment(json.dumps(document).encode())
+
+
+@given(st.binary(max_size=60))
+def test_arbitrary_bytes_are_refused(data: bytes) -> None:
+    for read in (read_node, read_segment, read_log):
+        with pytest.raises(MetadataJsonError):
+            read(data)
+
+
+def test_nodes_have_sorted_keys_and_a_version() -> None:
+    assert spell_node({"b": 1, "a": 2}, {"c": 3, "a": 0}) == b'{"a":2,"b":1,"c":3,"v":1}'
+
+
+def test_paths_are_those_of_the_interface_page() -> None:
+    paths = Paths("blue")
+    assert paths.log(LogId(0x12_0034)) == "/duramen/blue/logs/0012/0034"
+    assert paths.segment(LogId(1), Epoch(12)) == "/duramen/blue/logs/0000/0001/segments/12"
+    assert paths.owner(LogId(1)) == "/duramen/blue/logs/0000/0001/owner"
+    assert paths.name("ns", "log") == "/duramen/blue/names/ns/log"
+    assert paths.owed(5, Member(BookieId("b"), Incarnation("i"))) == (
+        "/duramen/blue/repair/owed/5/b.i"
+    )

@@ -1,0 +1,173 @@
+"""Placement against brute force: R20 speaks about ack sets, so all of them are enumerated.
+
+The seed example (three regions of twenty bookies) is a test of its own. Choosing is checked for
+what it promises: distinct bookies, a rule that holds, refusal under `strict`.
+Source: 01-protocol section 7, R20.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from duramen.core.placement import (
+    Candidate,
+    PlacementRule,
+    choose_ensemble,
+    choose_replacements,
+    satisfies,
+)
+from duramen.core.quorum import Quorum, write_sets
+from duramen.ids import BookieId, Incarnation, Member
+
+
+def candidate(name: str, region: str = "r", rack: str = "k", life: int = 1) -> Candidate:
+    return Candidate(Member(BookieId(name), Incarnation(f"{life:032x}")), region, rack)
+
+
+@st.composite
+def clusters(draw: st.DrawFn) -> list[Candidate]:
+    """Two to seven bookies in up to three regions of up to three racks, names of racks reused."""
+    places = st.tuples(st.sampled_from("xyz"), st.sampled_from("123"))
+    drawn = draw(st.lists(places, min_size=2, max_size=7))
+    return [candidate(f"b{i}", region, rack) for i, (region, rack) in enumerate(drawn)]
+
+
+@st.composite
+def quorums(draw: st.DrawFn, ensemble: int) -> Quorum:
+    write = draw(st.integers(1, ensemble))
+    return Quorum(ensemble, write, draw(st.integers(1, write)))
+
+
+rules = st.builds(PlacementRule, st.integers(1, 3), st.integers(1, 3), is_strict=st.just(True))
+
+
+def holds_by_force(ensemble: list[Candidate], quorum: Quorum, rule: PlacementRule) -> bool:
+    """Every ack set of every write set, one by one."""
+    where = {one.member: one for one in ensemble}
+    for members in write_sets(tuple(where), quorum):
+        for ack_set in itertools.combinations(members, quorum.ack_quorum):
+            regions = {where[member].region for member in ack_set}
+            racks = {(where[member].region, where[member].rack) for member in ack_set}
+            if len(regions) < rule.min_regions or len(racks) < rule.min_racks:
+                return False
+    return True
+
+
+@given(clusters(), rules, st.data())
+def test_r20_satisfies_is_what_brute_force_says(
+    cluster: list[Candidate], rule: PlacementRule, data: st.DataObject
+) -> None:
+    quorum = data.draw(quorums(len(cluster)))
+    where = {one.member: one for one in cluster}
+    assert satisfies(tuple(where), quorum, rule, where) == holds_by_force(cluster, quorum, rule)
+
+
+@given(clusters(), rules, st.booleans(), st.integers(0, 99), st.data())
+def test_an_ensemble_is_distinct_and_satisfies_or_is_refused(
+    cluster: list[Candidate], rule: PlacementRule, is_strict: bool, seed: int, data: st.DataObject
+) -> None:
+    rule = PlacementRule(rule.min_racks, rule.min_regions, is_strict=is_strict)
+    quorum = data.draw(quorums(data.draw(st.integers(1, len(cluster)))))
+    chosen = choose_ensemble(cluster, quorum, rule, random.Random(seed))
+    if chosen is None:
+        assert is_strict
+        return
+    where = {one.member: one for one in cluster}
+    assert len({one.bookie for one in chosen}) == len(chosen) == quorum.ensemble_size
+    if is_strict:
+        assert holds_by_force([where[one] for one in chosen], quorum, rule)
+
+
+@given(clusters(), rules, st.integers(0, 99), st.data())
+def test_replacements_keep_the_others_in_place_and_the_rule(
+    cluster: list[Candidate], rule: PlacementRule, seed: int, data: st.DataObject
+) -> None:
+    where = {one.member: one for one in cluster}
+    size = data.draw(st.integers(1, len(cluster)))
+    quorum = data.draw(quorums(size))
+    ensemble = tuple(where)[:size]
+    failed = data.draw(st.lists(st.sampled_from(ensemble), unique=True))
+    changed = choose_replacements(
+        ensemble, failed, cluster, quorum, rule, where, random.Random(seed)
+    )
+    if changed is None:
+        return
+    assert changed != ensemble and len({one.bookie for one in changed}) == size
+    for old, new in zip(ensemble, changed, strict=True):
+        assert new == old or (old in failed and new not in ensemble)
+    if len(failed) == 1:
+        assert holds_by_force([where[one] for one in changed], quorum, rule)
+
+
+def test_r20_the_seed_example() -> None:
+    """One region of three down, E = Qw = 15 over the 40 that are left, min_regions 2."""
+    left = [candidate(f"b{i}", f"region-{i % 2}", f"rack-{i}") for i in range(40)]
+    rule = PlacementRule(min_racks=2, min_regions=2)
+    assert choose_ensemble(left, Quorum(15, 15, 8), rule, random.Random(1)) is None
+    chosen = choose_ensemble(left, Quorum(15, 15, 9), rule, random.Random(1))
+    assert chosen is not None
+    regions = [one.region for one in left if one.member in chosen]
+    assert sorted(map(regions.count, ("region-0", "region-1"))) == [7, 8]
+
+
+def test_r20_three_copies_over_three_regions() -> None:
+    rule = PlacementRule(min_regions=2)
+    three = [candidate(f"b{i}", f"region-{i % 3}") for i in range(6)]
+    assert choose_ensemble(three, Quorum(3, 3, 2), rule, random.Random(1)) is not None
+    two = [one for one in three if one.region != "region-2"]
+    assert choose_ensemble(two, Quorum(3, 3, 2), rule, random.Random(1)) is None
+
+
+def test_r20_it_is_the_write_set_that_counts_not_the_ensemble() -> None:
+    rule = PlacementRule(min_regions=2)
+    bad = [candidate("b0", "x"), candidate("b1", "x"), candidate("b2", "y"), candidate("b3", "y")]
+    where = {one.member: one for one in bad}
+    quorum = Quorum(4, 2, 2)
+    assert not satisfies(tuple(where), quorum, rule, where), "b0 and b1 are one write set"
+    striped = tuple(bad[i].member for i in (0, 2, 1, 3))
+    assert satisfies(striped, quorum, rule, where)
+    chosen = choose_ensemble(bad, quorum, rule, random.Random(1))
+    assert chosen is not None and satisfies(chosen, quorum, rule, where)
+
+
+def test_members_of_unknown_location_do_not_satisfy_a_strict_rule() -> None:
+    cluster = [candidate(f"b{i}", rack=f"rack-{i}") for i in range(3)]
+    members = tuple(one.member for one in cluster)
+    where = {cluster[0].member: cluster[0]}
+    assert not satisfies(members, Quorum(3, 3, 2), PlacementRule(min_racks=2), where)
+
+
+def test_prefer_degrades_and_too_few_bookies_are_refused() -> None:
+    cluster = [candidate(f"b{i}") for i in range(3)]
+    rule = PlacementRule(min_racks=2, is_strict=False)
+    assert choose_ensemble(cluster, Quorum(3, 3, 2), rule, random.Random(1)) is not None
+    assert choose_ensemble(cluster[:2], Quorum(3, 3, 2), rule, random.Random(1)) is None
+
+
+@pytest.mark.parametrize("is_listed", [True, False])
+def test_a_replaced_disk_may_follow_its_own_old_incarnation(is_listed: bool) -> None:
+    """Regression: with as many bookies as members a lost disk could never be replaced (R1)."""
+    cluster = [candidate(f"b{i}") for i in range(3)]
+    where = {one.member: one for one in cluster}
+    new = candidate("b2", life=2)
+    ensemble = tuple(where)
+    listed = [*cluster[:2], new] if is_listed else cluster[:2]
+    changed = choose_replacements(
+        ensemble, ensemble[2:], listed, Quorum(3, 3, 2), PlacementRule(), where, random.Random(1)
+    )
+    assert changed == ((*ensemble[:2], new.member) if is_listed else None)
+
+
+def test_another_life_of_a_member_that_stays_is_no_replacement() -> None:
+    cluster = [candidate(f"b{i}") for i in range(3)]
+    where = {one.member: one for one in cluster}
+    ensemble = tuple(where)
+    listed = [candidate("b0", life=2)]
+    assert choose_replacements(
+        ensemble, ensemble[2:], listed, Quorum(3, 3, 2), PlacementRule(), where, random.Random(1)
+    ) is None  # fmt: skip

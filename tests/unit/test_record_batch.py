@@ -1,0 +1,157 @@
+"""Record batches: the golden file, round trips, limits, and refusal of everything damaged.
+
+Source: 03-api "Record batch"; written up in docs/protocol/wire.md.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from duramen.limits import BATCH_BYTES_MAX, BATCH_RECORD_COUNT_MAX, RECORD_BYTES_MAX
+from duramen.wire.record_batch import (
+    HEADER_BYTES,
+    BatchError,
+    check_batch,
+    check_records,
+    decode_batch,
+    encode_batch,
+    header_size,
+    read_info,
+    split_batches,
+)
+from tests.golden import read_golden
+
+NOW_MS = 1_700_000_000_000
+BODIES = [b"first", b"", bytes(range(256))]
+FULL: dict[str, Any] = {
+    "timestamps_ms": [NOW_MS, NOW_MS + 2, NOW_MS + 1],
+    "txids": [5, 5, -9],
+    "headers": [[(b"k", b"v"), (b"", b"")], [], [(b"name", b"\xff\x00")]],
+}
+
+int64 = st.integers(-(2**63) + 1, 2**63 - 1)
+pairs = st.lists(st.tuples(st.binary(max_size=9), st.binary(max_size=9)), max_size=3)
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> tuple[list[bytes], dict[str, Any]]:
+    bodies = draw(st.lists(st.binary(max_size=40), min_size=1, max_size=6))
+    count = len(bodies)
+    columns = {"timestamps_ms": int64, "txids": int64, "headers": pairs}
+    fields = {
+        name: draw(st.none() | st.lists(column, min_size=count, max_size=count))
+        for name, column in columns.items()
+    }
+    return bodies, fields
+
+
+def test_golden_batches() -> None:
+    plain = read_golden("record-batch-plain-v1.bin", encode_batch(BODIES, NOW_MS))
+    batch = decode_batch(plain)
+    assert batch.bodies == BODIES and batch.txids is None and batch.headers is None
+    assert list(batch.timestamps_ms) == [NOW_MS] * 3 and batch.info.max_timestamp_ms == NOW_MS
+    full = decode_batch(read_golden("record-batch-full-v1.bin", encode_batch(BODIES, 0, **FULL)))
+    assert list(full.timestamps_ms) == FULL["timestamps_ms"]
+    assert full.txids is not None and list(full.txids) == FULL["txids"]
+    assert full.headers == [tuple(one) for one in FULL["headers"]]
+    assert full.info.max_txid == 5 and full.info.max_timestamp_ms == NOW_MS + 2
+
+
+@given(batches(), int64)
+def test_round_trip(drawn: tuple[list[bytes], dict[str, Any]], now_ms: int) -> None:
+    bodies, fields = drawn
+    data = encode_batch(bodies, now_ms, **fields)
+    info = check_batch(data)
+    assert info.size_bytes == len(data) and info.record_count == len(bodies)
+    batch = decode_batch(data)
+    assert batch.bodies == bodies
+    assert list(batch.timestamps_ms) == (fields["timestamps_ms"] or [now_ms] * len(bodies))
+    assert fields["txids"] == (None if batch.txids is None else list(batch.txids))
+    headers = fields["headers"]
+    assert batch.headers == (None if headers is None else [tuple(one) for one in headers])
+    assert info.max_txid == (None if fields["txids"] is None else max(fields["txids"]))
+
+
+@given(st.lists(batches(), max_size=4))
+def test_concatenated_batches_come_apart_again(
+    drawn: list[tuple[list[bytes], dict[str, Any]]],
+) -> None:
+    spelt = [encode_batch(bodies, 0, **fields) for bodies, fields in drawn]
+    assert split_batches(b"".join(spelt)) == spelt
+
+
+@given(batches(), st.data())
+def test_every_flipped_bit_is_noticed(
+    drawn: tuple[list[bytes], dict[str, Any]], data: st.DataObject
+) -> None:
+    spelt = bytearray(encode_batch(drawn[0], 0, **drawn[1]))
+    at = data.draw(st.integers(0, len(spelt) - 1))
+    spelt[at] ^= 1 << data.draw(st.integers(0, 7))
+    with pytest.raises(BatchError):
+        decode_batch(bytes(spelt))
+
+
+@given(st.binary(max_size=200), st.booleans())
+def test_arbitrary_bytes_are_refused(data: bytes, has_magic: bool) -> None:
+    data = b"DRB1" + data if has_magic else data
+    for read in (decode_batch, check_batch):
+        with pytest.raises(BatchError):
+            read(data)
+
+
+@settings(max_examples=300)
+@given(batches(), st.data())
+def test_columns_that_lie_are_refused_even_under_a_right_crc(
+    drawn: tuple[list[bytes], dict[str, Any]], data: st.DataObject
+) -> None:
+    """What a hostile sender can make: any bytes with a CRC that matches."""
+    import google_crc32c
+
+    spelt = bytearray(encode_batch(drawn[0], 0, **drawn[1]))
+    for _ in range(data.draw(st.integers(1, 4))):
+        spelt[data.draw(st.integers(8, len(spelt) - 1))] = data.draw(st.integers(0, 255))
+    spelt[4:8] = google_crc32c.value(bytes(spelt[8:])).to_bytes(4, "little")
+    try:
+        batch = decode_batch(bytes(spelt))
+    except BatchError:
+        return
+    assert len(batch.bodies) == batch.info.record_count
+
+
+def test_a_batch_cut_short_or_with_a_tail_is_refused() -> None:
+    spelt = encode_batch(BODIES, NOW_MS, **FULL)
+    for size in range(len(spelt)):
+        with pytest.raises(BatchError):
+            check_batch(spelt[:size])
+    with pytest.raises(BatchError):
+        check_batch(spelt + b"x")
+    with pytest.raises(BatchError):
+        split_batches(spelt + spelt[:HEADER_BYTES])
+    assert read_info(spelt + b"x").size_bytes == len(spelt), "the header alone says where it ends"
+
+
+@pytest.mark.parametrize(
+    ("bodies", "header_bytes", "code"),
+    [
+        ([], None, "invalid_argument"),
+        ([b""] * (BATCH_RECORD_COUNT_MAX + 1), None, "too_many_records"),
+        ([b"x" * (RECORD_BYTES_MAX + 1)], None, "record_too_large"),
+        ([b"x" * RECORD_BYTES_MAX], [1], "record_too_large"),
+        ([b"x" * RECORD_BYTES_MAX] * 4 + [b"x"], None, "batch_too_large"),
+    ],
+)
+def test_limits(bodies: list[bytes], header_bytes: list[int] | None, code: str) -> None:
+    with pytest.raises(BatchError) as caught:
+        check_records(bodies, header_bytes)
+    assert caught.value.code == code
+
+
+def test_the_largest_legal_batch_passes() -> None:
+    bodies = [b"x" * RECORD_BYTES_MAX] * (BATCH_BYTES_MAX // RECORD_BYTES_MAX)
+    check_records(bodies)
+    assert decode_batch(encode_batch(bodies, 0)).bodies == bodies
+    assert header_size(FULL["headers"][0]) == 2 + 2 * 6 + 2

@@ -1,0 +1,462 @@
+"""Recovery of one segment, rule by rule: every answer is given by hand.
+
+Each test names the rule (R3, R12 to R17) and fails when that rule is broken in `core.recovery`.
+`Driver` validates the core's invariants after each event; the metadata is a `FakeStore`, which
+refuses illegal changes. Random runs: `test_log_sequencer.py`. Source: 01-protocol section 4.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from dataclasses import replace
+from typing import TypeVar
+
+import pytest
+
+from duramen.core import effects as fx
+from duramen.core.effects import CommitOutcome, StoredEntry
+from duramen.core.ledger_writer import WriterPorts
+from duramen.core.placement import Candidate, PlacementRule
+from duramen.core.quorum import Quorum
+from duramen.core.recovery import Recovery, RecoveryState
+from duramen.core.segment import Fragment, Segment, SegmentState, Totals
+from duramen.core.status import BookieStatus
+from duramen.ids import NOTHING, BookieId, EntryId, Epoch, Incarnation, Member, SequencerId
+from duramen.limits import RETRY_DELAY_MAX_US
+from tests.unit.core_fakes import LOG_ID, FakeStore
+from tests.unit.test_log_node import make_log
+
+OK = BookieStatus.OK
+NO_ENTRY = BookieStatus.NO_ENTRY
+UNKNOWN = BookieStatus.UNKNOWN
+TIMEOUT = BookieStatus.TIMEOUT
+ME = SequencerId("me")
+Kind = TypeVar("Kind")
+
+
+def member(name: str) -> Member:
+    return Member(BookieId(name), Incarnation("0" * 32))
+
+
+def stored(entry: int) -> StoredEntry:
+    """Ten bytes and one record in each entry."""
+    return StoredEntry(f"entry {entry}".encode(), Totals(entry + 1, 10 * (entry + 1)))
+
+
+class Driver:
+    """Recovery of epoch 1, OPEN and of one fragment on b0 … unless said otherwise."""
+
+    def __init__(
+        self,
+        quorum: Quorum | None = None,
+        *,
+        spare: tuple[str, ...] = (),
+        fragments: tuple[Fragment, ...] = (),
+    ) -> None:
+        quorum = quorum or Quorum(3, 3, 2)
+        self.now_us = 0
+        self.outbox: list[fx.Effect] = []
+        names = [f"b{i}" for i in range(quorum.ensemble_size)]
+        fragments = fragments or (Fragment(EntryId(0), tuple(map(member, names))),)
+        self.store = FakeStore(make_log())
+        opened = Segment(LOG_ID, Epoch(1), quorum, fragments)
+        log = self.store.log.with_new_epoch("o")
+        assert self.store.commit((fx.SetLog(log, 0), fx.CreateSegment(opened)), ME)
+        self.candidates = [Candidate(member(name), "r", name) for name in spare]
+        tokens, nonces = itertools.count(1), itertools.count(1)
+        self._ports = WriterPorts(
+            put=self.outbox.append,
+            new_token=lambda: next(tokens),
+            new_nonce=lambda: f"r{next(nonces)}",
+            rng=random.Random(7),
+            locations=dict,
+            candidates=lambda: self.candidates,
+        )
+
+    def start(self) -> Recovery:
+        view = self.store.view()
+        self.core = Recovery(
+            *view.segments[0],
+            view.log,
+            view.log_version,
+            rule=PlacementRule(),
+            ports=self._ports,
+            unix_ms=lambda now_us: now_us // 1000,
+        )
+        self.core.start(self.now_us)
+        self.core.validate()
+        return self.core
+
+    def state(self) -> RecoveryState:
+        return self.core.state
+
+    def take(self, kind: type[Kind]) -> list[Kind]:
+        """Remove and give the effects of a kind."""
+        found: list[Kind] = [effect for effect in self.outbox if isinstance(effect, kind)]
+        self.outbox[:] = [effect for effect in self.outbox if not isinstance(effect, kind)]
+        return found
+
+    def commit(self, outcome: CommitOutcome | None = None, *, applies: bool = True) -> None:
+        """Carry out the one change that is proposed; report what happened, or `outcome`."""
+        (commit,) = self.take(fx.Commit)
+        applied = applies and self.store.commit(commit.writes, ME)
+        actual = CommitOutcome.APPLIED if applied else CommitOutcome.CONFLICT
+        self.core.on_commit(commit.token, outcome or actual, self.now_us)
+        self.core.validate()
+
+    def read_metadata(self) -> None:
+        """Let the pause pass and answer the read that follows."""
+        self.pass_time()
+        (asked,) = self.take(fx.ReadMetadata)
+        self.core.on_metadata(asked.token, self.store.view(), self.now_us)
+        self.core.validate()
+
+    def pass_time(self) -> None:
+        self.now_us += RETRY_DELAY_MAX_US
+        self.core.on_timer(self.now_us)
+        self.core.validate()
+
+    def seal(self, *names: str, lac: int = -1, highest: int = -1) -> None:
+        for name in names:
+            self.core.on_seal(member(name), OK, EntryId(lac), EntryId(highest), self.now_us)
+            self.core.validate()
+
+    def answer(self, status: BookieStatus, entry: int) -> str:
+        """Answer the one read that is under way; returns who was asked."""
+        (asked,) = self.take(fx.SendRead)
+        assert asked.entry == entry, (asked, entry)
+        found = stored(entry) if status is OK else None
+        self.core.on_read(asked.member, asked.entry, status, found, self.now_us)
+        self.core.validate()
+        return asked.member.bookie
+
+    def write_back(self, entry: int, *lost: str) -> list[str]:
+        """Answer the write-backs under way, TIMEOUT from `lost`; returns who was asked."""
+        adds = self.take(fx.SendAdd)
+        for add in adds:
+            assert add.is_recovery and add.entry == entry and add.payload == stored(entry).payload
+            status = TIMEOUT if add.member.bookie in lost else OK
+            self.core.on_add(add.member, add.entry, status, self.now_us)
+            self.core.validate()
+        return [add.member.bookie for add in adds]
+
+    @property
+    def closed(self) -> Segment:
+        segment = self.store.segments[Epoch(1)][0]
+        assert segment.is_closed and self.core.is_done
+        return segment
+
+
+def test_an_empty_segment_is_closed_at_nothing() -> None:
+    driver = Driver()
+    driver.start()
+    driver.commit()
+    assert driver.store.segments[Epoch(1)][0].state is SegmentState.IN_RECOVERY
+    assert len(driver.take(fx.SendSeal)) == 3
+    driver.seal("b0", "b2")
+    driver.answer(NO_ENTRY, 0)
+    driver.answer(NO_ENTRY, 0)
+    driver.commit()
+    assert driver.closed.last_entry == NOTHING and driver.closed.totals == Totals()
+    assert driver.store.log.last_clean_epoch == 1
+
+
+def test_mark_precedes_seal_and_is_left_out_when_it_stands() -> None:
+    driver = Driver()
+    segment = driver.store.segments[Epoch(1)][0]
+    driver.store.segments[Epoch(1)] = (segment.marked("other"), 1)
+    driver.start()
+    assert driver.take(fx.Commit) == []
+    assert len(driver.take(fx.SendSeal)) == 3
+
+    driver = Driver()
+    driver.start()
+    assert driver.take(fx.SendSeal) == []
+
+
+def test_r14_the_ensemble_is_the_one_frozen_at_mark() -> None:
+    driver = Driver()
+    driver.start()
+    segment, version = driver.store.segments[Epoch(1)]
+    others = tuple(map(member, ("b0", "b1", "b7")))
+    changed = segment.with_ensemble(EntryId(0), others, Totals(), "owner")
+    assert driver.store.commit((fx.SetSegment(changed, version),), ME)
+    driver.commit()
+    assert driver.take(fx.SendSeal) == [], "the owner changed the segment first"
+    driver.read_metadata()
+    driver.commit()
+    assert [seal.member.bookie for seal in driver.take(fx.SendSeal)] == ["b0", "b1", "b7"]
+
+
+@pytest.mark.parametrize(
+    ("quorum", "needed"),
+    [
+        (Quorum(5, 5, 2), ["b0", "b1", "b2", "b3"]),
+        (Quorum(5, 5, 4), ["b0", "b1"]),
+        (Quorum(3, 3, 3), ["b0"]),
+        (Quorum(3, 3, 1), ["b0", "b1", "b2"]),
+        (Quorum(4, 2, 2), ["b0", "b2"]),
+        (Quorum(5, 3, 2), ["b0", "b1", "b3", "b4"]),
+    ],
+)
+def test_r12_sealing_ends_when_every_ack_set_is_hit(quorum: Quorum, needed: list[str]) -> None:
+    driver = Driver(quorum)
+    driver.start()
+    driver.commit()
+    driver.seal(*needed[:-1])
+    driver.seal(*needed[:-1])
+    assert driver.state() is RecoveryState.SEAL
+    driver.core.on_seal(member(needed[-1]), TIMEOUT, NOTHING, NOTHING, 0)
+    assert driver.state() is RecoveryState.SEAL
+    driver.seal(needed[-1])
+    assert driver.state() is RecoveryState.READ
+
+
+def test_seals_that_are_not_answered_are_asked_again() -> None:
+    driver = Driver()
+    driver.start()
+    driver.commit()
+    driver.take(fx.SendSeal)
+    driver.pass_time()
+    assert len(driver.take(fx.SendSeal)) == 3
+
+
+def test_r13_reading_begins_after_the_highest_lac_with_the_totals_of_its_entry() -> None:
+    driver = Driver()
+    driver.start()
+    driver.commit()
+    driver.seal("b0", lac=3, highest=5)
+    driver.seal("b1", lac=4, highest=4)
+    driver.answer(UNKNOWN, 4)
+    driver.answer(OK, 4)
+    assert driver.take(fx.SendAdd) == [], "what is at or below the LAC is there for certain"
+    driver.answer(NO_ENTRY, 5)
+    driver.answer(NO_ENTRY, 5)
+    driver.commit()
+    assert driver.closed.last_entry == 4 and driver.closed.totals == Totals(5, 50)
+
+
+def test_r13_the_entry_at_the_lac_is_never_given_up() -> None:
+    driver = Driver()
+    driver.start()
+    driver.commit()
+    driver.seal("b0", "b1", lac=0, highest=0)
+    for _ in range(3):
+        driver.answer(NO_ENTRY, 0)
+    assert driver.take(fx.Commit) == [] and driver.state() is RecoveryState.READ
+
+
+def test_r13_a_lac_above_everything_that_the_cover_has_seen_delays() -> None:
+    driver = Driver()
+    driver.start()
+    driver.commit()
+    driver.seal("b0", "b1", lac=7, highest=6)
+    assert driver.state() is RecoveryState.SEAL
+    driver.seal("b2", lac=7, highest=7)
+    assert driver.state() is RecoveryState.READ
+
+
+def test_r13_earlier_fragments_are_not_read() -> None:
+    before = Totals(10, 100)
+    fragments = (
+        Fragment(EntryId(0), tuple(map(member, ("b0", "b1", "b2")))),
+        Fragment(EntryId(10), tuple(map(member, ("b0", "b1", "b3"))), before),
+    )
+    driver = Driver(fragments=fragments)
+    driver.start()
+    driver.commit()
+    assert [seal.member.bookie for seal in driver.take(fx.SendSeal)] == ["b0", "b1", "b3"]
+    driver.seal("b1", "b3", lac=6, highest=9)
+    driver.answer(NO_ENTRY, 10)
+    driver.answer(NO_ENTRY, 10)
+    driver.commit()
+    assert driver.closed.last_entry == 9 and driver.closed.totals == before
+    assert driver.closed.fragments == fragments[:1], "R17: it began after the last entry"
+
+
+def test_r16_what_is_found_is_written_back_to_its_whole_write_set() -> None:
+    driver = Driver()
+    driver.start()
+    driver.commit()
+    driver.seal("b0", "b1", lac=-1, highest=1)
+    for entry in (0, 1):
+        driver.answer(OK, entry)
+        assert {add.lac for add in driver.outbox if isinstance(add, fx.SendAdd)} == {NOTHING}
+        assert driver.write_back(entry, "b2") == ["b0", "b1", "b2"]
+    owed = driver.take(fx.PersistOwed)
+    assert [(one.member.bookie, one.first, one.last) for one in owed] == [
+        ("b2", 0, 0), ("b2", 1, 1),
+    ]  # fmt: skip
+    driver.answer(NO_ENTRY, 2)
+    driver.answer(NO_ENTRY, 2)
+    driver.commit()
+    assert driver.closed.last_entry == 1 and driver.closed.totals == Totals(2, 20)
+
+
+def test_r16_a_write_back_needs_qa_and_new_ensembles_appear_only_with_the_close() -> None:
+    driver = Driver(spare=("b7", "b8"))
+    driver.start()
+    driver.commit()
+    driver.seal("b0", "b1", highest=0)
+    driver.answer(OK, 0)
+    driver.write_back(0, "b1", "b2")
+    assert driver.take(fx.Commit) == [], "kept in memory"
+    again = driver.write_back(0)
+    assert sorted(again) == ["b7", "b8"]
+    asked = {driver.answer(NO_ENTRY, 1), driver.answer(NO_ENTRY, 1)}
+    assert asked <= {"b0", "b1", "b2"}, "R14: read from the frozen ensemble"
+    driver.commit()
+    ensemble = [one.bookie for one in driver.closed.fragments[0].ensemble]
+    assert ensemble[0] == "b0" and sorted(ensemble) == ["b0", "b7", "b8"]
+
+
+def test_r16_without_replacements_the_write_back_is_tried_again() -> None:
+    driver = Driver()
+    driver.start()
+    driver.commit()
+    driver.seal("b0", "b1", highest=0)
+    driver.answer(OK, 0)
+    driver.write_back(0, "b1", "b2")
+    assert driver.take(fx.SendAdd) == []
+    driver.pass_time()
+    assert driver.write_back(0) == ["b1", "b2"]
+    assert driver.state() is RecoveryState.READ
+
+
+def test_bookies_that_failed_a_write_back_are_not_chosen_in_turns_without_a_pause() -> None:
+    """Regression: two dead bookies that were still listed replaced one another for ever."""
+    driver = Driver(spare=("b7",))
+    driver.start()
+    driver.commit()
+    driver.seal("b0", "b1", highest=0)
+    driver.answer(OK, 0)
+    driver.candidates += [Candidate(member(name), "r", name) for name in ("b1", "b2")]
+    rounds = 0
+    while driver.write_back(0, "b1", "b2", "b7"):
+        rounds += 1
+        assert rounds < 5
+    assert driver.core.wakeup_at_us() is not None
+
+
+def test_r15_doubt_never_proves_absence() -> None:
+    driver = Driver()
+    driver.start()
+    driver.commit()
+    driver.seal("b0", "b1")
+    driver.answer(NO_ENTRY, 0)
+    for status in (UNKNOWN, BookieStatus.WRONG_INCARNATION):
+        driver.answer(status, 0)
+    assert driver.take(fx.Commit) == [] and driver.take(fx.SendRead) == []
+    driver.pass_time()
+    driver.answer(BookieStatus.GONE, 0)
+    driver.answer(NO_ENTRY, 0)
+    driver.commit()
+    assert driver.closed.last_entry == NOTHING
+
+
+@pytest.mark.parametrize(
+    ("quorum", "count"),
+    [(Quorum(5, 5, 2), 4), (Quorum(3, 3, 2), 2), (Quorum(3, 3, 3), 1), (Quorum(5, 3, 2), 2)],
+)
+def test_r15_absence_takes_a_cover_of_the_entrys_write_set(quorum: Quorum, count: int) -> None:
+    driver = Driver(quorum)
+    driver.start()
+    driver.commit()
+    driver.seal(*(f"b{i}" for i in range(quorum.ensemble_size)))
+    for _ in range(count):
+        assert driver.take(fx.Commit) == []
+        driver.answer(NO_ENTRY, 0)
+    driver.commit()
+    assert driver.closed.last_entry == NOTHING
+
+
+def test_an_entry_at_one_member_only_is_found_behind_absences() -> None:
+    driver = Driver()
+    driver.start()
+    driver.commit()
+    driver.seal("b0", "b1", highest=0)
+    driver.answer(NO_ENTRY, 0)
+    driver.answer(OK, 0)
+    assert driver.state() is RecoveryState.WRITE_BACK
+
+
+def test_another_recoverer_that_closes_first_is_adopted() -> None:
+    driver = Driver()
+    driver.start()
+    driver.commit()
+    driver.seal("b0", "b1")
+    driver.answer(NO_ENTRY, 0)
+    driver.answer(NO_ENTRY, 0)
+    segment, version = driver.store.segments[Epoch(1)]
+    closed = segment.closed(
+        last_entry=EntryId(0),
+        totals=Totals(1, 10),
+        start_seq_num=0,
+        completed_unix_ms=1,
+        nonce="other",
+    )
+    log = driver.store.log.with_clean(closed, "other")
+    writes = (fx.SetSegment(closed, version), fx.SetLog(log, driver.store.log_version))
+    assert driver.store.commit(writes, ME)
+    driver.commit()
+    driver.read_metadata()
+    assert driver.closed.nonce == "other" and driver.take(fx.Commit) == []
+
+
+def test_r3_a_close_of_unknown_fate_is_read_back() -> None:
+    driver = Driver()
+    driver.start()
+    driver.commit()
+    driver.seal("b0", "b1")
+    driver.answer(NO_ENTRY, 0)
+    driver.answer(NO_ENTRY, 0)
+    driver.commit(CommitOutcome.UNKNOWN, applies=False)
+    driver.read_metadata()
+    driver.commit(CommitOutcome.UNKNOWN)
+    assert driver.take(fx.Commit) == [] and not driver.core.is_done
+    driver.read_metadata()
+    assert driver.closed.totals == Totals()
+
+
+def test_r3_a_close_checks_the_log_node_and_keeps_what_others_changed() -> None:
+    driver = Driver()
+    driver.start()
+    driver.commit()
+    driver.seal("b0", "b1")
+    driver.answer(NO_ENTRY, 0)
+    driver.answer(NO_ENTRY, 0)
+    log = driver.store.log.with_new_epoch("claim")
+    following = replace(driver.store.segments[Epoch(1)][0], epoch=Epoch(2))
+    writes = (fx.SetLog(log, driver.store.log_version), fx.CreateSegment(following))
+    assert driver.store.commit(writes, ME)
+    driver.commit()
+    driver.read_metadata()
+    driver.commit()
+    assert driver.closed.epoch == 1
+    assert driver.store.log.next_epoch == 3, "the claim of epoch 2 is kept"
+
+
+def test_a_segment_closed_between_the_reads_of_one_view_is_read_again() -> None:
+    """Regression: the log node is read first, so a view may hold a segment that is CLOSED."""
+    driver = Driver()
+    before = driver.store.log, driver.store.log_version
+    segment, version = driver.store.segments[Epoch(1)]
+    closed = segment.closed(
+        last_entry=NOTHING, totals=Totals(), start_seq_num=0, completed_unix_ms=1, nonce="other"
+    )
+    log = driver.store.log.with_clean(closed, "other")
+    writes = (fx.SetSegment(closed, version), fx.SetLog(log, driver.store.log_version))
+    assert driver.store.commit(writes, ME)
+    driver.core = Recovery(
+        closed,
+        version + 1,
+        *before,
+        rule=PlacementRule(),
+        ports=driver._ports,
+        unix_ms=lambda now_us: now_us,
+    )
+    driver.core.start(0)
+    assert driver.outbox == []
+    driver.read_metadata()
+    assert driver.core.is_done

@@ -1,0 +1,113 @@
+"""The segment's transitions and invariants: what may change, and what never does.
+
+Rules R3, R4, R16 and R17. Source: 01-protocol section 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from duramen.core.quorum import Quorum
+from duramen.core.segment import TRANSITIONS, Fragment, Segment, SegmentState, Totals
+from duramen.ids import NOTHING, BookieId, EntryId, Epoch, Incarnation, LogId, Member
+
+
+def ensemble(*names: str) -> tuple[Member, ...]:
+    return tuple(Member(BookieId(name), Incarnation("0" * 32)) for name in names)
+
+
+OPEN = Segment(
+    LogId(3), Epoch(2), Quorum(3, 2, 2), (Fragment(EntryId(0), ensemble("a", "b", "c")),)
+)  # fmt: skip
+LONG = OPEN.with_ensemble(EntryId(5), ensemble("a", "b", "d"), Totals(9, 90), "n1")
+
+
+def close(segment: Segment, last_entry: int, **fields: Any) -> Segment:
+    return segment.closed(
+        last_entry=EntryId(last_entry),
+        totals=fields.pop("totals", Totals()),
+        start_seq_num=7,
+        completed_unix_ms=8,
+        nonce="closed",
+        **fields,
+    )
+
+
+def test_every_entry_has_the_write_set_of_its_own_fragment() -> None:
+    assert [m.bookie for m in LONG.write_set_of(EntryId(4))] == ["b", "c"]
+    assert [m.bookie for m in LONG.write_set_of(EntryId(5))] == ["d", "a"]
+    assert LONG.last_fragment.first_entry == 5 and LONG.ledger_id == 3 << 32 | 2
+
+
+def test_a_change_at_the_same_entry_replaces_the_last_fragment_only() -> None:
+    again = LONG.with_ensemble(EntryId(5), ensemble("e", "b", "d"), Totals(9, 90), "n2")
+    assert again.fragments[0] == OPEN.fragments[0] and len(again.fragments) == 2
+    first = OPEN.with_ensemble(EntryId(0), ensemble("e", "b", "c"), Totals(), "n2")
+    assert len(first.fragments) == 1
+
+
+def test_r17_fragments_after_the_last_entry_are_dropped() -> None:
+    assert len(close(LONG, 5).fragments) == 2
+    assert close(LONG, 4).fragments == OPEN.fragments
+    assert close(OPEN, NOTHING).fragments == OPEN.fragments, "an empty segment keeps its first"
+
+
+def test_r16_recoverys_ensembles_come_with_the_close() -> None:
+    mine = (*LONG.fragments, Fragment(EntryId(6), ensemble("e", "f", "g"), Totals(10, 100)))
+    assert close(LONG.marked("m"), 6, fragments=mine).fragments == mine
+
+
+def test_nothing_changes_but_by_its_transition() -> None:
+    marked, closed = OPEN.marked("m"), close(OPEN, 3)
+    assert TRANSITIONS[SegmentState.CLOSED] == frozenset()
+    steps: tuple[Callable[[], Segment], ...] = (
+        lambda: marked.marked("again"),
+        lambda: closed.marked("m"),
+        lambda: close(closed, 2),
+        lambda: marked.with_ensemble(EntryId(1), ensemble("a", "b", "d"), Totals(), "n"),
+        lambda: closed.with_ensemble(EntryId(1), ensemble("a", "b", "d"), Totals(), "n"),
+        lambda: replace(OPEN, ack_mode="out_of_order").with_ensemble(
+            EntryId(1), ensemble("a", "b", "d"), Totals(), "n"
+        ),
+    )
+    for step in steps:
+        with pytest.raises(AssertionError):
+            step()
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"fragments": ()},
+        {"fragments": (Fragment(EntryId(1), ensemble("a", "b", "c")),)},
+        {"fragments": (*LONG.fragments, LONG.fragments[1])},
+        {"fragments": (Fragment(EntryId(0), ensemble("a", "b")),)},
+        {"fragments": (Fragment(EntryId(0), ensemble("a", "b", "b")),)},
+        {"fragments": (Fragment(EntryId(0), ensemble("a", "b", "c"), Totals(1)),)},
+        {"state": SegmentState.CLOSED},
+        {"last_entry": EntryId(3)},
+        {"totals": Totals()},
+        {"state": SegmentState.CLOSED, "last_entry": EntryId(-2), "totals": Totals()},
+        {"state": SegmentState.CLOSED, "last_entry": EntryId(4), "totals": Totals(),
+         "fragments": LONG.fragments},
+    ],
+)  # fmt: skip
+def test_the_invariants_are_checked(fields: dict[str, Any]) -> None:
+    with pytest.raises(AssertionError):
+        replace(OPEN, **fields).validate()
+
+
+maybe = st.none() | st.integers(-5, 5)
+totals = st.builds(Totals, st.integers(0, 9), st.integers(0, 9), maybe, maybe)
+
+
+@given(totals, totals, totals)
+def test_totals_add_up_in_any_grouping(one: Totals, two: Totals, three: Totals) -> None:
+    assert one.plus(two).plus(three) == one.plus(two.plus(three))
+    assert one.plus(two) == two.plus(one) and one.plus(Totals()) == one

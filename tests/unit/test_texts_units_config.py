@@ -1,0 +1,227 @@
+"""What people type: names, positions, durations, sizes, configurations; and the ids' text forms.
+
+Everything that is refused is refused with one error and a field. Source: 08-interfaces.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from duramen.config import LogConfig, parse_log_config, parse_namespace_config
+from duramen.errors import DuramenError
+from duramen.ids import (
+    LAST_ENTRY_ID,
+    NOTHING,
+    Dlsn,
+    EntryId,
+    Epoch,
+    LogId,
+    epoch_of,
+    ledger_of,
+    log_of,
+    lsn_of,
+    parse_dlsn,
+    parse_lsn,
+    spell_dlsn_hex,
+    spell_lsn,
+    spell_lsn_hex,
+)
+from duramen.texts import (
+    Position,
+    PositionKind,
+    check_log_name,
+    check_namespace,
+    parse_log,
+    parse_position,
+)
+from duramen.units import parse_duration_us, parse_size_bytes, spell_duration, spell_size
+
+epochs = st.integers(1, 2**32 - 1).map(Epoch)
+entries = st.integers(0, LAST_ENTRY_ID).map(EntryId)
+
+
+@given(st.integers(1, 2**31 - 1).map(LogId), epochs)
+def test_a_ledger_is_a_log_and_an_epoch(log_id: LogId, epoch: Epoch) -> None:
+    ledger_id = ledger_of(log_id, epoch)
+    assert (log_of(ledger_id), epoch_of(ledger_id)) == (log_id, epoch)
+
+
+@given(epochs, entries, st.integers(0, 2**32 - 1))
+def test_positions_have_texts_that_read_back(epoch: Epoch, entry: EntryId, slot: int) -> None:
+    lsn = lsn_of(epoch, entry)
+    assert parse_lsn(spell_lsn(lsn)) == lsn
+    dlsn = Dlsn(epoch, entry, slot)
+    assert parse_dlsn(str(dlsn)) == dlsn
+    assert len(spell_lsn_hex(lsn)) == 16 and len(spell_dlsn_hex(dlsn)) == 24
+
+
+@given(st.lists(st.tuples(epochs, entries, st.integers(0, 9)), min_size=2, max_size=2))
+def test_hex_forms_sort_as_positions_do(places: list[tuple[Epoch, EntryId, int]]) -> None:
+    one, two = (Dlsn(*place) for place in places)
+    assert (one < two) == (spell_dlsn_hex(one) < spell_dlsn_hex(two))
+
+
+def test_nothing_yet_lies_below_every_entry_of_its_epoch() -> None:
+    assert lsn_of(Epoch(3), NOTHING) == (3 << 32) - 1 < lsn_of(Epoch(3), EntryId(0))
+
+
+@pytest.mark.parametrize(
+    "text", ["", "e1", "e1n", "1n2", "e1n2s3", "e4294967296n0", "e1n4294967295", "e-1n2", " e1n2"]
+)
+def test_what_is_no_lsn_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="no LSN"):
+        parse_lsn(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "position"),
+    [
+        ("head", Position(PositionKind.HEAD)),
+        ("tail", Position(PositionKind.TAIL)),
+        ("tail-10", Position(PositionKind.TAIL, 10)),
+        ("17", Position(PositionKind.SEQ, 17)),
+        ("seq:0", Position(PositionKind.SEQ, 0)),
+        ("dlsn:e1n2s3", Position(PositionKind.DLSN, dlsn=Dlsn(Epoch(1), EntryId(2), 3))),
+        ("lsn:e1n2", Position(PositionKind.LSN, (1 << 32) + 2)),
+        ("txid:9", Position(PositionKind.TXID, 9)),
+        ("time:1700000000000", Position(PositionKind.TIME, 1_700_000_000_000)),
+        ("time:2023-11-14T22:13:20Z", Position(PositionKind.TIME, 1_700_000_000_000)),
+        ("time:2023-11-15T00:13:20+02:00", Position(PositionKind.TIME, 1_700_000_000_000)),
+        ("ago:1h30m", Position(PositionKind.AGO, 5_400_000_000)),
+    ],
+)
+def test_the_position_grammar(text: str, position: Position) -> None:
+    assert parse_position(text) == position
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "Head", "tail-", "tail--1", "-1", "+1", "1.5", "seq:", "seq:9007199254740992", "²",
+        "dlsn:e1n2", "lsn:e1n2s3", "txid:-1", "time:", "time:yesterday",
+        "time:2023-11-14T22:13:20", "ago:", "ago:1", "ago:-1h", "pos:1", "seq:1 ",
+    ],
+)  # fmt: skip
+def test_positions_that_are_none_are_refused(text: str) -> None:
+    with pytest.raises(DuramenError) as caught:
+        parse_position(text)
+    assert (caught.value.code, caught.value.field) == ("invalid_position", "from")
+
+
+@given(st.sampled_from(["", "seq:", "dlsn:", "lsn:", "txid:", "time:", "ago:", "tail-"]), st.text())
+def test_any_text_is_a_position_or_refused_in_one_way(kind: str, text: str) -> None:
+    # Any other exception fails the test.
+    with contextlib.suppress(DuramenError):
+        parse_position(kind + text)
+
+
+@pytest.mark.parametrize("name", ["a", "0", "a-b", "a" * 63, "1-2"])
+def test_namespaces(name: str) -> None:
+    assert check_namespace(name) == name
+
+
+@pytest.mark.parametrize("name", ["", "-a", "a-", "A", "a_b", "a.b", "a" * 64, "a/b", "ä", "a\n"])
+def test_names_that_are_no_namespaces(name: str) -> None:
+    with pytest.raises(DuramenError) as caught:
+        check_namespace(name)
+    assert (caught.value.code, caught.value.field) == ("invalid_name", "namespace")
+
+
+@pytest.mark.parametrize("name", ["", ".a", "_a", "-a", "a" * 256, "a/b", "a b", "ä", "a\n"])
+def test_names_that_are_no_logs(name: str) -> None:
+    with pytest.raises(DuramenError) as caught:
+        check_log_name(name)
+    assert (caught.value.code, caught.value.field) == ("invalid_name", "log")
+
+
+def test_a_log_is_namespace_and_name() -> None:
+    assert parse_log("team-a/Orders.v2_x") == ("team-a", "Orders.v2_x")
+    for text in ("orders", "a/b/c", "/x", "x/", ""):
+        with pytest.raises(DuramenError):
+            parse_log(text)
+
+
+@given(st.integers(0, 10**15))
+def test_durations_and_sizes_read_back(number: int) -> None:
+    assert parse_duration_us(spell_duration(number)) == number
+    assert parse_size_bytes(spell_size(number)) == number
+
+
+@pytest.mark.parametrize(
+    ("text", "duration_us"), [("250ms", 250_000), ("1h30m", 5_400_000_000), ("0s", 0), ("5us", 5)]
+)
+def test_durations(text: str, duration_us: int) -> None:
+    assert parse_duration_us(text) == duration_us
+
+
+@pytest.mark.parametrize("text", ["", "5", "ms", "1.5s", "-1s", "1 s", "1h 30m", "1w", "s1"])
+def test_what_is_no_duration_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="no duration"):
+        parse_duration_us(text)
+
+
+@pytest.mark.parametrize(("text", "size"), [("64MiB", 64 << 20), ("100", 100), ("1 KiB", 1024)])
+def test_sizes(text: str, size: int) -> None:
+    assert parse_size_bytes(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "MiB", "1MB", "1.5KiB", "-1B", "1kib"])
+def test_what_is_no_size_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="no size"):
+        parse_size_bytes(text)
+
+
+def test_the_defaults_are_those_of_the_interface_page() -> None:
+    config = parse_log_config({})
+    assert config == LogConfig()
+    replication = config.replication
+    assert (replication.ensemble_size, replication.write_quorum, replication.ack_quorum) == (
+        3,
+        3,
+        2,
+    )
+    assert (replication.min_racks, replication.min_regions, replication.placement) == (
+        2,
+        1,
+        "strict",
+    )
+    document = config.to_json()
+    assert document["roll"] == {"interval": "2h", "size": "256MiB", "idle_close": "10m"}
+    assert document["retention"]["age"] == "3d" and document["commit_delay"] == "5ms"
+    assert document["window"] == {"entries": 2_000, "bytes": "64MiB"}
+    assert parse_log_config(document) == config, "what is stored reads back"
+
+
+@pytest.mark.parametrize(
+    ("document", "code", "field"),
+    [
+        ({"ack": 2}, "unknown_field", "ack"),
+        ({"roll": {"siez": "1MiB"}}, "unknown_field", "roll.siez"),
+        ({"roll": {"size": 5}}, "invalid_argument", "roll.size"),
+        ({"roll": {"interval": "2 hours"}}, "invalid_argument", "roll.interval"),
+        ({"replication": {"ack_quorum": 4}}, "invalid_argument", "replication"),
+        ({"replication": {"ack_quorum": 1}}, "invalid_argument", "replication"),
+        ({"replication": {"write_quorum": 2.0}}, "invalid_argument", "replication.write_quorum"),
+        ({"replication": {"min_regions": 3}}, "invalid_argument", "replication"),
+        ({"early_append": True}, "invalid_argument", "early_append"),
+    ],
+)
+def test_faults_are_refused_with_their_field(
+    document: dict[str, Any], code: str, field: str
+) -> None:
+    with pytest.raises(DuramenError) as caught:
+        parse_log_config(document)
+    assert (caught.value.code, caught.value.field) == (code, field)
+
+
+def test_all_faults_are_told_at_once() -> None:
+    with pytest.raises(DuramenError, match="not a known field") as caught:
+        parse_log_config({"ack": 1, "roll": {"size": 5}, "commit_delay": "x"})
+    assert all(name in caught.value.detail for name in ("ack", "roll.size", "commit_delay"))
+    with pytest.raises(DuramenError):
+        parse_namespace_config({"auto_create": True})

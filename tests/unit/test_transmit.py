@@ -1,0 +1,82 @@
+"""The transmit buffer: packing, positions, and which answer an append that never arrived gets (R9).
+
+Source: 01-protocol section 3.
+"""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from duramen.core.effects import Complete
+from duramen.core.segment import Totals
+from duramen.core.transmit import QueuedAppend, TransmitBuffer
+from duramen.ids import Dlsn, EntryId, Epoch
+from duramen.limits import ENTRY_TARGET_BYTES
+
+
+def append(append_id: int, size: int = 10, count: int = 1, deadline_us: int = 100) -> QueuedAppend:
+    return QueuedAppend(append_id, b"x" * size, count, None, 1_000 + append_id, deadline_us)
+
+
+def filled(*appends: QueuedAppend) -> TransmitBuffer:
+    buffer = TransmitBuffer()
+    for one in appends:
+        buffer.push(one)
+    buffer.validate()
+    return buffer
+
+
+def test_an_entry_takes_what_waits_up_to_its_target_and_always_one() -> None:
+    half = ENTRY_TARGET_BYTES // 2
+    buffer = filled(append(1, half), append(2, half), append(3, 1), append(4, 3 * half), append(5))
+    assert [one.append_id for one in buffer.take()] == [1, 2]
+    assert [one.append_id for one in buffer.take()] == [3]
+    assert [one.append_id for one in buffer.take()] == [4]
+    assert [one.append_id for one in buffer.take()] == [5]
+    assert buffer.is_empty and buffer.queued_bytes == 0
+
+
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=9), st.integers(0, 50), st.integers(0, 50))
+def test_positions_follow_one_another(counts: list[int], before: int, start: int) -> None:
+    buffer = filled(*(append(i, count=count) for i, count in enumerate(counts)))
+    buffer.place(EntryId(4), buffer.take(), Totals(record_count=before))
+    buffer.validate()
+    answers = buffer.complete(Epoch(2), EntryId(4), start)
+    slot = 0
+    for one, count in zip(answers, counts, strict=True):
+        assert isinstance(one, Complete)
+        assert one.start == Dlsn(Epoch(2), EntryId(4), slot)
+        assert one.seq_num == start + before + slot
+        slot += count
+        assert one.tail[:2] == (Dlsn(Epoch(2), EntryId(4), slot), start + before + slot)
+    assert buffer.is_empty and buffer.complete(Epoch(2), EntryId(4), start) == []
+
+
+def test_what_was_sent_is_uncertain_and_what_was_not_gets_the_code() -> None:
+    buffer = filled(append(1, deadline_us=50), append(2, deadline_us=200))
+    buffer.place(EntryId(0), buffer.take(), Totals())
+    buffer.push(append(3, deadline_us=50))
+    buffer.push(append(4, deadline_us=200))
+    answers = buffer.expire(100, "log_unavailable", "why")
+    assert [(one.append_id, one.code) for one in answers] == [
+        (3, "log_unavailable"), (1, "append_uncertain"),
+    ]  # fmt: skip
+    buffer.validate()
+    done = buffer.complete(Epoch(1), EntryId(0), 0)
+    assert [one.append_id for one in done] == [2], "an expired append is not answered twice"
+    assert done[0].seq_num == 1, "and yet it keeps its place"
+    assert [one.append_id for one in buffer.yield_queued()] == [4]
+    assert buffer.queued_bytes == 0
+
+
+def test_giving_up_answers_everything_once() -> None:
+    buffer = filled(append(1), append(2))
+    buffer.place(EntryId(0), buffer.take(), Totals())
+    buffer.push(append(3))
+    assert [(one.append_id, one.code) for one in buffer.fail_sent("sealed")] == [
+        (1, "append_uncertain"), (2, "append_uncertain"),
+    ]  # fmt: skip
+    assert [one.code for one in buffer.fail_queued("log_ended", "over")] == ["log_ended"]
+    assert buffer.is_empty
+    assert buffer.fail_sent("again") == [] and buffer.fail_queued("x", "y") == []
