@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from duramen.core import effects as fx
-from duramen.core.effects import LogView, Owner
 from duramen.core.log_node import LogNode
 from duramen.core.placement import Candidate
 from duramen.core.segment import TRANSITIONS, Segment, SegmentState
+from duramen.core.sequencer import effects as fx
+from duramen.core.sequencer.effects import LogView, Owner
 from duramen.core.status import BookieStatus
 from duramen.ids import (
     NOTHING,

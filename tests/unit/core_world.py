@@ -19,13 +19,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from duramen.config import parse_log_config
-from duramen.core import effects as fx
-from duramen.core.effects import CommitOutcome, LogView, StoredEntry
 from duramen.core.log_node import LogNode
-from duramen.core.log_sequencer import LogSequencer, LogState, Surroundings
 from duramen.core.segment import Segment, Totals
+from duramen.core.sequencer import effects as fx
+from duramen.core.sequencer.effects import CommitOutcome, LogView, StoredEntry
+from duramen.core.sequencer.log_sequencer import LogSequencer, LogState
+from duramen.core.sequencer.surroundings import Surroundings
+from duramen.core.sequencer.transmit import QueuedAppend
 from duramen.core.status import BookieStatus
-from duramen.core.transmit import QueuedAppend
 from duramen.ids import NOTHING, Dlsn, EntryId, Epoch, LedgerId, Member, SequencerId, epoch_of
 from duramen.units import MS, SECOND
 from duramen.wire.entry import HEADER_BYTES, check_entry, encode_entry

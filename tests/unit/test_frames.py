@@ -97,7 +97,9 @@ def test_golden_frames(name: str) -> None:
     spelt, parse, value = FRAMES[name]
     golden = read_golden(f"frame-{name}-v1.bin", spelt)
     assert parse(golden) == value
-    assert frame_size(golden[:HEADER_BYTES]) == len(golden)
+    assert frame_size(golden[:HEADER_BYTES], golden[:4]) == len(golden)
+    with pytest.raises(FrameError):
+        frame_size(golden[:HEADER_BYTES], b"????")
 
 
 def test_golden_append_answer() -> None:

@@ -1,6 +1,6 @@
 """The ledger writer, rule by rule: every answer of every bookie is given by hand.
 
-Each test names the rule (R5 to R9, R19) and fails when that rule is broken in `core.ledger_writer`.
+Each test names the rule (R5 to R9, R19) and fails when that rule is broken in the writer.
 `Driver` validates the core's invariants after each event. What is left out here is found by the
 random runs of `test_log_sequencer.py`. Source: 01-protocol section 3.
 """
@@ -11,12 +11,13 @@ import itertools
 import random
 from typing import TypeVar
 
-from duramen.core import effects as fx
-from duramen.core.effects import CommitOutcome, LogView
-from duramen.core.ledger_writer import LedgerWriter, WriterPorts, WriterState
 from duramen.core.placement import Candidate, PlacementRule
 from duramen.core.quorum import Quorum
 from duramen.core.segment import Fragment, Segment, Totals
+from duramen.core.sequencer import effects as fx
+from duramen.core.sequencer.effects import CommitOutcome, LogView
+from duramen.core.sequencer.ledger_writer import LedgerWriter, WriterState
+from duramen.core.sequencer.surroundings import Ports
 from duramen.core.status import BookieStatus
 from duramen.ids import BookieId, EntryId, Epoch, Incarnation, Member
 from duramen.limits import PROBE_INTERVAL_US, RETRY_DELAY_US
@@ -51,7 +52,7 @@ class Driver:
             LOG_ID, Epoch(1), quorum, (Fragment(EntryId(0), tuple(map(member, names))),), nonce="n"
         )
         tokens, nonces = itertools.count(1), itertools.count(1)
-        ports = WriterPorts(
+        ports = Ports(
             put=self.outbox.append,
             new_token=lambda: next(tokens),
             new_nonce=lambda: f"w{next(nonces)}",

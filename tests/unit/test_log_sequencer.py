@@ -1,8 +1,8 @@
 """The log's sequencer: directed scenarios, and a sweep of random ones over `core_world`.
 
-A directed test names its rule (R2, R3, R5, R19) and fails when the rule is broken in
-`core.log_sequencer`. The sweep is bounded and deterministic; it asserts that every fault and every
-transition of the state machines really happened, so that it cannot turn green by doing nothing.
+A directed test names its rule (R2, R3, R5, R19) and fails when the rule is broken in the core. The
+sweep is bounded and deterministic; it asserts that every fault and every transition of the state
+machines really happened, so that it cannot turn green by doing nothing.
 Source: 01-protocol sections 2, 4 and 5.
 """
 
@@ -18,12 +18,13 @@ from typing import TypeVar
 
 import pytest
 
-from duramen.core import effects as fx
-from duramen.core.effects import CommitOutcome, LogView, Owner
-from duramen.core.log_sequencer import LogSequencer, LogState, Surroundings
 from duramen.core.segment import SegmentState, Totals
+from duramen.core.sequencer import effects as fx
+from duramen.core.sequencer.effects import CommitOutcome, LogView, Owner
+from duramen.core.sequencer.log_sequencer import LogSequencer, LogState
+from duramen.core.sequencer.surroundings import Surroundings
+from duramen.core.sequencer.transmit import QueuedAppend
 from duramen.core.status import BookieStatus
-from duramen.core.transmit import QueuedAppend
 from duramen.ids import NOTHING, EntryId, Epoch, Member, SequencerId
 from duramen.limits import CLOSE_OWED_WAIT_US, RETRY_DELAY_MAX_US, RETRY_DELAY_US, ROLL_DRAIN_US
 from duramen.units import SECOND

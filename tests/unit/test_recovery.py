@@ -14,13 +14,13 @@ from typing import TypeVar
 
 import pytest
 
-from duramen.core import effects as fx
-from duramen.core.effects import CommitOutcome, StoredEntry
-from duramen.core.ledger_writer import WriterPorts
 from duramen.core.placement import Candidate, PlacementRule
 from duramen.core.quorum import Quorum
-from duramen.core.recovery import Recovery, RecoveryState
 from duramen.core.segment import Fragment, Segment, SegmentState, Totals
+from duramen.core.sequencer import effects as fx
+from duramen.core.sequencer.effects import CommitOutcome, StoredEntry
+from duramen.core.sequencer.recovery import Recovery, RecoveryState
+from duramen.core.sequencer.surroundings import Ports
 from duramen.core.status import BookieStatus
 from duramen.ids import NOTHING, BookieId, EntryId, Epoch, Incarnation, Member, SequencerId
 from duramen.limits import RETRY_DELAY_MAX_US
@@ -65,7 +65,7 @@ class Driver:
         assert self.store.commit((fx.SetLog(log, 0), fx.CreateSegment(opened)), ME)
         self.candidates = [Candidate(member(name), "r", name) for name in spare]
         tokens, nonces = itertools.count(1), itertools.count(1)
-        self._ports = WriterPorts(
+        self._ports = Ports(
             put=self.outbox.append,
             new_token=lambda: next(tokens),
             new_nonce=lambda: f"r{next(nonces)}",

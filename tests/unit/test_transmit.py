@@ -8,9 +8,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duramen.core.effects import Complete
 from duramen.core.segment import Totals
-from duramen.core.transmit import QueuedAppend, TransmitBuffer
+from duramen.core.sequencer.effects import Complete
+from duramen.core.sequencer.transmit import QueuedAppend, TransmitBuffer
 from duramen.ids import Dlsn, EntryId, Epoch
 from duramen.limits import ENTRY_TARGET_BYTES
 

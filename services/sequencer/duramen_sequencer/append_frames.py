@@ -15,7 +15,7 @@ from typing import Any
 
 import prometheus_client
 
-from duramen.core.transmit import QueuedAppend
+from duramen.core.sequencer.transmit import QueuedAppend
 from duramen.errors import DuramenError
 from duramen.limits import APPEND_TIMEOUT_MAX_US
 from duramen.units import MS

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple, Protocol
 
-from duramen.core.effects import SendAdd, SendLac, SendRead, SendSeal, StoredEntry
+from duramen.core.sequencer.effects import SendAdd, SendLac, SendRead, SendSeal, StoredEntry
 from duramen.core.status import BookieStatus
 from duramen.ids import NOTHING, BookieId, EntryId, Epoch, Member, epoch_of, ledger_of
 from duramen.limits import (

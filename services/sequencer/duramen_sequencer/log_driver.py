@@ -14,7 +14,7 @@ import logging
 import time
 from collections.abc import Callable
 
-from duramen.core.effects import (
+from duramen.core.sequencer.effects import (
     Commit,
     Complete,
     Effect,
@@ -29,17 +29,19 @@ from duramen.core.effects import (
     TailMark,
     Yield,
 )
-from duramen.core.log_sequencer import LogSequencer, LogState, Surroundings
+from duramen.core.sequencer.log_sequencer import LogSequencer, LogState
+from duramen.core.sequencer.surroundings import Surroundings
+from duramen.core.sequencer.transmit import QueuedAppend
 from duramen.core.status import BookieStatus
-from duramen.core.transmit import QueuedAppend
 from duramen.errors import DuramenError
-from duramen.ids import EntryId, Epoch, LogId, Member
+from duramen.ids import EntryId, Epoch, LedgerId, LogId, Member
 from duramen.wire.bookie_calls import Marks
 from duramen.wire.sequencer_calls import Appended, AppendResult, Mark
 from duramen_sequencer.bookie_lanes import BookieLanes
 from duramen_sequencer.metadata_link import MetadataLink
 
 _LOG = logging.getLogger(__name__)
+_OWED_RETRY_S = 1.0
 
 Answer = Callable[[AppendResult], None]
 """Gives one append its fate; called exactly once."""
@@ -71,6 +73,7 @@ class LogDriver:
         self._link = link
         self._resubmit = resubmit
         self._waiting: dict[int, tuple[QueuedAppend, Answer]] = {}
+        self._owed: dict[tuple[LedgerId, Member], PersistOwed] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._state = LogState.IDLE
         self.idle = asyncio.Event()
@@ -155,7 +158,7 @@ class LogDriver:
             case Commit():
                 self._lanes.spawn(self._commit(effect))
             case PersistOwed():
-                self._lanes.spawn(self._persist_owed(effect))
+                self._note_owed(effect)
 
     def _answer(self, append_id: int, result: AppendResult) -> None:
         _, answer = self._waiting.pop(append_id)
@@ -171,10 +174,27 @@ class LogDriver:
         self.core.on_commit(effect.token, outcome, now_us())
         self.flush()
 
-    async def _persist_owed(self, effect: PersistOwed) -> None:
-        if await self._link.persist_owed(effect):
-            self.core.on_owed_persisted(effect)
-            self.flush()
+    def _note_owed(self, owed: PersistOwed) -> None:
+        """Record it until it is recorded (R9), one task per bookie, the ranges joined meanwhile."""
+        key = (owed.ledger_id, owed.member)
+        known = self._owed.get(key)
+        if known is None:
+            self._owed[key] = owed
+            self._lanes.spawn(self._persist_owed(key))
+        else:
+            first, last = min(known.first, owed.first), max(known.last, owed.last)
+            self._owed[key] = PersistOwed(owed.ledger_id, owed.member, first, last)
+
+    async def _persist_owed(self, key: tuple[LedgerId, Member]) -> None:
+        while True:
+            owed = self._owed[key]
+            if not await self._link.persist_owed(owed):
+                await asyncio.sleep(_OWED_RETRY_S)
+            elif self._owed[key] == owed:
+                break
+        del self._owed[key]
+        self.core.on_owed_persisted(owed)
+        self.flush()
 
     # --- time ------------------------------------------------------------------------------------
 

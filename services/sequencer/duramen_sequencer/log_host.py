@@ -17,8 +17,9 @@ from typing import Any
 
 from duramen.core.hashing import rank_nodes
 from duramen.core.log_node import LogNode
-from duramen.core.log_sequencer import LogState, Surroundings
-from duramen.core.transmit import QueuedAppend
+from duramen.core.sequencer.log_sequencer import LogState
+from duramen.core.sequencer.surroundings import Surroundings
+from duramen.core.sequencer.transmit import QueuedAppend
 from duramen.errors import DuramenError
 from duramen.ids import LogId, SequencerId
 from duramen.runtime.metadata_store import MetadataError, SessionState

@@ -11,7 +11,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from duramen.core.effects import (
+from duramen.core.segment import Segment
+from duramen.core.sequencer.effects import (
     CommitOutcome,
     CreateSegment,
     LogView,
@@ -22,7 +23,6 @@ from duramen.core.effects import (
     SetSegment,
     Write,
 )
-from duramen.core.segment import Segment
 from duramen.ids import Epoch, LogId, SequencerId
 from duramen.runtime.metadata_store import (
     Conflict,

@@ -18,9 +18,9 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from duramen.core.log_sequencer import Surroundings
 from duramen.core.placement import Candidate
 from duramen.core.segment import Totals
+from duramen.core.sequencer.surroundings import Surroundings
 from duramen.errors import DuramenError
 from duramen.ids import BookieId, EntryId, Incarnation, LedgerId, LogId, Member, SequencerId
 from duramen.runtime.cluster_node import ensure_cluster

@@ -8,8 +8,7 @@ Invariants (checked by `validate`):
  1 fragments begin at entry 0 and their first entries rise strictly.
  2 every ensemble has E distinct bookies.
  3 totals before fragments never fall; those of the first one are zero.
- 4 CLOSED ⇔ last entry and totals are set; no fragment begins after the last entry,
-   but for the single fragment of an empty segment.
+ 4 CLOSED ⇔ last entry and totals are set; no fragment begins after max(last entry, 0).
  5 a CLOSED segment never changes again but for its copies (hot, cold).
 
 Called by writer, recovery, sequencer and reader. Spelled as JSON by `wire.metadata_json`.

@@ -12,7 +12,11 @@ import random
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from duramen.core.effects import (
+from duramen.core.log_node import LogNode
+from duramen.core.placement import Candidate, PlacementRule, choose_ensemble
+from duramen.core.quorum import Quorum
+from duramen.core.segment import Fragment, Segment, Totals
+from duramen.core.sequencer.effects import (
     CreateSegment,
     LogView,
     Owner,
@@ -21,10 +25,6 @@ from duramen.core.effects import (
     SetSegment,
     Write,
 )
-from duramen.core.log_node import LogNode
-from duramen.core.placement import Candidate, PlacementRule, choose_ensemble
-from duramen.core.quorum import Quorum
-from duramen.core.segment import Fragment, Segment, Totals
 from duramen.ids import EntryId, SequencerId
 
 

@@ -2,8 +2,7 @@
 
 A core never acts: it leaves effects in its outbox, and the driver (the sequencer's runtime, or the
 simulator) drains it once per batch of events, acts, and reports each result through a method named
-below. Results may be late, doubled, or missing until a time-out that the driver turns into a
-status; cores must be right in every case.
+below. Results may be late, doubled, or missing until a time-out that the driver makes a status.
 
     SendAdd       → on_add(member, epoch, entry, status)
     SendSeal      → on_seal(member, epoch, status, lac, highest)
@@ -13,7 +12,6 @@ status; cores must be right in every case.
     Commit        → on_commit(token, outcome)
     PersistOwed   → on_owed_persisted(owed)
     Complete, Fail, Yield: the fate of one append, final
-
 Source: 00-overview "Layering", 01-protocol.
 """
 

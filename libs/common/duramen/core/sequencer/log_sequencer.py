@@ -17,12 +17,11 @@ Source: 01-protocol sections 2, 4, 5, R2, R3, R19.
 from __future__ import annotations
 
 import enum
-import random
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from duramen.config import Window
-from duramen.core.effects import (
+from duramen.core.segment import Segment, SegmentState, Totals
+from duramen.core.sequencer.effects import (
     Commit,
     CommitOutcome,
     Effect,
@@ -32,9 +31,8 @@ from duramen.core.effects import (
     ReadMetadata,
     StoredEntry,
 )
-from duramen.core.ledger_writer import LedgerWriter, SentEntry, WriterPorts, WriterState
-from duramen.core.placement import Candidate
-from duramen.core.proposals import (
+from duramen.core.sequencer.ledger_writer import LedgerWriter, SentEntry, WriterState
+from duramen.core.sequencer.proposals import (
     Proposal,
     new_segment,
     propose_claim,
@@ -42,11 +40,12 @@ from duramen.core.proposals import (
     propose_roll,
     rule_of,
 )
-from duramen.core.recovery import Recovery
-from duramen.core.segment import Segment, SegmentState, Totals
+from duramen.core.sequencer.recovery import Recovery
+from duramen.core.sequencer.roll_policy import RollPolicy
+from duramen.core.sequencer.surroundings import Ports, Surroundings
+from duramen.core.sequencer.transmit import QueuedAppend, TransmitBuffer
 from duramen.core.status import BookieStatus
-from duramen.core.transmit import QueuedAppend, TransmitBuffer
-from duramen.ids import LAST_ENTRY_ID, EntryId, Epoch, LedgerId, LogId, Member, SequencerId
+from duramen.ids import EntryId, Epoch, LogId, Member
 from duramen.limits import (
     CLOSE_OWED_WAIT_US,
     ENTRY_TARGET_BYTES,
@@ -54,7 +53,7 @@ from duramen.limits import (
     RETRY_DELAY_US,
     ROLL_DRAIN_US,
 )
-from duramen.units import MS, SECOND
+from duramen.units import MS
 
 _PIPELINE_ENTRY_COUNT = 4
 """Entries under way before batches are made to wait for company: enough to keep bookies busy
@@ -65,13 +64,7 @@ _DEFAULT_WINDOW = Window()
 
 _PIPELINE_BYTES = 4 * ENTRY_TARGET_BYTES
 _TICK_US = 100 * MS
-_ROLL_RETRY_US = 5 * SECOND
 _UNRECOVERED_EPOCH_MAX = 4
-_ROLL_ENTRY = LAST_ENTRY_ID - 1_000_000
-"""Roll well before entry ids run out (01-protocol section 1)."""
-
-EncodeEntry = Callable[[LedgerId, EntryId, Totals, Sequence[bytes], int, Totals], bytes]
-"""Spells an entry: ledger, entry, totals before, batches, records, totals after."""
 
 
 class LogState(enum.Enum):
@@ -84,28 +77,6 @@ class LogState(enum.Enum):
     ACTIVE = "active"
     DRAINING = "draining"
     CLOSING = "closing"
-
-
-@dataclass(slots=True)
-class Surroundings:
-    """What all logs of one sequencer process share and see; the driver keeps it current."""
-
-    sequencer_id: SequencerId
-    rng: random.Random
-    encode_entry: EncodeEntry
-    unix_offset_us: int = 0
-    """Unix time = the driver's monotonic time + this; only ever shown, never compared."""
-    candidates: Sequence[Candidate] = ()
-    locations: Mapping[Member, Candidate] | None = None
-    is_metadata_reachable: bool = True
-
-    def new_nonce(self) -> str:
-        """A nonce that nobody else will ever draw."""
-        return f"{self.sequencer_id}.{self.rng.getrandbits(96):024x}"
-
-    def unix_ms(self, now_us: int) -> int:
-        """Wall-clock time for people."""
-        return (now_us + self.unix_offset_us) // 1000
 
 
 class LogSequencer:
@@ -122,7 +93,7 @@ class LogSequencer:
         self.roll_count = 0
         self.takeover_count = 0
         self._around = around
-        self._ports = WriterPorts(
+        self._ports = Ports(
             put=self.outbox.append,
             new_token=self._new_token,
             new_nonce=around.new_nonce,
@@ -137,17 +108,12 @@ class LogSequencer:
         self._nonces: list[str] = []
         self._is_close_only = False
         self._ends_here = False
-        self._wants_roll = False
         self._was_fenced = False
         self._retry_at_us: int | None = None
         self._retry_delay_us = RETRY_DELAY_US
         self._drain_end_us = 0
         self._owed_end_us: int | None = None
-        self._opened_at_us = 0
-        self._last_append_us = 0
-        self._roll_size_bytes = 0
-        self._roll_interval_us = 0
-        self._no_roll_before_us = 0
+        self._roll: RollPolicy | None = None
 
     def take_effects(self) -> list[Effect]:
         """Empty the outbox, once per batch of events."""
@@ -180,7 +146,8 @@ class LogSequencer:
         if reason is not None:
             self.outbox.append(Fail(append.append_id, "window_full", reason))
             return
-        self._last_append_us = now_us
+        if self._roll is not None:
+            self._roll.note_append(now_us)
         self.transmit.push(append)
 
     def pump(self, now_us: int) -> None:
@@ -201,7 +168,8 @@ class LogSequencer:
 
     def request_roll(self) -> None:
         """Roll as soon as it can be done; the next `pump` or timer begins."""
-        self._wants_roll = True
+        if self._roll is not None:
+            self._roll.request()
 
     def stop(self, now_us: int) -> None:
         """Close the open segment in peace and give the log up; IDLE when done."""
@@ -295,7 +263,11 @@ class LogSequencer:
         if self.writer is not None:
             self.writer.on_bookies_changed(now_us)
             self._follow_writer(now_us)
-        if self.state is LogState.READING and self._retry_at_us is not None:
+        if (
+            self.state is LogState.READING
+            and self._retry_at_us is not None
+            and not self._was_fenced
+        ):
             self._retry_at_us = now_us
             self.on_timer(now_us)
 
@@ -304,8 +276,8 @@ class LogSequencer:
         times = [self._retry_at_us]
         if self.writer is not None:
             times.append(self.writer.wakeup_at_us())
-            if self.state is LogState.ACTIVE:
-                times.append(max(self._end_due_us(), self._no_roll_before_us, now_us + _TICK_US))
+            if self.state is LogState.ACTIVE and self._roll is not None:
+                times.append(max(self._roll.due_us(self.writer.totals), now_us + _TICK_US))
         if self.recovery is not None:
             times.append(self.recovery.wakeup_at_us())
         if not self.transmit.is_empty or self.state is LogState.DRAINING:
@@ -480,11 +452,7 @@ class LogSequencer:
             owed_bytes_max=config.owed_bytes_max,
             ports=self._ports,
         )
-        jitter = self._around.rng.uniform(0.9, 1.1)
-        self._roll_size_bytes = int(config.roll.size * jitter)
-        self._roll_interval_us = int(config.roll.interval * jitter)
-        self._opened_at_us = self._last_append_us = now_us
-        self._wants_roll = False
+        self._roll = RollPolicy(config.roll, self._around.rng, now_us)
         if self._ends_here:
             self._drain(now_us)
         self.pump(now_us)
@@ -556,35 +524,16 @@ class LogSequencer:
     # --- roll and close (R19) --------------------------------------------------------------------
 
     def _must_end(self, writer: LedgerWriter, now_us: int) -> bool:
-        if now_us < self._no_roll_before_us or not self._around.is_metadata_reachable:
+        assert self._roll is not None
+        if not self._around.is_metadata_reachable:
             return False
-        if (
-            self._wants_roll
-            or writer.totals.length_bytes >= self._roll_size_bytes
-            or writer.lap >= _ROLL_ENTRY
-        ):
-            return True
-        if now_us < self._end_due_us():
+        if not self._roll.must_end(writer.totals, writer.lap, now_us):
             return False
-        self._ends_here = self._is_idle(now_us)
+        self._ends_here = self.transmit.is_empty and self._roll.is_idle(now_us)
         return True
-
-    def _end_due_us(self) -> int:
-        """When time alone ends the segment: its age if it holds records, its idleness anyway."""
-        assert self.view is not None and self.writer is not None
-        idle_at = self._last_append_us + self.view.log.config.roll.idle_close
-        if self.writer.totals.record_count == 0:
-            return idle_at
-        return min(idle_at, self._opened_at_us + self._roll_interval_us)
-
-    def _is_idle(self, now_us: int) -> bool:
-        assert self.view is not None
-        quiet_us = now_us - self._last_append_us
-        return self.transmit.is_empty and quiet_us >= self.view.log.config.roll.idle_close
 
     def _drain(self, now_us: int) -> None:
         self.state = LogState.DRAINING
-        self._wants_roll = False
         self._drain_end_us = now_us + ROLL_DRAIN_US
         self._owed_end_us = None
         self._go_on_draining(now_us)
@@ -615,9 +564,9 @@ class LogSequencer:
             return
         self._ends_here = False
         self.state = LogState.ACTIVE
-        self._no_roll_before_us = now_us + _ROLL_RETRY_US
-        if self.writer is not None:
+        if self.writer is not None and self._roll is not None:
             self.writer.release()
+            self._roll.postpone(now_us)
         self._follow_writer(now_us)
 
     def _on_read_for_roll(self, view: LogView, now_us: int) -> None:

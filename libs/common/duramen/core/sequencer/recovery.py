@@ -7,10 +7,8 @@ until the responders cover every ack set (R12). READ walks up from the LAC, one 
 each read carrying the seal (R14); what is found is written back to its whole write set (R16);
 the first position whose absence a cover has proved is the end (R15). CLOSE moves LCE in the same
 `multi()`. Many may recover one segment at once: exactly one close succeeds, the others adopt it.
-
-Doubt (UNKNOWN, errors, silence) never proves absence and never ends recovery: it asks again.
-
-Invariants (checked by `validate`):
+Doubt (UNKNOWN, errors, silence) proves nothing and never ends recovery: it asks again.
+Invariants (see `validate`):
  1 reading begins after SEAL was covered.
  2 the end is below an entry whose absence was proved by a cover of its write set.
  3 no entry at or below the highest LAC seen is left out (R13).
@@ -23,7 +21,11 @@ import enum
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
-from duramen.core.effects import (
+from duramen.core.log_node import LogNode
+from duramen.core.placement import PlacementRule, choose_replacements
+from duramen.core.quorum import covers, write_set, write_sets
+from duramen.core.segment import Fragment, Segment, SegmentState, Totals
+from duramen.core.sequencer.effects import (
     Commit,
     CommitOutcome,
     LogView,
@@ -36,11 +38,7 @@ from duramen.core.effects import (
     SetSegment,
     StoredEntry,
 )
-from duramen.core.ledger_writer import WriterPorts
-from duramen.core.log_node import LogNode
-from duramen.core.placement import PlacementRule, choose_replacements
-from duramen.core.quorum import covers, write_set, write_sets
-from duramen.core.segment import Fragment, Segment, SegmentState, Totals
+from duramen.core.sequencer.surroundings import Ports
 from duramen.core.status import BookieStatus
 from duramen.ids import NOTHING, EntryId, Epoch, Member
 from duramen.limits import RETRY_DELAY_MAX_US, RETRY_DELAY_US
@@ -88,7 +86,7 @@ class Recovery:
         log_version: int,
         *,
         rule: PlacementRule,
-        ports: WriterPorts,
+        ports: Ports,
         unix_ms: Callable[[int], int],
     ) -> None:
         assert segment.epoch == log.last_clean_epoch + 1, (segment, log)

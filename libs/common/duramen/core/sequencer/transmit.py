@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-from duramen.core.effects import Complete, Fail, TailMark, Yield
 from duramen.core.segment import Totals
+from duramen.core.sequencer.effects import Complete, Fail, TailMark, Yield
 from duramen.ids import Dlsn, EntryId, Epoch
 from duramen.limits import ENTRY_TARGET_BYTES
 

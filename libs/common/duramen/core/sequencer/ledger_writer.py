@@ -18,15 +18,14 @@ Invariants (checked by `validate`):
 from __future__ import annotations
 
 import enum
-import random
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from duramen.core.effects import (
+from duramen.core.placement import PlacementRule, choose_replacements
+from duramen.core.segment import Segment, SegmentState, Totals
+from duramen.core.sequencer.effects import (
     Commit,
     CommitOutcome,
-    Effect,
     LogView,
     PersistOwed,
     ReadMetadata,
@@ -34,8 +33,7 @@ from duramen.core.effects import (
     SendLac,
     SetSegment,
 )
-from duramen.core.placement import Candidate, PlacementRule, choose_replacements
-from duramen.core.segment import Segment, SegmentState, Totals
+from duramen.core.sequencer.surroundings import Ports
 from duramen.core.status import BookieStatus
 from duramen.ids import NOTHING, EntryId, Member
 from duramen.limits import (
@@ -74,18 +72,6 @@ class _Absence:
     is_probing: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class WriterPorts:
-    """What a writer is given: where effects go, tokens, nonces, bookies, randomness."""
-
-    put: Callable[[Effect], None]
-    new_token: Callable[[], int]
-    new_nonce: Callable[[], str]
-    rng: random.Random
-    locations: Callable[[], Mapping[Member, Candidate]]
-    candidates: Callable[[], Sequence[Candidate]]
-
-
 class LedgerWriter:
     """Replication of one open segment.
 
@@ -103,7 +89,7 @@ class LedgerWriter:
         rule: PlacementRule,
         commit_delay_us: int,
         owed_bytes_max: int = OWED_BYTES_MAX_PER_LOG,
-        ports: WriterPorts,
+        ports: Ports,
     ) -> None:
         assert segment.state is SegmentState.OPEN, segment
         self.segment = segment
@@ -470,6 +456,9 @@ class LedgerWriter:
         for entry in self._entries():
             if member in self._missing(entry):
                 self._send_to(member, entry)
+        # It may have missed the LAC as well: tell it to everybody again, at once.
+        self._lac_told = NOTHING
+        self._lac_due_us = 0
 
     def _entries(self) -> list[SentEntry]:
         return [*self.owed.values(), *self.window]

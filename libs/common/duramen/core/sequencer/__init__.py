@@ -1,0 +1,1 @@
+"""Cores of the sequencer: from an append to acknowledged, recovered and closed segments."""
