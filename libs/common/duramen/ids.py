@@ -28,11 +28,12 @@ NOTHING: Final = EntryId(-1)
 
 WIRE_NOTHING: Final = 0xFFFF_FFFF
 LAST_ENTRY_ID: Final = EntryId(0xFFFF_FFFE)
+LAST_SLOT: Final = 0xFFFF_FFFF
 LAST_LOG_ID: Final = LogId(0x7FFF_FFFF)
 LAST_EPOCH: Final = Epoch(0xFFFF_FFFF)
 
-_LSN_TEXT = re.compile(r"e(\d{1,10})n(\d{1,10})")
-_DLSN_TEXT = re.compile(r"e(\d{1,10})n(\d{1,10})s(\d{1,10})")
+_LSN_TEXT = re.compile(r"e([0-9]{1,10})n([0-9]{1,10})")
+_DLSN_TEXT = re.compile(r"e([0-9]{1,10})n([0-9]{1,10})s([0-9]{1,10})")
 
 
 class Member(NamedTuple):
@@ -111,6 +112,9 @@ def parse_dlsn(text: str) -> Dlsn:
         ValueError: the text is no DLSN or a part is out of range.
     """
     match = _DLSN_TEXT.fullmatch(text)
-    if match is None or int(match[1]) > LAST_EPOCH or int(match[2]) > LAST_ENTRY_ID:
+    if match is None or any(
+        int(part) > most
+        for part, most in zip(match.groups(), (LAST_EPOCH, LAST_ENTRY_ID, LAST_SLOT), strict=True)
+    ):
         raise ValueError(f"{text!r} is no DLSN: expected e<epoch>n<entry>s<slot>, such as e3n17s0")
     return Dlsn(Epoch(int(match[1])), EntryId(int(match[2])), int(match[3]))

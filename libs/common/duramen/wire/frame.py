@@ -96,10 +96,17 @@ def parse_frame(data: bytes, magic: bytes, row: struct.Struct) -> Frame:
     )
 
 
-def frame_size(head: bytes) -> int:
-    """Bytes of the whole frame that begins with these HEADER_BYTES bytes (streamed answers)."""
-    _, _, _, row_bytes, count, _, payload_bytes = _HEAD.unpack_from(head)
-    return HEADER_BYTES + int(row_bytes) * int(count) + int(payload_bytes)
+def frame_size(head: bytes, magic: bytes) -> int:
+    """Bytes of the whole frame that begins with these HEADER_BYTES bytes (streamed answers).
+
+    Raises:
+        FrameError: another kind, or longer than any frame may be.
+    """
+    found, _, _, row_bytes, count, _, payload_bytes = _HEAD.unpack_from(head)
+    size = HEADER_BYTES + int(row_bytes) * int(count) + int(payload_bytes)
+    if found != magic or size > FRAME_BYTES_HARD_MAX:
+        raise FrameError(f"a {magic!r} frame of at most {FRAME_BYTES_HARD_MAX} bytes was expected")
+    return size
 
 
 def split_payload(payload: memoryview, lengths: Iterable[int]) -> list[memoryview]:

@@ -19,7 +19,7 @@ from duramen.core.log_node import LogNode
 from duramen.core.quorum import Quorum
 from duramen.core.segment import Fragment, Segment, SegmentState, Totals
 from duramen.errors import DuramenError
-from duramen.ids import BookieId, EntryId, Epoch, Incarnation, LogId, Member
+from duramen.ids import NOTHING, BookieId, EntryId, Epoch, Incarnation, LogId, Member
 
 SCHEMA: Final = 1
 
@@ -93,7 +93,7 @@ def read_node(data: bytes) -> dict[str, Any]:
     """
     try:
         document = json.loads(data)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise MetadataJsonError("the node is no JSON") from error
     if not isinstance(document, dict) or not isinstance(document.get("v"), int):
         raise MetadataJsonError("the node has no schema version")
@@ -143,16 +143,16 @@ def read_segment(data: bytes) -> Segment:
     try:
         totals = take("totals")
         segment = Segment(
-            log_id=LogId(int(take("log_id"))),
-            epoch=Epoch(take("epoch")),
+            log_id=LogId(_number(take("log_id"))),
+            epoch=Epoch(_whole(take("epoch"))),
             quorum=Quorum(take("ensemble_size"), take("write_quorum"), take("ack_quorum")),
             fragments=tuple(_read_fragment(fragment) for fragment in take("fragments")),
             state=SegmentState(take("state")),
             ack_mode=take("ack_mode"),
             placement=take("placement"),
-            last_entry=take("last_entry"),
+            last_entry=_entry(take("last_entry")),
             totals=None if totals is None else _read_totals(totals),
-            start_seq_num=take("start_seq_num"),
+            start_seq_num=_whole_or_none(take("start_seq_num")),
             created_unix_ms=take("created_unix_ms"),
             completed_unix_ms=take("completed_unix_ms"),
             nonce=take("nonce"),
@@ -196,18 +196,18 @@ def read_log(data: bytes) -> LogNode:
     try:
         snapshot_lsn = take("snapshot_lsn")
         log = LogNode(
-            log_id=LogId(int(take("log_id"))),
+            log_id=LogId(_number(take("log_id"))),
             namespace=take("namespace"),
             name=take("name"),
             config=parse_log_config(take("config")),
-            config_version=take("config_version"),
-            next_epoch=Epoch(take("next_epoch")),
-            last_clean_epoch=take("last_clean_epoch"),
+            config_version=_whole(take("config_version")),
+            next_epoch=Epoch(_whole(take("next_epoch"))),
+            last_clean_epoch=_whole(take("last_clean_epoch")),
             totals=_read_totals(take("totals")),
-            trim_lsn=int(take("trim_lsn")),
-            trim_seq_num=take("trim_seq_num"),
-            first_live_epoch=Epoch(take("first_live_epoch")),
-            snapshot_lsn=None if snapshot_lsn is None else int(snapshot_lsn),
+            trim_lsn=_number(take("trim_lsn")),
+            trim_seq_num=_whole(take("trim_seq_num")),
+            first_live_epoch=Epoch(_whole(take("first_live_epoch"))),
+            snapshot_lsn=None if snapshot_lsn is None else _number(snapshot_lsn),
             is_ended=take("ended"),
             is_deleted=take("deleted"),
             created_unix_ms=take("created_unix_ms"),
@@ -220,7 +220,7 @@ def read_log(data: bytes) -> LogNode:
 
 def _read_fragment(document: Mapping[str, Any]) -> Fragment:
     return Fragment(
-        EntryId(document["first_entry"]),
+        EntryId(_whole(document["first_entry"])),
         tuple(
             Member(BookieId(bookie), Incarnation(incarnation))
             for bookie, incarnation in document["ensemble"]
@@ -240,8 +240,31 @@ def _spell_totals(totals: Totals) -> dict[str, Any]:
 
 def _read_totals(document: Mapping[str, Any]) -> Totals:
     return Totals(
-        document["records"],
-        document["bytes"],
+        _whole(document["records"]),
+        _whole(document["bytes"]),
         document["max_txid"],
         document["max_timestamp_ms"],
     )
+
+
+def _whole(value: object) -> int:
+    """A whole number ≥ 0; `bool` is an int to Python, and no number to anybody else."""
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{value!r} is no whole number ≥ 0")
+    return value
+
+
+def _whole_or_none(value: object) -> int | None:
+    return None if value is None else _whole(value)
+
+
+def _entry(value: object) -> EntryId | None:
+    """A last entry: None while the segment is not closed, `NOTHING` if it closed empty."""
+    return NOTHING if value == NOTHING else EntryId(_whole(value)) if value is not None else None
+
+
+def _number(text: object) -> int:
+    """A number that is a text in JSON, because it may pass 2^53."""
+    if not (isinstance(text, str) and text.isascii() and text.isdigit() and len(text) <= 20):
+        raise ValueError(f"{text!r} is no number as text")
+    return int(text)

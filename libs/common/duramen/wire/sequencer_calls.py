@@ -117,10 +117,14 @@ def parse_results(data: bytes) -> list[tuple[int, AppendResult]]:
 
 
 def take_frame(buffer: bytearray) -> bytes | None:
-    """Remove the first whole frame from a stream's buffer, if it is there."""
+    """Remove the first whole frame from a stream's buffer, if it is there.
+
+    Raises:
+        FrameError: what comes is no frame, or longer than any may be.
+    """
     if len(buffer) < HEADER_BYTES:
         return None
-    size = frame_size(bytes(buffer[:HEADER_BYTES]))
+    size = frame_size(bytes(buffer[:HEADER_BYTES]), b"DAPR")
     if len(buffer) < size:
         return None
     data = bytes(buffer[:size])
