@@ -21,7 +21,7 @@ from duramen.errors import DuramenError
 from duramen.ids import LogId
 from duramen.limits import FRAME_BYTES_MAX
 from duramen.runtime.http_client import NoAnswerError, UnreachableError
-from duramen.units import MIB
+from duramen.units import KIB, MIB
 from duramen.wire.frame import FRAME_BYTES_HARD_MAX, ROW_COUNT_MAX, FrameError
 from duramen.wire.sequencer_calls import (
     Append,
@@ -40,7 +40,11 @@ FRAME_COUNT_MAX: Final = 4
 OPEN_FRAME_COUNT_MAX: Final = 32
 """Frames open per class, those of slow logs and all others: 64 in a lane."""
 
-SLOW_S: Final = 0.05
+PIPELINED_BYTES: Final = 256 * KIB
+"""While a frame is under way the next one waits until it carries this much: small appends then
+share frames, whose fixed cost is most of theirs, and large ones still keep the sequencer busy."""
+
+SLOW_S: Final = 0.02
 """A healthy append takes a few ms; what is open after this long waits for something."""
 
 LANE_BYTES_MAX: Final = 64 * MIB
@@ -88,15 +92,27 @@ class _Frame:
 class _Class:
     """What waits and what is in flight, of the slow logs or of all others."""
 
-    __slots__ = ("frame_count", "waiting", "young_count")
+    __slots__ = ("frame_count", "waiting", "waiting_bytes", "young_count")
 
     def __init__(self) -> None:
         self.waiting: deque[Ticket] = deque()
+        self.waiting_bytes = 0
         self.frame_count = 0
         self.young_count = 0
 
+    def push(self, ticket: Ticket) -> None:
+        self.waiting.append(ticket)
+        self.waiting_bytes += len(ticket.batch)
+
+    def pop(self) -> Ticket:
+        ticket = self.waiting.popleft()
+        self.waiting_bytes -= len(ticket.batch)
+        return ticket
+
     def can_open(self) -> bool:
-        return self.young_count < FRAME_COUNT_MAX and self.frame_count < OPEN_FRAME_COUNT_MAX
+        if self.frame_count >= OPEN_FRAME_COUNT_MAX or self.young_count >= FRAME_COUNT_MAX:
+            return False
+        return self.young_count == 0 or self.waiting_bytes >= PIPELINED_BYTES
 
 
 class Lane:
@@ -161,8 +177,9 @@ class Lane:
                 ticket.future.set_exception(
                     DuramenError("server_draining", "the proxy is stopping")
                 )
-        self._fast.waiting.clear()
-        self._slow.waiting.clear()
+        for lane_class in (self._fast, self._slow):
+            while lane_class.waiting:
+                lane_class.pop()
         self._is_closed = True
         for task in self._frames.values():
             task.cancel()
@@ -183,7 +200,7 @@ class Lane:
     def _enqueue(self, ticket: Ticket) -> None:
         self._age_frames()
         where = self._slow if ticket.log_id in self._slow_logs else self._fast
-        where.waiting.append(ticket)
+        where.push(ticket)
         # Once per turn of the loop: everything that arrives in this turn goes together.
         if not self._is_pump_due:
             self._is_pump_due = True
@@ -194,7 +211,7 @@ class Lane:
         self._age_frames()
         for lane_class in (self._fast, self._slow):
             while lane_class.waiting and lane_class.can_open():
-                tickets = list(self._take(lane_class.waiting))
+                tickets = list(self._take(lane_class))
                 if tickets:
                     self._open(lane_class, tickets)
         if (self._fast.waiting or self._slow.waiting) and self._timer is None:
@@ -204,15 +221,15 @@ class Lane:
         self._timer = None
         self._pump()
 
-    def _take(self, waiting: deque[Ticket]) -> Iterator[Ticket]:
+    def _take(self, lane_class: _Class) -> Iterator[Ticket]:
         """What fits into one frame, in the order of arrival, without what nobody waits for."""
         size = count = 0
-        while waiting and count < ROW_COUNT_MAX:
-            ticket = waiting[0]
+        while lane_class.waiting and count < ROW_COUNT_MAX:
+            ticket = lane_class.waiting[0]
             size += len(ticket.batch) + _ROW_BYTES
             if count and size > FRAME_BYTES_MAX:
                 return
-            waiting.popleft()
+            lane_class.pop()
             if not ticket.future.done():
                 count += 1
                 yield ticket
