@@ -1,8 +1,8 @@
 """What a broken connection proves: a refused one that nothing was processed, a lost one nothing.
 
 The distinction decides whether an append may be sent again. The library's own exception classes do
-not make it (a connection that breaks after the request was sent is its ConnectError too), which once
-doubled an append when a sequencer was killed.
+not make it (a connection that breaks after the request was sent is its ConnectError too), which
+once doubled an append when a sequencer was killed.
 """
 
 from __future__ import annotations
@@ -34,6 +34,12 @@ async def main():
 asyncio.run(main())
 """
 
+
+def _start_server(port: int) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", _SERVER, str(port)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
 Call = Callable[[PeerClient, str], Awaitable[object]]
 
 
@@ -59,9 +65,7 @@ async def _fault_of(call: Call, client: PeerClient, url: str) -> type[PeerError]
 def test_a_server_killed_after_it_took_the_request_proves_nothing(call: Call) -> None:
     async def scenario() -> None:
         port = free_port()
-        server = subprocess.Popen(
-            [sys.executable, "-c", _SERVER, str(port)], stdout=subprocess.PIPE, text=True
-        )
+        server = _start_server(port)
         assert server.stdout is not None
         client = PeerClient()
         try:

@@ -1,7 +1,7 @@
 """A local cluster for one test: `duramen run` as a child, its processes killed and revived by id.
 
-Everything is found through `cluster.json`, as checks from outside do. Only processes of this cluster
-are ever signalled, by pid. `stop` asserts that nothing stays behind.
+Everything is found through `cluster.json`, as checks from outside do. Only processes of this
+cluster are ever signalled, by pid. `stop` asserts that nothing stays behind.
 
 Used by the tests of this folder. Source: 06-testing "Real processes", 08-interfaces.
 """

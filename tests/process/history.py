@@ -4,13 +4,14 @@ Each append is one batch of a few records; a record's body says which append and
 An outcome is `ok` with its positions, `fail` (certainly not appended) or `info` (uncertain), as in
 the histories of 08-interfaces. The check reads the log from head to tail through a fresh client.
 
-Checked (06-testing): D1 acknowledged is there, same place and bytes; D3 nothing invented, nothing of
-a refused append; O2/O3 order; U1 once; G1 sequence numbers 0 … n − 1.
+Checked (06-testing): D1 acknowledged is there, same place and bytes; D3 nothing invented, nothing
+of a refused append; O2/O3 order; U1 once; G1 sequence numbers 0 … n − 1.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from duramen.client.records import open_batches
@@ -34,6 +35,7 @@ class History:
     refused: list[int] = field(default_factory=list)
     codes: list[str] = field(default_factory=list)
     count: int = 0
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def bodies(self, number: int) -> list[bytes]:
         """The bodies of append `number`."""
@@ -45,6 +47,26 @@ class History:
 
     async def append(self, client: RestClient) -> bool:
         """Make one more append and note its outcome; True if it was acknowledged."""
+        try:
+            return await self._append(client)
+        finally:
+            self.changed.set()
+
+    async def wait_acknowledged(self, count: int, timeout_s: float = 60) -> None:
+        """Until that many appends are acknowledged."""
+        await self._wait(lambda: len(self.acknowledged) >= count, timeout_s)
+
+    async def wait_failed(self, count: int, timeout_s: float = 60) -> None:
+        """Until that many appends have failed or become uncertain."""
+        await self._wait(lambda: len(self.codes) >= count, timeout_s)
+
+    async def _wait(self, condition: Callable[[], bool], timeout_s: float) -> None:
+        async with asyncio.timeout(timeout_s):
+            while not condition():
+                self.changed.clear()
+                await self.changed.wait()
+
+    async def _append(self, client: RestClient) -> bool:
         number = self.count
         self.count += 1
         batch = encode_batch(self.bodies(number), timestamp_ms=1)
@@ -102,7 +124,8 @@ async def read_log(read_url: str, log: str, *, expect_count: int = 0) -> list[by
                     NAMESPACE, log, position, most_bytes=4 << 20, wait_ms=1000
                 )
             except DuramenError as error:
-                assert error.problem()["retryable"], error
+                if not error.problem()["retryable"]:
+                    raise
                 continue
             for records in open_batches(answer.batches, first=len(bodies)):
                 assert records.first == len(bodies), f"G1: {records.first} after {len(bodies)}"

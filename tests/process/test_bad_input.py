@@ -7,7 +7,6 @@ Source: 03-api "Errors", 08-interfaces "Answers".
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import httpx

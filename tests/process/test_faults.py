@@ -27,24 +27,13 @@ async def _append_while(cluster: LocalCluster, history: History, fault: Any) -> 
     stop = asyncio.Event()
     writer = asyncio.create_task(history.append_until(client, stop))
     try:
-        await _acknowledged(history, 20)
+        await history.wait_acknowledged(20)
         await fault
-        await _acknowledged(history, len(history.acknowledged) + 20)
+        await history.wait_acknowledged(len(history.acknowledged) + 20)
     finally:
         stop.set()
         await writer
         await client.close()
-
-
-async def _acknowledged(history: History, count: int) -> None:
-    async with asyncio.timeout(60):
-        while len(history.acknowledged) < count:
-            await asyncio.sleep(0)
-            await asyncio.to_thread(_pause)
-
-
-def _pause() -> None:
-    wait_until(lambda: True, 1, "nothing")
 
 
 async def _check(cluster: LocalCluster, history: History) -> list[bytes]:
@@ -77,7 +66,7 @@ def test_bookie_killed_with_a_spare_changes_the_ensemble(tmp_path: Path) -> None
             async def fault() -> None:
                 victim = _ensemble((await _segments(cluster, "spare"))[-1])[0]
                 await asyncio.to_thread(cluster.kill, victim)
-                await _acknowledged(history, len(history.acknowledged) + 50)
+                await history.wait_acknowledged(len(history.acknowledged) + 50)
                 assert victim not in _ensemble((await _segments(cluster, "spare"))[-1])
 
             await _append_while(cluster, history, fault())
@@ -109,7 +98,7 @@ def test_bookie_killed_without_a_spare_is_suspended_and_catches_up(tmp_path: Pat
 
             async def fault() -> None:
                 await asyncio.to_thread(cluster.kill, "bookie-1")
-                await _acknowledged(history, len(history.acknowledged) + 200)
+                await history.wait_acknowledged(len(history.acknowledged) + 200)
                 cluster.revive("bookie-1")
                 await asyncio.to_thread(wait_until, lambda: _is_ready(cluster, "bookie-1"), 20, "r")
 
@@ -139,10 +128,7 @@ def test_two_of_three_bookies_killed_waits_fails_clearly_and_goes_on(tmp_path: P
             async def fault() -> None:
                 await asyncio.to_thread(cluster.kill, "bookie-0")
                 await asyncio.to_thread(cluster.kill, "bookie-2")
-                failures = len(history.codes)
-                async with asyncio.timeout(30):
-                    while len(history.codes) < failures + 1:
-                        await asyncio.to_thread(_pause)
+                await history.wait_failed(len(history.codes) + 1, timeout_s=30)
                 assert set(history.codes) <= {"append_uncertain", "not_enough_bookies"}
                 cluster.revive("bookie-2")
 
@@ -203,7 +189,7 @@ def test_everything_killed_at_once_keeps_what_was_acknowledged(tmp_path: Path) -
             await create_log(cluster, history.log, {})
         writers = [asyncio.create_task(h.append_until(client, stop)) for h in histories]
         for history in histories:
-            await _acknowledged(history, 100)
+            await history.wait_acknowledged(100)
         await asyncio.to_thread(cluster.kill_everything)
         stop.set()
         await asyncio.gather(*writers)
