@@ -121,7 +121,7 @@ async def read_log(read_url: str, log: str, *, expect_count: int = 0) -> list[by
         while True:
             try:
                 answer = await client.read(
-                    NAMESPACE, log, position, most_bytes=4 << 20, wait_ms=1000
+                    NAMESPACE, log, position, most_bytes=4 << 20, wait_ms=300
                 )
             except DuramenError as error:
                 if not error.problem()["retryable"]:
