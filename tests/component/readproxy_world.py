@@ -33,7 +33,7 @@ from duramen.ids import (
 )
 from duramen.runtime.http_server import DataServer
 from duramen.runtime.memory_store import MemoryStore, MemoryTree
-from duramen.runtime.service import ServiceOptions
+from duramen.runtime.role import ServiceOptions
 from duramen.wire.bookie_calls import (
     Marks,
     ReadAnswer,

@@ -35,7 +35,7 @@ from duramen.ids import (
 from duramen.runtime.cluster_node import ensure_cluster
 from duramen.runtime.http_client import NoAnswerError, PeerClient
 from duramen.runtime.memory_store import MemoryStore, MemoryTree
-from duramen.runtime.service import ServiceOptions, StartRefusedError
+from duramen.runtime.role import ServiceOptions, StartRefusedError
 from duramen.units import SECOND
 from duramen.wire.bookie_calls import (
     Add,

@@ -20,7 +20,7 @@ from duramen.core.log_node import LogNode
 from duramen.ids import Dlsn, EntryId, Epoch, LogId, SequencerId
 from duramen.runtime.http_server import DataServer
 from duramen.runtime.memory_store import MemoryStore, MemoryTree
-from duramen.runtime.service import ServiceOptions
+from duramen.runtime.role import ServiceOptions
 from duramen.wire.metadata_json import Paths, spell_log, spell_node
 from duramen.wire.sequencer_calls import (
     Append,

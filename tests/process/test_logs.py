@@ -1,4 +1,4 @@
-"""The life of logs in a running cluster: rolls under load, several owners, orphans, other ZooKeepers.
+"""The life of logs in a running cluster: rolls under load, several owners, orphans.
 
 Real processes throughout; what is asserted is what the public REST and the metadata show.
 Source: 01-protocol sections 2, 4 (orphans) and 5 (R19).
@@ -101,8 +101,9 @@ def test_an_orphaned_log_is_closed_without_an_append(tmp_path: Path) -> None:
             for history in histories:
                 await create_log(cluster, history.log, {})
                 await _append(cluster, history, 20)
-            url = cluster.process("sequencer-0")["admin_url"]
-            orphan_count = len(httpx.get(f"{url}/v1/logs").json())
+            async with httpx.AsyncClient() as http:
+                logs = await http.get(cluster.process("sequencer-0")["admin_url"] + "/v1/logs")
+            orphan_count = len(logs.json())
             assert 0 < orphan_count < 6, "the fault would have no effect, or too much"
             await asyncio.to_thread(cluster.kill, "sequencer-0")
             for history in histories:

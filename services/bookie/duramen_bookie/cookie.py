@@ -25,7 +25,7 @@ from uuid import uuid4
 from duramen.ids import BookieId, Incarnation
 from duramen.runtime.cluster_node import ensure_cluster
 from duramen.runtime.metadata_store import Conflict, ConflictKind, MetadataStore, Stored
-from duramen.runtime.service import StartRefusedError
+from duramen.runtime.role import StartRefusedError
 from duramen.wire.metadata_json import MetadataJsonError, Paths, read_node, spell_node
 
 FORMAT: Final = 1

@@ -25,7 +25,7 @@ from duramen.ids import BookieId, LedgerId, epoch_of, log_of
 from duramen.runtime.http_server import DataServer
 from duramen.runtime.metadata_store import MetadataError, MetadataStore, Rejected
 from duramen.runtime.registry import Registration
-from duramen.runtime.service import ServiceOptions, StartRefusedError
+from duramen.runtime.role import ServiceOptions, StartRefusedError
 from duramen.wire.journal_format import JournalFormatError
 from duramen.wire.metadata_json import MetadataJsonError, Paths, read_segment
 from duramen_bookie.admin import add_routes

@@ -20,7 +20,7 @@ from duramen.errors import DuramenError
 from duramen.runtime.http_server import PublicServer
 from duramen.runtime.metadata_store import MetadataStore, SessionState
 from duramen.runtime.registry import Registration
-from duramen.runtime.service import ServiceOptions
+from duramen.runtime.role import ServiceOptions
 from duramen.wire.metadata_json import Paths
 from duramen_readproxy.bookies import Bookies, RangeFetcher
 from duramen_readproxy.cache import CACHE_BYTES_DEFAULT, EntryCache

@@ -28,7 +28,7 @@ from duramen.runtime.http_client import PeerClient
 from duramen.runtime.http_server import Answer, DataServer
 from duramen.runtime.metadata_store import MetadataError, MetadataStore, SessionState
 from duramen.runtime.registry import Registration, Roster
-from duramen.runtime.service import ServiceOptions, StartRefusedError
+from duramen.runtime.role import ServiceOptions, StartRefusedError
 from duramen.runtime.zookeeper_store import ZooKeeperStore
 from duramen.wire.entry import encode_entry
 from duramen.wire.metadata_json import Paths

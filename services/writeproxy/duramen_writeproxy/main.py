@@ -9,7 +9,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 
-from duramen.runtime.service import ServiceOptions, parse_options, run_service
+from duramen.runtime.role import ServiceOptions
+from duramen.runtime.service import parse_options, run_service
 from duramen.runtime.zookeeper_store import ZooKeeperStore
 from duramen_writeproxy.service import WriteProxy
 

@@ -18,7 +18,7 @@ from duramen.runtime.http_client import PeerClient
 from duramen.runtime.http_server import PublicServer
 from duramen.runtime.metadata_store import MetadataStore, Unavailable
 from duramen.runtime.registry import Registration, Roster
-from duramen.runtime.service import ServiceOptions
+from duramen.runtime.role import ServiceOptions
 from duramen.wire.metadata_json import Paths
 from duramen_writeproxy.append_route import AppendRoute
 from duramen_writeproxy.appends import Appender, Budget

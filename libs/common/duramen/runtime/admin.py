@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import prometheus_client
 from fastapi import FastAPI, Request, Response
@@ -16,9 +16,7 @@ from fastapi.responses import JSONResponse
 
 from duramen import __version__
 from duramen.errors import DuramenError
-
-if TYPE_CHECKING:
-    from duramen.runtime.service import Service, ServiceOptions
+from duramen.runtime.role import Service, ServiceOptions
 
 _PROBLEM = "application/problem+json"
 

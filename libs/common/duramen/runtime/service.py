@@ -1,8 +1,8 @@
 """The frame of every service process: options, logging, signals, admin port, start and stop.
 
-A service is an object with `start`, `stop`, `is_ready` and `statistics`; this module gives it a
-process. SIGTERM and SIGINT stop it cleanly, `POST /v1/drain-and-stop` does the same, and a failure
-while it runs (`fail`) ends the process with status 1 and one clear sentence on stderr.
+A service is an object as `role.Service` describes it; this module gives it a process. SIGTERM and
+SIGINT stop it cleanly, `POST /v1/drain-and-stop` does the same, and a failure while it runs
+(`fail`) ends the process with status 1 and one clear sentence on stderr.
 
 Until security comes as an issue of its own a service starts only with an explicit
 `--security none`. Called by `main` of each service. Source: 08-interfaces "Processes and admin".
@@ -12,62 +12,20 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import dataclasses
 import logging
 import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
 
 import uvloop
 
 from duramen.limits import ZOOKEEPER_SESSION_S
 from duramen.runtime.admin import make_admin_app
 from duramen.runtime.http_server import AdminServer
+from duramen.runtime.role import Service, ServiceOptions, StartRefusedError
 
 _LOG = logging.getLogger(__name__)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class ServiceOptions:
-    """What a service process is started with."""
-
-    role: str
-    cluster: str
-    node_id: str
-    host: str
-    data_port: int
-    admin_port: int
-    zookeeper: str
-    region: str
-    rack: str
-    security: str
-    session_timeout_s: float
-    data_dir: Path | None
-
-
-class StartRefusedError(Exception):
-    """The service cannot start; the text is one clear sentence with the way out."""
-
-
-class Service(Protocol):
-    """What runs inside the frame."""
-
-    def add_admin_routes(self, app: Any) -> None:
-        """Add the role's own routes to the admin application (FastAPI)."""
-
-    async def start(self) -> None:
-        """Become ready; raises StartRefusedError if that cannot be."""
-
-    async def stop(self) -> None:
-        """Hand over and close, bounded in time."""
-
-    def is_ready(self) -> bool:
-        """Whether the role can be served now."""
-
-    def statistics(self) -> dict[str, Any]:
-        """Every queue and counter, for `/v1/statistics`."""
 
 
 MakeService = Callable[[ServiceOptions, Callable[[str], None]], Service]

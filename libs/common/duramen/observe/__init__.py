@@ -1,1 +1,0 @@
-"""Metrics, statistics and the admin API that every process serves."""

@@ -1,0 +1,54 @@
+"""What a service process is started with, and what its role must offer the frame around it.
+
+Types only: the frame (`service`) and the admin application (`admin`) run any role by these. How
+options are read from a command line is the frame's.
+
+Called by every service. Source: 08-interfaces "Processes and admin".
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any, Protocol
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ServiceOptions:
+    """What a service process is started with."""
+
+    role: str
+    cluster: str
+    node_id: str
+    host: str
+    data_port: int
+    admin_port: int
+    zookeeper: str
+    region: str
+    rack: str
+    security: str
+    session_timeout_s: float
+    data_dir: Path | None
+
+
+class StartRefusedError(Exception):
+    """The service cannot start; the text is one clear sentence with the way out."""
+
+
+class Service(Protocol):
+    """What runs inside the frame."""
+
+    def add_admin_routes(self, app: Any) -> None:
+        """Add the role's own routes to the admin application (FastAPI)."""
+
+    async def start(self) -> None:
+        """Become ready; raises StartRefusedError if that cannot be."""
+
+    async def stop(self) -> None:
+        """Hand over and close, bounded in time."""
+
+    def is_ready(self) -> bool:
+        """Whether the role can be served now."""
+
+    def statistics(self) -> dict[str, Any]:
+        """Every queue and counter, for `/v1/statistics`."""
