@@ -432,7 +432,7 @@ def test_log_and_segments_are_shown() -> None:
             for s in answer["segments"]
         ]
         assert shown == [
-            (1, "CLOSED", 3, 13, 0), (2, "CLOSED", 4, 9, 13), (3, "OPEN", None, None, None),
+            (1, "CLOSED", 3, 13, 0), (2, "CLOSED", 4, 9, 13), (3, "OPEN", None, None, 22),
         ]  # fmt: skip
         first = answer["segments"][0]
         assert first["completed"] == "1970-01-01T00:00:05.000Z"

@@ -170,8 +170,8 @@ def test_sequencer_killed_in_mid_run(tmp_path: Path, sequencers: int) -> None:
             assert all(s["state"] == "CLOSED" for s in segments[:-1])
             closed = [s for s in segments if s["state"] == "CLOSED"]
             counts = [s["records"] for s in closed]
-            assert [s["start_seq_num"] for s in closed] == [
-                sum(counts[:i]) for i in range(len(closed))
+            assert [s["start_seq_num"] for s in segments] == [
+                sum(counts[:i]) for i in range(len(segments))
             ]
 
         run(scenario())

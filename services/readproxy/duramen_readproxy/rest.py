@@ -18,6 +18,7 @@ import orjson
 from fastapi import FastAPI, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
+from duramen.core.log_node import LogNode
 from duramen.core.reader import ReaderLimits
 from duramen.core.segment import Segment
 from duramen.ids import Epoch, Member, ledger_of
@@ -88,7 +89,8 @@ def make_app(backend: Backend) -> FastAPI:
         """Every live segment with its placement."""
         read_query(request, ())
         follower = await find(request, namespace, log)
-        return {"segments": [spell_segment(s) for s in await list_segments(follower)]}
+        log_node, segments = await list_segments(follower)
+        return {"segments": [spell_segment(segment, log_node) for segment in segments]}
 
     @app.get(_LOG_PATH + "/records")
     async def get_records(  # noqa: PLR0917 - FastAPI passes them by name
@@ -172,8 +174,8 @@ def choose_limits(start: Start, wanted: ReadRequest) -> ReaderLimits:
     )
 
 
-async def list_segments(follower: LogFollower) -> list[Segment]:
-    """The live segments of a log, oldest first.
+async def list_segments(follower: LogFollower) -> tuple[LogNode, list[Segment]]:
+    """The log node, and the live segments of the log, oldest first.
 
     Raises:
         DuramenError: as `LogFollower.current`.
@@ -186,12 +188,16 @@ async def list_segments(follower: LogFollower) -> list[Segment]:
         segment = (await follower.current(Epoch(epoch)))[1]
         if segment is not None:
             segments.append(segment)
-    return segments
+    return log, segments
 
 
-def spell_segment(segment: Segment) -> dict[str, Any]:
-    """A segment as the API shows it; None where an open segment does not know yet."""
+def spell_segment(segment: Segment, log: LogNode) -> dict[str, Any]:
+    """A segment as the API shows it; None where an unclosed segment does not know yet."""
     totals = segment.totals
+    start_seq_num = segment.start_seq_num
+    if segment.epoch == log.last_clean_epoch + 1:
+        # Every earlier one is closed, so its first record has the number of what they hold.
+        start_seq_num = log.totals.record_count
     completed_ms = segment.completed_unix_ms
     return {
         "epoch": segment.epoch,
@@ -199,7 +205,7 @@ def spell_segment(segment: Segment) -> dict[str, Any]:
         "state": segment.state.value,
         "first_entry": 0,
         "last_entry": segment.last_entry,
-        "start_seq_num": segment.start_seq_num,
+        "start_seq_num": start_seq_num,
         "records": None if totals is None else totals.record_count,
         "bytes": None if totals is None else totals.length_bytes,
         "created": spell_time(segment.created_unix_ms),
