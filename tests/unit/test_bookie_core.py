@@ -515,6 +515,15 @@ def test_r15_damage_of_a_ledger_leaves_no_absence_vouched_for() -> None:
     assert driver.plan(driver.read(span(0, ledger=NEXT_LEDGER))).status is NO_ENTRY
 
 
+def test_a_seal_of_a_damaged_ledger_stands_and_says_that_entries_may_hide() -> None:
+    driver = Driver()
+    driver.core.on_recovered_damage(LEDGER)
+    sealed = driver.seal(seal(3))
+    driver.persist()
+    assert driver.mark(sealed).status is BookieStatus.UNKNOWN
+    assert driver.core.sealed_epoch(LOG) == 3
+
+
 def test_r15_damage_of_unknown_kind_makes_every_absence_unknown() -> None:
     driver = Driver()
     driver.core.on_recovered_damage()

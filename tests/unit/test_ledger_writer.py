@@ -19,7 +19,7 @@ from duramen.core.sequencer.effects import CommitOutcome, LogView
 from duramen.core.sequencer.ledger_writer import LedgerWriter, WriterState
 from duramen.core.sequencer.surroundings import Ports
 from duramen.core.status import BookieStatus
-from duramen.ids import BookieId, EntryId, Epoch, Incarnation, Member
+from duramen.ids import NOTHING, BookieId, EntryId, Epoch, Incarnation, Member
 from duramen.limits import PROBE_INTERVAL_US, RETRY_DELAY_US
 from tests.unit.core_fakes import LOG_ID
 from tests.unit.test_log_node import make_log
@@ -42,6 +42,7 @@ class Driver:
         *spare: str,
         quorum: Quorum | None = None,
         owed_bytes_max: int = 1 << 20,
+        ack_mode: str = "ordered",
     ) -> None:
         quorum = quorum or Quorum(3, 3, 2)
         self.now_us = 0
@@ -49,7 +50,12 @@ class Driver:
         self.candidates = [Candidate(member(name), "r", name) for name in spare]
         names = [f"b{i}" for i in range(quorum.ensemble_size)]
         self.segment = Segment(
-            LOG_ID, Epoch(1), quorum, (Fragment(EntryId(0), tuple(map(member, names))),), nonce="n"
+            LOG_ID,
+            Epoch(1),
+            quorum,
+            (Fragment(EntryId(0), tuple(map(member, names))),),
+            ack_mode=ack_mode,
+            nonce="n",
         )
         tokens, nonces = itertools.count(1), itertools.count(1)
         ports = Ports(
@@ -504,3 +510,27 @@ def test_a_lac_that_nothing_carries_is_told_to_the_whole_fragment_once() -> None
     ]  # fmt: skip
     driver.pass_time(COMMIT_DELAY_US)
     assert driver.take(fx.SendLac) == []
+
+
+# --- out_of_order --------------------------------------------------------------------------------
+
+
+def test_out_of_order_acknowledges_by_quorum_alone_and_the_lac_stays_dense() -> None:
+    driver = Driver(ack_mode="out_of_order")
+    driver.add(3)
+    assert driver.ok(2, "b0", "b1") == [2]
+    assert driver.writer.lac == NOTHING
+    assert driver.ok(0, "b0", "b1") == [0]
+    assert driver.writer.lac == 0
+    assert driver.ok(1, "b0", "b2") == [1]
+    assert driver.writer.lac == 2
+    assert driver.ok(2, "b2") == []
+
+
+def test_an_out_of_order_segment_never_changes_its_ensemble_but_asks_for_a_roll() -> None:
+    driver = Driver("b3", ack_mode="out_of_order")
+    driver.add()
+    driver.answer(0, "b2", TIMEOUT)
+    assert driver.take(fx.Commit) == []
+    assert driver.writer.wants_roll
+    assert driver.ok(0, "b0", "b1") == [0]

@@ -155,3 +155,20 @@ def test_paths_are_those_of_the_interface_page() -> None:
     assert paths.owed(5, Member(BookieId("b"), Incarnation("i"))) == (
         "/duramen/blue/repair/owed/5/b.i"
     )
+
+
+def test_holes_are_kept_and_missing_in_nodes_that_have_none() -> None:
+    fragment = Fragment(EntryId(0), (Member(BookieId("b"), Incarnation("0" * 32)),))
+    open_segment = Segment(
+        LogId(1), Epoch(1), Quorum(1, 1, 1), (fragment,), ack_mode="out_of_order", nonce="n"
+    )
+    assert b"holes" not in spell_segment(open_segment)
+    closed = open_segment.closed(
+        last_entry=EntryId(9),
+        totals=Totals(10, 100),
+        start_seq_num=0,
+        completed_unix_ms=1,
+        nonce="m",
+        holes=((EntryId(0), EntryId(2)), (EntryId(5), EntryId(5))),
+    )
+    assert read_segment(spell_segment(closed)) == closed

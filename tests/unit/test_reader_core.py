@@ -5,6 +5,7 @@ Each rule was broken once in the core to see its test fail. Source: 01-protocol 
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -18,6 +19,7 @@ from duramen.core.reader import (
     CancelRead,
     Deliver,
     Effect,
+    Gap,
     Reader,
     ReaderLimits,
     ReaderState,
@@ -461,3 +463,22 @@ def test_equals_are_shuffled() -> None:
     order.on_places(dict.fromkeys((A.bookie, B.bookie, C.bookie), Place("eu", "r9")))
     firsts = {order.rank([A, B, C], 0)[0] for _ in range(40)}
     assert firsts == {A, B, C}
+
+
+def test_a_hole_is_reported_as_a_gap_and_passed() -> None:
+    holes = ((EntryId(0), EntryId(1)), (EntryId(4), EntryId(4)))
+    segment = replace(
+        make_segment(1, last=5, start=0), ack_mode="out_of_order", holes=holes
+    ).validated()
+    bench = Bench(is_following=False)
+    bench.take()
+    gap, effect = bench.metadata(make_log(2, 1), segment)
+    assert gap == Gap(Epoch(1), EntryId(0), EntryId(1))
+    read = one_read([effect])
+    assert read.first == 2
+    gap, effect = bench.answer(read, 2, 3)
+    assert gap == Gap(Epoch(1), EntryId(4), EntryId(4))
+    read = one_read([effect])
+    assert read.first == 5
+    bench.answer(read, 5)
+    assert bench.delivered == [(1, 2), (1, 3), (1, 5)]

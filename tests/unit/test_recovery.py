@@ -53,6 +53,7 @@ class Driver:
         *,
         spare: tuple[str, ...] = (),
         fragments: tuple[Fragment, ...] = (),
+        ack_mode: str = "ordered",
     ) -> None:
         quorum = quorum or Quorum(3, 3, 2)
         self.now_us = 0
@@ -60,7 +61,7 @@ class Driver:
         names = [f"b{i}" for i in range(quorum.ensemble_size)]
         fragments = fragments or (Fragment(EntryId(0), tuple(map(member, names))),)
         self.store = FakeStore(make_log())
-        opened = Segment(LOG_ID, Epoch(1), quorum, fragments)
+        opened = Segment(LOG_ID, Epoch(1), quorum, fragments, ack_mode=ack_mode)
         log = self.store.log.with_new_epoch("o")
         assert self.store.commit((fx.SetLog(log, 0), fx.CreateSegment(opened)), ME)
         self.candidates = [Candidate(member(name), "r", name) for name in spare]
@@ -460,3 +461,50 @@ def test_a_segment_closed_between_the_reads_of_one_view_is_read_again() -> None:
     assert driver.outbox == []
     driver.read_metadata()
     assert driver.core.is_done
+
+
+# --- out_of_order --------------------------------------------------------------------------------
+
+
+def test_an_out_of_order_segment_is_scanned_to_the_highest_entry_and_keeps_its_holes() -> None:
+    driver = Driver(ack_mode="out_of_order")
+    driver.start()
+    driver.commit()
+    driver.seal("b0", "b1", lac=0, highest=5)
+    driver.answer(OK, 0)
+    for entry, is_there in ((1, False), (2, False), (3, True), (4, False), (5, True)):
+        if is_there:
+            driver.answer(OK, entry)
+            driver.write_back(entry)
+        else:
+            driver.answer(NO_ENTRY, entry)
+            driver.answer(NO_ENTRY, entry)
+    driver.answer(NO_ENTRY, 6)
+    driver.answer(NO_ENTRY, 6)
+    driver.commit()
+    assert driver.closed.last_entry == 5
+    assert driver.closed.holes == ((1, 2), (4, 4))
+    assert driver.closed.totals == stored(5).totals
+
+
+def test_absences_behind_the_last_entry_found_are_the_end_and_no_holes() -> None:
+    driver = Driver(ack_mode="out_of_order")
+    driver.start()
+    driver.commit()
+    driver.seal("b0", "b1", lac=0, highest=2)
+    driver.answer(OK, 0)
+    for entry in (1, 2):
+        driver.answer(NO_ENTRY, entry)
+        driver.answer(NO_ENTRY, entry)
+    driver.commit()
+    assert driver.closed.last_entry == 0 and driver.closed.holes == ()
+
+
+def test_a_damaged_bookie_seals_but_does_not_say_where_an_out_of_order_scan_ends() -> None:
+    for ack_mode, state in (("ordered", RecoveryState.READ), ("out_of_order", RecoveryState.SEAL)):
+        driver = Driver(ack_mode=ack_mode)
+        driver.start()
+        driver.commit()
+        driver.seal("b0")
+        driver.core.on_seal(member("b1"), UNKNOWN, NOTHING, NOTHING, driver.now_us)
+        assert driver.state() is state

@@ -21,6 +21,7 @@ from duramen.core.reader import (
     CancelRead,
     Deliver,
     Effect,
+    Gap,
     Reader,
     ReaderLimits,
     ReadMetadata,
@@ -216,7 +217,7 @@ class LogCursor:
                 self._set_timer(at_us)
             case Deliver():
                 self._ready.append(effect)
-            case Skip():
+            case Skip() | Gap():
                 pass  # the records' sequence numbers show where reading went on
 
     def _set_timer(self, at_us: int) -> None:

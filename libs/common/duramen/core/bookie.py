@@ -176,6 +176,8 @@ class BookieCore:
     ) -> None:
         """Seals; answered by ReplyMarks, one per row, after every one of them is persisted.
 
+        UNKNOWN says: sealed, but damage may hide entries and LACs of the ledger.
+
         The answer is computed then, not now. Adds that were accepted before the seal may still be
         pending in the journal; they will become durable and be acknowledged. Since the journal
         keeps the order of tokens, all of them are durable when the seal is, so an answer that is
@@ -447,8 +449,11 @@ class BookieCore:
     def _reply_seals(self, request: RequestId, seals: Sequence[SealRow]) -> None:
         marks = []
         for seal in seals:
-            valid = _is_valid_seal(seal)
-            status = BookieStatus.OK if valid else BookieStatus.INVALID
+            status = BookieStatus.INVALID
+            if _is_valid_seal(seal):
+                is_doubtful = self._is_everything_doubtful
+                is_doubtful |= self._find_ledger(seal.ledger_id).is_doubtful
+                status = BookieStatus.UNKNOWN if is_doubtful else BookieStatus.OK
             marks.append(self._marks(status, seal.ledger_id))
         self.outbox.append(ReplyMarks(request, marks))
 

@@ -120,7 +120,16 @@ class Skip:
     epoch: Epoch
 
 
-Effect = SendRead | CancelRead | ReadMetadata | SetTimer | Deliver | Skip
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Entries `first` … `last` of `epoch` were never acknowledged and are not there (a hole)."""
+
+    epoch: Epoch
+    first: EntryId
+    last: EntryId
+
+
+Effect = SendRead | CancelRead | ReadMetadata | SetTimer | Deliver | Skip | Gap
 
 
 @dataclass(frozen=True, slots=True)
@@ -382,7 +391,15 @@ class Reader:
             # A fragment begins at LAC + 1, so its being there proves that LAC.
             first_entry = self._segment.last_fragment.first_entry
             self._lac = max(self._lac, EntryId(first_entry - 1))
+        self._pass_hole()
         return self._segment != known or self._start_seq_num != known_start
+
+    def _pass_hole(self) -> None:
+        """Report a hole as a gap, never as loss, and go on behind it."""
+        hole = None if self._segment is None else self._segment.hole_at(self._next)
+        if hole is not None:
+            self._effects.append(Gap(self._epoch, self._next, hole[1]))
+            self._next = EntryId(hole[1] + 1)
 
     def _wait_for_segment(self, now_us: int) -> None:
         """The segment does not exist yet, or the one before it is not CLOSED (R18)."""
@@ -481,6 +498,7 @@ class Reader:
         self._next = following
         self._buffered_bytes += sum(len(body) for _, body in run)
         self._effects.append(Deliver(self._epoch, self._start_seq_num, tuple(run)))
+        self._pass_hole()
         return True
 
     def _on_progress(self, member: Member) -> None:

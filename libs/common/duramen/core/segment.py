@@ -9,7 +9,7 @@ Invariants (checked by `validate`):
  2 every ensemble has E distinct bookies.
  3 totals before fragments never fall; those of the first one are zero.
  4 CLOSED ⇔ last entry and totals are set; no fragment begins after max(last entry, 0).
- 5 a CLOSED segment never changes again but for its copies (hot, cold).
+ 5 holes lie below the last entry of a CLOSED `out_of_order` segment, ascending.
 
 Called by writer, recovery, sequencer and reader. Spelled as JSON by `wire.metadata_json`.
 Source: 01-protocol section 2, R2–R4, R16, R17.
@@ -82,6 +82,9 @@ class Segment:
     ack_mode: str = "ordered"
     placement: str = "strict"
     last_entry: EntryId | None = None
+    holes: tuple[tuple[EntryId, EntryId], ...] = ()
+    """Closed ranges of entries below the last one whose absence was proved (`out_of_order`)."""
+
     totals: Totals | None = None
     start_seq_num: int | None = None
     completed_unix_ms: int | None = None
@@ -115,6 +118,10 @@ class Segment:
         """The members that `entry` is written to."""
         return write_set(self.fragment_of(entry).ensemble, self.quorum, entry)
 
+    def hole_at(self, entry: EntryId) -> tuple[EntryId, EntryId] | None:
+        """The hole that `entry` lies in, if it lies in one."""
+        return next((hole for hole in self.holes if hole[0] <= entry <= hole[1]), None)
+
     def with_ensemble(
         self, first_entry: EntryId, ensemble: tuple[Member, ...], totals_before: Totals, nonce: str
     ) -> Segment:
@@ -140,6 +147,7 @@ class Segment:
         start_seq_num: int,
         completed_unix_ms: int,
         nonce: str,
+        holes: tuple[tuple[EntryId, EntryId], ...] = (),
         fragments: tuple[Fragment, ...] | None = None,
     ) -> Segment:
         """CLOSED at `last_entry` (`NOTHING` if empty); later fragments are dropped (R17).
@@ -155,6 +163,7 @@ class Segment:
             state=SegmentState.CLOSED,
             fragments=kept,
             last_entry=last_entry,
+            holes=holes,
             totals=totals,
             start_seq_num=start_seq_num,
             completed_unix_ms=completed_unix_ms,
@@ -167,7 +176,7 @@ class Segment:
         return self
 
     def validate(self) -> None:
-        """Assert invariants 1 to 4."""
+        """Assert invariants 1 to 5."""
         firsts = [fragment.first_entry for fragment in self.fragments]
         assert firsts and firsts[0] == 0, f"1: {self}"
         assert all(a < b for a, b in itertools.pairwise(firsts)), f"1: {self}"
@@ -179,6 +188,10 @@ class Segment:
         assert counts == sorted(counts) and counts[0] == 0, f"3: {self}"
         assert self.is_closed == (self.last_entry is not None), f"4: {self}"
         assert self.is_closed == (self.totals is not None), f"4: {self}"
+        bounds = [entry for hole in self.holes for entry in hole]
+        assert bounds == sorted(bounds), f"5: {self}"
+        assert not bounds or (self.ack_mode == "out_of_order" and self.is_closed), f"5: {self}"
+        assert not bounds or 0 <= bounds[0] <= bounds[-1] < (self.last_entry or 0), f"5: {self}"
         if self.last_entry is not None:
             assert self.last_entry >= NOTHING, f"4: {self}"
             assert firsts[-1] <= max(self.last_entry, 0), f"4: {self}"

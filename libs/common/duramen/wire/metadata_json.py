@@ -123,6 +123,7 @@ def spell_segment(segment: Segment) -> bytes:
             for fragment in segment.fragments
         ],
         "last_entry": segment.last_entry,
+        **({"holes": [list(hole) for hole in segment.holes]} if segment.holes else {}),
         "totals": None if segment.totals is None else _spell_totals(segment.totals),
         "start_seq_num": segment.start_seq_num,
         "created_unix_ms": segment.created_unix_ms,
@@ -151,6 +152,10 @@ def read_segment(data: bytes) -> Segment:
             ack_mode=take("ack_mode"),
             placement=take("placement"),
             last_entry=_entry(take("last_entry")),
+            holes=tuple(
+                (EntryId(_whole(first)), EntryId(_whole(last)))
+                for first, last in document.pop("holes", ())
+            ),
             totals=None if totals is None else _read_totals(totals),
             start_seq_num=_whole_or_none(take("start_seq_num")),
             created_unix_ms=take("created_unix_ms"),

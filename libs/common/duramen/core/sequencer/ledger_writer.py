@@ -62,6 +62,7 @@ class SentEntry:
     totals: Totals
     holders: list[Member] = field(default_factory=list)
     is_sent: bool = False
+    is_acknowledged: bool = False
 
 
 @dataclass(slots=True)
@@ -104,6 +105,9 @@ class LedgerWriter:
         self.owed_bytes = 0
         self.fence_reason = ""
         self.change_count = 0
+        self.wants_roll = False
+        """An `out_of_order` segment lost a member: it rolls instead of changing its ensemble."""
+
         self._rule = rule
         self._ports = ports
         self._commit_delay_us = commit_delay_us
@@ -312,18 +316,15 @@ class LedgerWriter:
             self._resume(member)
 
     def _advance(self, now_us: int) -> list[SentEntry]:
-        """R5: acknowledge, in order, every entry that Qa members of its write set hold."""
-        acknowledged = []
-        ack_quorum = self.segment.quorum.ack_quorum
-        while self.state is WriterState.OPEN and self.window:
-            entry = self.window[0]
-            if len(entry.holders) < ack_quorum:
-                break
-            self.window.popleft()
+        """Acknowledge what can be, move the LAC over it, and note which copies are owed (R9)."""
+        if self.state is not WriterState.OPEN:
+            return []
+        acknowledged = self._find_acknowledged()
+        while self.window and self.window[0].is_acknowledged:
+            entry = self.window.popleft()
             self.window_bytes -= len(entry.payload)
             self.lac = entry.entry
             self.lac_totals = entry.totals
-            acknowledged.append(entry)
             if self._missing(entry):
                 self.owed[entry.entry] = entry
                 self.owed_bytes += len(entry.payload)
@@ -333,6 +334,18 @@ class LedgerWriter:
                 self._persist_again_at_us = now_us + RETRY_DELAY_MAX_US
                 self.persist_owed()
         return acknowledged
+
+    def _find_acknowledged(self) -> list[SentEntry]:
+        """R5: Qa members of its write set hold it and, if `ordered`, every lower one is too."""
+        found = []
+        for entry in self.window:
+            if len(entry.holders) >= self.segment.quorum.ack_quorum:
+                if not entry.is_acknowledged:
+                    entry.is_acknowledged = True
+                    found.append(entry)
+            elif self.segment.ack_mode == "ordered":
+                break
+        return found
 
     def _missing(self, entry: SentEntry) -> list[Member]:
         return [m for m in self.segment.write_set_of(entry.entry) if m not in entry.holders]
@@ -368,6 +381,10 @@ class LedgerWriter:
 
     def _propose(self) -> None:
         """Replace what failed if anything can be placed; otherwise it is suspended (R6)."""
+        if self.segment.ack_mode == "out_of_order":
+            # An acknowledged entry above the LAC would be looked for where it never was: roll.
+            self.wants_roll = True
+            return
         ensemble = choose_replacements(
             self.segment.last_fragment.ensemble,
             self.suspended,

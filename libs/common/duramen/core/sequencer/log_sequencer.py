@@ -527,6 +527,8 @@ class LogSequencer:
         assert self._roll is not None
         if not self._around.is_metadata_reachable:
             return False
+        if writer.wants_roll:
+            self._roll.request()
         if not self._roll.must_end(writer.totals, writer.lap, now_us):
             return False
         self._ends_here = self.transmit.is_empty and self._roll.is_idle(now_us)

@@ -71,6 +71,7 @@ def new_segment(
         epoch=log.next_epoch,
         quorum=quorum,
         fragments=(Fragment(EntryId(0), ensemble),),
+        ack_mode=log.config.ack_mode,
         placement=config.placement,
         created_unix_ms=created_unix_ms,
         nonce=nonce,

@@ -104,6 +104,9 @@ class Recovery:
         self._lac = NOTHING
         self._fragments = list(segment.fragments)
         self._position: _Position | None = None
+        self._highest = NOTHING
+        self._last_found = NOTHING
+        self._absent_entries: list[EntryId] = []
         self._end: EntryId | None = None
         self._end_totals = Totals()
         self._token: int | None = None
@@ -172,12 +175,16 @@ class Recovery:
         """A member is sealed and told its marks, or did not answer as it should."""
         if self.state is not RecoveryState.SEAL or member not in self._frozen.ensemble:
             return
-        if status is not BookieStatus.OK:
+        # UNKNOWN: sealed for certain, but damage may hide entries. Reads of an `ordered` segment
+        # find that out one by one; a scan to the highest entry needs somebody who knows it.
+        is_ordered = self.segment.ack_mode == "ordered"
+        if status is not BookieStatus.OK and not (status is BookieStatus.UNKNOWN and is_ordered):
             self._retry_later(now_us)
             return
         self._sealed[member] = (lac, highest)
         if self._is_sealed_by_cover():
             self._lac = EntryId(max(seen for seen, _ in self._sealed.values()))
+            self._highest = EntryId(max(seen for _, seen in self._sealed.values()))
             self._begin_reading(now_us)
 
     def _is_sealed_by_cover(self) -> bool:
@@ -193,6 +200,7 @@ class Recovery:
         """R13: from the highest LAC on, but never below the last fragment."""
         self._retry_at_us = None
         first = self._frozen.first_entry
+        self._last_found = EntryId(max(self._lac, first - 1))
         if self._lac >= first:
             # The entry at the LAC is there for certain; it is read for the totals up to it.
             self._read(self._lac, now_us)
@@ -244,12 +252,16 @@ class Recovery:
     def _judge_absence(self, position: _Position, now_us: int) -> None:
         members = write_set(self._frozen.ensemble, self.segment.quorum, position.entry)
         proved = covers(position.absent, (members,), self.segment.quorum.ack_quorum)
-        if proved and position.entry > self._lac:
-            self._end = EntryId(position.entry - 1)
+        if not proved or position.entry <= self._lac:
+            self._ask_next(position, now_us)
+        elif self.segment.ack_mode == "out_of_order" and position.entry < self._highest:
+            # Entries above it may be acknowledged: the absence is a hole, not the end.
+            self._absent_entries.append(position.entry)
+            self._read(EntryId(position.entry + 1), now_us)
+        else:
+            self._end = self._last_found
             self._position = None
             self._close(now_us)
-        else:
-            self._ask_next(position, now_us)
 
     def _found(self, position: _Position, stored: StoredEntry, now_us: int) -> None:
         if position.entry <= self._lac:
@@ -306,6 +318,7 @@ class Recovery:
                 ledger_id = self.segment.ledger_id
                 self._ports.put(PersistOwed(ledger_id, member, position.entry, position.entry))
         self.recovered_count += 1
+        self._last_found = position.entry
         self._end_totals = position.stored.totals
         self._read(EntryId(position.entry + 1), now_us)
 
@@ -347,6 +360,7 @@ class Recovery:
             start_seq_num=self.log.totals.record_count,
             completed_unix_ms=self._unix_ms(now_us),
             nonce=nonce,
+            holes=_join([entry for entry in self._absent_entries if entry < self._end]),
             fragments=tuple(self._fragments),
         )
         self._token = self._ports.new_token()
@@ -443,3 +457,14 @@ class Recovery:
 def _note(member: Member, members: list[Member]) -> None:
     if member not in members:
         members.append(member)
+
+
+def _join(entries: list[EntryId]) -> tuple[tuple[EntryId, EntryId], ...]:
+    """Ascending entries as closed ranges."""
+    ranges: list[tuple[EntryId, EntryId]] = []
+    for entry in entries:
+        if ranges and ranges[-1][1] == entry - 1:
+            ranges[-1] = (ranges[-1][0], entry)
+        else:
+            ranges.append((entry, entry))
+    return tuple(ranges)
