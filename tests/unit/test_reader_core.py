@@ -30,6 +30,7 @@ from duramen.core.reader import (
 )
 from duramen.core.replica_order import FAILURE_MEMORY_US, Place, ReplicaOrder
 from duramen.core.segment import Fragment, Segment, SegmentState, Totals
+from duramen.core.speculation import Speculation
 from duramen.core.status import BookieStatus
 from duramen.ids import (
     LAST_ENTRY_ID,
@@ -99,6 +100,7 @@ class Bench:
         self.delivered: list[tuple[int, int]] = []
         self.starts: list[int] = []
         self.skipped: list[int] = []
+        self.speculate_at_us = 0
 
     def take(self) -> list[Effect]:
         """The effects that are no deliveries."""
@@ -110,6 +112,8 @@ class Bench:
                     self.starts.append(start)
                 case Skip(epoch):
                     self.skipped.append(epoch)
+                case SetTimer(at_us) if rest and isinstance(rest[-1], SendRead):
+                    self.speculate_at_us = at_us
                 case _:
                     rest.append(effect)
         return rest
@@ -482,3 +486,56 @@ def test_a_hole_is_reported_as_a_gap_and_passed() -> None:
     assert read.first == 5
     bench.answer(read, 5)
     assert bench.delivered == [(1, 2), (1, 3), (1, 5)]
+
+
+def late_read() -> tuple[Bench, SendRead, SendRead]:
+    """A read that is not answered in time, and the one that was sent beside it."""
+    bench = Bench(is_following=False)
+    bench.take()
+    first = one_read(bench.metadata(make_log(2, 1), make_segment(1, last=5, start=0)))
+    bench.now_us = bench.speculate_at_us
+    bench.reader.on_timer(bench.now_us)
+    return bench, first, one_read(bench.take())
+
+
+def test_a_late_answer_asks_the_next_replica_and_the_first_answer_wins() -> None:
+    bench, first, second = late_read()
+    assert (second.first, second.last) == (first.first, first.last)
+    assert second.member != first.member
+    effects = bench.answer(second, 0, 1, 2, 3, 4, 5)
+    assert CancelRead(first.read_id) in effects
+    assert [entry for _, entry in bench.delivered] == [0, 1, 2, 3, 4, 5]
+    assert bench.answer(first, 0, 1, 2) == []
+    assert len(bench.delivered) == 6
+    assert bench.order.speculation.request_count == 1
+
+
+def test_each_further_replica_is_asked_after_twice_the_time() -> None:
+    bench, _, second = late_read()
+    begun_us = bench.now_us
+    bench.reader.on_timer(bench.speculate_at_us - 1)
+    assert bench.take() == []
+    first_delay_us = bench.order.speculation.delay_us(1)
+    assert bench.speculate_at_us - begun_us == 2 * first_delay_us
+    bench.now_us = bench.speculate_at_us
+    bench.reader.on_timer(bench.now_us)
+    third = one_read(bench.take())
+    bench.now_us = bench.speculate_at_us
+    bench.reader.on_timer(bench.now_us)
+    assert bench.take() == [], "three replicas are all there are"
+    assert third.member != second.member
+
+
+def test_a_failed_speculation_waits_for_the_answer_that_is_still_out() -> None:
+    bench, first, second = late_read()
+    assert bench.answer(second, status=BookieStatus.UNKNOWN) == []
+    bench.answer(first, 0, 1, 2, 3, 4, 5)
+    assert len(bench.delivered) == 6
+
+
+def test_the_delay_follows_the_99th_percentile() -> None:
+    speculation = Speculation()
+    rng = Random(3)
+    for _ in range(20_000):
+        speculation.on_answer(rng.randrange(1_000, 101_000))
+    assert 85_000 < speculation.delay_us(1) < 115_000

@@ -143,3 +143,9 @@ def _add_metrics(registry: CollectorRegistry, cache: EntryCache, bookies: Bookie
         registry=registry,
     )
     damaged.set_function(lambda: float(bookies.statistics().get("damaged", 0)))
+    speculative = Gauge(
+        "duramen_readproxy_speculative_reads_count",
+        "replicas asked because another one was late, since the start",
+        registry=registry,
+    )
+    speculative.set_function(lambda: float(bookies.order.speculation.request_count))

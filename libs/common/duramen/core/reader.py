@@ -7,7 +7,7 @@ next segment begins (R18). It never seals or recovers: tail and recover are two 
 
     what it waits for   left by
     METADATA            on_metadata
-    READ                on_read_answer (entries at or below the bound, from one replica)
+    READ                on_read_answer; on_timer asks the next replica as well (speculation)
     POLL                on_read_answer; on_metadata or on_lac that raise the bound cancel it
     PAUSE               on_timer, or an on_metadata that changed something
     CONSUMER            on_consumed (the buffer is full), or at the tail without `is_following`
@@ -144,8 +144,8 @@ class ReaderLimits:
 class Reader:
     """One reader of one log; see the module.
 
-    Invariants: at most one read or poll is out; `position` never falls; no entry above `bound` is
-    delivered; entries are delivered without a gap within a segment.
+    Invariants: at most one poll is out, or reads of the next entry at different members; `position`
+    never falls; no entry above `bound` is delivered; within a segment only holes are left out.
 
     Args:
         position: (epoch, entry) of the first entry to deliver; the epoch may not exist yet.
@@ -170,8 +170,9 @@ class Reader:
         self._start_seq_num: int | None = None
         self._is_fresh = False
         self._state = ReaderState.METADATA
-        self._read: SendRead | None = None
+        self._reads: dict[int, SendRead] = {}
         self._sent_us = 0
+        self._speculate_at_us = 0
         self._last_read_id = 0
         self._lac: EntryId = NOTHING
         self._stored: EntryId = NOTHING
@@ -295,22 +296,21 @@ class Reader:
             entries: those that passed their checks, ascending; cut before the first damaged one
                 (none left: UNKNOWN).
         """
-        read = self._read
-        if read is None or read.read_id != read_id:
+        read = self._reads.pop(read_id, None)
+        if read is None:
             return
-        self._read = None
         stored = max([highest, *(entry_id for entry_id, _ in entries[-1:])])
         is_news = lac > self._lac or stored > self._stored
         self._lac = max(self._lac, lac)
         self._stored = max(self._stored, stored)
         delivered = self._deliver(entries)
         if delivered or (read.wait_us and is_news):
-            self._on_progress(read.member)
+            self._on_progress(read, now_us)
         elif read.wait_us:
             self._on_empty_poll(read, status, is_sealed, now_us)
         else:
             self._on_failed_read(read, status, now_us)
-        if self._state in (ReaderState.READ, ReaderState.POLL):
+        if self._state in (ReaderState.READ, ReaderState.POLL) and not self._reads:
             self._decide(now_us)
 
     def on_consumed(self, size_bytes: int, now_us: int) -> None:
@@ -324,16 +324,17 @@ class Reader:
         """The time of the last SetTimer has come."""
         if self._state is ReaderState.PAUSE:
             self._ask_metadata()
+        elif self._state is ReaderState.READ and self._reads and now_us >= self._speculate_at_us:
+            self._speculate(now_us)
 
     # --- Decisions -------------------------------------------------------------------------------
 
     def _decide(self, now_us: int) -> None:
         """Find the one thing to wait for next."""
-        if self._read is not None:
+        if self._reads:
             if self._next > self.bound and not self._is_over():
                 return
-            self._effects.append(CancelRead(self._read.read_id))
-            self._read = None
+            self._cancel_reads()
         segment = self._segment
         if segment is None or self._start_seq_num is None:
             self._wait_for_segment(now_us)
@@ -367,9 +368,7 @@ class Reader:
 
     def _skip_truncated(self, epoch: Epoch) -> None:
         """What is left of the log begins later: go on there."""
-        if self._read is not None:
-            self._effects.append(CancelRead(self._read.read_id))
-            self._read = None
+        self._cancel_reads()
         self._enter(epoch)
         self._effects.append(Skip(epoch))
         self._ask_metadata()
@@ -422,18 +421,37 @@ class Reader:
         self._state = ReaderState.PAUSE
         self._effects.append(SetTimer(now_us + self._pause_us))
 
+    def _cancel_reads(self) -> None:
+        self._effects += [CancelRead(read_id) for read_id in self._reads]
+        self._reads.clear()
+
     def _send_read(self, segment: Segment, now_us: int) -> None:
         if self._buffered_bytes >= self._limits.buffer_bytes:
             self._state = ReaderState.CONSUMER
             return
         write_set = segment.write_set_of(self._next)
         members = [m for m in write_set if m not in self._tried] or list(write_set)
+        self._ask_replica(segment, members, now_us)
+
+    def _speculate(self, now_us: int) -> None:
+        """The answer is late: ask the next replica as well; the first answer wins."""
+        segment = self._segment
+        assert segment is not None, self
+        asked = [read.member for read in self._reads.values()]
+        members = [m for m in segment.write_set_of(self._next) if m not in (*asked, *self._tried)]
+        if members:
+            self._order.speculation.on_request()
+            self._ask_replica(segment, members, now_us)
+
+    def _ask_replica(self, segment: Segment, members: Sequence[Member], now_us: int) -> None:
         member = self._order.rank(members, now_us)[0]
         last = min(self.bound, last_of_run(segment, self._next, member))
         self._state = ReaderState.READ
         self._send(
             member, self._next, last, self._limits.range_bytes, READ_TIMEOUT_US, now_us=now_us
         )
+        self._speculate_at_us = now_us + self._order.speculation.delay_us(len(self._reads))
+        self._effects.append(SetTimer(self._speculate_at_us))
 
     def _send_poll(self, segment: Segment, now_us: int) -> None:
         """Wait for the next entry to be confirmed; what is stored already is not waited for."""
@@ -463,10 +481,10 @@ class Reader:
         wait_us: int = 0,
         now_us: int,
     ) -> None:
-        assert self._segment is not None and self._read is None, self
+        assert self._segment is not None, self
         self._last_read_id += 1
         self._sent_us = now_us
-        self._read = SendRead(
+        read = SendRead(
             self._last_read_id,
             member,
             self._segment.ledger_id,
@@ -477,7 +495,8 @@ class Reader:
             wait_us,
             self._next if wait_us else NOTHING,
         )
-        self._effects.append(self._read)
+        self._reads[read.read_id] = read
+        self._effects.append(read)
 
     # --- What answers mean -----------------------------------------------------------------------
 
@@ -501,8 +520,11 @@ class Reader:
         self._pass_hole()
         return True
 
-    def _on_progress(self, member: Member) -> None:
-        self._order.on_success(member)
+    def _on_progress(self, read: SendRead, now_us: int) -> None:
+        self._cancel_reads()
+        self._order.on_success(read.member)
+        if not read.wait_us:
+            self._order.speculation.on_answer(now_us - self._sent_us)
         self._tried = []
         self._polled = []
         self._failed_polls = 0

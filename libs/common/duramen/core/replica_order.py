@@ -5,7 +5,8 @@ randomness, so that readers spread over replicas. A bookie that failed a moment 
 from the roster or whose place nobody knows goes to the end, never out: it is the last resort.
 
 Pure. One instance serves all readers of a process, so that one reader's failure spares the others
-the wait. Called by the reader core and its driver. Source: 01-protocol section 8.
+the wait, and the delay of `speculation` is learnt from all of them. Called by the reader core and
+its driver. Source: 01-protocol section 8.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from random import Random
 from typing import Final, NamedTuple
 
+from duramen.core.speculation import Speculation
 from duramen.ids import BookieId, Member
 from duramen.units import SECOND
 
@@ -37,6 +39,7 @@ class ReplicaOrder:
         self._rng = rng
         self._places: Mapping[BookieId, Place] = {}
         self._failed_us: dict[Member, int] = {}
+        self.speculation = Speculation()
 
     def on_places(self, places: Mapping[BookieId, Place]) -> None:
         """The bookies that are there now, with their places."""
