@@ -12,7 +12,7 @@ export PYTHONSAFEPATH := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup run test check format lock bench clean
+.PHONY: help setup run test check format lock scenario sim mutants bench clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -55,7 +55,17 @@ lock: setup ## Remake requirements.lock, newest versions within pyproject.toml (
 		--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" \
 		--quiet $(or $(LOCKFLAGS),--upgrade)
 
+scenario: setup ## Run the text scenarios (REWRITE=1 rewrites what they expect: read the diff)
+	$(if $(REWRITE),DURAMEN_REWRITE=1) $(BIN)/python -m pytest -q tests/scenario
+
 # The root is on the path for `tests`; tests/style keeps `operator/` from becoming a module by that.
+sim: setup ## Simulate seeds with all checkers (SEEDS=3000, or SEED=7 TRACE=1 for one)
+	PYTHONPATH=. $(BIN)/python -m tests.sim \
+		$(if $(SEED),--seed $(SEED) $(if $(TRACE),--trace),--seeds $(or $(SEEDS),100)) $(SIMFLAGS)
+
+mutants: setup ## Break each rule and find the first seed that sees it (SEEDS=2000)
+	PYTHONPATH=. $(BIN)/python -m tests.sim.mutants --seeds $(or $(SEEDS),2000) $(MUTANTFLAGS)
+
 bench: setup ## Run the benchmarks (BENCHFLAGS="--help" says which)
 	PYTHONPATH=. $(BIN)/python -m tests.bench $(BENCHFLAGS)
 

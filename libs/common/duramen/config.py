@@ -67,7 +67,7 @@ class Replication(_Part):
     ack_quorum: Count = 2
     min_racks: Count = 2
     min_regions: Count = 1
-    regions_that_must_suffice: Count | None = None
+    regions_that_must_suffice: None = None
     placement: Literal["strict", "prefer"] = "strict"
 
     @model_validator(mode="after")
