@@ -233,6 +233,31 @@ def test_an_older_owner_that_finds_a_newer_epoch_gives_the_log_up() -> None:
     assert [one.append_id for one in driver.take(fx.Yield)] == [1]
 
 
+def test_a_claim_that_another_took_away_is_not_claimed_back_at_once() -> None:
+    """Found by the explorer: three sequencers took one log from each other without a pause."""
+    store = FakeStore(make_log())
+    Driver(store, SequencerId("first")).activate()
+    ours = Driver(store)
+    ours.core.take_over(ours.now_us)
+    ours.append(1)
+    ours.read()
+    ours.commit()
+    theirs = Driver(store, SequencerId("theirs"))
+    theirs.core.take_over(theirs.now_us)
+    theirs.read()
+    theirs.commit()
+    for epoch in (1, 2):
+        theirs.close_recovered(epoch)
+        theirs.read()
+    assert theirs.state() is LogState.ACTIVE
+    ours.commit()
+    ours.pass_time(RETRY_DELAY_MAX_US)
+    ours.read()
+    ours.read()
+    assert ours.state() is LogState.IDLE
+    assert [effect.append_id for effect in ours.take(fx.Yield)] == [1]
+
+
 def test_an_orphaned_log_is_only_closed() -> None:
     store = FakeStore(make_log())
     Driver(store, OTHER).activate()

@@ -108,7 +108,7 @@ class LogSequencer:
         self._nonces: list[str] = []
         self._is_close_only = False
         self._ends_here = False
-        self._was_fenced = False
+        self._was_owner = False
         self._retry_at_us: int | None = None
         self._retry_delay_us = RETRY_DELAY_US
         self._drain_end_us = 0
@@ -266,7 +266,7 @@ class LogSequencer:
         if (
             self.state is LogState.READING
             and self._retry_at_us is not None
-            and not self._was_fenced
+            and not self._was_owner
         ):
             self._retry_at_us = now_us
             self.on_timer(now_us)
@@ -353,6 +353,7 @@ class LogSequencer:
         if self.state is LogState.CLOSING:
             self._finish_closing(view, now_us)
         else:
+            self._was_owner = True
             self._go_on_taking_over(view, now_us)
 
     def _retry_later(self, now_us: int) -> None:
@@ -370,16 +371,12 @@ class LogSequencer:
             self.outbox += self.transmit.fail_queued(code, "the log takes no appends any more")
             self._become_idle()
             return
-        was_fenced, self._was_fenced = self._was_fenced, False
-        owner = view.owner
-        if was_fenced and owner is not None and owner.sequencer_id != self._around.sequencer_id:
+        mine = self._find_own(view)
+        if mine is None and self._was_owner and self._is_others(view):
+            # Claiming back at once from whoever took it would be a duel without end.
             self._give_up("another sequencer took the log over")
             return
-        mine = self._find_own(view)
-        if mine is not None and mine[0].state is not SegmentState.OPEN:
-            # Ours once, but somebody is recovering it: it is an older epoch like any other.
-            self._nonces.remove(mine[0].nonce)
-            mine = None
+        self._was_owner = mine is not None
         if (
             mine is not None
             or (self._is_close_only and view.segments)
@@ -390,6 +387,9 @@ class LogSequencer:
             self._become_idle()
         else:
             self._claim(view, now_us)
+
+    def _is_others(self, view: LogView) -> bool:
+        return view.owner is not None and view.owner.sequencer_id != self._around.sequencer_id
 
     def _find_own(self, view: LogView) -> tuple[Segment, int] | None:
         """The segment of a claim of ours that was applied, known by its nonce (R3)."""
@@ -516,7 +516,7 @@ class LogSequencer:
         self.outbox += self.transmit.fail_sent(reason)
         self.writer = None
         self.state = LogState.READING
-        self._was_fenced = True
+        self._was_owner = True
         # The pause is what keeps re-activations at 5 a second at most (01-protocol section 5).
         self._retry_delay_us = RETRY_DELAY_US
         self._retry_later(now_us)
@@ -631,7 +631,7 @@ class LogSequencer:
         self.recovery = None
         self._token = None
         self._retry_at_us = None
-        self._was_fenced = False
+        self._was_owner = False
         self._nonces.clear()
         self.outbox += self.transmit.yield_queued()
 
