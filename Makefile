@@ -12,7 +12,7 @@ export PYTHONSAFEPATH := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup run test check format lock scenario sim mutants bench clean
+.PHONY: help setup run test check format lock scenario sim explore mutants bench clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -62,6 +62,9 @@ scenario: setup ## Run the text scenarios (REWRITE=1 rewrites what they expect: 
 sim: setup ## Simulate seeds with all checkers (SEEDS=3000, or SEED=7 TRACE=1 for one)
 	PYTHONPATH=. $(BIN)/python -m tests.sim \
 		$(if $(SEED),--seed $(SEED) $(if $(TRACE),--trace),--seeds $(or $(SEEDS),100)) $(SIMFLAGS)
+
+explore: setup ## Explore every interleaving of small worlds (EXPLOREFLAGS="--bound large")
+	PYTHONPATH=. $(BIN)/python -m tests.explore $(EXPLOREFLAGS)
 
 mutants: setup ## Break each rule and find the first seed that sees it (SEEDS=2000)
 	PYTHONPATH=. $(BIN)/python -m tests.sim.mutants --seeds $(or $(SEEDS),2000) $(MUTANTFLAGS)

@@ -1,0 +1,1 @@
+"""Bounded exhaustive exploration of small worlds: see docs/explorer.md."""

@@ -1,0 +1,359 @@
+"""Writer, recovery and sequencer of a small world: production cores with the thinnest driver.
+
+`WriterMachine` runs the `LedgerWriter`, `RecoveryMachine` the `Recovery`, `SequencerMachine` a
+whole `LogSequencer`. Each turns events into calls and effects into messages. Time passes only when
+a timer fires, by as much as the core asked for.
+
+Not here: bookies and store (`nodes.py`), which step comes next (`model.py`). Called by `model.py`
+through `state.Automaton`. Source: services/sequencer (the driver's order), docs/explorer.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Final, NamedTuple
+
+from duramen.core.placement import PlacementRule
+from duramen.core.segment import Totals
+from duramen.core.sequencer import effects as fx
+from duramen.core.sequencer.effects import CommitOutcome, StoredEntry
+from duramen.core.sequencer.ledger_writer import LedgerWriter, WriterState
+from duramen.core.sequencer.log_sequencer import LogSequencer
+from duramen.core.sequencer.recovery import Recovery, RecoveryState
+from duramen.core.sequencer.surroundings import Ports, Surroundings
+from duramen.core.sequencer.transmit import QueuedAppend
+from duramen.core.status import BookieStatus
+from duramen.ids import (
+    BookieId,
+    EntryId,
+    LedgerId,
+    Member,
+    SequencerId,
+    epoch_of,
+)
+from duramen.units import SECOND
+from tests.explore.nodes import LIFE, PAYLOADS, Shape, WriteTable
+from tests.explore.state import Event, Out, ScriptedRandom, freeze
+from tests.unit.core_fakes import LOG_ID
+
+_FAR_US: Final = 10**15
+"""A deadline that never comes."""
+
+_AFTER_COVER: Final = (
+    RecoveryState.READ, RecoveryState.WRITE_BACK, RecoveryState.CLOSE, RecoveryState.DONE,
+)  # fmt: skip
+
+
+class ProcessFacts(NamedTuple):
+    """What the choice of steps and the checks need to know of a process."""
+
+    laps: tuple[tuple[int, int], ...]
+    """Epoch that it writes and the last entry pushed; empty if none."""
+    has_timer: bool
+    is_over: bool
+    """No event changes anything any more: what is under way to it need not be delivered."""
+    started: int
+    note: str
+
+
+class _Process:
+    """A core of the sequencer with its clock, its scripted choices and its outbox."""
+
+    def __init__(self, name: str, writes: WriteTable) -> None:
+        self.name = name
+        self.rng = ScriptedRandom()
+        self.now_us = SECOND
+        self.effects: list[fx.Effect] = []
+        self.started = 0
+        self.encoded: dict[tuple[int, int], int] = {}
+        self._writes = writes
+        self._token_count = 0
+
+    def make_ports(self, shape: Shape) -> Ports:
+        """What a part of a sequencer is given."""
+        candidates = shape.candidates
+        locations = {candidate.member: candidate for candidate in candidates}
+        return Ports(
+            put=self.effects.append,
+            new_token=self._new_token,
+            new_nonce=lambda: f"{self.name}.{self.rng.getrandbits(96)}",
+            rng=self.rng,
+            locations=lambda: locations,
+            candidates=lambda: candidates,
+        )
+
+    def _new_token(self) -> int:
+        self._token_count += 1
+        return self._token_count
+
+    def spell_effects(self, effects: Sequence[fx.Effect]) -> list[Out]:
+        """Effects as messages. Owed ranges go nowhere: they are never recorded here."""
+        outs: list[Out] = []
+        for effect in effects:
+            match effect:
+                case fx.SendAdd(member, ledger_id, entry, lac, payload, is_recovery):
+                    row = (epoch_of(ledger_id), entry, lac, PAYLOADS.crc_of(payload), is_recovery)
+                    outs.append(("send", member.bookie, "add", *row))
+                case fx.SendSeal(member, _, epoch):
+                    outs.append(("send", member.bookie, "seal", epoch))
+                case fx.SendRead(member, ledger_id, entry):
+                    outs.append(("send", member.bookie, "read", *self.spell_read(ledger_id, entry)))
+                case fx.SendLac(member, ledger_id, lac):
+                    outs.append(("send", member.bookie, "lac", epoch_of(ledger_id), lac))
+                case fx.ReadMetadata(token):
+                    outs.append(("send", "store", "view", token))
+                case fx.Commit(token, writes):
+                    outs.append(("send", "store", "commit", token, self._writes.number(writes)))
+                case fx.Complete(_, start, seq_num):
+                    crc = self.encoded[start.epoch, start.entry]
+                    outs.append(("ack", start.epoch, start.entry, crc, seq_num))
+        return outs
+
+    def spell_read(self, ledger_id: LedgerId, entry: EntryId) -> tuple[int, int, int]:
+        """Epoch, entry and the seal that the read carries (R14)."""
+        epoch = epoch_of(ledger_id)
+        return epoch, entry, epoch
+
+    def clock_key(self) -> tuple[Hashable, ...]:
+        """Counters that name tokens and nonces."""
+        return self._token_count, self.rng.drawn_count, self.started
+
+
+def member_of(bookie: str) -> Member:
+    """The member of a bookie's name."""
+    return Member(BookieId(bookie), LIFE)
+
+
+def _stored(status: int, crc: int) -> StoredEntry | None:
+    return PAYLOADS.entry_of(crc) if status == BookieStatus.OK else None
+
+
+class WriterMachine(_Process):
+    """The owner of epoch 1: a `LedgerWriter` that pushes entries when told."""
+
+    kind: type[LedgerWriter] = LedgerWriter
+
+    def __init__(self, name: str, shape: Shape, writes: WriteTable) -> None:
+        super().__init__(name, writes)
+        self.core = self.kind(
+            shape.first_segment(),
+            0,
+            rule=PlacementRule(),
+            commit_delay_us=1000,
+            ports=self.make_ports(shape),
+        )
+
+    def handle(self, event: Event) -> list[Out]:
+        """Entries to push, answers of bookies and store, timers."""
+        core, now_us = self.core, self.now_us
+        done = []
+        match event:
+            case ("start",):
+                self.started += 1
+                entry = core.lap + 1
+                totals = Totals(entry + 1)
+                core.add(PAYLOADS.spell(f"e1n{entry} of {self.name}", totals), totals, now_us)
+            case (bookie, "add!", _, entry, status):
+                done = core.on_add(member_of(bookie), entry, BookieStatus(status), now_us)
+            case (bookie, "lac!", _, status, _, _):
+                core.on_lac(member_of(bookie), BookieStatus(status), now_us)
+            case ("store", "commit!", token, outcome):
+                done = core.on_commit(token, CommitOutcome(outcome), now_us)
+            case ("store", "view!", token, view):
+                done = core.on_metadata(token, None if view is None else view.value, now_us)
+            case ("timer",):
+                self.now_us = max(now_us, core.wakeup_at_us() or 0)
+                core.on_timer(self.now_us)
+        core.validate()
+        effects = list(self.effects)
+        self.effects.clear()
+        acks: list[Out] = [
+            ("ack", 1, sent.entry, PAYLOADS.crc_of(sent.payload), sent.entry) for sent in done
+        ]
+        return [*self.spell_effects(effects), *acks]
+
+    def key(self) -> Hashable:
+        """The whole core."""
+        if self.core.state is WriterState.FENCED:
+            return "fenced", self.started
+        return self.clock_key(), freeze(self.core, self.now_us)
+
+    def facts(self) -> ProcessFacts:
+        """Of the writer."""
+        core = self.core
+        is_fenced = core.state is WriterState.FENCED
+        has_timer = not is_fenced and core.wakeup_at_us() is not None
+        return ProcessFacts(((1, core.lap),), has_timer, is_fenced, self.started, repr(core))
+
+
+class RecoveryMachine(_Process):
+    """One recoverer of epoch 1, which begins with the nodes as they are when it is started."""
+
+    kind: type[Recovery] = Recovery
+
+    def __init__(self, name: str, shape: Shape, writes: WriteTable) -> None:
+        super().__init__(name, writes)
+        self._ports_here = self.make_ports(shape)
+        self.core: Recovery | None = None
+
+    def handle(self, event: Event) -> list[Out]:
+        """The start, answers of bookies and store, timers."""
+        core, now_us = self.core, self.now_us
+        was_covered = core is not None and core.state in _AFTER_COVER
+        match event:
+            case ("start", view):
+                self.started += 1
+                ((segment, version),) = view.value.segments
+                core = self.core = self.kind(
+                    segment,
+                    version,
+                    view.value.log,
+                    view.value.log_version,
+                    rule=PlacementRule(),
+                    ports=self._ports_here,
+                    unix_ms=lambda _: 0,
+                )
+                core.start(now_us)
+            case _:
+                assert core is not None
+                self._answer(core, event)
+        core.validate()
+        effects = list(self.effects)
+        self.effects.clear()
+        outs = self.spell_effects(effects)
+        is_covered = core.state in _AFTER_COVER and core.state is not RecoveryState.DONE
+        return [*outs, ("covered", 1)] if is_covered and not was_covered else outs
+
+    def _answer(self, core: Recovery, event: Event) -> None:
+        now_us = self.now_us
+        match event:
+            case (bookie, "seal!", _, status, lac, highest):
+                core.on_seal(member_of(bookie), BookieStatus(status), lac, highest, now_us)
+            case (bookie, "read!", _, entry, status, crc):
+                stored = _stored(status, crc)
+                core.on_read(member_of(bookie), entry, BookieStatus(status), stored, now_us)
+            case (bookie, "add!", _, entry, status):
+                core.on_add(member_of(bookie), entry, BookieStatus(status), now_us)
+            case ("store", "commit!", token, outcome):
+                core.on_commit(token, CommitOutcome(outcome), now_us)
+            case ("store", "view!", token, view):
+                core.on_metadata(token, None if view is None else view.value, now_us)
+            case ("timer",):
+                self.now_us = max(now_us, core.wakeup_at_us() or 0)
+                core.on_timer(self.now_us)
+
+    def key(self) -> Hashable:
+        """The whole core."""
+        if self.core is not None and self.core.is_done:
+            return "done", self.started
+        return self.clock_key(), freeze(self.core, self.now_us)
+
+    def facts(self) -> ProcessFacts:
+        """Of the recovery."""
+        core = self.core
+        if core is None:
+            return ProcessFacts((), False, False, self.started, "not started")
+        has_timer = not core.is_done and core.wakeup_at_us() is not None
+        return ProcessFacts((), has_timer, core.is_done, self.started, repr(core))
+
+
+class _Timeless(Surroundings):
+    """Surroundings in which the time of day stands still."""
+
+    def unix_ms(self, now_us: int) -> int:
+        """Always the same."""
+        return 0
+
+
+class SequencerMachine(_Process):
+    """A whole `LogSequencer`: started, it takes the log over and has one append queued."""
+
+    kind: type[LogSequencer] = LogSequencer
+
+    def __init__(self, name: str, shape: Shape, writes: WriteTable) -> None:
+        super().__init__(name, writes)
+        around = _Timeless(SequencerId(name), self.rng, self._encode)
+        around.candidates = shape.candidates
+        around.locations = {candidate.member: candidate for candidate in shape.candidates}
+        self.core = self.kind(LOG_ID, around)
+
+    def _encode(  # noqa: PLR0917 - the signature of `EncodeEntry`
+        self,
+        ledger_id: LedgerId,
+        entry: EntryId,
+        before: Totals,
+        batches: Sequence[bytes],
+        record_count: int,
+        after: Totals,
+    ) -> bytes:
+        text = b",".join(batches).decode()
+        epoch = epoch_of(ledger_id)
+        payload = PAYLOADS.spell(f"e{epoch}n{entry} of {self.name}: {text}", after)
+        self.encoded[epoch, entry] = PAYLOADS.crc_of(payload)
+        return payload
+
+    def handle(self, event: Event) -> list[Out]:
+        """The start, further appends, answers of bookies and store, timers."""
+        core = self.core
+        was_covered = core.recovery is not None and core.recovery.state in _AFTER_COVER
+        epoch = 0 if core.recovery is None else core.recovery.epoch
+        if event == ("start",):
+            self._append()
+        else:
+            self._answer(event)
+        core.pump(self.now_us)
+        core.validate()
+        outs = self.spell_effects(core.take_effects())
+        recovery = core.recovery
+        is_covered = recovery is not None and recovery.state in _AFTER_COVER
+        if recovery is not None and is_covered and not (was_covered and recovery.epoch == epoch):
+            outs.append(("covered", recovery.epoch))
+        return outs
+
+    def _append(self) -> None:
+        self.started += 1
+        core = self.core
+        if not core.is_owner:
+            core.take_over(self.now_us)
+        batch = f"{self.name}{self.started}".encode()
+        core.append(QueuedAppend(self.started, batch, 1, None, 0, _FAR_US), self.now_us)
+
+    def _answer(self, event: Event) -> None:
+        core, now_us = self.core, self.now_us
+        match event:
+            case (bookie, "add!", epoch, entry, status):
+                core.on_add(member_of(bookie), epoch, entry, BookieStatus(status), now_us)
+            case (bookie, "lac!", epoch, status, _, _):
+                core.on_lac(member_of(bookie), epoch, BookieStatus(status), now_us)
+            case (bookie, "seal!", epoch, status, lac, highest):
+                core.on_seal(member_of(bookie), epoch, BookieStatus(status), lac, highest, now_us)
+            case (bookie, "read!", epoch, entry, status, crc):
+                stored = _stored(status, crc)
+                core.on_read(member_of(bookie), epoch, entry, BookieStatus(status), stored, now_us)
+            case ("store", "commit!", token, outcome):
+                core.on_commit(token, CommitOutcome(outcome), now_us)
+            case ("store", "view!", token, view):
+                core.on_metadata(token, None if view is None else view.value, now_us)
+            case ("timer",):
+                self.now_us = max(now_us, self._wake_us() or 0)
+                core.on_timer(self.now_us)
+
+    def _wake_us(self) -> int | None:
+        """Without the ticks for deadlines and drains, which change nothing here."""
+        core = self.core
+        times = [core._retry_at_us]
+        if core.writer is not None:
+            times.append(core.writer.wakeup_at_us())
+        if core.recovery is not None:
+            times.append(core.recovery.wakeup_at_us())
+        return min((time for time in times if time is not None), default=None)
+
+    def key(self) -> Hashable:
+        """The whole core with its parts."""
+        return self.clock_key(), freeze(self.core, self.now_us)
+
+    def facts(self) -> ProcessFacts:
+        """Of the sequencer."""
+        core = self.core
+        laps = () if core.writer is None else ((core.writer.segment.epoch, core.writer.lap),)
+        return ProcessFacts(laps, self._wake_us() is not None, False, self.started, repr(core))
