@@ -20,7 +20,7 @@ import enum
 from collections.abc import Sequence
 
 from duramen.config import Window
-from duramen.core.segment import Segment, SegmentState, Totals
+from duramen.core.segment import Segment, Totals
 from duramen.core.sequencer.effects import (
     Commit,
     CommitOutcome,
