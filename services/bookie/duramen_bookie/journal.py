@@ -163,7 +163,8 @@ class JournalWriter:
         size = sum([record_bytes(len(record.body)) for record in records])
         if size > self.room_bytes:
             self.create_file(
-                self.file_id + 1,
+                # Not file_id + 1: a crash may have left a file behind that was never in use.
+                max(self.files) + 1,
                 first_commit=self.next_commit,
                 previous_file_id=self.file_id,
                 previous_crc=self._previous_crc,
