@@ -1,0 +1,1 @@
+"""The deterministic simulator: production cores, journal and metadata link in virtual time."""

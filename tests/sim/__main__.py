@@ -1,0 +1,153 @@
+"""`python -m tests.sim`, which is `make sim`: play seeds, tell which fail, sum up what happened.
+
+`--seeds N [--first K] [--jobs J]` plays N seeds; `--seed X [--trace]` plays one. A failing seed
+prints itself, its options in one line, the violation and its last events; a sweep of at least 100
+seeds also fails when something that it must meet (`REQUIRED`) never happened.
+
+Exit codes: 0 all is well, 1 a seed failed or a sweep has a gap, 2 usage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import Final
+
+from duramen.units import SECOND
+from tests.sim.options import FAULTS
+from tests.sim.run import Result, run_seed
+
+GAP_SEEDS_MIN: Final = 100
+"""A sweep that is shorter may miss something rare by chance."""
+
+LOG_STEPS: Final = (
+    "idle → reading", "reading → claiming", "reading → recovering", "claiming → active",
+    "claiming → reading", "claiming → recovering", "recovering → reading", "reading → active",
+    "reading → idle", "active → draining", "draining → active", "draining → closing",
+    "closing → active", "closing → idle", "active → reading", "draining → reading",
+)  # fmt: skip
+WRITER_STEPS: Final = (
+    "new → open", "open → changing", "changing → open", "open → held", "open → fenced",
+    "changing → fenced", "held → open",
+)  # fmt: skip
+RECOVERY_STEPS: Final = (
+    "new → mark", "new → seal", "mark → seal", "seal → read", "read → write back",
+    "write back → read", "read → close", "close → done",
+)  # fmt: skip
+
+REQUIRED: Final = (
+    *(f"fault: {fault}" for fault in FAULTS),
+    *(f"log {step}" for step in LOG_STEPS),
+    *(f"writer {step}" for step in WRITER_STEPS),
+    *(f"recovery {step}" for step in RECOVERY_STEPS),
+    "segment new → OPEN", "segment OPEN → IN_RECOVERY", "segment IN_RECOVERY → CLOSED",
+    "segment OPEN → CLOSED", "ensemble change", "entries written back", "member suspended",
+    "member resumed", "orphan found", "recovery overtaken", "stopped in peace",
+    "group commit", "shared frame", "journal mark", "journal poisoned", "crash within a commit",
+    "torn write", "torn tail", "tail secured", "damage found", "clean start", "unreadable entry",
+    "segment proof asked", "segment proved open", "zombie add refused", "append redirected",
+    "append yielded", "append uncertain", "append failed", "owed noted", "long poll woken",
+    "long poll waits", "read cancelled", "poll no_entry", "poll timeout", "read unknown",
+    "read wrong_incarnation", "request lost", "answer lost", "request doubled", "late answer",
+    "message slow", "message clogged", "request cut off", "answer cut off", "call timed out",
+    "unreachable", "session expired", "session reconnected", "stale read",
+    "commit unknown, applied", "commit unknown, applied late", "commit unknown, never applied",
+    "commit conflict", "outcome applied", "outcome conflict", "outcome unknown",
+    "outcome unavailable", "metadata read failed",
+)  # fmt: skip
+"""Counters that may not be 0 after a sweep."""
+
+
+def main() -> int:
+    """Play what the arguments ask for."""
+    options = _parse()
+    if options.seed is not None:
+        result = run_seed(options.seed, with_trace=options.trace)
+        sys.stdout.write(spell_result(result))
+        return 1 if result.violation else 0
+    began_s = time.monotonic()
+    seeds = range(options.first, options.first + options.seeds)
+    results = []
+    for result in play_seeds(seeds, options.jobs):
+        results.append(result)
+        if result.violation:
+            sys.stdout.write(spell_result(result))
+            sys.stdout.flush()
+    took_s = time.monotonic() - began_s
+    sys.stdout.write(spell_summary(results, took_s, is_long=not options.quiet))
+    gaps = find_gaps(results) if len(results) >= GAP_SEEDS_MIN else []
+    for gap in gaps:
+        sys.stdout.write(f"never happened: {gap}\n")
+    return 1 if gaps or any(result.violation for result in results) else 0
+
+
+def play_seeds(
+    seeds: Iterable[int], jobs: int, *, duration_us: int | None = None
+) -> Iterator[Result]:
+    """Play seeds, `jobs` at once; results come in the order of the seeds."""
+    play = partial(run_seed, duration_us=duration_us)
+    if jobs == 1:
+        yield from map(play, seeds)
+        return
+    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
+        yield from pool.imap(play, seeds, chunksize=2)
+
+
+def sum_counts(results: Iterable[Result]) -> Counter[str]:
+    """What happened in all of them together."""
+    total: Counter[str] = Counter()
+    for result in results:
+        total.update(result.counts)
+    return total
+
+
+def find_gaps(results: Iterable[Result]) -> list[str]:
+    """What had to happen and did not."""
+    total = sum_counts(results)
+    return [name for name in REQUIRED if total[name] == 0]
+
+
+def spell_result(result: Result) -> str:
+    """A run for people: the story is all of it, or the last events of a failure."""
+    head = f"seed {result.seed}  digest {result.digest}\n  options {result.options.spell()}\n"
+    story = "".join(f"  {line}\n" for line in result.story)
+    fate = result.violation or "ok"
+    return f"{head}{story}seed {result.seed}: {fate}\n"
+
+
+def spell_summary(results: list[Result], took_s: float, *, is_long: bool) -> str:
+    """Counts of all runs and how fast they were."""
+    total = sum_counts(results)
+    lines = [f"{name:<40} {total[name]:>12}" for name in sorted(total)] if is_long else []
+    simulated_s = sum(result.simulated_us for result in results) / SECOND
+    failed = [result.seed for result in results if result.violation]
+    lines += [
+        f"{len(results)} seeds, {len(failed)} failed {failed[:20]}",
+        f"{took_s:.1f} s, {len(results) / took_s:.2f} seeds/s, "
+        f"{simulated_s / took_s:.0f} simulated seconds a second, "
+        f"{sum(result.event_count for result in results) / took_s:.0f} events a second",
+    ]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.sim", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=100, help="how many to play")
+    parser.add_argument("--first", type=int, default=1, help="the first of them")
+    parser.add_argument("--seed", type=int, help="play only this one")
+    parser.add_argument("--trace", action="store_true", help="with --seed: print every event")
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--quiet", action="store_true", help="no counters")
+    options = parser.parse_args()
+    if options.seeds < 1 or options.jobs < 1:
+        parser.error("--seeds and --jobs are at least 1")
+    return options
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,291 @@
+"""The invariants of 06-testing, checked beside a simulated run, at the event that breaks them.
+
+`Checkers` is told what happens, one call an event, and raises `Violation` with the invariant's id.
+It decides nothing and changes nothing. O(1) for each event and record; what it keeps is a few
+numbers for each. Appends and reads are judged in `log_record`, segments and entries in
+`segment_record`; here is what ties them together: members, placement, readers' LACs, memory.
+
+Called by the simulator's world, in the order in which things happen: order of calls is real-time
+order. Something that the caller gets wrong (an append answered twice, a client that does not wait)
+is an AssertionError, never a violation. Source: 06-testing "Invariants", 01-protocol.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from duramen.core.placement import Candidate, PlacementRule, satisfies
+from duramen.core.segment import Segment, Totals
+from duramen.ids import (
+    NOTHING,
+    Dlsn,
+    EntryId,
+    Epoch,
+    LedgerId,
+    LogId,
+    Member,
+    SequencerId,
+    epoch_of,
+    ledger_of,
+    log_of,
+)
+from tests.sim.log_record import LogRecord
+from tests.sim.segment_record import (
+    CODES,
+    Holes,
+    LedgerHoldings,
+    SegmentEnd,
+    SegmentRecord,
+    Tally,
+    Violation,
+)
+
+__all__ = ["CODES", "Checkers", "Violation"]
+
+
+class Checkers:
+    """All checkers of one run.
+
+    Args:
+        locations: where each incarnation is. Not copied: the caller may add to it.
+        rules: placement of each log (not copied either); P1 is checked where it is strict.
+        pipelined: clients that may begin an append before the last one was answered.
+    """
+
+    def __init__(
+        self,
+        locations: Mapping[Member, Candidate],
+        rules: Mapping[LogId, PlacementRule],
+        *,
+        pipelined: Collection[int] = (),
+    ) -> None:
+        self._locations = locations
+        self._rules = rules
+        self._pipelined = frozenset(pipelined)
+        self._tally = Tally()
+        self._records: dict[LogId, LogRecord] = {}
+        self._segments: dict[LogId, SegmentRecord] = {}
+        self._bits: dict[Member, int] = {}
+        self._lost = 0
+        self._reader_lacs: dict[tuple[int, LedgerId], EntryId] = {}
+        self._highest_lacs: dict[LedgerId, EntryId] = {}
+
+    def statistics(self) -> dict[str, int]:
+        """Checks made for each code: a sweep in which one is 0 has proved nothing about it."""
+        return dict(self._tally.counts)
+
+    # --- clients: D1, D3, U1, O2, O3 -------------------------------------------------------------
+
+    def on_invoke(
+        self, now_us: int, client: int, log_id: LogId, append_id: int, bodies: tuple[bytes, ...]
+    ) -> None:
+        """A client begins an append; its id is new for this client and log.
+
+        Bodies name the append: within a log two appends share all of them, in order, or none.
+        """
+        self._record(log_id).on_invoke(now_us, client, append_id, bodies)
+
+    def on_acknowledge(  # noqa: PLR0917 - one event of the history
+        self, now_us: int, client: int, log_id: LogId, append_id: int, dlsn: Dlsn, seq_num: int
+    ) -> None:
+        """A client is told where its append begins."""
+        self._segment_record(log_id).check_opened(dlsn.epoch)
+        self._record(log_id).on_acknowledge(now_us, client, append_id, dlsn, seq_num)
+
+    def on_fail(self, now_us: int, client: int, log_id: LogId, append_id: int) -> None:
+        """A client is told that its append is not in the log and never will be."""
+        self._record(log_id).on_fail(now_us, client, append_id)
+
+    def on_uncertain(
+        self,
+        now_us: int,
+        client: int,
+        log_id: LogId,
+        append_id: int,
+        *,
+        is_under_way: bool = True,
+    ) -> None:
+        """A client is told, or concludes, that its append may have happened.
+
+        Args:
+            is_under_way: a sequencer may still take it, as after a client's time-out. False when a
+                sequencer answered so: the append has its place by then, or will never have one,
+                and O3 asks that it precedes what the client appends afterwards.
+        """
+        record = self._record(log_id)
+        record.on_uncertain(now_us, client, append_id, is_under_way=is_under_way)
+
+    # --- entries: D2, F1, P1 ---------------------------------------------------------------------
+
+    def on_durable(self, member: Member, ledger_id: LedgerId, entry_id: EntryId, crc: int) -> None:
+        """An entry is in the durable layer of an incarnation, which only ever grows."""
+        ledger = self._segment_record(log_of(ledger_id)).ledger(epoch_of(ledger_id))
+        ledger.hold(entry_id, crc, self._bit(member))
+
+    def on_lost(self, member: Member) -> None:
+        """An incarnation's disk is gone for ever."""
+        self._lost |= self._bit(member)
+
+    def on_entry_acknowledged(
+        self, now_us: int, segment: Segment, entry_id: EntryId, crc: int
+    ) -> None:
+        """A writer acknowledged an entry under this metadata.
+
+        D2 asks for Qa holders of these bytes in the entry's current write set at this instant, and
+        F1 for one that held them before seals covered the epoch.
+        """
+        record = self._segment_record(segment.log_id)
+        record.check_opened(segment.epoch)
+        ledger = record.ledger(segment.epoch)
+        write_set = self._bits_of(segment.write_set_of(entry_id))
+        place = "entry", entry_id, "acknowledged at", now_us, "µs in", segment
+        if record.covered:
+            is_fenced = ledger.has_witness(entry_id, crc, write_set)
+            self._tally.check("F1", is_fenced, *place, "was stored after the cover")
+        holders = ledger.holders(entry_id, crc) & write_set & ~self._lost
+        is_durable = holders.bit_count() >= segment.quorum.ack_quorum
+        self._tally.check("D2", is_durable, *place, "is held by", holders.bit_count())
+        self._check_placement(segment, ledger, entry_id)
+        ledger.highest_acknowledged = max(ledger.highest_acknowledged, entry_id)
+        end = record.ends.get(segment.epoch)
+        if end is not None:
+            self._tally.check("D1", entry_id <= end.last_entry, *place, "is beyond", end)
+
+    def on_sealed_by_cover(
+        self, log_id: LogId, epoch: Epoch, responders: Collection[Member] = ()
+    ) -> None:
+        """A recovery knows that its SEAL covers.
+
+        What bookies answered before they were sealed may still reach the writer. So an
+        acknowledgement after this is F1's business only if no member that sealed held the entry
+        before. Without `responders`: if no member of its write set did.
+        """
+        self._segment_record(log_id).on_covered(epoch, self._bits_of(responders))
+
+    def _check_placement(self, segment: Segment, ledger: LedgerHoldings, entry_id: EntryId) -> None:
+        """P1: no ack set of any write set of the entry's ensemble is too narrow (R20)."""
+        rule = self._rules.get(segment.log_id)
+        fragment = segment.fragment_of(entry_id)
+        if rule is None or not rule.is_strict or fragment is ledger.placed_fragment:
+            return
+        spans = satisfies(fragment.ensemble, segment.quorum, rule, self._locations)
+        self._tally.check("P1", spans, "entry", entry_id, "breaks", rule, "in", segment)
+        ledger.placed_fragment = fragment
+
+    # --- segments: E1, C1, G1 --------------------------------------------------------------------
+
+    def on_segment_opened(self, log_id: LogId, epoch: Epoch, sequencer_id: SequencerId) -> None:
+        """A claim or a roll that makes an epoch took effect in the metadata store."""
+        self._segment_record(log_id).on_opened(epoch, sequencer_id)
+
+    def on_segment_closed(  # noqa: PLR0917 - the facts of a close
+        self,
+        log_id: LogId,
+        epoch: Epoch,
+        last_entry: EntryId,
+        totals: Totals,
+        start_seq_num: int,
+        recoverer: SequencerId | None,
+        *,
+        holes: Holes = (),
+        is_committed: bool = True,
+    ) -> None:
+        """A close took effect in the metadata store, or somebody says how an epoch ended.
+
+        Args:
+            recoverer: whose commit or conclusion it is; None for the store's own view.
+            is_committed: it is, or claims to be, what the metadata says. False for what a
+                recoverer found before its CAS was answered: recoverers may differ there about
+                entries that were never acknowledged, and exactly one of them is adopted.
+        """
+        said = SegmentEnd(last_entry, totals, start_seq_num, holes)
+        record = self._segment_record(log_id)
+        record.on_closed(epoch, said, recoverer, is_committed=is_committed)
+
+    # --- readers: O1, D3, L1 ---------------------------------------------------------------------
+
+    def on_read(  # noqa: PLR0917 - one event of the history
+        self, now_us: int, reader: int, log_id: LogId, dlsn: Dlsn, seq_num: int, body: bytes
+    ) -> None:
+        """A reader was given a record.
+
+        Beside O1, D1, D3 and U1: not beyond the end of a closed segment (G1); in an open one not
+        above the LAC that the reader last reported, if any, and only if the epoch below is closed
+        (L1, R18).
+        """
+        self._record(log_id).on_read(reader, dlsn, seq_num, body)
+        check = self._tally.check
+        what = "log", log_id, dlsn, "for reader", reader, "at", now_us, "µs"
+        ends = self._segment_record(log_id).ends
+        end = ends.get(dlsn.epoch)
+        if end is not None:
+            check("G1", dlsn.entry <= end.last_entry, *what, "is beyond", end)
+            return
+        is_entered = dlsn.epoch == 1 or dlsn.epoch - 1 in ends
+        check("L1", is_entered, *what, "before the epoch below was closed")
+        lac = self._reader_lacs.get((reader, ledger_of(log_id, dlsn.epoch)))
+        if lac is not None:
+            check("L1", dlsn.entry <= lac, *what, "is above its LAC", lac)
+
+    def on_reader_lac(self, reader: int, ledger_id: LedgerId, lac: EntryId) -> None:
+        """A reader knows a LAC: it never falls, and the final read reaches it."""
+        known = self._reader_lacs.get((reader, ledger_id))
+        if known is not None:
+            what = "ledger", ledger_id, "reader", reader, "LAC", lac
+            self._tally.check("L1", lac >= known, *what, "falls from", known)
+        self._reader_lacs[reader, ledger_id] = lac
+        if lac > self._highest_lacs.get(ledger_id, NOTHING):
+            self._highest_lacs[ledger_id] = lac
+
+    # --- memory: M1 ------------------------------------------------------------------------------
+
+    def on_memory(self, now_us: int, what: str, size: int, bound: int) -> None:
+        """A queue, window or budget was measured; size and bound are in one unit."""
+        self._tally.check("M1", size <= bound, what, "at", now_us, "µs holds", size, ">", bound)
+
+    # --- the end ---------------------------------------------------------------------------------
+
+    def finish(self, complete: Mapping[LogId, Sequence[tuple[Dlsn, int, bytes]]]) -> None:
+        """Judge the final complete read of every log; one that is missing is taken as empty."""
+        for log_id in sorted({*complete, *self._records, *self._segments}):
+            records = complete.get(log_id, ())
+            self._record(log_id).finish(records)
+            self._segment_record(log_id).check_gaps(records)
+        for ledger_id, lac in self._highest_lacs.items():
+            log_id, epoch = log_of(ledger_id), epoch_of(ledger_id)
+            end = self._segment_record(log_id).ends.get(epoch)
+            if end is None:
+                # Only a log's last epoch is open: its last entry is that of the last record.
+                last = next((dlsn for dlsn, _, _ in reversed(complete.get(log_id, ()))), None)
+                highest = last.entry if last is not None and last.epoch == epoch else NOTHING
+            else:
+                highest = end.last_entry
+            what = "log", log_id, "epoch", epoch, "ends at", highest, "below a LAC of", lac
+            self._tally.check("L1", lac <= highest, *what)
+
+    # --- parts -----------------------------------------------------------------------------------
+
+    def _record(self, log_id: LogId) -> LogRecord:
+        record = self._records.get(log_id)
+        if record is None:
+            record = LogRecord(log_id, self._tally, self._pipelined)
+            self._records[log_id] = record
+        return record
+
+    def _segment_record(self, log_id: LogId) -> SegmentRecord:
+        record = self._segments.get(log_id)
+        if record is None:
+            record = self._segments[log_id] = SegmentRecord(log_id, self._tally)
+        return record
+
+    def _bit(self, member: Member) -> int:
+        bit = self._bits.get(member)
+        if bit is None:
+            bit = self._bits[member] = 1 << len(self._bits)
+        return bit
+
+    def _bits_of(self, members: Iterable[Member]) -> int:
+        bits = 0
+        for member in members:
+            bits |= self._bit(member)
+        return bits

@@ -1,0 +1,1 @@
+"""Hand-made histories for the checkers: bad ones for each invariant, and good ones."""

@@ -1,0 +1,456 @@
+"""Simulated driver of one log and its lanes: `log_driver` and `bookie_lanes` in virtual time.
+
+`SimDriver` runs a production LogSequencer: effects in order, one flush a batch of events, append
+answers final. `SimLane` sends frames of what waits, three under way; UNREACHABLE spares what waits
+behind. What checkers must know (entries acknowledged, covers, conclusions) is read off the cores
+after each batch of events, before the effects leave.
+
+Called by `sequencers`. Documented in docs/testing.md.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple, Protocol
+
+from duramen.core.segment import Segment
+from duramen.core.sequencer import effects as fx
+from duramen.core.sequencer.ledger_writer import LedgerWriter, WriterState
+from duramen.core.sequencer.log_sequencer import LogSequencer, LogState
+from duramen.core.sequencer.recovery import Recovery, RecoveryState
+from duramen.core.sequencer.surroundings import Surroundings
+from duramen.core.sequencer.transmit import QueuedAppend
+from duramen.core.status import BookieStatus
+from duramen.errors import DuramenError
+from duramen.ids import (
+    NOTHING,
+    EntryId,
+    Epoch,
+    LedgerId,
+    LogId,
+    Member,
+    SequencerId,
+    epoch_of,
+    ledger_of,
+)
+from duramen.limits import ENTRY_BYTES_MAX, READ_TIMEOUT_US, SEAL_TIMEOUT_US, STORE_TIMEOUT_US
+from duramen.units import MIB, SECOND
+from duramen.wire.bookie_calls import Add, LacUpdate, ReadRange, Seal, Service
+from duramen.wire.entry import EntryError, check_entry
+from duramen.wire.sequencer_calls import Appended, AppendResult, Mark
+from duramen_sequencer.metadata_link import MetadataLink
+from tests.sim.network import OnAnswer
+from tests.sim.world import World
+
+_FRAME_BYTES: Final = 4 * MIB
+_FRAMES_IN_FLIGHT: Final = 3
+_OWED_RETRY_US: Final = 1 * SECOND
+_RECOVERING: Final = (RecoveryState.READ, RecoveryState.WRITE_BACK, RecoveryState.CLOSE)
+Answer = Callable[[AppendResult], None]
+
+
+class Host(Protocol):
+    """What a driver needs of its sequencer process."""
+
+    name: str
+    world: World
+    sequencer_id: SequencerId
+    around: Surroundings
+    watcher: Watcher
+    link: MetadataLink
+
+    def add(self, effect: fx.SendAdd, driver: SimDriver) -> None:
+        """Queue an add for its bookie."""
+
+    def post(
+        self, member: Member, kind: str, rows: Any, timeout_us: int, on_answer: OnAnswer
+    ) -> None:
+        """One call to a bookie."""
+
+    def kick(self) -> None:
+        """The end of an event: frames and answers leave."""
+
+    def resubmit(self, log_id: LogId, append: QueuedAppend, answer: Answer) -> None:
+        """Route anew what a log gave back unsent."""
+
+    def after(self, delay_us: int, action: Callable[..., None], *args: Any) -> None:
+        """An event of this process later on."""
+
+    def spawn(self, work: Any, on_done: Callable[[Any], None] | None = None) -> None:
+        """Run a production coroutine."""
+
+
+class Watcher(Protocol):
+    """What is told of the decisions that sequencers take."""
+
+    def on_entry_acknowledged(
+        self, now_us: int, segment: Segment, entry_id: EntryId, crc: int
+    ) -> None:
+        """The writer has acknowledged an entry."""
+
+    def on_sealed_by_cover(
+        self, log_id: LogId, epoch: Epoch, responders: tuple[Member, ...]
+    ) -> None:
+        """A recovery's seals cover every ack set."""
+
+    def on_conclusion(self, segment: Segment, sequencer_id: SequencerId) -> None:
+        """A sequencer knows that its own close is in force."""
+
+    def on_memory(self, now_us: int, what: str, size: int, bound: int) -> None:
+        """Something that is bounded."""
+
+
+class Waiting(NamedTuple):
+    add: Add
+    driver: SimDriver
+
+
+class SimLane:
+    """Adds to one bookie incarnation, as `bookie_lanes._Lane`."""
+
+    def __init__(self, node: Host, member: Member) -> None:
+        self._node = node
+        self._member = member
+        self._waiting: deque[Waiting] = deque()
+        self._in_flight = 0
+
+    def push(self, waiting: Waiting) -> None:
+        self._waiting.append(waiting)
+
+    def kick(self) -> None:
+        """Send what waits, as far as frames may be under way."""
+        while self._waiting and self._in_flight < _FRAMES_IN_FLIGHT:
+            frame: list[Waiting] = []
+            size = 0
+            while self._waiting and size < _FRAME_BYTES:
+                size += len(self._waiting[0].add.entry)
+                frame.append(self._waiting.popleft())
+            self._in_flight += 1
+            self._node.world.counts["shared frame"] += len({w.driver.log_id for w in frame}) > 1
+            is_counted = [True]
+
+            def on_answer(
+                status: BookieStatus,
+                value: Any,
+                frame: list[Waiting] = frame,
+                is_counted: list[bool] = is_counted,
+            ) -> None:
+                self._report(frame, status, value, is_counted)
+
+            self._node.post(
+                self._member, "add", [w.add for w in frame], STORE_TIMEOUT_US, on_answer
+            )
+
+    def _report(
+        self, frame: list[Waiting], status: BookieStatus, value: Any, is_counted: list[bool]
+    ) -> None:
+        statuses = value if status is BookieStatus.OK else [status] * len(frame)
+        if status is BookieStatus.UNREACHABLE:
+            frame = [*frame, *self._waiting]
+            statuses = [status] * len(frame)
+            self._waiting.clear()
+        if is_counted[0]:
+            is_counted[0] = False
+            self._in_flight -= 1
+        drivers: dict[LogId, SimDriver] = {}
+        for (add, driver), row_status in zip(frame, statuses, strict=True):
+            epoch = epoch_of(add.ledger_id)
+            driver.core.on_add(
+                self._member, epoch, add.entry_id, row_status, self._node.world.now_us
+            )
+            self._node.world.counts["zombie add refused"] += row_status is BookieStatus.SEALED
+            drivers[driver.log_id] = driver
+        for driver in drivers.values():
+            driver.flush()
+        self.kick()
+        self._node.kick()
+
+
+class SimDriver:
+    """One log of a sequencer, as `log_driver.LogDriver`."""
+
+    def __init__(self, node: Host, log_id: LogId) -> None:
+        self.log_id = log_id
+        self.core = LogSequencer(log_id, node.around)
+        self._node = node
+        self._waiting: dict[int, tuple[QueuedAppend, Answer]] = {}
+        self._owed: dict[tuple[LedgerId, Member], fx.PersistOwed] = {}
+        self._timer_at_us: int | None = None
+        self._writer: LedgerWriter | None = None
+        self._writer_state = ""
+        self._seen_lac = NOTHING
+        self._change_count = 0
+        self._suspended_count = 0
+        self._crcs: dict[EntryId, int] = {}
+        self._recovery: Recovery | None = None
+        self._recovery_state = ""
+        self._is_covered = False
+        self._recovered_count = 0
+        self._state = LogState.IDLE
+
+    def append(self, append: QueuedAppend, answer: Answer) -> None:
+        """Queue an append; its answer comes after some `flush`."""
+        self._waiting[append.append_id] = (append, answer)
+        self.core.append(append, self._node.world.now_us)
+
+    def flush(self) -> None:
+        """End a batch of events."""
+        core = self.core
+        core.pump(self._node.world.now_us)
+        self._observe()
+        while effects := core.take_effects():
+            for effect in effects:
+                self._act(effect)
+        self._observe()
+        self._set_timer()
+
+    # --- What the checkers and counters see ------------------------------------------------------
+
+    def _observe(self) -> None:
+        core, world = self.core, self._node.world
+        if self._writer is not None:
+            self._observe_writer(self._writer)
+        if core.writer is not None and core.writer is not self._writer:
+            self._writer, self._seen_lac, self._change_count = core.writer, NOTHING, 0
+            self._suspended_count = 0
+            self._crcs = {}
+            self._writer_state = ""
+            self._observe_writer(core.writer)
+        elif core.writer is None and self._writer is not None:
+            self._writer = None
+        if core.recovery is not None or self._recovery is not None:
+            self._observe_recovery()
+        if core.state is not self._state:
+            world.counts[f"log {self._state.value} → {core.state.value}"] += 1
+            self._state = core.state
+            world.note(self._node.name, f"log {self.log_id} {core.state.value}", repr(core))
+
+    def _observe_writer(self, writer: LedgerWriter) -> None:
+        world = self._node.world
+        state = writer.state.value
+        if state != self._writer_state:
+            world.counts[f"writer {self._writer_state or 'new'} → {state}"] += 1
+            self._writer_state = state
+            if writer.state is WriterState.FENCED:
+                world.note(self._node.name, "fenced", writer.fence_reason)
+        if writer.change_count != self._change_count:
+            world.counts["ensemble change"] += writer.change_count - self._change_count
+            self._change_count = writer.change_count
+            world.note(self._node.name, "ensemble changed", repr(writer.segment))
+        while self._seen_lac < writer.lac:
+            self._seen_lac = EntryId(self._seen_lac + 1)
+            self._node.watcher.on_entry_acknowledged(
+                world.now_us, writer.segment, self._seen_lac, self._crcs.pop(self._seen_lac)
+            )
+        suspended_count = len(writer.suspended)
+        if suspended_count != self._suspended_count:
+            name = "suspended" if suspended_count > self._suspended_count else "resumed"
+            world.counts[f"member {name}"] += 1
+            self._suspended_count = suspended_count
+
+    def _observe_recovery(self) -> None:
+        recovery, world = self._recovery, self._node.world
+        if recovery is not None and self.core.recovery is not recovery:
+            if recovery.is_done:
+                world.counts[f"recovery {self._recovery_state} → done"] += 1
+            if recovery.is_done and recovery.segment.is_closed:
+                self._node.watcher.on_conclusion(recovery.segment, self._node.sequencer_id)
+            else:
+                world.counts["recovery overtaken"] += 1
+            world.counts["entries written back"] += recovery.recovered_count
+        if self.core.recovery is not recovery:
+            self._recovery = recovery = self.core.recovery
+            self._recovery_state, self._is_covered = "", False
+        if recovery is None:
+            return
+        state = recovery.state.value
+        if state != self._recovery_state:
+            world.counts[f"recovery {self._recovery_state or 'new'} → {state}"] += 1
+            self._recovery_state = state
+            world.note(self._node.name, f"recovery {state}", repr(recovery))
+        if not self._is_covered and recovery.state in _RECOVERING:
+            self._is_covered = True
+            self._node.watcher.on_sealed_by_cover(
+                self.log_id, recovery.epoch, tuple(recovery._sealed)
+            )
+
+    # --- Effects ---------------------------------------------------------------------------------
+
+    def _act(self, effect: fx.Effect) -> None:
+        node = self._node
+        match effect:
+            case fx.SendAdd():
+                if not effect.is_recovery:
+                    self._crcs[effect.entry] = int.from_bytes(effect.payload[4:8], "little")
+                node.add(effect, self)
+            case fx.Complete():
+                start = Mark(effect.start, effect.seq_num, effect.timestamp_ms)
+                tail = Mark(effect.tail.dlsn, effect.tail.seq_num, effect.tail.timestamp_ms)
+                self._answer(effect.append_id, Appended(start, effect.record_count, tail))
+            case fx.Fail(append_id, code, detail):
+                node.world.counts[f"append {code}"] += 1
+                self._answer(append_id, DuramenError(code, detail))
+            case fx.Yield(append_id):
+                node.world.counts["append yielded"] += 1
+                append, answer = self._waiting.pop(append_id)
+                node.resubmit(self.log_id, append, answer)
+            case fx.SendLac():
+                self._send_lac(effect)
+            case fx.SendSeal():
+                self._send_seal(effect)
+            case fx.SendRead():
+                self._send_read(effect)
+            case fx.ReadMetadata():
+                node.spawn(node.link.read_view(self.log_id), bind(self._on_view, effect.token))
+            case fx.Commit():
+                node.spawn(
+                    node.link.commit(self.log_id, effect.writes),
+                    bind(self._on_commit, effect.token),
+                )
+            case fx.PersistOwed():
+                self._note_owed(effect)
+
+    def _answer(self, append_id: int, result: AppendResult) -> None:
+        _, answer = self._waiting.pop(append_id)
+        answer(result)
+
+    def _on_view(self, token: int, view: fx.LogView | None) -> None:
+        self.core.on_metadata(token, view, self._node.world.now_us)
+        self._end_event()
+
+    def _on_commit(self, token: int, outcome: fx.CommitOutcome) -> None:
+        self._node.world.note(self._node.name, f"commit {outcome.value}", self.log_id)
+        self._node.world.counts[f"outcome {outcome.value}"] += 1
+        self.core.on_commit(token, outcome, self._node.world.now_us)
+        self._end_event()
+
+    def _end_event(self) -> None:
+        self.flush()
+        self._node.kick()
+
+    def _send_lac(self, effect: fx.SendLac) -> None:
+        update = LacUpdate(effect.ledger_id, effect.lac, is_write=effect.lac > NOTHING)
+
+        def on_answer(status: BookieStatus, value: Any) -> None:
+            found = value[0].status if status is BookieStatus.OK else status
+            epoch = epoch_of(effect.ledger_id)
+            self.core.on_lac(effect.member, epoch, found, self._node.world.now_us)
+            self._end_event()
+
+        self._node.post(effect.member, "lac", [update], STORE_TIMEOUT_US, on_answer)
+
+    def _send_seal(self, effect: fx.SendSeal) -> None:
+        seal = Seal(effect.log_id, effect.epoch, ledger_of(effect.log_id, effect.epoch))
+
+        def on_answer(status: BookieStatus, value: Any) -> None:
+            found, lac, highest = status, NOTHING, NOTHING
+            if status is BookieStatus.OK:
+                found, lac, highest = value[0]
+            self.core.on_seal(
+                effect.member, effect.epoch, found, lac, highest, self._node.world.now_us
+            )
+            self._end_event()
+
+        self._node.post(effect.member, "seal", [seal], SEAL_TIMEOUT_US, on_answer)
+
+    def _send_read(self, effect: fx.SendRead) -> None:
+        epoch = epoch_of(effect.ledger_id)
+        wanted = ReadRange(
+            effect.ledger_id, effect.entry, effect.entry, ENTRY_BYTES_MAX, seal_epoch=epoch,
+            service=Service.RECOVERY,
+        )  # fmt: skip
+
+        def on_answer(status: BookieStatus, value: Any) -> None:
+            found, stored = status, None
+            if status is BookieStatus.OK:
+                found = value[0].status
+                if found is BookieStatus.OK:
+                    found, stored = _check_read(effect, value[0].entries)
+            self.core.on_read(
+                effect.member, epoch, effect.entry, found, stored, self._node.world.now_us
+            )
+            self._end_event()
+
+        self._node.post(effect.member, "read", [wanted], READ_TIMEOUT_US, on_answer)
+
+    # --- Owed copies (R9) ------------------------------------------------------------------------
+
+    def _note_owed(self, owed: fx.PersistOwed) -> None:
+        key = (owed.ledger_id, owed.member)
+        known = self._owed.get(key)
+        self._node.world.counts["owed noted"] += 1
+        if known is None:
+            self._owed[key] = owed
+            self._persist_owed(key)
+        else:
+            first, last = min(known.first, owed.first), max(known.last, owed.last)
+            self._owed[key] = fx.PersistOwed(owed.ledger_id, owed.member, first, last)
+
+    def _persist_owed(self, key: tuple[LedgerId, Member]) -> None:
+        owed = self._owed[key]
+
+        def on_done(is_persisted: bool) -> None:
+            if not is_persisted:
+                self._node.after(_OWED_RETRY_US, self._persist_owed, key)
+            elif self._owed[key] != owed:
+                self._persist_owed(key)
+            else:
+                del self._owed[key]
+                self.core.on_owed_persisted(owed)
+                self._end_event()
+
+        self._node.spawn(self._node.link.persist_owed(owed), on_done)
+
+    # --- Time ------------------------------------------------------------------------------------
+
+    def _set_timer(self) -> None:
+        now_us = self._node.world.now_us
+        at_us = self.core.wakeup_at_us(now_us)
+        if at_us is None:
+            self._timer_at_us = None
+            return
+        at_us = max(at_us, now_us + 1)
+        if self._timer_at_us is not None and now_us < self._timer_at_us <= at_us:
+            return  # that one comes first and sets the next
+        self._timer_at_us = at_us
+        self._node.after(at_us - now_us, self._on_timer, at_us)
+
+    def _on_timer(self, at_us: int) -> None:
+        if self._timer_at_us == at_us:
+            self._timer_at_us = None
+            self.core.on_timer(self._node.world.now_us)
+            self._end_event()
+
+    def validate(self) -> None:
+        """Assert the core's invariants and report its bounded sizes."""
+        self.core.validate()
+        writer, watcher, now_us = self.core.writer, self._node.watcher, self._node.world.now_us
+        window = self.core.view.log.config.window if self.core.view is not None else None
+        if window is not None:
+            queued = len(self.core.transmit.queue)
+            watcher.on_memory(now_us, "queued appends", queued, window.entries)
+        if writer is not None and self.core.view is not None:
+            bound = 2 * self.core.view.log.config.owed_bytes_max + 8 * MIB
+            watcher.on_memory(now_us, "owed bytes", writer.owed_bytes, bound)
+
+
+def bind(action: Callable[[Any, Any], None], first: Any) -> Callable[[Any], None]:
+    """A completion with a first argument."""
+
+    def bound(second: Any) -> None:
+        action(first, second)
+
+    return bound
+
+
+def _check_read(effect: fx.SendRead, entries: Any) -> tuple[BookieStatus, fx.StoredEntry | None]:
+    try:
+        ((entry_id, view),) = entries
+        payload = bytes(view)
+        info = check_entry(payload)
+        if (entry_id, info.ledger_id) != (effect.entry, effect.ledger_id):
+            raise EntryError("another entry was returned")
+    except (EntryError, ValueError):
+        return BookieStatus.UNKNOWN, None
+    return BookieStatus.OK, fx.StoredEntry(payload, info.totals)

@@ -1,0 +1,456 @@
+"""Simulated metadata store: versioned nodes, atomic commits, sessions, and what may befall them.
+
+`StoreSession` is the MetadataStore port, so the production MetadataLink runs on it. A commit whose
+answer is lost raises OutcomeUnknown and is applied, applied later, or never. Reads without a sync
+may be behind, but never behind what the same session has seen; watches come late. A session that
+is not heard of for the session time-out expires, and its ephemeral nodes vanish.
+
+Called by `processes`, `workload` and `nemesis`. Source: 01-protocol section 2 (R2, R3).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, NamedTuple
+
+from duramen.core.placement import Candidate
+from duramen.ids import LogId
+from duramen.limits import ZOOKEEPER_SESSION_S
+from duramen.runtime.metadata_store import (
+    Check,
+    Conflict,
+    ConflictKind,
+    Create,
+    Delete,
+    MetadataError,
+    Op,
+    OutcomeUnknown,
+    SessionState,
+    Set,
+    Stored,
+    Unavailable,
+    Watch,
+)
+from duramen.units import MS, SECOND
+from tests.sim.network import STORE, Network
+from tests.sim.options import Options
+from tests.sim.world import Node, Promise, World
+
+_HEARTBEAT_US: Final = 400 * MS
+_SUSPEND_US: Final = 1_500 * MS
+_SESSION_US: Final = int(ZOOKEEPER_SESSION_S * SECOND)
+_ANSWER_TIMEOUT_US: Final = 2 * SECOND
+
+OnApplied = Callable[[Op, bytes | None, "StoreSession"], None]
+
+
+class _Version(NamedTuple):
+    zxid: int
+    stored: Stored | None
+
+
+class Store:
+    """The ensemble as one: what is applied is applied.
+
+    Args:
+        on_applied: called for each operation of a commit that was applied.
+    """
+
+    def __init__(
+        self, world: World, network: Network, options: Options, on_applied: OnApplied
+    ) -> None:
+        self.world = world
+        self.network = network
+        self.options = options
+        self.unknown_ratio = options.unknown_ratio
+        self.stale_us = options.stale_us
+        self.watch_us = options.watch_us
+        self.down_until_us = 0
+        self.bookies: dict[str, tuple[Candidate, StoreSession]] = {}
+        self.sequencers: dict[str, StoreSession] = {}
+        self._on_applied = on_applied
+        self._history: dict[str, list[_Version]] = {}
+        self._applied_us: list[int] = [0]
+        self._session_count = 0
+        self._sessions: list[StoreSession] = []
+        self._watchers: list[tuple[LogId, str, StoreSession, Callable[[], None]]] = []
+        world.at(_HEARTBEAT_US, self._beat)
+
+    @property
+    def zxid(self) -> int:
+        """Number of the last commit."""
+        return len(self._applied_us) - 1
+
+    def heal(self) -> None:
+        """No more faults."""
+        self.down_until_us = 0
+        self.unknown_ratio = 0.0
+        self.stale_us = min(self.stale_us, 20 * MS)
+        self.watch_us = min(self.watch_us, 100 * MS)
+
+    def new_session_id(self) -> int:
+        """Never used before."""
+        self._session_count += 1
+        return self._session_count
+
+    def join(self, session: StoreSession) -> None:
+        """Follow this process's session from now on."""
+        self._sessions.append(session)
+
+    def is_reachable(self, name: str) -> bool:
+        """Whether requests of a process come here."""
+        return self.world.now_us >= self.down_until_us and not self.network.is_cut(name, STORE)
+
+    # --- Data ------------------------------------------------------------------------------------
+
+    def find(self, path: str, zxid: int | None = None) -> Stored | None:
+        """The node as of a commit; now, if None."""
+        history = self._history.get(path)
+        if not history:
+            return None
+        if zxid is None:
+            return history[-1].stored
+        index = bisect_right(history, zxid, key=lambda version: version.zxid) - 1
+        return history[index].stored if index >= 0 else None
+
+    def zxid_at(self, instant_us: int) -> int:
+        """The last commit at or before an instant."""
+        return max(0, bisect_right(self._applied_us, instant_us) - 1)
+
+    def put(self, path: str, data: bytes) -> None:
+        """Create a node before anything begins."""
+        self._applied_us.append(self.world.now_us)
+        self._history[path] = [_Version(self.zxid, Stored(data, 0, 0, 0))]
+
+    def apply(self, ops: Sequence[Op], session: StoreSession, session_id: int) -> tuple[int, ...]:
+        """All or nothing; raises Conflict."""
+        fresh: dict[str, Stored | None] = {}
+        before: list[bytes | None] = []
+        for index, op in enumerate(ops):
+            found = fresh[op.path] if op.path in fresh else self.find(op.path)
+            before.append(None if found is None else found.data)
+            fresh[op.path] = _step(index, op, found, session_id)
+        self._applied_us.append(self.world.now_us)
+        zxid = self.zxid
+        for path, stored in fresh.items():
+            self._history.setdefault(path, []).append(_Version(zxid, stored))
+        session.view = max(session.view, zxid)
+        for op, data in zip(ops, before, strict=True):
+            self._on_applied(op, data, session)
+        self._wake(fresh)
+        return tuple(0 if isinstance(op, Create) else op.version + 1 for op in ops)
+
+    def expire(self, session_id: int) -> None:
+        """A session ends: its ephemeral nodes vanish."""
+        gone = [
+            path
+            for path, history in self._history.items()
+            if (stored := history[-1].stored) is not None and stored.ephemeral_session == session_id
+        ]
+        if gone:
+            self._applied_us.append(self.world.now_us)
+            for path in gone:
+                self._history[path].append(_Version(self.zxid, None))
+            self._wake(dict.fromkeys(gone))
+
+    # --- Watches and rosters ---------------------------------------------------------------------
+
+    def watch(self, log_id: LogId, path: str, session: StoreSession, call: Watch) -> None:
+        """Call, late, after every change of a node of a log at or below `path`."""
+        self._watchers.append((log_id, path, session, call))
+
+    def _wake(self, changed: dict[str, Any]) -> None:
+        for _, prefix, session, call in self._watchers:
+            if any(path.startswith(prefix) for path in changed):
+                session.node.after(self._watch_delay_us(), call)
+
+    def tell_rosters(self) -> None:
+        """Bookies or sequencers came or went: everybody learns it in a while."""
+        for session in self._sessions:
+            if session.node.is_up:
+                session.node.after(self._watch_delay_us(), session.learn_rosters)
+
+    def _watch_delay_us(self) -> int:
+        if self.world.chance(0.1):
+            return self.world.between(1 * MS, self.watch_us + 2 * MS)
+        return self.world.between(1 * MS, min(self.watch_us, 20 * MS) + 2 * MS)
+
+    # --- Sessions --------------------------------------------------------------------------------
+
+    def _beat(self) -> None:
+        for session in self._sessions:
+            session.beat()
+        self.world.at(_HEARTBEAT_US, self._beat)
+
+
+class StoreSession:
+    """One process's client: the MetadataStore port, as far as the production link uses it.
+
+    Args:
+        on_state: called, as an event of the node, after each change of `session`.
+        on_rosters: called when bookies or sequencers may have changed.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        node: Node,
+        on_state: Callable[[SessionState], None],
+        on_rosters: Callable[[], None],
+    ) -> None:
+        self.store = store
+        self.node = node
+        self.view = 0
+        self.session = SessionState.LOST
+        self.session_id = 0
+        self._on_state = on_state
+        self._on_rosters = on_rosters
+        self._heard_us = 0
+        self._is_alive = False
+        self._is_ending = False
+        store.join(self)
+
+    # --- Life ------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """A new process: the session of the one before lives on until it expires."""
+        old = self.session_id if self._is_alive else 0
+        if old:
+            self.store.world.at(self._left_us(), self.store.expire, old)
+        self.session_id = self.store.new_session_id()
+        self._is_alive = True
+        self._heard_us = self.store.world.now_us
+        self.session = SessionState.CONNECTED
+        self.view = self.store.zxid
+
+    def _left_us(self) -> int:
+        return max(0, self._heard_us + _SESSION_US - self.store.world.now_us)
+
+    def end(self) -> None:
+        """Close in peace: the ephemeral nodes vanish at once."""
+        if self._is_alive:
+            self._expire()
+
+    def force_expiry(self) -> None:
+        """The server gives the session up although the process lives."""
+        if self._is_alive:
+            self.store.world.counts["session expired"] += 1
+            self._expire()
+
+    def _expire(self) -> None:
+        self._is_alive = False
+        self.store.expire(self.session_id)
+        self._unregister()
+
+    def _unregister(self) -> None:
+        store, name = self.store, self.node.name
+        if name in store.bookies or name in store.sequencers:
+            store.bookies.pop(name, None)
+            store.sequencers.pop(name, None)
+            store.tell_rosters()
+
+    def beat(self) -> None:
+        """The store looks whether it still hears of the process, and the process of the store."""
+        store, node = self.store, self.node
+        now_us = store.world.now_us
+        if now_us < store.down_until_us:
+            self._heard_us = now_us  # while the ensemble is down nothing expires
+        is_heard = node.is_up and not node.is_paused and store.is_reachable(node.name)
+        is_heard = is_heard and not store.network.is_cut(STORE, node.name)
+        if is_heard:
+            self._heard_us = now_us
+            if self.session is not SessionState.CONNECTED or not self._is_alive:
+                node.run(node.life, self._reconnect)
+            return
+        if self._is_alive and now_us - self._heard_us > _SESSION_US:
+            store.world.counts["session expired"] += 1
+            self._expire()
+        is_silent = now_us - self._heard_us > _SUSPEND_US or now_us < store.down_until_us
+        if is_silent and self.session is SessionState.CONNECTED:
+            node.run(node.life, self._suspend)
+
+    def _suspend(self) -> None:
+        if self.session is SessionState.CONNECTED:
+            self.session = SessionState.SUSPENDED
+            self._on_state(self.session)
+
+    def _reconnect(self) -> None:
+        if not self._is_alive:
+            self.session = SessionState.LOST
+            self._on_state(self.session)
+            self.session_id = self.store.new_session_id()
+            self._is_alive = True
+        self.session = SessionState.CONNECTED
+        self.store.world.counts["session reconnected"] += 1
+        self._on_state(self.session)
+        self._on_rosters()
+
+    def learn_rosters(self) -> None:
+        """A roster's watch has fired: read it, or later when there is a connection."""
+        if self.session is SessionState.CONNECTED and self.store.is_reachable(self.node.name):
+            self._on_rosters()
+        else:
+            self.node.after(SECOND, self.learn_rosters)
+
+    # --- MetadataStore ---------------------------------------------------------------------------
+
+    def on_session(self, callback: Callable[[SessionState], None]) -> None:
+        self._on_state = callback
+
+    async def start(self) -> None:
+        self.open()
+
+    async def close(self) -> None:
+        self.end()
+
+    def statistics(self) -> dict[str, int]:
+        return {}
+
+    async def get(self, path: str, watch: Watch | None = None) -> Stored | None:
+        await self._reach()
+        store = self.store
+        lag_us = store.world.between(0, store.stale_us) if store.stale_us else 0
+        seen = store.zxid_at(store.world.now_us - lag_us)
+        if seen < store.zxid:
+            store.world.counts["stale read"] += 1
+        self.view = max(self.view, seen)
+        found = store.find(path, self.view)
+        await self._return()
+        return found
+
+    async def children(self, path: str, watch: Watch | None = None) -> tuple[str, ...] | None:
+        await self._reach()
+        return ()
+
+    async def sync(self, path: str) -> None:
+        await self._reach()
+        self.view = self.store.zxid
+        await self._return()
+
+    async def create(
+        self, path: str, data: bytes, *, ephemeral: bool = False, make_parents: bool = False
+    ) -> int:
+        return (await self.commit((Create(path, data, ephemeral),)))[0]
+
+    async def set(self, path: str, data: bytes, *, version: int) -> int:
+        return (await self.commit((Set(path, data, version),)))[0]
+
+    async def delete(self, path: str, *, version: int) -> None:
+        await self.commit((Delete(path, version),))
+
+    async def commit(self, ops: Sequence[Op]) -> tuple[int, ...]:
+        if self.session is not SessionState.CONNECTED:
+            raise Unavailable("no connection")
+        promise: Promise[tuple[int, ...]] = Promise()
+        self.store.world.at(self._delay_us(), self._arrive, ops, self.session_id, promise)
+        return await promise
+
+    # --- On the way ------------------------------------------------------------------------------
+
+    def _delay_us(self) -> int:
+        return self.store.world.between(300, 3 * MS)
+
+    def _reach(self) -> Awaitable[None]:
+        """Be at the store, or fail."""
+        promise: Promise[None] = Promise()
+        store = self.store
+        is_cut = store.network.is_cut(STORE, self.node.name)
+        if is_cut or not store.is_reachable(self.node.name):
+            store.world.counts["metadata read failed"] += 1
+            error = Unavailable("no answer")
+            store.world.at(_ANSWER_TIMEOUT_US, promise.fail, error)
+        elif self.session is not SessionState.CONNECTED:
+            store.world.at(1, promise.fail, Unavailable("no connection"))
+        else:
+            store.world.at(self._delay_us(), promise.settle, None)
+        return promise
+
+    def _return(self) -> Awaitable[None]:
+        promise: Promise[None] = Promise()
+        self.store.world.at(self._delay_us(), promise.settle, None)
+        return promise
+
+    def _arrive(
+        self, ops: Sequence[Op], session_id: int, promise: Promise[tuple[int, ...]]
+    ) -> None:
+        store = self.store
+        world = store.world
+        if not store.is_reachable(self.node.name):
+            world.counts["commit lost on its way"] += 1
+            error: MetadataError = OutcomeUnknown("no answer")
+            if world.chance(0.2):
+                error = Unavailable("never sent")
+            elif world.chance(0.3):
+                late_us = world.between(10 * MS, 3 * SECOND)
+                world.at(late_us, self._apply_late, ops, session_id)
+            world.at(world.between(1 * MS, _ANSWER_TIMEOUT_US), promise.fail, error)
+            return
+        draw = world.rng.random()
+        is_unknown = draw < store.unknown_ratio
+        if is_unknown and draw < store.unknown_ratio * 0.3:
+            world.counts["commit unknown, never applied"] += 1
+            world.at(self._delay_us(), promise.fail, OutcomeUnknown("connection lost"))
+            return
+        if is_unknown and draw < store.unknown_ratio * 0.65:
+            world.at(world.between(1 * MS, 800 * MS), self._apply_late, ops, session_id)
+            world.at(self._delay_us(), promise.fail, OutcomeUnknown("connection lost"))
+            return
+        self._apply(ops, session_id, promise, is_unknown=is_unknown)
+
+    def _apply(
+        self,
+        ops: Sequence[Op],
+        session_id: int,
+        promise: Promise[tuple[int, ...]],
+        *,
+        is_unknown: bool,
+    ) -> None:
+        store = self.store
+        world = store.world
+        result: tuple[int, ...] = ()
+        error: MetadataError | None = None
+        if session_id != self.session_id or not self._is_alive:
+            error = Unavailable("the session has expired")
+        else:
+            try:
+                result = store.apply(ops, self, session_id)
+            except Conflict as conflict:
+                error = conflict
+        if is_unknown or store.network.is_cut(STORE, self.node.name):
+            if error is None:
+                world.counts["commit unknown, applied"] += 1
+            world.at(_ANSWER_TIMEOUT_US, promise.fail, OutcomeUnknown("no answer"))
+        elif error is not None:
+            world.counts[f"commit {type(error).__name__.lower()}"] += 1
+            world.at(self._delay_us(), promise.fail, error)
+        else:
+            world.at(self._delay_us(), promise.settle, result)
+
+    def _apply_late(self, ops: Sequence[Op], session_id: int) -> None:
+        if session_id != self.session_id or not self._is_alive:
+            return
+        try:
+            self.store.apply(ops, self, session_id)
+        except Conflict:
+            return
+        self.store.world.counts["commit unknown, applied late"] += 1
+
+
+def _step(index: int, op: Op, found: Stored | None, session_id: int) -> Stored | None:
+    """What a node is after an operation of a commit."""
+    if isinstance(op, Create):
+        if found is not None:
+            raise Conflict(index, ConflictKind.NODE_EXISTS, op.path)
+        return Stored(op.data, 0, session_id if op.ephemeral else 0, 0)
+    if found is None:
+        raise Conflict(index, ConflictKind.NO_NODE, op.path)
+    if found.version != op.version:
+        raise Conflict(index, ConflictKind.BAD_VERSION, op.path)
+    match op:
+        case Set():
+            return Stored(op.data, found.version + 1, found.ephemeral_session, 0)
+        case Delete():
+            return None
+        case Check():
+            return found

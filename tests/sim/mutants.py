@@ -1,0 +1,439 @@
+"""Mutants: each breaks one rule of the protocol in the production cores; the simulator must see it.
+
+A mutant is a set of replaced attributes, put in place for the length of a run and only here: no
+flag of it exists in production code. `python -m tests.sim.mutants` runs seeds against each until a
+checker, a core's invariant or the convergence at the end objects, and prints the first seed that
+catches it and by what; one that survives all its seeds fails the command.
+
+Source: 06-testing "Mutants".
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import multiprocessing
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+from duramen.core import placement
+from duramen.core.bookie import BookieCore
+from duramen.core.bookie_state import AddRecord
+from duramen.core.placement import Candidate, PlacementRule
+from duramen.core.quorum import Quorum
+from duramen.core.reader import Reader
+from duramen.core.sequencer import recovery as recovery_module
+from duramen.core.sequencer.effects import Commit, CommitOutcome, Fail, SetSegment
+from duramen.core.sequencer.ledger_writer import LedgerWriter, WriterState
+from duramen.core.sequencer.log_sequencer import LogSequencer, LogState
+from duramen.core.sequencer.recovery import Recovery, RecoveryState
+from duramen.core.status import BookieStatus
+from duramen.ids import EntryId, Member, log_of
+from tests.sim.run import run_seed
+
+Patch = tuple[Any, str, Any]
+
+
+class Mutant(NamedTuple):
+    """One broken rule."""
+
+    rule: str
+    text: str
+    patches: tuple[Patch, ...]
+
+
+@contextlib.contextmanager
+def mutated(name: str | None) -> Iterator[None]:
+    """Run the block with a mutant in place; None: with none."""
+    patches = () if name is None else MUTANTS[name].patches
+    kept = [(owner, attribute, owner.__dict__[attribute]) for owner, attribute, _ in patches]
+    for owner, attribute, value in patches:
+        setattr(owner, attribute, value)
+    try:
+        yield
+    finally:
+        for owner, attribute, value in kept:
+            setattr(owner, attribute, value)
+
+
+# --- bookie --------------------------------------------------------------------------------------
+
+_on_adds = BookieCore.on_adds
+_on_seals = BookieCore.on_seals
+_on_lacs = BookieCore.on_lacs
+_on_reads = BookieCore.on_reads
+_judge_add = BookieCore._judge_add
+_judge_lac = BookieCore._judge_lac
+_plan = BookieCore._plan
+_store = BookieCore._store
+
+
+def _read_without_seal(
+    self: BookieCore, request: Any, incarnation: Any, reads: Sequence[Any]
+) -> None:
+    _on_reads(self, request, incarnation, [read._replace(seal_epoch=0) for read in reads])
+
+
+def _answer_seal_at_once(
+    self: BookieCore, request: Any, incarnation: Any, seals: Sequence[Any]
+) -> None:
+    if incarnation != self.incarnation:
+        self._refuse_marks(request, len(seals))
+        return
+    records: list[Any] = []
+    for seal in seals:
+        self._seal(seal.log_id, seal.epoch, records)
+    self._persist(request, records)
+    self._reply_seals(request, seals)
+
+
+def _any_incarnation(handler: Callable[..., None]) -> Callable[..., None]:
+    def handle(self: BookieCore, request: Any, _: Any, rows: Sequence[Any], **more: Any) -> None:
+        handler(self, request, self.incarnation, rows, **more)
+
+    return handle
+
+
+def _judge_by_durable_seal(self: BookieCore, add: Any, token: int, has_room: bool) -> Any:
+    log = self._logs.get(log_of(add.ledger_id))
+    if log is None:
+        return _judge_add(self, add, token, has_room)
+    pending, log.pending_seal = log.pending_seal, log.sealed
+    try:
+        return _judge_add(self, add, token, has_room)
+    finally:
+        log.pending_seal = pending
+
+
+def _judge_with_lac(self: BookieCore, add: Any, token: int, has_room: bool) -> Any:
+    status, awaited = _judge_add(self, add, token, has_room)
+    known = self._find_ledger(add.ledger_id)
+    if status is BookieStatus.OK and awaited != token and add.lac > known.lac:
+        return BookieStatus.DIFFERENT, 0
+    return status, awaited
+
+
+def _lac_under_seal(self: BookieCore, update: Any, token: int) -> Any:
+    log = self._logs.get(log_of(update.ledger_id))
+    if log is None:
+        return _judge_lac(self, update, token)
+    pending, sealed = log.pending_seal, log.sealed
+    log.pending_seal = log.sealed = 0
+    try:
+        return _judge_lac(self, update, token)
+    finally:
+        log.pending_seal, log.sealed = pending, sealed
+
+
+def _doubt_is_absence(self: BookieCore, read: Any) -> Any:
+    plan = _plan(self, read)
+    if plan.status is BookieStatus.UNKNOWN:
+        return plan._replace(status=BookieStatus.NO_ENTRY)
+    return plan
+
+
+def _late_lac_wins(self: BookieCore, add: AddRecord) -> None:
+    _store(self, add)
+    if not add.is_recovery:
+        self._ledger(add.ledger_id).lac = add.lac
+
+
+# --- writer --------------------------------------------------------------------------------------
+
+_advance = LedgerWriter._advance
+_adopt = LedgerWriter._adopt
+_on_stored = LedgerWriter._on_stored
+
+
+def _advance_while_changing(self: LedgerWriter, now_us: int) -> Any:
+    if self.state is not WriterState.CHANGING:
+        return _advance(self, now_us)
+    self.state = WriterState.OPEN
+    try:
+        return _advance(self, now_us)
+    finally:
+        self.state = WriterState.CHANGING
+
+
+def _adopt_with_stale_acks(self: LedgerWriter, segment: Any, version: int, now_us: int) -> Any:
+    stale = {entry.entry: list(entry.holders) for entry in self.window}
+    result = _adopt(self, segment, version, now_us)
+    for entry in self.window:
+        entry.holders += [m for m in stale[entry.entry] if m not in entry.holders]
+    return result + self._advance(now_us)
+
+
+def _count_any_member(self: LedgerWriter, member: Member, entry_id: EntryId) -> None:
+    index = entry_id - self.lac - 1
+    if 0 <= index < len(self.window) and member not in self.window[index].holders:
+        self.window[index].holders.append(member)
+    _on_stored(self, member, entry_id)
+
+
+def _drop_every_ack(self: LedgerWriter, segment: Any, version: int, now_us: int) -> Any:
+    for entry in self.window:
+        entry.holders = []
+        entry.is_sent = True
+    send, self._send = self._send, lambda entry: None  # type: ignore[method-assign]
+    try:
+        return _adopt(self, segment, version, now_us)
+    finally:
+        self._send = send  # type: ignore[method-assign]
+
+
+# --- recovery ------------------------------------------------------------------------------------
+
+_begin_reading = Recovery._begin_reading
+_replace_lost = Recovery._replace_lost
+_on_commit = Recovery.on_commit
+
+
+def _majority(responders: Any, sets: Any, _: int) -> bool:
+    return all(2 * sum(m in responders for m in members) > len(members) for members in sets)
+
+
+def _read_below_the_last_fragment(self: Recovery, now_us: int) -> None:
+    self._retry_at_us = None
+    self._last_found = self._lac
+    self._read(EntryId(max(self._lac, 0)), now_us)
+
+
+def _write_ensemble_early(self: Recovery, position: Any, now_us: int) -> None:
+    before = list(self._fragments)
+    _replace_lost(self, position, now_us)
+    if self._fragments != before:
+        early = replace(
+            self.segment, fragments=tuple(self._fragments), nonce=self._ports.new_nonce()
+        )
+        self._ports.put(Commit(self._ports.new_token(), (SetSegment(early, self.version),)))
+        self.segment, self.version = early, self.version + 1
+
+
+def _close_whatever_the_answer(
+    self: Recovery, token: int, outcome: CommitOutcome, now_us: int
+) -> None:
+    if token == self._token and self.state is RecoveryState.CLOSE:
+        outcome = CommitOutcome.APPLIED
+    _on_commit(self, token, outcome, now_us)
+
+
+# --- the log's sequencer -------------------------------------------------------------------------
+
+_go_on_taking_over = LogSequencer._go_on_taking_over
+_go_on_draining = LogSequencer._go_on_draining
+
+
+def _append_before_older_epochs_are_closed(self: LogSequencer, view: Any, now_us: int) -> None:
+    mine = self._find_own(view)
+    if mine is not None:
+        self._activate(*mine, now_us)
+    else:
+        _go_on_taking_over(self, view, now_us)
+
+
+def _roll_with_the_window_open(self: LogSequencer, now_us: int) -> None:
+    writer = self.writer
+    assert writer is not None
+    if writer.state is WriterState.OPEN:
+        writer.hold()
+        self.state = LogState.CLOSING
+        self._read()
+
+
+def _recover_own_epoch(self: LogSequencer, now_us: int) -> None:
+    """The roll's drain took too long: recover one's own epoch, call what was sent failed."""
+    for fail in self.transmit.fail_sent("the roll took too long"):
+        self.outbox.append(Fail(fail.append_id, "log_unavailable", fail.detail))
+    self.writer = None
+    self._roll = None
+    self.state = LogState.READING
+    self._read()
+
+
+def _recover_newest_first(self: LogSequencer, view: Any, now_us: int) -> None:
+    mine = self._find_own(view)
+    older = [s for s in view.segments if s != mine]
+    if len(older) > 1:
+        view = replace(view, segments=(*reversed(older), *(() if mine is None else (mine,))))
+    _go_on_taking_over(self, view, now_us)
+
+
+# --- reader and placement ------------------------------------------------------------------------
+
+
+def _bound_beyond_the_end(self: Reader) -> EntryId:
+    if self._segment is None or self._start_seq_num is None:
+        return EntryId(-1)
+    if self._segment.last_entry is not None:
+        return EntryId(max(self._segment.last_entry, self._stored))
+    return self._lac
+
+
+def _over_when_sealed(self: Reader) -> bool:
+    segment = self._segment
+    is_ending = segment is not None and (segment.is_closed or self._is_sealed)
+    return is_ending and self._next > self.bound
+
+
+def _check_the_ensemble(
+    ensemble: tuple[Member, ...],
+    quorum: Quorum,
+    rule: PlacementRule,
+    locations: Mapping[Member, Candidate],
+) -> bool:
+    places = [locations[member] for member in ensemble if member in locations]
+    racks = {(place.region, place.rack): None for place in places}
+    regions = dict.fromkeys(place.region for place in places)
+    return len(racks) >= rule.min_racks and len(regions) >= rule.min_regions
+
+
+MUTANTS: Final[dict[str, Mutant]] = {
+    "recovery-read-without-seal": Mutant(
+        "R14", "a recovery read does not carry the seal",
+        ((BookieCore, "on_reads", _read_without_seal),),
+    ),
+    "recovery-below-last-fragment": Mutant(
+        "R13", "recovery reads earlier fragments in the last ensemble",
+        ((Recovery, "_begin_reading", _read_below_the_last_fragment),),
+    ),
+    "ack-before-ensemble-cas": Mutant(
+        "R6", "entries are acknowledged while the ensemble changes",
+        ((LedgerWriter, "_advance", _advance_while_changing),),
+    ),
+    "stale-acks-kept": Mutant(
+        "R7", "acks of replaced members count after a change",
+        ((LedgerWriter, "_adopt", _adopt_with_stale_acks),),
+    ),
+    "ack-of-any-member": Mutant(
+        "R8", "an ack counts from a member that is not in the write set",
+        ((LedgerWriter, "_on_stored", _count_any_member),),
+    ),
+    "ack-of-unchanged-refused": Mutant(
+        "R8", "acks of unchanged members are dropped at a change, and not asked for again",
+        ((LedgerWriter, "_adopt", _drop_every_ack),),
+    ),
+    "no-entry-on-damage": Mutant(
+        "R15", "a damaged bookie says NO_ENTRY", ((BookieCore, "_plan", _doubt_is_absence),)
+    ),
+    "seal-answered-before-fsync": Mutant(
+        "R10", "a seal is answered before it is durable",
+        ((BookieCore, "on_seals", _answer_seal_at_once),),
+    ),
+    "replaced-disk-same-identity": Mutant(
+        "R1", "a bookie answers for any incarnation",
+        (
+            (BookieCore, "on_adds", _any_incarnation(_on_adds)),
+            (BookieCore, "on_seals", _any_incarnation(_on_seals)),
+            (BookieCore, "on_lacs", _any_incarnation(_on_lacs)),
+            (BookieCore, "on_reads", _any_incarnation(_on_reads)),
+        ),
+    ),
+    "check-and-add-not-atomic": Mutant(
+        "R11", "an add is accepted while a seal is on its way to the disk",
+        ((BookieCore, "_judge_add", _judge_by_durable_seal),),
+    ),
+    "fence-by-majority": Mutant(
+        "R12", "a majority of the ensemble fences", ((recovery_module, "covers", _majority),)
+    ),
+    "ensemble-of-recovery-written-early": Mutant(
+        "R16", "recovery writes its ensembles before the close",
+        ((Recovery, "_replace_lost", _write_ensemble_early),),
+    ),
+    "close-ignores-other-recoverer": Mutant(
+        "R3", "a close that was refused counts as one's own",
+        ((Recovery, "on_commit", _close_whatever_the_answer),),
+    ),
+    "leftovers-served": Mutant(
+        "R17", "entries beyond the last one are served",
+        ((Reader, "bound", property(_bound_beyond_the_end)),),
+    ),
+    "next-segment-early": Mutant(
+        "R18", "a reader goes on when a segment is sealed",
+        ((Reader, "_is_over", _over_when_sealed),),
+    ),
+    "lac-overwritten": Mutant(
+        "R13", "a late packet lowers the LAC", ((BookieCore, "_store", _late_lac_wins),)
+    ),
+    "lac-under-seal": Mutant(
+        "R10", "an explicit LAC is accepted under seal",
+        ((BookieCore, "_judge_lac", _lac_under_seal),),
+    ),
+    "resend-with-newer-lac-refused": Mutant(
+        "section 3", "the same entry with a newer LAC is taken for another one",
+        ((BookieCore, "_judge_add", _judge_with_lac),),
+    ),
+    "regions-on-the-ensemble": Mutant(
+        "R20", "racks and regions are checked on the ensemble",
+        ((placement, "satisfies", _check_the_ensemble),),
+    ),
+    "ack-before-older-epochs-are-closed": Mutant(
+        "section 5", "a new epoch appends before the older ones are sealed",
+        ((LogSequencer, "_go_on_taking_over", _append_before_older_epochs_are_closed),),
+    ),
+    "roll-with-window-open": Mutant(
+        "R19", "a roll does not wait for its window",
+        ((LogSequencer, "_go_on_draining", _roll_with_the_window_open),),
+    ),
+    "roll-recovers-own-epoch": Mutant(
+        "R19", "a roll that takes too long recovers its own epoch and calls appends failed",
+        ((LogSequencer, "_call_off", _recover_own_epoch),),
+    ),
+    "close-before-predecessor": Mutant(
+        "section 4", "a newer epoch is closed before an older one",
+        ((LogSequencer, "_go_on_taking_over", _recover_newest_first),),
+    ),
+}  # fmt: skip
+
+
+# --- the command ---------------------------------------------------------------------------------
+
+
+class Catch(NamedTuple):
+    """Who saw a mutant first: the seed, and the checker, invariant or liveness that objected."""
+
+    seed: int
+    by: str
+
+
+def hunt(name: str, seed_count: int, *, first: int = 1, jobs: int = 2) -> Catch | None:
+    """The first of the seeds (in order) that catches the mutant, or None if it survives them."""
+    with multiprocessing.Pool(jobs) as pool:
+        seeds = range(first, first + seed_count)
+        for seed, violation in pool.imap(partial(_play, name), seeds):
+            if violation is not None:
+                pool.terminate()
+                return Catch(seed, violation.partition("\n")[0][:60])
+    return None
+
+
+def _play(name: str, seed: int) -> tuple[int, str | None]:
+    with mutated(name):
+        return seed, run_seed(seed).violation
+
+
+def main() -> int:
+    """Hunt every mutant, or those named; 1 if one survives."""
+    parser = argparse.ArgumentParser(prog="python -m tests.sim.mutants")
+    parser.add_argument("names", nargs="*", help="all if none is named")
+    parser.add_argument(
+        "--seeds", type=int, default=2_000, help="a mutant that survives them fails"
+    )
+    parser.add_argument("--jobs", type=int, default=2)
+    options = parser.parse_args()
+    seeds = []
+    for name in options.names or MUTANTS:
+        catch = hunt(name, options.seeds, jobs=options.jobs)
+        found = "SURVIVES" if catch is None else f"seed {catch.seed:<5} {catch.by}"
+        print(f"{MUTANTS[name].rule:10} {name:38} {found}", flush=True)
+        seeds.append(None if catch is None else catch.seed)
+    caught = sorted(seed for seed in seeds if seed is not None)
+    if caught:
+        print(f"{len(caught)} of {len(seeds)} caught, median seed {caught[len(caught) // 2]}")
+    return 0 if len(caught) == len(seeds) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,231 @@
+"""Nemesis: what goes wrong when, within the fault budget of the seed.
+
+Faults come at random intervals from those that the seed has drawn. The budget is what replication
+promises to survive: disks lost or damaged, counted over incarnations and for the whole run, are at
+most Qa − 1 of the log with the smallest Qa. Everything that loses nothing (kills, power cuts,
+pauses, cuts, silence) has no budget. A seed beyond the budget loses more: then the system may
+refuse for ever, but it may not lie.
+
+Called by `run`. Source: 06-testing "Simulator". Documented in docs/testing.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from duramen.ids import LogId, Member
+from duramen.units import MS, SECOND
+from tests.sim.metadata import Store
+from tests.sim.network import STORE, Network
+from tests.sim.options import Options
+from tests.sim.processes import BookieNode
+from tests.sim.sequencers import SequencerNode
+from tests.sim.world import Node, World
+
+FAULT_US_MAX: Final = 12 * SECOND
+LOST_AFTER_US: Final = 30 * SECOND
+"""When a replaced disk counts as lost: no answer that it gave is still on its way by then, so that
+what is acknowledged on the strength of such an answer is not held against the writer."""
+
+
+class Nemesis:
+    """Breaks things until it is told to stop.
+
+    Args:
+        on_lost: told of incarnations whose disk is gone.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        *,
+        options: Options,
+        network: Network,
+        store: Store,
+        bookies: dict[str, BookieNode],
+        sequencers: dict[str, SequencerNode],
+        on_lost: Callable[[Member], None],
+    ) -> None:
+        self.world = world
+        self.budget = min(log.replication.ack_quorum for log in options.logs) - 1
+        if options.is_beyond_budget:
+            self.budget += 2
+        self.hurt: list[Member] = []
+        self._options = options
+        self._network = network
+        self._store = store
+        self._bookies = bookies
+        self._sequencers = sequencers
+        self._on_lost = on_lost
+        self._is_over = False
+        if options.faults:
+            world.at(world.between(500 * MS, 2 * options.calm_us), self._strike)
+
+    def stop(self) -> None:
+        """The faults are over."""
+        self._is_over = True
+
+    # --- Choice ----------------------------------------------------------------------------------
+
+    def _strike(self) -> None:
+        if self._is_over:
+            return
+        world = self.world
+        fault = world.rng.choice(self._options.faults)
+        span_us = min(world.between(50 * MS, 2 * self._options.fault_us), FAULT_US_MAX)
+        bookie = world.rng.choice(list(self._bookies.values()))
+        sequencer = world.rng.choice(list(self._sequencers.values()))
+        if self._carry_out(fault, span_us, bookie, sequencer):
+            world.counts[f"fault: {fault}"] += 1
+        world.at(world.between(20 * MS, 2 * self._options.calm_us), self._strike)
+
+    def _carry_out(
+        self, fault: str, span_us: int, bookie: BookieNode, sequencer: SequencerNode
+    ) -> bool:
+        world = self.world
+        log_id = LogId(1 + world.rng.randrange(len(self._options.logs)))
+        world.note("nemesis", fault, bookie.name, sequencer.name, log_id, span_us)
+        match fault:
+            case "bookie killed" | "bookie power cut":
+                self._crash(bookie, span_us, is_power_cut=fault == "bookie power cut")
+            case "all bookies power cut":
+                for each in self._bookies.values():
+                    self._crash(each, world.between(50 * MS, 3 * SECOND), is_power_cut=True)
+            case "bookie stopped":
+                bookie.stop()
+                world.at(span_us, bookie.start)
+            case "sync fails":
+                bookie.disk.fails_next_sync = True
+            case "disk slow":
+                bookie.disk.slow_us = world.rng.choice((30 * MS, 400 * MS, 3 * SECOND))
+                world.at(span_us, setattr, bookie.disk, "slow_us", 0)
+            case "bits flip":
+                return self._may_hurt(bookie.member) and bookie.disk.rot() is not None
+            case "disk replaced":
+                return self._replace(bookie, span_us)
+            case "bookie paused":
+                self._pause(bookie, span_us)
+            case "sequencer killed":
+                sequencer.crash()
+                world.at(span_us, sequencer.start)
+            case "sequencer paused":
+                self._pause(sequencer, span_us + 3 * SECOND)
+            case "sequencer stopped":
+                sequencer.stop()
+                world.at(span_us + 10 * SECOND, sequencer.start)
+            case _:
+                self._carry_out_more(fault, span_us, bookie, sequencer, log_id)
+        return True
+
+    def _carry_out_more(
+        self,
+        fault: str,
+        span_us: int,
+        bookie: BookieNode,
+        sequencer: SequencerNode,
+        log_id: LogId,
+    ) -> None:
+        world, network = self.world, self._network
+        until_us = world.now_us + span_us
+        match fault:
+            case "partition":
+                self._cut_both(sequencer.name, bookie.name, until_us)
+            case "one-way cut":
+                pair = [sequencer.name, bookie.name]
+                world.rng.shuffle(pair)
+                network.cut(pair[0], pair[1], until_us)
+            case "node cut off":
+                name = world.rng.choice((sequencer.name, bookie.name))
+                for other in (*self._bookies, *self._sequencers, STORE):
+                    self._cut_both(name, other, until_us)
+            case "regions cut":
+                self._cut_regions(until_us)
+            case "store cut off":
+                name = world.rng.choice((sequencer.name, sequencer.name, bookie.name))
+                self._cut_both(name, STORE, until_us)
+            case "link clogged":
+                network.clog(sequencer.name, bookie.name, until_us)
+                network.clog(bookie.name, sequencer.name, until_us)
+            case "store down":
+                self._store.down_until_us = until_us
+            case "session expires":
+                world.rng.choice((sequencer, sequencer, bookie)).session.force_expiry()
+            case "early takeover":
+                what = world.rng.choice(("take over", "take over", "close orphan"))
+                sequencer.run(sequencer.life, sequencer.disturb, log_id, what)
+            case "takeover race":
+                self._race(log_id, span_us, sequencer)
+            case "roll asked":
+                for each in self._sequencers.values():
+                    if log_id in each.drivers:
+                        each.run(each.life, each.disturb, log_id, "roll")
+            case "log closed":
+                sequencer.run(sequencer.life, sequencer.disturb, log_id, "close")
+            case _:
+                raise AssertionError(fault)
+
+    # --- How -------------------------------------------------------------------------------------
+
+    def _crash(self, bookie: BookieNode, span_us: int, *, is_power_cut: bool) -> None:
+        if self.world.chance(0.5):
+            bookie.crash_in_commit(is_power_cut=is_power_cut)
+            return
+        bookie.crash(is_power_cut=is_power_cut)
+        self.world.at(span_us, bookie.start)
+
+    def _pause(self, node: Node, span_us: int) -> None:
+        node.pause()
+        self.world.at(min(span_us, FAULT_US_MAX), self._resume, node, node.life)
+
+    @staticmethod
+    def _resume(node: Node, life: int) -> None:
+        if node.life == life:
+            node.resume()
+
+    def _race(self, log_id: LogId, span_us: int, taker: SequencerNode) -> None:
+        """Another takes over while adds of the owner are still on their way to some bookies, and
+        does not reach every bookie at once itself."""
+        world, network = self.world, self._network
+        until_us = world.now_us + min(span_us, 1800 * MS)
+        for name in self._bookies:
+            for other in self._sequencers.values():
+                if other is not taker and world.chance(0.5):
+                    network.clog(other.name, name, until_us)
+            if world.chance(0.3):
+                network.cut(taker.name, name, world.now_us + world.between(5 * MS, 300 * MS))
+        delay_us = world.between(0, 100 * MS)
+        world.at(delay_us, taker.run, taker.life, taker.disturb, log_id, "take over")
+
+    def _may_hurt(self, member: Member) -> bool:
+        """Whether the budget allows to damage this incarnation; it is charged if so."""
+        if member not in self.hurt:
+            if len(self.hurt) >= self.budget:
+                return False
+            self.hurt.append(member)
+        return True
+
+    def _replace(self, bookie: BookieNode, span_us: int) -> bool:
+        if not self._may_hurt(bookie.member):
+            return False
+        member = bookie.member
+        bookie.crash(is_power_cut=True)
+        bookie.session.force_expiry()
+        bookie.format()
+        self.world.at(LOST_AFTER_US, self._on_lost, member)
+        self.world.at(span_us, bookie.start)
+        return True
+
+    def _cut_both(self, one: str, other: str, until_us: int) -> None:
+        self._network.cut(one, other, until_us)
+        self._network.cut(other, one, until_us)
+
+    def _cut_regions(self, until_us: int) -> None:
+        """Between the regions nothing goes; the store is in the first one."""
+        nodes = [*self._bookies.values(), *self._sequencers.values()]
+        for one in nodes:
+            for other in nodes:
+                if one.region != other.region:
+                    self._network.cut(one.name, other.name, until_us)
+            if one.region != "r0":
+                self._cut_both(one.name, STORE, until_us)

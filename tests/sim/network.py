@@ -1,0 +1,179 @@
+"""Network: requests and answers between nodes, late, lost, doubled, out of order, or cut off.
+
+A request ends for its caller as the production lanes see it: with an answer, UNREACHABLE (no
+connection, certainly not processed) or TIMEOUT (perhaps processed). Links are directed, so a
+partition may be one-way; a clogged link delivers everything late. Equal delays do not exist, so
+requests overtake one another as concurrent HTTP/2 streams do.
+
+Called by `processes` and `workload`; its faults are set by `nemesis`. Source: 06-testing.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final
+
+from duramen.core.status import BookieStatus
+from duramen.units import MS, SECOND
+from tests.sim.options import Options
+from tests.sim.world import Node, World
+
+STORE: Final = "zk"
+"""Name of the metadata store at the end of a link."""
+
+_SWEEP_US: Final = 25 * MS
+OnAnswer = Callable[[BookieStatus, Any], None]
+
+
+class Call:
+    """One request that waits for its answer; a stream's is answered in parts."""
+
+    __slots__ = ("_network", "deadline_us", "is_done", "is_stream", "life", "on_answer", "peer",
+                 "source")  # fmt: skip
+
+    def __init__(
+        self, network: Network, source: Node, peer: Node, on_answer: OnAnswer, deadline_us: int
+    ) -> None:
+        self.source = source
+        self.life = source.life
+        self.peer = peer
+        self.on_answer = on_answer
+        self.deadline_us = deadline_us
+        self.is_done = False
+        self.is_stream = False
+        self._network = network
+
+    def reply(self, value: Any) -> None:
+        """Send the answer, or a part of a stream's, on its way back."""
+        self._network.send_answer(self, value)
+
+    def end(self, status: BookieStatus, value: Any) -> None:
+        """The answer, or its absence, has come to the caller."""
+        if self.is_done:
+            if value is None or not self._network.has_late_answers or self.is_stream:
+                return
+            self._network.world.counts["late answer"] += 1
+        self.is_done = not self.is_stream or status is not BookieStatus.OK
+        self.source.run(self.life, self.on_answer, status, value)
+
+
+class Network:
+    """All links."""
+
+    def __init__(self, world: World, options: Options) -> None:
+        self.world = world
+        self.loss_ratio = options.loss_ratio
+        self.duplicate_ratio = options.duplicate_ratio
+        self.slow_ratio = options.slow_ratio
+        self.has_late_answers = options.has_late_answers
+        self._cross_region_us = options.cross_region_us
+        self._cuts: dict[tuple[str, str], int] = {}
+        self._clogs: dict[tuple[str, str], int] = {}
+        self._deadlines: dict[int, deque[Call]] = {}
+        world.at(_SWEEP_US, self._sweep)
+
+    # --- Faults ----------------------------------------------------------------------------------
+
+    def cut(self, source: str, target: str, until_us: int) -> None:
+        """Nothing goes from `source` to `target` until then."""
+        self._cuts[source, target] = max(until_us, self._cuts.get((source, target), 0))
+
+    def clog(self, source: str, target: str, until_us: int) -> None:
+        """What goes from `source` to `target` arrives then at the earliest."""
+        self._clogs[source, target] = until_us
+
+    def heal(self) -> None:
+        """A clean network from now on."""
+        self._cuts.clear()
+        self._clogs.clear()
+        self.loss_ratio = self.duplicate_ratio = self.slow_ratio = 0.0
+
+    def is_cut(self, source: str, target: str) -> bool:
+        """Whether the link is cut now."""
+        return self._cuts.get((source, target), 0) > self.world.now_us
+
+    # --- Traffic ---------------------------------------------------------------------------------
+
+    def call(  # noqa: PLR0917 - the hottest call of all: keywords cost
+        self,
+        source: Node,
+        peer: Node,
+        kind: str,
+        body: Any,
+        timeout_us: int,
+        on_answer: OnAnswer,
+        is_stream: bool = False,
+    ) -> Call:
+        """Send a request; `on_answer(status, value)` follows once, for a stream once per part.
+
+        A stream's request is never doubled: a connection does not do that, and appends may not be
+        processed twice.
+        """
+        world = self.world
+        call = Call(self, source, peer, on_answer, world.now_us + timeout_us)
+        call.is_stream = is_stream
+        self._deadlines.setdefault(timeout_us, deque()).append(call)
+        if self.is_cut(source.name, peer.name):
+            world.counts["request cut off"] += 1
+            if world.chance(0.3):
+                world.at(min(timeout_us, SECOND), call.end, BookieStatus.UNREACHABLE, None)
+            return call
+        if world.chance(self.loss_ratio):
+            world.counts["request lost"] += 1
+            return call
+        world.at(self._delay_us(source, peer), self._arrive, call, kind, body)
+        if not is_stream and world.chance(self.duplicate_ratio):
+            world.counts["request doubled"] += 1
+            world.at(self._delay_us(source, peer) + 5 * MS, self._arrive, call, kind, body)
+        return call
+
+    def send_answer(self, call: Call, value: Any) -> None:
+        """The answer to a call leaves the peer."""
+        world = self.world
+        if self.is_cut(call.peer.name, call.source.name):
+            world.counts["answer cut off"] += 1
+        elif world.chance(self.loss_ratio):
+            world.counts["answer lost"] += 1
+        else:
+            delay_us = self._delay_us(call.peer, call.source)
+            world.at(delay_us, call.end, BookieStatus.OK, value)
+            if not call.is_stream and self.has_late_answers and world.chance(self.duplicate_ratio):
+                world.at(delay_us + 3 * MS, call.end, BookieStatus.OK, value)
+
+    def _arrive(self, call: Call, kind: str, body: Any) -> None:
+        peer = call.peer
+        if not peer.is_up:
+            self.world.counts["unreachable"] += 1
+            delay_us = self._delay_us(peer, call.source)
+            self.world.at(delay_us, call.end, BookieStatus.UNREACHABLE, None)
+            return
+        self.world.note(call.source.name, kind, peer.name)
+        peer.run(peer.life, peer.serve, kind, body, call.reply)
+
+    def _delay_us(self, source: Node, target: Node) -> int:
+        world = self.world
+        draw = world.rng.random()
+        delay_us = 120 + int(draw * 400)
+        if source.region != target.region:
+            delay_us += self._cross_region_us + int(draw * 700)
+        if world.chance(self.slow_ratio):
+            world.counts["message slow"] += 1
+            delay_us += world.between(10 * MS, 600 * MS)
+        if self._clogs:
+            until_us = self._clogs.get((source.name, target.name), 0)
+            if until_us > world.now_us:
+                world.counts["message clogged"] += 1
+                delay_us += until_us - world.now_us
+        return delay_us
+
+    def _sweep(self) -> None:
+        """End the calls whose time is over; one event for all that wait."""
+        now_us = self.world.now_us
+        for calls in self._deadlines.values():
+            while calls and (calls[0].is_done or calls[0].deadline_us <= now_us):
+                call = calls.popleft()
+                if not call.is_done:
+                    self.world.counts["call timed out"] += 1
+                    call.end(BookieStatus.TIMEOUT, None)
+        self.world.at(_SWEEP_US, self._sweep)

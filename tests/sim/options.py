@@ -1,0 +1,167 @@
+"""Options of one run: what a seed draws before anything happens (swarm testing).
+
+Every seed draws its own mix: which faults there are and how often, how many processes, the logs'
+replication and rolls, delays. A fault that is always on hides what only happens without it. The
+draw has its own randomness, so the same seed has the same options whatever happens in the run.
+
+Drawn by `run`, read by every module. Documented in docs/testing.md.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, fields
+from typing import Any, Final
+
+from duramen.config import LogConfig, parse_log_config
+from duramen.core.placement import Candidate, PlacementRule, choose_ensemble
+from duramen.core.quorum import Quorum
+from duramen.ids import BookieId, Incarnation, Member
+from duramen.units import KIB, MS, SECOND
+
+SHAPES: Final = (
+    (3, 3, 2), (3, 3, 2), (3, 2, 2), (5, 3, 2), (5, 5, 3), (4, 3, 2), (4, 4, 3), (4, 4, 2),
+    (3, 3, 3),
+)  # fmt: skip
+
+FAULTS: Final = (
+    "bookie killed", "bookie power cut", "all bookies power cut", "sync fails", "disk slow",
+    "bits flip", "disk replaced", "bookie paused", "bookie stopped", "sequencer killed",
+    "sequencer paused", "sequencer stopped", "partition", "one-way cut", "node cut off",
+    "regions cut", "store cut off", "link clogged", "store down", "session expires",
+    "early takeover", "takeover race", "takeover race", "roll asked", "log closed",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """One run's drawing."""
+
+    duration_us: int
+    places: tuple[tuple[str, str], ...]
+    """(region, rack) of each bookie."""
+    sequencer_count: int
+    client_count: int
+    reader_count: int
+    logs: tuple[LogConfig, ...]
+    appends_per_s: int
+    appends_per_frame: int
+    faults: tuple[str, ...]
+    calm_us: int
+    """Mean time between two faults."""
+    fault_us: int
+    """Mean length of a fault."""
+    is_beyond_budget: bool
+    """More disks are lost or damaged than the replication promises to survive."""
+    loss_ratio: float
+    duplicate_ratio: float
+    slow_ratio: float
+    has_late_answers: bool
+    cross_region_us: int
+    sync_us: int
+    journal_file_bytes: int
+    unknown_ratio: float
+    """Commits of the metadata store whose answer is lost: applied, applied late, or never."""
+    stale_us: int
+    """How far behind an unsynced read of the metadata store may be."""
+    watch_us: int
+    """How late a watch may be."""
+
+    def spell(self) -> str:
+        """Everything in one line."""
+        parts = []
+        for field in fields(self):
+            value: Any = getattr(self, field.name)
+            if field.name == "logs":
+                value = "[" + " ".join(_spell_log(log) for log in value) + "]"
+            elif field.name == "places":
+                value = "[" + " ".join(f"{region}/{rack}" for region, rack in value) + "]"
+            elif field.name == "faults":
+                value = "[" + ", ".join(value) + "]"
+            parts.append(f"{field.name}={value}")
+        return " ".join(parts)
+
+
+def draw_options(seed: int, *, duration_us: int | None = None) -> Options:
+    """The options of a seed; `duration_us` replaces the drawn length of the first phase."""
+    rng = random.Random(f"options {seed}")
+    region_count = rng.choice((1, 2, 2, 2))
+    bookie_count = rng.choice((3, 4, 5, 5, 5, 6))
+    rack_size = rng.choice((1, 1, 2))
+    places = tuple(
+        (f"r{i % region_count}", f"k{i // region_count // rack_size}") for i in range(bookie_count)
+    )
+    is_calm = rng.random() < 0.1
+    is_noisy = rng.random() < 0.5
+    faults = tuple(fault for fault in FAULTS if rng.random() < 0.6)
+    return Options(
+        duration_us=duration_us or 60 * SECOND,
+        places=places,
+        sequencer_count=rng.choice((2, 2, 3)),
+        client_count=rng.choice((2, 3, 3)),
+        reader_count=rng.choice((1, 2, 3)),
+        logs=tuple(_draw_log(rng, places) for _ in range(rng.choice((1, 2, 3)))),
+        appends_per_s=rng.choice((70, 100, 130)),
+        appends_per_frame=rng.choice((2, 4, 6)),
+        faults=() if is_calm else faults or ("sequencer killed",),
+        calm_us=rng.choice((400 * MS, 1 * SECOND, 3 * SECOND)),
+        fault_us=rng.choice((500 * MS, 2 * SECOND, 6 * SECOND)),
+        is_beyond_budget=rng.random() < 0.1,
+        loss_ratio=rng.choice((0.0, 0.0, 0.002, 0.01)) if is_noisy else 0.0,
+        duplicate_ratio=rng.choice((0.0, 0.01, 0.05)) if is_noisy else 0.0,
+        slow_ratio=rng.choice((0.0, 0.005, 0.02)),
+        has_late_answers=rng.random() < 0.3,
+        cross_region_us=rng.choice((500, 2 * MS, 8 * MS)),
+        sync_us=rng.choice((300, 1 * MS, 4 * MS)),
+        journal_file_bytes=rng.choice((64 * KIB, 256 * KIB)),
+        unknown_ratio=rng.choice((0.0, 0.02, 0.15)),
+        stale_us=rng.choice((0, 20 * MS, 1 * SECOND)),
+        watch_us=rng.choice((5 * MS, 100 * MS, 2 * SECOND)),
+    )
+
+
+def _draw_log(rng: random.Random, places: tuple[tuple[str, str], ...]) -> LogConfig:
+    ensemble, write, ack = rng.choice([shape for shape in SHAPES if shape[0] <= len(places)])
+    min_racks = rng.choice((1, 2, 2))
+    min_regions = rng.choice((1, 1, 1, 2))
+    quorum = Quorum(ensemble, write, ack)
+    if not _can_place(places, quorum, min_racks, min_regions):
+        min_racks = min_regions = 1
+    return parse_log_config({
+        "replication": {
+            "ensemble_size": ensemble, "write_quorum": write, "ack_quorum": ack,
+            "min_racks": min_racks, "min_regions": min_regions,
+            "placement": rng.choice(("strict", "strict", "prefer")),
+        },
+        "roll": {
+            "interval": rng.choice(("1s", "4s", "15s", "1h")),
+            "size": rng.choice(("8KiB", "64KiB", "1MiB")),
+            "idle_close": rng.choice(("1s", "5s", "10m")),
+        },
+        "commit_delay": rng.choice(("5ms", "5ms", "50ms")),
+        "owed_bytes_max": rng.choice(("2KiB", "64KiB", "64MiB")),
+    })  # fmt: skip
+
+
+def _can_place(
+    places: tuple[tuple[str, str], ...], quorum: Quorum, min_racks: int, min_regions: int
+) -> bool:
+    if quorum.ack_quorum < max(min_racks, min_regions):
+        return False
+    candidates = [
+        Candidate(Member(BookieId(f"b{i}"), Incarnation("")), region, rack)
+        for i, (region, rack) in enumerate(places)
+    ]
+    rule = PlacementRule(min_racks, min_regions)
+    return choose_ensemble(candidates, quorum, rule, random.Random(0)) is not None
+
+
+def _spell_log(log: LogConfig) -> str:
+    part = log.replication
+    roll = log.roll
+    return (
+        f"{part.ensemble_size}/{part.write_quorum}/{part.ack_quorum}"
+        f"-racks{part.min_racks}-regions{part.min_regions}-{part.placement}"
+        f"-roll{roll.interval // SECOND}s/{roll.size}B/idle{roll.idle_close // SECOND}s"
+        f"-owed{log.owed_bytes_max}B"
+    )

@@ -1,0 +1,429 @@
+"""Simulated bookies and sequencers: the production cores and storage, driven in virtual time.
+
+`BookieNode` follows the bookie's data plane (persist before send, group commit of what waits, marks
+when idle) around the production BookieCore, Storage, JournalWriter and replay. `SequencerNode`
+follows log_driver, log_host and bookie_lanes around LogSequencer and MetadataLink: effects in
+order, frames of what waits, UNREACHABLE and TIMEOUT as the lanes make them, append answers final.
+
+Not here: clients and readers (`workload`), what goes wrong when (`nemesis`), what is right
+(`checkers`, told from here). Called by `run`. Documented in docs/testing.md.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, NamedTuple, cast
+
+from duramen.core.bookie import BookieCore
+from duramen.core.bookie_state import (
+    AddRow,
+    CheckSegment,
+    Persist,
+    ReadEntries,
+    ReplyMarks,
+    ReplyStatuses,
+    RequestId,
+    StartTimer,
+)
+from duramen.core.placement import Candidate
+from duramen.core.segment import SegmentState
+from duramen.ids import BookieId, EntryId, Incarnation, LedgerId, Member, epoch_of, log_of
+from duramen.runtime.metadata_store import MetadataError, SessionState
+from duramen.units import MS
+from duramen.wire.bookie_calls import Add
+from duramen.wire.entry import EntryError, check_entry
+from duramen.wire.journal_format import JournalRecord, Kind, Location, record_bytes
+from duramen.wire.metadata_json import Paths, read_segment
+from duramen_bookie.journal import Journal, JournalPoisoned, JournalWriter
+from duramen_bookie.replay import ReplayedRecord, open_journal
+from duramen_bookie.storage import Storage
+from tests.sim.disk import SimDisk
+from tests.sim.metadata import Store, StoreSession
+from tests.sim.options import Options
+from tests.sim.world import Node, World
+
+PATHS: Final = Paths("sim")
+_IDLE_BEFORE_MARK_US: Final = 50 * MS
+OnDurable = Callable[[Member, LedgerId, EntryId, int], None]
+Reply = Callable[[Any], None]
+
+
+class _Append(NamedTuple):
+    records: Sequence[JournalRecord]
+    size_bytes: int
+    done: Callable[[list[Location]], None]
+
+
+class _Figures(NamedTuple):
+    """As much of JournalStatistics as Storage looks at."""
+
+    commit_count: int = 0
+    sync_us_total: int = 0
+
+
+class SimJournal:
+    """`duramen_bookie.journal.Journal` with virtual time in the place of its thread."""
+
+    def __init__(self, bookie: BookieNode, writer: JournalWriter) -> None:
+        self._bookie = bookie
+        self.writer = writer
+        self._queue: deque[_Append] = deque()
+        self.batch: list[_Append] = []
+        self._mark_at_us: int | None = None
+
+    def append_nowait(
+        self,
+        records: Sequence[JournalRecord],
+        done: Callable[[list[Location]], None],
+        *,
+        is_urgent: bool = False,
+    ) -> bool:
+        if self.writer.is_poisoned:
+            raise JournalPoisoned("an earlier write or sync failed")
+        size = sum([record_bytes(len(record.body)) for record in records])
+        self._queue.append(_Append(records, size, done))
+        if not self.batch:
+            self._begin()
+        return True
+
+    def read(self, file_id: int, offset: int, length_bytes: int) -> bytes:
+        return self.writer.read(Location(file_id, offset, length_bytes))
+
+    def statistics(self) -> _Figures:
+        return _Figures()
+
+    def commit(self) -> None:
+        """Write and sync the batch that is under way; as of now it is durable."""
+        records = [record for append in self.batch for record in append.records]
+        self._bookie.disk.on_synced = partial(self._bookie.tell_durable, records)
+        try:
+            locations = self.writer.commit(records)
+        finally:
+            self._bookie.disk.on_synced = _nothing
+        batch, self.batch = self.batch, []
+        first = 0
+        for append in batch:
+            last = first + len(append.records)
+            append.done(locations[first:last])
+            first = last
+        if self._queue:
+            self._begin()
+        elif self._mark_at_us is None:
+            self._want_mark(_IDLE_BEFORE_MARK_US)
+
+    def _begin(self) -> None:
+        """As `Journal._take`: everything that waits, as far as the file has room."""
+        room = self.writer.room_bytes
+        self.batch.append(self._queue.popleft())
+        size = self.batch[0].size_bytes
+        while self._queue and size + self._queue[0].size_bytes <= room:
+            size += self._queue[0].size_bytes
+            self.batch.append(self._queue.popleft())
+        if len(self.batch) > 1:
+            self._bookie.world.counts["group commit"] += 1
+        self._bookie.after(self._bookie.sync_us(), self._bookie.on_sync_over)
+
+    def _want_mark(self, delay_us: int) -> None:
+        self._mark_at_us = self._bookie.world.now_us + delay_us
+        self._seen_commit = self.writer.next_commit
+        self._bookie.after(delay_us, self._on_idle)
+
+    def _on_idle(self) -> None:
+        self._mark_at_us = None
+        if self.batch or not self.writer.owes_mark:
+            return
+        if self.writer.next_commit != self._seen_commit:
+            self._want_mark(_IDLE_BEFORE_MARK_US)
+            return
+        self._bookie.guard(self._write_mark)
+
+    def _write_mark(self) -> None:
+        self._bookie.world.counts["journal mark"] += self.writer.write_mark()
+
+
+class SimStorage(Storage):
+    """The production storage on a simulated disk."""
+
+    def __init__(self, bookie: BookieNode, core: BookieCore) -> None:
+        super().__init__(Path("journal"), core, on_poisoned=_nothing, on_durable=bookie.drain)
+        self._bookie = bookie
+        self.journal: SimJournal | None = None
+
+    def replay(self) -> None:
+        bookie = self._bookie
+        writer, self.replayed = open_journal(
+            "journal",
+            bookie.disk,
+            bookie.member.incarnation,
+            self._on_record,
+            now_unix_us=lambda: bookie.world.now_us,
+            file_bytes=bookie.options.journal_file_bytes,
+        )
+        for damage in self.replayed.damages:
+            self._on_damage(damage)
+        self.journal = SimJournal(bookie, writer)
+        self._journal = cast(Journal, self.journal)
+
+    def _on_record(self, item: ReplayedRecord) -> None:
+        super()._on_record(item)
+        if item.header.kind is Kind.ADD:
+            crc = int.from_bytes(item.body[4:8], "little")
+            self._bookie.replayed.append((item.header.ledger_id, item.header.entry_id, crc))
+
+
+class BookieNode(Node):
+    """One bookie process and its disk.
+
+    Args:
+        on_durable: told of every entry that the durable layer of the disk holds.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        index: int,
+        options: Options,
+        store: Store,
+        on_durable: OnDurable,
+    ) -> None:
+        region, rack = options.places[index]
+        super().__init__(world, f"b{index}", region)
+        self.rack = rack
+        self.options = options
+        self.incarnation_count = 0
+        self.session = StoreSession(store, self, self._on_session, _nothing)
+        self.replayed: list[tuple[LedgerId, EntryId, int]] = []
+        self.disk: SimDisk
+        self.member: Member
+        self._on_durable = on_durable
+        self._core: BookieCore
+        self._storage: SimStorage
+        self._waiting: dict[RequestId, Reply] = {}
+        self._request_count = 0
+        self._dies_in_commit: bool | None = None
+        self.format()
+
+    # --- Life ------------------------------------------------------------------------------------
+
+    def format(self) -> None:
+        """A new disk: a new incarnation that holds nothing."""
+        self.incarnation_count += 1
+        number = int(self.name[1:]) << 16 | self.incarnation_count
+        self.member = Member(BookieId(self.name), Incarnation(f"{number:032x}"))
+        self.disk = SimDisk(random.Random(self.world.rng.getrandbits(64)))
+
+    @property
+    def candidate(self) -> Candidate:
+        """What its registration says."""
+        return Candidate(self.member, self.region, self.rack)
+
+    def candidate_of(self, member: Member) -> Candidate:
+        """The same for any of its incarnations."""
+        return Candidate(member, self.region, self.rack)
+
+    def start(self) -> None:
+        """Replay and serve; a disk that fails ends the process again."""
+        if self.is_up:
+            return
+        self.begin_life()
+        self._waiting.clear()
+        self.replayed.clear()
+        self._dies_in_commit = None
+        self._core = BookieCore(self.member.incarnation)
+        self._storage = SimStorage(self, self._core)
+        if not self.guard(self._replay):
+            return
+        self.session.open()
+        self._register()
+        self.world.note(self.name, "start", repr(self._core))
+
+    def _replay(self) -> None:
+        self._storage.replay()
+        result = self._storage.replayed
+        counts = self.world.counts
+        counts["journal replayed"] += 1
+        counts["torn tail"] += result.torn_bytes > 0
+        counts["damage found"] += len(result.damages) > 0
+        counts["tail secured"] += len(result.tail) > 0
+        counts["clean start"] += result.resume is not None
+        for ledger_id, entry_id, crc in self.replayed:
+            self._on_durable(self.member, ledger_id, entry_id, crc)
+        self.replayed.clear()
+
+    def _register(self) -> None:
+        self.session.store.bookies[self.name] = (self.candidate, self.session)
+        self.session.store.tell_rosters()
+
+    def _on_session(self, state: SessionState) -> None:
+        if state is SessionState.CONNECTED:
+            self._register()
+
+    def crash_in_commit(self, *, is_power_cut: bool) -> None:
+        """As `crash`, in the middle of the journal's next commit."""
+        if self.is_up:
+            self._dies_in_commit = is_power_cut
+
+    def crash(self, *, is_power_cut: bool) -> None:
+        """The process dies; with the power cut the disk loses what was not synced."""
+        if not self.is_up:
+            return
+        journal = self._storage.journal
+        if journal is not None and journal.batch:
+            # The commit that is under way gets as far as it gets.
+            self.disk.cut_in_operations = self.world.rng.randrange(3)
+            try:
+                journal.writer.commit([r for append in journal.batch for r in append.records])
+            except JournalPoisoned:
+                self.world.counts["crash within a commit"] += 1
+        self.end_life()
+        if is_power_cut:
+            self.world.counts["torn write"] += self.disk.cut_power()
+        else:
+            self.disk.reset()
+        self.world.note(self.name, "power cut" if is_power_cut else "killed")
+
+    def stop(self) -> None:
+        """Stop in peace: the end mark is written if nothing waits."""
+        journal = self._storage.journal
+        if not self.is_up or journal is None or journal.batch:
+            return
+        if self.guard(journal.writer.write_end):
+            self.session.end()
+            self.end_life()
+            self.world.note(self.name, "stopped")
+
+    def guard(self, work: Callable[[], None]) -> bool:
+        """Do something with the disk; a poisoned journal ends the process."""
+        try:
+            work()
+        except JournalPoisoned:
+            self.world.counts["journal poisoned"] += 1
+            self.world.note(self.name, "poisoned")
+            self.end_life()
+            self.world.at(self.world.between(100 * MS, 1000 * MS), self.start)
+            return False
+        return True
+
+    def sync_us(self) -> int:
+        """How long the next sync takes."""
+        return self.world.between(self.options.sync_us // 2, self.options.sync_us * 2) + (
+            self.disk.slow_us
+        )
+
+    def on_sync_over(self) -> None:
+        """The journal's write and sync return, unless this is where it dies."""
+        assert self._storage.journal is not None
+        if self._dies_in_commit is not None:
+            self.crash(is_power_cut=self._dies_in_commit)
+            self.world.at(self.world.between(50 * MS, 3000 * MS), self.start)
+            return
+        self.guard(self._storage.journal.commit)
+
+    def tell_durable(self, records: Sequence[JournalRecord]) -> None:
+        """The disk has synced these records."""
+        for record in records:
+            if record.kind is Kind.ADD:
+                crc = int.from_bytes(record.body[4:8], "little")
+                self._on_durable(self.member, record.ledger_id, record.entry_id, crc)
+
+    # --- Data plane (as `handlers`) --------------------------------------------------------------
+
+    def serve(self, kind: str, body: Any, reply: Reply) -> None:
+        incarnation, rows = body
+        self._request_count += 1
+        request = RequestId(self._request_count)
+        self._waiting[request] = reply
+        match kind:
+            case "add":
+                adds = [_check_add(add) for add in rows]
+                size = sum([record_bytes(len(add.entry)) for add in rows])
+                has_room = self._storage.has_room(size, is_urgent=False)
+                self._core.on_adds(request, incarnation, adds, has_room=has_room)
+                self._drain(rows)
+                return
+            case "seal":
+                self._core.on_seals(request, incarnation, rows)
+            case "lac":
+                self._core.on_lacs(request, incarnation, rows)
+            case _:
+                self._core.on_reads(request, incarnation, rows)
+        self.drain()
+
+    def drain(self) -> None:
+        """Carry out what the core has left in its outbox."""
+        self._drain(())
+
+    def _drain(self, adds: Sequence[Add]) -> None:
+        core = self._core
+        while core.outbox:
+            effects, core.outbox = core.outbox, []
+            for effect in effects:
+                match effect:
+                    case Persist():
+                        self._storage.append_nowait(effect, adds, [bytes(a.entry) for a in adds])
+                    case ReplyStatuses(request, answer) | ReplyMarks(request, answer):
+                        self._waiting.pop(request)(answer)
+                    case ReadEntries():
+                        self._read(effect)
+                    case StartTimer(request, wait_ms):
+                        self.world.counts["long poll waits"] += 1
+                        self.after(wait_ms * MS, self._on_wait_over, request)
+                    case CheckSegment(ledger_id):
+                        self.world.counts["segment proof asked"] += 1
+                        self.spawn(self._prove_open(ledger_id))
+
+    def _read(self, effect: ReadEntries) -> None:
+        readings, _ = self._storage.select(effect.plans)
+        result = self._storage.read(readings)
+        for ledger_id, entry_id in result.unreadable:
+            self.world.counts["unreadable entry"] += 1
+            self._core.on_unreadable(ledger_id, entry_id)
+        self._waiting.pop(effect.request)(result.answers)
+
+    def _on_wait_over(self, request: RequestId) -> None:
+        if request in self._waiting:
+            self._core.on_wait_over(request)
+            self.drain()
+        else:
+            self.world.counts["long poll woken"] += 1
+
+    async def _prove_open(self, ledger_id: LedgerId) -> None:
+        """As the bookie's service (R10)."""
+        path = PATHS.segment(log_of(ledger_id), epoch_of(ledger_id))
+        is_open = False
+        try:
+            await self.session.sync(path)
+            found = await self.session.get(path)
+            if found is not None:
+                is_open = read_segment(found.data).state is SegmentState.OPEN
+        except MetadataError:
+            pass
+        self.world.counts["segment proved open"] += is_open
+        self._core.on_segment_checked(ledger_id, is_open=is_open)
+        self.drain()
+
+    def validate(self) -> None:
+        self._core.validate()
+
+    @property
+    def waiter_count(self) -> int:
+        """Requests that wait for their answer."""
+        return len(self._waiting)
+
+
+def _check_add(add: Add) -> AddRow:
+    """As `handlers`: verify an entry before the core sees it."""
+    try:
+        info = check_entry(bytes(add.entry))
+    except EntryError:
+        return AddRow(add.ledger_id, add.entry_id, add.lac, 0, add.is_recovery, False)
+    is_valid = info.ledger_id == add.ledger_id and info.entry_id == add.entry_id
+    return AddRow(add.ledger_id, add.entry_id, add.lac, info.crc, add.is_recovery, is_valid)
+
+
+def _nothing(*_: object) -> None:
+    """Nobody listens."""

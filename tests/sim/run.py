@@ -1,0 +1,380 @@
+"""One run: a world full of faults, then a healed one that must converge and still know everything.
+
+Phase 1: clients append and readers follow while the nemesis breaks things. Phase 2: the network is
+clean, every process runs, a few appends per log must be acknowledged within bounded virtual time;
+then the clients end, every log must be closed, and a fresh reader reads each from its head: what it
+reads is judged against everything that anybody was ever told.
+
+Called by `__main__` and `test_sim`. Documented in docs/testing.md.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from duramen.config import LogConfig
+from duramen.core.log_node import LogNode
+from duramen.core.placement import Candidate, PlacementRule
+from duramen.core.segment import TRANSITIONS, Segment
+from duramen.core.sequencer.log_sequencer import LogState
+from duramen.ids import Dlsn, EntryId, Epoch, LedgerId, LogId, Member, SequencerId
+from duramen.runtime.metadata_store import Create, Op, Set
+from duramen.units import MS, SECOND
+from duramen.wire.metadata_json import read_log, read_node, read_segment, spell_log
+from tests.sim.checkers import Checkers, Violation
+from tests.sim.metadata import Store, StoreSession
+from tests.sim.nemesis import Nemesis
+from tests.sim.network import Network
+from tests.sim.options import Options, draw_options
+from tests.sim.processes import PATHS, BookieNode
+from tests.sim.sequencers import SequencerNode
+from tests.sim.workload import ClientNode, ReaderNode
+from tests.sim.world import World
+
+CONVERGE_US: Final = 90 * SECOND
+"""Longer than every time-out of the product that may have to pass one after the other: session
+expiry, calls, retries and scans for orphans."""
+
+HEALTHY_US: Final = 6 * SECOND
+_MOVE_READERS_US: Final = 4 * SECOND
+
+
+class Stuck(Violation):
+    """The healed system did not converge."""
+
+
+@dataclass(slots=True)
+class Result:
+    """What became of a run."""
+
+    seed: int
+    options: Options
+    digest: str
+    simulated_us: int
+    event_count: int
+    counts: Counter[str]
+    violation: str | None = None
+    """What was broken: a checker's code, a core's assertion or error, or the final liveness."""
+    story: list[str] = field(default_factory=list)
+
+
+class Run:
+    """One seed's cluster."""
+
+    def __init__(
+        self, seed: int, *, duration_us: int | None = None, with_trace: bool = False
+    ) -> None:
+        self.seed = seed
+        self.options = options = draw_options(seed, duration_us=duration_us)
+        self.world = world = World(seed, with_trace=with_trace)
+        self.locations: dict[Member, Candidate] = {}
+        self.checkers = Checkers(
+            self.locations,
+            {LogId(i + 1): _rule_of(log) for i, log in enumerate(options.logs)},
+            pipelined=range(1, options.client_count),
+        )
+        self.network = Network(world, options)
+        self.store = Store(world, self.network, options, self._on_applied)
+        for number, config in enumerate(options.logs):
+            log_id = LogId(number + 1)
+            log = LogNode(log_id, "ns", f"log-{number}", config)
+            self.store.put(PATHS.log(log_id), spell_log(log))
+        self.bookies: dict[str, BookieNode] = {}
+        for index in range(len(options.places)):
+            bookie = BookieNode(world, index, options, self.store, self._on_durable)
+            self.bookies[bookie.name] = bookie
+        self.sequencers: dict[str, SequencerNode] = {}
+        for index in range(options.sequencer_count):
+            sequencer = SequencerNode(
+                world,
+                index,
+                options=options,
+                store=self.store,
+                network=self.network,
+                bookies=self.bookies,
+                watcher=self,
+            )
+            self.sequencers[sequencer.name] = sequencer
+        for node in (*self.bookies.values(), *self.sequencers.values()):
+            node.start()
+        self.readers = [self._make_reader(index) for index in range(options.reader_count)]
+        self.clients = [
+            ClientNode(
+                world,
+                i,
+                options=options,
+                network=self.network,
+                sequencers=self.sequencers,
+                history=self.checkers,
+            )
+            for i in range(options.client_count)
+        ]
+        self.nemesis = Nemesis(
+            world,
+            options=options,
+            network=self.network,
+            store=self.store,
+            bookies=self.bookies,
+            sequencers=self.sequencers,
+            on_lost=self.checkers.on_lost,
+        )
+        world.at(300 * MS, self._move_readers)
+
+    def _make_reader(self, index: int) -> ReaderNode:
+        return ReaderNode(
+            self.world,
+            index,
+            options=self.options,
+            network=self.network,
+            store=self.store,
+            bookies=self.bookies,
+            history=self.checkers,
+        )
+
+    # --- Play ------------------------------------------------------------------------------------
+
+    def play(self) -> Result:
+        """Both phases; a violation is told in the result."""
+        violation: str | None = None
+        try:
+            self.world.advance(self.options.duration_us)
+            self._heal()
+            if self._converge():
+                self.checkers.finish(self._read_all())
+        except _Refused:
+            pass
+        except (Violation, AssertionError) as error:
+            self.world.note("world", "violation", str(error))
+            violation = _spell_violation(error)
+        except Exception as error:  # a core that raises is a finding like any other
+            self.world.note("world", "error", repr(error))
+            violation = f"{error!r} at {_place_of(error)}"
+        world = self.world
+        self._count_checks()
+        return Result(
+            self.seed,
+            self.options,
+            world.digest,
+            world.now_us,
+            world.event_count,
+            world.counts,
+            violation,
+            world.spell_story() if violation or world.with_trace else [],
+        )
+
+    def _heal(self) -> None:
+        self.world.note("world", "heal")
+        self.nemesis.stop()
+        self.network.heal()
+        self.store.heal()
+        for bookie in self.bookies.values():
+            bookie.disk.slow_us = 0
+            bookie.disk.fails_next_sync = False
+        for node in (*self.bookies.values(), *self.sequencers.values()):
+            if node.is_paused:
+                node.resume()
+            node.start()
+        for client in self.clients:
+            client.slow_factor = 8
+
+    def _converge(self) -> bool:
+        """Appends to every log succeed again; then all of it is closed. False: refused for good."""
+        is_bound = not self.options.is_beyond_budget
+        before = [client.acknowledged_count for client in self.clients]
+
+        def has_progress() -> bool:
+            now = [client.acknowledged_count for client in self.clients]
+            return all(a + 2 <= b for a, b in zip(before, now, strict=True))
+
+        if not self._wait(has_progress) and is_bound:
+            raise Stuck("liveness", f"no appends after the faults: {self._spell_logs()}")
+        for client in self.clients:
+            client.is_over = True
+        self._wait(lambda: not any(client.open for client in self.clients))
+        for client in self.clients:
+            assert not client.open, f"{client.name} waits for ever: {sorted(client.open)}"
+        if self._wait(self._close_all):
+            return True
+        if is_bound:
+            raise Stuck("liveness", f"not everything is closed: {self._spell_logs()}")
+        self.world.counts["refused beyond the budget"] += 1
+        return False
+
+    def _wait(self, condition: Callable[[], bool]) -> bool:
+        end_us = self.world.now_us + CONVERGE_US
+        while not condition():
+            if self.world.now_us >= end_us:
+                return False
+            for node in (*self.bookies.values(), *self.sequencers.values()):
+                node.start()  # one that was being stopped when the faults ended
+            self.world.advance(self.world.now_us + 200 * MS)
+        return True
+
+    def _close_all(self) -> bool:
+        """Ask whoever is at it to close; whether every epoch of every log is closed."""
+        is_done = True
+        for log_id, log in self._list_logs():
+            if not log.unclosed_epochs:
+                continue
+            is_done = False
+            for sequencer in self.sequencers.values():
+                driver = sequencer.drivers.get(log_id)
+                if driver is None:
+                    continue
+                if driver.core.state is LogState.ACTIVE:
+                    sequencer.run(sequencer.life, sequencer.disturb, log_id, "close")
+                elif driver.core.state is LogState.IDLE and self._is_owner(sequencer, log_id):
+                    # A close in peace that took too long leaves the log with an owner that lives
+                    # and does nothing; a service would end now, and its owner node with it.
+                    self.world.counts["owner idle"] += 1
+                    sequencer.run(sequencer.life, sequencer.disturb, log_id, "close orphan")
+        return is_done
+
+    def _is_owner(self, sequencer: SequencerNode, log_id: LogId) -> bool:
+        stored = self.store.find(PATHS.owner(log_id))
+        return stored is not None and read_node(stored.data)["sequencer"] == sequencer.name
+
+    def _list_logs(self) -> list[tuple[LogId, LogNode]]:
+        logs = []
+        for number in range(len(self.options.logs)):
+            stored = self.store.find(PATHS.log(LogId(number + 1)))
+            assert stored is not None
+            logs.append((LogId(number + 1), read_log(stored.data)))
+        return logs
+
+    def _read_all(self) -> dict[LogId, list[tuple[Dlsn, int, bytes]]]:
+        """A fresh reader for each log, from its head to its end."""
+        complete: dict[LogId, list[tuple[Dlsn, int, bytes]]] = {}
+        for log_id, log in self._list_logs():
+            reader = self._make_reader(500 + log_id)
+            records: list[tuple[Dlsn, int, bytes]] = []
+            reader.records = records
+            reader.follow(log_id, (Epoch(1), EntryId(0)), is_following=False)
+            end = log.next_epoch
+
+            def is_at_end(reader: ReaderNode = reader, end: int = end) -> bool:
+                return reader.is_at_end and reader.core.epoch >= end
+
+            if not self._wait(is_at_end):
+                if self.options.is_beyond_budget:
+                    self.world.counts["refused beyond the budget"] += 1
+                    raise _Refused
+                raise Stuck("liveness", f"log {log_id} cannot be read: {reader.core!r}")
+            complete[log_id] = records
+        return complete
+
+    # --- Readers ---------------------------------------------------------------------------------
+
+    def _move_readers(self) -> None:
+        """Readers begin anew, from somewhere else, now and then."""
+        rng = self.world.rng
+        for reader in self.readers:
+            log_id, log = rng.choice(self._list_logs())
+            epoch = Epoch(1 + rng.randrange(max(1, log.next_epoch)))
+            if rng.random() < 0.75:
+                epoch = Epoch(max(1, log.next_epoch - rng.randrange(3)))
+            reader.follow(log_id, (epoch, self._pick_entry(log_id, epoch)))
+        self.world.at(self.world.between(SECOND, 2 * _MOVE_READERS_US), self._move_readers)
+
+    def _pick_entry(self, log_id: LogId, epoch: Epoch) -> EntryId:
+        stored = self.store.find(PATHS.segment(log_id, epoch))
+        if stored is None or self.world.chance(0.5):
+            return EntryId(0)
+        last = read_segment(stored.data).last_entry
+        return EntryId(0) if last is None else EntryId(self.world.rng.randrange(last + 2))
+
+    # --- What checkers are told ------------------------------------------------------------------
+
+    def on_entry_acknowledged(
+        self, now_us: int, segment: Segment, entry_id: EntryId, crc: int
+    ) -> None:
+        self.world.counts["entry acknowledged"] += 1
+        self.checkers.on_entry_acknowledged(now_us, segment, entry_id, crc)
+
+    def on_sealed_by_cover(
+        self, log_id: LogId, epoch: Epoch, responders: tuple[Member, ...]
+    ) -> None:
+        self.checkers.on_sealed_by_cover(log_id, epoch, responders)
+
+    def on_conclusion(self, segment: Segment, sequencer_id: SequencerId) -> None:
+        self._tell_closed(segment, sequencer_id)
+
+    def on_memory(self, now_us: int, what: str, size: int, bound: int) -> None:
+        self.checkers.on_memory(now_us, what, size, bound)
+
+    def _on_durable(self, member: Member, ledger_id: LedgerId, entry_id: EntryId, crc: int) -> None:
+        self.checkers.on_durable(member, ledger_id, entry_id, crc)
+
+    def _on_applied(self, op: Op, before: bytes | None, session: StoreSession) -> None:
+        if not isinstance(op, Set | Create) or "/segments/" not in op.path:
+            return
+        segment = read_segment(op.data)
+        author = SequencerId(session.node.name)
+        self.world.note(author, "applied", repr(segment))
+        for fragment in segment.fragments:
+            for member in fragment.ensemble:
+                if member not in self.locations:
+                    self.locations[member] = self.bookies[member.bookie].candidate_of(member)
+        if before is None:
+            self.world.counts["segment new → OPEN"] += 1
+            self.checkers.on_segment_opened(segment.log_id, segment.epoch, author)
+            return
+        old = read_segment(before)
+        if segment.state is not old.state:
+            assert segment.state in TRANSITIONS[old.state], (old, segment)
+            self.world.counts[f"segment {old.state.value} → {segment.state.value}"] += 1
+        if segment.is_closed:
+            self._tell_closed(segment, author)
+
+    def _tell_closed(self, segment: Segment, author: SequencerId) -> None:
+        assert segment.last_entry is not None and segment.totals is not None
+        assert segment.start_seq_num is not None
+        self.checkers.on_segment_closed(
+            segment.log_id, segment.epoch, segment.last_entry, segment.totals,
+            segment.start_seq_num, author,
+        )  # fmt: skip
+
+    def _count_checks(self) -> None:
+        for code, count in self.checkers.statistics().items():
+            self.world.counts[f"check {code}"] += count
+
+    def _spell_logs(self) -> str:
+        cores = [
+            f"{name} {driver.core!r}"
+            for name, sequencer in self.sequencers.items()
+            for driver in sequencer.drivers.values()
+        ]
+        return f"{self._list_logs()} {cores}"
+
+
+class _Refused(Exception):
+    """Beyond the budget: what is lost cannot be read, and the system says so."""
+
+
+def _rule_of(log: LogConfig) -> PlacementRule:
+    part = log.replication
+    return PlacementRule(part.min_racks, part.min_regions, is_strict=part.placement == "strict")
+
+
+def _spell_violation(error: Violation | AssertionError) -> str:
+    if isinstance(error, Violation):
+        return str(error)
+    return f"assertion at {_place_of(error)}: {error}"
+
+
+def _place_of(error: BaseException) -> str:
+    trace = error.__traceback__
+    places = []
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        places.append(f"{code.co_filename.rsplit('/', 1)[-1]}:{trace.tb_lineno} {code.co_name}")
+        trace = trace.tb_next
+    return " < ".join(reversed(places[-6:]))
+
+
+def run_seed(seed: int, *, duration_us: int | None = None, with_trace: bool = False) -> Result:
+    """Play one seed."""
+    return Run(seed, duration_us=duration_us, with_trace=with_trace).play()

@@ -1,0 +1,114 @@
+"""The simulator in the test suite: a bounded sweep, its coverage, and that a seed is a run.
+
+Each seed is a minute of a cluster with its own mix of faults (docs/testing.md). A failure names the
+seed; `python -m tests.sim --seed X --trace` plays it again, event by event.
+
+Not here: the nightly sweep of many seeds, mutants, scenarios.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from duramen.units import SECOND
+from tests.sim.__main__ import find_gaps, play_seeds, spell_result, sum_counts
+from tests.sim.options import FAULTS, draw_options
+from tests.sim.run import Result, run_seed
+from tests.sim.world import World
+
+SEEDS: Final = range(1, 101)
+WORKER_COUNT: Final = 2
+DIGEST_SEEDS: Final = 50
+
+_PRINT_DIGESTS: Final = f"""
+from tests.sim.run import run_seed
+for seed in range(9001, {9001 + DIGEST_SEEDS}):
+    print(seed, run_seed(seed, duration_us={3 * SECOND}).digest)
+"""
+
+
+@pytest.fixture(scope="module")
+def sweep() -> list[Result]:
+    """The seeds of this suite, played once."""
+    return list(play_seeds(SEEDS, WORKER_COUNT))
+
+
+@pytest.mark.timeout(400)
+def test_no_seed_breaks_an_invariant(sweep: list[Result]) -> None:
+    failed = [result for result in sweep if result.violation]
+    assert not failed, "\n".join(["", *[spell_result(result) for result in failed[:3]]])
+
+
+def test_the_sweep_met_everything_that_it_must_meet(sweep: list[Result]) -> None:
+    assert find_gaps(sweep) == []
+    total = sum_counts(sweep)
+    assert all(count > 0 for name, count in total.items() if name.startswith("check ")), total
+    assert total["ensemble change"] >= 2 * len(sweep)
+    assert total["log closing → active"] >= len(sweep)
+    assert total["takeover asked"] + total["orphan found"] >= len(sweep)
+
+
+def test_the_sweep_carries_load(sweep: list[Result]) -> None:
+    simulated_s = sum(result.options.duration_us for result in sweep) / SECOND
+    assert simulated_s >= 60 * len(sweep)
+    assert sum_counts(sweep)["append invoked"] >= 50 * simulated_s
+    assert all(result.options.client_count >= 2 for result in sweep)
+
+
+@pytest.mark.timeout(200)
+def test_a_seed_is_a_run_whatever_the_hash_seed() -> None:
+    roots = [path for path in sys.path if path]
+    runs = []
+    for hash_seed in ("1", "4242"):
+        environment = {
+            **os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join(roots),
+        }  # fmt: skip
+        command = [sys.executable, "-c", _PRINT_DIGESTS]
+        runs.append(
+            subprocess.Popen(
+                command,
+                env=environment,
+                stdout=subprocess.PIPE,
+                text=True,
+                cwd=Path(__file__).parents[2],
+            )
+        )
+    outputs = [run.communicate()[0] for run in runs]
+    assert [run.returncode for run in runs] == [0, 0]
+    assert len(outputs[0].splitlines()) == DIGEST_SEEDS
+    assert outputs[0] == outputs[1]
+
+
+def test_a_trace_changes_nothing_but_what_is_kept() -> None:
+    plain = run_seed(7, duration_us=2 * SECOND)
+    traced = run_seed(7, duration_us=2 * SECOND, with_trace=True)
+    assert plain.digest == traced.digest
+    assert not plain.story
+    assert len(traced.story) > 100
+    assert draw_options(7).spell() == draw_options(7).spell()
+
+
+def test_options_differ_from_seed_to_seed() -> None:
+    drawn = [draw_options(seed) for seed in SEEDS]
+    assert len({options.spell() for options in drawn}) == len(drawn)
+    assert any(not options.faults for options in drawn)
+    assert {fault for options in drawn for fault in options.faults} == set(FAULTS)
+    assert any(options.is_beyond_budget for options in drawn)
+
+
+def test_a_world_plays_in_order_of_time_then_of_asking() -> None:
+    world = World(1)
+    seen: list[str] = []
+    world.at(5, seen.append, "b")
+    world.at(5, seen.append, "c")
+    world.at(1, seen.append, "a")
+    world.at(9, seen.append, "later")
+    world.advance(8)
+    assert seen == ["a", "b", "c"]
+    assert world.now_us == 8

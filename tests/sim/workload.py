@@ -1,0 +1,474 @@
+"""Workload of a run: clients that append, readers that follow, and the final complete read.
+
+Clients send frames of appends, as the write proxy's lanes do, follow redirects, and say of each
+append what they know: acknowledged, failed for certain, or uncertain. Client 0 waits for each
+answer before it goes on, the others do not. Readers drive the production reader core from a random
+position through lag, rolls and takeovers, and begin anew now and then.
+
+Called by `run`. Documented in docs/testing.md.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any, Final, Protocol
+
+from duramen.core import reader as rd
+from duramen.core.log_node import LogNode
+from duramen.core.replica_order import Place, ReplicaOrder
+from duramen.core.segment import Segment
+from duramen.core.status import BookieStatus
+from duramen.errors import DuramenError
+from duramen.ids import NOTHING, Dlsn, EntryId, Epoch, LedgerId, LogId, ledger_of
+from duramen.runtime.metadata_store import MetadataError, SessionState
+from duramen.units import MS, SECOND
+from duramen.wire.bookie_calls import ReadRange, Service
+from duramen.wire.entry import EntryError, check_entry
+from duramen.wire.metadata_json import read_log, read_segment
+from duramen.wire.read_answers import place_batches
+from duramen.wire.record_batch import encode_batch
+from duramen.wire.sequencer_calls import Appended, AppendResult, Redirect
+from tests.sim.metadata import Store, StoreSession
+from tests.sim.network import Call, Network
+from tests.sim.options import Options
+from tests.sim.processes import PATHS, BookieNode
+from tests.sim.sequencers import SequencerNode
+from tests.sim.world import Node, World
+
+_HOPS_MAX: Final = 4
+_DEADLINE_US: Final = 6 * SECOND
+_CLIENT_TIMEOUT_US: Final = 8 * SECOND
+_METADATA_RETRY_US: Final = 300 * MS
+
+
+class History(Protocol):
+    """What is told of appends and reads."""
+
+    def on_invoke(
+        self, now_us: int, client: int, log_id: LogId, append_id: int, bodies: tuple[bytes, ...]
+    ) -> None: ...
+
+    def on_acknowledge(  # noqa: PLR0917 - one event of the history
+        self, now_us: int, client: int, log_id: LogId, append_id: int, dlsn: Dlsn, seq_num: int
+    ) -> None: ...
+
+    def on_fail(self, now_us: int, client: int, log_id: LogId, append_id: int) -> None: ...
+
+    def on_uncertain(
+        self,
+        now_us: int,
+        client: int,
+        log_id: LogId,
+        append_id: int,
+        *,
+        is_under_way: bool = True,
+    ) -> None: ...
+
+    def on_read(  # noqa: PLR0917 - one event of the history
+        self, now_us: int, reader: int, log_id: LogId, dlsn: Dlsn, seq_num: int, body: bytes
+    ) -> None: ...
+
+    def on_reader_lac(self, reader: int, ledger_id: LedgerId, lac: EntryId) -> None: ...
+
+
+# --- Clients -------------------------------------------------------------------------------------
+
+
+class _Open:
+    """An append that has no answer yet."""
+
+    __slots__ = ("append_id", "batch", "hops", "log_id", "record_count")
+
+    def __init__(self, append_id: int, log_id: LogId, batch: bytes, record_count: int) -> None:
+        self.append_id = append_id
+        self.log_id = log_id
+        self.batch = batch
+        self.record_count = record_count
+        self.hops = 0
+
+
+class ClientNode(Node):
+    """One client with its write proxy: appends to every log."""
+
+    def __init__(
+        self,
+        world: World,
+        index: int,
+        *,
+        options: Options,
+        network: Network,
+        sequencers: dict[str, SequencerNode],
+        history: History,
+    ) -> None:
+        regions = sorted({region for region, _ in options.places})
+        super().__init__(world, f"c{index}", regions[index % len(regions)])
+        self.index = index
+        self.is_sequential = index == 0
+        self.acknowledged_count = 0
+        self.is_over = False
+        self.open: dict[int, _Open] = {}
+        self.slow_factor = 1
+        self._options = options
+        self._network = network
+        self._sequencers = sequencers
+        self._names = sorted(sequencers)
+        self._history = history
+        self._owners: dict[LogId, str] = {}
+        self._append_count = 0
+        self.begin_life()
+        self.after(world.between(0, 200 * MS), self._append)
+
+    def _append(self) -> None:
+        """Send the next frame, and plan the one after it."""
+        if self.is_over:
+            return
+        world, options = self.world, self._options
+        rng = world.rng
+        count = 1 if self.is_sequential else 1 + rng.randrange(2 * options.appends_per_frame - 1)
+        if not (self.is_sequential and self.open):
+            log_id = LogId(1 + rng.randrange(len(options.logs)))
+            self._send([self._make(log_id) for _ in range(count)], self._guess(log_id))
+        rate = options.appends_per_s / options.client_count / self.slow_factor
+        gap_us = int(SECOND * (1 if self.is_sequential else options.appends_per_frame) / rate)
+        self.after(world.between(0, 2 * gap_us), self._append)
+
+    def _make(self, log_id: LogId) -> _Open:
+        self._append_count += 1
+        append_id = self._append_count
+        rng = self.world.rng
+        name = b"c%d a%d " % (self.index, append_id)
+        bodies = tuple(
+            name + b"r%d" % number + b"." * rng.randrange(60)
+            for number in range(1 + (rng.random() < 0.3))
+        )
+        append = _Open(
+            append_id, log_id, encode_batch(bodies, self.world.now_us // MS), len(bodies)
+        )
+        self.open[append_id] = append
+        self._history.on_invoke(self.world.now_us, self.index, log_id, append_id, bodies)
+        self.world.counts["append invoked"] += 1
+        return append
+
+    def _guess(self, log_id: LogId) -> str:
+        owner = self._owners.get(log_id)
+        return self._names[self.world.rng.randrange(len(self._names))] if owner is None else owner
+
+    def _send(self, appends: list[_Open], target: str) -> None:
+        rows = [(a.append_id, a.log_id, a.batch, a.record_count, _DEADLINE_US) for a in appends]
+        waiting = {append.append_id: append for append in appends}
+        calls: list[Call] = []
+
+        def on_answer(status: BookieStatus, value: Any) -> None:
+            self._on_answer(waiting, target, status, value)
+            if not waiting:
+                calls[0].is_done = True
+
+        calls.append(
+            self._network.call(
+                self, self._sequencers[target], "append", rows, _CLIENT_TIMEOUT_US, on_answer,
+                is_stream=True,
+            )
+        )  # fmt: skip
+
+    def _on_answer(
+        self, waiting: dict[int, _Open], target: str, status: BookieStatus, value: Any
+    ) -> None:
+        if status is BookieStatus.OK:
+            again: dict[str, list[_Open]] = {}
+            for append_id, result in value:
+                append = waiting.pop(append_id, None)
+                if append is not None:
+                    self._on_result(append, target, result, again)
+            for name, appends in again.items():
+                self._send(appends, name)
+            return
+        appends = list(waiting.values())
+        waiting.clear()
+        if status is BookieStatus.UNREACHABLE:
+            self._retry(appends, target)
+        else:
+            for append in appends:
+                self._forget_owner(append.log_id, target)
+                self._end_uncertain(append, is_under_way=True)
+
+    def _on_result(
+        self, append: _Open, target: str, result: AppendResult, again: dict[str, list[_Open]]
+    ) -> None:
+        now_us = self.world.now_us
+        match result:
+            case Appended(start, record_count):
+                assert record_count == append.record_count
+                self._owners[append.log_id] = target
+                del self.open[append.append_id]
+                self.acknowledged_count += 1
+                self.world.counts["append acknowledged"] += 1
+                self._history.on_acknowledge(
+                    now_us, self.index, append.log_id, append.append_id, start.dlsn, start.seq_num
+                )
+            case Redirect(sequencer_id):
+                append.hops += 1
+                self.world.counts["append redirected"] += 1
+                if append.hops > _HOPS_MAX or sequencer_id not in self._sequencers:
+                    self._end_failed(append)
+                else:
+                    self._owners[append.log_id] = sequencer_id
+                    again.setdefault(sequencer_id, []).append(append)
+            case DuramenError():
+                self._forget_owner(append.log_id, target)
+                if result.uncertain:
+                    self._end_uncertain(append, is_under_way=False)
+                else:
+                    self._end_failed(append)
+
+    def _retry(self, appends: list[_Open], target: str) -> None:
+        """Nobody was there: nothing was processed, another may be asked."""
+        others = [name for name in self._names if name != target]
+        again = []
+        for append in appends:
+            self._forget_owner(append.log_id, target)
+            append.hops += 1
+            if append.hops > _HOPS_MAX or not others:
+                self._end_failed(append)
+            else:
+                again.append(append)
+        if again:
+            self.after(20 * MS, self._send, again, self.world.rng.choice(others))
+
+    def _forget_owner(self, log_id: LogId, target: str) -> None:
+        if self._owners.get(log_id) == target:
+            del self._owners[log_id]
+
+    def _end_failed(self, append: _Open) -> None:
+        del self.open[append.append_id]
+        self.world.counts["append failed"] += 1
+        now_us = self.world.now_us
+        self._history.on_fail(now_us, self.index, append.log_id, append.append_id)
+
+    def _end_uncertain(self, append: _Open, *, is_under_way: bool) -> None:
+        del self.open[append.append_id]
+        self.world.counts["append uncertain"] += 1
+        self._history.on_uncertain(
+            self.world.now_us, self.index, append.log_id, append.append_id,
+            is_under_way=is_under_way,
+        )  # fmt: skip
+
+
+# --- Readers -------------------------------------------------------------------------------------
+
+
+class ReaderNode(Node):
+    """One read proxy with one cursor; `follow` begins at a position.
+
+    Args:
+        on_record: told of every record that was delivered: log, dlsn, sequence number, body.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        index: int,
+        *,
+        options: Options,
+        network: Network,
+        store: Store,
+        bookies: dict[str, BookieNode],
+        history: History,
+    ) -> None:
+        regions = sorted({region for region, _ in options.places})
+        super().__init__(world, f"r{index}", regions[index % len(regions)])
+        self.number = index
+        self.log_id = LogId(0)
+        self.records: list[tuple[Dlsn, int, bytes]] | None = None
+        self.core: rd.Reader
+        self._network = network
+        self._store = store
+        self._bookies = bookies
+        self._history = history
+        self._session = StoreSession(store, self, _ignore_state, self._on_rosters)
+        self._rng = random.Random(world.rng.getrandbits(64))
+        self._order = ReplicaOrder(Place(self.region, "k0"), self._rng)
+        self._generation = 0
+        self._timer_at_us: int | None = None
+        self._reads: dict[int, Call] = {}
+        self._watched: dict[LogId, bool] = {}
+        self.begin_life()
+        self._session.open()
+
+    def follow(
+        self, log_id: LogId, position: tuple[Epoch, EntryId], *, is_following: bool = True
+    ) -> None:
+        """Begin anew."""
+        self._generation += 1
+        # Each beginning is a client of its own: nobody promised it the LAC of the one before.
+        self.number += 1000
+        self.log_id = log_id
+        self._reads.clear()
+        self._timer_at_us = None
+        self._on_rosters()
+        limits = rd.ReaderLimits(range_bytes=16_000, buffer_bytes=32_000, poll_bytes=8_000)
+        self.core = rd.Reader(position, self._order, is_following=is_following, limits=limits)
+        if log_id not in self._watched:
+            self._watched[log_id] = True
+            path = PATHS.log(log_id)
+            self._store.watch(log_id, path, self._session, lambda: self._on_watch(log_id))
+        self._pump()
+
+    @property
+    def is_at_end(self) -> bool:
+        """A reader that does not follow has got everything that there is."""
+        return self.core.is_at_tail
+
+    def _on_rosters(self) -> None:
+        places = {
+            candidate.member.bookie: Place(candidate.region, candidate.rack)
+            for candidate, _ in self._store.bookies.values()
+        }
+        self._order.on_places(places)
+
+    def _on_watch(self, log_id: LogId) -> None:
+        if log_id == self.log_id:
+            self._read_metadata(self.core.epoch, is_watch=True)
+
+    # --- Effects ---------------------------------------------------------------------------------
+
+    def _pump(self) -> None:
+        while effects := self.core.take_effects():
+            for effect in effects:
+                match effect:
+                    case rd.SendRead():
+                        self._send(effect)
+                    case rd.CancelRead(read_id):
+                        self.world.counts["read cancelled"] += 1
+                        self._reads.pop(read_id, None)
+                    case rd.ReadMetadata(epoch):
+                        self._read_metadata(epoch, is_watch=False)
+                    case rd.SetTimer(at_us):
+                        self._timer_at_us = at_us
+                        delay_us = max(0, at_us - self.world.now_us)
+                        self.after(delay_us, self._on_timer, self._generation, at_us)
+                    case rd.Deliver():
+                        self._deliver(effect)
+                    case rd.Skip():
+                        raise AssertionError("nothing is truncated here")
+        bound = self.core.bound
+        if bound > NOTHING:
+            ledger_id = ledger_of(self.log_id, self.core.epoch)
+            self._history.on_reader_lac(self.number, ledger_id, bound)
+
+    def _on_timer(self, generation: int, at_us: int) -> None:
+        if generation == self._generation and at_us == self._timer_at_us:
+            self._timer_at_us = None
+            self.core.on_timer(self.world.now_us)
+            self._pump()
+
+    def _deliver(self, delivered: rd.Deliver) -> None:
+        ledger_id = ledger_of(self.log_id, delivered.epoch)
+        if self.core.epoch == delivered.epoch:
+            self._history.on_reader_lac(self.number, ledger_id, self.core.bound)
+        now_us, size = self.world.now_us, 0
+        for _, body in delivered.entries:
+            size += len(body)
+            for placed in place_batches(body, delivered.epoch, delivered.start_seq_num):
+                for offset, record in enumerate(placed.decode().bodies):
+                    dlsn = placed.dlsn._replace(slot=placed.dlsn.slot + offset)
+                    seq_num = placed.seq_num + offset
+                    self.world.counts["record read"] += 1
+                    if self.records is not None:
+                        self.records.append((dlsn, seq_num, record))
+                    self._history.on_read(now_us, self.number, self.log_id, dlsn, seq_num, record)
+        delay_us = 0 if self.records is not None else self.world.between(0, 20 * MS)
+        self.after(delay_us, self._consume, self._generation, size)
+
+    def _consume(self, generation: int, size: int) -> None:
+        if generation == self._generation:
+            self.core.on_consumed(size, self.world.now_us)
+            self._pump()
+
+    def _send(self, read: rd.SendRead) -> None:
+        bookie = self._bookies[read.member.bookie]
+        wanted = ReadRange(
+            read.ledger_id, read.first, read.last, read.bytes_max,
+            wait_ms=read.wait_us // MS, wait_for=read.wait_for, service=Service.TAIL_READ,
+        )  # fmt: skip
+        generation = self._generation
+
+        def on_answer(status: BookieStatus, value: Any) -> None:
+            if generation == self._generation and self._reads.pop(read.read_id, None) is not None:
+                self._on_answer(read, status, value)
+
+        body = (read.member.incarnation, [wanted])
+        self._reads[read.read_id] = self._network.call(
+            self, bookie, "read", body, read.timeout_us, on_answer
+        )
+
+    def _on_answer(self, read: rd.SendRead, status: BookieStatus, value: Any) -> None:
+        lac = highest = NOTHING
+        is_sealed = False
+        entries: list[rd.Entry] = []
+        if status is BookieStatus.OK:
+            status, lac, highest, is_sealed, found = value[0]
+            entries = _check(read.ledger_id, found)
+            if len(entries) < len(found) and not entries:
+                status = BookieStatus.UNKNOWN
+        if read.wait_us:
+            self.world.counts[f"poll {status.name.lower()}"] += 1
+        elif status is not BookieStatus.OK:
+            self.world.counts[f"read {status.name.lower()}"] += 1
+        self.core.on_read_answer(
+            read.read_id, status=status, lac=lac, highest=highest, is_sealed=is_sealed,
+            entries=entries, now_us=self.world.now_us,
+        )  # fmt: skip
+        self._pump()
+
+    # --- Metadata --------------------------------------------------------------------------------
+
+    def _read_metadata(self, epoch: Epoch, *, is_watch: bool) -> None:
+        generation = self._generation
+
+        def on_done(found: tuple[LogNode, Segment | None] | None) -> None:
+            if generation != self._generation:
+                return
+            if found is None:
+                if not is_watch:
+                    self.after(_METADATA_RETRY_US, self._read_again, generation, epoch)
+            elif epoch == self.core.epoch:
+                self.core.on_metadata(*found, self.world.now_us)
+                self._pump()
+
+        self.spawn(self._fetch(self.log_id, epoch), on_done)
+
+    def _read_again(self, generation: int, epoch: Epoch) -> None:
+        if generation == self._generation:
+            self._read_metadata(epoch, is_watch=False)
+
+    async def _fetch(self, log_id: LogId, epoch: Epoch) -> tuple[LogNode, Segment | None] | None:
+        """Log node, then the segment node, unsynced: they may be behind."""
+        try:
+            stored = await self._session.get(PATHS.log(log_id))
+            assert stored is not None
+            node = await self._session.get(PATHS.segment(log_id, epoch))
+        except MetadataError:
+            return None
+        return read_log(stored.data), None if node is None else read_segment(node.data)
+
+    def validate(self) -> None:
+        pass
+
+
+def _check(ledger_id: LedgerId, found: Any) -> list[rd.Entry]:
+    """As the read proxy: entries up to the first that does not verify."""
+    entries: list[rd.Entry] = []
+    for entry_id, view in found:
+        body = bytes(view)
+        try:
+            info = check_entry(body)
+        except EntryError:
+            break
+        if (info.ledger_id, info.entry_id) != (ledger_id, entry_id):
+            break
+        entries.append((entry_id, body))
+    return entries
+
+
+def _ignore_state(_: SessionState) -> None:
+    """A reader holds nothing that a session keeps."""

@@ -1,0 +1,220 @@
+"""World: virtual time, one seeded source of randomness, the trace and its digest.
+
+A heap of (time, number, action) is all that runs. Nothing here iterates over a set, hashes a text
+with Python's `hash` or looks at a clock, so one seed gives one run, whatever PYTHONHASHSEED says.
+`Node` is a process of the simulated cluster: it can be down (its events vanish) or paused (they
+wait). `Promise` and `World.spawn` run production coroutines without an event loop.
+
+Called by every module of the simulator. Documented in docs/testing.md.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+import zlib
+from collections import Counter, deque
+from collections.abc import Callable, Coroutine, Generator
+from typing import Any, Final, Generic, TypeVar
+
+T = TypeVar("T")
+
+VALIDATE_EVERY: Final = 61
+"""Every so many events of nodes the node's cores are validated: a prime, to meet all kinds."""
+
+LAST_EVENTS: Final = 40
+Note = tuple[int, str, str, tuple[Any, ...]]
+
+
+class World:
+    """Time, randomness, counters and trace of one run.
+
+    Args:
+        seed: decides everything.
+        with_trace: keep every event instead of the last 40, and validate cores after each.
+    """
+
+    def __init__(self, seed: int, *, with_trace: bool = False) -> None:
+        self.rng = random.Random(seed)
+        self.now_us = 0
+        self.event_count = 0
+        self.node_event_count = 0
+        self.counts: Counter[str] = Counter()
+        self.with_trace = with_trace
+        self.story: deque[Note] = deque(maxlen=None if with_trace else LAST_EVENTS)
+        self._digest = 0
+        self._number = 0
+        self._heap: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
+
+    @property
+    def digest(self) -> str:
+        """Of every event so far, and of the state of the randomness."""
+        seen = zlib.crc32(repr(self.rng.getstate()[1]).encode(), self._digest)
+        return f"{seen:08x}-{self.event_count}-{self.now_us}"
+
+    def at(self, delay_us: int, action: Callable[..., None], *args: Any) -> None:
+        """Do something after `delay_us` ≥ 0."""
+        self._number += 1
+        heapq.heappush(self._heap, (self.now_us + delay_us, self._number, action, args))
+
+    def advance(self, until_us: int) -> None:
+        """Play every event up to an instant; time stands there afterwards."""
+        heap = self._heap
+        while heap and heap[0][0] <= until_us:
+            self.now_us, _, action, args = heapq.heappop(heap)
+            self.event_count += 1
+            action(*args)
+        self.now_us = until_us
+
+    def note(self, who: str, what: str, *details: Any) -> None:
+        """Add an event to the trace; details are numbers and texts."""
+        self._digest = zlib.crc32(f"{self.now_us} {who} {what} {details}".encode(), self._digest)
+        self.story.append((self.now_us, who, what, details))
+
+    def chance(self, ratio: float) -> bool:
+        """True in `ratio` of all cases; draws nothing for 0."""
+        return ratio > 0 and self.rng.random() < ratio
+
+    def between(self, least_us: int, most_us: int) -> int:
+        """A duration in [least, most]."""
+        return least_us + int(self.rng.random() * (most_us - least_us))
+
+    def spell_story(self) -> list[str]:
+        """The kept events in fixed columns: time, who, what, details."""
+        return [
+            f"{now_us / 1e6:12.6f}  {who:<6} {what:<22} {' '.join(map(str, details))}".rstrip()
+            for now_us, who, what, details in self.story
+        ]
+
+
+class Node:
+    """A simulated process: `run` is the only way in."""
+
+    def __init__(self, world: World, name: str, region: str) -> None:
+        self.world = world
+        self.name = name
+        self.region = region
+        self.life = 0
+        self.is_up = False
+        self.is_paused = False
+        self._inbox: deque[tuple[int, Callable[..., None], tuple[Any, ...]]] = deque()
+
+    def run(self, life: int, action: Callable[..., None], *args: Any) -> None:
+        """An event for life number `life`: now, after the pause, or never."""
+        if life != self.life or not self.is_up:
+            return
+        if self.is_paused:
+            self._inbox.append((life, action, args))
+            return
+        action(*args)
+        world = self.world
+        world.node_event_count += 1
+        if (world.with_trace or world.node_event_count % VALIDATE_EVERY == 0) and self.is_up:
+            self.validate()
+
+    def after(self, delay_us: int, action: Callable[..., None], *args: Any) -> None:
+        """An event of this life later on."""
+        self.world.at(delay_us, self.run, self.life, action, *args)
+
+    def start(self) -> None:
+        """Start the process, if it is not up."""
+        raise AssertionError(f"{self.name} is never started anew")
+
+    def begin_life(self) -> None:
+        """The process starts."""
+        self.life += 1
+        self.is_up = True
+        self.is_paused = False
+        self._inbox.clear()
+
+    def end_life(self) -> None:
+        """The process is gone; nothing of it happens any more."""
+        self.life += 1
+        self.is_up = False
+        self.is_paused = False
+        self._inbox.clear()
+
+    def pause(self) -> None:
+        """Stop as by SIGSTOP: what comes waits."""
+        self.is_paused = True
+
+    def resume(self) -> None:
+        """Go on with everything that came meanwhile."""
+        self.is_paused = False
+        while self._inbox and not self.is_paused:
+            life, action, args = self._inbox.popleft()
+            self.run(life, action, *args)
+
+    def serve(self, kind: str, body: Any, reply: Callable[[Any], None]) -> None:
+        """Answer a request of another process."""
+        raise AssertionError(f"{self.name} serves no {kind}")
+
+    def validate(self) -> None:
+        """Assert the invariants of the cores inside."""
+
+    def spawn(
+        self,
+        work: Coroutine[Any, Any, T],
+        on_done: Callable[[T], None] | None = None,
+    ) -> None:
+        """Run a production coroutine as part of this life."""
+        _Task(self, work, on_done).step()
+
+
+class Promise(Generic[T]):
+    """What a coroutine of a node waits for."""
+
+    def __init__(self) -> None:
+        self._value: T | None = None
+        self._error: Exception | None = None
+        self._is_settled = False
+        self.on_settled: Callable[[], None] | None = None
+
+    def settle(self, value: T) -> None:
+        """Give the value, once; later ones are ignored."""
+        if not self._is_settled:
+            self._value = value
+            self._wake()
+
+    def fail(self, error: Exception) -> None:
+        """Raise in the coroutine that waits."""
+        if not self._is_settled:
+            self._error = error
+            self._wake()
+
+    def _wake(self) -> None:
+        self._is_settled = True
+        if self.on_settled is not None:
+            self.on_settled()
+
+    def __await__(self) -> Generator[Promise[T], None, T]:
+        if not self._is_settled:
+            yield self
+        if self._error is not None:
+            raise self._error
+        return self._value  # type: ignore[return-value]
+
+
+class _Task(Generic[T]):
+    """A coroutine and the node that it lives in."""
+
+    def __init__(
+        self, node: Node, work: Coroutine[Any, Any, T], on_done: Callable[[T], None] | None
+    ) -> None:
+        self._node = node
+        self._life = node.life
+        self._work = work
+        self._on_done = on_done
+
+    def step(self) -> None:
+        try:
+            promise = self._work.send(None)
+        except StopIteration as stop:
+            if self._on_done is not None:
+                self._on_done(stop.value)
+            return
+        assert isinstance(promise, Promise), promise
+        promise.on_settled = self._resume
+
+    def _resume(self) -> None:
+        self._node.run(self._life, self.step)
