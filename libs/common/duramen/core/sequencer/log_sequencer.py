@@ -263,11 +263,7 @@ class LogSequencer:
         if self.writer is not None:
             self.writer.on_bookies_changed(now_us)
             self._follow_writer(now_us)
-        if (
-            self.state is LogState.READING
-            and self._retry_at_us is not None
-            and not self._was_owner
-        ):
+        if self.state is LogState.READING and self._retry_at_us is not None and not self._was_owner:
             self._retry_at_us = now_us
             self.on_timer(now_us)
 
