@@ -192,11 +192,12 @@ class LogHost:
         if driver is not None and driver.core.state is not LogState.IDLE:
             return
         log = await self._read_log(log_id)
-        if log is None or not log.unclosed_epochs or self._rank(log) != self._id:
+        if log is None or not log.unclosed_epochs:
             return
         owner = await self._link.read_owner(log_id)
-        is_left_by_us = owner is not None and owner.sequencer_id == self._id
-        if (owner is None or is_left_by_us) and not self._is_stopping:
+        # What carries our name and is not driven here was left by us, whomever the hash names.
+        is_ours = self._rank(log) == self._id if owner is None else owner.sequencer_id == self._id
+        if is_ours and not self._is_stopping:
             _LOG.info("log %d (%s/%s) is orphaned", log_id, log.namespace, log.name)
             driver = self.drive(log_id)
             driver.take_over(close_only=True)
