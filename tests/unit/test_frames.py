@@ -16,14 +16,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from duramen.core.segment import Totals
 from duramen.core.status import BookieStatus
 from duramen.errors import ERRORS, DuramenError
 from duramen.ids import NOTHING, Dlsn, EntryId, Epoch, Incarnation, LedgerId, LogId, SequencerId
-from duramen.limits import LONG_POLL_MAX_US
+from duramen.limits import BATCH_BYTES_MAX, BATCH_RECORD_COUNT_MAX, LONG_POLL_MAX_US
 from duramen.units import MS
 from duramen.wire import bookie_calls as calls
 from duramen.wire import sequencer_calls
 from duramen.wire.bookie_calls import Add, LacUpdate, Marks, ReadAnswer, ReadRange, Seal, Service
+from duramen.wire.entry import check_entry, encode_entry
 from duramen.wire.frame import (
     HEADER_BYTES,
     FrameError,
@@ -230,3 +232,22 @@ def test_an_empty_frame_and_its_flags() -> None:
     row = struct.Struct("<I")
     frame = parse_frame(pack_frame(b"TEST", row, [], incarnation=LIFE, flags=5), b"TEST", row)
     assert (frame.flags, frame.incarnation, frame.rows, bytes(frame.payload)) == (5, LIFE, [], b"")
+
+
+def test_the_largest_legal_batch_fits_an_entry_that_bookies_take() -> None:
+    """Once it did not: bookies refused the frame, and the log stood still."""
+    count = BATCH_RECORD_COUNT_MAX
+    bodies = [b"x" * (BATCH_BYTES_MAX // count)] * count
+    batch = encode_batch(bodies, 0, txids=range(count), timestamps_ms=range(count))
+    after = Totals(count, len(batch), count - 1, count - 1)
+    entry = encode_entry(
+        ledger_id=LEDGER,
+        entry_id=EntryId(0),
+        before=Totals(),
+        batches=[batch],
+        record_count=count,
+        after=after,
+    )
+    frame = calls.pack_adds(LIFE, [Add(LEDGER, EntryId(0), NOTHING, entry)])
+    (add,) = calls.parse_adds(frame)[1]
+    assert check_entry(bytes(add.entry)).record_count == count
