@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import multiprocessing
+import os
 import sys
 import time
 from collections import Counter
@@ -19,6 +20,7 @@ from functools import partial
 from typing import Final
 
 from duramen.units import SECOND
+from tests.sim.nemesis import TRANSITIONS
 from tests.sim.options import FAULTS
 from tests.sim.run import Result, run_seed
 
@@ -42,6 +44,7 @@ RECOVERY_STEPS: Final = (
 
 REQUIRED: Final = (
     *(f"fault: {fault}" for fault in FAULTS),
+    *(f"trap: {transition}" for transition in TRANSITIONS),
     *(f"log {step}" for step in LOG_STEPS),
     *(f"writer {step}" for step in WRITER_STEPS),
     *(f"recovery {step}" for step in RECOVERY_STEPS),
@@ -141,7 +144,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--first", type=int, default=1, help="the first of them")
     parser.add_argument("--seed", type=int, help="play only this one")
     parser.add_argument("--trace", action="store_true", help="with --seed: print every event")
-    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes")
     parser.add_argument("--quiet", action="store_true", help="no counters")
     options = parser.parse_args()
     if options.seeds < 1 or options.jobs < 1:

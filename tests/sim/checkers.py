@@ -16,6 +16,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from duramen.core.placement import Candidate, PlacementRule, satisfies
 from duramen.core.segment import Segment, Totals
+from duramen.core.status import BookieStatus
 from duramen.ids import (
     NOTHING,
     Dlsn,
@@ -69,6 +70,9 @@ class Checkers:
         self._lost = 0
         self._reader_lacs: dict[tuple[int, LedgerId], EntryId] = {}
         self._highest_lacs: dict[LedgerId, EntryId] = {}
+        self._bookie_lacs: dict[tuple[int, Member, LedgerId], EntryId] = {}
+        self._cursors: dict[tuple[int, LogId], int] = {}
+        """The sequence number that each reader is given next."""
 
     def statistics(self) -> dict[str, int]:
         """Checks made for each code: a sweep in which one is 0 has proved nothing about it."""
@@ -122,6 +126,35 @@ class Checkers:
         ledger = self._segment_record(log_of(ledger_id)).ledger(epoch_of(ledger_id))
         ledger.hold(entry_id, crc, self._bit(member))
 
+    def on_vouched(self, member: Member, ledger_id: LedgerId, entry_id: EntryId) -> None:
+        """A bookie's core was told that the entry is durable: from now on it says so."""
+        ledger = self._segment_record(log_of(ledger_id)).ledger(epoch_of(ledger_id))
+        ledger.vouch(entry_id, self._bit(member))
+
+    def on_add_refused(
+        self, member: Member, ledger_id: LedgerId, entry_id: EntryId, crc: int
+    ) -> None:
+        """A bookie refused an entry since it holds another one: never the same bytes (D2)."""
+        ledger = self._segment_record(log_of(ledger_id)).ledger(epoch_of(ledger_id))
+        is_held = ledger.holders(entry_id, crc) & self._bit(member) != 0
+        what = member, "holds entry", entry_id, "of", ledger_id, "and refuses the same bytes"
+        self._tally.check("D2", not is_held, *what)
+
+    def on_entry_denied(self, member: Member, ledger_id: LedgerId, entry_id: EntryId) -> None:
+        """A bookie vouched that it does not hold an entry: never one that it held (D2, R15)."""
+        ledger = self._segment_record(log_of(ledger_id)).ledger(epoch_of(ledger_id))
+        is_vouched = ledger.is_vouched(entry_id, self._bit(member))
+        what = member, "denies entry", entry_id, "of", ledger_id, "that was durable there"
+        self._tally.check("D2", not is_vouched, *what)
+
+    def on_lac_answered(
+        self, member: Member, ledger_id: LedgerId, status: BookieStatus, sealed: int
+    ) -> None:
+        """A bookie answered a write of a LAC; F1: not OK if the epoch was sealed when it came."""
+        is_accepted = status is BookieStatus.OK and epoch_of(ledger_id) <= sealed
+        what = member, "took a LAC of", ledger_id, "under the seal of", sealed
+        self._tally.check("F1", not is_accepted, *what)
+
     def on_lost(self, member: Member) -> None:
         """An incarnation's disk is gone for ever."""
         self._lost |= self._bit(member)
@@ -172,6 +205,17 @@ class Checkers:
         self._tally.check("P1", spans, "entry", entry_id, "breaks", rule, "in", segment)
         ledger.placed_fragment = fragment
 
+    def on_ensemble_changed(self, segment: Segment) -> None:
+        """An owner's change of ensemble took effect.
+
+        D2 from the other side: what is acknowledged stays in the fragment whose members hold it,
+        so the new fragment begins above it (R6).
+        """
+        ledger = self._segment_record(segment.log_id).ledger(segment.epoch)
+        first, highest = segment.last_fragment.first_entry, ledger.highest_acknowledged
+        what = "entry", highest, "is acknowledged, and a new ensemble begins at", first, segment
+        self._tally.check("D2", highest < first, *what)
+
     # --- segments: E1, C1, G1 --------------------------------------------------------------------
 
     def on_segment_opened(self, log_id: LogId, epoch: Epoch, sequencer_id: SequencerId) -> None:
@@ -209,13 +253,16 @@ class Checkers:
     ) -> None:
         """A reader was given a record.
 
-        Beside O1, D1, D3 and U1: not beyond the end of a closed segment (G1); in an open one not
-        above the LAC that the reader last reported, if any, and only if the epoch below is closed
-        (L1, R18).
+        Beside O1, D1, D3 and U1: nothing between this and the record before was left out, and not
+        beyond the end of a closed segment (G1); in an open one not above the LAC that the reader
+        last reported, if any, and only if the epoch below is closed (L1, R18).
         """
         self._record(log_id).on_read(reader, dlsn, seq_num, body)
         check = self._tally.check
         what = "log", log_id, dlsn, "for reader", reader, "at", now_us, "µs"
+        expected = self._cursors.get((reader, log_id), seq_num)
+        check("G1", seq_num == expected, *what, "seq", seq_num, "where", expected, "follows")
+        self._cursors[reader, log_id] = seq_num + 1
         ends = self._segment_record(log_id).ends
         end = ends.get(dlsn.epoch)
         if end is not None:
@@ -236,6 +283,13 @@ class Checkers:
         self._reader_lacs[reader, ledger_id] = lac
         if lac > self._highest_lacs.get(ledger_id, NOTHING):
             self._highest_lacs[ledger_id] = lac
+
+    def on_bookie_lac(self, reader: int, member: Member, ledger_id: LedgerId, lac: EntryId) -> None:
+        """A sound bookie told a reader its LAC: it never falls, for the same reader (L1)."""
+        known = self._bookie_lacs.get((reader, member, ledger_id), NOTHING)
+        what = "reader", reader, "hears from", member, "of", ledger_id, "LAC", lac, "after", known
+        self._tally.check("L1", lac >= known, *what)
+        self._bookie_lacs[reader, member, ledger_id] = lac
 
     # --- memory: M1 ------------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from duramen_bookie.file_system import DiskFile
 
 SECTOR_BYTES: Final = 512
 BLOCK_BYTES: Final = 4096
+_RECENT_BYTES: Final = 1500
 
 
 class PowerCut(Exception):
@@ -118,6 +119,8 @@ class SimDisk:
         self.cut_in_operations: int | None = None
         """The power goes before so many operations more."""
         self.slow_us = 0
+        self.is_rotten = False
+        """Whether a bit ever flipped here."""
         self.on_synced: Callable[[], None] = _ignore
 
     def operate(self) -> None:
@@ -172,13 +175,19 @@ class SimDisk:
         self.slow_us = 0
         self.on_synced = _ignore
 
-    def rot(self) -> int | None:
-        """Flip a bit somewhere below what is proved durable; its offset, None if there is none."""
+    def rot(self, *, is_recent: bool = False) -> int | None:
+        """Flip a bit below what is proved durable; its offset, None if there is nothing.
+
+        Args:
+            is_recent: in the newest file, not far from the end of what is proved.
+        """
         files = [file for _, file in sorted(self.files.items()) if file.proved_below > BLOCK_BYTES]
         if not files:
             return None
-        file = self.rng.choice(files)
-        offset = self.rng.randrange(BLOCK_BYTES, file.proved_below)
+        file = files[-1] if is_recent else self.rng.choice(files)
+        first = max(BLOCK_BYTES, file.proved_below - _RECENT_BYTES) if is_recent else BLOCK_BYTES
+        offset = self.rng.randrange(first, file.proved_below)
+        self.is_rotten = True
         file.flip_bit(offset, self.rng.randrange(8))
         return offset
 

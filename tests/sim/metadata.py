@@ -67,6 +67,8 @@ class Store:
         self.stale_us = options.stale_us
         self.watch_us = options.watch_us
         self.down_until_us = 0
+        self.slow_us = 0
+        """How much longer every request takes, about."""
         self.bookies: dict[str, tuple[Candidate, StoreSession]] = {}
         self.sequencers: dict[str, StoreSession] = {}
         self._on_applied = on_applied
@@ -85,6 +87,7 @@ class Store:
     def heal(self) -> None:
         """No more faults."""
         self.down_until_us = 0
+        self.slow_us = 0
         self.unknown_ratio = 0.0
         self.stale_us = min(self.stale_us, 20 * MS)
         self.watch_us = min(self.watch_us, 100 * MS)
@@ -349,7 +352,8 @@ class StoreSession:
     # --- On the way ------------------------------------------------------------------------------
 
     def _delay_us(self) -> int:
-        return self.store.world.between(300, 3 * MS)
+        slow_us = self.store.slow_us
+        return self.store.world.between(300 + slow_us // 4, 3 * MS + slow_us)
 
     def _reach(self) -> Awaitable[None]:
         """Be at the store, or fail."""

@@ -32,6 +32,10 @@ from duramen.core.sequencer.log_sequencer import LogSequencer, LogState
 from duramen.core.sequencer.recovery import Recovery, RecoveryState
 from duramen.core.status import BookieStatus
 from duramen.ids import EntryId, Member, log_of
+from duramen_bookie import journal as journal_module
+from duramen_bookie import replay as replay_module
+from duramen_bookie.replay import JournalMismatch
+from duramen_bookie.storage import Storage
 from tests.sim.run import run_seed
 
 Patch = tuple[Any, str, Any]
@@ -69,6 +73,8 @@ _judge_add = BookieCore._judge_add
 _judge_lac = BookieCore._judge_lac
 _plan = BookieCore._plan
 _store = BookieCore._store
+_wake = BookieCore._wake
+_registered: dict[Any, Any] = {}
 
 
 def _read_without_seal(
@@ -135,10 +141,58 @@ def _doubt_is_absence(self: BookieCore, read: Any) -> Any:
     return plan
 
 
+_read_entries = Storage.read
+
+
+def _doubt_is_absence_in_answers(self: Storage, readings: Any) -> Any:
+    result = _read_entries(self, readings)
+    for index, answer in enumerate(result.answers):
+        if answer.status is BookieStatus.UNKNOWN:
+            result.answers[index] = answer._replace(status=BookieStatus.NO_ENTRY)
+    return result
+
+
+def _wake_registered_before(self: BookieCore, ledger_id: Any) -> None:
+    """The first change after a waiter's look wakes everybody but that waiter."""
+    rows = self._waiters_of.get(ledger_id, {})
+    fresh = {request: read for request, read in rows.items() if request not in _registered}
+    for request in fresh:
+        del rows[request]
+    _wake(self, ledger_id)
+    _registered.update(fresh)
+    if fresh:
+        self._waiters_of.setdefault(ledger_id, {}).update(fresh)
+
+
 def _late_lac_wins(self: BookieCore, add: AddRecord) -> None:
     _store(self, add)
     if not add.is_recovery:
         self._ledger(add.ledger_id).lac = add.lac
+
+
+# --- journal -------------------------------------------------------------------------------------
+
+_secure_tail = replay_module._secure_tail
+_begin_pass = replay_module._Pass.__init__
+
+
+def _refuse_torn_tail(writer: Any, result: Any, cut: Any, on_record: Any) -> None:
+    if result.torn_bytes:
+        raise JournalMismatch("the journal ends within a commit")
+    _secure_tail(writer, result, cut, on_record)
+
+
+def _drop_damage(self: Any, *_: Any) -> None:
+    """Damage is passed over, wherever it is."""
+
+
+def _believe_all_durable(self: Any, *args: Any) -> None:
+    _begin_pass(self, *args)
+    self._marked = 1 << 62
+
+
+def _ignore_errors(self: Any, kind: object, error: BaseException | None, trace: object) -> bool:
+    return isinstance(error, OSError)
 
 
 # --- writer --------------------------------------------------------------------------------------
@@ -196,9 +250,10 @@ def _majority(responders: Any, sets: Any, _: int) -> bool:
 
 
 def _read_below_the_last_fragment(self: Recovery, now_us: int) -> None:
-    self._retry_at_us = None
-    self._last_found = self._lac
-    self._read(EntryId(max(self._lac, 0)), now_us)
+    """From the highest LAC on, wherever the last fragment begins; always in its ensemble."""
+    first = self._frozen.first_entry
+    self._frozen = replace(self._frozen, first_entry=EntryId(min(first, self._lac + 1)))
+    _begin_reading(self, now_us)
 
 
 def _write_ensemble_early(self: Recovery, position: Any, now_us: int) -> None:
@@ -316,7 +371,28 @@ MUTANTS: Final[dict[str, Mutant]] = {
         ((LedgerWriter, "_adopt", _drop_every_ack),),
     ),
     "no-entry-on-damage": Mutant(
-        "R15", "a damaged bookie says NO_ENTRY", ((BookieCore, "_plan", _doubt_is_absence),)
+        "R15", "a damaged bookie says NO_ENTRY",
+        ((BookieCore, "_plan", _doubt_is_absence), (Storage, "read", _doubt_is_absence_in_answers)),
+    ),
+    "torn-tail-refuses-start": Mutant(
+        "journal 3", "a bookie whose last commit is torn does not start",
+        ((replay_module, "_secure_tail", _refuse_torn_tail),),
+    ),
+    "corruption-taken-for-torn-tail": Mutant(
+        "journal 3", "damage below the last commit is dropped like a torn tail",
+        ((replay_module._Pass, "_report", _drop_damage),),
+    ),
+    "torn-tail-taken-for-corruption": Mutant(
+        "journal 3", "damage in the last commit counts as corruption",
+        ((replay_module._Pass, "__init__", _believe_all_durable),),
+    ),
+    "fsync-error-ignored": Mutant(
+        "journal 4", "a write or sync that failed counts as done",
+        ((journal_module._Poisoning, "__exit__", _ignore_errors),),
+    ),
+    "waiter-registered-after-the-check": Mutant(
+        "section 8", "a long poll misses the change that comes right after its look",
+        ((BookieCore, "_wake", _wake_registered_before),),
     ),
     "seal-answered-before-fsync": Mutant(
         "R10", "a seal is answered before it is durable",

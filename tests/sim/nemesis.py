@@ -24,6 +24,8 @@ from tests.sim.sequencers import SequencerNode
 from tests.sim.world import Node, World
 
 FAULT_US_MAX: Final = 12 * SECOND
+TRANSITIONS: Final = ("opened", "ensemble changed", "ensemble changed", "marked", "closed")
+"""Commits that a sequencer may die of, right after they took effect and before it learns so."""
 LOST_AFTER_US: Final = 30 * SECOND
 """When a replaced disk counts as lost: no answer that it gave is still on its way by then, so that
 what is acknowledged on the strength of such an answer is not held against the writer."""
@@ -59,12 +61,29 @@ class Nemesis:
         self._sequencers = sequencers
         self._on_lost = on_lost
         self._is_over = False
+        self._traps: dict[str, tuple[str, bool, int]] = {}
         if options.faults:
             world.at(world.between(500 * MS, 2 * options.calm_us), self._strike)
 
     def stop(self) -> None:
         """The faults are over."""
         self._is_over = True
+        self._traps.clear()
+        self._store.slow_us = 0
+
+    def on_transition(self, author: str, transition: str) -> None:
+        """A commit of this sequencer took effect: perhaps it is the one that it dies of."""
+        wanted, is_fatal, span_us = self._traps.get(author, ("", False, 0))
+        if wanted != transition:
+            return
+        del self._traps[author]
+        self.world.counts[f"trap: {transition}"] += 1
+        sequencer = self._sequencers[author]
+        if is_fatal:
+            sequencer.crash()
+            self.world.at(span_us, sequencer.start)
+        else:
+            self._pause(sequencer, span_us)
 
     # --- Choice ----------------------------------------------------------------------------------
 
@@ -147,6 +166,13 @@ class Nemesis:
             case "link clogged":
                 network.clog(sequencer.name, bookie.name, until_us)
                 network.clog(bookie.name, sequencer.name, until_us)
+            case "killed at a commit" | "paused at a commit":
+                transition = world.rng.choice(TRANSITIONS)
+                is_fatal = fault == "killed at a commit"
+                self._traps[sequencer.name] = (transition, is_fatal, span_us)
+            case "store slow":
+                self._store.slow_us = world.rng.choice((20 * MS, 200 * MS, 700 * MS))
+                world.at(span_us, setattr, self._store, "slow_us", 0)
             case "store down":
                 self._store.down_until_us = until_us
             case "session expires":
@@ -184,18 +210,42 @@ class Nemesis:
             node.resume()
 
     def _race(self, log_id: LogId, span_us: int, taker: SequencerNode) -> None:
-        """Another takes over while adds of the owner are still on their way to some bookies, and
-        does not reach every bookie at once itself."""
+        """Another takes over while the owner is slow or asleep. Each of the two reaches a part of
+        the bookies only, and some lose power while a seal is on its way to their disk."""
         world, network = self.world, self._network
-        until_us = world.now_us + min(span_us, 1800 * MS)
-        for name in self._bookies:
-            for other in self._sequencers.values():
-                if other is not taker and world.chance(0.5):
-                    network.clog(other.name, name, until_us)
-            if world.chance(0.3):
-                network.cut(taker.name, name, world.now_us + world.between(5 * MS, 300 * MS))
+        owners = [other for other in self._sequencers.values() if other is not taker]
+        asleep_us = world.between(50 * MS, 900 * MS) if world.chance(0.5) else 0
+        until_us = world.now_us + asleep_us + min(span_us, 1200 * MS)
+        for name, bookie in self._bookies.items():
+            draw = world.rng.random()
+            if draw < 0.3:
+                network.cut(taker.name, name, until_us)
+            elif draw < 0.5:
+                for owner in owners:
+                    network.clog(owner.name, name, until_us)
+            elif draw < 0.9:
+                bookie.lose_power_at(world.rng.choice(("seal", "write back")))
+        for owner in owners:
+            if asleep_us and not owner.is_paused:
+                self._pause(owner, asleep_us)
+        rotten = world.rng.choice(list(self._bookies.values()))
+        if world.chance(0.3) and self._may_hurt(rotten.member):
+            rotten.disk.rot(is_recent=True)
         delay_us = world.between(0, 100 * MS)
         world.at(delay_us, taker.run, taker.life, taker.disturb, log_id, "take over")
+        if world.chance(0.4):
+            self._end_early(taker, delay_us, log_id, world.rng.choice(owners))
+
+    def _end_early(
+        self, taker: SequencerNode, delay_us: int, log_id: LogId, heir: SequencerNode
+    ) -> None:
+        """The one who takes over dies in the middle of it, and another goes on."""
+        world = self.world
+        death_us = delay_us + world.between(5 * MS, 600 * MS)
+        world.at(death_us, taker.run, taker.life, taker.crash)
+        world.at(death_us + world.between(100 * MS, 2 * SECOND), taker.start)
+        heir_us = death_us + world.between(0, 300 * MS)
+        world.at(heir_us, heir.run, heir.life, heir.disturb, log_id, "take over")
 
     def _may_hurt(self, member: Member) -> bool:
         """Whether the budget allows to damage this incarnation; it is charged if so."""

@@ -30,6 +30,7 @@ FAULTS: Final = (
     "sequencer paused", "sequencer stopped", "partition", "one-way cut", "node cut off",
     "regions cut", "store cut off", "link clogged", "store down", "session expires",
     "early takeover", "takeover race", "takeover race", "roll asked", "log closed",
+    "store slow", "killed at a commit", "killed at a commit", "paused at a commit",
 )  # fmt: skip
 
 
@@ -99,9 +100,9 @@ def draw_options(seed: int, *, duration_us: int | None = None) -> Options:
         places=places,
         sequencer_count=rng.choice((2, 2, 3)),
         client_count=rng.choice((2, 3, 3)),
-        reader_count=rng.choice((1, 2, 3)),
+        reader_count=rng.choice((1, 2, 2)),
         logs=tuple(_draw_log(rng, places) for _ in range(rng.choice((1, 2, 3)))),
-        appends_per_s=rng.choice((70, 100, 130)),
+        appends_per_s=rng.choice((70, 80, 100)),
         appends_per_frame=rng.choice((2, 4, 6)),
         faults=() if is_calm else faults or ("sequencer killed",),
         calm_us=rng.choice((400 * MS, 1 * SECOND, 3 * SECOND)),

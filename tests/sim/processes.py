@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple, Protocol, cast
 
 from duramen.core.bookie import BookieCore
 from duramen.core.bookie_state import (
@@ -31,6 +31,7 @@ from duramen.core.bookie_state import (
 )
 from duramen.core.placement import Candidate
 from duramen.core.segment import SegmentState
+from duramen.core.status import BookieStatus
 from duramen.ids import BookieId, EntryId, Incarnation, LedgerId, Member, epoch_of, log_of
 from duramen.runtime.metadata_store import MetadataError, SessionState
 from duramen.units import MS
@@ -48,7 +49,32 @@ from tests.sim.world import Node, World
 
 PATHS: Final = Paths("sim")
 _IDLE_BEFORE_MARK_US: Final = 50 * MS
-OnDurable = Callable[[Member, LedgerId, EntryId, int], None]
+_RESTARTS_US: Final = (60 * MS, 3000 * MS)
+
+
+class Judge(Protocol):
+    """What is told of a bookie's disk and answers."""
+
+    def on_durable(self, member: Member, ledger_id: LedgerId, entry_id: EntryId, crc: int) -> None:
+        """The durable layer of the disk holds an entry."""
+
+    def on_vouched(self, member: Member, ledger_id: LedgerId, entry_id: EntryId) -> None:
+        """The bookie's core knows that it holds an entry."""
+
+    def on_add_refused(
+        self, member: Member, ledger_id: LedgerId, entry_id: EntryId, crc: int
+    ) -> None:
+        """An add was refused because another entry of that id is stored."""
+
+    def on_entry_denied(self, member: Member, ledger_id: LedgerId, entry_id: EntryId) -> None:
+        """The bookie vouched that it does not hold an entry."""
+
+    def on_lac_answered(
+        self, member: Member, ledger_id: LedgerId, status: BookieStatus, sealed: int
+    ) -> None:
+        """A write of a LAC was answered; `sealed`: what was durably sealed when it came."""
+
+
 Reply = Callable[[Any], None]
 
 
@@ -110,6 +136,7 @@ class SimJournal:
             last = first + len(append.records)
             append.done(locations[first:last])
             first = last
+            self._bookie.tell_vouched(append.records)
         if self._queue:
             self._begin()
         elif self._mark_at_us is None:
@@ -179,7 +206,7 @@ class BookieNode(Node):
     """One bookie process and its disk.
 
     Args:
-        on_durable: told of every entry that the durable layer of the disk holds.
+        judge: told of what becomes durable and of what is answered.
     """
 
     def __init__(
@@ -188,7 +215,7 @@ class BookieNode(Node):
         index: int,
         options: Options,
         store: Store,
-        on_durable: OnDurable,
+        judge: Judge,
     ) -> None:
         region, rack = options.places[index]
         super().__init__(world, f"b{index}", region)
@@ -199,12 +226,13 @@ class BookieNode(Node):
         self.replayed: list[tuple[LedgerId, EntryId, int]] = []
         self.disk: SimDisk
         self.member: Member
-        self._on_durable = on_durable
+        self._judge = judge
         self._core: BookieCore
         self._storage: SimStorage
         self._waiting: dict[RequestId, Reply] = {}
         self._request_count = 0
         self._dies_in_commit: bool | None = None
+        self._dies_of: str | None = None
         self.format()
 
     # --- Life ------------------------------------------------------------------------------------
@@ -233,6 +261,7 @@ class BookieNode(Node):
         self._waiting.clear()
         self.replayed.clear()
         self._dies_in_commit = None
+        self._dies_of = None
         self._core = BookieCore(self.member.incarnation)
         self._storage = SimStorage(self, self._core)
         if not self.guard(self._replay):
@@ -248,10 +277,12 @@ class BookieNode(Node):
         counts["journal replayed"] += 1
         counts["torn tail"] += result.torn_bytes > 0
         counts["damage found"] += len(result.damages) > 0
+        assert self.disk.is_rotten or not result.damages, f"nothing rotted: {result.damages}"
         counts["tail secured"] += len(result.tail) > 0
         counts["clean start"] += result.resume is not None
         for ledger_id, entry_id, crc in self.replayed:
-            self._on_durable(self.member, ledger_id, entry_id, crc)
+            self._judge.on_durable(self.member, ledger_id, entry_id, crc)
+            self._judge.on_vouched(self.member, ledger_id, entry_id)
         self.replayed.clear()
 
     def _register(self) -> None:
@@ -266,6 +297,10 @@ class BookieNode(Node):
         """As `crash`, in the middle of the journal's next commit."""
         if self.is_up:
             self._dies_in_commit = is_power_cut
+
+    def lose_power_at(self, what: str) -> None:
+        """The next `seal` or `write back` that comes is never durable: the power goes first."""
+        self._dies_of = what if self.is_up else None
 
     def crash(self, *, is_power_cut: bool) -> None:
         """The process dies; with the power cut the disk loses what was not synced."""
@@ -319,7 +354,9 @@ class BookieNode(Node):
         assert self._storage.journal is not None
         if self._dies_in_commit is not None:
             self.crash(is_power_cut=self._dies_in_commit)
-            self.world.at(self.world.between(50 * MS, 3000 * MS), self.start)
+            self.world.at(
+                self.world.between(20 * MS, self.world.rng.choice(_RESTARTS_US)), self.start
+            )
             return
         self.guard(self._storage.journal.commit)
 
@@ -328,7 +365,13 @@ class BookieNode(Node):
         for record in records:
             if record.kind is Kind.ADD:
                 crc = int.from_bytes(record.body[4:8], "little")
-                self._on_durable(self.member, record.ledger_id, record.entry_id, crc)
+                self._judge.on_durable(self.member, record.ledger_id, record.entry_id, crc)
+
+    def tell_vouched(self, records: Sequence[JournalRecord]) -> None:
+        """The core knows that these records are durable."""
+        for record in records:
+            if record.kind is Kind.ADD:
+                self._judge.on_vouched(self.member, record.ledger_id, record.entry_id)
 
     # --- Data plane (as `handlers`) --------------------------------------------------------------
 
@@ -337,21 +380,45 @@ class BookieNode(Node):
         self._request_count += 1
         request = RequestId(self._request_count)
         self._waiting[request] = reply
+        if self._dies_of is not None and self._dies_of == _purpose_of(kind, rows):
+            self._dies_in_commit, self._dies_of = True, None
         match kind:
             case "add":
                 adds = [_check_add(add) for add in rows]
                 size = sum([record_bytes(len(add.entry)) for add in rows])
                 has_room = self._storage.has_room(size, is_urgent=False)
+                self._waiting[request] = partial(self._answer_adds, adds, reply)
                 self._core.on_adds(request, incarnation, adds, has_room=has_room)
                 self._drain(rows)
                 return
             case "seal":
                 self._core.on_seals(request, incarnation, rows)
             case "lac":
+                sealed = [self._core.sealed_epoch(log_of(row.ledger_id)) for row in rows]
+                self._waiting[request] = partial(self._answer_lacs, rows, sealed, reply)
                 self._core.on_lacs(request, incarnation, rows)
             case _:
+                self._waiting[request] = partial(self._answer_reads, rows, reply)
                 self._core.on_reads(request, incarnation, rows)
         self.drain()
+
+    def _answer_adds(self, adds: Sequence[AddRow], reply: Reply, statuses: Any) -> None:
+        for add, status in zip(adds, statuses, strict=True):
+            if status is BookieStatus.DIFFERENT:
+                self._judge.on_add_refused(self.member, add.ledger_id, add.entry_id, add.crc)
+        reply(statuses)
+
+    def _answer_lacs(self, rows: Any, sealed: list[int], reply: Reply, marks: Any) -> None:
+        for row, mark, before in zip(rows, marks, sealed, strict=True):
+            if row.is_write:
+                self._judge.on_lac_answered(self.member, row.ledger_id, mark.status, before)
+        reply(marks)
+
+    def _answer_reads(self, rows: Any, reply: Reply, answers: Any) -> None:
+        for row, answer in zip(rows, answers, strict=True):
+            if answer.status is BookieStatus.NO_ENTRY:
+                self._judge.on_entry_denied(self.member, row.ledger_id, row.first)
+        reply(answers)
 
     def drain(self) -> None:
         """Carry out what the core has left in its outbox."""
@@ -413,6 +480,11 @@ class BookieNode(Node):
     def waiter_count(self) -> int:
         """Requests that wait for their answer."""
         return len(self._waiting)
+
+
+def _purpose_of(kind: str, rows: Any) -> str:
+    """What `BookieNode.lose_power_at` calls it."""
+    return "write back" if kind == "add" and rows[0].is_recovery else kind
 
 
 def _check_add(add: Add) -> AddRow:

@@ -18,9 +18,9 @@ from typing import Final
 from duramen.config import LogConfig
 from duramen.core.log_node import LogNode
 from duramen.core.placement import Candidate, PlacementRule
-from duramen.core.segment import TRANSITIONS, Segment
+from duramen.core.segment import TRANSITIONS, Segment, SegmentState
 from duramen.core.sequencer.log_sequencer import LogState
-from duramen.ids import Dlsn, EntryId, Epoch, LedgerId, LogId, Member, SequencerId
+from duramen.ids import Dlsn, EntryId, Epoch, LogId, Member, SequencerId
 from duramen.runtime.metadata_store import Create, Op, Set
 from duramen.units import MS, SECOND
 from duramen.wire.metadata_json import read_log, read_node, read_segment, spell_log
@@ -38,6 +38,7 @@ CONVERGE_US: Final = 90 * SECOND
 """Longer than every time-out of the product that may have to pass one after the other: session
 expiry, calls, retries and scans for orphans."""
 
+_TRANSITION_NAMES: Final = {SegmentState.IN_RECOVERY: "marked", SegmentState.CLOSED: "closed"}
 HEALTHY_US: Final = 6 * SECOND
 _MOVE_READERS_US: Final = 4 * SECOND
 
@@ -84,7 +85,7 @@ class Run:
             self.store.put(PATHS.log(log_id), spell_log(log))
         self.bookies: dict[str, BookieNode] = {}
         for index in range(len(options.places)):
-            bookie = BookieNode(world, index, options, self.store, self._on_durable)
+            bookie = BookieNode(world, index, options, self.store, self.checkers)
             self.bookies[bookie.name] = bookie
         self.sequencers: dict[str, SequencerNode] = {}
         for index in range(options.sequencer_count):
@@ -305,9 +306,6 @@ class Run:
     def on_memory(self, now_us: int, what: str, size: int, bound: int) -> None:
         self.checkers.on_memory(now_us, what, size, bound)
 
-    def _on_durable(self, member: Member, ledger_id: LedgerId, entry_id: EntryId, crc: int) -> None:
-        self.checkers.on_durable(member, ledger_id, entry_id, crc)
-
     def _on_applied(self, op: Op, before: bytes | None, session: StoreSession) -> None:
         if not isinstance(op, Set | Create) or "/segments/" not in op.path:
             return
@@ -321,13 +319,22 @@ class Run:
         if before is None:
             self.world.counts["segment new → OPEN"] += 1
             self.checkers.on_segment_opened(segment.log_id, segment.epoch, author)
+            self.nemesis.on_transition(author, "opened")
             return
         old = read_segment(before)
-        if segment.state is not old.state:
+        if segment.state is old.state:
+            self._tell_changed(old, segment, author)
+        else:
             assert segment.state in TRANSITIONS[old.state], (old, segment)
             self.world.counts[f"segment {old.state.value} → {segment.state.value}"] += 1
+            self.nemesis.on_transition(author, _TRANSITION_NAMES[segment.state])
         if segment.is_closed:
             self._tell_closed(segment, author)
+
+    def _tell_changed(self, old: Segment, segment: Segment, author: SequencerId) -> None:
+        if segment.state is SegmentState.OPEN and segment.fragments != old.fragments:
+            self.checkers.on_ensemble_changed(segment)
+            self.nemesis.on_transition(author, "ensemble changed")
 
     def _tell_closed(self, segment: Segment, author: SequencerId) -> None:
         assert segment.last_entry is not None and segment.totals is not None

@@ -62,7 +62,14 @@ class SegmentEnd(NamedTuple):
 class LedgerHoldings:
     """Which members hold which entry of one ledger, now and when it was covered by seals."""
 
-    __slots__ = ("_at_cover", "_held", "_responders", "highest_acknowledged", "placed_fragment")
+    __slots__ = (
+        "_at_cover",
+        "_held",
+        "_responders",
+        "_vouched",
+        "highest_acknowledged",
+        "placed_fragment",
+    )
 
     def __init__(self, *, is_covered: bool) -> None:
         self.highest_acknowledged = NOTHING
@@ -70,6 +77,7 @@ class LedgerHoldings:
         """The last one whose placement was found good."""
 
         self._held: dict[int, int] = {}
+        self._vouched: dict[int, int] = {}
         self._at_cover: Mapping[int, int] | None = _EMPTY if is_covered else None
         self._responders = 0
 
@@ -81,6 +89,14 @@ class LedgerHoldings:
     def holders(self, entry_id: EntryId, crc: int) -> int:
         """The members that hold these bytes."""
         return self._held.get(entry_id << 32 | crc, 0)
+
+    def vouch(self, entry_id: EntryId, bit: int) -> None:
+        """A member knows, and says to whoever asks, that it holds an entry."""
+        self._vouched[entry_id] = self._vouched.get(entry_id, 0) | bit
+
+    def is_vouched(self, entry_id: EntryId, bit: int) -> bool:
+        """Whether a member ever vouched for an entry."""
+        return self._vouched.get(entry_id, 0) & bit != 0
 
     def cover(self, responders: int) -> None:
         """Seals cover the ledger: remember what was held. The first cover counts."""

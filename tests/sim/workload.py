@@ -19,7 +19,7 @@ from duramen.core.replica_order import Place, ReplicaOrder
 from duramen.core.segment import Segment
 from duramen.core.status import BookieStatus
 from duramen.errors import DuramenError
-from duramen.ids import NOTHING, Dlsn, EntryId, Epoch, LedgerId, LogId, ledger_of
+from duramen.ids import NOTHING, Dlsn, EntryId, Epoch, LedgerId, LogId, Member, ledger_of
 from duramen.runtime.metadata_store import MetadataError, SessionState
 from duramen.units import MS, SECOND
 from duramen.wire.bookie_calls import ReadRange, Service
@@ -69,6 +69,10 @@ class History(Protocol):
     ) -> None: ...
 
     def on_reader_lac(self, reader: int, ledger_id: LedgerId, lac: EntryId) -> None: ...
+
+    def on_bookie_lac(
+        self, reader: int, member: Member, ledger_id: LedgerId, lac: EntryId
+    ) -> None: ...
 
 
 # --- Clients -------------------------------------------------------------------------------------
@@ -407,6 +411,10 @@ class ReaderNode(Node):
         entries: list[rd.Entry] = []
         if status is BookieStatus.OK:
             status, lac, highest, is_sealed, found = value[0]
+            bookie = self._bookies[read.member.bookie]
+            is_sound = bookie.member == read.member and not bookie.disk.is_rotten
+            if is_sound and status in (BookieStatus.OK, BookieStatus.NO_ENTRY):
+                self._history.on_bookie_lac(self.number, read.member, read.ledger_id, lac)
             entries = _check(read.ledger_id, found)
             if len(entries) < len(found) and not entries:
                 status = BookieStatus.UNKNOWN

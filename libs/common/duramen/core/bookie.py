@@ -75,6 +75,7 @@ class BookieCore:
      4 no entry is both stored and pending or unknown; tables are sound.
      5 tokens in flight rise; what is parked and what is pending waits for one of them.
      6 every waiter is registered once, under its ledger.
+     7 no waiter waits for what is there.
     """
 
     def __init__(self, incarnation: Incarnation) -> None:
@@ -355,6 +356,7 @@ class BookieCore:
                         assert epoch > log.sealed and add.token < log.pending_token, "2: seal"
         registered = [request for rows in self._waiters_of.values() for request in rows]
         assert sorted(registered) == sorted(self._waiters), "6: waiters"
+        assert not any(map(self._is_worth_answering, self._waiters.values())), "7: waiters"
         assert _EMPTY.highest == NOTHING and not _EMPTY.stored, "nobody writes to _EMPTY"
 
     # --- Adds ------------------------------------------------------------------------------------
