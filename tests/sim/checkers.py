@@ -71,8 +71,8 @@ class Checkers:
         self._reader_lacs: dict[tuple[int, LedgerId], EntryId] = {}
         self._highest_lacs: dict[LedgerId, EntryId] = {}
         self._bookie_lacs: dict[tuple[int, Member, LedgerId], EntryId] = {}
-        self._cursors: dict[tuple[int, LogId], int] = {}
-        """The sequence number that each reader is given next."""
+        self._cursors: dict[tuple[int, LogId], tuple[int, bool]] = {}
+        """The sequence number that each reader is given next; whether a gap was reported to it."""
 
     def statistics(self) -> dict[str, int]:
         """Checks made for each code: a sweep in which one is 0 has proved nothing about it."""
@@ -260,9 +260,10 @@ class Checkers:
         self._record(log_id).on_read(reader, dlsn, seq_num, body)
         check = self._tally.check
         what = "log", log_id, dlsn, "for reader", reader, "at", now_us, "µs"
-        expected = self._cursors.get((reader, log_id), seq_num)
-        check("G1", seq_num == expected, *what, "seq", seq_num, "where", expected, "follows")
-        self._cursors[reader, log_id] = seq_num + 1
+        expected, is_gap = self._cursors.get((reader, log_id), (seq_num, False))
+        is_next = seq_num == expected or (is_gap and seq_num > expected)
+        check("G1", is_next, *what, "seq", seq_num, "where", expected, "follows")
+        self._cursors[reader, log_id] = (seq_num + 1, False)
         ends = self._segment_record(log_id).ends
         end = ends.get(dlsn.epoch)
         if end is not None:
@@ -273,6 +274,12 @@ class Checkers:
         lac = self._reader_lacs.get((reader, ledger_of(log_id, dlsn.epoch)))
         if lac is not None:
             check("L1", dlsn.entry <= lac, *what, "is above its LAC", lac)
+
+    def on_reader_gap(self, reader: int, log_id: LogId) -> None:
+        """A reader was told of a hole: sequence numbers may be left out here."""
+        cursor = self._cursors.get((reader, log_id))
+        if cursor is not None:
+            self._cursors[reader, log_id] = (cursor[0], True)
 
     def on_reader_lac(self, reader: int, ledger_id: LedgerId, lac: EntryId) -> None:
         """A reader knows a LAC: it never falls, and the final read reaches it."""

@@ -238,6 +238,27 @@ def _drop_every_ack(self: LedgerWriter, segment: Any, version: int, now_us: int)
         self._send = send  # type: ignore[method-assign]
 
 
+_propose = LedgerWriter._propose
+
+
+def _propose_out_of_order(self: LedgerWriter) -> None:
+    """As if the segment were `ordered`, for the length of the proposal."""
+    ports, mode = self._ports, self.segment.ack_mode
+
+    def put(effect: Any) -> None:
+        if isinstance(effect, Commit):
+            assert self._proposal is not None
+            self._proposal = replace(self._proposal, ack_mode=mode)
+            effect = replace(effect, writes=(SetSegment(self._proposal, self.version),))
+        ports.put(effect)
+
+    self._ports = replace(ports, put=put)
+    self.segment = replace(self.segment, ack_mode="ordered")
+    _propose(self)
+    self.segment = replace(self.segment, ack_mode=mode)
+    self._ports = ports
+
+
 # --- recovery ------------------------------------------------------------------------------------
 
 _begin_reading = Recovery._begin_reading
@@ -369,6 +390,10 @@ MUTANTS: Final[dict[str, Mutant]] = {
     "ack-of-unchanged-refused": Mutant(
         "R8", "acks of unchanged members are dropped at a change, and not asked for again",
         ((LedgerWriter, "_adopt", _drop_every_ack),),
+    ),
+    "ensemble-change-out-of-order": Mutant(
+        "R8", "an out_of_order segment changes its ensemble",
+        ((LedgerWriter, "_propose", _propose_out_of_order),),
     ),
     "no-entry-on-damage": Mutant(
         "R15", "a damaged bookie says NO_ENTRY",

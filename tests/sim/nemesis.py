@@ -217,14 +217,14 @@ class Nemesis:
         asleep_us = world.between(50 * MS, 900 * MS) if world.chance(0.5) else 0
         until_us = world.now_us + asleep_us + min(span_us, 1200 * MS)
         for name, bookie in self._bookies.items():
-            draw = world.rng.random()
-            if draw < 0.3:
-                network.cut(taker.name, name, until_us)
-            elif draw < 0.5:
-                for owner in owners:
-                    network.clog(owner.name, name, until_us)
-            elif draw < 0.9:
+            soon_us = world.now_us + world.between(5 * MS, 400 * MS)
+            if world.chance(0.35):
+                network.cut(taker.name, name, world.rng.choice((soon_us, until_us)))
+            elif world.chance(0.4):
                 bookie.lose_power_at(world.rng.choice(("seal", "write back")))
+            if world.chance(0.4):
+                for owner in owners:
+                    network.clog(owner.name, name, world.rng.choice((soon_us, until_us)))
         for owner in owners:
             if asleep_us and not owner.is_paused:
                 self._pause(owner, asleep_us)
@@ -241,6 +241,7 @@ class Nemesis:
     ) -> None:
         """The one who takes over dies in the middle of it, and another goes on."""
         world = self.world
+        self._traps[taker.name] = ("ensemble changed", True, world.between(100 * MS, 2 * SECOND))
         death_us = delay_us + world.between(5 * MS, 600 * MS)
         world.at(death_us, taker.run, taker.life, taker.crash)
         world.at(death_us + world.between(100 * MS, 2 * SECOND), taker.start)

@@ -13,7 +13,7 @@ import random
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
-from duramen.config import LogConfig, parse_log_config
+from duramen.config import LogConfig, read_log_config
 from duramen.core.placement import Candidate, PlacementRule, choose_ensemble
 from duramen.core.quorum import Quorum
 from duramen.ids import BookieId, Incarnation, Member
@@ -128,7 +128,8 @@ def _draw_log(rng: random.Random, places: tuple[tuple[str, str], ...]) -> LogCon
     quorum = Quorum(ensemble, write, ack)
     if not _can_place(places, quorum, min_racks, min_regions):
         min_racks = min_regions = 1
-    return parse_log_config({
+    return read_log_config({
+        "ack_mode": rng.choice(("ordered", "ordered", "ordered", "out_of_order")),
         "replication": {
             "ensemble_size": ensemble, "write_quorum": write, "ack_quorum": ack,
             "min_racks": min_racks, "min_regions": min_regions,
@@ -164,5 +165,5 @@ def _spell_log(log: LogConfig) -> str:
         f"{part.ensemble_size}/{part.write_quorum}/{part.ack_quorum}"
         f"-racks{part.min_racks}-regions{part.min_regions}-{part.placement}"
         f"-roll{roll.interval // SECOND}s/{roll.size}B/idle{roll.idle_close // SECOND}s"
-        f"-owed{log.owed_bytes_max}B"
+        f"-owed{log.owed_bytes_max}B-{log.ack_mode}"
     )

@@ -329,19 +329,22 @@ class Run:
             self.world.counts[f"segment {old.state.value} → {segment.state.value}"] += 1
             self.nemesis.on_transition(author, _TRANSITION_NAMES[segment.state])
         if segment.is_closed:
+            self.world.counts["segment with holes"] += len(segment.holes) > 0
             self._tell_closed(segment, author)
 
     def _tell_changed(self, old: Segment, segment: Segment, author: SequencerId) -> None:
-        if segment.state is SegmentState.OPEN and segment.fragments != old.fragments:
+        if segment.fragments == old.fragments:
+            return
+        if segment.state is SegmentState.OPEN:
             self.checkers.on_ensemble_changed(segment)
-            self.nemesis.on_transition(author, "ensemble changed")
+        self.nemesis.on_transition(author, "ensemble changed")
 
     def _tell_closed(self, segment: Segment, author: SequencerId) -> None:
         assert segment.last_entry is not None and segment.totals is not None
         assert segment.start_seq_num is not None
         self.checkers.on_segment_closed(
             segment.log_id, segment.epoch, segment.last_entry, segment.totals,
-            segment.start_seq_num, author,
+            segment.start_seq_num, author, holes=segment.holes,
         )  # fmt: skip
 
     def _count_checks(self) -> None:

@@ -68,6 +68,8 @@ class History(Protocol):
         self, now_us: int, reader: int, log_id: LogId, dlsn: Dlsn, seq_num: int, body: bytes
     ) -> None: ...
 
+    def on_reader_gap(self, reader: int, log_id: LogId) -> None: ...
+
     def on_reader_lac(self, reader: int, ledger_id: LedgerId, lac: EntryId) -> None: ...
 
     def on_bookie_lac(
@@ -352,6 +354,9 @@ class ReaderNode(Node):
                         self.after(delay_us, self._on_timer, self._generation, at_us)
                     case rd.Deliver():
                         self._deliver(effect)
+                    case rd.Gap():
+                        self.world.counts["gap reported"] += 1
+                        self._history.on_reader_gap(self.number, self.log_id)
                     case rd.Skip():
                         raise AssertionError("nothing is truncated here")
         bound = self.core.bound

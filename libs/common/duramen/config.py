@@ -12,7 +12,7 @@ not kept yet is refused, not ignored. Source: 08-interfaces "Log configuration".
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, NamedTuple, NoReturn
+from typing import Annotated, Any, Final, Literal, NamedTuple, NoReturn
 
 from pydantic import (
     BaseModel,
@@ -21,6 +21,7 @@ from pydantic import (
     Field,
     PlainSerializer,
     ValidationError,
+    WithJsonSchema,
     model_validator,
 )
 
@@ -133,11 +134,20 @@ class Tiering(_Part):
     policy: Literal["none"] = "none"
 
 
+_ACK_MODES_OFFERED: Final = ["ordered"]
+"""What `parse_log_config` accepts; the cores know `out_of_order` too, and nothing shows its gaps to
+clients yet."""
+
+_AckMode = Annotated[
+    Literal["ordered", "out_of_order"], WithJsonSchema({"enum": _ACK_MODES_OFFERED})
+]
+
+
 class LogConfig(_Part):
     """The configuration of one log, defaults filled in."""
 
     replication: Replication = Replication()
-    ack_mode: Literal["ordered"] = "ordered"
+    ack_mode: _AckMode = "ordered"
     copysets: Literal["striped"] = "striped"
     early_append: Literal[False] = False
     commit: Literal["lac"] = "lac"
@@ -178,6 +188,18 @@ def parse_log_config(document: Mapping[str, Any]) -> LogConfig:
 
     Raises:
         DuramenError: `unknown_field` or `invalid_argument`, all faults in the detail.
+    """
+    config = read_log_config(document)
+    if config.ack_mode not in _ACK_MODES_OFFERED:
+        raise DuramenError("invalid_argument", "ack_mode: must be 'ordered'", field="ack_mode")
+    return config
+
+
+def read_log_config(document: Mapping[str, Any]) -> LogConfig:
+    """A configuration as it was stored, with what is not offered to clients yet.
+
+    Raises:
+        DuramenError: as `parse_log_config`.
     """
     try:
         return LogConfig.model_validate(document)

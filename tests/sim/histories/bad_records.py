@@ -252,6 +252,14 @@ def start_at_one(h: History) -> None:
     h.finish((1, 0, 0, 1, "x"))
 
 
+def skip_a_record_before_a_reader(h: History) -> None:
+    h.append(1, "x", place(1, 0), 0)
+    h.append(2, "y", place(1, 1), 1)
+    h.append(3, "z", place(1, 2), 2)
+    h.read(0, place(1, 0), 0, "x")
+    h.read(0, place(1, 2), 2, "z")
+
+
 def leave_out_a_number(h: History) -> None:
     h.append(1, "x", place(1, 0), 0)
     h.append(2, "y", place(1, 1), 2)
@@ -352,6 +360,7 @@ BAD: dict[str, tuple[Play, ...]] = {
         start_at_one, leave_out_a_number, leave_out_an_entry, leave_out_a_slot,
         read_a_record_twice,
         end_before_the_end, hold_fewer_records_than_said, hold_records_beyond_open_epochs,
+        skip_a_record_before_a_reader,
         turn_epochs_around, close_before_the_predecessor, close_with_records_and_no_entry,
         start_where_the_predecessor_did_not_end, read_beyond_the_end,
     ),

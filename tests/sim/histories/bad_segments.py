@@ -9,8 +9,11 @@ from __future__ import annotations
 
 from duramen.core.placement import PlacementRule
 from duramen.core.segment import Totals
-from duramen.ids import NOTHING, EntryId, Epoch
+from duramen.core.status import BookieStatus
+from duramen.ids import NOTHING, EntryId, Epoch, ledger_of
 from tests.sim.histories.history import LOG, NEW_A, A, B, C, D, History, Play, make_segment, place
+
+LEDGER = ledger_of(LOG, Epoch(1))
 
 # --- D2, F1, P1 ----------------------------------------------------------------------------------
 
@@ -51,6 +54,26 @@ def acknowledge_outside_the_stripe(h: History) -> None:
 def acknowledge_with_the_fragment_before(h: History) -> None:
     h.store((A, B), 4)
     h.confirm(4, make_segment((A, B, C), (D, B, C), starts="0 4"))
+
+
+def begin_a_fragment_below_what_is_acknowledged(h: History) -> None:
+    h.store((A, B), 0)
+    h.confirm(0)
+    h.checkers.on_ensemble_changed(make_segment((D, B, C)))
+
+
+def refuse_the_same_bytes(h: History) -> None:
+    h.store((A,), 0)
+    h.checkers.on_add_refused(A, LEDGER, EntryId(0), 5)
+
+
+def deny_what_was_durable(h: History) -> None:
+    h.checkers.on_vouched(A, LEDGER, EntryId(3))
+    h.checkers.on_entry_denied(A, LEDGER, EntryId(3))
+
+
+def take_a_lac_under_seal(h: History) -> None:
+    h.checkers.on_lac_answered(A, LEDGER, BookieStatus.OK, 1)
 
 
 def acknowledge_under_seal(h: History) -> None:
@@ -181,6 +204,11 @@ def promise_an_entry_beyond_the_end(h: History) -> None:
     h.finish((1, 0, 0, 0, "x"))
 
 
+def answer_a_lower_lac(h: History) -> None:
+    h.checkers.on_bookie_lac(0, A, LEDGER, EntryId(5))
+    h.checkers.on_bookie_lac(0, A, LEDGER, EntryId(4))
+
+
 def read_above_the_lac(h: History) -> None:
     h.invoke(1, "x")
     h.lac(0, 1, NOTHING)
@@ -206,10 +234,12 @@ BAD: dict[str, tuple[Play, ...]] = {
         acknowledge_with_one_copy, acknowledge_with_other_bytes, acknowledge_with_a_lost_disk,
         acknowledge_with_a_replaced_member, acknowledge_with_an_old_incarnation,
         acknowledge_outside_the_stripe, acknowledge_with_the_fragment_before,
+        begin_a_fragment_below_what_is_acknowledged, refuse_the_same_bytes, deny_what_was_durable,
     ),
     "F1": (
         acknowledge_under_seal, acknowledge_an_older_epoch_under_seal,
         acknowledge_what_no_responder_held, acknowledge_other_bytes_than_were_held,
+        take_a_lac_under_seal,
     ),
     "P1": (
         acknowledge_in_one_rack, acknowledge_in_one_region, acknowledge_in_a_new_narrow_fragment,
@@ -225,6 +255,7 @@ BAD: dict[str, tuple[Play, ...]] = {
     "L1": (
         lower_a_lac, lower_a_lac_to_nothing, promise_an_entry_that_is_not_there,
         promise_an_entry_beyond_the_end, read_above_the_lac, enter_an_epoch_early,
+        answer_a_lower_lac,
     ),
     "M1": (outgrow_a_window, fill_what_may_hold_nothing),
 }  # fmt: skip

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from duramen.core.placement import PlacementRule
 from duramen.core.segment import Totals
-from duramen.ids import NOTHING, EntryId, Epoch
+from duramen.core.status import BookieStatus
+from duramen.ids import NOTHING, EntryId, Epoch, ledger_of
 from tests.sim.histories.history import (
     LOG,
     NEW_A,
@@ -25,6 +26,8 @@ from tests.sim.histories.history import (
     place,
     records,
 )
+
+LEDGER = ledger_of(LOG, Epoch(1))
 
 
 def keep_or_lose_what_is_uncertain(h: History) -> None:
@@ -110,7 +113,7 @@ def close_and_go_on(h: History) -> None:
     h.close(4, 0, 2, 1)
     h.open(5)
     h.append(3, "w", place(5, 0), 3)
-    for reader, rows in ((0, "xyzw"), (1, "zw"), (2, "x"), (1, "yz")):
+    for reader, rows in ((0, "xyzw"), (1, "zw"), (2, "x"), (3, "yz")):
         places = {"x": place(1, 0), "y": place(4, 0), "z": place(4, 0, 1), "w": place(5, 0)}
         for body in rows:
             h.read(reader, places[body], "xyzw".index(body), body)
@@ -199,10 +202,32 @@ def prefer_and_degrade(h: History) -> None:
     loose.confirm(0, make_segment((A, B, D)))
 
 
+def pass_over_a_hole(h: History) -> None:
+    h.append(1, "x", place(1, 0), 0)
+    h.append(2, "z", place(1, 2), 3)
+    h.read(0, place(1, 0), 0, "x")
+    h.checkers.on_reader_gap(0, LOG)
+    h.read(0, place(1, 2), 3, "z")
+    h.checkers.on_bookie_lac(0, A, LEDGER, EntryId(4))
+    h.checkers.on_bookie_lac(0, B, LEDGER, EntryId(3))
+    h.checkers.on_bookie_lac(1, A, LEDGER, EntryId(3))
+
+
+def answer_as_a_bookie_may(h: History) -> None:
+    h.store((A,), 0)
+    h.checkers.on_entry_denied(A, LEDGER, EntryId(0))
+    h.checkers.on_vouched(A, LEDGER, EntryId(0))
+    h.checkers.on_entry_denied(B, LEDGER, EntryId(0))
+    h.checkers.on_add_refused(A, LEDGER, EntryId(0), 6)
+    h.checkers.on_lac_answered(A, LEDGER, BookieStatus.OK, 0)
+    h.checkers.on_lac_answered(A, LEDGER, BookieStatus.SEALED, 1)
+
+
 GOOD: tuple[Play, ...] = (
     keep_or_lose_what_is_uncertain, find_what_was_under_way_later, settle_late, try_anew,
     try_anew_and_be_there_once, try_anew_around_others, decide_in_order,
     leave_the_order_of_concurrent_appends_open, close_and_go_on, leave_out_holes,
     stop_at_an_absent_entry, acknowledge_by_answers_under_way, seal_again,
     lose_a_disk_after_the_fact, follow_the_lac, append_to_two_logs, prefer_and_degrade,
+    pass_over_a_hole, answer_as_a_bookie_may,
 )  # fmt: skip

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from duramen.config import parse_log_config
+from duramen.config import read_log_config
 from duramen.core.log_node import LogNode
 from duramen.core.quorum import Quorum
 from duramen.core.segment import Fragment, Segment, SegmentState, Totals
@@ -204,7 +204,7 @@ def read_log(data: bytes) -> LogNode:
             log_id=LogId(_number(take("log_id"))),
             namespace=take("namespace"),
             name=take("name"),
-            config=parse_log_config(take("config")),
+            config=read_log_config(take("config")),
             config_version=_whole(take("config_version")),
             next_epoch=Epoch(_whole(take("next_epoch"))),
             last_clean_epoch=_whole(take("last_clean_epoch")),
