@@ -23,7 +23,7 @@ from duramen.core.sequencer.log_sequencer import LogState
 from duramen.ids import Dlsn, EntryId, Epoch, LogId, Member, SequencerId
 from duramen.runtime.metadata_store import Create, Op, Set
 from duramen.units import MS, SECOND
-from duramen.wire.metadata_json import read_log, read_node, read_segment, spell_log
+from duramen.wire.metadata_json import read_log, read_segment, spell_log
 from tests.sim.checkers import Checkers, Violation
 from tests.sim.metadata import Store, StoreSession
 from tests.sim.nemesis import Nemesis
@@ -227,16 +227,7 @@ class Run:
                     continue
                 if driver.core.state is LogState.ACTIVE:
                     sequencer.run(sequencer.life, sequencer.disturb, log_id, "close")
-                elif driver.core.state is LogState.IDLE and self._is_owner(sequencer, log_id):
-                    # A close in peace that took too long leaves the log with an owner that lives
-                    # and does nothing; a service would end now, and its owner node with it.
-                    self.world.counts["owner idle"] += 1
-                    sequencer.run(sequencer.life, sequencer.disturb, log_id, "close orphan")
         return is_done
-
-    def _is_owner(self, sequencer: SequencerNode, log_id: LogId) -> bool:
-        stored = self.store.find(PATHS.owner(log_id))
-        return stored is not None and read_node(stored.data)["sequencer"] == sequencer.name
 
     def _list_logs(self) -> list[tuple[LogId, LogNode]]:
         logs = []

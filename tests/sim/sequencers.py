@@ -283,12 +283,13 @@ class SequencerNode(Node):
         try:
             stored = await self.session.get(PATHS.log(log_id))
             assert stored is not None
-            if not read_log(stored.data).unclosed_epochs or await self._rank(log_id) != self.name:
+            if not read_log(stored.data).unclosed_epochs:
                 return
             owner = await self.link.read_owner(log_id)
+            heir = await self._rank(log_id) if owner is None else owner.sequencer_id
         except MetadataError:
             return
-        if (owner is None or owner.sequencer_id == self.sequencer_id) and not self._is_stopping:
+        if heir == self.name and not self._is_stopping:
             self.world.counts["orphan found"] += 1
             self.disturb(log_id, "close orphan")
 
