@@ -488,6 +488,22 @@ def test_a_hole_is_reported_as_a_gap_and_passed() -> None:
     assert bench.delivered == [(1, 2), (1, 3), (1, 5)]
 
 
+def test_what_a_bookie_holds_inside_a_hole_is_not_delivered() -> None:
+    """An entry that was never acknowledged may lie on one bookie: it is none of the log (R17)."""
+    segment = replace(
+        make_segment(1, last=4, start=0),
+        ack_mode="out_of_order",
+        holes=((EntryId(1), EntryId(2)),),
+    ).validated()
+    bench = Bench(is_following=False)
+    bench.take()
+    read = one_read(bench.metadata(make_log(2, 1), segment))
+    gap, effect = bench.answer(read, 0, 1, 2, 3, 4)
+    assert gap == Gap(Epoch(1), EntryId(1), EntryId(2))
+    bench.answer(one_read([effect]), 3, 4)
+    assert bench.delivered == [(1, 0), (1, 3), (1, 4)]
+
+
 def late_read() -> tuple[Bench, SendRead, SendRead]:
     """A read that is not answered in time, and the one that was sent beside it."""
     bench = Bench(is_following=False)

@@ -501,13 +501,18 @@ class Reader:
     # --- What answers mean -----------------------------------------------------------------------
 
     def _deliver(self, entries: Sequence[Entry]) -> bool:
-        """Hand on the entries that follow without a gap, up to the bound."""
+        """Hand on the entries that follow without a gap, up to the bound and to the next hole.
+
+        A bookie may hold an entry inside a hole: it was never acknowledged, and is none (R17).
+        """
         run: list[Entry] = []
         following, bound = self._next, self.bound
+        holes = () if self._segment is None else self._segment.holes
+        hole = next((first for first, last in holes if last >= following), LAST_ENTRY_ID + 1)
         for entry_id, body in entries:
             if entry_id < following:
                 continue
-            if entry_id != following or entry_id > bound:
+            if entry_id != following or entry_id > bound or entry_id >= hole:
                 break
             run.append((entry_id, body))
             following = EntryId(following + 1)

@@ -561,6 +561,10 @@ class LogSequencer:
             self._give_up("the segment could not be closed in time")
             return
         self._ends_here = False
+        if self.writer is not None and self.writer.wants_roll and self.writer.window:
+            # It keeps its ensemble, so what a lost member should hold is never acknowledged.
+            self._on_fenced("a bookie is lost, and an out_of_order segment keeps its own", now_us)
+            return
         self.state = LogState.ACTIVE
         if self.writer is not None and self._roll is not None:
             self.writer.release()
