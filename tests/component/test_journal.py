@@ -23,16 +23,16 @@ import pytest
 from duramen.ids import NOTHING, EntryId, Incarnation, LedgerId
 from duramen.wire.journal_format import BLOCK_BYTES, HEADER_BYTES, JournalRecord, Kind, Location
 from duramen_bookie.file_system import PosixFileSystem
-from duramen_bookie.journal import Journal, JournalPoisoned, JournalWriter
-from duramen_bookie.replay import (
+from duramen_bookie.journal.findings import (
     Damage,
     DamageKind,
     JournalMismatch,
     ReplayedRecord,
     ReplayResult,
-    open_journal,
-    replay,
 )
+from duramen_bookie.journal.group_commit import Journal
+from duramen_bookie.journal.replay import open_journal, replay
+from duramen_bookie.journal.writer import JournalPoisoned, JournalWriter
 from tests.component.memory_disk import MemoryDisk, MemoryFile, PowerCut
 
 INCARNATION = Incarnation("0123456789abcdef0123456789abcdef")
@@ -190,7 +190,7 @@ def test_bytes_behind_the_last_commit_are_the_next_one_torn() -> None:
     disk = MemoryDisk()
     fill(disk)
     _, end = tail_range(disk)
-    disk.last.data[end + 64 : end + 128] = b"\xff" * 64
+    disk.last.spoil(end + 64, b"\xff" * 64)
     again = Opened(disk)
     assert again.numbers == list(range(8)) and not again.result.damages
     assert again.result.torn_bytes == 128 and not again.result.tail
@@ -239,7 +239,7 @@ def check_corrupt(disk: MemoryDisk, at: int) -> None:
 def test_damage_in_a_body_names_the_record() -> None:
     disk = MemoryDisk()
     opened = fill(disk)
-    disk.last.data[BLOCK_BYTES + HEADER_BYTES + 3] ^= 1
+    disk.last.spoil(BLOCK_BYTES + HEADER_BYTES + 3, b"?")
     opened = Opened(disk)
     (damage,) = opened.result.damages
     assert damage.kind is DamageKind.RECORD and damage.header is not None
@@ -252,7 +252,7 @@ def test_a_lost_write_is_found_by_the_chain() -> None:
     fill(whole)
     start = BLOCK_BYTES + 2 * (HEADER_BYTES + 24)
     end = start + 2 * (HEADER_BYTES + 24)
-    whole.last.data[start:end] = bytes(end - start)
+    whole.last.spoil(start, bytes(end - start))
     opened = Opened(whole)
     assert opened.result.damages == [Damage(DamageKind.RANGE, 1, start, end)]
     assert opened.numbers == [0, 1, 4, 5, 6, 7]
@@ -272,7 +272,7 @@ def test_a_last_commit_lost_before_a_roll_is_found() -> None:
 def test_a_lost_file_header_loses_no_record() -> None:
     disk = MemoryDisk()
     fill(disk)
-    disk.last.data[:BLOCK_BYTES] = bytes(BLOCK_BYTES)
+    disk.last.spoil(0, bytes(BLOCK_BYTES))
     opened = Opened(disk)
     assert [damage.kind for damage in opened.result.damages] == [DamageKind.FILE_HEADER]
     assert set(opened.numbers) == set(range(8))
@@ -317,7 +317,7 @@ def test_an_entry_that_holds_journal_bytes_is_not_taken_for_records() -> None:
     offset = opened.writer.offset
     opened.writer.commit([evil])
     opened.writer.commit([add(9)])
-    disk.last.data[offset] ^= 1
+    disk.last.spoil(offset, b"?")
     again = Opened(disk)
     assert again.numbers == [*range(8), 9]
     assert [(d.kind, d.start) for d in again.result.damages] == [(DamageKind.RANGE, offset)]
@@ -591,8 +591,8 @@ WRITER = """
 import asyncio, os, sys
 from duramen.ids import Incarnation
 from duramen_bookie.file_system import PosixFileSystem
-from duramen_bookie.journal import Journal
-from duramen_bookie.replay import open_journal
+from duramen_bookie.journal.group_commit import Journal
+from duramen_bookie.journal.replay import open_journal
 from tests.component.test_journal import INCARNATION, add
 
 async def main(directory, number):

@@ -1,10 +1,12 @@
 """The journal's bytes: round trips, the golden file, and that nothing foreign or damaged verifies.
 
-The golden file is the journal of one small history with every kind of record. It is read by every
-later version; `DURAMEN_WRITE_GOLDEN=1` writes it anew, which is a change of the disk format.
+The golden files are the journal of one small history with every kind of record, and a recycled
+file's sidecar. They are read by every later version; `DURAMEN_WRITE_GOLDEN=1` writes them anew,
+which is a change of the disk format.
 """
 
 import os
+from array import array
 from pathlib import Path
 
 import google_crc32c
@@ -19,11 +21,13 @@ from duramen.wire.journal_format import (
     HEADER_BYTES,
     Cut,
     FileHeader,
+    Generation,
     JournalFormatError,
     JournalRecord,
     Kind,
     RecordHeader,
 )
+from tests.golden import read_golden
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "journal-v1.bin"
 INCARNATION = Incarnation("0123456789abcdef0123456789abcdef")
@@ -66,6 +70,7 @@ records = st.builds(
     st.binary(max_size=300),
     st.integers(0, 255),
     st.integers(0, 65_535),
+    st.booleans(),
     st.booleans(),
 )
 
@@ -176,6 +181,30 @@ def test_what_a_newer_version_wrote_is_refused() -> None:
             format_.parse_header(data, 0, file_id=9, offset=64, seed=SEED)
 
 
+def test_a_tombstone_tells_whether_it_is_for_everything_below() -> None:
+    for is_all_below in (False, True):
+        record = JournalRecord(Kind.TOMBSTONE, LEDGER, is_all_below=is_all_below)
+        encoded = format_.encode_commit(
+            [record], file_id=9, offset=64, commit=7, previous_crc=5, seed=SEED
+        )
+        data = b"".join(encoded.buffers)
+        header = format_.parse_header(data, 0, file_id=9, offset=64, seed=SEED)
+        assert header is not None and data[6] == 2 * is_all_below
+        assert header.is_all_below is is_all_below and not header.is_recovery
+
+
+def test_a_file_header_tells_whether_the_file_is_recycled() -> None:
+    block = format_.encode_file_header(HEADER._replace(is_recycled=True))
+    assert block[5] == 3
+    assert format_.parse_file_header(block) == HEADER._replace(is_recycled=True)
+    for flag in (4, 128):
+        head = bytearray(block[:68])
+        head[5] |= flag
+        newer = bytes(head) + google_crc32c.value(bytes(head)).to_bytes(4, "little")
+        with pytest.raises(JournalFormatError):
+            format_.parse_file_header(newer)
+
+
 def test_a_damaged_file_header_is_none() -> None:
     block = bytearray(format_.encode_file_header(HEADER))
     assert format_.parse_file_header(bytes(block)) == HEADER
@@ -190,3 +219,42 @@ def test_a_damaged_file_header_is_none() -> None:
 def test_a_cut_of_another_form_is_refused(body: bytes) -> None:
     with pytest.raises(JournalFormatError):
         format_.parse_cut(body)
+
+
+OLD_CONTENT = b"".join([bytes([number]) * BLOCK_BYTES for number in range(3)])
+GENERATION = Generation(12, 5, INCARNATION, array("I", format_.block_crcs(OLD_CONTENT)))
+
+
+def test_the_golden_sidecar_is_written_and_read_as_ever() -> None:
+    golden = read_golden("journal-sidecar-v1.bin", format_.encode_generation(GENERATION))
+    assert format_.parse_generation(golden) == GENERATION
+
+
+def test_a_sidecar_knows_the_old_blocks() -> None:
+    found = format_.parse_generation(format_.encode_generation(GENERATION))
+    assert found is not None
+    for index in range(3):
+        block = OLD_CONTENT[index * BLOCK_BYTES :][:BLOCK_BYTES]
+        assert found.is_old(index, block)
+        assert not found.is_old(index, block[:-1] + b"?")
+        assert not found.is_old(3, block)
+
+
+def test_a_damaged_sidecar_is_none() -> None:
+    data = format_.encode_generation(GENERATION)
+    for bit in range(8 * len(data)):
+        damaged = bytearray(data)
+        damaged[bit // 8] ^= 1 << bit % 8
+        assert format_.parse_generation(bytes(damaged)) is None
+    for size in range(len(data)):
+        assert format_.parse_generation(data[:size]) is None
+    assert format_.parse_generation(data + b"1234") is None
+
+
+def test_a_sidecar_of_a_newer_version_is_refused() -> None:
+    data = bytearray(format_.encode_generation(GENERATION))
+    data[4] = 2
+    head, rows = bytes(data[:44]), bytes(data[48:])
+    data[44:48] = google_crc32c.value(head + rows).to_bytes(4, "little")
+    with pytest.raises(JournalFormatError):
+        format_.parse_generation(bytes(data))

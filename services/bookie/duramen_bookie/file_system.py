@@ -1,19 +1,22 @@
-"""The little that the journal needs from a disk, as a port; the real one; a window for reading.
+"""The little that the bookie needs from a disk, as a port; the real one; a window for reading.
 
-A simulated disk (durable and volatile layer, torn writes, failing syncs) stands in behind the same
-two Protocols. All calls block; the journal makes them from its own thread, `pread` from any thread.
-Errors are `OSError` and never retried here: what a failed write or sync left behind is unknown.
+A simulated disk (durable and volatile layer, torn writes, failing syncs, renames undone) stands in
+behind the same two Protocols. All calls block; writes to one file come from one thread at a time,
+reads from any. Errors are `OSError` and never retried here: what a failed write or sync left behind
+is unknown.
 
-Not here: which files there are and what is in them (`journal`, `replay`).
+Not here: which files there are and what is in them (`journal`, `shelf`, `checkpoint`).
 Source: 02-storage "Journal" 2 and 4.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import mmap
 import os
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 WINDOW_BYTES: Final = 8 << 20
 """What sequential reading asks for at once: large against an entry, small against memory."""
@@ -23,6 +26,14 @@ _IOV_MAX: Final = 1024
 
 _BLOCK_BYTES: Final = 4096
 _ZEROS: Final = bytes(WINDOW_BYTES)
+_NO_SPACE_ERRORS: Final = (errno.ENOSPC, errno.EDQUOT)
+
+
+class DiskUsage(NamedTuple):
+    """How large a file system is, and how much of it is free for us."""
+
+    total_bytes: int
+    free_bytes: int
 
 
 class DiskFile(Protocol):
@@ -32,13 +43,22 @@ class DiskFile(Protocol):
         """Its length."""
 
     def preallocate(self, size_bytes: int) -> None:
-        """Make it that long, zeros throughout, with its space taken."""
+        """Make it that long if it is shorter: zeros where nothing was, with their space taken."""
+
+    def truncate(self, size_bytes: int) -> None:
+        """Make it exactly that long; what is added reads as zeros and takes no space yet."""
 
     def pwritev(self, buffers: Sequence[bytes], offset: int) -> None:
         """Write the buffers side by side; all of them or an error."""
 
     def pread(self, length_bytes: int, offset: int) -> bytes:
         """Read; fewer bytes only at the end of the file."""
+
+    def pread_direct(self, length_bytes: int, offset: int) -> bytes:
+        """As `pread`, from the disk itself: neither believing the page cache nor filling it."""
+
+    def prefetch(self, length_bytes: int, offset: int) -> None:
+        """A hint that these bytes will be read soon."""
 
     def fdatasync(self) -> None:
         """Make written data durable; on return it is."""
@@ -51,10 +71,22 @@ class DiskFile(Protocol):
 
 
 class FileSystem(Protocol):
-    """Files by name."""
+    """Files by name; a path that is not there is FileNotFoundError."""
 
     def open(self, path: str, *, is_new: bool = False) -> DiskFile:
         """Open for reading and writing; `is_new`: make it, it must not exist."""
+
+    def map(self, path: str) -> memoryview:
+        """All bytes of a file that is written no more, read-only; given back with the last view.
+
+        A read error of the disk kills the process where it is touched (SIGBUS).
+        """
+
+    def exists(self, path: str) -> bool:
+        """Whether there is something of that name."""
+
+    def size_bytes(self, path: str) -> int:
+        """Length of a file."""
 
     def list_names(self, directory: str) -> list[str]:
         """Names in a directory, sorted."""
@@ -65,8 +97,19 @@ class FileSystem(Protocol):
     def rename(self, old: str, new: str) -> None:
         """Rename; replaces `new`."""
 
+    def remove(self, path: str) -> None:
+        """Remove a file's name; its bytes go when nobody has it open."""
+
     def fsync_directory(self, directory: str) -> None:
         """Make names that were made, renamed or removed durable."""
+
+    def usage(self, directory: str) -> DiskUsage:
+        """Of the disk that a directory is on."""
+
+
+def is_no_space(error: OSError) -> bool:
+    """Whether nothing is wrong with the disk but that it is full."""
+    return error.errno in _NO_SPACE_ERRORS
 
 
 class PosixFile:
@@ -80,6 +123,9 @@ class PosixFile:
 
     def preallocate(self, size_bytes: int) -> None:
         os.posix_fallocate(self._descriptor, 0, size_bytes)
+
+    def truncate(self, size_bytes: int) -> None:
+        os.ftruncate(self._descriptor, size_bytes)
 
     def pwritev(self, buffers: Sequence[bytes], offset: int) -> None:
         for first in range(0, len(buffers), _IOV_MAX):
@@ -99,6 +145,25 @@ class PosixFile:
             data += more
         return data
 
+    def pread_direct(self, length_bytes: int, offset: int) -> bytes:
+        try:
+            # A description of its own, so that reads and writes of others stay as they are.
+            flags = os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC
+            descriptor = os.open(f"/proc/self/fd/{self._descriptor}", flags)
+        except OSError:
+            return self._pread_dropped(length_bytes, offset)
+        try:
+            return _read_aligned(descriptor, length_bytes, offset)
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            return self._pread_dropped(length_bytes, offset)
+        finally:
+            os.close(descriptor)
+
+    def prefetch(self, length_bytes: int, offset: int) -> None:
+        os.posix_fadvise(self._descriptor, offset, length_bytes, os.POSIX_FADV_WILLNEED)
+
     def fdatasync(self) -> None:
         os.fdatasync(self._descriptor)
 
@@ -107,6 +172,11 @@ class PosixFile:
 
     def close(self) -> None:
         os.close(self._descriptor)
+
+    def _pread_dropped(self, length_bytes: int, offset: int) -> bytes:
+        """For file systems without direct reads: the next best is an empty cache."""
+        os.posix_fadvise(self._descriptor, offset, length_bytes, os.POSIX_FADV_DONTNEED)
+        return self.pread(length_bytes, offset)
 
     def _write_rest(self, data: bytes, offset: int) -> None:
         # A limit or a full disk may cut a write short; the next one succeeds or says why not.
@@ -125,6 +195,21 @@ class PosixFileSystem:
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if is_new else 0)
         return PosixFile(os.open(path, flags, 0o600))
 
+    def map(self, path: str) -> memoryview:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            if os.fstat(descriptor).st_size == 0:
+                return memoryview(b"")
+            return memoryview(mmap.mmap(descriptor, 0, prot=mmap.PROT_READ))
+        finally:
+            os.close(descriptor)
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def size_bytes(self, path: str) -> int:
+        return os.stat(path).st_size
+
     def list_names(self, directory: str) -> list[str]:
         return sorted(os.listdir(directory))
 
@@ -134,6 +219,9 @@ class PosixFileSystem:
     def rename(self, old: str, new: str) -> None:
         os.replace(old, new)
 
+    def remove(self, path: str) -> None:
+        os.unlink(path)
+
     def fsync_directory(self, directory: str) -> None:
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -141,19 +229,47 @@ class PosixFileSystem:
         finally:
             os.close(descriptor)
 
+    def usage(self, directory: str) -> DiskUsage:
+        found = os.statvfs(directory)
+        # As df counts: what is kept for others (root, quotas) is not there at all.
+        block_count = found.f_blocks - found.f_bfree + found.f_bavail
+        return DiskUsage(block_count * found.f_frsize, found.f_bavail * found.f_frsize)
+
+
+def _read_aligned(descriptor: int, length_bytes: int, offset: int) -> bytes:
+    """What O_DIRECT asks for: whole blocks, into memory that begins at a page."""
+    start = offset // _BLOCK_BYTES * _BLOCK_BYTES
+    size = -(-(offset + length_bytes - start) // _BLOCK_BYTES) * _BLOCK_BYTES
+    if length_bytes == 0:
+        return b""
+    done = 0
+    with contextlib.closing(mmap.mmap(-1, size)) as buffer:
+        with memoryview(buffer) as view:
+            while done < size:
+                with view[done:] as rest:
+                    count = os.preadv(descriptor, [rest], start + done)
+                done += count
+                if count == 0 or count % _BLOCK_BYTES:
+                    break  # the end of the file
+        return buffer[offset - start : min(done, offset - start + length_bytes)]
+
 
 class FileWindow:
     """Sequential reading of a file: bytes by offset, searches, and what could not be read.
 
     A block that fails to read counts as zeros and is remembered in `unreadable`, so that one bad
     sector costs what stands in it and nothing else.
+
+    Args:
+        file: is not closed by the window.
+        is_direct: read past the page cache.
     """
 
-    def __init__(self, file: DiskFile) -> None:
+    def __init__(self, file: DiskFile, *, is_direct: bool = False) -> None:
         self.size_bytes = file.size_bytes()
         self.unreadable: list[tuple[int, int]] = []
         """(start, end) of blocks, in the order in which they were met."""
-        self._file = file
+        self._pread = file.pread_direct if is_direct else file.pread
         self._base = 0
         self._data = b""
 
@@ -198,7 +314,7 @@ class FileWindow:
 
     def _read(self, offset: int, length_bytes: int) -> bytes:
         try:
-            return self._file.pread(length_bytes, offset)
+            return self._pread(length_bytes, offset)
         except OSError:
             end = min(offset + length_bytes, self.size_bytes)
             first = offset // _BLOCK_BYTES * _BLOCK_BYTES
@@ -210,7 +326,7 @@ class FileWindow:
 
     def _read_block(self, start: int, end: int) -> bytes:
         try:
-            return self._file.pread(end - start, start)
+            return self._pread(end - start, start)
         except OSError:
             block = start // _BLOCK_BYTES * _BLOCK_BYTES
             bad = (block, min(block + _BLOCK_BYTES, self.size_bytes))

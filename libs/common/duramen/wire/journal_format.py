@@ -1,17 +1,17 @@
-"""Bytes of the bookie's journal: the file header and the records, each of which verifies alone.
+"""Bytes of the bookie's journal: file header, records that verify alone, a recycled file's sidecar.
 
     offset  size  field                         offset  size  field
     0       4     magic "DJR1"                  40      8     offset of this record in its file
     4       1     version (1)                   48      4     LAC at send (0xFFFF_FFFF: nothing)
     5       1     kind                          52      2     wave, then 2 zeros
-    6       1     flags: 1 recovery             56      4     bytes of the commit before this
+    6       1     flags: 1 recovery, 2 below    56      4     bytes of the commit before this
     7       1     class of service              60      4     bytes of the whole commit
     8       4     bytes of the body             64      4     previous record's CRC, then 4 zeros
     12      4     entry id                      72      4     CRC32C of incarnation, bytes 0–71
     16      8     ledger id                     76      4     the same, continued with the body
     24, 32  8     commit number, file id        80      …     body, zeros to a multiple of 8
 
-Pure: no files, no decision about what damage means (`duramen_bookie.replay`). Called by the
+Pure: no files, no decision about what damage means (`duramen_bookie.journal`). Called by the
 bookie's journal. Source: 02-storage "Journal" 2 and 3; docs/protocol/journal.md.
 """
 
@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import enum
 import struct
+from array import array
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
@@ -29,6 +30,7 @@ from duramen.ids import NOTHING, WIRE_NOTHING, EntryId, Incarnation, LedgerId
 VERSION: Final = 1
 RECORD_MAGIC: Final = b"DJR1"
 FILE_MAGIC: Final = b"DJF1"
+GENERATION_MAGIC: Final = b"DJG1"
 HEADER_BYTES: Final = 80
 BLOCK_BYTES: Final = 4096
 """What a disk may tear as a whole: marks stand in blocks of their own."""
@@ -39,8 +41,11 @@ _FILE: Final = struct.Struct("<4sBBHQ16sQQQQI")
 _CRC: Final = struct.Struct("<I")
 _CUT: Final = struct.Struct("<QQII")
 _RANGE: Final = struct.Struct("<QQ")
+_GENERATION: Final = struct.Struct("<4sBxHQQ16sI")
 _RECOVERY_RECORD: Final = 1
+_BELOW_RECORD: Final = 2
 _RECOVERY_FILE: Final = 1
+_RECYCLED_FILE: Final = 2
 _PADDING: Final = tuple(bytes(-size % 8) for size in range(8))
 assert _HEAD.size + _CRCS.size == HEADER_BYTES
 
@@ -71,6 +76,7 @@ class JournalRecord(NamedTuple):
     """What is to be kept: an add with what travels beside its entry, or another change of state.
 
     For SEAL, LAC, LEDGER_KNOWN and TOMBSTONE the bookie chooses what fields and body mean.
+    `is_all_below`: of a TOMBSTONE, that it is for every epoch of the log below the ledger's.
     """
 
     kind: Kind
@@ -81,6 +87,7 @@ class JournalRecord(NamedTuple):
     service: int = 0
     wave: int = 0
     is_recovery: bool = False
+    is_all_below: bool = False
 
 
 class Location(NamedTuple):
@@ -136,6 +143,11 @@ class RecordHeader(NamedTuple):
         """Whether the add was a write-back of recovery (R16)."""
         return bool(self.flags & _RECOVERY_RECORD)
 
+    @property
+    def is_all_below(self) -> bool:
+        """Whether the tombstone is for every epoch of the log below the ledger's."""
+        return bool(self.flags & _BELOW_RECORD)
+
     def is_body_intact(self, body: bytes) -> bool:
         """Whether this is the body that the header was written with."""
         size = len(body)
@@ -145,7 +157,7 @@ class RecordHeader(NamedTuple):
         """The record as it was given to the journal."""
         return JournalRecord(
             self.kind, self.ledger_id, self.entry_id, self.lac, body,
-            self.service, self.wave, self.is_recovery,
+            self.service, self.wave, self.is_recovery, self.is_all_below,
         )  # fmt: skip
 
 
@@ -155,7 +167,8 @@ class FileHeader(NamedTuple):
     `first_commit`: number of the first commit that may stand here. `previous_file_id`: the file
     that was written before (0: none), `previous_crc`: the CRC of the last record in it.
     `is_recovery`: opened at an unclean start, so that its existence proves nothing about the
-    previous file's last commit; otherwise it proves all of that file durable.
+    previous file's last commit; otherwise it proves all of that file durable. `is_recycled`: made
+    of a retired file, whose old content stands wherever nothing was written since.
     """
 
     file_id: int
@@ -166,6 +179,25 @@ class FileHeader(NamedTuple):
     previous_crc: int
     size_bytes: int
     is_recovery: bool
+    is_recycled: bool = False
+
+
+class Generation(NamedTuple):
+    """Sidecar of a recycled file: what stood in its blocks before.
+
+    `file_id`: the file beside which it stands. `old_file_id`: the one that its blocks were of.
+    `block_crcs`: the CRC32C of every block of the old content.
+    """
+
+    file_id: int
+    old_file_id: int
+    incarnation: Incarnation
+    block_crcs: array[int]
+
+    def is_old(self, block_index: int, block: bytes) -> bool:
+        """Whether a block still holds what it held before."""
+        crcs = self.block_crcs
+        return block_index < len(crcs) and google_crc32c.value(block) == crcs[block_index]
 
 
 class Cut(NamedTuple):
@@ -230,10 +262,11 @@ def encode_commit(
     padding = b""
     buffers: list[bytes] = []
     locations: list[Location] = []
-    for kind, ledger_id, entry_id, lac, body, service, wave, is_recovery in records:
+    for kind, ledger_id, entry_id, lac, body, service, wave, is_recovery, is_below in records:
         size = len(body)
+        flags = is_recovery | is_below << 1
         head = _HEAD.pack(
-            RECORD_MAGIC, VERSION, kind, is_recovery, service, size, entry_id & WIRE_NOTHING,
+            RECORD_MAGIC, VERSION, kind, flags, service, size, entry_id & WIRE_NOTHING,
             ledger_id, commit, file_id, offset, lac & WIRE_NOTHING, wave,
             offset - start, commit_bytes, previous_crc,
         )  # fmt: skip
@@ -291,8 +324,9 @@ def parse_header(
 
 def encode_file_header(header: FileHeader) -> bytes:
     """Spell the first block of a file."""
+    flags = header.is_recovery * _RECOVERY_FILE | header.is_recycled * _RECYCLED_FILE
     head = _FILE.pack(
-        FILE_MAGIC, VERSION, _RECOVERY_FILE if header.is_recovery else 0, BLOCK_BYTES,
+        FILE_MAGIC, VERSION, flags, BLOCK_BYTES,
         header.file_id, bytes.fromhex(header.incarnation), header.created_unix_us,
         header.first_commit, header.previous_file_id, header.size_bytes, header.previous_crc,
     )  # fmt: skip
@@ -319,12 +353,52 @@ def parse_file_header(block: bytes) -> FileHeader | None:
     ) = _FILE.unpack(head)  # fmt: skip
     if magic != FILE_MAGIC or google_crc32c.value(head) != file_header_crc(block):
         return None
-    if version != VERSION or flags & ~_RECOVERY_FILE or block_bytes != BLOCK_BYTES:
+    known = _RECOVERY_FILE | _RECYCLED_FILE
+    if version != VERSION or flags & ~known or block_bytes != BLOCK_BYTES:
         raise JournalFormatError(f"file {file_id}: version {version}, flags {flags:#x}")
     return FileHeader(
         file_id, Incarnation(incarnation.hex()), created_unix_us, first_commit,
         previous_file_id, previous_crc, size_bytes, bool(flags & _RECOVERY_FILE),
+        bool(flags & _RECYCLED_FILE),
     )  # fmt: skip
+
+
+def block_crcs(data: bytes) -> list[int]:
+    """CRC32C of each block of a file's bytes, which begin and end at blocks' borders."""
+    assert len(data) % BLOCK_BYTES == 0, len(data)
+    value = google_crc32c.value
+    return [value(data[at : at + BLOCK_BYTES]) for at in range(0, len(data), BLOCK_BYTES)]
+
+
+def encode_generation(generation: Generation) -> bytes:
+    """Spell the sidecar of a recycled file: 48 bytes, then 4 for each block."""
+    crcs = generation.block_crcs
+    head = _GENERATION.pack(
+        GENERATION_MAGIC, VERSION, BLOCK_BYTES, generation.file_id, generation.old_file_id,
+        bytes.fromhex(generation.incarnation), len(crcs),
+    )  # fmt: skip
+    rows = struct.pack(f"<{len(crcs)}I", *crcs)
+    return head + _CRC.pack(google_crc32c.extend(google_crc32c.value(head), rows)) + rows
+
+
+def parse_generation(data: bytes) -> Generation | None:
+    """Read a sidecar; None if it is damaged or was not written to its end.
+
+    Raises:
+        JournalFormatError: an intact sidecar with a version or block size not known here.
+    """
+    start = _GENERATION.size + _CRC.size
+    if len(data) < start:
+        return None
+    head, rows = data[: _GENERATION.size], data[start:]
+    magic, version, block_bytes, file_id, old_file_id, incarnation, count = _GENERATION.unpack(head)
+    crc = google_crc32c.extend(google_crc32c.value(head), rows)
+    if magic != GENERATION_MAGIC or crc != _CRC.unpack_from(data, _GENERATION.size)[0]:
+        return None
+    if version != VERSION or block_bytes != BLOCK_BYTES or len(rows) != count * _CRC.size:
+        raise JournalFormatError(f"sidecar of file {file_id}: version {version}, {count} blocks")
+    crcs = array("I", struct.unpack(f"<{count}I", rows))
+    return Generation(file_id, old_file_id, Incarnation(incarnation.hex()), crcs)
 
 
 def encode_cut(cut: Cut) -> bytes:
