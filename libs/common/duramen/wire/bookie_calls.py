@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from duramen.core.status import BookieStatus
 from duramen.ids import NOTHING, WIRE_NOTHING, EntryId, Epoch, Incarnation, LedgerId, LogId
-from duramen.limits import ENTRY_BYTES_MAX, LONG_POLL_MAX_US
+from duramen.limits import ENTRY_BYTES_MAX, LONG_POLL_MAX_US, READ_ROW_COUNT_MAX
 from duramen.units import MS
 from duramen.wire.frame import Frame, FrameError, pack_frame, parse_frame, split_payload
 
@@ -178,9 +178,11 @@ def parse_reads(data: bytes) -> tuple[Incarnation, list[ReadRange]]:
     """Read a read request; only a request of a single range may wait.
 
     Raises:
-        FrameError: no such frame, or a wait that is too long or in company.
+        FrameError: no such frame, too many ranges, or a wait that is too long or in company.
     """
     frame = parse_frame(data, b"DRDQ", _READ)
+    if len(frame.rows) > READ_ROW_COUNT_MAX:
+        raise FrameError(f"a read has {READ_ROW_COUNT_MAX} ranges at most")
     ranges = [
         ReadRange(
             r[0], r[1], _read(r[2]), r[3], r[4], r[5], _read(r[6]), _service(r[7]), bool(r[8])

@@ -34,6 +34,9 @@ ROW_COUNT_MAX: Final = 100_000
 FRAME_BYTES_HARD_MAX: Final = FRAME_BYTES_MAX + ENTRY_BYTES_MAX
 """A sender stops filling at FRAME_BYTES_MAX, so the last item may stand out by one entry."""
 
+RETRY_AFTER_HEADER: Final = "duramen-retry-after-ms"
+"""Of a 503: the server was overloaded, nothing was done, ask again after so many milliseconds."""
+
 _HEAD: Final = struct.Struct("<4sBBHI16sI")
 _CRC: Final = struct.Struct("<I")
 

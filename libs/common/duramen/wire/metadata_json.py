@@ -44,6 +44,7 @@ class Paths:
         self.logs = f"{self.root}/logs"
         self.repair_queue = f"{self.root}/repair/queue"
         self.repair_owed = f"{self.root}/repair/owed"
+        self.repair_lost = f"{self.root}/repair/lost"
 
     def namespace(self, namespace: str) -> str:
         """Configuration of a namespace."""
@@ -74,9 +75,17 @@ class Paths:
         """A segment node."""
         return f"{self.log(log_id)}/segments/{epoch}"
 
+    def queued(self, ledger_id: int) -> str:
+        """Damage of a ledger that waits for repair."""
+        return f"{self.repair_queue}/{ledger_id}"
+
     def owed(self, ledger_id: int, member: Member) -> str:
         """Ranges of a ledger that a bookie incarnation is owed (R9)."""
         return f"{self.repair_owed}/{ledger_id}/{member.bookie}.{member.incarnation}"
+
+    def lost(self, incarnation: Incarnation) -> str:
+        """A bookie incarnation whose disks are gone for ever, with all copies on them."""
+        return f"{self.repair_lost}/{incarnation}"
 
 
 def spell_node(fields: Mapping[str, Any], extra: Mapping[str, Any] | None = None) -> bytes:

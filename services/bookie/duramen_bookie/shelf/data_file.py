@@ -1,0 +1,372 @@
+"""A data file of the shelf: settled entries in the order of (ledger, entry), written once.
+
+`DataFileWriter` writes one together with its index; `DataFile` reads runs of neighbouring entries
+with one call; `scan` reads everything there is without an index, goes on behind damage, and says
+what it could not read; `rebuild_index` makes the index anew from that.
+
+Not here: which files are in force (`shelf`), which entries are alive. Called by the shelf, by
+settling and compaction, by the offline tools. Source: 02-storage "Files" and "Journal" 6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+from duramen.ids import EntryId, Incarnation, LedgerId
+from duramen.units import MIB
+from duramen.wire.entry import EntryError
+from duramen.wire.journal_format import (
+    BLOCK_BYTES,
+    HEADER_BYTES,
+    RECORD_MAGIC,
+    JournalRecord,
+    Kind,
+    RecordHeader,
+    align,
+    encode_commit,
+    encode_mark,
+    parse_header,
+    record_bytes,
+)
+from duramen.wire.shelf_format import (
+    Row,
+    cut_entries,
+    data_seed,
+    encode_data_header,
+    header_crc,
+    identify_entry,
+)
+from duramen_bookie.file_system import DiskFile, FileSystem, FileWindow
+from duramen_bookie.shelf.appending import FileAppender
+from duramen_bookie.shelf.index_file import IndexWriter
+
+_IDENTITY: Final = slice(4, 8)
+"""Where an entry has its identity checksum (`wire.entry`)."""
+
+_PIECE_BYTES: Final = 1 * MIB
+"""Records that are spelt and written at once."""
+
+
+class FinishedFile(NamedTuple):
+    """What a checkpoint has to know of a data file and its index."""
+
+    file_id: int
+    data_bytes: int
+    index_crc: int
+    row_count: int
+
+
+class DataFileWriter:
+    """Writes one data file and its index; neither counts before a checkpoint names them.
+
+    Args:
+        fs: the disk.
+        path: of the data file; neither it nor its index is there yet.
+        file_id: never used before by a file that a checkpoint named.
+        incarnation: of the bookie.
+    """
+
+    def __init__(self, fs: FileSystem, path: str, file_id: int, incarnation: Incarnation) -> None:
+        self.path = path
+        self.file_id = file_id
+        self._fs = fs
+        self._seed = data_seed(incarnation)
+        self._index = IndexWriter(fs, index_path(path), file_id, incarnation)
+        try:
+            self._file = FileAppender(fs, path)
+        except OSError:
+            self._index.close()
+            fs.remove(index_path(path))
+            raise
+        header = encode_data_header(file_id, incarnation)
+        self._file.append([header])
+        self.size_bytes = BLOCK_BYTES
+        """Length of the data file up to now."""
+        self.row_count = 0
+        """Entries up to now."""
+        self._last_crc = header_crc(header)
+        self._piece_count = 0
+        self._records: list[JournalRecord] = []
+        self._crcs: list[int] = []
+
+    def put(self, record: JournalRecord) -> None:
+        """Append an add's record; records come in the order of (ledger, entry).
+
+        Raises:
+            EntryError: the body is not that entry, whole; nothing was appended.
+            OSError: the disk is full or failed; the files are to be abandoned.
+        """
+        assert record.kind is Kind.ADD, record.kind
+        crc = identify_entry(record.body, record.ledger_id, record.entry_id)
+        if crc is None:
+            raise EntryError(f"no entry {record.entry_id} of ledger {record.ledger_id}")
+        self._records.append(record)
+        self._crcs.append(crc)
+        self.row_count += 1
+        self.size_bytes += record_bytes(len(record.body))
+        if self.size_bytes - self._file.size_bytes >= _PIECE_BYTES:
+            self._write()
+
+    def finish(self) -> FinishedFile:
+        """Data fsync → index fsync → directory fsync.
+
+        Raises:
+            OSError: the disk is full or failed; the files are to be abandoned.
+        """
+        self._write()
+        offset = align(self.size_bytes, BLOCK_BYTES)
+        end = encode_mark(
+            Kind.END, file_id=self.file_id, offset=offset, commit=self.row_count,
+            previous_crc=self._last_crc, seed=self._seed,
+        )  # fmt: skip
+        self._file.append([bytes(offset - self.size_bytes), end])
+        self._file.finish()
+        index_crc = self._index.finish(self._file.size_bytes)
+        self._fs.fsync_directory(_directory_of(self.path))
+        return FinishedFile(self.file_id, self._file.size_bytes, index_crc, self.row_count)
+
+    def abandon(self) -> None:
+        """Remove both files, whatever happened to them.
+
+        Raises:
+            OSError: they are still there, for the next start to remove.
+        """
+        self._file.close()
+        self._index.close()
+        self._fs.remove(self.path)
+        self._fs.remove(index_path(self.path))
+
+    def _write(self) -> None:
+        """Spell what waits as one piece: nothing but speed depends on how records are grouped."""
+        if not self._records:
+            return
+        self._piece_count += 1
+        encoded = encode_commit(
+            self._records, file_id=self.file_id, offset=self._file.size_bytes,
+            commit=self._piece_count, previous_crc=self._last_crc, seed=self._seed,
+        )  # fmt: skip
+        self._file.append(encoded.buffers)
+        self._last_crc = encoded.last_crc
+        for record, location, crc in zip(self._records, encoded.locations, self._crcs, strict=True):
+            self._index.add(Row(record.ledger_id, record.entry_id, location[2], location[1], crc))
+        self._records, self._crcs = [], []
+
+
+class DataFile:
+    """A finished data file, open for reading; on any thread."""
+
+    def __init__(self, file: DiskFile, file_id: int, incarnation: Incarnation) -> None:
+        self._file = file
+        self._file_id = file_id
+        self._seed = data_seed(incarnation)
+
+    def close(self) -> None:
+        """Give the file back."""
+        self._file.close()
+
+    def read_entries(self, rows: Sequence[Row]) -> list[tuple[EntryId, memoryview]]:
+        """The entries of rows that lie side by side, up to the first that is not intact.
+
+        One read for all of them, of which the entries are views. If it fails they are read one by
+        one, so that a bad sector costs what stands in it and nothing else.
+
+        Args:
+            rows: at least one.
+        """
+        first, last = rows[0], rows[-1]
+        span = last.offset + last.length_bytes - first.offset
+        try:
+            return cut_entries(self._file.pread(span, first.offset), rows)
+        except OSError:
+            entries = []
+            for row in rows:
+                try:
+                    data = self._file.pread(row.length_bytes, row.offset)
+                except OSError:
+                    break
+                found = cut_entries(data, [row])
+                if not found:
+                    break
+                entries += found
+            return entries
+
+    def read_records(
+        self, rows: Sequence[Row], *, is_direct: bool = False
+    ) -> list[JournalRecord | None]:
+        """The whole records of rows that lie side by side, None for each that is damaged.
+
+        Args:
+            rows: at least one; their bodies are in memory at once.
+            is_direct: read past the page cache.
+
+        Raises:
+            JournalFormatError: an intact record of a version that is not known here.
+        """
+        read = self._file.pread_direct if is_direct else self._file.pread
+        base = rows[0].offset - HEADER_BYTES
+        try:
+            data = read(rows[-1].offset + rows[-1].length_bytes - base, base)
+        except OSError:
+            if len(rows) == 1:
+                return [None]
+            return [self.read_records([row], is_direct=is_direct)[0] for row in rows]
+        return [self._cut_record(data, row.offset - base, row) for row in rows]
+
+    def prefetch(self, length_bytes: int, offset: int) -> None:
+        """Say that this range will be read soon."""
+        self._file.prefetch(length_bytes, offset)
+
+    def _cut_record(self, data: bytes, start: int, row: Row) -> JournalRecord | None:
+        header = parse_header(
+            data, start - HEADER_BYTES, file_id=self._file_id,
+            offset=row.offset - HEADER_BYTES, seed=self._seed,
+        )  # fmt: skip
+        if header is None or (header.ledger_id, header.entry_id) != row[:2]:
+            return None
+        body = data[start : start + row.length_bytes]
+        is_intact = header.is_body_intact(body) and _identity(body) == row.crc
+        return header.record(body) if is_intact else None
+
+
+# --- Without an index ----------------------------------------------------------------------------
+
+
+class ScannedRecord(NamedTuple):
+    """A record that verifies."""
+
+    header: RecordHeader
+    body: bytes
+
+
+class DataDamage(NamedTuple):
+    """Bytes that held something and cannot be read; `header` if at least that is intact.
+
+    An end that is missing is damage of no bytes at the end of the file.
+    """
+
+    start: int
+    end: int
+    header: RecordHeader | None = None
+
+
+def scan(
+    file: DiskFile, file_id: int, incarnation: Incarnation
+) -> Iterator[ScannedRecord | DataDamage]:
+    """Everything that a data file holds, in its order.
+
+    Raises:
+        JournalFormatError: an intact record of a version that is not known here.
+    """
+    window = FileWindow(file)
+    seed = data_seed(incarnation)
+    first_block = window.slice(0, BLOCK_BYTES)
+    last_crc = header_crc(first_block) if len(first_block) == BLOCK_BYTES else 0
+    offset = damage_start = BLOCK_BYTES
+    while True:
+        header = _find_record(window, offset, file_id, seed)
+        if header is None:
+            yield DataDamage(min(offset, window.size_bytes), window.size_bytes)
+            return
+        # What names the last record as its own previous proves that nothing stood between.
+        if header.offset > damage_start and header.previous_crc != last_crc:
+            yield DataDamage(damage_start, header.offset)
+        if header.kind is Kind.END:
+            return
+        body = window.slice(header.offset + HEADER_BYTES, header.body_bytes)
+        is_intact = header.kind is Kind.ADD and header.is_body_intact(body)
+        if is_intact:
+            yield ScannedRecord(header, body)
+        else:
+            yield DataDamage(header.offset, min(header.end, window.size_bytes), header)
+        last_crc = header.crc
+        offset = damage_start = header.end
+
+
+def _find_record(window: FileWindow, offset: int, file_id: int, seed: int) -> RecordHeader | None:
+    """The first record at or behind an offset whose header verifies in its place."""
+    while offset < window.size_bytes:
+        data, index = window.show(offset, HEADER_BYTES)
+        header = parse_header(data, index, file_id=file_id, offset=offset, seed=seed)
+        if header is not None:
+            return header
+        offset = window.find(RECORD_MAGIC, offset + 8, window.size_bytes)
+    return None
+
+
+class RebuiltIndex(NamedTuple):
+    """An index that was made anew; what is damaged in the data file is not in it."""
+
+    finished: FinishedFile
+    damages: list[DataDamage]
+
+
+def rebuild_index(
+    fs: FileSystem, path: str, file_id: int, incarnation: Incarnation
+) -> RebuiltIndex:
+    """Make the index of a data file from that file alone, and put it in place of the old one.
+
+    From an intact data file it comes out as it was, byte for byte.
+
+    Args:
+        path: of the data file; its present index must not be written to, but may be open.
+
+    Raises:
+        JournalFormatError: an intact record of a version that is not known here.
+        OSError: the data file is missing, the disk is full or failed; the old index is in its
+            place, or all of the new one.
+    """
+    new_path = f"{index_path(path)}.new"
+    if fs.exists(new_path):
+        fs.remove(new_path)
+    file = fs.open(path)
+    try:
+        index = IndexWriter(fs, new_path, file_id, incarnation)
+        try:
+            damages = _index_records(file, index, file_id, incarnation)
+            data_bytes = file.size_bytes()
+            index_crc = index.finish(data_bytes)
+        except Exception:
+            index.close()
+            fs.remove(new_path)
+            raise
+    finally:
+        file.close()
+    fs.rename(new_path, index_path(path))
+    fs.fsync_directory(_directory_of(path))
+    finished = FinishedFile(file_id, data_bytes, index_crc, index.row_count)
+    return RebuiltIndex(finished, damages)
+
+
+def _index_records(
+    file: DiskFile, index: IndexWriter, file_id: int, incarnation: Incarnation
+) -> list[DataDamage]:
+    damages = []
+    last: tuple[LedgerId, EntryId] | None = None
+    for item in scan(file, file_id, incarnation):
+        if isinstance(item, DataDamage):
+            damages.append(item)
+            continue
+        header, body = item
+        key = header.ledger_id, header.entry_id
+        if last is not None and key <= last:
+            # A write that was lost showed what an abandoned file of the same number had left there.
+            damages.append(DataDamage(header.offset, header.end))
+            continue
+        last = key
+        offset = header.offset + HEADER_BYTES
+        index.add(Row(*key, header.body_bytes, offset, _identity(body)))
+    return damages
+
+
+def index_path(path: str) -> str:
+    """Where the index of a data file is."""
+    return path.removesuffix(".de") + ".idx"
+
+
+def _directory_of(path: str) -> str:
+    return path.rpartition("/")[0]
+
+
+def _identity(body: bytes) -> int:
+    return int.from_bytes(body[_IDENTITY], "little")
