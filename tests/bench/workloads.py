@@ -262,7 +262,7 @@ def read_counts(cluster: LocalCluster) -> dict[str, int]:
         counts["records"] += journal["record_count"]
         counts["journaled_bytes"] += journal["written_bytes"]
     for sequencer in cluster.statistics("sequencer").values():
-        for lane in sequencer["lanes"].values():
+        for lane in sequencer["lanes"]["by_bookie"].values():
             counts["frames"] += lane["frames"]
             counts["adds"] += lane["adds"]
     return counts

@@ -31,7 +31,7 @@ from duramen.ids import (
     Member,
     ledger_of,
 )
-from duramen.runtime.http_server import DataServer
+from duramen.runtime.http_server import Answer, DataServer, Reply
 from duramen.runtime.memory_store import MemoryStore, MemoryTree
 from duramen.runtime.role import ServiceOptions
 from duramen.wire.bookie_calls import (
@@ -67,6 +67,8 @@ class FakeBookie:
         self.lacs: dict[LedgerId, EntryId] = {}
         self.status: BookieStatus | None = None
         self.is_broken = False
+        self.refusals: dict[str, list[Reply]] = {"/b/read": [], "/b/lac": []}
+        self.refused_count = 0
         self.reads: list[ReadRange] = []
         self.waiting_count = 0
         self._changed = asyncio.Condition()
@@ -79,9 +81,12 @@ class FakeBookie:
                 self.entries[ledger, EntryId(entry[0])] = entry[1]
             self._changed.notify_all()
 
-    async def _handle(self, path: str, body: bytes) -> tuple[int, str, bytes]:
+    async def _handle(self, path: str, body: bytes) -> Answer:
         if self.is_broken:
             return 500, "text/plain", b""
+        if self.refusals[path]:
+            self.refused_count += 1
+            return self.refusals[path].pop()
         if path == "/b/read":
             incarnation, (wanted,) = parse_reads(body)
             self.reads.append(wanted)

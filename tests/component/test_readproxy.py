@@ -19,6 +19,7 @@ from duramen.ids import (
     Incarnation,
     Member,
 )
+from duramen.runtime.http_server import refuse_overloaded
 from duramen.wire.entry import encode_entry
 from duramen.wire.metadata_json import spell_node
 from duramen.wire.read_answers import parse_batches
@@ -387,6 +388,55 @@ def test_no_copy_at_all_is_data_unavailable(monkeypatch: pytest.MonkeyPatch) -> 
         for bookie in world.bookies.values():
             bookie.status = None
         check(world, await world.read("?count=5"), 0, 5)
+
+    run(scenario)
+
+
+def test_an_overloaded_replica_is_left_alone_for_as_long_as_it_asks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("duramen_readproxy.log_reader.UNAVAILABLE_US", 200_000)
+
+    async def scenario(world: World) -> None:
+        await world.fill()
+        for name in "bcd":
+            world.bookies[BookieId(name)].status = BookieStatus.UNKNOWN
+        overloaded = world.bookies[A.bookie]
+        overloaded.refusals["/b/read"] = [refuse_overloaded("catch up read: full", 60_000)]
+        await world.problem(503, "data_unavailable", None, "?from=head")
+        assert overloaded.refused_count == 1 and not overloaded.reads
+        assert world.proxy.statistics()["bookies"]["spared"] >= 1
+        for name in "bcd":
+            world.bookies[BookieId(name)].status = None
+        check(world, await world.read(), 0, 31)
+        assert not overloaded.reads
+
+    run(scenario)
+
+
+def test_replicas_that_are_overloaded_for_a_moment_are_asked_again() -> None:
+    async def scenario(world: World) -> None:
+        await world.fill()
+        for bookie in world.bookies.values():
+            bookie.refusals["/b/read"] = [refuse_overloaded("catch up read: full", 1)]
+        check(world, await world.read("?count=6"), 0, 6)
+        assert [world.bookies[m.bookie].refused_count for m in (A, B, C)] == [1, 1, 1]
+
+    run(scenario)
+
+
+def test_a_tail_is_waited_for_where_bookies_are_overloaded() -> None:
+    async def scenario(world: World) -> None:
+        await world.fill()
+        for bookie in world.bookies.values():
+            bookie.refusals["/b/lac"] = [refuse_overloaded("tail read: full", 1)] * 2
+        response = await world.http.get(f"{RECORDS}/tail")
+        assert response.status_code == 200 and response.json()["tail"]["seq_num"] == 31
+        for bookie in world.bookies.values():
+            bookie.refusals["/b/read"] = [refuse_overloaded("catch up read: full", 60_000)]
+        await world.append(1)
+        response = await world.http.get(f"{RECORDS}/tail")
+        assert (response.status_code, response.json()["code"]) == (503, "overloaded")
 
     run(scenario)
 

@@ -14,6 +14,7 @@ from duramen.config import parse_log_config
 from duramen.core.hashing import rank_nodes
 from duramen.errors import DuramenError
 from duramen.limits import RECORD_BYTES_MAX
+from duramen.runtime.http_server import refuse_overloaded
 from duramen.wire.metadata_json import spell_node
 from duramen.wire.record_batch import decode_batch, encode_batch
 from duramen.wire.sequencer_calls import Append, AppendResult
@@ -175,6 +176,18 @@ def test_a_sequencers_refusal_is_the_clients_and_not_tried_again(code: str) -> N
         assert len(world.rows) == 1
 
     run(scenario, 2)
+
+
+def test_a_frame_refused_for_lack_of_room_is_not_uncertain() -> None:
+    async def scenario(world: World) -> None:
+        world.first.refusal = refuse_overloaded("too many frames arrive", 70)
+        status, problem = await world.append()
+        assert (status, problem["code"], problem["retry_after_ms"]) == (503, "overloaded", 70)
+        assert problem["retryable"] and not problem["uncertain"]
+        world.first.refusal = None
+        assert (await world.append())[0] == 200
+
+    run(scenario)
 
 
 def test_a_takeover_is_waited_for() -> None:

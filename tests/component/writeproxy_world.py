@@ -18,7 +18,7 @@ from duramen.config import parse_log_config
 from duramen.core.hashing import rank_nodes
 from duramen.core.log_node import LogNode
 from duramen.ids import Dlsn, EntryId, Epoch, LogId, SequencerId
-from duramen.runtime.http_server import DataServer
+from duramen.runtime.http_server import Answer, DataServer, Reply
 from duramen.runtime.memory_store import MemoryStore, MemoryTree
 from duramen.runtime.role import ServiceOptions
 from duramen.wire.metadata_json import Paths, spell_log, spell_node
@@ -49,6 +49,7 @@ class FakeSequencer:
         self.controls: list[dict[str, Any]] = []
         self.control_answers: list[tuple[int, dict[str, Any]]] = []
         self.garbage: bytes | None = None
+        self.refusal: Reply | None = None
         self.decide: Decide = self.accept
         self._next = 0
         self._server = DataServer("127.0.0.1", 0, self._on_call, self._on_stream)
@@ -72,7 +73,9 @@ class FakeSequencer:
     async def stop(self) -> None:
         await self._server.stop()
 
-    async def _on_call(self, path: str, body: bytes) -> tuple[int, str, bytes]:
+    async def _on_call(self, path: str, body: bytes) -> Answer:
+        if self.refusal is not None:
+            return self.refusal
         if path != "/s/control":
             return 500, "text/plain", b""
         self.controls.append(json.loads(body))
@@ -84,7 +87,9 @@ class FakeSequencer:
     def _on_stream(
         self, path: str, body: bytes, send: Callable[[bytes], Awaitable[None]]
     ) -> Awaitable[None] | None:
-        return self._answer(body, send) if path == "/s/append" else None
+        if path != "/s/append" or self.refusal is not None:
+            return None
+        return self._answer(body, send)
 
     async def _answer(self, body: bytes, send: Callable[[bytes], Awaitable[None]]) -> None:
         appends = parse_appends(body)

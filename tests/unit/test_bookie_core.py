@@ -1,42 +1,33 @@
 """The bookie's core, rule by rule: events in, effects out, the journal played by the test.
 
-Each test names the rule that it guards and fails when the rule is broken in `core.bookie`. `Driver`
-keeps the order contract (records persist in the order of their tokens) and validates the core's
-invariants after every step.
+Each test names the rule that it guards and fails when the rule is broken in `core.bookie`. What
+upkeep does to a bookie (settling, dropping, checkpoints) is in `test_bookie_life`.
 """
 
 from __future__ import annotations
 
 import random
-from collections import deque
 
 import pytest
 
-from duramen.core.bookie import WAITER_COUNT_MAX, BookieCore
-from duramen.core.bookie_state import (
-    AddRow,
-    CheckSegment,
-    EntryTable,
-    LacRecord,
-    MarksAnswer,
-    Persist,
-    ReadEntries,
-    ReadPlan,
-    ReplyMarks,
-    ReplyStatuses,
-    RequestId,
-    SealRecord,
-    StartTimer,
-)
+from duramen.core.bookie import WAITER_COUNT_MAX
+from duramen.core.bookie_state import LacRecord, MarksAnswer, ReadPlan, RequestId, SealRecord
+from duramen.core.entry_table import EntryTable
 from duramen.core.status import BookieStatus
-from duramen.ids import NOTHING, EntryId, Epoch, Incarnation, LedgerId, LogId, ledger_of
-from duramen.wire.bookie_calls import LacUpdate, ReadRange, Seal
-
-LIFE = Incarnation("a" * 32)
-OTHER_LIFE = Incarnation("b" * 32)
-LOG = LogId(7)
-LEDGER = ledger_of(LOG, Epoch(3))
-NEXT_LEDGER = ledger_of(LOG, Epoch(4))
+from duramen.ids import NOTHING, EntryId, Epoch, LedgerId, LogId, ledger_of
+from duramen.wire.bookie_calls import Seal
+from tests.unit.bookie_driver import (
+    LEDGER,
+    LOG,
+    NEXT_LEDGER,
+    OTHER_LIFE,
+    Driver,
+    read_lac,
+    row,
+    seal,
+    span,
+    write_lac,
+)
 
 OK = BookieStatus.OK
 SEALED = BookieStatus.SEALED
@@ -46,115 +37,6 @@ DIFFERENT = BookieStatus.DIFFERENT
 INVALID = BookieStatus.INVALID
 WRONG = BookieStatus.WRONG_INCARNATION
 OVERLOADED = BookieStatus.OVERLOADED
-
-Answer = list[BookieStatus] | list[MarksAnswer] | list[ReadPlan]
-
-
-class Driver:
-    """Carries out effects; the journal persists only when the test says so."""
-
-    def __init__(self) -> None:
-        self.core = BookieCore(LIFE)
-        self.journal: deque[Persist] = deque()
-        self.answers: dict[int, Answer] = {}
-        self.timers: list[RequestId] = []
-        self.checks: list[LedgerId] = []
-        self._last = 0
-
-    def add(self, *rows: AddRow, life: Incarnation = LIFE, has_room: bool = True) -> int:
-        self.core.on_adds(self._request(), life, rows, has_room=has_room)
-        return self.drain()
-
-    def seal(self, *rows: Seal, life: Incarnation = LIFE) -> int:
-        self.core.on_seals(self._request(), life, rows)
-        return self.drain()
-
-    def lac(self, *rows: LacUpdate, life: Incarnation = LIFE) -> int:
-        self.core.on_lacs(self._request(), life, rows)
-        return self.drain()
-
-    def read(self, *rows: ReadRange, life: Incarnation = LIFE) -> int:
-        self.core.on_reads(self._request(), life, rows)
-        return self.drain()
-
-    def persist(self, count: int | None = None) -> None:
-        """The journal commits the oldest `count` units, or all."""
-        for _ in range(len(self.journal) if count is None else count):
-            self.core.on_persisted(self.journal.popleft().token)
-            self.drain()
-
-    def drain(self) -> int:
-        effects, self.core.outbox = self.core.outbox, []
-        for effect in effects:
-            match effect:
-                case Persist():
-                    self.journal.append(effect)
-                case ReplyStatuses(request=request, statuses=statuses):
-                    self._answer(request, list(statuses))
-                case ReplyMarks(request=request, marks=marks):
-                    self._answer(request, list(marks))
-                case ReadEntries(request=request, plans=plans):
-                    self._answer(request, list(plans))
-                case StartTimer(request=request):
-                    self.timers.append(request)
-                case CheckSegment(ledger_id=ledger_id):
-                    self.checks.append(ledger_id)
-        self.core.validate()
-        return self._last
-
-    def plan(self, request: int) -> ReadPlan:
-        (plan,) = self.answers[request]
-        assert isinstance(plan, ReadPlan)
-        return plan
-
-    def mark(self, request: int) -> MarksAnswer:
-        (mark,) = self.answers[request]
-        assert isinstance(mark, MarksAnswer)
-        return mark
-
-    def stored(self, *rows: AddRow) -> None:
-        """Adds that are accepted and durable."""
-        request = self.add(*rows)
-        self.persist()
-        assert self.answers[request] == [OK] * len(rows)
-
-    def _request(self) -> RequestId:
-        self._last += 1
-        return RequestId(self._last)
-
-    def _answer(self, request: RequestId, answer: Answer) -> None:
-        assert request not in self.answers, "answered twice"
-        self.answers[request] = answer
-
-
-def row(
-    entry: int,
-    *,
-    ledger: LedgerId = LEDGER,
-    lac: int = -1,
-    crc: int | None = None,
-    recovery: bool = False,
-    valid: bool = True,
-) -> AddRow:
-    crc = 1000 + entry if crc is None else crc
-    return AddRow(ledger, EntryId(entry), EntryId(lac), crc, recovery, valid)
-
-
-def seal(epoch: int, ledger: LedgerId = LEDGER) -> Seal:
-    return Seal(LOG, Epoch(epoch), ledger)
-
-
-def write_lac(lac: int, ledger: LedgerId = LEDGER) -> LacUpdate:
-    return LacUpdate(ledger, EntryId(lac), True)
-
-
-def read_lac(ledger: LedgerId = LEDGER) -> LacUpdate:
-    return LacUpdate(ledger, NOTHING, False)
-
-
-def span(first: int, last: int | None = None, *, ledger: LedgerId = LEDGER) -> ReadRange:
-    return ReadRange(ledger, EntryId(first), EntryId(first if last is None else last), 1 << 20)
-
 
 # --- R1 ------------------------------------------------------------------------------------------
 
@@ -471,7 +353,7 @@ def test_an_abandoned_long_poll_is_forgotten() -> None:
 
 def test_long_polls_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert WAITER_COUNT_MAX == 10_000
-    monkeypatch.setattr("duramen.core.bookie.WAITER_COUNT_MAX", 1)
+    monkeypatch.setattr("duramen.core.bookie.ledger_reads.WAITER_COUNT_MAX", 1)
     driver = Driver()
     waiting(driver, 0, 0)
     request = driver.read(span(0)._replace(wait_ms=500, wait_for=EntryId(0)))
@@ -603,6 +485,10 @@ def test_the_entry_table_behaves_like_a_dictionary(seed: int) -> None:
         if rng.random() < 0.2:
             table.remove(entry)
             model.pop(entry, None)
+        elif rng.random() < 0.05:
+            table.remove_ranges([(entry, entry + 2), (entry + 4, entry + 4), (80, 90)])
+            for removed in (0, 1, 2, 4):
+                model.pop(entry + removed, None)
         else:
             model[entry] = (rng.randrange(1 << 32), rng.randrange(1 << 40))
             table.put(entry, *model[entry])
@@ -613,4 +499,4 @@ def test_the_entry_table_behaves_like_a_dictionary(seed: int) -> None:
         run = next(count for count in range(99) if entry + count not in model)
         assert table.count_run(entry, 63) == run and table.count_run(entry, entry) == min(run, 1)
     listed = [entry for first, last in table.list_ranges() for entry in range(first, last + 1)]
-    assert listed == sorted(model)
+    assert listed == sorted(model) == table.list_ids()

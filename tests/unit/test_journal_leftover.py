@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from duramen.ids import EntryId, Incarnation, LedgerId
 from duramen.wire.journal_format import BLOCK_BYTES, JournalRecord, Kind
-from duramen_bookie.journal import JournalWriter
-from duramen_bookie.replay import ReplayedRecord, open_journal
+from duramen_bookie.journal.findings import ReplayedRecord
+from duramen_bookie.journal.replay import open_journal
+from duramen_bookie.journal.writer import JournalWriter
 from tests.component.memory_disk import MemoryDisk
 
 INCARNATION = Incarnation("00" * 15 + "07")

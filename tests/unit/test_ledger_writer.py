@@ -11,6 +11,8 @@ import itertools
 import random
 from typing import TypeVar
 
+import pytest
+
 from duramen.core.placement import Candidate, PlacementRule
 from duramen.core.quorum import Quorum
 from duramen.core.segment import Fragment, Segment, Totals
@@ -387,6 +389,48 @@ def test_a_suspended_member_is_replaced_when_another_bookie_comes() -> None:
     driver.writer.on_bookies_changed(driver.now_us)
     _, proposal = driver.proposed()
     assert ensemble(proposal) == ["b0", "b1", "b3"]
+
+
+@pytest.mark.parametrize(
+    "status", [BookieStatus.READ_ONLY, BookieStatus.GONE, BookieStatus.OVERLOADED]
+)
+def test_a_member_that_takes_no_entries_is_replaced_like_any_that_fails(
+    status: BookieStatus,
+) -> None:
+    driver = Driver("b3")
+    driver.add()
+    assert driver.answer(0, "b2", status) == []
+    token, proposal = driver.proposed()
+    assert ensemble(proposal) == ["b0", "b1", "b3"]
+    assert driver.ok(0, "b0", "b1") == [], "R6: not while the ensemble changes"
+    assert driver.outcome(token, CommitOutcome.APPLIED) == [0]
+    assert driver.sent()[-1] == ("b3", 0)
+
+
+def test_a_read_only_member_that_cannot_be_replaced_is_probed_until_it_takes_entries() -> None:
+    driver = Driver()
+    driver.add()
+    driver.answer(0, "b2", BookieStatus.READ_ONLY)
+    assert driver.ok(0, "b0", "b1") == [0]
+    for _ in range(3):
+        driver.sent()
+        driver.pass_time(PROBE_INTERVAL_US)
+        assert driver.sent() == [("b2", 0)]
+        driver.answer(0, "b2", BookieStatus.READ_ONLY)
+        assert [one.bookie for one in driver.writer.suspended] == ["b2"]
+    driver.pass_time(PROBE_INTERVAL_US)
+    driver.ok(0, "b2")
+    assert driver.writer.suspended == [] and not driver.writer.owed
+
+
+@pytest.mark.parametrize("status", [BookieStatus.READ_ONLY, BookieStatus.GONE])
+def test_a_lac_that_is_not_taken_fails_its_member_and_fences_nothing(status: BookieStatus) -> None:
+    driver = Driver("b3")
+    driver.add()
+    driver.ok(0, "b0", "b1", "b2")
+    driver.writer.on_lac(member("b2"), status, driver.now_us)
+    assert driver.writer.state is WriterState.CHANGING
+    assert ensemble(driver.proposed()[1]) == ["b0", "b1", "b3"]
 
 
 def test_r9_copies_beyond_qa_stay_owed_until_qw_hold_them() -> None:

@@ -28,7 +28,12 @@ from duramen.core.reader import (
     SetTimer,
     Skip,
 )
-from duramen.core.replica_order import FAILURE_MEMORY_US, Place, ReplicaOrder
+from duramen.core.replica_order import (
+    FAILURE_MEMORY_US,
+    OVERLOAD_MEMORY_US,
+    Place,
+    ReplicaOrder,
+)
 from duramen.core.segment import Fragment, Segment, SegmentState, Totals
 from duramen.core.speculation import Speculation
 from duramen.core.status import BookieStatus
@@ -230,6 +235,8 @@ def test_a_striped_range_is_what_the_member_holds_without_a_gap() -> None:
         BookieStatus.UNKNOWN,
         BookieStatus.WRONG_INCARNATION,
         BookieStatus.GONE,
+        BookieStatus.READ_ONLY,
+        BookieStatus.OVERLOADED,
         BookieStatus.UNREACHABLE,
         BookieStatus.TIMEOUT,
     ],
@@ -316,14 +323,35 @@ def test_a_poll_that_does_not_wait_is_not_repeated_at_once() -> None:
     assert effects == [SetTimer(bench.now_us + FIRST_PAUSE_US)]
 
 
-def test_polls_that_all_fail_make_the_tail_unavailable() -> None:
+@pytest.mark.parametrize(
+    "status", [BookieStatus.UNREACHABLE, BookieStatus.GONE, BookieStatus.OVERLOADED]
+)
+def test_polls_that_all_fail_make_the_tail_unavailable(status: BookieStatus) -> None:
     bench = Bench()
     bench.take()
     effects = bench.metadata(make_log(2, 0), make_segment(1))
     for _ in range(3):
-        effects = bench.answer(one_read(effects), status=BookieStatus.UNREACHABLE)
+        effects = bench.answer(one_read(effects), status=status)
     assert effects == [ReadMetadata(Epoch(1))]
     assert bench.reader.unavailable_since_us is not None
+
+
+def test_a_poll_refused_for_overload_still_brings_the_lac() -> None:
+    bench = Bench()
+    bench.take()
+    poll = one_read(bench.metadata(make_log(2, 0), make_segment(1)))
+    read = one_read(bench.answer(poll, status=BookieStatus.OVERLOADED, lac=0, highest=0))
+    assert (read.first, read.last, read.wait_us) == (0, 0, 0)
+
+
+def test_a_dropped_ledger_is_no_end_but_a_reason_to_look_at_the_metadata() -> None:
+    bench, effects = open_bench(lac=3)
+    for _ in range(3):
+        effects = bench.answer(one_read(effects), status=BookieStatus.GONE)
+    assert effects == [ReadMetadata(Epoch(1))]
+    assert not bench.reader.is_at_tail and not bench.delivered
+    assert bench.metadata(make_log(3, 1, 4, first_live=2), None) == [ReadMetadata(Epoch(2))]
+    assert bench.skipped == [2]
 
 
 def test_a_sealed_segment_is_not_polled_but_watched_until_it_is_closed() -> None:
@@ -460,6 +488,26 @@ def test_order_is_nearest_first_and_failed_last_for_a_while() -> None:
     assert order.rank([A, B, C], 10 + FAILURE_MEMORY_US) == [A, B, C]
     order.on_success(A)
     assert order.rank([A, B, C], 12) == [A, B, C]
+
+
+def test_an_overloaded_bookie_is_spared_for_a_moment_and_not_taken_for_dead() -> None:
+    order = ReplicaOrder(HERE, Random(3))
+    order.on_places(PLACES)
+    order.on_overload(A, 10)
+    assert order.rank([A, B, C], 9 + OVERLOAD_MEMORY_US) == [B, C, A]
+    assert order.rank([A, B, C], 10 + OVERLOAD_MEMORY_US) == [A, B, C]
+    order.on_failure(B, 10)
+    order.on_overload(B, 11)
+    assert order.rank([A, B, C], 11 + OVERLOAD_MEMORY_US) == [A, C, B], "the longer one counts"
+
+
+def test_a_reader_comes_back_to_an_overloaded_replica_soon() -> None:
+    bench, effects = open_bench(lac=3)
+    effects = bench.answer(one_read(effects), status=BookieStatus.OVERLOADED)
+    read = one_read(effects)
+    assert read.member == B
+    bench.now_us += OVERLOAD_MEMORY_US
+    assert one_read(bench.answer(read, 0)).member == A
 
 
 def test_equals_are_shuffled() -> None:

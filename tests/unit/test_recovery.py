@@ -31,6 +31,9 @@ OK = BookieStatus.OK
 NO_ENTRY = BookieStatus.NO_ENTRY
 UNKNOWN = BookieStatus.UNKNOWN
 TIMEOUT = BookieStatus.TIMEOUT
+GONE = BookieStatus.GONE
+READ_ONLY = BookieStatus.READ_ONLY
+OVERLOADED = BookieStatus.OVERLOADED
 ME = SequencerId("me")
 Kind = TypeVar("Kind")
 
@@ -132,12 +135,12 @@ class Driver:
         self.core.validate()
         return asked.member.bookie
 
-    def write_back(self, entry: int, *lost: str) -> list[str]:
-        """Answer the write-backs under way, TIMEOUT from `lost`; returns who was asked."""
+    def write_back(self, entry: int, *lost: str, why: BookieStatus = TIMEOUT) -> list[str]:
+        """Answer the write-backs under way, `why` from `lost`; returns who was asked."""
         adds = self.take(fx.SendAdd)
         for add in adds:
             assert add.is_recovery and add.entry == entry and add.payload == stored(entry).payload
-            status = TIMEOUT if add.member.bookie in lost else OK
+            status = why if add.member.bookie in lost else OK
             self.core.on_add(add.member, add.entry, status, self.now_us)
             self.core.validate()
         return [add.member.bookie for add in adds]
@@ -221,6 +224,23 @@ def test_seals_that_are_not_answered_are_asked_again() -> None:
     driver.take(fx.SendSeal)
     driver.pass_time()
     assert len(driver.take(fx.SendSeal)) == 3
+
+
+@pytest.mark.parametrize("status", [GONE, READ_ONLY, OVERLOADED])
+def test_r12_a_seal_that_is_not_answered_ok_seals_nothing(status: BookieStatus) -> None:
+    driver = Driver()
+    driver.start()
+    driver.commit()
+    for name in ("b0", "b1", "b2"):
+        driver.core.on_seal(member(name), status, EntryId(7), EntryId(7), driver.now_us)
+    driver.seal("b0")
+    assert driver.state() is RecoveryState.SEAL
+    driver.take(fx.SendSeal)
+    driver.pass_time()
+    assert len(driver.take(fx.SendSeal)) == 3
+    driver.seal("b1")
+    assert driver.state() is RecoveryState.READ
+    assert driver.take(fx.SendRead)[0].entry == 0, "marks that came with a refusal do not count"
 
 
 def test_r13_reading_begins_after_the_highest_lac_with_the_totals_of_its_entry() -> None:
@@ -354,6 +374,36 @@ def test_r15_doubt_never_proves_absence() -> None:
     driver.answer(NO_ENTRY, 0)
     driver.commit()
     assert driver.closed.last_entry == NOTHING
+
+
+@pytest.mark.parametrize("status", [GONE, READ_ONLY, OVERLOADED])
+def test_r15_a_dropped_full_or_busy_member_never_proves_absence(status: BookieStatus) -> None:
+    driver = Driver()
+    driver.start()
+    driver.commit()
+    driver.seal("b0", "b1")
+    for _ in range(5):
+        for _ in range(3):
+            driver.answer(status, 0)
+        assert driver.take(fx.Commit) == [] and driver.take(fx.SendRead) == []
+        driver.pass_time()
+    driver.answer(NO_ENTRY, 0)
+    driver.answer(status, 0)
+    driver.answer(NO_ENTRY, 0)
+    driver.commit()
+    assert driver.closed.last_entry == NOTHING
+
+
+@pytest.mark.parametrize("status", [GONE, READ_ONLY, OVERLOADED])
+def test_r16_a_member_that_takes_no_write_back_is_replaced(status: BookieStatus) -> None:
+    driver = Driver(spare=("b7", "b8"))
+    driver.start()
+    driver.commit()
+    driver.seal("b0", "b1", highest=0)
+    driver.answer(OK, 0)
+    driver.write_back(0, "b1", "b2", why=status)
+    assert sorted(driver.write_back(0)) == ["b7", "b8"]
+    assert driver.state() is RecoveryState.READ
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,12 @@
 
 One request is one event for the core, one unit for the journal and one future: nothing here is done
 per row but checking and spelling it. The outbox is drained after every event. Bytes that are no
-frame are refused (400) and touch nothing.
+frame are refused (400) and touch nothing; what finds its class of service full is refused with
+advice when to ask again (`admission`): rows of adds and of reads as OVERLOADED, requests as 503.
 
     POST /b/add  /b/read  /b/seal  /b/lac      frames of `wire.bookie_calls`
 
+Short tail reads are made on the event loop, all others in the threads of their class.
 Called by the data server. Source: 03-api "Data-plane calls", 02-storage "Adds and reads".
 """
 
@@ -13,9 +15,11 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, Final, assert_never
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, assert_never
 
 from duramen.core.bookie import BookieCore
 from duramen.core.bookie_state import (
@@ -25,18 +29,20 @@ from duramen.core.bookie_state import (
     MarksAnswer,
     Persist,
     ReadEntries,
+    ReadPlan,
     ReplyMarks,
     ReplyStatuses,
     RequestId,
     StartTimer,
 )
 from duramen.core.status import BookieStatus
-from duramen.ids import LedgerId
-from duramen.runtime.http_server import Answer
+from duramen.ids import Incarnation, LedgerId
+from duramen.runtime.http_server import Answer, refuse_overloaded
 from duramen.wire.bookie_calls import (
     Add,
     Marks,
     ReadAnswer,
+    Service,
     pack_marks,
     pack_read_answers,
     pack_statuses,
@@ -48,15 +54,53 @@ from duramen.wire.bookie_calls import (
 from duramen.wire.entry import EntryError, check_entry
 from duramen.wire.frame import FrameError
 from duramen.wire.journal_format import record_bytes
-from duramen_bookie.journal import JournalPoisoned
-from duramen_bookie.storage import ReadResult, Storage
+from duramen_bookie.admission import (
+    CLASS_LIMITS,
+    Admission,
+    ClassLimits,
+    OverloadError,
+    Permit,
+    class_of_add,
+    class_of_reads,
+)
+from duramen_bookie.journal.writer import JournalPoisoned
+from duramen_bookie.metrics import CLASS_REFUSALS, READ_WAIT_SECONDS, show_classes, show_polls
+
+if TYPE_CHECKING:
+    from duramen_bookie.storage import Reading, ReadResult, Storage
 
 _FRAME: Final = "application/octet-stream"
 _TEXT: Final = "text/plain; charset=utf-8"
+_PLACE_BYTES: Final = 256
+"""One place of an entry in memory: two tuples and their numbers."""
 
 
 class StoppingError(Exception):
     """The bookie stops: the request's fate is open, its records may or may not become durable."""
+
+
+class _Pending:
+    """A request that the core has not answered yet, and what it holds meanwhile."""
+
+    __slots__ = ("future", "permit", "request", "timer")
+
+    def __init__(self, request: RequestId, permit: Permit | None) -> None:
+        self.request = request
+        self.permit = permit
+        self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.timer: asyncio.TimerHandle | None = None
+
+
+class _ReadJob(NamedTuple):
+    """A read that waits for a thread of its class."""
+
+    request: RequestId
+    plans: Sequence[ReadPlan]
+    readings: Sequence[Reading]
+
+
+def _ignore_damage(_ledger_id: LedgerId) -> None:
+    """Nobody repairs."""
 
 
 class DataPlane:
@@ -66,39 +110,57 @@ class DataPlane:
         core: of this incarnation, already replayed.
         storage: journal and index, started; tells `drain` when something became durable.
         check_segment: read a segment node for the core (R10), report to `on_segment_checked`.
+        limits: what each class of service may hold.
+        on_damage: a read met an entry of this ledger that is damaged.
     """
 
     def __init__(
-        self, core: BookieCore, storage: Storage, check_segment: Callable[[LedgerId], None]
+        self,
+        core: BookieCore,
+        storage: Storage,
+        check_segment: Callable[[LedgerId], None],
+        *,
+        limits: Mapping[Service, ClassLimits] = CLASS_LIMITS,
+        on_damage: Callable[[LedgerId], None] = _ignore_damage,
     ) -> None:
+        self._on_damage = on_damage
         self._core = core
         self._storage = storage
         self._check_segment = check_segment
+        self._admission: Admission[_ReadJob] = Admission(limits)
+        self._readers = ThreadPoolExecutor(self._admission.thread_count, "reader")
         self._numbers = itertools.count(1)
-        self._waiting: dict[RequestId, asyncio.Future[Any]] = {}
-        self._timers: dict[RequestId, asyncio.TimerHandle] = {}
+        self._pending: dict[RequestId, _Pending] = {}
         self._stopped: str | None = None
-        self._request_counts = dict.fromkeys(("/b/add", "/b/read", "/b/seal", "/b/lac"), 0)
+        self._calls: dict[str, Callable[[bytes, str], Awaitable[bytes]]] = {
+            "/b/add": self._begin_add,
+            "/b/read": self._begin_read,
+            "/b/seal": self._begin_seal,
+            "/b/lac": self._begin_lac,
+        }
+        self._request_counts = dict.fromkeys(self._calls, 0)
         self._refused_count = 0
+        show_classes(self._admission.statistics)
+        show_polls(lambda: int(self._core.statistics()["waiters"]))
 
-    async def handle(self, path: str, body: bytes) -> Answer:
-        """Answer one POST."""
-        if path not in self._request_counts:
+    async def handle(self, path: str, body: bytes, peer: str) -> Answer:
+        """Answer one POST of a client, which is known by its address and port."""
+        call = self._calls.get(path)
+        if call is None:
             return 404, _TEXT, b"no such call"
         if self._stopped is not None:
             return 503, _TEXT, self._stopped.encode()
         self._request_counts[path] += 1
         try:
-            if path == "/b/add":
-                return 200, _FRAME, await self._add(body)
-            if path == "/b/read":
-                return 200, _FRAME, await self._read(body)
-            if path == "/b/seal":
-                return 200, _FRAME, await self._seal(body)
-            return 200, _FRAME, await self._lac(body)
+            answering = call(body, peer)
+            del body  # the journal has what is worth keeping; a long poll keeps nothing
+            return 200, _FRAME, await answering
         except FrameError as error:
             self._refused_count += 1
             return 400, _TEXT, str(error).encode()
+        except OverloadError as error:
+            _count_refusal(error.service)
+            return refuse_overloaded(str(error), error.retry_after_ms)
         except StoppingError as error:
             return 503, _TEXT, str(error).encode()
 
@@ -110,87 +172,139 @@ class DataPlane:
     def stop(self, sentence: str) -> None:
         """Refuse everything from now on, and end what waits; its fate is open."""
         self._stopped = self._stopped or sentence
-        for future in list(self._waiting.values()):
-            if not future.done():
-                future.set_exception(StoppingError(self._stopped))
-        for timer in self._timers.values():
-            timer.cancel()
+        for pending in list(self._pending.values()):
+            if not pending.future.done():
+                pending.future.set_exception(StoppingError(self._stopped))
+            if pending.timer is not None:
+                pending.timer.cancel()
+
+    async def close(self) -> None:
+        """After `stop`: wait until no thread reads any more."""
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(None, self._readers.shutdown)
 
     def drain(self) -> None:
         """Carry out what the core has left in its outbox."""
         self._drain((), ())
 
     def statistics(self) -> dict[str, Any]:
-        """Requests by call, and what waits."""
+        """Requests by call, what waits, and the classes of service."""
         return {
             "requests": dict(self._request_counts),
-            "requests_waiting": len(self._waiting),
+            "requests_waiting": len(self._pending),
             "frames_refused": self._refused_count,
+            "classes": self._admission.statistics(),
         }
 
     # --- Calls -----------------------------------------------------------------------------------
+    # Each `_begin_…` takes a body to the core at once and gives what is to be waited for.
 
-    async def _add(self, body: bytes) -> bytes:
+    def _begin_add(self, body: bytes, peer: str) -> Awaitable[bytes]:
         incarnation, adds = parse_adds(body)
-        entries = [bytes(add.entry) for add in adds]
-        rows = list(map(_check_add, adds, entries))
-        size = sum([record_bytes(len(entry)) for entry in entries])
-        is_urgent = all(add.is_recovery for add in adds)
-        has_room = self._storage.has_room(size, is_urgent=is_urgent)
-        request, future = self._open_request()
-        self._core.on_adds(request, incarnation, rows, has_room=has_room)
+        rows_of: dict[Service, list[int]] = {}
+        for row, add in enumerate(adds):
+            rows_of.setdefault(class_of_add(add), []).append(row)
+        parts = [
+            (rows, self._begin_adds_of(service, incarnation, [adds[row] for row in rows], peer))
+            for service, rows in rows_of.items()
+        ]
+        return self._finish_adds(len(adds), parts)
+
+    def _begin_adds_of(
+        self, service: Service, incarnation: Incarnation, adds: Sequence[Add], peer: str
+    ) -> _Pending:
+        """The rows of one class. Without room for them the core still says what it knows."""
+        size = sum([record_bytes(len(add.entry)) for add in adds])
+        permit = self._take_for_adds(service, peer, size)
+        if permit is not None:
+            entries = [bytes(add.entry) for add in adds]
+            rows = list(map(_check_add, adds, entries))
+        else:
+            entries = []
+            rows = [_check_add(add, bytes(add.entry)) for add in adds]
+        pending = self._open_request(permit)
+        self._core.on_adds(pending.request, incarnation, rows, has_room=permit is not None)
         self._drain(adds, entries)
-        statuses: Sequence[BookieStatus] = await self._wait(request, future)
+        return pending
+
+    def _take_for_adds(self, service: Service, peer: str, size_bytes: int) -> Permit | None:
+        """Room in the class and in the journal, or None."""
+        is_urgent = service is Service.RECOVERY
+        try:
+            if not self._storage.has_room(size_bytes, is_urgent=is_urgent):
+                raise self._admission.refuse(service, "the journal has no room")
+            return self._admission.take(service, peer, add_bytes=size_bytes)
+        except OverloadError:
+            _count_refusal(service)
+            return None
+
+    async def _finish_adds(self, count: int, parts: Sequence[tuple[list[int], _Pending]]) -> bytes:
+        if len(parts) == 1:
+            packed: bytes = await self._wait(parts[0][1], pack_statuses)
+            return packed
+        statuses = [BookieStatus.INVALID] * count
+        answers = await asyncio.gather(*[self._wait(pending, list) for _, pending in parts])
+        for (rows, _), answer in zip(parts, answers, strict=True):
+            for row, status in zip(rows, answer, strict=True):
+                statuses[row] = status
         return pack_statuses(statuses)
 
-    async def _read(self, body: bytes) -> bytes:
+    def _begin_read(self, body: bytes, peer: str) -> Awaitable[bytes]:
         incarnation, reads = parse_reads(body)
-        self._require_room(sum([read.seal_epoch > 0 for read in reads]))
-        request, future = self._open_request()
-        self._core.on_reads(request, incarnation, reads)
+        service = class_of_reads(reads)
+        self._require_room(service, sum([read.seal_epoch > 0 for read in reads]), is_urgent=True)
+        is_poll = len(reads) == 1 and reads[0].wait_ms > 0
+        permit = (
+            self._admission.take_poll(service) if is_poll else self._admission.take(service, peer)
+        )
+        pending = self._open_request(permit)
+        self._core.on_reads(pending.request, incarnation, reads)
         self.drain()
-        answers: Sequence[ReadAnswer] = await self._wait(request, future)
-        return pack_read_answers(answers)
+        return self._wait(pending, pack_read_answers)
 
-    async def _seal(self, body: bytes) -> bytes:
+    def _begin_seal(self, body: bytes, peer: str) -> Awaitable[bytes]:
         incarnation, seals = parse_seals(body)
-        self._require_room(len(seals))
-        request, future = self._open_request()
-        self._core.on_seals(request, incarnation, seals)
+        self._require_room(Service.RECOVERY, len(seals), is_urgent=True)
+        pending = self._open_request(self._admission.take(Service.RECOVERY, peer))
+        self._core.on_seals(pending.request, incarnation, seals)
         self.drain()
-        marks: Sequence[MarksAnswer] = await self._wait(request, future)
-        return pack_marks(b"DSLR", [Marks(*mark) for mark in marks])
+        return self._wait(pending, partial(_pack_marks, b"DSLR"))
 
-    async def _lac(self, body: bytes) -> bytes:
+    def _begin_lac(self, body: bytes, peer: str) -> Awaitable[bytes]:
         incarnation, updates = parse_lacs(body)
-        self._require_room(len(updates))
-        request, future = self._open_request()
-        self._core.on_lacs(request, incarnation, updates)
+        write_count = sum([update.is_write for update in updates])
+        service = Service.APPEND if write_count else Service.TAIL_READ
+        self._require_room(service, write_count, is_urgent=False)
+        size = write_count * record_bytes(0)
+        pending = self._open_request(self._admission.take(service, peer, add_bytes=size))
+        self._core.on_lacs(pending.request, incarnation, updates)
         self.drain()
-        marks: Sequence[MarksAnswer] = await self._wait(request, future)
-        return pack_marks(b"DLCR", [Marks(*mark) for mark in marks])
+        return self._wait(pending, partial(_pack_marks, b"DLCR"))
 
-    def _require_room(self, record_count: int) -> None:
-        """Raises StoppingError before the core sees what the journal's reserve could not take."""
+    def _require_room(self, service: Service, record_count: int, *, is_urgent: bool) -> None:
+        """Raises OverloadError before the core sees what the journal could not take."""
         size = record_count * record_bytes(0)
-        if size and not self._storage.has_room(size, is_urgent=True):
-            raise StoppingError("the journal's queue is full")
+        if size and not self._storage.has_room(size, is_urgent=is_urgent):
+            raise self._admission.refuse(service, "the journal has no room")
 
-    def _open_request(self) -> tuple[RequestId, asyncio.Future[Any]]:
-        request = RequestId(next(self._numbers))
-        future = asyncio.get_running_loop().create_future()
-        self._waiting[request] = future
-        return request, future
+    def _open_request(self, permit: Permit | None) -> _Pending:
+        pending = _Pending(RequestId(next(self._numbers)), permit)
+        self._pending[pending.request] = pending
+        return pending
 
-    async def _wait(self, request: RequestId, future: asyncio.Future[Any]) -> Any:
+    async def _wait(self, pending: _Pending, pack: Callable[[Any], Any]) -> Any:
+        """The core's answer, packed while the request still holds its room."""
         try:
-            return await future
+            return pack(await pending.future)
         finally:
-            del self._waiting[request]
-            timer = self._timers.pop(request, None)
-            if timer is not None:
-                timer.cancel()
-                self._core.on_abandoned(request)  # nothing, unless the client went away
+            del self._pending[pending.request]
+            if pending.timer is not None:
+                pending.timer.cancel()
+                self._core.on_abandoned(pending.request)  # nothing, unless it was not answered
+            if pending.permit is not None:
+                self._admission.release(pending.permit)
+                if pending.permit.answer_bytes:
+                    self._begin_ready_reads()
 
     # --- Effects ---------------------------------------------------------------------------------
 
@@ -213,7 +327,11 @@ class DataPlane:
                 self._read_entries(effect)
             case StartTimer(request=request, wait_ms=wait_ms):
                 loop = asyncio.get_running_loop()
-                self._timers[request] = loop.call_later(wait_ms / 1e3, self._on_timer, request)
+                pending = self._pending.get(request)
+                if pending is None:
+                    self._core.on_abandoned(request)
+                else:
+                    pending.timer = loop.call_later(wait_ms / 1e3, self._on_timer, request)
             case CheckSegment(ledger_id=ledger_id):
                 self._check_segment(ledger_id)
             case _:
@@ -229,27 +347,90 @@ class DataPlane:
             self.stop("the bookie is stopping")
 
     def _reply(self, request: RequestId, answer: object) -> None:
-        future = self._waiting.get(request)
-        if future is not None and not future.done():
-            future.set_result(answer)
+        pending = self._pending.get(request)
+        if pending is not None and not pending.future.done():
+            pending.future.set_result(answer)
+
+    # --- Reads -----------------------------------------------------------------------------------
 
     def _read_entries(self, effect: ReadEntries) -> None:
+        """Read at once what is short and recent or nothing; the rest waits for its class."""
+        pending = self._pending.get(effect.request)
+        if pending is None or pending.future.done():
+            return  # given up, or the bookie stops
+        permit = pending.permit
+        assert permit is not None, "every read was admitted"
         readings, is_short = self._storage.select(effect.plans)
-        if is_short:
+        is_tail_read = is_short and permit.service is Service.TAIL_READ
+        is_inline = is_tail_read or not any(plan.entry_count for plan in effect.plans)
+        job = _ReadJob(effect.request, effect.plans, readings)
+        answer_bytes = sum([reading.size_bytes for reading in readings])
+        try:
+            if is_inline:
+                self._admission.hold_answer(permit, answer_bytes)
+            else:
+                self._admission.queue_read(
+                    permit,
+                    job,
+                    queue_bytes=_PLACE_BYTES * sum([len(reading.places) for reading in readings]),
+                    answer_bytes=answer_bytes,
+                    now_us=_read_clock_us(),
+                )
+        except OverloadError as error:
+            self._refuse_read(error.service, job)
+            return
+        if is_inline:
             self._on_read(effect.request, self._storage.read(readings))
+        else:
+            self._begin_ready_reads()
+
+    def _begin_ready_reads(self) -> None:
+        """Give every class's free threads to the reads that wait for them."""
+        if self._stopped is not None:
             return
         loop = asyncio.get_running_loop()
-        reading = loop.run_in_executor(self._storage.readers, self._storage.read, readings)
-        reading.add_done_callback(partial(self._on_read_done, effect.request))
+        for permit, job, waited_us, is_late in self._admission.take_ready(_read_clock_us()):
+            READ_WAIT_SECONDS.labels(permit.service.name.lower()).observe(waited_us / 1e6)
+            if is_late:
+                self._refuse_read(permit.service, job)
+                continue
+            reading = loop.run_in_executor(self._readers, self._storage.read, job.readings)
+            reading.add_done_callback(partial(self._on_read_done, job.request, permit))
 
-    def _on_read_done(self, request: RequestId, reading: asyncio.Future[ReadResult]) -> None:
-        if not reading.cancelled():
-            self._on_read(request, reading.result())
+    def _on_read_done(
+        self, request: RequestId, permit: Permit, reading: asyncio.Future[ReadResult]
+    ) -> None:
+        if reading.cancelled():
+            return  # the event loop ends
+        error = reading.exception()
+        if error is None:
+            result = reading.result()
+            self._admission.on_read_done(permit, _count_bytes(result))
+            self._on_read(request, result)
+        else:
+            self._admission.on_read_done(permit, 0)
+            pending = self._pending.get(request)
+            if pending is not None and not pending.future.done():
+                pending.future.set_exception(error)
+        self._begin_ready_reads()
 
     def _on_read(self, request: RequestId, result: ReadResult) -> None:
         for ledger_id, entry_id in result.unreadable:
             self._core.on_unreadable(ledger_id, entry_id)
+            self._on_damage(ledger_id)
         self._reply(request, result.answers)
+
+    def _refuse_read(self, service: Service, job: _ReadJob) -> None:
+        """OVERLOADED instead of entries; what the core knows of the ledgers is told."""
+        _count_refusal(service)
+        answers = [
+            ReadAnswer(
+                BookieStatus.OVERLOADED if plan.entry_count else plan.status,
+                plan.lac, plan.highest, plan.is_sealed, [],
+            )
+            for plan in job.plans
+        ]  # fmt: skip
+        self._reply(job.request, answers)
 
     def _on_timer(self, request: RequestId) -> None:
         self._core.on_wait_over(request)
@@ -264,3 +445,19 @@ def _check_add(add: Add, entry: bytes) -> AddRow:
         return AddRow(add.ledger_id, add.entry_id, add.lac, 0, add.is_recovery, False)
     is_valid = info.ledger_id == add.ledger_id and info.entry_id == add.entry_id
     return AddRow(add.ledger_id, add.entry_id, add.lac, info.crc, add.is_recovery, is_valid)
+
+
+def _count_bytes(result: ReadResult) -> int:
+    return sum([len(entry) for answer in result.answers for _, entry in answer.entries])
+
+
+def _pack_marks(magic: bytes, marks: Sequence[MarksAnswer]) -> bytes:
+    return pack_marks(magic, [Marks(*mark) for mark in marks])
+
+
+def _count_refusal(service: Service) -> None:
+    CLASS_REFUSALS.labels(service.name.lower()).inc()
+
+
+def _read_clock_us() -> int:
+    return time.monotonic_ns() // 1_000

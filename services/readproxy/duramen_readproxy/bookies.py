@@ -1,9 +1,10 @@
 """The bookies as a reader sees them: calls, verification of every entry, shared reads.
 
 `Bookies` knows who is there (roster) and translates every way of not answering into a status, so
-that nothing above handles exceptions of the network. `RangeFetcher` lays cache and single flight
-over it: concurrent readers of the same range share one request, and readers that wait at the same
-tail share one long poll, which is given up when the last of them goes.
+that nothing above handles exceptions of the network; a bookie that is overloaded is left alone for
+as long as it asks, by all readers, and only in the class that it refused. `RangeFetcher` lays cache
+and single flight over it: concurrent readers of the same range share one request, and readers that
+wait at the same tail share one long poll, which is given up when the last of them goes.
 
 Not here: which replica to ask and what may be shown (`duramen.core.reader`).
 Called by `log_reader`, `tail` and `positions`. Source: 01-protocol section 8, R1, R15.
@@ -23,11 +24,16 @@ from duramen.core.segment import Segment
 from duramen.core.status import BookieStatus
 from duramen.errors import DuramenError
 from duramen.ids import NOTHING, BookieId, EntryId, Incarnation, LedgerId, Member
-from duramen.limits import READ_TIMEOUT_US
-from duramen.runtime.http_client import NoAnswerError, PeerClient, UnreachableError
+from duramen.limits import OVERLOADED_PAUSE_US, READ_TIMEOUT_US
+from duramen.runtime.http_client import (
+    NoAnswerError,
+    OverloadedError,
+    PeerClient,
+    UnreachableError,
+)
 from duramen.runtime.metadata_store import MetadataStore
 from duramen.runtime.registry import Roster
-from duramen.units import MS
+from duramen.units import MS, SECOND
 from duramen.wire.bookie_calls import (
     LacUpdate,
     Marks,
@@ -59,6 +65,7 @@ class Bookies:
         self._urls: dict[BookieId, str] = {}
         self._incarnations: dict[BookieId, Incarnation] = {}
         self._counts: Counter[str] = Counter()
+        self._busy_until_us: dict[tuple[Member, Service], int] = {}
 
     async def start(self) -> None:
         """Follow the roster."""
@@ -74,9 +81,8 @@ class Bookies:
 
         A damaged entry cuts the answer before it; none left is UNKNOWN.
         """
-        answer = await self._call(
-            member, "read", pack_reads(member.incarnation, [wanted]), timeout_us
-        )
+        body = pack_reads(member.incarnation, [wanted])
+        answer = await self._call(member, wanted.service, "read", body, timeout_us)
         if isinstance(answer, BookieStatus):
             return _no_answer(answer)
         try:
@@ -84,14 +90,24 @@ class Bookies:
         except (FrameError, ValueError):
             self._counts["malformed"] += 1
             return _no_answer(BookieStatus.UNKNOWN)
+        if parsed.status is BookieStatus.OVERLOADED:
+            self._leave_alone(member, wanted.service, OVERLOADED_PAUSE_US)
         return self._verify(parsed, wanted)
 
     async def read_lac(self, member: Member, ledger_id: LedgerId, timeout_us: int) -> Marks:
-        """Where the member sees the LAC and the highest entry of a ledger."""
-        update = LacUpdate(ledger_id, NOTHING, is_write=False)
-        answer = await self._call(
-            member, "lac", pack_lacs(member.incarnation, [update]), timeout_us
-        )
+        """Where the member sees the LAC and the highest entry of a ledger.
+
+        One that is overloaded is asked again, when it says and while there is time.
+        """
+        body = pack_lacs(member.incarnation, [LacUpdate(ledger_id, NOTHING, is_write=False)])
+        service, deadline_us = Service.TAIL_READ, read_clock_us() + timeout_us
+        while True:
+            left_us = deadline_us - read_clock_us()
+            answer = await self._call(member, service, "lac", body, left_us)
+            until_us = self._busy_until_us.get((member, service), 0)
+            if answer is not BookieStatus.OVERLOADED or until_us >= deadline_us:
+                break
+            await asyncio.sleep(max(0, until_us - read_clock_us()) / SECOND)
         if isinstance(answer, BookieStatus):
             return Marks(answer, NOTHING, NOTHING)
         try:
@@ -118,20 +134,30 @@ class Bookies:
         self.order.on_places(places)
 
     async def _call(
-        self, member: Member, verb: str, body: bytes, timeout_us: int
+        self, member: Member, service: Service, verb: str, body: bytes, timeout_us: int
     ) -> bytes | BookieStatus:
         url = self._urls.get(member.bookie)
-        self._counts[f"{verb}_calls"] += 1
         if url is None:
             return BookieStatus.UNREACHABLE
+        if read_clock_us() < self._busy_until_us.get((member, service), 0):
+            self._counts["spared"] += 1
+            return BookieStatus.OVERLOADED
+        self._counts[f"{verb}_calls"] += 1
         try:
             return await self._client.call(f"{url}/b/{verb}", body, timeout_us)
         except UnreachableError:
             status = BookieStatus.UNREACHABLE
+        except OverloadedError as error:
+            self._leave_alone(member, service, error.retry_after_us)
+            status = BookieStatus.OVERLOADED
         except NoAnswerError:
             status = BookieStatus.TIMEOUT
         self._counts[status.name.lower()] += 1
         return status
+
+    def _leave_alone(self, member: Member, service: Service, duration_us: int) -> None:
+        """Its advice counts for every reader of this process, in the class that it refused."""
+        self._busy_until_us[member, service] = read_clock_us() + duration_us
 
     def _verify(self, answer: ReadAnswer, wanted: ReadRange) -> ReadAnswer:
         checked: list[tuple[EntryId, bytes]] = []
@@ -206,7 +232,7 @@ class RangeFetcher:
         """The header of one entry, from the first replica that has it.
 
         Raises:
-            DuramenError: `data_unavailable`: none gave it.
+            DuramenError: `data_unavailable`: none gave it; `overloaded`: one would have.
         """
         cached = self._cache.get(segment.ledger_id, entry_id)
         if cached is not None:
@@ -215,6 +241,7 @@ class RangeFetcher:
             segment.ledger_id, entry_id, entry_id, 4096, headers_only=True,
             service=Service.CATCH_UP_READ,
         )  # fmt: skip
+        is_overloaded = False
         for member in self.order.rank(segment.write_set_of(entry_id), read_clock_us()):
             answer = await self._bookies.read(member, wanted, READ_TIMEOUT_US)
             if answer.entries and answer.entries[0][0] == entry_id:
@@ -222,6 +249,11 @@ class RangeFetcher:
                 return read_entry_info(answer.entries[0][1])
             if answer.status in (BookieStatus.UNREACHABLE, BookieStatus.TIMEOUT):
                 self.order.on_failure(member, read_clock_us())
+            is_overloaded |= answer.status is BookieStatus.OVERLOADED
+        if is_overloaded:
+            raise DuramenError(
+                "overloaded", f"no replica of e{segment.epoch}n{entry_id} has room for a read now"
+            )
         raise DuramenError(
             "data_unavailable", f"no replica of e{segment.epoch}n{entry_id} can be read now"
         )

@@ -143,7 +143,8 @@ class LogCursor:
             ends_us = now_us + SECOND if deadline_us is None else deadline_us
             timeout_s = max(min(ends_us - now_us, SECOND), 0) / SECOND
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._news.wait(), timeout_s)
+                async with asyncio.timeout(timeout_s):
+                    await self._news.wait()
         delivered = self._ready.popleft()
         self._taken = delivered
         self._note_end(delivered)

@@ -1,9 +1,10 @@
-"""Lanes to bookies: one per bookie incarnation, frames that carry the adds of many logs.
+"""Lanes to bookies, two per incarnation: frames that carry the adds, or write-backs, of many logs.
 
 The next frame is what arrived while the previous ones were under way, so frames grow with load and
 there is no timer. Library failures become statuses here: a core never sees an exception, only
-UNREACHABLE (not processed) or TIMEOUT (perhaps processed). Seals, recovery reads and LAC writes are
-rare and go as calls of their own.
+UNREACHABLE (not processed) or TIMEOUT (perhaps processed). A bookie that is overloaded is alive: it
+is asked again when it says, and only one that stays so for the whole time-out fails its member.
+Seals, recovery reads and LAC writes are rare and go as calls of their own.
 
 Called by `log_driver`; reports to `Sink`. Source: 00-overview "Frames carry many", R1.
 """
@@ -11,6 +12,7 @@ Called by `log_driver`; reports to `Sink`. Source: 00-overview "Frames carry man
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple, Protocol
@@ -20,18 +22,26 @@ from duramen.core.status import BookieStatus
 from duramen.ids import NOTHING, BookieId, EntryId, Epoch, Member, epoch_of, ledger_of
 from duramen.limits import (
     ENTRY_BYTES_MAX,
+    OVERLOADED_PAUSE_US,
     READ_TIMEOUT_US,
     SEAL_TIMEOUT_US,
     STORE_TIMEOUT_US,
 )
-from duramen.runtime.http_client import NoAnswerError, PeerClient, UnreachableError
-from duramen.units import MIB
+from duramen.runtime.http_client import (
+    NoAnswerError,
+    OverloadedError,
+    PeerClient,
+    UnreachableError,
+)
+from duramen.units import MIB, SECOND
 from duramen.wire import bookie_calls as calls
 from duramen.wire.entry import EntryError, check_entry
 from duramen.wire.frame import FrameError
 
 _FRAME_BYTES = 4 * MIB
 """A frame is closed here: larger ones gain no throughput and delay the acks of the first adds."""
+
+_OVERLOADED = BookieStatus.OVERLOADED
 
 _FRAMES_IN_FLIGHT = 3
 """Enough that the journal of a bookie never waits for the network."""
@@ -79,21 +89,25 @@ class BookieLanes:
     def __init__(self, client: PeerClient, find_url: Callable[[BookieId], str | None]) -> None:
         self._client = client
         self._find_url = find_url
-        self._lanes: dict[Member, _Lane] = {}
+        self._lanes: dict[tuple[Member, calls.Service], _Lane] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._overloaded_count = 0
 
     def add(self, effect: SendAdd, sink: Sink) -> None:
         """Queue an add for its bookie."""
-        lane = self._lanes.get(effect.member)
+        service = calls.Service.RECOVERY if effect.is_recovery else calls.Service.APPEND
+        key = (effect.member, service)
+        lane = self._lanes.get(key)
         if lane is None:
-            lane = self._lanes[effect.member] = _Lane(effect.member, self)
+            # A lane of its own each: a bookie that is full of appends must not hold recovery up.
+            lane = self._lanes[key] = _Lane(effect.member, self)
         add = calls.Add(
             effect.ledger_id,
             effect.entry,
             effect.lac,
             effect.payload,
             effect.is_recovery,
-            calls.Service.RECOVERY if effect.is_recovery else calls.Service.APPEND,
+            service,
         )
         lane.push(_Waiting(add, sink))
 
@@ -110,8 +124,14 @@ class BookieLanes:
         self.spawn(self._tell_lac(effect, sink))
 
     def statistics(self) -> dict[str, Any]:
-        """What waits and is under way per bookie."""
-        return {lane.member.bookie: lane.statistics() for lane in self._lanes.values()}
+        """What waits and is under way per bookie and class, and calls that met an overload."""
+        return {
+            "calls_overloaded": self._overloaded_count,
+            "by_bookie": {
+                f"{member.bookie} {service.name.lower()}": lane.statistics()
+                for (member, service), lane in self._lanes.items()
+            },
+        }
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a call beside the loop, kept until it ends."""
@@ -126,13 +146,25 @@ class BookieLanes:
             raise UnreachableError(f"{member.bookie} has never been seen")
         return await self._client.call(url + path, body, timeout_us)
 
+    async def insist(self, member: Member, path: str, body: bytes, timeout_us: int) -> bytes:
+        """As `post`, but asks an overloaded bookie again, when it says and while there is time."""
+        deadline_us = _read_clock_us() + timeout_us
+        while True:
+            try:
+                return await self.post(member, path, body, deadline_us - _read_clock_us())
+            except OverloadedError as error:
+                self._overloaded_count += 1
+                if _read_clock_us() + error.retry_after_us >= deadline_us:
+                    raise
+                await asyncio.sleep(error.retry_after_us / SECOND)
+
     async def _seal(self, effect: SendSeal, sink: Sink) -> None:
         ledger_id = ledger_of(effect.log_id, effect.epoch)
         body = calls.pack_seals(
             effect.member.incarnation, [calls.Seal(effect.log_id, effect.epoch, ledger_id)]
         )
         try:
-            answer = await self.post(effect.member, "/b/seal", body, SEAL_TIMEOUT_US)
+            answer = await self.insist(effect.member, "/b/seal", body, SEAL_TIMEOUT_US)
             (marks,) = calls.parse_marks(answer, b"DSLR")
         except (UnreachableError, NoAnswerError, FrameError, ValueError) as error:
             marks = calls.Marks(_status_of(error), NOTHING, NOTHING)
@@ -143,7 +175,7 @@ class BookieLanes:
         update = calls.LacUpdate(effect.ledger_id, effect.lac, is_write=effect.lac > NOTHING)
         body = calls.pack_lacs(effect.member.incarnation, [update])
         try:
-            answer = await self.post(effect.member, "/b/lac", body, STORE_TIMEOUT_US)
+            answer = await self.insist(effect.member, "/b/lac", body, STORE_TIMEOUT_US)
             (marks,) = calls.parse_marks(answer, b"DLCR")
             status = marks.status
         except (UnreachableError, NoAnswerError, FrameError, ValueError) as error:
@@ -194,6 +226,7 @@ class _Lane:
         self._is_kicked = False
         self._frame_count = 0
         self._add_count = 0
+        self._refused_count = 0
 
     def push(self, waiting: _Waiting) -> None:
         self._waiting.append(waiting)
@@ -210,6 +243,7 @@ class _Lane:
             "frames_in_flight": self._in_flight,
             "frames": self._frame_count,
             "adds": self._add_count,
+            "adds_overloaded": self._refused_count,
         }
 
     def _kick(self) -> None:
@@ -231,27 +265,52 @@ class _Lane:
         return frame
 
     async def _send(self, frame: list[_Waiting]) -> None:
-        body = calls.pack_adds(self.member.incarnation, [waiting.add for waiting in frame])
-        try:
-            answer = await self._lanes.post(self.member, "/b/add", body, STORE_TIMEOUT_US)
-            statuses = calls.parse_statuses(answer)
-            if len(statuses) != len(frame):
-                raise FrameError("the answer has another number of rows")
-        except (UnreachableError, NoAnswerError, FrameError) as error:
-            statuses = [_status_of(error)] * len(frame)
-            if isinstance(error, UnreachableError):
-                # Nobody is there: what waits behind would only wait for the same answer.
-                frame += self._waiting
-                statuses += [BookieStatus.UNREACHABLE] * len(self._waiting)
-                self._waiting.clear()
-                self._waiting_bytes = 0
+        """Send a frame; the adds for which the bookie has no room are sent again after a pause."""
+        deadline_us = _read_clock_us() + STORE_TIMEOUT_US
+        while frame:
+            try:
+                statuses = await self._ask(frame, deadline_us - _read_clock_us())
+            except (UnreachableError, NoAnswerError, FrameError) as error:
+                self._fail(frame, error)
+                break
+            refused: list[_Waiting] = []
+            if _read_clock_us() + OVERLOADED_PAUSE_US < deadline_us:
+                refused = [
+                    add
+                    for add, status in zip(frame, statuses, strict=True)
+                    if status is _OVERLOADED
+                ]
+            answers = zip(frame, statuses, strict=True)
+            self._report([pair for pair in answers if not refused or pair[1] is not _OVERLOADED])
+            frame = refused
+            if refused:
+                self._refused_count += len(refused)
+                await asyncio.sleep(OVERLOADED_PAUSE_US / SECOND)
         self._in_flight -= 1
-        self._report(frame, statuses)
         self._kick()
 
-    def _report(self, frame: list[_Waiting], statuses: list[BookieStatus]) -> None:
+    async def _ask(self, frame: list[_Waiting], timeout_us: int) -> list[BookieStatus]:
+        """One status for each add; raises as `insist`, and FrameError."""
+        body = calls.pack_adds(self.member.incarnation, [waiting.add for waiting in frame])
+        answer = await self._lanes.insist(self.member, "/b/add", body, timeout_us)
+        statuses = calls.parse_statuses(answer)
+        if len(statuses) != len(frame):
+            raise FrameError("the answer has another number of rows")
+        return statuses
+
+    def _fail(self, frame: list[_Waiting], error: Exception) -> None:
+        """Nobody answered for these adds."""
+        if isinstance(error, UnreachableError):
+            # Nobody is there: what waits behind would only wait for the same answer.
+            frame = [*frame, *self._waiting]
+            self._waiting.clear()
+            self._waiting_bytes = 0
+        status = _status_of(error)
+        self._report([(waiting, status) for waiting in frame])
+
+    def _report(self, answers: list[tuple[_Waiting, BookieStatus]]) -> None:
         sinks: dict[int, Sink] = {}
-        for (add, sink), status in zip(frame, statuses, strict=True):
+        for (add, sink), status in answers:
             sink.on_add(self.member, epoch_of(add.ledger_id), add.entry_id, status)
             sinks[id(sink)] = sink
         for sink in sinks.values():
@@ -261,4 +320,10 @@ class _Lane:
 def _status_of(error: Exception) -> BookieStatus:
     if isinstance(error, UnreachableError):
         return BookieStatus.UNREACHABLE
+    if isinstance(error, OverloadedError):
+        return BookieStatus.OVERLOADED
     return BookieStatus.TIMEOUT
+
+
+def _read_clock_us() -> int:
+    return time.monotonic_ns() // 1_000

@@ -163,7 +163,8 @@ class LogHost:
     async def _scan_for_ever(self) -> None:
         while True:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._scan_wanted.wait(), _SCAN_INTERVAL_S)
+                async with asyncio.timeout(_SCAN_INTERVAL_S):
+                    await self._scan_wanted.wait()
                 # Several changes come together; let them all be seen.
                 await asyncio.sleep(_SCAN_AFTER_CHANGE_S)
             self._scan_wanted.clear()

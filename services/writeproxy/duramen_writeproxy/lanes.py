@@ -20,8 +20,8 @@ from typing import Any, Final, Protocol
 from duramen.errors import DuramenError
 from duramen.ids import LogId
 from duramen.limits import FRAME_BYTES_MAX
-from duramen.runtime.http_client import NoAnswerError, UnreachableError
-from duramen.units import KIB, MIB
+from duramen.runtime.http_client import NoAnswerError, OverloadedError, UnreachableError
+from duramen.units import KIB, MIB, MS
 from duramen.wire.frame import FRAME_BYTES_HARD_MAX, ROW_COUNT_MAX, FrameError
 from duramen.wire.sequencer_calls import (
     Append,
@@ -267,17 +267,23 @@ class Lane:
 
     async def _carry(self, frame: _Frame, body: bytes, timeout_us: int) -> None:
         reason, is_unsent = "the sequencer's answer ended early", False
+        refusal: DuramenError | None = None
         try:
             await self._receive(frame, self._peers.stream(self._url, body, timeout_us))
         except UnreachableError as error:
             reason, is_unsent = str(error), True
+        except OverloadedError as error:
+            advice_ms = error.retry_after_us // MS
+            refusal = DuramenError(
+                "overloaded", "the log's sequencer has no room", retry_after_ms=advice_ms
+            )
         except (NoAnswerError, FrameError) as error:
             _LOG.info("%s: %s", self._url, error)
             reason = f"the sequencer gave no answer ({error})"
         except Exception:
             _LOG.exception("%s: a frame failed", self._url)
         finally:
-            self._close(frame, reason, is_unsent=is_unsent)
+            self._close(frame, reason, is_unsent=is_unsent, refusal=refusal)
 
     async def _receive(self, frame: _Frame, pieces: AsyncIterator[bytes]) -> None:
         buffer = bytearray()
@@ -302,11 +308,17 @@ class Lane:
             if not ticket.future.done():
                 ticket.future.set_result(result)
 
-    def _close(self, frame: _Frame, reason: str, *, is_unsent: bool) -> None:
+    def _close(
+        self, frame: _Frame, reason: str, *, is_unsent: bool, refusal: DuramenError | None
+    ) -> None:
         for ticket in frame.open.values():
             if frame.is_slow:
                 self._calm(ticket.log_id)
-            if not ticket.future.done():
+            if ticket.future.done():
+                continue
+            if refusal is not None:
+                ticket.future.set_result(refusal)
+            else:
                 # An error of its own for each: tracebacks would pile up on a shared one.
                 fate = UnreachableError(reason) if is_unsent else uncertain(reason)
                 ticket.future.set_exception(fate)

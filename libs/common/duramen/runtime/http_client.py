@@ -1,8 +1,10 @@
 """Client of the data planes: pyreqwest over cleartext HTTP/2, one connection per peer.
 
-Translates the library's exceptions once, at this border, into two: `Unreachable` (no connection was
-made, nothing was processed) and `NoAnswer` (sent, or perhaps sent, and not answered in time).
-Everything above decides what these mean for safety. Source: 00-overview "Measured facts", R1.
+Translates the library's exceptions once, at this border, into three: `Unreachable` (no connection
+was made, nothing was processed), `NoAnswer` (sent, or perhaps sent, and not answered in time) and,
+of those, `Overloaded` (refused with the promise that nothing was done, and with advice when to ask
+again). Everything above decides what these mean for safety.
+Source: 00-overview "Measured facts", R1; docs/protocol/wire.md "Overload".
 """
 
 from __future__ import annotations
@@ -13,13 +15,18 @@ from typing import Final
 
 from pyreqwest.client import Client, ClientBuilder
 from pyreqwest.exceptions import DetailedPyreqwestError, PyreqwestError
+from pyreqwest.response import BaseResponse
 
 from duramen.limits import FRAME_BYTES_MAX
-from duramen.units import MIB
+from duramen.units import MIB, MS, SECOND
+from duramen.wire.frame import RETRY_AFTER_HEADER
 
 _CONNECT_TIMEOUT: Final = timedelta(seconds=1)
 _KEEP_ALIVE: Final = timedelta(seconds=2)
 """A peer that is frozen or cut off is noticed by pings, not by the first lost request alone."""
+
+_RETRY_AFTER_MAX_US: Final = 60 * SECOND
+"""No peer is believed that it must be left alone for longer."""
 
 _CONNECT_CAUSE: Final = "client error (Connect)"
 """How the HTTP library spells that a connection could not be made, as against `(SendRequest)`."""
@@ -35,6 +42,17 @@ class UnreachableError(PeerError):
 
 class NoAnswerError(PeerError):
     """No answer: the request may have been processed."""
+
+
+class OverloadedError(NoAnswerError):
+    """The peer is there and has no room: nothing was done.
+
+    `retry_after_us`: how long it asks to be left alone, 1 ms to 60 s.
+    """
+
+    def __init__(self, text: str, retry_after_us: int) -> None:
+        super().__init__(text)
+        self.retry_after_us = retry_after_us
 
 
 class PeerClient:
@@ -60,6 +78,7 @@ class PeerClient:
 
         Raises:
             UnreachableError: no connection was made.
+            OverloadedError: refused for now, nothing was done.
             NoAnswerError: no answer within `timeout_us`, the connection broke, or the answer is
                 no success: it may have been processed.
         """
@@ -70,7 +89,7 @@ class PeerClient:
         except PyreqwestError as error:
             raise translate(error, url) from error
         if response.status != 200:
-            raise NoAnswerError(f"{url}: HTTP {response.status}")
+            raise _refusal(response, url)
         return answer
 
     async def stream(self, url: str, body: bytes, timeout_us: int) -> AsyncIterator[bytes]:
@@ -88,7 +107,7 @@ class PeerClient:
             )
             async with builder.build_streamed() as response:
                 if response.status != 200:
-                    raise NoAnswerError(f"{url}: HTTP {response.status}")
+                    raise _refusal(response, url)
                 while (piece := await response.body_reader.read_chunk()) is not None:
                     if len(piece):
                         yield bytes(piece)
@@ -116,6 +135,15 @@ class PeerClient:
         await self._client.close()
 
 
+def _refusal(response: BaseResponse, url: str) -> NoAnswerError:
+    """What an answer that is no success says about the request."""
+    text = f"{url}: HTTP {response.status}"
+    advice = response.get_header(RETRY_AFTER_HEADER) if response.status == 503 else None
+    if advice is None or not advice.isdecimal():
+        return NoAnswerError(text)
+    return OverloadedError(text, min(max(int(advice), 1) * MS, _RETRY_AFTER_MAX_US))
+
+
 def translate(error: PyreqwestError, url: str) -> PeerError:
     """Say of a library error whether the request was certainly not processed.
 
@@ -130,4 +158,4 @@ def translate(error: PyreqwestError, url: str) -> PeerError:
 
 
 def _delta(duration_us: int) -> timedelta:
-    return timedelta(microseconds=duration_us)
+    return timedelta(microseconds=max(duration_us, 1))

@@ -4,36 +4,65 @@ Both run inside the service's own event loop. The data plane is an RSGI handler 
 binary body and answers with one; public REST is FastAPI (ASGI) on granian, which speaks HTTP/1.1
 and cleartext HTTP/2 with prior knowledge on the same port. Ports may be 0: read `port` then.
 
-Request bodies are bounded before they are kept. Security comes as an issue of its own: until then a
-service binds to loopback unless its configuration says `security: none` in so many words.
-Source: 00-overview "Measured facts", 08-interfaces "Processes and admin".
+Limits hold before anything is allocated: connections that are read from, the size of one body (by
+its announced length), and the bytes of all bodies that arrive at once; who finds those used up
+waits its turn. Answers that a slow client does not take are the HTTP library's to keep: see
+docs/critiques.md. Security comes as an issue of its own: until then a service binds to loopback.
+Source: 00-overview "Measured facts", 02-storage "Adds and reads", 08-interfaces.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import socket
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Protocol
 
 import uvicorn
 from granian.constants import HTTPModes, Interfaces
 from granian.http import HTTP1Settings, HTTP2Settings
 from granian.server.embed import Server
 
-from duramen.limits import FRAME_BYTES_MAX
-from duramen.units import KIB, MIB
-from duramen.wire.frame import FRAME_BYTES_HARD_MAX, FrameError
+from duramen.limits import (
+    BODIES_BYTES_MAX,
+    BODIES_WAITING_COUNT_MAX,
+    BODY_SMALL_BYTES,
+    BODY_TIMEOUT_US,
+    CONNECTION_COUNT_MAX,
+    FRAME_BYTES_MAX,
+)
+from duramen.units import KIB, MIB, SECOND
+from duramen.wire.frame import FRAME_BYTES_HARD_MAX, RETRY_AFTER_HEADER, FrameError
 
 _STREAM_WINDOW_BYTES = FRAME_BYTES_MAX
 """One frame fits a stream's window, so that flow control never waits for a round trip."""
 
-Answer = tuple[int, str, bytes]
+_PUBLIC_CONNECTION_COUNT_MAX: Final = 4_096
+_ROOM_RETRY_AFTER_MS: Final = 200
+_LISTEN: Final = "0A"
+
+
+class Reply(NamedTuple):
+    """An answer with headers of its own."""
+
+    status: int
+    media: str
+    body: bytes
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+Answer = tuple[int, str, bytes] | Reply
 """HTTP status, content type, body."""
 
 DataHandler = Callable[[str, bytes], Awaitable[Answer]]
 """Takes the path and the body of a POST."""
+
+PeerHandler = Callable[[str, bytes, str], Awaitable[Answer]]
+"""Takes the path and the body of a POST, and the address and port of who sent it."""
 
 
 class StreamHandler(Protocol):
@@ -49,15 +78,95 @@ class BodyTooLargeError(ValueError):
     """A request body passes the bound; nothing of it was used."""
 
 
-class DataServer:
-    """RSGI server of binary calls: `handler` for whole answers, `streamer` for streamed ones."""
+class NoRoomError(Exception):
+    """Too many bodies wait for room already; nothing of this one was read."""
 
-    def __init__(
-        self, host: str, port: int, handler: DataHandler, streamer: StreamHandler | None = None
-    ) -> None:
-        self._handler = handler
-        self._streamer = streamer
-        self._embedded = _EmbeddedServer(host, port, Interfaces.RSGI, self._on_request)
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ServerLimits:
+    """What one data server holds at most."""
+
+    connection_count: int = CONNECTION_COUNT_MAX
+    bodies_bytes: int = BODIES_BYTES_MAX
+    bodies_waiting_count: int = BODIES_WAITING_COUNT_MAX
+    body_timeout_us: int = BODY_TIMEOUT_US
+
+
+def refuse_overloaded(sentence: str, retry_after_ms: int) -> Reply:
+    """A 503 that promises that nothing was done, and says when to ask again."""
+    headers = (
+        ("retry-after", str(-(-retry_after_ms // 1000))),
+        (RETRY_AFTER_HEADER, str(retry_after_ms)),
+    )
+    return Reply(503, "text/plain; charset=utf-8", sentence.encode(), headers)
+
+
+class BodyRoom:
+    """Bytes of the bodies that arrive at this moment, within a bound; first come, first served.
+
+    Small bodies count but never wait. A body that is larger than all the room gets in alone.
+    """
+
+    def __init__(self, bytes_max: int, waiting_count_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._waiting_count_max = waiting_count_max
+        self._bytes = 0
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._refused_count = 0
+
+    async def enter(self, size_bytes: int) -> None:
+        """Wait until the body may be read; every return is followed by one `leave`.
+
+        Raises:
+            NoRoomError: too many wait already.
+        """
+        if size_bytes <= BODY_SMALL_BYTES or (not self._waiting and self._fits(size_bytes)):
+            self._bytes += size_bytes
+            return
+        if len(self._waiting) >= self._waiting_count_max:
+            self._refused_count += 1
+            raise NoRoomError
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.append((size_bytes, turn))
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self.leave(size_bytes)
+            raise
+
+    def leave(self, size_bytes: int) -> None:
+        """The body was read, or given up: let in who waits."""
+        self._bytes -= size_bytes
+        while self._waiting and (self._waiting[0][1].done() or self._fits(self._waiting[0][0])):
+            size_bytes, turn = self._waiting.popleft()
+            if not turn.done():
+                self._bytes += size_bytes
+                turn.set_result(None)
+
+    def _fits(self, size_bytes: int) -> bool:
+        return self._bytes == 0 or self._bytes + size_bytes <= self._bytes_max
+
+    def statistics(self) -> dict[str, int]:
+        """What arrives and what waits."""
+        return {
+            "bodies_bytes": self._bytes,
+            "bodies_bytes_max": self._bytes_max,
+            "bodies_waiting": len(self._waiting),
+            "bodies_waiting_max": self._waiting_count_max,
+            "bodies_refused": self._refused_count,
+        }
+
+
+class _BodyServer:
+    """RSGI server of POSTs with one binary body; takes the body in, within the limits."""
+
+    def __init__(self, host: str, port: int, limits: ServerLimits) -> None:
+        self._limits = limits
+        self._room = BodyRoom(limits.bodies_bytes, limits.bodies_waiting_count)
+        self._embedded = _EmbeddedServer(
+            host, port, Interfaces.RSGI, self._on_request, limits.connection_count
+        )
         self.request_count = 0
 
     @property
@@ -73,26 +182,92 @@ class DataServer:
         """Stop listening and end the open requests."""
         await self._embedded.stop()
 
+    def statistics(self) -> dict[str, int | None]:
+        """Requests, bodies and connections (None where the system does not tell)."""
+        accepted, waiting = count_connections(self.port) or (None, None)
+        return {
+            "requests": self.request_count,
+            **self._room.statistics(),
+            "connections": accepted,
+            "connections_waiting": waiting,
+            "connections_max": self._limits.connection_count,
+        }
+
     async def _on_request(self, scope: Any, protocol: Any) -> None:
         self.request_count += 1
         if scope.method != "POST":
             protocol.response_empty(405, [("allow", "POST")])
             return
         try:
-            body = await read_body(scope, protocol, FRAME_BYTES_HARD_MAX)
+            body = await self._take_in(scope, protocol)
         except BodyTooLargeError:
             protocol.response_empty(413, [])
             return
+        except TimeoutError:
+            protocol.response_empty(408, [])
+            return
+        except NoRoomError:
+            _send(protocol, refuse_overloaded("too many frames arrive", _ROOM_RETRY_AFTER_MS))
+            return
         try:
-            if self._streamer is not None and await self._stream(scope.path, body, protocol):
-                return
-            status, media, answer = await self._handler(scope.path, body)
+            answering = self._answer(scope, body, protocol)
+            del body  # it is the handler's now, to be dropped as soon as it was read
+            answer = await answering
         except FrameError as error:
-            status, media, answer = 400, "text/plain", str(error).encode()
-        protocol.response_bytes(status, [("content-type", media)], answer)
+            answer = 400, "text/plain", str(error).encode()
+        if answer is not None:
+            _send(protocol, answer)
 
-    async def _stream(self, path: str, body: bytes, protocol: Any) -> bool:
-        assert self._streamer is not None
+    async def _take_in(self, scope: Any, protocol: Any) -> bytes:
+        """The body, once there is room for it.
+
+        Raises:
+            BodyTooLargeError, NoRoomError: nothing was read. TimeoutError: it did not arrive.
+        """
+        text = scope.headers.get("content-length")
+        announced = int(text) if text is not None and text.isdecimal() else None
+        size_bytes = FRAME_BYTES_HARD_MAX if announced is None else announced
+        if size_bytes > FRAME_BYTES_HARD_MAX:
+            raise BodyTooLargeError
+        await self._room.enter(size_bytes)
+        try:
+            if size_bytes <= BODY_SMALL_BYTES:
+                return bytes(await protocol())
+            async with asyncio.timeout(self._limits.body_timeout_us / SECOND):
+                if announced is not None:
+                    return bytes(await protocol())
+                return await _gather(protocol, FRAME_BYTES_HARD_MAX)
+        finally:
+            self._room.leave(size_bytes)
+
+    def _answer(self, scope: Any, body: bytes, protocol: Any) -> Awaitable[Answer | None]:
+        """Handle a request; None: the answer was sent already."""
+        raise NotImplementedError
+
+
+class DataServer(_BodyServer):
+    """Binary calls: `handler` for whole answers, `streamer` for streamed ones."""
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        handler: DataHandler,
+        streamer: StreamHandler | None = None,
+        *,
+        limits: ServerLimits = ServerLimits(),
+    ) -> None:
+        super().__init__(host, port, limits)
+        self._handler = handler
+        self._streamer = streamer
+
+    def _answer(self, scope: Any, body: bytes, protocol: Any) -> Awaitable[Answer | None]:
+        streaming = self._stream(scope.path, body, protocol)
+        return self._handler(scope.path, body) if streaming is None else streaming
+
+    def _stream(self, path: str, body: bytes, protocol: Any) -> Awaitable[None] | None:
+        if self._streamer is None:
+            return None
         transport: Any = None
 
         async def send(piece: bytes) -> None:
@@ -105,18 +280,34 @@ class DataServer:
                 transport = protocol.response_stream(200, headers)
             await transport.send_bytes(piece)
 
-        taken = self._streamer(path, body, send)
-        if taken is None:
-            return False
-        await taken
-        return True
+        return self._streamer(path, body, send)
+
+
+class PeerServer(_BodyServer):
+    """Binary calls whose handler also learns who asks, so that it can share its room out."""
+
+    def __init__(
+        self, host: str, port: int, handler: PeerHandler, *, limits: ServerLimits = ServerLimits()
+    ) -> None:
+        super().__init__(host, port, limits)
+        self._handler = handler
+
+    def _answer(self, scope: Any, body: bytes, protocol: Any) -> Awaitable[Answer | None]:
+        return self._handler(scope.path, body, scope.client)
+
+
+def _send(protocol: Any, answer: Answer) -> None:
+    status, media, body, headers = Reply(*answer)
+    protocol.response_bytes(status, [("content-type", media), *headers], body)
 
 
 class PublicServer:
     """ASGI server (FastAPI) for public REST, HTTP/1.1 and cleartext HTTP/2 on one port."""
 
     def __init__(self, host: str, port: int, app: Any) -> None:
-        self._embedded = _EmbeddedServer(host, port, Interfaces.ASGINL, app)
+        self._embedded = _EmbeddedServer(
+            host, port, Interfaces.ASGINL, app, _PUBLIC_CONNECTION_COUNT_MAX
+        )
 
     @property
     def port(self) -> int:
@@ -170,7 +361,9 @@ class _QuietUvicorn(uvicorn.Server):
 class _EmbeddedServer:
     """Granian inside this event loop."""
 
-    def __init__(self, host: str, port: int, interface: Interfaces, target: Any) -> None:
+    def __init__(
+        self, host: str, port: int, interface: Interfaces, target: Any, connection_count_max: int
+    ) -> None:
         self.port = port or _free_port(host)
         self._host = host
         self._server = Server(
@@ -181,7 +374,8 @@ class _EmbeddedServer:
             http=HTTPModes.auto,
             websockets=False,
             backlog=1024,
-            backpressure=4096,
+            # Granian accepts so many connections and leaves the rest to the kernel's queue.
+            backpressure=connection_count_max,
             http1_settings=HTTP1Settings(header_read_timeout=30_000, max_buffer_size=1 * MIB),
             http2_settings=HTTP2Settings(
                 initial_connection_window_size=4 * _STREAM_WINDOW_BYTES,
@@ -215,17 +409,8 @@ class _EmbeddedServer:
             task.cancel()
 
 
-async def read_body(scope: Any, protocol: Any, most_bytes: int) -> bytes:
-    """The request's body, refused before it is kept if it is too large.
-
-    Raises:
-        BodyTooLargeError: over `most_bytes`, by the announced or by the real length.
-    """
-    announced = scope.headers.get("content-length")
-    if announced is not None and announced.isdigit():
-        if int(announced) > most_bytes:
-            raise BodyTooLargeError
-        return bytes(await protocol())
+async def _gather(protocol: Any, most_bytes: int) -> bytes:
+    """A body of unknown length, given up as soon as it is too large."""
     pieces = []
     size = 0
     async for piece in protocol:
@@ -234,6 +419,27 @@ async def read_body(scope: Any, protocol: Any, most_bytes: int) -> bytes:
             raise BodyTooLargeError
         pieces.append(piece)
     return b"".join(pieces)
+
+
+def count_connections(port: int) -> tuple[int, int] | None:
+    """How many connections of a listening port are accepted, and how many wait for it.
+
+    Read from Linux's own tables, for the HTTP library does not tell; None elsewhere.
+    """
+    accepted = waiting = 0
+    try:
+        tables = [Path(f"/proc/self/net/{name}").read_text() for name in ("tcp", "tcp6")]
+    except OSError:
+        return None
+    for line in [line for table in tables for line in table.splitlines()[1:]]:
+        _, local, _, state, queues, _, _, _, _, inode, *_ = line.split()
+        if int(local.rpartition(":")[2], 16) != port:
+            continue
+        if state == _LISTEN:
+            waiting += int(queues.partition(":")[2], 16)
+        elif inode != "0":  # the kernel has no owner yet for those that wait
+            accepted += 1
+    return accepted, waiting
 
 
 def _free_port(host: str) -> int:

@@ -1,0 +1,273 @@
+"""The sequencer's lanes before bookies that are full: alive, asked again, not yet failed.
+
+The client is a fake that answers calls as a test decides, on the real wire format. Not here: what
+the cores do with a status. Source: docs/protocol/wire.md "Overload".
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple, cast
+
+import pytest
+
+from duramen.core.sequencer.effects import SendAdd, SendLac, SendRead, SendSeal, StoredEntry
+from duramen.core.status import BookieStatus
+from duramen.ids import NOTHING, BookieId, EntryId, Epoch, Incarnation, LogId, Member, ledger_of
+from duramen.limits import STORE_TIMEOUT_US
+from duramen.runtime.http_client import NoAnswerError, OverloadedError, UnreachableError
+from duramen.units import MS
+from duramen.wire import bookie_calls as calls
+from duramen_sequencer import bookie_lanes
+from duramen_sequencer.bookie_lanes import BookieLanes
+
+OK = BookieStatus.OK
+OVERLOADED = BookieStatus.OVERLOADED
+MEMBER = Member(BookieId("b0"), Incarnation("0" * 32))
+LOG = LogId(9)
+LEDGER = ledger_of(LOG, Epoch(1))
+BUSY = OverloadedError("HTTP 503", retry_after_us=1 * MS)
+
+
+class Call(NamedTuple):
+    """One call that the bookie got."""
+
+    verb: str
+    body: bytes
+    timeout_us: int
+
+    @property
+    def entries(self) -> list[int]:
+        return [add.entry_id for add in calls.parse_adds(self.body)[1]]
+
+
+Decide = Callable[[Call], Awaitable[bytes]]
+
+
+class FakeClient:
+    """Answers as `decide` says; without it everything is fine."""
+
+    def __init__(self) -> None:
+        self.calls: list[Call] = []
+        self.decide: Decide = self.accept
+
+    async def call(self, url: str, body: bytes, timeout_us: int) -> bytes:
+        call = Call(url.rpartition("/")[2], body, timeout_us)
+        self.calls.append(call)
+        return await self.decide(call)
+
+    async def accept(self, call: Call) -> bytes:
+        if call.verb == "add":
+            return calls.pack_statuses([OK] * len(call.entries))
+        magic = b"DSLR" if call.verb == "seal" else b"DLCR"
+        return calls.pack_marks(magic, [calls.Marks(OK, NOTHING, NOTHING)])
+
+    async def refuse(self, _call: Call) -> bytes:
+        raise BUSY
+
+    def refuse_first(self, count: int) -> Decide:
+        async def decide(call: Call) -> bytes:
+            if len(self.calls) <= count:
+                raise BUSY
+            return await self.accept(call)
+
+        return decide
+
+
+class Sink:
+    """What was reported, in order."""
+
+    def __init__(self) -> None:
+        self.adds: list[tuple[int, BookieStatus]] = []
+        self.others: list[BookieStatus] = []
+
+    def on_add(self, _member: Member, _epoch: Epoch, entry: EntryId, status: BookieStatus) -> None:
+        self.adds.append((entry, status))
+
+    def on_lac(self, _member: Member, _epoch: Epoch, status: BookieStatus) -> None:
+        self.others.append(status)
+
+    def on_seal(self, _member: Member, _epoch: Epoch, marks: calls.Marks) -> None:
+        self.others.append(marks.status)
+
+    def on_read(
+        self,
+        _member: Member,
+        _epoch: Epoch,
+        _entry: EntryId,
+        status: BookieStatus,
+        _stored: StoredEntry | None,
+    ) -> None:
+        self.others.append(status)
+
+    def flush(self) -> None:
+        pass
+
+
+class World:
+    """Lanes to one bookie."""
+
+    def __init__(self) -> None:
+        self.client = FakeClient()
+        self.lanes = BookieLanes(cast(Any, self.client), lambda _bookie: "http://b0")
+        self.sink = Sink()
+
+    def add(self, *entries: int, is_recovery: bool = False, size: int = 10) -> None:
+        for entry in entries:
+            effect = SendAdd(
+                MEMBER, LEDGER, EntryId(entry), NOTHING, b"x" * size, is_recovery=is_recovery
+            )
+            self.lanes.add(effect, self.sink)
+
+
+def run(scenario: Callable[[World], Awaitable[None]]) -> None:
+    async def in_world() -> None:
+        async with asyncio.timeout(30):
+            await scenario(World())
+
+    asyncio.run(in_world())
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():  # noqa: ASYNC110 - any condition, without a guess about time
+        await asyncio.sleep(0)
+
+
+def test_a_frame_refused_for_overload_is_sent_again_as_advised() -> None:
+    async def scenario(world: World) -> None:
+        world.client.decide = world.client.refuse_first(3)
+        world.add(0, 1)
+        await until(lambda: len(world.sink.adds) == 2)
+        assert world.sink.adds == [(0, OK), (1, OK)]
+        assert [call.entries for call in world.client.calls] == [[0, 1]] * 4
+        timeouts_us = [call.timeout_us for call in world.client.calls]
+        assert timeouts_us[0] <= STORE_TIMEOUT_US, "one time-out for all tries"
+        assert timeouts_us == sorted(timeouts_us, reverse=True)
+        assert world.lanes.statistics()["calls_overloaded"] == 3
+
+    run(scenario)
+
+
+def test_rows_refused_for_overload_are_sent_again_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bookie_lanes, "OVERLOADED_PAUSE_US", 1 * MS)
+
+    async def scenario(world: World) -> None:
+        async def decide(call: Call) -> bytes:
+            if len(world.client.calls) == 1:
+                return calls.pack_statuses([OVERLOADED, OK, OVERLOADED])
+            return await world.client.accept(call)
+
+        world.client.decide = decide
+        world.add(0, 1, 2)
+        await until(lambda: len(world.sink.adds) == 3)
+        assert world.sink.adds == [(1, OK), (0, OK), (2, OK)], "what was taken is told at once"
+        assert [call.entries for call in world.client.calls] == [[0, 1, 2], [0, 2]]
+        assert world.lanes.statistics()["by_bookie"]["b0 append"]["adds_overloaded"] == 2
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("is_whole_call", [True, False])
+def test_a_bookie_that_stays_full_for_the_whole_time_out_fails_its_member(
+    monkeypatch: pytest.MonkeyPatch, *, is_whole_call: bool
+) -> None:
+    monkeypatch.setattr(bookie_lanes, "STORE_TIMEOUT_US", 20 * MS)
+    monkeypatch.setattr(bookie_lanes, "OVERLOADED_PAUSE_US", 5 * MS)
+
+    async def scenario(world: World) -> None:
+        async def refuse_rows(call: Call) -> bytes:
+            return calls.pack_statuses([OVERLOADED] * len(call.entries))
+
+        world.client.decide = world.client.refuse if is_whole_call else refuse_rows
+        world.add(0)
+        await until(lambda: len(world.sink.adds) == 1)
+        assert world.sink.adds == [(0, OVERLOADED)]
+        assert world.lanes.statistics()["by_bookie"]["b0 append"]["frames_in_flight"] == 0
+
+    run(scenario)
+
+
+def test_advice_beyond_the_time_out_is_not_ignored_but_reported() -> None:
+    async def scenario(world: World) -> None:
+        async def refuse(_call: Call) -> bytes:
+            raise OverloadedError("HTTP 503", retry_after_us=STORE_TIMEOUT_US)
+
+        world.client.decide = refuse
+        world.add(0)
+        await until(lambda: len(world.sink.adds) == 1)
+        assert world.sink.adds == [(0, OVERLOADED)] and len(world.client.calls) == 1
+
+    run(scenario)
+
+
+def test_seals_and_lacs_are_asked_again_and_recovery_reads_go_elsewhere() -> None:
+    async def scenario(world: World) -> None:
+        world.client.decide = world.client.refuse_first(1)
+        world.lanes.seal(SendSeal(MEMBER, LOG, Epoch(1)), world.sink)
+        await until(lambda: world.sink.others == [OK])
+        world.client.calls.clear()
+        world.lanes.tell_lac(SendLac(MEMBER, LEDGER, EntryId(3)), world.sink)
+        await until(lambda: world.sink.others == [OK, OK])
+        world.client.calls.clear()
+        world.lanes.read(SendRead(MEMBER, LEDGER, EntryId(3)), world.sink)
+        await until(lambda: world.sink.others == [OK, OK, OVERLOADED])
+        assert len(world.client.calls) == 1
+
+    run(scenario)
+
+
+def test_write_backs_do_not_wait_behind_appends_that_find_no_room() -> None:
+    async def scenario(world: World) -> None:
+        async def decide(call: Call) -> bytes:
+            (service,) = {add.service for add in calls.parse_adds(call.body)[1]}
+            if service is calls.Service.APPEND:
+                raise BUSY
+            return await world.client.accept(call)
+
+        world.client.decide = decide
+        world.add(*range(8), size=4 << 20)  # more frames than may be in flight
+        world.add(100, is_recovery=True)
+        await until(lambda: bool(world.sink.adds))
+        assert world.sink.adds == [(100, OK)]
+        append_lane = world.lanes.statistics()["by_bookie"]["b0 append"]
+        assert (append_lane["frames_in_flight"], append_lane["waiting_count"]) == (3, 5)
+        world.client.decide = world.client.accept
+        await until(lambda: len(world.sink.adds) == 9)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "count"),
+    [
+        (UnreachableError("gone"), BookieStatus.UNREACHABLE, 5),
+        (NoAnswerError("late"), BookieStatus.TIMEOUT, 1),
+    ],
+)
+def test_other_failures_are_reported_at_once(
+    error: Exception, status: BookieStatus, count: int
+) -> None:
+    async def scenario(world: World) -> None:
+        gate = asyncio.Event()
+
+        async def fail(_call: Call) -> bytes:
+            await gate.wait()
+            raise error
+
+        async def hold(_call: Call) -> bytes:
+            await asyncio.Event().wait()
+            raise AssertionError
+
+        world.client.decide = fail
+        world.add(0, size=4 << 20)
+        await until(lambda: len(world.client.calls) == 1)
+        world.client.decide = hold
+        world.add(*range(1, 7), size=4 << 20)
+        await until(lambda: len(world.client.calls) == 3)
+        gate.set()
+        await until(lambda: len(world.sink.adds) == count)
+        assert {found for _, found in world.sink.adds} == {status}
+        assert world.sink.adds[0] == (0, status), "and what waits behind, if nobody is there"
+
+    run(scenario)
