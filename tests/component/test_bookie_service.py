@@ -32,11 +32,10 @@ from duramen.ids import (
     Member,
     ledger_of,
 )
-from duramen.runtime.cluster_node import ensure_cluster
 from duramen.runtime.http_client import NoAnswerError, PeerClient
 from duramen.runtime.memory_store import MemoryStore, MemoryTree
 from duramen.runtime.role import ServiceOptions, StartRefusedError
-from duramen.units import SECOND
+from duramen.units import MIB, SECOND
 from duramen.wire.bookie_calls import (
     Add,
     LacUpdate,
@@ -53,7 +52,7 @@ from duramen.wire.bookie_calls import (
     parse_statuses,
 )
 from duramen.wire.entry import encode_entry
-from duramen.wire.metadata_json import Paths, read_node, spell_node, spell_segment
+from duramen.wire.metadata_json import Paths, read_node, spell_segment
 from duramen_bookie.file_system import DiskFile, PosixFile, PosixFileSystem
 from duramen_bookie.service import BookieService
 
@@ -112,6 +111,7 @@ def options(data_dir: Path, node_id: str = "b1") -> ServiceOptions:
         security="none",
         session_timeout_s=4.0,
         data_dir=data_dir,
+        journal_file_bytes=8 * MIB,
     )
 
 
@@ -370,76 +370,17 @@ def test_an_entry_damaged_on_the_disk_is_unknown_until_it_is_written_back(tmp_pa
     run(scenario)
 
 
-def test_an_empty_disk_of_a_known_bookie_is_disk_lost(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with running(tmp_path / "a") as bookie:
-            pass
-        with pytest.raises(
-            StartRefusedError, match=r"DiskLost: .* delete /duramen/test/bookies/b1"
-        ):
-            async with running(tmp_path / "b", bookie.tree):
-                pass
-        assert not (tmp_path / "b" / "cookie.json").exists(), "nothing was formatted"
+def test_a_start_on_the_wrong_disk_is_refused_and_leaves_it_alone(tmp_path: Path) -> None:
+    """All of its cases: test_identity."""
 
-    run(scenario)
-
-
-def test_a_disk_of_another_cluster_is_refused(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with running(tmp_path):
-            pass
-        with pytest.raises(StartRefusedError, match="WrongCluster"):
-            async with running(tmp_path, MemoryTree()):
-                pass
-
-    run(scenario)
-
-
-@pytest.mark.parametrize(
-    "fault", ["incarnation", "removed", "other id", "no cookie", "unreadable", "newer"]
-)
-def test_a_stale_disk_is_refused(tmp_path: Path, fault: str) -> None:
     async def scenario() -> None:
         async with running(tmp_path) as bookie:
-            pass
-        node_id, path = "b1", f"{PATHS.bookies}/b1"
-        store = MemoryStore(bookie.tree)
-        await store.start()
-        found = await store.get(path)
-        assert found is not None
-        if fault == "incarnation":
-            fields = {**read_node(found.data), "incarnation": "f" * 32}
-            await store.set(path, spell_node(fields), version=found.version)
-        elif fault == "other id":
-            node_id = "b2"
-        elif fault == "unreadable":
-            (tmp_path / "cookie.json").write_text("{}")
-        elif fault == "newer":
-            (tmp_path / "cookie.json").write_text('{"format": 2, "zone": "z"}')
-        else:
-            await store.delete(path, version=found.version)
-        if fault == "no cookie":
-            (tmp_path / "cookie.json").unlink()
-        reason = "format 2, newer" if fault == "newer" else ""
-        with pytest.raises(StartRefusedError, match=f"StaleDisk.*{reason}"):
-            async with running(tmp_path, bookie.tree, node_id):
+            await bookie.add(add(0))
+        before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+        with pytest.raises(StartRefusedError, match=r"StaleDisk: .* check --id"):
+            async with running(tmp_path, bookie.tree, "b2"):
                 pass
-
-    run(scenario)
-
-
-def test_a_format_that_was_cut_off_is_finished(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with running(tmp_path) as bookie:
-            pass
-        store = MemoryStore(bookie.tree)
-        await store.start()
-        await store.delete(f"{PATHS.bookies}/b1", version=0)
-        cookie = json.loads((tmp_path / "cookie.json").read_bytes())
-        (tmp_path / "cookie.json").write_text(json.dumps({**cookie, "is_formatting": True}))
-        async with running(tmp_path, bookie.tree) as again:
-            assert again.incarnation == bookie.incarnation
-        assert not json.loads((tmp_path / "cookie.json").read_bytes())["is_formatting"]
+        assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
     run(scenario)
 
@@ -451,18 +392,6 @@ def test_a_directory_in_use_is_refused(tmp_path: Path) -> None:
                 async with running(tmp_path, bookie.tree):
                     pass
             assert await bookie.add(add(0)) == [OK]
-
-    run(scenario)
-
-
-def test_many_starters_make_one_cluster() -> None:
-    async def scenario() -> None:
-        tree = MemoryTree()
-        stores = [MemoryStore(tree) for _ in range(5)]
-        for store in stores:
-            await store.start()
-        uuids = await asyncio.gather(*[ensure_cluster(store, PATHS) for store in stores])
-        assert len(set(uuids)) == 1
 
     run(scenario)
 
@@ -505,7 +434,7 @@ class FailingFileSystem(PosixFileSystem):
 def test_a_failed_sync_acknowledges_nothing_and_ends_the_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("duramen_bookie.storage.PosixFileSystem", FailingFileSystem)
+    monkeypatch.setattr("duramen_bookie.service.PosixFileSystem", FailingFileSystem)
     monkeypatch.setattr(FailingFile, "is_broken", False)
 
     async def scenario() -> None:

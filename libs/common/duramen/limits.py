@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from duramen.units import KIB, MIB, MS, SECOND
+from duramen.units import DAY, KIB, MIB, MINUTE, MS, SECOND
 
 RECORD_BYTES_MAX: Final = 1 * MIB
 """One record's body with its headers: a log carries events, not files."""
@@ -72,14 +72,98 @@ READ_BYTES_DEFAULT: Final = 1 * MIB
 READ_BYTES_MAX: Final = 16 * MIB
 """The most that one read answer may carry."""
 
-JOURNAL_QUEUE_BYTES_MAX: Final = 64 * MIB
-"""Adds that may wait for the journal of one bookie before it refuses as overloaded."""
+READ_ROW_COUNT_MAX: Final = 4_096
+"""Ranges of one read: the event loop plans them in some 50 ms."""
+
+READ_QUEUE_WAIT_MAX_US: Final = 2 * SECOND
+"""A read that waited so long for a thread is refused: whoever asked, asks elsewhere by then."""
+
+JOURNAL_QUEUE_BYTES_MAX: Final = 112 * MIB
+"""Adds that may wait for the journal of one bookie: what its classes of service may hold at most,
+64 MiB of appends and 24 MiB each of recovery and repair."""
+
+BODY_SMALL_BYTES: Final = 64 * KIB
+"""A request body up to this never waits for room: seals, reads and LACs pass full frames."""
+
+BODIES_BYTES_MAX: Final = 256 * MIB
+"""Larger bodies that one data server takes in at once: a dozen of the largest; the rest wait."""
+
+BODIES_WAITING_COUNT_MAX: Final = 1_024
+"""Larger bodies that may wait for room; one more is refused before it is read."""
+
+BODY_TIMEOUT_US: Final = 30 * SECOND
+"""A body that has not arrived by then is given up: it would hold room for nothing."""
+
+CONNECTION_COUNT_MAX: Final = 1_024
+"""Connections that one data server reads from: a process has one to each peer. Each may make the
+HTTP library hold a connection window (64 MiB); one more waits in the kernel until one closes."""
+
+OVERLOADED_PAUSE_US: Final = 100 * MS
+"""Pause before a row that was refused as overloaded is sent again: a full journal queue is written
+in that time."""
 
 JOURNAL_FILE_BYTES: Final = 256 * MIB
 """Size that a journal file is preallocated with."""
+
+JOURNAL_FILE_BYTES_MIN: Final = 1 * MIB
+JOURNAL_FILE_BYTES_MAX: Final = 4096 * MIB
+"""What an operator may choose instead: a disk should hold ten of them and more."""
 
 SEQ_NUM_MAX: Final = (1 << 53) - 1
 """Sequence numbers stay exact in every JSON reader (documented limit)."""
 
 ZOOKEEPER_SESSION_S: Final = 4.0
 """Session time-out of every service: how long a dead owner keeps its logs."""
+
+DISK_WARN_RATIO: Final = 0.90
+"""Used part of a disk at which a person should act; also the lower mark of read-only."""
+
+DISK_READ_ONLY_RATIO: Final = 0.95
+"""Used part at which adds are refused: the rest is for seals, recovery and compaction."""
+
+DISK_FULL_RATIO: Final = 0.98
+"""Used part at which recovery's adds are refused too: what is left is for seals alone."""
+
+DISK_CHECK_INTERVAL_US: Final = 1 * SECOND
+"""How often disks are looked at: from 95 % to 98 % of 100 GB a fast disk writes for two seconds."""
+
+DELETION_INTERVAL_US: Final = 1 * MINUTE
+"""Rest between two rounds of deletion: space comes back minutes after the trim, not seconds."""
+
+DELETION_DELAY_US: Final = 1 * MINUTE
+"""Between the proof that a ledger is dead and its drop: what was being read can be read to its end
+(a long poll lasts that long at most), and the proof is read a second time."""
+
+DELETION_READ_COUNT_MAX: Final = 1_000
+"""Nodes that one round of deletion reads: with a round a minute, 17 reads a second and bookie."""
+
+DELETION_CONCURRENCY: Final = 8
+"""Reads of one round that are under way at once: the metadata store is there for writers first."""
+
+SCRUB_BYTES_PER_S: Final = 8 * MIB
+"""Every byte of a 1 TB disk once in 35 hours, for some percent of what a hard disk reads."""
+
+SCRUB_REST_US: Final = 1 * DAY
+"""From the end of a scrub to the next one: small disks are read daily, large ones all the time."""
+
+REPAIR_QUEUE_COUNT_MAX: Final = 10_000
+"""Damaged ledgers that wait in memory to be written to the repair queue (some 100 bytes each)."""
+
+SHELF_FILE_BYTES: Final = 512 * MIB
+"""A shelf file is ended beyond this: small enough to be compacted in one go, large enough that its
+directory of ledgers is little."""
+
+SETTLE_FILE_COUNT: Final = 2
+"""Sealed journal files that are settled together: more copies less of what dies young, and keeps
+more of the journal's disk."""
+
+SETTLE_BYTES_PER_S: Final = 256 * MIB
+"""Settling must be faster than what comes in, or the journal grows without end; it is what a fast
+disk writes beside its journal."""
+
+COMPACT_BYTES_PER_S: Final = 32 * MIB
+"""Compaction has time: space is short days after it was freed at the earliest."""
+
+COMPACT_HOURLY_RATIO: Final = 0.2
+COMPACT_DAILY_RATIO: Final = 0.8
+"""Files with at most so much alive are rewritten, hourly and daily."""

@@ -1,48 +1,119 @@
-"""The bookie's own admin routes: its state, its ledgers, its journal.
+"""The bookie's own admin routes: what it holds, its disks, its upkeep.
 
-Read only; everything is computed from the core and the storage when asked.
-Called by `service`. Source: 08-interfaces "Processes and admin".
+Everything is computed from the core, the storage and the upkeep when asked; the few that change
+something say so in their verb. All of it is in `/openapi.json`.
+Called by `service`. Source: 08-interfaces "Processes and admin", 02-storage "Space".
 """
 
 from __future__ import annotations
 
+import base64
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI
+from pydantic import BaseModel
 
 from duramen.core.bookie_state import LedgerState
 from duramen.errors import DuramenError
-from duramen.ids import NOTHING, EntryId, LedgerId, epoch_of, log_of
+from duramen.ids import LAST_ENTRY_ID, NOTHING, EntryId, LedgerId, epoch_of, log_of
 
 if TYPE_CHECKING:
     from duramen_bookie.service import BookieService
 
 
+class Switch(BaseModel):
+    """On or off."""
+
+    is_on: bool
+
+
+class Work(StrEnum):
+    """Upkeep that can be suspended and hurried."""
+
+    SETTLING = "settling"
+    COMPACTION = "compaction"
+    SCRUB = "scrub"
+
+
 def add_routes(app: FastAPI, service: BookieService) -> None:
     """Add the routes to the process's admin application."""
 
-    @app.get("/v1/state")
+    @app.get("/v1/state", summary="Identity, sizes and the state of the journal")
     async def get_state() -> dict[str, Any]:
         return service.describe()
 
-    @app.get("/v1/ledgers")
+    @app.get("/v1/disks", summary="Space of every directory, and what follows from it")
+    async def get_disks() -> dict[str, Any]:
+        return service.running_upkeep().space.describe()
+
+    @app.put("/v1/read-only", summary="Refuse new entries, whatever the disks say, or no more")
+    async def put_read_only(switch: Switch) -> dict[str, Any]:
+        space = service.running_upkeep().space
+        space.switch_read_only(is_on=switch.is_on)
+        return space.describe()
+
+    @app.get("/v1/journal", summary="What the journal did, what waits, what replay found")
+    async def get_journal() -> dict[str, Any]:
+        service.running_core()
+        return service.describe_journal()
+
+    _add_ledger_routes(app, service)
+    _add_upkeep_routes(app, service)
+
+
+def _add_ledger_routes(app: FastAPI, service: BookieService) -> None:
+    @app.get("/v1/ledgers", summary="Every ledger that is here")
     async def get_ledgers() -> dict[str, Any]:
         ledgers = service.running_core().list_ledgers()
         return {"ledgers": [_describe(ledger_id, ledger) for ledger_id, ledger in ledgers]}
 
-    @app.get("/v1/ledgers/{ledger_id}/entries")
+    @app.get("/v1/ledgers/{ledger_id}/entries", summary="The entries of a ledger, as ranges")
     async def get_entries(ledger_id: str) -> dict[str, Any]:
-        if not ledger_id.isdecimal():
-            raise DuramenError("invalid_argument", "a ledger id is a number", field="ledger_id")
-        ranges = service.running_core().list_ranges(LedgerId(int(ledger_id)))
+        ranges = service.running_core().list_ranges(_read_ledger_id(ledger_id))
         if ranges is None:
             raise DuramenError("segment_not_found", f"ledger {ledger_id} is not known here")
         return {"ledger_id": ledger_id, "ranges": [list(pair) for pair in ranges]}
 
-    @app.get("/v1/journal")
-    async def get_journal() -> dict[str, Any]:
-        service.running_core()
-        return service.describe_journal()
+    @app.get("/v1/ledgers/{ledger_id}/entries/{entry_id}", summary="One entry, in base64")
+    async def get_entry(ledger_id: str, entry_id: int) -> dict[str, Any]:
+        if not 0 <= entry_id <= LAST_ENTRY_ID:
+            raise DuramenError("invalid_argument", "entries count from 0", field="entry_id")
+        known = _read_ledger_id(ledger_id)
+        status, entry = await service.read_entry(known, EntryId(entry_id))
+        return {
+            "ledger_id": ledger_id,
+            "entry_id": entry_id,
+            "status": status.name,
+            "entry": None if entry is None else base64.b64encode(entry).decode(),
+        }
+
+
+def _add_upkeep_routes(app: FastAPI, service: BookieService) -> None:
+    @app.get("/v1/upkeep", summary="Settling, compaction, deletion, scrub, repair queue")
+    async def get_upkeep() -> dict[str, Any]:
+        return service.running_upkeep().statistics()
+
+    @app.get("/v1/scrub", summary="Progress of the scrub, its last pass, what is damaged")
+    async def get_scrub() -> dict[str, Any]:
+        return service.running_upkeep().scrub.describe()
+
+    @app.put("/v1/upkeep/{work}/suspended", summary="Suspend a kind of upkeep, or resume it")
+    async def put_suspended(work: Work, switch: Switch) -> dict[str, Any]:
+        upkeep = service.running_upkeep()
+        upkeep.suspend(work, is_on=switch.is_on)
+        return upkeep.statistics()
+
+    @app.post("/v1/upkeep/{work}", status_code=202, summary="Begin a round soon")
+    async def hurry(work: Work) -> dict[str, str]:
+        service.running_upkeep().hurry(work)
+        return {"status": "begins soon"}
+
+
+def _read_ledger_id(text: str) -> LedgerId:
+    if not text.isdecimal():
+        raise DuramenError("invalid_argument", "a ledger id is a number", field="ledger_id")
+    return LedgerId(int(text))
 
 
 def _describe(ledger_id: LedgerId, ledger: LedgerState) -> dict[str, Any]:
@@ -52,7 +123,9 @@ def _describe(ledger_id: LedgerId, ledger: LedgerState) -> dict[str, Any]:
         "epoch": epoch_of(ledger_id),
         "lac": _entry_or_none(ledger.lac),
         "highest": _entry_or_none(ledger.highest),
-        "entries": len(ledger.stored),
+        "entries": ledger.entry_count,
+        "hot": len(ledger.stored),
+        "settled": len(ledger.settled),
         "unknown": len(ledger.unknown),
         "is_doubtful": ledger.is_doubtful,
     }

@@ -1,14 +1,15 @@
-"""Whose disk this is: the cookie, the lock and the DIRTY file of a data directory.
+"""Whose disks these are: the cookies, locks and DIRTY file of a bookie's directories.
 
-A bookie's identity stands twice, in `<data>/cookie.json` and in ZooKeeper's `bookies/<id>`. Both
-and equal: go on. Neither, and the directory is empty: format, which begins a new incarnation.
-Anything else is a named state (DiskLost, WrongCluster, StaleDisk) that a person decides about: a
-bookie that formatted by itself would answer "no such entry" for what its lost disk held (R1,
-BK#4812).
+A bookie has a data directory, a journal and one or more ledger directories, each perhaps on a
+device of its own. Each has a `cookie.json` with the bookie's identity, its own volume uuid and its
+place; the data directory's also lists the volume uuids of all others, so that a directory that was
+swapped, replaced or forgotten is noticed, and one that was moved with its cookie is not.
 
-A cookie is written with `is_formatting` first, then the node, then the cookie without it: a crash
-in between is finished by the next start, since such a disk holds nothing yet.
-Called by the bookie's service at start and stop. Source: 02-storage "Identity".
+A cookie with `is_formatting` says that nothing was ever stored beside it. Whoever uses directories
+holds them all by a lock, which ends with the process. Nothing is made or written by looking.
+
+Not here: what a mismatch means (`identity`). Called by `identity`, the bookie's service and the
+offline tools. Source: 02-storage "Identity", "Files"; docs/bookie.md.
 """
 
 from __future__ import annotations
@@ -18,230 +19,372 @@ import dataclasses
 import fcntl
 import json
 import os
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
-from uuid import uuid4
+from typing import Any, Final, NamedTuple
 
 from duramen.ids import BookieId, Incarnation
-from duramen.runtime.cluster_node import ensure_cluster
-from duramen.runtime.metadata_store import Conflict, ConflictKind, MetadataStore, Stored
 from duramen.runtime.role import StartRefusedError
-from duramen.wire.metadata_json import MetadataJsonError, Paths, read_node, spell_node
 
-FORMAT: Final = 1
-"""Of the data directory: which files there are and what they mean."""
+FORMAT: Final = 2
+"""Of a bookie's directories. 1: the journal stood in `<data>/journal`, without a cookie."""
 
 COOKIE: Final = "cookie.json"
 DIRTY: Final = "DIRTY"
-LOCK: Final = "LOCK"
-_NOT_DATA: Final = frozenset({COOKIE + ".new", DIRTY, LOCK, "lost+found"})
-"""What an empty directory may hold: the last one is a file system's own."""
+_NOT_DATA: Final = frozenset({COOKIE, COOKIE + ".new", DIRTY, "LOCK", "lost+found"})
+"""What may stand where nothing is stored. LOCK: of format 1; the last one: of a file system."""
+
+DATA: Final = "data"
+JOURNAL: Final = "journal"
+LEDGERS: Final = "ledgers"
+
+_INCARNATION: Final = re.compile(r"[0-9a-f]{32}")
+
+
+class IdentityRefused(StartRefusedError):
+    """A named state of identity that a person decides about; the name begins the sentence."""
+
+    def __init__(self, sentence: str) -> None:
+        super().__init__(f"{type(self).__name__}: {sentence}")
+
+
+class DiskLost(IdentityRefused):
+    """A directory of a known bookie holds nothing."""
+
+
+class StaleDisk(IdentityRefused):
+    """A directory is another bookie's, another life's, in the wrong place, or cannot be read."""
+
+
+class WrongCluster(IdentityRefused):
+    """A directory belongs to another cluster."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Cookie:
-    """What `cookie.json` says."""
+    """What a `cookie.json` says.
+
+    `volumes`: place → volume uuid of every other directory; in the data directory's cookie alone.
+    """
 
     cluster_uuid: str
     bookie_id: BookieId
     incarnation: Incarnation
     volume_uuid: str
+    place: str = DATA
+    volumes: Mapping[str, str] = dataclasses.field(default_factory=dict)
     format: int = FORMAT
     is_formatting: bool = False
 
 
-class DataDirectory:
-    """A bookie's data directory, held by this process alone.
+def spell_cookie(cookie: Cookie) -> bytes:
+    """The bytes of a cookie of the present format."""
+    assert cookie.format == FORMAT, cookie
+    fields = dataclasses.asdict(cookie)
+    if cookie.place != DATA:
+        del fields["volumes"]
+    return json.dumps(fields, sort_keys=True, indent=1).encode() + b"\n"
+
+
+def parse_cookie(data: bytes) -> Cookie:
+    """Read a cookie of this format or an older one.
+
+    Raises:
+        NewerFormat: it is of a newer one.
+        ValueError: it is no cookie.
+    """
+    try:
+        document = json.loads(data)
+    except RecursionError as error:
+        raise ValueError("no cookie") from error
+    if not isinstance(document, dict):
+        raise ValueError("no JSON object")
+    version = _take(document, "format", int)
+    if version > FORMAT:
+        raise NewerFormat(version)
+    if version < 1:
+        raise ValueError(f"format {version}")
+    cookie = Cookie(
+        cluster_uuid=_take(document, "cluster_uuid", str),
+        bookie_id=BookieId(_take(document, "bookie_id", str)),
+        incarnation=Incarnation(_take(document, "incarnation", str)),
+        volume_uuid=_take(document, "volume_uuid", str),
+        place=_take(document, "place", str) if version > 1 else DATA,
+        format=version,
+        is_formatting=_take(document, "is_formatting", bool),
+    )
+    if not _INCARNATION.fullmatch(cookie.incarnation):
+        raise ValueError(f"{cookie.incarnation!r} is no incarnation")
+    if version == 1 or cookie.place != DATA:
+        return cookie
+    volumes = _take(document, "volumes", dict)
+    if not all(isinstance(volume, str) for volume in volumes.values()):
+        raise ValueError("a volume uuid is no text")
+    return dataclasses.replace(cookie, volumes=volumes)
+
+
+class NewerFormat(ValueError):
+    """The format is newer than this code."""
+
+    def __init__(self, version: int) -> None:
+        super().__init__(f"format {version} is newer than {FORMAT}")
+        self.version = version
+
+
+class Sight(NamedTuple):
+    """What stands in a directory, as far as identity is concerned."""
+
+    path: Path
+    place: str
+    cookie: Cookie | None
+    has_files: bool
+    """Whether anything beside the cookie stands there; empty directories do not count."""
+
+    @property
+    def settled(self) -> Cookie | None:
+        """The cookie, if something may have been stored beside it."""
+        return None if self.cookie is None or self.cookie.is_formatting else self.cookie
+
+    @property
+    def holds_nothing(self) -> bool:
+        """Whether it is as good as empty."""
+        return not self.has_files and self.settled is None
+
+
+class Directory:
+    """One directory of a bookie, held by this process alone from the beginning if it exists.
+
+    Args:
+        path: need not exist.
+        place: `data`, `journal` or `ledgers-<index from 0>`.
 
     Raises:
         StartRefusedError: another process holds it, or it cannot be used.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, place: str) -> None:
         self.path = path
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-            self._lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise StartRefusedError(f"{path} cannot be used: {error}") from error
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(self._lock)
-            raise StartRefusedError(
-                f"{path} is held by another process: stop that one, or give this one its own "
-                "--data-dir"
-            ) from error
-
-    def is_empty(self) -> bool:
-        """Whether nothing of a bookie is here."""
-        return all(name in _NOT_DATA for name in os.listdir(self.path))
-
-    def is_dirty(self) -> bool:
-        """Whether the last process here did not stop cleanly."""
-        return (self.path / DIRTY).exists()
-
-    def mark_dirty(self) -> None:
-        """Durably say that a process is at work."""
-        self._write(DIRTY, b"")
-
-    def mark_clean(self) -> None:
-        """Durably say that the process has stopped cleanly."""
+        self.place = place
+        self._lock: int | None = None
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(self.path / DIRTY)
-        _sync_directory(self.path)
+            self._hold()
 
-    def read_cookie(self) -> Cookie | None:
-        """The cookie, or None if there is none.
+    def make(self) -> None:
+        """Make it with its parents, durably, and hold it.
 
         Raises:
-            StartRefusedError: it is unreadable or of a newer format.
+            StartRefusedError: as the constructor.
         """
-        file = self.path / COOKIE
+        if self._lock is not None:
+            return
         try:
-            document = json.loads(file.read_bytes())
-            version = int(document["format"])
-            cookie = Cookie(**document) if version <= FORMAT else None
-        except FileNotFoundError:
-            return None
-        except (OSError, ValueError, TypeError, KeyError) as error:
-            raise StartRefusedError(
-                f"StaleDisk: {file} cannot be read ({error!r}): restore it, or take this disk "
-                "away and follow the way out of DiskLost"
-            ) from error
-        if cookie is None:
-            raise StartRefusedError(
-                f"StaleDisk: {self.path} has format {version}, newer than {FORMAT}: start the "
-                "newer version of duramen-bookie that wrote it"
-            )
-        return cookie
+            missing = [path for path in (self.path, *self.path.parents) if not path.exists()]
+            for path in reversed(missing):
+                path.mkdir(exist_ok=True)
+                _sync_directory(path.parent)
+            self._hold()
+        except OSError as error:
+            raise StartRefusedError(f"{self.path} cannot be made: {error}") from error
+
+    def look(self, neighbours: Sequence[Path] = ()) -> Sight:
+        """What stands here.
+
+        Args:
+            neighbours: directories of the bookie that may lie inside this one.
+
+        Raises:
+            StaleDisk: the cookie cannot be read, or is of a newer format.
+            StartRefusedError: the directory cannot be read.
+        """
+        try:
+            has_files = self._has_files({path.resolve() for path in neighbours})
+        except OSError as error:
+            raise StartRefusedError(f"{self.path} cannot be used: {error}") from error
+        return Sight(self.path, self.place, self._read_cookie(), has_files)
 
     def write_cookie(self, cookie: Cookie) -> None:
         """Replace the cookie, durably."""
-        document = json.dumps(dataclasses.asdict(cookie), sort_keys=True, indent=1)
-        self._write(COOKIE + ".new", document.encode())
+        self.write(COOKIE + ".new", spell_cookie(cookie))
         os.replace(self.path / (COOKIE + ".new"), self.path / COOKIE)
         _sync_directory(self.path)
 
-    def release(self) -> None:
-        """Give the directory back."""
-        os.close(self._lock)
-
-    def _write(self, name: str, data: bytes) -> None:
+    def write(self, name: str, data: bytes) -> None:
+        """Write a small file, durably."""
         with (self.path / name).open("wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
         _sync_directory(self.path)
 
+    def remove(self, name: str) -> None:
+        """Remove a file if it is there, durably."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self.path / name)
+        _sync_directory(self.path)
 
-async def establish_identity(
-    directory: DataDirectory,
-    store: MetadataStore,
-    paths: Paths,
-    bookie_id: BookieId,
-    *,
-    region: str,
-    rack: str,
-) -> Cookie:
-    """Compare the cookie with ZooKeeper, or format an empty directory of an unknown bookie.
+    def release(self) -> None:
+        """Give the directory back."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def _hold(self) -> None:
+        # The directory itself is locked: that writes nothing, and works on a read-only mount.
+        try:
+            lock = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise StartRefusedError(f"{self.path} cannot be used: {error}") from error
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(lock)
+            raise StartRefusedError(
+                f"{self.path} is held by another process: stop that one, or give this one its own "
+                f"{option_of(self.place)}"
+            ) from error
+        self._lock = lock
+
+    def _has_files(self, neighbours: set[Path]) -> bool:
+        if self._lock is None:
+            return False
+        for name in os.listdir(self.path):
+            path = self.path / name
+            if name in _NOT_DATA or path.resolve() in neighbours:
+                continue
+            if path.is_symlink() or not path.is_dir() or _has_files_below(path, neighbours):
+                return True
+        return False
+
+    def _read_cookie(self) -> Cookie | None:
+        file = self.path / COOKIE
+        try:
+            return parse_cookie(file.read_bytes())
+        except FileNotFoundError:
+            return None
+        except NewerFormat as error:
+            raise StaleDisk(
+                f"{self.path} has format {error.version}, newer than {FORMAT}: start the newer "
+                "version of duramen-bookie that wrote it"
+            ) from error
+        except (OSError, ValueError) as error:
+            raise StaleDisk(
+                f"{file} cannot be read ({error}): restore it, or treat the disk as lost: empty "
+                "every directory and start with --accept-new-incarnation"
+            ) from error
+
+
+class Directories:
+    """All directories of a bookie, held by this process alone.
+
+    Args:
+        data: cookies of all, DIRTY, checkpoints.
+        journal: None: `<data>/journal`.
+        ledgers: none: `<data>/ledgers` alone. Their order is part of the identity.
 
     Raises:
-        StartRefusedError: DiskLost, WrongCluster or StaleDisk, with the way out.
-        MetadataError: ZooKeeper gives no answer; try again.
+        StartRefusedError: two are the same, another process holds one, or one cannot be used.
     """
-    cluster_uuid = await ensure_cluster(store, paths)
-    path = f"{paths.bookies}/{bookie_id}"
-    await store.sync(path)
-    found = await store.get(path)
-    known = _read_bookie(path, found)
-    cookie = directory.read_cookie()
-    if cookie is None:
-        _refuse_without_cookie(directory, path, bookie_id, known)
-        cookie = Cookie(
-            cluster_uuid, bookie_id, Incarnation(uuid4().hex), uuid4().hex, is_formatting=True
-        )
-        directory.write_cookie(cookie)
-    _refuse_mismatch(cookie, cluster_uuid, path, bookie_id, known)
-    fields = {**(known or {"weight": 1.0}), "region": region, "rack": rack}
-    fields["incarnation"] = cookie.incarnation
-    if found is None:
-        await _create(store, path, spell_node(fields))
-    elif known is not None and (known.get("region"), known.get("rack")) != (region, rack):
-        with contextlib.suppress(Conflict):  # somebody changes its weight: the next start tells it
-            await store.set(path, spell_node(fields), version=found.version)
-    if cookie.is_formatting:
-        cookie = dataclasses.replace(cookie, is_formatting=False)
-        directory.write_cookie(cookie)
-    return cookie
 
-
-def _read_bookie(path: str, found: Stored | None) -> dict[str, Any] | None:
-    if found is None:
-        return None
-    try:
-        return read_node(found.data)
-    except MetadataJsonError as error:
-        raise StartRefusedError(f"{path} in ZooKeeper cannot be read: {error}") from error
-
-
-def _refuse_without_cookie(
-    directory: DataDirectory, path: str, bookie_id: BookieId, known: dict[str, Any] | None
-) -> None:
-    if known is not None:
-        raise StartRefusedError(
-            f"DiskLost: {directory.path} has no cookie, but ZooKeeper knows {bookie_id} as "
-            f"incarnation {known.get('incarnation')}: mount the disk that it had, or, if that is "
-            f"gone for ever, delete {path} to start a new incarnation that holds nothing"
-        )
-    if not directory.is_empty():
-        raise StartRefusedError(
-            f"StaleDisk: {directory.path} has files but no cookie: give {bookie_id} an empty "
-            "directory, or restore its cookie.json"
-        )
-
-
-def _refuse_mismatch(
-    cookie: Cookie,
-    cluster_uuid: str,
-    path: str,
-    bookie_id: BookieId,
-    known: dict[str, Any] | None,
-) -> None:
-    if cookie.cluster_uuid != cluster_uuid:
-        raise StartRefusedError(
-            f"WrongCluster: the disk belongs to cluster {cookie.cluster_uuid}, and this is "
-            f"{cluster_uuid}: check --cluster and --zookeeper, or use an empty directory"
-        )
-    if cookie.bookie_id != bookie_id:
-        raise StartRefusedError(
-            f"StaleDisk: the disk belongs to bookie {cookie.bookie_id}, not {bookie_id}: check "
-            "--id and --data-dir"
-        )
-    if known is None and not cookie.is_formatting:
-        raise StartRefusedError(
-            f"StaleDisk: {path} is not in ZooKeeper, so {bookie_id} was removed from the cluster: "
-            "use an empty directory to join as a new incarnation"
-        )
-    if known is not None and known.get("incarnation") != cookie.incarnation:
-        raise StartRefusedError(
-            f"StaleDisk: the disk holds incarnation {cookie.incarnation} of {bookie_id}, and "
-            f"ZooKeeper knows {known.get('incarnation')}: use the disk of that one, or an empty "
-            f"directory after deleting {path}"
-        )
-
-
-async def _create(store: MetadataStore, path: str, data: bytes) -> None:
-    try:
-        await store.create(path, data, make_parents=True)
-    except Conflict as conflict:
-        if conflict.kind is not ConflictKind.NODE_EXISTS:
+    def __init__(
+        self, data: Path, journal: Path | None = None, ledgers: Sequence[Path] = ()
+    ) -> None:
+        places = {DATA: data, JOURNAL: journal or data / "journal"}
+        for index, path in enumerate(ledgers or (data / "ledgers",)):
+            places[place_of_ledgers(index)] = path
+        _refuse_same(places)
+        self.every: tuple[Directory, ...] = ()
+        """The data directory first, then the journal, then the ledger directories in order."""
+        try:
+            for place, path in places.items():
+                self.every = (*self.every, Directory(path, place))
+        except StartRefusedError:
+            self.release()
             raise
-        found = await store.get(path)  # perhaps one's own, after an answer was lost
-        if found is None or found.data != data:
+
+    @property
+    def data(self) -> Directory:
+        """The directory that knows all others."""
+        return self.every[0]
+
+    @property
+    def journal(self) -> Directory:
+        """Where journal files are."""
+        return self.every[1]
+
+    @property
+    def ledgers(self) -> tuple[Directory, ...]:
+        """Where shelf files are; the index is the one that checkpoints name."""
+        return self.every[2:]
+
+    def look(self) -> tuple[Sight, ...]:
+        """What stands in each, in the order of `every`. Raises: as `Directory.look`."""
+        paths = [directory.path for directory in self.every]
+        return tuple(directory.look(paths) for directory in self.every)
+
+    def is_dirty(self) -> bool:
+        """Whether the last process here did not stop cleanly."""
+        return (self.data.path / DIRTY).exists()
+
+    def mark_dirty(self) -> None:
+        """Durably say that a process is at work."""
+        self.data.write(DIRTY, b"")
+
+    def mark_clean(self) -> None:
+        """Durably say that the process has stopped cleanly."""
+        self.data.remove(DIRTY)
+
+    def release(self) -> None:
+        """Give all of them back."""
+        for directory in self.every:
+            directory.release()
+
+
+def place_of_ledgers(index: int) -> str:
+    """Place of the ledger directory with that index, from 0."""
+    return f"{LEDGERS}-{index}"
+
+
+def option_of(place: str) -> str:
+    """The option that names the directory of a place, for people."""
+    if place in (DATA, JOURNAL):
+        return f"--{place}-dir"
+    number = place.removeprefix(f"{LEDGERS}-")
+    return f"--ledger-dir (number {int(number) + 1})" if number.isdecimal() else place
+
+
+def _refuse_same(places: Mapping[str, Path]) -> None:
+    seen: dict[Path, str] = {}
+    for place, path in places.items():
+        other = seen.setdefault(path.resolve(), place)
+        if other != place:
             raise StartRefusedError(
-                f"StaleDisk: another bookie took {path} at the same moment: give each its own --id"
-            ) from conflict
+                f"{option_of(other)} and {option_of(place)} are both {path}: give each its own "
+                "directory"
+            )
+
+
+def _has_files_below(root: Path, neighbours: set[Path]) -> bool:
+    """Whether a tree holds anything but directories; a bookie's other directories are left out."""
+    for folder, folders, files in os.walk(root, onerror=_raise):
+        paths = [Path(folder, name) for name in folders]
+        if files or any(path.is_symlink() and path.resolve() not in neighbours for path in paths):
+            return True
+        folders[:] = [path.name for path in paths if path.resolve() not in neighbours]
+    return False
+
+
+def _raise(error: OSError) -> None:
+    raise error
+
+
+def _take(document: dict[str, Any], name: str, kind: type) -> Any:
+    value = document.get(name)
+    if type(value) is not kind:
+        raise ValueError(f"{name} is {value!r}")
+    return value
 
 
 def _sync_directory(path: Path) -> None:

@@ -1,17 +1,20 @@
-"""Where each entry lies: per ledger, compact arrays in memory, 20 bytes an entry.
+"""Where each hot entry lies in the journal: per ledger, compact arrays, 20 bytes an entry.
 
 With the 8 bytes of the core's table that is 28 bytes an entry. Places come from the journal: at
-replay and when a commit is durable, always before the core is told, so that whatever the core plans
-to read is found here. A place that is given again (a resend, a copy at start) replaces the older.
+replay and when a commit is durable, always before the core is told, so that whatever the core calls
+hot is found here. A place that is given again (a resend, a copy at start) replaces the older. What
+is settled leaves; the shelf's own index knows it then.
 
 Not here: what may be read (`core.bookie`), the bytes (`storage`). Source: 02-storage "Files".
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from duramen.core.bookie_state import EntryTable
+from duramen.core.entry_ranges import group_ranges
+from duramen.core.entry_table import EntryTable
 from duramen.ids import EntryId, LedgerId
 from duramen.wire.journal_format import Location
 
@@ -43,17 +46,69 @@ class EntryIndex:
     def select(
         self, ledger_id: LedgerId, first: EntryId, entry_count: int, bytes_max: int
     ) -> list[Place]:
-        """Places of `entry_count` entries from `first` on, one at least, while they fit."""
-        table = self._ledgers[ledger_id]
+        """Places of up to `entry_count` entries first, first + 1, … while they are here and fit.
+
+        Returns:
+            None of them if `first` is not here, one at least if it is.
+        """
+        table = self._ledgers.get(ledger_id)
         places: list[Place] = []
+        if table is None:
+            return places
         for entry_id in range(first, first + entry_count):
             values = table.get(entry_id)
-            assert values is not None, (ledger_id, entry_id)
+            if values is None:
+                break
             bytes_max -= values[2]
             if bytes_max < 0 and places:
                 break
             places.append(Place(EntryId(entry_id), Location(*values)))
         return places
+
+    def copy_places(self) -> list[tuple[LedgerId, EntryTable]]:
+        """Every ledger with a copy of its places, ascending: to be looked at on another thread."""
+        return [(ledger_id, table.copy()) for ledger_id, table in sorted(self._ledgers.items())]
+
+    def list_ledgers(self) -> list[LedgerId]:
+        """Every ledger with hot entries, ascending."""
+        return sorted(self._ledgers)
+
+    def split(self, ledger_id: LedgerId, part_bytes: int) -> Iterator[list[Place]]:
+        """The places of a ledger as they are now, in parts of about `part_bytes`."""
+        table = self._ledgers.get(ledger_id)
+        part: list[Place] = []
+        size = 0
+        for entry_id, file_id, offset, length in [] if table is None else table.copy().rows():
+            part.append(Place(EntryId(entry_id), Location(file_id, offset, length)))
+            size += length
+            if size >= part_bytes:
+                yield part
+                part, size = [], 0
+        if part:
+            yield part
+
+    def list_newer(self, ledger_id: LedgerId, covered_file_id: int) -> frozenset[int]:
+        """Entries of a ledger that lie in journal files above `covered_file_id`."""
+        table = self._ledgers.get(ledger_id)
+        rows = () if table is None else table.rows()
+        return frozenset([row[0] for row in rows if row[1] > covered_file_id])
+
+    def forget(self, ledger_id: LedgerId, entry_ids: Sequence[int]) -> None:
+        """These entries, ascending, are settled or lost: their places are not needed any more."""
+        table = self._ledgers.get(ledger_id)
+        if table is None:
+            return
+        before = table.sum_column(2)
+        table.remove_ranges(group_ranges(entry_ids))
+        self._entry_bytes -= before - table.sum_column(2)
+        if not table:
+            del self._ledgers[ledger_id]
+
+    def drop(self, ledger_id: LedgerId) -> None:
+        """The whole ledger is gone."""
+        table = self._ledgers.pop(ledger_id, None)
+        if table is not None:
+            self._entry_bytes -= table.sum_column(2)
 
     def statistics(self) -> dict[str, Any]:
         """Sizes."""
@@ -62,3 +117,12 @@ class EntryIndex:
             "entries": sum(map(len, self._ledgers.values())),
             "entry_bytes": self._entry_bytes,
         }
+
+
+def list_settleable(table: EntryTable, covered_file_id: int) -> list[Place]:
+    """The places of a ledger that lie in journal files up to `covered_file_id`, by entry."""
+    return [
+        Place(EntryId(entry_id), Location(file_id, offset, length))
+        for entry_id, file_id, offset, length in table.rows()
+        if file_id <= covered_file_id
+    ]

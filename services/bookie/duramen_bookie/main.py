@@ -1,18 +1,24 @@
 """Entry point of the bookie: `duramen-bookie` and `python -m duramen_bookie.main`.
 
-Reads the command line, builds the service on a ZooKeeper store and runs it in the common frame.
-Source: 08-interfaces "Processes and admin".
+With a command (`fsck`, `inspect`, `bench`) as its first argument it runs that one and ends; else it
+reads the command line, builds the service on a ZooKeeper store and runs it in the common frame.
+Source: 08-interfaces "Processes and admin"; docs/bookie.md.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from duramen.runtime.role import ServiceOptions
 from duramen.runtime.service import parse_options, run_service
 from duramen.runtime.zookeeper_store import ZooKeeperStore
 from duramen_bookie.service import BookieService
+
+COMMANDS: Final = ("fsck", "inspect", "bench")
+
+_EPILOG: Final = "duramen-bookie fsck|inspect|bench --help: tools for a bookie that does not run"
 
 
 def make_service(options: ServiceOptions, fail: Callable[[str], None]) -> BookieService:
@@ -22,8 +28,14 @@ def make_service(options: ServiceOptions, fail: Callable[[str], None]) -> Bookie
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a bookie until it is told to stop; returns the exit status."""
-    return run_service(parse_options("bookie", argv), make_service)
+    """Run a bookie until it is told to stop, or one command; returns the exit status."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if arguments and arguments[0] in COMMANDS:
+        # A bookie at work has no use for its tools, and does not load them.
+        from duramen_bookie.offline.commands import run_command  # noqa: PLC0415
+
+        return run_command(arguments)
+    return run_service(parse_options("bookie", arguments, epilog=_EPILOG), make_service)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import shutil
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar
 
@@ -20,25 +20,48 @@ from fastapi import FastAPI
 
 from duramen.core.bookie import BookieCore
 from duramen.core.segment import SegmentState
+from duramen.core.status import BookieStatus
 from duramen.errors import DuramenError
-from duramen.ids import BookieId, LedgerId, epoch_of, log_of
-from duramen.runtime.http_server import DataServer
+from duramen.ids import BookieId, EntryId, Incarnation, LedgerId, Member, epoch_of, log_of
+from duramen.limits import READ_BYTES_MAX
+from duramen.runtime.http_server import PeerServer
 from duramen.runtime.metadata_store import MetadataError, MetadataStore, Rejected
 from duramen.runtime.registry import Registration
 from duramen.runtime.role import ServiceOptions, StartRefusedError
+from duramen.wire.bookie_calls import ReadRange
+from duramen.wire.checkpoint_format import CheckpointFormatError
 from duramen.wire.journal_format import JournalFormatError
 from duramen.wire.metadata_json import MetadataJsonError, Paths, read_segment
+from duramen.wire.shelf_format import ShelfFormatError
 from duramen_bookie.admin import add_routes
-from duramen_bookie.cookie import Cookie, DataDirectory, establish_identity
+from duramen_bookie.checkpoint import CheckpointDamaged, CheckpointMismatch
+from duramen_bookie.cookie import Cookie, Directories
+from duramen_bookie.file_system import PosixFileSystem
 from duramen_bookie.handlers import DataPlane
-from duramen_bookie.journal import JournalPoisoned
-from duramen_bookie.replay import JournalMismatch
-from duramen_bookie.storage import Storage
+from duramen_bookie.identity import establish_identity
+from duramen_bookie.journal.findings import JournalMismatch
+from duramen_bookie.journal.writer import JournalPoisoned
+from duramen_bookie.metrics import show_server, show_upkeep
+from duramen_bookie.storage import DataLayout, Storage
+from duramen_bookie.upkeep.rounds import Upkeep
+from duramen_bookie.upkeep.space import SpaceReport
 
 _LOG = logging.getLogger(__name__)
 _RETRY_S: Final = 0.3
+_OLD_SESSION_RATIO: Final = 2
+"""A dead process's session ends within its time-out, once ZooKeeper itself is well."""
 _SEGMENT_CHECKS_MAX: Final = 64
 """Reads of segment nodes that may be under way; what does not fit is asked for again."""
+
+_UNUSABLE: Final = (
+    CheckpointFormatError,
+    CheckpointMismatch,
+    JournalFormatError,
+    JournalMismatch,
+    JournalPoisoned,
+    ShelfFormatError,
+    OSError,
+)
 
 T = TypeVar("T")
 
@@ -59,13 +82,15 @@ class BookieService:
         self._fail = fail
         self._store = store
         self._paths = Paths(options.cluster)
-        self._directory: DataDirectory | None = None
+        self._directories: Directories | None = None
         self._cookie: Cookie | None = None
         self._core: BookieCore | None = None
         self._storage: Storage | None = None
         self._plane: DataPlane | None = None
-        self._server: DataServer | None = None
+        self._server: PeerServer | None = None
         self._registration: Registration | None = None
+        self._space = SpaceReport("rw", 0)
+        self.upkeep: Upkeep | None = None
         self._checks: set[asyncio.Task[None]] = set()
         self._is_store_opened = False
         self._is_storage_started = False
@@ -86,34 +111,46 @@ class BookieService:
         """
         options = self._options
         assert options.data_dir is not None
-        self._directory = directory = DataDirectory(options.data_dir)
+        self._directories = directories = Directories(
+            options.data_dir, options.journal_dir, options.ledger_dirs
+        )
         self._is_store_opened = True
         await self._insist(self._store.start)
         self._cookie = cookie = await self._insist(
             lambda: establish_identity(
-                directory,
+                directories,
                 self._store,
                 self._paths,
                 BookieId(options.node_id),
                 region=options.region,
                 rack=options.rack,
+                accepts_new_incarnation=options.accept_new_incarnation,
+                old_session_s=_OLD_SESSION_RATIO * options.session_timeout_s,
             )
         )
-        was_dirty = directory.is_dirty()
-        directory.mark_dirty()
-        core = BookieCore(cookie.incarnation)
-        storage = Storage(
-            options.data_dir / "journal",
-            core,
-            on_poisoned=self._on_poisoned,
-            on_durable=self._on_durable,
-        )
+        was_dirty = directories.is_dirty()
+        directories.mark_dirty()
+        storage = self._make_storage(directories, cookie.incarnation)
         await self._replay(storage, was_dirty)
-        self._core, self._storage = core, storage
-        self._plane = DataPlane(core, storage, self._check_segment)
+        self._core, self._storage = storage.core, storage
+        self._plane = DataPlane(
+            storage.core, storage, self._check_segment, on_damage=self._on_damage
+        )
         storage.start()
         self._is_storage_started = True
-        self._server = DataServer(options.host, options.data_port, self._plane.handle)
+        self.upkeep = Upkeep(
+            storage,
+            self._store,
+            self._paths,
+            member=Member(cookie.bookie_id, cookie.incarnation),
+            cluster_uuid=cookie.cluster_uuid,
+            drain=self._plane.drain,
+            on_report=self._on_space,
+        )
+        show_upkeep(self.upkeep.statistics, storage.statistics)
+        await self.upkeep.start()
+        self._server = PeerServer(options.host, options.data_port, self._plane.handle)
+        show_server(self._server.statistics)
         await self._server.start()
         self._registration = Registration(
             self._store, f"{self._paths.available}/{options.node_id}", self._node_fields()
@@ -128,21 +165,25 @@ class BookieService:
             await self._registration.stop()
         for check in self._checks:
             check.cancel()
+        if self.upkeep is not None:
+            await self.upkeep.stop()
         if self._is_store_opened:
             await self._store.close()
         if self._plane is not None:
             self._plane.stop("the bookie is stopping")
         if self._server is not None:
             await self._server.stop()
-        if self._directory is None:
+        if self._plane is not None:
+            await self._plane.close()
+        if self._directories is None:
             return
         if self._storage is not None and self._is_storage_started:
             try:
                 await self._storage.close()
-                self._directory.mark_clean()
+                self._directories.mark_clean()
             except JournalPoisoned as error:
                 _LOG.error("the journal is left as it is: %s", error)
-        self._directory.release()
+        self._directories.release()
 
     def is_ready(self) -> bool:
         """Whether requests are served now."""
@@ -155,7 +196,9 @@ class BookieService:
         return {
             "core": self._core.statistics(),
             "data_plane": self._plane.statistics(),
+            "server": self._server.statistics() if self._server is not None else None,
             "storage": self._storage.statistics(),
+            "upkeep": self.upkeep.statistics() if self.upkeep is not None else None,
             "segment_checks": len(self._checks),
             "segment_checks_max": _SEGMENT_CHECKS_MAX,
             "store": self._store.statistics(),
@@ -179,6 +222,31 @@ class BookieService:
             raise DuramenError("overloaded", "the bookie is starting: try again soon")
         return self._core
 
+    def running_upkeep(self) -> Upkeep:
+        """The upkeep, once the bookie runs.
+
+        Raises:
+            DuramenError: `overloaded`, while the bookie starts.
+        """
+        if self.upkeep is None:
+            raise DuramenError("overloaded", "the bookie is starting: try again soon")
+        return self.upkeep
+
+    async def read_entry(
+        self, ledger_id: LedgerId, entry_id: EntryId
+    ) -> tuple[BookieStatus, bytes | None]:
+        """One entry as a reader would get it.
+
+        Raises:
+            DuramenError: `overloaded`, while the bookie starts.
+        """
+        plan = self.running_core().plan(ReadRange(ledger_id, entry_id, entry_id, READ_BYTES_MAX))
+        assert self._storage is not None
+        readings, _ = self._storage.select([plan])
+        result = await asyncio.to_thread(self._storage.read, readings)
+        (answer,) = result.answers
+        return answer.status, bytes(answer.entries[0][1]) if answer.entries else None
+
     def describe(self) -> dict[str, Any]:
         """Identity and sizes, for `/v1/state`."""
         statistics = self.running_core().statistics()
@@ -191,7 +259,8 @@ class BookieService:
             "sealed_logs": statistics["sealed_logs"],
             "ledgers": statistics["ledgers"],
             "entries": statistics["entries"],
-            "entry_bytes": self._storage.index.statistics()["entry_bytes"],
+            "entry_bytes": self._storage.entry_bytes,
+            "space": self.running_upkeep().space.level.value,
             "is_ready": self.is_ready(),
             "journal": self.describe_journal()["state"],
         }
@@ -214,11 +283,38 @@ class BookieService:
                 _LOG.warning("waiting for ZooKeeper: %s", error)
                 await asyncio.sleep(_RETRY_S)
 
+    def _make_storage(self, directories: Directories, incarnation: Incarnation) -> Storage:
+        layout = DataLayout(
+            str(directories.data.path),
+            str(directories.journal.path),
+            tuple(str(directory.path) for directory in directories.ledgers),
+        )
+
+        def identity_of(ledger_id: LedgerId, entry_id: EntryId) -> int | None:
+            return storage.shelf.identity_of(ledger_id, entry_id)
+
+        core = BookieCore(incarnation, identity_of=identity_of)
+        storage = Storage(
+            layout,
+            PosixFileSystem(),
+            core,
+            on_poisoned=self._on_poisoned,
+            on_durable=self._on_durable,
+            now_unix_us=lambda: time.time_ns() // 1_000,
+            journal_file_bytes=self._options.journal_file_bytes,
+        )
+        return storage
+
     async def _replay(self, storage: Storage, was_dirty: bool) -> None:
         try:
             await asyncio.get_running_loop().run_in_executor(None, storage.replay)
-        except (JournalMismatch, JournalFormatError, JournalPoisoned, OSError) as error:
-            raise StartRefusedError(f"StaleDisk: the journal cannot be used: {error}") from error
+        except CheckpointDamaged as error:
+            raise StartRefusedError(
+                f"StaleDisk: {error}: run duramen-bookie fsck; if no copy is whole, empty every "
+                "directory and start with --accept-new-incarnation"
+            ) from error
+        except _UNUSABLE as error:
+            raise StartRefusedError(f"StaleDisk: the disk cannot be used: {error}") from error
         replayed = storage.replayed
         _LOG.info(
             "replayed %d records, %d bytes, after %s stop",
@@ -235,12 +331,21 @@ class BookieService:
             "incarnation": self._cookie.incarnation,
             "data_url": self.data_url,
             "admin_url": f"http://{self._options.host}:{self._options.admin_port}",
-            "state": "rw",
-            "free_bytes": shutil.disk_usage(self._options.data_dir).free,
+            "state": self._space.state,
+            "free_bytes": self._space.free_bytes,
             "draining": False,
             "region": self._options.region,
             "rack": self._options.rack,
         }
+
+    def _on_space(self, report: SpaceReport) -> None:
+        self._space = report
+        if self._registration is not None:
+            self._registration.update(self._node_fields())
+
+    def _on_damage(self, ledger_id: LedgerId) -> None:
+        if self.upkeep is not None:
+            self.upkeep.on_unreadable(ledger_id)
 
     def _on_durable(self) -> None:
         if self._plane is not None:

@@ -1,33 +1,47 @@
-"""Storage of one bookie: the core's records into the journal, entries out of it, replay at start.
+"""What a bookie keeps: journal, shelf, the indexes of both, and the core's knowledge of them.
 
-Joins journal, index and core: a completion first enters the places into the index, then tells the
-core, whose answers may then leave. Every entry that is read is checked against its identity before
-it is handed out; what fails is UNKNOWN, never an absence (R15). Reads are of recent data mostly,
-thus of the page cache: small ones are made where one stands, large ones in two threads.
+Records of the core's Persist effects become journal records; what is durable goes into the active
+index first and is then told to the core, in the order of the commits. Read plans become places in
+the journal or runs on the shelf, and those become bytes, checked on the way out. At start the
+checkpoint is restored, what no checkpoint names is removed, and the journal files that it does not
+cover are replayed.
 
-Not here: requests (`handlers`), the files (`journal`, `replay`). Source: 02-storage.
+Not here: moving entries from the journal to the shelf and back space (`upkeep.checkpointing`).
+Called by `handlers`, `service` and the simulator. Source: 02-storage, R10, R15.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Any, Final, NamedTuple, assert_never
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, NamedTuple, Protocol, assert_never
 
 from duramen.core.bookie import BookieCore
-from duramen.core.bookie_state import AddRecord, LacRecord, Persist, ReadPlan, SealRecord
+from duramen.core.bookie_state import (
+    AddRecord,
+    CoreSnapshot,
+    DropRecord,
+    LacRecord,
+    Persist,
+    ReadPlan,
+    Record,
+    SealRecord,
+)
 from duramen.core.status import BookieStatus
 from duramen.ids import EntryId, LedgerId, epoch_of, ledger_of, log_of
-from duramen.limits import JOURNAL_QUEUE_BYTES_MAX, READ_BYTES_MAX
+from duramen.limits import JOURNAL_FILE_BYTES, JOURNAL_QUEUE_BYTES_MAX, READ_BYTES_MAX
 from duramen.units import MIB
 from duramen.wire.bookie_calls import Add, ReadAnswer
+from duramen.wire.checkpoint_format import Checkpoint, ShelfFileRef
 from duramen.wire.entry import HEADER_BYTES, EntryError, check_entry, read_entry_info
 from duramen.wire.journal_format import JournalRecord, Kind, Location, record_bytes
-from duramen_bookie.file_system import PosixFileSystem
+from duramen_bookie.checkpoint import CheckpointDamaged, secure_checkpoint, write_checkpoint
+from duramen_bookie.file_system import FileSystem
 from duramen_bookie.index import EntryIndex, Place
-from duramen_bookie.journal import Journal, JournalPoisoned
+from duramen_bookie.journal.findings import Damage, DamageKind, ReplayedRecord, ReplayResult
+from duramen_bookie.journal.group_commit import Journal, JournalStatistics
+from duramen_bookie.journal.replay import open_journal
+from duramen_bookie.journal.writer import JournalPoisoned, JournalWriter
 from duramen_bookie.metrics import (
     ADD_BYTES,
     ADD_ENTRIES,
@@ -35,22 +49,73 @@ from duramen_bookie.metrics import (
     JOURNAL_SYNC_SECONDS,
     READ_BYTES,
 )
-from duramen_bookie.replay import Damage, DamageKind, ReplayedRecord, ReplayResult, open_journal
+from duramen_bookie.shelf.index_file import IndexDamaged
+from duramen_bookie.shelf.shelf import Fault, Shelf, ref_of
+from duramen_bookie.shelf.shelf_file import PART_BYTES, IndexPart, RecordPart
 
 INLINE_READ_BYTES_MAX: Final = 1 * MIB
 INLINE_READ_ENTRY_COUNT_MAX: Final = 128
 """Up to these a read from the page cache holds the event loop for a millisecond at most."""
 
-READ_THREAD_COUNT: Final = 2
 URGENT_RATIO: Final = 8
 """One part in eight of the journal's queue on top is for seals and recovery alone."""
 
+_NO_STATE: Final = CoreSnapshot((), (), False)
+"""What is kept in memory of a checkpoint's state: the core has it."""
+
+
+class JournalPort(Protocol):
+    """What the storage asks of the journal's thread: `journal.group_commit.Journal`, or virtual."""
+
+    def start(self) -> None: ...
+    def has_room(self, size_bytes: int, *, is_urgent: bool = False) -> bool: ...
+    def append_nowait(
+        self,
+        records: Sequence[JournalRecord],
+        done: Callable[[list[Location]], None],
+        *,
+        is_urgent: bool = False,
+    ) -> bool: ...
+    def read(self, file_id: int, offset: int, length_bytes: int) -> bytes: ...
+    def request_roll(self, done: Callable[[int], None]) -> bool: ...
+    def recycle(self, file_ids: Sequence[int], done: Callable[[], None]) -> bool: ...
+    def statistics(self) -> JournalStatistics: ...
+    async def close(self) -> None: ...
+
+
+class _Generation:
+    """Alive as long as somebody has places that were found before the journal's files changed."""
+
+
+class DataLayout(NamedTuple):
+    """Where a bookie's files are; the directories exist.
+
+    `ledgers`: at least one; a checkpoint counts in them, so their order stays.
+    """
+
+    data: str
+    journal: str
+    ledgers: tuple[str, ...]
+
 
 class Reading(NamedTuple):
-    """A planned answer with the places of its entries."""
+    """A planned answer and where its entries are: in the journal, or (`shelf_count`) settled.
+
+    `pin` keeps the journal's files from being recycled as long as this is kept.
+    """
 
     plan: ReadPlan
     places: Sequence[Place]
+    shelf_count: int = 0
+    bytes_max: int = 0
+    pin: object = None
+
+    @property
+    def size_bytes(self) -> int:
+        """What its entries take of the answer; at most, if they are settled."""
+        if self.shelf_count:
+            return self.bytes_max
+        return sum([place.location.length_bytes for place in self.places])
 
 
 class ReadResult(NamedTuple):
@@ -61,53 +126,84 @@ class ReadResult(NamedTuple):
 
 
 class Storage:
-    """Journal and index of one bookie.
+    """Everything that one bookie keeps.
 
     Args:
-        directory: where the journal's files are.
-        core: gets what replay finds, and every completion.
+        layout: where.
+        fs: the disk.
+        core: gets what checkpoint and replay find, and every completion.
         on_poisoned: the journal has failed; nothing is acknowledged any more.
         on_durable: the core has news in its outbox.
+        make_journal: puts the journal's writer on a thread.
+        now_unix_us: wall clock, for people to read in file headers.
+        journal_file_bytes: what a journal file is preallocated with.
     """
 
     def __init__(
         self,
-        directory: Path,
+        layout: DataLayout,
+        fs: FileSystem,
         core: BookieCore,
         *,
         on_poisoned: Callable[[JournalPoisoned], None],
         on_durable: Callable[[], None],
+        make_journal: Callable[..., JournalPort] = Journal,
+        now_unix_us: Callable[[], int],
+        journal_file_bytes: int = JOURNAL_FILE_BYTES,
     ) -> None:
+        self.layout = layout
         self.index = EntryIndex()
         self.replayed = ReplayResult()
-        self._core = core
+        self.shelf = Shelf(fs, layout.ledgers, core.incarnation, core.is_alive)
+        self.fs = fs
+        self.core = core
         self._on_poisoned = on_poisoned
         self._on_durable = on_durable
+        self._make_journal = make_journal
+        self._now_unix_us = now_unix_us
+        self._journal_file_bytes = journal_file_bytes
+        self.checkpoint = Checkpoint(0, core.incarnation, 0, (), 1, _NO_STATE)
+        """The one in force, without its state."""
+        self.lost_files: list[str] = []
+        """Shelf files that could not be opened at start: what they held is UNKNOWN."""
+        self.writer: JournalWriter
+        self._journal: JournalPort | None = None
+        self._generation = _Generation()
         self._queued_bytes = 0
         self._synced_count = 0
         self._synced_us = 0
-        self._journal: Journal | None = None
-        self._directory = directory
-        self.readers = ThreadPoolExecutor(READ_THREAD_COUNT, "reader")
 
     # --- Start and stop --------------------------------------------------------------------------
 
     def replay(self) -> None:
-        """Read the journal into core and index; blocks, for a thread of its own.
+        """Checkpoint, shelf and journal into core and indexes; blocks, for a thread of its own.
 
         Raises:
+            CheckpointDamaged, CheckpointMismatch, CheckpointFormatError: as `secure_checkpoint`.
             JournalMismatch, JournalFormatError, JournalPoisoned, OSError: as `open_journal`.
         """
-        writer, self.replayed = open_journal(
-            str(self._directory),
-            PosixFileSystem(),
-            self._core.incarnation,
+        for directory in (self.layout.journal, *self.layout.ledgers):
+            self.fs.make_directory(directory)
+        found = secure_checkpoint(self.fs, self.layout.data, self.core.incarnation)
+        if found is None:
+            found = self._begin_checkpoints()
+        self.core.restore(found.state)
+        self.checkpoint = found._replace(state=_NO_STATE)
+        for ref in found.shelf_files:
+            self._open_shelf_file(ref)
+        self.shelf.remove_leftovers(self.checkpoint.shelf_files)
+        self.writer, self.replayed = open_journal(
+            self.layout.journal,
+            self.fs,
+            self.core.incarnation,
             self._on_record,
-            now_unix_us=lambda: time.time_ns() // 1_000,
+            now_unix_us=self._now_unix_us,
+            file_bytes=self._journal_file_bytes,
+            covered_file_id=self.checkpoint.covered_file_id,
         )
         for damage in self.replayed.damages:
             self._on_damage(damage)
-        self._journal = Journal(writer, on_poisoned=self._on_poisoned)
+        self._journal = self._make_journal(self.writer, on_poisoned=self._on_poisoned)
 
     def start(self) -> None:
         """Take records from now on; completions come to the running event loop."""
@@ -119,26 +215,53 @@ class Storage:
         Raises:
             JournalPoisoned: the stop is not a clean one.
         """
-        self.readers.shutdown()
         await self._running().close()
+        self.shelf.close()
+
+    def _begin_checkpoints(self) -> Checkpoint:
+        """The first start writes one, so that from then on there always is one to be found."""
+        names = [name for path in self.layout.ledgers for name in self.fs.list_names(path)]
+        if any(name.endswith(".de") for name in names):
+            raise CheckpointDamaged("there are shelf files, and no checkpoint that names them")
+        first = self.checkpoint._replace(number=1)
+        write_checkpoint(self.fs, self.layout.data, first)
+        return first
+
+    def _open_shelf_file(self, ref: ShelfFileRef) -> None:
+        """Put a file in force; an index that is not the checkpoint's is made anew.
+
+        A data file that is missing is not: what it held is UNKNOWN when it is asked for (R15).
+        """
+        try:
+            try:
+                self.shelf.add(self.shelf.open_file(ref))
+            except IndexDamaged:
+                self.rebuild_index(ref)
+        except OSError as error:
+            self.lost_files.append(f"{self.shelf.path_of(*ref[:2])}: {error}")
 
     def _on_record(self, item: ReplayedRecord) -> None:
         header = item.header
+        log_id, epoch = log_of(header.ledger_id), epoch_of(header.ledger_id)
         match header.kind:
             case Kind.ADD:
-                self._core.on_recovered_add(
-                    header.ledger_id,
-                    header.entry_id,
-                    header.lac,
-                    read_entry_info(item.body).crc,
-                    is_recovery=header.is_recovery,
-                )
-                self.index.put(header.ledger_id, header.entry_id, item.location)
+                if self.core.is_alive(header.ledger_id):
+                    self.core.on_recovered_add(
+                        header.ledger_id,
+                        header.entry_id,
+                        header.lac,
+                        read_entry_info(item.body).crc,
+                        is_recovery=header.is_recovery,
+                    )
+                    self.index.put(header.ledger_id, header.entry_id, item.location)
             case Kind.SEAL:
-                ledger_id = header.ledger_id
-                self._core.on_recovered_seal(log_of(ledger_id), epoch_of(ledger_id))
+                self.core.on_recovered_seal(log_id, epoch)
             case Kind.LAC:
-                self._core.on_recovered_lac(header.ledger_id, header.lac)
+                self.core.on_recovered_lac(header.ledger_id, header.lac)
+            case Kind.TOMBSTONE:
+                known = self.core.list_ledgers_of(log_id)
+                self.core.on_recovered_drop(log_id, epoch, header.is_all_below)
+                self._drop_dead(known)
             case _:
                 pass  # about the journal itself, or of a kind that this bookie does not write
 
@@ -147,13 +270,13 @@ class Storage:
             case DamageKind.RECORD:
                 header = damage.header
                 if header is None or header.kind is not Kind.ADD:
-                    self._core.on_recovered_damage()
+                    self.core.on_recovered_damage()
                     return
-                self._core.on_recovered_damage(header.ledger_id, header.entry_id)
+                self.core.on_recovered_damage(header.ledger_id, header.entry_id)
                 if not header.is_recovery:  # the header is intact, and so is the LAC in it
-                    self._core.on_recovered_lac(header.ledger_id, header.lac)
+                    self.core.on_recovered_lac(header.ledger_id, header.lac)
             case DamageKind.RANGE | DamageKind.FILE:
-                self._core.on_recovered_damage()
+                self.core.on_recovered_damage()
             case DamageKind.FILE_HEADER:
                 pass  # no record stood there
             case _:
@@ -166,7 +289,8 @@ class Storage:
         bound = JOURNAL_QUEUE_BYTES_MAX
         if is_urgent:
             bound += bound // URGENT_RATIO
-        return self._queued_bytes == 0 or self._queued_bytes + size_bytes <= bound
+        is_bounded = self._queued_bytes == 0 or self._queued_bytes + size_bytes <= bound
+        return is_bounded and self._running().has_room(size_bytes, is_urgent=is_urgent)
 
     def append_nowait(
         self, persist: Persist, adds: Sequence[Add], entries: Sequence[bytes]
@@ -195,16 +319,27 @@ class Storage:
 
     def _on_committed(self, persist: Persist, locations: Sequence[Location]) -> None:
         entry_count = entry_bytes = 0
+        dropped: list[LedgerId] = []
         for record, location in zip(persist.records, locations, strict=True):
             if isinstance(record, AddRecord):
                 self.index.put(record.ledger_id, record.entry_id, location)
                 entry_count += 1
                 entry_bytes += location.length_bytes
+            elif isinstance(record, DropRecord):
+                dropped += self.core.list_ledgers_of(record.log_id)
         ADD_ENTRIES.inc(entry_count)
         ADD_BYTES.inc(entry_bytes)
         self._observe_syncs()
-        self._core.on_persisted(persist.token)
+        self.core.on_persisted(persist.token)
+        self._drop_dead(dropped)
         self._on_durable()
+
+    def _drop_dead(self, ledger_ids: Sequence[LedgerId]) -> None:
+        """Of the ledgers that were known before a drop, let go of those that are gone."""
+        for ledger_id in ledger_ids:
+            if not self.core.is_alive(ledger_id):
+                self.index.drop(ledger_id)
+                self.shelf.drop(ledger_id)
 
     def _observe_syncs(self) -> None:
         """Several appends share a commit, and rarely several commits pass between two looks."""
@@ -226,47 +361,88 @@ class Storage:
     def select(self, plans: Sequence[ReadPlan]) -> tuple[list[Reading], bool]:
         """Find the places of what is planned.
 
-        An answer frame has a bound; a range that finds it used up is OVERLOADED, to be asked again.
+        A reading ends where its entries go from the journal to the shelf or back: the rest is
+        asked for again. An answer frame has a bound; a range that finds it used up is OVERLOADED.
 
         Returns:
             What to give to `read`, and whether that is short enough to be done on the event loop.
         """
         readings = []
         total = entry_count = 0
+        is_short = True
         for plan in plans:
-            places: list[Place] = []
+            reading = Reading(plan, ())
             if plan.entry_count:
                 left = READ_BYTES_MAX - total
                 bytes_max = left if plan.headers_only else min(plan.bytes_max, left)
-                places = self.index.select(plan.ledger_id, plan.first, plan.entry_count, bytes_max)
-                size = sum([place.location.length_bytes for place in places])
-                if total and size > left:
-                    places, size = [], 0
-                    plan = plan._replace(status=BookieStatus.OVERLOADED)
-                total += size
-                entry_count += len(places)
-            readings.append(Reading(plan, places))
-        is_short = total <= INLINE_READ_BYTES_MAX and entry_count <= INLINE_READ_ENTRY_COUNT_MAX
-        return readings, is_short
+                reading = self._find(plan, bytes_max)
+                if total and reading.size_bytes > left:
+                    reading = Reading(plan._replace(status=BookieStatus.OVERLOADED), ())
+                total += reading.size_bytes
+                entry_count += len(reading.places)
+                is_short = is_short and not reading.shelf_count
+            readings.append(reading)
+        is_short = is_short and total <= INLINE_READ_BYTES_MAX
+        return readings, is_short and entry_count <= INLINE_READ_ENTRY_COUNT_MAX
+
+    def _find(self, plan: ReadPlan, bytes_max: int) -> Reading:
+        places = self.index.select(plan.ledger_id, plan.first, plan.entry_count, bytes_max)
+        if places:
+            return Reading(plan, places, pin=self._generation)
+        last = EntryId(plan.first + plan.entry_count - 1)
+        count = self.core.count_settled(plan.ledger_id, plan.first, last)
+        return Reading(plan, (), count, bytes_max)
 
     def read(self, readings: Sequence[Reading]) -> ReadResult:
         """Fetch and check the entries; on any thread."""
         result = ReadResult([], [])
-        for plan, places in readings:
-            entries: list[tuple[EntryId, bytes]] = []
+        for reading in readings:
+            plan = reading.plan
+            entries, is_damaged = self._fetch(reading)
             status = plan.status
-            for entry_id, location in places:
-                entry = self._fetch(plan.ledger_id, entry_id, location)
-                if entry is None:
-                    result.unreadable.append((plan.ledger_id, entry_id))
-                    status = status if entries else BookieStatus.UNKNOWN
-                    break
-                entries.append((entry_id, entry[:HEADER_BYTES] if plan.headers_only else entry))
+            if is_damaged:
+                bad = EntryId(plan.first + len(entries))
+                result.unreadable.append((plan.ledger_id, bad))
+            if plan.entry_count and not entries and status is BookieStatus.OK:
+                status = BookieStatus.UNKNOWN
+            if plan.headers_only:
+                entries = [(entry_id, entry[:HEADER_BYTES]) for entry_id, entry in entries]
             answer = ReadAnswer(status, plan.lac, plan.highest, plan.is_sealed, entries)
             result.answers.append(answer)
         return result
 
-    def _fetch(self, ledger_id: LedgerId, entry_id: EntryId, location: Location) -> bytes | None:
+    def _fetch(self, reading: Reading) -> tuple[list[tuple[EntryId, bytes | memoryview]], bool]:
+        """The entries up to the first that cannot be had, and whether that one is damaged."""
+        plan = reading.plan
+        entries: list[tuple[EntryId, bytes | memoryview]] = []
+        if reading.shelf_count:
+            found = self.shelf.read(
+                plan.ledger_id, plan.first, reading.shelf_count, reading.bytes_max
+            )
+            entries += found.entries
+            READ_BYTES.inc(sum([len(entry) for _, entry in entries]))
+            return entries, found.fault is Fault.UNREADABLE
+        for entry_id, location in reading.places:
+            entry = self._fetch_hot(plan.ledger_id, entry_id, location)
+            if entry is None:
+                return entries, True
+            entries.append((entry_id, entry))
+        return entries, False
+
+    def is_sound(self, ledger_id: LedgerId, place: Place) -> bool:
+        """Whether an entry in the journal is whole on the disk itself; on any thread."""
+        location = place.location
+        file = self.writer.files.get(location.file_id)
+        try:
+            assert file is not None, f"{location} is pinned"
+            info = check_entry(file.pread_direct(location.length_bytes, location.offset))
+        except (OSError, EntryError):
+            return False
+        return (info.ledger_id, info.entry_id) == (ledger_id, place.entry_id)
+
+    def _fetch_hot(
+        self, ledger_id: LedgerId, entry_id: EntryId, location: Location
+    ) -> bytes | None:
         try:
             entry = self._running().read(*location)
             info = check_entry(entry)
@@ -277,15 +453,65 @@ class Storage:
         READ_BYTES.inc(len(entry))
         return entry
 
-    def _running(self) -> Journal:
+    @property
+    def entry_bytes(self) -> int:
+        """Bytes of entries, hot and on the shelf; of the latter also what is not alive any more."""
+        shelf = self.shelf.statistics()
+        return int(self.index.statistics()["entry_bytes"]) + int(shelf["data_bytes"])
+
+    # --- What upkeep asks ------------------------------------------------------------------------
+
+    def roll(self, done: Callable[[int], None]) -> bool:
+        """Have the active journal file sealed; `done` gets the last sealed file's id, 0: none."""
+        return self._running().request_roll(done)
+
+    def give_up(self, file_ids: Sequence[int], done: Callable[[], None]) -> None:
+        """Recycle journal files that the checkpoint covers, once nobody reads from them."""
+        journal = self._running()
+        old, self._generation = self._generation, _Generation()
+        weakref.finalize(old, journal.recycle, tuple(file_ids), done).atexit = False
+
+    def rebuild_index(self, ref: ShelfFileRef) -> None:
+        """Make a shelf file's index anew and put it in force; blocks, for a thread.
+
+        Raises:
+            OSError, JournalFormatError: as `Shelf.rebuild_index`.
+        """
+        rebuilt = self.shelf.rebuild_index(ref)
+        fresh = ref_of(rebuilt.finished, ref.directory_index)
+        self.shelf.add(self.shelf.open_file(fresh))
+        refs = tuple(fresh if known == ref else known for known in self.checkpoint.shelf_files)
+        self.checkpoint = self.checkpoint._replace(shelf_files=refs)
+
+    def damaged_ledgers(self) -> list[LedgerId]:
+        """Ledgers of which something is known to be unreadable."""
+        return [
+            ledger_id
+            for ledger_id, ledger in self.core.list_ledgers()
+            if ledger.unknown or ledger.is_doubtful
+        ]
+
+    def scrub_units(self) -> Iterator[HotPart | IndexPart | RecordPart]:
+        """Everything that is stored, in pieces of some MiB; a pass sees what is there by then."""
+        for ledger_id in self.index.list_ledgers():
+            for places in self.index.split(ledger_id, PART_BYTES):
+                yield HotPart(self, ledger_id, places, self._generation)
+        for file in self.shelf.list_files():
+            yield from file.scrub_units()
+
+    def _running(self) -> JournalPort:
         assert self._journal is not None, "replay comes first"
         return self._journal
 
     def statistics(self) -> dict[str, Any]:
-        """The journal's, the index's and the queue's."""
+        """The journal's, the indexes' and the queue's."""
         return {
             "journal": self.journal_state(),
             "index": self.index.statistics(),
+            "shelf": self.shelf.statistics(),
+            "checkpoint_number": self.checkpoint.number,
+            "covered_file_id": self.checkpoint.covered_file_id,
+            "lost_files": self.lost_files,
             "queued_bytes": self._queued_bytes,
             "queued_bytes_max": JOURNAL_QUEUE_BYTES_MAX,
         }
@@ -300,6 +526,7 @@ class Storage:
         return {
             "state": "poisoned" if journal.is_poisoned else "running",
             **fields,
+            "sealed_file_ids": self.writer.sealed_file_ids,
             "replay": {
                 "was_clean": replayed.is_clean,
                 "record_count": replayed.record_count,
@@ -311,9 +538,29 @@ class Storage:
         }
 
 
-def _spell(
-    record: AddRecord | SealRecord | LacRecord, adds: Sequence[Add], entries: Sequence[bytes]
-) -> JournalRecord:
+class HotPart(NamedTuple):
+    """Entries that lie in the journal, for the scrub."""
+
+    storage: Storage
+    ledger_id: LedgerId
+    places: Sequence[Place]
+    pin: object
+
+    @property
+    def size_bytes(self) -> int:
+        """What verifying reads."""
+        return sum([place.location.length_bytes for place in self.places])
+
+    def verify(self) -> list[tuple[LedgerId, EntryId]]:
+        """The entries that are damaged; blocks for the disk, past the page cache."""
+        return [
+            (self.ledger_id, place.entry_id)
+            for place in self.places
+            if not self.storage.is_sound(self.ledger_id, place)
+        ]
+
+
+def _spell(record: Record, adds: Sequence[Add], entries: Sequence[bytes]) -> JournalRecord:
     match record:
         case AddRecord(row=row, ledger_id=ledger_id, entry_id=entry_id, lac=lac):
             add = adds[row]
@@ -325,5 +572,8 @@ def _spell(
             return JournalRecord(Kind.SEAL, ledger_of(log_id, epoch))
         case LacRecord(ledger_id=ledger_id, lac=lac):
             return JournalRecord(Kind.LAC, ledger_id, lac=lac)
+        case DropRecord(log_id=log_id, epoch=epoch, is_all_below=is_all_below):
+            ledger_id = ledger_of(log_id, epoch)
+            return JournalRecord(Kind.TOMBSTONE, ledger_id, is_all_below=is_all_below)
         case _:
             assert_never(record)

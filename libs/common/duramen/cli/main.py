@@ -15,6 +15,7 @@ from cyclopts import App, CycloptsError
 
 from duramen import __version__
 from duramen.cli.append import append
+from duramen.cli.bench import bench_app
 from duramen.cli.command import ExitCode, UsageError, say
 from duramen.cli.logs import log_app, segments
 from duramen.cli.read import read
@@ -37,6 +38,7 @@ app.command(append)
 app.command(read)
 app.command(log_app)
 app.command(segments)
+app.command(bench_app)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

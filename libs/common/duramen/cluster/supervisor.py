@@ -222,7 +222,8 @@ class Supervisor:
                 self._fail(f"{node_id} ended {child.start_count} times. {_log_end(child)}")
             self._on_event(ClusterEvent("restarting", node_id, pause_s=pause_s))
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stopping.wait(), pause_s)
+                async with asyncio.timeout(pause_s):
+                    await self._stopping.wait()
 
     async def _watch(self, child: Child) -> None:
         """See one life of a process through, from its start to its end."""

@@ -1,29 +1,48 @@
 """What a bookie knows of logs and ledgers, and the values that its core takes and gives.
 
 One state object per log (R11): checking the seal and accepting an add are one step on it. Entries
-themselves are not here: the core knows identity checksums, the driver knows bytes and places.
-`EntryTable` is the compact, sorted table that both use: in the core 8 bytes an entry.
+themselves are not here: the core knows identity checksums, the driver knows bytes and places. An
+entry is *hot* while the journal holds it (8 bytes here, in an `EntryTable`), *settled* when the
+shelf does (a range), *unknown* when it was here and cannot be read.
 
 Everything is *pending* from the moment the core accepts it until its journal record is persisted;
-answers, LACs and reads speak of what is persisted only, refusals also of pending seals.
+answers, LACs and reads speak of what is persisted only, refusals also of pending seals and drops.
 
-Called by `core.bookie`; rows and effects by its drivers (the bookie's handlers, the simulator).
-Source: R10, R11, R13, 02-storage "Adds and reads".
+Called by `core.bookie`; rows, effects and snapshots by its drivers (handlers, storage, simulator).
+Source: R4, R10, R11, R13, 02-storage "Adds and reads".
 """
 
 from __future__ import annotations
 
-from array import array
-from bisect import bisect_left, bisect_right
+import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, NewType, Protocol
+from typing import Final, NamedTuple, NewType, Protocol
 
+from duramen.core.entry_ranges import EntryRanges, group_ranges
+from duramen.core.entry_table import EntryTable
 from duramen.core.status import BookieStatus
 from duramen.ids import NOTHING, EntryId, Epoch, LedgerId, LogId
 
 RequestId = NewType("RequestId", int)
 """The driver's number of one request; the core only hands it back."""
+
+NO_REQUEST: Final = RequestId(-1)
+"""Stands in `Persist` for records that no request asked for."""
+
+
+class SpaceLevel(enum.Enum):
+    """What the disks have room for. Reads, seals and repeated adds are served at every level."""
+
+    WRITABLE = "writable"
+    READ_ONLY = "read_only"
+    """New entries are refused, but for those of recovery and repair."""
+    FULL = "full"
+    """Those too, and LACs that would have to be written."""
+
+
+RUN_PIECE_COUNT_MAX: Final = 64
+"""Changes between hot and settled that one read follows: one is the rule, re-adds make more."""
 
 # --- Rows of requests ----------------------------------------------------------------------------
 
@@ -114,7 +133,15 @@ class LacRecord(NamedTuple):
     lac: EntryId
 
 
-Record = AddRecord | SealRecord | LacRecord
+class DropRecord(NamedTuple):
+    """Journal that ledgers of a log were dropped: of epoch `epoch`, or of every one below it."""
+
+    log_id: LogId
+    epoch: Epoch
+    is_all_below: bool
+
+
+Record = AddRecord | SealRecord | LacRecord | DropRecord
 
 
 class MarksAnswer(NamedTuple):
@@ -193,108 +220,44 @@ class CheckSegment:
 
 Effect = Persist | ReplyStatuses | ReplyMarks | ReadEntries | StartTimer | CheckSegment
 
-# --- State ---------------------------------------------------------------------------------------
+# --- Snapshots -----------------------------------------------------------------------------------
 
 
-class EntryTable:
-    """Entry ids in ascending order, with columns of numbers, in compact arrays.
+class LogSnapshot(NamedTuple):
+    """What is durable of a log, its ledgers apart."""
 
-    Entries arrive mostly in order, so adding is appending and finding is a subtraction; recovery
-    and resends may fill gaps, which costs a move of what follows.
+    log_id: LogId
+    sealed: int
+    """Epochs up to this one are sealed; 0: none."""
+    gone_below: Epoch
+    """Every epoch below this one was dropped."""
+    gone: EntryRanges
+    """Further epochs that were dropped, as ranges; all at or above `gone_below`."""
 
-    Invariants:
-     1 ids rise strictly, and every column is as long as they are.
+
+class LedgerSnapshot(NamedTuple):
+    """What is durable of a ledger, its hot entries apart: the journal holds those."""
+
+    ledger_id: LedgerId
+    lac: EntryId
+    highest: EntryId
+    settled: EntryRanges
+    unknown: EntryRanges
+    is_doubtful: bool
+
+
+class CoreSnapshot(NamedTuple):
+    """Everything that a bookie knows durably and the journal may have let go of.
+
+    Logs and ledgers ascend by id. The ranges are shared, and not to be changed.
     """
 
-    __slots__ = ("_columns", "_ids")
+    logs: tuple[LogSnapshot, ...]
+    ledgers: tuple[LedgerSnapshot, ...]
+    is_everything_doubtful: bool
 
-    def __init__(self, typecodes: str) -> None:
-        self._ids = array("I")
-        self._columns = tuple(array(typecode) for typecode in typecodes)
 
-    def __len__(self) -> int:
-        return len(self._ids)
-
-    def __contains__(self, entry_id: int) -> bool:
-        return self._find(entry_id) >= 0
-
-    def put(self, entry_id: int, *values: int) -> None:
-        """Add an entry, or replace its values."""
-        assert len(values) == len(self._columns), (entry_id, values)
-        ids = self._ids
-        if not ids or entry_id > ids[-1]:
-            ids.append(entry_id)
-            for column, value in zip(self._columns, values, strict=True):
-                column.append(value)
-            return
-        index = bisect_left(ids, entry_id)
-        if ids[index] == entry_id:
-            for column, value in zip(self._columns, values, strict=True):
-                column[index] = value
-            return
-        ids.insert(index, entry_id)
-        for column, value in zip(self._columns, values, strict=True):
-            column.insert(index, value)
-
-    def get(self, entry_id: int) -> tuple[int, ...] | None:
-        """The values of an entry, or None if it is not here."""
-        index = self._find(entry_id)
-        return None if index < 0 else tuple([column[index] for column in self._columns])
-
-    def remove(self, entry_id: int) -> None:
-        """Forget an entry, if it is here."""
-        index = self._find(entry_id)
-        if index >= 0:
-            del self._ids[index]
-            for column in self._columns:
-                del column[index]
-
-    def count_run(self, first: int, last: int) -> int:
-        """How many entries first, first + 1, … up to `last` are here without a gap."""
-        start = self._find(first)
-        if start < 0:
-            return 0
-        return min(last - first + 1, self._run_end(start) - start)
-
-    def list_ranges(self) -> list[tuple[EntryId, EntryId]]:
-        """Every (first, last) without a gap between them, ascending."""
-        ranges = []
-        start = 0
-        while start < len(self._ids):
-            end = self._run_end(start)
-            ranges.append((EntryId(self._ids[start]), EntryId(self._ids[end - 1])))
-            start = end
-        return ranges
-
-    def last(self) -> EntryId:
-        """The highest entry, or NOTHING."""
-        return EntryId(self._ids[-1]) if self._ids else NOTHING
-
-    def validate(self) -> None:
-        """Assert the invariants."""
-        ids = self._ids
-        assert all(ids[i] < ids[i + 1] for i in range(len(ids) - 1)), "1: ids rise"
-        assert all(len(column) == len(ids) for column in self._columns), "1: columns"
-
-    def _find(self, entry_id: int) -> int:
-        ids = self._ids
-        if not ids:
-            return -1
-        index = entry_id - ids[0]
-        if index < 0:
-            return -1
-        if index < len(ids) and ids[index] == entry_id:
-            return index
-        index = bisect_left(ids, entry_id)
-        return index if index < len(ids) and ids[index] == entry_id else -1
-
-    def _run_end(self, start: int) -> int:
-        """Index after the run that begins at `start`: id − index never falls, so it is bisected."""
-        ids = self._ids
-        if ids[-1] - ids[start] == len(ids) - 1 - start:
-            return len(ids)
-        offset = ids[start] - start
-        return bisect_right(range(len(ids)), offset, lo=start, key=lambda i: ids[i] - i)
+# --- State ---------------------------------------------------------------------------------------
 
 
 class PendingAdd(NamedTuple):
@@ -305,32 +268,227 @@ class PendingAdd(NamedTuple):
     is_recovery: bool
 
 
-class LedgerState:
-    """What this bookie knows of one ledger."""
+NO_ENTRIES: Final = EntryTable("I")
+NO_RANGES: Final = EntryRanges()
+NO_ADDS: Final[dict[EntryId, PendingAdd]] = {}
+"""An idle ledger owns no empty containers: these stand for them all, and are never changed."""
 
-    __slots__ = ("highest", "is_doubtful", "lac", "pending", "stored", "unknown")
+
+class LedgerState:
+    """What this bookie knows of one ledger; only its own methods change its containers.
+
+    Ranges are never changed but replaced, so that snapshots may share them.
+
+    Invariants:
+     3 the highest entry is at or above everything hot, settled or unknown.
+     4 no entry is two of hot, settled and unknown, and none is pending that is hot or settled.
+    """
+
+    __slots__ = ("highest", "is_doubtful", "lac", "pending", "settled", "stored", "unknown")
 
     def __init__(self) -> None:
         self.lac: EntryId = NOTHING
         self.highest: EntryId = NOTHING
         """Highest entry that is or was durable here, damaged ones included."""
-        self.stored = EntryTable("I")
-        """Durable entries and their identity checksums."""
-        self.pending: dict[EntryId, PendingAdd] = {}
-        self.unknown: set[EntryId] = set()
+        self.stored = NO_ENTRIES
+        """Hot entries, durable in the journal, and their identity checksums."""
+        self.settled = NO_RANGES
+        """Entries that are durable on the shelf."""
+        self.pending = NO_ADDS
+        self.unknown = NO_RANGES
         """Entries that were durable here and cannot be read: UNKNOWN until they are added again."""
         self.is_doubtful = False
         """Damage may have held any entry or LAC of this ledger: no absence is vouched for."""
+
+    @property
+    def entry_count(self) -> int:
+        """Entries that can be read."""
+        return len(self.stored) + len(self.settled)
 
     def can_vouch(self, entry_id: EntryId) -> bool:
         """Whether the absence of an entry is proved (R15)."""
         return not self.is_doubtful and entry_id not in self.unknown
 
+    def count_run(self, first: EntryId, last: EntryId) -> int:
+        """How many entries from `first` up to `last` can be read, hot or settled, without a gap.
+
+        At most `RUN_PIECE_COUNT_MAX` changes between the two are followed, so it may be less.
+        """
+        count = 0
+        for _ in range(RUN_PIECE_COUNT_MAX):
+            start = first + count
+            piece = self.stored.count_run(start, last) or self.settled.count_run(start, last)
+            count += piece
+            if not piece or start + piece > last:
+                break
+        return count
+
+    def list_ranges(self) -> list[tuple[EntryId, EntryId]]:
+        """Every (first, last) of entries that can be read, ascending."""
+        if not self.settled:
+            return self.stored.list_ranges()
+        ranges = self.settled.copy()
+        for first, last in self.stored.list_ranges():
+            ranges.add(first, last)
+        return ranges.list_ranges()
+
+    def accept(self, entry_id: EntryId, add: PendingAdd) -> bool:
+        """Make an add pending; False if one of the same entry is already."""
+        if entry_id in self.pending:
+            return False
+        if self.pending is NO_ADDS:
+            self.pending = {}
+        self.pending[entry_id] = add
+        return True
+
+    def store(self, entry_id: EntryId, crc: int) -> int:
+        """An entry is durable in the journal; what was known of an older copy is void.
+
+        Returns:
+            How many more entries can be read: 1, or 0 if this one was here.
+        """
+        if self.pending:
+            self.pending.pop(entry_id, None)
+            self.pending = self.pending or NO_ADDS
+        if self.stored is NO_ENTRIES:
+            self.stored = EntryTable("I")
+        if entry_id > self.highest:  # nothing is known of it
+            self.highest = entry_id
+            self.stored.put(entry_id, crc)
+            return 1
+        before = self.entry_count
+        self.settled = _without(self.settled, entry_id)
+        self.unknown = _without(self.unknown, entry_id)
+        self.stored.put(entry_id, crc)
+        return self.entry_count - before
+
+    def settle(self, entry_ids: Sequence[int]) -> None:
+        """Verified copies of these entries are durable on the shelf, and in force."""
+        ranges = self._known(entry_ids)
+        if not ranges:
+            return
+        if self.stored:
+            self.stored.remove_ranges(ranges)
+            self.stored = self.stored or NO_ENTRIES
+        settled, unknown = self._with_settled(ranges)
+        for entry_id in self.pending:  # it was unknown, and comes again: the newer copy counts
+            if entry_id in settled:
+                settled = _without(settled, entry_id)
+                unknown = _with(unknown, entry_id)
+        self.settled, self.unknown = settled, unknown
+
+    def lose(self, entry_id: EntryId) -> int:
+        """A hot or settled entry cannot be read any more; returns 1, or 0 if it was neither."""
+        if entry_id in self.stored:
+            self.stored.remove(entry_id)
+            self.stored = self.stored or NO_ENTRIES
+        elif entry_id in self.settled:
+            self.settled = _without(self.settled, entry_id)
+        else:
+            return 0
+        self.unknown = _with(self.unknown, entry_id)
+        return 1
+
+    def purge_beyond(self, last_entry: EntryId) -> list[EntryId]:
+        """Forget everything beyond an entry that is the last by proof; gives the hot ones."""
+        if self.highest <= last_entry:
+            return []
+        first, last = last_entry + 1, self.highest
+        hot = [entry_id for entry_id in self.stored.list_ids() if entry_id > last_entry]
+        if hot:
+            self.stored.remove_ranges([(first, last)])
+            self.stored = self.stored or NO_ENTRIES
+        self.settled = _without(self.settled, first, last)
+        self.unknown = _without(self.unknown, first, last)
+        self.highest = last_entry
+        return hot
+
+    def miss(self, entry_id: EntryId) -> None:
+        """A record of this entry is damaged; another copy of it may be intact."""
+        if entry_id not in self.stored and entry_id not in self.settled:
+            self.unknown = _with(self.unknown, entry_id)
+            self.highest = max(self.highest, entry_id)
+
+    def snapshot(self, ledger_id: LedgerId, settling: Sequence[int]) -> LedgerSnapshot:
+        """What is durable, as it will be when `settling` are settled."""
+        settled, unknown = self.settled, self.unknown
+        if settling:
+            settled, unknown = self._with_settled(self._known(settling))
+        return LedgerSnapshot(ledger_id, self.lac, self.highest, settled, unknown, self.is_doubtful)
+
+    @property
+    def is_blank(self) -> bool:
+        """Whether nothing durable is known: at most adds are pending."""
+        return self.highest == self.lac == NOTHING and not self.is_doubtful
+
+    def validate(self) -> None:
+        """Assert the invariants."""
+        self.stored.validate()
+        self.settled.validate()
+        self.unknown.validate()
+        last = max(self.stored.last(), self.settled.last(), self.unknown.last())
+        assert self.highest >= last, "3: highest"
+        union = EntryRanges([*self.stored.list_ranges(), *self.settled, *self.unknown])
+        total = len(self.stored) + len(self.settled) + len(self.unknown)
+        assert len(union) == total, "4: hot, settled and unknown"
+        for entry_id in self.pending:
+            assert entry_id not in self.stored and entry_id not in self.settled, "4: pending"
+
+    def _known(self, entry_ids: Sequence[int]) -> list[tuple[int, int]]:
+        """Entries as ranges, without what was purged since they were copied."""
+        ranges = group_ranges(entry_ids)
+        while ranges and ranges[-1][0] > self.highest:
+            ranges.pop()
+        if ranges and ranges[-1][1] > self.highest:
+            ranges[-1] = (ranges[-1][0], self.highest)
+        return ranges
+
+    def _with_settled(self, ranges: Sequence[tuple[int, int]]) -> tuple[EntryRanges, EntryRanges]:
+        """What is settled and what is unknown when these are settled too."""
+        settled, unknown = self.settled.copy(), self.unknown.copy()
+        for first, last in ranges:
+            settled.add(first, last)
+            unknown.remove(first, last)
+        return settled or NO_RANGES, unknown or NO_RANGES
+
+
+def _with(ranges: EntryRanges, number: int) -> EntryRanges:
+    more = ranges.copy()
+    more.add(number)
+    return more
+
+
+def _without(ranges: EntryRanges, first: int, last: int | None = None) -> EntryRanges:
+    """The ranges without first … last, or without `first` alone."""
+    if not ranges or (last is None and first not in ranges):
+        return ranges
+    rest = ranges.copy()
+    rest.remove(first, last)
+    return rest or NO_RANGES
+
+
+class PendingDrop(NamedTuple):
+    """Ledgers that are to be dropped when the record of `token` is persisted."""
+
+    token: int
+    epoch: Epoch
+    is_all_below: bool
+
+    def covers(self, epoch: Epoch) -> bool:
+        """Whether a ledger of this epoch will be dropped."""
+        return epoch < self.epoch if self.is_all_below else epoch == self.epoch
+
 
 class LogState:
-    """What this bookie knows of one log: its seal, and its ledgers by epoch."""
+    """What this bookie knows of one log: its seal, what was dropped, and its ledgers by epoch.
 
-    __slots__ = ("ledgers", "pending_seal", "pending_token", "sealed")
+    Invariants:
+     8 no dropped ledger has a state, and `gone` holds nothing below `gone_below`.
+    """
+
+    __slots__ = (
+        "gone", "gone_below", "ledgers", "pending_drops", "pending_seal", "pending_token", "sealed"
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.sealed = 0
@@ -339,4 +497,44 @@ class LogState:
         """As `sealed`, with seals whose record is not persisted yet; never below `sealed`."""
         self.pending_token = 0
         """Token of the record that makes `pending_seal` durable."""
+        self.gone_below = Epoch(0)
+        """Every epoch below this one was dropped, durably."""
+        self.gone = NO_RANGES
+        """Further epochs that were dropped, durably."""
+        self.pending_drops: tuple[PendingDrop, ...] = ()
         self.ledgers: dict[Epoch, LedgerState] = {}
+
+    def is_gone(self, epoch: Epoch) -> bool:
+        """Whether the ledger of an epoch was dropped, durably (R4)."""
+        return epoch < self.gone_below or epoch in self.gone
+
+    def token_of_drop(self, epoch: Epoch) -> int | None:
+        """The token whose record drops a ledger; 0: it is dropped durably; None: it lives."""
+        if self.is_gone(epoch):
+            return 0
+        for drop in self.pending_drops:
+            if drop.covers(epoch):
+                return drop.token
+        return None
+
+    def is_drop_needed(self, epoch: Epoch, *, is_all_below: bool) -> bool:
+        """Whether a drop would drop more than what was dropped or is being dropped."""
+        if not is_all_below:
+            return self.token_of_drop(epoch) is None
+        coming = [drop.epoch for drop in self.pending_drops if drop.is_all_below]
+        return epoch > max([self.gone_below, *coming])
+
+    def drop(self, epoch: Epoch, *, is_all_below: bool) -> list[LedgerState]:
+        """Forget one ledger, or all of lower epochs, for ever; returns what was known of them."""
+        if is_all_below:
+            self.gone_below = max(self.gone_below, epoch)
+            self.gone = _without(self.gone, 0, max(0, self.gone_below - 1))
+        elif epoch >= self.gone_below:
+            self.gone = _with(self.gone, epoch)
+        return [self.ledgers.pop(known) for known in sorted(self.ledgers) if self.is_gone(known)]
+
+    def validate(self) -> None:
+        """Assert the invariants."""
+        self.gone.validate()
+        assert not self.gone or self.gone.list_ranges()[0][0] >= self.gone_below, "8: gone"
+        assert not any(map(self.is_gone, self.ledgers)), "8: a dropped ledger is known"

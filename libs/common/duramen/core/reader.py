@@ -47,7 +47,6 @@ BOOKIE_FAULTS: Final = (
     BookieStatus.UNREACHABLE,
     BookieStatus.TIMEOUT,
     BookieStatus.WRONG_INCARNATION,
-    BookieStatus.OVERLOADED,
 )
 """Failures of the bookie and not only of the entry: it is asked last for a while."""
 
@@ -571,6 +570,8 @@ class Reader:
         self._errors[status] += 1
         if status in BOOKIE_FAULTS:
             self._order.on_failure(member, now_us)
+        elif status is BookieStatus.OVERLOADED:
+            self._order.on_overload(member, now_us)
 
     def _on_failed_round(self, now_us: int) -> None:
         """Every replica failed: the ensemble may have changed, so look at once, then ever later."""

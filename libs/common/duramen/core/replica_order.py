@@ -2,7 +2,8 @@
 
 Near means same rack, then same region, then anywhere. Equals are shuffled with the injected
 randomness, so that readers spread over replicas. A bookie that failed a moment ago, that is absent
-from the roster or whose place nobody knows goes to the end, never out: it is the last resort.
+from the roster or whose place nobody knows goes to the end, never out: it is the last resort. One
+that is overloaded is spared for a moment only: it is alive, and the others have the same load.
 
 Pure. One instance serves all readers of a process, so that one reader's failure spares the others
 the wait, and the delay of `speculation` is learnt from all of them. Called by the reader core and
@@ -17,11 +18,15 @@ from typing import Final, NamedTuple
 
 from duramen.core.speculation import Speculation
 from duramen.ids import BookieId, Member
-from duramen.units import SECOND
+from duramen.units import MS, SECOND
 
 FAILURE_MEMORY_US: Final = 30 * SECOND
 """How long a failed bookie is asked last: a frozen one costs a whole time-out each time it is
 tried, and being spared costs a healthy one nothing."""
+
+
+OVERLOAD_MEMORY_US: Final = 250 * MS
+"""How long an overloaded bookie is asked last: its queue is another one by then."""
 
 
 class Place(NamedTuple):
@@ -38,7 +43,7 @@ class ReplicaOrder:
         self._here = here
         self._rng = rng
         self._places: Mapping[BookieId, Place] = {}
-        self._failed_us: dict[Member, int] = {}
+        self._last_until_us: dict[Member, int] = {}
         self.speculation = Speculation()
 
     def on_places(self, places: Mapping[BookieId, Place]) -> None:
@@ -47,23 +52,31 @@ class ReplicaOrder:
 
     def on_failure(self, member: Member, now_us: int) -> None:
         """A request to the member failed: it is asked last for `FAILURE_MEMORY_US`."""
-        self._failed_us[member] = now_us
+        self._ask_last(member, now_us + FAILURE_MEMORY_US)
+
+    def on_overload(self, member: Member, now_us: int) -> None:
+        """The member has no room for a request: it is asked last for `OVERLOAD_MEMORY_US`."""
+        self._ask_last(member, now_us + OVERLOAD_MEMORY_US)
 
     def on_success(self, member: Member) -> None:
         """A request to the member succeeded."""
-        self._failed_us.pop(member, None)
+        self._last_until_us.pop(member, None)
 
     def rank(self, members: Iterable[Member], now_us: int) -> list[Member]:
         """The members in the order in which to ask them."""
         keyed = [
-            (self._has_failed(member, now_us), self._distance(member), self._rng.random(), member)
+            (
+                now_us < self._last_until_us.get(member, 0),
+                self._distance(member),
+                self._rng.random(),
+                member,
+            )
             for member in members
         ]
         return [member for _, _, _, member in sorted(keyed)]
 
-    def _has_failed(self, member: Member, now_us: int) -> bool:
-        failed_us = self._failed_us.get(member)
-        return failed_us is not None and now_us - failed_us < FAILURE_MEMORY_US
+    def _ask_last(self, member: Member, until_us: int) -> None:
+        self._last_until_us[member] = max(until_us, self._last_until_us.get(member, 0))
 
     def _distance(self, member: Member) -> int:
         place = self._places.get(member.bookie)

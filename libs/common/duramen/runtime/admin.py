@@ -51,10 +51,7 @@ def make_admin_app(service: Service, options: ServiceOptions, stop: Callable[[],
 
     @app.get("/v1/config")
     async def get_config() -> dict[str, Any]:
-        return {
-            key: str(value) if key == "data_dir" else value
-            for key, value in dataclasses.asdict(options).items()
-        }
+        return dataclasses.asdict(options)
 
     @app.post("/v1/drain-and-stop", status_code=202)
     async def drain_and_stop() -> dict[str, str]:

@@ -29,10 +29,9 @@ async def ensure_cluster(store: MetadataStore, paths: Paths) -> str:
         MetadataJsonError: the node is no cluster node, or of a newer format.
     """
     while True:
-        await store.sync(paths.cluster)
-        found = await store.get(paths.cluster)
-        if found is not None:
-            return _read_uuid(found.data)
+        uuid = await find_cluster(store, paths)
+        if uuid is not None:
+            return uuid
         fields = {"uuid": uuid4().hex, "format": FORMAT, "last_log_id": 0}
         with contextlib.suppress(OutcomeUnknown):
             try:
@@ -40,6 +39,16 @@ async def ensure_cluster(store: MetadataStore, paths: Paths) -> str:
             except Conflict as conflict:
                 if conflict.kind is not ConflictKind.NODE_EXISTS:
                     raise
+
+
+async def find_cluster(store: MetadataStore, paths: Paths) -> str | None:
+    """The cluster's uuid, None if there is no cluster yet; writes nothing.
+
+    Raises: as `ensure_cluster`.
+    """
+    await store.sync(paths.cluster)
+    found = await store.get(paths.cluster)
+    return None if found is None else _read_uuid(found.data)
 
 
 def _read_uuid(data: bytes) -> str:

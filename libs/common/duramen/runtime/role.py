@@ -12,10 +12,15 @@ import dataclasses
 from pathlib import Path
 from typing import Any, Protocol
 
+from duramen.limits import JOURNAL_FILE_BYTES
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ServiceOptions:
-    """What a service process is started with."""
+    """What a service process is started with.
+
+    The last five are for bookies: docs/bookie.md.
+    """
 
     role: str
     cluster: str
@@ -29,6 +34,10 @@ class ServiceOptions:
     security: str
     session_timeout_s: float
     data_dir: Path | None
+    journal_dir: Path | None = None
+    ledger_dirs: tuple[Path, ...] = ()
+    accept_new_incarnation: bool = False
+    journal_file_bytes: int = JOURNAL_FILE_BYTES
 
 
 class StartRefusedError(Exception):

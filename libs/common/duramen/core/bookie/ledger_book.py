@@ -1,0 +1,275 @@
+"""What one bookie knows durably of every log and ledger, and how upkeep moves it.
+
+`BookieCore` without requests: looking up, settling (from the journal to the shelf), losing to
+damage, forgetting what was dropped, and the snapshot that a checkpoint keeps. Whatever the journal
+told and a checkpoint lets go of must be in `snapshot`: `restore` and a replay of the journal from
+there on make the same bookie again.
+
+Not here: what is pending, answers, the order of records (`bookie_core`). Called by `BookieCore` and
+by the bookie's storage and upkeep. Source: R4, R10, R15, 02-storage "Files" and "Journal" 5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from duramen.core.bookie_state import (
+    NO_ADDS,
+    NO_ENTRIES,
+    NO_RANGES,
+    AddRecord,
+    CoreSnapshot,
+    LedgerState,
+    LogSnapshot,
+    LogState,
+)
+from duramen.ids import LAST_LOG_ID, EntryId, Epoch, LedgerId, LogId, epoch_of, log_of
+
+_EMPTY: Final = LedgerState()
+"""Stands for a ledger that nothing is known of; never changed."""
+
+
+class LedgerBook:
+    """The durable knowledge of one bookie incarnation.
+
+    Invariants (checked by `validate`; their numbers go on in `BookieCore`):
+     3 a ledger's highest entry is at or above everything hot, settled or unknown.
+     4 no entry is two of hot, settled and unknown, none is pending that is hot or settled.
+     8 no dropped ledger has a state, and `gone` holds nothing below `gone_below`.
+     9 the entries counted are the entries known.
+    """
+
+    def __init__(self) -> None:
+        self._logs: dict[LogId, LogState] = {}
+        self._is_everything_doubtful = False
+        self._entry_count = 0
+
+    # --- Replay, before the first request --------------------------------------------------------
+
+    def on_recovered_add(
+        self, ledger_id: LedgerId, entry_id: EntryId, lac: EntryId, crc: int, *, is_recovery: bool
+    ) -> None:
+        """The journal holds this entry, whole: it is hot, also if a copy of it is settled."""
+        if self.is_alive(ledger_id):
+            self._store(AddRecord(0, ledger_id, entry_id, lac, crc, is_recovery))
+
+    def on_recovered_seal(self, log_id: LogId, epoch: Epoch) -> None:
+        """The journal holds this seal."""
+        log = self._log(log_id)
+        log.sealed = max(log.sealed, epoch)
+        log.pending_seal = max(log.pending_seal, log.sealed)
+
+    def on_recovered_lac(self, ledger_id: LedgerId, lac: EntryId) -> None:
+        """The journal holds this explicit LAC."""
+        if self.is_alive(ledger_id):
+            ledger = self._ledger(ledger_id)
+            ledger.lac = max(ledger.lac, lac)
+
+    def on_recovered_drop(self, log_id: LogId, epoch: Epoch, is_all_below: bool) -> None:
+        """The journal holds this drop: what it held of these ledgers before is void."""
+        self._forget(self._log(log_id), epoch, is_all_below=is_all_below)
+
+    def on_recovered_damage(
+        self, ledger_id: LedgerId | None = None, entry_id: EntryId | None = None
+    ) -> None:
+        """The journal is damaged below its durable mark (R15, R10); told when all else is replayed.
+
+        Args:
+            ledger_id: the ledger that the damaged record was of; None: it may have been anything,
+                also a seal, so that no absence is vouched for in any ledger, and adds that are not
+                recovery's wait for a proof that their segment is open.
+            entry_id: the entry that the damaged record was of; None: any of the ledger, so that
+                its LAC is in doubt too.
+        """
+        if ledger_id is None:
+            self._is_everything_doubtful = True
+            return
+        if not self.is_alive(ledger_id):
+            return
+        ledger = self._ledger(ledger_id)
+        if entry_id is None:
+            ledger.is_doubtful = True
+        else:
+            ledger.miss(entry_id)
+
+    # --- Checkpoints -----------------------------------------------------------------------------
+
+    def snapshot(self, settling: Mapping[LedgerId, Sequence[int]] | None = None) -> CoreSnapshot:
+        """All durable knowledge but the hot entries: what a checkpoint must keep.
+
+        The journal files that the checkpoint covers will not be replayed. So every record in them
+        must have been reported by `on_persisted`, and every entry that is hot in them must be in
+        `settling`, before this is called. Records of later files may be in it or not: replaying
+        them again changes nothing.
+
+        Args:
+            settling: entries whose verified copies are durable on the shelf files that the same
+                checkpoint puts in force; `on_settled` is called for them when it is durable.
+        """
+        settling = settling or {}
+        logs = []
+        ledgers = []
+        for log_id, log in sorted(self._logs.items()):
+            if log.sealed or log.gone_below or log.gone:
+                logs.append(LogSnapshot(log_id, log.sealed, log.gone_below, log.gone))
+            for epoch, ledger in sorted(log.ledgers.items()):
+                if not ledger.is_blank:
+                    ledger_id = LedgerId(log_id << 32 | epoch)
+                    ledgers.append(ledger.snapshot(ledger_id, settling.get(ledger_id, ())))
+        return CoreSnapshot(tuple(logs), tuple(ledgers), self._is_everything_doubtful)
+
+    def restore(self, snapshot: CoreSnapshot) -> None:
+        """Know what a checkpoint kept; before the replay of what it does not cover."""
+        assert not self._logs and not self._is_everything_doubtful, "only into an empty book"
+        self._is_everything_doubtful = snapshot.is_everything_doubtful
+        for kept_log in snapshot.logs:
+            log = self._log(kept_log.log_id)
+            log.sealed = log.pending_seal = kept_log.sealed
+            log.gone_below = kept_log.gone_below
+            log.gone = kept_log.gone or NO_RANGES
+        for kept in snapshot.ledgers:
+            ledger = self._ledger(kept.ledger_id)
+            ledger.lac, ledger.highest = kept.lac, kept.highest
+            ledger.settled = kept.settled or NO_RANGES
+            ledger.unknown = kept.unknown or NO_RANGES
+            ledger.is_doubtful = kept.is_doubtful
+            self._entry_count += len(kept.settled)
+
+    # --- Upkeep ----------------------------------------------------------------------------------
+
+    def on_settled(self, ledger_id: LedgerId, entry_ids: Sequence[int]) -> None:
+        """Verified copies of these entries are on the shelf, by a checkpoint that is durable.
+
+        Hot and unknown ones become settled. Nothing happens to a ledger that was dropped meanwhile,
+        or that was purged of everything it held.
+        """
+        ledger = self._find_ledger(ledger_id)
+        if ledger is _EMPTY:
+            return
+        before = ledger.entry_count
+        ledger.settle(entry_ids)
+        self._entry_count += ledger.entry_count - before
+
+    def on_unreadable(self, ledger_id: LedgerId, entry_id: EntryId) -> None:
+        """A hot or settled entry could not be read or is not what it was: UNKNOWN from now on.
+
+        An add of the same entry stores it again.
+        """
+        ledger = self._find_ledger(ledger_id)
+        self._entry_count -= ledger.lose(entry_id)
+
+    def _store(self, add: AddRecord) -> None:
+        """An add is durable: its entry can be read, and its LAC counts unless it is recovery's."""
+        ledger = self._ledger(add.ledger_id)
+        self._entry_count += ledger.store(add.entry_id, add.crc)
+        if not add.is_recovery:  # R13: LAC moves by the owner alone
+            ledger.lac = max(ledger.lac, add.lac)
+
+    def purge_beyond(self, ledger_id: LedgerId, last_entry: EntryId) -> list[EntryId]:
+        """Forget what lies beyond the last entry of a CLOSED ledger (R4, R17); may be repeated.
+
+        Not journaled: what a replay brings back is purged again.
+
+        Returns:
+            The hot entries among them, whose places are not needed any more.
+        """
+        ledger = self._find_ledger(ledger_id)
+        if ledger is _EMPTY:
+            return []
+        before = ledger.entry_count
+        hot = ledger.purge_beyond(last_entry)
+        self._entry_count += ledger.entry_count - before
+        if ledger.is_blank and not ledger.pending:
+            del self._log(log_of(ledger_id)).ledgers[epoch_of(ledger_id)]
+        return hot
+
+    def _forget(self, log: LogState, epoch: Epoch, *, is_all_below: bool) -> None:
+        """A drop is durable."""
+        for ledger in log.drop(epoch, is_all_below=is_all_below):
+            assert not ledger.pending, "adds of before the drop are durable before it"
+            self._entry_count -= ledger.entry_count
+
+    # --- What is known ---------------------------------------------------------------------------
+
+    def is_alive(self, ledger_id: LedgerId) -> bool:
+        """Whether a ledger was not dropped, durably; true also for one that is not known."""
+        log = self._logs.get(log_of(ledger_id))
+        return log is None or not log.is_gone(epoch_of(ledger_id))
+
+    def hot_entries(self, ledger_id: LedgerId) -> list[EntryId]:
+        """The entries of a ledger that the journal alone holds, ascending."""
+        return self._find_ledger(ledger_id).stored.list_ids()
+
+    def count_settled(self, ledger_id: LedgerId, first: EntryId, last: EntryId) -> int:
+        """How many entries from `first` up to `last` are settled, without a gap."""
+        return self._find_ledger(ledger_id).settled.count_run(first, last)
+
+    def list_ledgers(self) -> list[tuple[LedgerId, LedgerState]]:
+        """Every known ledger, ascending. Not to be changed."""
+        return [
+            (LedgerId(log_id << 32 | epoch), log.ledgers[epoch])
+            for log_id, log in sorted(self._logs.items())
+            for epoch in sorted(log.ledgers)
+        ]
+
+    def list_logs(self) -> list[LogId]:
+        """Logs of which ledgers are known, ascending."""
+        return sorted(log_id for log_id, log in self._logs.items() if log.ledgers)
+
+    def marks_of(self, ledger_id: LedgerId) -> tuple[EntryId, EntryId]:
+        """LAC and highest entry of a ledger."""
+        ledger = self._find_ledger(ledger_id)
+        return ledger.lac, ledger.highest
+
+    def list_ledgers_of(self, log_id: LogId) -> list[LedgerId]:
+        """Every known ledger of a log, ascending."""
+        log = self._logs.get(log_id)
+        return [] if log is None else [LedgerId(log_id << 32 | e) for e in sorted(log.ledgers)]
+
+    def sealed_epoch(self, log_id: LogId) -> int:
+        """Epochs up to this one are sealed, durably; 0: none."""
+        log = self._logs.get(log_id)
+        return 0 if log is None else log.sealed
+
+    def list_ranges(self, ledger_id: LedgerId) -> list[tuple[EntryId, EntryId]] | None:
+        """Ranges of the entries of a ledger that can be read; None if it is not known."""
+        ledger = self._find_ledger(ledger_id)
+        return None if ledger is _EMPTY else ledger.list_ranges()
+
+    def validate(self) -> None:
+        """Assert the numbered invariants; for tests and the simulator."""
+        entry_count = 0
+        for log in self._logs.values():
+            log.validate()
+            for ledger in log.ledgers.values():
+                ledger.validate()
+                entry_count += ledger.entry_count
+        assert entry_count == self._entry_count, "9: entries"
+        assert _EMPTY.is_blank and not _EMPTY.entry_count, "nobody writes to _EMPTY"
+        assert not NO_ENTRIES and not NO_RANGES and not NO_ADDS, "nor to what all share"
+
+    # --- Looking up ------------------------------------------------------------------------------
+
+    def _log(self, log_id: LogId) -> LogState:
+        log = self._logs.get(log_id)
+        if log is None:
+            log = self._logs[log_id] = LogState()
+        return log
+
+    def _ledger(self, ledger_id: LedgerId) -> LedgerState:
+        ledgers = self._log(log_of(ledger_id)).ledgers
+        ledger = ledgers.get(epoch_of(ledger_id))
+        if ledger is None:
+            ledger = ledgers[epoch_of(ledger_id)] = LedgerState()
+        return ledger
+
+    def _find_ledger(self, ledger_id: LedgerId) -> LedgerState:
+        """A ledger to be read, `_EMPTY` if nothing is known of it."""
+        log = self._logs.get(log_of(ledger_id))
+        return _EMPTY if log is None else log.ledgers.get(epoch_of(ledger_id), _EMPTY)
+
+
+def is_ledger(ledger_id: LedgerId) -> bool:
+    """Whether a number can be a ledger's id."""
+    return 0 < log_of(ledger_id) <= LAST_LOG_ID and epoch_of(ledger_id) > 0

@@ -1,0 +1,134 @@
+"""What a read is answered, and the long polls that wait for more.
+
+`BookieCore` without changes of state: a read is looked up in what is durable, or registered before
+anything can change and woken by what it waits for: an entry, the LAC, a seal, a drop.
+
+Not here: the seal that a read may carry (`bookie_core`), bytes, timers. Called by `BookieCore`,
+and by drivers when a long poll is over. Source: R15, 01-protocol section 8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from duramen.core.bookie.ledger_book import LedgerBook, is_ledger
+from duramen.core.bookie_state import (
+    Effect,
+    ReadEntries,
+    ReadPlan,
+    ReadRow,
+    RequestId,
+    StartTimer,
+)
+from duramen.core.status import BookieStatus
+from duramen.ids import LAST_ENTRY_ID, NOTHING, Epoch, LedgerId, LogId, epoch_of, log_of
+
+WAITER_COUNT_MAX: Final = 10_000
+"""Long polls that may wait at once; one more is answered at once, as if its time were over."""
+
+
+class LedgerReads(LedgerBook):
+    """The durable knowledge of one bookie, and who reads it.
+
+    Invariants (checked by `validate`):
+     6 every waiter is registered once, under its ledger.
+     7 no waiter waits for what is there, or for a ledger that was dropped.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.outbox: list[Effect] = []
+        self._waiters: dict[RequestId, ReadRow] = {}
+        self._waiters_of: dict[LedgerId, dict[RequestId, ReadRow]] = {}
+
+    def on_wait_over(self, request: RequestId) -> None:
+        """A long poll's time is over; nothing happens if it was answered meanwhile."""
+        read = self._waiters.get(request)
+        if read is not None:
+            self._forget_waiter(request, read)
+            self._plan_reads(request, [read])
+
+    def on_abandoned(self, request: RequestId) -> None:
+        """Nobody waits for the answer to this long poll any more."""
+        read = self._waiters.get(request)
+        if read is not None:
+            self._forget_waiter(request, read)
+
+    def validate(self) -> None:
+        """Assert the numbered invariants; for tests and the simulator."""
+        super().validate()
+        registered = [request for rows in self._waiters_of.values() for request in rows]
+        assert sorted(registered) == sorted(self._waiters), "6: waiters"
+        assert not any(map(self._is_worth_answering, self._waiters.values())), "7: waiters"
+
+    def _answer_reads(self, request: RequestId, reads: Sequence[ReadRow]) -> None:
+        """Look the ranges up; a single one that asks for it waits, registered before any change."""
+        if len(reads) == 1 and reads[0].wait_ms > 0 and len(self._waiters) < WAITER_COUNT_MAX:
+            read = reads[0]
+            if not self._is_worth_answering(read):
+                self._waiters[request] = read
+                self._waiters_of.setdefault(read.ledger_id, {})[request] = read
+                self.outbox.append(StartTimer(request, read.wait_ms))
+                return
+        self._plan_reads(request, reads)
+
+    def _is_worth_answering(self, read: ReadRow) -> bool:
+        ledger = self._find_ledger(read.ledger_id)
+        return ledger.lac >= read.wait_for or self.plan(read).status is not BookieStatus.NO_ENTRY
+
+    def _plan_reads(self, request: RequestId, reads: Sequence[ReadRow]) -> None:
+        self.outbox.append(ReadEntries(request, [self.plan(read) for read in reads]))
+
+    def plan(self, read: ReadRow) -> ReadPlan:
+        """The answer to a range as things are now, but for the bytes."""
+        ledger_id = read.ledger_id
+        if not is_ledger(ledger_id) or not 0 <= read.first <= read.last <= LAST_ENTRY_ID:
+            return refuse_read(read, BookieStatus.INVALID)
+        log = self._logs.get(log_of(ledger_id))
+        ledger = self._find_ledger(ledger_id)
+        entry_count = ledger.count_run(read.first, read.last)
+        if entry_count:
+            status = BookieStatus.OK
+        elif not self.is_alive(ledger_id):
+            status = BookieStatus.GONE
+        elif self._is_everything_doubtful or not ledger.can_vouch(read.first):
+            status = BookieStatus.UNKNOWN
+        else:
+            status = BookieStatus.NO_ENTRY
+        is_sealed = log is not None and epoch_of(ledger_id) <= log.sealed
+        return ReadPlan(
+            status, ledger.lac, ledger.highest, is_sealed, ledger_id, read.first, entry_count,
+            read.bytes_max, read.headers_only,
+        )  # fmt: skip
+
+    def _wake(self, ledger_id: LedgerId) -> None:
+        """Answer the waiters of a ledger that have got what they wait for."""
+        for request, read in list(self._waiters_of.get(ledger_id, {}).items()):
+            if self._is_worth_answering(read):
+                self._forget_waiter(request, read)
+                self._plan_reads(request, [read])
+
+    def _wake_sealed(self, log_id: LogId, epoch: Epoch) -> None:
+        """Answer everybody who waits under a new seal: no owner will add anything there."""
+        self._wake_log(log_id, lambda waited: waited <= epoch)
+
+    def _wake_log(self, log_id: LogId, is_over: Callable[[Epoch], bool]) -> None:
+        """Answer everybody who waits in ledgers of a log where nothing will come any more."""
+        for ledger_id in list(self._waiters_of):
+            if log_of(ledger_id) == log_id and is_over(epoch_of(ledger_id)):
+                for request, read in list(self._waiters_of[ledger_id].items()):
+                    self._forget_waiter(request, read)
+                    self._plan_reads(request, [read])
+
+    def _forget_waiter(self, request: RequestId, read: ReadRow) -> None:
+        del self._waiters[request]
+        rows = self._waiters_of[read.ledger_id]
+        del rows[request]
+        if not rows:
+            del self._waiters_of[read.ledger_id]
+
+
+def refuse_read(read: ReadRow, status: BookieStatus) -> ReadPlan:
+    """The answer to a range that is not looked up."""
+    return ReadPlan(status, NOTHING, NOTHING, False, read.ledger_id, read.first, 0, 0, False)

@@ -1,0 +1,181 @@
+"""Settling: sealed journal files become ledger-sorted shelf files, in the background.
+
+A round begins when enough journal files are sealed, or is asked for: what is alive in them is
+copied (`transfer`) at a bounded rate, a checkpoint that names the new files and covers the journal
+files is made durable, and then the journal gets its files back. `carry_out` is what compaction does
+with its own sources, too: one at a time, so that checkpoints follow one another.
+
+Not here: bytes and files. Called by `service`. Source: 02-storage "Files", "Journal" 6.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final
+
+from duramen.ids import EntryId, LedgerId
+from duramen.limits import SETTLE_FILE_COUNT
+from duramen_bookie.checkpoint import write_checkpoint
+from duramen_bookie.storage import Storage
+from duramen_bookie.upkeep.checkpointing import (
+    add_files,
+    begin_settling,
+    break_off,
+    next_checkpoint,
+    switch,
+)
+from duramen_bookie.upkeep.pacing import Pace, PaceState
+from duramen_bookie.upkeep.transfer import Transfer
+
+_LOG: Final = logging.getLogger(__name__)
+
+OnDamaged = Callable[[Sequence[tuple[LedgerId, EntryId]]], None]
+
+
+class Carrier:
+    """Carries transfers out, one at a time.
+
+    Args:
+        on_damaged: told of entries that could not be copied.
+    """
+
+    def __init__(self, storage: Storage, on_damaged: OnDamaged) -> None:
+        self._storage = storage
+        self._on_damaged = on_damaged
+        self._turn = asyncio.Lock()
+        self._is_stopped = False
+        self._has_leftovers = False
+        self._carried_count = 0
+        self._recycle_count = 0
+        self._copied_bytes = 0
+        self._copied_entry_count = 0
+        self._damaged_entry_count = 0
+
+    async def carry_out(self, begin: Callable[[], Transfer | None], pace: Pace) -> bool:
+        """Copy, make the checkpoint durable, switch.
+
+        Returns:
+            False if it was stopped or suspended, or if there was nothing to do.
+
+        Raises:
+            OSError: the disk is full or failed; nothing has changed but files to be removed.
+        """
+        async with self._turn:
+            is_running = pace.state is PaceState.RUNNING and not self._is_stopped
+            transfer = begin() if is_running else None
+            if transfer is None:
+                return False
+            is_over = False
+            try:
+                is_over = await self._copy(transfer, pace)
+                if is_over:
+                    await self._put_in_force(transfer)
+            finally:
+                if not is_over:
+                    break_off(self._storage, transfer)
+                    self._has_leftovers = True
+                    with contextlib.suppress(OSError):
+                        await _in_thread(transfer.abandon)
+            return is_over
+
+    async def work_alone(self, work: Callable[[], None]) -> None:
+        """Run something in a thread while no transfer is under way."""
+        async with self._turn:
+            if not self._is_stopped:
+                await _in_thread(work)
+
+    async def stop(self) -> None:
+        """Begin nothing more, and wait until what is under way has come to its end.
+
+        Its pace is stopped already. Nobody may cancel a round before: its thread would go on.
+        """
+        self._is_stopped = True
+        async with self._turn:
+            pass
+
+    async def _copy(self, transfer: Transfer, pace: Pace) -> bool:
+        """Copy everything; False: stopped, or suspended, which begins anew and keeps no turn."""
+        pieces = transfer.pieces()
+        while (size := await _in_thread(partial(next, pieces, None))) is not None:
+            if pace.state is PaceState.SUSPENDED or not await pace.admit(size):
+                return False
+        return True
+
+    async def _put_in_force(self, transfer: Transfer) -> None:
+        storage = self._storage
+        checkpoint = next_checkpoint(storage, transfer)
+        try:
+            await _in_thread(partial(write_checkpoint, storage.fs, storage.layout.data, checkpoint))
+        except OSError:
+            # Either checkpoint may be found by the next start: what the new one names stays.
+            transfer.keep()
+            raise
+        self._carried_count += 1
+        self._copied_bytes += transfer.copied_bytes
+        self._copied_entry_count += sum(map(len, transfer.moved.values()))
+        self._damaged_entry_count += len(transfer.damaged)
+        storage.checkpoint = checkpoint._replace(state=storage.checkpoint.state)
+        await _in_thread(partial(add_files, storage, transfer))
+        switch(storage, transfer, self._on_recycled)
+        await _in_thread(partial(storage.shelf.retire, transfer.replaced))
+        if self._has_leftovers:
+            self._has_leftovers = False
+            refs = storage.checkpoint.shelf_files
+            await _in_thread(partial(storage.shelf.remove_leftovers, refs))
+        self._on_damaged(transfer.damaged)
+
+    def _on_recycled(self) -> None:
+        self._recycle_count += 1
+
+    def statistics(self) -> dict[str, Any]:
+        """What was carried since the start."""
+        return {
+            "is_busy": self._turn.locked(),
+            "carried_count": self._carried_count,
+            "recycle_count": self._recycle_count,
+            "copied_bytes": self._copied_bytes,
+            "copied_entry_count": self._copied_entry_count,
+            "damaged_entry_count": self._damaged_entry_count,
+        }
+
+
+class Settling:
+    """Decides when to settle; `run_round` is for a `Periodic`."""
+
+    def __init__(self, storage: Storage, carrier: Carrier, pace: Pace) -> None:
+        self._storage = storage
+        self._carrier = carrier
+        self._pace = pace
+        self._is_wanted = False
+
+    def request(self) -> None:
+        """Settle everything in the next round, the file that is being written too."""
+        self._is_wanted = True
+
+    async def run_round(self) -> None:
+        """Settle if there is enough of it, or if it was asked for."""
+        if self._is_wanted:
+            self._is_wanted = False
+            await self.settle_all()
+        elif len(self._storage.writer.sealed_file_ids) >= SETTLE_FILE_COUNT:
+            await self._carrier.carry_out(self._begin, self._pace)
+
+    async def settle_all(self) -> bool:
+        """Seal the active journal file and settle all of the journal up to it."""
+        sealed: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        if not self._storage.roll(sealed.set_result):
+            return False
+        await sealed
+        return await self._carrier.carry_out(self._begin, self._pace)
+
+    def _begin(self) -> Transfer | None:
+        sealed = self._storage.writer.sealed_file_ids
+        return begin_settling(self._storage, sealed[-1]) if sealed else None
+
+
+async def _in_thread(work: Callable[[], Any]) -> Any:
+    return await asyncio.get_running_loop().run_in_executor(None, work)

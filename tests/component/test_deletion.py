@@ -1,0 +1,556 @@
+"""What deletion drops and purges, and above all what it leaves alone.
+
+Metadata is in memory, what the bookie holds is a table of the test. Every case of "leaves alone"
+runs long after any delay, so that nothing is spared merely for being early. Two mutants show that
+the cases can fail: one trusts an empty listing, one a missing node.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from duramen.config import LogConfig
+from duramen.core.log_node import LogNode
+from duramen.core.quorum import Quorum
+from duramen.core.segment import Fragment, Segment, Totals
+from duramen.ids import (
+    NOTHING,
+    BookieId,
+    EntryId,
+    Epoch,
+    Incarnation,
+    LedgerId,
+    LogId,
+    Member,
+    epoch_of,
+    ledger_of,
+    log_of,
+)
+from duramen.runtime.memory_store import MemoryStore, MemoryTree
+from duramen.runtime.metadata_store import MetadataStore, Stored, Unavailable, Watch
+from duramen.units import DAY, SECOND
+from duramen.wire.metadata_json import Paths, spell_log, spell_node, spell_segment
+from duramen_bookie.upkeep.deletion import Deletion, DeletionPlan, LedgerSight
+from tests.component import upkeep_world
+
+DELAY_US = 60 * SECOND
+PATHS = Paths("test")
+UUID = "c" * 32
+LOG = LogId(9)
+NO_ENTRY = NOTHING
+
+
+def e(*epochs: int) -> list[Epoch]:
+    return [Epoch(epoch) for epoch in epochs]
+
+
+def log_node(log_id: LogId = LOG, **fields: Any) -> LogNode:
+    """A log with epochs 1 … 9, of which the last is open."""
+    fields = {"next_epoch": Epoch(10), "last_clean_epoch": 8, **fields}
+    return LogNode(log_id, "ns", f"log-{log_id}", LogConfig(), **fields).validated()
+
+
+def segment(epoch: int, last_entry: int | None = None) -> Segment:
+    """A segment: CLOSED at `last_entry`, OPEN without."""
+    fragment = Fragment(EntryId(0), (Member(BookieId("b"), Incarnation("0" * 32)),))
+    made = Segment(LOG, Epoch(epoch), Quorum(1, 1, 1), (fragment,), nonce="n")
+    if last_entry is None:
+        return made
+    return made.closed(
+        last_entry=EntryId(last_entry),
+        totals=Totals(),
+        start_seq_num=0,
+        completed_unix_ms=1,
+        nonce="n",
+    )
+
+
+def sights(*epochs: int, lac: int = 5, highest: int = 5) -> list[LedgerSight]:
+    return [LedgerSight(Epoch(epoch), EntryId(lac), EntryId(highest)) for epoch in epochs]
+
+
+class Holder:
+    """What a bookie holds; drops and purges take effect at once."""
+
+    def __init__(self) -> None:
+        self.ledgers: dict[LogId, list[LedgerSight]] = {}
+        self.dropped: list[LedgerId] = []
+        self.purged: list[tuple[Epoch, EntryId]] = []
+
+    def hold(self, log_id: LogId, *epochs: int, lac: int = 5, highest: int = 5) -> None:
+        held = self.ledgers.setdefault(log_id, [])
+        held.extend(sights(*epochs, lac=lac, highest=highest))
+        held.sort()
+
+    def list_logs(self) -> Sequence[LogId]:
+        return sorted(log_id for log_id, ledgers in self.ledgers.items() if ledgers)
+
+    def list_sights_of(self, log_id: LogId) -> Sequence[LedgerSight]:
+        return list(self.ledgers.get(log_id, ()))
+
+    def drop(self, log_id: LogId, epoch: Epoch, *, is_all_below: bool) -> None:
+        held = self.ledgers[log_id]
+        gone = [sight for sight in held if is_all_below and sight.epoch < epoch]
+        gone += [sight for sight in held if not is_all_below and sight.epoch == epoch]
+        assert gone, "a drop of nothing"
+        self.ledgers[log_id] = [sight for sight in held if sight not in gone]
+        self.dropped += [ledger_of(log_id, sight.epoch) for sight in gone]
+
+    def purge_beyond(self, ledger_id: LedgerId, last_entry: EntryId) -> None:
+        held = self.ledgers[log_of(ledger_id)]
+        for index, sight in enumerate(held):
+            if sight.epoch == epoch_of(ledger_id):
+                assert sight.highest > last_entry, "a purge of nothing"
+                held[index] = sight._replace(highest=last_entry)
+        self.purged.append((epoch_of(ledger_id), last_entry))
+
+
+class World:
+    """A cluster's metadata, a bookie's holdings, a clock, and deletion between them."""
+
+    def __init__(self, make: type[Deletion] = Deletion) -> None:
+        self.tree = MemoryTree()
+        self.store = RecordingStore(self.tree)
+        self.holder = Holder()
+        self.now_us = 0
+        self._make = make
+        self.deletion = self.make_deletion()
+
+    def make_deletion(self, **settings: int) -> Deletion:
+        return self._make(
+            self.store,
+            PATHS,
+            UUID,
+            self.holder,
+            now_us=lambda: self.now_us,
+            **{"delay_us": DELAY_US, **settings},
+        )
+
+    async def start(self) -> World:
+        await self.store.start()
+        await self.put(PATHS.cluster, spell_node({"uuid": UUID, "format": 1, "last_log_id": 9}))
+        return self
+
+    async def put(self, path: str, data: bytes) -> None:
+        found = self.tree.get(path)
+        if found is None:
+            await self.store.create(path, data, make_parents=True)
+        else:
+            await self.store.set(path, data, version=found.version)
+
+    async def put_log(self, node: LogNode) -> None:
+        await self.put(PATHS.log(node.log_id), spell_log(node))
+
+    async def put_segment(self, made: Segment) -> None:
+        await self.put(PATHS.segment(made.log_id, made.epoch), spell_segment(made))
+
+    async def run_rounds(self, count: int = 3) -> None:
+        """Rounds, a day apart."""
+        for _ in range(count):
+            self.now_us += DAY
+            await self.deletion.run_round()
+
+    async def wait_dropped(self, count: int) -> None:
+        await upkeep_world.wait_until(lambda: len(self.holder.dropped) == count)
+
+    def count(self, name: str) -> int:
+        found = self.deletion.statistics()[name]
+        assert isinstance(found, int)
+        return found
+
+
+class RecordingStore(MemoryStore):
+    """Remembers what was called, and fails where it is told to."""
+
+    def __init__(self, tree: MemoryTree) -> None:
+        super().__init__(tree)
+        self.calls: list[tuple[str, str]] = []
+        self.failing: dict[str, int] = {}
+        self.under_way = self.under_way_max = 0
+
+    async def get(self, path: str, watch: Watch | None = None) -> Stored | None:
+        self.calls.append(("get", path))
+        self.under_way += 1
+        self.under_way_max = max(self.under_way, self.under_way_max)
+        try:
+            if self.failing.get(path, 0):
+                self.failing[path] -= 1
+                raise Unavailable("no such luck")
+            return await super().get(path, watch)
+        finally:
+            self.under_way -= 1
+
+    async def sync(self, path: str) -> None:
+        self.calls.append(("sync", path))
+        await super().sync(path)
+
+    async def children(self, path: str, watch: Watch | None = None) -> tuple[str, ...] | None:
+        self.calls.append(("children", path))
+        return await super().children(path, watch)
+
+
+def run(scenario: Callable[[World], Awaitable[None]], make: type[Deletion] = Deletion) -> None:
+    async def in_world() -> None:
+        await scenario(await World(make).start())
+
+    upkeep_world.run(in_world)
+
+
+# --- Decisions -----------------------------------------------------------------------------------
+
+
+def test_dead_epochs_are_dropped_when_they_are_proved_again_after_the_delay() -> None:
+    plan = DeletionPlan(delay_us=DELAY_US)
+    node = log_node(first_live_epoch=Epoch(4))
+    assert plan.judge_log(node, sights(2, 3, 4), 0).drop_below is None
+    assert plan.judge_log(node, sights(2, 3, 4), DELAY_US - 1).drop_below is None
+    assert plan.judge_log(node, sights(2, 3, 4), DELAY_US).drop_below == 4
+
+
+def test_what_died_later_waits_a_delay_of_its_own() -> None:
+    plan = DeletionPlan(delay_us=DELAY_US)
+    early, late = (log_node(first_live_epoch=Epoch(epoch)) for epoch in (3, 5))
+    plan.judge_log(early, sights(2, 3, 4), 0)
+    assert plan.judge_log(late, sights(2, 3, 4), DELAY_US).drop_below == 3
+    assert plan.judge_log(late, sights(3, 4), DELAY_US + 1).drop_below is None
+    assert plan.judge_log(late, sights(3, 4), 2 * DELAY_US + 1).drop_below == 5
+
+
+def test_a_tombstone_kills_every_epoch_that_is_here() -> None:
+    plan = DeletionPlan(delay_us=0)
+    node = log_node(is_deleted=True)
+    assert plan.judge_log(node, sights(1, 9), 0).drop_below == 10
+    assert plan.judge_log(node, sights(1, 30), 0).drop_below == 31
+
+
+def test_a_mark_that_fell_back_proves_nothing_until_the_delay_is_over_again() -> None:
+    plan = DeletionPlan(delay_us=DELAY_US)
+    high, low, none = (log_node(first_live_epoch=Epoch(epoch)) for epoch in (5, 3, 1))
+    plan.judge_log(high, sights(2, 4), 0)
+    assert plan.judge_log(low, sights(2, 4), DELAY_US).drop_below is None
+    plan.judge_log(none, sights(2, 4), DELAY_US + 1)
+    assert plan.judge_log(high, sights(2, 4), 3 * DELAY_US).drop_below is None
+
+
+def test_live_epochs_and_logs_without_ledgers_need_no_drop() -> None:
+    plan = DeletionPlan(delay_us=0)
+    node = log_node(first_live_epoch=Epoch(4))
+    assert plan.judge_log(node, sights(4, 5), 0).drop_below is None
+    assert plan.judge_log(node, [], 0).drop_below is None
+
+
+def test_a_proof_is_forgotten_with_its_log() -> None:
+    plan = DeletionPlan(delay_us=DELAY_US)
+    node = log_node(first_live_epoch=Epoch(4))
+    plan.judge_log(node, sights(2), 0)
+    assert plan.statistics()["ripening_logs"] == 1
+    plan.begin_round([])
+    assert plan.statistics()["ripening_logs"] == 0
+
+
+def test_only_closed_ledgers_with_entries_above_their_lac_may_hold_leftovers() -> None:
+    plan = DeletionPlan(delay_us=0)
+    node = log_node(last_clean_epoch=3)
+    held = [*sights(1, 4, lac=5, highest=9), *sights(2, lac=5, highest=5)]
+    verdict = plan.judge_log(node, sorted(held), 0)
+    assert [ledger.epoch for ledger in verdict.unproved] == e(1)
+
+
+def test_the_end_of_a_closed_segment_is_read_once() -> None:
+    plan = DeletionPlan(delay_us=0)
+    (ledger,) = sights(2, lac=5, highest=7)
+    assert plan.judge_segment(segment(2, 7), ledger) is None
+    verdict = plan.judge_log(log_node(), [ledger], 0)
+    assert (verdict.unproved, verdict.leftovers) == ([], [])
+    late = ledger._replace(highest=EntryId(8))
+    assert plan.judge_log(log_node(), [late], 0).leftovers == [(2, 7)]
+
+
+def test_rounds_go_around_and_begin_where_the_last_one_ended() -> None:
+    plan = DeletionPlan(delay_us=0)
+    logs = [LogId(number) for number in (2, 4, 6)]
+    walk = plan.begin_round(logs)
+    assert [next(walk), next(walk)] == [2, 4]
+    assert list(plan.begin_round([LogId(1), *logs])) == [6, 1, 2, 4]
+    assert list(plan.begin_round(logs)) == [6, 2, 4]
+
+
+# --- What is dropped -----------------------------------------------------------------------------
+
+
+def test_a_trimmed_log_loses_its_dead_ledgers_and_keeps_the_others() -> None:
+    async def scenario(world: World) -> None:
+        world.holder.hold(LOG, 2, 3, 4, 9)
+        await world.put_log(log_node(first_live_epoch=Epoch(4)))
+        await world.run_rounds(1)
+        assert world.holder.dropped == []
+        await world.run_rounds(1)
+        assert world.holder.dropped == [ledger_of(LOG, epoch) for epoch in e(2, 3)]
+
+    run(scenario)
+
+
+def test_a_deleted_log_loses_every_ledger() -> None:
+    async def scenario(world: World) -> None:
+        world.holder.hold(LOG, 1, 8, 9)
+        await world.put_log(log_node(is_deleted=True, last_clean_epoch=9))
+        await world.run_rounds()
+        assert world.holder.list_logs() == []
+
+    run(scenario)
+
+
+def test_leftovers_beyond_a_closed_end_are_purged_once() -> None:
+    async def scenario(world: World) -> None:
+        world.holder.hold(LOG, 3, lac=5, highest=8)
+        world.holder.hold(LOG, 4, lac=NO_ENTRY, highest=2)
+        world.holder.hold(LOG, 5, lac=5, highest=7)
+        await world.put_log(log_node())
+        await world.put_segment(segment(3, 6))
+        await world.put_segment(segment(4, NO_ENTRY))
+        await world.put_segment(segment(5, 7))
+        await world.run_rounds()
+        assert world.holder.purged == [(3, 6), (4, NO_ENTRY)]
+        assert world.holder.dropped == []
+
+    run(scenario)
+
+
+# --- What is left alone --------------------------------------------------------------------------
+
+
+async def nothing_is_listed(world: World) -> None:
+    """The log lives, its segments are not listed, neither is anything else."""
+    world.holder.hold(LOG, 1, 2, 9, lac=5, highest=8)
+    await world.put_log(log_node())
+    assert await world.store.children(PATHS.segments(LOG)) is None
+    await world.run_rounds()
+    assert (world.holder.dropped, world.holder.purged) == ([], [])
+
+
+async def the_log_is_missing(world: World) -> None:
+    """No node at all, as after a restore that lost it."""
+    world.holder.hold(LOG, 1, 2, 9, lac=5, highest=8)
+    await world.run_rounds()
+    assert (world.holder.dropped, world.holder.purged) == ([], [])
+    assert world.count("nodes_missing") == 3
+
+
+class TrustsListings(Deletion):
+    """A mutant: what is not listed is dead."""
+
+    async def _visit(self, log_id: LogId) -> None:
+        listed = await self._store.children(self._paths.segments(log_id)) or ()
+        for ledger in self._holdings.list_sights_of(log_id):
+            if str(ledger.epoch) not in listed:
+                self._holdings.drop(log_id, ledger.epoch, is_all_below=False)
+
+
+class TrustsAbsence(Deletion):
+    """A mutant: a log without node was deleted."""
+
+    async def _read_log(self, log_id: LogId) -> LogNode | None:
+        return await super()._read_log(log_id) or log_node(log_id, is_deleted=True)
+
+
+def test_an_empty_listing_proves_nothing() -> None:
+    run(nothing_is_listed)
+
+
+def test_a_missing_log_node_proves_nothing() -> None:
+    run(the_log_is_missing)
+
+
+def test_a_deletion_that_trusts_an_empty_listing_is_caught() -> None:
+    with pytest.raises(AssertionError):
+        run(nothing_is_listed, TrustsListings)
+
+
+def test_a_deletion_that_trusts_a_missing_node_is_caught() -> None:
+    with pytest.raises(AssertionError):
+        run(the_log_is_missing, TrustsAbsence)
+
+
+def test_nothing_is_ever_listed() -> None:
+    async def scenario(world: World) -> None:
+        world.holder.hold(LOG, 1, 3, 9, lac=5, highest=8)
+        await world.put_log(log_node(first_live_epoch=Epoch(2)))
+        await world.put_segment(segment(3, 6))
+        await world.run_rounds()
+        assert "children" not in {call for call, _ in world.store.calls}
+
+    run(scenario)
+
+
+def test_every_node_is_read_after_a_sync_of_its_own() -> None:
+    async def scenario(world: World) -> None:
+        world.holder.hold(LOG, 3, lac=5, highest=8)
+        await world.put_log(log_node())
+        await world.put_segment(segment(3, 6))
+        await world.run_rounds(1)
+        paths = [PATHS.cluster, PATHS.log(LOG), PATHS.segment(LOG, Epoch(3))]
+        assert world.store.calls == [(call, path) for path in paths for call in ("sync", "get")]
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("state", ["open", "marked", "missing", "of another epoch", "junk"])
+def test_without_a_segment_that_shows_closed_no_entry_is_purged(state: str) -> None:
+    async def scenario(world: World) -> None:
+        world.holder.hold(LOG, 3, lac=5, highest=8)
+        await world.put_log(log_node())
+        path = PATHS.segment(LOG, Epoch(3))
+        if state == "open":
+            await world.put_segment(segment(3))
+        elif state == "marked":
+            await world.put_segment(segment(3).marked("m"))
+        elif state == "of another epoch":
+            await world.put(path, spell_segment(segment(4, 6)))
+        elif state == "junk":
+            await world.put(path, b"{}")
+        await world.run_rounds()
+        assert (world.holder.dropped, world.holder.purged) == ([], [])
+
+    run(scenario)
+
+
+def test_a_bad_segment_node_does_not_hide_the_next_one() -> None:
+    async def scenario(world: World) -> None:
+        world.holder.hold(LOG, 3, 4, lac=5, highest=8)
+        await world.put_log(log_node())
+        await world.put(PATHS.segment(LOG, Epoch(3)), b"{}")
+        await world.put_segment(segment(4, 6))
+        await world.run_rounds(1)
+        assert world.holder.purged == [(4, 6)]
+        assert world.count("nodes_unusable") == 1
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("what", ["junk", "of another log", "a text for a tombstone"])
+def test_a_log_node_that_is_not_the_logs_proves_nothing(what: str) -> None:
+    async def scenario(world: World) -> None:
+        world.deletion = world.make_deletion(delay_us=0)
+        world.holder.hold(LOG, 1, 2)
+        dead = spell_log(log_node(is_deleted=True))
+        if what == "junk":
+            dead = b"\xff"
+        elif what == "of another log":
+            dead = spell_log(log_node(LogId(8), is_deleted=True))
+        else:
+            dead = json.dumps({**json.loads(dead), "deleted": "false"}).encode()
+        await world.put(PATHS.log(LOG), dead)
+        await world.run_rounds()
+        assert world.holder.dropped == []
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("cluster", [None, b"{}", spell_node({"uuid": "d" * 32})])
+def test_the_nodes_of_another_cluster_prove_nothing(cluster: bytes | None) -> None:
+    async def scenario(world: World) -> None:
+        world.holder.hold(LOG, 1, 2)
+        await world.put_log(log_node(is_deleted=True))
+        if cluster is None:
+            await world.store.delete(PATHS.cluster, version=0)
+        else:
+            await world.put(PATHS.cluster, cluster)
+        await world.run_rounds()
+        assert world.holder.dropped == []
+        assert world.count("rounds_cut") == 3
+
+    run(scenario)
+
+
+# --- Trouble, bounds, life -----------------------------------------------------------------------
+
+
+def test_a_read_that_fails_is_made_up_for_in_the_next_round() -> None:
+    async def scenario(world: World) -> None:
+        world.deletion = world.make_deletion(concurrency=1)
+        for number in range(1, 6):
+            world.holder.hold(LogId(number), 1)
+            await world.put_log(log_node(LogId(number), is_deleted=True))
+        await world.run_rounds(1)
+        world.store.failing[PATHS.log(LogId(3))] = 1
+        await world.run_rounds(1)
+        assert [log_of(ledger) for ledger in world.holder.dropped] == [1, 2]
+        assert world.count("rounds_cut") == 1
+        await world.run_rounds(1)
+        assert [log_of(ledger) for ledger in world.holder.dropped] == [1, 2, 4, 5, 3]
+
+    run(scenario)
+
+
+def test_without_a_session_nothing_is_read_and_later_rounds_go_on() -> None:
+    async def scenario(world: World) -> None:
+        world.holder.hold(LOG, 1)
+        await world.put_log(log_node(is_deleted=True))
+        world.store.disconnect()
+        world.store.calls.clear()
+        await world.run_rounds()
+        assert world.store.calls == []
+        world.store.reconnect()
+        await world.run_rounds()
+        assert world.holder.dropped == [ledger_of(LOG, Epoch(1))]
+
+    run(scenario)
+
+
+def test_a_round_reads_so_many_nodes_so_many_at_once_and_all_are_read_in_turn() -> None:
+    async def scenario(world: World) -> None:
+        world.deletion = world.make_deletion(read_count_max=10, concurrency=4)
+        for number in range(1, 26):
+            world.holder.hold(LogId(number), 1)
+            await world.put_log(log_node(LogId(number), is_deleted=True))
+        most = 0
+        for _ in range(6):
+            world.store.calls.clear()
+            await world.run_rounds(1)
+            most = max(most, sum(call == "get" for call, _ in world.store.calls))
+        assert most == 10
+        assert world.store.under_way_max <= 4
+        assert world.holder.list_logs() == []
+
+    run(scenario)
+
+
+def test_segment_reads_count_too_and_continue_in_later_rounds() -> None:
+    async def scenario(world: World) -> None:
+        world.deletion = world.make_deletion(read_count_max=4)
+        world.holder.hold(LOG, *range(1, 9), lac=5, highest=8)
+        await world.put_log(log_node())
+        for epoch in range(1, 9):
+            await world.put_segment(segment(epoch, 6))
+        for _ in range(4):
+            world.store.calls.clear()
+            await world.run_rounds(1)
+            assert len(world.store.calls) <= 8, "a sync and a get each"
+        assert [epoch for epoch, _ in world.holder.purged] == e(*range(1, 9))
+
+    run(scenario)
+
+
+def test_a_started_deletion_works_until_it_is_stopped() -> None:
+    async def scenario(world: World) -> None:
+        world.deletion = Deletion(world.store, PATHS, UUID, world.holder, interval_us=0, delay_us=0)
+        world.deletion.start()
+        for epoch in (1, 2):
+            world.holder.hold(LOG, epoch)
+            node = log_node(first_live_epoch=Epoch(epoch + 1))
+            await world.put_log(replace(node, nonce=str(epoch)))
+            await world.wait_dropped(epoch)
+        await world.deletion.stop()
+        assert world.count("drops") == 2
+
+    run(scenario)
+
+
+def test_the_recording_store_is_a_metadata_store() -> None:
+    store: MetadataStore = RecordingStore(MemoryTree())
+    assert store.statistics()["reads"] == 0
