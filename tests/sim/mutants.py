@@ -21,6 +21,7 @@ from typing import Any, Final, NamedTuple
 
 from duramen.core import placement
 from duramen.core.bookie import BookieCore
+from duramen.core.bookie.ledger_book import LedgerBook
 from duramen.core.bookie_state import AddRecord
 from duramen.core.placement import Candidate, PlacementRule
 from duramen.core.quorum import Quorum
@@ -32,9 +33,11 @@ from duramen.core.sequencer.log_sequencer import LogSequencer, LogState
 from duramen.core.sequencer.recovery import Recovery, RecoveryState
 from duramen.core.status import BookieStatus
 from duramen.ids import EntryId, Member, log_of
-from duramen_bookie import journal as journal_module
-from duramen_bookie import replay as replay_module
-from duramen_bookie.replay import JournalMismatch
+from duramen_bookie.journal import replay as replay_module
+from duramen_bookie.journal import writer as writer_module
+from duramen_bookie.journal.file_pass import FilePass
+from duramen_bookie.journal.findings import JournalMismatch
+from duramen_bookie.shelf.appending import FileAppender
 from duramen_bookie.storage import Storage
 from tests.sim.run import run_seed
 
@@ -53,14 +56,17 @@ class Mutant(NamedTuple):
 def mutated(name: str | None) -> Iterator[None]:
     """Run the block with a mutant in place; None: with none."""
     patches = () if name is None else MUTANTS[name].patches
-    kept = [(owner, attribute, owner.__dict__[attribute]) for owner, attribute, _ in patches]
+    kept = [(owner, attribute, vars(owner).get(attribute)) for owner, attribute, _ in patches]
     for owner, attribute, value in patches:
         setattr(owner, attribute, value)
     try:
         yield
     finally:
         for owner, attribute, value in kept:
-            setattr(owner, attribute, value)
+            if value is None:  # it was inherited
+                delattr(owner, attribute)
+            else:
+                setattr(owner, attribute, value)
 
 
 # --- bookie --------------------------------------------------------------------------------------
@@ -71,7 +77,7 @@ _on_lacs = BookieCore.on_lacs
 _on_reads = BookieCore.on_reads
 _judge_add = BookieCore._judge_add
 _judge_lac = BookieCore._judge_lac
-_plan = BookieCore._plan
+_plan = BookieCore.plan
 _store = BookieCore._store
 _wake = BookieCore._wake
 _registered: dict[Any, Any] = {}
@@ -173,7 +179,7 @@ def _late_lac_wins(self: BookieCore, add: AddRecord) -> None:
 # --- journal -------------------------------------------------------------------------------------
 
 _secure_tail = replay_module._secure_tail
-_begin_pass = replay_module._Pass.__init__
+_begin_pass = FilePass.__init__
 
 
 def _refuse_torn_tail(writer: Any, result: Any, cut: Any, on_record: Any) -> None:
@@ -193,6 +199,21 @@ def _believe_all_durable(self: Any, *args: Any) -> None:
 
 def _ignore_errors(self: Any, kind: object, error: BaseException | None, trace: object) -> bool:
     return isinstance(error, OSError)
+
+
+_snapshot = LedgerBook.snapshot
+
+
+def _snapshot_without_seals(self: LedgerBook, settling: Any = None) -> Any:
+    snapshot = _snapshot(self, settling)
+    return snapshot if settling else snapshot._replace(logs=())
+
+
+def _finish_unsynced(self: FileAppender, first_block: bytes | None = None) -> None:
+    self._write()
+    if first_block is not None:
+        self._file.pwritev([first_block], 0)
+    self.close()
 
 
 # --- writer --------------------------------------------------------------------------------------
@@ -397,7 +418,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
     ),
     "no-entry-on-damage": Mutant(
         "R15", "a damaged bookie says NO_ENTRY",
-        ((BookieCore, "_plan", _doubt_is_absence), (Storage, "read", _doubt_is_absence_in_answers)),
+        ((BookieCore, "plan", _doubt_is_absence), (Storage, "read", _doubt_is_absence_in_answers)),
     ),
     "torn-tail-refuses-start": Mutant(
         "journal 3", "a bookie whose last commit is torn does not start",
@@ -405,15 +426,23 @@ MUTANTS: Final[dict[str, Mutant]] = {
     ),
     "corruption-taken-for-torn-tail": Mutant(
         "journal 3", "damage below the last commit is dropped like a torn tail",
-        ((replay_module._Pass, "_report", _drop_damage),),
+        ((FilePass, "_report", _drop_damage),),
     ),
     "torn-tail-taken-for-corruption": Mutant(
         "journal 3", "damage in the last commit counts as corruption",
-        ((replay_module._Pass, "__init__", _believe_all_durable),),
+        ((FilePass, "__init__", _believe_all_durable),),
     ),
     "fsync-error-ignored": Mutant(
         "journal 4", "a write or sync that failed counts as done",
-        ((journal_module._Poisoning, "__exit__", _ignore_errors),),
+        ((writer_module._Poisoning, "__exit__", _ignore_errors),),
+    ),
+    "checkpoint-skips-seals": Mutant(
+        "journal 5", "a checkpoint without entries to settle keeps no seals",
+        ((LedgerBook, "snapshot", _snapshot_without_seals),),
+    ),
+    "shelf-file-not-synced": Mutant(
+        "journal 6", "a checkpoint names shelf files that were not synced",
+        ((FileAppender, "finish", _finish_unsynced),),
     ),
     "waiter-registered-after-the-check": Mutant(
         "section 8", "a long poll misses the change that comes right after its look",

@@ -194,8 +194,12 @@ class Nemesis:
     # --- How -------------------------------------------------------------------------------------
 
     def _crash(self, bookie: BookieNode, span_us: int, *, is_power_cut: bool) -> None:
-        if self.world.chance(0.5):
+        draw = self.world.rng.random()
+        if draw < 0.4:
             bookie.crash_in_commit(is_power_cut=is_power_cut)
+            return
+        if draw < 0.6:
+            bookie.crash_in_upkeep(is_power_cut=is_power_cut)
             return
         bookie.crash(is_power_cut=is_power_cut)
         self.world.at(span_us, bookie.start)

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol, cast
 
 from duramen.core.bookie import BookieCore
@@ -32,17 +32,29 @@ from duramen.core.bookie_state import (
 from duramen.core.placement import Candidate
 from duramen.core.segment import SegmentState
 from duramen.core.status import BookieStatus
-from duramen.ids import BookieId, EntryId, Incarnation, LedgerId, Member, epoch_of, log_of
+from duramen.ids import BookieId, EntryId, Incarnation, LedgerId, LogId, Member, epoch_of, log_of
 from duramen.runtime.metadata_store import MetadataError, SessionState
-from duramen.units import MS
+from duramen.units import MS, SECOND
 from duramen.wire.bookie_calls import Add
+from duramen.wire.checkpoint_format import Checkpoint
 from duramen.wire.entry import EntryError, check_entry
 from duramen.wire.journal_format import JournalRecord, Kind, Location, record_bytes
 from duramen.wire.metadata_json import Paths, read_segment
-from duramen_bookie.journal import Journal, JournalPoisoned, JournalWriter
-from duramen_bookie.replay import ReplayedRecord, open_journal
-from duramen_bookie.storage import Storage
-from tests.sim.disk import SimDisk
+from duramen_bookie.checkpoint import write_checkpoint
+from duramen_bookie.journal.findings import ReplayedRecord
+from duramen_bookie.journal.group_commit import JournalStatistics
+from duramen_bookie.journal.writer import JournalPoisoned, JournalWriter
+from duramen_bookie.storage import DataLayout, Storage
+from duramen_bookie.upkeep.checkpointing import (
+    add_files,
+    begin_compaction,
+    begin_settling,
+    break_off,
+    next_checkpoint,
+    switch,
+)
+from duramen_bookie.upkeep.transfer import Transfer
+from tests.sim.disk import PowerCut, SimDisk
 from tests.sim.metadata import Store, StoreSession
 from tests.sim.options import Options
 from tests.sim.world import Node, World
@@ -50,6 +62,7 @@ from tests.sim.world import Node, World
 PATHS: Final = Paths("sim")
 _IDLE_BEFORE_MARK_US: Final = 50 * MS
 _RESTARTS_US: Final = (60 * MS, 3000 * MS)
+_LAYOUT: Final = DataLayout("data", "data/journal", ("data/ledgers",))
 
 
 class Judge(Protocol):
@@ -92,13 +105,14 @@ class _Figures(NamedTuple):
 
 
 class SimJournal:
-    """`duramen_bookie.journal.Journal` with virtual time in the place of its thread."""
+    """`group_commit.Journal` with virtual time in the place of its threads."""
 
     def __init__(self, bookie: BookieNode, writer: JournalWriter) -> None:
         self._bookie = bookie
         self.writer = writer
         self._queue: deque[_Append] = deque()
         self.batch: list[_Append] = []
+        self._rolls: list[Callable[[int], None]] = []
         self._mark_at_us: int | None = None
 
     def append_nowait(
@@ -116,11 +130,44 @@ class SimJournal:
             self._begin()
         return True
 
+    def start(self) -> None:
+        pass
+
+    def has_room(self, size_bytes: int, *, is_urgent: bool = False) -> bool:
+        return True
+
     def read(self, file_id: int, offset: int, length_bytes: int) -> bytes:
         return self.writer.read(Location(file_id, offset, length_bytes))
 
-    def statistics(self) -> _Figures:
-        return _Figures()
+    def request_roll(self, done: Callable[[int], None]) -> bool:
+        self._rolls.append(done)
+        if not self.batch:
+            self._bookie.after(1, self._roll_alone)
+        return True
+
+    def _roll_alone(self) -> None:
+        self._bookie.guard(self._roll)
+
+    def _roll(self) -> None:
+        """Between two commits, as the thread does it."""
+        if self.batch:
+            return
+        rolls, self._rolls = self._rolls, []
+        for done in rolls:
+            done(self.writer.roll())
+        if self._queue and not self.batch:
+            self._begin()
+
+    def recycle(self, file_ids: Sequence[int], done: Callable[[], None]) -> bool:
+        self._bookie.guard(partial(self.writer.recycle, file_ids))
+        done()
+        return True
+
+    def statistics(self) -> JournalStatistics:
+        return cast(JournalStatistics, _Figures())
+
+    async def close(self) -> None:
+        raise AssertionError("a simulated bookie stops by itself")
 
     def commit(self) -> None:
         """Write and sync the batch that is under way; as of now it is durable."""
@@ -137,10 +184,14 @@ class SimJournal:
             append.done(locations[first:last])
             first = last
             self._bookie.tell_vouched(append.records)
-        if self._queue:
+        if self._rolls:
+            self._bookie.guard(self._roll)
+        if self._queue and not self.batch:
             self._begin()
-        elif self._mark_at_us is None:
+        elif not self._queue and self._mark_at_us is None:
             self._want_mark(_IDLE_BEFORE_MARK_US)
+        if self.writer.wants_next:
+            self._bookie.world.counts["file made ahead"] += self.writer.prepare_next()
 
     def _begin(self) -> None:
         """As `Journal._take`: everything that waits, as far as the file has room."""
@@ -170,30 +221,26 @@ class SimJournal:
 
     def _write_mark(self) -> None:
         self._bookie.world.counts["journal mark"] += self.writer.write_mark()
+        if self.writer.wants_next:
+            self.writer.prepare_next()
 
 
 class SimStorage(Storage):
     """The production storage on a simulated disk."""
 
     def __init__(self, bookie: BookieNode, core: BookieCore) -> None:
-        super().__init__(Path("journal"), core, on_poisoned=_nothing, on_durable=bookie.drain)
-        self._bookie = bookie
-        self.journal: SimJournal | None = None
+        self.sim_journal: SimJournal | None = None
 
-    def replay(self) -> None:
-        bookie = self._bookie
-        writer, self.replayed = open_journal(
-            "journal",
-            bookie.disk,
-            bookie.member.incarnation,
-            self._on_record,
-            now_unix_us=lambda: bookie.world.now_us,
-            file_bytes=bookie.options.journal_file_bytes,
-        )
-        for damage in self.replayed.damages:
-            self._on_damage(damage)
-        self.journal = SimJournal(bookie, writer)
-        self._journal = cast(Journal, self.journal)
+        def make_journal(writer: JournalWriter, on_poisoned: object) -> SimJournal:
+            self.sim_journal = journal = SimJournal(bookie, writer)
+            return journal
+
+        super().__init__(
+            _LAYOUT, bookie.disk, core, on_poisoned=_nothing, on_durable=bookie.drain,
+            make_journal=make_journal, now_unix_us=lambda: bookie.world.now_us,
+            journal_file_bytes=bookie.options.journal_file_bytes,
+        )  # fmt: skip
+        self._bookie = bookie
 
     def _on_record(self, item: ReplayedRecord) -> None:
         super()._on_record(item)
@@ -232,7 +279,10 @@ class BookieNode(Node):
         self._waiting: dict[RequestId, Reply] = {}
         self._request_count = 0
         self._dies_in_commit: bool | None = None
+        self._dies_in_upkeep: bool | None = None
         self._dies_of: str | None = None
+        self._carried: tuple[Transfer, Iterator[int]] | None = None
+        self._is_rolling = False
         self.format()
 
     # --- Life ------------------------------------------------------------------------------------
@@ -243,6 +293,7 @@ class BookieNode(Node):
         number = int(self.name[1:]) << 16 | self.incarnation_count
         self.member = Member(BookieId(self.name), Incarnation(f"{number:032x}"))
         self.disk = SimDisk(random.Random(self.world.rng.getrandbits(64)))
+        self._answered_seals: dict[LogId, int] = {}
 
     @property
     def candidate(self) -> Candidate:
@@ -260,15 +311,21 @@ class BookieNode(Node):
         self.begin_life()
         self._waiting.clear()
         self.replayed.clear()
-        self._dies_in_commit = None
+        self._dies_in_commit = self._dies_in_upkeep = None
         self._dies_of = None
-        self._core = BookieCore(self.member.incarnation)
+        self._core = BookieCore(self.member.incarnation, identity_of=self._identity_of)
         self._storage = SimStorage(self, self._core)
+        self._carried = None
+        self._is_rolling = False
         if not self.guard(self._replay):
             return
         self.session.open()
         self._register()
         self.world.note(self.name, "start", repr(self._core))
+        self.after(self.world.between(SECOND, 8 * SECOND), self._settle_again)
+
+    def _identity_of(self, ledger_id: LedgerId, entry_id: EntryId) -> int | None:
+        return self._storage.shelf.identity_of(ledger_id, entry_id)
 
     def _replay(self) -> None:
         self._storage.replay()
@@ -280,6 +337,9 @@ class BookieNode(Node):
         assert self.disk.is_rotten or not result.damages, f"nothing rotted: {result.damages}"
         counts["tail secured"] += len(result.tail) > 0
         counts["clean start"] += result.resume is not None
+        for log_id, epoch in self._answered_seals.items():
+            is_kept = self._core.sealed_epoch(log_id) >= epoch or self.disk.is_rotten
+            assert is_kept, f"the seal of log {log_id} up to {epoch} was answered and is gone"
         for ledger_id, entry_id, crc in self.replayed:
             self._judge.on_durable(self.member, ledger_id, entry_id, crc)
             self._judge.on_vouched(self.member, ledger_id, entry_id)
@@ -298,6 +358,11 @@ class BookieNode(Node):
         if self.is_up:
             self._dies_in_commit = is_power_cut
 
+    def crash_in_upkeep(self, *, is_power_cut: bool) -> None:
+        """As `crash`, in the middle of the next transfer to the shelf."""
+        if self.is_up:
+            self._dies_in_upkeep = is_power_cut
+
     def lose_power_at(self, what: str) -> None:
         """The next `seal` or `write back` that comes is never durable: the power goes first."""
         self._dies_of = what if self.is_up else None
@@ -306,7 +371,7 @@ class BookieNode(Node):
         """The process dies; with the power cut the disk loses what was not synced."""
         if not self.is_up:
             return
-        journal = self._storage.journal
+        journal = self._storage.sim_journal
         if journal is not None and journal.batch:
             # The commit that is under way gets as far as it gets.
             self.disk.cut_in_operations = self.world.rng.randrange(3)
@@ -314,6 +379,8 @@ class BookieNode(Node):
                 journal.writer.commit([r for append in journal.batch for r in append.records])
             except JournalPoisoned:
                 self.world.counts["crash within a commit"] += 1
+        elif self._carried is not None:
+            self._crash_amid(*self._carried)
         self.end_life()
         if is_power_cut:
             self.world.counts["torn write"] += self.disk.cut_power()
@@ -323,7 +390,7 @@ class BookieNode(Node):
 
     def stop(self) -> None:
         """Stop in peace: the end mark is written if nothing waits."""
-        journal = self._storage.journal
+        journal = self._storage.sim_journal
         if not self.is_up or journal is None or journal.batch:
             return
         if self.guard(journal.writer.write_end):
@@ -332,10 +399,10 @@ class BookieNode(Node):
             self.world.note(self.name, "stopped")
 
     def guard(self, work: Callable[[], None]) -> bool:
-        """Do something with the disk; a poisoned journal ends the process."""
+        """Do something with the disk; a journal that fails, or a start, ends the process."""
         try:
             work()
-        except JournalPoisoned:
+        except (JournalPoisoned, OSError):
             self.world.counts["journal poisoned"] += 1
             self.world.note(self.name, "poisoned")
             self.end_life()
@@ -351,14 +418,14 @@ class BookieNode(Node):
 
     def on_sync_over(self) -> None:
         """The journal's write and sync return, unless this is where it dies."""
-        assert self._storage.journal is not None
+        assert self._storage.sim_journal is not None
         if self._dies_in_commit is not None:
             self.crash(is_power_cut=self._dies_in_commit)
             self.world.at(
                 self.world.between(20 * MS, self.world.rng.choice(_RESTARTS_US)), self.start
             )
             return
-        self.guard(self._storage.journal.commit)
+        self.guard(self._storage.sim_journal.commit)
 
     def tell_durable(self, records: Sequence[JournalRecord]) -> None:
         """The disk has synced these records."""
@@ -372,6 +439,77 @@ class BookieNode(Node):
         for record in records:
             if record.kind is Kind.ADD:
                 self._judge.on_vouched(self.member, record.ledger_id, record.entry_id)
+
+    # --- Upkeep (as `upkeep.settling` and `upkeep.compaction`) -----------------------------------
+
+    def _settle_again(self) -> None:
+        self.after(self.world.between(2 * SECOND, 10 * SECOND), self._settle_again)
+        if self._carried is not None or self._is_rolling:
+            return
+        for file in self._storage.shelf.list_files():
+            if file.is_index_damaged:
+                self.world.counts["index rebuilt"] += 1
+                self._storage.rebuild_index(file.ref)
+        files = self._storage.shelf.list_files()
+        if files and self.world.chance(0.3):
+            self._carry_out(begin_compaction(self._storage, self.world.rng.choice(files)))
+        else:
+            self._is_rolling = True
+            self._storage.roll(self._on_rolled)
+
+    def _on_rolled(self, sealed_file_id: int) -> None:
+        self._is_rolling = False
+        if sealed_file_id:
+            self._carry_out(begin_settling(self._storage, sealed_file_id))
+
+    def _carry_out(self, transfer: Transfer) -> None:
+        self.world.counts["compaction" if transfer.replaced else "settling"] += 1
+        self._carried = transfer, transfer.pieces()
+        if self._dies_in_upkeep is not None:
+            self.crash(is_power_cut=self._dies_in_upkeep)
+            self.world.at(self.world.between(20 * MS, 3 * SECOND), self.start)
+            return
+        self._go_on_copying()
+
+    def _go_on_copying(self) -> None:
+        """Copy a piece, and the next one later; at the end the checkpoint, and then the switch."""
+        assert self._carried is not None
+        transfer, pieces = self._carried
+        try:
+            if next(pieces, None) is not None:
+                self.after(self.sync_us(), self._go_on_copying)
+                return
+            checkpoint = next_checkpoint(self._storage, transfer)
+            write_checkpoint(self.disk, _LAYOUT.data, checkpoint)
+        except OSError:
+            self.world.counts["upkeep failed"] += 1
+            transfer.keep()
+            break_off(self._storage, transfer)
+            transfer.abandon()
+            self._carried = None
+            return
+        self.after(self.sync_us(), self._put_in_force, transfer, checkpoint)
+
+    def _crash_amid(self, transfer: Transfer, pieces: Iterator[int]) -> None:
+        """The transfer that is under way gets as far as it gets."""
+        self.disk.cut_in_operations = self.world.rng.randrange(12)
+        with suppress(PowerCut, OSError):
+            for _ in pieces:
+                pass
+            write_checkpoint(self.disk, _LAYOUT.data, next_checkpoint(self._storage, transfer))
+        self.world.counts["crash within upkeep"] += 1
+
+    def _put_in_force(self, transfer: Transfer, checkpoint: Checkpoint) -> None:
+        storage = self._storage
+        self.world.note(self.name, "checkpoint", checkpoint.number, checkpoint.covered_file_id)
+        storage.checkpoint = checkpoint._replace(state=storage.checkpoint.state)
+        add_files(storage, transfer)
+        switch(storage, transfer, _nothing)
+        storage.shelf.retire(transfer.replaced)
+        self.world.counts["entries settled"] += sum(map(len, transfer.moved.values()))
+        self.world.counts["settled damage"] += len(transfer.damaged)
+        self._carried = None
+        self.drain()
 
     # --- Data plane (as `handlers`) --------------------------------------------------------------
 
@@ -392,6 +530,7 @@ class BookieNode(Node):
                 self._drain(rows)
                 return
             case "seal":
+                self._waiting[request] = partial(self._answer_seals, rows, reply)
                 self._core.on_seals(request, incarnation, rows)
             case "lac":
                 sealed = [self._core.sealed_epoch(log_of(row.ledger_id)) for row in rows]
@@ -407,6 +546,13 @@ class BookieNode(Node):
             if status is BookieStatus.DIFFERENT:
                 self._judge.on_add_refused(self.member, add.ledger_id, add.entry_id, add.crc)
         reply(statuses)
+
+    def _answer_seals(self, rows: Any, reply: Reply, marks: Any) -> None:
+        for row, mark in zip(rows, marks, strict=True):
+            if mark.status in (BookieStatus.OK, BookieStatus.UNKNOWN):
+                known = self._answered_seals.get(row.log_id, 0)
+                self._answered_seals[row.log_id] = max(known, row.epoch)
+        reply(marks)
 
     def _answer_lacs(self, rows: Any, sealed: list[int], reply: Reply, marks: Any) -> None:
         for row, mark, before in zip(rows, marks, sealed, strict=True):

@@ -1,0 +1,214 @@
+"""The power goes at every operation of every workload: nothing acknowledged is lost, nothing wrong
+is served, the bookie starts.
+
+`make test` judges 6,000 states; DURAMEN_CRASH_STATES=20000 (or any number) judges more. Each case,
+an engine and a workload, prints how many it judged of how many there are. Here too: that the judge
+sees what it is there for, with engines that break one promise each.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+from collections.abc import Sequence
+
+import pytest
+
+from duramen.ids import EntryId
+from duramen.wire.journal_format import Kind
+from duramen_bookie.journal.findings import ReplayedRecord
+from duramen_bookie.journal.writer import JournalPoisoned
+from tests.crash.disk import Disk, ModelFile
+from tests.crash.explorer import Explorer, Figures, share_out
+from tests.crash.journal_engine import DIRECTORY, JournalEngine
+from tests.crash.promises import Addition, View, ledger
+from tests.crash.runs import Faulty, OpenEngine, Workload
+from tests.crash.storage_engine import StorageEngine
+from tests.crash.workloads import (
+    ALWAYS,
+    COMPACTING,
+    SETTLING,
+    drops,
+    failing_sync,
+    metadata_only_checkpoint,
+    seals_alone,
+    small_commits,
+)
+
+STATE_COUNT = int(os.environ.get("DURAMEN_CRASH_STATES", "6000"))
+"""Of all cases together."""
+
+CASES: list[tuple[OpenEngine, Workload]] = [
+    *[(JournalEngine, workload) for workload in ALWAYS + SETTLING],
+    *[(StorageEngine, workload) for workload in ALWAYS + SETTLING + COMPACTING],
+]
+JUDGED: dict[str, Figures] = {}
+
+
+def make_disk() -> Disk:
+    return Disk(random.Random(1))
+
+
+def name(case: object) -> str:
+    return str(getattr(case, "__name__", case))
+
+
+@pytest.fixture(scope="module")
+def limit() -> int:
+    """States per point, the same for all cases."""
+    explorers = [Explorer(workload, make_disk, engine) for engine, workload in CASES]
+    return share_out([total for each in explorers for total in each.survey()], STATE_COUNT)
+
+
+@pytest.mark.timeout(120 + STATE_COUNT // 50)
+@pytest.mark.parametrize(("engine", "workload"), CASES, ids=name)
+def test_no_power_cut_breaks_a_promise(
+    engine: OpenEngine, workload: Workload, limit: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    figures = Explorer(workload, make_disk, engine).run(limit)
+    case = f"{name(workload)} on {name(engine)}"
+    JUDGED[case] = figures
+    with capsys.disabled():
+        print(f"\ncrash states of {case}: {figures}", end="")
+
+
+def test_enough_states_were_judged(capsys: pytest.CaptureFixture[str]) -> None:
+    if len(JUDGED) < len(CASES):
+        pytest.skip("not every case was judged")
+    count = sum(figures.state_count for figures in JUDGED.values())
+    more = sum(figures.nested_count + figures.kill_count for figures in JUDGED.values())
+    with capsys.disabled():
+        print(f"\ncrash states judged: {count:,}, and {more:,} of crashes at and after starts")
+    assert count >= min(STATE_COUNT, 5_000)
+
+
+# --- The judge sees -------------------------------------------------------------------------------
+
+
+class Unsynced(Disk):
+    """Its syncs of data do nothing."""
+
+    def open(self, path: str, *, is_new: bool = False) -> ModelFile:
+        file = super().open(path, is_new=is_new)
+        file.fdatasync = lambda: None  # type: ignore[method-assign]
+        return file
+
+
+class Nameless(Disk):
+    """Its syncs of directories do nothing."""
+
+    def fsync_directory(self, directory: str) -> None:
+        pass
+
+
+class Sealless(JournalEngine):
+    """Forgets seals at a start."""
+
+    def _on_record(self, item: ReplayedRecord) -> None:
+        if item.header.kind is not Kind.SEAL:
+            super()._on_record(item)
+
+
+class Undead(JournalEngine):
+    """Forgets drops at a start."""
+
+    def _on_record(self, item: ReplayedRecord) -> None:
+        if item.header.kind is not Kind.TOMBSTONE:
+            super()._on_record(item)
+
+
+class Lower(JournalEngine):
+    """Forgets explicit LACs at a start."""
+
+    def _on_record(self, item: ReplayedRecord) -> None:
+        if item.header.kind is not Kind.LAC:
+            super()._on_record(item)
+
+
+class Inventive(JournalEngine):
+    """Serves an entry of a ledger that nobody wrote."""
+
+    def look(self) -> View:
+        view = super().look()
+        view.entries.update({(ledger(5, 5), EntryId(0)): b"x" for _ in view.seals})
+        return view
+
+
+class Careless(JournalEngine):
+    """Gives the entries of a ledger for one another."""
+
+    def look(self) -> View:
+        view = super().look()
+        bodies = list(view.entries.values())
+        view.entries.update(zip(view.entries, bodies[1:] + bodies[:1], strict=True))
+        return view
+
+
+class Optimist(JournalEngine):
+    """Acknowledges whatever the disk says."""
+
+    def add(self, adds: Sequence[Addition]) -> None:
+        with contextlib.suppress(JournalPoisoned):
+            super().add(adds)
+
+
+class Leaky(JournalEngine):
+    """Leaves a file behind."""
+
+    def __init__(self, disk: Disk) -> None:
+        super().__init__(disk)
+        disk.open(f"{DIRECTORY}/left-{len(disk.list_files())}", is_new=True).close()
+
+
+class Hasty(JournalEngine):
+    """Retires journal files before what covers them is durable."""
+
+    def _write_settled(self, covered_file_id: int) -> None:
+        self._writer.recycle([f for f in self._writer.sealed_file_ids if f <= covered_file_id])
+        super()._write_settled(covered_file_id)
+
+
+class Skipping(JournalEngine):
+    """Writes no checkpoint when no entry is to be settled."""
+
+    def _write_settled(self, covered_file_id: int) -> None:
+        if any(place.file_id <= covered_file_id for place in self._places.values()):
+            super()._write_settled(covered_file_id)
+
+
+class Timid(JournalEngine):
+    """Refuses to start after an unclean stop."""
+
+    def __init__(self, disk: Disk) -> None:
+        super().__init__(disk)
+        assert not self._places, "DIRTY"
+
+
+@pytest.mark.parametrize(
+    ("engine", "disk", "workload", "fault"),
+    [
+        (JournalEngine, Unsynced, small_commits, "acknowledged and is lost"),
+        (JournalEngine, Nameless, small_commits, "acknowledged and is lost"),
+        (Sealless, Disk, seals_alone, "is sealed to 0, not 2"),
+        (Undead, Disk, drops, "of a dropped ledger is served"),
+        (Lower, Disk, seals_alone, "the LAC of"),
+        (Inventive, Disk, small_commits, "never added like this"),
+        (Careless, Disk, small_commits, "served with other bytes"),
+        (Optimist, Disk, failing_sync, "was acknowledged though the disk failed"),
+        (Leaky, Disk, small_commits, "is leaked"),
+        (Hasty, Disk, metadata_only_checkpoint, "acknowledged and is lost"),
+        (Skipping, Disk, metadata_only_checkpoint, "is sealed to 0, not 3"),
+        (Timid, Disk, small_commits, "does not start"),
+    ],
+)
+def test_a_broken_promise_is_seen(
+    engine: type[JournalEngine], disk: type[Disk], workload: Workload, fault: str
+) -> None:
+    with pytest.raises(Faulty, match=fault):
+        Explorer(workload, lambda: disk(random.Random(1)), engine).run(8)
+
+
+def test_the_budget_is_shared_out() -> None:
+    assert share_out([1, 4, 1000, 1000], 205) in range(95, 106)
+    assert share_out([1, 4], 205) in range(4, 7)

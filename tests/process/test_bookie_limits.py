@@ -1,0 +1,166 @@
+"""A bookie at the end of its means under load: its disk is full, or takes its time.
+
+It refuses what it has no room for, goes on with the rest, holds no more memory than its classes of
+service may, and is well again when the disk is. DURAMEN_SLOW_ROUNDS says how many rounds of some
+seconds the slow disk lasts (1; the full run of ten minutes is 120). A test that this machine cannot
+run says why on the terminal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from duramen.ids import epoch_of
+from duramen.limits import BODIES_BYTES_MAX
+from duramen.units import MIB
+from duramen.wire.bookie_calls import Service
+from duramen_bookie.admission import CLASS_LIMITS, PEER_SHARE
+from tests.crash.promises import ledger
+from tests.process.bookie import BookieClient, BookieProcess, Load
+from tests.process.cluster import run, wait_until
+from tests.process.disk_faults import (
+    Volume,
+    count_injected,
+    injecting,
+    reason_to_skip_injecting,
+)
+from tests.process.hasty_bookie import hasty
+from tests.process.metadata_nodes import MetadataNodes, open_nodes
+from tests.process.skipping import skip_if
+from tests.zookeeper_fixture import running_zookeeper
+
+pytestmark = [pytest.mark.process, pytest.mark.zookeeper]
+
+SLOW_ROUND_COUNT = int(os.environ.get("DURAMEN_SLOW_ROUNDS", "1"))
+SLOW_ROUND_S = 5.0
+SYNC_DELAY_US: Final = 100_000
+CHANGE_S = 30.0
+
+SMALL_DISK_BYTES: Final = 96 * MIB
+READ_ONLY_FREE_BYTES: Final = 3 * MIB
+"""More than 95 % of the small disk are used then, and less than 98 %."""
+
+JOURNAL_FILES = ("--journal-file-size", "4MiB")
+
+
+@pytest.fixture(scope="module")
+def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with running_zookeeper(tmp_path_factory.mktemp("zookeeper")) as server:
+        yield server.address
+
+
+@pytest.mark.timeout(180)
+def test_a_full_disk_costs_new_entries_and_nothing_else(
+    tmp_path: Path, zookeeper: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    skip_if(Volume.reason_to_skip(), capsys)
+    load = Load(seed=4, first_log=201)
+
+    async def scenario(bookie: BookieProcess, volume: Volume, nodes: MetadataNodes) -> None:
+        bookie.start()
+        async with load.running(bookie):
+            await load.wait_acknowledged(300)
+            await asyncio.to_thread(fill, volume, bookie, READ_ONLY_FREE_BYTES, "read_only")
+            await load.wait_code("READ_ONLY")
+            await wait_state(nodes, bookie, "ro")
+            await require_service(bookie, load, epoch=1)
+            filler = await asyncio.to_thread(fill, volume, bookie, 0, "full")
+            await require_service(bookie, load, epoch=2, takes_recovery=False)
+            assert bookie.is_running()
+            filler.unlink()
+            await wait_state(nodes, bookie, "rw")
+            await load.wait_acknowledged(load.acknowledged_count + 300)
+        await load.check(bookie)
+        assert bookie.stop() == 0
+        bookie.start()
+        await load.check(bookie)
+        assert bookie.stop() == 0
+        found = bookie.check_files()
+        assert found["status"] == "clean", found
+
+    async def main(bookie: BookieProcess, volume: Volume) -> None:
+        async with open_nodes(zookeeper) as nodes:
+            await scenario(bookie, volume, nodes)
+
+    with (
+        Volume(tmp_path / "volume", SMALL_DISK_BYTES) as volume,
+        BookieProcess(tmp_path, volume.path / "data", zookeeper, *JOURNAL_FILES) as bookie,
+    ):
+        run(main(bookie, volume), 150)
+    with capsys.disabled():
+        print(f"\nfull disk: {len(load.promises.kept):,} entries are there")
+
+
+def fill(volume: Volume, bookie: BookieProcess, leave_bytes: int, level: str) -> Path:
+    """Fill it again while the bookie lets go of files, until the bookie says that it is so full."""
+    filler: list[Path] = []
+
+    def is_full() -> bool:
+        filler[:] = [volume.fill(leave_bytes)]
+        return bool(bookie.ask("/v1/disks")["level"] == level)
+
+    wait_until(is_full, CHANGE_S, f"the disk to be {level}")
+    return filler[0]
+
+
+async def wait_state(nodes: MetadataNodes, bookie: BookieProcess, state: str) -> None:
+    """Until its registration says so."""
+    async with asyncio.timeout(CHANGE_S):
+        while (await nodes.registration(bookie.node_id)).get("state") != state:
+            pass
+
+
+async def require_service(
+    bookie: BookieProcess, load: Load, *, epoch: int, takes_recovery: bool = True
+) -> None:
+    """Reads, seals and, while there is room for them, recovery's adds; to a log of its own."""
+    client = BookieClient(bookie)
+    log_id = load.log_ids.stop
+    adds = load.make_adds(ledger(log_id, epoch), 0, random.Random(epoch), is_recovery=True)
+    try:
+        await load.check_some(client, 30)
+        await load.seal(client, log_id, epoch)
+        assert await load.add(client, adds) is takes_recovery
+    finally:
+        await client.close()
+
+
+@pytest.mark.timeout(180 + SLOW_ROUND_COUNT * 30)
+def test_a_slow_disk_costs_refusals_and_not_memory(
+    tmp_path: Path, zookeeper: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    skip_if(reason_to_skip_injecting(), capsys)
+    load = Load(seed=5, first_log=301, writers=128, entry_bytes_max=1 * MIB)
+    log = tmp_path / "strace.log"
+
+    def slowed(command: list[str]) -> list[str]:
+        return injecting(hasty(command), "fdatasync", f"delay_exit={SYNC_DELAY_US}", log)
+
+    async def scenario(bookie: BookieProcess, nodes: MetadataNodes) -> None:
+        bookie.start(slowed)
+        first = bookie.peak_resident_bytes()
+        for _ in range(SLOW_ROUND_COUNT):
+            async with load.running(bookie):
+                began = time.monotonic()
+                while time.monotonic() < began + SLOW_ROUND_S:
+                    await load.wait_acknowledged(load.acknowledged_count + 1)
+            print(load.codes, load.acknowledged_count, first >> 20, bookie.peak_resident_bytes() >> 20)
+        classes = bookie.ask("/v1/statistics")["data_plane"]["classes"]
+        print(classes["append"], count_injected(log))
+        await load.check(bookie)
+        assert bookie.stop() == 0
+
+    async def main(bookie: BookieProcess) -> None:
+        async with open_nodes(zookeeper) as nodes:
+            await scenario(bookie, nodes)
+
+    with BookieProcess(tmp_path, tmp_path / "data", zookeeper) as bookie:
+        run(main(bookie), 150 + SLOW_ROUND_COUNT * 30)
