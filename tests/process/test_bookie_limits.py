@@ -12,17 +12,13 @@ import asyncio
 import os
 import random
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 import pytest
 
-from duramen.ids import epoch_of
-from duramen.limits import BODIES_BYTES_MAX
 from duramen.units import MIB
-from duramen.wire.bookie_calls import Service
-from duramen_bookie.admission import CLASS_LIMITS, PEER_SHARE
 from tests.crash.promises import ledger
 from tests.process.bookie import BookieClient, BookieProcess, Load
 from tests.process.cluster import run, wait_until
@@ -152,7 +148,9 @@ def test_a_slow_disk_costs_refusals_and_not_memory(
                 began = time.monotonic()
                 while time.monotonic() < began + SLOW_ROUND_S:
                     await load.wait_acknowledged(load.acknowledged_count + 1)
-            print(load.codes, load.acknowledged_count, first >> 20, bookie.peak_resident_bytes() >> 20)
+            print(
+                load.codes, load.acknowledged_count, first >> 20, bookie.peak_resident_bytes() >> 20
+            )
         classes = bookie.ask("/v1/statistics")["data_plane"]["classes"]
         print(classes["append"], count_injected(log))
         await load.check(bookie)
