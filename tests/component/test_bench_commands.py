@@ -67,10 +67,10 @@ def test_a_bookie_is_measured_against_its_transport(tmp_path: Path) -> None:
     assert document["bench"] == "bookie"
     figures = document["figures"]
     assert set(figures["machine"]) == LIMITS
-    assert {"frames_256k", "adds_1k_frames_of_16", "catch_up_journal_cold"} <= set(figures)
+    assert {"frames_256k", "adds_1k_frames_of_16", "catch_up_settled_cold"} <= set(figures)
     assert figures["frames_256k"]["ratio_to_transport"]["target"]["bound"] == 0.6
     assert figures["adds_1k_frames_of_16"]["entries_per_sync"]["value"] >= 1
-    assert figures["catch_up_journal_cold"]["ratio_to_reading_the_file"]["value"] > 0
+    assert figures["catch_up_settled_cold"]["ratio_to_reading_the_file"]["value"] > 0
     assert all(ratio > 0 for ratio in ratios_of(document))
     assert list(tmp_path.iterdir()) == [], "what was written is gone"
 

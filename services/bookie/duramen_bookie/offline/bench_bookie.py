@@ -66,6 +66,7 @@ _READS_IN_FLIGHT: Final = 2
 
 _START_S: Final = 30.0
 _STOP_S: Final = 15.0
+_SETTLE_S: Final = 120.0
 _POLL_S: Final = 0.02
 _CALL_US: Final = 30 * SECOND
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
@@ -154,7 +155,8 @@ async def _measure(folder: Path, options: BookieBenchOptions) -> list[Figure]:
             bench = _Bench(client, transport, bookie, bare, await bookie.read_incarnation())
             for workload in WORKLOADS:
                 figures += await bench.measure_adds(workload, slice_s)
-            figures += await bench.measure_catch_up("journal", _LARGE, "*.dj")
+            await bookie.settle()
+            figures += await bench.measure_catch_up("settled", _LARGE, "*.de")
     except (PeerError, httpx.HTTPError) as error:
         raise BenchError(f"a server failed: {error}") from error
     finally:
@@ -410,6 +412,15 @@ class _Server:
     async def read_journal(self) -> dict[str, Any]:
         """What the bookie's journal has done so far."""
         return await self._get("/v1/journal")
+
+    async def settle(self) -> None:
+        """Have everything settled that the bookie's journal holds."""
+        async with httpx.AsyncClient() as client:
+            answer = await client.post(self._admin_url + "/v1/upkeep/settling")
+            answer.raise_for_status()
+        async with asyncio.timeout(_SETTLE_S):
+            while (await self._get("/v1/statistics"))["storage"]["index"]["entries"]:
+                await asyncio.sleep(_POLL_S)
 
     def read_cpu_s(self) -> float:
         """CPU that the process has used; counted in ticks."""
