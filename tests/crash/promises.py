@@ -13,13 +13,15 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from duramen.core.segment import Totals
 from duramen.ids import NOTHING, EntryId, Epoch, LedgerId, LogId
 from duramen.wire.entry import encode_entry
 
 Key = tuple[LedgerId, EntryId]
+
+_PART_BYTES: Final = 65_537
 
 
 class Addition(NamedTuple):
@@ -174,12 +176,14 @@ def make_addition(
 ) -> Addition:
     """A real entry whose payload tells ledger, entry and version in every part of it."""
     rng = random.Random(f"{ledger_id}/{entry_id}/{version}")
+    # Repeated in large ones, at a distance that no sector or block has.
+    part = rng.randbytes(min(size_bytes, _PART_BYTES))
     before = Totals(entry_id, entry_id * size_bytes)
     body = encode_entry(
         ledger_id=ledger_id,
         entry_id=EntryId(entry_id),
         before=before,
-        batches=[rng.randbytes(size_bytes)],
+        batches=[(part * (size_bytes // _PART_BYTES + 1))[:size_bytes]],
         record_count=1,
         after=before.plus(Totals(1, size_bytes)),
     )

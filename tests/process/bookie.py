@@ -235,7 +235,7 @@ class Load:
     writers: int = 12
     entry_bytes_max: int = 12_000
     first_log: int = 1
-    promises: Promises = field(default_factory=Promises)
+    promises: Promises = field(default_factory=Promises, repr=False)
     life: int = 0
     acknowledged_count: int = 0
     """Entries of this life."""
@@ -244,7 +244,8 @@ class Load:
     is_void: bool = False
     """Whether answers promise nothing any more."""
     changed: asyncio.Event = field(default_factory=asyncio.Event)
-    _highest: dict[LedgerId, int] = field(default_factory=dict)
+    _is_over: bool = False
+    _highest: dict[LedgerId, int] = field(default_factory=dict, repr=False)
 
     async def run(
         self,
@@ -268,10 +269,10 @@ class Load:
 
     @asynccontextmanager
     async def running(self, bookie: BookieProcess) -> AsyncIterator[list[asyncio.Task[None]]]:
-        """Writers that begin the next life, and are cancelled in the end: what they have under way
-        is asked for and not promised. What is refused for lack of room they send again."""
+        """Writers that begin the next life and end with the context, each after the request that
+        it has under way. What is refused for lack of room they send again."""
         self.life += 1
-        self.is_void = False
+        self.is_void = self._is_over = False
         self.acknowledged_count = 0
         self.codes.clear()
         self.changed = asyncio.Event()
@@ -280,13 +281,10 @@ class Load:
         try:
             yield writers
         finally:
-            for writer in writers:
-                writer.cancel()
-            ends = await asyncio.gather(*writers, return_exceptions=True)
+            self._is_over = True
+            # Not cancelled: the HTTP client may take a cancellation for the answer that comes.
+            await asyncio.wait_for(asyncio.gather(*writers), STOP_S)
             await client.close()
-        for end in ends:
-            if isinstance(end, Exception):
-                raise end
 
     @property
     def log_ids(self) -> range:
@@ -320,8 +318,10 @@ class Load:
                 await self.seal(client, log_id, self.life - 1)
             for first in itertools.count(0, 4):
                 adds = self.make_adds(ledger_id, first, rng)
-                while not await self.add(client, adds):
+                while not self._is_over and not await self.add(client, adds):
                     await self._pause()
+                if self._is_over:
+                    return
                 if rng.random() < 0.1:
                     await self._lac(client, ledger_id, first)
         except PeerError as error:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
@@ -92,15 +92,20 @@ class Strike:
         return bool(self._upkeep["carrier"]["is_busy"])
 
 
-async def finish(bookie: BookieProcess, load: Load, nodes: MetadataNodes) -> None:
+async def finish(
+    bookie: BookieProcess, load: Load, nodes: MetadataNodes, dying: Sequence[int]
+) -> None:
     """Drop, settle and compact everything; the load is over.
+
+    Args:
+        dying: logs of which the last two lives remain.
 
     Raises:
         AssertionError: a round failed, or space of what is dead did not come back.
     """
     bound = max(1, load.life - 1)  # what is left shows the seals
-    await nodes.truncate(list_dying(load), bound)
-    dead = {x for x in load.ledgers() if epoch_of(x) < bound and log_of(x) in list_dying(load)}
+    await nodes.truncate(dying, bound)
+    dead = {x for x in load.ledgers() if epoch_of(x) < bound and log_of(x) in dying}
     await asyncio.to_thread(_finish_rounds, bookie, dead)
     load.drop(dead)
 

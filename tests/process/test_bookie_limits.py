@@ -2,7 +2,7 @@
 
 It refuses what it has no room for, goes on with the rest, holds no more memory than its classes of
 service may, and is well again when the disk is. DURAMEN_SLOW_ROUNDS says how many rounds of some
-seconds the slow disk lasts (1; the full run of ten minutes is 120). A test that this machine cannot
+seconds the slow disk lasts (1; the full run of ten minutes is 100). A test that this machine cannot
 run says why on the terminal.
 """
 
@@ -14,13 +14,18 @@ import random
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+import httpx
 import pytest
 
+from duramen.limits import BODIES_BYTES_MAX, FRAME_BYTES_MAX, RECORD_BYTES_MAX
 from duramen.units import MIB
+from duramen.wire.bookie_calls import Service
+from duramen_bookie.admission import CLASS_LIMITS
 from tests.crash.promises import ledger
 from tests.process.bookie import BookieClient, BookieProcess, Load
+from tests.process.bookie_upkeep import finish
 from tests.process.cluster import run, wait_until
 from tests.process.disk_faults import (
     Volume,
@@ -36,8 +41,21 @@ from tests.zookeeper_fixture import running_zookeeper
 pytestmark = [pytest.mark.process, pytest.mark.zookeeper]
 
 SLOW_ROUND_COUNT = int(os.environ.get("DURAMEN_SLOW_ROUNDS", "1"))
-SLOW_ROUND_S = 5.0
-SYNC_DELAY_US: Final = 100_000
+SLOW_ROUND_S: Final = 6.0
+SYNC_DELAY_US: Final = 2_000_000
+"""So long that what a client on any machine sends meanwhile passes its share of the class; one that
+sends hundreds of MiB a second has the same at 100 ms."""
+
+SLOW_WRITER_COUNT: Final = 128
+"""Each has a frame of 1.2 MiB on average under way: several times what the class takes of one
+client."""
+
+HELD_BYTES_MAX: Final = (
+    CLASS_LIMITS[Service.APPEND].add_bytes_max + BODIES_BYTES_MAX + 4 * FRAME_BYTES_MAX
+)
+"""What adds may cost at most beside an idle bookie: those that wait for the journal, the bodies
+that arrive, and the window of the one connection, which the HTTP library holds."""
+
 CHANGE_S = 30.0
 
 SMALL_DISK_BYTES: Final = 96 * MIB
@@ -62,11 +80,13 @@ def test_a_full_disk_costs_new_entries_and_nothing_else(
 
     async def scenario(bookie: BookieProcess, volume: Volume, nodes: MetadataNodes) -> None:
         bookie.start()
+        suspend_settling(bookie, is_on=True)  # so that more is to be settled than will fit
         async with load.running(bookie):
-            await load.wait_acknowledged(300)
+            await load.wait_acknowledged(2_000)
             await asyncio.to_thread(fill, volume, bookie, READ_ONLY_FREE_BYTES, "read_only")
             await load.wait_code("READ_ONLY")
             await wait_state(nodes, bookie, "ro")
+            await asyncio.to_thread(settle_in_vain, bookie)
             await require_service(bookie, load, epoch=1)
             filler = await asyncio.to_thread(fill, volume, bookie, 0, "full")
             await require_service(bookie, load, epoch=2, takes_recovery=False)
@@ -107,6 +127,25 @@ def fill(volume: Volume, bookie: BookieProcess, leave_bytes: int, level: str) ->
     return filler[0]
 
 
+def suspend_settling(bookie: BookieProcess, *, is_on: bool) -> None:
+    """Suspend or resume it."""
+    url = f"{bookie.admin_url}/v1/upkeep/settling/suspended"
+    httpx.put(url, json={"is_on": is_on}, timeout=10).raise_for_status()
+
+
+def settle_in_vain(bookie: BookieProcess) -> None:
+    """There is no room for what is to be settled: it waits, and takes nothing of what is left."""
+
+    def settling() -> dict[str, Any]:
+        found: dict[str, Any] = bookie.ask("/v1/upkeep")["settling"]
+        return found
+
+    suspend_settling(bookie, is_on=False)
+    before = settling()["postponed_count"]
+    wait_until(lambda: settling()["postponed_count"] > before + 1, CHANGE_S, "settling to wait")
+    assert settling()["rounds"]["failed_round_count"] == 0
+
+
 async def wait_state(nodes: MetadataNodes, bookie: BookieProcess, state: str) -> None:
     """Until its registration says so."""
     async with asyncio.timeout(CHANGE_S):
@@ -134,25 +173,33 @@ def test_a_slow_disk_costs_refusals_and_not_memory(
     tmp_path: Path, zookeeper: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     skip_if(reason_to_skip_injecting(), capsys)
-    load = Load(seed=5, first_log=301, writers=128, entry_bytes_max=1 * MIB)
+    load = Load(seed=5, first_log=301, writers=SLOW_WRITER_COUNT, entry_bytes_max=RECORD_BYTES_MAX)
     log = tmp_path / "strace.log"
+    figures: dict[str, int] = {}
 
     def slowed(command: list[str]) -> list[str]:
         return injecting(hasty(command), "fdatasync", f"delay_exit={SYNC_DELAY_US}", log)
 
     async def scenario(bookie: BookieProcess, nodes: MetadataNodes) -> None:
         bookie.start(slowed)
-        first = bookie.peak_resident_bytes()
+        idle_bytes = bookie.peak_resident_bytes()
         for _ in range(SLOW_ROUND_COUNT):
+            if load.life > 0:  # a long run needs no more disk than a short one
+                await finish(bookie, load, nodes, load.log_ids)
             async with load.running(bookie):
-                began = time.monotonic()
-                while time.monotonic() < began + SLOW_ROUND_S:
-                    await load.wait_acknowledged(load.acknowledged_count + 1)
-            print(
-                load.codes, load.acknowledged_count, first >> 20, bookie.peak_resident_bytes() >> 20
-            )
-        classes = bookie.ask("/v1/statistics")["data_plane"]["classes"]
-        print(classes["append"], count_injected(log))
+                await hold(load, SLOW_ROUND_S)
+            figures["entries"] = figures.get("entries", 0) + load.acknowledged_count
+            assert load.codes == {"OVERLOADED"}, load.codes
+            figures["MiB at most"] = bookie.peak_resident_bytes() // MIB
+            assert bookie.peak_resident_bytes() <= idle_bytes + HELD_BYTES_MAX, figures
+            await load.check(bookie, lives=2)
+        append = bookie.ask("/v1/statistics")["data_plane"]["classes"]["append"]
+        figures["refusals"] = append["refused"]
+        figures["slow syncs"] = count_injected(log)
+        figures["MiB idle"] = idle_bytes // MIB
+        assert append["refused"] > 0 and figures["slow syncs"] >= 2 * SLOW_ROUND_COUNT, figures
+        assert bookie.stop() == 0
+        bookie.start()
         await load.check(bookie)
         assert bookie.stop() == 0
 
@@ -162,3 +209,12 @@ def test_a_slow_disk_costs_refusals_and_not_memory(
 
     with BookieProcess(tmp_path, tmp_path / "data", zookeeper) as bookie:
         run(main(bookie), 150 + SLOW_ROUND_COUNT * 30)
+    with capsys.disabled():
+        print(f"\nslow disk: {', '.join(f'{count:,} {what}' for what, count in figures.items())}")
+
+
+async def hold(load: Load, duration_s: float) -> None:
+    """Full load for so long, in which something is stored again and again."""
+    end_s = time.monotonic() + duration_s
+    while time.monotonic() < end_s:
+        await load.wait_acknowledged(load.acknowledged_count + 1)

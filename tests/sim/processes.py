@@ -44,6 +44,7 @@ from duramen_bookie.checkpoint import write_checkpoint
 from duramen_bookie.journal.findings import ReplayedRecord
 from duramen_bookie.journal.group_commit import JournalStatistics
 from duramen_bookie.journal.writer import JournalPoisoned, JournalWriter
+from duramen_bookie.shelf.index_file import IndexDamaged
 from duramen_bookie.storage import DataLayout, Storage
 from duramen_bookie.upkeep.checkpointing import (
     add_files,
@@ -481,7 +482,7 @@ class BookieNode(Node):
                 return
             checkpoint = next_checkpoint(self._storage, transfer)
             write_checkpoint(self.disk, _LAYOUT.data, checkpoint)
-        except OSError:
+        except (OSError, IndexDamaged):
             self.world.counts["upkeep failed"] += 1
             transfer.keep()
             break_off(self._storage, transfer)
@@ -493,7 +494,7 @@ class BookieNode(Node):
     def _crash_amid(self, transfer: Transfer, pieces: Iterator[int]) -> None:
         """The transfer that is under way gets as far as it gets."""
         self.disk.cut_in_operations = self.world.rng.randrange(12)
-        with suppress(PowerCut, OSError):
+        with suppress(PowerCut, OSError, IndexDamaged):
             for _ in pieces:
                 pass
             write_checkpoint(self.disk, _LAYOUT.data, next_checkpoint(self._storage, transfer))

@@ -12,13 +12,22 @@ the simulator. Source: 02-storage "Journal" 5 and 6.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from duramen.ids import EntryId, LedgerId
+from duramen.units import KIB
 from duramen.wire.checkpoint_format import Checkpoint
 from duramen.wire.journal_format import seed_of
+from duramen.wire.shelf_format import ROW_BYTES
 from duramen_bookie.shelf.shelf_file import ShelfFile
 from duramen_bookie.storage import Storage
 from duramen_bookie.upkeep.transfer import Source, Transfer, read_journal, read_shelf_file
+
+_ROW_ROOM_BYTES: Final = 2 * ROW_BYTES
+"""What an entry takes of an index file, and a ledger of its directory."""
+
+_FRAME_ROOM_BYTES: Final = 256 * KIB
+"""What files take beside entries and rows, and a checkpoint of some thousand ledgers."""
 
 
 def begin_settling(storage: Storage, covered_file_id: int) -> Transfer:
@@ -39,6 +48,17 @@ def begin_compaction(storage: Storage, file: ShelfFile) -> Transfer:
     """Copy what is alive of one shelf file."""
     source = read_shelf_file(file, storage.shelf)
     return _begin(storage, source, storage.checkpoint.covered_file_id, (file.file_id,))
+
+
+def has_room(storage: Storage, entry_count: int, size_bytes: int) -> bool:
+    """Whether so much can be copied: trying in vain would take the last space there is, from seals
+    and recovery, until it fails.
+
+    Args:
+        size_bytes: of the entries' records, at most.
+    """
+    needed_bytes = size_bytes + entry_count * _ROW_ROOM_BYTES + _FRAME_ROOM_BYTES
+    return max(_free_bytes(storage)) >= needed_bytes
 
 
 def next_checkpoint(storage: Storage, transfer: Transfer) -> Checkpoint:
@@ -103,7 +123,7 @@ def break_off(storage: Storage, transfer: Transfer) -> None:
 def _begin(
     storage: Storage, source: Source, covered_file_id: int, replaced: Sequence[int]
 ) -> Transfer:
-    free = [storage.fs.usage(directory).free_bytes for directory in storage.layout.ledgers]
+    free = _free_bytes(storage)
     return Transfer(
         storage.shelf,
         first_file_id=storage.checkpoint.next_shelf_file_id,
@@ -112,6 +132,11 @@ def _begin(
         covered_file_id=covered_file_id,
         replaced=replaced,
     )
+
+
+def _free_bytes(storage: Storage) -> list[int]:
+    """Of each ledger directory's disk."""
+    return [storage.fs.usage(directory).free_bytes for directory in storage.layout.ledgers]
 
 
 def _is_superseded(

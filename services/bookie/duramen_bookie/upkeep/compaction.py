@@ -20,7 +20,7 @@ from duramen.units import DAY
 from duramen.wire.journal_format import BLOCK_BYTES
 from duramen_bookie.shelf.shelf_file import ShelfFile
 from duramen_bookie.storage import Storage
-from duramen_bookie.upkeep.checkpointing import begin_compaction
+from duramen_bookie.upkeep.checkpointing import begin_compaction, has_room
 from duramen_bookie.upkeep.pacing import Pace
 from duramen_bookie.upkeep.settling import Carrier
 
@@ -55,10 +55,14 @@ class Compaction:
         await self.compact(ratio)
 
     async def compact(self, ratio: float) -> int:
-        """Rewrite every file of which at most `ratio` (0 to 1) is alive; how many there were."""
+        """Rewrite every file of which at most `ratio` (0 to 1) is alive, as far as there is room;
+        how many there were."""
         count = 0
         for file in self._storage.shelf.list_files():
-            if live_ratio(file) <= ratio:
+            # What is dead takes no room: letting go of it is what makes some.
+            if live_ratio(file) <= ratio and (
+                file.live_bytes == 0 or has_room(self._storage, file.row_count, file.live_bytes)
+            ):
                 begin = partial(begin_compaction, self._storage, file)
                 is_done = await self._carrier.carry_out(begin, self._pace)
                 if not is_done:

@@ -142,6 +142,7 @@ class Upkeep:
             "settling": {
                 "rounds": self._settle_rounds.statistics(),
                 "pace": self._paces["settling"].statistics(),
+                **self.settling.statistics(),
             },
             "compaction": {
                 "rounds": self._compact_rounds.statistics(),

@@ -19,12 +19,14 @@ from typing import Any, Final
 
 from duramen.ids import EntryId, LedgerId
 from duramen.limits import SETTLE_FILE_COUNT
+from duramen.wire.journal_format import record_bytes
 from duramen_bookie.checkpoint import write_checkpoint
 from duramen_bookie.storage import Storage
 from duramen_bookie.upkeep.checkpointing import (
     add_files,
     begin_settling,
     break_off,
+    has_room,
     next_checkpoint,
     switch,
 )
@@ -151,6 +153,7 @@ class Settling:
         self._carrier = carrier
         self._pace = pace
         self._is_wanted = False
+        self._postponed_count = 0
 
     def request(self) -> None:
         """Settle everything in the next round, the file that is being written too."""
@@ -174,7 +177,18 @@ class Settling:
 
     def _begin(self) -> Transfer | None:
         sealed = self._storage.writer.sealed_file_ids
-        return begin_settling(self._storage, sealed[-1]) if sealed else None
+        if not sealed:
+            return None
+        hot = self._storage.index.statistics()
+        size_bytes = hot["entry_bytes"] + hot["entries"] * record_bytes(0)
+        if not has_room(self._storage, hot["entries"], size_bytes):
+            self._postponed_count += 1
+            return None
+        return begin_settling(self._storage, sealed[-1])
+
+    def statistics(self) -> dict[str, int]:
+        """What was not done since the start."""
+        return {"postponed_count": self._postponed_count}
 
 
 async def _in_thread(work: Callable[[], Any]) -> Any:

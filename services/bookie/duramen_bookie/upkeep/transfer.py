@@ -30,6 +30,7 @@ from duramen.wire.journal_format import (
 from duramen_bookie.file_system import DiskFile
 from duramen_bookie.index import Place, list_settleable
 from duramen_bookie.shelf.data_file import DataFileWriter
+from duramen_bookie.shelf.index_file import IndexDamaged
 from duramen_bookie.shelf.shelf import Shelf, ref_of
 from duramen_bookie.shelf.shelf_file import ShelfFile
 
@@ -166,14 +167,22 @@ def read_journal(
 
 
 def read_shelf_file(file: ShelfFile, shelf: Shelf) -> Source:
-    """What of one shelf file is in force: of ledgers that are alive, and no newer file has it."""
-    for ledger in file.index.ledgers():
-        if not shelf.is_alive(ledger.ledger_id):
-            continue
-        end = ledger.first_row + ledger.row_count
-        for row, record in file.list_records(ledger.first_row, end):
-            if shelf.is_newest(file, row):
-                yield ledger.ledger_id, row.entry_id, record
+    """What of one shelf file is in force: of ledgers that are alive, and no newer file has it.
+
+    Raises:
+        IndexDamaged: it is to be made anew first; the file knows that by then.
+    """
+    try:
+        for ledger in file.index.ledgers():
+            if not shelf.is_alive(ledger.ledger_id):
+                continue
+            end = ledger.first_row + ledger.row_count
+            for row, record in file.list_records(ledger.first_row, end):
+                if shelf.is_newest(file, row):
+                    yield ledger.ledger_id, row.entry_id, record
+    except IndexDamaged:
+        file.is_index_damaged = True
+        raise
 
 
 def _split_runs(places: Sequence[Place]) -> Iterator[list[Place]]:
