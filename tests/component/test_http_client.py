@@ -35,8 +35,8 @@ asyncio.run(main())
 """
 
 
-def _start_server(port: int) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", _SERVER, str(port)]
+def _start_server(port: int, program: str = _SERVER) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", program, str(port)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
@@ -91,6 +91,53 @@ def test_a_refused_connection_proves_that_nothing_was_processed(call: Call) -> N
             url = f"http://127.0.0.1:{free_port()}/x"
             assert await _fault_of(call, client, url) is UnreachableError
         finally:
+            await client.close()
+
+    run(scenario())
+
+
+_ANSWERING = """
+import asyncio, sys
+from duramen.runtime.http_server import DataServer
+
+async def main():
+    async def answer(path, body):
+        print("answering", flush=True)
+        return 200, "application/octet-stream", b"x" * 1000
+
+    server = DataServer("127.0.0.1", int(sys.argv[1]), answer)
+    await server.start()
+    print("up", flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+def test_a_call_that_is_cancelled_never_returns() -> None:
+    """Nor if its answer is there by then: a task that was told to stop must not go on."""
+
+    async def scenario() -> None:
+        port = free_port()
+        server = _start_server(port, _ANSWERING)
+        assert server.stdout is not None
+        client = PeerClient()
+        try:
+            assert await asyncio.to_thread(server.stdout.readline) == "up\n"
+            for round_ in range(60):
+                call = asyncio.create_task(_call(client, f"http://127.0.0.1:{port}/x"))
+                for _ in range(2 + round_ % 4):
+                    await asyncio.sleep(0)
+                # The loop stands still while the answer comes, as it does under load.
+                assert server.stdout.readline() == "answering\n"
+                sum(range(40_000 * (round_ % 5)))
+                if call.cancel():
+                    with pytest.raises(asyncio.CancelledError):
+                        await call
+        finally:
+            server.kill()
+            server.wait()
+            server.stdout.close()
             await client.close()
 
     run(scenario())

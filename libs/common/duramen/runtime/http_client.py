@@ -9,6 +9,7 @@ Source: 00-overview "Measured facts", R1; docs/protocol/wire.md "Overload".
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Final
@@ -82,12 +83,17 @@ class PeerClient:
             NoAnswerError: no answer within `timeout_us`, the connection broke, or the answer is
                 no success: it may have been processed.
         """
+        cancelled_before = _count_cancellations()
         try:
             request = self._client.post(url).body_bytes(body).timeout(_delta(timeout_us)).build()
             response = await request.send()
             answer = bytes(await response.bytes())
         except PyreqwestError as error:
             raise translate(error, url) from error
+        if _count_cancellations() > cancelled_before:
+            # The library gives an answer that is there rather than the cancellation that came with
+            # it, and a task that was told to stop would go on.
+            raise asyncio.CancelledError
         if response.status != 200:
             raise _refusal(response, url)
         return answer
@@ -142,6 +148,11 @@ def _refusal(response: BaseResponse, url: str) -> NoAnswerError:
     if advice is None or not advice.isdecimal():
         return NoAnswerError(text)
     return OverloadedError(text, min(max(int(advice), 1) * MS, _RETRY_AFTER_MAX_US))
+
+
+def _count_cancellations() -> int:
+    task = asyncio.current_task()
+    return 0 if task is None else task.cancelling()
 
 
 def translate(error: PyreqwestError, url: str) -> PeerError:
