@@ -91,7 +91,7 @@ def _statuses(engine: StorageEngine) -> list[BookieStatus]:
 
 
 def pick_flips(disk: Disk, rng: random.Random) -> list[tuple[str, int]]:
-    """(path, bit), one in two of them where something other than zeros stands."""
+    """(path, bit), three in four of them where something other than zeros stands."""
     paths = disk.list_files()
     every = [(path, bit) for path in paths for bit in range(8 * disk.size_bytes(path))]
     if FLIP_COUNT == "all":
@@ -104,7 +104,8 @@ def pick_flips(disk: Disk, rng: random.Random) -> list[tuple[str, int]]:
         for bit in range(8)
     ]
     count = int(FLIP_COUNT)
-    return rng.sample(every, count // 4) + rng.sample(used, count - count // 4)
+    used_count = min(len(used), count - count // 4)
+    return rng.sample(used, used_count) + rng.sample(every, count - used_count)
 
 
 @pytest.mark.timeout(36_000 if FLIP_COUNT == "all" else 120 + int(FLIP_COUNT) // 20)
