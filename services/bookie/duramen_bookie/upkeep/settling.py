@@ -64,25 +64,27 @@ class Carrier:
             False if it was stopped or suspended, or if there was nothing to do.
 
         Raises:
-            OSError: the disk is full or failed; nothing has changed but files to be removed.
+            OSError: the disk is full or failed; nothing is lost, and the next transfer begins anew.
         """
         async with self._turn:
             is_running = pace.state is PaceState.RUNNING and not self._is_stopped
             transfer = begin() if is_running else None
             if transfer is None:
                 return False
-            is_over = False
+            is_durable = False
             try:
-                is_over = await self._copy(transfer, pace)
-                if is_over:
-                    await self._put_in_force(transfer)
+                if await self._copy(transfer, pace):
+                    await self._make_durable(transfer)
+                    is_durable = True
             finally:
-                if not is_over:
+                if not is_durable:
                     break_off(self._storage, transfer)
                     self._has_leftovers = True
                     with contextlib.suppress(OSError):
                         await _in_thread(transfer.abandon)
-            return is_over
+            if is_durable:
+                await self._put_in_force(transfer)
+            return is_durable
 
     async def work_alone(self, work: Callable[[], None]) -> None:
         """Run something in a thread while no transfer is under way."""
@@ -107,28 +109,42 @@ class Carrier:
                 return False
         return True
 
-    async def _put_in_force(self, transfer: Transfer) -> None:
+    async def _make_durable(self, transfer: Transfer) -> None:
+        """Write the checkpoint that names the new files."""
         storage = self._storage
         checkpoint = next_checkpoint(storage, transfer)
+        # Whatever comes of the checkpoint: the core has forgotten them by now.
+        self._damaged_entry_count += len(transfer.damaged)
+        self._on_damaged(transfer.damaged)
         try:
             await _in_thread(partial(write_checkpoint, storage.fs, storage.layout.data, checkpoint))
         except OSError:
             # Either checkpoint may be found by the next start: what the new one names stays.
             transfer.keep()
             raise
+        storage.checkpoint = checkpoint._replace(state=storage.checkpoint.state)
+
+    async def _put_in_force(self, transfer: Transfer) -> None:
+        """Read from the new files, and let go of the old ones.
+
+        If the new ones cannot be opened, the old ones serve on until the next start; the same is
+        copied again by the next round.
+        """
+        storage = self._storage
+        await _in_thread(partial(add_files, storage, transfer))
+        switch(storage, transfer, self._on_recycled)
         self._carried_count += 1
         self._copied_bytes += transfer.copied_bytes
         self._copied_entry_count += sum(map(len, transfer.moved.values()))
-        self._damaged_entry_count += len(transfer.damaged)
-        storage.checkpoint = checkpoint._replace(state=storage.checkpoint.state)
-        await _in_thread(partial(add_files, storage, transfer))
-        switch(storage, transfer, self._on_recycled)
-        await _in_thread(partial(storage.shelf.retire, transfer.replaced))
+        try:
+            await _in_thread(partial(storage.shelf.retire, transfer.replaced))
+        except OSError:
+            self._has_leftovers = True
+            raise
         if self._has_leftovers:
             self._has_leftovers = False
             refs = storage.checkpoint.shelf_files
             await _in_thread(partial(storage.shelf.remove_leftovers, refs))
-        self._on_damaged(transfer.damaged)
 
     def _on_recycled(self) -> None:
         self._recycle_count += 1

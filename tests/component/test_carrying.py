@@ -1,0 +1,141 @@
+"""A transfer to the shelf whose disk fails once, at every one of its operations: the next round is
+as if nothing had happened, without a restart, and so is the next start.
+
+The production carrier, storage and core on the disk model. Crashes at every operation are in
+`tests/crash`; a full disk under a running service is in `tests/process`.
+Source: 02-storage "Journal" 5 and 6.
+"""
+
+from __future__ import annotations
+
+import errno
+import random
+from collections.abc import Callable
+
+import pytest
+
+from duramen.ids import EntryId, LedgerId
+from duramen.units import MIB
+from duramen_bookie.upkeep.checkpointing import begin_compaction, begin_settling
+from duramen_bookie.upkeep.pacing import Pace
+from duramen_bookie.upkeep.settling import Carrier
+from duramen_bookie.upkeep.transfer import Transfer
+from tests.component.upkeep_world import run
+from tests.crash.disk import Disk, Operation
+from tests.crash.promises import ledger, make_addition
+from tests.crash.storage_engine import LAYOUT, StorageEngine
+
+LEDGER = ledger(7, 3)
+OTHER = ledger(8, 1)
+ENTRY_COUNT = 6
+
+
+class World:
+    """A bookie's storage with entries, and a carrier."""
+
+    def __init__(self) -> None:
+        self.disk = Disk(random.Random(7))
+        self.reported: list[tuple[LedgerId, EntryId]] = []
+        self.added: set[tuple[LedgerId, EntryId]] = set()
+        self.start()
+
+    def start(self) -> None:
+        """As after a restart."""
+        self.engine = StorageEngine(self.disk)
+        self.carrier = Carrier(self.engine.storage, self.reported.extend)
+
+    def add(self, ledger_id: LedgerId) -> None:
+        first = len(self.added)
+        additions = [make_addition(ledger_id, n, 700) for n in range(first, first + ENTRY_COUNT)]
+        self.engine.add(additions)
+        self.added |= {addition.key for addition in additions}
+
+    def begin_settling(self) -> Transfer:
+        sealed: list[int] = []
+        self.engine.storage.roll(sealed.append)
+        return begin_settling(self.engine.storage, sealed[0])
+
+    def begin_compaction(self) -> Transfer:
+        oldest = min(self.engine.storage.shelf.list_files(), key=lambda file: file.file_id)
+        return begin_compaction(self.engine.storage, oldest)
+
+    def carry_out(self, begin: Callable[[], Transfer]) -> bool:
+        """One transfer in a loop of its own."""
+        carried: list[bool] = []
+
+        async def scenario() -> None:
+            carried.append(await self.carrier.carry_out(begin, Pace(1_000 * MIB)))
+
+        run(scenario)
+        return carried[0]
+
+    def validate(self) -> None:
+        """Everything is served, nothing is reported, and no file is there that nobody needs."""
+        self.engine.core.validate()
+        view = self.engine.look()
+        assert set(view.entries) == self.added and not view.unknown
+        assert not self.reported
+        files = {path for path in self.disk.list_files() if not path.startswith(LAYOUT.journal)}
+        assert files <= self.engine.list_names()
+
+
+def make_world() -> World:
+    """Some entries on the shelf, more in the journal."""
+    world = World()
+    world.add(LEDGER)
+    assert world.carry_out(world.begin_settling)
+    world.add(OTHER)
+    return world
+
+
+def transfer_of(world: World, kind: str) -> Callable[[], Transfer]:
+    return world.begin_settling if kind == "settling" else world.begin_compaction
+
+
+def is_upkeeps(operation: Operation) -> bool:
+    """The journal's own failures poison it; they are not the carrier's to survive."""
+    return not operation.path.startswith(LAYOUT.journal)
+
+
+def count_operations(kind: str) -> int:
+    world = make_world()
+    operations: list[Operation] = []
+    world.disk.hook = operations.append
+    assert world.carry_out(transfer_of(world, kind))
+    return sum(map(is_upkeeps, operations))
+
+
+@pytest.mark.parametrize("kind", ["settling", "compaction"])
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
+def test_an_operation_that_fails_costs_a_round_and_nothing_else(kind: str, code: int) -> None:
+    failed_count = 0
+    for nth in range(count_operations(kind)):
+        world = make_world()
+        failed_count += not carry_out_failing(world, kind, nth, code)
+        world.disk.hook = None
+        world.add(OTHER)
+        assert world.carry_out(transfer_of(world, "settling"))
+        world.validate()
+        world.engine.abandon()
+        world.start()
+        world.validate()
+    assert failed_count > 10
+
+
+def carry_out_failing(world: World, kind: str, nth: int, code: int) -> bool:
+    """Carry a transfer out whose nth operation fails; whether it was not needed."""
+    seen: list[Operation] = []
+
+    def fail(operation: Operation) -> None:
+        if is_upkeeps(operation):
+            seen.append(operation)
+            if len(seen) == nth + 1:
+                raise OSError(code, f"injected into {operation.name}", operation.path)
+
+    world.disk.hook = fail
+    try:
+        return world.carry_out(transfer_of(world, kind))
+    except OSError as error:
+        if "injected" not in str(error):
+            raise
+        return False
