@@ -15,4 +15,4 @@ EXIT_WITHIN_S = 60
 @pytest.hookimpl(trylast=True)
 def pytest_unconfigure() -> None:
     """Let the interpreter end soon, or with the stacks of what keeps it and status 1."""
-    faulthandler.dump_traceback_later(EXIT_WITHIN_S, exit=True, file=sys.__stderr__)
+    faulthandler.dump_traceback_later(EXIT_WITHIN_S, exit=True, file=sys.stderr)

@@ -36,7 +36,7 @@ from duramen.wire.frame import (
 )
 from duramen.wire.read_answers import PlacedBatch, pack_batches, parse_batches
 from duramen.wire.record_batch import encode_batch
-from duramen.wire.sequencer_calls import Append, Appended, Mark, Redirect
+from duramen.wire.sequencer_calls import Append, Appended, AppendOptions, Mark, Redirect
 from tests.golden import read_golden
 
 LIFE = Incarnation("0123456789abcdef0123456789abcdef")
@@ -62,7 +62,13 @@ MARKS = [
     Marks(BookieStatus.OK, EntryId(4), EntryId(9)),
     Marks(BookieStatus.SEALED, NOTHING, NOTHING),
 ]
-APPENDS = [Append(LogId(7), 10_000, BATCH), Append(LogId(8), 0, b"")]
+APPENDS_V1 = [Append(LogId(7), 10_000, BATCH), Append(LogId(8), 0, b"")]
+APPENDS = [
+    Append(LogId(7), 10_000, BATCH),
+    Append(LogId(8), 0, b""),
+    Append(LogId(9), 5, BATCH, AppendOptions(0, "one at a time", ("sequencer-1",))),
+    Append(LogId(9), 5, b"", AppendOptions(match_seq_num=1 << 40)),
+]
 START = Mark(Dlsn(Epoch(3), EntryId(17), 2), 1_002, 1_700_000_000_000)
 TAIL = Mark(Dlsn(Epoch(3), EntryId(17), 9), 1_009, 1_700_000_000_000)
 RESULTS: list[tuple[int, sequencer_calls.AppendResult]] = [
@@ -89,7 +95,6 @@ FRAMES: dict[str, tuple[bytes, Parse, Any]] = {
     "bookie-lac-answer": (
         calls.pack_marks(b"DLCR", MARKS), lambda data: calls.parse_marks(data, b"DLCR"), MARKS,
     ),
-    "append": (sequencer_calls.pack_appends(APPENDS), sequencer_calls.parse_appends, APPENDS),
     "read-answer": (pack_batches(PLACED), parse_batches, PLACED),
 }  # fmt: skip
 
@@ -102,6 +107,21 @@ def test_golden_frames(name: str) -> None:
     assert frame_size(golden[:HEADER_BYTES], golden[:4]) == len(golden)
     with pytest.raises(FrameError):
         frame_size(golden[:HEADER_BYTES], b"????")
+
+
+@pytest.mark.parametrize(("version", "appends"), [(1, APPENDS_V1), (2, APPENDS)])
+def test_golden_appends_of_each_version(version: int, appends: list[Append]) -> None:
+    spelt = sequencer_calls.pack_appends(appends)
+    golden = read_golden(f"frame-append-v{version}.bin", None if version == 1 else spelt)
+    assert sequencer_calls.parse_appends(golden) == appends
+
+
+def test_a_request_without_sense_in_its_options_is_refused() -> None:
+    spelt = sequencer_calls.pack_appends([Append(LogId(9), 5, b"", AppendOptions(7))])
+    for wrong in (b'{"match_seq_num": 7', b'{"match_seq_num":-7}', b'["match_seq_num", 7]'):
+        body = spelt[: -len(b'{"match_seq_num": 7}')] + wrong.ljust(len(b'{"match_seq_num": 7}'))
+        with pytest.raises(FrameError, match="options"):
+            sequencer_calls.parse_appends(body)
 
 
 def test_golden_append_answer() -> None:

@@ -15,6 +15,7 @@ from duramen.limits import BATCH_BYTES_MAX, BATCH_RECORD_COUNT_MAX, RECORD_BYTES
 from duramen.wire.record_batch import (
     HEADER_BYTES,
     BatchError,
+    Producer,
     check_batch,
     check_records,
     decode_batch,
@@ -59,6 +60,16 @@ def test_golden_batches() -> None:
     assert full.txids is not None and list(full.txids) == FULL["txids"]
     assert full.headers == [tuple(one) for one in FULL["headers"]]
     assert full.info.max_txid == 5 and full.info.max_timestamp_ms == NOW_MS + 2
+
+
+def test_a_producers_batch() -> None:
+    producer = Producer("spark 7/3", 2, 1 << 40)
+    batch = encode_batch(BODIES, NOW_MS, producer=producer, txids=[5, 5, 9])
+    decoded = decode_batch(read_golden("record-batch-producer-v1.bin", batch))
+    assert decoded.bodies == BODIES and decoded.info.producer == producer
+    assert (decoded.info.min_txid, decoded.info.max_txid) == (5, 9)
+    with pytest.raises(BatchError, match="producer's id"):
+        read_info(batch[:64] + b"\n" + batch[65:])
 
 
 @given(batches(), int64)

@@ -112,6 +112,11 @@ def frame_size(head: bytes, magic: bytes) -> int:
     return size
 
 
+def row_size(data: bytes) -> int:
+    """Bytes of a row, which tell versions of a kind apart; 0 if there is no whole head."""
+    return int(_HEAD.unpack_from(data)[3]) if len(data) >= HEADER_BYTES else 0
+
+
 def split_payload(payload: memoryview, lengths: Iterable[int]) -> list[memoryview]:
     """Cut a payload into its items.
 

@@ -42,7 +42,10 @@ NO_TXID: Final = -(1 << 63)
 TXIDS: Final = 1
 TIMESTAMPS: Final = 2
 HEADERS: Final = 4
-BATCH_ENCODED_MAX: Final = BATCH_BYTES_MAX + HEADER_BYTES + 64 + BATCH_RECORD_COUNT_MAX * 24
+PRODUCER_ID_BYTES_MAX: Final = 64
+BATCH_ENCODED_MAX: Final = (
+    BATCH_BYTES_MAX + HEADER_BYTES + PRODUCER_ID_BYTES_MAX + BATCH_RECORD_COUNT_MAX * 24
+)
 """A batch of the largest legal records with every column."""
 
 _HEAD: Final = struct.Struct("<4sIBBHIIIQQqqq")
@@ -58,6 +61,20 @@ class BatchError(ValueError):
         self.code = code
 
 
+class Producer(NamedTuple):
+    """Who made a batch, and which of its batches it is: what makes a retry safe.
+
+    Attributes:
+        producer_id: 1 to 64 printable ASCII characters, chosen by the client.
+        epoch: ≥ 0; a higher one fences the lower ones of the same id.
+        sequence: counts the batches of (log, id, epoch) from 0.
+    """
+
+    producer_id: str
+    epoch: int
+    sequence: int
+
+
 class BatchInfo(NamedTuple):
     """What the fixed header says."""
 
@@ -66,6 +83,8 @@ class BatchInfo(NamedTuple):
     flags: int
     max_txid: int | None
     max_timestamp_ms: int
+    min_txid: int | None = None
+    producer: Producer | None = None
 
 
 class Batch(NamedTuple):
@@ -85,6 +104,7 @@ def encode_batch(
     timestamps_ms: Sequence[int] | None = None,
     txids: Sequence[int] | None = None,
     headers: Sequence[Sequence[Header]] | None = None,
+    producer: Producer | None = None,
 ) -> bytes:
     """Encode records that passed `check_records`.
 
@@ -111,14 +131,17 @@ def encode_batch(
         columns.append(_little(array("I", map(len, blobs))))
     columns.append(_little(array("I", map(len, bodies))))
     body = b"".join([*columns, *blobs, *bodies])
+    name = b"" if producer is None else producer.producer_id.encode("ascii")
+    assert len(name) <= PRODUCER_ID_BYTES_MAX, producer
+    _, epoch, sequence = producer or ("", 0, 0)
     head = _HEAD.pack(
-        MAGIC, 0, 0, 0, flags, count, len(body), len(body), 0, 0,
+        MAGIC, 0, 0, len(name), flags, count, len(body), len(body), epoch, sequence,
         NO_TXID if txids is None else min(txids),
         NO_TXID if txids is None else max(txids),
         timestamp_ms if timestamps_ms is None else max(timestamps_ms),
     )  # fmt: skip
-    crc = google_crc32c.extend(google_crc32c.value(head[8:]), body)
-    return b"".join([MAGIC, crc.to_bytes(4, "little"), head[8:], body])
+    crc = google_crc32c.extend(google_crc32c.value(head[8:] + name), body)
+    return b"".join([MAGIC, crc.to_bytes(4, "little"), head[8:], name, body])
 
 
 def check_records(bodies: Sequence[bytes], header_bytes: Sequence[int] | None = None) -> None:
@@ -157,9 +180,10 @@ def read_info(batch: bytes | memoryview) -> BatchInfo:
     """
     if len(batch) < HEADER_BYTES:
         raise BatchError("a record batch has at least 64 bytes")
-    magic, _, codec, id_bytes, flags, count, encoded, decoded, _, _, _, txid, timestamp_ms = (
-        _HEAD.unpack_from(batch)
-    )
+    (
+        magic, _, codec, id_bytes, flags, count, encoded, decoded, epoch, sequence,
+        min_txid, txid, timestamp_ms,
+    ) = _HEAD.unpack_from(batch)  # fmt: skip
     if magic != MAGIC or flags & ~(TXIDS | TIMESTAMPS | HEADERS):
         raise BatchError("this is no record batch of a version that is spoken here")
     if codec != 0 or encoded != decoded:
@@ -173,7 +197,10 @@ def read_info(batch: bytes | memoryview) -> BatchInfo:
         raise BatchError(
             f"{count} records: at most {BATCH_RECORD_COUNT_MAX} in a batch", "too_many_records"
         )
-    return BatchInfo(count, size, flags, None if txid == NO_TXID else txid, timestamp_ms)
+    producer = _read_producer(batch, id_bytes, epoch, sequence) if id_bytes else None
+    if txid == NO_TXID:
+        return BatchInfo(count, size, flags, None, timestamp_ms, None, producer)
+    return BatchInfo(count, size, flags, txid, timestamp_ms, min_txid, producer)
 
 
 def check_batch(batch: bytes) -> BatchInfo:
@@ -235,6 +262,13 @@ def split_batches(data: bytes) -> list[bytes]:
 def header_size(pairs: Sequence[Header]) -> int:
     """Encoded bytes of one record's headers."""
     return _COUNT.size + sum(_NAME.size + len(name) + len(value) for name, value in pairs)
+
+
+def _read_producer(batch: bytes | memoryview, id_bytes: int, epoch: int, sequence: int) -> Producer:
+    name = bytes(batch[HEADER_BYTES : HEADER_BYTES + id_bytes])
+    if id_bytes > PRODUCER_ID_BYTES_MAX or not all(0x20 <= byte < 0x7F for byte in name):
+        raise BatchError("a producer's id is 1 to 64 printable ASCII characters")
+    return Producer(name.decode("ascii"), epoch, sequence)
 
 
 def _encode_headers(pairs: Sequence[Header]) -> bytes:

@@ -17,10 +17,18 @@ from typing import Any, Final, NamedTuple
 
 from duramen.errors import ERRORS_BY_WIRE, DuramenError
 from duramen.ids import Dlsn, EntryId, Epoch, LogId, SequencerId
-from duramen.wire.frame import HEADER_BYTES, FrameError, frame_size, pack_frame, parse_frame
+from duramen.wire.frame import (
+    HEADER_BYTES,
+    FrameError,
+    frame_size,
+    pack_frame,
+    parse_frame,
+    row_size,
+)
 from duramen.wire.frame import split_payload as _split
 
-# append  row  log u32, deadline ms u32, bytes u32
+# append  row  log u32, deadline ms u32, bytes u32, bytes of the options u32 (not in version 1)
+#              payload: per row, the batch, then the options as JSON (none: 0 bytes)
 # answer  row  index u32, code u16, flags u16, then as far as code = 0:
 #              epoch u32, entry u32, slot u32, records u32, start sequence number u64,
 #              timestamp ms i64, tail epoch u32, tail entry u32, tail slot u32, 0 u32,
@@ -29,8 +37,26 @@ from duramen.wire.frame import split_payload as _split
 
 NOT_OWNER: Final = 1000
 
-_APPEND = struct.Struct("<III")
+_APPEND = struct.Struct("<IIII")
+_APPEND_V1 = struct.Struct("<III")
 _RESULT = struct.Struct("<IHHIIIIQqIIIIQqII")
+
+
+class AppendOptions(NamedTuple):
+    """What few appends carry: conditions of the client, and where a proxy has been with it.
+
+    Attributes:
+        match_seq_num: refused unless the batch's first record gets this sequence number.
+        fencing_token: refused unless the log's token is this one.
+        tried: sequencers that redirected or could not be reached; none of them is named again.
+    """
+
+    match_seq_num: int | None = None
+    fencing_token: str | None = None
+    tried: tuple[str, ...] = ()
+
+
+NO_OPTIONS: Final = AppendOptions()
 
 
 class Append(NamedTuple):
@@ -39,6 +65,7 @@ class Append(NamedTuple):
     log_id: LogId
     deadline_ms: int
     batch: bytes | memoryview
+    options: AppendOptions = NO_OPTIONS
 
 
 class Mark(NamedTuple):
@@ -76,19 +103,28 @@ AppendResult = Appended | Redirect | DuramenError
 
 def pack_appends(appends: Sequence[Append]) -> bytes:
     """Spell an append request."""
-    rows = [(a.log_id, a.deadline_ms, len(a.batch)) for a in appends]
-    return pack_frame(b"DAPQ", _APPEND, rows, [a.batch for a in appends])
+    rows = []
+    payload: list[bytes | memoryview] = []
+    for log_id, deadline_ms, batch, options in appends:
+        spelt = b"" if options == NO_OPTIONS else _spell_options(options)
+        rows.append((log_id, deadline_ms, len(batch), len(spelt)))
+        payload += (batch, spelt)
+    return pack_frame(b"DAPQ", _APPEND, rows, payload)
 
 
 def parse_appends(data: bytes) -> list[Append]:
-    """Read an append request; the batches are not yet checked.
+    """Read an append request of either version; the batches are not yet checked.
 
     Raises:
         FrameError: no such frame.
     """
+    if row_size(data) == _APPEND_V1.size:
+        frame = parse_frame(data, b"DAPQ", _APPEND_V1)
+        batches = _split(frame.payload, [row[2] for row in frame.rows])
+        return [Append(row[0], row[1], b) for row, b in zip(frame.rows, batches, strict=True)]
     frame = parse_frame(data, b"DAPQ", _APPEND)
-    batches = _split(frame.payload, [row[2] for row in frame.rows])
-    return [Append(row[0], row[1], b) for row, b in zip(frame.rows, batches, strict=True)]
+    parts = iter(_split(frame.payload, [size for row in frame.rows for size in row[2:]]))
+    return [Append(row[0], row[1], next(parts), _read_options(next(parts))) for row in frame.rows]
 
 
 def pack_results(results: Sequence[tuple[int, AppendResult]]) -> bytes:
@@ -130,6 +166,31 @@ def take_frame(buffer: bytearray) -> bytes | None:
     data = bytes(buffer[:size])
     del buffer[:size]
     return data
+
+
+def _spell_options(options: AppendOptions) -> bytes:
+    return _json(
+        {name: value for name, value in options._asdict().items() if value not in (None, ())}
+    )
+
+
+def _read_options(data: memoryview) -> AppendOptions:
+    if not data:
+        return NO_OPTIONS
+    try:
+        fields = json.loads(bytes(data))
+        match, token = fields.get("match_seq_num"), fields.get("fencing_token")
+        tried = tuple(fields.get("tried", ()))
+    except (ValueError, AttributeError, TypeError) as error:
+        raise FrameError("an append's options are not understood") from error
+    is_known = (
+        (match is None or (type(match) is int and match >= 0))
+        and (token is None or isinstance(token, str))
+        and all(isinstance(name, str) for name in tried)
+    )
+    if not is_known:
+        raise FrameError("an append's options are not understood")
+    return AppendOptions(match, token, tried)
 
 
 def _spell_result(result: AppendResult) -> tuple[int, tuple[int, ...], bytes]:
