@@ -314,12 +314,6 @@ def run(scenario: Scenario) -> None:
     uvloop.run(in_world())
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():  # noqa: ASYNC110 - any condition, without a guess about time
-            await asyncio.sleep(0)
-
-
 def seq_nums(answer: dict[str, Any]) -> list[int]:
     return [record["seq_num"] for record in answer["records"]]
 

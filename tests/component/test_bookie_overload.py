@@ -10,7 +10,7 @@ import asyncio
 import os
 import threading
 import tracemalloc
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -41,6 +41,7 @@ from duramen_bookie.file_system import DiskFile, PosixFile, PosixFileSystem
 from duramen_bookie.handlers import DataPlane
 from duramen_bookie.storage import Storage
 from tests.component.test_bookie_service import LEDGER, LOG, SEAL, Bookie, add, run, running, span
+from tests.component.waiting import wait_until
 
 OK = BookieStatus.OK
 OVERLOADED = BookieStatus.OVERLOADED
@@ -104,11 +105,6 @@ def count_settled(bookie: Bookie, adding: Sequence[asyncio.Task[Any]]) -> int:
     return done + int(held(bookie, Service.APPEND)["requests"])
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():  # noqa: ASYNC110 - any condition, without a guess about time
-        await asyncio.sleep(0)
-
-
 async def post_adds(bookie: Bookie, client: PeerClient, body: bytes) -> list[BookieStatus]:
     url = f"{bookie.service.data_url}/b/add"
     return parse_statuses(await client.call(url, body, 20 * SECOND))
@@ -133,7 +129,7 @@ def test_memory_does_not_grow_with_what_is_offered_to_a_stalled_disk(
                     asyncio.create_task(post_adds(bookie, writers[n % 3], body))
                     for n, body in enumerate(bodies)
                 ]
-                await until(lambda: count_settled(bookie, adding) == len(bodies))
+                await wait_until(lambda: count_settled(bookie, adding) == len(bodies))
                 _, peak_bytes = tracemalloc.get_traced_memory()
             finally:
                 tracemalloc.stop()
@@ -144,7 +140,7 @@ def test_memory_does_not_grow_with_what_is_offered_to_a_stalled_disk(
             assert peak_bytes < 12 * MIB < sum(map(len, bodies)) / 2, peak_bytes
             write_back = asyncio.create_task(bookie.add(add(500, size=SIZE, recovery=True)))
             sealing = asyncio.create_task(bookie.seal(Seal(LOG, SEAL.epoch, LEDGER)))
-            await until(lambda: held(bookie, Service.RECOVERY)["requests"] == 2)
+            await wait_until(lambda: held(bookie, Service.RECOVERY)["requests"] == 2)
             disk.set()
             assert await write_back == [OK]
             assert (await sealing)[0].status is OK
@@ -166,11 +162,11 @@ def test_one_client_cannot_take_all_the_room_for_appends(
                 asyncio.create_task(post_adds(bookie, greedy, pack_adds(bookie.incarnation, [row])))
                 for row in offered
             ]
-            await until(lambda: count_settled(bookie, adding) == len(adding))
+            await wait_until(lambda: count_settled(bookie, adding) == len(adding))
             assert held(bookie, Service.APPEND)["add_bytes"] <= 2 * MIB
             body = pack_adds(bookie.incarnation, [add(100, size=SIZE)])
             other = asyncio.create_task(post_adds(bookie, modest, body))
-            await until(lambda: held(bookie, Service.APPEND)["clients"] == 2)
+            await wait_until(lambda: held(bookie, Service.APPEND)["clients"] == 2)
             disk.set()
             assert await other == [OK]
             await asyncio.gather(*adding)
@@ -201,7 +197,7 @@ def test_a_flood_of_catch_up_reads_is_refused_with_advice_and_delays_nobody(
                 asyncio.create_task(read(bookie, client, catch_up))
                 for client in [first, second] * 4
             ]
-            await until(lambda: held(bookie, Service.CATCH_UP_READ)["requests"] == len(flood))
+            await wait_until(lambda: held(bookie, Service.CATCH_UP_READ)["requests"] == len(flood))
             with pytest.raises(OverloadedError, match="HTTP 503") as caught:
                 await read(bookie, third, catch_up)
             assert caught.value.retry_after_us == 250 * MS

@@ -25,6 +25,7 @@ from duramen.runtime.http_server import (
 )
 from duramen.units import MIB, SECOND
 from duramen.wire.frame import FRAME_BYTES_HARD_MAX, RETRY_AFTER_HEADER, FrameError
+from tests.component.waiting import wait_until
 
 LARGE = BODY_SMALL_BYTES + 1
 DEFAULTS = ServerLimits()
@@ -40,11 +41,6 @@ def run(scenario: Callable[[], Awaitable[None]]) -> None:
             await scenario()
 
     asyncio.run(bounded())
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():  # noqa: ASYNC110 - any condition, without a guess about time
-        await asyncio.sleep(0)
 
 
 @asynccontextmanager
@@ -220,10 +216,10 @@ def test_bodies_wait_for_room_and_small_ones_pass() -> None:
         async with serving(limits) as server:
             first, second, third, small = [await Connection.open(server) for _ in range(4)]
             await first.announce(LARGE)
-            await until(lambda: server.statistics()["bodies_bytes"] == LARGE)
+            await wait_until(lambda: server.statistics()["bodies_bytes"] == LARGE)
             await second.announce(LARGE)
             await second.send(bytes(LARGE))
-            await until(lambda: server.statistics()["bodies_waiting"] == 1)
+            await wait_until(lambda: server.statistics()["bodies_waiting"] == 1)
             await third.announce(LARGE)
             status, headers, sentence = await third.answer()
             assert (status, headers["retry-after"], headers[RETRY_AFTER_HEADER]) == (
@@ -259,7 +255,7 @@ def test_a_body_that_does_not_arrive_gives_its_room_back() -> None:
 def test_connections_above_the_limit_wait_until_one_closes() -> None:
     async def scenario() -> None:
         async with serving(ServerLimits(connection_count=2)) as server:
-            await until(lambda: server.statistics()["connections"] == 0)
+            await wait_until(lambda: server.statistics()["connections"] == 0)
             clients = [await Connection.open(server) for _ in range(3)]
             for client in clients:
                 await client.announce(1)

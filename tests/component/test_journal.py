@@ -14,7 +14,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -34,6 +33,7 @@ from duramen_bookie.journal.group_commit import Journal
 from duramen_bookie.journal.replay import open_journal, replay
 from duramen_bookie.journal.writer import JournalPoisoned, JournalWriter
 from tests.component.memory_disk import MemoryDisk, MemoryFile, PowerCut
+from tests.component.waiting import wait_until
 
 INCARNATION = Incarnation("0123456789abcdef0123456789abcdef")
 LEDGER = LedgerId(7 << 32 | 3)
@@ -450,13 +450,6 @@ def start_journal(disk: MemoryDisk, **options: object) -> Journal:
     return journal
 
 
-async def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0)
-
-
 def test_everything_that_waits_is_one_sync() -> None:
     async def scenario() -> None:
         is_open, is_waiting = threading.Event(), threading.Event()
@@ -594,6 +587,7 @@ from duramen_bookie.file_system import PosixFileSystem
 from duramen_bookie.journal.group_commit import Journal
 from duramen_bookie.journal.replay import open_journal
 from tests.component.test_journal import INCARNATION, add
+from tests.component.waiting import wait_until
 
 async def main(directory, number):
     writer, _ = open_journal(directory, PosixFileSystem(), INCARNATION, lambda item: None,

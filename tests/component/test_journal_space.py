@@ -18,7 +18,8 @@ from duramen_bookie.journal.recycling import NoSpaceError
 from duramen_bookie.journal.writer import JournalPoisoned
 from tests.component.journal_world import Opened, fill
 from tests.component.memory_disk import MemoryDisk
-from tests.component.test_journal import FILE_BYTES, Cutter, add, refuse_poison, wait_until
+from tests.component.test_journal import FILE_BYTES, Cutter, add, refuse_poison
+from tests.component.waiting import wait_until
 
 # --- Disks that are full or bad -------------------------------------------------------------------
 

@@ -26,7 +26,7 @@ from duramen.wire.metadata_json import Paths, spell_log, spell_node, spell_segme
 from duramen_sequencer.bookie_lanes import BookieLanes
 from duramen_sequencer.log_host import LogHost
 from duramen_sequencer.metadata_link import MetadataLink
-from tests.component.writeproxy_world import wait_until
+from tests.component.waiting import wait_until
 from tests.unit.core_fakes import LOG_ID
 from tests.unit.test_log_node import make_log
 

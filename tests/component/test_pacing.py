@@ -12,7 +12,8 @@ import pytest
 
 from duramen.units import DAY, MIB, SECOND
 from duramen_bookie.upkeep.pacing import ByteBucket, Pace, PaceState, Periodic
-from tests.component.upkeep_world import run, wait_until
+from tests.component.upkeep_world import run
+from tests.component.waiting import wait_until
 
 
 class Clock:

@@ -38,8 +38,8 @@ from tests.component.readproxy_world import (
     check,
     run,
     seq_nums,
-    until,
 )
+from tests.component.waiting import wait_until
 
 # --- Positions and bounds ------------------------------------------------------------------------
 
@@ -267,8 +267,8 @@ def test_a_long_poll_is_woken_and_shared() -> None:
         await world.fill()
         readers = [asyncio.create_task(world.read("?from=tail&wait=20s")) for _ in range(5)]
         upstream = world.proxy.fetcher.statistics
-        await until(lambda: sum(b.waiting_count for b in world.bookies.values()) == 1)
-        await until(lambda: upstream()["joined"] >= 4)
+        await wait_until(lambda: sum(b.waiting_count for b in world.bookies.values()) == 1)
+        await wait_until(lambda: upstream()["joined"] >= 4)
         assert upstream()["long_polls"] == 1
         await world.append(2)
         for reader in readers:
@@ -293,7 +293,7 @@ def test_a_waiting_reader_passes_from_segment_to_segment() -> None:
     async def scenario(world: World) -> None:
         await world.fill()
         reader = asyncio.create_task(world.read("?from=tail&wait=20s"))
-        await until(lambda: sum(b.waiting_count for b in world.bookies.values()) == 1)
+        await wait_until(lambda: sum(b.waiting_count for b in world.bookies.values()) == 1)
         await world.close_segment()
         await world.open_segment((B, C, D))
         await world.append(1)
@@ -306,7 +306,7 @@ def test_a_waiting_reader_passes_from_segment_to_segment() -> None:
 def test_a_reader_waits_for_the_first_epoch() -> None:
     async def scenario(world: World) -> None:
         reader = asyncio.create_task(world.read("?wait=20s"))
-        await until(lambda: world.proxy.tails.statistics()["rounds"] == 1)
+        await wait_until(lambda: world.proxy.tails.statistics()["rounds"] == 1)
         await world.open_segment()
         await world.append(1)
         check(world, await reader, 0, 1)
@@ -319,12 +319,12 @@ def test_a_client_that_goes_away_frees_its_waiter() -> None:
         await world.fill()
         for accept in ("application/json", NDJSON):
             reader = asyncio.create_task(world.get("?from=tail&wait=60s", accept=accept))
-            await until(lambda: world.proxy.fetcher.statistics()["long_polls"] == 1)
+            await wait_until(lambda: world.proxy.fetcher.statistics()["long_polls"] == 1)
             reader.cancel()
             await asyncio.gather(reader, return_exceptions=True)
-            await until(lambda: world.proxy.fetcher.statistics()["long_polls"] == 0)
+            await wait_until(lambda: world.proxy.fetcher.statistics()["long_polls"] == 0)
         follower = await world.proxy.catalog.find("ns", "log")
-        await until(lambda: follower.is_idle)
+        await wait_until(lambda: follower.is_idle)
 
     run(scenario)
 
@@ -460,7 +460,7 @@ def test_the_tail_waits_a_moment_for_what_is_stored_but_not_confirmed() -> None:
         await world.fill()
         await world.append(1, is_confirmed=False)
         request = asyncio.create_task(world.http.get(f"{RECORDS}/tail"))
-        await until(lambda: sum(b.waiting_count for b in world.bookies.values()) == 1)
+        await wait_until(lambda: sum(b.waiting_count for b in world.bookies.values()) == 1)
         await world.confirm()
         assert (await request).json()["tail"]["seq_num"] == 32
 

@@ -23,7 +23,7 @@ from duramen_bookie.upkeep.pacing import Pace
 from duramen_bookie.upkeep.repair_queue import RepairQueue, RepairReason, spell_report
 from duramen_bookie.upkeep.scrub import Scrub
 from tests.component import upkeep_world
-from tests.component.upkeep_world import wait_until
+from tests.component.waiting import wait_until
 from tests.golden import read_golden
 
 PATHS = Paths("test")

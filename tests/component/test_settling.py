@@ -28,7 +28,7 @@ from duramen.wire.metadata_json import spell_log
 from duramen_bookie.upkeep import rounds
 from duramen_bookie.upkeep.deletion import Deletion
 from tests.component.test_bookie_service import LOG, OK, PATHS, Bookie, run, running
-from tests.component.upkeep_world import wait_until
+from tests.component.waiting import wait_until
 from tests.unit.test_log_node import make_log
 
 FIRST, SECOND = ledger_of(LOG, Epoch(1)), ledger_of(LOG, Epoch(2))

@@ -11,7 +11,8 @@ import pytest
 from duramen.core.bookie_state import SpaceLevel
 from duramen_bookie.file_system import DiskUsage, PosixFileSystem
 from duramen_bookie.upkeep.space import DiskGauge, SpaceJudge, SpaceReport, SpaceWatch
-from tests.component.upkeep_world import run, wait_until
+from tests.component.upkeep_world import run
+from tests.component.waiting import wait_until
 
 TOTAL = 1_000_000
 WRITABLE, READ_ONLY, FULL = SpaceLevel.WRITABLE, SpaceLevel.READ_ONLY, SpaceLevel.FULL

@@ -1,4 +1,4 @@
-"""What the tests of the bookie's upkeep share: a loop with a deadline, waiting for a condition.
+"""What the tests of the bookie's upkeep share: a loop with a deadline.
 
 Nothing of the product is here. Used by test_pacing, test_space, test_deletion, test_scrub.
 Not here: clocks and fakes, which each of them has its own of.
@@ -20,10 +20,3 @@ def run(scenario: Callable[[], Awaitable[None]]) -> None:
             await scenario()
 
     asyncio.run(limited())
-
-
-async def wait_until(condition: Callable[[], bool]) -> None:
-    """Wait until a condition holds; the scenario's deadline is the wait's."""
-    # Tables and statistics have no event to wait for.
-    while not condition():  # noqa: ASYNC110
-        await asyncio.sleep(0)

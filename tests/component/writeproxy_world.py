@@ -32,6 +32,7 @@ from duramen.wire.sequencer_calls import (
     parse_appends,
 )
 from duramen_writeproxy.service import WriteProxy
+from tests.component.waiting import wait_until
 
 PATHS = Paths("c")
 RECORDS = "/v1/namespaces/a/logs/l/records"
@@ -183,13 +184,6 @@ def run(scenario: Scenario, sequencer_count: int = 1) -> None:
             await scenario(world)
 
     uvloop.run(play())
-
-
-async def wait_until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        # Lists and statistics have no event to wait for.
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0)
 
 
 async def wait_requests(world: World, count: int) -> None:

@@ -13,6 +13,7 @@ Source: 00-overview "Measured facts", 02-storage "Adds and reads", 08-interfaces
 
 from __future__ import annotations
 
+import abc
 import asyncio
 import contextlib
 import dataclasses
@@ -158,7 +159,7 @@ class BodyRoom:
         }
 
 
-class _BodyServer:
+class _BodyServer(abc.ABC):
     """RSGI server of POSTs with one binary body; takes the body in, within the limits."""
 
     def __init__(self, host: str, port: int, limits: ServerLimits) -> None:
@@ -240,9 +241,9 @@ class _BodyServer:
         finally:
             self._room.leave(size_bytes)
 
+    @abc.abstractmethod
     def _answer(self, scope: Any, body: bytes, protocol: Any) -> Awaitable[Answer | None]:
         """Handle a request; None: the answer was sent already."""
-        raise NotImplementedError
 
 
 class DataServer(_BodyServer):
