@@ -73,6 +73,7 @@ def test_a_bookie_that_is_killed_during_upkeep_loses_and_leaks_nothing(
         await finish(bookie, load, nodes, list_dying(load))
         await load.check(bookie)
         await asyncio.to_thread(require_no_leak, bookie)
+        require_leaks_are_seen(bookie)
         assert bookie.stop() == 0
         require_sound(bookie)
 
@@ -183,6 +184,22 @@ def require_no_leak(bookie: BookieProcess) -> None:
         wait_until(is_accounted, ACCOUNTED_S, "files to be accounted for")
     except AssertionError as error:
         raise AssertionError("\n".join(strays)) from error
+
+
+def require_leaks_are_seen(bookie: BookieProcess) -> None:
+    """`find_strays` objects to files that are planted: without this, it might object to nothing."""
+    planted = [
+        bookie.data_dir / "ledgers" / "999999.de",
+        bookie.data_dir / "journal" / "999999.gen",
+        bookie.data_dir / "checkpoint.old",
+    ]
+    for path in planted:
+        path.write_bytes(b"of nobody")
+    strays = "\n".join(find_strays(bookie, JOURNAL_FILE_BYTES_MIN))
+    for path in planted:
+        path.unlink()
+        assert str(path) in strays, strays
+    assert "and the bookie says" in strays, strays
 
 
 def require_sound(bookie: BookieProcess) -> None:
