@@ -162,10 +162,11 @@ class BookieProcess:
 
     def peak_resident_bytes(self) -> int:
         """The most memory that this process has had resident since it began."""
-        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) << 10
-        raise AssertionError(f"process {self.pid} has ended")
+        return self._read_memory("VmHWM:")
+
+    def resident_bytes(self) -> int:
+        """Memory that this process has resident now."""
+        return self._read_memory("VmRSS:")
 
     def check_files(self) -> dict[str, Any]:
         """What `fsck` says of the stopped bookie."""
@@ -180,6 +181,12 @@ class BookieProcess:
     def log_tail(self) -> str:
         """The last lines that it wrote."""
         return read_tail(self.log_file)
+
+    def _read_memory(self, name: str) -> int:
+        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
+            if line.startswith(name):
+                return int(line.split()[1]) << 10
+        raise AssertionError(f"process {self.pid} has ended")
 
     def _is_ready_or_gone(self) -> bool:
         assert self._process is not None

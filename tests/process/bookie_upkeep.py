@@ -122,13 +122,13 @@ def _finish_rounds(bookie: BookieProcess, dead: set[LedgerId]) -> None:
 
     wait_until(is_dropped, _DONE_S, "dead ledgers to be dropped")
     for work in ("settling", "compaction"):
-        _finish_round(bookie, work)
+        finish_round(bookie, work)
     shelf = bookie.ask("/v1/statistics")["storage"]["shelf"]
     record_bytes = shelf["data_bytes"] - 2 * BLOCK_BYTES * shelf["files"]
     assert shelf["live_bytes"] >= COMPACT_HOURLY_RATIO * record_bytes, shelf
 
 
-def _finish_round(bookie: BookieProcess, work: str) -> None:
+def finish_round(bookie: BookieProcess, work: str) -> None:
     """One that began after this was called: a round that is under way may have begun before."""
 
     def is_over() -> bool:

@@ -2,7 +2,8 @@
 
 It refuses what it has no room for, goes on with the rest, holds no more memory than its classes of
 service may, and is well again when the disk is. DURAMEN_SLOW_ROUNDS says how many rounds of some
-seconds the slow disk lasts (1; the full run of ten minutes is 100). A test that this machine cannot
+seconds the slow disk lasts (1; the full run of ten minutes is 100), DURAMEN_IDLE_LEDGERS how many
+ledgers lie idle (50,000; the full run has 100,000). A test that this machine cannot
 run says why on the terminal.
 """
 
@@ -19,13 +20,14 @@ from typing import Any, Final
 import httpx
 import pytest
 
+from duramen.core.status import BookieStatus
 from duramen.limits import BODIES_BYTES_MAX, FRAME_BYTES_MAX, RECORD_BYTES_MAX
 from duramen.units import MIB
 from duramen.wire.bookie_calls import Service
 from duramen_bookie.admission import CLASS_LIMITS
-from tests.crash.promises import ledger
+from tests.crash.promises import ledger, make_addition
 from tests.process.bookie import BookieClient, BookieProcess, Load
-from tests.process.bookie_upkeep import finish
+from tests.process.bookie_upkeep import finish, finish_round
 from tests.process.cluster import run, wait_until
 from tests.process.disk_faults import (
     Volume,
@@ -41,6 +43,10 @@ from tests.zookeeper_fixture import running_zookeeper
 pytestmark = [pytest.mark.process, pytest.mark.zookeeper]
 
 SLOW_ROUND_COUNT = int(os.environ.get("DURAMEN_SLOW_ROUNDS", "1"))
+IDLE_LEDGER_COUNT = int(os.environ.get("DURAMEN_IDLE_LEDGERS", "50000"))
+LEDGER_BYTES_MAX: Final = 2_048
+"""The target of 02-storage, for 100,000 of them."""
+
 SLOW_ROUND_S: Final = 6.0
 SYNC_DELAY_US: Final = 2_000_000
 """So long that what a client on any machine sends meanwhile passes its share of the class; one that
@@ -169,6 +175,35 @@ async def require_service(
 
 
 @pytest.mark.timeout(180 + SLOW_ROUND_COUNT * 30)
+def test_idle_ledgers_cost_little_memory(
+    tmp_path: Path, zookeeper: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Against the same process without them; both right after a start."""
+    keys = [ledger(1 + number // 10, 1 + number % 10) for number in range(IDLE_LEDGER_COUNT)]
+
+    async def fill_ledgers(bookie: BookieProcess) -> None:
+        client = BookieClient(bookie)
+        for first in range(0, len(keys), 1_000):
+            adds = [make_addition(ledger_id, 0, 100) for ledger_id in keys[first : first + 1_000]]
+            assert set(await client.add(adds)) == {BookieStatus.OK}
+        await client.close()
+
+    with BookieProcess(tmp_path, tmp_path / "data", zookeeper) as bookie:
+        bookie.start()
+        empty_bytes = bookie.resident_bytes()
+        run(fill_ledgers(bookie), 300)
+        finish_round(bookie, "settling")
+        assert bookie.stop() == 0
+        bookie.start()
+        used_bytes = bookie.resident_bytes() - empty_bytes
+        assert len(bookie.ask("/v1/ledgers")["ledgers"]) == IDLE_LEDGER_COUNT
+        assert bookie.stop() == 0
+    figure = f"{used_bytes / IDLE_LEDGER_COUNT:,.0f} bytes for each of {IDLE_LEDGER_COUNT:,}"
+    with capsys.disabled():
+        print(f"\nidle ledgers: {figure}")
+    assert used_bytes <= IDLE_LEDGER_COUNT * LEDGER_BYTES_MAX, figure
+
+
 def test_a_slow_disk_costs_refusals_and_not_memory(
     tmp_path: Path, zookeeper: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
