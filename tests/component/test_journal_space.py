@@ -15,7 +15,7 @@ from duramen.wire.journal_format import BLOCK_BYTES
 from duramen_bookie.journal.group_commit import Journal
 from duramen_bookie.journal.names import generation_name, spare_name
 from duramen_bookie.journal.recycling import NoSpaceError
-from duramen_bookie.journal.writer import JournalPoisoned
+from duramen_bookie.journal.writer import JournalPoisoned, JournalWriter
 from tests.component.journal_world import Opened, fill
 from tests.component.memory_disk import MemoryDisk
 from tests.component.test_journal import FILE_BYTES, Cutter, add, refuse_poison
@@ -166,12 +166,15 @@ def test_a_roll_and_the_recycling_are_requests() -> None:
             assert journal.request_roll(sealed.append)
             await wait_until(lambda: len(sealed) > len(done))
             assert journal.sealed_file_ids() == sealed[-1:]
-            assert journal.recycle(sealed[-1:], partial(done.append, round_))
+            journal.recycle(sealed[-1:], partial(done.append, round_))
             await wait_until(lambda: len(sealed) == len(done))
             await wait_until(lambda: journal.statistics().is_next_ready)
         assert journal.statistics().recycled_count > 2
         await journal.close()
-        assert not journal.request_roll(sealed.append) and not journal.recycle([], done.clear)
+        assert not journal.request_roll(sealed.append)
+        journal.recycle([], done.clear)
+        await asyncio.sleep(0)
+        assert len(done) == 5
         again = Opened(disk, sealed[-1])
         assert again.result.is_clean and not again.delivered
         again.check_no_leak()
@@ -252,6 +255,33 @@ def test_what_waits_for_space_at_a_stop_is_not_answered() -> None:
         await wait_until(lambda: journal.statistics().is_out_of_space)
         await journal.close()
         assert Opened(disk).result.is_clean
+
+    asyncio.run(scenario())
+
+
+def test_files_are_given_up_wherever_their_last_reader_is_let_go(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A collection may begin under the journal's own lock: the callback must not wait for it."""
+
+    async def scenario() -> None:
+        journal = start_journal(MemoryDisk())
+        await append(journal, 0)
+        sealed: list[int] = []
+        journal.request_roll(sealed.append)
+        await wait_until(lambda: bool(sealed))
+        done: list[int] = []
+        left = [partial(journal.recycle, sealed, partial(done.append, 1))]
+
+        def let_go(writer: JournalWriter) -> int:
+            if left:
+                left.pop()()
+            return 1 << 20
+
+        monkeypatch.setattr(JournalWriter, "room_bytes", property(let_go))
+        journal.statistics()
+        await wait_until(lambda: done == [1])
+        await journal.close()
 
     asyncio.run(scenario())
 

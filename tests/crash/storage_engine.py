@@ -85,10 +85,9 @@ class PlainJournal:
         done(self.writer.roll())
         return True
 
-    def recycle(self, file_ids: Sequence[int], done: Callable[[], None]) -> bool:
+    def recycle(self, file_ids: Sequence[int], done: Callable[[], None]) -> None:
         self.writer.recycle(file_ids)
         done()
-        return True
 
     def statistics(self) -> JournalStatistics:
         return cast(JournalStatistics, _Figures())

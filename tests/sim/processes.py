@@ -159,10 +159,9 @@ class SimJournal:
         if self._queue and not self.batch:
             self._begin()
 
-    def recycle(self, file_ids: Sequence[int], done: Callable[[], None]) -> bool:
+    def recycle(self, file_ids: Sequence[int], done: Callable[[], None]) -> None:
         self._bookie.guard(partial(self.writer.recycle, file_ids))
         done()
-        return True
 
     def statistics(self) -> JournalStatistics:
         return cast(JournalStatistics, _Figures())

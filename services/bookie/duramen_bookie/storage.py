@@ -12,7 +12,6 @@ Called by `handlers`, `service` and the simulator. Source: 02-storage, R10, R15.
 
 from __future__ import annotations
 
-import contextlib
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple, Protocol, assert_never
@@ -79,7 +78,7 @@ class JournalPort(Protocol):
     ) -> bool: ...
     def read(self, file_id: int, offset: int, length_bytes: int) -> bytes: ...
     def request_roll(self, done: Callable[[int], None]) -> bool: ...
-    def recycle(self, file_ids: Sequence[int], done: Callable[[], None]) -> bool: ...
+    def recycle(self, file_ids: Sequence[int], done: Callable[[], None]) -> None: ...
     def statistics(self) -> JournalStatistics: ...
     async def close(self) -> None: ...
 
@@ -470,7 +469,7 @@ class Storage:
         """Recycle journal files that the checkpoint covers, once nobody reads from them."""
         journal = self._running()
         old, self._generation = self._generation, _Generation()
-        weakref.finalize(old, _recycle, journal, tuple(file_ids), done).atexit = False
+        weakref.finalize(old, journal.recycle, tuple(file_ids), done).atexit = False
 
     def rebuild_index(self, ref: ShelfFileRef) -> None:
         """Make a shelf file's index anew and put it in force; blocks, for a thread.
@@ -559,12 +558,6 @@ class HotPart(NamedTuple):
             for place in self.places
             if not self.storage.is_sound(self.ledger_id, place)
         ]
-
-
-def _recycle(journal: JournalPort, file_ids: tuple[int, ...], done: Callable[[], None]) -> None:
-    """In whichever thread lets go last; a poisoned journal's files are the next start's."""
-    with contextlib.suppress(JournalPoisoned):
-        journal.recycle(file_ids, done)
 
 
 def _spell(record: Record, adds: Sequence[Add], entries: Sequence[bytes]) -> JournalRecord:

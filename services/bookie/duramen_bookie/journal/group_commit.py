@@ -15,6 +15,7 @@ Source: 02-storage "Journal" 1 and 4.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import threading
 import time
@@ -183,26 +184,19 @@ class Journal:
                 self._condition.notify()
             return not self._is_closing
 
-    def recycle(self, file_ids: Sequence[int], done: Callable[[], None]) -> bool:
+    def recycle(self, file_ids: Sequence[int], done: Callable[[], None]) -> None:
         """Give sealed files up, beside the commits; see `JournalWriter.recycle` for when.
+
+        May be called on any thread, also while garbage is collected: it takes no lock, since
+        a collection may begin where this thread holds one.
 
         Args:
             file_ids: files that the durable checkpoint covers and that nobody reads any more.
-            done: called on the event loop when they are spares or gone. Never called if the
-                journal is poisoned.
-
-        Returns:
-            False if the journal is closing: the next start does it, `done` will not be called.
-
-        Raises:
-            JournalPoisoned: nothing will be written any more.
+            done: called on the event loop when they are spares or gone; never if the journal is
+                poisoned or closing: the next start recycles them.
         """
-        with self._condition:
-            if self._error is not None:
-                raise self._error
-            if not self._is_closing:
-                self._beside.submit(self._recycle, tuple(file_ids), done)
-            return not self._is_closing
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._begin_recycling, tuple(file_ids), done)
 
     def read(self, file_id: int, offset: int, length_bytes: int) -> bytes:
         """A body whose location was handed out; verifying the entry's checksum is the caller's.
@@ -391,6 +385,11 @@ class Journal:
                     {"message": "a journal completion failed", "exception": error}
                 )
             first = last
+
+    def _begin_recycling(self, file_ids: tuple[int, ...], done: Callable[[], None]) -> None:
+        with self._condition:
+            if self._error is None and not self._is_closing:
+                self._beside.submit(self._recycle, file_ids, done)
 
     def _on_stopped(self) -> None:
         if not self._stopped.done():

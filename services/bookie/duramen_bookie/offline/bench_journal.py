@@ -316,8 +316,8 @@ class _JournalSide:
 
     def _recycle(self) -> None:
         """Give up what is sealed, as settling does once the shelf has it."""
-        if self._journal.recycle(self._journal.sealed_file_ids(), self._on_recycled):
-            self._recycling_count += 1
+        self._recycling_count += 1
+        self._journal.recycle(self._journal.sealed_file_ids(), self._on_recycled)
 
     def _on_recycled(self) -> None:
         self._recycling_count -= 1
