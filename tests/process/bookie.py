@@ -402,10 +402,15 @@ class Load:
         assert self.codes, "no request failed: the fault had no effect"
 
     def drop(self, dead: set[LedgerId]) -> None:
-        """The bookie has dropped ledgers: from now on they are gone for ever."""
-        dropped = self.promises.dropped | dead
-        self.promises = _narrow(self.promises, set(self._highest) - dropped)
-        self.promises.dropped = dropped
+        """The bookie has dropped ledgers: from now on they are gone for ever.
+
+        Of one that it never stored anything of (everything was refused) it may know nothing.
+        """
+        stored = {ledger_id for ledger_id, _ in self.promises.kept}
+        dropped = self.promises.dropped | (dead & stored)
+        dropping = self.promises.dropping | (dead - dropped)
+        self.promises = _narrow(self.promises, set(self._highest) - dropped - dropping)
+        self.promises.dropped, self.promises.dropping = dropped, dropping
 
     # --- Judging ---------------------------------------------------------------------------------
 
@@ -482,5 +487,6 @@ def _narrow(promises: Promises, ledgers: set[LedgerId]) -> Promises:
         {key: body for key, body in promises.kept.items() if key[0] in ledgers},
         {log_id: seal for log_id, seal in promises.seals.items() if log_id in shown},
         {ledger_id: lac for ledger_id, lac in promises.lacs.items() if ledger_id in ledgers},
+        dropping=promises.dropping & ledgers,
         dropped=promises.dropped & ledgers,
     )
