@@ -56,6 +56,7 @@ REQUIRED: Final = (
     "settled damage", "index rebuilt", "group commit", "shared frame", "journal mark",
     "journal poisoned", "crash within a commit",
     "torn write", "torn tail", "tail secured", "damage found", "clean start", "unreadable entry",
+    "cut from a seal", "sealed by a read", "add refused after a read",
     "segment proof asked", "segment proved open", "zombie add refused", "append redirected",
     "append yielded", "append uncertain", "append failed", "owed noted", "long poll woken",
     "long poll waits", "read cancelled", "poll no_entry", "poll timeout", "read unknown",

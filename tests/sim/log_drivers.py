@@ -90,7 +90,7 @@ class Watcher(Protocol):
         """The writer has acknowledged an entry."""
 
     def on_sealed_by_cover(
-        self, log_id: LogId, epoch: Epoch, responders: tuple[Member, ...]
+        self, author: str, log_id: LogId, epoch: Epoch, responders: tuple[Member, ...]
     ) -> None:
         """A recovery's seals cover every ack set."""
 
@@ -272,7 +272,7 @@ class SimDriver:
         if not self._is_covered and recovery.state in _RECOVERING:
             self._is_covered = True
             self._node.watcher.on_sealed_by_cover(
-                self.log_id, recovery.epoch, tuple(recovery._sealed)
+                self._node.name, self.log_id, recovery.epoch, tuple(recovery._sealed)
             )
 
     # --- Effects ---------------------------------------------------------------------------------

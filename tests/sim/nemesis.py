@@ -12,7 +12,8 @@ Called by `run`. Source: 06-testing "Simulator". Documented in docs/testing.md.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from operator import itemgetter
+from typing import Final, NamedTuple
 
 from duramen.ids import LogId, Member
 from duramen.units import MS, SECOND
@@ -29,6 +30,15 @@ TRANSITIONS: Final = ("opened", "ensemble changed", "ensemble changed", "marked"
 LOST_AFTER_US: Final = 30 * SECOND
 """When a replaced disk counts as lost: no answer that it gave is still on its way by then, so that
 what is acknowledged on the strength of such an answer is not held against the writer."""
+
+
+class SealCut(NamedTuple):
+    """Where the seals of a taker will not arrive, and how long the owner sleeps meanwhile."""
+
+    log_id: LogId
+    owner: str
+    bookies: tuple[str, ...]
+    asleep_us: int
 
 
 class Nemesis:
@@ -62,6 +72,7 @@ class Nemesis:
         self._on_lost = on_lost
         self._is_over = False
         self._traps: dict[str, tuple[str, bool, int]] = {}
+        self._seal_cuts: dict[str, SealCut] = {}
         if options.faults:
             world.at(world.between(500 * MS, 2 * options.calm_us), self._strike)
 
@@ -69,10 +80,13 @@ class Nemesis:
         """The faults are over."""
         self._is_over = True
         self._traps.clear()
+        self._seal_cuts.clear()
         self._store.slow_us = 0
 
-    def on_transition(self, author: str, transition: str) -> None:
+    def on_transition(self, author: str, transition: str, log_id: LogId) -> None:
         """A commit of this sequencer took effect: perhaps it is the one that it dies of."""
+        if transition == "marked":
+            self._cut_seals(author, log_id)
         wanted, is_fatal, span_us = self._traps.get(author, ("", False, 0))
         if wanted != transition:
             return
@@ -84,6 +98,14 @@ class Nemesis:
             self.world.at(span_us, sequencer.start)
         else:
             self._pause(sequencer, span_us)
+
+    def on_cover(self, author: str, log_id: LogId) -> None:
+        """The seals of this sequencer cover: now it reads, and it reaches everybody again."""
+        seal_cut = self._seal_cuts.get(author)
+        if seal_cut is not None and seal_cut.log_id == log_id:
+            del self._seal_cuts[author]
+            for bookie in seal_cut.bookies:
+                self.world.counts["cut from a seal"] += self._network.mend(author, bookie)
 
     # --- Choice ----------------------------------------------------------------------------------
 
@@ -123,6 +145,8 @@ class Nemesis:
                 return self._may_hurt(bookie.member) and bookie.disk.rot() is not None
             case "disk replaced":
                 return self._replace(bookie, span_us)
+            case "late adds":
+                return self._race_late_adds(log_id)
             case "bookie paused":
                 self._pause(bookie, span_us)
             case "sequencer killed":
@@ -251,6 +275,55 @@ class Nemesis:
         world.at(death_us + world.between(100 * MS, 2 * SECOND), taker.start)
         heir_us = death_us + world.between(0, 300 * MS)
         world.at(heir_us, heir.run, heir.life, heir.disturb, log_id, "take over")
+
+    def _race_late_adds(self, log_id: LogId) -> bool:
+        """Another takes over while adds of the owner are late and some of the seals do not arrive.
+
+        The owner reaches fewer members than an acknowledgement needs; what it sends to the others
+        arrives about as much later as a takeover takes. The taker is cut off from as many of these
+        as a cover may lack, and only while it seals: then its reads must do what no seal did (R14).
+        """
+        world = self.world
+        owner = self._find_owner(log_id)
+        if owner is None:
+            return False
+        writer = owner.drivers[log_id].core.writer
+        assert writer is not None
+        taker = world.rng.choice([each for each in self._sequencers.values() if each is not owner])
+        names = [member.bookie for member in writer.segment.last_fragment.ensemble]
+        world.rng.shuffle(names)
+        spare = writer.segment.quorum.ack_quorum - 1
+        late = names[1 + world.rng.randrange(spare) :]
+        delay_us = world.between(20 * MS, 300 * MS)
+        for name in late:
+            late_us = delay_us + world.between(30 * MS, 500 * MS)
+            self._network.clog(owner.name, name, world.now_us + late_us)
+        unsealed = tuple(late[: 1 + world.rng.randrange(spare)])
+        # Awake, it would send more to the members that are sealed and learn of its end from them.
+        asleep_us = world.between(100 * MS, 900 * MS) if world.chance(0.8) else 0
+        self._seal_cuts[taker.name] = SealCut(log_id, owner.name, unsealed, asleep_us)
+        world.at(delay_us, taker.run, taker.life, taker.disturb, log_id, "take over")
+        return True
+
+    def _find_owner(self, log_id: LogId) -> SequencerNode | None:
+        """The one that appends to the newest epoch."""
+        owners = []
+        for sequencer in self._sequencers.values():
+            driver = sequencer.drivers.get(log_id)
+            if sequencer.is_up and driver is not None and driver.core.writer is not None:
+                owners.append((driver.core.writer.segment.epoch, sequencer))
+        return max(owners, key=itemgetter(0))[1] if owners else None
+
+    def _cut_seals(self, author: str, log_id: LogId) -> None:
+        """A taker's MARK took effect: next it seals."""
+        seal_cut = self._seal_cuts.get(author)
+        if seal_cut is None or seal_cut.log_id != log_id:
+            return
+        for bookie in seal_cut.bookies:
+            self._network.cut(author, bookie, self.world.now_us + SECOND)
+        owner = self._sequencers[seal_cut.owner]
+        if seal_cut.asleep_us and owner.is_up and not owner.is_paused:
+            self._pause(owner, seal_cut.asleep_us)
 
     def _may_hurt(self, member: Member) -> bool:
         """Whether the budget allows to damage this incarnation; it is charged if so."""

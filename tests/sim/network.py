@@ -79,6 +79,10 @@ class Network:
         """Nothing goes from `source` to `target` until then."""
         self._cuts[source, target] = max(until_us, self._cuts.get((source, target), 0))
 
+    def mend(self, source: str, target: str) -> bool:
+        """End the cut from `source` to `target`; False: there is none now."""
+        return self._cuts.pop((source, target), 0) > self.world.now_us
+
     def clog(self, source: str, target: str, until_us: int) -> None:
         """What goes from `source` to `target` arrives then at the earliest."""
         self._clogs[source, target] = until_us

@@ -29,7 +29,7 @@ FAULTS: Final = (
     "bits flip", "disk replaced", "bookie paused", "bookie stopped", "sequencer killed",
     "sequencer paused", "sequencer stopped", "partition", "one-way cut", "node cut off",
     "regions cut", "store cut off", "link clogged", "store down", "session expires",
-    "early takeover", "takeover race", "takeover race", "roll asked", "log closed",
+    "early takeover", "takeover race", "takeover race", "late adds", "roll asked", "log closed",
     "store slow", "killed at a commit", "killed at a commit", "paused at a commit",
 )  # fmt: skip
 

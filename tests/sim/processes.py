@@ -294,6 +294,7 @@ class BookieNode(Node):
         self.member = Member(BookieId(self.name), Incarnation(f"{number:032x}"))
         self.disk = SimDisk(random.Random(self.world.rng.getrandbits(64)))
         self._answered_seals: dict[LogId, int] = {}
+        self._sealed_by_read: dict[LogId, int] = {}
 
     @property
     def candidate(self) -> Candidate:
@@ -538,13 +539,27 @@ class BookieNode(Node):
                 self._core.on_lacs(request, incarnation, rows)
             case _:
                 self._waiting[request] = partial(self._answer_reads, rows, reply)
+                if incarnation == self.member.incarnation:
+                    self._note_sealing_reads(rows)
                 self._core.on_reads(request, incarnation, rows)
         self.drain()
+
+    def _note_sealing_reads(self, rows: Any) -> None:
+        """Count the reads that carry a seal to where none has come yet (R14)."""
+        for row in rows:
+            log_id = log_of(row.ledger_id)
+            known = max(self._core.sealed_epoch(log_id), self._sealed_by_read.get(log_id, 0))
+            if row.seal_epoch > known:
+                self._sealed_by_read[log_id] = row.seal_epoch
+                self.world.counts["sealed by a read"] += 1
 
     def _answer_adds(self, adds: Sequence[AddRow], reply: Reply, statuses: Any) -> None:
         for add, status in zip(adds, statuses, strict=True):
             if status is BookieStatus.DIFFERENT:
                 self._judge.on_add_refused(self.member, add.ledger_id, add.entry_id, add.crc)
+            elif status is BookieStatus.SEALED:
+                epoch = self._sealed_by_read.get(log_of(add.ledger_id))
+                self.world.counts["add refused after a read"] += epoch == epoch_of(add.ledger_id)
         reply(statuses)
 
     def _answer_seals(self, rows: Any, reply: Reply, marks: Any) -> None:

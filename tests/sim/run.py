@@ -287,8 +287,9 @@ class Run:
         self.checkers.on_entry_acknowledged(now_us, segment, entry_id, crc)
 
     def on_sealed_by_cover(
-        self, log_id: LogId, epoch: Epoch, responders: tuple[Member, ...]
+        self, author: str, log_id: LogId, epoch: Epoch, responders: tuple[Member, ...]
     ) -> None:
+        self.nemesis.on_cover(author, log_id)
         self.checkers.on_sealed_by_cover(log_id, epoch, responders)
 
     def on_conclusion(self, segment: Segment, sequencer_id: SequencerId) -> None:
@@ -310,7 +311,7 @@ class Run:
         if before is None:
             self.world.counts["segment new → OPEN"] += 1
             self.checkers.on_segment_opened(segment.log_id, segment.epoch, author)
-            self.nemesis.on_transition(author, "opened")
+            self.nemesis.on_transition(author, "opened", segment.log_id)
             return
         old = read_segment(before)
         if segment.state is old.state:
@@ -318,7 +319,7 @@ class Run:
         else:
             assert segment.state in TRANSITIONS[old.state], (old, segment)
             self.world.counts[f"segment {old.state.value} → {segment.state.value}"] += 1
-            self.nemesis.on_transition(author, _TRANSITION_NAMES[segment.state])
+            self.nemesis.on_transition(author, _TRANSITION_NAMES[segment.state], segment.log_id)
         if segment.is_closed:
             self.world.counts["segment with holes"] += len(segment.holes) > 0
             self._tell_closed(segment, author)
@@ -328,7 +329,7 @@ class Run:
             return
         if segment.state is SegmentState.OPEN:
             self.checkers.on_ensemble_changed(segment)
-        self.nemesis.on_transition(author, "ensemble changed")
+        self.nemesis.on_transition(author, "ensemble changed", segment.log_id)
 
     def _tell_closed(self, segment: Segment, author: SequencerId) -> None:
         assert segment.last_entry is not None and segment.totals is not None
