@@ -114,10 +114,13 @@ class World:
         self.lanes = BookieLanes(cast(Any, self.client), lambda _bookie: "http://b0")
         self.sink = Sink()
 
-    def add(self, *entries: int, is_recovery: bool = False, size: int = 10) -> None:
+    def add(
+        self, *entries: int, is_recovery: bool = False, size: int = 10, log_id: LogId = LOG
+    ) -> None:
+        ledger_id = ledger_of(log_id, Epoch(1))
         for entry in entries:
             effect = SendAdd(
-                MEMBER, LEDGER, EntryId(entry), NOTHING, b"x" * size, is_recovery=is_recovery
+                MEMBER, ledger_id, EntryId(entry), NOTHING, b"x" * size, is_recovery=is_recovery
             )
             self.lanes.add(effect, self.sink)
 
@@ -230,6 +233,32 @@ def test_write_backs_do_not_wait_behind_appends_that_find_no_room() -> None:
         assert (append_lane["frames_in_flight"], append_lane["waiting_count"]) == (3, 5)
         world.client.decide = world.client.accept
         await wait_until(lambda: len(world.sink.adds) == 9)
+
+    run(scenario)
+
+
+def test_a_log_with_much_to_send_delays_the_others_by_one_add() -> None:
+    async def scenario(world: World) -> None:
+        gate = asyncio.Event()
+
+        async def hold(call: Call) -> bytes:
+            await gate.wait()
+            return await world.client.accept(call)
+
+        world.client.decide = hold
+        world.add(*range(12), size=4 << 20)  # three frames are under way, nine adds wait
+        await until(lambda: len(world.client.calls) == 3)
+        world.add(100, 101, log_id=LogId(10))
+        world.add(200, log_id=LogId(11))
+        gate.set()
+        await until(lambda: len(world.sink.adds) == 15)
+        sent = [entry for call in world.client.calls for entry in call.entries]
+        assert sent[:3] == [0, 1, 2]
+        assert sent.index(100) == 4 and sent.index(200) == 5, "one add of the hot log before them"
+        assert sent.index(101) == 7, "and one between the two of the same log"
+        assert [entry for entry in sent if entry < 100] == list(range(12)), "in order within a log"
+        lane = world.lanes.statistics()["by_bookie"]["b0 append"]
+        assert (lane["waiting_count"], lane["waiting_logs"], lane["waiting_bytes"]) == (0, 0, 0)
 
     run(scenario)
 

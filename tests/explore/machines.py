@@ -285,6 +285,8 @@ class SequencerMachine(_Process):
         batches: Sequence[bytes],
         record_count: int,
         after: Totals,
+        *,
+        is_control: bool = False,
     ) -> bytes:
         text = b",".join(batches).decode()
         epoch = epoch_of(ledger_id)

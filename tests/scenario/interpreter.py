@@ -84,6 +84,10 @@ class Interpreter:
                 "min_racks": int(options.get("min_racks", 1)),
                 "min_regions": int(options.get("min_regions", 1)),
             },
+            "commit": options.get("commit", "lac"),
+            "flush": {"policy": options.get("flush", "immediate"),
+                      "size": options.get("flush_size", "512KiB")},
+            "window": {"entries": int(options.get("window", 2000))},
         })  # fmt: skip
         # The cores know `out_of_order`; the configuration does not admit it yet.
         ack_mode = options.get("ack_mode", "ordered")
@@ -116,6 +120,26 @@ class Interpreter:
 
     def _do_roll(self, words: list[str], options: dict[str, str]) -> None:
         self.stage.feed(self.stage.sequencer(words[0]), lambda core: core.request_roll())
+
+    def _do_suspend(self, words: list[str], options: dict[str, str]) -> None:
+        self._set_suspended(words[0], is_suspended=True)
+
+    def _do_resume(self, words: list[str], options: dict[str, str]) -> None:
+        self._set_suspended(words[0], is_suspended=False)
+
+    def _set_suspended(self, name: str, *, is_suspended: bool) -> None:
+        node = self.stage.sequencer(name)
+        node.around.is_rolling_suspended = is_suspended
+        self.stage.feed(node, lambda core: None)
+
+    def _do_reconfigure(self, words: list[str], options: dict[str, str]) -> None:
+        """Somebody changes the stored configuration; the sequencers named are told."""
+        config = self.stage.reconfigure(options)
+        version = self.stage.store.log.config_version
+        now_us = self.stage.now_us
+        for name in words:
+            node = self.stage.sequencer(name)
+            self.stage.feed(node, lambda core: core.on_config(config, version, now_us))
 
     def _do_stop(self, words: list[str], options: dict[str, str]) -> None:
         now_us = self.stage.now_us

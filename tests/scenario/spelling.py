@@ -20,7 +20,7 @@ from duramen.core.status import BookieStatus
 from duramen.ids import LAST_ENTRY_ID, EntryId, LedgerId, Member, epoch_of
 from duramen.units import spell_duration
 from duramen.wire.bookie_calls import ReadAnswer
-from duramen.wire.entry import HEADER_BYTES
+from duramen.wire.entry import HEADER_BYTES, read_entry_info
 
 Request = fx.SendAdd | fx.SendSeal | fx.SendRead | fx.SendLac | rd.SendRead
 """What is asked of a bookie."""
@@ -78,6 +78,7 @@ def spell_call(call: Request | Inquiry) -> str:
     match call:
         case fx.SendAdd(_, ledger_id, entry, lac):
             flag = " by recovery" if call.is_recovery else ""
+            flag += " control" if read_entry_info(call.payload).is_control else ""
             return f"add {spell_position(ledger_id, entry)} lac={lac}{flag}"
         case fx.SendSeal(_, _, epoch):
             return f"seal e{epoch}"

@@ -10,10 +10,11 @@ Called by the interpreter. Source: 00-overview "Layering", docs/scenarios.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple, assert_never
 
-from duramen.config import LogConfig
+from duramen.config import LogConfig, parse_log_config
 from duramen.core import reader as rd
 from duramen.core.log_node import LogNode
 from duramen.core.sequencer import effects as fx
@@ -136,6 +137,26 @@ class Stage:
             self.now_us + APPEND_TIMEOUT_US,
         )  # fmt: skip
         self.feed(node, lambda core: core.append(append, self.now_us))
+
+    def reconfigure(self, options: Mapping[str, str]) -> LogConfig:
+        """An operator's compare-and-set on the log node: `E`, `Qw`, `Qa`, `commit`, `flush`."""
+        log = self.store.log
+        replication = log.config.replication
+        config = parse_log_config({
+            "replication": {
+                **replication.model_dump(),
+                "ensemble_size": int(options.get("E", replication.ensemble_size)),
+                "write_quorum": int(options.get("Qw", replication.write_quorum)),
+                "ack_quorum": int(options.get("Qa", replication.ack_quorum)),
+            },
+            "commit": options.get("commit", log.config.commit),
+            "flush": {"policy": options.get("flush", log.config.flush.policy)},
+        })  # fmt: skip
+        version = log.config_version + 1
+        changed = replace(log, config=config, config_version=version, nonce=f"config {version}")
+        assert self.store.commit((fx.SetLog(changed, self.store.log_version),), SequencerId("op"))
+        self.say(STORE, f"configuration {version}")
+        return config
 
     # --- sequencers and readers ------------------------------------------------------------------
 

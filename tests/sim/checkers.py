@@ -275,6 +275,10 @@ class Checkers:
         if lac is not None:
             check("L1", dlsn.entry <= lac, *what, "is above its LAC", lac)
 
+    def on_control_entry(self, log_id: LogId, epoch: Epoch, entry_id: EntryId) -> None:
+        """A reader was given an entry without records: it shows nobody anything of it."""
+        self._segment_record(log_id).controls.setdefault(epoch, set()).add(entry_id)
+
     def on_reader_gap(self, reader: int, log_id: LogId) -> None:
         """A reader was told of a hole: sequence numbers may be left out here."""
         cursor = self._cursors.get((reader, log_id))
@@ -314,11 +318,14 @@ class Checkers:
             self._segment_record(log_id).check_gaps(records)
         for ledger_id, lac in self._highest_lacs.items():
             log_id, epoch = log_of(ledger_id), epoch_of(ledger_id)
-            end = self._segment_record(log_id).ends.get(epoch)
+            segments = self._segment_record(log_id)
+            end = segments.ends.get(epoch)
             if end is None:
-                # Only a log's last epoch is open: its last entry is that of the last record.
+                # Only a log's last epoch is open: its last entry is that of the last record, or
+                # one without records.
                 last = next((dlsn for dlsn, _, _ in reversed(complete.get(log_id, ()))), None)
                 highest = last.entry if last is not None and last.epoch == epoch else NOTHING
+                highest = max([highest, *segments.controls.get(epoch, ())])
             else:
                 highest = end.last_entry
             what = "log", log_id, "epoch", epoch, "ends at", highest, "below a LAC of", lac

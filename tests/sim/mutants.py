@@ -344,8 +344,7 @@ def _recover_own_epoch(self: LogSequencer, now_us: int) -> None:
     """The roll's drain took too long: recover one's own epoch, call what was sent failed."""
     for fail in self.transmit.fail_sent("the roll took too long"):
         self.outbox.append(Fail(fail.append_id, "log_unavailable", fail.detail))
-    self.writer = None
-    self._roll = None
+    self._forget_writer()
     self.state = LogState.READING
     self._read()
 

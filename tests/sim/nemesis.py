@@ -157,6 +157,11 @@ class Nemesis:
             case "sequencer stopped":
                 sequencer.stop()
                 world.at(span_us + 10 * SECOND, sequencer.start)
+            case "rolling suspended":
+                for other in self._sequencers.values():
+                    other.run(other.life, other.suspend, span_us)
+            case "reconfigured":
+                sequencer.run(sequencer.life, sequencer.reconfigure, log_id)
             case _:
                 self._carry_out_more(fault, span_us, bookie, sequencer, log_id)
         return True

@@ -31,6 +31,7 @@ FAULTS: Final = (
     "regions cut", "store cut off", "link clogged", "store down", "session expires",
     "early takeover", "takeover race", "takeover race", "late adds", "roll asked", "log closed",
     "store slow", "killed at a commit", "killed at a commit", "paused at a commit",
+    "rolling suspended", "reconfigured",
 )  # fmt: skip
 
 
@@ -142,6 +143,11 @@ def _draw_log(rng: random.Random, places: tuple[tuple[str, str], ...]) -> LogCon
         },
         "commit_delay": rng.choice(("5ms", "5ms", "50ms")),
         "owed_bytes_max": rng.choice(("2KiB", "64KiB", "64MiB")),
+        "commit": rng.choice(("lac", "lac", "control")),
+        "flush": {
+            "policy": rng.choice(("immediate", "immediate", "periodic", "size")),
+            "size": rng.choice(("1KiB", "8KiB")),
+        },
     })  # fmt: skip
 
 
@@ -165,5 +171,5 @@ def _spell_log(log: LogConfig) -> str:
         f"{part.ensemble_size}/{part.write_quorum}/{part.ack_quorum}"
         f"-racks{part.min_racks}-regions{part.min_regions}-{part.placement}"
         f"-roll{roll.interval // SECOND}s/{roll.size}B/idle{roll.idle_close // SECOND}s"
-        f"-owed{log.owed_bytes_max}B-{log.ack_mode}"
+        f"-owed{log.owed_bytes_max}B-{log.ack_mode}-{log.commit}-{log.flush.policy}"
     )

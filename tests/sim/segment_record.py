@@ -118,6 +118,8 @@ class SegmentRecord:
     def __init__(self, log_id: LogId, tally: Tally) -> None:
         self.log_id = log_id
         self.ends: dict[int, SegmentEnd] = {}
+        self.controls: dict[int, set[int]] = {}
+        """Entries without records that readers were given, by epoch."""
         self.covered = 0
         self._tally = tally
         self._openers: dict[int, SequencerId] = {}
@@ -195,26 +197,30 @@ class SegmentRecord:
         seq_num = 0
         for epoch in range(1, max(latest, len(self.ends)) + 1):
             end = self.ends.get(epoch)
-            holes = () if end is None else end.holes
-            last, seq_num = self._check_entries(by_epoch.get(epoch, []), seq_num, holes)
+            last, seq_num = self._check_entries(epoch, by_epoch.get(epoch, []), seq_num)
             if end is not None:
                 is_whole = last == end.last_entry
                 is_whole = is_whole and seq_num == end.start_seq_num + end.totals.record_count
                 self._check_gap(is_whole, "epoch", epoch, "ends", last, seq_num, "not as", end)
 
     def _check_entries(
-        self, records: Sequence[Record], seq_num: int, holes: Holes
+        self, epoch: int, records: Sequence[Record], seq_num: int
     ) -> tuple[int, int]:
         """One epoch; gives its last entry and the sequence number that follows."""
+        end = self.ends.get(epoch)
+        holes = () if end is None else end.holes
+        controls = self.controls.get(epoch, set())
         entry, slot = int(NOTHING), 0
         for dlsn, found, _ in records:
-            skipped = range(entry + 1, dlsn.entry)
+            skipped = [n for n in range(entry + 1, dlsn.entry) if n not in controls]
             is_next = dlsn.slot == (slot + 1 if dlsn.entry == entry else 0)
             is_next = is_next and dlsn.entry >= entry and _are_holes(skipped, holes)
             # Only a hole may take numbers with it: those of the records that were never stored.
             is_next = is_next and (found == seq_num or (len(skipped) > 0 and found > seq_num))
             self._check_gap(is_next, dlsn, "seq", found, "follows entry", entry, "slot", slot)
             entry, slot, seq_num = dlsn.entry, dlsn.slot, found + 1
+        while entry + 1 in controls:
+            entry += 1
         return entry, seq_num
 
     def _check_gap(self, is_kept: bool, *what: object) -> None:
@@ -226,5 +232,5 @@ def spell(*what: object) -> str:
     return " ".join(str(part) for part in what)
 
 
-def _are_holes(entries: range, holes: Holes) -> bool:
+def _are_holes(entries: Sequence[int], holes: Holes) -> bool:
     return all(any(first <= entry <= last for first, last in holes) for entry in entries)

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Final
 
+from duramen.config import LogConfig
 from duramen.core.hashing import rank_nodes
 from duramen.core.placement import Candidate
 from duramen.core.sequencer import effects as fx
@@ -31,8 +33,8 @@ from duramen.ids import (
 from duramen.runtime.metadata_store import MetadataError, SessionState
 from duramen.units import MS, SECOND
 from duramen.wire.bookie_calls import Add, Service
-from duramen.wire.entry import encode_entry
-from duramen.wire.metadata_json import read_log
+from duramen.wire.entry import CONTROL, encode_entry
+from duramen.wire.metadata_json import read_log, spell_log
 from duramen.wire.sequencer_calls import AppendResult, Redirect
 from duramen_sequencer.metadata_link import MetadataLink
 from tests.sim.log_drivers import Answer, SimDriver, SimLane, Waiting, Watcher, bind
@@ -265,6 +267,48 @@ class SequencerNode(Node):
         driver.flush()
         self.kick()
 
+    def suspend(self, span_us: int) -> None:
+        """Rolling and ensemble changes are suspended for a while."""
+        self.around.is_rolling_suspended = True
+        self.after(span_us, self._resume)
+
+    def _resume(self) -> None:
+        self.around.is_rolling_suspended = False
+
+    def reconfigure(self, log_id: LogId) -> None:
+        """An operator changes the log's configuration through this sequencer."""
+        self.spawn(self._reconfigure(log_id), bind(self._on_reconfigured, log_id))
+
+    async def _reconfigure(self, log_id: LogId) -> tuple[LogConfig, int] | None:
+        path = PATHS.log(log_id)
+        try:
+            await self.session.sync(path)
+            stored = await self.session.get(path)
+            assert stored is not None
+            log = read_log(stored.data)
+            part = log.config.replication
+            racks = max(part.min_racks, part.min_regions)
+            changed = part.model_copy(update={
+                "ack_quorum": self.world.rng.randint(max(racks, 2), part.write_quorum),
+            })  # fmt: skip
+            config = log.config.model_copy(update={
+                "replication": changed, "commit": self.world.rng.choice(("lac", "control")),
+            })  # fmt: skip
+            version = log.config_version + 1
+            news = replace(log, config=config, config_version=version, nonce=f"config {version}")
+            await self.session.set(path, spell_log(news), version=stored.version)
+        except MetadataError:
+            return None
+        return config, version
+
+    def _on_reconfigured(self, log_id: LogId, news: tuple[LogConfig, int] | None) -> None:
+        driver = self.drivers.get(log_id)
+        if news is not None and driver is not None:
+            self.world.counts["reconfigured where it is driven"] += 1
+            driver.core.on_config(*news, self.world.now_us)
+            driver.flush()
+            self.kick()
+
     # --- Orphans ---------------------------------------------------------------------------------
 
     def _scan_again(self) -> None:
@@ -357,9 +401,10 @@ def _answer_row(node: SequencerNode, reply: Reply, row: int) -> Answer:
 
 
 def _encode(  # noqa: PLR0917 - the shape of `EncodeEntry`
-    ledger_id: LedgerId, entry_id: EntryId, before: Any, batches: Any, record_count: int, after: Any
-) -> bytes:
+    ledger_id: LedgerId, entry: EntryId, before: Any, batches: Any, record_count: int, after: Any,
+    *, is_control: bool = False,
+) -> bytes:  # fmt: skip
     return encode_entry(
-        ledger_id=ledger_id, entry_id=entry_id, before=before, batches=batches,
-        record_count=record_count, after=after,
+        ledger_id=ledger_id, entry_id=entry, before=before, batches=batches,
+        record_count=record_count, after=after, flags=CONTROL * is_control,
     )  # fmt: skip

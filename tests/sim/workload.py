@@ -23,7 +23,7 @@ from duramen.ids import NOTHING, Dlsn, EntryId, Epoch, LedgerId, LogId, Member, 
 from duramen.runtime.metadata_store import MetadataError, SessionState
 from duramen.units import MS, SECOND
 from duramen.wire.bookie_calls import ReadRange, Service
-from duramen.wire.entry import EntryError, check_entry
+from duramen.wire.entry import EntryError, check_entry, read_entry_info
 from duramen.wire.metadata_json import read_log, read_segment
 from duramen.wire.read_answers import place_batches
 from duramen.wire.record_batch import encode_batch
@@ -67,6 +67,8 @@ class History(Protocol):
     def on_read(  # noqa: PLR0917 - one event of the history
         self, now_us: int, reader: int, log_id: LogId, dlsn: Dlsn, seq_num: int, body: bytes
     ) -> None: ...
+
+    def on_control_entry(self, log_id: LogId, epoch: Epoch, entry_id: EntryId) -> None: ...
 
     def on_reader_gap(self, reader: int, log_id: LogId) -> None: ...
 
@@ -375,8 +377,11 @@ class ReaderNode(Node):
         if self.core.epoch == delivered.epoch:
             self._history.on_reader_lac(self.number, ledger_id, self.core.bound)
         now_us, size = self.world.now_us, 0
-        for _, body in delivered.entries:
+        for entry_id, body in delivered.entries:
             size += len(body)
+            if read_entry_info(body).is_control:
+                self.world.counts["control entry read"] += 1
+                self._history.on_control_entry(self.log_id, delivered.epoch, entry_id)
             for placed in place_batches(body, delivered.epoch, delivered.start_seq_num):
                 for offset, record in enumerate(placed.decode().bodies):
                     dlsn = placed.dlsn._replace(slot=placed.dlsn.slot + offset)

@@ -15,7 +15,7 @@ import heapq
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from duramen.config import parse_log_config
@@ -29,7 +29,7 @@ from duramen.core.sequencer.transmit import QueuedAppend
 from duramen.core.status import BookieStatus
 from duramen.ids import NOTHING, Dlsn, EntryId, Epoch, LedgerId, Member, SequencerId, epoch_of
 from duramen.units import MS, SECOND
-from duramen.wire.entry import HEADER_BYTES, check_entry, encode_entry
+from duramen.wire.entry import CONTROL, HEADER_BYTES, check_entry, encode_entry
 from tests.unit.core_fakes import LOG_ID, FakeBookie, FakeStore
 
 SHAPES = (
@@ -39,7 +39,7 @@ SHAPES = (
 FAULTS = (
     "crash bookie", "slow bookie", "wipe bookie", "takeover", "roll", "stop", "release",
     "crash sequencer", "pause sequencer", "metadata outage", "loss", "expire session", "damage",
-    "crash bookie", "crash bookie", "slow bookie", "cut off",
+    "crash bookie", "crash bookie", "slow bookie", "cut off", "suspend rolling", "reconfigure",
 )  # fmt: skip
 
 
@@ -98,6 +98,9 @@ class World:
             "roll": {"interval": self.rng.choice(["1s", "1h"]), "idle_close": "3s",
                      "size": self.rng.choice(["1KiB", "1MiB"])},
             "owed_bytes_max": self.rng.choice(["200B", "64MiB"]),
+            "commit": self.rng.choice(["lac", "lac", "control"]),
+            "flush": {"policy": self.rng.choice(["immediate", "immediate", "periodic", "size"]),
+                      "size": "300B"},
         })  # fmt: skip
         self.store = FakeStore(LogNode(LOG_ID, "ns", "log", config))
         self.members_lost: list[Member] = []
@@ -168,6 +171,7 @@ class World:
         self._is_store_up = True
         for bookie in self.bookies.values():
             bookie.is_up, bookie.slow_us, bookie.doubt_ratio = True, 0, 0.0
+        self._resume_rolling()
         for node in self.nodes:
             node.around.is_metadata_reachable = True
             node.cut_off.clear()
@@ -248,11 +252,37 @@ class World:
             case "cut off":
                 node.cut_off.add(bookie.name)
                 self.at(span_us, lambda: node.cut_off.discard(bookie.name))
+            case "suspend rolling":
+                for each in self.nodes:
+                    each.around.is_rolling_suspended = True
+                self.at(span_us, self._resume_rolling)
+            case "reconfigure":
+                self._reconfigure(node)
             case "damage":
                 bookie.doubt_ratio = 0.7
                 self.at(span_us, lambda: setattr(bookie, "doubt_ratio", 0.0))
         self._dense_until_us = self.now_us + self.rng.randrange(80 * MS)
         self.at(self.rng.randrange(20 * MS, self._calm_us), self._disturb)
+
+    def _resume_rolling(self) -> None:
+        for node in self.nodes:
+            node.around.is_rolling_suspended = False
+
+    def _reconfigure(self, told: Node) -> None:
+        """Somebody changes the log's configuration; one sequencer is told, the others read it."""
+        log = self.store.log
+        ensemble, write, ack = self.shape
+        replication = log.config.replication.model_copy(update={
+            "write_quorum": self.rng.randint(ack, write), "ensemble_size": ensemble,
+        })  # fmt: skip
+        config = log.config.model_copy(update={
+            "commit": self.rng.choice(["lac", "control"]), "replication": replication,
+        })  # fmt: skip
+        version = log.config_version + 1
+        news = replace(log, config=config, config_version=version, nonce=f"config {version}")
+        assert self.store.commit((fx.SetLog(news, self.store.log_version),), SequencerId("admin"))
+        self.at(self._delay_us(), lambda: self.feed(
+            told, lambda core: core.on_config(config, version, self.now_us)))  # fmt: skip
 
     def _crash_bookie(self, bookie: FakeBookie, span_us: int) -> None:
         def restart() -> None:
@@ -532,6 +562,8 @@ class World:
             payload = self.bookies[holders[0].bookie].entries[segment.ledger_id][entry]
             info = check_entry(payload)
             assert info.first_position == totals.record_count, (segment, entry)
+            assert info.is_control == (info.record_count == 0), (segment, entry)
+            self.counts["control entry"] += info.is_control
             slot = 0
             for text in payload[HEADER_BYTES:].split(b"append ")[1:]:
                 fate = by_batch[b"append " + text]
@@ -577,6 +609,8 @@ def spell_entry(  # noqa: PLR0917 - the signature of `EncodeEntry`
     batches: Sequence[bytes],
     record_count: int,
     after: Totals,
+    *,
+    is_control: bool = False,
 ) -> bytes:
     """A real entry around stand-ins for batches."""
     return encode_entry(
@@ -586,6 +620,7 @@ def spell_entry(  # noqa: PLR0917 - the signature of `EncodeEntry`
         batches=batches,
         record_count=record_count,
         after=after,
+        flags=CONTROL * is_control,
     )
 
 

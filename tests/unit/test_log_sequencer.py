@@ -573,6 +573,7 @@ ANSWERS_SEEN = (
     "commit APPLIED", "commit CONFLICT", "commit UNKNOWN", "commit UNAVAILABLE",
     "unknown, applied", "unknown, applied later", "unknown, never applied",
     "metadata read failed", "torn view", "fragments 2+", "member suspended",
+    "control entry",
 )  # fmt: skip
 
 

@@ -209,6 +209,12 @@ def test_the_defaults_are_those_of_the_interface_page() -> None:
         ({"replication": {"write_quorum": 2.0}}, "invalid_argument", "replication.write_quorum"),
         ({"replication": {"min_regions": 3}}, "invalid_argument", "replication"),
         ({"early_append": True}, "invalid_argument", "early_append"),
+        ({"roll": {"interval": "99ms"}}, "invalid_argument", "roll.interval"),
+        ({"roll": {"idle_close": "0s"}}, "invalid_argument", "roll.idle_close"),
+        ({"flush": {"policy": "never"}}, "invalid_argument", "flush.policy"),
+        ({"flush": {"interval": "2s"}}, "invalid_argument", "flush.interval"),
+        ({"flush": {"wait_max": "1m"}}, "invalid_argument", "flush.wait_max"),
+        ({"commit": "perhaps"}, "invalid_argument", "commit"),
     ],
 )
 def test_faults_are_refused_with_their_field(

@@ -5,14 +5,17 @@ Source: 01-protocol section 3.
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from duramen.config import parse_log_config
 from duramen.core.segment import Totals
 from duramen.core.sequencer.effects import Complete
 from duramen.core.sequencer.transmit import QueuedAppend, TransmitBuffer
 from duramen.ids import Dlsn, EntryId, Epoch
 from duramen.limits import ENTRY_TARGET_BYTES
+from duramen.units import MS
 
 
 def append(append_id: int, size: int = 10, count: int = 1, deadline_us: int = 100) -> QueuedAppend:
@@ -22,7 +25,7 @@ def append(append_id: int, size: int = 10, count: int = 1, deadline_us: int = 10
 def filled(*appends: QueuedAppend) -> TransmitBuffer:
     buffer = TransmitBuffer()
     for one in appends:
-        buffer.push(one)
+        buffer.push(one, 0)
     buffer.validate()
     return buffer
 
@@ -56,8 +59,8 @@ def test_positions_follow_one_another(counts: list[int], before: int, start: int
 def test_what_was_sent_is_uncertain_and_what_was_not_gets_the_code() -> None:
     buffer = filled(append(1, deadline_us=50), append(2, deadline_us=200))
     buffer.place(EntryId(0), buffer.take(), Totals())
-    buffer.push(append(3, deadline_us=50))
-    buffer.push(append(4, deadline_us=200))
+    buffer.push(append(3, deadline_us=50), 0)
+    buffer.push(append(4, deadline_us=200), 0)
     answers = buffer.expire(100, "log_unavailable", "why")
     assert [(one.append_id, one.code) for one in answers] == [
         (3, "log_unavailable"), (1, "append_uncertain"),
@@ -73,10 +76,45 @@ def test_what_was_sent_is_uncertain_and_what_was_not_gets_the_code() -> None:
 def test_giving_up_answers_everything_once() -> None:
     buffer = filled(append(1), append(2))
     buffer.place(EntryId(0), buffer.take(), Totals())
-    buffer.push(append(3))
+    buffer.push(append(3), 0)
     assert [(one.append_id, one.code) for one in buffer.fail_sent("sealed")] == [
         (1, "append_uncertain"), (2, "append_uncertain"),
     ]  # fmt: skip
     assert [one.code for one in buffer.fail_queued("log_ended", "over")] == ["log_ended"]
     assert buffer.is_empty
     assert buffer.fail_sent("again") == [] and buffer.fail_queued("x", "y") == []
+
+
+@pytest.mark.parametrize(
+    ("flush", "arrivals_us", "sizes", "due_us"),
+    [
+        ({"policy": "immediate"}, (5, 9), (10, 10), 5),
+        ({"policy": "periodic"}, (5, 9), (10, 10), 5 + 2 * MS),
+        ({"policy": "periodic"}, (5, 9), (10, ENTRY_TARGET_BYTES), 5),
+        ({"policy": "size", "size": "20B"}, (5, 9), (10, 9), 5 + 50 * MS),
+        ({"policy": "size", "size": "20B"}, (5, 9), (10, 10), 5),
+        ({"policy": "size", "size": "1GiB"}, (5, 9), (10, ENTRY_TARGET_BYTES), 5),
+    ],
+)
+def test_what_waits_is_due_as_the_flush_policy_says(
+    flush: dict[str, str], arrivals_us: tuple[int, ...], sizes: tuple[int, ...], due_us: int
+) -> None:
+    buffer = TransmitBuffer()
+    policy = parse_log_config({"flush": flush}).flush
+    assert buffer.due_us(policy) is None
+    for append_id, (at_us, size) in enumerate(zip(arrivals_us, sizes, strict=True)):
+        buffer.push(append(append_id, size), at_us)
+    assert buffer.due_us(policy) == due_us
+
+
+def test_who_is_oldest_is_known_after_others_have_gone() -> None:
+    buffer = TransmitBuffer()
+    periodic = parse_log_config({"flush": {"policy": "periodic"}}).flush
+    for append_id, (at_us, deadline_us) in enumerate([(1, 50), (2, 200), (3, 50), (4, 200)]):
+        buffer.push(append(append_id, ENTRY_TARGET_BYTES // 4, deadline_us=deadline_us), at_us)
+    assert [fail.append_id for fail in buffer.expire(100, "log_unavailable", "why")] == [0, 2]
+    buffer.validate()
+    assert buffer.due_us(periodic) == 2 + 2 * MS and buffer.count == 2
+    buffer.place(EntryId(0), buffer.take(), Totals())
+    buffer.validate()
+    assert buffer.due_us(periodic) is None and buffer.count == 2, "in flight counts as well"

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal, NamedTuple, NoReturn
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -56,6 +57,30 @@ Size = Annotated[
 Count = Annotated[int, Field(strict=True, ge=1)]
 
 
+def _at_least(least: str) -> AfterValidator:
+    """A bound of a duration, told in the words that the configuration is written in."""
+    least_us = parse_duration_us(least)
+
+    def check(value_us: int) -> int:
+        if value_us < least_us:
+            raise ValueError(f'must be "{least}" or more')
+        return value_us
+
+    return AfterValidator(check)
+
+
+def _at_most(most: str) -> AfterValidator:
+    """As `_at_least`."""
+    most_us = parse_duration_us(most)
+
+    def check(value_us: int) -> int:
+        if value_us > most_us:
+            raise ValueError(f'must be "{most}" or less')
+        return value_us
+
+    return AfterValidator(check)
+
+
 class _Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -92,11 +117,14 @@ class Replication(_Part):
 
 
 class Roll(_Part):
-    """When a segment is closed and the next one opened (R19); both bounds are active."""
+    """When a segment is closed and the next one opened (R19); both bounds are active.
 
-    interval: Duration = parse_duration_us("2h")
+    The least values leave a segment the time to take an append.
+    """
+
+    interval: Annotated[Duration, _at_least("100ms")] = parse_duration_us("2h")
     size: Size = parse_size_bytes("256MiB")
-    idle_close: Duration = parse_duration_us("10m")
+    idle_close: Annotated[Duration, _at_least("1s")] = parse_duration_us("10m")
 
 
 class Retention(_Part):
@@ -108,10 +136,21 @@ class Retention(_Part):
     require_cold_copy: bool = False
 
 
-class Flush(_Part):
-    """When waiting appends become an entry."""
+_FlushWait = Annotated[Duration, _at_most("1s")]
+"""An append has ten seconds altogether; what waits for company must not be what uses them up."""
 
-    policy: Literal["immediate"] = "immediate"
+
+class Flush(_Part):
+    """When waiting appends become an entry, the pipeline permitting; see `TransmitBuffer.due_us`.
+
+    `immediate`: at once. `periodic`: after `interval`. `size`: when `size` bytes wait, or after
+    `wait_max`. A full entry never waits.
+    """
+
+    policy: Literal["immediate", "periodic", "size"] = "immediate"
+    interval: _FlushWait = parse_duration_us("2ms")
+    size: Size = parse_size_bytes("512KiB")
+    wait_max: _FlushWait = parse_duration_us("50ms")
 
 
 class Window(_Part):
@@ -150,7 +189,7 @@ class LogConfig(_Part):
     ack_mode: _AckMode = "ordered"
     copysets: Literal["striped"] = "striped"
     early_append: Literal[False] = False
-    commit: Literal["lac"] = "lac"
+    commit: Literal["lac", "control"] = "lac"
     commit_delay: Duration = parse_duration_us("5ms")
     owed_bytes_max: Size = parse_size_bytes("64MiB")
     tiering: Tiering = Tiering()
@@ -163,6 +202,16 @@ class LogConfig(_Part):
     def to_json(self) -> dict[str, Any]:
         """Every field, as texts and numbers that `parse_log_config` reads back."""
         return self.model_dump(mode="json")
+
+
+def needs_new_segment(old: LogConfig, new: LogConfig) -> bool:
+    """Whether a changed configuration takes effect only in a segment of its own.
+
+    Everything else is in force as soon as the log's owner knows it.
+    """
+    return any(
+        getattr(old, name) != getattr(new, name) for name in ("replication", "ack_mode", "copysets")
+    )
 
 
 class NamespaceConfig(_Part):

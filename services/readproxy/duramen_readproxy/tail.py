@@ -3,7 +3,8 @@
 A synced read of the log node tells the segment that readers are in; a covering set of its last
 fragment (R12, for every write set) tells the highest LAC. An acknowledged entry may not be covered
 by a LAC yet (the writer sends it within the commit delay), but it is stored: if the cover has seen
-entries above the LAC, the finder waits a moment for the LAC to reach them.
+entries above the LAC, the finder waits a moment for the LAC to reach them; not for a control entry,
+which carries the LAC of all records before it (`commit: control`).
 
 Rounds are shared by those who asked before one began, never by those who came later.
 Called by `log_reader` (a read that reaches the end) and `GET …/records/tail`.
@@ -15,6 +16,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Final, NamedTuple
 
+from duramen.config import LogConfig
 from duramen.core.quorum import covers, write_sets
 from duramen.core.reader import SendRead
 from duramen.core.segment import Segment
@@ -106,7 +108,7 @@ class TailFinder:
             return Tail(epoch, EntryId(0), NOTHING, log.totals.record_count, timestamp_ms)
         if segment is None or segment.is_closed:
             return None
-        lac = await self._cover(segment, log.config.commit_delay)
+        lac = await self._cover(segment, log.config)
         if lac == NOTHING:
             return Tail(epoch, EntryId(0), lac, log.totals.record_count, timestamp_ms)
         totals = (await self._fetcher.fetch_header(segment, lac)).totals
@@ -118,7 +120,7 @@ class TailFinder:
             max(timestamp_ms, totals.max_timestamp_ms or 0),
         )
 
-    async def _cover(self, segment: Segment, commit_delay_us: int) -> EntryId:
+    async def _cover(self, segment: Segment, config: LogConfig) -> EntryId:
         """The highest LAC that a covering set knows, after it had time to settle."""
         answers = await self._ask_cover(segment)
         first_entry = segment.last_fragment.first_entry
@@ -126,7 +128,9 @@ class TailFinder:
         highest, member = max((marks.highest, member) for member, marks in answers.items())
         if highest <= lac:
             return lac
-        wait_us = min(max(4 * commit_delay_us, SETTLE_MIN_US), SETTLE_MAX_US)
+        if config.commit == "control" and await self._is_control(segment, lac, highest):
+            return lac
+        wait_us = min(max(4 * config.commit_delay, SETTLE_MIN_US), SETTLE_MAX_US)
         deadline_us = read_clock_us() + wait_us
         while lac < highest and (rest_us := deadline_us - read_clock_us()) >= MS:
             poll = SendRead(
@@ -138,6 +142,16 @@ class TailFinder:
                 return max(lac, answer.lac)
             lac = answer.lac
         return lac
+
+    async def _is_control(self, segment: Segment, lac: EntryId, highest: EntryId) -> bool:
+        """Whether all that is stored above the LAC is one entry without records."""
+        if highest != lac + 1:
+            return False
+        try:
+            return (await self._fetcher.fetch_header(segment, highest)).is_control
+        except DuramenError:
+            # It may not be stored at a replica that answers now: then the LAC decides.
+            return False
 
     async def _ask_cover(self, segment: Segment) -> dict[Member, Marks]:
         """Ask the whole last fragment, until those who answered cover it."""

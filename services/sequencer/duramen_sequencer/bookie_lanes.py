@@ -1,9 +1,11 @@
 """Lanes to bookies, two per incarnation: frames that carry the adds, or write-backs, of many logs.
 
 The next frame is what arrived while the previous ones were under way, so frames grow with load and
-there is no timer. Library failures become statuses here: a core never sees an exception, only
-UNREACHABLE (not processed) or TIMEOUT (perhaps processed). A bookie that is overloaded is alive: it
-is asked again when it says, and only one that stays so for the whole time-out fails its member.
+there is no timer; the logs that wait take turns, so that one with much to send (to a member that
+catches up, above all) delays the others by one add each. Library failures become statuses here: a
+core never sees an exception, only UNREACHABLE (not processed) or TIMEOUT (perhaps processed). A
+bookie that is overloaded is alive: it is asked again when it says, and only one that stays so for
+the whole time-out fails its member.
 Seals, recovery reads and LAC writes are rare and go as calls of their own.
 
 Called by `log_driver`; reports to `Sink`. Source: 00-overview "Frames carry many", R1.
@@ -19,7 +21,17 @@ from typing import Any, NamedTuple, Protocol
 
 from duramen.core.sequencer.effects import SendAdd, SendLac, SendRead, SendSeal, StoredEntry
 from duramen.core.status import BookieStatus
-from duramen.ids import NOTHING, BookieId, EntryId, Epoch, Member, epoch_of, ledger_of
+from duramen.ids import (
+    NOTHING,
+    BookieId,
+    EntryId,
+    Epoch,
+    LogId,
+    Member,
+    epoch_of,
+    ledger_of,
+    log_of,
+)
 from duramen.limits import (
     ENTRY_BYTES_MAX,
     OVERLOADED_PAUSE_US,
@@ -220,7 +232,9 @@ class _Lane:
     def __init__(self, member: Member, lanes: BookieLanes) -> None:
         self.member = member
         self._lanes = lanes
-        self._waiting: deque[_Waiting] = deque()
+        self._waiting: dict[LogId, deque[_Waiting]] = {}
+        """Per log in the order of its turns; no log without adds."""
+        self._waiting_count = 0
         self._waiting_bytes = 0
         self._in_flight = 0
         self._is_kicked = False
@@ -229,7 +243,8 @@ class _Lane:
         self._refused_count = 0
 
     def push(self, waiting: _Waiting) -> None:
-        self._waiting.append(waiting)
+        self._waiting.setdefault(log_of(waiting.add.ledger_id), deque()).append(waiting)
+        self._waiting_count += 1
         self._waiting_bytes += len(waiting.add.entry)
         if not self._is_kicked and self._in_flight < _FRAMES_IN_FLIGHT:
             # Adds of other logs that this round of the loop brings share the frame.
@@ -238,7 +253,8 @@ class _Lane:
 
     def statistics(self) -> dict[str, int]:
         return {
-            "waiting_count": len(self._waiting),
+            "waiting_count": self._waiting_count,
+            "waiting_logs": len(self._waiting),
             "waiting_bytes": self._waiting_bytes,
             "frames_in_flight": self._in_flight,
             "frames": self._frame_count,
@@ -256,9 +272,14 @@ class _Lane:
         frame = []
         size = 0
         while self._waiting and size < _FRAME_BYTES:
-            waiting = self._waiting.popleft()
+            log_id = next(iter(self._waiting))
+            adds = self._waiting.pop(log_id)
+            waiting = adds.popleft()
+            if adds:
+                self._waiting[log_id] = adds  # behind the others: their turn is next
             size += len(waiting.add.entry)
             frame.append(waiting)
+        self._waiting_count -= len(frame)
         self._waiting_bytes -= size
         self._frame_count += 1
         self._add_count += len(frame)
@@ -302,9 +323,9 @@ class _Lane:
         """Nobody answered for these adds."""
         if isinstance(error, UnreachableError):
             # Nobody is there: what waits behind would only wait for the same answer.
-            frame = [*frame, *self._waiting]
+            frame = [*frame, *(add for adds in self._waiting.values() for add in adds)]
             self._waiting.clear()
-            self._waiting_bytes = 0
+            self._waiting_count = self._waiting_bytes = 0
         status = _status_of(error)
         self._report([(waiting, status) for waiting in frame])
 

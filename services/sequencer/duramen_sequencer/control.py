@@ -1,4 +1,4 @@
-"""`POST /s/control`: create namespaces and logs, roll a log. JSON in, JSON or a problem out.
+"""`POST /s/control`: create namespaces and logs, and calls to other parts. JSON in, JSON out.
 
 Any sequencer creates; names are made by compare-and-set, so that several creations race safely.
 A log id comes from the cluster's counter and is never used again, also if the creation fails.
@@ -35,7 +35,8 @@ from duramen.wire.metadata_json import (
     spell_log,
     spell_node,
 )
-from duramen_sequencer.log_host import LogHost
+from duramen_sequencer.log_changes import LogChanges
+from duramen_sequencer.maintenance import Maintenance
 
 _TRIES = 20
 
@@ -43,14 +44,18 @@ _TRIES = 20
 class Control:
     """Administrative calls of one sequencer."""
 
-    def __init__(self, store: MetadataStore, paths: Paths, host: LogHost) -> None:
+    def __init__(
+        self, store: MetadataStore, paths: Paths, changes: LogChanges, maintenance: Maintenance
+    ) -> None:
         self._store = store
         self._paths = paths
-        self._host = host
         self._operations: dict[str, Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]] = {
             "create_namespace": self._create_namespace,
             "create_log": self._create_log,
-            "roll": self._roll,
+            "roll": changes.roll,
+            "reconfigure": changes.reconfigure,
+            "config_changed": changes.learn,
+            "suspend": maintenance.suspend,
         }
 
     async def handle(self, body: bytes) -> dict[str, Any]:
@@ -170,19 +175,6 @@ class Control:
                 continue
             return log_id
         raise DuramenError("metadata_unavailable", "too many logs are being created at once")
-
-    async def _roll(self, request: dict[str, Any]) -> dict[str, Any]:
-        text = _text(request, "log_id")
-        if not (text.isascii() and text.isdigit()):
-            raise DuramenError("invalid_argument", f"{text!r} is no log id", field="log_id")
-        log_id = LogId(int(text))
-        driver = self._host.drivers.get(log_id)
-        writer = None if driver is None else driver.core.writer
-        if driver is None or writer is None:
-            raise DuramenError("log_unavailable", "this sequencer has no open segment of the log")
-        driver.core.request_roll()
-        driver.flush()
-        return {"epoch": writer.segment.epoch}
 
 
 def _text(request: dict[str, Any], field: str) -> str:

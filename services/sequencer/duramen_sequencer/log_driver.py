@@ -14,6 +14,7 @@ import logging
 import time
 from collections.abc import Callable
 
+from duramen.config import LogConfig
 from duramen.core.sequencer.effects import (
     Commit,
     Complete,
@@ -89,6 +90,11 @@ class LogDriver:
     def take_over(self, *, close_only: bool = False) -> None:
         """Begin to own the log, or to close what was left."""
         self.core.take_over(now_us(), close_only=close_only)
+
+    def on_config(self, config: LogConfig, config_version: int) -> None:
+        """The log's stored configuration was changed."""
+        self.core.on_config(config, config_version, now_us())
+        self.flush()
 
     # --- results (Sink of BookieLanes) -----------------------------------------------------------
 

@@ -30,13 +30,15 @@ from duramen.runtime.metadata_store import MetadataError, MetadataStore, Session
 from duramen.runtime.registry import Registration, Roster
 from duramen.runtime.role import ServiceOptions, StartRefusedError
 from duramen.runtime.zookeeper_store import ZooKeeperStore
-from duramen.wire.entry import encode_entry
+from duramen.wire.entry import CONTROL, encode_entry
 from duramen.wire.metadata_json import Paths
 from duramen_sequencer.append_frames import AppendFrames
 from duramen_sequencer.bookie_lanes import BookieLanes
 from duramen_sequencer.control import Control
+from duramen_sequencer.log_changes import LogChanges
 from duramen_sequencer.log_driver import now_us
 from duramen_sequencer.log_host import LogHost
+from duramen_sequencer.maintenance import Maintenance
 from duramen_sequencer.metadata_link import MetadataLink
 
 _LOG = logging.getLogger(__name__)
@@ -63,7 +65,11 @@ class SequencerService:
         lanes = BookieLanes(self._client, self._urls.get)
         link = MetadataLink(store, self._paths, self._around.sequencer_id, data_url)
         self.host = LogHost(self._around.sequencer_id, self._around, lanes, link, self._sequencers)
-        self._control = Control(store, self._paths, self.host)
+        self._maintenance = Maintenance(
+            store, self._paths, self._on_maintenance, self._count_changing
+        )
+        changes = LogChanges(store, self._paths, self.host, self._client)
+        self._control = Control(store, self._paths, changes, self._maintenance)
         self._frames = AppendFrames(self.host)
         self._server = DataServer(
             options.host, options.data_port, self._on_call, self._frames.on_call
@@ -90,6 +96,7 @@ class SequencerService:
             ) from error
         self._store.on_session(self._on_session)
         await self._bookies.start()
+        await self._maintenance.start()
         await self._server.start()
         await self._registration.start()
         await self._sequencers.start()
@@ -102,6 +109,7 @@ class SequencerService:
         await self.host.stop()
         await self._server.stop()
         await self._registration.stop()
+        await self._maintenance.stop()
         await self._bookies.stop()
         await self._sequencers.stop()
         await self._store.close()
@@ -117,6 +125,8 @@ class SequencerService:
             "frames": self._frames.statistics(),
             "metadata": self._store.statistics(),
             "bookies": len(self._bookies.nodes),
+            "rolls": self._around.rolls.statistics(),
+            "rolling_suspended": self._around.is_rolling_suspended,
             **self.host.statistics(),
         }
 
@@ -168,6 +178,16 @@ class SequencerService:
     def _on_sequencers_changed(self) -> None:
         self.host.want_scan()
 
+    def _on_maintenance(self, is_suspended: bool) -> None:
+        self._around.is_rolling_suspended = is_suspended
+        for driver in list(self.host.drivers.values()):
+            driver.flush()
+
+    def _count_changing(self) -> int:
+        """Logs that wait for ZooKeeper in the middle of a roll or an ensemble change."""
+        cores = [driver.core for driver in self.host.drivers.values()]
+        return sum(core.is_changing for core in cores)
+
     def _on_session(self, state: SessionState) -> None:
         _LOG.info("metadata session: %s", state.value)
         self.host.on_session(state)
@@ -181,17 +201,20 @@ def make_service(options: ServiceOptions, _fail: Callable[[str], None]) -> Seque
 
 def _encode(  # noqa: PLR0917 - the shape of `EncodeEntry`
     ledger_id: LedgerId,
-    entry_id: EntryId,
+    entry: EntryId,
     before: Totals,
     batches: Sequence[bytes],
     record_count: int,
     after: Totals,
+    *,
+    is_control: bool = False,
 ) -> bytes:
     return encode_entry(
         ledger_id=ledger_id,
-        entry_id=entry_id,
+        entry_id=entry,
         before=before,
         batches=batches,
         record_count=record_count,
         after=after,
+        flags=CONTROL * is_control,
     )

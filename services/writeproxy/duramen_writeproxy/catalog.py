@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from duramen.config import parse_namespace_config
 from duramen.errors import DuramenError
+from duramen.ids import LogId
 from duramen.runtime.metadata_store import MetadataError, MetadataStore
 from duramen.wire.metadata_json import MetadataJsonError, Paths, read_log, read_node
 from duramen_writeproxy.names import NameCache, namespace_not_found, read_log_id
@@ -74,6 +75,14 @@ class Catalog:
         """
         return await self._translate(lambda: self._get_log(namespace, log))
 
+    async def find_log_id(self, namespace: str, log: str) -> LogId:
+        """The id of a log by its name.
+
+        Raises:
+            DuramenError: `namespace_not_found`, `log_not_found`, `metadata_unavailable`.
+        """
+        return await self._names.find(namespace, log)
+
     async def list_namespaces(self, page: Page) -> dict[str, Any]:
         """A page of namespaces.
 
@@ -118,6 +127,7 @@ class Catalog:
             "name": node.name,
             "log_id": str(log_id),
             "config": node.config.to_json(),
+            "config_version": node.config_version,
         }
 
     async def _list_namespaces(self, page: Page) -> dict[str, Any]:

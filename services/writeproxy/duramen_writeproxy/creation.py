@@ -1,4 +1,4 @@
-"""Creation of namespaces and logs: checked here, carried out by any live sequencer.
+"""Creation and change of namespaces and logs: checked here, carried out by a live sequencer.
 
 The same request gives the same result, so unlike an append it is sent again to the next sequencer
 when one does not answer. The proxy itself writes nothing to ZooKeeper.
@@ -14,6 +14,7 @@ from typing import Any, Final
 import orjson
 
 from duramen.errors import ERRORS, DuramenError
+from duramen.ids import LogId
 from duramen.limits import APPEND_TIMEOUT_US, RETRY_DELAY_MAX_US, RETRY_DELAY_US
 from duramen.runtime.http_client import PeerClient, PeerError
 from duramen.units import SECOND
@@ -49,6 +50,43 @@ class Creator:
         """
         message = {"op": "create_log", "namespace": namespace, "log": log, "config": config}
         return await self._ask(f"{namespace}/{log}", message, ("created", "log_id", "config"))
+
+    async def reconfigure(
+        self, key: str, log_id: LogId, patch: dict[str, Any], config_version: int | None
+    ) -> dict[str, Any]:
+        """Change the fields that `patch` names; gives `config`, `config_version` and `changed`.
+
+        Raises:
+            DuramenError: the sequencer's refusal, `log_unavailable` when none answers.
+        """
+        message: dict[str, Any] = {"op": "reconfigure", "log_id": str(log_id), "config": patch}
+        if config_version is not None:
+            message["config_version"] = config_version
+        return await self._ask(key, message, ("config", "config_version", "changed"))
+
+    async def roll(self, key: str, log_id: LogId) -> dict[str, Any]:
+        """Begin to close the log's open segment; gives its `epoch`, None if there is none.
+
+        Raises:
+            DuramenError: the sequencer's refusal, `log_unavailable` when none answers.
+        """
+        return await self._ask(key, {"op": "roll", "log_id": str(log_id)}, ("epoch",))
+
+    async def suspend_rolling(self, *, is_suspended: bool) -> dict[str, Any]:
+        """Tell every sequencer; gives the `under_way` of each, None where it did not answer."""
+        message = {"op": "suspend", "rolling": is_suspended}
+
+        async def ask(target: Target) -> int | None:
+            try:
+                answer = await self._ask_one(target, message, ("under_way",))
+            except (PeerError, DuramenError):
+                return None
+            return int(answer["under_way"])
+
+        targets = self._router.rank("")
+        answers = await asyncio.gather(*(ask(target) for target in targets))
+        names = [target.sequencer_id for target in targets]
+        return dict(zip(names, answers, strict=True))
 
     async def _ask(
         self, key: str, message: dict[str, Any], fields: tuple[str, ...]

@@ -33,6 +33,8 @@ from duramen_writeproxy.creation import Creator
 CONFIG_BYTES_MAX: Final = 64 * KIB
 """A configuration has some thirty small fields."""
 
+_VERSION_CHARACTERS_MAX: Final = 9
+
 _NAMESPACE: Final = "/v1/namespaces/{ns}"
 _LOGS: Final = "/v1/namespaces/{ns}/logs"
 _LOG: Final = "/v1/namespaces/{ns}/logs/{log}"
@@ -45,6 +47,10 @@ _NS_PARAMETER: Final = {
 _LOG_PARAMETER: Final = {
     "name": "log", "in": "path", "required": True, "schema": {"type": "string"},
     "description": "1 to 255 of A-Z, a-z, 0-9, '.', '_' and '-'",
+}  # fmt: skip
+_VERSION_PARAMETER: Final = {
+    "name": "config_version", "in": "query", "schema": {"type": "integer", "minimum": 1},
+    "description": "refuse with 409 unless the stored configuration has this version",
 }  # fmt: skip
 _PAGE_PARAMETERS: Final = [
     {"name": name, "in": "query", "schema": {"type": "integer" if name == "limit" else "string"}}
@@ -64,6 +70,13 @@ def make_app(append_route: AppendRoute, catalog: Catalog, creator: Creator) -> F
     routes = _Routes(append_route, catalog, creator)
     for method, path, endpoint, extra in (
         ("PUT", _LOG, routes.put_log, _describe_config([_NS_PARAMETER, _LOG_PARAMETER])),
+        (
+            "PATCH",
+            _LOG,
+            routes.patch_log,
+            _describe([_NS_PARAMETER, _LOG_PARAMETER, _VERSION_PARAMETER], (JSON,)),
+        ),
+        ("POST", _LOG + ":roll", routes.roll_log, _describe([_NS_PARAMETER, _LOG_PARAMETER])),
         ("GET", _LOG, routes.get_log, _describe([_NS_PARAMETER, _LOG_PARAMETER])),
         ("GET", _LOGS, routes.list_logs, _describe([_NS_PARAMETER, *_PAGE_PARAMETERS])),
         ("PUT", _NAMESPACE, routes.put_namespace, _describe_config([_NS_PARAMETER])),
@@ -103,6 +116,26 @@ class _Routes:
         }
         return _answer(answer, 201 if made["created"] else 200)
 
+    async def patch_log(self, request: Request) -> Response:
+        """Change the fields of the log's configuration that the body names."""
+        namespace, log = _log_of(request)
+        query = read_query(request, ("config_version",))
+        version = _read_version(query.get("config_version"))
+        patch = await self._read_body(request)
+        log_id = await self._catalog.find_log_id(namespace, log)
+        key = f"{namespace}/{log}"
+        made = await self._creator.reconfigure(key, log_id, patch, version)
+        answer = {name: made[name] for name in ("config", "config_version", "changed")}
+        return _answer({"namespace": namespace, "name": log, "log_id": str(log_id), **answer})
+
+    async def roll_log(self, request: Request) -> Response:
+        """Close the log's open segment and open the next one, soon; `epoch` null: none is open."""
+        read_query(request, ())
+        namespace, log = _log_of(request)
+        log_id = await self._catalog.find_log_id(namespace, log)
+        made = await self._creator.roll(f"{namespace}/{log}", log_id)
+        return _answer({"namespace": namespace, "name": log, "epoch": made["epoch"]}, 202)
+
     async def get_namespace(self, request: Request) -> Response:
         """A namespace with its configuration."""
         read_query(request, ())
@@ -126,9 +159,12 @@ class _Routes:
         return _answer(await self._catalog.list_logs(namespace, page))
 
     async def _read_config(self, request: Request) -> dict[str, Any]:
+        read_query(request, ())
+        return await self._read_body(request)
+
+    async def _read_body(self, request: Request) -> dict[str, Any]:
         if self._append_route.is_draining:
             raise DuramenError("server_draining", "this proxy is stopping: use another one")
-        read_query(request, ())
         headers = dict(request.scope["headers"])
         body = await read_body(
             request,
@@ -148,6 +184,14 @@ class _Routes:
 def _log_of(request: Request) -> tuple[str, str]:
     params = request.path_params
     return check_namespace(params["ns"]), check_log_name(params["log"])
+
+
+def _read_version(text: str | None) -> int | None:
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) <= _VERSION_CHARACTERS_MAX):
+        raise DuramenError("invalid_argument", "a whole number ≥ 1", field="config_version")
+    return int(text)
 
 
 def _answer(document: dict[str, Any], status: int = 200) -> Response:

@@ -23,6 +23,7 @@ from duramen.wire.metadata_json import Paths
 from duramen_writeproxy.append_route import AppendRoute
 from duramen_writeproxy.appends import Appender, Budget
 from duramen_writeproxy.catalog import Catalog
+from duramen_writeproxy.cluster.maintenance import add_maintenance_routes
 from duramen_writeproxy.creation import Creator
 from duramen_writeproxy.lanes import Lanes
 from duramen_writeproxy.metrics import IN_FLIGHT_BYTES
@@ -55,11 +56,9 @@ class WriteProxy:
         self._appender = Appender(self._router, self._lanes)
         self._budget = Budget()
         self._append_route = AppendRoute(self._names, self._appender, self._budget)
-        app = make_app(
-            self._append_route,
-            Catalog(store, self._paths, self._names),
-            Creator(self._router, self._peers),
-        )
+        self._creator = Creator(self._router, self._peers)
+        catalog = Catalog(store, self._paths, self._names)
+        app = make_app(self._append_route, catalog, self._creator)
         self._server = PublicServer(options.host, options.data_port, app)
         self._registration: Registration | None = None
         self._is_started = False
@@ -71,7 +70,8 @@ class WriteProxy:
         return self._server.port
 
     def add_admin_routes(self, app: Any) -> None:
-        """The proxy has no admin routes of its own."""
+        """What concerns the whole cluster, under `/v1/cluster`."""
+        add_maintenance_routes(app, self._creator)
 
     async def start(self) -> None:
         """Serve; waits for ZooKeeper for as long as it takes."""

@@ -50,7 +50,9 @@ class UsageError(Exception):
     """The command line makes no sense; the text says why and how to write it."""
 
 
-def find_url(url: str | None, data: Path, kind: Literal["write_url", "read_url"]) -> str:
+def find_url(
+    url: str | None, data: Path, kind: Literal["write_url", "read_url", "admin_url"]
+) -> str:
     """The URL of the proxy that a command needs.
 
     Raises:

@@ -1,4 +1,4 @@
-"""`duramen log create|show|list` and `duramen segments`: thin over the REST interface.
+"""`duramen log create|show|list|roll|reconfigure` and `duramen segments`: thin over REST.
 
 What the server answers is what `--json` prints; without it the same values stand in lines and
 tables. Nothing is decided here.
@@ -9,7 +9,7 @@ Called by `cli.main`. Source: 03-api "CLI".
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import orjson
 from cyclopts import App, Parameter
@@ -30,7 +30,7 @@ from duramen.cli.command import (
 from duramen.client.rest_client import RestClient
 from duramen.texts import check_namespace, parse_log
 
-log_app = App(name="log", help="Create, show and list logs.")
+log_app = App(name="log", help="Create, show, list and change logs.")
 
 _PAGES_MAX = 10_000
 _SEGMENT_COLUMNS = ("epoch", "state", "start_seq_num", "records", "bytes", "created", "completed")
@@ -51,18 +51,63 @@ def create(
     Exit codes: 0 created or there; 1 refused or failed; 2 usage.
     """
     name = parse_argument(parse_log, log)
-    try:
-        document = orjson.loads(config)
-    except orjson.JSONDecodeError as error:
-        raise UsageError(f"--config is no JSON: {error}") from None
-    if not isinstance(document, dict):
-        raise UsageError("--config is no JSON object")
+    document = _parse_config(config)
     target = find_url(url, data, "write_url")
     is_new = _call(target, lambda client: client.ensure_log(name[0], name[1], document))
     if json:
         print_json({"log": log, "created": is_new})
     else:
         print(f"{log}: {'created' if is_new else 'is there already'}")
+    return ExitCode.OK
+
+
+@log_app.command
+def reconfigure(
+    log: LogText,
+    /,
+    *,
+    config: Annotated[str, Parameter(help="the fields to change, as JSON")],
+    version: Annotated[int | None, Parameter(help="refuse unless this one is stored")] = None,
+    url: UrlOption = None,
+    data: DataOption = DATA_DEFAULT,
+    json: JsonOption = False,
+) -> int:
+    """Change fields of a log's configuration; the others stay as they are.
+
+    Replication takes effect with the next segment, which begins at once; the rest at once.
+
+    Exit codes: 0 changed or the same already; 1 refused or failed; 2 usage.
+    """
+    name = parse_argument(parse_log, log)
+    patch = _parse_config(config)
+    target = find_url(url, data, "write_url")
+    answer = _call(
+        target, lambda client: client.reconfigure_log(name[0], name[1], patch, version=version)
+    )
+    if json:
+        print_json(answer)
+    else:
+        done = "changed" if answer.get("changed") else "the same already"
+        print(f"{log}: {done}, version {answer.get('config_version')}")
+    return ExitCode.OK
+
+
+@log_app.command
+def roll(
+    log: LogText, /, *, url: UrlOption = None, data: DataOption = DATA_DEFAULT,
+    json: JsonOption = False,
+) -> int:  # fmt: skip
+    """Close the open segment of a log and begin the next one.
+
+    Exit codes: 0 begun, or no segment is open; 1 refused or failed; 2 usage.
+    """
+    name = parse_argument(parse_log, log)
+    target = find_url(url, data, "write_url")
+    epoch = _call(target, lambda client: client.roll_log(*name))
+    if json:
+        print_json({"log": log, "epoch": epoch})
+    else:
+        print(f"{log}: {'no segment is open' if epoch is None else f'e{epoch} is being closed'}")
     return ExitCode.OK
 
 
@@ -129,6 +174,38 @@ def segments(
         rows = [row for row in answer.get("segments", []) if isinstance(row, dict)]
         _print_table(_SEGMENT_COLUMNS, rows)
     return ExitCode.OK
+
+
+def maintenance(
+    state: Literal["on", "off"], /, *, url: UrlOption = None, data: DataOption = DATA_DEFAULT,
+    json: JsonOption = False,
+) -> int:  # fmt: skip
+    """Suspend rolling and ensemble changes everywhere (on) for work on ZooKeeper, or resume (off).
+
+    Meanwhile appends need nothing of ZooKeeper. --url is a write proxy's admin port.
+
+    Exit codes: 0 every sequencer obeys; 1 refused or failed, or not all of them; 2 usage.
+    """
+    target = find_url(url, data, "admin_url")
+    answer = _call(target, lambda client: client.suspend_rolling(is_suspended=state == "on"))
+    if json:
+        print_json(answer)
+    else:
+        print(f"rolling is {'suspended' if answer.get('rolling_suspended') else 'resumed'}")
+        for name, count in sorted(answer.get("under_way", {}).items()):
+            said = "does not answer" if count is None else f"{count} logs are being changed"
+            print(f"  {name}: {said}")
+    return ExitCode.OK if answer.get("is_settled") else ExitCode.FAILED
+
+
+def _parse_config(text: str) -> dict[str, Any]:
+    try:
+        document = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise UsageError(f"--config is no JSON: {error}") from None
+    if not isinstance(document, dict):
+        raise UsageError("--config is no JSON object")
+    return document
 
 
 def _call(url: str, use: Callable[[RestClient], Awaitable[Any]]) -> Any:

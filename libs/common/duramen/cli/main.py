@@ -17,7 +17,7 @@ from duramen import __version__
 from duramen.cli.append import append
 from duramen.cli.bench import bench_app
 from duramen.cli.command import ExitCode, UsageError, say
-from duramen.cli.logs import log_app, segments
+from duramen.cli.logs import log_app, maintenance, segments
 from duramen.cli.read import read
 from duramen.cli.run import run
 from duramen.cluster.cluster_file import ClusterFileError
@@ -38,6 +38,7 @@ app.command(append)
 app.command(read)
 app.command(log_app)
 app.command(segments)
+app.command(maintenance)
 app.command(bench_app)
 
 

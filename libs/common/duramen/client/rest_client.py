@@ -105,6 +105,37 @@ class RestClient:
         """The log's segments. Raises as `get_json`."""
         return await self.get_json(f"{_log_path(namespace, log)}/segments")
 
+    async def reconfigure_log(
+        self, namespace: str, log: str, patch: Mapping[str, Any], *, version: int | None = None
+    ) -> dict[str, Any]:
+        """Change the fields of the log's configuration that `patch` names. Raises as `get_json`.
+
+        Args:
+            version: refuse (`config_conflict`) unless the stored configuration has this one.
+        """
+        path = _log_path(namespace, log)
+        if version is not None:
+            path = f"{path}?config_version={version}"
+        response = await self._send("PATCH", path, body=orjson.dumps(patch))
+        return _parse_object(await _read_body(response), self.url)
+
+    async def roll_log(self, namespace: str, log: str) -> int | None:
+        """Have the log's open segment closed soon; gives its epoch, None if none is open.
+
+        Raises:
+            DuramenError: refused.
+            PeerError: no usable answer; safe to repeat.
+        """
+        response = await self._send("POST", f"{_log_path(namespace, log)}:roll")
+        epoch = _parse_object(await _read_body(response), self.url).get("epoch")
+        return epoch if isinstance(epoch, int) else None
+
+    async def suspend_rolling(self, *, is_suspended: bool) -> dict[str, Any]:
+        """Suspend or resume rolling and ensemble changes (admin port). Raises as `get_json`."""
+        body = orjson.dumps({"rolling_suspended": is_suspended})
+        response = await self._send("PUT", "/v1/cluster/maintenance", body=body)
+        return _parse_object(await _read_body(response), self.url)
+
     async def find_tail(self, namespace: str, log: str) -> int:
         """The sequence number that the next record will get. Raises as `get_json`."""
         answer = await self.get_json(f"{_log_path(namespace, log)}/records/tail")

@@ -42,6 +42,7 @@ class Paths:
         self.namespaces = f"{self.root}/namespaces"
         self.names = f"{self.root}/names"
         self.logs = f"{self.root}/logs"
+        self.maintenance = f"{self.root}/maintenance"
         self.repair_queue = f"{self.root}/repair/queue"
         self.repair_owed = f"{self.root}/repair/owed"
         self.repair_lost = f"{self.root}/repair/lost"

@@ -18,9 +18,10 @@ Source: 00-overview "Layering", 01-protocol.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from duramen.config import LogConfig
 from duramen.core.log_node import LogNode
 from duramen.core.segment import Segment, Totals
 from duramen.ids import Dlsn, EntryId, Epoch, LedgerId, LogId, Member, SequencerId
@@ -59,6 +60,12 @@ class LogView:
     log_version: int
     segments: tuple[tuple[Segment, int], ...]
     owner: Owner | None
+
+    def with_config(self, version: int, config: LogConfig) -> LogView:
+        """The view with a configuration that somebody told us of, if it is newer."""
+        if version <= self.log.config_version:
+            return self
+        return replace(self, log=replace(self.log, config=config, config_version=version))
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,11 +37,18 @@ from duramen.core.sequencer.surroundings import Ports
 from duramen.core.status import BookieStatus
 from duramen.ids import NOTHING, EntryId, Member
 from duramen.limits import (
+    ENTRY_TARGET_BYTES,
     OWED_BYTES_MAX_PER_LOG,
     PROBE_INTERVAL_US,
     RETRY_DELAY_MAX_US,
     RETRY_DELAY_US,
 )
+
+_PIPELINE_ENTRY_COUNT = 4
+"""Entries under way before batches are made to wait for company: enough to keep bookies busy
+while the journal syncs, few enough that a queue turns into large entries."""
+
+_PIPELINE_BYTES = 4 * ENTRY_TARGET_BYTES
 
 
 class WriterState(enum.Enum):
@@ -79,7 +86,9 @@ class LedgerWriter:
     Args:
         segment: OPEN and empty, as created by its owner.
         version: of its node.
-        commit_delay_us: a LAC that nothing carries for so long is sent by itself.
+        commit_delay_us: a LAC that nothing carries for so long is made known by itself: it is sent
+            to the last fragment or, with `commits_by_entry`, carried by a control entry, which the
+            owner of the writer makes when `wants_control` says so.
     """
 
     def __init__(
@@ -89,6 +98,7 @@ class LedgerWriter:
         *,
         rule: PlacementRule,
         commit_delay_us: int,
+        commits_by_entry: bool = False,
         owed_bytes_max: int = OWED_BYTES_MAX_PER_LOG,
         ports: Ports,
     ) -> None:
@@ -108,10 +118,16 @@ class LedgerWriter:
         self.wants_roll = False
         """An `out_of_order` segment lost a member: it rolls instead of changing its ensemble."""
 
+        self.wants_control = False
+        """A control entry is to be added, unless another entry carries the LAC before."""
+
         self._rule = rule
         self._ports = ports
-        self._commit_delay_us = commit_delay_us
-        self._owed_bytes_max = owed_bytes_max
+        self.configure(
+            commit_delay_us=commit_delay_us,
+            commits_by_entry=commits_by_entry,
+            owed_bytes_max=owed_bytes_max,
+        )
         self._absent: dict[Member, _Absence] = {}
         self._change_token: int | None = None
         self._read_token: int | None = None
@@ -121,7 +137,16 @@ class LedgerWriter:
         self._retry_at_us: int | None = None
         self._lac_due_us: int | None = None
         self._lac_told = NOTHING
+        self._last_data = NOTHING
         self._persist_again_at_us = 0
+
+    def configure(
+        self, *, commit_delay_us: int, commits_by_entry: bool, owed_bytes_max: int
+    ) -> None:
+        """What of the log's configuration needs no new segment; in force from now on."""
+        self._commit_delay_us = commit_delay_us
+        self._commits_by_entry = commits_by_entry
+        self._owed_bytes_max = owed_bytes_max
 
     # --- questions -------------------------------------------------------------------------------
 
@@ -134,6 +159,15 @@ class LedgerWriter:
     def totals(self) -> Totals:
         """Of the segment up to the last entry pushed."""
         return self.window[-1].totals if self.window else self.lac_totals
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another entry is to be made now: what is under way leaves the pipeline room."""
+        return (
+            self.state is WriterState.OPEN
+            and len(self.window) < _PIPELINE_ENTRY_COUNT
+            and self.window_bytes < _PIPELINE_BYTES
+        )
 
     @property
     def suspended(self) -> list[Member]:
@@ -160,6 +194,11 @@ class LedgerWriter:
     def add(self, payload: bytes, totals: Totals, now_us: int) -> EntryId:
         """Push the next entry; `payload` must be encoded for entry id LAP + 1."""
         assert not self._is_still, self
+        if totals.record_count > self.totals.record_count:
+            self._last_data = EntryId(self.lap + 1)
+        elif self.wants_control:
+            self._lac_told = self.lac
+        self.wants_control = False
         self.lap = EntryId(self.lap + 1)
         entry = SentEntry(self.lap, payload, totals)
         self.window.append(entry)
@@ -357,6 +396,10 @@ class LedgerWriter:
 
     def _tell_lac(self) -> None:
         """Make the tail visible: to the whole last fragment, when no add carried this LAC."""
+        if self._commits_by_entry:
+            # Readers need the LAC of the last record; that of a control entry shows them nothing.
+            self.wants_control = min(self.lac, self._last_data) > self._lac_told
+            return
         if self.lac == self._lac_told:
             return
         self._lac_told = self.lac
@@ -385,15 +428,17 @@ class LedgerWriter:
             # An acknowledged entry above the LAC would be looked for where it never was: roll.
             self.wants_roll = True
             return
-        ensemble = choose_replacements(
-            self.segment.last_fragment.ensemble,
-            self.suspended,
-            [c for c in self._ports.candidates() if c.member not in self._absent],
-            self.segment.quorum,
-            self._rule,
-            self._ports.locations(),
-            self._ports.rng,
-        )
+        ensemble = None
+        if self._ports.may_change_ensemble():
+            ensemble = choose_replacements(
+                self.segment.last_fragment.ensemble,
+                self.suspended,
+                [c for c in self._ports.candidates() if c.member not in self._absent],
+                self.segment.quorum,
+                self._rule,
+                self._ports.locations(),
+                self._ports.rng,
+            )
         if ensemble is None:
             if not self._has_unknown_commit:
                 self.state = WriterState.OPEN

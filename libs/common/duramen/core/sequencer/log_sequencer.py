@@ -11,6 +11,7 @@ Nothing is sent in a new epoch before every older one is closed. Invariants (see
  1 a writer exists exactly in ACTIVE, DRAINING and CLOSING, and no recovery then.
  2 while a writer exists the log's LCE is its epoch − 1, so that sequence numbers are known.
  3 a nonce is kept exactly for changes that may have been applied without our knowing (R3).
+ 4 only a log with an open segment has a place in the process's queue of rolls.
 Source: 01-protocol sections 2, 4, 5, R2, R3, R19.
 """
 
@@ -19,7 +20,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 
-from duramen.config import Window
+from duramen.config import LogConfig, Window
 from duramen.core.segment import Segment, Totals
 from duramen.core.sequencer.effects import (
     Commit,
@@ -34,35 +35,24 @@ from duramen.core.sequencer.effects import (
 from duramen.core.sequencer.ledger_writer import LedgerWriter, SentEntry, WriterState
 from duramen.core.sequencer.proposals import (
     Proposal,
+    choose_segment,
     new_segment,
     propose_claim,
-    propose_close,
-    propose_roll,
     rule_of,
 )
 from duramen.core.sequencer.recovery import Recovery
 from duramen.core.sequencer.roll_policy import RollPolicy
+from duramen.core.sequencer.segment_end import DrainStep, Fate, SegmentEnd
 from duramen.core.sequencer.surroundings import Ports, Surroundings
 from duramen.core.sequencer.transmit import QueuedAppend, TransmitBuffer
 from duramen.core.status import BookieStatus
 from duramen.ids import EntryId, Epoch, LogId, Member
-from duramen.limits import (
-    CLOSE_OWED_WAIT_US,
-    ENTRY_TARGET_BYTES,
-    RETRY_DELAY_MAX_US,
-    RETRY_DELAY_US,
-    ROLL_DRAIN_US,
-)
+from duramen.limits import RETRY_DELAY_MAX_US, RETRY_DELAY_US
 from duramen.units import MS
-
-_PIPELINE_ENTRY_COUNT = 4
-"""Entries under way before batches are made to wait for company: enough to keep bookies busy
-while the journal syncs, few enough that a queue turns into large entries."""
 
 _DEFAULT_WINDOW = Window()
 """Bounds the queue until the log's own configuration is read."""
 
-_PIPELINE_BYTES = 4 * ENTRY_TARGET_BYTES
 _TICK_US = 100 * MS
 _UNRECOVERED_EPOCH_MAX = 4
 
@@ -100,6 +90,7 @@ class LogSequencer:
             rng=around.rng,
             locations=lambda: around.locations or {},
             candidates=lambda: around.candidates,
+            may_change_ensemble=lambda: not around.is_rolling_suspended,
         )
         self._refusal = ("log_unavailable", "the log is being taken over")
         self._token_count = 0
@@ -111,9 +102,10 @@ class LogSequencer:
         self._was_owner = False
         self._retry_at_us: int | None = None
         self._retry_delay_us = RETRY_DELAY_US
-        self._drain_end_us = 0
-        self._owed_end_us: int | None = None
         self._roll: RollPolicy | None = None
+        self._end: SegmentEnd | None = None
+        self._made_with: LogConfig | None = None
+        self._news: tuple[int, LogConfig] | None = None
 
     def take_effects(self) -> list[Effect]:
         """Empty the outbox, once per batch of events."""
@@ -127,6 +119,12 @@ class LogSequencer:
     def is_owner(self) -> bool:
         """Whether an append may be queued without a question about ownership."""
         return self.state is not LogState.IDLE and not self._is_close_only
+
+    @property
+    def is_changing(self) -> bool:
+        """Whether appends wait for a change of the nodes that may have been sent."""
+        is_replacing = self.writer is not None and self.writer.state is WriterState.CHANGING
+        return is_replacing or self.state in (LogState.CLAIMING, LogState.CLOSING)
 
     def take_over(self, now_us: int, *, close_only: bool = False) -> None:
         """Begin to own the log, or only to close what a dead owner left behind."""
@@ -148,28 +146,40 @@ class LogSequencer:
             return
         if self._roll is not None:
             self._roll.note_append(now_us)
-        self.transmit.push(append)
+        self.transmit.push(append, now_us)
 
     def pump(self, now_us: int) -> None:
         """Make entries of what waits, as far as the pipeline has room. Call after every batch."""
         writer = self.writer
         if self.state is not LogState.ACTIVE or writer is None:
             return
-        if self._must_end(writer, now_us):
+        assert self._end is not None and self._roll is not None
+        if self._end.is_due(writer, now_us):
+            self._ends_here = self.transmit.is_empty and self._roll.is_idle(now_us)
             self._drain(now_us)
             return
-        while (
-            self.transmit.queue
-            and writer.state is WriterState.OPEN
-            and len(writer.window) < _PIPELINE_ENTRY_COUNT
-            and writer.window_bytes < _PIPELINE_BYTES
-        ):
+        while (due_us := self._flush_due_us(writer)) is not None and due_us <= now_us:
             self._send_entry(writer, now_us)
+        if writer.wants_control and writer.has_room:
+            self._send_control(writer, now_us)
 
     def request_roll(self) -> None:
         """Roll as soon as it can be done; the next `pump` or timer begins."""
         if self._roll is not None:
             self._roll.request()
+
+    def on_config(self, config: LogConfig, config_version: int, now_us: int) -> None:
+        """The log's stored configuration is `config`, unless a newer version is known.
+
+        What needs a new segment is in force after the roll that begins now, the rest at once.
+        """
+        if self._news is None or self._news[0] < config_version:
+            self._news = config_version, config
+        if self.view is not None:
+            self.view = self._with_news(self.view)
+        if self.writer is not None and self._end is not None and self.view is not None:
+            self._end.configure(self.writer, self.view.log.config)
+            self.pump(now_us)
 
     def stop(self, now_us: int) -> None:
         """Close the open segment in peace and give the log up; IDLE when done."""
@@ -261,6 +271,9 @@ class LogSequencer:
     def on_bookies_changed(self, now_us: int) -> None:
         """Bookies came, went or came back."""
         if self.writer is not None:
+            assert self._end is not None and self._roll is not None and self.view is not None
+            if self._end.is_wider(self.view.log, self.writer):
+                self._roll.request()
             self.writer.on_bookies_changed(now_us)
             self._follow_writer(now_us)
         if self.state is LogState.READING and self._retry_at_us is not None and not self._was_owner:
@@ -272,8 +285,9 @@ class LogSequencer:
         times = [self._retry_at_us]
         if self.writer is not None:
             times.append(self.writer.wakeup_at_us())
-            if self.state is LogState.ACTIVE and self._roll is not None:
-                times.append(max(self._roll.due_us(self.writer.totals), now_us + _TICK_US))
+            if self.state is LogState.ACTIVE and self._end is not None:
+                times.append(self._end.wakeup_at_us(self.writer, now_us))
+                times.append(self._flush_due_us(self.writer))
         if self.recovery is not None:
             times.append(self.recovery.wakeup_at_us())
         if not self.transmit.is_empty or self.state is LogState.DRAINING:
@@ -344,13 +358,17 @@ class LogSequencer:
 
     def _adopt(self, view: LogView, now_us: int) -> None:
         """The `multi()` of a claim or a roll is in force."""
-        self.view = view
+        self.view = self._with_news(view)
         self._retry_delay_us = RETRY_DELAY_US
         if self.state is LogState.CLOSING:
             self._finish_closing(view, now_us)
         else:
             self._was_owner = True
             self._go_on_taking_over(view, now_us)
+
+    def _with_news(self, view: LogView) -> LogView:
+        """A view as it was read, with the configuration that we were told of since."""
+        return view if self._news is None else view.with_config(*self._news)
 
     def _retry_later(self, now_us: int) -> None:
         if self.state is LogState.CLAIMING:
@@ -361,7 +379,7 @@ class LogSequencer:
     # --- takeover (R2) ---------------------------------------------------------------------------
 
     def _on_read_for_claim(self, view: LogView, now_us: int) -> None:
-        self.view = view
+        self.view = self._with_news(view)
         if view.log.is_deleted or view.log.is_ended:
             code = "log_deleted" if view.log.is_deleted else "log_ended"
             self.outbox += self.transmit.fail_queued(code, "the log takes no appends any more")
@@ -392,20 +410,21 @@ class LogSequencer:
         return next((s for s in view.segments if s[0].nonce in self._nonces), None)
 
     def _claim(self, view: LogView, now_us: int) -> None:
-        segment = new_segment(
-            view.log,
-            self._around.candidates,
-            self._around.rng,
-            nonce=self._around.new_nonce(),
-            created_unix_ms=self._around.unix_ms(now_us),
-        )
-        if segment is None:
+        choice = choose_segment(view.log, self._around.candidates, self._around.rng)
+        if choice is None:
             count = len(self._around.candidates)
             detail = f"no ensemble can be placed on the {count} bookies that are available"
             self._refusal = ("not_enough_bookies", detail)
             self._retry_later(now_us)
             return
+        segment = new_segment(
+            view.log,
+            choice,
+            nonce=self._around.new_nonce(),
+            created_unix_ms=self._around.unix_ms(now_us),
+        )
         self.state = LogState.CLAIMING
+        self._made_with = view.log.config
         self._commit(propose_claim(view, segment, self._around.sequencer_id))
 
     def _go_on_taking_over(self, view: LogView, now_us: int) -> None:
@@ -449,6 +468,8 @@ class LogSequencer:
             ports=self._ports,
         )
         self._roll = RollPolicy(config.roll, self._around.rng, now_us)
+        self._end = SegmentEnd(self.view.log, self._made_with or config, self._roll, self._around)
+        self._end.configure(self.writer, config)
         if self._ends_here:
             self._drain(now_us)
         self.pump(now_us)
@@ -465,9 +486,14 @@ class LogSequencer:
         window = _DEFAULT_WINDOW if self.view is None else self.view.log.config.window
         if waiting and waiting + batch_bytes > window.bytes:
             return f"{waiting} bytes wait for acknowledgement: {window.bytes} may"
-        if len(self.transmit.queue) >= window.entries:
-            return f"{window.entries} appends wait already"
+        if self.transmit.count >= window.entries:
+            return f"{window.entries} appends wait for acknowledgement already"
         return None
+
+    def _flush_due_us(self, writer: LedgerWriter) -> int | None:
+        """When the next entry is to be made; None while nothing waits or nothing may be sent."""
+        assert self.view is not None
+        return self.transmit.due_us(self.view.log.config.flush) if writer.has_room else None
 
     def _send_entry(self, writer: LedgerWriter, now_us: int) -> None:
         appends = self.transmit.take()
@@ -487,6 +513,15 @@ class LogSequencer:
         )
         self.transmit.place(entry, appends, before)
         writer.add(payload, after, now_us)
+
+    def _send_control(self, writer: LedgerWriter, now_us: int) -> None:
+        """An entry without records, which carries the LAC and is never delivered."""
+        totals = writer.totals
+        ledger_id, entry = writer.segment.ledger_id, EntryId(writer.lap + 1)
+        payload = self._around.encode_entry(
+            ledger_id, entry, totals, (), 0, totals, is_control=True
+        )
+        writer.add(payload, totals, now_us)
 
     def _acknowledge(self, entries: Sequence[SentEntry]) -> None:
         if entries:
@@ -510,7 +545,7 @@ class LogSequencer:
     def _on_fenced(self, reason: str, now_us: int) -> None:
         """Somebody recovers the epoch: what was sent is uncertain, the rest may go to a new one."""
         self.outbox += self.transmit.fail_sent(reason)
-        self.writer = None
+        self._forget_writer()
         self.state = LogState.READING
         self._was_owner = True
         # The pause is what keeps re-activations at 5 a second at most (01-protocol section 5).
@@ -519,40 +554,24 @@ class LogSequencer:
 
     # --- roll and close (R19) --------------------------------------------------------------------
 
-    def _must_end(self, writer: LedgerWriter, now_us: int) -> bool:
-        assert self._roll is not None
-        if not self._around.is_metadata_reachable:
-            return False
-        if writer.wants_roll:
-            self._roll.request()
-        if not self._roll.must_end(writer.totals, writer.lap, now_us):
-            return False
-        self._ends_here = self.transmit.is_empty and self._roll.is_idle(now_us)
-        return True
-
     def _drain(self, now_us: int) -> None:
+        assert self._end is not None
         self.state = LogState.DRAINING
-        self._drain_end_us = now_us + ROLL_DRAIN_US
-        self._owed_end_us = None
+        self._end.start(now_us)
         self._go_on_draining(now_us)
 
     def _go_on_draining(self, now_us: int) -> None:
-        """Wait for an empty window, then a while for owed copies (R9), then read the nodes."""
-        writer = self.writer
-        assert writer is not None
-        if not writer.is_drained:
-            if now_us >= self._drain_end_us:
+        """Once everything is acknowledged, and stored or recorded as owed, read the nodes."""
+        assert self._end is not None and self.writer is not None
+        match self._end.drain(self.writer, now_us, must_close=self._is_close_only):
+            case DrainStep.CALL_OFF:
                 self._call_off(now_us)
-            return
-        if writer.owed:
-            if self._owed_end_us is None:
-                self._owed_end_us = now_us + (0 if writer.suspended else CLOSE_OWED_WAIT_US)
-            if now_us < self._owed_end_us:
-                return
-            writer.persist_owed()
-        writer.hold()
-        self.state = LogState.CLOSING
-        self._read()
+            case DrainStep.WAIT:
+                pass
+            case DrainStep.CLOSE:
+                self.writer.hold()
+                self.state = LogState.CLOSING
+                self._read()
 
     def _call_off(self, now_us: int) -> None:
         """Nothing that closes can have been applied: the epoch goes on, a roll comes later."""
@@ -561,55 +580,37 @@ class LogSequencer:
             self._give_up("the segment could not be closed in time")
             return
         self._ends_here = False
-        if self.writer is not None and self.writer.wants_roll and self.writer.window:
+        assert self.writer is not None and self._end is not None and self._roll is not None
+        self._end.leave()
+        if self.writer.wants_roll and self.writer.window:
             # It keeps its ensemble, so what a lost member should hold is never acknowledged.
             self._on_fenced("a bookie is lost, and an out_of_order segment keeps its own", now_us)
             return
         self.state = LogState.ACTIVE
-        if self.writer is not None and self._roll is not None:
-            self.writer.release()
-            self._roll.postpone(now_us)
+        self.writer.release()
+        self._roll.postpone(now_us)
         self._follow_writer(now_us)
 
     def _on_read_for_roll(self, view: LogView, now_us: int) -> None:
         """The nodes before the closing `multi()`, or after one of unknown fate."""
         writer = self.writer
-        assert writer is not None and not writer.window
-        if view.log.nonce in self._nonces:
-            self._adopt(view, now_us)
-            return
-        if any(segment.is_closed and segment.nonce in self._nonces for segment, _ in view.segments):
-            # Our close came between the reads of the two nodes: the log node will show it.
-            self._retry_later(now_us)
-            return
-        if len(view.segments) != 1 or view.segments[0][0].nonce != writer.segment.nonce:
-            self._give_up("another sequencer took the log over")
-            return
-        self.view = view
-        nonce = self._around.new_nonce()
-        unix_ms = self._around.unix_ms(now_us)
-        proposal = propose_close(
-            view,
-            last_entry=writer.lac,
-            totals=writer.lac_totals,
-            completed_unix_ms=unix_ms,
-            nonce=nonce,
-        )
-        if not self._ends_here or self.transmit.queue:
-            following = new_segment(
-                proposal.view.log,
-                self._around.candidates,
-                self._around.rng,
-                nonce=nonce,
-                created_unix_ms=unix_ms,
-            )
-            if following is not None:
-                proposal = propose_roll(view, proposal, following, self._around.sequencer_id)
-        self._commit(proposal)
+        assert writer is not None and not writer.window and self._end is not None
+        match self._end.judge(view, writer, self._nonces):
+            case Fate.OURS:
+                self._adopt(view, now_us)
+            case Fate.OURS_IN_PART:
+                self._retry_later(now_us)
+            case Fate.LOST:
+                self._give_up("another sequencer took the log over")
+            case Fate.OPEN:
+                self.view = self._with_news(view)
+                self._made_with = view.log.config
+                opens_next = not self._ends_here or bool(self.transmit.queue)
+                self._commit(self._end.propose(view, writer, now_us, opens_next=opens_next))
 
     def _finish_closing(self, view: LogView, now_us: int) -> None:
         """The roll is in force: go on in the next epoch, or idle if none was opened."""
-        self.writer = None
+        self._forget_writer()
         self.roll_count += 1
         mine = self._find_own(view)
         if mine is not None and view.segments == (mine,):
@@ -617,6 +618,12 @@ class LogSequencer:
             self._activate(*mine, now_us)
         else:
             self._become_idle()
+
+    def _forget_writer(self) -> None:
+        """The epoch is over, for us."""
+        if self._end is not None:
+            self._end.leave()
+        self.writer = self._roll = self._end = None
 
     # --- giving up -------------------------------------------------------------------------------
 
@@ -627,7 +634,7 @@ class LogSequencer:
 
     def _become_idle(self) -> None:
         self.state = LogState.IDLE
-        self.writer = None
+        self._forget_writer()
         self.recovery = None
         self._token = None
         self._retry_at_us = None
@@ -658,7 +665,7 @@ class LogSequencer:
         }
 
     def validate(self) -> None:
-        """Assert invariants 1 to 3, and those of the parts."""
+        """Assert invariants 1 to 4, and those of the parts."""
         with_writer = (LogState.ACTIVE, LogState.DRAINING, LogState.CLOSING)
         assert (self.writer is not None) == (self.state in with_writer), f"1: {self}"
         assert self.writer is None or self.recovery is None, f"1: {self}"
@@ -671,6 +678,7 @@ class LogSequencer:
             assert not self._nonces, f"3: {self}"
         if self.recovery is not None:
             self.recovery.validate()
+        assert self.writer is not None or self.log_id not in self._around.rolls, f"4: {self}"
 
     def __repr__(self) -> str:
         inside = self.writer or self.recovery or ""

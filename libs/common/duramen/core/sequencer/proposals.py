@@ -12,6 +12,7 @@ import random
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from duramen.config import Replication
 from duramen.core.log_node import LogNode
 from duramen.core.placement import Candidate, PlacementRule, choose_ensemble
 from duramen.core.quorum import Quorum
@@ -25,7 +26,7 @@ from duramen.core.sequencer.effects import (
     SetSegment,
     Write,
 )
-from duramen.ids import EntryId, SequencerId
+from duramen.ids import EntryId, Member, SequencerId
 
 
 class Proposal(NamedTuple):
@@ -44,15 +45,30 @@ def rule_of(log: LogNode) -> PlacementRule:
     )
 
 
-def new_segment(
-    log: LogNode,
-    candidates: Sequence[Candidate],
-    rng: random.Random,
-    *,
-    nonce: str,
-    created_unix_ms: int,
-) -> Segment | None:
-    """The segment of the log's next epoch, or None if no ensemble can be placed.
+class Choice(NamedTuple):
+    """Where a segment shall lie, chosen before it is needed."""
+
+    config: Replication
+    quorum: Quorum
+    ensemble: tuple[Member, ...]
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it has as many bookies as the configuration asks for."""
+        return self.quorum.ensemble_size == self.config.ensemble_size
+
+    def fits(self, log: LogNode, candidates: Sequence[Candidate]) -> bool:
+        """Whether the log wants it still, its bookies take data still, and no more came."""
+        members = [candidate.member for candidate in candidates]
+        is_wanted = self.config == log.config.replication
+        is_widest = self.is_full or len(members) == len(self.ensemble)
+        return is_wanted and is_widest and all(member in members for member in self.ensemble)
+
+
+def choose_segment(
+    log: LogNode, candidates: Sequence[Candidate], rng: random.Random
+) -> Choice | None:
+    """Where the log's next segment shall lie, or None if no ensemble can be placed.
 
     With fewer than E bookies `strict` refuses and `prefer` takes E = Qw = those if ≥ Qa.
     """
@@ -64,15 +80,18 @@ def new_segment(
             return None
         quorum = Quorum(usable, usable, quorum.ack_quorum)
     ensemble = choose_ensemble(candidates, quorum, rule_of(log), rng)
-    if ensemble is None:
-        return None
+    return None if ensemble is None else Choice(config, quorum, ensemble)
+
+
+def new_segment(log: LogNode, choice: Choice, *, nonce: str, created_unix_ms: int) -> Segment:
+    """The segment of the log's next epoch."""
     return Segment(
         log_id=log.log_id,
         epoch=log.next_epoch,
-        quorum=quorum,
-        fragments=(Fragment(EntryId(0), ensemble),),
+        quorum=choice.quorum,
+        fragments=(Fragment(EntryId(0), choice.ensemble),),
         ack_mode=log.config.ack_mode,
-        placement=config.placement,
+        placement=choice.config.placement,
         created_unix_ms=created_unix_ms,
         nonce=nonce,
     )

@@ -2,7 +2,8 @@
 
 Both bounds of the configuration are active, each with jitter, so that logs that were opened at one
 time do not roll at one time. A segment that nobody appends to is closed and none is opened after
-it: idle logs cost nothing at takeover. Rolling itself is `log_sequencer`'s.
+it: idle logs cost nothing at takeover. `RollQueue` bounds how many logs of a process roll at once,
+because each roll is a few calls to ZooKeeper. How a segment ends is `segment_end`'s.
 
 Source: 01-protocol section 5 (roll), section 2 (idle logs).
 """
@@ -10,11 +11,12 @@ Source: 01-protocol section 5 (roll), section 2 (idle logs).
 from __future__ import annotations
 
 import random
+from itertools import islice
 from typing import Final
 
 from duramen.config import Roll
 from duramen.core.segment import Totals
-from duramen.ids import LAST_ENTRY_ID, EntryId
+from duramen.ids import LAST_ENTRY_ID, EntryId, LogId
 from duramen.units import SECOND
 
 _JITTER: Final = 0.1
@@ -23,6 +25,39 @@ _PAUSE_US: Final = 5 * SECOND
 
 _LAST_ENTRY: Final = LAST_ENTRY_ID - 1_000_000
 """Roll well before entry ids run out (01-protocol section 1)."""
+
+_ROLLS_AT_ONCE: Final = 16
+"""A roll takes some 10 ms of ZooKeeper's time: 16 keep it busy and let others in between."""
+
+
+class RollQueue:
+    """Which logs of a process may roll now: the first few of those that want to, in their order.
+
+    Args:
+        limit: logs that roll at once, ≥ 1.
+    """
+
+    def __init__(self, limit: int = _ROLLS_AT_ONCE) -> None:
+        assert limit >= 1, limit
+        self._limit = limit
+        self._logs: dict[LogId, None] = {}
+
+    def enter(self, log_id: LogId) -> bool:
+        """The log wants to roll; whether it may now. Ask again until it may, or `leave`."""
+        self._logs.setdefault(log_id)
+        return log_id in islice(self._logs, self._limit)
+
+    def leave(self, log_id: LogId) -> None:
+        """The log has rolled, or does not want to any more."""
+        self._logs.pop(log_id, None)
+
+    def __contains__(self, log_id: LogId) -> bool:
+        return log_id in self._logs
+
+    def statistics(self) -> dict[str, int]:
+        """Logs that roll and logs that wait for their turn."""
+        rolling = min(len(self._logs), self._limit)
+        return {"rolling": rolling, "waiting": len(self._logs) - rolling}
 
 
 class RollPolicy:
@@ -35,14 +70,18 @@ class RollPolicy:
     """
 
     def __init__(self, config: Roll, rng: random.Random, now_us: int) -> None:
-        jitter = rng.uniform(1 - _JITTER, 1 + _JITTER)
-        self._size_bytes = int(config.size * jitter)
-        self._interval_us = int(config.interval * jitter)
-        self._idle_us = config.idle_close
+        self._jitter = rng.uniform(1 - _JITTER, 1 + _JITTER)
+        self.configure(config)
         self._opened_at_us = now_us
         self._last_append_us = now_us
         self._not_before_us = now_us
         self._is_requested = False
+
+    def configure(self, config: Roll) -> None:
+        """The bounds of the configuration hold from now on, for the open segment too."""
+        self._size_bytes = int(config.size * self._jitter)
+        self._interval_us = int(config.interval * self._jitter)
+        self._idle_us = config.idle_close
 
     def note_append(self, now_us: int) -> None:
         """Somebody appends: the segment is not idle."""
@@ -61,7 +100,9 @@ class RollPolicy:
         return now_us - self._last_append_us >= self._idle_us
 
     def due_us(self, totals: Totals) -> int:
-        """When time alone ends the segment: its age if it holds records, its idleness anyway."""
+        """When it ends without another append: on request, by age (with records), by idleness."""
+        if self._is_requested:
+            return self._not_before_us
         due_us = self._last_append_us + self._idle_us
         if totals.record_count:
             due_us = min(due_us, self._opened_at_us + self._interval_us)
@@ -73,7 +114,7 @@ class RollPolicy:
             return False
         return (
             self._is_requested
-            or totals.length_bytes >= self._size_bytes
+            or totals.length_bytes >= max(self._size_bytes, 1)
             or last >= _LAST_ENTRY
             or now_us >= self.due_us(totals)
         )

@@ -11,15 +11,31 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Protocol
 
 from duramen.core.placement import Candidate
 from duramen.core.segment import Totals
 from duramen.core.sequencer.effects import Effect
+from duramen.core.sequencer.roll_policy import RollQueue
 from duramen.ids import EntryId, LedgerId, Member, SequencerId
 
-EncodeEntry = Callable[[LedgerId, EntryId, Totals, Sequence[bytes], int, Totals], bytes]
-"""Spells an entry: ledger, entry, totals before, batches, records, totals after."""
+
+class EncodeEntry(Protocol):
+    """Spells an entry."""
+
+    def __call__(  # noqa: PLR0917 - the fields of an entry's header
+        self,
+        ledger_id: LedgerId,
+        entry: EntryId,
+        before: Totals,
+        batches: Sequence[bytes],
+        record_count: int,
+        after: Totals,
+        *,
+        is_control: bool = False,
+    ) -> bytes:
+        """The totals are the segment's around the entry; no reader is given a control entry."""
 
 
 @dataclass(slots=True)
@@ -34,6 +50,9 @@ class Surroundings:
     candidates: Sequence[Candidate] = ()
     locations: Mapping[Member, Candidate] | None = None
     is_metadata_reachable: bool = True
+    is_rolling_suspended: bool = False
+    """ZooKeeper is being worked on: no log rolls and none changes its ensemble."""
+    rolls: RollQueue = field(default_factory=RollQueue)
 
     def new_nonce(self) -> str:
         """A nonce that nobody else will ever draw."""
@@ -54,3 +73,4 @@ class Ports:
     rng: random.Random
     locations: Callable[[], Mapping[Member, Candidate]]
     candidates: Callable[[], Sequence[Candidate]]
+    may_change_ensemble: Callable[[], bool] = lambda: True

@@ -3,10 +3,10 @@
 Batches that wait while earlier entries are under way are packed into one entry (03-api: "one entry
 from the batches that wait"), so that bytes per call grow with load without any timer. The buffer
 knows of every append whether it was ever sent: that alone decides between "failed, nothing
-happened" and "uncertain" (R9).
+happened" and "uncertain" (R9). The log's flush policy says when what waits is due (`due_us`).
 
 Invariants (checked by `validate`):
- 1 queued bytes are the sum over the queue.
+ 1 queued bytes are the sum over the queue, and of each append in it the arrival is known.
  2 an append is either queued or placed in exactly one entry.
 Called by `log_sequencer`. Source: 01-protocol section 3.
 """
@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
+from duramen.config import Flush
 from duramen.core.segment import Totals
 from duramen.core.sequencer.effects import Complete, Fail, TailMark, Yield
 from duramen.ids import Dlsn, EntryId, Epoch
@@ -47,17 +48,41 @@ class TransmitBuffer:
     def __init__(self) -> None:
         self.queue: deque[QueuedAppend] = deque()
         self.queued_bytes = 0
+        self._arrivals_us: deque[int] = deque()
         self._placed: dict[EntryId, list[_Placed]] = {}
+
+    @property
+    def count(self) -> int:
+        """Appends that wait, queued or in flight."""
+        return len(self.queue) + sum(map(len, self._placed.values()))
 
     @property
     def is_empty(self) -> bool:
         """Nothing is queued and nothing waits for its acknowledgement."""
         return not self.queue and not self._placed
 
-    def push(self, append: QueuedAppend) -> None:
+    def push(self, append: QueuedAppend, now_us: int) -> None:
         """Queue an append."""
         self.queue.append(append)
+        self._arrivals_us.append(now_us)
         self.queued_bytes += len(append.batch)
+
+    def due_us(self, flush: Flush) -> int | None:
+        """When what is queued becomes an entry, the pipeline permitting; None if nothing is.
+
+        A whole entry never waits, whatever the policy: nothing would be gained.
+        """
+        if not self.queue:
+            return None
+        full_bytes = ENTRY_TARGET_BYTES
+        wait_us = 0
+        match flush.policy:
+            case "periodic":
+                wait_us = flush.interval
+            case "size":
+                wait_us = flush.wait_max
+                full_bytes = min(flush.size, ENTRY_TARGET_BYTES)
+        return self._arrivals_us[0] + (0 if self.queued_bytes >= full_bytes else wait_us)
 
     def take(self) -> list[QueuedAppend]:
         """The appends of the next entry: at least one, up to ENTRY_TARGET_BYTES."""
@@ -67,6 +92,8 @@ class TransmitBuffer:
             taken.append(self.queue.popleft())
             size += len(taken[-1].batch)
         self.queued_bytes -= size
+        for _ in taken:
+            self._arrivals_us.popleft()
         return taken
 
     def place(self, entry: EntryId, appends: list[QueuedAppend], before: Totals) -> None:
@@ -110,7 +137,10 @@ class TransmitBuffer:
                 answers.append(Fail(append.append_id, code, detail))
                 self.queued_bytes -= len(append.batch)
         if answers:
-            self.queue = deque(a for a in self.queue if a.deadline_us > now_us)
+            queued = zip(self.queue, self._arrivals_us, strict=True)
+            kept = [pair for pair in queued if pair[0].deadline_us > now_us]
+            self.queue = deque(append for append, _ in kept)
+            self._arrivals_us = deque(arrival_us for _, arrival_us in kept)
         for entry, placed in self._placed.items():
             late = [p for p in placed if p.append.deadline_us <= now_us]
             if late:
@@ -138,11 +168,13 @@ class TransmitBuffer:
 
     def _clear_queue(self) -> None:
         self.queue.clear()
+        self._arrivals_us.clear()
         self.queued_bytes = 0
 
     def validate(self) -> None:
         """Assert invariants 1 and 2."""
         assert self.queued_bytes == sum(len(a.batch) for a in self.queue), f"1: {self}"
+        assert len(self._arrivals_us) == len(self.queue), f"1: {self}"
         ids = [a.append_id for a in self.queue]
         ids += [p.append.append_id for placed in self._placed.values() for p in placed]
         assert len(ids) == len(dict.fromkeys(ids)), f"2: {self}"

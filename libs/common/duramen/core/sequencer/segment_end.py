@@ -1,0 +1,179 @@
+"""The end of one open segment: when it may come, how it drains, what the closing `multi()` says.
+
+`log_sequencer` makes one for each epoch that it opens and asks it what to do; the states and the
+effects stay there. The ensemble of the next segment is chosen as soon as this one is open, so that
+at the roll nothing is left to choose unless a bookie of it is gone or the configuration changed.
+
+Not here: when a segment is old, large or idle enough (`roll_policy`).
+Source: 01-protocol section 5 (R19), R9 (the wait for owed copies), section 2 (R3).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Collection
+from typing import Final
+
+from duramen.config import LogConfig, needs_new_segment
+from duramen.core.log_node import LogNode
+from duramen.core.sequencer.effects import LogView
+from duramen.core.sequencer.ledger_writer import LedgerWriter
+from duramen.core.sequencer.proposals import (
+    Choice,
+    Proposal,
+    choose_segment,
+    new_segment,
+    propose_close,
+    propose_roll,
+)
+from duramen.core.sequencer.roll_policy import RollPolicy
+from duramen.core.sequencer.surroundings import Surroundings
+from duramen.limits import CLOSE_OWED_WAIT_US, ROLL_DRAIN_US
+from duramen.units import MS, SECOND
+
+_TICK_US: Final = 100 * MS
+"""How often a log asks whether its turn has come, and after what is due."""
+
+_BLOCKED_TICK_US: Final = 5 * SECOND
+"""The same while no log may roll: thousands may be due, and none of them can do anything."""
+
+
+class DrainStep(enum.Enum):
+    """What a segment that drains waits for."""
+
+    WAIT = "wait"
+    CALL_OFF = "call off"
+    CLOSE = "close"
+
+
+class Fate(enum.Enum):
+    """What the nodes say about a close that may have been applied (R3)."""
+
+    OURS = "ours"
+    OURS_IN_PART = "ours in part"
+    """Our close came between the reads of the two nodes: the next read shows the rest."""
+    OPEN = "open"
+    LOST = "lost"
+
+
+class SegmentEnd:
+    """The end of the segment that `writer` writes.
+
+    Args:
+        log: as it is with this segment open.
+        made_with: the log's configuration when the segment was made.
+        policy: of this segment.
+    """
+
+    def __init__(
+        self, log: LogNode, made_with: LogConfig, policy: RollPolicy, around: Surroundings
+    ) -> None:
+        self._log_id = log.log_id
+        self._made_with = made_with
+        self._policy = policy
+        self._around = around
+        self._following = choose_segment(log, around.candidates, around.rng)
+        self._drain_end_us = 0
+        self._owed_end_us: int | None = None
+
+    def configure(self, writer: LedgerWriter, config: LogConfig) -> None:
+        """The log's newest configuration holds: at once where it can, else by a roll."""
+        writer.configure(
+            commit_delay_us=config.commit_delay,
+            commits_by_entry=config.commit == "control",
+            owed_bytes_max=config.owed_bytes_max,
+        )
+        self._policy.configure(config.roll)
+        if needs_new_segment(self._made_with, config):
+            self._policy.request()
+
+    def is_due(self, writer: LedgerWriter, now_us: int) -> bool:
+        """Whether the segment ends now: there is a reason, and it is this log's turn."""
+        if writer.wants_roll:
+            self._policy.request()
+        if self._is_blocked or not self._policy.must_end(writer.totals, writer.lap, now_us):
+            self.leave()
+            return False
+        return self._around.rolls.enter(self._log_id)
+
+    def wakeup_at_us(self, writer: LedgerWriter, now_us: int) -> int:
+        """When `is_due` is to be asked again, if nothing else happens before."""
+        pause_us = _BLOCKED_TICK_US if self._is_blocked else _TICK_US
+        return max(self._policy.due_us(writer.totals), now_us + pause_us)
+
+    @property
+    def _is_blocked(self) -> bool:
+        return self._around.is_rolling_suspended or not self._around.is_metadata_reachable
+
+    def leave(self) -> None:
+        """The segment does not end now, or has ended: another log may."""
+        self._around.rolls.leave(self._log_id)
+
+    def start(self, now_us: int) -> None:
+        """Nothing new is sent from now on."""
+        self._drain_end_us = now_us + ROLL_DRAIN_US
+        self._owed_end_us = None
+
+    def drain(self, writer: LedgerWriter, now_us: int, *, must_close: bool) -> DrainStep:
+        """Wait for an empty window, then a while for owed copies, which are recorded then (R9)."""
+        if self._around.is_rolling_suspended and not must_close:
+            return DrainStep.CALL_OFF
+        if not writer.is_drained:
+            return DrainStep.CALL_OFF if now_us >= self._drain_end_us else DrainStep.WAIT
+        if writer.owed:
+            if self._owed_end_us is None:
+                self._owed_end_us = now_us + (0 if writer.suspended else CLOSE_OWED_WAIT_US)
+            if now_us < self._owed_end_us:
+                return DrainStep.WAIT
+            writer.persist_owed()
+        return DrainStep.CLOSE
+
+    def judge(self, view: LogView, writer: LedgerWriter, nonces: Collection[str]) -> Fate:
+        """What became of the changes with these nonces, as far as `view` shows it.
+
+        The log node may have been changed by others since (a truncation, a configuration), so the
+        segment that was opened in the same `multi()` proves it as well.
+        """
+        epoch = writer.segment.epoch
+        unclosed = [segment for segment, _ in view.segments]
+        is_next_ours = any(s.epoch > epoch and s.nonce in nonces for s in unclosed)
+        if view.log.nonce in nonces or is_next_ours:
+            return Fate.OURS
+        if any(segment.is_closed and segment.nonce in nonces for segment in unclosed):
+            return Fate.OURS_IN_PART
+        if len(unclosed) != 1 or unclosed[0].nonce != writer.segment.nonce:
+            return Fate.LOST
+        return Fate.OPEN
+
+    def propose(
+        self, view: LogView, writer: LedgerWriter, now_us: int, *, opens_next: bool
+    ) -> Proposal:
+        """The `multi()` that closes the segment and, if it can be placed, opens the next one."""
+        around = self._around
+        nonce, unix_ms = around.new_nonce(), around.unix_ms(now_us)
+        close = propose_close(
+            view,
+            last_entry=writer.lac,
+            totals=writer.lac_totals,
+            completed_unix_ms=unix_ms,
+            nonce=nonce,
+        )
+        choice = self._choose(close.view.log) if opens_next else None
+        if choice is None:
+            return close
+        following = new_segment(close.view.log, choice, nonce=nonce, created_unix_ms=unix_ms)
+        return propose_roll(view, close, following, around.sequencer_id)
+
+    def is_wider(self, log: LogNode, writer: LedgerWriter) -> bool:
+        """Whether the next segment would have bookies that this one had to do without."""
+        size = writer.segment.quorum.ensemble_size
+        if size >= log.config.replication.ensemble_size:
+            return False
+        choice = self._choose(log)
+        return choice is not None and choice.quorum.ensemble_size > size
+
+    def _choose(self, log: LogNode) -> Choice | None:
+        candidates = self._around.candidates
+        if self._following is None or not self._following.fits(log, candidates):
+            self._following = choose_segment(log, candidates, self._around.rng)
+        return self._following

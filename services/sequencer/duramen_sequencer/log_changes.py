@@ -1,0 +1,194 @@
+"""Control calls that change how a log is written: its configuration, and the end of its segment.
+
+A configuration is changed by compare-and-set on the log node, by whichever sequencer is asked; the
+log's owner is then told, and would see it at its next read of the nodes anyway. A roll is the
+owner's: another sequencer passes the call on, once.
+
+Called by `control`. Source: 01-protocol section 2 (R3), section 5 (roll), 03-api "REST v1".
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from duramen.config import parse_log_config
+from duramen.core.log_node import LogNode
+from duramen.errors import ERRORS, DuramenError
+from duramen.ids import LAST_LOG_ID, LogId
+from duramen.runtime.http_client import PeerClient, PeerError
+from duramen.runtime.metadata_store import Conflict, MetadataStore, OutcomeUnknown
+from duramen.units import SECOND
+from duramen.wire.metadata_json import Paths, read_log, spell_log
+from duramen_sequencer.log_host import LogHost
+
+_LOG = logging.getLogger(__name__)
+_TRIES: Final = 20
+_PEER_TIMEOUT_US: Final = 2 * SECOND
+
+
+class LogChanges:
+    """The operations `roll`, `reconfigure` and `config_changed` of one sequencer."""
+
+    def __init__(
+        self, store: MetadataStore, paths: Paths, host: LogHost, client: PeerClient
+    ) -> None:
+        self._store = store
+        self._paths = paths
+        self._host = host
+        self._client = client
+
+    async def roll(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Begin to close the open segment and to open the next one.
+
+        Returns:
+            `epoch` of the segment that is being closed; None if the log has none open.
+
+        Raises:
+            DuramenError: `log_unavailable` (a takeover is under way, or its owner does not answer).
+        """
+        log_id = read_log_id(request)
+        driver = self._host.drivers.get(log_id)
+        if driver is not None and driver.core.writer is not None:
+            epoch = driver.core.writer.segment.epoch
+            driver.core.request_roll()
+            driver.flush()
+            return {"epoch": epoch}
+        if driver is not None and driver.core.is_owner:
+            raise DuramenError("log_unavailable", "the log is being taken over")
+        owner = None if request.get("forwarded") else await self._host.find_owner(log_id)
+        if owner is None:
+            return {"epoch": None}
+        return await self._ask(owner.url, {"op": "roll", "log_id": str(log_id)})
+
+    async def reconfigure(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Change the fields of a log's configuration that `config` names.
+
+        Returns:
+            The whole configuration and its version, and whether this call changed it.
+
+        Raises:
+            DuramenError: `log_not_found`, `log_deleted`, `config_conflict` (`config_version` is not
+                the stored one), a field's fault; `metadata_unavailable`: it may be changed or not,
+                the same call may be repeated.
+        """
+        log_id = read_log_id(request)
+        patch, expected = request.get("config"), request.get("config_version")
+        if not isinstance(patch, dict):
+            raise DuramenError("invalid_argument", "config: an object is expected", field="config")
+        log, is_changed = await self._change(log_id, patch, expected)
+        if is_changed:
+            await self._tell_owner(log)
+        return {
+            "log_id": str(log_id),
+            "config": log.config.to_json(),
+            "config_version": log.config_version,
+            "changed": is_changed,
+        }
+
+    async def learn(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Another sequencer has changed the configuration of a log that may be ours."""
+        log = (await self._read(read_log_id(request)))[0]
+        return {"owner": self._apply(log)}
+
+    async def _change(
+        self, log_id: LogId, patch: Mapping[str, Any], expected: object
+    ) -> tuple[LogNode, bool]:
+        nonce = secrets.token_hex(12)
+        for _ in range(_TRIES):
+            log, version = await self._read(log_id)
+            if log.nonce == nonce:
+                return log, True
+            if expected is not None and log.config_version != expected:
+                detail = f"the stored configuration has version {log.config_version}"
+                raise DuramenError("config_conflict", detail, field="config_version")
+            config = parse_log_config(merge(log.config.to_json(), patch))
+            if config == log.config:
+                return log, False
+            changed = replace(
+                log, config=config, config_version=log.config_version + 1, nonce=nonce
+            )
+            try:
+                await self._store.set(self._paths.log(log_id), spell_log(changed), version=version)
+            except (Conflict, OutcomeUnknown):
+                # Read again: the node says whether it is ours, or what to decide anew (R3).
+                continue
+            return changed, True
+        raise DuramenError("metadata_unavailable", "the log node changes too often: try again")
+
+    async def _read(self, log_id: LogId) -> tuple[LogNode, int]:
+        path = self._paths.log(log_id)
+        await self._store.sync(path)
+        stored = await self._store.get(path)
+        if stored is None:
+            raise DuramenError("log_not_found", f"there is no log with id {log_id}", field="log")
+        log = read_log(stored.data)
+        if log.is_deleted:
+            raise DuramenError("log_deleted", f"log {log.namespace}/{log.name} was deleted")
+        return log, stored.version
+
+    def _apply(self, log: LogNode) -> bool:
+        """Tell the log's driver, if it is driven here."""
+        driver = self._host.drivers.get(log.log_id)
+        if driver is None:
+            return False
+        driver.on_config(log.config, log.config_version)
+        return driver.core.writer is not None
+
+    async def _tell_owner(self, log: LogNode) -> None:
+        """As far as it can be reached: it reads the nodes itself before it rolls."""
+        if self._apply(log):
+            return
+        try:
+            owner = await self._host.find_owner(log.log_id)
+            if owner is not None:
+                await self._ask(owner.url, {"op": "config_changed", "log_id": str(log.log_id)})
+        except DuramenError as error:
+            _LOG.info("the owner of log %d was not told: %s", log.log_id, error)
+
+    async def _ask(self, url: str, message: dict[str, Any]) -> dict[str, Any]:
+        """Pass a call on to another sequencer, which passes it on no further."""
+        body = json.dumps({**message, "forwarded": True}).encode()
+        try:
+            status, answer = await self._client.request_json(
+                "POST", f"{url}/s/control", body, _PEER_TIMEOUT_US
+            )
+            document = json.loads(answer)
+        except (PeerError, ValueError) as error:
+            raise DuramenError("log_unavailable", f"the log's owner: {error}") from error
+        if status != 200:
+            code = document.get("code")
+            raise DuramenError(
+                code if code in ERRORS else "log_unavailable", str(document.get("detail"))
+            )
+        return dict(document)
+
+
+def read_log_id(request: Mapping[str, Any]) -> LogId:
+    """The log id of a request.
+
+    Raises:
+        DuramenError: `invalid_argument`.
+    """
+    text = request.get("log_id")
+    if not (isinstance(text, str) and text.isascii() and text.isdigit() and len(text) <= 10):
+        raise DuramenError("invalid_argument", f"{text!r} is no log id", field="log_id")
+    if int(text) > LAST_LOG_ID:
+        raise DuramenError("invalid_argument", f"{text} is no log id", field="log_id")
+    return LogId(int(text))
+
+
+def merge(stored: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
+    """The stored configuration with the fields that `patch` names replaced; null is a value."""
+    merged = dict(stored)
+    for name, value in patch.items():
+        below = merged.get(name)
+        if isinstance(below, dict) and isinstance(value, dict):
+            merged[name] = merge(below, value)
+        else:
+            merged[name] = value
+    return merged

@@ -1,0 +1,38 @@
+"""Admin route for work on ZooKeeper: suspend rolling and ensemble changes everywhere, or resume.
+
+The answer says of each sequencer whether it obeys and how many of its logs are still in the middle
+of a change, so that whoever stops ZooKeeper next knows that nothing waits for it.
+
+Called by `service` (admin port). Source: 01-protocol section 5 (roll), docs/protocol/rest.md.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from fastapi import FastAPI, Request
+
+from duramen.errors import DuramenError
+from duramen.runtime.rest import parse_object, read_body
+from duramen.units import KIB
+from duramen_writeproxy.creation import Creator
+
+_BODY_BYTES_MAX: Final = 1 * KIB
+
+
+def add_maintenance_routes(app: FastAPI, creator: Creator) -> None:
+    """`PUT /v1/cluster/maintenance` with `{"rolling_suspended": true | false}`."""
+
+    @app.put("/v1/cluster/maintenance")
+    async def put_maintenance(request: Request) -> dict[str, Any]:
+        body = parse_object(await read_body(request, _BODY_BYTES_MAX, announced=None))
+        wanted = body.get("rolling_suspended")
+        if list(body) != ["rolling_suspended"] or not isinstance(wanted, bool):
+            detail = "expected an object with rolling_suspended: true or false, and nothing else"
+            raise DuramenError("invalid_argument", detail, field="rolling_suspended")
+        under_way = await creator.suspend_rolling(is_suspended=wanted)
+        return {
+            "rolling_suspended": wanted,
+            "is_settled": bool(under_way) and all(count == 0 for count in under_way.values()),
+            "under_way": under_way,
+        }

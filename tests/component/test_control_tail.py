@@ -1,0 +1,56 @@
+"""The tail of a log that commits by control entries: right, and found without waiting for a LAC.
+
+Source: 01-protocol section 3 (making the tail visible), docs/protocol/read-answers.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from duramen.config import parse_log_config
+from duramen.ids import EntryId
+from duramen.wire.entry import CONTROL, encode_entry
+from tests.component.readproxy_world import World, check, run
+
+
+async def append_control(world: World) -> None:
+    """The writer's entry without records, which carries the LAC of what is before it."""
+    assert world.segment is not None
+    ledger_id, entry_id = world.segment.ledger_id, world.entry_count
+    body = encode_entry(
+        ledger_id=ledger_id, entry_id=EntryId(entry_id), before=world.totals, batches=(),
+        record_count=0, after=world.totals, flags=CONTROL,
+    )  # fmt: skip
+    for member in world.segment.last_fragment.ensemble:
+        await world.bookies[member.bookie].change(ledger_id, entry_id - 1, (entry_id, body))
+    world.entry_count += 1
+
+
+def poll_count(world: World) -> int:
+    return sum(read.wait_ms > 0 for b in world.bookies.values() for read in b.reads)
+
+
+def test_a_control_entry_shows_the_tail_and_is_never_delivered() -> None:
+    async def scenario(world: World) -> None:
+        world.log = replace(world.log, config=parse_log_config({"commit": "control"}))
+        await world.open_segment()
+        await world.append(2, is_confirmed=False)
+        await append_control(world)
+        answer = await world.read()
+        check(world, answer, 0, 2)
+        assert answer["tail"]["seq_num"] == 2
+        assert (await world.read("?from=tail-1"))["records"][0]["seq_num"] == 1
+        assert poll_count(world) == 0, "nothing is waited for: no record lies above the LAC"
+        await world.append(3, is_confirmed=False)
+        assert (await world.read("?from=tail"))["tail"]["seq_num"] == 2
+        assert poll_count(world) > 0, "a record may be: the writer is given a moment"
+        await append_control(world)
+        await append_control(world)
+        await world.close_segment()
+        check(world, await world.read(), 0, 5)
+        check(world, await world.read("?from=seq:2"), 2, 5)
+        await world.open_segment()
+        await world.append(1)
+        check(world, await world.read("?from=seq:4"), 4, 6)
+
+    run(scenario)

@@ -1,0 +1,247 @@
+"""Control calls of the sequencer on a store in memory: configurations, rolls, maintenance.
+
+The host is a real one without bookies: nothing is opened here, so what a changed configuration does
+to an open segment is in the unit tests and in tests/process/test_rolling.py. Source: R3, R19.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+
+from duramen.core.sequencer.surroundings import Surroundings
+from duramen.errors import DuramenError
+from duramen.ids import SequencerId
+from duramen.runtime.http_client import PeerClient, UnreachableError
+from duramen.runtime.memory_store import MemoryStore, MemoryTree
+from duramen.runtime.metadata_store import OutcomeUnknown
+from duramen.runtime.registry import Roster
+from duramen.wire.metadata_json import Paths, read_log, spell_log, spell_node
+from duramen_sequencer.bookie_lanes import BookieLanes
+from duramen_sequencer.log_changes import LogChanges, merge
+from duramen_sequencer.log_host import LogHost
+from duramen_sequencer.maintenance import Maintenance
+from duramen_sequencer.metadata_link import MetadataLink
+from tests.component.writeproxy_world import wait_until
+from tests.unit.core_fakes import LOG_ID
+from tests.unit.test_log_node import make_log
+
+PATHS = Paths("test")
+TEXT = str(LOG_ID)
+
+
+class Peers:
+    """Calls to other sequencers, as they are sent."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, dict[str, Any]]] = []
+        self.answer: tuple[int, dict[str, Any]] | Exception = (200, {"epoch": 7})
+
+    async def request_json(
+        self, _method: str, url: str, body: bytes, _timeout_us: int
+    ) -> tuple[int, bytes]:
+        self.calls.append((url, json.loads(body)))
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer[0], json.dumps(self.answer[1]).encode()
+
+
+class Doubtful(MemoryStore):
+    """Every write is applied, and nobody is told."""
+
+    async def set(self, path: str, data: bytes, *, version: int) -> int:
+        await super().set(path, data, version=version)
+        raise OutcomeUnknown("the connection broke")
+
+
+class World:
+    """One sequencer's `LogChanges` beside another one that owns the log."""
+
+    def __init__(self, kind: type[MemoryStore]) -> None:
+        self.store = kind(MemoryTree())
+        self.peers = Peers()
+        self.client = PeerClient()
+        self.sequencers = Roster(self.store, PATHS.sequencers)
+        name = SequencerId("s0")
+        around = Surroundings(name, random.Random(1), lambda *_, **__: b"")
+        link = MetadataLink(self.store, PATHS, name, "http://s0")
+        lanes = BookieLanes(self.client, lambda _: None)
+        self.host = LogHost(name, around, lanes, link, self.sequencers)
+        self.changes = LogChanges(self.store, PATHS, self.host, cast(PeerClient, self.peers))
+
+    async def own_elsewhere(self) -> None:
+        fields = {"sequencer": "s1", "epoch": 1, "data_url": "http://s1"}
+        await self.store.create(PATHS.owner(LOG_ID), spell_node(fields))
+
+    async def reconfigure(self, patch: dict[str, Any], **fields: Any) -> dict[str, Any]:
+        return await self.changes.reconfigure({"log_id": TEXT, "config": patch, **fields})
+
+
+@asynccontextmanager
+async def made(kind: type[MemoryStore]) -> AsyncIterator[World]:
+    world = World(kind)
+    await world.store.start()
+    await world.store.create(PATHS.log(LOG_ID), spell_log(make_log()), make_parents=True)
+    for name in ("s0", "s1"):
+        node = spell_node({"data_url": f"http://{name}"})
+        await world.store.create(f"{PATHS.sequencers}/{name}", node, make_parents=True)
+    await world.sequencers.start()
+    try:
+        yield world
+    finally:
+        await world.sequencers.stop()
+        await world.client.close()
+        await world.store.close()
+
+
+def run(
+    scenario: Callable[[World], Awaitable[None]], kind: type[MemoryStore] = MemoryStore
+) -> None:
+    async def play() -> None:
+        async with asyncio.timeout(30), made(kind) as world:
+            await scenario(world)
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize("kind", [MemoryStore, Doubtful])
+def test_the_fields_that_are_named_change_and_the_owner_is_told(kind: type[MemoryStore]) -> None:
+    async def scenario(world: World) -> None:
+        await world.own_elsewhere()
+        answer = await world.reconfigure({"replication": {"ack_quorum": 3}, "commit_delay": "9ms"})
+        assert answer["changed"] and answer["config_version"] == 2
+        stored = await world.store.get(PATHS.log(LOG_ID))
+        assert stored is not None and stored.version == 1, "changed once, whatever was doubtful"
+        config = read_log(stored.data).config
+        assert config.to_json() == answer["config"]
+        assert (config.replication.ack_quorum, config.replication.write_quorum) == (3, 3)
+        told = {"op": "config_changed", "log_id": TEXT, "forwarded": True}
+        assert world.peers.calls == [("http://s1/s/control", told)]
+
+    run(scenario, kind)
+
+
+def test_the_same_configuration_is_not_written_again() -> None:
+    async def scenario(world: World) -> None:
+        answer = await world.reconfigure({"commit": "lac"})
+        assert not answer["changed"] and answer["config_version"] == 1
+        assert world.peers.calls == []
+
+    run(scenario)
+
+
+def test_an_owner_that_does_not_answer_does_not_undo_the_change() -> None:
+    async def scenario(world: World) -> None:
+        await world.own_elsewhere()
+        world.peers.answer = UnreachableError("gone")
+        assert (await world.reconfigure({"commit": "control"}))["changed"]
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("request_", "code", "field"),
+    [
+        ({"log_id": "x", "config": {}}, "invalid_argument", "log_id"),
+        ({"log_id": "99999999999", "config": {}}, "invalid_argument", "log_id"),
+        ({"log_id": "12", "config": {}}, "log_not_found", "log"),
+        ({"log_id": TEXT, "config": []}, "invalid_argument", "config"),
+        ({"log_id": TEXT, "config": {"colour": 1}}, "unknown_field", "colour"),
+        ({"log_id": TEXT, "config": {"commit": "maybe"}}, "invalid_argument", "commit"),
+        ({"log_id": TEXT, "config": {"roll": 7}}, "invalid_argument", "roll"),
+        (
+            {"log_id": TEXT, "config": {}, "config_version": 2},
+            "config_conflict",
+            "config_version",
+        ),
+    ],
+)
+def test_a_bad_change_is_refused_with_its_field(
+    request_: dict[str, Any], code: str, field: str
+) -> None:
+    async def scenario(world: World) -> None:
+        with pytest.raises(DuramenError) as caught:
+            await world.changes.reconfigure(request_)
+        assert (caught.value.code, caught.value.field) == (code, field)
+        stored = await world.store.get(PATHS.log(LOG_ID))
+        assert stored is not None and stored.version == 0
+
+    run(scenario)
+
+
+def test_a_deleted_log_is_not_changed() -> None:
+    async def scenario(world: World) -> None:
+        deleted = spell_log(replace(make_log(), is_deleted=True))
+        await world.store.set(PATHS.log(LOG_ID), deleted, version=0)
+        with pytest.raises(DuramenError, match="log_deleted"):
+            await world.reconfigure({"commit": "control"})
+
+    run(scenario)
+
+
+def test_null_is_a_value_and_parts_are_merged() -> None:
+    stored = {"retention": {"age": "72h", "bytes": None}, "commit": "lac"}
+    patch = {"retention": {"age": None}}
+    assert merge(stored, patch) == {"retention": {"age": None, "bytes": None}, "commit": "lac"}
+    assert stored["retention"] == {"age": "72h", "bytes": None}
+
+
+def test_a_roll_is_passed_on_to_the_owner_once() -> None:
+    async def scenario(world: World) -> None:
+        await world.own_elsewhere()
+        assert await world.changes.roll({"log_id": TEXT}) == {"epoch": 7}
+        forwarded = {"op": "roll", "log_id": TEXT, "forwarded": True}
+        assert world.peers.calls == [("http://s1/s/control", forwarded)]
+        assert await world.changes.roll(forwarded) == {"epoch": None}, "nothing is open here"
+        world.peers.answer = (503, {"code": "log_unavailable", "detail": "not yet"})
+        with pytest.raises(DuramenError, match="not yet"):
+            await world.changes.roll({"log_id": TEXT})
+
+    run(scenario)
+
+
+def test_maintenance_is_seen_by_all_and_outlives_restarts() -> None:
+    async def scenario(world: World) -> None:
+        await world.store.create(PATHS.cluster, b"{}", make_parents=True)
+        seen: list[tuple[str, bool]] = []
+
+        def follow(name: str) -> Maintenance:
+            return Maintenance(world.store, PATHS, lambda on: seen.append((name, on)), lambda: 0)
+
+        first, second = follow("first"), follow("second")
+        await first.start()
+        await second.start()
+        assert seen == []
+        assert await first.suspend({"rolling": True}) == {"rolling_suspended": True, "under_way": 0}
+        await wait_until(lambda: second.is_rolling_suspended)
+        third = follow("third")
+        await third.start()
+        assert third.is_rolling_suspended, "it is known before the sequencer serves"
+        await second.suspend({"rolling": False})
+        await wait_until(lambda: not (first.is_rolling_suspended or third.is_rolling_suspended))
+        assert seen.count(("first", True)) == seen.count(("first", False)) == 1
+        with pytest.raises(DuramenError, match="true or false"):
+            await first.suspend({"rolling": "yes"})
+        for each in (first, second, third):
+            await each.stop()
+
+    run(scenario)
+
+
+def test_suspending_waits_for_changes_under_way_and_tells_of_those_that_stay() -> None:
+    async def scenario(world: World) -> None:
+        await world.store.create(PATHS.cluster, b"{}", make_parents=True)
+        counts = [2, 1, 0, 0]
+        maintenance = Maintenance(world.store, PATHS, lambda _: None, lambda: counts.pop(0))
+        assert (await maintenance.suspend({"rolling": True}))["under_way"] == 0
+        stuck = Maintenance(world.store, PATHS, lambda _: None, lambda: 3)
+        assert (await stuck.suspend({"rolling": True}))["under_way"] == 3
+
+    run(scenario)
