@@ -247,11 +247,11 @@ def test_a_log_with_much_to_send_delays_the_others_by_one_add() -> None:
 
         world.client.decide = hold
         world.add(*range(12), size=4 << 20)  # three frames are under way, nine adds wait
-        await until(lambda: len(world.client.calls) == 3)
+        await wait_until(lambda: len(world.client.calls) == 3)
         world.add(100, 101, log_id=LogId(10))
         world.add(200, log_id=LogId(11))
         gate.set()
-        await until(lambda: len(world.sink.adds) == 15)
+        await wait_until(lambda: len(world.sink.adds) == 15)
         sent = [entry for call in world.client.calls for entry in call.entries]
         assert sent[:3] == [0, 1, 2]
         assert sent.index(100) == 4 and sent.index(200) == 5, "one add of the hot log before them"

@@ -29,7 +29,7 @@ from duramen_sequencer.log_changes import LogChanges, merge
 from duramen_sequencer.log_host import LogHost
 from duramen_sequencer.maintenance import Maintenance
 from duramen_sequencer.metadata_link import MetadataLink
-from tests.component.writeproxy_world import wait_until
+from tests.component.waiting import wait_until
 from tests.unit.core_fakes import LOG_ID
 from tests.unit.test_log_node import make_log
 
