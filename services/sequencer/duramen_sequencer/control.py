@@ -1,4 +1,4 @@
-"""`POST /s/control`: create namespaces and logs, roll a log. JSON in, JSON or a problem out.
+"""`POST /s/control`: create namespaces and logs, roll, end a log's life. JSON in, JSON out.
 
 Any sequencer creates; names are made by compare-and-set, so that several creations race safely.
 A log id comes from the cluster's counter and is never used again, also if the creation fails.
@@ -24,6 +24,7 @@ from duramen.runtime.metadata_store import (
     MetadataError,
     MetadataStore,
     OutcomeUnknown,
+    Set,
     create_parents,
 )
 from duramen.texts import check_log_name, check_namespace
@@ -35,6 +36,7 @@ from duramen.wire.metadata_json import (
     spell_log,
     spell_node,
 )
+from duramen_sequencer.life.operations import LifeOperations
 from duramen_sequencer.log_host import LogHost
 
 _TRIES = 20
@@ -43,7 +45,9 @@ _TRIES = 20
 class Control:
     """Administrative calls of one sequencer."""
 
-    def __init__(self, store: MetadataStore, paths: Paths, host: LogHost) -> None:
+    def __init__(
+        self, store: MetadataStore, paths: Paths, host: LogHost, life: LifeOperations
+    ) -> None:
         self._store = store
         self._paths = paths
         self._host = host
@@ -51,6 +55,7 @@ class Control:
             "create_namespace": self._create_namespace,
             "create_log": self._create_log,
             "roll": self._roll,
+            **life.by_name,
         }
 
     async def handle(self, body: bytes) -> dict[str, Any]:
@@ -127,12 +132,19 @@ class Control:
 
     async def _write_log(self, log: LogNode, name_path: str) -> None:
         path = self._paths.log(log.log_id)
+        fields = {"log_id": str(log.log_id)}
+        take_name: Create | Set = Create(name_path, spell_node(fields))
+        name = await self._store.get(name_path)
+        if name is not None:
+            # Its log is deleted (`_known_log`): from now on that one cannot have the name back.
+            fields["replaces"] = read_node(name.data)["log_id"]
+            take_name = Set(name_path, spell_node(fields), name.version)
         await create_parents(self._store.commit, path)
         await self._store.commit(
             (
                 Create(path, spell_log(log)),
                 Create(self._paths.segments(log.log_id), b""),
-                Create(name_path, spell_node({"log_id": str(log.log_id)})),
+                take_name,
             )
         )
 
@@ -144,6 +156,8 @@ class Control:
         if stored is None:
             return None
         log = read_log(stored.data)
+        if log.is_deleted:
+            return None
         _compare(config, log.config, what)
         return {"created": False, "log_id": node["log_id"], "config": config.to_json()}
 

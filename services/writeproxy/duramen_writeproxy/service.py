@@ -25,6 +25,7 @@ from duramen_writeproxy.appends import Appender, Budget
 from duramen_writeproxy.catalog import Catalog
 from duramen_writeproxy.creation import Creator
 from duramen_writeproxy.lanes import Lanes
+from duramen_writeproxy.life.routes import add_life_routes
 from duramen_writeproxy.metrics import IN_FLIGHT_BYTES
 from duramen_writeproxy.names import NameCache
 from duramen_writeproxy.rest import make_app
@@ -55,11 +56,9 @@ class WriteProxy:
         self._appender = Appender(self._router, self._lanes)
         self._budget = Budget()
         self._append_route = AppendRoute(self._names, self._appender, self._budget)
-        app = make_app(
-            self._append_route,
-            Catalog(store, self._paths, self._names),
-            Creator(self._router, self._peers),
-        )
+        creator = Creator(self._router, self._peers)
+        app = make_app(self._append_route, Catalog(store, self._paths, self._names), creator)
+        add_life_routes(app, self._names, creator, lambda: self._append_route.is_draining)
         self._server = PublicServer(options.host, options.data_port, app)
         self._registration: Registration | None = None
         self._is_started = False

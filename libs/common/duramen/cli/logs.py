@@ -30,7 +30,7 @@ from duramen.cli.command import (
 from duramen.client.rest_client import RestClient
 from duramen.texts import check_namespace, parse_log
 
-log_app = App(name="log", help="Create, show and list logs.")
+log_app = App(name="log", help="Create, show and list logs; truncate, end and delete them.")
 
 _PAGES_MAX = 10_000
 _SEGMENT_COLUMNS = ("epoch", "state", "start_seq_num", "records", "bytes", "created", "completed")
@@ -58,7 +58,7 @@ def create(
     if not isinstance(document, dict):
         raise UsageError("--config is no JSON object")
     target = find_url(url, data, "write_url")
-    is_new = _call(target, lambda client: client.ensure_log(name[0], name[1], document))
+    is_new = call_proxy(target, lambda client: client.ensure_log(name[0], name[1], document))
     if json:
         print_json({"log": log, "created": is_new})
     else:
@@ -77,7 +77,7 @@ def show(
     """
     name = parse_argument(parse_log, log)
     target = find_url(url, data, "write_url")
-    _print_object(_call(target, lambda client: client.show_log(*name)), is_json=json)
+    _print_object(call_proxy(target, lambda client: client.show_log(*name)), is_json=json)
     return ExitCode.OK
 
 
@@ -103,7 +103,7 @@ def list_logs(
                 break
         return found
 
-    logs = _call(target, collect)
+    logs = call_proxy(target, collect)
     if json:
         print_json({"namespace": namespace, "logs": logs})
     else:
@@ -122,7 +122,7 @@ def segments(
     """
     name = parse_argument(parse_log, log)
     target = find_url(url, data, "read_url")
-    answer = _call(target, lambda client: client.list_segments(*name))
+    answer = call_proxy(target, lambda client: client.list_segments(*name))
     if json:
         print_json(answer)
     else:
@@ -131,7 +131,9 @@ def segments(
     return ExitCode.OK
 
 
-def _call(url: str, use: Callable[[RestClient], Awaitable[Any]]) -> Any:
+def call_proxy(url: str, use: Callable[[RestClient], Awaitable[Any]]) -> Any:
+    """What `use` makes of a client of that proxy."""
+
     async def run() -> Any:
         client = RestClient(url)
         try:

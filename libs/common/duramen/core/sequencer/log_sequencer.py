@@ -20,6 +20,7 @@ import enum
 from collections.abc import Sequence
 
 from duramen.config import Window
+from duramen.core.log_node import Ending
 from duramen.core.segment import Segment, Totals
 from duramen.core.sequencer.effects import (
     Commit,
@@ -108,6 +109,7 @@ class LogSequencer:
         self._nonces: list[str] = []
         self._is_close_only = False
         self._ends_here = False
+        self._ending: Ending | None = None
         self._was_owner = False
         self._retry_at_us: int | None = None
         self._retry_delay_us = RETRY_DELAY_US
@@ -175,6 +177,19 @@ class LogSequencer:
         """Close the open segment in peace and give the log up; IDLE when done."""
         self._ends_here = True
         self._is_close_only = True
+        if self.state is LogState.ACTIVE:
+            self._drain(now_us)
+
+    def finish(self, ending: Ending, now_us: int) -> None:
+        """End or delete the log together with its open segment; IDLE when it took effect.
+
+        ACTIVE again: the window did not drain and nothing took effect. Nothing is open in IDLE, so
+        the log node alone is changed then, by whoever was asked.
+        """
+        if self.state is LogState.IDLE:
+            return
+        self._ending = ending
+        self._ends_here = True
         if self.state is LogState.ACTIVE:
             self._drain(now_us)
 
@@ -560,7 +575,7 @@ class LogSequencer:
         if self._is_close_only:
             self._give_up("the segment could not be closed in time")
             return
-        self._ends_here = False
+        self._ends_here, self._ending = False, None
         if self.writer is not None and self.writer.wants_roll and self.writer.window:
             # It keeps its ensemble, so what a lost member should hold is never acknowledged.
             self._on_fenced("a bookie is lost, and an out_of_order segment keeps its own", now_us)
@@ -575,7 +590,9 @@ class LogSequencer:
         """The nodes before the closing `multi()`, or after one of unknown fate."""
         writer = self.writer
         assert writer is not None and not writer.window
-        if view.log.nonce in self._nonces:
+        mine = self._find_own(view)
+        # The next epoch is known by its own nonce: a truncation may have changed the log node's.
+        if view.log.nonce in self._nonces or (mine is not None and not mine[0].is_closed):
             self._adopt(view, now_us)
             return
         if any(segment.is_closed and segment.nonce in self._nonces for segment, _ in view.segments):
@@ -594,8 +611,9 @@ class LogSequencer:
             totals=writer.lac_totals,
             completed_unix_ms=unix_ms,
             nonce=nonce,
+            ending=self._ending,
         )
-        if not self._ends_here or self.transmit.queue:
+        if self._ending is None and (not self._ends_here or self.transmit.queue):
             following = new_segment(
                 proposal.view.log,
                 self._around.candidates,
@@ -613,7 +631,7 @@ class LogSequencer:
         self.roll_count += 1
         mine = self._find_own(view)
         if mine is not None and view.segments == (mine,):
-            self._ends_here = self._is_close_only
+            self._ends_here = self._is_close_only or self._ending is not None
             self._activate(*mine, now_us)
         else:
             self._become_idle()
@@ -632,6 +650,7 @@ class LogSequencer:
         self._token = None
         self._retry_at_us = None
         self._was_owner = False
+        self._ending = None
         self._nonces.clear()
         self.outbox += self.transmit.yield_queued()
 
