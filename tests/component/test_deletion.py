@@ -56,6 +56,11 @@ def log_node(log_id: LogId = LOG, **fields: Any) -> LogNode:
     return LogNode(log_id, "ns", f"log-{log_id}", LogConfig(), **fields).validated()
 
 
+def tombstone(log_id: LogId = LOG) -> LogNode:
+    """What is left of a log that was deleted longer than the undelete window ago."""
+    return log_node(log_id, last_clean_epoch=9, is_deleted=True, is_purged=True)
+
+
 def segment(epoch: int, last_entry: int | None = None) -> Segment:
     """A segment: CLOSED at `last_entry`, OPEN without."""
     fragment = Fragment(EntryId(0), (Member(BookieId("b"), Incarnation("0" * 32)),))
@@ -224,7 +229,7 @@ def test_what_died_later_waits_a_delay_of_its_own() -> None:
 
 def test_a_tombstone_kills_every_epoch_that_is_here() -> None:
     plan = DeletionPlan(delay_us=0)
-    node = log_node(is_deleted=True)
+    node = tombstone()
     assert plan.judge_log(node, sights(1, 9), 0).drop_below == 10
     assert plan.judge_log(node, sights(1, 30), 0).drop_below == 31
 
@@ -296,10 +301,20 @@ def test_a_trimmed_log_loses_its_dead_ledgers_and_keeps_the_others() -> None:
     run(scenario)
 
 
-def test_a_deleted_log_loses_every_ledger() -> None:
+def test_a_deleted_log_keeps_every_ledger_while_it_can_be_had_back() -> None:
     async def scenario(world: World) -> None:
         world.holder.hold(LOG, 1, 8, 9)
         await world.put_log(log_node(is_deleted=True, last_clean_epoch=9))
+        await world.run_rounds()
+        assert world.holder.dropped == []
+
+    run(scenario)
+
+
+def test_a_purged_log_loses_every_ledger() -> None:
+    async def scenario(world: World) -> None:
+        world.holder.hold(LOG, 1, 8, 9)
+        await world.put_log(tombstone())
         await world.run_rounds()
         assert world.holder.list_logs() == []
 
@@ -356,7 +371,7 @@ class TrustsAbsence(Deletion):
     """A mutant: a log without node was deleted."""
 
     async def _read_log(self, log_id: LogId) -> LogNode | None:
-        return await super()._read_log(log_id) or log_node(log_id, is_deleted=True)
+        return await super()._read_log(log_id) or tombstone(log_id)
 
 
 def test_an_empty_listing_proves_nothing() -> None:
@@ -438,13 +453,13 @@ def test_a_log_node_that_is_not_the_logs_proves_nothing(what: str) -> None:
     async def scenario(world: World) -> None:
         world.deletion = world.make_deletion(delay_us=0)
         world.holder.hold(LOG, 1, 2)
-        dead = spell_log(log_node(is_deleted=True))
+        dead = spell_log(tombstone())
         if what == "junk":
             dead = b"\xff"
         elif what == "of another log":
-            dead = spell_log(log_node(LogId(8), is_deleted=True))
+            dead = spell_log(tombstone(LogId(8)))
         else:
-            dead = json.dumps({**json.loads(dead), "deleted": "false"}).encode()
+            dead = json.dumps({**json.loads(dead), "purged": "false"}).encode()
         await world.put(PATHS.log(LOG), dead)
         await world.run_rounds()
         assert world.holder.dropped == []
@@ -456,7 +471,7 @@ def test_a_log_node_that_is_not_the_logs_proves_nothing(what: str) -> None:
 def test_the_nodes_of_another_cluster_prove_nothing(cluster: bytes | None) -> None:
     async def scenario(world: World) -> None:
         world.holder.hold(LOG, 1, 2)
-        await world.put_log(log_node(is_deleted=True))
+        await world.put_log(tombstone())
         if cluster is None:
             await world.store.delete(PATHS.cluster, version=0)
         else:
@@ -476,7 +491,7 @@ def test_a_read_that_fails_is_made_up_for_in_the_next_round() -> None:
         world.deletion = world.make_deletion(concurrency=1)
         for number in range(1, 6):
             world.holder.hold(LogId(number), 1)
-            await world.put_log(log_node(LogId(number), is_deleted=True))
+            await world.put_log(tombstone(LogId(number)))
         await world.run_rounds(1)
         world.store.failing[PATHS.log(LogId(3))] = 1
         await world.run_rounds(1)
@@ -491,7 +506,7 @@ def test_a_read_that_fails_is_made_up_for_in_the_next_round() -> None:
 def test_without_a_session_nothing_is_read_and_later_rounds_go_on() -> None:
     async def scenario(world: World) -> None:
         world.holder.hold(LOG, 1)
-        await world.put_log(log_node(is_deleted=True))
+        await world.put_log(tombstone())
         world.store.disconnect()
         world.store.calls.clear()
         await world.run_rounds()
@@ -508,7 +523,7 @@ def test_a_round_reads_so_many_nodes_so_many_at_once_and_all_are_read_in_turn() 
         world.deletion = world.make_deletion(read_count_max=10, concurrency=4)
         for number in range(1, 26):
             world.holder.hold(LogId(number), 1)
-            await world.put_log(log_node(LogId(number), is_deleted=True))
+            await world.put_log(tombstone(LogId(number)))
         most = 0
         for _ in range(6):
             world.store.calls.clear()

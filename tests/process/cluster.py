@@ -88,12 +88,17 @@ class LocalCluster:
         pid = self.send(node_id, signal.SIGKILL)
         wait_until(lambda: not _is_alive(pid), 10, f"{node_id} to die")
 
-    def revive(self, node_id: str) -> None:
-        """Start a killed process again as it was started (for clusters with --no-restart)."""
+    def revive(self, node_id: str, wrap: Callable[[list[str]], list[str]] | None = None) -> None:
+        """Start a killed process again as it was started (for clusters with --no-restart).
+
+        Args:
+            wrap: makes another command line of it.
+        """
+        command = self._commands[node_id]
         log = (self.folder / "logs" / f"{node_id}.revived.log").open("ab")
         self._revived.append(
             subprocess.Popen(
-                self._commands[node_id], stdout=log, stderr=log, start_new_session=True
+                wrap(command) if wrap else command, stdout=log, stderr=log, start_new_session=True
             )
         )
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from duramen.config import parse_log_config
 from duramen.core import reader as rd
+from duramen.core.log_node import Ending, TrimPoint
 from duramen.core.segment import Totals
 from duramen.core.sequencer import effects as fx
 from duramen.ids import (
@@ -23,7 +24,9 @@ from duramen.ids import (
     Incarnation,
     Lsn,
     Member,
+    SequencerId,
     ledger_of,
+    lsn_of,
     parse_lsn,
 )
 from duramen.limits import ENTRY_BYTES_MAX
@@ -144,6 +147,33 @@ class Interpreter:
     def _do_stop(self, words: list[str], options: dict[str, str]) -> None:
         now_us = self.stage.now_us
         self.stage.feed(self.stage.sequencer(words[0]), lambda core: core.stop(now_us))
+
+    def _do_end(self, words: list[str], options: dict[str, str]) -> None:
+        self._finish(words[0], Ending.END)
+
+    def _do_delete(self, words: list[str], options: dict[str, str]) -> None:
+        self._finish(words[0], Ending.DELETE)
+
+    def _finish(self, name: str, ending: Ending) -> None:
+        now_us = self.stage.now_us
+        self.stage.feed(self.stage.sequencer(name), lambda core: core.finish(ending, now_us))
+
+    def _do_truncate(self, words: list[str], options: dict[str, str]) -> None:
+        """The owner's control operation: a change of the log node beside the core."""
+        writer = self.stage.sequencer(words[0]).core.writer
+        store = self.stage.store
+        if writer is None:
+            raise ScenarioError(f"{words[0]} does not own the log: it does not know the LAC")
+        end_seq_num = store.log.totals.record_count + writer.lac_totals.record_count
+        end_lsn = lsn_of(writer.segment.epoch, EntryId(writer.lac + 1))
+        point = TrimPoint(parse_lsn(words[1]), int(options.get("slot", 0)), int(options["seq"]))
+        release = TrimPoint(end_lsn, 0, end_seq_num)
+        if point > release:
+            raise ScenarioError(f"{words[1]} is above the release pointer {release.dlsn}")
+        unix_ms = self.stage.now_us // 1000
+        log = store.log.with_trim(point, release=release, unix_ms=unix_ms, nonce="operator.1")
+        store.commit((fx.SetLog(log, store.log_version),), SequencerId("operator"))
+        self._show("log")
 
     def _do_commit(self, words: list[str], options: dict[str, str]) -> None:
         node, *how = words

@@ -134,7 +134,8 @@ def spell_write(write: fx.Write) -> str:
             return f"new {spell_segment(segment)}"
         case fx.SetLog(log, version):
             clean = f"next=e{log.next_epoch} lce=e{log.last_clean_epoch}"
-            return f"log {clean} records={log.totals.record_count} if v{version}"
+            records = f"records={log.totals.record_count}{log.spell_life()}"
+            return f"log {clean} {records} if v{version}"
         case fx.ReplaceOwner(epoch, _):
             return "no owner" if epoch is None else f"owner e{epoch}"
         case _:

@@ -65,7 +65,8 @@ REQUIRED: Final = (
     "unreachable", "session expired", "session reconnected", "stale read",
     "commit unknown, applied", "commit unknown, applied late", "commit unknown, never applied",
     "commit conflict", "outcome applied", "outcome conflict", "outcome unknown",
-    "outcome unavailable", "metadata read failed",
+    "outcome unavailable", "metadata read failed", "truncation: True", "truncation: False",
+    "truncation: redirected", "truncation: log_unavailable",
 )  # fmt: skip
 """Counters that may not be 0 after a sweep."""
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
+from duramen.core.log_node import LogNode, TrimPoint
 from duramen.core.placement import Candidate, PlacementRule, satisfies
 from duramen.core.segment import Segment, Totals
 from duramen.core.status import BookieStatus
@@ -68,6 +69,7 @@ class Checkers:
         self._segments: dict[LogId, SegmentRecord] = {}
         self._bits: dict[Member, int] = {}
         self._lost = 0
+        self._trims: dict[LogId, TrimPoint] = {}
         self._reader_lacs: dict[tuple[int, LedgerId], EntryId] = {}
         self._highest_lacs: dict[LedgerId, EntryId] = {}
         self._bookie_lacs: dict[tuple[int, Member, LedgerId], EntryId] = {}
@@ -302,6 +304,38 @@ class Checkers:
         self._tally.check("L1", lac >= known, *what)
         self._bookie_lacs[reader, member, ledger_id] = lac
 
+    # --- truncation: T1 --------------------------------------------------------------------------
+
+    def on_log_changed(self, before: LogNode, after: LogNode) -> None:
+        """A log node was replaced; T1: nothing that was truncated comes back, and what a new trim
+        point passes is closed, or acknowledged in the open segment."""
+        what = "the trim point of", before, "becomes that of", after
+        is_risen = before.trim <= after.trim and before.trim_seq_num <= after.trim_seq_num
+        is_risen &= before.first_live_epoch <= after.first_live_epoch <= after.trim.dlsn.epoch
+        self._tally.check("T1", is_risen, *what)
+        if after.trim == before.trim:
+            return
+        record, (epoch, entry, _) = self._segment_record(after.log_id), after.trim.dlsn
+        is_released = entry == 0 and (epoch == 1 or epoch - 1 in record.ends)
+        if epoch in record.ends:
+            is_released = entry <= record.ends[epoch].last_entry + 1
+        elif entry > 0:
+            is_released = entry <= record.ledger(epoch).highest_acknowledged + 1
+        self._tally.check("T1", is_released, *what, "above the release pointer")
+        self._trims[after.log_id] = after.trim
+
+    def _check_trim(self, log_id: LogId, records: Sequence[tuple[Dlsn, int, bytes]]) -> None:
+        """T1 at the end: position and number of the trim point name the same boundary."""
+        trim = self._trims.get(log_id)
+        if trim is None:
+            return
+        passed = [seq_num for dlsn, seq_num, _ in records if dlsn < trim.dlsn]
+        left = [seq_num for dlsn, seq_num, _ in records if dlsn >= trim.dlsn]
+        is_boundary = max(passed, default=-1) < trim.seq_num <= min(left, default=trim.seq_num)
+        self._tally.check(
+            "T1", is_boundary, "log", log_id, "is trimmed at", trim, "after", passed[-1:]
+        )
+
     # --- memory: M1 ------------------------------------------------------------------------------
 
     def on_memory(self, now_us: int, what: str, size: int, bound: int) -> None:
@@ -316,6 +350,7 @@ class Checkers:
             records = complete.get(log_id, ())
             self._record(log_id).finish(records)
             self._segment_record(log_id).check_gaps(records)
+            self._check_trim(log_id, records)
         for ledger_id, lac in self._highest_lacs.items():
             log_id, epoch = log_of(ledger_id), epoch_of(ledger_id)
             segments = self._segment_record(log_id)

@@ -23,6 +23,7 @@ from duramen.core import placement
 from duramen.core.bookie import BookieCore
 from duramen.core.bookie.ledger_book import LedgerBook
 from duramen.core.bookie_state import AddRecord
+from duramen.core.log_node import LogNode
 from duramen.core.placement import Candidate, PlacementRule
 from duramen.core.quorum import Quorum
 from duramen.core.reader import Reader
@@ -32,16 +33,19 @@ from duramen.core.sequencer.ledger_writer import LedgerWriter, WriterState
 from duramen.core.sequencer.log_sequencer import LogSequencer, LogState
 from duramen.core.sequencer.recovery import Recovery, RecoveryState
 from duramen.core.status import BookieStatus
-from duramen.ids import EntryId, Member, log_of
+from duramen.ids import EntryId, LogId, Member, log_of, lsn_of
 from duramen_bookie.journal import replay as replay_module
 from duramen_bookie.journal import writer as writer_module
 from duramen_bookie.journal.file_pass import FilePass
 from duramen_bookie.journal.findings import JournalMismatch
 from duramen_bookie.shelf.appending import FileAppender
 from duramen_bookie.storage import Storage
+from duramen_sequencer.life.operations import LifeOperations
 from tests.sim.run import run_seed
 
 Patch = tuple[Any, str, Any]
+_with_clean = LogNode.with_clean
+_find_extent = LifeOperations._find_extent
 
 
 class Mutant(NamedTuple):
@@ -349,6 +353,20 @@ def _recover_own_epoch(self: LogSequencer, now_us: int) -> None:
     self._read()
 
 
+def _clean_without_trim(self: LogNode, segment: Any, nonce: str) -> LogNode:
+    return replace(_with_clean(self, segment, nonce), trim_lsn=0, trim_seq_num=0, trim_slot=0)
+
+
+async def _extent_up_to_the_lap(self: LifeOperations, log_id: LogId) -> Any:
+    extent = await _find_extent(self, log_id)
+    writer = self._host.drive(log_id).core.writer
+    if extent.open_segment is None or writer is None:
+        return extent
+    lsn = lsn_of(writer.segment.epoch, EntryId(writer.lap + 1))
+    seq_num = extent.log.totals.record_count + writer.totals.record_count
+    return extent._replace(end=extent.end._replace(lsn=lsn, seq_num=seq_num))
+
+
 def _recover_newest_first(self: LogSequencer, view: Any, now_us: int) -> None:
     mine = self._find_own(view)
     older = [s for s in view.segments if s != mine]
@@ -513,6 +531,14 @@ MUTANTS: Final[dict[str, Mutant]] = {
     "close-before-predecessor": Mutant(
         "section 4", "a newer epoch is closed before an older one",
         ((LogSequencer, "_go_on_taking_over", _recover_newest_first),),
+    ),
+    "trim-point-regresses": Mutant(
+        "T1", "a close forgets the trim point",
+        ((LogNode, "with_clean", _clean_without_trim),),
+    ),
+    "trim-above-the-lac": Mutant(
+        "T1", "a truncation to the tail passes what is sent and not acknowledged",
+        ((LifeOperations, "_find_extent", _extent_up_to_the_lap),),
     ),
 }  # fmt: skip
 

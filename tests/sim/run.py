@@ -31,6 +31,7 @@ from tests.sim.network import Network
 from tests.sim.options import Options, draw_options
 from tests.sim.processes import PATHS, BookieNode
 from tests.sim.sequencers import SequencerNode
+from tests.sim.trimming import Trimmer
 from tests.sim.workload import ClientNode, ReaderNode
 from tests.sim.world import World
 
@@ -79,6 +80,7 @@ class Run:
         )
         self.network = Network(world, options)
         self.store = Store(world, self.network, options, self._on_applied)
+        self._log_paths = [PATHS.log(LogId(i + 1)) for i in range(len(options.logs))]
         for number, config in enumerate(options.logs):
             log_id = LogId(number + 1)
             log = LogNode(log_id, "ns", f"log-{number}", config)
@@ -122,6 +124,7 @@ class Run:
             sequencers=self.sequencers,
             on_lost=self.checkers.on_lost,
         )
+        Trimmer(world, seed, self.sequencers, len(options.logs))
         world.at(300 * MS, self._move_readers)
 
     def _make_reader(self, index: int) -> ReaderNode:
@@ -299,6 +302,9 @@ class Run:
         self.checkers.on_memory(now_us, what, size, bound)
 
     def _on_applied(self, op: Op, before: bytes | None, session: StoreSession) -> None:
+        if isinstance(op, Set) and before is not None and op.path in self._log_paths:
+            self.checkers.on_log_changed(read_log(before), read_log(op.data))
+            return
         if not isinstance(op, Set | Create) or "/segments/" not in op.path:
             return
         segment = read_segment(op.data)

@@ -199,7 +199,7 @@ class SequencerNode(Node):
             waiting.append((append, answer))
         else:
             self._routing[log_id] = [(append, answer)]
-            self.spawn(self._find_owner(log_id), bind(self._on_routed, log_id))
+            self.spawn(self.find_owner(log_id), bind(self._on_routed, log_id))
         return None
 
     def resubmit(self, log_id: LogId, append: QueuedAppend, answer: Answer) -> None:
@@ -211,7 +211,8 @@ class SequencerNode(Node):
         if driver is not None:
             driver.flush()
 
-    async def _find_owner(self, log_id: LogId) -> AppendResult | None:
+    async def find_owner(self, log_id: LogId) -> AppendResult | None:
+        """Where its appends belong; None: here. A refusal if that cannot be known."""
         try:
             owner = await self.link.read_owner(log_id)
             if owner is not None and owner.sequencer_id in self._sequencers:

@@ -10,11 +10,11 @@ from __future__ import annotations
 import pytest
 
 from tests.sim.checkers import CODES, Checkers, Violation
-from tests.sim.histories import bad_records, bad_segments
-from tests.sim.histories.good import GOOD
+from tests.sim.histories import bad_records, bad_segments, good, trims
 from tests.sim.histories.history import History, Play, place
 
-BAD = {**bad_records.BAD, **bad_segments.BAD}
+BAD = {**bad_records.BAD, **bad_segments.BAD, **trims.BAD}
+GOOD = (*good.GOOD, *trims.GOOD)
 
 
 @pytest.mark.parametrize(

@@ -76,6 +76,23 @@ def test_golden_log_node() -> None:
     assert read_log(first) == LOG, "written before flush.interval, size and wait_max"
 
 
+def test_golden_log_node_at_the_end_of_its_life() -> None:
+    log = replace(
+        LOG,
+        next_epoch=Epoch(3),
+        trim_lsn=(2 << 32) + 7,
+        trim_slot=3,
+        trim_seq_num=700,
+        truncated_below=Epoch(3),
+        truncated_unix_ms=1_700_000_003_000,
+        is_ended=True,
+        is_deleted=True,
+        deleted_unix_ms=1_700_000_004_000,
+        is_purged=True,
+    )
+    assert read_log(read_golden("log-node-purged-v1.json", spell_log(log))) == log
+
+
 @pytest.mark.parametrize(("name", "segment"), [("open", OPEN), ("closed", CLOSED)])
 def test_golden_segment_nodes(name: str, segment: Segment) -> None:
     golden = read_golden(f"segment-node-{name}-v1.json", spell_segment(segment))

@@ -131,3 +131,19 @@ class DuramenError(Exception):
         if self.kind.retry is Retry.AFTER:
             problem["retry_after_ms"] = self.retry_after_ms or 500
         return problem
+
+
+class BeyondTailError(DuramenError):
+    """A position lies beyond the tail, which the problem tells.
+
+    Args:
+        tail: the position P of 08-interfaces.
+    """
+
+    def __init__(self, detail: str, tail: dict[str, Any], *, field: str) -> None:
+        super().__init__("beyond_tail", detail, field=field)
+        self.tail = tail
+
+    def problem(self) -> dict[str, Any]:
+        """The problem of the table, with the tail."""
+        return {**super().problem(), "tail": self.tail}

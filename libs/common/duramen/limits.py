@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from duramen.units import DAY, KIB, MIB, MINUTE, MS, SECOND
+from duramen.units import DAY, HOUR, KIB, MIB, MINUTE, MS, SECOND
 
 RECORD_BYTES_MAX: Final = 1 * MIB
 """One record's body with its headers: a log carries events, not files."""
@@ -126,6 +126,20 @@ DISK_FULL_RATIO: Final = 0.98
 
 DISK_CHECK_INTERVAL_US: Final = 1 * SECOND
 """How often disks are looked at: from 95 % to 98 % of 100 GB a fast disk writes for two seconds."""
+
+UNDELETE_WINDOW_US: Final = 1 * HOUR
+"""How long a deleted log can be had back: a mistake is noticed within minutes, and whoever deletes
+to free space does not wait for a day."""
+
+RETENTION_INTERVAL_US: Final = 1 * MINUTE
+"""Rest between two rounds of retention (± 20 %): a record lives hours, a minute more is nothing."""
+
+RETENTION_CONCURRENCY: Final = 8
+"""Logs of one round that are looked at at once: the metadata store is there for writers first."""
+
+RETENTION_SEGMENT_COUNT_MAX: Final = 5_000
+"""Segment nodes of one log that one round reads: a year of two-hourly rolls; the rest is judged
+when the oldest are gone."""
 
 DELETION_INTERVAL_US: Final = 1 * MINUTE
 """Rest between two rounds of deletion: space comes back minutes after the trim, not seconds."""

@@ -122,6 +122,14 @@ class LogCursor:
         core = self._core
         return core.is_at_tail and (self._target is None or core.position >= self._target)
 
+    @property
+    def is_at_end_of_stream(self) -> bool:
+        """The log has ended, and all of it was taken: nothing comes any more."""
+        known = self._follower.peek(self._core.epoch)
+        if known is None or not known[0].is_ended or not self._is_at_end:
+            return False
+        return self._core.epoch > known[0].last_clean_epoch
+
     async def take(self, deadline_us: int | None = None) -> Deliver | None:
         """The next entries; None at the tail, or when the deadline has passed while following.
 
@@ -134,7 +142,7 @@ class LogCursor:
             now_us = read_clock_us()
             if self._failure is not None:
                 raise self._failure
-            if self._is_at_end and not self._is_following:
+            if (self._is_at_end and not self._is_following) or self.is_at_end_of_stream:
                 return None
             if self._is_following and deadline_us is not None and now_us >= deadline_us:
                 return None
@@ -306,7 +314,7 @@ async def fill(
             cursor.tail = await find_tail()
             if await cursor.on_tail(cursor.tail):
                 continue
-            if wait_us == 0 or not pick.is_empty:
+            if wait_us == 0 or not pick.is_empty or cursor.is_at_end_of_stream:
                 return cursor.tail
             cursor.follow()
     if cursor.tail is None or cursor.is_following:

@@ -152,9 +152,11 @@ class LogFollower:
         found = await self._store.get(self._paths.log(self.log_id), watch)
         self._log_is_watched |= watch is not None
         if found is None:
+            self._log = None
             raise DuramenError("log_not_found", f"log {self.log_id} is gone")
         log = read_log(found.data)
         if log.is_deleted:
+            self._log = None  # what is cached must not be shown any more, watch or no watch
             raise DuramenError("log_deleted", f"{log.namespace}/{log.name} was deleted")
         self._log = log
         return log

@@ -15,6 +15,7 @@ from bisect import bisect_right
 from collections import OrderedDict
 from typing import Any, Final, NamedTuple
 
+from duramen.core.log_node import LogNode
 from duramen.core.segment import Segment
 from duramen.errors import DuramenError
 from duramen.ids import Dlsn, EntryId, Epoch, LedgerId
@@ -93,6 +94,8 @@ class Positions:
             DuramenError: `beyond_tail` (with the tail as `problem_tail`) unless `clamp`;
                 `invalid_position`; whatever finding the tail raises.
         """
+        if is_truncated(await follower.current_log(), position):
+            return await self._find_head(follower)
         match position.kind:
             case PositionKind.HEAD:
                 return await self._find_head(follower)
@@ -124,9 +127,8 @@ class Positions:
 
     async def _find_head(self, follower: LogFollower) -> Start:
         log = await follower.current_log()
-        if log.trim_seq_num:
-            return await self._find_seq(follower, log.trim_seq_num, None)
-        return Start(log.first_live_epoch, EntryId(0))
+        epoch, entry, slot = log.trim.dlsn
+        return Start(epoch, entry, log.trim_seq_num, slot)
 
     async def _find_seq_or_refuse(
         self, follower: LogFollower, seq_num: int, *, clamp: bool
@@ -221,7 +223,9 @@ class Positions:
             return await self._find_head(follower)
         if dlsn.epoch <= log.last_clean_epoch:
             segment = (await follower.current(dlsn.epoch))[1]
-            assert segment is not None and segment.last_entry is not None, segment
+            if segment is None:
+                return await self._find_head(follower)  # given up since the log node was read
+            assert segment.last_entry is not None, segment
             if dlsn.entry <= segment.last_entry:
                 return Start(dlsn.epoch, dlsn.entry, log.trim_seq_num, dlsn.slot)
             if dlsn.epoch < log.last_clean_epoch:
@@ -258,6 +262,19 @@ class BeyondTailError(DuramenError):
     def problem(self) -> dict[str, Any]:
         """The problem of the table, with the tail."""
         return {**super().problem(), "tail": self.tail.spell()}
+
+
+def is_truncated(log: LogNode, position: Position) -> bool:
+    """Whether a position lies before the trim point: reading begins there instead."""
+    match position.kind:
+        case PositionKind.SEQ:
+            return position.number < log.trim_seq_num
+        case PositionKind.DLSN:
+            return position.dlsn is not None and position.dlsn < log.trim.dlsn
+        case PositionKind.LSN:
+            return position.number < log.trim.lsn
+        case _:
+            return False
 
 
 def at_tail(tail: Tail) -> Start:

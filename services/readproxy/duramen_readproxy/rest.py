@@ -18,19 +18,20 @@ import orjson
 from fastapi import FastAPI, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
+from duramen.core.life.trim import min_active_dlsn, status_of
 from duramen.core.log_node import LogNode
 from duramen.core.reader import ReaderLimits
 from duramen.core.segment import Segment
 from duramen.ids import Epoch, Member, ledger_of
 from duramen.runtime.rest import make_public_app, read_query
-from duramen.texts import check_log_name, check_namespace, spell_time
+from duramen.texts import Position, check_log_name, check_namespace, spell_time
 from duramen.units import KIB, MIB
 from duramen_readproxy.answers import BatchPick, RecordPick, place_delivered
 from duramen_readproxy.bookies import RangeFetcher, read_clock_us
 from duramen_readproxy.log_reader import LogCursor, fill
 from duramen_readproxy.metadata import Catalog, LogFollower
 from duramen_readproxy.parameters import Form, ReadRequest, read_request
-from duramen_readproxy.positions import Positions, Start
+from duramen_readproxy.positions import Positions, Start, is_truncated
 from duramen_readproxy.tail import Tail, TailFinder
 
 RANGE_BYTES_MAX: Final = 4 * MIB
@@ -75,6 +76,8 @@ def make_app(backend: Backend) -> FastAPI:
             "name": node.name,
             "log_id": str(node.log_id),
             "config": node.config.to_json(),
+            "ended": node.is_ended,
+            "head": {"seq_num": node.trim_seq_num, "dlsn": str(node.trim.dlsn)},
         }
 
     @app.get(_LOG_PATH + "/records/tail")
@@ -115,17 +118,21 @@ def make_app(backend: Backend) -> FastAPI:
 async def answer_read(backend: Backend, follower: LogFollower, wanted: ReadRequest) -> Response:
     """The answer of `GET …/records` in the form that was asked for."""
     start = await backend.positions.find(follower, wanted.position, clamp=wanted.clamp)
+    moved = _tell_moved(await follower.current_log(), wanted.position)
+    told = {} if moved is None else {"Duramen-Moved-To": f"seq:{moved['seq_num']}"}
     if wanted.form is Form.NDJSON:
         pieces = stream_lines(backend, follower, start, wanted)
         # The first piece is made before the answer begins, so that its errors are problems.
         first = await anext(pieces, b"")
-        return StreamingResponse(_chain(first, pieces), media_type=Form.NDJSON.value)
+        return StreamingResponse(_chain(first, pieces), headers=told, media_type=Form.NDJSON.value)
     if wanted.form is Form.BATCH:
         batches = BatchPick(start, wanted.bounds)
         tail = await _fill(backend, follower, start, wanted, batches)
-        headers = {"Duramen-Next": f"seq:{_next_of(batches.next_seq_num, tail, start)}"}
+        headers = {"Duramen-Next": f"seq:{_next_of(batches.next_seq_num, tail, start)}", **told}
         if tail is not None:
             headers["Duramen-Tail"] = json.dumps(tail.spell())
+            if (await follower.current_log()).is_ended:
+                headers["Duramen-Ended"] = "true"
         return Response(batches.pack(), media_type=Form.BATCH.value, headers=headers)
     records = RecordPick(start, wanted.bounds, is_base64=wanted.is_base64)
     tail = await _fill(backend, follower, start, wanted, records)
@@ -133,7 +140,11 @@ async def answer_read(backend: Backend, follower: LogFollower, wanted: ReadReque
     document: dict[str, Any] = {"records": records.drain(), "next": f"seq:{next_seq_num}"}
     if tail is not None:
         document["tail"] = tail.spell()
-    return Response(orjson.dumps(document), media_type=Form.JSON.value)
+        if (await follower.current_log()).is_ended:
+            document["ended"] = True
+    if moved is not None:
+        document["moved_to"] = moved
+    return Response(orjson.dumps(document), headers=told, media_type=Form.JSON.value)
 
 
 async def stream_lines(
@@ -199,10 +210,13 @@ def spell_segment(segment: Segment, log: LogNode) -> dict[str, Any]:
         # Every earlier one is closed, so its first record has the number of what they hold.
         start_seq_num = log.totals.record_count
     completed_ms = segment.completed_unix_ms
+    active = min_active_dlsn(segment, log)
     return {
         "epoch": segment.epoch,
         "ledger_id": str(ledger_of(segment.log_id, segment.epoch)),
         "state": segment.state.value,
+        "status": status_of(segment, log).value,
+        "min_active_dlsn": None if active is None else str(active),
         "first_entry": 0,
         "last_entry": segment.last_entry,
         "start_seq_num": start_seq_num,
@@ -221,6 +235,13 @@ def spell_segment(segment: Segment, log: LogNode) -> dict[str, Any]:
             for fragment in segment.fragments
         ],
     }
+
+
+def _tell_moved(log: LogNode, position: Position) -> dict[str, Any] | None:
+    """Where a read of truncated records begins instead; None if it begins where it should."""
+    if not is_truncated(log, position):
+        return None
+    return {"seq_num": log.trim.seq_num, "dlsn": str(log.trim.dlsn)}
 
 
 async def _fill(

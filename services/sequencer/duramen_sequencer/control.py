@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from duramen.config import LogConfig, NamespaceConfig, parse_log_config, parse_namespace_config
@@ -24,6 +24,7 @@ from duramen.runtime.metadata_store import (
     MetadataError,
     MetadataStore,
     OutcomeUnknown,
+    Set,
     create_parents,
 )
 from duramen.texts import check_log_name, check_namespace
@@ -35,27 +36,28 @@ from duramen.wire.metadata_json import (
     spell_log,
     spell_node,
 )
-from duramen_sequencer.log_changes import LogChanges
-from duramen_sequencer.maintenance import Maintenance
 
 _TRIES = 20
 
 
-class Control:
-    """Administrative calls of one sequencer."""
+Operation = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
+"""From a request, a JSON object, to its answer; raises DuramenError."""
 
-    def __init__(
-        self, store: MetadataStore, paths: Paths, changes: LogChanges, maintenance: Maintenance
-    ) -> None:
+
+class Control:
+    """Administrative calls of one sequencer.
+
+    Args:
+        others: operations of other parts, by name.
+    """
+
+    def __init__(self, store: MetadataStore, paths: Paths, others: Mapping[str, Operation]) -> None:
         self._store = store
         self._paths = paths
-        self._operations: dict[str, Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]] = {
+        self._operations: dict[str, Operation] = {
             "create_namespace": self._create_namespace,
             "create_log": self._create_log,
-            "roll": changes.roll,
-            "reconfigure": changes.reconfigure,
-            "config_changed": changes.learn,
-            "suspend": maintenance.suspend,
+            **others,
         }
 
     async def handle(self, body: bytes) -> dict[str, Any]:
@@ -132,12 +134,19 @@ class Control:
 
     async def _write_log(self, log: LogNode, name_path: str) -> None:
         path = self._paths.log(log.log_id)
+        fields = {"log_id": str(log.log_id)}
+        take_name: Create | Set = Create(name_path, spell_node(fields))
+        name = await self._store.get(name_path)
+        if name is not None:
+            # Its log is deleted (`_known_log`): from now on that one cannot have the name back.
+            fields["replaces"] = read_node(name.data)["log_id"]
+            take_name = Set(name_path, spell_node(fields), name.version)
         await create_parents(self._store.commit, path)
         await self._store.commit(
             (
                 Create(path, spell_log(log)),
                 Create(self._paths.segments(log.log_id), b""),
-                Create(name_path, spell_node({"log_id": str(log.log_id)})),
+                take_name,
             )
         )
 
@@ -149,6 +158,8 @@ class Control:
         if stored is None:
             return None
         log = read_log(stored.data)
+        if log.is_deleted:
+            return None
         _compare(config, log.config, what)
         return {"created": False, "log_id": node["log_id"], "config": config.to_json()}
 

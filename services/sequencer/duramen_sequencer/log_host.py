@@ -145,6 +145,10 @@ class LogHost:
         ranked = rank_nodes(f"{log.namespace}/{log.name}", weights)
         return ranked[0] if ranked else self._id
 
+    def looks_after(self, log: LogNode, owner_id: str | None) -> bool:
+        """Whether background work on a log is this process's: its owner's, else the hash's."""
+        return self._rank(log) == self._id if owner_id is None else owner_id == self._id
+
     async def _read_log(self, log_id: LogId) -> LogNode | None:
         stored = await self._link.store.get(self._link.paths.log(log_id))
         return None if stored is None else read_log(stored.data)

@@ -34,7 +34,10 @@ from duramen.wire.entry import CONTROL, encode_entry
 from duramen.wire.metadata_json import Paths
 from duramen_sequencer.append_frames import AppendFrames
 from duramen_sequencer.bookie_lanes import BookieLanes
-from duramen_sequencer.control import Control
+from duramen_sequencer.control import Control, Operation
+from duramen_sequencer.life.boundaries import Boundaries
+from duramen_sequencer.life.operations import LifeOperations
+from duramen_sequencer.life.retention import RetentionRounds
 from duramen_sequencer.log_changes import LogChanges
 from duramen_sequencer.log_driver import now_us
 from duramen_sequencer.log_host import LogHost
@@ -69,7 +72,16 @@ class SequencerService:
             store, self._paths, self._on_maintenance, self._count_changing
         )
         changes = LogChanges(store, self._paths, self.host, self._client)
-        self._control = Control(store, self._paths, changes, self._maintenance)
+        self._life = LifeOperations(self.host, link, Boundaries(link, lanes))
+        self._retention = RetentionRounds(link, self.host.looks_after, self._around.rng)
+        operations: dict[str, Operation] = {
+            "roll": changes.roll,
+            "reconfigure": changes.reconfigure,
+            "config_changed": changes.learn,
+            "suspend": self._maintenance.suspend,
+            **self._life.by_name,
+        }
+        self._control = Control(store, self._paths, operations)
         self._frames = AppendFrames(self.host)
         self._server = DataServer(
             options.host, options.data_port, self._on_call, self._frames.on_call
@@ -101,11 +113,13 @@ class SequencerService:
         await self._registration.start()
         await self._sequencers.start()
         self.host.start()
+        self._retention.start()
         self._is_ready = True
 
     async def stop(self) -> None:
         """Close the open segments, then everything else."""
         self._is_ready = False
+        await self._retention.stop()
         await self.host.stop()
         await self._server.stop()
         await self._registration.stop()
@@ -127,11 +141,18 @@ class SequencerService:
             "bookies": len(self._bookies.nodes),
             "rolls": self._around.rolls.statistics(),
             "rolling_suspended": self._around.is_rolling_suspended,
+            "life": self._life.statistics(),
+            "retention": self._retention.statistics(),
             **self.host.statistics(),
         }
 
     def add_admin_routes(self, app: FastAPI) -> None:
-        """`GET /v1/logs`: the logs that this process knows."""
+        """`GET /v1/logs`: the logs that this process knows; `POST /v1/retention`: a round now."""
+
+        @app.post("/v1/retention")
+        async def post_retention() -> dict[str, Any]:
+            self._retention.want_round()
+            return self._retention.statistics()
 
         @app.get("/v1/logs")
         async def get_logs() -> list[dict[str, Any]]:
@@ -191,6 +212,7 @@ class SequencerService:
     def _on_session(self, state: SessionState) -> None:
         _LOG.info("metadata session: %s", state.value)
         self.host.on_session(state)
+        self._retention.on_session(state)
 
 
 def make_service(options: ServiceOptions, _fail: Callable[[str], None]) -> SequencerService:

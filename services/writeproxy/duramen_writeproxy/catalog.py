@@ -122,12 +122,17 @@ class Catalog:
             self._names.doubt(namespace, log)
             raise DuramenError("log_not_found", f"there is no log {namespace}/{log}", field="log")
         node = read_log(found.data)
+        if node.is_deleted:
+            self._names.doubt(namespace, log)
+            raise DuramenError("log_deleted", f"{namespace}/{log} was deleted", field="log")
         return {
             "namespace": node.namespace,
             "name": node.name,
             "log_id": str(log_id),
             "config": node.config.to_json(),
             "config_version": node.config_version,
+            "ended": node.is_ended,
+            "head": {"seq_num": node.trim_seq_num, "dlsn": str(node.trim.dlsn)},
         }
 
     async def _list_namespaces(self, page: Page) -> dict[str, Any]:
@@ -136,23 +141,35 @@ class Catalog:
         return {"namespaces": [{"namespace": name} for name in names], "has_more": has_more}
 
     async def _list_logs(self, namespace: str, page: Page) -> dict[str, Any]:
-        parent = self._paths.names_of(namespace)
-        found = await self._store.children(parent)
+        limit = page.limit
+        found = await self._store.children(self._paths.names_of(namespace))
         if not found and await self._store.get(self._paths.namespace(namespace)) is None:
             raise namespace_not_found(namespace)
-        names, has_more = _cut(found or (), page)
+        logs: list[dict[str, Any]] = []
+        has_more = True
+        # Names that are not shown must not make a page short: callers go on after the last shown.
+        while has_more and len(logs) < page.limit:
+            names, has_more = _cut(found or (), page)
+            logs += await self._read_names(namespace, names)
+            page = page if not names else page._replace(start_after=names[-1])
+        has_more = has_more or len(logs) > limit
+        return {"logs": logs[:limit], "has_more": has_more}
+
+    async def _read_names(self, namespace: str, names: Sequence[str]) -> list[dict[str, Any]]:
+        """The logs of these names that are there and not deleted."""
+        parent = self._paths.names_of(namespace)
         nodes = await asyncio.gather(*(self._store.get(f"{parent}/{name}") for name in names))
-        logs = [
-            {
-                "namespace": namespace,
-                "name": name,
-                "log_id": str(read_log_id(read_node(node.data))),
-            }
+        found = [
+            (name, read_node(node.data))
             for name, node in zip(names, nodes, strict=True)
-            # A log that was deleted between the two reads is not there any more.
+            # A log that was purged between the two reads is not there any more.
             if node is not None
         ]
-        return {"logs": logs, "has_more": has_more}
+        return [
+            {"namespace": namespace, "name": name, "log_id": str(read_log_id(fields))}
+            for name, fields in found
+            if not fields.get("deleted")
+        ]
 
 
 def _cut(names: Sequence[str], page: Page) -> tuple[list[str], bool]:

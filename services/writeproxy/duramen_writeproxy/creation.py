@@ -1,9 +1,10 @@
-"""Creation and change of namespaces and logs: checked here, carried out by a live sequencer.
+"""Control calls: creation of namespaces and logs, by any live sequencer, and what an owner does.
 
 The same request gives the same result, so unlike an append it is sent again to the next sequencer
-when one does not answer. The proxy itself writes nothing to ZooKeeper.
+when one does not answer; a redirect is followed at once. The proxy itself writes nothing to
+ZooKeeper.
 
-Called by `rest`. Source: 03-api "REST v1", 00-overview "Processes".
+Called by `rest` and `life.routes`. Source: 03-api "REST v1", 00-overview "Processes".
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ from typing import Any, Final
 
 import orjson
 
-from duramen.errors import ERRORS, DuramenError
+from duramen.errors import ERRORS, BeyondTailError, DuramenError
 from duramen.ids import LogId
 from duramen.limits import APPEND_TIMEOUT_US, RETRY_DELAY_MAX_US, RETRY_DELAY_US
 from duramen.runtime.http_client import PeerClient, PeerError
 from duramen.units import SECOND
+from duramen_writeproxy.appends import REDIRECT_COUNT_MAX
 from duramen_writeproxy.routing import Router, Target
 
 _CALL_TIMEOUT_US: Final = 5 * SECOND
@@ -40,7 +42,7 @@ class Creator:
             DuramenError: the sequencer's refusal, `log_unavailable` when none answers.
         """
         message = {"op": "create_namespace", "namespace": namespace, "config": config}
-        return await self._ask(namespace, message, ("created", "config"))
+        return await self.ask(namespace, message, ("created", "config"))
 
     async def create_log(self, namespace: str, log: str, config: dict[str, Any]) -> dict[str, Any]:
         """Ensure a log; the sequencer's answer has `created`, `log_id` and `config`.
@@ -49,7 +51,7 @@ class Creator:
             DuramenError: the sequencer's refusal, `log_unavailable` when none answers.
         """
         message = {"op": "create_log", "namespace": namespace, "log": log, "config": config}
-        return await self._ask(f"{namespace}/{log}", message, ("created", "log_id", "config"))
+        return await self.ask(f"{namespace}/{log}", message, ("created", "log_id", "config"))
 
     async def reconfigure(
         self, key: str, log_id: LogId, patch: dict[str, Any], config_version: int | None
@@ -62,7 +64,7 @@ class Creator:
         message: dict[str, Any] = {"op": "reconfigure", "log_id": str(log_id), "config": patch}
         if config_version is not None:
             message["config_version"] = config_version
-        return await self._ask(key, message, ("config", "config_version", "changed"))
+        return await self.ask(key, message, ("config", "config_version", "changed"))
 
     async def roll(self, key: str, log_id: LogId) -> dict[str, Any]:
         """Begin to close the log's open segment; gives its `epoch`, None if there is none.
@@ -70,7 +72,7 @@ class Creator:
         Raises:
             DuramenError: the sequencer's refusal, `log_unavailable` when none answers.
         """
-        return await self._ask(key, {"op": "roll", "log_id": str(log_id)}, ("epoch",))
+        return await self.ask(key, {"op": "roll", "log_id": str(log_id)}, ("epoch",))
 
     async def suspend_rolling(self, *, is_suspended: bool) -> dict[str, Any]:
         """Tell every sequencer; gives the `under_way` of each, None where it did not answer."""
@@ -88,9 +90,18 @@ class Creator:
         names = [target.sequencer_id for target in targets]
         return dict(zip(names, answers, strict=True))
 
-    async def _ask(
+    async def ask(
         self, key: str, message: dict[str, Any], fields: tuple[str, ...]
     ) -> dict[str, Any]:
+        """Carry out a control operation that may be sent more than once.
+
+        Args:
+            key: `namespace/log`, or a namespace: whom the hash names for it is asked first.
+            fields: what a usable answer has.
+
+        Raises:
+            DuramenError: the sequencer's refusal, `log_unavailable` when none answers.
+        """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + APPEND_TIMEOUT_US / SECOND
         pause_us = RETRY_DELAY_US
@@ -98,7 +109,7 @@ class Creator:
             last = DuramenError("log_unavailable", "no sequencer can be reached")
             for target in self._router.rank(key):
                 try:
-                    return await self._ask_one(target, message, fields)
+                    return await self._ask_owner(target, message, fields)
                 except PeerError as error:
                     last = DuramenError("log_unavailable", f"no sequencer answered: {error}")
                 except DuramenError as error:
@@ -109,6 +120,17 @@ class Creator:
                 raise last
             await asyncio.sleep(pause_us / SECOND)
             pause_us = min(2 * pause_us, RETRY_DELAY_MAX_US)
+
+    async def _ask_owner(
+        self, target: Target, message: dict[str, Any], fields: tuple[str, ...]
+    ) -> dict[str, Any]:
+        """Ask one sequencer, and whom it names as the owner."""
+        for _ in range(REDIRECT_COUNT_MAX):
+            answer = await self._ask_one(target, message, fields)
+            if "redirect" not in answer:
+                return answer
+            target = _read_redirect(answer["redirect"], target)
+        raise DuramenError("log_unavailable", "its owner changes all the time: try again")
 
     async def _ask_one(
         self, target: Target, message: dict[str, Any], fields: tuple[str, ...]
@@ -124,7 +146,7 @@ class Creator:
             raise _not_understood(target)
         if status != 200:
             raise read_problem(document) or _not_understood(target)
-        if any(name not in document for name in fields):
+        if "redirect" not in document and any(name not in document for name in fields):
             raise _not_understood(target)
         return document
 
@@ -135,6 +157,9 @@ def read_problem(document: dict[str, Any]) -> DuramenError | None:
     if code not in ERRORS or not isinstance(detail, str):
         return None
     field, retry_after_ms = document.get("field"), document.get("retry_after_ms")
+    tail = document.get("tail")
+    if code == "beyond_tail" and isinstance(tail, dict) and isinstance(field, str):
+        return BeyondTailError(detail, tail, field=field)
     return DuramenError(
         code,
         detail,
@@ -142,6 +167,15 @@ def read_problem(document: dict[str, Any]) -> DuramenError | None:
         retry_after_ms=retry_after_ms if isinstance(retry_after_ms, int) else None,
         uncertain=document.get("uncertain") is True,
     )
+
+
+def _read_redirect(redirect: Any, asked: Target) -> Target:
+    """The sequencer that is named as the owner."""
+    name = redirect.get("sequencer_id") if isinstance(redirect, dict) else None
+    url = redirect.get("url") if isinstance(redirect, dict) else None
+    if not isinstance(name, str) or not isinstance(url, str):
+        raise _not_understood(asked)
+    return Target(name, url)
 
 
 def _not_understood(target: Target) -> DuramenError:

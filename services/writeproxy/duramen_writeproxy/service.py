@@ -26,6 +26,7 @@ from duramen_writeproxy.catalog import Catalog
 from duramen_writeproxy.cluster.maintenance import add_maintenance_routes
 from duramen_writeproxy.creation import Creator
 from duramen_writeproxy.lanes import Lanes
+from duramen_writeproxy.life.routes import add_life_routes
 from duramen_writeproxy.metrics import IN_FLIGHT_BYTES
 from duramen_writeproxy.names import NameCache
 from duramen_writeproxy.rest import make_app
@@ -59,6 +60,7 @@ class WriteProxy:
         self._creator = Creator(self._router, self._peers)
         catalog = Catalog(store, self._paths, self._names)
         app = make_app(self._append_route, catalog, self._creator)
+        add_life_routes(app, self._names, self._creator, lambda: self._append_route.is_draining)
         self._server = PublicServer(options.host, options.data_port, app)
         self._registration: Registration | None = None
         self._is_started = False

@@ -30,7 +30,7 @@ from duramen.cli.command import (
 from duramen.client.rest_client import RestClient
 from duramen.texts import check_namespace, parse_log
 
-log_app = App(name="log", help="Create, show, list and change logs.")
+log_app = App(name="log", help="Create, show and list logs; truncate, end and delete them.")
 
 _PAGES_MAX = 10_000
 _SEGMENT_COLUMNS = ("epoch", "state", "start_seq_num", "records", "bytes", "created", "completed")
@@ -53,7 +53,7 @@ def create(
     name = parse_argument(parse_log, log)
     document = _parse_config(config)
     target = find_url(url, data, "write_url")
-    is_new = _call(target, lambda client: client.ensure_log(name[0], name[1], document))
+    is_new = call_proxy(target, lambda client: client.ensure_log(name[0], name[1], document))
     if json:
         print_json({"log": log, "created": is_new})
     else:
@@ -81,7 +81,7 @@ def reconfigure(
     name = parse_argument(parse_log, log)
     patch = _parse_config(config)
     target = find_url(url, data, "write_url")
-    answer = _call(
+    answer = call_proxy(
         target, lambda client: client.reconfigure_log(name[0], name[1], patch, version=version)
     )
     if json:
@@ -103,7 +103,7 @@ def roll(
     """
     name = parse_argument(parse_log, log)
     target = find_url(url, data, "write_url")
-    epoch = _call(target, lambda client: client.roll_log(*name))
+    epoch = call_proxy(target, lambda client: client.roll_log(*name))
     if json:
         print_json({"log": log, "epoch": epoch})
     else:
@@ -122,7 +122,7 @@ def show(
     """
     name = parse_argument(parse_log, log)
     target = find_url(url, data, "write_url")
-    _print_object(_call(target, lambda client: client.show_log(*name)), is_json=json)
+    _print_object(call_proxy(target, lambda client: client.show_log(*name)), is_json=json)
     return ExitCode.OK
 
 
@@ -148,7 +148,7 @@ def list_logs(
                 break
         return found
 
-    logs = _call(target, collect)
+    logs = call_proxy(target, collect)
     if json:
         print_json({"namespace": namespace, "logs": logs})
     else:
@@ -167,7 +167,7 @@ def segments(
     """
     name = parse_argument(parse_log, log)
     target = find_url(url, data, "read_url")
-    answer = _call(target, lambda client: client.list_segments(*name))
+    answer = call_proxy(target, lambda client: client.list_segments(*name))
     if json:
         print_json(answer)
     else:
@@ -187,7 +187,7 @@ def maintenance(
     Exit codes: 0 every sequencer obeys; 1 refused or failed, or not all of them; 2 usage.
     """
     target = find_url(url, data, "admin_url")
-    answer = _call(target, lambda client: client.suspend_rolling(is_suspended=state == "on"))
+    answer = call_proxy(target, lambda client: client.suspend_rolling(is_suspended=state == "on"))
     if json:
         print_json(answer)
     else:
@@ -208,7 +208,9 @@ def _parse_config(text: str) -> dict[str, Any]:
     return document
 
 
-def _call(url: str, use: Callable[[RestClient], Awaitable[Any]]) -> Any:
+def call_proxy(url: str, use: Callable[[RestClient], Awaitable[Any]]) -> Any:
+    """What `use` makes of a client of that proxy."""
+
     async def run() -> Any:
         client = RestClient(url)
         try:

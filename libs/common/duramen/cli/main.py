@@ -17,6 +17,7 @@ from duramen import __version__
 from duramen.cli.append import append
 from duramen.cli.bench import bench_app
 from duramen.cli.command import ExitCode, UsageError, say
+from duramen.cli.log_life import delete, end, truncate, undelete
 from duramen.cli.logs import log_app, maintenance, segments
 from duramen.cli.read import read
 from duramen.cli.run import run
@@ -36,6 +37,8 @@ app = App(
 app.command(run)
 app.command(append)
 app.command(read)
+for command in (truncate, end, delete, undelete):
+    log_app.command(command)
 app.command(log_app)
 app.command(segments)
 app.command(maintenance)

@@ -96,6 +96,28 @@ class RestClient:
         """The log with its configuration. Raises as `get_json`."""
         return await self.get_json(_log_path(namespace, log))
 
+    async def truncate_log(self, namespace: str, log: str, to: str) -> dict[str, Any]:
+        """Truncate everything before a position; the answer's `head` is what is left first.
+
+        Raises:
+            DuramenError: refused, `beyond_tail` among others.
+            PeerError: no usable answer; safe to repeat.
+        """
+        path = _log_path(namespace, log) + ":truncate"
+        return await self._send_json("POST", path, {"to": to})
+
+    async def end_log(self, namespace: str, log: str) -> dict[str, Any]:
+        """End the stream: appends are refused from now on. Raises as `truncate_log`."""
+        return await self._send_json("POST", _log_path(namespace, log) + ":end", {})
+
+    async def delete_log(self, namespace: str, log: str) -> dict[str, Any]:
+        """Delete the log; it can be had back until `undelete_until`. Raises as `truncate_log`."""
+        return await self._send_json("DELETE", _log_path(namespace, log), None)
+
+    async def undelete_log(self, namespace: str, log: str) -> dict[str, Any]:
+        """Have a deleted log back. Raises as `truncate_log`."""
+        return await self._send_json("POST", _log_path(namespace, log) + ":undelete", {})
+
     async def list_logs(self, namespace: str, *, start_after: str = "") -> dict[str, Any]:
         """One page of the logs of a namespace. Raises as `get_json`."""
         query = {"start_after": start_after} if start_after else None
@@ -143,6 +165,16 @@ class RestClient:
         if not isinstance(position, dict) or not isinstance(position.get("seq_num"), int):
             raise PeerError(f"{self.url} names no tail: {answer!r}")
         return int(position["seq_num"])
+
+    async def locate(self, namespace: str, log: str, position: str) -> int:
+        """The sequence number that a read from a position begins with. Raises as `get_json`."""
+        path = f"{_log_path(namespace, log)}/records"
+        answer = await self.get_json(path, {"from": position, "count": "1"})
+        try:
+            records = answer["records"]
+            return int(records[0]["seq_num"] if records else answer["next"].removeprefix("seq:"))
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise PeerError(f"{self.url} does not say where {position} is") from error
 
     async def append(self, namespace: str, log: str, batch: bytes) -> Appended:
         """Append one encoded record batch, atomically.
@@ -199,6 +231,12 @@ class RestClient:
             raise PeerError(f"{self.url} answered with a damaged frame: {error}") from error
         return ReadAnswer(batches, next_position, response.get_header("duramen-tail") is not None)
 
+    async def _send_json(
+        self, method: str, path: str, document: Mapping[str, Any] | None
+    ) -> dict[str, Any]:
+        body = None if document is None else orjson.dumps(document)
+        return _parse_object(await _read_body(await self._send(method, path, body=body)), self.url)
+
     async def _send(
         self,
         method: str,
@@ -218,7 +256,8 @@ class RestClient:
             raise translate(error, self.url) from error
         if response.status >= 300:
             answer = await _read_body(response)
-            raise parse_problem(response.status, answer, is_append=method == "POST")
+            is_append = method == "POST" and path.endswith("/records")
+            raise parse_problem(response.status, answer, is_append=is_append)
         return response
 
 

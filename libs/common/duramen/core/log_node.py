@@ -7,8 +7,9 @@ a listing (R4). Storing a value by compare-and-set is the driver's work (R2, R3)
 
 Invariants (checked by `validate`):
  1 0 ≤ LCE < next_epoch.
- 2 first_live_epoch ≤ LCE + 1.
+ 2 first_live_epoch ≤ LCE + 1, and truncated_below too.
  3 trim_seq_num ≥ 0.
+ 4 ended or deleted ⇒ LCE = next_epoch − 1; purged ⇒ deleted.
 
 Called by sequencer, recovery and reader. Spelled as JSON by `wire.metadata_json`.
 Source: 01-protocol section 2.
@@ -16,13 +17,40 @@ Source: 01-protocol section 2.
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from duramen.config import LogConfig
 from duramen.core.segment import Segment, SegmentState, Totals
-from duramen.ids import Epoch, LogId
+from duramen.ids import Dlsn, EntryId, Epoch, LogId, Lsn, lsn_of
+
+
+class Ending(enum.Enum):
+    """How a log stops to take appends."""
+
+    END = "end"
+    """Its stream is over: what it holds stays readable."""
+    DELETE = "delete"
+    """Hidden now, given up when the undelete window is over."""
+
+
+class TrimPoint(NamedTuple):
+    """The boundary before a record: its entry, its slot there, its sequence number.
+
+    As the trim point of a log it names the first live record. Positions are immutable, so the three
+    belong together for ever; they are ordered as the log is.
+    """
+
+    lsn: Lsn
+    slot: int
+    seq_num: int
+
+    @property
+    def dlsn(self) -> Dlsn:
+        """The same place as a DLSN."""
+        return Dlsn(Epoch(self.lsn >> 32), EntryId(self.lsn & 0xFFFF_FFFF), self.slot)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +67,20 @@ class LogNode:
     totals: Totals = Totals()
     trim_lsn: int = 0
     trim_seq_num: int = 0
+    trim_slot: int = 0
+    truncated_below: Epoch = Epoch(1)
+    """Every segment below was truncated at `truncated_unix_ms` at the latest; those above
+    `first_live_epoch` wait for `retention.truncated`."""
+
+    truncated_unix_ms: int = 0
     first_live_epoch: Epoch = Epoch(1)
     snapshot_lsn: int | None = None
     is_ended: bool = False
     is_deleted: bool = False
+    deleted_unix_ms: int | None = None
+    is_purged: bool = False
+    """The tombstone (R4): the log never comes back, and bookies give its space back."""
+
     created_unix_ms: int = 0
     nonce: str = ""
     extra: Mapping[str, Any] = field(default_factory=dict)
@@ -52,8 +90,76 @@ class LogNode:
         """Epochs that exist and are not known to be closed, oldest first."""
         return tuple(Epoch(e) for e in range(self.last_clean_epoch + 1, self.next_epoch))
 
+    @property
+    def trim(self) -> TrimPoint:
+        """The first live record; where the log begins if nothing was truncated."""
+        start = TrimPoint(lsn_of(self.first_live_epoch, EntryId(0)), 0, self.trim_seq_num)
+        return max(TrimPoint(Lsn(self.trim_lsn), self.trim_slot, self.trim_seq_num), start)
+
+    @property
+    def closed_end(self) -> TrimPoint:
+        """The end of the closed segments: the release pointer when no epoch is open."""
+        lsn = lsn_of(Epoch(self.last_clean_epoch + 1), EntryId(0))
+        return TrimPoint(lsn, 0, self.totals.record_count)
+
+    def with_trim(
+        self, point: TrimPoint, *, release: TrimPoint, unix_ms: int, nonce: str
+    ) -> LogNode:
+        """Everything before `point` is truncated; the trim point never falls.
+
+        Args:
+            release: the end of the closed segments, or what follows the LAC of the open one.
+            unix_ms: now, from which truncated segments are kept for `retention.truncated`.
+        """
+        assert self.trim <= point <= release, (point, release, self)
+        assert self.trim_seq_num <= point.seq_num <= release.seq_num, (point, release, self)
+        trimmed = replace(
+            self,
+            trim_lsn=point.lsn,
+            trim_slot=point.slot,
+            trim_seq_num=point.seq_num,
+            nonce=nonce,
+        )
+        if self.truncated_below > self.first_live_epoch:
+            return trimmed.validated()  # others wait already: these get their turn after them
+        return trimmed._with_next_truncated(unix_ms).validated()
+
+    def with_first_live_epoch(self, epoch: Epoch, *, unix_ms: int, nonce: str) -> LogNode:
+        """Segments below `epoch`, all truncated, are given up: bookies may drop them (R4)."""
+        assert self.first_live_epoch <= epoch <= self.truncated_below, (epoch, self)
+        assert epoch <= self.trim.dlsn.epoch, (epoch, self)
+        given_up = replace(self, first_live_epoch=epoch, nonce=nonce)
+        if epoch < self.truncated_below:
+            return given_up.validated()
+        return given_up._with_next_truncated(unix_ms).validated()
+
+    def _with_next_truncated(self, unix_ms: int) -> LogNode:
+        """From now on everything that is truncated by now waits."""
+        below = min(self.trim.dlsn.epoch, self.last_clean_epoch + 1)
+        if below <= self.first_live_epoch:
+            return self
+        return replace(self, truncated_below=Epoch(below), truncated_unix_ms=unix_ms)
+
+    def with_ending(self, ending: Ending, *, unix_ms: int, nonce: str) -> LogNode:
+        """No append any more: the log has ended, or is deleted. Every epoch is closed."""
+        if ending is Ending.END:
+            return replace(self, is_ended=True, nonce=nonce).validated()
+        deleted = replace(self, is_deleted=True, deleted_unix_ms=unix_ms, nonce=nonce)
+        return deleted.validated()
+
+    def undeleted(self, nonce: str) -> LogNode:
+        """As before it was deleted; not once it is purged."""
+        assert self.is_deleted and not self.is_purged, self
+        return replace(self, is_deleted=False, deleted_unix_ms=None, nonce=nonce).validated()
+
+    def purged(self, nonce: str) -> LogNode:
+        """The tombstone: for ever."""
+        assert self.is_deleted, self
+        return replace(self, is_purged=True, nonce=nonce).validated()
+
     def with_new_epoch(self, nonce: str) -> LogNode:
         """One more epoch exists: written in one `multi()` with its segment (R2)."""
+        assert not self.is_ended and not self.is_deleted, self
         return replace(self, next_epoch=Epoch(self.next_epoch + 1), nonce=nonce).validated()
 
     def with_clean(self, segment: Segment, nonce: str) -> LogNode:
@@ -73,13 +179,25 @@ class LogNode:
         return self
 
     def validate(self) -> None:
-        """Assert invariants 1 to 3."""
+        """Assert invariants 1 to 4."""
         assert 0 <= self.last_clean_epoch < self.next_epoch, f"1: {self}"
         assert 1 <= self.first_live_epoch <= self.last_clean_epoch + 1, f"2: {self}"
+        assert self.truncated_below <= self.last_clean_epoch + 1, f"2: {self}"
         assert self.trim_seq_num >= 0, f"3: {self}"
+        is_over = self.is_ended or self.is_deleted
+        assert not is_over or self.last_clean_epoch == self.next_epoch - 1, f"4: {self}"
+        assert self.is_deleted or not self.is_purged, f"4: {self}"
 
     def __repr__(self) -> str:
         return (
             f"<log {self.log_id} {self.namespace}/{self.name} next=e{self.next_epoch} "
-            f"lce=e{self.last_clean_epoch} records={self.totals.record_count}>"
+            f"lce=e{self.last_clean_epoch} records={self.totals.record_count}"
+            f"{self.spell_life()}>"
         )
+
+    def spell_life(self) -> str:
+        """What ended, or was cut off; nothing while the log is whole."""
+        marks = ("ended", self.is_ended), ("deleted", self.is_deleted), ("purged", self.is_purged)
+        trim = f" trim={self.trim.dlsn}/{self.trim_seq_num}" if self.trim_seq_num else ""
+        live = f" live=e{self.first_live_epoch}" if self.first_live_epoch > 1 else ""
+        return trim + live + "".join(f" {name}" for name, is_so in marks if is_so)

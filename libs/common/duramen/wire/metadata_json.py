@@ -196,8 +196,24 @@ def spell_log(log: LogNode) -> bytes:
         "deleted": log.is_deleted,
         "created_unix_ms": log.created_unix_ms,
         "nonce": log.nonce,
+        **_spell_life(log),
     }
     return spell_node(fields, log.extra)
+
+
+def _spell_life(log: LogNode) -> dict[str, Any]:
+    """Fields that only a log has which was truncated or deleted."""
+    fields: dict[str, Any] = {}
+    if log.trim_slot:
+        fields["trim_slot"] = log.trim_slot
+    if log.truncated_below > 1:
+        fields["truncated_below"] = log.truncated_below
+        fields["truncated_unix_ms"] = log.truncated_unix_ms
+    if log.deleted_unix_ms is not None:
+        fields["deleted_unix_ms"] = log.deleted_unix_ms
+    if log.is_purged:
+        fields["purged"] = True
+    return fields
 
 
 def read_log(data: bytes) -> LogNode:
@@ -225,6 +241,11 @@ def read_log(data: bytes) -> LogNode:
             snapshot_lsn=None if snapshot_lsn is None else _number(snapshot_lsn),
             is_ended=take("ended"),
             is_deleted=take("deleted"),
+            trim_slot=_whole(document.pop("trim_slot", 0)),
+            truncated_below=Epoch(_whole(document.pop("truncated_below", 1))),
+            truncated_unix_ms=_whole(document.pop("truncated_unix_ms", 0)),
+            deleted_unix_ms=_whole_or_none(document.pop("deleted_unix_ms", None)),
+            is_purged=document.pop("purged", False),
             created_unix_ms=take("created_unix_ms"),
             nonce=take("nonce"),
         )

@@ -1,7 +1,7 @@
 """What may be forgotten: ledgers that metadata proves dead, entries beyond a closed end.
 
 `DeletionPlan` decides from nodes that were read by their own paths: an epoch below the log's
-`first_live_epoch`, or a tombstone on the log, proves a ledger dead; the proof is read a second
+`first_live_epoch`, or a tombstone of the log, proves a ledger dead; the proof is read a second
 time after a delay, then the ledgers are dropped. Entries beyond the last one of a CLOSED segment
 are leftovers (R17). A missing node, a listing, an error and a node of another cluster prove
 nothing. `Deletion` walks all logs that have ledgers here, so many nodes a round.
@@ -191,7 +191,7 @@ class DeletionPlan:
 
 def _dead_below(node: LogNode, ledgers: Sequence[LedgerSight]) -> Epoch:
     """Every epoch below is dead: by the tombstone all there are, else by `first_live_epoch`."""
-    if node.is_deleted is not True:  # what else JSON may hold there, a text say, is no tombstone
+    if node.is_purged is not True:  # what else JSON may hold there, a text say, is no tombstone
         return node.first_live_epoch
     last = ledgers[-1].epoch if ledgers else 0
     return Epoch(min(max(node.next_epoch, last + 1), LAST_EPOCH))

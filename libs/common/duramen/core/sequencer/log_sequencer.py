@@ -21,6 +21,7 @@ import enum
 from collections.abc import Sequence
 
 from duramen.config import LogConfig, Window
+from duramen.core.log_node import Ending
 from duramen.core.segment import Segment, Totals
 from duramen.core.sequencer.effects import (
     Commit,
@@ -99,6 +100,7 @@ class LogSequencer:
         self._nonces: list[str] = []
         self._is_close_only = False
         self._ends_here = False
+        self._ending: Ending | None = None
         self._was_owner = False
         self._retry_at_us: int | None = None
         self._retry_delay_us = RETRY_DELAY_US
@@ -185,6 +187,19 @@ class LogSequencer:
         """Close the open segment in peace and give the log up; IDLE when done."""
         self._ends_here = True
         self._is_close_only = True
+        if self.state is LogState.ACTIVE:
+            self._drain(now_us)
+
+    def finish(self, ending: Ending, now_us: int) -> None:
+        """End or delete the log together with its open segment; IDLE when it took effect.
+
+        ACTIVE again: the window did not drain and nothing took effect. Nothing is open in IDLE, so
+        the log node alone is changed then, by whoever was asked.
+        """
+        if self.state is LogState.IDLE:
+            return
+        self._ending = ending
+        self._ends_here = True
         if self.state is LogState.ACTIVE:
             self._drain(now_us)
 
@@ -579,7 +594,7 @@ class LogSequencer:
         if self._is_close_only:
             self._give_up("the segment could not be closed in time")
             return
-        self._ends_here = False
+        self._ends_here, self._ending = False, None
         assert self.writer is not None and self._end is not None and self._roll is not None
         self._end.leave()
         if self.writer.wants_roll and self.writer.window:
@@ -606,7 +621,11 @@ class LogSequencer:
                 self.view = self._with_news(view)
                 self._made_with = view.log.config
                 opens_next = not self._ends_here or bool(self.transmit.queue)
-                self._commit(self._end.propose(view, writer, now_us, opens_next=opens_next))
+                self._commit(
+                    self._end.propose(
+                        view, writer, now_us, opens_next=opens_next, ending=self._ending
+                    )
+                )
 
     def _finish_closing(self, view: LogView, now_us: int) -> None:
         """The roll is in force: go on in the next epoch, or idle if none was opened."""
@@ -614,7 +633,7 @@ class LogSequencer:
         self.roll_count += 1
         mine = self._find_own(view)
         if mine is not None and view.segments == (mine,):
-            self._ends_here = self._is_close_only
+            self._ends_here = self._is_close_only or self._ending is not None
             self._activate(*mine, now_us)
         else:
             self._become_idle()
@@ -639,6 +658,7 @@ class LogSequencer:
         self._token = None
         self._retry_at_us = None
         self._was_owner = False
+        self._ending = None
         self._nonces.clear()
         self.outbox += self.transmit.yield_queued()
 

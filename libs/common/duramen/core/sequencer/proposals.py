@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from duramen.config import Replication
-from duramen.core.log_node import LogNode
+from duramen.core.log_node import Ending, LogNode
 from duramen.core.placement import Candidate, PlacementRule, choose_ensemble
 from duramen.core.quorum import Quorum
 from duramen.core.segment import Fragment, Segment, Totals
@@ -117,8 +117,13 @@ def propose_close(
     totals: Totals,
     completed_unix_ms: int,
     nonce: str,
+    ending: Ending | None = None,
 ) -> Proposal:
-    """Close the one unclosed segment of the view and leave the log to nobody."""
+    """Close the one unclosed segment of the view and leave the log to nobody.
+
+    Args:
+        ending: the log ends, or is deleted, with the segment (section 5).
+    """
     ((segment, version),) = view.segments
     closed = segment.closed(
         last_entry=last_entry,
@@ -128,6 +133,8 @@ def propose_close(
         nonce=nonce,
     )
     log = view.log.with_clean(closed, nonce)
+    if ending is not None:
+        log = log.with_ending(ending, unix_ms=completed_unix_ms, nonce=nonce)
     writes: list[Write] = [SetSegment(closed, version), SetLog(log, view.log_version)]
     if view.owner is not None:
         writes.append(ReplaceOwner(None, view.owner))

@@ -15,7 +15,7 @@ from collections.abc import Collection
 from typing import Final
 
 from duramen.config import LogConfig, needs_new_segment
-from duramen.core.log_node import LogNode
+from duramen.core.log_node import Ending, LogNode
 from duramen.core.sequencer.effects import LogView
 from duramen.core.sequencer.ledger_writer import LedgerWriter
 from duramen.core.sequencer.proposals import (
@@ -146,9 +146,19 @@ class SegmentEnd:
         return Fate.OPEN
 
     def propose(
-        self, view: LogView, writer: LedgerWriter, now_us: int, *, opens_next: bool
+        self,
+        view: LogView,
+        writer: LedgerWriter,
+        now_us: int,
+        *,
+        opens_next: bool,
+        ending: Ending | None,
     ) -> Proposal:
-        """The `multi()` that closes the segment and, if it can be placed, opens the next one."""
+        """The `multi()` that closes the segment and, if it can be placed, opens the next one.
+
+        Args:
+            ending: the log ends, or is deleted, with the segment; then nothing is opened.
+        """
         around = self._around
         nonce, unix_ms = around.new_nonce(), around.unix_ms(now_us)
         close = propose_close(
@@ -157,8 +167,9 @@ class SegmentEnd:
             totals=writer.lac_totals,
             completed_unix_ms=unix_ms,
             nonce=nonce,
+            ending=ending,
         )
-        choice = self._choose(close.view.log) if opens_next else None
+        choice = self._choose(close.view.log) if opens_next and ending is None else None
         if choice is None:
             return close
         following = new_segment(close.view.log, choice, nonce=nonce, created_unix_ms=unix_ms)

@@ -1,0 +1,116 @@
+"""`duramen log truncate|end|delete|undelete`: how records, streams and logs come to their end.
+
+Thin over the REST interface: what the server answers is what `--json` prints. A truncation takes
+positions that the log's owner can resolve; those by txid and time are resolved here, by a read of
+the one record that they name.
+
+Registered by `cli.main`. Source: 03-api "CLI", 08-interfaces "Texts".
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from duramen.cli.command import (
+    DATA_DEFAULT,
+    DataOption,
+    ExitCode,
+    JsonOption,
+    LogText,
+    UrlOption,
+    find_url,
+    parse_argument,
+    print_json,
+)
+from duramen.cli.logs import call_proxy
+from duramen.texts import PositionKind, parse_log, parse_position
+
+_READ_FIRST = (PositionKind.TXID, PositionKind.TIME, PositionKind.AGO)
+
+
+def truncate(
+    log: LogText,
+    /,
+    *,
+    to: Annotated[str, Parameter(help="the first record to keep: seq:N, tail-N, ago:1h, …")],
+    url: UrlOption = None,
+    read_url: Annotated[
+        str | None, Parameter(help="the read proxy's URL, where --to names a txid or a time")
+    ] = None,
+    data: DataOption = DATA_DEFAULT,
+    json: JsonOption = False,
+) -> int:
+    """Truncate a log: the records before --to are gone for good, for every reader.
+
+    Exit codes: 0 truncated, or it was before; 1 refused or failed (safe to repeat); 2 usage.
+    """
+    namespace, name = parse_argument(parse_log, log)
+    if parse_argument(parse_position, to).kind in _READ_FIRST:
+        source = find_url(read_url, data, "read_url")
+        to = f"seq:{call_proxy(source, lambda client: client.locate(namespace, name, to))}"
+    target = find_url(url, data, "write_url")
+    answer = call_proxy(target, lambda client: client.truncate_log(namespace, name, to))
+    if json:
+        print_json(answer)
+    else:
+        is_new = answer.get("changed")
+        head = answer.get("head", {})
+        said = "begins now" if is_new else "began before"
+        print(f"{log}: {said} at seq:{head.get('seq_num')} ({head.get('dlsn')})")
+    return ExitCode.OK
+
+
+def end(
+    log: LogText, /, *, url: UrlOption = None, data: DataOption = DATA_DEFAULT,
+    json: JsonOption = False,
+) -> int:  # fmt: skip
+    """End a log's stream: appends are refused from now on, records stay readable.
+
+    Exit codes: 0 ended, or it was before; 1 refused or failed (safe to repeat); 2 usage.
+    """
+    name = parse_argument(parse_log, log)
+    target = find_url(url, data, "write_url")
+    answer = call_proxy(target, lambda client: client.end_log(*name))
+    if json:
+        print_json(answer)
+    else:
+        print(f"{log}: ended at seq:{answer.get('tail', {}).get('seq_num')}")
+    return ExitCode.OK
+
+
+def delete(
+    log: LogText, /, *, url: UrlOption = None, data: DataOption = DATA_DEFAULT,
+    json: JsonOption = False,
+) -> int:  # fmt: skip
+    """Delete a log. For an hour `undelete` brings it back, unless its name is created anew.
+
+    Exit codes: 0 deleted, or it was before; 1 refused or failed (safe to repeat); 2 usage.
+    """
+    name = parse_argument(parse_log, log)
+    target = find_url(url, data, "write_url")
+    answer = call_proxy(target, lambda client: client.delete_log(*name))
+    if json:
+        print_json(answer)
+    else:
+        print(f"{log}: deleted; it can be had back until {answer.get('undelete_until')}")
+    return ExitCode.OK
+
+
+def undelete(
+    log: LogText, /, *, url: UrlOption = None, data: DataOption = DATA_DEFAULT,
+    json: JsonOption = False,
+) -> int:  # fmt: skip
+    """Have a deleted log back, as it was.
+
+    Exit codes: 0 there again, or never deleted; 1 refused or failed (safe to repeat); 2 usage.
+    """
+    name = parse_argument(parse_log, log)
+    target = find_url(url, data, "write_url")
+    answer = call_proxy(target, lambda client: client.undelete_log(*name))
+    if json:
+        print_json(answer)
+    else:
+        print(f"{log}: is there (log id {answer.get('log_id')})")
+    return ExitCode.OK

@@ -1,0 +1,1 @@
+"""The end of a log's records and of the log itself: truncate, expire, end, delete, purge."""

@@ -1,0 +1,196 @@
+"""Which record boundary a position of a log is: its entry, its slot there, its sequence number.
+
+A sequence number is found over the segments (closed ones know their start), then by bisection over
+entry headers, which any replica gives; a DLSN by the header of its entry. Only entries at or below
+the release pointer are read, without any seal: what they hold never changes.
+
+Not here: positions by txid and time, which a reader resolves first. Called by `operations`.
+Source: 01-protocol sections 8 and 9.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from duramen.core.life.trim import end_of
+from duramen.core.log_node import LogNode, TrimPoint
+from duramen.core.segment import Segment
+from duramen.errors import BeyondTailError, DuramenError
+from duramen.ids import EntryId, Epoch, lsn_of
+from duramen.limits import READ_TIMEOUT_US
+from duramen.runtime.http_client import PeerError
+from duramen.texts import Position, PositionKind
+from duramen.wire import bookie_calls as calls
+from duramen.wire.entry import EntryError, EntryInfo, read_entry_info
+from duramen.wire.frame import FrameError
+from duramen.wire.metadata_json import read_segment
+from duramen.wire.record_json import spell_mark
+from duramen_sequencer.bookie_lanes import BookieLanes
+from duramen_sequencer.metadata_link import MetadataLink
+
+_HEADER_ANSWER_BYTES = 4096
+
+
+class Extent(NamedTuple):
+    """A log as far as its records may be shown."""
+
+    log: LogNode
+    version: int
+    end: TrimPoint
+    """The release pointer: what follows the LAC of the open segment, or the last closed one."""
+    timestamp_ms: int
+    open_segment: Segment | None
+    """Of epoch LCE + 1."""
+
+    def spell_tail(self) -> dict[str, object]:
+        """The tail, as a position P of 08-interfaces."""
+        return spell_mark(self.end.seq_num, self.timestamp_ms, self.end.dlsn)
+
+
+class Boundaries:
+    """Finds record boundaries for one sequencer."""
+
+    def __init__(self, link: MetadataLink, lanes: BookieLanes) -> None:
+        self._link = link
+        self._lanes = lanes
+        self.header_count = 0
+
+    async def find(self, position: Position, extent: Extent, *, field: str) -> TrimPoint:
+        """The boundary of a position; what was truncated gives the present trim point.
+
+        Raises:
+            DuramenError: `beyond_tail` with the tail, `invalid_position`, `data_unavailable` (no
+                replica gives a header now: retry), `log_unavailable` (retry).
+            MetadataError: a segment node cannot be read.
+        """
+        match position.kind:
+            case PositionKind.HEAD:
+                return extent.log.trim
+            case PositionKind.TAIL:
+                seq_num = max(extent.end.seq_num - position.number, 0)
+                return await self._find_seq_num(seq_num, extent, field)
+            case PositionKind.SEQ:
+                return await self._find_seq_num(position.number, extent, field)
+            case PositionKind.DLSN:
+                assert position.dlsn is not None
+                epoch, entry, slot = position.dlsn
+                return await self._find_slot(epoch, entry, slot, extent, field)
+            case PositionKind.LSN:
+                epoch, entry = Epoch(position.number >> 32), EntryId(position.number & 0xFFFF_FFFF)
+                return await self._find_slot(epoch, entry, 0, extent, field)
+            case PositionKind.TXID | PositionKind.TIME | PositionKind.AGO:
+                raise DuramenError(
+                    "invalid_position",
+                    f"{field}: read one record from this position and give its seq_num: a "
+                    "truncation takes head, tail, tail-N, seq:N, dlsn:… or lsn:…",
+                    field=field,
+                )
+
+    async def _find_seq_num(self, seq_num: int, extent: Extent, field: str) -> TrimPoint:
+        log = extent.log
+        if seq_num > extent.end.seq_num:
+            raise _beyond_tail(f"seq:{seq_num}", extent, field)
+        if seq_num == extent.end.seq_num:
+            return extent.end
+        if seq_num <= log.trim.seq_num:
+            return log.trim
+        if seq_num >= log.totals.record_count:
+            segment, start = extent.open_segment, log.totals.record_count
+            last = EntryId((extent.end.lsn & 0xFFFF_FFFF) - 1)
+        else:
+            segment = await self._find_segment(seq_num, log)
+            start, last = segment.start_seq_num or 0, segment.last_entry or EntryId(0)
+        assert segment is not None and last >= 0, extent
+        if seq_num == start:
+            return TrimPoint(lsn_of(segment.epoch, EntryId(0)), 0, seq_num)
+        info = await self._bisect(segment, seq_num - start, last)
+        lsn = lsn_of(segment.epoch, info.entry_id)
+        return TrimPoint(lsn, seq_num - start - info.first_position, seq_num)
+
+    async def _find_slot(
+        self, epoch: Epoch, entry: EntryId, slot: int, extent: Extent, field: str
+    ) -> TrimPoint:
+        log, lsn = extent.log, lsn_of(epoch, entry)
+        if (lsn, slot) <= (log.trim.lsn, log.trim.slot):
+            return log.trim
+        if (lsn, slot) > (extent.end.lsn, 0):
+            raise _beyond_tail(f"e{epoch}n{entry}s{slot}", extent, field)
+        if lsn == extent.end.lsn:
+            return extent.end
+        segment, start = extent.open_segment, log.totals.record_count
+        if epoch <= log.last_clean_epoch:
+            segment = await self._read_segment(log, epoch)
+            start = segment.start_seq_num or 0
+            if segment.last_entry is None or entry > segment.last_entry:
+                return end_of(segment)
+        assert segment is not None, extent
+        if (entry, slot) == (0, 0):
+            return TrimPoint(lsn, 0, start)
+        info = await self._read_header(segment, entry)
+        if slot < info.record_count:
+            return TrimPoint(lsn, slot, start + info.first_position + slot)
+        after = TrimPoint(lsn_of(epoch, EntryId(entry + 1)), 0, start + info.totals.record_count)
+        is_last = segment.is_closed and entry == segment.last_entry
+        return end_of(segment) if is_last else after
+
+    async def _find_segment(self, seq_num: int, log: LogNode) -> Segment:
+        """The last CLOSED segment that begins at or before `seq_num`: it holds it."""
+        low, high = log.first_live_epoch, Epoch(log.last_clean_epoch)
+        while low < high:
+            middle = Epoch((low + high + 1) // 2)
+            if ((await self._read_segment(log, middle)).start_seq_num or 0) <= seq_num:
+                low = middle
+            else:
+                high = Epoch(middle - 1)
+        return await self._read_segment(log, low)
+
+    async def _read_segment(self, log: LogNode, epoch: Epoch) -> Segment:
+        stored = await self._link.store.get(self._link.paths.segment(log.log_id, epoch))
+        segment = None if stored is None else read_segment(stored.data)
+        if segment is None or not segment.is_closed:
+            raise DuramenError(
+                "log_unavailable", f"e{epoch} cannot be read now, or was given up: try again"
+            )
+        return segment
+
+    async def _bisect(self, segment: Segment, position: int, last: EntryId) -> EntryInfo:
+        """The first entry with more than `position` records before its end."""
+        low, high = EntryId(0), last
+        for fragment in segment.fragments:
+            if fragment.totals_before.record_count <= position:
+                low = max(low, fragment.first_entry)
+        while low < high:
+            middle = EntryId((low + high) // 2)
+            info = await self._read_header(segment, middle)
+            if info.totals.record_count > position:
+                high = middle
+            else:
+                low = EntryId(middle + 1)
+        return await self._read_header(segment, low)
+
+    async def _read_header(self, segment: Segment, entry: EntryId) -> EntryInfo:
+        """The header of an entry at or below the release pointer, from whoever has it."""
+        self.header_count += 1
+        wanted = calls.ReadRange(
+            segment.ledger_id, entry, entry, _HEADER_ANSWER_BYTES, headers_only=True,
+            service=calls.Service.CATCH_UP_READ,
+        )  # fmt: skip
+        for member in segment.write_set_of(entry):
+            body = calls.pack_reads(member.incarnation, [wanted])
+            try:
+                answer = await self._lanes.insist(member, "/b/read", body, READ_TIMEOUT_US)
+                (found,) = calls.parse_read_answers(answer)
+                ((entry_id, view),) = found.entries
+                info = read_entry_info(bytes(view))
+            except (PeerError, FrameError, EntryError, ValueError):
+                continue
+            if (info.ledger_id, info.entry_id, entry_id) == (segment.ledger_id, entry, entry):
+                return info
+        raise DuramenError(
+            "data_unavailable", f"no replica of e{segment.epoch}n{entry} can be read now"
+        )
+
+
+def _beyond_tail(position: str, extent: Extent, field: str) -> BeyondTailError:
+    detail = f"{position} is beyond the tail seq:{extent.end.seq_num}"
+    return BeyondTailError(detail, extent.spell_tail(), field=field)

@@ -1,0 +1,293 @@
+"""Retention of the logs that are this sequencer's: its own, and of nobody's those the hash names.
+
+In rounds with jitter it point-reads every log's node, judges (`core.life.retention`), and changes
+the node by one compare-and-set; whoever else changed it meanwhile wins, and the log is looked at
+again in the next round. What is not due yet is remembered by the node's version, so that a quiet
+log costs one read a round. Segment nodes that `first_live_epoch` passed, and all of a purged log,
+are removed: bookies need the log node alone, which stays as the tombstone (R4).
+
+A lost session ends a round at once (01-protocol section 2). Called by `service`.
+Source: 01-protocol section 9.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable, Iterable
+from typing import Any
+
+from duramen.core.life.retention import (
+    carry_out,
+    is_to_be_purged,
+    judge,
+    purge_time_ms,
+)
+from duramen.core.log_node import LogNode
+from duramen.core.segment import Segment
+from duramen.ids import Epoch, LogId
+from duramen.limits import (
+    RETENTION_CONCURRENCY,
+    RETENTION_INTERVAL_US,
+    RETENTION_SEGMENT_COUNT_MAX,
+    UNDELETE_WINDOW_US,
+)
+from duramen.runtime.metadata_store import (
+    Conflict,
+    Delete,
+    MetadataError,
+    OutcomeUnknown,
+    SessionState,
+    Set,
+)
+from duramen.units import SECOND
+from duramen.wire.metadata_json import (
+    MetadataJsonError,
+    read_log,
+    read_node,
+    read_segment,
+    spell_log,
+)
+from duramen_sequencer.metadata_link import MetadataLink
+
+_LOG = logging.getLogger(__name__)
+
+_JITTER = 0.2
+
+
+class RetentionRounds:
+    """Rounds of retention of one sequencer.
+
+    Args:
+        is_ours: whether this process looks after a log with that owner node (its sequencer's id).
+        now_unix_ms: wall-clock time; a wrong clock makes retention early or late by as much.
+    """
+
+    def __init__(
+        self,
+        link: MetadataLink,
+        is_ours: Callable[[LogNode, str | None], bool],
+        rng: random.Random,
+        *,
+        interval_us: int = RETENTION_INTERVAL_US,
+        undelete_window_us: int = UNDELETE_WINDOW_US,
+        now_unix_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        self._link = link
+        self._is_ours = is_ours
+        self._rng = rng
+        self._interval_us = interval_us
+        self._window_us = undelete_window_us
+        self._now_unix_ms = now_unix_ms
+        self._wanted = asyncio.Event()
+        self._runner: asyncio.Task[None] | None = None
+        self._round: asyncio.Task[None] | None = None
+        self._quiet: dict[LogId, tuple[int, int | None]] = {}
+        """Version of the log node and when it is due, of logs at which there is nothing to do."""
+        self._held: dict[LogId, Epoch] = {}
+        self._counts = dict.fromkeys(
+            ("rounds", "rounds_cut", "logs_visited", "trims", "segments_given_up", "purges",
+             "nodes_removed", "conflicts"), 0
+        )  # fmt: skip
+
+    def start(self) -> None:
+        """Begin with a round after a rest."""
+        self._runner = asyncio.create_task(self._run_for_ever())
+
+    async def stop(self) -> None:
+        """End the round that runs."""
+        tasks = [task for task in (self._runner, self._round) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def want_round(self) -> None:
+        """A round at once, or directly after the one that runs."""
+        self._wanted.set()
+
+    def on_session(self, state: SessionState) -> None:
+        """Without a session there is no background work: a round that runs ends here."""
+        if state is not SessionState.CONNECTED and self._round is not None:
+            self._round.cancel()
+
+    def statistics(self) -> dict[str, Any]:
+        """What was done since the start, and what waits."""
+        return {
+            **self._counts,
+            "is_running": self._round is not None,
+            "quiet_logs": len(self._quiet),
+            "held_for_cold_copy": {str(log_id): epoch for log_id, epoch in self._held.items()},
+        }
+
+    # --- rounds ----------------------------------------------------------------------------------
+
+    async def _run_for_ever(self) -> None:
+        while True:
+            rest_us = self._interval_us * self._rng.uniform(1 - _JITTER, 1 + _JITTER)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(rest_us / SECOND):
+                    await self._wanted.wait()
+            self._wanted.clear()
+            self._round = asyncio.create_task(self.run_round())
+            # A round that was cancelled, or failed, is no reason to end the rounds.
+            (end,) = await asyncio.gather(self._round, return_exceptions=True)
+            self._round = None
+            if isinstance(end, asyncio.CancelledError):
+                self._counts["rounds_cut"] += 1
+            elif end is not None:
+                _LOG.error("a round of retention failed", exc_info=end)
+
+    async def run_round(self) -> None:
+        """Look at every log once; what the metadata store leaves open waits for the next round."""
+        if self._link.store.session is not SessionState.CONNECTED:
+            self._counts["rounds_cut"] += 1
+            return
+        seen: set[LogId] = set()
+        try:
+            async for log_ids in self._list_logs():
+                seen.update(log_ids)
+                await self._visit_all(log_ids)
+        except MetadataError as error:
+            self._counts["rounds_cut"] += 1
+            _LOG.info("this round of retention ends early: %s", error)
+            return
+        # A listing proves nothing, and forgetting is harmless: what is there is judged anew.
+        self._quiet = {log_id: quiet for log_id, quiet in self._quiet.items() if log_id in seen}
+        self._held = {log_id: epoch for log_id, epoch in self._held.items() if log_id in seen}
+        self._counts["rounds"] += 1
+
+    async def _visit_all(self, log_ids: Iterable[LogId]) -> None:
+        """So many at once; after one that fails no other is begun.
+
+        Raises:
+            MetadataError: the first one's.
+        """
+        left, failures = iter(log_ids), list[MetadataError]()
+
+        async def visit_next() -> None:
+            for log_id in left:
+                if failures:
+                    return
+                try:
+                    await self._visit(log_id)
+                except MetadataError as error:
+                    failures.append(error)
+
+        await asyncio.gather(*(visit_next() for _ in range(RETENTION_CONCURRENCY)))
+        if failures:
+            raise failures[0]
+
+    async def _list_logs(self) -> AsyncIterator[list[LogId]]:
+        store, paths = self._link.store, self._link.paths
+        for upper in await store.children(paths.logs) or ():
+            lowers = await store.children(f"{paths.logs}/{upper}") or ()
+            yield [LogId(int(upper + lower, 16)) for lower in lowers]
+
+    # --- one log ---------------------------------------------------------------------------------
+
+    async def _visit(self, log_id: LogId) -> None:
+        self._counts["logs_visited"] += 1
+        stored = await self._link.store.get(self._link.paths.log(log_id))
+        if stored is None:
+            return
+        now_ms = self._now_unix_ms()
+        known = self._quiet.get(log_id)
+        if (
+            known is not None
+            and known[0] == stored.version
+            and (known[1] is None or now_ms < known[1])
+        ):
+            return
+        try:
+            log = read_log(stored.data)
+            if not self._is_ours(log, await self._read_owner(log_id)):
+                return
+            due_ms = await self._look_after(log, stored.version, now_ms)
+        except MetadataJsonError as error:
+            _LOG.warning("log %d is passed over: %s", log_id, error)
+            return
+        except (Conflict, OutcomeUnknown):
+            # What is true now is read in the next round (R3): every step is judged anew.
+            self._counts["conflicts"] += 1
+            return
+        self._quiet[log_id] = (stored.version, due_ms)
+
+    async def _read_owner(self, log_id: LogId) -> str | None:
+        owner = await self._link.read_owner(log_id)
+        return None if owner is None else owner.sequencer_id
+
+    async def _look_after(self, log: LogNode, version: int, now_ms: int) -> int | None:
+        """Do what is due; gives when the next thing is, if time alone decides it."""
+        self._held.pop(log.log_id, None)
+        if log.is_purged:
+            await self._remove_segments(log, Epoch(log.next_epoch))
+            return None
+        if log.is_deleted:
+            if is_to_be_purged(log, now_ms, self._window_us):
+                await self._purge(log, version)
+            return purge_time_ms(log, self._window_us)
+        await self._remove_segments(log, log.first_live_epoch)
+        segments = await self._read_closed(log)
+        if segments is None:
+            return now_ms
+        verdict = judge(log, segments, now_ms)
+        if verdict.held_epoch is not None:
+            self._held[log.log_id] = verdict.held_epoch
+        after = carry_out(log, verdict, now_unix_ms=now_ms, nonce=secrets.token_hex(12))
+        if after is None:
+            return verdict.due_unix_ms
+        await self._link.store.set(
+            self._link.paths.log(log.log_id), spell_log(after), version=version
+        )
+        _LOG.info("retention: %r", after)
+        self._counts["trims"] += after.trim > log.trim
+        self._counts["segments_given_up"] += after.first_live_epoch - log.first_live_epoch
+        return now_ms
+
+    async def _read_closed(self, log: LogNode) -> list[Segment] | None:
+        """The CLOSED segments from `first_live_epoch` on; None if one cannot be read now."""
+        last = min(log.last_clean_epoch, log.first_live_epoch + RETENTION_SEGMENT_COUNT_MAX - 1)
+        segments = []
+        for epoch in range(log.first_live_epoch, last + 1):
+            path = self._link.paths.segment(log.log_id, Epoch(epoch))
+            stored = await self._link.store.get(path)
+            if stored is None or not (segment := read_segment(stored.data)).is_closed:
+                return None
+            segments.append(segment)
+        return segments
+
+    async def _purge(self, log: LogNode, version: int) -> None:
+        """The tombstone; the name goes with it unless a new log has it."""
+        name_path = self._link.paths.name(log.namespace, log.name)
+        name = await self._link.store.get(name_path)
+        ops: list[Set | Delete] = [
+            Set(
+                self._link.paths.log(log.log_id),
+                spell_log(log.purged(secrets.token_hex(12))),
+                version,
+            )
+        ]
+        if name is not None and read_node(name.data)["log_id"] == str(log.log_id):
+            ops.append(Delete(name_path, name.version))
+        await self._link.store.commit(ops)
+        _LOG.info("log %d (%s/%s) is purged", log.log_id, log.namespace, log.name)
+        self._counts["purges"] += 1
+
+    async def _remove_segments(self, log: LogNode, below: Epoch) -> None:
+        """Remove the nodes of segments that are given up; they never change any more."""
+        if below == 1:
+            return
+        parent = self._link.paths.segments(log.log_id)
+        for name in await self._link.store.children(parent) or ():
+            if not (name.isdecimal() and int(name) < below):
+                continue
+            path = self._link.paths.segment(log.log_id, Epoch(int(name)))
+            stored = await self._link.store.get(path)
+            if stored is None:
+                continue
+            await self._link.store.delete(path, version=stored.version)
+            self._counts["nodes_removed"] += 1

@@ -1,0 +1,435 @@
+"""Truncate, end, delete, undelete and retention in a sequencer, on a store in memory.
+
+The logs here have no open segment, or another's: what an owner does with its open one is in the
+cores' tests and in the process tests. Entry headers come from the fake bookies of the read proxy's
+world. Source: 01-protocol sections 5 and 9, R3, R4.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from duramen.config import parse_log_config
+from duramen.core.log_node import LogNode, TrimPoint
+from duramen.core.quorum import Quorum
+from duramen.core.segment import Fragment, Segment, Totals
+from duramen.core.sequencer.surroundings import Surroundings
+from duramen.errors import DuramenError
+from duramen.ids import BookieId, EntryId, Epoch, Incarnation, LogId, Member, SequencerId, lsn_of
+from duramen.runtime.cluster_node import ensure_cluster
+from duramen.runtime.http_client import PeerClient
+from duramen.runtime.memory_store import MemoryStore, MemoryTree
+from duramen.runtime.metadata_store import SessionState
+from duramen.runtime.registry import Roster
+from duramen.texts import parse_position
+from duramen.units import HOUR, MS
+from duramen.wire.metadata_json import Paths, read_log, read_node, spell_log, spell_node
+from duramen.wire.metadata_json import spell_segment as spell
+from duramen_sequencer.bookie_lanes import BookieLanes
+from duramen_sequencer.control import Control
+from duramen_sequencer.life.boundaries import Boundaries, Extent
+from duramen_sequencer.life.operations import LifeOperations
+from duramen_sequencer.life.retention import RetentionRounds
+from duramen_sequencer.log_host import LogHost
+from duramen_sequencer.metadata_link import MetadataLink
+from tests.component import readproxy_world
+from tests.component.readproxy_world import NAMES
+
+PATHS = Paths("c")
+HOUR_MS = HOUR // MS
+MEMBER = Member(BookieId("b0"), Incarnation("0" * 32))
+Act = Callable[["World"], Awaitable[None]]
+
+
+class World:
+    """One sequencer, `s0`, with its control operations and its retention, and a clock."""
+
+    def __init__(self) -> None:
+        self.tree = MemoryTree()
+        self.store = MemoryStore(self.tree)
+        self.now_ms = 0
+        sequencer_id = SequencerId("s0")
+        around = Surroundings(sequencer_id, random.Random(1), lambda *_, **__: b"")
+        self.client, self.sequencers = PeerClient(), Roster(self.store, PATHS.sequencers)
+        self.link = MetadataLink(self.store, PATHS, sequencer_id, "http://s0")
+        lanes = BookieLanes(self.client, lambda _: None)
+        self.host = LogHost(sequencer_id, around, lanes, self.link, self.sequencers)
+        life = LifeOperations(
+            self.host, self.link, Boundaries(self.link, lanes), now_unix_ms=lambda: self.now_ms
+        )
+        self.control = Control(self.store, PATHS, life.by_name)
+        self.retention = RetentionRounds(
+            self.link, self.host.looks_after, around.rng, now_unix_ms=lambda: self.now_ms
+        )
+
+    async def ask(self, op: str, **fields: Any) -> dict[str, Any]:
+        return await self.control.handle(json.dumps({"op": op, **fields}).encode())
+
+    async def refused(self, op: str, **fields: Any) -> DuramenError:
+        with pytest.raises(DuramenError) as caught:
+            await self.ask(op, **fields)
+        return caught.value
+
+    async def create(self, config: dict[str, Any] | None = None) -> str:
+        """The log `ns/log`; its id."""
+        made = await self.ask("create_log", namespace="ns", log="log", config=config or {})
+        assert made["created"] is True
+        return str(made["log_id"])
+
+    async def log(self, log_id: str) -> LogNode:
+        stored = await self.store.get(PATHS.log(LogId(int(log_id))))
+        assert stored is not None
+        return read_log(stored.data)
+
+    async def change(self, log: LogNode) -> None:
+        stored = await self.store.get(PATHS.log(log.log_id))
+        assert stored is not None
+        await self.store.set(PATHS.log(log.log_id), spell_log(log), version=stored.version)
+
+    async def name(self) -> dict[str, Any] | None:
+        stored = await self.store.get(PATHS.name("ns", "log"))
+        return None if stored is None else read_node(stored.data)
+
+    async def add_segments(self, log_id: str, *counts: int) -> None:
+        """Closed segments of so many records, one an entry."""
+        log = await self.log(log_id)
+        for count in counts:
+            epoch = log.next_epoch
+            fragments = (Fragment(EntryId(0), (MEMBER,)),)
+            closed = Segment(log.log_id, epoch, Quorum(1, 1, 1), fragments).closed(
+                last_entry=EntryId(count - 1), totals=Totals(count, 10 * count),
+                start_seq_num=log.totals.record_count, completed_unix_ms=self.now_ms, nonce="n",
+            )  # fmt: skip
+            log = log.with_new_epoch("n").with_clean(closed, "n")
+            await self.store.create(PATHS.segment(log.log_id, epoch), spell(closed))
+        await self.change(log)
+
+    async def segments(self, log_id: str) -> tuple[str, ...]:
+        return await self.store.children(PATHS.segments(LogId(int(log_id)))) or ()
+
+    async def run_rounds(self, count: int = 2) -> None:
+        for _ in range(count):
+            await self.retention.run_round()
+
+
+@asynccontextmanager
+async def make_world() -> AsyncIterator[World]:
+    world = World()
+    await world.store.start()
+    await ensure_cluster(world.store, PATHS)
+    await world.store.create(f"{PATHS.sequencers}/s0", spell_node({}), make_parents=True)
+    await world.sequencers.start()
+    await world.ask("create_namespace", namespace="ns", config={})
+    try:
+        yield world
+    finally:
+        await world.host.stop()
+        await world.sequencers.stop()
+        await world.client.close()
+        await world.store.close()
+
+
+def run(act: Act) -> None:
+    async def play() -> None:
+        async with make_world() as world, asyncio.timeout(30):
+            await act(world)
+
+    asyncio.run(play())
+
+
+# --- Positions -----------------------------------------------------------------------------------
+
+
+def test_every_position_of_a_record_is_found_as_its_boundary() -> None:
+    """Two closed segments and an open one, with fragments, striping and leftovers."""
+
+    async def scenario(source: readproxy_world.World) -> None:
+        await source.fill()
+        records = (await source.read())["records"]
+        client = PeerClient()
+        urls = {name: f"http://127.0.0.1:{source.bookies[BookieId(name)].server.port}"
+                for name in NAMES}  # fmt: skip
+        link = MetadataLink(source.store, PATHS, SequencerId("s0"), "http://s0")
+        boundaries = Boundaries(link, BookieLanes(client, lambda bookie: urls[bookie]))
+        end = TrimPoint(lsn_of(Epoch(3), EntryId(3)), 0, 31)
+        extent = Extent(source.log, 0, end, 5, source.segment)
+
+        async def find(position: str) -> TrimPoint:
+            return await boundaries.find(parse_position(position), extent, field="to")
+
+        try:
+            for record in records:
+                expected = (record["dlsn"], record["seq_num"])
+                for position in (f"seq:{record['seq_num']}", f"dlsn:{record['dlsn']}",
+                                 f"tail-{31 - record['seq_num']}"):  # fmt: skip
+                    point = await find(position)
+                    assert (str(point.dlsn), point.seq_num) == expected, position
+            assert await find("tail") == await find("seq:31") == await find("lsn:e3n3") == end
+            assert await find("head") == await find("lsn:e1n0") == extent.log.trim
+            first_of_third = TrimPoint(lsn_of(Epoch(3), EntryId(0)), 0, 22)
+            for behind in ("dlsn:e2n4s1", "lsn:e2n5", "dlsn:e2n9s9"):
+                assert await find(behind) == first_of_third, behind
+            assert str((await find("dlsn:e3n0s4")).dlsn) == "e3n1s0"
+            for beyond in ("seq:32", "dlsn:e3n3s1", "lsn:e4n0"):
+                with pytest.raises(DuramenError) as caught:
+                    await find(beyond)
+                assert caught.value.problem()["tail"]["seq_num"] == 31, beyond
+            for other in ("txid:5", "ago:1h", "time:5"):
+                with pytest.raises(DuramenError, match="invalid_position"):
+                    await find(other)
+        finally:
+            await client.close()
+
+    readproxy_world.run(scenario)
+
+
+# --- Operations ----------------------------------------------------------------------------------
+
+
+def test_a_truncation_is_one_change_and_repeating_it_is_none() -> None:
+    async def act(world: World) -> None:
+        log_id = await world.create()
+        await world.add_segments(log_id, 5, 3)
+        answer = await world.ask("truncate", log_id=log_id, to="lsn:e2n0")
+        assert answer["changed"] is True
+        assert answer["head"] == {"seq_num": 5, "lsn": "e2n0", "dlsn": "e2n0s0"}
+        assert answer["tail"]["seq_num"] == 8
+        for lower in ("lsn:e2n0", "head", "seq:0", "dlsn:e1n3s0"):
+            again = await world.ask("truncate", log_id=log_id, to=lower)
+            assert (again["changed"], again["head"]) == (False, answer["head"]), lower
+        beyond = await world.refused("truncate", log_id=log_id, to="seq:9")
+        assert beyond.problem()["tail"]["seq_num"] == 8 and beyond.field == "to"
+        assert (await world.ask("truncate", log_id=log_id, to="tail"))["head"]["seq_num"] == 8
+        assert (await world.log(log_id)).trim_seq_num == 8
+
+    run(act)
+
+
+def test_a_change_between_read_and_write_is_not_written_over() -> None:
+    async def act(world: World) -> None:
+        log_id = await world.create()
+        await world.add_segments(log_id, 5, 3)
+        store_set, other = world.store.set, list[LogNode]()
+
+        async def interfere(path: str, data: bytes, *, version: int) -> int:
+            if not other:
+                other.append(await world.log(log_id))
+                await store_set(path, spell_log(replace(other[0], config_version=7)),
+                                version=version)  # fmt: skip
+            return await store_set(path, data, version=version)
+
+        world.store.set = interfere  # type: ignore[method-assign]
+        await world.ask("truncate", log_id=log_id, to="lsn:e2n0")
+        log = await world.log(log_id)
+        assert (log.config_version, log.trim_seq_num) == (7, 5)
+
+    run(act)
+
+
+def test_an_ended_log_takes_truncations_and_no_epoch() -> None:
+    async def act(world: World) -> None:
+        log_id = await world.create()
+        await world.add_segments(log_id, 5)
+        for _ in range(2):
+            answer = await world.ask("end", log_id=log_id)
+            assert answer["ended"] is True and answer["tail"]["seq_num"] == 5
+        assert (await world.log(log_id)).is_ended
+        assert (await world.ask("truncate", log_id=log_id, to="tail"))["changed"] is True
+        await world.ask("delete", log_id=log_id)
+        assert (await world.refused("end", log_id=log_id)).code == "log_deleted"
+        assert (await world.refused("truncate", log_id=log_id, to="head")).code == "log_deleted"
+
+    run(act)
+
+
+def test_an_open_segment_is_its_owners_business() -> None:
+    async def act(world: World) -> None:
+        log_id = await world.create()
+        log = await world.log(log_id)
+        await world.change(log.with_new_epoch("n"))
+        await world.store.create(f"{PATHS.sequencers}/s1", spell_node({"data_url": "http://s1"}))
+        await asyncio.wait_for(_see(world, "s1"), 5)
+        other = MetadataLink(world.store, PATHS, SequencerId("s1"), "http://s1")
+        await other.keep_owner(log.log_id, Epoch(1))
+        for op in ("end", "delete", "truncate"):
+            answer = await world.ask(op, log_id=log_id, to="head")
+            assert answer == {"redirect": {"sequencer_id": "s1", "url": "http://s1"}}
+
+    run(act)
+
+
+async def _see(world: World, name: str) -> None:
+    while name not in world.sequencers.nodes:  # noqa: ASYNC110 - a roster has no event
+        await asyncio.sleep(0)
+
+
+def test_a_deleted_log_comes_back_within_its_window() -> None:
+    async def act(world: World) -> None:
+        log_id = await world.create()
+        await world.add_segments(log_id, 5)
+        before = await world.log(log_id)
+        for _ in range(2):
+            answer = await world.ask("delete", log_id=log_id)
+            assert answer == {"log_id": log_id, "undelete_until": "1970-01-01T01:00:00.000Z"}
+        assert await world.name() == {"log_id": log_id, "deleted": True}
+        for _ in range(2):
+            back = await world.ask("undelete", namespace="ns", log="log")
+            assert back["log_id"] == log_id
+        assert replace(await world.log(log_id), nonce="") == replace(before, nonce="")
+        assert await world.name() == {"log_id": log_id}
+
+    run(act)
+
+
+def test_a_name_may_be_created_anew_at_once_and_then_the_old_log_stays_away() -> None:
+    async def act(world: World) -> None:
+        old = await world.create({"roll": {"size": "1MiB"}})
+        await world.ask("delete", log_id=old)
+        new = await world.create()
+        assert int(new) > int(old)
+        refused = await world.refused("undelete", namespace="ns", log="log")
+        assert refused.code == "log_deleted" and new in refused.detail
+        await world.ask("delete", log_id=new)
+        assert (await world.ask("undelete", namespace="ns", log="log"))["log_id"] == new
+        assert (await world.log(old)).is_deleted and not (await world.log(new)).is_deleted
+
+    run(act)
+
+
+def test_after_the_window_a_log_is_purged_for_ever_and_its_name_is_free() -> None:
+    async def act(world: World) -> None:
+        log_id = await world.create()
+        await world.add_segments(log_id, 5, 3)
+        await world.ask("delete", log_id=log_id)
+        world.now_ms = HOUR_MS - 1
+        await world.run_rounds()
+        assert not (await world.log(log_id)).is_purged
+        world.now_ms += 1
+        refused = await world.refused("undelete", namespace="ns", log="log")
+        assert refused.code == "log_deleted" and "over" in refused.detail
+        await world.run_rounds()
+        assert (await world.log(log_id)).is_purged and await world.name() is None
+        assert await world.segments(log_id) == ()
+        gone = await world.refused("undelete", namespace="ns", log="log")
+        assert gone.code == "log_not_found"
+        assert await world.create() != log_id
+
+    run(act)
+
+
+def test_a_purge_leaves_the_name_to_the_log_that_has_it_now() -> None:
+    async def act(world: World) -> None:
+        old = await world.create()
+        await world.ask("delete", log_id=old)
+        new = await world.create()
+        world.now_ms = HOUR_MS
+        await world.run_rounds()
+        assert (await world.log(old)).is_purged
+        assert await world.name() == {"log_id": new, "replaces": old}
+
+    run(act)
+
+
+# --- Retention -----------------------------------------------------------------------------------
+
+
+def test_what_expired_is_truncated_then_given_up_and_its_nodes_go() -> None:
+    async def act(world: World) -> None:
+        log_id = await world.create({"retention": {"age": "2h", "truncated": "1h"}})
+        await world.add_segments(log_id, 5, 3)
+        world.now_ms = 2 * HOUR_MS
+        await world.add_segments(log_id, 4)
+        await world.run_rounds()
+        log = await world.log(log_id)
+        assert (log.trim_seq_num, log.first_live_epoch) == (8, 1)
+        assert await world.segments(log_id) == ("1", "2", "3")
+        world.now_ms += HOUR_MS
+        await world.run_rounds()
+        assert (await world.log(log_id)).first_live_epoch == 3
+        assert await world.segments(log_id) == ("3",)
+        assert (await world.ask("truncate", log_id=log_id, to="head"))["head"]["seq_num"] == 8
+
+    run(act)
+
+
+def test_a_quiet_log_costs_one_read_a_round() -> None:
+    async def act(world: World) -> None:
+        log_id = await world.create()
+        await world.add_segments(log_id, 5, 3)
+        await world.run_rounds(1)
+        get, paths = world.store.get, []
+
+        async def count(path: str, watch: Any = None) -> Any:
+            paths.append(path)
+            return await get(path, watch)
+
+        world.store.get = count  # type: ignore[method-assign]
+        await world.run_rounds(5)
+        assert paths == [PATHS.log(LogId(int(log_id)))] * 5
+        assert world.retention.statistics()["quiet_logs"] == 1
+
+    run(act)
+
+
+def test_anothers_log_is_left_alone() -> None:
+    async def act(world: World) -> None:
+        log_id = await world.create({"retention": {"age": "1h"}})
+        await world.add_segments(log_id, 5)
+        other = MetadataLink(world.store, PATHS, SequencerId("s1"), "http://s1")
+        await other.keep_owner(LogId(int(log_id)), Epoch(1))
+        world.now_ms = 9 * HOUR_MS
+        await world.run_rounds()
+        assert (await world.log(log_id)).trim_seq_num == 0
+
+    run(act)
+
+
+def test_a_lost_session_ends_a_round_at_once() -> None:
+    async def act(world: World) -> None:
+        log_id = await world.create({"retention": {"age": "1h"}})
+        await world.add_segments(log_id, 5)
+        world.now_ms = 9 * HOUR_MS
+        reached, go_on = asyncio.Event(), asyncio.Event()
+        read_owner = world.link.read_owner
+
+        async def dawdle(wanted: LogId) -> Any:
+            reached.set()
+            await go_on.wait()
+            return await read_owner(wanted)
+
+        world.link.read_owner = dawdle  # type: ignore[method-assign, assignment]
+        world.retention.start()
+        world.retention.want_round()
+        await reached.wait()
+        world.retention.on_session(SessionState.SUSPENDED)
+        go_on.set()
+        while not world.retention.statistics()["rounds_cut"]:  # noqa: ASYNC110 - no event
+            await asyncio.sleep(0)
+        assert (await world.log(log_id)).trim_seq_num == 0
+        world.retention.want_round()
+        while not world.retention.statistics()["trims"]:  # noqa: ASYNC110 - no event
+            await asyncio.sleep(0)
+        await world.retention.stop()
+
+    run(act)
+
+
+def test_a_log_that_waits_for_its_cold_copy_is_shown() -> None:
+    async def act(world: World) -> None:
+        config = parse_log_config({"retention": {"age": "1h", "require_cold_copy": True}})
+        log_id = await world.create(config.to_json())
+        await world.add_segments(log_id, 5)
+        world.now_ms = 9 * HOUR_MS
+        await world.run_rounds()
+        assert (await world.log(log_id)).trim_seq_num == 0
+        assert world.retention.statistics()["held_for_cold_copy"] == {log_id: 1}
+
+    run(act)
