@@ -3,12 +3,13 @@
 The fakes speak the real wire (`wire.bookie_calls`) over dictionaries and fail when told to; the
 metadata are written by `wire.metadata_json` into a store in memory. `World.fill` writes the log of
 most tests: segment 1 CLOSED with two fragments and leftovers beyond its end, 2 CLOSED and striped
-(E > Qw), 3 OPEN. Used by `test_readproxy`. Source: 01-protocol section 8.
+(E > Qw), 3 OPEN. Used by `test_readproxy` and `test_read_positions`. Source: 01-protocol section 8.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -30,6 +31,7 @@ from duramen.ids import (
     LogId,
     Member,
     ledger_of,
+    parse_lsn,
 )
 from duramen.runtime.http_server import Answer, DataServer, Reply
 from duramen.runtime.memory_store import MemoryStore, MemoryTree
@@ -43,7 +45,7 @@ from duramen.wire.bookie_calls import (
     parse_lacs,
     parse_reads,
 )
-from duramen.wire.entry import HEADER_BYTES, encode_entry
+from duramen.wire.entry import CONTROL, HEADER_BYTES, encode_entry
 from duramen.wire.metadata_json import Paths, spell_log, spell_node, spell_segment
 from duramen.wire.record_batch import encode_batch
 from duramen_readproxy.service import ReadProxy
@@ -220,10 +222,45 @@ class World:
         await self._put_segment()
         await self.put(PATHS.log(LOG), spell_log(self.log))
 
-    async def append(self, *counts: int, is_confirmed: bool = True) -> None:
+    async def append(
+        self, *counts: int, is_confirmed: bool = True, txids: Sequence[int] | None = None
+    ) -> None:
         """One entry with a batch of each count; its bodies are `r<sequence number>`."""
+        await self._store(self.make_entry(*counts, txids=txids), is_confirmed=is_confirmed)
+
+    async def append_control(self) -> None:
+        """An entry without records."""
         assert self.segment is not None
-        entry_id, body = self.entry_count, self.make_entry(*counts)
+        entry = encode_entry(
+            ledger_id=self.segment.ledger_id, entry_id=EntryId(self.entry_count),
+            before=self.totals, batches=[], record_count=0, after=self.totals, flags=CONTROL,
+        )  # fmt: skip
+        await self._store(entry, is_confirmed=True)
+
+    async def truncate(self, seq_num: int, lsn: str, first_live: int = 1) -> None:
+        """Move the trim point, as the log's owner does; returns when the proxy has seen it."""
+        self.log = replace(
+            self.log,
+            trim_lsn=parse_lsn(lsn),
+            trim_seq_num=seq_num,
+            first_live_epoch=Epoch(first_live),
+        )
+        await self.put(PATHS.log(LOG), spell_log(self.log))
+        for epoch in range(1, first_live):
+            await self.delete_segment(Epoch(epoch))
+        follower = await self.proxy.catalog.find("ns", "log")
+        async with asyncio.timeout(20):
+            while (await follower.current_log()).trim_seq_num < seq_num:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+
+    async def delete_segment(self, epoch: Epoch) -> None:
+        found = await self.store.get(PATHS.segment(LOG, epoch))
+        if found is not None:
+            await self.store.delete(PATHS.segment(LOG, epoch), version=found.version)
+
+    async def _store(self, body: bytes, *, is_confirmed: bool) -> None:
+        assert self.segment is not None
+        entry_id = self.entry_count
         for member in self.segment.write_set_of(EntryId(entry_id)):
             bookie = self.bookies[member.bookie]
             await bookie.change(self.segment.ledger_id, entry_id - 1, (entry_id, body))
@@ -238,16 +275,18 @@ class World:
             bookie = self.bookies[member.bookie]
             await bookie.change(self.segment.ledger_id, self.entry_count - 1, None)
 
-    def make_entry(self, *counts: int) -> bytes:
+    def make_entry(self, *counts: int, txids: Sequence[int] | None = None) -> bytes:
         assert self.segment is not None
         batches = []
         for count in counts:
             texts = [f"r{len(self.bodies) + i}" for i in range(count)]
             self.bodies += texts
-            batches.append(encode_batch([t.encode() for t in texts], 1_000 + len(self.bodies)))
+            time_ms = 1_000 + len(self.bodies)
+            batches.append(encode_batch([t.encode() for t in texts], time_ms, txids=txids))
         before = self.totals
         size = sum(map(len, batches))
-        self.totals = before.plus(Totals(sum(counts), size, None, 1_000 + len(self.bodies)))
+        max_txid = None if txids is None else max(txids)
+        self.totals = before.plus(Totals(sum(counts), size, max_txid, 1_000 + len(self.bodies)))
         return encode_entry(
             ledger_id=self.segment.ledger_id, entry_id=EntryId(self.entry_count), before=before,
             batches=batches, record_count=sum(counts), after=self.totals,

@@ -121,7 +121,7 @@ def test_a_reader_that_goes_on_needs_no_search() -> None:
             position = answer["next"]
         seen += [r["body"] for r in answer["records"]]
         assert seen == world.bodies
-        assert world.proxy.positions.statistics()["headers_read"] == 0
+        assert world.proxy.positions.statistics()["searches"] == 0
         assert world.proxy.statistics()["cache"]["hit_ratio"] > 0.5
 
     run(scenario)
@@ -230,6 +230,20 @@ def test_ndjson_with_wait_goes_on_while_something_comes() -> None:
                 await world.append(1)
                 assert json.loads(await anext(lines))["seq_num"] == expected
             assert [line async for line in lines] == []
+
+    run(scenario)
+
+
+def test_a_stream_that_looks_for_the_end_for_a_while_is_complete() -> None:
+    """A wait inside the stream, again and again: it must not be taken for a client that left."""
+
+    async def scenario(world: World) -> None:
+        await world.open_segment()
+        await world.append(2)
+        await world.append(1, is_confirmed=False)
+        for _ in range(25):
+            response = await world.get(accept=NDJSON)
+            assert len(response.text.splitlines()) == 2
 
     run(scenario)
 
@@ -498,9 +512,10 @@ def test_log_and_segments_are_shown() -> None:
         (400, "unknown_field", "form", "?form=head", {}),
         (400, "invalid_position", "from", "?from=nowhere", {}),
         (400, "invalid_position", "from", "?from=txid:4", {}),
-        (400, "invalid_position", "from", "?from=time:1000", {}),
-        (400, "invalid_position", "from", "?from=ago:1h", {}),
-        (400, "invalid_position", "until", "?until=tail", {}),
+        (400, "invalid_position", "from", "?from=txid:4&clamp=true", {}),
+        (400, "invalid_position", "from", "?from=time:yesterday", {}),
+        (400, "invalid_position", "until", "?until=nowhere", {}),
+        (400, "invalid_position", "until", "?until=txid:4", {}),
         (400, "invalid_argument", "count", "?count=0", {}),
         (400, "invalid_argument", "count", "?count=10001", {}),
         (400, "invalid_argument", "count", "?count=", {}),

@@ -33,6 +33,7 @@ from duramen.limits import ENTRY_BYTES_MAX
 from duramen.units import parse_duration_us
 from tests.scenario.actors import Call, Leg, StageBookie
 from tests.scenario.arithmetic import judge_cover, list_write_sets, place_ensemble
+from tests.scenario.finding import Finding
 from tests.scenario.spelling import Request, kind_of, spell_call, spell_segment
 from tests.scenario.stage import CLIENT, LOG_ID, STORE, Line, Stage
 from tests.unit.core_world import spell_entry
@@ -50,6 +51,7 @@ class Interpreter:
 
     def __init__(self) -> None:
         self.stage = Stage()
+        self.finding = Finding()
 
     def run(self, command: str) -> list[str]:
         """Carry out one command and return its lines."""
@@ -349,6 +351,18 @@ class Interpreter:
 
     def _do_placement(self, words: list[str], options: dict[str, str]) -> None:
         self.stage.lines += place_ensemble(options)
+
+    # --- positions -------------------------------------------------------------------------------
+
+    def _do_segment(self, words: list[str], options: dict[str, str]) -> None:
+        self.stage.lines += self.finding.add_segment(words)
+
+    def _do_trim(self, words: list[str], options: dict[str, str]) -> None:
+        live_count, first_live = int(options["live"]), int(options.get("first", "e1")[1:])
+        self.stage.lines += self.finding.trim(live_count, first_live)
+
+    def _do_find(self, words: list[str], options: dict[str, str]) -> None:
+        self.stage.lines += self.finding.find(words)
 
     # --- show ------------------------------------------------------------------------------------
 

@@ -38,6 +38,11 @@ class FakeProxies(http.server.ThreadingHTTPServer):
         self.answers: list[DuramenError | int] = []
         self.created: list[str] = []
         self.answer_batches = 2
+        self.places = {"head": 0}
+        """Sequence numbers that positions stand for; numbers need none."""
+        self.trims: list[int] = []
+        """Where the log begins when it is read for the first time, the second, …"""
+        self.trimmed = 0
         self.url = f"http://127.0.0.1:{self.server_address[1]}"
 
     @property
@@ -76,19 +81,23 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         url = urlsplit(self.path)
-        if url.path == f"{PATH}/records/tail":
-            self._send(200, json.dumps({"seq_num": self.server.end}).encode())
-            return
-        start = parse_qs(url.query)["from"][0]
-        kind, _, text = start.partition(":")
-        if kind == "dlsn":
-            first = self.server.batches[int(text[3:].partition("s")[0])].seq_num
-        else:
-            first = int(text or 0)
+        assert url.path == f"{PATH}/records"
+        if self.server.trims:
+            self.server.trimmed = self.server.trims.pop(0)
+        asked = parse_qs(url.query)["from"][0]
+        first = self.server.places.get(asked)
+        if first is None:
+            first = int(asked.removeprefix("seq:"))
+        headers = {}
+        if first < self.server.trimmed:
+            first = self.server.trimmed
+            headers["Duramen-Moved-To"] = f"seq:{first}"
         later = [b for b in self.server.batches if b.end_seq_num > first]
         given = later[: self.server.answer_batches]
         end = given[-1].end_seq_num if given else first
-        headers = {"Duramen-Next": f"seq:{end}"}
+        headers["Duramen-Next"] = f"seq:{end}"
+        if given:
+            headers["Duramen-Start"] = f"seq:{max(first, given[0].seq_num)}"
         if len(given) == len(later):
             headers["Duramen-Tail"] = f"seq:{end}"
         self._send(200, pack_batches(given), headers)
@@ -163,6 +172,10 @@ def test_a_file_comes_back_identical(
         (["--from", "tail-2"], [8, 9]),
         (["--from", "tail"], []),
         (["--from", "dlsn:e1n1s2", "-n", "2"], [5, 6]),
+        (["--from", "lsn:e1n1", "-n", "2"], [3, 4]),
+        (["--from", "txid:70"], [4, 5, 6, 7, 8, 9]),
+        (["--from", "time:2026-01-02T03:04:05Z", "-n", "1"], [4]),
+        (["--from", "ago:1h30m", "-n", "4", "-f"], [4, 5, 6, 7]),
         (["-n", "0"], []),
         (["-n", "99"], list(range(10))),
         (["-n", "5", "-f"], [0, 1, 2, 3, 4]),
@@ -175,8 +188,34 @@ def test_whole_batches_are_cut_to_what_was_asked_for(
     expected: list[int],
 ) -> None:
     fill(proxies, 3, 4, 3)
+    proxies.places |= {"tail-2": 8, "tail": 10, "dlsn:e1n1s2": 5, "lsn:e1n1": 3}
+    proxies.places |= dict.fromkeys(["txid:70", "time:2026-01-02T03:04:05Z", "ago:1h30m"], 4)
     assert main(["read", LOG, *flags]) == 0
     assert capfd.readouterr().out == "".join(f"r{i}\n" for i in expected)
+
+
+@pytest.mark.parametrize("flags", [[], ["--from", "2"], ["--from", "txid:9"]])
+def test_a_position_in_a_truncated_prefix_moves_and_the_user_is_told(
+    proxies: FakeProxies, capfd: pytest.CaptureFixture[str], flags: list[str]
+) -> None:
+    fill(proxies, 3, 4, 3)
+    proxies.places |= {"txid:9": 1, "head": 5}
+    proxies.trims = [5]
+    assert main(["read", LOG, *flags, "-n", "3"]) == 0
+    captured = capfd.readouterr()
+    assert captured.out == "r5\nr6\nr7\n"
+    assert ("seq:5 was truncated" in captured.err) == bool(flags)
+
+
+def test_a_reader_that_truncation_overtakes_goes_on_behind_it(
+    proxies: FakeProxies, capfd: pytest.CaptureFixture[str]
+) -> None:
+    fill(proxies, 3, 4, 3)
+    proxies.answer_batches, proxies.trims = 1, [0, 8]
+    assert main(["read", LOG]) == 0
+    captured = capfd.readouterr()
+    assert captured.out == "r0\nr1\nr2\nr8\nr9\n"
+    assert "seq:8 was truncated" in captured.err
 
 
 def test_json_has_the_positions_and_base64_where_it_must(

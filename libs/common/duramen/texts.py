@@ -2,8 +2,7 @@
 
 `LOG` is `namespace/log`. A position says where a read starts: `head`, `tail`, `tail-N`, `seq:N` or
 a bare number, `dlsn:…`, `lsn:…`, `txid:N`, `time:…`, `ago:…`. Parsing only; what a position means
-in a given log is decided by the reader. Positions by txid and time belong to the full positioning
-of section 8 and are refused by the caller until it serves them.
+in a given log is decided by the reader.
 
 Called by the proxies, the SDK and the command line. Source: 08-interfaces "Texts".
 """

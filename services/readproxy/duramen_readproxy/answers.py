@@ -90,10 +90,7 @@ class _PlacingPick:
 
     def _first_index(self, placed: PlacedBatch) -> int:
         """How many records of the batch precede the start."""
-        before = self._start.seq_num - placed.seq_num
-        if placed.dlsn[:2] == (self._start.epoch, self._start.entry):
-            before = max(before, self._start.slot - placed.dlsn.slot)
-        return min(max(before, 0), placed.record_count)
+        return min(max(self._start.seq_num - placed.seq_num, 0), placed.record_count)
 
 
 class RecordPick(_PlacingPick):
@@ -160,6 +157,8 @@ class BatchPick(_PlacingPick):
     def __init__(self, start: Start, bounds: Bounds) -> None:
         super().__init__(start, bounds)
         self._batches: list[PlacedBatch] = []
+        self.first_seq_num: int | None = None
+        """The first record that was asked for: the first batch may begin before it."""
 
     def offer(self, placed: PlacedBatch) -> bool:
         """Take the batch if a record of it is wanted and the bounds leave room."""
@@ -172,7 +171,11 @@ class BatchPick(_PlacingPick):
             self.is_full |= self._bytes + len(placed.batch) > bounds.size_bytes
         self.is_full |= bounds.until is not None and placed.seq_num >= bounds.until
         if self.is_full:
+            if self.next_seq_num is None:
+                self.next_seq_num = placed.seq_num + first
             return False
+        if self.first_seq_num is None:
+            self.first_seq_num = placed.seq_num + first
         self._batches.append(placed)
         self._count += placed.record_count - first
         self._bytes += len(placed.batch)

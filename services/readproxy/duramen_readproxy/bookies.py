@@ -18,7 +18,7 @@ from collections import Counter
 from random import Random
 from typing import Any
 
-from duramen.core.reader import SendRead
+from duramen.core.reader import SendRead, last_of_run
 from duramen.core.replica_order import Place, ReplicaOrder
 from duramen.core.segment import Segment
 from duramen.core.status import BookieStatus
@@ -237,25 +237,57 @@ class RangeFetcher:
         cached = self._cache.get(segment.ledger_id, entry_id)
         if cached is not None:
             return read_entry_info(cached)
-        wanted = ReadRange(
-            segment.ledger_id, entry_id, entry_id, 4096, headers_only=True,
-            service=Service.CATCH_UP_READ,
-        )  # fmt: skip
+        ((_, header),) = await self._read_any(segment, entry_id, entry_id, 4096, headers_only=True)
+        return read_entry_info(header)
+
+    async def fetch_run(
+        self, segment: Segment, first: EntryId, last: EntryId, bytes_max: int
+    ) -> list[tuple[EntryId, bytes]]:
+        """Entries from `first` on without a gap, from the first replica that has that one.
+
+        Args:
+            last: none above it; entries of a hole must not be asked for.
+            bytes_max: one entry comes whatever its size.
+
+        Raises:
+            As `fetch_header`.
+        """
+        run = self._cache.get_run(segment.ledger_id, first, last, bytes_max)
+        if run:
+            return run
+        run = await self._read_any(segment, first, last, bytes_max, headers_only=False)
+        for entry_id, body in run:
+            self._cache.put(segment.ledger_id, entry_id, body)
+        return run
+
+    async def _read_any(
+        self,
+        segment: Segment,
+        first: EntryId,
+        last: EntryId,
+        bytes_max: int,
+        *,
+        headers_only: bool,
+    ) -> list[tuple[EntryId, bytes]]:
         is_overloaded = False
-        for member in self.order.rank(segment.write_set_of(entry_id), read_clock_us()):
+        for member in self.order.rank(segment.write_set_of(first), read_clock_us()):
+            wanted = ReadRange(
+                segment.ledger_id, first, min(last, last_of_run(segment, first, member)),
+                bytes_max, headers_only=headers_only, service=Service.CATCH_UP_READ,
+            )  # fmt: skip
             answer = await self._bookies.read(member, wanted, READ_TIMEOUT_US)
-            if answer.entries and answer.entries[0][0] == entry_id:
+            if answer.entries and answer.entries[0][0] == first:
                 self.order.on_success(member)
-                return read_entry_info(answer.entries[0][1])
+                return [(entry_id, bytes(body)) for entry_id, body in answer.entries]
             if answer.status in (BookieStatus.UNREACHABLE, BookieStatus.TIMEOUT):
                 self.order.on_failure(member, read_clock_us())
             is_overloaded |= answer.status is BookieStatus.OVERLOADED
         if is_overloaded:
             raise DuramenError(
-                "overloaded", f"no replica of e{segment.epoch}n{entry_id} has room for a read now"
+                "overloaded", f"no replica of e{segment.epoch}n{first} has room for a read now"
             )
         raise DuramenError(
-            "data_unavailable", f"no replica of e{segment.epoch}n{entry_id} can be read now"
+            "data_unavailable", f"no replica of e{segment.epoch}n{first} can be read now"
         )
 
     async def stop(self) -> None:

@@ -16,7 +16,7 @@ from starlette.requests import Request
 from duramen.errors import DuramenError
 from duramen.limits import LONG_POLL_MAX_US, READ_BYTES_DEFAULT, READ_BYTES_MAX
 from duramen.runtime.rest import read_query
-from duramen.texts import Position, PositionKind, parse_position
+from duramen.texts import Position, parse_position
 from duramen.units import parse_duration_us, parse_size_bytes
 from duramen.wire.read_answers import MEDIA_TYPE
 from duramen.wire.record_json import FORMAT_HEADER, NDJSON_MEDIA_TYPE
@@ -39,6 +39,8 @@ class ReadRequest(NamedTuple):
     """What a reader asks for."""
 
     position: Position
+    until: Position | None
+    """Becomes a sequence number, `bounds.until`, once the log was looked at."""
     bounds: Bounds
     wait_us: int
     clamp: bool
@@ -63,7 +65,8 @@ def read_request(request: Request) -> ReadRequest:
         count = COUNT_DEFAULT if count is None else count
     return ReadRequest(
         parse_position(query.get("from", "head")),
-        Bounds(count, size_bytes, _read_until(query.get("until"))),
+        _read_until(query.get("until")),
+        Bounds(count, size_bytes, None),
         _read_wait(query.get("wait")),
         _read_clamp(query.get("clamp")),
         form,
@@ -126,20 +129,13 @@ def _read_bytes(text: str | None) -> int | None:
     return size
 
 
-def _read_until(text: str | None) -> int | None:
+def _read_until(text: str | None) -> Position | None:
     if text is None:
         return None
     try:
-        position = parse_position(text)
-    except DuramenError:
-        position = None
-    if position is None or position.kind is not PositionKind.SEQ:
-        raise DuramenError(
-            "invalid_position",
-            f"{text!r}: until is a sequence number, seq:N or N; the read ends before it",
-            field="until",
-        )
-    return position.number
+        return parse_position(text)
+    except DuramenError as error:
+        raise DuramenError(error.code, error.detail, field="until") from None
 
 
 def _read_wait(text: str | None) -> int:

@@ -2,84 +2,74 @@
 
 By DLSN and LSN directly; by sequence number first over the segments (closed ones know their start),
 then inside one: the totals before its fragments and what earlier reads have shown narrow it, and
-bisection by entry headers finds the entry. Readers that go on where they stopped never bisect,
-because the end of every answer is remembered.
+bisection by entry headers finds the entry; by txid and time over the maxima of the segments, then
+inside one by running maxima. Readers that go on where they stopped never bisect, because the end
+of every answer is remembered.
 
-Positions by txid and time come with the full positioning of section 8 and are refused until then.
-Called by the REST routes. Source: 01-protocol section 8, 08-interfaces "Texts".
+The searches themselves are in `positioning`. Called by the REST routes.
+Source: 01-protocol section 8, 08-interfaces "Texts"; docs/protocol/rest.md "Records".
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
+import time
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from duramen.core.log_node import LogNode
 from duramen.core.segment import Segment
 from duramen.errors import DuramenError
-from duramen.ids import Dlsn, EntryId, Epoch, LedgerId
+from duramen.ids import NOTHING, Dlsn, EntryId, Epoch, LedgerId, LogId
 from duramen.texts import Position, PositionKind
+from duramen.units import MS
 from duramen.wire.entry import EntryInfo
-from duramen_readproxy.bookies import RangeFetcher
-from duramen_readproxy.metadata import LogFollower
-from duramen_readproxy.tail import Tail, TailFinder
+from duramen_readproxy.positioning.entry_search import EntryIndex, bisect_entries, skip_hole
+from duramen_readproxy.positioning.log_view import LogView
+from duramen_readproxy.positioning.record_search import (
+    Found,
+    Key,
+    Range,
+    Wanted,
+    find_in_range,
+)
+from duramen_readproxy.positioning.segment_maxima import SegmentMaxima
+from duramen_readproxy.tail import Tail
 
 LEDGERS_MAX: Final = 10_000
-POINTS_MAX: Final = 512
-"""Known points per ledger: bisection between two of them takes a few headers at most."""
+
+MAXIMA_LOGS_MAX: Final = 1_000
+MAXIMA_SEGMENTS_MAX: Final = 200_000
+"""Logs, and segments over all of them, whose maxima are kept: some 30 MB at most."""
+
+
+def read_unix_ms() -> int:
+    """Wall clock, from which `ago:…` counts back."""
+    return time.time_ns() // 1_000_000
 
 
 class Start(NamedTuple):
-    """Where to begin; records before `seq_num`, or before `slot` of `entry`, are not shown."""
+    """Where to begin; records before `seq_num` are not shown."""
 
     epoch: Epoch
     entry: EntryId
-    seq_num: int = 0
-    slot: int = 0
+    seq_num: int
     tail: Tail | None = None
     """The tail, if finding the start took finding it."""
     is_sequential: bool = False
     """Whether an earlier answer ended here: worth reading ahead."""
-
-
-class EntryIndex:
-    """Points of one ledger: record position → entry that begins there. Sorted, bounded."""
-
-    def __init__(self) -> None:
-        self._positions: list[int] = []
-        self._entries: list[EntryId] = []
-
-    def add(self, position: int, entry: EntryId) -> None:
-        """`position` records of the segment precede `entry`."""
-        at = bisect_right(self._positions, position)
-        if at and self._positions[at - 1] == position:
-            # Entries without records share a position: the later one is nearer to the record.
-            self._entries[at - 1] = max(self._entries[at - 1], entry)
-            return
-        self._positions.insert(at, position)
-        self._entries.insert(at, entry)
-        if len(self._positions) > POINTS_MAX:
-            del self._positions[1::2], self._entries[1::2]
-
-    def narrow(self, position: int, last: EntryId) -> tuple[EntryId, EntryId, bool]:
-        """Bounds (low, high) for the entry of `position`; whether it is known to be low."""
-        at = bisect_right(self._positions, position)
-        low = self._entries[at - 1] if at else EntryId(0)
-        high = EntryId(min(self._entries[at] - 1, last)) if at < len(self._entries) else last
-        is_exact = bool(at) and self._positions[at - 1] == position
-        is_enclosed = bool(at) and at < len(self._entries) and self._entries[at] == low + 1
-        return low, max(low, high), is_exact or is_enclosed
+    is_moved: bool = False
+    """Whether the position lies in the truncated prefix: `seq_num` is what it moved to."""
 
 
 class Positions:
     """Finds starts; one instance per process."""
 
-    def __init__(self, fetcher: RangeFetcher, tails: TailFinder) -> None:
-        self._fetcher = fetcher
-        self._tails = tails
+    def __init__(self, read_unix_ms: Callable[[], int] = read_unix_ms) -> None:
+        self._read_unix_ms = read_unix_ms
         self._indexes: OrderedDict[LedgerId, EntryIndex] = OrderedDict()
-        self._header_count = 0
+        self._maxima: OrderedDict[LogId, SegmentMaxima] = OrderedDict()
+        self._search_count = 0
 
     def note(self, entry: EntryInfo) -> None:
         """Remember where an entry begins and ends, because an answer ended in it or behind it."""
@@ -87,65 +77,79 @@ class Positions:
         index.add(entry.first_position, entry.entry_id)
         index.add(entry.totals.record_count, EntryId(entry.entry_id + 1))
 
-    async def find(self, follower: LogFollower, position: Position, *, clamp: bool) -> Start:
+    async def find(self, view: LogView, position: Position, *, clamp: bool) -> Start:
         """The start of a position.
 
         Raises:
             DuramenError: `beyond_tail` (with the tail as `problem_tail`) unless `clamp`;
-                `invalid_position`; whatever finding the tail raises.
+                `invalid_position` (by txid in a log without); whatever the view raises.
         """
-        if is_truncated(await follower.current_log(), position):
-            return await self._find_head(follower)
         match position.kind:
             case PositionKind.HEAD:
-                return await self._find_head(follower)
+                return find_head(await view.read_log())
             case PositionKind.TAIL:
-                tail = await self._tails.find(follower)
+                tail = await view.find_tail()
                 if position.number == 0:
                     return at_tail(tail)
-                return await self._find_seq(follower, max(0, tail.seq_num - position.number), tail)
+                return await self._find_seq(view, max(0, tail.seq_num - position.number), tail)
             case PositionKind.SEQ:
-                return await self._find_seq_or_refuse(follower, position.number, clamp=clamp)
+                return await self._find_seq_or_refuse(view, position.number, clamp=clamp)
             case PositionKind.DLSN:
                 assert position.dlsn is not None
-                return await self._find_dlsn(follower, position.dlsn, clamp=clamp)
+                return await self._find_dlsn(view, position.dlsn, clamp=clamp)
             case PositionKind.LSN:
                 lsn = position.number
                 dlsn = Dlsn(Epoch(lsn >> 32), EntryId(lsn & 0xFFFF_FFFF), 0)
-                return await self._find_dlsn(follower, dlsn, clamp=clamp)
-            case PositionKind.TXID | PositionKind.TIME | PositionKind.AGO:
-                raise DuramenError(
-                    "invalid_position",
-                    f"positions by {position.kind.value} are not served yet: they come later; "
-                    "use head, tail, tail-N, seq:N, dlsn:… or lsn:…",
-                    field="from",
-                )
+                return await self._find_dlsn(view, dlsn, clamp=clamp)
+            case PositionKind.TXID:
+                return await self._find_record(view, Wanted(Key.TXID, position.number), clamp=clamp)
+            case PositionKind.TIME:
+                return await self._find_record(view, Wanted(Key.TIME, position.number), clamp=clamp)
+            case PositionKind.AGO:
+                time_ms = max(0, self._read_unix_ms() - position.number // MS)
+                return await self._find_record(view, Wanted(Key.TIME, time_ms), clamp=clamp)
+
+    async def find_end(self, view: LogView, position: Position) -> int:
+        """The sequence number that `until` stands for; beyond the tail it is the tail.
+
+        A sequence number is taken as it is: it may be that of a record that is yet to come.
+
+        Raises:
+            DuramenError: as `find`, but for `beyond_tail`.
+        """
+        if position.kind is PositionKind.SEQ:
+            return position.number
+        try:
+            return (await self.find(view, position, clamp=True)).seq_num
+        except DuramenError as error:
+            if error.code == "invalid_position":
+                error.field = "until"
+            raise
 
     def statistics(self) -> dict[str, int]:
-        """Ledgers with known points, and headers read to find positions."""
-        return {"ledgers": len(self._indexes), "headers_read": self._header_count}
+        """What is known of ledgers and logs, and searches inside segments since the start."""
+        return {
+            "ledgers": len(self._indexes),
+            "logs": len(self._maxima),
+            "searches": self._search_count,
+        }
 
-    async def _find_head(self, follower: LogFollower) -> Start:
-        log = await follower.current_log()
-        epoch, entry, slot = log.trim.dlsn
-        return Start(epoch, entry, log.trim_seq_num, slot)
+    # --- By sequence number ----------------------------------------------------------------------
 
-    async def _find_seq_or_refuse(
-        self, follower: LogFollower, seq_num: int, *, clamp: bool
-    ) -> Start:
+    async def _find_seq_or_refuse(self, view: LogView, seq_num: int, *, clamp: bool) -> Start:
         """Begin at a sequence number that may lie beyond what is known."""
-        log = await follower.current_log()
-        if seq_num < log.totals.record_count:
-            return await self._find_seq(follower, seq_num, None)
+        log = await view.read_log()
+        if seq_num < max(log.totals.record_count, log.trim_seq_num):
+            return await self._find_seq(view, seq_num, None)
         epoch = Epoch(log.last_clean_epoch + 1)
-        segment = (await follower.current(epoch))[1]
+        segment = await view.read_segment(epoch)
         if segment is not None and not segment.is_closed:
             entry = self._known_end(segment, seq_num - log.totals.record_count)
             if entry is not None:
                 return Start(epoch, entry, seq_num, is_sequential=True)
-        tail = await self._tails.find(follower)
+        tail = await view.find_tail()
         if seq_num < tail.seq_num:
-            return await self._find_seq(follower, seq_num, tail)
+            return await self._find_seq(view, seq_num, tail)
         if seq_num > tail.seq_num and not clamp:
             raise BeyondTailError(f"seq:{seq_num}", tail)
         return at_tail(tail)
@@ -158,85 +162,100 @@ class Positions:
         low, _, is_known = index.narrow(position, EntryId(0))
         return low if is_known else None
 
-    async def _find_seq(self, follower: LogFollower, seq_num: int, tail: Tail | None) -> Start:
-        """Begin at a sequence number below the tail (above what was truncated)."""
-        log = await follower.current_log()
-        seq_num = max(seq_num, log.trim_seq_num)
-        low, high = log.first_live_epoch, Epoch(log.last_clean_epoch)
+    async def _find_seq(self, view: LogView, seq_num: int, tail: Tail | None) -> Start:
+        """Begin at a sequence number at or below the tail; one that was truncated moves."""
+        log = await view.read_log()
+        if seq_num < log.trim_seq_num:
+            return find_head(log)._replace(is_moved=True)
         if seq_num >= log.totals.record_count:
-            epoch = Epoch(log.last_clean_epoch + 1)
-            start_seq_num = log.totals.record_count
-            segment = (await follower.current(epoch))[1]
-            if segment is None or (segment.is_closed and segment.start_seq_num is None):
-                return Start(epoch, EntryId(0), seq_num, tail=tail)
+            tail = tail or await view.find_tail()
+            log = await view.read_log()
+        if seq_num < log.totals.record_count:
+            segment = await _find_segment(view, log, seq_num)
+            last = segment.last_entry
         else:
-            segment = await self._find_segment(follower, seq_num, low, high)
-            if segment is None:
-                return Start(log.first_live_epoch, EntryId(0), seq_num, tail=tail)
-            epoch, start_seq_num = segment.epoch, segment.start_seq_num or 0
-        last = segment.last_entry
-        if last is None:
-            last = tail.lac if tail is not None and tail.epoch == epoch else None
-        entry, is_known = await self._find_entry(segment, seq_num - start_seq_num, last)
-        return Start(epoch, entry, seq_num, tail=tail, is_sequential=is_known)
-
-    async def _find_segment(
-        self, follower: LogFollower, seq_num: int, low: Epoch, high: Epoch
-    ) -> Segment | None:
-        """The last CLOSED segment that begins at or before `seq_num`."""
-        found = None
-        while low <= high:
-            middle = Epoch((low + high) // 2)
-            segment = (await follower.current(middle))[1]
-            if segment is None or segment.start_seq_num is None or segment.start_seq_num > seq_num:
-                high = Epoch(middle - 1)
-            else:
-                found = segment
-                low = Epoch(middle + 1)
-        return found
+            assert tail is not None
+            if seq_num >= tail.seq_num:
+                return at_tail(tail)
+            segment, last = await _read_segment(view, tail.epoch), tail.lac
+        assert last is not None, segment
+        position = seq_num - await _find_start_seq_num(view, segment)
+        entry, is_known = await self._find_entry(view, segment, position, last)
+        return Start(segment.epoch, entry, seq_num, tail, is_known)
 
     async def _find_entry(
-        self, segment: Segment, position: int, last: EntryId | None
+        self, view: LogView, segment: Segment, position: int, last: EntryId
     ) -> tuple[EntryId, bool]:
-        """The entry of a record position; or one before it, if the end is not known."""
+        """The entry of a record position, and whether no search was needed."""
         index = self._index_of(segment.ledger_id)
         for fragment in segment.fragments:
             index.add(fragment.totals_before.record_count, fragment.first_entry)
-        low, high, is_known = index.narrow(position, EntryId(0) if last is None else last)
-        if is_known or last is None:
-            return low, is_known
-        while low < high:
-            middle = EntryId((low + high) // 2)
-            info = await self._fetcher.fetch_header(segment, middle)
-            self._header_count += 1
-            index.add(info.first_position, middle)
-            if info.totals.record_count > position:
-                high = middle
-            else:
-                low = EntryId(middle + 1)
-        return low, False
+        low, high, is_known = index.narrow(position, last)
+        if is_known:
+            return low, True
+        self._search_count += 1
 
-    async def _find_dlsn(self, follower: LogFollower, dlsn: Dlsn, *, clamp: bool) -> Start:
+        def is_reached(info: EntryInfo) -> bool:
+            index.add(info.first_position, info.entry_id)
+            return info.totals.record_count > position
+
+        return await bisect_entries(view, segment, low, high, is_reached), False
+
+    # --- By DLSN ---------------------------------------------------------------------------------
+
+    async def _find_dlsn(self, view: LogView, dlsn: Dlsn, *, clamp: bool) -> Start:
         """Begin at a DLSN; the end of a closed segment is the beginning of the next one."""
-        log = await follower.current_log()
-        if dlsn.epoch < log.first_live_epoch:
-            return await self._find_head(follower)
-        if dlsn.epoch <= log.last_clean_epoch:
-            segment = (await follower.current(dlsn.epoch))[1]
-            if segment is None:
-                return await self._find_head(follower)  # given up since the log node was read
-            assert segment.last_entry is not None, segment
-            if dlsn.entry <= segment.last_entry:
-                return Start(dlsn.epoch, dlsn.entry, log.trim_seq_num, dlsn.slot)
-            if dlsn.epoch < log.last_clean_epoch:
-                return Start(Epoch(dlsn.epoch + 1), EntryId(0))
-        tail = await self._tails.find(follower)
-        if (dlsn.epoch, dlsn.entry) < (tail.epoch, tail.entry):
-            return Start(dlsn.epoch, dlsn.entry, log.trim_seq_num, dlsn.slot, tail)
-        is_beyond = (dlsn.epoch, dlsn.entry, dlsn.slot) > (tail.epoch, tail.entry, 0)
-        if is_beyond and not clamp:
-            raise BeyondTailError(f"dlsn:{dlsn}", tail)
+        log = await view.read_log()
+        head = find_head(log)
+        if (dlsn.epoch, dlsn.entry) < (head.epoch, head.entry):
+            return head._replace(is_moved=head.seq_num > 0)
+        tail = None
+        if dlsn.epoch > log.last_clean_epoch:
+            tail = await view.find_tail()
+            if (dlsn.epoch, dlsn.entry) >= (tail.epoch, tail.entry):
+                if dlsn > (tail.epoch, tail.entry, 0) and not clamp:
+                    raise BeyondTailError(f"dlsn:{dlsn}", tail)
+                return at_tail(tail)
+        start = await _place(view, await _read_segment(view, dlsn.epoch), dlsn, tail)
+        return head._replace(is_moved=True) if start.seq_num < head.seq_num else start
+
+    # --- By txid and time ------------------------------------------------------------------------
+
+    async def _find_record(self, view: LogView, wanted: Wanted, *, clamp: bool) -> Start:
+        """Begin at the first record, in the order of the log, with at least a txid or time.
+
+        What was truncated cannot be asked any more: a record that turns out to be the oldest one
+        left may have had a predecessor there, and the position counts as moved.
+        """
+        self._search_count += 1
+        log = await view.read_log()
+        maxima = self._maxima_of(log.log_id)
+        head, closed, tail = find_head(log), log.last_clean_epoch, None
+        found = await _search_closed(view, maxima, wanted, head, first=head.epoch, last=closed)
+        if found is None:
+            tail = await view.find_tail()
+            since, last = Epoch(max(head.epoch, closed + 1)), tail.epoch - 1
+            found = await _search_closed(view, maxima, wanted, head, first=since, last=last)
+            found = found or await _search_open(view, wanted, head, tail)
+        self._bound_maxima()
+        if found is not None:
+            is_moved = found.seq_num == head.seq_num > 0
+            epoch, entry, _ = found.dlsn
+            return Start(epoch, entry, found.seq_num, tail, is_moved=is_moved)
+        assert tail is not None
+        if head.seq_num and await _is_truncated(view, maxima, wanted, head, tail):
+            return head._replace(is_moved=True)
+        if wanted.key is Key.TXID and tail.seq_num and not await _has_txids(view, tail):
+            raise DuramenError(
+                "invalid_position",
+                "no record of this log has a txid: use another kind of position",
+                field="from",
+            )
+        if wanted.key is Key.TXID and not clamp:
+            raise BeyondTailError(f"txid:{wanted.number}", tail)
         return at_tail(tail)
+
+    # --- What is remembered ----------------------------------------------------------------------
 
     def _index_of(self, ledger_id: LedgerId) -> EntryIndex:
         index = self._indexes.get(ledger_id)
@@ -246,6 +265,19 @@ class Positions:
                 self._indexes.popitem(last=False)
         self._indexes.move_to_end(ledger_id)
         return index
+
+    def _maxima_of(self, log_id: LogId) -> SegmentMaxima:
+        maxima = self._maxima.setdefault(log_id, SegmentMaxima())
+        self._maxima.move_to_end(log_id)
+        return maxima
+
+    def _bound_maxima(self) -> None:
+        segment_count = sum(maxima.count for maxima in self._maxima.values())
+        while self._maxima and (
+            len(self._maxima) > MAXIMA_LOGS_MAX or segment_count > MAXIMA_SEGMENTS_MAX
+        ):
+            _, forgotten = self._maxima.popitem(last=False)
+            segment_count -= forgotten.count
 
 
 class BeyondTailError(DuramenError):
@@ -264,19 +296,129 @@ class BeyondTailError(DuramenError):
         return {**super().problem(), "tail": self.tail.spell()}
 
 
-def is_truncated(log: LogNode, position: Position) -> bool:
-    """Whether a position lies before the trim point: reading begins there instead."""
-    match position.kind:
-        case PositionKind.SEQ:
-            return position.number < log.trim_seq_num
-        case PositionKind.DLSN:
-            return position.dlsn is not None and position.dlsn < log.trim.dlsn
-        case PositionKind.LSN:
-            return position.number < log.trim.lsn
-        case _:
-            return False
+def find_head(log: LogNode) -> Start:
+    """The start of the oldest record that is left: the trim point, maybe inside an entry."""
+    trim = Epoch(log.trim_lsn >> 32), EntryId(log.trim_lsn & 0xFFFF_FFFF)
+    epoch, entry = max(trim, (log.first_live_epoch, EntryId(0)))
+    return Start(epoch, entry, log.trim_seq_num)
 
 
 def at_tail(tail: Tail) -> Start:
     """The start of a reader that wants only what comes."""
     return Start(tail.epoch, tail.entry, tail.seq_num, tail=tail)
+
+
+async def _read_segment(view: LogView, epoch: Epoch) -> Segment:
+    """A segment that has live records.
+
+    Raises:
+        DuramenError: `metadata_unavailable`: it is gone, so it was truncated just now.
+    """
+    segment = await view.read_segment(epoch)
+    if segment is None:
+        raise DuramenError("metadata_unavailable", f"e{epoch} was truncated just now: ask again")
+    return segment
+
+
+async def _find_segment(view: LogView, log: LogNode, seq_num: int) -> Segment:
+    """The last CLOSED segment that begins at or before a live `seq_num`, which lies below LCE."""
+    low, high = log.first_live_epoch, log.last_clean_epoch
+    while low < high:
+        middle = Epoch((low + high + 1) // 2)
+        if await _find_start_seq_num(view, await _read_segment(view, middle)) > seq_num:
+            high = middle - 1
+        else:
+            low = middle
+    return await _read_segment(view, low)
+
+
+async def _find_start_seq_num(view: LogView, segment: Segment) -> int:
+    """Sequence number of the first record of a segment at or below LCE + 1."""
+    if segment.start_seq_num is not None:
+        return segment.start_seq_num
+    log = await view.read_log()
+    if log.last_clean_epoch < segment.epoch:
+        return log.totals.record_count
+    closed = await _read_segment(view, segment.epoch)  # it was closed meanwhile
+    if closed.start_seq_num is None:
+        raise DuramenError("metadata_unavailable", f"e{segment.epoch} is not seen closed yet")
+    return closed.start_seq_num
+
+
+async def _place(view: LogView, segment: Segment, dlsn: Dlsn, tail: Tail | None) -> Start:
+    """The start of a DLSN below the tail, in a live segment."""
+    start_seq_num = await _find_start_seq_num(view, segment)
+    if segment.last_entry is not None and dlsn.entry > segment.last_entry:
+        assert segment.totals is not None, segment
+        end_seq_num = start_seq_num + segment.totals.record_count
+        return Start(Epoch(dlsn.epoch + 1), EntryId(0), end_seq_num, tail)
+    entry = skip_hole(segment, dlsn.entry)
+    info = await view.fetch_header(segment, entry)
+    slot = min(dlsn.slot, info.record_count) if entry == dlsn.entry else 0
+    return Start(dlsn.epoch, entry, start_seq_num + info.first_position + slot, tail)
+
+
+async def _search_closed(
+    view: LogView, maxima: SegmentMaxima, wanted: Wanted, head: Start, *, first: Epoch, last: int
+) -> Found | None:
+    """The first wanted live record in the CLOSED segments `first` … `last`."""
+    await maxima.learn(view, head.epoch, last)
+    epoch = maxima.find_next(first, wanted, last)
+    while epoch is not None:
+        segment = await view.read_segment(epoch)
+        if segment is not None and segment.last_entry is not None:
+            found = await _search(view, segment, segment.last_entry, wanted, head)
+            if found is not None:
+                return found
+        epoch = maxima.find_next(Epoch(epoch + 1), wanted, last)
+    return None
+
+
+async def _search_open(view: LogView, wanted: Wanted, head: Start, tail: Tail) -> Found | None:
+    """The first wanted live record in the segment that the tail is in."""
+    if tail.lac == NOTHING:
+        return None
+    segment = await _read_segment(view, tail.epoch)
+    if not wanted.is_reached((await view.fetch_header(segment, tail.lac)).totals):
+        return None
+    return await _search(view, segment, tail.lac, wanted, head)
+
+
+async def _is_truncated(
+    view: LogView, maxima: SegmentMaxima, wanted: Wanted, head: Start, tail: Tail
+) -> bool:
+    """Whether a wanted record was truncated, where no live one is left.
+
+    Where a maximum behind the truncated prefix is of no record (a hole, a control entry), that of
+    the log tells nothing about the prefix, and the answer is no.
+    """
+    log = await view.read_log()
+    segment = await view.read_segment(head.epoch)
+    last = None if segment is None else segment.last_entry
+    last = tail.lac if last is None and head.epoch == tail.epoch else last
+    if segment is not None and last is not None and last != NOTHING:
+        entry = min(skip_hole(segment, head.entry), last)
+        if wanted.is_reached((await view.fetch_header(segment, entry)).totals):
+            return True
+    is_behind = maxima.find_next(head.epoch, wanted, log.last_clean_epoch) is not None
+    return wanted.is_reached(log.totals) and not is_behind
+
+
+async def _has_txids(view: LogView, tail: Tail) -> bool:
+    """Whether any record up to the tail has or had a txid."""
+    if (await view.read_log()).totals.max_txid is not None:
+        return True
+    if tail.lac == NOTHING:
+        return False
+    segment = await _read_segment(view, tail.epoch)
+    return (await view.fetch_header(segment, tail.lac)).totals.max_txid is not None
+
+
+async def _search(
+    view: LogView, segment: Segment, last: EntryId, wanted: Wanted, head: Start
+) -> Found | None:
+    """The first wanted live record in a segment whose maximum at `last` reaches what is wanted."""
+    low = head.entry if segment.epoch == head.epoch else EntryId(0)
+    start_seq_num = await _find_start_seq_num(view, segment)
+    where = Range(segment, start_seq_num, low, last, head.seq_num)
+    return await find_in_range(view, where, wanted)

@@ -17,6 +17,7 @@ from typing import Annotated, Any, Final, Protocol
 import orjson
 from fastapi import FastAPI, Query, Request, Response
 from fastapi.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from duramen.core.life.trim import min_active_dlsn, status_of
 from duramen.core.log_node import LogNode
@@ -24,14 +25,16 @@ from duramen.core.reader import ReaderLimits
 from duramen.core.segment import Segment
 from duramen.ids import Epoch, Member, ledger_of
 from duramen.runtime.rest import make_public_app, read_query
-from duramen.texts import Position, check_log_name, check_namespace, spell_time
+from duramen.texts import check_log_name, check_namespace, spell_time
 from duramen.units import KIB, MIB
+from duramen.wire.read_answers import MOVED_HEADER, NEXT_HEADER, START_HEADER, TAIL_HEADER
 from duramen_readproxy.answers import BatchPick, RecordPick, place_delivered
 from duramen_readproxy.bookies import RangeFetcher, read_clock_us
 from duramen_readproxy.log_reader import LogCursor, fill
 from duramen_readproxy.metadata import Catalog, LogFollower
 from duramen_readproxy.parameters import Form, ReadRequest, read_request
-from duramen_readproxy.positions import Positions, Start, is_truncated
+from duramen_readproxy.positioning.log_view import LiveLog
+from duramen_readproxy.positions import Positions, Start
 from duramen_readproxy.tail import Tail, TailFinder
 
 RANGE_BYTES_MAX: Final = 4 * MIB
@@ -103,7 +106,7 @@ def make_app(backend: Backend) -> FastAPI:
         _from: Annotated[str | None, Query(alias="from", description="a position")] = None,
         count: Annotated[str | None, Query(description="records, 1 to 10000")] = None,
         bytes_: Annotated[str | None, Query(alias="bytes", description="1 to 16MiB")] = None,
-        until: Annotated[str | None, Query(description="end before seq:N")] = None,
+        until: Annotated[str | None, Query(description="end before this position")] = None,
         wait: Annotated[str | None, Query(description="long poll, up to 60s")] = None,
         clamp: Annotated[str | None, Query(description="true: beyond is the tail")] = None,
     ) -> Response:
@@ -117,20 +120,25 @@ def make_app(backend: Backend) -> FastAPI:
 
 async def answer_read(backend: Backend, follower: LogFollower, wanted: ReadRequest) -> Response:
     """The answer of `GET …/records` in the form that was asked for."""
-    start = await backend.positions.find(follower, wanted.position, clamp=wanted.clamp)
-    moved = _tell_moved(await follower.current_log(), wanted.position)
-    told = {} if moved is None else {"Duramen-Moved-To": f"seq:{moved['seq_num']}"}
+    view = LiveLog(follower, backend.fetcher, backend.tails)
+    start = await backend.positions.find(view, wanted.position, clamp=wanted.clamp)
+    if wanted.until is not None:
+        until = await backend.positions.find_end(view, wanted.until)
+        wanted = wanted._replace(bounds=wanted.bounds._replace(until=until))
+    headers = {MOVED_HEADER: f"seq:{start.seq_num}"} if start.is_moved else {}
     if wanted.form is Form.NDJSON:
         pieces = stream_lines(backend, follower, start, wanted)
         # The first piece is made before the answer begins, so that its errors are problems.
         first = await anext(pieces, b"")
-        return StreamingResponse(_chain(first, pieces), headers=told, media_type=Form.NDJSON.value)
+        return LineStream(_chain(first, pieces), media_type=Form.NDJSON.value, headers=headers)
     if wanted.form is Form.BATCH:
         batches = BatchPick(start, wanted.bounds)
         tail = await _fill(backend, follower, start, wanted, batches)
-        headers = {"Duramen-Next": f"seq:{_next_of(batches.next_seq_num, tail, start)}", **told}
+        headers[NEXT_HEADER] = f"seq:{_next_of(batches.next_seq_num, tail, start)}"
+        if batches.first_seq_num is not None:
+            headers[START_HEADER] = f"seq:{batches.first_seq_num}"
         if tail is not None:
-            headers["Duramen-Tail"] = json.dumps(tail.spell())
+            headers[TAIL_HEADER] = json.dumps(tail.spell())
             if (await follower.current_log()).is_ended:
                 headers["Duramen-Ended"] = "true"
         return Response(batches.pack(), media_type=Form.BATCH.value, headers=headers)
@@ -142,9 +150,10 @@ async def answer_read(backend: Backend, follower: LogFollower, wanted: ReadReque
         document["tail"] = tail.spell()
         if (await follower.current_log()).is_ended:
             document["ended"] = True
-    if moved is not None:
-        document["moved_to"] = moved
-    return Response(orjson.dumps(document), headers=told, media_type=Form.JSON.value)
+    if start.is_moved:
+        head = (await follower.current_log()).trim.dlsn
+        document["moved_to"] = {"seq_num": start.seq_num, "dlsn": str(head)}
+    return Response(orjson.dumps(document), media_type=Form.JSON.value, headers=headers)
 
 
 async def stream_lines(
@@ -237,13 +246,6 @@ def spell_segment(segment: Segment, log: LogNode) -> dict[str, Any]:
     }
 
 
-def _tell_moved(log: LogNode, position: Position) -> dict[str, Any] | None:
-    """Where a read of truncated records begins instead; None if it begins where it should."""
-    if not is_truncated(log, position):
-        return None
-    return {"seq_num": log.trim.seq_num, "dlsn": str(log.trim.dlsn)}
-
-
 async def _fill(
     backend: Backend,
     follower: LogFollower,
@@ -265,7 +267,7 @@ async def _fill(
 def _next_of(next_seq_num: int | None, tail: Tail | None, start: Start) -> int:
     if next_seq_num is not None:
         return next_seq_num
-    return start.seq_num if tail is None else tail.seq_num
+    return start.seq_num if tail is None else max(tail.seq_num, start.seq_num)
 
 
 def _spell_member(member: Member) -> dict[str, str]:
@@ -278,19 +280,47 @@ async def _chain(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[byte
         yield piece
 
 
+class LineStream(StreamingResponse):
+    """A stream of lines that ends when its client goes.
+
+    Whoever made it began to wait for the client's going, and that one `receive` is waited for
+    here too: granian takes one that was cancelled for a client that has gone, now and then.
+    """
+
+    gone: asyncio.Task[None] | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the lines; what making them raises breaks the connection."""
+        assert self.gone is not None, "`_unless_gone` hands the response on"
+        stream = asyncio.create_task(self.stream_response(send))
+        try:
+            await asyncio.wait({stream, self.gone}, return_when=asyncio.FIRST_COMPLETED)
+            if stream.done():
+                stream.result()
+        finally:
+            await _cancel(stream, self.gone)
+
+
 async def _unless_gone(request: Request, work: Coroutine[Any, Any, Response]) -> Response:
     """The answer; work for a client that has gone is cancelled, and the waiter freed."""
     task = asyncio.create_task(work)
     gone = asyncio.create_task(_wait_gone(request))
+    response = None
     try:
         await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            return task.result()
-        return Response(status_code=499)  # nobody reads it
+        response = task.result() if task.done() else Response(status_code=499)  # nobody reads it
+        return response
     finally:
-        for one in (task, gone):
-            one.cancel()
-        await asyncio.gather(task, gone, return_exceptions=True)
+        if isinstance(response, LineStream):
+            response.gone = gone
+        else:
+            await _cancel(task, gone)
+
+
+async def _cancel(*tasks: asyncio.Task[Any]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _wait_gone(request: Request) -> None:

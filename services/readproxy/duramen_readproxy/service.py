@@ -55,7 +55,7 @@ class ReadProxy:
         self.catalog = Catalog(store, paths)
         self.fetcher = RangeFetcher(self._bookies, self._cache)
         self.tails = TailFinder(self._bookies, self.fetcher)
-        self.positions = Positions(self.fetcher, self.tails)
+        self.positions = Positions()
         self.app = make_app(self)
         self._server = PublicServer(options.host, options.data_port, self.app)
         self._registration = Registration(

@@ -45,7 +45,12 @@ def read(
     /,
     *,
     from_: Annotated[
-        str, Parameter(name="--from", help="head, tail, tail-N, seq:N or N, dlsn:e1n2s3, lsn:e1n2")
+        str,
+        Parameter(
+            name="--from",
+            help="head, tail, tail-N, seq:N or N, dlsn:e1n2s3, lsn:e1n2, txid:N (first at or "
+            "above), time:RFC 3339 or unix ms, ago:1h30m",
+        ),
     ] = "head",
     count: Annotated[int | None, Parameter(name=["--count", "-n"], help="records at most")] = None,
     follow: Annotated[
@@ -90,6 +95,8 @@ def read(
             _silence_stdout()
         finally:
             await client.close()
+        if reader.figures.moved_to is not None:
+            say(f"what lay before seq:{reader.figures.moved_to} was truncated: read from there")
         say(spell_figures(summarize_read(reader.figures)))
         return code
 

@@ -13,10 +13,9 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from duramen.client.records import Records, find_first, open_batches
+from duramen.client.records import Records, open_batches
 from duramen.client.rest_client import ReadAnswer, RestClient
 from duramen.client.retry import repeat_while_refused
-from duramen.ids import Dlsn
 from duramen.runtime.http_client import NoAnswerError, PeerError
 from duramen.texts import Position, PositionKind
 from duramen.units import MIB
@@ -38,6 +37,8 @@ class ReadFigures:
         self.seconds = 0.0
         self.first_seq_num: int | None = None
         self.end_seq_num: int | None = None
+        self.moved_to: int | None = None
+        """Where reading began or went on after what was asked for had been truncated."""
 
 
 class BulkReader:
@@ -50,7 +51,6 @@ class BulkReader:
         self._log = log
         self._timeout_s = timeout_s
         self._first: int | None = None
-        self._first_dlsn: Dlsn | None = None
         self._stop: int | None = None
         self.figures = ReadFigures()
 
@@ -68,17 +68,16 @@ class BulkReader:
             OSError: what the sink raises.
         """
         began_s = time.perf_counter()
-        start = await self._settle(position, text)
-        if count is not None and self._first is not None:
-            self._stop = self._first + count
+        if position.kind is PositionKind.SEQ:
+            self._first = position.number
         wait_ms = FOLLOW_WAIT_MS if is_following else 0
-        request = asyncio.create_task(self._ask(start, wait_ms))
+        # Not waiting, the first answer settles a position that is relative to tail or time.
+        request = asyncio.create_task(self._ask(text, 0))
         try:
             is_last = count == 0
             while not is_last:
                 answer = await request
-                if count is not None and self._stop is None and answer.batches:
-                    self._stop = find_first(answer.batches[0], self._first_dlsn) + count
+                self._settle(answer, count)
                 is_last = self._is_last(answer, is_following=is_following)
                 if not is_last:
                     request = asyncio.create_task(self._ask(answer.next_position, wait_ms))
@@ -89,21 +88,14 @@ class BulkReader:
             request.cancel()
             await asyncio.wait([request])
 
-    async def _settle(self, position: Position, text: str) -> str:
-        """Where the first request begins; a position relative to the tail becomes a number."""
-        match position.kind:
-            case PositionKind.TAIL:
-                tail = await repeat_while_refused(
-                    lambda: self._client.find_tail(self._namespace, self._log),
-                    timeout_s=self._timeout_s,
-                    is_read=True,
-                )
-                self._first = max(0, tail - position.number)
-            case PositionKind.SEQ:
-                self._first = position.number
-            case PositionKind.DLSN:
-                self._first_dlsn = position.dlsn
-        return text if self._first is None else f"seq:{self._first}"
+    def _settle(self, answer: ReadAnswer, count: int | None) -> None:
+        """Know where the records begin, and where they end after `count` of them."""
+        if answer.moved_to is not None:
+            self._first = self.figures.moved_to = answer.moved_to
+        elif self._first is None:
+            self._first = answer.first_seq_num
+        if count is not None and self._stop is None and self._first is not None:
+            self._stop = self._first + count
 
     async def _ask(self, position: str, wait_ms: int) -> ReadAnswer:
         async def ask() -> ReadAnswer:
@@ -126,18 +118,13 @@ class BulkReader:
     def _use(self, answer: ReadAnswer, sink: Sink) -> None:
         """Open an answer and hand it on; runs in a thread."""
         try:
-            found = list(
-                open_batches(
-                    answer.batches, first=self._first, first_dlsn=self._first_dlsn, stop=self._stop
-                )
-            )
+            found = list(open_batches(answer.batches, first=self._first, stop=self._stop))
         except ValueError as error:
             raise PeerError(f"{self._client.url} answered with damaged records: {error}") from error
         figures = self.figures
         for records in found:
-            expected = figures.end_seq_num if figures.end_seq_num is not None else self._first
-            if expected is not None and records.first != expected:
-                raise PeerError(f"sequence number {expected} is missing, {records.first} came")
+            if self._first is not None and records.first != self._first:
+                raise PeerError(f"sequence number {self._first} is missing, {records.first} came")
             if figures.first_seq_num is None:
                 figures.first_seq_num = records.first
             figures.end_seq_num = self._first = records.end

@@ -48,25 +48,16 @@ class Records(NamedTuple):
         return self.placed.dlsn._replace(slot=self.placed.dlsn.slot + index)
 
 
-def find_first(placed: PlacedBatch, first_dlsn: Dlsn | None) -> int:
-    """Sequence number of the first record of a batch at or after `first_dlsn`."""
-    if first_dlsn is None or first_dlsn[:2] != placed.dlsn[:2]:
-        return placed.seq_num
-    return placed.seq_num + max(0, first_dlsn.slot - placed.dlsn.slot)
-
-
 def open_batches(
     batches: Sequence[PlacedBatch],
     *,
     first: int | None = None,
-    first_dlsn: Dlsn | None = None,
     stop: int | None = None,
 ) -> Iterator[Records]:
     """Decode the batches and leave out the records that were not asked for.
 
     Args:
         first: sequence number to begin with; None begins with the first record.
-        first_dlsn: position to begin with, instead of `first`.
         stop: sequence number to end before; None ends with the last record.
 
     Raises:
@@ -74,7 +65,7 @@ def open_batches(
     """
     for placed in batches:
         start = placed.seq_num
-        skip = max(find_first(placed, first_dlsn) - start, 0 if first is None else first - start)
+        skip = 0 if first is None else max(0, first - start)
         last = placed.record_count if stop is None else min(placed.record_count, stop - start)
         if skip >= last:
             continue

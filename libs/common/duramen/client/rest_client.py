@@ -24,7 +24,15 @@ from pyreqwest.response import Response
 
 from duramen.errors import ERRORS, DuramenError
 from duramen.runtime.http_client import NoAnswerError, PeerError, UnreachableError, translate
-from duramen.wire.read_answers import MEDIA_TYPE, PlacedBatch, parse_batches
+from duramen.wire.read_answers import (
+    MEDIA_TYPE,
+    MOVED_HEADER,
+    NEXT_HEADER,
+    START_HEADER,
+    TAIL_HEADER,
+    PlacedBatch,
+    parse_batches,
+)
 
 _CONNECT_TIMEOUT: Final = timedelta(seconds=2)
 _ANSWER_TIMEOUT_S: Final = 30.0
@@ -44,6 +52,10 @@ class ReadAnswer(NamedTuple):
     batches: list[PlacedBatch]
     next_position: str
     is_at_tail: bool
+    first_seq_num: int | None = None
+    """Of the first record that was asked for; the first batch may begin before it."""
+    moved_to: int | None = None
+    """The position was truncated: the oldest record that is left has this sequence number."""
 
 
 class RestClient:
@@ -222,14 +234,17 @@ class RestClient:
             "GET", path, accept=MEDIA_TYPE, timeout_s=_ANSWER_TIMEOUT_S + wait_ms / 1000
         )
         body = await _read_body(response)
-        next_position = response.get_header("duramen-next")
+        next_position = response.get_header(NEXT_HEADER)
         if next_position is None:
             raise PeerError(f"{self.url} does not say where to go on")
         try:
             batches = parse_batches(body)
+            first = _parse_seq_num(response.get_header(START_HEADER))
+            moved_to = _parse_seq_num(response.get_header(MOVED_HEADER))
         except ValueError as error:
             raise PeerError(f"{self.url} answered with a damaged frame: {error}") from error
-        return ReadAnswer(batches, next_position, response.get_header("duramen-tail") is not None)
+        is_at_tail = response.get_header(TAIL_HEADER) is not None
+        return ReadAnswer(batches, next_position, is_at_tail, first, moved_to)
 
     async def _send_json(
         self, method: str, path: str, document: Mapping[str, Any] | None
@@ -289,6 +304,11 @@ def parse_problem(status: int, body: bytes, *, is_append: bool) -> DuramenError:
         retry_after_ms=retry_after_ms if isinstance(retry_after_ms, int) else None,
         uncertain=uncertain,
     )
+
+
+def _parse_seq_num(text: str | None) -> int | None:
+    """N of `seq:N`."""
+    return None if text is None else int(text.removeprefix("seq:"))
 
 
 async def _read_body(response: Response) -> bytes:

@@ -24,6 +24,15 @@ from duramen.wire.record_batch import Batch, BatchError, decode_batch, read_info
 MEDIA_TYPE: Final = "application/vnd.duramen.batch"
 MAGIC: Final = b"DBRS"
 
+START_HEADER: Final = "Duramen-Start"
+"""`seq:N` of the first record that was asked for; the first batch may begin before it."""
+
+NEXT_HEADER: Final = "Duramen-Next"
+MOVED_HEADER: Final = "Duramen-Moved-To"
+"""`seq:N`: the position lies in the truncated prefix, this is the oldest record that is left."""
+
+TAIL_HEADER: Final = "Duramen-Tail"
+
 _ROW: Final = struct.Struct("<IIIIQII")
 
 

@@ -1,0 +1,143 @@
+"""The first record of a segment, in the order of the log, with a txid or timestamp of at least N.
+
+Running maxima in the entry headers lead to the first entry whose maximum reaches N, and its batches
+to the record. Where every record may be shown that entry holds it, whatever the order of the txids
+or times. It may not be there if what raised the maximum was truncated, lies in a hole or has no
+record (control entries share txids): then the entries behind are looked at, one after another.
+
+Pure but for the port. Called by `positions`. Source: 01-protocol section 8.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Final, NamedTuple
+
+from duramen.core.segment import Segment, Totals
+from duramen.errors import DuramenError
+from duramen.ids import LAST_ENTRY_ID, Dlsn, EntryId, Epoch
+from duramen.units import KIB, MIB
+from duramen.wire.entry import EntryError
+from duramen.wire.read_answers import PlacedBatch, place_batches
+from duramen.wire.record_batch import BatchError, read_info
+from duramen_readproxy.positioning.entry_search import bisect_entries, skip_hole
+from duramen_readproxy.positioning.log_view import LogView
+
+FIRST_RUN_BYTES: Final = 64 * KIB
+"""Usually the first entry has the record: little is read before it was looked at."""
+
+RUN_BYTES: Final = 1 * MIB
+
+
+class Key(enum.Enum):
+    """What records are looked for by."""
+
+    TXID = "txid"
+    TIME = "time"
+
+
+class Wanted(NamedTuple):
+    """The first record whose txid, or timestamp in unix ms, is `number` or greater."""
+
+    key: Key
+    number: int
+
+    def is_reached(self, totals: Totals) -> bool:
+        """Whether what `totals` are of may hold such a record."""
+        greatest = totals.max_txid if self.key is Key.TXID else totals.max_timestamp_ms
+        return greatest is not None and greatest >= self.number
+
+
+class Found(NamedTuple):
+    """A record."""
+
+    dlsn: Dlsn
+    seq_num: int
+
+
+class Range(NamedTuple):
+    """The part of a segment to search: entries `low` … `last`, records from `seq_num` on.
+
+    `last` may be shown, and the segment's running maximum reaches what is wanted there.
+    """
+
+    segment: Segment
+    start_seq_num: int
+    """Of the segment's first record."""
+    low: EntryId
+    last: EntryId
+    seq_num: int
+
+
+async def find_in_range(view: LogView, where: Range, wanted: Wanted) -> Found | None:
+    """The first wanted record of a part of a segment.
+
+    Raises:
+        DuramenError: `internal` (stored data are not valid), or of the view.
+    """
+    segment = where.segment
+    if where.low > where.last:
+        return None
+    low, high = _narrow(where, wanted)
+    entry = await bisect_entries(
+        view, segment, low, high, lambda info: wanted.is_reached(info.totals)
+    )
+    bytes_max = FIRST_RUN_BYTES
+    while entry <= where.last:
+        hole_begins = next((first for first, _ in segment.holes if first > entry), LAST_ENTRY_ID)
+        end = EntryId(min(where.last, hole_begins - 1))
+        run = await view.fetch_run(segment, entry, end, bytes_max)
+        for entry_id, body in run:
+            found = find_in_entry(body, segment.epoch, where.start_seq_num, where.seq_num, wanted)
+            if found is not None:
+                return found
+            entry = skip_hole(segment, EntryId(entry_id + 1))
+        bytes_max = RUN_BYTES
+    return None
+
+
+def find_in_entry(
+    body: bytes, epoch: Epoch, start_seq_num: int, first_seq_num: int, wanted: Wanted
+) -> Found | None:
+    """The first wanted record of an entry that is not before `first_seq_num`.
+
+    Args:
+        start_seq_num: sequence number of the segment's first record.
+
+    Raises:
+        DuramenError: `internal`: the entry or a batch of it is not valid.
+    """
+    try:
+        for placed in place_batches(body, epoch, start_seq_num):
+            if placed.end_seq_num > first_seq_num:
+                index = _find_in_batch(placed, max(0, first_seq_num - placed.seq_num), wanted)
+                if index is not None:
+                    dlsn = placed.dlsn._replace(slot=placed.dlsn.slot + index)
+                    return Found(dlsn, placed.seq_num + index)
+    except (EntryError, BatchError) as error:
+        raise DuramenError("internal", f"stored data are not valid: {error}") from error
+    return None
+
+
+def _find_in_batch(placed: PlacedBatch, first: int, wanted: Wanted) -> int | None:
+    info = read_info(placed.batch)
+    if not wanted.is_reached(Totals(0, 0, info.max_txid, info.max_timestamp_ms)):
+        return None
+    batch = placed.decode()
+    values = batch.txids if wanted.key is Key.TXID else batch.timestamps_ms
+    if values is None:
+        return None
+    later = range(first, len(values))
+    return next((index for index in later if values[index] >= wanted.number), None)
+
+
+def _narrow(where: Range, wanted: Wanted) -> tuple[EntryId, EntryId]:
+    """Bounds of the bisection: fragments tell the totals before them, without a request."""
+    low, high = where.low, where.last
+    for fragment in where.segment.fragments[1:]:
+        if where.low < fragment.first_entry <= where.last:
+            if wanted.is_reached(fragment.totals_before):
+                high = EntryId(min(high, fragment.first_entry - 1))
+            else:
+                low = max(low, fragment.first_entry)
+    return low, max(low, high)

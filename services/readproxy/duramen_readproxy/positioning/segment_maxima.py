@@ -1,0 +1,74 @@
+"""The greatest txid and timestamp of every CLOSED segment of a log: which segment to search next.
+
+They are maxima of one segment each and need not rise from one to the next (timestamps are the
+clients'), so all live segments are looked through in order, in memory. Each node is read once in
+the life of the process; CLOSED segments keep their totals.
+
+Called by `positions`. Source: 01-protocol section 8 (binary search over segments needs an order
+that only txids have).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from duramen.core.segment import Totals
+from duramen.errors import DuramenError
+from duramen.ids import Epoch
+from duramen_readproxy.positioning.log_view import LogView
+from duramen_readproxy.positioning.record_search import Wanted
+
+READ_TOGETHER: Final = 32
+"""Nodes read at once: a log of 1,000 segments is known after some 30 round trips."""
+
+
+class SegmentMaxima:
+    """Maxima of one log's CLOSED segments: of the epochs from `_first` on, without a gap."""
+
+    def __init__(self) -> None:
+        self._first = Epoch(1)
+        self._totals: list[Totals] = []
+
+    @property
+    def count(self) -> int:
+        """Segments that are known."""
+        return len(self._totals)
+
+    async def learn(self, view: LogView, first_live: Epoch, last_closed: int) -> None:
+        """Know the segments `first_live` … `last_closed`, which are CLOSED; forget earlier ones.
+
+        One without a node has been truncated meanwhile: it holds nothing to find.
+
+        Raises:
+            DuramenError: `metadata_unavailable` (one is not seen CLOSED yet), or of the view.
+        """
+        self._forget_before(first_live)
+        missing = range(self._first + len(self._totals), last_closed + 1)
+        for at in range(0, len(missing), READ_TOGETHER):
+            epochs = missing[at : at + READ_TOGETHER]
+            found = await asyncio.gather(*(_read_totals(view, Epoch(e)) for e in epochs))
+            if epochs[0] == self._first + len(self._totals):  # else another request was first
+                self._totals += found
+
+    def find_next(self, epoch: Epoch, wanted: Wanted, last: int) -> Epoch | None:
+        """The first segment from `epoch` to `last` that may hold what is wanted."""
+        first = max(epoch, self._first)
+        for known in range(first, min(last + 1, self._first + len(self._totals))):
+            if wanted.is_reached(self._totals[known - self._first]):
+                return Epoch(known)
+        return None
+
+    def _forget_before(self, first_live: Epoch) -> None:
+        if first_live > self._first:
+            del self._totals[: first_live - self._first]
+            self._first = first_live
+
+
+async def _read_totals(view: LogView, epoch: Epoch) -> Totals:
+    segment = await view.read_segment(epoch)
+    if segment is None:
+        return Totals()
+    if segment.totals is None:
+        raise DuramenError("metadata_unavailable", f"e{epoch} is not seen closed yet")
+    return segment.totals

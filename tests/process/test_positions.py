@@ -1,0 +1,162 @@
+"""Every kind of position against a running cluster, by REST and by the command line.
+
+Real processes: txids over rolled segments with an empty one, then truncated inside the open one.
+What positions mean is proved in `tests/unit/test_positions.py`. Source: 01-protocol section 8.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from duramen.client.rest_client import RestClient
+from duramen.cluster.layout import CLUSTER_NAME
+from duramen.ids import LogId, parse_lsn
+from duramen.runtime.zookeeper_store import ZooKeeperStore
+from duramen.wire.metadata_json import Paths, read_log, spell_log
+from duramen.wire.record_batch import encode_batch
+from tests.process.cluster import LocalCluster, create_log, run, running_cluster
+
+pytestmark = [pytest.mark.process, pytest.mark.zookeeper]
+
+RECORDS = "/v1/namespaces/default/logs/positions/records"
+FIRST_TIME_MS = 1_700_000_000_000
+
+APPENDS: Sequence[Sequence[int] | None] = (
+    (1, 2), (3, 7), None, (7, 7), None, None, (7,), (7, 9), None, (9, 10, 12),
+)  # fmt: skip
+"""Txids of each append; None rolls. Record n has the body `rn`, n s after the first one."""
+
+FIRSTS = {
+    "head": 0, "tail": 12, "tail-5": 7, "tail-99": 0, "seq:4": 4, "11": 11, "seq:12": 12,
+    "lsn:e1n1": 2, "lsn:e3n0": 6, "lsn:e5n0": 9,
+    "dlsn:e1n0s1": 1, "dlsn:e2n0s1": 5, "dlsn:e4n1s1": 8, "dlsn:e5n0s2": 11,
+    "txid:0": 0, "txid:3": 2, "txid:4": 3, "txid:7": 3, "txid:8": 8, "txid:9": 8, "txid:11": 11,
+    f"time:{FIRST_TIME_MS}": 0, f"time:{FIRST_TIME_MS + 3_001}": 4, "time:2023-11-14T22:13:27Z": 7,
+    "time:1999-01-01T00:00:00Z": 0, "time:2100-01-01T00:00:00Z": 12,
+    "ago:1s": 12, "ago:900000h": 0,
+}  # fmt: skip
+"""Positions, and the records that reads from them begin with; 12 is the tail."""
+
+
+async def append_all(cluster: LocalCluster, log_id: str) -> None:
+    client = RestClient(cluster.state()["write_url"])
+    count = 0
+    for txids in APPENDS:
+        if txids is None:
+            await roll(cluster, log_id)
+            continue
+        numbers = range(count, count + len(txids))
+        times = [FIRST_TIME_MS + 1_000 * n for n in numbers]
+        bodies = [b"r%d" % n for n in numbers]
+        batch = encode_batch(bodies, 0, timestamps_ms=times, txids=txids)
+        appended = await client.append("default", "positions", batch)
+        count += len(txids)
+        assert appended.end == count
+    await client.close()
+
+
+async def roll(cluster: LocalCluster, log_id: str) -> None:
+    """Roll, and wait until the next segment is there."""
+    url = cluster.process("sequencer-0")["data_url"]
+    async with httpx.AsyncClient(timeout=20) as http:
+        answer = await http.post(f"{url}/s/control", json={"op": "roll", "log_id": log_id})
+        assert answer.status_code == 200, answer.text
+    epoch = answer.json()["epoch"]
+    while (await list_segments(cluster))[-1]["epoch"] == epoch:
+        pass
+
+
+async def list_segments(cluster: LocalCluster) -> list[dict[str, Any]]:
+    client = RestClient(cluster.state()["read_url"])
+    try:
+        answer = await client.list_segments("default", "positions")
+        segments: list[dict[str, Any]] = answer["segments"]
+        return segments
+    finally:
+        await client.close()
+
+
+async def truncate(cluster: LocalCluster, log_id: str, seq_num: int, lsn: str) -> None:
+    """Move the trim point in the log node, and wait until the read proxy has seen it."""
+    store, path = (
+        ZooKeeperStore(cluster.state()["zookeeper"]),
+        Paths(CLUSTER_NAME).log(LogId(int(log_id))),
+    )
+    await store.start()
+    found = await store.get(path)
+    assert found is not None
+    log = replace(read_log(found.data), trim_lsn=parse_lsn(lsn), trim_seq_num=seq_num)
+    await store.set(path, spell_log(log), version=found.version)
+    await store.close()
+    async with httpx.AsyncClient(base_url=cluster.state()["read_url"], timeout=20) as http:
+        while (await http.get(RECORDS)).json()["records"][0]["seq_num"] != seq_num:
+            pass
+
+
+async def read_seq_nums(
+    http: httpx.AsyncClient, position: str
+) -> tuple[list[int], int | None]:
+    """What a read to the tail gives, and where the position moved to."""
+    answer = await http.get(RECORDS, params={"from": position, "clamp": "true"})
+    assert answer.status_code == 200, (position, answer.text)
+    document = answer.json()
+    assert document["tail"]["seq_num"] == 12, position
+    records = document["records"]
+    assert [r["body"] for r in records] == [f"r{r['seq_num']}" for r in records]
+    return [r["seq_num"] for r in records], document.get("moved_to", {}).get("seq_num")
+
+
+def read_by_command(cluster: LocalCluster, position: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "duramen.cli.main", "read", "default/positions"]
+    command += ["--from", position, "--data", str(cluster.folder)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+async def check_every_kind(cluster: LocalCluster, firsts: dict[str, int], oldest: int) -> None:
+    async with httpx.AsyncClient(base_url=cluster.state()["read_url"], timeout=20) as http:
+        for position, first in firsts.items():
+            seq_nums, moved_to = await read_seq_nums(http, position)
+            assert seq_nums == list(range(max(first, oldest), 12)), position
+            if first < oldest:
+                assert moved_to == (None if position == "head" else oldest), position
+        answer = await http.get(RECORDS, params={"from": "txid:13"})
+        assert (answer.status_code, answer.json()["tail"]["seq_num"]) == (416, 12)
+        answer = await http.get(RECORDS, params={"from": "10", "until": "txid:12"})
+        assert [r["seq_num"] for r in answer.json()["records"]] == [10]
+
+
+def test_every_kind_of_position_in_a_running_cluster(tmp_path: Path) -> None:
+    with running_cluster(tmp_path / "c") as cluster:
+
+        async def scenario() -> None:
+            log_id = await create_log(cluster, "positions", {})
+            await append_all(cluster, log_id)
+            last_entries = [s["last_entry"] for s in await list_segments(cluster)]
+            assert last_entries == [1, 0, -1, 1, None], "equal txids span an empty segment"
+            await check_every_kind(cluster, FIRSTS, 0)
+
+        run(scenario())
+        for position in ("txid:8", "time:2023-11-14T22:13:28Z", "tail-4", "dlsn:e4n1s1", "8"):
+            done = read_by_command(cluster, position)
+            assert (done.returncode, done.stdout) == (0, "r8\nr9\nr10\nr11\n"), done.stderr
+        assert read_by_command(cluster, "ago:1s").stdout == ""
+        assert "beyond_tail" in read_by_command(cluster, "txid:13").stderr
+
+        async def truncate_inside_the_open_segment() -> None:
+            log_id = await create_log(cluster, "positions", {})
+            await truncate(cluster, log_id, 10, "e5n0")
+            await check_every_kind(cluster, FIRSTS, 10)
+
+        run(truncate_inside_the_open_segment())
+        for position in ("head", "txid:2", "lsn:e1n0", "3", "ago:900000h"):
+            done = read_by_command(cluster, position)
+            assert (done.returncode, done.stdout) == (0, "r10\nr11\n"), done.stderr
+            assert ("truncated" in done.stderr) == (position != "head"), done.stderr
