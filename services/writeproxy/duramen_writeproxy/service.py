@@ -24,6 +24,7 @@ from duramen_writeproxy.append_route import AppendRoute
 from duramen_writeproxy.appends import Appender, Budget
 from duramen_writeproxy.catalog import Catalog
 from duramen_writeproxy.creation import Creator
+from duramen_writeproxy.exactly_once.fencing import FenceRoute
 from duramen_writeproxy.lanes import Lanes
 from duramen_writeproxy.metrics import IN_FLIGHT_BYTES
 from duramen_writeproxy.names import NameCache
@@ -59,6 +60,7 @@ class WriteProxy:
             self._append_route,
             Catalog(store, self._paths, self._names),
             Creator(self._router, self._peers),
+            FenceRoute(self._names, self._router, self._peers),
         )
         self._server = PublicServer(options.host, options.data_port, app)
         self._registration: Registration | None = None

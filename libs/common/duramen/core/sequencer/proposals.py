@@ -25,7 +25,7 @@ from duramen.core.sequencer.effects import (
     SetSegment,
     Write,
 )
-from duramen.ids import EntryId, SequencerId
+from duramen.ids import EntryId, Lsn, SequencerId
 
 
 class Proposal(NamedTuple):
@@ -98,8 +98,12 @@ def propose_close(
     totals: Totals,
     completed_unix_ms: int,
     nonce: str,
+    snapshot_lsn: Lsn | None,
 ) -> Proposal:
-    """Close the one unclosed segment of the view and leave the log to nobody."""
+    """Close the one unclosed segment of the view and leave the log to nobody.
+
+    `snapshot_lsn`: producers and token are known up to there; None: what the node says stays.
+    """
     ((segment, version),) = view.segments
     closed = segment.closed(
         last_entry=last_entry,
@@ -109,6 +113,8 @@ def propose_close(
         nonce=nonce,
     )
     log = view.log.with_clean(closed, nonce)
+    if snapshot_lsn is not None:
+        log = log.with_snapshot(snapshot_lsn)
     writes: list[Write] = [SetSegment(closed, version), SetLog(log, view.log_version)]
     if view.owner is not None:
         writes.append(ReplaceOwner(None, view.owner))

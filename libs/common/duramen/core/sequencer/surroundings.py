@@ -12,14 +12,35 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from duramen.core.placement import Candidate
 from duramen.core.segment import Totals
 from duramen.core.sequencer.effects import Effect
+from duramen.core.sequencer.exactly_once.stamps import ControlRecord
 from duramen.ids import EntryId, LedgerId, Member, SequencerId
 
-EncodeEntry = Callable[[LedgerId, EntryId, Totals, Sequence[bytes], int, Totals], bytes]
-"""Spells an entry: ledger, entry, totals before, batches, records, totals after."""
+
+class EncodeEntry(Protocol):
+    """Spells an entry."""
+
+    def __call__(  # noqa: PLR0917 - the fields of an entry's header
+        self,
+        ledger_id: LedgerId,
+        entry: EntryId,
+        before: Totals,
+        batches: Sequence[bytes],
+        record_count: int,
+        after: Totals,
+        *,
+        is_control: bool = False,
+        has_state: bool = False,
+    ) -> bytes:
+        """The totals are the segment's around the entry; a control entry has one control record."""
+
+
+def _refuse_control(record: ControlRecord) -> bytes:
+    raise AssertionError(f"nobody gave the core a way to spell {record}")
 
 
 @dataclass(slots=True)
@@ -30,10 +51,11 @@ class Surroundings:
     rng: random.Random
     encode_entry: EncodeEntry
     unix_offset_us: int = 0
-    """Unix time = the driver's monotonic time + this; only ever shown, never compared."""
+    """Unix time = the driver's monotonic time + this; shown, and compared in days alone."""
     candidates: Sequence[Candidate] = ()
     locations: Mapping[Member, Candidate] | None = None
     is_metadata_reachable: bool = True
+    spell_control: Callable[[ControlRecord], bytes] = _refuse_control
 
     def new_nonce(self) -> str:
         """A nonce that nobody else will ever draw."""
