@@ -86,7 +86,7 @@ class Sink:
     def on_add(self, _member: Member, _epoch: Epoch, entry: EntryId, status: BookieStatus) -> None:
         self.adds.append((entry, status))
 
-    def on_lac(self, _member: Member, _epoch: Epoch, status: BookieStatus) -> None:
+    def on_lac(self, _member: Member, _epoch: Epoch, status: BookieStatus, _round_id: int) -> None:
         self.others.append(status)
 
     def on_seal(self, _member: Member, _epoch: Epoch, marks: calls.Marks) -> None:

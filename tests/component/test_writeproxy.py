@@ -13,11 +13,13 @@ import pytest
 from duramen.config import parse_log_config
 from duramen.core.hashing import rank_nodes
 from duramen.errors import DuramenError
+from duramen.ids import Dlsn, EntryId, Epoch
 from duramen.limits import RECORD_BYTES_MAX
 from duramen.runtime.http_server import refuse_overloaded
 from duramen.wire.metadata_json import spell_node
 from duramen.wire.record_batch import decode_batch, encode_batch
-from duramen.wire.sequencer_calls import Append, AppendResult
+from duramen.wire.record_json import spell_mark
+from duramen.wire.sequencer_calls import AlreadyStored, Append, Appended, AppendResult, Mark
 from duramen_writeproxy import lanes
 from duramen_writeproxy.appends import Budget
 from tests.component.waiting import wait_until
@@ -84,14 +86,14 @@ BAD_APPENDS: list[tuple[dict[str, str], bytes, str, int, str, str | None]] = [
     ({"content_type": "image/png"}, b"x", RECORDS, 415, "unsupported_media", "Content-Type"),
     ({"content_encoding": "gzip"}, b"x", RECORDS, 415, "unsupported_media", "Content-Encoding"),
     (
-        {"duramen_match_seq_num": "1"}, b"x", RECORDS,
+        {"duramen_match_seq_num": "one"}, b"x", RECORDS,
         400, "invalid_argument", "Duramen-Match-Seq-Num",
     ),
     (
-        {"duramen_fencing_token": "t"}, b"x", RECORDS,
+        {"duramen_fencing_token": "t" * 65}, b"x", RECORDS,
         400, "invalid_argument", "Duramen-Fencing-Token",
     ),
-    ({"duramen_producer": "p;1;1"}, b"x", RECORDS, 400, "invalid_argument", "Duramen-Producer"),
+    ({"duramen_producer": "p;1"}, b"x", RECORDS, 400, "invalid_argument", "Duramen-Producer"),
     ({"duramen_format": "hex"}, b"x", RECORDS, 400, "invalid_argument", "Duramen-Format"),
     ({"duramen_timeout": "5"}, b"x", RECORDS, 400, "invalid_argument", "Duramen-Timeout"),
     ({"duramen_timeout": "0s"}, b"x", RECORDS, 400, "invalid_argument", "Duramen-Timeout"),
@@ -321,6 +323,96 @@ def test_an_answer_that_does_not_come_in_time_is_uncertain() -> None:
         assert (status, problem["code"]) == (503, "append_uncertain")
         gate.set()
         assert len(world.rows) == 1
+
+    run(scenario, 2)
+
+
+# --- Append: exactly once ---
+
+
+PRODUCER = "p;0;0"
+PLACE = Dlsn(Epoch(1), EntryId(0), 0)
+OLD = Appended(Mark(PLACE, 7, 5), 1, Mark(PLACE._replace(slot=1), 8, 5), is_duplicate=True)
+
+
+@pytest.mark.parametrize("refusals", [(), ("producer_gap", "window_full", "log_unavailable")])
+def test_an_uncertain_append_of_a_producer_is_repeated_until_its_fate_is_known(
+    refusals: tuple[str, ...],
+) -> None:
+    async def scenario(world: World) -> None:
+        answers: list[AppendResult | None] = [None, *(DuramenError(c, "") for c in refusals), OLD]
+
+        async def decide(_append: Append) -> AppendResult | None:
+            return answers.pop(0)
+
+        for sequencer in world.sequencers:
+            sequencer.decide = decide
+        status, answer = await world.append(duramen_producer=PRODUCER)
+        assert status == 200 and answer["duplicate"] is True
+        assert answer["start"]["seq_num"] == 7
+        assert len({bytes(row.batch) for row in world.rows}) == 1
+        assert len(world.rows) == len(refusals) + 2
+
+    run(scenario, 2)
+
+
+def test_once_uncertain_a_refusal_settles_nothing() -> None:
+    async def scenario(world: World) -> None:
+        answers: list[AppendResult | None] = [None, DuramenError("producer_fenced", "newer")]
+
+        async def decide(_append: Append) -> AppendResult | None:
+            return answers.pop(0)
+
+        world.first.decide = decide
+        status, problem = await world.append(duramen_producer=PRODUCER)
+        assert (status, problem["code"], problem["uncertain"]) == (503, "append_uncertain", True)
+        assert "producer_fenced" in problem["detail"]
+
+    run(scenario)
+
+
+def test_a_duplicate_that_is_not_kept_any_more_has_no_positions() -> None:
+    async def scenario(world: World) -> None:
+        world.first.decide = always(AlreadyStored())
+        status, answer = await world.append(duramen_producer=PRODUCER)
+        assert status == 200
+        assert answer == {"start": None, "end": None, "tail": None, "duplicate": True}
+
+    run(scenario)
+
+
+def test_conditions_travel_and_a_refusal_brings_what_was_expected() -> None:
+    async def scenario(world: World) -> None:
+        tail = spell_mark(9, 5, PLACE)
+        facts = {"expected_seq_num": 9, "tail": tail}
+        refused = DuramenError("condition_failed", "no", field="match_seq_num", facts=facts)
+        world.first.decide = always(refused)
+        status, problem = await world.append(
+            duramen_match_seq_num="8", duramen_fencing_token="mine"
+        )  # fmt: skip
+        (row,) = world.rows
+        assert (row.options.match_seq_num, row.options.fencing_token) == (8, "mine")
+        assert (status, problem["code"], problem["field"]) == (
+            412, "condition_failed", "match_seq_num",
+        )  # fmt: skip
+        assert (problem["expected_seq_num"], problem["tail"]) == (9, tail)
+
+    run(scenario)
+
+
+def test_the_fencing_token_is_set_at_the_owner() -> None:
+    async def scenario(world: World) -> None:
+        first, second = world.sequencers
+        first.control_answers = [(200, {"owner": second.name, "url": second.url})]
+        busy = DuramenError("log_unavailable", "taken over").problem()
+        second.control_answers = [(503, busy), (200, {"tail": {"seq_num": 4}})]
+        path = RECORDS.replace("/records", ":fence")
+        status, answer = await world.call("POST", path, b'{"token": "t", "expected": ""}')
+        assert (status, answer) == (200, {"token": "t", "tail": {"seq_num": 4}})
+        message = {"op": "fence", "log_id": "5", "token": "t", "expected": ""}
+        assert first.controls[0] == second.controls[0] == second.controls[1] == message
+        for body in (b"{}", b'{"token": 1}', b'{"token": "t", "more": 1}'):
+            assert (await world.call("POST", path, body))[0] == 400
 
     run(scenario, 2)
 

@@ -24,6 +24,7 @@ from duramen.core.sequencer.surroundings import Ports, Surroundings
 from duramen.core.sequencer.transmit import QueuedAppend
 from duramen.core.status import BookieStatus
 from duramen.ids import (
+    NOTHING,
     BookieId,
     EntryId,
     LedgerId,
@@ -276,6 +277,9 @@ class SequencerMachine(_Process):
         around.candidates = shape.candidates
         around.locations = {candidate.member: candidate for candidate in shape.candidates}
         self.core = self.kind(LOG_ID, around)
+        self._stateless = shape.first_segment().closed(
+            last_entry=NOTHING, totals=Totals(), start_seq_num=0, completed_unix_ms=0, nonce=""
+        )
 
     def _encode(  # noqa: PLR0917 - the signature of `EncodeEntry`
         self,
@@ -287,6 +291,7 @@ class SequencerMachine(_Process):
         after: Totals,
         *,
         is_control: bool = False,
+        has_state: bool = False,
     ) -> bytes:
         text = b",".join(batches).decode()
         epoch = epoch_of(ledger_id)
@@ -304,8 +309,16 @@ class SequencerMachine(_Process):
         else:
             self._answer(event)
         core.pump(self.now_us)
+        effects = core.take_effects()
+        while reads := [e for e in effects if isinstance(e, fx.ReadSegment)]:
+            # Nobody has producers: what a rebuild wants to know is told at once.
+            effects = [e for e in effects if not isinstance(e, fx.ReadSegment)]
+            for read in reads:
+                core.on_segment(read.token, self._stateless, self.now_us)
+            core.pump(self.now_us)
+            effects += core.take_effects()
         core.validate()
-        outs = self.spell_effects(core.take_effects())
+        outs = self.spell_effects(effects)
         recovery = core.recovery
         is_covered = recovery is not None and recovery.state in _AFTER_COVER
         if recovery is not None and is_covered and not (was_covered and recovery.epoch == epoch):

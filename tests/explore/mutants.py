@@ -19,6 +19,7 @@ from duramen.core.bookie_state import AddRecord, LogState
 from duramen.core.quorum import write_set
 from duramen.core.segment import Segment
 from duramen.core.sequencer.effects import LogView
+from duramen.core.sequencer.exactly_once.producer_table import ProducerTable
 from duramen.core.sequencer.ledger_writer import LedgerWriter, SentEntry, WriterState
 from duramen.core.sequencer.log_sequencer import LogSequencer
 from duramen.core.sequencer.recovery import Recovery, _Position
@@ -182,6 +183,7 @@ class EarlySequencer(LogSequencer):
     def _go_on_taking_over(self, view: LogView, now_us: int) -> None:
         mine = self._find_own(view)
         if mine is not None and view.segments[-1] == mine:
+            self.exactly_once._table = ProducerTable(1)
             self._activate(*mine, now_us)
         else:
             super()._go_on_taking_over(view, now_us)

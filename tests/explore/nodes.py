@@ -114,7 +114,7 @@ class Payloads:
         payload = text.encode()
         if payload not in self._numbers:
             self._numbers[payload] = len(self._entries)
-            self._entries.append(StoredEntry(payload, totals))
+            self._entries.append(StoredEntry(payload, totals, has_state=False))
         return payload
 
     def crc_of(self, payload: bytes) -> int:

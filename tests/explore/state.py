@@ -20,6 +20,7 @@ from typing import Any, Final, Protocol
 
 from duramen.core.log_node import LogNode
 from duramen.core.segment import Segment, Totals
+from duramen.core.sequencer.exactly_once.log_state import ExactlyOnce
 from duramen.core.sequencer.roll_policy import RollPolicy
 from duramen.ids import Member
 
@@ -190,6 +191,10 @@ def freeze(value: Any, now_us: int = 0) -> Hashable:
             return value.record_count
         case RollPolicy():
             return "roll"  # neither age nor size nor idleness ends a segment in these worlds
+        case ExactlyOnce():
+            # No appends of producers here: only what decides whether the past is read matters.
+            known = (value._complete_through, value._table is None, value.rebuild is None)
+            return *known, tuple(value._stateless)
         case tuple():
             return tuple([freeze(item, now_us) for item in value])
         case list() | deque():

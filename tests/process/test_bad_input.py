@@ -64,9 +64,13 @@ APPENDS = {
         RECORDS, JSON, b'{"records": [{"body": "a", "txid": -1}]}', 400, "invalid_argument",
         "records[0].txid",
     ),
-    "condition before its time": Case(
-        RECORDS, JSON, b'{"records": [{"body": "a"}], "match_seq_num": 3}', 400,
-        "invalid_argument", "match_seq_num",
+    "condition that fails": Case(
+        RECORDS, JSON, b'{"records": [{"body": "a"}], "match_seq_num": 3}', 412,
+        "condition_failed", "match_seq_num",
+    ),
+    "condition without sense": Case(
+        RECORDS, JSON, b'{"records": [{"body": "a"}], "producer": {"id": ""}}', 400,
+        "invalid_argument", "producer.id",
     ),
     "NDJSON with a bad line": Case(
         RECORDS, NDJSON, b'{"body": "a"}\nnope\n', 400, "invalid_argument", None

@@ -101,9 +101,7 @@ async def truncate(cluster: LocalCluster, log_id: str, seq_num: int, lsn: str) -
             pass
 
 
-async def read_seq_nums(
-    http: httpx.AsyncClient, position: str
-) -> tuple[list[int], int | None]:
+async def read_seq_nums(http: httpx.AsyncClient, position: str) -> tuple[list[int], int | None]:
     """What a read to the tail gives, and where the position moved to."""
     answer = await http.get(RECORDS, params={"from": position, "clamp": "true"})
     assert answer.status_code == 200, (position, answer.text)

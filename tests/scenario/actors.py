@@ -56,6 +56,7 @@ from duramen.ids import (
 from duramen.limits import ENTRY_BYTES_MAX
 from duramen.wire.bookie_calls import LacUpdate, ReadAnswer, ReadRange, Seal
 from duramen.wire.entry import check_entry
+from duramen.wire.exactly_once.control_record import spell_control
 from tests.scenario.spelling import Inquiry, Request
 from tests.unit.core_world import spell_entry
 
@@ -145,6 +146,15 @@ class StageBookie:
         return Candidate(self.member, self.place.region, self.place.rack)
 
     @property
+    def stored(self) -> dict[tuple[LedgerId, EntryId], bytes]:
+        """Entries on the disk."""
+        return {
+            (record.ledger_id, record.entry_id): payload
+            for record, payload in self._disk
+            if isinstance(record, AddRecord)
+        }
+
+    @property
     def unsynced_count(self) -> int:
         """Journal units that the disk holds back."""
         return len(self._unsynced)
@@ -205,8 +215,8 @@ class StageBookie:
             case fx.SendSeal(member, log_id, epoch):
                 seal = Seal(log_id, epoch, ledger_of(log_id, epoch))
                 self.core.on_seals(number, member.incarnation, [seal])
-            case fx.SendLac(member, ledger_id, lac):
-                update = LacUpdate(ledger_id, lac, is_write=lac > NOTHING)
+            case fx.SendLac(member, ledger_id, lac, round_id):
+                update = LacUpdate(ledger_id, lac, is_write=lac > NOTHING or round_id > 0)
                 self.core.on_lacs(number, member.incarnation, [update])
             case fx.SendRead(member, ledger_id, entry):
                 seal_epoch = epoch_of(ledger_id)
@@ -295,6 +305,7 @@ class StageSequencer:
     def __init__(self, name: str, log_id: LogId) -> None:
         self.name = name
         self.around = Surroundings(SequencerId(name), StageRandom(), spell_entry)
+        self.around.spell_control = spell_control
         self.core = LogSequencer(log_id, self.around)
         self.is_up = True
         self.cut_off: list[str] = []

@@ -39,7 +39,7 @@ from tests.scenario.stage import CLIENT, LOG_ID, STORE, Line, Stage
 from tests.unit.core_world import spell_entry
 
 _POSITION = r"e\d+n\d+"
-_KINDS = ("add", "seal", "read", "lac", "poll", "commit", "nodes", "owed")
+_KINDS = ("add", "seal", "read", "lac", "poll", "commit", "nodes", "owed", "history")
 
 
 class ScenarioError(Exception):
@@ -120,8 +120,15 @@ class Interpreter:
         node = self.stage.sequencer(words[0])
         if not node.core.is_owner:
             raise ScenarioError(f"{node.name} does not own the log: it would be redirected")
+        match = options.get("match")
         for name in words[1:]:
-            self.stage.append(node, name)
+            self.stage.append(
+                node, name, match=None if match is None else int(match), token=options.get("token")
+            )
+
+    def _do_fence(self, words: list[str], options: dict[str, str]) -> None:
+        node = self.stage.sequencer(words[0])
+        self.stage.fence(node, words[1], options.get("expected"))
 
     def _do_roll(self, words: list[str], options: dict[str, str]) -> None:
         self.stage.feed(self.stage.sequencer(words[0]), lambda core: core.request_roll())

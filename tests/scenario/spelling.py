@@ -16,17 +16,21 @@ from typing import assert_never
 from duramen.core import reader as rd
 from duramen.core.segment import Fragment, Segment
 from duramen.core.sequencer import effects as fx
+from duramen.core.sequencer.exactly_once.stamps import ControlRecord, SnapshotPart, TokenRecord
 from duramen.core.status import BookieStatus
-from duramen.ids import LAST_ENTRY_ID, EntryId, LedgerId, Member, epoch_of
+from duramen.ids import LAST_ENTRY_ID, EntryId, LedgerId, Lsn, Member, epoch_of
 from duramen.units import spell_duration
 from duramen.wire.bookie_calls import ReadAnswer
 from duramen.wire.entry import HEADER_BYTES, read_entry_info
+from duramen.wire.exactly_once.control_record import read_control
 
 Request = fx.SendAdd | fx.SendSeal | fx.SendRead | fx.SendLac | rd.SendRead
 """What is asked of a bookie."""
 
-Inquiry = fx.ReadMetadata | fx.Commit | fx.PersistOwed | rd.ReadMetadata
-"""What is asked of the metadata store."""
+Inquiry = (
+    fx.ReadMetadata | fx.Commit | fx.PersistOwed | fx.ReadSegment | fx.ReadHistory | rd.ReadMetadata
+)
+"""What is asked of the metadata store, and the history that a rebuild reads."""
 
 
 def spell_member(member: Member) -> str:
@@ -46,8 +50,26 @@ def spell_position(ledger_id: LedgerId, entry: EntryId) -> str:
 
 
 def spell_body(payload: bytes) -> str:
-    """The names of the appends in an entry."""
+    """The names of the appends in an entry, or what a control entry says."""
+    info = read_entry_info(payload)
+    if info.is_control:
+        return spell_control(read_control(payload[HEADER_BYTES:]))
     return "'" + payload[HEADER_BYTES:].decode().strip() + "'"
+
+
+def spell_control(record: ControlRecord | None) -> str:
+    """`[token t]`, `[snapshot through e1n3: p 0/7]`."""
+    match record:
+        case TokenRecord(token):
+            return f"[token {token}]"
+        case SnapshotPart(through, number, part_count, token, rows):
+            part = "" if part_count == 1 else f" {number + 1} of {part_count}"
+            said = [f"token {token}"] if token else []
+            said += [f"{row.producer_id} {row.epoch}/{row.last}" for row in rows]
+            lac = Lsn(through + 1)
+            return f"[snapshot{part} before e{lac >> 32}n{lac & 0xFFFF_FFFF}: {', '.join(said)}]"
+        case _:
+            return "[control]"
 
 
 def kind_of(call: Request | Inquiry) -> str:
@@ -67,8 +89,10 @@ def kind_of(call: Request | Inquiry) -> str:
             return "commit"
         case fx.PersistOwed():
             return "owed"
-        case fx.ReadMetadata() | rd.ReadMetadata():
+        case fx.ReadMetadata() | rd.ReadMetadata() | fx.ReadSegment():
             return "nodes"
+        case fx.ReadHistory():
+            return "history"
         case _:
             assert_never(call)
 
@@ -85,7 +109,8 @@ def spell_call(call: Request | Inquiry) -> str:
         case fx.SendRead(_, ledger_id, entry):
             return f"read {spell_position(ledger_id, entry)} under seal"
         case fx.SendLac(_, ledger_id, lac):
-            return f"lac e{epoch_of(ledger_id)} lac={lac}"
+            ack_round = f" round={call.round_id}" if call.round_id else ""
+            return f"lac e{epoch_of(ledger_id)} lac={lac}{ack_round}"
         case rd.SendRead(_, _, ledger_id, first, last):
             at = spell_position(ledger_id, first)
             if call.wait_us:
@@ -98,6 +123,12 @@ def spell_call(call: Request | Inquiry) -> str:
             return f"record owed to {spell_member(member)}: {at}"
         case fx.ReadMetadata():
             return "read nodes"
+        case fx.ReadSegment(_, epoch):
+            return f"read node of e{epoch}"
+        case fx.ReadHistory(_, segment, first, last, is_headers_only):
+            what = "headers" if is_headers_only else "history"
+            upto = "" if first == last else f" … {last}"
+            return f"read {what} e{segment.epoch}n{first}{upto}"
         case rd.ReadMetadata(epoch):
             return f"read node of e{epoch}"
         case _:
@@ -157,9 +188,13 @@ def spell_fragments(fragments: Sequence[Fragment]) -> str:
     return " ".join(f"{f.first_entry}:[{spell_members(f.ensemble)}]" for f in fragments)
 
 
-def spell_fate(effect: fx.Complete | fx.Fail | fx.Yield, name: str) -> str:
+def spell_fate(effect: fx.Complete | fx.AlreadyStored | fx.Fail | fx.Yield, name: str) -> str:
     """The fate of one append."""
     match effect:
+        case fx.Complete(is_duplicate=True):
+            return f"{name} is a duplicate of {effect.start}, seq {effect.seq_num}"
+        case fx.AlreadyStored():
+            return f"{name} is an old duplicate"
         case fx.Complete():
             return f"{name} acknowledged at {effect.start}, seq {effect.seq_num}"
         case fx.Fail(_, code, detail):

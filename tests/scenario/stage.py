@@ -19,6 +19,7 @@ from duramen.core import reader as rd
 from duramen.core.log_node import LogNode
 from duramen.core.sequencer import effects as fx
 from duramen.core.sequencer.effects import CommitOutcome, StoredEntry
+from duramen.core.sequencer.exactly_once.stamps import SetToken, TokenRecord
 from duramen.core.sequencer.log_sequencer import LogSequencer
 from duramen.core.sequencer.transmit import QueuedAppend
 from duramen.core.status import BookieStatus
@@ -27,6 +28,7 @@ from duramen.limits import APPEND_TIMEOUT_US, READ_TIMEOUT_US, SEAL_TIMEOUT_US, 
 from duramen.units import spell_duration
 from duramen.wire.bookie_calls import ReadAnswer
 from duramen.wire.entry import check_entry
+from duramen.wire.exactly_once.control_record import spell_control
 from tests.scenario.actors import (
     Call,
     Leg,
@@ -35,6 +37,7 @@ from tests.scenario.actors import (
     StageSequencer,
     answer_of,
 )
+from tests.scenario.history import read_disks, read_stamp
 from tests.scenario.spelling import (
     Inquiry,
     Request,
@@ -127,14 +130,29 @@ class Stage:
         self.readers[name] = reader
         self.feed_reader(reader, lambda core: None)
 
-    def append(self, node: StageSequencer, name: str) -> None:
-        """One append; `name*3` has three records."""
+    def append(
+        self, node: StageSequencer, name: str, *, match: int | None, token: str | None
+    ) -> None:
+        """One append; `name*3` has three records, `name@p/0/7` is batch 7 of producer p."""
         body, _, count = name.partition("*")
         append_id = len(self.names) + 1
         self.names[append_id] = body
+        stamp = read_stamp(body)
+        text = body if stamp is None else name
         append = QueuedAppend(
-            append_id, f"{body} ".encode(), int(count or 1), None, self.now_us // 1000,
-            self.now_us + APPEND_TIMEOUT_US,
+            append_id, f"{text} ".encode(), int(count or 1), None, self.now_us // 1000,
+            self.now_us + APPEND_TIMEOUT_US, None, stamp, match, token,
+        )  # fmt: skip
+        self.feed(node, lambda core: core.append(append, self.now_us))
+
+    def fence(self, node: StageSequencer, token: str, expected: str | None) -> None:
+        """The command that sets the fencing token."""
+        append_id = len(self.names) + 1
+        self.names[append_id] = f"token {token}"
+        record = spell_control(TokenRecord(token))
+        append = QueuedAppend(
+            append_id, record, 0, None, 0, self.now_us + APPEND_TIMEOUT_US,
+            command=SetToken(token, expected),
         )  # fmt: skip
         self.feed(node, lambda core: core.append(append, self.now_us))
 
@@ -199,11 +217,13 @@ class Stage:
                     self.open_call(sender, effect.member.bookie, effect)
                 case _:
                     self._say_sent(sender, text, members)
-                    if isinstance(effect, fx.Complete | fx.Fail | fx.Yield):
+                    if isinstance(effect, fx.Complete | fx.AlreadyStored | fx.Fail | fx.Yield):
                         name = self.names[effect.append_id]
                         self.say(sender, spell_fate(effect, name), is_fate=True)
                     else:
-                        self.say(sender, f"{spell_call(effect)} → {STORE}")
+                        # Which replica answers a rebuild is no story: the stage reads the disks.
+                        asked = "bookies" if isinstance(effect, fx.ReadHistory) else STORE
+                        self.say(sender, f"{spell_call(effect)} → {asked}")
                         self.open_call(sender, STORE, effect)
             text = said
         self._say_sent(sender, text, members)
@@ -356,6 +376,14 @@ class Stage:
                 STORE, f"{node.name} reads: {'nothing' if view is None else _spell_view(view)}"
             )
             self.feed(node, lambda core: core.on_metadata(request.token, view, self.now_us))
+        elif isinstance(request, fx.ReadSegment):
+            segment = None if is_cut else self.store.segments[request.epoch][0]
+            said = "nothing" if segment is None else spell_segment(segment)
+            self.say(STORE, f"{node.name} reads: {said}")
+            self.feed(node, lambda core: core.on_segment(request.token, segment, self.now_us))
+        elif isinstance(request, fx.ReadHistory):
+            entries = read_disks(self.bookies, request)
+            self.feed(node, lambda core: core.on_history(request.token, entries, self.now_us))
         elif isinstance(request, fx.PersistOwed):
             self.say(STORE, spell_call(request))
             self.feed(node, lambda core: core.on_owed_persisted(request))
@@ -466,14 +494,15 @@ def _report(core: LogSequencer, request: Request, answer: ReadAnswer, now_us: in
         case fx.SendAdd(member, ledger_id, entry):
             core.on_add(member, epoch_of(ledger_id), entry, status, now_us)
         case fx.SendLac(member, ledger_id):
-            core.on_lac(member, epoch_of(ledger_id), status, now_us)
+            core.on_lac(member, epoch_of(ledger_id), status, now_us, request.round_id)
         case fx.SendSeal(member, _, epoch):
             core.on_seal(member, epoch, status, answer.lac, answer.highest, now_us)
         case fx.SendRead(member, ledger_id, entry):
             stored = None
             if answer.entries:
                 payload = bytes(answer.entries[0][1])
-                stored = StoredEntry(payload, check_entry(payload).totals)
+                info = check_entry(payload)
+                stored = StoredEntry(payload, info.totals, info.has_state)
             core.on_read(member, epoch_of(ledger_id), entry, status, stored, now_us)
 
 

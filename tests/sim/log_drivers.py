@@ -38,7 +38,8 @@ from duramen.limits import ENTRY_BYTES_MAX, READ_TIMEOUT_US, SEAL_TIMEOUT_US, ST
 from duramen.units import MIB, SECOND
 from duramen.wire.bookie_calls import Add, LacUpdate, ReadRange, Seal, Service
 from duramen.wire.entry import EntryError, check_entry
-from duramen.wire.sequencer_calls import Appended, AppendResult, Mark
+from duramen.wire.sequencer_calls import AlreadyStored, Appended, AppendResult, Mark
+from duramen_sequencer.history import range_of, read_whole
 from duramen_sequencer.metadata_link import MetadataLink
 from tests.sim.network import OnAnswer
 from tests.sim.world import World
@@ -287,7 +288,12 @@ class SimDriver:
             case fx.Complete():
                 start = Mark(effect.start, effect.seq_num, effect.timestamp_ms)
                 tail = Mark(effect.tail.dlsn, effect.tail.seq_num, effect.tail.timestamp_ms)
-                self._answer(effect.append_id, Appended(start, effect.record_count, tail))
+                self._answer(
+                    effect.append_id,
+                    Appended(start, effect.record_count, tail, effect.is_duplicate),
+                )
+            case fx.AlreadyStored(append_id):
+                self._answer(append_id, AlreadyStored())
             case fx.Fail(append_id, code, detail):
                 node.world.counts[f"append {code}"] += 1
                 self._answer(append_id, DuramenError(code, detail))
@@ -310,6 +316,14 @@ class SimDriver:
                 )
             case fx.PersistOwed():
                 self._note_owed(effect)
+            case fx.ReadSegment():
+                node.spawn(
+                    node.link.read_segment(self.log_id, effect.epoch),
+                    bind(self._on_segment, effect.token),
+                )
+            case fx.ReadHistory():
+                node.world.counts["history read"] += 1
+                self._read_history(effect, list(effect.segment.write_set_of(effect.first)))
 
     def _answer(self, append_id: int, result: AppendResult) -> None:
         _, answer = self._waiting.pop(append_id)
@@ -325,17 +339,45 @@ class SimDriver:
         self.core.on_commit(token, outcome, self._node.world.now_us)
         self._end_event()
 
+    def _on_segment(self, token: int, segment: Segment | None) -> None:
+        self.core.on_segment(token, segment, self._node.world.now_us)
+        self._end_event()
+
+    def _read_history(self, effect: fx.ReadHistory, members: list[Member]) -> None:
+        """As `duramen_sequencer.history`: one replica after the other."""
+        if not members:
+            self.core.on_history(effect.token, None, self._node.world.now_us)
+            self._end_event()
+            return
+        member, *others = members
+        wanted = range_of(effect)
+
+        def on_answer(status: BookieStatus, value: Any) -> None:
+            if status is BookieStatus.OK and value[0].status is BookieStatus.OK:
+                entries = read_whole(
+                    wanted.ledger_id, value[0].entries, is_headers_only=wanted.headers_only
+                )
+                if entries and entries[0].entry == effect.first:
+                    self.core.on_history(effect.token, entries, self._node.world.now_us)
+                    self._end_event()
+                    return
+            self._read_history(effect, others)
+
+        self._node.post(member, "read", [wanted], READ_TIMEOUT_US, on_answer)
+
     def _end_event(self) -> None:
         self.flush()
         self._node.kick()
 
     def _send_lac(self, effect: fx.SendLac) -> None:
-        update = LacUpdate(effect.ledger_id, effect.lac, is_write=effect.lac > NOTHING)
+        is_write = effect.lac > NOTHING or effect.round_id > 0
+        update = LacUpdate(effect.ledger_id, effect.lac, is_write=is_write)
 
         def on_answer(status: BookieStatus, value: Any) -> None:
             found = value[0].status if status is BookieStatus.OK else status
             epoch = epoch_of(effect.ledger_id)
-            self.core.on_lac(effect.member, epoch, found, self._node.world.now_us)
+            now_us = self._node.world.now_us
+            self.core.on_lac(effect.member, epoch, found, now_us, effect.round_id)
             self._end_event()
 
         self._node.post(effect.member, "lac", [update], STORE_TIMEOUT_US, on_answer)
@@ -453,4 +495,4 @@ def _check_read(effect: fx.SendRead, entries: Any) -> tuple[BookieStatus, fx.Sto
             raise EntryError("another entry was returned")
     except (EntryError, ValueError):
         return BookieStatus.UNKNOWN, None
-    return BookieStatus.OK, fx.StoredEntry(payload, info.totals)
+    return BookieStatus.OK, fx.StoredEntry(payload, info.totals, info.has_state)

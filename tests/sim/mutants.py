@@ -29,6 +29,7 @@ from duramen.core.quorum import Quorum
 from duramen.core.reader import Reader
 from duramen.core.sequencer import recovery as recovery_module
 from duramen.core.sequencer.effects import Commit, CommitOutcome, Fail, SetSegment
+from duramen.core.sequencer.exactly_once.producer_table import ProducerTable
 from duramen.core.sequencer.ledger_writer import LedgerWriter, WriterState
 from duramen.core.sequencer.log_sequencer import LogSequencer, LogState
 from duramen.core.sequencer.recovery import Recovery, RecoveryState
@@ -330,6 +331,7 @@ _go_on_draining = LogSequencer._go_on_draining
 def _append_before_older_epochs_are_closed(self: LogSequencer, view: Any, now_us: int) -> None:
     mine = self._find_own(view)
     if mine is not None:
+        self.exactly_once._table = ProducerTable(1)
         self._activate(*mine, now_us)
     else:
         _go_on_taking_over(self, view, now_us)
@@ -348,6 +350,7 @@ def _recover_own_epoch(self: LogSequencer, now_us: int) -> None:
     """The roll's drain took too long: recover one's own epoch, call what was sent failed."""
     for fail in self.transmit.fail_sent("the roll took too long"):
         self.outbox.append(Fail(fail.append_id, "log_unavailable", fail.detail))
+    self.exactly_once.abandon("the roll took too long")
     self._forget_writer()
     self.state = LogState.READING
     self._read()

@@ -33,7 +33,8 @@ from duramen.ids import (
 from duramen.runtime.metadata_store import MetadataError, SessionState
 from duramen.units import MS, SECOND
 from duramen.wire.bookie_calls import Add, Service
-from duramen.wire.entry import CONTROL, encode_entry
+from duramen.wire.entry import CONTROL, STATE, encode_entry
+from duramen.wire.exactly_once.control_record import spell_control
 from duramen.wire.metadata_json import read_log, spell_log
 from duramen.wire.sequencer_calls import AppendResult, Redirect
 from duramen_sequencer.metadata_link import MetadataLink
@@ -92,8 +93,9 @@ class SequencerNode(Node):
             return
         self.begin_life()
         self.around = Surroundings(
-            self.sequencer_id, random.Random(self.world.rng.getrandbits(64)), _encode
-        )
+            self.sequencer_id, random.Random(self.world.rng.getrandbits(64)), _encode,
+            spell_control=spell_control,
+        )  # fmt: skip
         self.drivers, self._routing, self._lanes, self._busy = {}, {}, {}, {}
         self._seen = {}
         self._ready = []
@@ -403,9 +405,9 @@ def _answer_row(node: SequencerNode, reply: Reply, row: int) -> Answer:
 
 def _encode(  # noqa: PLR0917 - the shape of `EncodeEntry`
     ledger_id: LedgerId, entry: EntryId, before: Any, batches: Any, record_count: int, after: Any,
-    *, is_control: bool = False,
+    *, is_control: bool = False, has_state: bool = False,
 ) -> bytes:  # fmt: skip
     return encode_entry(
         ledger_id=ledger_id, entry_id=entry, before=before, batches=batches,
-        record_count=record_count, after=after, flags=CONTROL * is_control,
+        record_count=record_count, after=after, flags=CONTROL * is_control | STATE * has_state,
     )  # fmt: skip

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import heapq
+import itertools
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -23,13 +24,16 @@ from duramen.core.log_node import LogNode
 from duramen.core.segment import Segment, Totals
 from duramen.core.sequencer import effects as fx
 from duramen.core.sequencer.effects import CommitOutcome, LogView, StoredEntry
+from duramen.core.sequencer.exactly_once.stamps import HistoryEntry
 from duramen.core.sequencer.log_sequencer import LogSequencer, LogState
 from duramen.core.sequencer.surroundings import Surroundings
 from duramen.core.sequencer.transmit import QueuedAppend
 from duramen.core.status import BookieStatus
 from duramen.ids import NOTHING, Dlsn, EntryId, Epoch, LedgerId, Member, SequencerId, epoch_of
 from duramen.units import MS, SECOND
-from duramen.wire.entry import CONTROL, HEADER_BYTES, check_entry, encode_entry
+from duramen.wire.entry import CONTROL, HEADER_BYTES, STATE, check_entry, encode_entry
+from duramen.wire.exactly_once.control_record import spell_control
+from duramen.wire.exactly_once.history import read_history
 from tests.unit.core_fakes import LOG_ID, FakeBookie, FakeStore
 
 SHAPES = (
@@ -63,7 +67,7 @@ class Fate:
     batch: bytes
     record_count: int
     invoked_us: int
-    answer: fx.Complete | fx.Fail | fx.Yield | None = None
+    answer: fx.Complete | fx.AlreadyStored | fx.Fail | fx.Yield | None = None
     answered_us: int = 0
 
 
@@ -325,8 +329,9 @@ class World:
 
     def _make_node(self, index: int, life: int = 0) -> Node:
         around = Surroundings(
-            SequencerId(f"s{index}"), random.Random(self.rng.getrandbits(64)), spell_entry
-        )
+            SequencerId(f"s{index}"), random.Random(self.rng.getrandbits(64)), spell_entry,
+            spell_control=spell_control,
+        )  # fmt: skip
         around.candidates = [b.candidate for b in self.bookies.values() if b.is_up]
         around.locations = {b.member: b.candidate for b in self.bookies.values()}
         around.is_metadata_reachable = self._is_store_up
@@ -389,12 +394,20 @@ class World:
                     self.owed.append(effect)
                     self.at(self._delay_us(), lambda: self.feed(
                         node, lambda core: core.on_owed_persisted(effect)))  # fmt: skip
-            case fx.Complete() | fx.Fail() | fx.Yield():
+            case fx.ReadSegment(token, epoch):
+                self._read_segment_node(node, token, epoch)
+            case fx.ReadHistory():
+                self._read_history(node, effect)
+            case fx.Complete() | fx.AlreadyStored() | fx.Fail() | fx.Yield():
                 fate = self.fates[effect.append_id]
                 assert fate.answer is None, f"answered twice: {fate} {effect}"
                 fate.answer, fate.answered_us = effect, self.now_us
                 self.counts[type(effect).__name__] += 1
                 self.tell(f"s{node.index} {effect}")
+                self.on_answered(effect.append_id)
+
+    def on_answered(self, append_id: int) -> None:
+        """An append has its fate."""
 
     # --- bookies ---------------------------------------------------------------------------------
 
@@ -447,7 +460,7 @@ class World:
                 payload = bookie.entries.get(ledger_id, {}).get(entry)
                 if payload is None:
                     return BookieStatus.NO_ENTRY, None
-                return BookieStatus.OK, StoredEntry(payload, check_entry(payload).totals)
+                return BookieStatus.OK, self._stored(payload)
         raise AssertionError(effect)
 
     def _report(
@@ -458,12 +471,54 @@ class World:
             case fx.SendAdd(member, ledger_id, entry):
                 core.on_add(member, epoch_of(ledger_id), entry, status, now_us)
             case fx.SendLac(member, ledger_id):
-                core.on_lac(member, epoch_of(ledger_id), status, now_us)
+                core.on_lac(member, epoch_of(ledger_id), status, now_us, effect.round_id)
             case fx.SendSeal(member, _, epoch):
                 lac, highest = result or (NOTHING, NOTHING)
                 core.on_seal(member, epoch, status, lac, highest, now_us)
             case fx.SendRead(member, ledger_id, entry):
                 core.on_read(member, epoch_of(ledger_id), entry, status, result, now_us)
+
+    @staticmethod
+    def _stored(payload: bytes) -> StoredEntry:
+        info = check_entry(payload)
+        return StoredEntry(payload, info.totals, info.has_state)
+
+    # --- history ---------------------------------------------------------------------------------
+
+    def _read_segment_node(self, node: Node, token: int, epoch: Epoch) -> None:
+        def reply() -> None:
+            found = self.store.segments[epoch][0] if self._is_store_up else None
+            self.feed(node, lambda core: core.on_segment(token, found, self.now_us))
+
+        self.at(self._delay_us(), reply)
+
+    def _read_history(self, node: Node, effect: fx.ReadHistory) -> None:
+        """The first replica that is up and has the entry, some entries of it."""
+
+        def reply() -> None:
+            entries = self._find_history(node, effect)
+            self.counts["history read" if entries else "history not read"] += 1
+            self.feed(node, lambda core: core.on_history(effect.token, entries, self.now_us))
+
+        self.at(self._delay_us(), reply)
+
+    def _find_history(self, node: Node, effect: fx.ReadHistory) -> list[HistoryEntry] | None:
+        segment = effect.segment
+        for member in segment.write_set_of(effect.first):
+            bookie = self.bookies[member.bookie]
+            held = bookie.entries.get(segment.ledger_id, {})
+            if bookie.is_up and bookie.member == member and bookie.name not in node.cut_off:
+                last = min(effect.last, effect.first + self.rng.randrange(6))
+                numbers = map(EntryId, range(effect.first, last + 1))
+                payloads = [held[i] for i in itertools.takewhile(held.__contains__, numbers)]
+                if payloads:
+                    is_headers_only = effect.is_headers_only
+                    return [self.history_of(p, is_headers_only) for p in payloads]
+        return None
+
+    def history_of(self, payload: bytes, is_headers_only: bool) -> HistoryEntry:
+        """What an entry says; stand-ins for batches have no producers."""
+        return read_history(payload, is_header_only=is_headers_only)
 
     # --- metadata --------------------------------------------------------------------------------
 
@@ -565,6 +620,10 @@ class World:
             assert info.is_control == (info.record_count == 0), (segment, entry)
             self.counts["control entry"] += info.is_control
             slot = 0
+            if info.is_control:
+                assert info.record_count == 0
+                totals = info.totals
+                continue
             for text in payload[HEADER_BYTES:].split(b"append ")[1:]:
                 fate = by_batch[b"append " + text]
                 position = start + totals.record_count + slot
@@ -583,23 +642,33 @@ class World:
             and entry in self.bookies[member.bookie].entries.get(segment.ledger_id, {})
         ]
 
+    def is_repeated(self, append_id: int) -> bool:
+        """Whether another append has the same batch: what one was refused, the other may store."""
+        return False
+
     def _check_fates(self, found: dict[Dlsn, tuple[bytes, int]]) -> None:
         acknowledged = []
         present = {batch for batch, _ in found.values()}
-        for fate in self.fates.values():
+        for append_id, fate in self.fates.items():
             answer = fate.answer
             assert answer is not None, f"never answered: {fate}"
-            if isinstance(answer, fx.Complete):
+            if isinstance(answer, fx.Complete) and not answer.is_duplicate:
                 assert found.get(answer.start) == (fate.batch, answer.seq_num), (fate, self.shape)
                 assert answer.tail.seq_num == answer.seq_num + fate.record_count
                 acknowledged.append((answer.seq_num, fate))
-            elif isinstance(answer, fx.Yield) or answer.code != "append_uncertain":
+            elif is_refused(answer) and not self.is_repeated(append_id):
                 assert fate.batch not in present, f"refused and yet stored: {fate}"
         acknowledged.sort(key=lambda pair: pair[0])
         latest_invoked_us = -1
         for _, fate in acknowledged:
             assert fate.answered_us >= latest_invoked_us, f"O2: {fate}"
             latest_invoked_us = max(latest_invoked_us, fate.invoked_us)
+
+
+def is_refused(answer: object) -> bool:
+    """Whether the answer says that nothing was appended."""
+    uncertain = isinstance(answer, fx.Fail) and answer.code == "append_uncertain"
+    return isinstance(answer, fx.Fail | fx.Yield) and not uncertain
 
 
 def spell_entry(  # noqa: PLR0917 - the signature of `EncodeEntry`
@@ -611,6 +680,7 @@ def spell_entry(  # noqa: PLR0917 - the signature of `EncodeEntry`
     after: Totals,
     *,
     is_control: bool = False,
+    has_state: bool = False,
 ) -> bytes:
     """A real entry around stand-ins for batches."""
     return encode_entry(
@@ -620,7 +690,7 @@ def spell_entry(  # noqa: PLR0917 - the signature of `EncodeEntry`
         batches=batches,
         record_count=record_count,
         after=after,
-        flags=CONTROL * is_control,
+        flags=CONTROL * is_control | STATE * has_state,
     )
 
 

@@ -16,24 +16,27 @@ from hypothesis import strategies as st
 
 from duramen.errors import DuramenError
 from duramen.limits import BATCH_RECORD_COUNT_MAX, RECORD_BYTES_MAX
-from duramen.wire.record_batch import Batch, decode_batch, encode_batch
+from duramen.wire.record_batch import Batch, Producer, decode_batch, encode_batch
+from duramen.wire.sequencer_calls import AppendOptions
 from duramen_writeproxy.bodies import (
     BATCH,
     JSON,
     JSON_BYTES_MAX,
     NDJSON,
+    RAW,
     TXID_MAX,
     body_limit,
     encode_body,
     parse_media,
 )
+from duramen_writeproxy.exactly_once.conditions import Conditions, read_condition_headers
 
 NOW_MS = 1_700_000_000_000
 Refusal = tuple[str, str | None]
 
 
 def read(media: str, body: bytes, *, is_base64: bool = False) -> Batch:
-    return decode_batch(encode_body(media, body, NOW_MS, is_base64=is_base64))
+    return decode_batch(encode_body(media, body, NOW_MS, is_base64=is_base64).batch)
 
 
 def read_records(*records: Any, is_base64: bool = False) -> Batch:
@@ -100,7 +103,7 @@ def test_an_encoded_batch_passes_through_unchanged() -> None:
     body = encode_batch(
         [b"a", b"bb"], 9, timestamps_ms=[7, 8], txids=[1, 1], headers=[[(b"n", b"v")], []]
     )
-    assert encode_body(BATCH, body, NOW_MS) is body
+    assert encode_body(BATCH, body, NOW_MS).batch is body
 
 
 @pytest.mark.parametrize(
@@ -160,10 +163,81 @@ def test_a_bad_record_is_named(record: Any, code: str, field: str) -> None:
     assert refuse_records({"body": "good"}, record) == (code, field)
 
 
-@pytest.mark.parametrize("name", ["match_seq_num", "fencing_token", "producer"])
-def test_options_that_are_to_come_are_refused_by_name(name: str) -> None:
-    body = json.dumps({"records": [{"body": "x"}], name: 1})
-    assert refusal(JSON, body) == ("invalid_argument", name)
+PRODUCER = {"id": "p 1", "epoch": 2, "seq": 3}
+
+
+def test_conditions_of_a_json_body_are_read() -> None:
+    body = {
+        "records": [{"body": "x"}],
+        "match_seq_num": 7,
+        "fencing_token": "",
+        "producer": PRODUCER,
+    }
+    batch, conditions = encode_body(JSON, json.dumps(body).encode(), NOW_MS)
+    assert conditions == Conditions(7, "", Producer("p 1", 2, 3))
+    assert decode_batch(batch).info.producer == conditions.producer
+    assert conditions.options == AppendOptions(7, "")
+
+
+@pytest.mark.parametrize("media", [*RAW, NDJSON, BATCH])
+def test_a_producer_of_the_headers_is_in_the_batch(media: str) -> None:
+    body = {NDJSON: b'{"body": "x"}', BATCH: encode_batch([b"x"], 5, txids=[4])}.get(media, b"x")
+    given = read_condition_headers({b"duramen-producer": b"a;b;1;0"})
+    batch, conditions = encode_body(media, body, NOW_MS, conditions=given)
+    assert conditions.producer == Producer("a;b", 1, 0)
+    decoded = decode_batch(batch)
+    assert (decoded.info.producer, decoded.bodies) == (conditions.producer, [b"x"])
+    assert encode_body(BATCH, batch, NOW_MS) == (batch, conditions)
+
+
+def test_a_condition_is_given_once() -> None:
+    given = read_condition_headers({b"duramen-match-seq-num": b"4"})
+    body = json.dumps({"records": [{"body": "x"}], "match_seq_num": 5}).encode()
+    with pytest.raises(DuramenError, match="twice") as caught:
+        encode_body(JSON, body, NOW_MS, conditions=given)
+    assert caught.value.field == "match_seq_num"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "field"),
+    [
+        ("match_seq_num", -1, "match_seq_num"),
+        ("match_seq_num", True, "match_seq_num"),
+        ("match_seq_num", 1 << 53, "match_seq_num"),
+        ("fencing_token", 5, "fencing_token"),
+        ("fencing_token", "x" * 65, "fencing_token"),
+        ("producer", "p", "producer"),
+        ("producer", {"id": "p", "epoch": 0}, "producer.seq"),
+        ("producer", {**PRODUCER, "id": ""}, "producer.id"),
+        ("producer", {**PRODUCER, "id": "ä"}, "producer.id"),
+        ("producer", {**PRODUCER, "id": "p" * 65}, "producer.id"),
+        ("producer", {**PRODUCER, "epoch": -1}, "producer.epoch"),
+    ],
+)
+def test_a_condition_without_sense_is_refused_by_name(name: str, value: Any, field: str) -> None:
+    body = json.dumps({"records": [{"body": "x"}], name: value})
+    assert refusal(JSON, body) == ("invalid_argument", field)
+
+
+def test_an_unknown_part_of_a_producer_is_named() -> None:
+    body = json.dumps({"records": [{"body": "x"}], "producer": {**PRODUCER, "sequence": 1}})
+    assert refusal(JSON, body) == ("unknown_field", "producer.sequence")
+
+
+@pytest.mark.parametrize(
+    ("header", "value"),
+    [
+        (b"duramen-match-seq-num", b"x"), (b"duramen-match-seq-num", b"-1"),
+        (b"duramen-fencing-token", b"\xff"), (b"duramen-fencing-token", b"t" * 65),
+        (b"duramen-producer", b"p"), (b"duramen-producer", b"p;1"), (b"duramen-producer", b";1;1"),
+        (b"duramen-producer", b"p;1;-1"), (b"duramen-producer", b"p;1;x"),
+    ],
+)  # fmt: skip
+def test_a_header_without_sense_is_refused_by_name(header: bytes, value: bytes) -> None:
+    with pytest.raises(DuramenError) as caught:
+        read_condition_headers({header: value})
+    assert caught.value.code == "invalid_argument"
+    assert (caught.value.field or "").lower().encode() == header
 
 
 @pytest.mark.parametrize(
@@ -293,7 +367,7 @@ RECORDS = st.fixed_dictionaries(
 def accept_or_refuse(media: str, body: bytes, *, is_base64: bool) -> None:
     refused: DuramenError | None = None
     try:
-        decode_batch(encode_body(media, body, NOW_MS, is_base64=is_base64))
+        decode_batch(encode_body(media, body, NOW_MS, is_base64=is_base64).batch)
     except DuramenError as error:
         refused = error
     if refused is not None:

@@ -267,19 +267,43 @@ def test_what_is_refused_for_now_is_tried_again(
 
 
 @pytest.mark.parametrize("answer", [DuramenError("append_uncertain", "who knows"), 502])
-def test_an_uncertain_append_is_never_sent_again(
+def test_an_append_that_stays_uncertain_is_told_with_its_lines(
     proxies: FakeProxies,
     lines: Path,
     capfd: pytest.CaptureFixture[str],
     answer: DuramenError | int,
 ) -> None:
     proxies.answers.append(answer)
-    assert main(["append", LOG, str(lines), "--json"]) == 3
+    assert main(["append", LOG, str(lines), "--json", "--timeout", "0"]) == 3
     captured = capfd.readouterr()
     assert json.loads(captured.out)["uncertain_lines"] == [1, 10_000]
     assert "lines 1 to 10000 may or may not be stored" in captured.err
     assert "--skip-lines 10000 if they are there, --skip-lines 0 if not" in captured.err
     assert proxies.batches == []
+
+
+@pytest.mark.parametrize("answer", [DuramenError("append_uncertain", "who knows"), 502])
+def test_an_uncertain_append_is_repeated_by_its_producer(
+    proxies: FakeProxies, lines: Path, answer: DuramenError | int
+) -> None:
+    proxies.answers.append(answer)
+    assert main(["append", LOG, str(lines), "--json", "--producer", "me"]) == 0
+    stamps = [batch.decode().info.producer for batch in proxies.batches]
+    assert [(stamp.producer_id, stamp.sequence) for stamp in stamps if stamp is not None] == [
+        ("me", index) for index in range(len(stamps))
+    ]
+    assert len({stamp.epoch for stamp in stamps if stamp is not None}) == 1
+
+
+def test_a_refused_repetition_leaves_the_append_uncertain(
+    proxies: FakeProxies, lines: Path
+) -> None:
+    proxies.answers += [DuramenError("append_uncertain", ""), DuramenError("producer_fenced", "")]
+    assert main(["append", LOG, str(lines), "--json"]) == 3
+
+
+def test_a_producer_s_id_is_short_and_printable(lines: Path) -> None:
+    assert main(["append", LOG, str(lines), "--producer", "ä"]) == 2
 
 
 def test_skip_lines_goes_on_where_it_stopped(

@@ -36,7 +36,14 @@ from duramen.wire.frame import (
 )
 from duramen.wire.read_answers import PlacedBatch, pack_batches, parse_batches
 from duramen.wire.record_batch import encode_batch
-from duramen.wire.sequencer_calls import Append, Appended, AppendOptions, Mark, Redirect
+from duramen.wire.sequencer_calls import (
+    AlreadyStored,
+    Append,
+    Appended,
+    AppendOptions,
+    Mark,
+    Redirect,
+)
 from tests.golden import read_golden
 
 LIFE = Incarnation("0123456789abcdef0123456789abcdef")
@@ -141,6 +148,21 @@ def test_every_error_travels_with_its_certainty(code: str) -> None:
         ((_, back),) = sequencer_calls.parse_results(sequencer_calls.pack_results([(0, error)]))
         assert isinstance(back, DuramenError)
         assert (back.code, back.uncertain) == (code, error.uncertain)
+
+
+def test_duplicates_travel_with_and_without_their_positions() -> None:
+    results: list[tuple[int, sequencer_calls.AppendResult]] = [
+        (0, Appended(START, 2, TAIL, is_duplicate=True)), (1, AlreadyStored()),
+    ]  # fmt: skip
+    assert sequencer_calls.parse_results(sequencer_calls.pack_results(results)) == results
+
+
+def test_what_was_expected_travels_with_a_refusal() -> None:
+    facts = {"expected_seq_num": 7, "tail": {"seq_num": 7}}
+    error = DuramenError("condition_failed", "no", field="match_seq_num", facts=facts)
+    ((_, back),) = sequencer_calls.parse_results(sequencer_calls.pack_results([(0, error)]))
+    assert isinstance(back, DuramenError) and back.facts == facts
+    assert back.problem() == error.problem() and back.problem()["expected_seq_num"] == 7
 
 
 def test_the_end_of_an_append_is_one_past_its_last_record() -> None:

@@ -509,6 +509,15 @@ def test_a_sealed_lac_fences_the_writer() -> None:
     assert driver.writer.state is WriterState.FENCED
 
 
+def test_a_held_writer_that_hears_of_a_seal_is_fenced() -> None:
+    driver = Driver()
+    driver.add()
+    driver.ok(0, "b0", "b1")
+    driver.writer.hold()
+    driver.answer(0, "b2", BookieStatus.SEALED)
+    assert driver.writer.state is WriterState.FENCED
+
+
 def test_r19_a_held_writer_sends_nothing_and_changes_nothing() -> None:
     """Regression: a copy that was owed and timed out changed the ensemble during the close."""
     driver = Driver("b3")

@@ -30,20 +30,24 @@ def filled(*appends: QueuedAppend) -> TransmitBuffer:
     return buffer
 
 
+def admit_all(_append: QueuedAppend) -> bool:
+    return True
+
+
 def test_an_entry_takes_what_waits_up_to_its_target_and_always_one() -> None:
     half = ENTRY_TARGET_BYTES // 2
     buffer = filled(append(1, half), append(2, half), append(3, 1), append(4, 3 * half), append(5))
-    assert [one.append_id for one in buffer.take()] == [1, 2]
-    assert [one.append_id for one in buffer.take()] == [3]
-    assert [one.append_id for one in buffer.take()] == [4]
-    assert [one.append_id for one in buffer.take()] == [5]
+    assert [one.append_id for one in buffer.take(admit_all)] == [1, 2]
+    assert [one.append_id for one in buffer.take(admit_all)] == [3]
+    assert [one.append_id for one in buffer.take(admit_all)] == [4]
+    assert [one.append_id for one in buffer.take(admit_all)] == [5]
     assert buffer.is_empty and buffer.queued_bytes == 0
 
 
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=9), st.integers(0, 50), st.integers(0, 50))
 def test_positions_follow_one_another(counts: list[int], before: int, start: int) -> None:
     buffer = filled(*(append(i, count=count) for i, count in enumerate(counts)))
-    buffer.place(EntryId(4), buffer.take(), Totals(record_count=before))
+    buffer.place(EntryId(4), buffer.take(admit_all), Totals(record_count=before))
     buffer.validate()
     answers = buffer.complete(Epoch(2), EntryId(4), start)
     slot = 0
@@ -58,7 +62,7 @@ def test_positions_follow_one_another(counts: list[int], before: int, start: int
 
 def test_what_was_sent_is_uncertain_and_what_was_not_gets_the_code() -> None:
     buffer = filled(append(1, deadline_us=50), append(2, deadline_us=200))
-    buffer.place(EntryId(0), buffer.take(), Totals())
+    buffer.place(EntryId(0), buffer.take(admit_all), Totals())
     buffer.push(append(3, deadline_us=50), 0)
     buffer.push(append(4, deadline_us=200), 0)
     answers = buffer.expire(100, "log_unavailable", "why")
@@ -75,7 +79,7 @@ def test_what_was_sent_is_uncertain_and_what_was_not_gets_the_code() -> None:
 
 def test_giving_up_answers_everything_once() -> None:
     buffer = filled(append(1), append(2))
-    buffer.place(EntryId(0), buffer.take(), Totals())
+    buffer.place(EntryId(0), buffer.take(admit_all), Totals())
     buffer.push(append(3), 0)
     assert [(one.append_id, one.code) for one in buffer.fail_sent("sealed")] == [
         (1, "append_uncertain"), (2, "append_uncertain"),
@@ -115,6 +119,6 @@ def test_who_is_oldest_is_known_after_others_have_gone() -> None:
     assert [fail.append_id for fail in buffer.expire(100, "log_unavailable", "why")] == [0, 2]
     buffer.validate()
     assert buffer.due_us(periodic) == 2 + 2 * MS and buffer.count == 2
-    buffer.place(EntryId(0), buffer.take(), Totals())
+    buffer.place(EntryId(0), buffer.take(admit_all), Totals())
     buffer.validate()
     assert buffer.due_us(periodic) is None and buffer.count == 2, "in flight counts as well"

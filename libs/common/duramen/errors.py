@@ -11,6 +11,7 @@ Called by everybody. Source: 08-interfaces "Answers".
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 
@@ -82,6 +83,9 @@ _ROWS: Final = (
     ErrorKind("internal", 36, 500, Retry.SAFE_ONLY, False, "the server made a mistake"),
 )
 
+PROBLEM_FACTS: Final = ("expected_seq_num", "expected_producer_seq", "tail")
+"""Fields of a problem that say what a condition was compared with."""
+
 ERRORS: Final = {row.code: row for row in _ROWS}
 ERRORS_BY_WIRE: Final = {row.wire: row for row in _ROWS}
 assert len(ERRORS) == len(ERRORS_BY_WIRE) == len(_ROWS)
@@ -96,6 +100,7 @@ class DuramenError(Exception):
         field: the request's field that is at fault, if one is.
         retry_after_ms: when the same request is worth sending again.
         uncertain: overrides the table where an append of unknown fate ends in `internal`.
+        facts: further fields of the problem, such as what a condition was compared with.
     """
 
     def __init__(
@@ -106,6 +111,7 @@ class DuramenError(Exception):
         field: str | None = None,
         retry_after_ms: int | None = None,
         uncertain: bool | None = None,
+        facts: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(f"{code}: {detail}")
         self.kind = ERRORS[code]
@@ -114,10 +120,12 @@ class DuramenError(Exception):
         self.field = field
         self.retry_after_ms = retry_after_ms
         self.uncertain = self.kind.uncertain if uncertain is None else uncertain
+        self.facts = dict(facts or {})
 
     def problem(self) -> dict[str, Any]:
         """The problem+json object of 08-interfaces "Answers"."""
         problem: dict[str, Any] = {
+            **self.facts,
             "type": f"urn:duramen:error:{self.code}",
             "title": self.kind.title,
             "status": self.kind.status,

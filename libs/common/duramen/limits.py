@@ -109,6 +109,24 @@ JOURNAL_FILE_BYTES_MIN: Final = 1 * MIB
 JOURNAL_FILE_BYTES_MAX: Final = 4096 * MIB
 """What an operator may choose instead: a disk should hold ten of them and more."""
 
+PRODUCER_COUNT_MAX: Final = 10_000
+"""Idempotent producers that a log keeps in mind (some 100 bytes a result): beyond it the one that
+has rested longest is forgotten, or a new one must wait."""
+
+PRODUCER_REST_US: Final = 10 * MINUTE
+"""A producer heard so recently may still repeat a batch: it is never forgotten for room."""
+
+SNAPSHOT_ENTRY_COUNT: Final = 4_000
+SNAPSHOT_BYTES: Final = 64 * MIB
+"""Producers and token are written into the log again after so many entries or bytes: what a
+takeover reads at most, in a second or so."""
+
+SNAPSHOT_PART_BYTES: Final = 1 * MIB
+"""A snapshot is cut into control records of about this size: they share the log with appends."""
+
+FENCING_TOKEN_BYTES_MAX: Final = 64
+"""A fencing token names a holder; it is no place for data."""
+
 SEQ_NUM_MAX: Final = (1 << 53) - 1
 """Sequence numbers stay exact in every JSON reader (documented limit)."""
 

@@ -15,12 +15,20 @@ from typing import Any
 
 import prometheus_client
 
+from duramen.core.sequencer.exactly_once.stamps import Stamp
 from duramen.core.sequencer.transmit import QueuedAppend
 from duramen.errors import DuramenError
 from duramen.limits import APPEND_TIMEOUT_MAX_US
 from duramen.units import MS
 from duramen.wire.record_batch import BatchError, check_batch
-from duramen.wire.sequencer_calls import Append, Appended, AppendResult, pack_results, parse_appends
+from duramen.wire.sequencer_calls import (
+    AlreadyStored,
+    Append,
+    Appended,
+    AppendResult,
+    pack_results,
+    parse_appends,
+)
 from duramen_sequencer.log_driver import LogDriver, now_us
 from duramen_sequencer.log_host import LogHost
 
@@ -90,6 +98,10 @@ class AppendFrames:
             info.max_txid,
             info.max_timestamp_ms,
             deadline_us,
+            info.min_txid,
+            None if info.producer is None else Stamp(*info.producer),
+            append.options.match_seq_num,
+            append.options.fencing_token,
         )
         _BYTES.inc(len(batch))
         return self._host.submit(append.log_id, queued, lambda result: results.put(index, result))
@@ -113,6 +125,8 @@ class _Results:
         self._ready.append((index, result))
         self._event.set()
         match result:
+            case AlreadyStored() | Appended(is_duplicate=True):
+                outcome = "duplicate"
             case Appended():
                 outcome = "ok"
                 _SECONDS.labels("total").observe(time.monotonic() - self._began_s)

@@ -65,7 +65,7 @@ class Sink(Protocol):
     def on_add(self, member: Member, epoch: Epoch, entry: EntryId, status: BookieStatus) -> None:
         """An add was answered."""
 
-    def on_lac(self, member: Member, epoch: Epoch, status: BookieStatus) -> None:
+    def on_lac(self, member: Member, epoch: Epoch, status: BookieStatus, round_id: int) -> None:
         """A LAC write was answered."""
 
     def on_seal(self, member: Member, epoch: Epoch, marks: calls.Marks) -> None:
@@ -184,7 +184,9 @@ class BookieLanes:
         sink.flush()
 
     async def _tell_lac(self, effect: SendLac, sink: Sink) -> None:
-        update = calls.LacUpdate(effect.ledger_id, effect.lac, is_write=effect.lac > NOTHING)
+        # A read proves no round: a member that is sealed answers it.
+        is_write = effect.lac > NOTHING or effect.round_id > 0
+        update = calls.LacUpdate(effect.ledger_id, effect.lac, is_write=is_write)
         body = calls.pack_lacs(effect.member.incarnation, [update])
         try:
             answer = await self.insist(effect.member, "/b/lac", body, STORE_TIMEOUT_US)
@@ -192,7 +194,7 @@ class BookieLanes:
             status = marks.status
         except (UnreachableError, NoAnswerError, FrameError, ValueError) as error:
             status = _status_of(error)
-        sink.on_lac(effect.member, epoch_of(effect.ledger_id), status)
+        sink.on_lac(effect.member, epoch_of(effect.ledger_id), status, effect.round_id)
         sink.flush()
 
     async def _read(self, effect: SendRead, sink: Sink) -> None:
@@ -217,7 +219,7 @@ class BookieLanes:
                 info = check_entry(payload)
                 if (entry_id, info.ledger_id) != (effect.entry, effect.ledger_id):
                     raise EntryError("another entry was returned")
-                stored = StoredEntry(payload, info.totals)
+                stored = StoredEntry(payload, info.totals, info.has_state)
         except (UnreachableError, NoAnswerError) as error:
             status = _status_of(error)
         except (FrameError, EntryError, ValueError):

@@ -13,15 +13,19 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from typing import Any
 
 from duramen.config import LogConfig
 from duramen.core.sequencer.effects import (
+    AlreadyStored,
     Commit,
     Complete,
     Effect,
     Fail,
     PersistOwed,
+    ReadHistory,
     ReadMetadata,
+    ReadSegment,
     SendAdd,
     SendLac,
     SendRead,
@@ -36,9 +40,12 @@ from duramen.core.sequencer.transmit import QueuedAppend
 from duramen.core.status import BookieStatus
 from duramen.errors import DuramenError
 from duramen.ids import EntryId, Epoch, LedgerId, LogId, Member
+from duramen.wire import sequencer_calls as calls
 from duramen.wire.bookie_calls import Marks
+from duramen.wire.record_json import spell_mark
 from duramen.wire.sequencer_calls import Appended, AppendResult, Mark
 from duramen_sequencer.bookie_lanes import BookieLanes
+from duramen_sequencer.history import read_entries
 from duramen_sequencer.metadata_link import MetadataLink
 
 _LOG = logging.getLogger(__name__)
@@ -102,9 +109,9 @@ class LogDriver:
         """An add was answered."""
         self.core.on_add(member, epoch, entry, status, now_us())
 
-    def on_lac(self, member: Member, epoch: Epoch, status: BookieStatus) -> None:
+    def on_lac(self, member: Member, epoch: Epoch, status: BookieStatus, round_id: int) -> None:
         """A LAC write was answered."""
-        self.core.on_lac(member, epoch, status, now_us())
+        self.core.on_lac(member, epoch, status, now_us(), round_id)
 
     def on_seal(self, member: Member, epoch: Epoch, marks: Marks) -> None:
         """A seal was answered."""
@@ -148,8 +155,10 @@ class LogDriver:
                 self._lanes.add(effect, self)
             case Complete():
                 self._answer(effect.append_id, _appended(effect))
-            case Fail(append_id, code, detail):
-                self._answer(append_id, DuramenError(code, detail))
+            case AlreadyStored(append_id):
+                self._answer(append_id, calls.AlreadyStored())
+            case Fail():
+                self._answer(effect.append_id, _failed(effect))
             case Yield(append_id):
                 append, answer = self._waiting.pop(append_id)
                 self._resubmit(self.log_id, append, answer)
@@ -165,6 +174,10 @@ class LogDriver:
                 self._lanes.spawn(self._commit(effect))
             case PersistOwed():
                 self._note_owed(effect)
+            case ReadSegment():
+                self._lanes.spawn(self._read_segment(effect))
+            case ReadHistory():
+                self._lanes.spawn(self._read_history(effect))
 
     def _answer(self, append_id: int, result: AppendResult) -> None:
         _, answer = self._waiting.pop(append_id)
@@ -173,6 +186,16 @@ class LogDriver:
     async def _read(self, effect: ReadMetadata) -> None:
         view = await self._link.read_view(self.log_id)
         self.core.on_metadata(effect.token, view, now_us())
+        self.flush()
+
+    async def _read_segment(self, effect: ReadSegment) -> None:
+        segment = await self._link.read_segment(self.log_id, effect.epoch)
+        self.core.on_segment(effect.token, segment, now_us())
+        self.flush()
+
+    async def _read_history(self, effect: ReadHistory) -> None:
+        entries = await read_entries(self._lanes, effect)
+        self.core.on_history(effect.token, entries, now_us())
         self.flush()
 
     async def _commit(self, effect: Commit) -> None:
@@ -230,7 +253,19 @@ class LogDriver:
 
 def _appended(effect: Complete) -> Appended:
     start = Mark(effect.start, effect.seq_num, effect.timestamp_ms)
-    return Appended(start, effect.record_count, _mark(effect.tail))
+    return Appended(start, effect.record_count, _mark(effect.tail), effect.is_duplicate)
+
+
+def _failed(effect: Fail) -> DuramenError:
+    facts: dict[str, Any] = {}
+    if effect.expected is not None:
+        tail, seq_num, producer_seq = effect.expected
+        facts["tail"] = spell_mark(tail.seq_num, tail.timestamp_ms, tail.dlsn)
+        if seq_num is not None:
+            facts["expected_seq_num"] = seq_num
+        if producer_seq is not None:
+            facts["expected_producer_seq"] = producer_seq
+    return DuramenError(effect.code, effect.detail, field=effect.field, facts=facts)
 
 
 def _mark(mark: TailMark) -> Mark:

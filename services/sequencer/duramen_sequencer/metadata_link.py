@@ -92,6 +92,15 @@ class MetadataLink:
             return None
         return LogView(log, stored.version, tuple(segments), owner)
 
+    async def read_segment(self, log_id: LogId, epoch: Epoch) -> Segment | None:
+        """A segment node of the past, or None if it could not be read."""
+        try:
+            stored = await self.store.get(self.paths.segment(log_id, epoch))
+            return None if stored is None else read_segment(stored.data)
+        except (MetadataError, MetadataJsonError) as error:
+            _LOG.info("segment %d of log %d cannot be read: %s", epoch, log_id, error)
+            return None
+
     async def read_owner(self, log_id: LogId) -> Owner | None:
         """The owner node, if there is one.
 

@@ -14,6 +14,7 @@ import random
 import secrets
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from fastapi import FastAPI
@@ -30,11 +31,13 @@ from duramen.runtime.metadata_store import MetadataError, MetadataStore, Session
 from duramen.runtime.registry import Registration, Roster
 from duramen.runtime.role import ServiceOptions, StartRefusedError
 from duramen.runtime.zookeeper_store import ZooKeeperStore
-from duramen.wire.entry import CONTROL, encode_entry
+from duramen.wire.entry import CONTROL, STATE, encode_entry
+from duramen.wire.exactly_once.control_record import spell_control
 from duramen.wire.metadata_json import Paths
 from duramen_sequencer.append_frames import AppendFrames
 from duramen_sequencer.bookie_lanes import BookieLanes
 from duramen_sequencer.control import Control, Operation
+from duramen_sequencer.fencing import set_token
 from duramen_sequencer.life.boundaries import Boundaries
 from duramen_sequencer.life.operations import LifeOperations
 from duramen_sequencer.life.retention import RetentionRounds
@@ -61,6 +64,7 @@ class SequencerService:
             rng=random.Random(secrets.randbits(64)),
             encode_entry=_encode,
             unix_offset_us=time.time_ns() // 1000 - now_us(),
+            spell_control=spell_control,
         )
         data_url = f"http://{options.host}:{options.data_port}"
         self._bookies = Roster(store, self._paths.available, self._on_bookies_changed)
@@ -78,6 +82,7 @@ class SequencerService:
             "roll": changes.roll,
             "reconfigure": changes.reconfigure,
             "config_changed": changes.learn,
+            "fence": partial(set_token, self.host),
             "suspend": self._maintenance.suspend,
             **self._life.by_name,
         }
@@ -230,6 +235,7 @@ def _encode(  # noqa: PLR0917 - the shape of `EncodeEntry`
     after: Totals,
     *,
     is_control: bool = False,
+    has_state: bool = False,
 ) -> bytes:
     return encode_entry(
         ledger_id=ledger_id,
@@ -238,5 +244,5 @@ def _encode(  # noqa: PLR0917 - the shape of `EncodeEntry`
         batches=batches,
         record_count=record_count,
         after=after,
-        flags=CONTROL * is_control,
+        flags=CONTROL * is_control | STATE * has_state,
     )

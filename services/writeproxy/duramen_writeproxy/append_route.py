@@ -25,20 +25,20 @@ from duramen.runtime.rest import announced_bytes, read_body, read_query
 from duramen.texts import check_log_name, check_namespace
 from duramen.units import SECOND, parse_duration_us
 from duramen.wire.record_json import spell_mark
-from duramen.wire.sequencer_calls import Appended, Mark
+from duramen.wire.sequencer_calls import AlreadyStored, Appended, Mark
 from duramen_writeproxy.appends import Appender, Budget
 from duramen_writeproxy.bodies import body_limit, encode_body, parse_media
+from duramen_writeproxy.exactly_once.conditions import (
+    NO_CONDITIONS,
+    Conditions,
+    read_condition_headers,
+)
 from duramen_writeproxy.metrics import APPEND_SECONDS, APPENDS
 from duramen_writeproxy.names import NameCache
 
 _LOG = logging.getLogger(__name__)
 
 
-_NOT_SERVED: Final = {
-    b"duramen-match-seq-num": "Duramen-Match-Seq-Num",
-    b"duramen-fencing-token": "Duramen-Fencing-Token",
-    b"duramen-producer": "Duramen-Producer",
-}
 _OK: Final = APPENDS.labels("ok")
 
 
@@ -49,6 +49,7 @@ class _Head(NamedTuple):
     announced: int | None
     is_base64: bool
     timeout_s: float
+    conditions: Conditions
 
 
 class AppendRoute:
@@ -79,7 +80,7 @@ class AppendRoute:
         _OK.inc()
         return Response(spell_appended(result), media_type="application/json")
 
-    async def _append(self, request: Request) -> Appended:
+    async def _append(self, request: Request) -> Appended | AlreadyStored:
         deadline = asyncio.get_running_loop().time()
         if self.is_draining:
             raise DuramenError("server_draining", "this proxy is stopping: use another one")
@@ -97,10 +98,19 @@ class AppendRoute:
         try:
             body = await read_body(request, most_bytes, announced=head.announced, code=code)
             now_ms = time.time_ns() // 1_000_000
-            batch = encode_body(head.media, body, now_ms, is_base64=head.is_base64)
+            batch, conditions = encode_body(
+                head.media, body, now_ms, is_base64=head.is_base64, conditions=head.conditions
+            )
             if log_id is None:
                 log_id = await self._names.find(namespace, log)
-            return await self._appender.append(f"{namespace}/{log}", log_id, batch, deadline)
+            return await self._appender.append(
+                f"{namespace}/{log}",
+                log_id,
+                batch,
+                deadline,
+                conditions.options,
+                is_repeatable=conditions.producer is not None,
+            )
         except DuramenError as error:
             if error.code in ("log_not_found", "log_deleted"):
                 self._names.doubt(namespace, log)
@@ -119,11 +129,10 @@ def read_head(raw_headers: Any) -> _Head:
     content_type = headers.get(b"content-type", b"").decode("latin-1")
     is_base64 = False
     timeout_s = APPEND_TIMEOUT_US / SECOND
+    conditions = NO_CONDITIONS
     # Almost no append has headers of ours: one look at the names instead of one for each.
     if any(name.startswith(b"duramen-") for name in headers):
-        for name, spelt in _NOT_SERVED.items():
-            if name in headers:
-                raise DuramenError("invalid_argument", f"{spelt} is not served yet", field=spelt)
+        conditions = read_condition_headers(headers)
         is_base64 = _read_format(headers.get(b"duramen-format"))
         timeout_s = _read_timeout_s(headers.get(b"duramen-timeout"), timeout_s)
     if headers.get(b"content-encoding", b"identity") != b"identity":
@@ -135,6 +144,7 @@ def read_head(raw_headers: Any) -> _Head:
         announced_bytes(headers.get(b"content-length")),
         is_base64,
         timeout_s,
+        conditions,
     )
 
 
@@ -164,15 +174,18 @@ def _read_timeout_s(value: bytes | None, default_s: float) -> float:
     return timeout_us / SECOND
 
 
-def spell_appended(result: Appended) -> bytes:
-    """The answer to an append."""
-    return orjson.dumps(
-        {
-            "start": _spell_mark(result.start),
-            "end": _spell_mark(result.end),
-            "tail": _spell_mark(result.tail),
-        }
-    )
+def spell_appended(result: Appended | AlreadyStored) -> bytes:
+    """The answer to an append; the place of an old duplicate is not known any more."""
+    if isinstance(result, AlreadyStored):
+        return orjson.dumps({"start": None, "end": None, "tail": None, "duplicate": True})
+    document: dict[str, Any] = {
+        "start": _spell_mark(result.start),
+        "end": _spell_mark(result.end),
+        "tail": _spell_mark(result.tail),
+    }
+    if result.is_duplicate:
+        document["duplicate"] = True
+    return orjson.dumps(document)
 
 
 def _spell_mark(mark: Mark) -> dict[str, Any]:

@@ -1,8 +1,10 @@
 """One append from a batch to its answer: route, send, follow redirects, try again while it is safe.
 
 The rule that everything here obeys: a batch is sent again only when the last answer proves that it
-was not appended (no connection, a redirect, `log_unavailable`, `server_draining`). An append that
-was sent and not answered is uncertain and never repeated, whatever time is left.
+was not appended (no connection, a redirect, `log_unavailable`, `server_draining`), or when it has a
+producer, by which the log knows it again. Without one, an append that was sent and not answered is
+uncertain and never repeated, whatever time is left. Once uncertain, only an acknowledgement (of a
+duplicate, as a rule) settles an append: a refusal of the repetition says nothing about the first.
 
 Called by `rest`. Source: 01-protocol section 3, 08-interfaces "Answers".
 """
@@ -16,8 +18,14 @@ from duramen.errors import DuramenError
 from duramen.ids import LogId
 from duramen.runtime.http_client import UnreachableError
 from duramen.units import MIB
-from duramen.wire.sequencer_calls import Appended, Redirect
-from duramen_writeproxy.lanes import Lanes
+from duramen.wire.sequencer_calls import (
+    NO_OPTIONS,
+    AlreadyStored,
+    Appended,
+    AppendOptions,
+    Redirect,
+)
+from duramen_writeproxy.lanes import Lanes, uncertain
 from duramen_writeproxy.routing import Router, Target
 
 REDIRECT_COUNT_MAX: Final = 5
@@ -31,7 +39,15 @@ _PAUSE_MAX_S: Final = 1.0
 _SHORT_PAUSE_S: Final = 0.05
 _SHORT_PAUSE_MAX_S: Final = 0.4
 
+_TRY_S: Final = 3.0
+"""One try of an append that may be repeated: a frozen sequencer must not use up its time."""
+
 _RETRIED: Final = ("log_unavailable", "server_draining")
+_RETRIED_WHEN_UNCERTAIN: Final = (
+    *_RETRIED, "window_full", "overloaded", "not_enough_bookies", "metadata_unavailable",
+    # The batch before it may be on its way a second time, too.
+    "producer_gap",
+)  # fmt: skip
 
 
 class Budget:
@@ -71,14 +87,32 @@ class Budget:
 class _Journey:
     """Where one append has been, and how long it paused."""
 
-    __slots__ = ("deadline", "pause_count", "redirect_count", "short_pause_count", "tried")
+    __slots__ = (
+        "deadline", "is_repeatable", "options", "pause_count", "redirect_count",
+        "short_pause_count", "tried", "was_uncertain",
+    )  # fmt: skip
 
-    def __init__(self, deadline: float) -> None:
+    def __init__(self, deadline: float, options: AppendOptions, *, is_repeatable: bool) -> None:
         self.deadline = deadline
+        self.options = options
+        self.is_repeatable = is_repeatable
+        self.was_uncertain = False
         self.tried: set[str] = set()
         self.redirect_count = 0
         self.pause_count = 0
         self.short_pause_count = 0
+
+    def next_deadline(self) -> float:
+        """When the next try must be answered."""
+        if not self.is_repeatable:
+            return self.deadline
+        return min(self.deadline, asyncio.get_running_loop().time() + _TRY_S)
+
+    def may_retry(self, answer: DuramenError) -> bool:
+        """Whether the same batch may be sent again after this answer."""
+        if answer.uncertain:
+            return self.is_repeatable
+        return answer.code in (_RETRIED_WHEN_UNCERTAIN if self.was_uncertain else _RETRIED)
 
     async def pause(self, last: DuramenError) -> None:
         """Wait 100 ms · 2^n, then everybody may be asked again.
@@ -114,32 +148,60 @@ class Appender:
     def __init__(self, router: Router, lanes: Lanes) -> None:
         self._router = router
         self._lanes = lanes
-        self._counts = dict.fromkeys(("redirects", "unreachable", "pauses", "retries"), 0)
+        names = ("redirects", "unreachable", "pauses", "retries", "repeats")
+        self._counts = dict.fromkeys(names, 0)
 
-    async def append(self, key: str, log_id: LogId, batch: bytes, deadline: float) -> Appended:
+    async def append(
+        self,
+        key: str,
+        log_id: LogId,
+        batch: bytes,
+        deadline: float,
+        options: AppendOptions = NO_OPTIONS,
+        *,
+        is_repeatable: bool = False,
+    ) -> Appended | AlreadyStored:
         """Append one batch, once.
 
         Args:
             key: `namespace/log`, for routing.
             batch: an encoded record batch that was checked.
             deadline: in the loop's time.
+            options: the conditions that a sequencer judges.
+            is_repeatable: the batch has a producer, so that it may be sent again if its fate is
+                open.
 
         Raises:
             DuramenError: a sequencer's refusal, `log_unavailable`, `overloaded`,
                 `append_uncertain`.
         """
+        if is_repeatable:
+            return await self._repeat(key, log_id, batch, deadline, options)
+        journey = _Journey(deadline, options, is_repeatable=False)
         target = self._router.pick(key, log_id)
         # The usual case, without the bookkeeping of the others.
         if target is None:
-            return await self._travel(key, log_id, batch, _Journey(deadline), None)
+            return await self._travel(key, log_id, batch, journey, None)
         try:
-            result = await self._lanes.lane_of(target.url).append(log_id, batch, deadline)
+            result = await self._lanes.lane_of(target.url).append(log_id, batch, deadline, options)
         except UnreachableError as error:
-            return await self._travel(key, log_id, batch, _Journey(deadline), (target, error))
-        if isinstance(result, Appended):
+            return await self._travel(key, log_id, batch, journey, (target, error))
+        if isinstance(result, Appended | AlreadyStored):
             self._router.learn(log_id, target)
             return result
-        return await self._travel(key, log_id, batch, _Journey(deadline), (target, result))
+        return await self._travel(key, log_id, batch, journey, (target, result))
+
+    async def _repeat(
+        self, key: str, log_id: LogId, batch: bytes, deadline: float, options: AppendOptions
+    ) -> Appended | AlreadyStored:
+        """Append a batch with a producer; what was uncertain once is settled only by success."""
+        journey = _Journey(deadline, options, is_repeatable=True)
+        try:
+            return await self._travel(key, log_id, batch, journey, None)
+        except DuramenError as error:
+            if journey.was_uncertain and not error.uncertain:
+                raise uncertain(f"its repetition ended in {error.code} ({error.detail})") from error
+            raise
 
     def statistics(self) -> dict[str, int]:
         """What did not go straight, since the start."""
@@ -152,7 +214,7 @@ class Appender:
         batch: bytes,
         journey: _Journey,
         last: tuple[Target, Redirect | DuramenError | UnreachableError] | None,
-    ) -> Appended:
+    ) -> Appended | AlreadyStored:
         """Go on from the `last` answer until the batch is appended or the time is over."""
         while True:
             if last is None:
@@ -165,11 +227,16 @@ class Appender:
                 target = self._router.pick(key, log_id)
             try:
                 lane = self._lanes.lane_of(target.url)
-                result = await lane.append(log_id, batch, journey.deadline)
+                result = await lane.append(log_id, batch, journey.next_deadline(), journey.options)
             except UnreachableError as error:
                 last = (target, error)
                 continue
-            if isinstance(result, Appended):
+            except DuramenError as error:
+                if not (journey.is_repeatable and error.uncertain):
+                    raise
+                last = (target, error)
+                continue
+            if isinstance(result, Appended | AlreadyStored):
                 self._router.learn(log_id, target)
                 return result
             last = (target, result)
@@ -205,8 +272,16 @@ class Appender:
                 self._router.learn(log_id, owner)
                 return owner
             case DuramenError():
-                if answer.code not in _RETRIED or answer.uncertain:
+                if not journey.may_retry(answer):
                     raise answer
+                if answer.uncertain:
+                    self._counts["repeats"] += 1
+                    journey.was_uncertain = True
+                    await journey.pause_shortly(answer)
+                    # Whoever answers next: not the one that may be frozen, unless nobody else does.
+                    self._router.forget(log_id, target)
+                    journey.tried.add(target.url)
+                    return self._router.pick(key, log_id, journey.tried)
                 self._counts["retries"] += 1
                 await journey.pause_shortly(_as_unavailable(answer))
                 if answer.code == "server_draining":
@@ -226,7 +301,7 @@ def _unsettled() -> DuramenError:
 
 def _as_unavailable(answer: DuramenError) -> DuramenError:
     """A sequencer that stops is no concern of the client's: to it, the log is being taken over."""
-    if answer.code == "log_unavailable":
+    if answer.code != "server_draining":
         return answer
     return DuramenError(
         "log_unavailable", "the log's sequencer is stopping; nothing was appended",

@@ -13,24 +13,37 @@ from __future__ import annotations
 import binascii
 import struct
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from duramen.errors import DuramenError
-from duramen.limits import BATCH_BYTES_MAX, BATCH_RECORD_COUNT_MAX, RECORD_BYTES_MAX
+from duramen.limits import (
+    BATCH_BYTES_MAX,
+    BATCH_RECORD_COUNT_MAX,
+    RECORD_BYTES_MAX,
+    SEQ_NUM_MAX,
+)
 from duramen.runtime.rest import parse_json, parse_object, shorten_field, unknown_field
 from duramen.texts import LAST_TIME_MS, parse_time_ms
 from duramen.units import KIB
 from duramen.wire.record_batch import (
     BATCH_ENCODED_MAX,
     NO_TXID,
+    TIMESTAMPS,
     Batch,
     BatchError,
     Header,
+    Producer,
     check_batch,
     check_records,
     decode_batch,
     encode_batch,
     header_size,
+)
+from duramen_writeproxy.exactly_once.conditions import (
+    NO_CONDITIONS,
+    Conditions,
+    join_conditions,
+    take_document_conditions,
 )
 
 JSON: Final = "application/json"
@@ -44,7 +57,6 @@ HEADER_COUNT_MAX: Final = 1_000
 """Headers of one record: far below what the batch's 16 bits can count."""
 
 _HEADER_NAME_BYTES_MAX: Final = (1 << 16) - 1
-_NOT_SERVED: Final = ("match_seq_num", "fencing_token", "producer")
 _DOCUMENT_FIELDS: Final = ("records",)
 _RECORD_FIELDS: Final = frozenset({"body", "headers", "timestamp", "txid"})
 
@@ -91,14 +103,29 @@ def body_limit(media: str) -> tuple[int, str]:
     return (BATCH_ENCODED_MAX if media == BATCH else JSON_BYTES_MAX), "batch_too_large"
 
 
-def encode_body(media: str, body: bytes, now_ms: int, *, is_base64: bool = False) -> bytes:
-    """The record batch that a body means.
+class Prepared(NamedTuple):
+    """An append that is ready to be sent."""
+
+    batch: bytes
+    conditions: Conditions
+
+
+def encode_body(
+    media: str,
+    body: bytes,
+    now_ms: int,
+    *,
+    is_base64: bool = False,
+    conditions: Conditions = NO_CONDITIONS,
+) -> Prepared:
+    """The record batch that a body means, with what it demands of the log.
 
     Args:
         media: what `parse_media` gave.
         body: within `body_limit`.
         now_ms: unix time of records that have none.
         is_base64: bodies, header names and values of JSON and NDJSON are base64.
+        conditions: of the headers; a JSON body and an encoded batch may bring their own.
 
     Raises:
         DuramenError: `invalid_argument`, `unknown_field`, `record_too_large`, `batch_too_large`,
@@ -106,32 +133,36 @@ def encode_body(media: str, body: bytes, now_ms: int, *, is_base64: bool = False
     """
     try:
         if media in RAW:
-            return encode_batch([body], now_ms)
+            return Prepared(encode_batch([body], now_ms, producer=conditions.producer), conditions)
         if media == BATCH:
-            _check_encoded(body)
-            return body
+            return _take_encoded(body, conditions)
         if media == NDJSON:
             items, places = _split_lines(body)
         else:
-            items = _open_document(body)
+            items, own = _open_document(body)
+            conditions = join_conditions(conditions, own)
             places = [f"records[{index}]" for index in range(len(items))]
-        return _encode_records(items, places, now_ms, is_base64=is_base64)
+        batch = _encode_records(
+            items, places, now_ms, is_base64=is_base64, producer=conditions.producer
+        )
     except BatchError as error:
         raise DuramenError(error.code, str(error), field="records") from None
+    return Prepared(batch, conditions)
 
 
-def _open_document(body: bytes) -> list[Any]:
+def _open_document(body: bytes) -> tuple[list[Any], Conditions]:
     document = parse_object(body)
+    conditions = NO_CONDITIONS
+    if len(document) > 1 or "records" not in document:
+        conditions = take_document_conditions(document)
     for name in document:
-        if name in _NOT_SERVED:
-            raise DuramenError("invalid_argument", f"{name} is not served yet", field=name)
         if name not in _DOCUMENT_FIELDS:
             raise unknown_field(name)
     items = document.get("records")
     if not isinstance(items, list):
         raise DuramenError("invalid_argument", "a list of records is expected", field="records")
     _check_count(len(items))
-    return items
+    return items, conditions
 
 
 def _split_lines(body: bytes) -> tuple[list[Any], list[str]]:
@@ -156,7 +187,12 @@ def _check_count(count: int) -> None:
 
 
 def _encode_records(
-    items: Sequence[Any], places: Sequence[str], now_ms: int, *, is_base64: bool
+    items: Sequence[Any],
+    places: Sequence[str],
+    now_ms: int,
+    *,
+    is_base64: bool,
+    producer: Producer | None,
 ) -> bytes:
     reader = _RecordReader(is_base64=is_base64)
     for item, place in zip(items, places, strict=True):
@@ -174,6 +210,7 @@ def _encode_records(
         timestamps_ms=timestamps_ms,
         txids=_same_presence(reader.txids, places),
         headers=headers,
+        producer=producer,
     )
 
 
@@ -283,15 +320,40 @@ def _read_number(item: dict[str, Any], name: str, most: int, place: str) -> int 
     return value
 
 
-def _check_encoded(body: bytes) -> None:
-    """Refuse an encoded batch that is damaged or that no reader could decode."""
-    check_batch(body)
-    if body[_PRODUCER_ID_BYTES_AT] or any(body[_PRODUCER_AT]):
-        raise DuramenError("invalid_argument", "producer is not served yet", field="producer")
+def _take_encoded(body: bytes, conditions: Conditions) -> Prepared:
+    """An encoded batch as it came, or with the producer that the header names.
+
+    One that is damaged or that no reader could decode is refused.
+    """
+    info = check_batch(body)
+    if not body[_PRODUCER_ID_BYTES_AT] and any(body[_PRODUCER_AT]):
+        raise DuramenError("invalid_argument", "a producer has an id", field="producer")
+    if info.producer is not None:
+        # Whole numbers beyond 2^53 would be others to a JSON reader.
+        if max(info.producer[1:]) > SEQ_NUM_MAX:
+            detail = f"epoch and sequence are at most {SEQ_NUM_MAX}"
+            raise DuramenError("invalid_argument", detail, field="producer")
+        conditions = join_conditions(conditions, Conditions(producer=info.producer))
+    batch = _check_encoded(body)
+    if conditions.producer == info.producer:
+        return Prepared(body, conditions)
+    stamped = encode_batch(
+        batch.bodies,
+        info.max_timestamp_ms,
+        timestamps_ms=batch.timestamps_ms if info.flags & TIMESTAMPS else None,
+        txids=batch.txids,
+        headers=batch.headers,
+        producer=conditions.producer,
+    )
+    return Prepared(stamped, conditions)
+
+
+def _check_encoded(body: bytes) -> Batch:
     batch = decode_batch(body)
     sizes = None if batch.headers is None else [header_size(pairs) for pairs in batch.headers]
     check_records(batch.bodies, sizes)
     _check_extremes(batch, *_SMALLEST_TXID.unpack_from(body, _SMALLEST_TXID_AT))
+    return batch
 
 
 def _check_extremes(batch: Batch, smallest: int) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import orjson
 
-from duramen.errors import ERRORS, BeyondTailError, DuramenError
+from duramen.errors import ERRORS, PROBLEM_FACTS, BeyondTailError, DuramenError
 from duramen.ids import LogId
 from duramen.limits import APPEND_TIMEOUT_US, RETRY_DELAY_MAX_US, RETRY_DELAY_US
 from duramen.runtime.http_client import PeerClient, PeerError
@@ -166,6 +166,7 @@ def read_problem(document: dict[str, Any]) -> DuramenError | None:
         field=field if isinstance(field, str) else None,
         retry_after_ms=retry_after_ms if isinstance(retry_after_ms, int) else None,
         uncertain=document.get("uncertain") is True,
+        facts={name: document[name] for name in PROBLEM_FACTS if name in document},
     )
 
 

@@ -29,6 +29,7 @@ from duramen_writeproxy.append_route import AppendRoute
 from duramen_writeproxy.bodies import BATCH, JSON, NDJSON, RAW
 from duramen_writeproxy.catalog import Catalog, parse_page
 from duramen_writeproxy.creation import Creator
+from duramen_writeproxy.exactly_once.fencing import FenceRoute
 
 CONFIG_BYTES_MAX: Final = 64 * KIB
 """A configuration has some thirty small fields."""
@@ -58,7 +59,9 @@ _PAGE_PARAMETERS: Final = [
 ]
 
 
-def make_app(append_route: AppendRoute, catalog: Catalog, creator: Creator) -> FastAPI:
+def make_app(
+    append_route: AppendRoute, catalog: Catalog, creator: Creator, fence_route: FenceRoute
+) -> FastAPI:
     """The application around its parts."""
     app = make_public_app("Duramen write proxy")
     # First in the table: FastAPI looks at one route after the other.
@@ -66,6 +69,11 @@ def make_app(append_route: AppendRoute, catalog: Catalog, creator: Creator) -> F
         app, "POST", _LOG + "/records", append_route.on_append,
         summary="Append a batch atomically",
         openapi_extra=_describe([_NS_PARAMETER, _LOG_PARAMETER], (JSON, NDJSON, *RAW, BATCH)),
+    )  # fmt: skip
+    add_route(
+        app, "POST", _LOG + ":fence", fence_route.on_fence,
+        summary="Set the fencing token",
+        openapi_extra=_describe([_NS_PARAMETER, _LOG_PARAMETER], (JSON,)),
     )  # fmt: skip
     routes = _Routes(append_route, catalog, creator)
     for method, path, endpoint, extra in (

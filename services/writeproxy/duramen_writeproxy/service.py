@@ -25,6 +25,7 @@ from duramen_writeproxy.appends import Appender, Budget
 from duramen_writeproxy.catalog import Catalog
 from duramen_writeproxy.cluster.maintenance import add_maintenance_routes
 from duramen_writeproxy.creation import Creator
+from duramen_writeproxy.exactly_once.fencing import FenceRoute
 from duramen_writeproxy.lanes import Lanes
 from duramen_writeproxy.life.routes import add_life_routes
 from duramen_writeproxy.metrics import IN_FLIGHT_BYTES
@@ -59,7 +60,8 @@ class WriteProxy:
         self._append_route = AppendRoute(self._names, self._appender, self._budget)
         self._creator = Creator(self._router, self._peers)
         catalog = Catalog(store, self._paths, self._names)
-        app = make_app(self._append_route, catalog, self._creator)
+        fence_route = FenceRoute(self._names, self._router, self._peers)
+        app = make_app(self._append_route, catalog, self._creator, fence_route)
         add_life_routes(app, self._names, self._creator, lambda: self._append_route.is_draining)
         self._server = PublicServer(options.host, options.data_port, app)
         self._registration: Registration | None = None

@@ -1,7 +1,8 @@
 """`duramen append LOG [FILE|-]`: the lines of a file become records of a log, in their order.
 
 The lines are cut in bulk (`line_batches`), sent as binary batches, one in flight (`bulk_append`).
-What is uncertain is never sent again: the command says which lines and how to go on. Ctrl-C waits
+The batches have a producer, so that one of unknown fate is sent again for as long as there is time
+and stored once; if it stays uncertain the command says which lines and how to go on. Ctrl-C waits
 for the batch in flight, so that the position is certain; a second one does not wait.
 
 Called by `cli.main`. Source: 03-api "CLI", 08-interfaces "History of a workload".
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import secrets
 import signal
 import stat
 import sys
@@ -52,6 +54,7 @@ from duramen.limits import BATCH_BYTES_MAX
 from duramen.runtime.http_client import PeerError
 from duramen.texts import parse_log
 from duramen.units import parse_size_bytes, spell_size
+from duramen.wire.record_batch import PRODUCER_ID_BYTES_MAX
 
 
 def append(
@@ -66,6 +69,12 @@ def append(
     batch_bytes: Annotated[str, Parameter(help="bytes of a batch at most, up to 4MiB")] = (
         spell_size(BATCH_BYTES_DEFAULT)
     ),
+    producer: Annotated[
+        str | None,
+        Parameter(
+            help="id of the producer, up to 64 characters; it fences earlier runs of this id"
+        ),
+    ] = None,
     timeout: TimeoutOption = 60.0,
     history: Annotated[
         Path | None, Parameter(help="write each completed append as a line of JSON")
@@ -80,7 +89,7 @@ def append(
     stderr, or with --json as one object to stdout.
 
     Exit codes: 0 all appended; 1 refused or failed (nothing of the last batch is stored); 2 usage;
-    3 uncertain (the lines named may or may not be stored); 130 interrupted.
+    3 uncertain to the last (the lines named may or may not be stored); 130 interrupted.
     """
     name = parse_argument(parse_log, log)
     if file.startswith("-") and file != "-":
@@ -88,6 +97,10 @@ def append(
     size_bytes = _parse_batch_bytes(batch_bytes)
     if skip_lines < 0:
         raise UsageError("--skip-lines is a number of lines, 0 or more")
+    producer_id = f"append-{secrets.token_hex(8)}" if producer is None else producer
+    is_printable = producer_id.isascii() and producer_id.isprintable()
+    if not is_printable or not 0 < len(producer_id) <= PRODUCER_ID_BYTES_MAX:
+        raise UsageError(f"--producer {producer_id}: 1 to 64 printable ASCII characters")
     target = find_url(url, data, "write_url")
     cutter = LineCutter(batch_bytes=size_bytes, skip_lines=skip_lines)
     with ExitStack() as stack:
@@ -98,7 +111,7 @@ def append(
             _append(
                 target,
                 name,
-                LineSource(fd, cutter),
+                LineSource(fd, cutter, producer_id),
                 is_creating=create,
                 timeout_s=timeout,
                 on_progress=on_progress,

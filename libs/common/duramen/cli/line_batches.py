@@ -20,7 +20,7 @@ from typing import Final
 from duramen.client.bulk_append import PreparedBatch
 from duramen.limits import BATCH_RECORD_COUNT_MAX, RECORD_BYTES_MAX
 from duramen.units import MIB
-from duramen.wire.record_batch import encode_batch
+from duramen.wire.record_batch import Producer, encode_batch
 
 BATCH_BYTES_DEFAULT: Final = 1 * MIB
 _CHUNK_BYTES: Final = 1 * MIB
@@ -112,9 +112,16 @@ class LineCutter:
 class LineSource:
     """The batches of the lines of an open file, pipe or terminal."""
 
-    def __init__(self, fd: int, cutter: LineCutter) -> None:
-        """`fd` stays the caller's to close, after this source was closed."""
+    def __init__(self, fd: int, cutter: LineCutter, producer_id: str | None = None) -> None:
+        """`fd` stays the caller's to close, after this source was closed.
+
+        With a producer id the batches are numbered, in an epoch that fences every earlier source
+        of the same id: its numbers would begin at 0 again.
+        """
         self._fd = fd
+        self._next: Producer | None = None
+        if producer_id is not None:
+            self._next = Producer(producer_id, time.time_ns() // 1_000_000, 0)
         self._cutter = cutter
         self._wake_read, self._wake_write = os.pipe()
         self._is_closed = False
@@ -133,7 +140,7 @@ class LineSource:
             if group is None and self._cutter.is_holding_lines and not self._wait_input(0):
                 group = self._cutter.take(is_partial_fine=True)
             if group is not None:
-                return _prepare(first_line, group)
+                return self._prepare(first_line, group)
             if self._is_ended:
                 return None
             if not self._wait_input(None):
@@ -152,6 +159,13 @@ class LineSource:
             self._is_closed = True
             os.close(self._wake_write)
 
+    def _prepare(self, first_line: int, lines: list[bytes]) -> PreparedBatch:
+        producer = self._next
+        encoded = encode_batch(lines, time.time_ns() // 1_000_000, producer=producer)
+        if producer is not None:
+            self._next = producer._replace(sequence=producer.sequence + 1)
+        return PreparedBatch(first_line, lines, sum(map(len, lines)), encoded, producer)
+
     def _wait_input(self, timeout_ms: int | None) -> bool:
         """Whether input (or its end) is there; False after `close` or after the time."""
         poll = select.poll()
@@ -163,8 +177,3 @@ class LineSource:
     def __del__(self) -> None:
         self.close()
         os.close(self._wake_read)
-
-
-def _prepare(first_line: int, lines: list[bytes]) -> PreparedBatch:
-    encoded = encode_batch(lines, time.time_ns() // 1_000_000)
-    return PreparedBatch(first_line, lines, sum(map(len, lines)), encoded)

@@ -1,8 +1,9 @@
 """Appends a stream of prepared record batches to one log, in order, and measures it.
 
 Exactly one batch is in flight, so that the log keeps the order of the source; the source prepares
-the next one in a thread meanwhile. Refusals that are worth it are repeated; an append of unknown
-fate ends the run, because only the caller can tell what may be sent again.
+the next one in a thread meanwhile. Refusals that are worth it are repeated, and so is an append of
+unknown fate whose batch has a producer; without one, or when the time is up, it ends the run,
+because only the caller can tell what may be sent again.
 
 Called by `duramen append` and by the local cluster's demo. What a batch is made of is the source's
 matter. Source: 03-api "REST v1", 08-interfaces "History of a workload".
@@ -22,6 +23,7 @@ from duramen.client.rest_client import Appended, RestClient
 from duramen.client.retry import repeat_while_refused
 from duramen.errors import DuramenError
 from duramen.runtime.http_client import PeerError
+from duramen.wire.record_batch import Producer
 
 
 class PreparedBatch(NamedTuple):
@@ -31,6 +33,7 @@ class PreparedBatch(NamedTuple):
     bodies: Sequence[bytes]
     body_bytes: int
     encoded: bytes
+    producer: Producer | None = None
 
     @property
     def last_line(self) -> int:
@@ -103,6 +106,7 @@ class BulkAppender:
         self._timeout_s = timeout_s
         self._on_progress = on_progress
         self._on_history = on_history
+        self._was_uncertain = False
         self.figures = AppendFigures()
 
     async def run(self, source: BatchSource) -> None:
@@ -126,13 +130,23 @@ class BulkAppender:
 
     async def _append(self, batch: PreparedBatch) -> None:
         began_s = time.perf_counter()
+        self._was_uncertain = False
         try:
             appended = await repeat_while_refused(
-                lambda: self._try_append(batch), timeout_s=self._timeout_s, is_read=False
+                lambda: self._try_append(batch),
+                timeout_s=self._timeout_s,
+                is_read=False,
+                has_producer=batch.producer is not None,
             )
         except DuramenError as error:
-            if error.uncertain:
+            if self._was_uncertain:
+                # A refusal of the repetition says nothing about the try before it.
                 raise UncertainAppendError(batch, error) from error
+            raise
+        except PeerError as error:
+            if self._was_uncertain:
+                cause = DuramenError("append_uncertain", str(error))
+                raise UncertainAppendError(batch, cause) from error
             raise
         self.figures.on_appended(batch, appended, time.perf_counter() - began_s)
 
@@ -141,6 +155,7 @@ class BulkAppender:
         try:
             appended = await self._client.append(self._namespace, self._log, batch.encoded)
         except DuramenError as error:
+            self._was_uncertain = self._was_uncertain or error.uncertain
             outcome = "info" if error.uncertain else "fail"
             self._record(batch, began_ns, {"outcome": outcome, "code": error.code})
             raise
@@ -149,6 +164,7 @@ class BulkAppender:
             raise
         if appended.end - appended.start != len(batch.bodies):
             detail = f"{len(batch.bodies)} records were sent, positions {appended} came back"
+            self._was_uncertain = True
             raise DuramenError("append_uncertain", detail)
         place = {"start": appended.start, "end": appended.end}
         self._record(batch, began_ns, place | {"outcome": "ok"})
@@ -167,4 +183,6 @@ class BulkAppender:
             "n": len(batch.bodies),
             "hash": [hashlib.sha256(body).hexdigest() for body in batch.bodies],
         }
+        if batch.producer is not None:
+            operation |= {"producer": batch.producer.producer_id, "seq": batch.producer.sequence}
         self._on_history(operation | outcome)

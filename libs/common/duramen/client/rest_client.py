@@ -22,7 +22,7 @@ from pyreqwest.client import Client, ClientBuilder
 from pyreqwest.exceptions import PyreqwestError
 from pyreqwest.response import Response
 
-from duramen.errors import ERRORS, DuramenError
+from duramen.errors import ERRORS, PROBLEM_FACTS, DuramenError
 from duramen.runtime.http_client import NoAnswerError, PeerError, UnreachableError, translate
 from duramen.wire.read_answers import (
     MEDIA_TYPE,
@@ -303,6 +303,7 @@ def parse_problem(status: int, body: bytes, *, is_append: bool) -> DuramenError:
         field=problem["field"] if isinstance(problem.get("field"), str) else None,
         retry_after_ms=retry_after_ms if isinstance(retry_after_ms, int) else None,
         uncertain=uncertain,
+        facts={name: problem[name] for name in PROBLEM_FACTS if name in problem},
     )
 
 

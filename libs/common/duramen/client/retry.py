@@ -1,8 +1,8 @@
 """Repeats a call that was refused for now, until it succeeds or the time is up.
 
 Repeated is only what cannot have happened (a refusal that is worth repeating and not uncertain, or
-no connection) and, for reads, what may happen twice. An append of unknown fate is never repeated
-here: without a producer id a second try could store it twice.
+no connection) and what may be sent twice: reads, and appends of a producer, which the log knows
+again. Another append of unknown fate is never repeated here: it could be stored twice.
 
 Called by the command line. Source: 08-interfaces "Answers", column retry.
 """
@@ -23,11 +23,13 @@ FIRST_DELAY_S: Final = 0.1
 LAST_DELAY_S: Final = 2.0
 
 
-def is_repeatable(error: Exception, *, is_read: bool) -> bool:
+def is_repeatable(error: Exception, *, is_read: bool, has_producer: bool = False) -> bool:
     """Whether the same call may be sent again without a doubt."""
     match error:
+        case DuramenError(uncertain=True):
+            return has_producer
         case DuramenError():
-            return error.kind.retry is Retry.AFTER and not error.uncertain
+            return error.kind.retry is Retry.AFTER
         case UnreachableError():
             return True
         case NoAnswerError():
@@ -41,6 +43,7 @@ async def repeat_while_refused(
     *,
     timeout_s: float,
     is_read: bool,
+    has_producer: bool = False,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
 ) -> T:
@@ -60,7 +63,8 @@ async def repeat_while_refused(
         except Exception as error:
             advised_ms = error.retry_after_ms if isinstance(error, DuramenError) else None
             pause_s = delay_s if advised_ms is None else advised_ms / 1000
-            if not is_repeatable(error, is_read=is_read) or clock() + pause_s > deadline:
+            may_repeat = is_repeatable(error, is_read=is_read, has_producer=has_producer)
+            if not may_repeat or clock() + pause_s > deadline:
                 raise
         await sleep(pause_s)
         delay_s = min(delay_s * 2, LAST_DELAY_S)

@@ -75,6 +75,8 @@ class LogNode:
     truncated_unix_ms: int = 0
     first_live_epoch: Epoch = Epoch(1)
     snapshot_lsn: int | None = None
+    """A rebuild of producers and token reads what follows; None: everything that is there."""
+
     is_ended: bool = False
     is_deleted: bool = False
     deleted_unix_ms: int | None = None
@@ -172,6 +174,14 @@ class LogNode:
             totals=self.totals.plus(segment.totals),
             nonce=nonce,
         ).validated()
+
+    def with_snapshot(self, lsn: int) -> LogNode:
+        """Producers and token are snapshotted through `lsn`; the end of an epoch: there are none.
+
+        Part of a closing `multi()`: what the snapshot says may be forgotten before LCE covers it.
+        """
+        assert lsn >= (self.snapshot_lsn or 0), (lsn, self)
+        return replace(self, snapshot_lsn=lsn).validated()
 
     def validated(self) -> LogNode:
         """The value itself, after its invariants were checked."""

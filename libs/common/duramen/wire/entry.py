@@ -22,7 +22,8 @@ from duramen.wire.record_batch import BATCH_ENCODED_MAX
 # 0       4     magic "DEN1"
 # 4       4     identity CRC32C of everything from offset 8 to the end
 # 8       1     version (1)
-# 9       1     flags: 1 control
+# 9       1     flags: 1 control; 2 state: the segment carries producers or control records up to
+#               and with this entry
 # 10      2     number of record batches
 # 12      4     entry id
 # 16      8     ledger id
@@ -39,6 +40,7 @@ VERSION: Final = 1
 HEADER_BYTES: Final = 64
 NONE: Final = -(1 << 63)
 CONTROL: Final = 1
+STATE: Final = 2
 
 _HEAD: Final = struct.Struct("<4sIBBHIQQIIQqq")
 
@@ -62,6 +64,8 @@ class EntryInfo(NamedTuple):
     crc: int
     totals: Totals
     """Of the segment up to and with this entry."""
+
+    has_state: bool
 
 
 def encode_entry(
@@ -111,7 +115,7 @@ def read_entry_info(entry: bytes | memoryview) -> EntryInfo:
     )
     return EntryInfo(
         LedgerId(ledger_id), EntryId(entry_id), bool(flags & CONTROL), batch_count,
-        record_count, first_position, payload_bytes, crc, totals,
+        record_count, first_position, payload_bytes, crc, totals, bool(flags & STATE),
     )  # fmt: skip
 
 

@@ -29,13 +29,17 @@ from duramen.wire.frame import split_payload as _split
 
 # append  row  log u32, deadline ms u32, bytes u32, bytes of the options u32 (not in version 1)
 #              payload: per row, the batch, then the options as JSON (none: 0 bytes)
-# answer  row  index u32, code u16, flags u16, then as far as code = 0:
+# answer  row  index u32, code u16, flags u16 (1: a duplicate, 2: its positions are not kept any
+#              more), then as far as code = 0:
 #              epoch u32, entry u32, slot u32, records u32, start sequence number u64,
 #              timestamp ms i64, tail epoch u32, tail entry u32, tail slot u32, 0 u32,
 #              tail sequence number u64, tail timestamp ms i64; bytes of the detail u32, 0 u32
 #              payload: per row, the detail as JSON
 
 NOT_OWNER: Final = 1000
+
+_DUPLICATE: Final = 1
+_NO_POSITION: Final = 2
 
 _APPEND = struct.Struct("<IIII")
 _APPEND_V1 = struct.Struct("<III")
@@ -77,11 +81,12 @@ class Mark(NamedTuple):
 
 
 class Appended(NamedTuple):
-    """A batch is in the log, durably and once."""
+    """A batch is in the log, durably and once; a duplicate was there before this request."""
 
     start: Mark
     record_count: int
     tail: Mark
+    is_duplicate: bool = False
 
     @property
     def end(self) -> Mark:
@@ -91,6 +96,10 @@ class Appended(NamedTuple):
         return Mark(after, self.start.seq_num + self.record_count, self.start.timestamp_ms)
 
 
+class AlreadyStored(NamedTuple):
+    """A duplicate of a batch that is in the log, older than the results that are kept."""
+
+
 class Redirect(NamedTuple):
     """Another sequencer owns the log, or should."""
 
@@ -98,7 +107,7 @@ class Redirect(NamedTuple):
     url: str
 
 
-AppendResult = Appended | Redirect | DuramenError
+AppendResult = Appended | AlreadyStored | Redirect | DuramenError
 
 
 def pack_appends(appends: Sequence[Append]) -> bytes:
@@ -133,7 +142,12 @@ def pack_results(results: Sequence[tuple[int, AppendResult]]) -> bytes:
     details = []
     for index, result in results:
         code, fields, detail = _spell_result(result)
-        rows.append((index, code, 0, *fields, len(detail), 0))
+        flags = 0
+        if isinstance(result, AlreadyStored):
+            flags = _DUPLICATE | _NO_POSITION
+        elif isinstance(result, Appended) and result.is_duplicate:
+            flags = _DUPLICATE
+        rows.append((index, code, flags, *fields, len(detail), 0))
         details.append(detail)
     return pack_frame(b"DAPR", _RESULT, rows, details)
 
@@ -195,6 +209,8 @@ def _read_options(data: memoryview) -> AppendOptions:
 
 def _spell_result(result: AppendResult) -> tuple[int, tuple[int, ...], bytes]:
     match result:
+        case AlreadyStored():
+            return 0, (0,) * 12, b""
         case Appended(start, record_count, tail):
             fields = (
                 *start.dlsn, record_count, start.seq_num, start.timestamp_ms,
@@ -209,15 +225,20 @@ def _spell_result(result: AppendResult) -> tuple[int, tuple[int, ...], bytes]:
                 detail["field"] = result.field
             if result.retry_after_ms is not None:
                 detail["retry_after_ms"] = result.retry_after_ms
+            if result.facts:
+                detail["facts"] = result.facts
             return result.kind.wire, (0,) * 12, _json(detail)
 
 
 def _read_result(row: tuple[Any, ...], detail_bytes: bytes) -> AppendResult:
-    code = row[1]
+    code, flags = row[1], row[2]
+    if code == 0 and flags & _NO_POSITION:
+        return AlreadyStored()
     if code == 0:
         dlsn = Dlsn(Epoch(row[3]), EntryId(row[4]), row[5])
         tail = Dlsn(Epoch(row[9]), EntryId(row[10]), row[11])
-        return Appended(Mark(dlsn, row[7], row[8]), row[6], Mark(tail, row[13], row[14]))
+        mark = Mark(tail, row[13], row[14])
+        return Appended(Mark(dlsn, row[7], row[8]), row[6], mark, bool(flags & _DUPLICATE))
     try:
         detail = json.loads(detail_bytes)
         if code == NOT_OWNER:
@@ -228,6 +249,7 @@ def _read_result(row: tuple[Any, ...], detail_bytes: bytes) -> AppendResult:
             field=detail.get("field"),
             retry_after_ms=detail.get("retry_after_ms"),
             uncertain=detail["uncertain"],
+            facts=detail.get("facts"),
         )
     except (ValueError, KeyError, TypeError) as error:
         raise FrameError(f"the answer's code {code} or its detail is not understood") from error

@@ -7,12 +7,12 @@ below. Results may be late, doubled, or missing until a time-out that the driver
     SendAdd       → on_add(member, epoch, entry, status)
     SendSeal      → on_seal(member, epoch, status, lac, highest)
     SendRead      → on_read(member, epoch, entry, status, stored)
-    SendLac       → on_lac(member, epoch, status)
+    SendLac       → on_lac(member, epoch, status, round_id)
     ReadMetadata  → on_metadata(token, view or None)
     Commit        → on_commit(token, outcome)
     PersistOwed   → on_owed_persisted(owed)
-    Complete, Fail, Yield: the fate of one append, final
-Source: 00-overview "Layering", 01-protocol.
+    ReadSegment, ReadHistory → on_segment, on_history (token, what was read or None)
+    Complete, AlreadyStored, Fail, Yield: the fate of one append. Source: 00-overview, 01-protocol.
 """
 
 from __future__ import annotations
@@ -137,11 +137,16 @@ class SendRead:
 
 @dataclass(frozen=True, slots=True)
 class SendLac:
-    """Tell a member the LAC when nothing follows that would carry it."""
+    """Write the LAC at a member: nothing follows that would carry it, or an ack round asks.
+
+    A member that is sealed refuses, also a LAC that raises nothing. `round_id` comes back with the
+    answer, which must be known from an older one's; 0 outside of ack rounds.
+    """
 
     member: Member
     ledger_id: LedgerId
     lac: EntryId
+    round_id: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +174,28 @@ class PersistOwed:
     last: EntryId
 
 
+@dataclass(frozen=True, slots=True)
+class ReadSegment:
+    """Read the node of a closed segment."""
+
+    token: int
+    epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class ReadHistory:
+    """Read entries of a closed segment, for the state that they carry.
+
+    Answered with at least one and as many as come together, from `first` on.
+    """
+
+    token: int
+    segment: Segment
+    first: EntryId
+    last: EntryId
+    is_headers_only: bool
+
+
 class TailMark(NamedTuple):
     """The position after a record: where the next one will be or follow."""
 
@@ -187,6 +214,22 @@ class Complete:
     record_count: int
     timestamp_ms: int
     tail: TailMark
+    is_duplicate: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AlreadyStored:
+    """A duplicate of a batch that is in the log, older than the results that are kept."""
+
+    append_id: int
+
+
+class Expected(NamedTuple):
+    """What a condition that failed was compared with."""
+
+    tail: TailMark
+    seq_num: int | None = None
+    producer_seq: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +239,8 @@ class Fail:
     append_id: int
     code: str
     detail: str
+    field: str | None = None
+    expected: Expected | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +252,7 @@ class Yield:
 
 Effect = (
     SendAdd | SendSeal | SendRead | SendLac | ReadMetadata | Commit | PersistOwed
-    | Complete | Fail | Yield
+    | ReadSegment | ReadHistory | Complete | AlreadyStored | Fail | Yield
 )  # fmt: skip
 
 
@@ -218,3 +263,6 @@ class StoredEntry:
     payload: bytes
     totals: Totals
     """Of the segment up to and with this entry."""
+
+    has_state: bool = True
+    """The segment carries producers or control records up to and with this entry, or may do so."""

@@ -22,6 +22,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from duramen.core.placement import PlacementRule, choose_replacements
+from duramen.core.quorum import write_sets
 from duramen.core.segment import Segment, SegmentState, Totals
 from duramen.core.sequencer.effects import (
     Commit,
@@ -120,6 +121,8 @@ class LedgerWriter:
 
         self.wants_control = False
         """A control entry is to be added, unless another entry carries the LAC before."""
+        self.round_done = 0
+        """The last ack round that succeeded: an ack set took a LAC, unsealed, after it began."""
 
         self._rule = rule
         self._ports = ports
@@ -139,6 +142,10 @@ class LedgerWriter:
         self._lac_told = NOTHING
         self._last_data = NOTHING
         self._persist_again_at_us = 0
+        self._round = 0
+        self._round_wanted = 0
+        self._round_holders: list[Member] | None = None
+        self._round_again_at_us: int | None = None
 
     def configure(
         self, *, commit_delay_us: int, commits_by_entry: bool, owed_bytes_max: int
@@ -181,7 +188,8 @@ class LedgerWriter:
     def wakeup_at_us(self) -> int | None:
         """When `on_timer` wants to be called next."""
         times = [absence.probe_at_us for absence in self._absent.values()]
-        times += [t for t in (self._retry_at_us, self._lac_due_us) if t is not None]
+        own = (self._retry_at_us, self._lac_due_us, self._round_again_at_us)
+        times += [t for t in own if t is not None]
         return None if self._is_still or not times else min(times)
 
     @property
@@ -223,7 +231,7 @@ class LedgerWriter:
             self._on_member_failed(member, now_us)
         return []
 
-    def on_lac(self, member: Member, status: BookieStatus, now_us: int) -> None:
+    def on_lac(self, member: Member, status: BookieStatus, now_us: int, round_id: int = 0) -> None:
         """A member answered an explicit LAC, which is also the probe of one that misses nothing."""
         if self.state is WriterState.FENCED:
             return
@@ -231,8 +239,11 @@ class LedgerWriter:
             self._fence(f"{member.bookie} is sealed")
         elif status is not BookieStatus.OK:
             self._on_member_failed(member, now_us)
-        elif member in self._absent:
-            self._resume(member)
+        else:
+            if member in self._absent:
+                self._resume(member)
+            if round_id == self._round:
+                self._note_in_round(member, now_us)
 
     def on_commit(self, token: int, outcome: CommitOutcome, now_us: int) -> list[SentEntry]:
         """The change was applied, refused, or nobody knows; returns what it acknowledges."""
@@ -287,11 +298,15 @@ class LedgerWriter:
             self._probe(member, now_us)
         if due and self.state is WriterState.OPEN and self.suspended:
             self._propose()
+        if self._round_again_at_us is not None and now_us >= self._round_again_at_us:
+            self._restart_round(now_us)
 
     def hold(self) -> None:
         """The owner begins to close: nothing is sent and no ensemble changed from here on (R19)."""
         assert self.is_drained, self
         self.state = WriterState.HELD
+        self._round_holders = self._round_again_at_us = None
+        self._round_wanted = 0
 
     def release(self) -> None:
         """The close was called off, and nothing of it can ever be applied: go on."""
@@ -326,6 +341,51 @@ class LedgerWriter:
                 if after != here + 1:
                     self._ports.put(PersistOwed(self.segment.ledger_id, member, first, here))
                     first = after if after is not None else first
+
+    # --- ack rounds (01-protocol section 5) ------------------------------------------------------
+
+    def ask_round(self, now_us: int) -> int:
+        """Prove that the epoch was not sealed now: `round_done` reaches the number returned.
+
+        A round that is under way began too early: the next one counts. An ack set, Qa members of
+        one write set of the last fragment, meets every covering seal.
+        """
+        self._round_wanted = self._round + 1
+        self._begin_round(now_us)
+        return self._round_wanted
+
+    def _begin_round(self, now_us: int) -> None:
+        is_due = self._round_wanted > self._round and self._round_holders is None
+        if not is_due or self.state is not WriterState.OPEN:
+            return
+        self._round += 1
+        self._round_holders = []
+        self._round_again_at_us = now_us + PROBE_INTERVAL_US
+        for member in self.segment.last_fragment.ensemble:
+            if member not in self._absent:
+                self._ports.put(SendLac(member, self.segment.ledger_id, self.lac, self._round))
+
+    def _note_in_round(self, member: Member, now_us: int) -> None:
+        """R6: nothing counts while an ensemble must be changed; a change begins the round anew."""
+        holders = self._round_holders
+        if holders is None or self.state is not WriterState.OPEN:
+            return
+        if member not in holders:
+            holders.append(member)
+        quorum = self.segment.quorum
+        sets = write_sets(self.segment.last_fragment.ensemble, quorum)
+        if any(sum(m in holders for m in members) >= quorum.ack_quorum for members in sets):
+            self.round_done = self._round
+            self._round_holders = self._round_again_at_us = None
+            self._begin_round(now_us)
+
+    def _restart_round(self, now_us: int) -> None:
+        """A round that is not over is void: those who wait for it are served by the next."""
+        self._round_again_at_us = None
+        if self._round_holders is not None:
+            self._round_holders = None
+            self._round_wanted = self._round + 1
+        self._begin_round(now_us)
 
     # --- storing ---------------------------------------------------------------------------------
 
@@ -466,6 +526,7 @@ class LedgerWriter:
         for entry in self.window:
             if not entry.is_sent:
                 self._send(entry)
+        self._restart_round(now_us)
         return self._advance(now_us)
 
     def _adopt(self, segment: Segment, version: int, now_us: int) -> list[SentEntry]:
@@ -484,6 +545,7 @@ class LedgerWriter:
         acknowledged = self._advance(now_us)
         if self.suspended and self.state is WriterState.OPEN:
             self._propose()
+        self._restart_round(now_us)
         return acknowledged
 
     def _is_needed(self, member: Member) -> bool:

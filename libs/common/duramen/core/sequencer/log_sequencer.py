@@ -2,12 +2,13 @@
 
 One object per log in a sequencer process. It owns at most one open epoch at a time:
 
-    IDLE → READING → CLAIMING → (RECOVERING → READING)… → ACTIVE
+    IDLE → READING → CLAIMING → (RECOVERING → READING)… → (REBUILDING) → ACTIVE
     ACTIVE ⇄ DRAINING → CLOSING → ACTIVE (the next epoch) | IDLE
     IDLE → READING → RECOVERING → READING → IDLE    an orphaned log is only closed
     any → IDLE                                      owned by another: queued appends go back
 
-Nothing is sent in a new epoch before every older one is closed. Invariants (see `validate`):
+Nothing is sent in a new epoch before every older one is closed and what they say of producers and
+token is known. Invariants (see `validate`):
  1 a writer exists exactly in ACTIVE, DRAINING and CLOSING, and no recovery then.
  2 while a writer exists the log's LCE is its epoch − 1, so that sequence numbers are known.
  3 a nonce is kept exactly for changes that may have been applied without our knowing (R3).
@@ -20,9 +21,9 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 
-from duramen.config import LogConfig, Window
+from duramen.config import LogConfig
 from duramen.core.log_node import Ending
-from duramen.core.segment import Segment, Totals
+from duramen.core.segment import Segment
 from duramen.core.sequencer.effects import (
     Commit,
     CommitOutcome,
@@ -33,6 +34,8 @@ from duramen.core.sequencer.effects import (
     ReadMetadata,
     StoredEntry,
 )
+from duramen.core.sequencer.exactly_once.log_state import ExactlyOnce
+from duramen.core.sequencer.exactly_once.stamps import HistoryEntry
 from duramen.core.sequencer.ledger_writer import LedgerWriter, SentEntry, WriterState
 from duramen.core.sequencer.proposals import (
     Proposal,
@@ -51,9 +54,6 @@ from duramen.ids import EntryId, Epoch, LogId, Member
 from duramen.limits import RETRY_DELAY_MAX_US, RETRY_DELAY_US
 from duramen.units import MS
 
-_DEFAULT_WINDOW = Window()
-"""Bounds the queue until the log's own configuration is read."""
-
 _TICK_US = 100 * MS
 _UNRECOVERED_EPOCH_MAX = 4
 
@@ -65,6 +65,7 @@ class LogState(enum.Enum):
     READING = "reading"
     CLAIMING = "claiming"
     RECOVERING = "recovering"
+    REBUILDING = "rebuilding"
     ACTIVE = "active"
     DRAINING = "draining"
     CLOSING = "closing"
@@ -93,6 +94,7 @@ class LogSequencer:
             candidates=lambda: around.candidates,
             may_change_ensemble=lambda: not around.is_rolling_suspended,
         )
+        self.exactly_once = ExactlyOnce(around, self._ports, self.transmit)
         self._refusal = ("log_unavailable", "the log is being taken over")
         self._token_count = 0
         self._token: int | None = None
@@ -142,7 +144,7 @@ class LogSequencer:
 
     def append(self, append: QueuedAppend, now_us: int) -> None:
         """Queue an append; `pump` sends. Refused when the window is full (SEQNOBUF)."""
-        reason = self._window_fault(len(append.batch))
+        reason = self._window_fault(append)
         if reason is not None:
             self.outbox.append(Fail(append.append_id, "window_full", reason))
             return
@@ -161,9 +163,10 @@ class LogSequencer:
             self._drain(now_us)
             return
         while (due_us := self._flush_due_us(writer)) is not None and due_us <= now_us:
-            self._send_entry(writer, now_us)
+            assert self.view is not None
+            self.exactly_once.send_entry(writer, self.view, now_us)
         if writer.wants_control and writer.has_room:
-            self._send_control(writer, now_us)
+            self.exactly_once.send_lac(writer, now_us)
 
     def request_roll(self) -> None:
         """Roll as soon as it can be done; the next `pump` or timer begins."""
@@ -217,13 +220,15 @@ class LogSequencer:
             self.recovery.on_add(member, entry, status, now_us)
             self._follow_recovery()
         elif self.writer is not None and self.writer.segment.epoch == epoch:
-            self._acknowledge(self.writer.on_add(member, entry, status, now_us))
+            self._acknowledge(self.writer.on_add(member, entry, status, now_us), now_us)
             self._follow_writer(now_us)
 
-    def on_lac(self, member: Member, epoch: Epoch, status: BookieStatus, now_us: int) -> None:
+    def on_lac(
+        self, member: Member, epoch: Epoch, status: BookieStatus, now_us: int, round_id: int = 0
+    ) -> None:
         """A bookie answered an explicit LAC."""
         if self.writer is not None and self.writer.segment.epoch == epoch:
-            self.writer.on_lac(member, status, now_us)
+            self.writer.on_lac(member, status, now_us, round_id)
             self._follow_writer(now_us)
 
     def on_seal(  # noqa: PLR0917 - one answer of a bookie, as it comes
@@ -268,7 +273,7 @@ class LogSequencer:
             self.recovery.on_commit(token, outcome, now_us)
             self._follow_recovery()
         elif self.writer is not None:
-            self._acknowledge(self.writer.on_commit(token, outcome, now_us))
+            self._acknowledge(self.writer.on_commit(token, outcome, now_us), now_us)
             self._follow_writer(now_us)
 
     def on_metadata(self, token: int, view: LogView | None, now_us: int) -> None:
@@ -280,8 +285,18 @@ class LogSequencer:
             self.recovery.on_metadata(token, view, now_us)
             self._follow_recovery()
         elif self.writer is not None:
-            self._acknowledge(self.writer.on_metadata(token, view, now_us))
+            self._acknowledge(self.writer.on_metadata(token, view, now_us), now_us)
             self._follow_writer(now_us)
+
+    def on_segment(self, token: int, segment: Segment | None, now_us: int) -> None:
+        """A closed segment's node was read for the state that it carries, or could not be."""
+        self.exactly_once.on_segment(token, segment, now_us)
+        self._follow_rebuild(now_us)
+
+    def on_history(self, token: int, entries: Sequence[HistoryEntry] | None, now_us: int) -> None:
+        """Entries of a closed segment were read for their state, or could not be."""
+        self.exactly_once.on_history(token, entries, now_us)
+        self._follow_rebuild(now_us)
 
     def on_bookies_changed(self, now_us: int) -> None:
         """Bookies came, went or came back."""
@@ -297,7 +312,7 @@ class LogSequencer:
 
     def wakeup_at_us(self, now_us: int) -> int | None:
         """When `on_timer` wants to be called next."""
-        times = [self._retry_at_us]
+        times = [self._retry_at_us, self.exactly_once.wakeup_at_us()]
         if self.writer is not None:
             times.append(self.writer.wakeup_at_us())
             if self.state is LogState.ACTIVE and self._end is not None:
@@ -305,7 +320,8 @@ class LogSequencer:
                 times.append(self._flush_due_us(self.writer))
         if self.recovery is not None:
             times.append(self.recovery.wakeup_at_us())
-        if not self.transmit.is_empty or self.state is LogState.DRAINING:
+        is_waited_for = not self.transmit.is_empty or self.exactly_once.admission.held_count
+        if is_waited_for or self.state is LogState.DRAINING:
             times.append(now_us + _TICK_US)
         known = [time for time in times if time is not None]
         return min(known) if known else None
@@ -316,6 +332,8 @@ class LogSequencer:
         if self.writer is not None:
             code, detail = "not_enough_bookies", "too few bookies answer for this log"
         self.outbox += self.transmit.expire(now_us, code, detail)
+        self.exactly_once.on_timer(now_us, code, detail)
+        self._follow_rebuild(now_us)
         if self.writer is not None:
             self.writer.on_timer(now_us)
             self._follow_writer(now_us)
@@ -448,7 +466,9 @@ class LogSequencer:
         if mine is not None and view.segments[-1] != mine:
             self._give_up("a newer epoch was opened by another sequencer")
         elif mine is not None and view.segments[0] == mine:
-            self._activate(*mine, now_us)
+            self.state = LogState.REBUILDING
+            self.exactly_once.begin_rebuild(view.log, now_us)
+            self._follow_rebuild(now_us)
         else:
             segment, version = view.segments[0]
             self.state = LogState.RECOVERING
@@ -466,8 +486,19 @@ class LogSequencer:
     def _follow_recovery(self) -> None:
         if self.recovery is not None and self.recovery.is_done:
             # Another may have closed it and gone on meanwhile: what is true now is read.
+            self.exactly_once.note_recovered(
+                self.recovery.epoch, has_state=self.recovery.may_have_state
+            )
             self.recovery = None
             self._read()
+
+    def _follow_rebuild(self, now_us: int) -> None:
+        """The state of all older epochs is known: begin to append."""
+        if self.state is LogState.REBUILDING and self.exactly_once.is_ready:
+            assert self.view is not None
+            mine = self._find_own(self.view)
+            assert mine is not None
+            self._activate(*mine, now_us)
 
     def _activate(self, segment: Segment, version: int, now_us: int) -> None:
         assert self.view is not None
@@ -482,6 +513,7 @@ class LogSequencer:
             owed_bytes_max=config.owed_bytes_max,
             ports=self._ports,
         )
+        self.exactly_once.begin(self.view.log)
         self._roll = RollPolicy(config.roll, self._around.rng, now_us)
         self._end = SegmentEnd(self.view.log, self._made_with or config, self._roll, self._around)
         self._end.configure(self.writer, config)
@@ -491,60 +523,32 @@ class LogSequencer:
 
     # --- append ----------------------------------------------------------------------------------
 
-    def _window_fault(self, batch_bytes: int) -> str | None:
-        """Why the window has no room for another batch, or None."""
-        waiting = self.transmit.queued_bytes
+    def _window_fault(self, append: QueuedAppend) -> str | None:
+        """Why the window has no room for another append, or None."""
+        held = self.exactly_once.admission
+        held_bytes = held.held_bytes
         if self.writer is not None:
-            waiting += self.writer.window_bytes
+            held_bytes += self.writer.window_bytes
             if not self.writer.has_room_for_owed():
                 return "a bookie is owed more than may be kept for it"
-        window = _DEFAULT_WINDOW if self.view is None else self.view.log.config.window
-        if waiting and waiting + batch_bytes > window.bytes:
-            return f"{waiting} bytes wait for acknowledgement: {window.bytes} may"
-        if self.transmit.count >= window.entries:
-            return f"{window.entries} appends wait for acknowledgement already"
-        return None
+        window = None if self.view is None else self.view.log.config.window
+        return self.transmit.find_fault(
+            append, window, held_bytes=held_bytes, held_count=held.held_count
+        )
 
     def _flush_due_us(self, writer: LedgerWriter) -> int | None:
         """When the next entry is to be made; None while nothing waits or nothing may be sent."""
         assert self.view is not None
         return self.transmit.due_us(self.view.log.config.flush) if writer.has_room else None
 
-    def _send_entry(self, writer: LedgerWriter, now_us: int) -> None:
-        appends = self.transmit.take()
-        before = writer.totals
-        batches = [append.batch for append in appends]
-        txids = [append.max_txid for append in appends if append.max_txid is not None]
-        own = Totals(
-            sum(append.record_count for append in appends),
-            sum(map(len, batches)),
-            max(txids) if txids else None,
-            max(append.max_timestamp_ms for append in appends),
-        )
-        after = before.plus(own)
-        entry = EntryId(writer.lap + 1)
-        payload = self._around.encode_entry(
-            writer.segment.ledger_id, entry, before, batches, own.record_count, after
-        )
-        self.transmit.place(entry, appends, before)
-        writer.add(payload, after, now_us)
-
-    def _send_control(self, writer: LedgerWriter, now_us: int) -> None:
-        """An entry without records, which carries the LAC and is never delivered."""
-        totals = writer.totals
-        ledger_id, entry = writer.segment.ledger_id, EntryId(writer.lap + 1)
-        payload = self._around.encode_entry(
-            ledger_id, entry, totals, (), 0, totals, is_control=True
-        )
-        writer.add(payload, totals, now_us)
-
-    def _acknowledge(self, entries: Sequence[SentEntry]) -> None:
+    def _acknowledge(self, entries: Sequence[SentEntry], now_us: int) -> None:
         if entries:
             assert self.writer is not None and self.view is not None
             epoch = self.writer.segment.epoch
             start_seq_num = self.view.log.totals.record_count
             for entry in entries:
                 self.outbox += self.transmit.complete(epoch, entry.entry, start_seq_num)
+            self.exactly_once.acknowledge(self.writer, self.view, entries, now_us)
 
     def _follow_writer(self, now_us: int) -> None:
         if self.writer is None or self.state is LogState.CLOSING:
@@ -553,6 +557,7 @@ class LogSequencer:
         if self.writer.state is WriterState.FENCED:
             self._on_fenced(self.writer.fence_reason, now_us)
             return
+        self.exactly_once.admission.settle(self.writer)
         if self.state is LogState.DRAINING:
             self._go_on_draining(now_us)
         self.pump(now_us)
@@ -560,6 +565,7 @@ class LogSequencer:
     def _on_fenced(self, reason: str, now_us: int) -> None:
         """Somebody recovers the epoch: what was sent is uncertain, the rest may go to a new one."""
         self.outbox += self.transmit.fail_sent(reason)
+        self.exactly_once.abandon(reason)
         self._forget_writer()
         self.state = LogState.READING
         self._was_owner = True
@@ -572,6 +578,8 @@ class LogSequencer:
     def _drain(self, now_us: int) -> None:
         assert self._end is not None
         self.state = LogState.DRAINING
+        assert self.writer is not None
+        self.exactly_once.end_segment(self.writer, now_us)
         self._end.start(now_us)
         self._go_on_draining(now_us)
 
@@ -585,6 +593,7 @@ class LogSequencer:
                 pass
             case DrainStep.CLOSE:
                 self.writer.hold()
+                self.exactly_once.admission.give_back()
                 self.state = LogState.CLOSING
                 self._read()
 
@@ -620,15 +629,24 @@ class LogSequencer:
             case Fate.OPEN:
                 self.view = self._with_news(view)
                 self._made_with = view.log.config
-                opens_next = not self._ends_here or bool(self.transmit.queue)
-                self._commit(
-                    self._end.propose(
-                        view, writer, now_us, opens_next=opens_next, ending=self._ending
-                    )
-                )
+                self._commit(self._propose_end(view, writer, now_us))
+
+    def _propose_end(self, view: LogView, writer: LedgerWriter, now_us: int) -> Proposal:
+        assert self._end is not None
+        is_wanted = bool(self.transmit.queue) and not self._is_close_only
+        return self._end.propose(
+            view,
+            writer,
+            now_us,
+            opens_next=is_wanted or not self._ends_here,
+            ending=self._ending,
+            snapshot_lsn=self.exactly_once.snapshot_at_close(writer.segment.epoch),
+        )
 
     def _finish_closing(self, view: LogView, now_us: int) -> None:
         """The roll is in force: go on in the next epoch, or idle if none was opened."""
+        assert self.writer is not None
+        self.exactly_once.on_closed(self.writer.segment.epoch)
         self._forget_writer()
         self.roll_count += 1
         mine = self._find_own(view)
@@ -649,6 +667,7 @@ class LogSequencer:
     def _give_up(self, reason: str) -> None:
         """Another owns the log, or we stop: what was sent is uncertain, the rest goes elsewhere."""
         self.outbox += self.transmit.fail_sent(reason)
+        self.exactly_once.abandon(reason)
         self._become_idle()
 
     def _become_idle(self) -> None:
@@ -682,6 +701,7 @@ class LogSequencer:
             "ensemble_changes": 0 if writer is None else writer.change_count,
             "rolls": self.roll_count,
             "takeovers": self.takeover_count,
+            **self.exactly_once.statistics(),
         }
 
     def validate(self) -> None:
@@ -690,6 +710,7 @@ class LogSequencer:
         assert (self.writer is not None) == (self.state in with_writer), f"1: {self}"
         assert self.writer is None or self.recovery is None, f"1: {self}"
         self.transmit.validate()
+        self.exactly_once.validate()
         if self.writer is not None:
             self.writer.validate()
             assert self.view is not None

@@ -26,7 +26,7 @@ from duramen.core.sequencer.effects import (
     SetSegment,
     Write,
 )
-from duramen.ids import EntryId, Member, SequencerId
+from duramen.ids import EntryId, Lsn, Member, SequencerId
 
 
 class Proposal(NamedTuple):
@@ -118,11 +118,13 @@ def propose_close(
     completed_unix_ms: int,
     nonce: str,
     ending: Ending | None = None,
+    snapshot_lsn: Lsn | None,
 ) -> Proposal:
     """Close the one unclosed segment of the view and leave the log to nobody.
 
     Args:
         ending: the log ends, or is deleted, with the segment (section 5).
+        snapshot_lsn: producers and token are known up to there; None: what the node says stays.
     """
     ((segment, version),) = view.segments
     closed = segment.closed(
@@ -135,6 +137,8 @@ def propose_close(
     log = view.log.with_clean(closed, nonce)
     if ending is not None:
         log = log.with_ending(ending, unix_ms=completed_unix_ms, nonce=nonce)
+    if snapshot_lsn is not None:
+        log = log.with_snapshot(snapshot_lsn)
     writes: list[Write] = [SetSegment(closed, version), SetLog(log, view.log_version)]
     if view.owner is not None:
         writes.append(ReplaceOwner(None, view.owner))

@@ -109,6 +109,7 @@ class Recovery:
         self._absent_entries: list[EntryId] = []
         self._end: EntryId | None = None
         self._end_totals = Totals()
+        self._end_has_state = True
         self._token: int | None = None
         self._marked: Segment | None = None
         self._closing: tuple[SetSegment, SetLog] | None = None
@@ -124,6 +125,11 @@ class Recovery:
     def epoch(self) -> Epoch:
         """The epoch that is recovered."""
         return self.segment.epoch
+
+    @property
+    def may_have_state(self) -> bool:
+        """Whether the segment may carry producers or control records, as far as was seen."""
+        return self._end_has_state
 
     def wakeup_at_us(self) -> int | None:
         """When `on_timer` wants to be called next."""
@@ -161,6 +167,8 @@ class Recovery:
         self.log, self.log_version = view.log, view.log_version
         if view.log.last_clean_epoch >= self.segment.epoch:
             self.state = RecoveryState.DONE
+            # Another may have closed it at an end that was not seen here.
+            self._end_has_state = True
             return
         for segment, version in view.segments:
             if segment.epoch == self.segment.epoch:
@@ -206,6 +214,7 @@ class Recovery:
             self._read(self._lac, now_us)
         else:
             self._end_totals = self._frozen.totals_before
+            self._end_has_state = first > 0
             self._read(first, now_us)
 
     # --- read and write back ---------------------------------------------------------------------
@@ -266,6 +275,7 @@ class Recovery:
     def _found(self, position: _Position, stored: StoredEntry, now_us: int) -> None:
         if position.entry <= self._lac:
             self._end_totals = stored.totals
+            self._end_has_state = stored.has_state
             self._read(EntryId(position.entry + 1), now_us)
             return
         self.state = RecoveryState.WRITE_BACK
@@ -320,6 +330,7 @@ class Recovery:
         self.recovered_count += 1
         self._last_found = position.entry
         self._end_totals = position.stored.totals
+        self._end_has_state = position.stored.has_state
         self._read(EntryId(position.entry + 1), now_us)
 
     def _replace_lost(self, position: _Position, now_us: int) -> None:

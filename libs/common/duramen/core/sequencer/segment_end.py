@@ -28,6 +28,7 @@ from duramen.core.sequencer.proposals import (
 )
 from duramen.core.sequencer.roll_policy import RollPolicy
 from duramen.core.sequencer.surroundings import Surroundings
+from duramen.ids import Lsn
 from duramen.limits import CLOSE_OWED_WAIT_US, ROLL_DRAIN_US
 from duramen.units import MS, SECOND
 
@@ -153,11 +154,13 @@ class SegmentEnd:
         *,
         opens_next: bool,
         ending: Ending | None,
+        snapshot_lsn: Lsn | None,
     ) -> Proposal:
         """The `multi()` that closes the segment and, if it can be placed, opens the next one.
 
         Args:
             ending: the log ends, or is deleted, with the segment; then nothing is opened.
+            snapshot_lsn: as `propose_close` has it.
         """
         around = self._around
         nonce, unix_ms = around.new_nonce(), around.unix_ms(now_us)
@@ -168,6 +171,7 @@ class SegmentEnd:
             completed_unix_ms=unix_ms,
             nonce=nonce,
             ending=ending,
+            snapshot_lsn=snapshot_lsn,
         )
         choice = self._choose(close.view.log) if opens_next and ending is None else None
         if choice is None:

@@ -17,6 +17,7 @@ from typing import Protocol
 from duramen.core.placement import Candidate
 from duramen.core.segment import Totals
 from duramen.core.sequencer.effects import Effect
+from duramen.core.sequencer.exactly_once.stamps import ControlRecord
 from duramen.core.sequencer.roll_policy import RollQueue
 from duramen.ids import EntryId, LedgerId, Member, SequencerId
 
@@ -34,8 +35,13 @@ class EncodeEntry(Protocol):
         after: Totals,
         *,
         is_control: bool = False,
+        has_state: bool = False,
     ) -> bytes:
-        """The totals are the segment's around the entry; no reader is given a control entry."""
+        """The totals are the segment's around the entry; a control entry has one record at most."""
+
+
+def _refuse_control(record: ControlRecord) -> bytes:
+    raise AssertionError(f"nobody gave the core a way to spell {record}")
 
 
 @dataclass(slots=True)
@@ -46,13 +52,14 @@ class Surroundings:
     rng: random.Random
     encode_entry: EncodeEntry
     unix_offset_us: int = 0
-    """Unix time = the driver's monotonic time + this; only ever shown, never compared."""
+    """Unix time = the driver's monotonic time + this; shown, and compared in days alone."""
     candidates: Sequence[Candidate] = ()
     locations: Mapping[Member, Candidate] | None = None
     is_metadata_reachable: bool = True
     is_rolling_suspended: bool = False
     """ZooKeeper is being worked on: no log rolls and none changes its ensemble."""
     rolls: RollQueue = field(default_factory=RollQueue)
+    spell_control: Callable[[ControlRecord], bytes] = _refuse_control
 
     def new_nonce(self) -> str:
         """A nonce that nobody else will ever draw."""

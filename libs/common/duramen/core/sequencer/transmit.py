@@ -14,18 +14,22 @@ Called by `log_sequencer`. Source: 01-protocol section 3.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from duramen.config import Flush
+from duramen.config import Flush, Window
 from duramen.core.segment import Totals
 from duramen.core.sequencer.effects import Complete, Fail, TailMark, Yield
+from duramen.core.sequencer.exactly_once.stamps import SetToken, Stamp
 from duramen.ids import Dlsn, EntryId, Epoch
 from duramen.limits import ENTRY_TARGET_BYTES
+
+_DEFAULT_WINDOW = Window()
 
 
 @dataclass(frozen=True, slots=True)
 class QueuedAppend:
-    """One record batch of one client, checked at the edge."""
+    """One record batch of one client, checked at the edge; or a command and its control record."""
 
     append_id: int
     batch: bytes
@@ -33,6 +37,22 @@ class QueuedAppend:
     max_txid: int | None
     max_timestamp_ms: int
     deadline_us: int
+    min_txid: int | None = None
+    stamp: Stamp | None = None
+    match_seq_num: int | None = None
+    fencing_token: str | None = None
+    command: SetToken | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        """Nothing is to be judged: it is appended, whatever the log holds."""
+        return (
+            self.stamp is None
+            and self.min_txid is None
+            and self.match_seq_num is None
+            and self.fencing_token is None
+            and self.command is None
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +87,24 @@ class TransmitBuffer:
         self._arrivals_us.append(now_us)
         self.queued_bytes += len(append.batch)
 
+    def find_fault(
+        self, append: QueuedAppend, window: Window | None, *, held_bytes: int, held_count: int
+    ) -> str | None:
+        """Why the window has no room for another append, or None.
+
+        Args:
+            window: of the log's configuration, if it was read.
+            held_bytes: what waits elsewhere for this log, sent or not.
+            held_count: appends that were taken and go into no entry for now.
+        """
+        window = window or _DEFAULT_WINDOW
+        waiting = self.queued_bytes + held_bytes
+        if waiting and waiting + len(append.batch) > window.bytes:
+            return f"{waiting} bytes wait for acknowledgement: {window.bytes} may"
+        if self.count + held_count >= window.entries:
+            return f"{window.entries} appends wait for acknowledgement already"
+        return None
+
     def due_us(self, flush: Flush) -> int | None:
         """When what is queued becomes an entry, the pipeline permitting; None if nothing is.
 
@@ -84,17 +122,31 @@ class TransmitBuffer:
                 full_bytes = min(flush.size, ENTRY_TARGET_BYTES)
         return self._arrivals_us[0] + (0 if self.queued_bytes >= full_bytes else wait_us)
 
-    def take(self) -> list[QueuedAppend]:
-        """The appends of the next entry: at least one, up to ENTRY_TARGET_BYTES."""
-        taken = [self.queue.popleft()]
-        size = len(taken[0].batch)
-        while self.queue and size + len(self.queue[0].batch) <= ENTRY_TARGET_BYTES:
-            taken.append(self.queue.popleft())
-            size += len(taken[-1].batch)
-        self.queued_bytes -= size
-        for _ in taken:
+    def take(self, admit: Callable[[QueuedAppend], bool]) -> list[QueuedAppend]:
+        """The appends of the next entry, up to ENTRY_TARGET_BYTES; a command is alone in its own.
+
+        Args:
+            admit: judges what leaves the queue, in its order; False: it is kept or answered
+                elsewhere. None may be admitted of what was queued.
+        """
+        taken: list[QueuedAppend] = []
+        size = 0
+        while self.queue and (not taken or size + len(self.queue[0].batch) <= ENTRY_TARGET_BYTES):
+            if taken and (taken[0].command is not None or self.queue[0].command is not None):
+                break
+            append = self.queue.popleft()
             self._arrivals_us.popleft()
+            self.queued_bytes -= len(append.batch)
+            if admit(append):
+                taken.append(append)
+                size += len(append.batch)
         return taken
+
+    def push_back(self, appends: list[QueuedAppend]) -> None:
+        """Queue appends before all others, in their order: they were there before, and are due."""
+        self.queue.extendleft(reversed(appends))
+        self._arrivals_us.extendleft([0] * len(appends))
+        self.queued_bytes += sum(len(append.batch) for append in appends)
 
     def place(self, entry: EntryId, appends: list[QueuedAppend], before: Totals) -> None:
         """Remember where the appends lie in an entry that begins after `before`."""

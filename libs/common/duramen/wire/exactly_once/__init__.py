@@ -1,0 +1,1 @@
+"""Bytes of exactly once: control records in the log, and what a rebuild reads of entries."""

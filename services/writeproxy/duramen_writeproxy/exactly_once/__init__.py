@@ -1,0 +1,1 @@
+"""Exactly once at the edge: conditions and producers of requests, and the fencing token."""
