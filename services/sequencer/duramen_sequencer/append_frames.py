@@ -90,6 +90,7 @@ class AppendFrames:
             info.max_txid,
             info.max_timestamp_ms,
             deadline_us,
+            append.options.tried,
         )
         _BYTES.inc(len(batch))
         return self._host.submit(append.log_id, queued, lambda result: results.put(index, result))

@@ -36,6 +36,7 @@ from duramen.wire.metadata_json import (
     spell_node,
 )
 from duramen_sequencer.log_host import LogHost
+from duramen_sequencer.ownership.hand_over import HandOver
 
 _TRIES = 20
 
@@ -43,7 +44,9 @@ _TRIES = 20
 class Control:
     """Administrative calls of one sequencer."""
 
-    def __init__(self, store: MetadataStore, paths: Paths, host: LogHost) -> None:
+    def __init__(
+        self, store: MetadataStore, paths: Paths, host: LogHost, hand_over: HandOver
+    ) -> None:
         self._store = store
         self._paths = paths
         self._host = host
@@ -51,6 +54,7 @@ class Control:
             "create_namespace": self._create_namespace,
             "create_log": self._create_log,
             "roll": self._roll,
+            **hand_over.operations,
         }
 
     async def handle(self, body: bytes) -> dict[str, Any]:

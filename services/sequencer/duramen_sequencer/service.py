@@ -38,6 +38,8 @@ from duramen_sequencer.control import Control
 from duramen_sequencer.log_driver import now_us
 from duramen_sequencer.log_host import LogHost
 from duramen_sequencer.metadata_link import MetadataLink
+from duramen_sequencer.ownership.admin_routes import add_ownership_routes
+from duramen_sequencer.ownership.hand_over import HandOver
 
 _LOG = logging.getLogger(__name__)
 
@@ -63,7 +65,8 @@ class SequencerService:
         lanes = BookieLanes(self._client, self._urls.get)
         link = MetadataLink(store, self._paths, self._around.sequencer_id, data_url)
         self.host = LogHost(self._around.sequencer_id, self._around, lanes, link, self._sequencers)
-        self._control = Control(store, self._paths, self.host)
+        self._hand_over = HandOver(self.host, self._client)
+        self._control = Control(store, self._paths, self.host, self._hand_over)
         self._frames = AppendFrames(self.host)
         self._server = DataServer(
             options.host, options.data_port, self._on_call, self._frames.on_call
@@ -73,6 +76,7 @@ class SequencerService:
             "admin_url": f"http://{options.host}:{options.admin_port}",
             "region": options.region,
             "rack": options.rack,
+            "weight": options.weight,
         }
         path = f"{self._paths.sequencers}/{options.node_id}"
         self._registration = Registration(store, path, fields)
@@ -100,8 +104,8 @@ class SequencerService:
         """Close the open segments, then everything else."""
         self._is_ready = False
         await self.host.stop()
-        await self._server.stop()
         await self._registration.stop()
+        await self._server.stop()
         await self._bookies.stop()
         await self._sequencers.stop()
         await self._store.close()
@@ -136,6 +140,8 @@ class SequencerService:
             if driver is None:
                 raise DuramenError("log_not_found", "this sequencer does not know the log")
             return {"log_id": str(log_id), "core": repr(driver.core), **driver.statistics()}
+
+        add_ownership_routes(app, self.host, self._hand_over, self._store, self._paths)
 
     # --- calls -----------------------------------------------------------------------------------
 

@@ -4,7 +4,10 @@ The rule that everything here obeys: a batch is sent again only when the last an
 was not appended (no connection, a redirect, `log_unavailable`, `server_draining`). An append that
 was sent and not answered is uncertain and never repeated, whatever time is left.
 
-Called by `rest`. Source: 01-protocol section 3, 08-interfaces "Answers".
+A sequencer that was tried in vain is told to the next one, which looks whether it is there at all
+and takes its log over if it is not.
+
+Called by `rest`. Source: 01-protocol sections 2 and 3, 08-interfaces "Answers".
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from duramen.errors import DuramenError
 from duramen.ids import LogId
 from duramen.runtime.http_client import UnreachableError
 from duramen.units import MIB
-from duramen.wire.sequencer_calls import Appended, Redirect
+from duramen.wire.sequencer_calls import NO_OPTIONS, Appended, AppendOptions, Redirect
 from duramen_writeproxy.lanes import Lanes
 from duramen_writeproxy.routing import Router, Target
 
@@ -30,6 +33,9 @@ _PAUSE_S: Final = 0.1
 _PAUSE_MAX_S: Final = 1.0
 _SHORT_PAUSE_S: Final = 0.05
 _SHORT_PAUSE_MAX_S: Final = 0.4
+
+_ASK_ANEW_COUNT: Final = 2
+"""After so many short pauses everybody may be asked again, also who was not there before."""
 
 _RETRIED: Final = ("log_unavailable", "server_draining")
 
@@ -71,11 +77,20 @@ class Budget:
 class _Journey:
     """Where one append has been, and how long it paused."""
 
-    __slots__ = ("deadline", "pause_count", "redirect_count", "short_pause_count", "tried")
+    __slots__ = (
+        "deadline",
+        "options",
+        "pause_count",
+        "redirect_count",
+        "short_pause_count",
+        "tried",
+    )
 
-    def __init__(self, deadline: float) -> None:
+    def __init__(self, deadline: float, options: AppendOptions) -> None:
         self.deadline = deadline
-        self.tried: set[str] = set()
+        self.options = options
+        self.tried: dict[str, str] = {}
+        """Urls that were asked in vain → the sequencers' ids."""
         self.redirect_count = 0
         self.pause_count = 0
         self.short_pause_count = 0
@@ -89,11 +104,10 @@ class _Journey:
         delay = min(_PAUSE_S * 2**self.pause_count, _PAUSE_MAX_S)
         self.pause_count += 1
         await self._sleep(delay, last)
-        self.tried.clear()
-        self.redirect_count = 0
+        self.forget_tried()
 
-    async def pause_shortly(self, last: DuramenError) -> None:
-        """Wait for a takeover that is under way.
+    async def pause_shortly(self, last: DuramenError) -> bool:
+        """Wait for a takeover that is under way; True when everybody may be asked again.
 
         Raises:
             DuramenError: `last`, where the deadline comes first.
@@ -101,6 +115,21 @@ class _Journey:
         delay = min(_SHORT_PAUSE_S * 2**self.short_pause_count, _SHORT_PAUSE_MAX_S)
         self.short_pause_count += 1
         await self._sleep(delay, last)
+        is_anew = self.short_pause_count % _ASK_ANEW_COUNT == 0
+        if is_anew:
+            self.forget_tried()
+        return is_anew
+
+    def add_tried(self, target: Target) -> None:
+        """`target` was asked in vain: the next one is told."""
+        self.tried[target.url] = target.sequencer_id
+        self.options = self.options._replace(tried=tuple(self.tried.values()))
+
+    def forget_tried(self) -> None:
+        """Everybody may be asked again."""
+        self.tried.clear()
+        self.options = self.options._replace(tried=())
+        self.redirect_count = 0
 
     async def _sleep(self, delay: float, last: DuramenError) -> None:
         if asyncio.get_running_loop().time() + delay >= self.deadline:
@@ -116,7 +145,14 @@ class Appender:
         self._lanes = lanes
         self._counts = dict.fromkeys(("redirects", "unreachable", "pauses", "retries"), 0)
 
-    async def append(self, key: str, log_id: LogId, batch: bytes, deadline: float) -> Appended:
+    async def append(
+        self,
+        key: str,
+        log_id: LogId,
+        batch: bytes,
+        deadline: float,
+        options: AppendOptions = NO_OPTIONS,
+    ) -> Appended:
         """Append one batch, once.
 
         Args:
@@ -131,15 +167,17 @@ class Appender:
         target = self._router.pick(key, log_id)
         # The usual case, without the bookkeeping of the others.
         if target is None:
-            return await self._travel(key, log_id, batch, _Journey(deadline), None)
+            return await self._travel(key, log_id, batch, _Journey(deadline, options), None)
         try:
-            result = await self._lanes.lane_of(target.url).append(log_id, batch, deadline)
+            result = await self._lanes.lane_of(target.url).append(log_id, batch, deadline, options)
         except UnreachableError as error:
-            return await self._travel(key, log_id, batch, _Journey(deadline), (target, error))
+            return await self._travel(
+                key, log_id, batch, _Journey(deadline, options), (target, error)
+            )
         if isinstance(result, Appended):
             self._router.learn(log_id, target)
             return result
-        return await self._travel(key, log_id, batch, _Journey(deadline), (target, result))
+        return await self._travel(key, log_id, batch, _Journey(deadline, options), (target, result))
 
     def statistics(self) -> dict[str, int]:
         """What did not go straight, since the start."""
@@ -165,7 +203,7 @@ class Appender:
                 target = self._router.pick(key, log_id)
             try:
                 lane = self._lanes.lane_of(target.url)
-                result = await lane.append(log_id, batch, journey.deadline)
+                result = await lane.append(log_id, batch, journey.deadline, journey.options)
             except UnreachableError as error:
                 last = (target, error)
                 continue
@@ -190,12 +228,12 @@ class Appender:
         match answer:
             case UnreachableError():
                 self._counts["unreachable"] += 1
-                journey.tried.add(target.url)
+                journey.add_tried(target)
                 self._router.forget(log_id, target)
                 return self._router.pick(key, log_id, journey.tried)
             case Redirect(sequencer_id, url):
                 self._counts["redirects"] += 1
-                journey.tried.add(target.url)
+                journey.add_tried(target)
                 journey.redirect_count += 1
                 owner = Target(sequencer_id, url)
                 if url in journey.tried or journey.redirect_count > REDIRECT_COUNT_MAX:
@@ -208,10 +246,13 @@ class Appender:
                 if answer.code not in _RETRIED or answer.uncertain:
                     raise answer
                 self._counts["retries"] += 1
-                await journey.pause_shortly(_as_unavailable(answer))
                 if answer.code == "server_draining":
+                    journey.add_tried(target)
                     self._router.forget(log_id, target)
-                return self._router.pick(key, log_id)
+                    return self._router.pick(key, log_id, journey.tried)
+                # Who takes the log over is asked again, not whoever was tried before it.
+                is_anew = await journey.pause_shortly(answer)
+                return self._router.pick(key, log_id) if is_anew else target
 
 
 def _no_sequencer() -> DuramenError:
@@ -222,13 +263,3 @@ def _unsettled() -> DuramenError:
     return DuramenError(
         "log_unavailable", "the sequencers do not agree yet who owns the log; nothing was appended"
     )
-
-
-def _as_unavailable(answer: DuramenError) -> DuramenError:
-    """A sequencer that stops is no concern of the client's: to it, the log is being taken over."""
-    if answer.code == "log_unavailable":
-        return answer
-    return DuramenError(
-        "log_unavailable", "the log's sequencer is stopping; nothing was appended",
-        retry_after_ms=answer.retry_after_ms,
-    )  # fmt: skip

@@ -24,7 +24,9 @@ from duramen.runtime.http_client import NoAnswerError, OverloadedError, Unreacha
 from duramen.units import KIB, MIB, MS
 from duramen.wire.frame import FRAME_BYTES_HARD_MAX, ROW_COUNT_MAX, FrameError
 from duramen.wire.sequencer_calls import (
+    NO_OPTIONS,
     Append,
+    AppendOptions,
     AppendResult,
     pack_appends,
     parse_results,
@@ -67,12 +69,15 @@ class Peers(Protocol):
 class Ticket:
     """One append in a lane. `future` gets its result, or UnreachableError: never sent."""
 
-    __slots__ = ("batch", "deadline", "future", "is_sent", "log_id")
+    __slots__ = ("batch", "deadline", "future", "is_sent", "log_id", "options")
 
-    def __init__(self, log_id: LogId, batch: bytes, deadline: float) -> None:
+    def __init__(
+        self, log_id: LogId, batch: bytes, deadline: float, options: AppendOptions = NO_OPTIONS
+    ) -> None:
         self.log_id = log_id
         self.batch = batch
         self.deadline = deadline
+        self.options = options
         self.is_sent = False
         self.future: asyncio.Future[AppendResult] = asyncio.get_running_loop().create_future()
 
@@ -132,7 +137,9 @@ class Lane:
         self._frame_count = 0
         self._is_closed = False
 
-    async def append(self, log_id: LogId, batch: bytes, deadline: float) -> AppendResult:
+    async def append(
+        self, log_id: LogId, batch: bytes, deadline: float, options: AppendOptions = NO_OPTIONS
+    ) -> AppendResult:
         """Send one batch and wait for what became of it.
 
         Args:
@@ -147,7 +154,7 @@ class Lane:
             raise DuramenError("server_draining", "the proxy is stopping")
         if self._held_bytes + len(batch) > LANE_BYTES_MAX:
             raise DuramenError("overloaded", "too much waits for the log's sequencer")
-        ticket = Ticket(log_id, batch, deadline)
+        ticket = Ticket(log_id, batch, deadline, options)
         self._held_bytes += len(batch)
         self._held_count += 1
         try:
@@ -254,7 +261,7 @@ class Lane:
         for ticket in tickets:
             ticket.is_sent = True
             left_ms = max(1, int((ticket.deadline - now) * 1000))
-            appends.append(Append(ticket.log_id, left_ms, ticket.batch))
+            appends.append(Append(ticket.log_id, left_ms, ticket.batch, ticket.options))
         longest = max(ticket.deadline for ticket in tickets) - now + GRACE_S
         frame = _Frame(lane_class, tickets, now)
         lane_class.frame_count += 1

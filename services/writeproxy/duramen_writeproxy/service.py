@@ -23,7 +23,9 @@ from duramen.wire.metadata_json import Paths
 from duramen_writeproxy.append_route import AppendRoute
 from duramen_writeproxy.appends import Appender, Budget
 from duramen_writeproxy.catalog import Catalog
-from duramen_writeproxy.creation import Creator
+from duramen_writeproxy.cluster.routes import add_cluster_routes
+from duramen_writeproxy.cluster.sequencers import Cluster
+from duramen_writeproxy.creation import AutoCreator, Creator
 from duramen_writeproxy.lanes import Lanes
 from duramen_writeproxy.metrics import IN_FLIGHT_BYTES
 from duramen_writeproxy.names import NameCache
@@ -54,12 +56,17 @@ class WriteProxy:
         self._names = NameCache(store, self._paths)
         self._appender = Appender(self._router, self._lanes)
         self._budget = Budget()
-        self._append_route = AppendRoute(self._names, self._appender, self._budget)
+        creator = Creator(self._router, self._peers)
+        self._auto_creator = AutoCreator(self._names, creator, store, self._paths)
+        self._append_route = AppendRoute(
+            self._names, self._auto_creator, self._appender, self._budget
+        )
         app = make_app(
             self._append_route,
             Catalog(store, self._paths, self._names),
-            Creator(self._router, self._peers),
+            creator,
         )
+        self._cluster = Cluster(self._names, self._roster, self._peers)
         self._server = PublicServer(options.host, options.data_port, app)
         self._registration: Registration | None = None
         self._is_started = False
@@ -71,7 +78,8 @@ class WriteProxy:
         return self._server.port
 
     def add_admin_routes(self, app: Any) -> None:
-        """The proxy has no admin routes of its own."""
+        """`/v1/cluster/…`: questions and requests to the whole cluster."""
+        add_cluster_routes(app, self._cluster)
 
     async def start(self) -> None:
         """Serve; waits for ZooKeeper for as long as it takes."""
@@ -118,6 +126,7 @@ class WriteProxy:
             "lanes": self._lanes.statistics(),
             "routes": self._router.statistics(),
             "names": self._names.statistics(),
+            "auto_creation": self._auto_creator.statistics(),
             "metadata": self._store.statistics(),
         }
 

@@ -18,6 +18,7 @@ from duramen.cli.append import append
 from duramen.cli.bench import bench_app
 from duramen.cli.command import ExitCode, UsageError, say
 from duramen.cli.logs import log_app, segments
+from duramen.cli.ownership import balance, hand_over, owners, story
 from duramen.cli.read import read
 from duramen.cli.run import run
 from duramen.cluster.cluster_file import ClusterFileError
@@ -38,6 +39,8 @@ app.command(append)
 app.command(read)
 app.command(log_app)
 app.command(segments)
+for command in (owners, hand_over, balance, story):
+    app.command(command)
 app.command(bench_app)
 
 

@@ -92,6 +92,9 @@ class LogSequencer:
         self.view: LogView | None = None
         self.roll_count = 0
         self.takeover_count = 0
+        self.recovery_count = 0
+        self.loss_count = 0
+        self.reason = ""
         self._around = around
         self._ports = Ports(
             put=self.outbox.append,
@@ -107,6 +110,7 @@ class LogSequencer:
         self._proposal: Proposal | None = None
         self._nonces: list[str] = []
         self._is_close_only = False
+        self._unless_owned = False
         self._ends_here = False
         self._was_owner = False
         self._retry_at_us: int | None = None
@@ -128,8 +132,11 @@ class LogSequencer:
         """Whether an append may be queued without a question about ownership."""
         return self.state is not LogState.IDLE and not self._is_close_only
 
-    def take_over(self, now_us: int, *, close_only: bool = False) -> None:
-        """Begin to own the log, or only to close what a dead owner left behind."""
+    def take_over(
+        self, now_us: int, *, close_only: bool = False, unless_owned: bool = False
+    ) -> None:
+        """Begin to own the log, or only to close what a dead owner left (if none is found)."""
+        self._unless_owned = unless_owned
         if self.state is not LogState.IDLE:
             self._is_close_only = self._is_close_only and close_only
             return
@@ -137,6 +144,7 @@ class LogSequencer:
         self._ends_here = False
         self._retry_delay_us = RETRY_DELAY_US
         self._refusal = ("log_unavailable", "the log is being taken over")
+        self.reason = ""
         self.takeover_count += 1
         self._read()
 
@@ -370,7 +378,11 @@ class LogSequencer:
         mine = self._find_own(view)
         if mine is None and self._was_owner and self._is_others(view):
             # Claiming back at once from whoever took it would be a duel without end.
-            self._give_up("another sequencer took the log over")
+            self._give_up("another sequencer took the log over", loss=1)
+            return
+        if mine is None and self._unless_owned and self._is_others(view):
+            # No orphan any more: closing would seal the epoch of whoever took it meanwhile.
+            self._give_up("another sequencer owns the log")
             return
         self._was_owner = mine is not None
         if (
@@ -412,12 +424,13 @@ class LogSequencer:
         """Recover the oldest unclosed epoch that is not ours; when none is left, append."""
         mine = self._find_own(view)
         if mine is not None and view.segments[-1] != mine:
-            self._give_up("a newer epoch was opened by another sequencer")
+            self._give_up("a newer epoch was opened by another sequencer", loss=1)
         elif mine is not None and view.segments[0] == mine:
             self._activate(*mine, now_us)
         else:
             segment, version = view.segments[0]
             self.state = LogState.RECOVERING
+            self.recovery_count += 1
             self.recovery = Recovery(
                 segment,
                 version,
@@ -439,6 +452,7 @@ class LogSequencer:
         assert self.view is not None
         config = self.view.log.config
         self.state = LogState.ACTIVE
+        self.reason = ""
         self._nonces.clear()
         self.writer = LedgerWriter(
             segment,
@@ -509,6 +523,7 @@ class LogSequencer:
 
     def _on_fenced(self, reason: str, now_us: int) -> None:
         """Somebody recovers the epoch: what was sent is uncertain, the rest may go to a new one."""
+        self.reason = reason
         self.outbox += self.transmit.fail_sent(reason)
         self.writer = None
         self.state = LogState.READING
@@ -583,7 +598,7 @@ class LogSequencer:
             self._retry_later(now_us)
             return
         if len(view.segments) != 1 or view.segments[0][0].nonce != writer.segment.nonce:
-            self._give_up("another sequencer took the log over")
+            self._give_up("another sequencer took the log over", loss=1)
             return
         self.view = view
         nonce = self._around.new_nonce()
@@ -595,7 +610,8 @@ class LogSequencer:
             completed_unix_ms=unix_ms,
             nonce=nonce,
         )
-        if not self._ends_here or self.transmit.queue:
+        # A log that is given up closes, whatever waits: that goes to its next owner.
+        if not self._ends_here or (self.transmit.queue and not self._is_close_only):
             following = new_segment(
                 proposal.view.log,
                 self._around.candidates,
@@ -620,8 +636,10 @@ class LogSequencer:
 
     # --- giving up -------------------------------------------------------------------------------
 
-    def _give_up(self, reason: str) -> None:
+    def _give_up(self, reason: str, *, loss: int = 0) -> None:
         """Another owns the log, or we stop: what was sent is uncertain, the rest goes elsewhere."""
+        self.reason = reason
+        self.loss_count += loss
         self.outbox += self.transmit.fail_sent(reason)
         self._become_idle()
 
@@ -655,6 +673,7 @@ class LogSequencer:
             "ensemble_changes": 0 if writer is None else writer.change_count,
             "rolls": self.roll_count,
             "takeovers": self.takeover_count,
+            "recoveries": self.recovery_count,
         }
 
     def validate(self) -> None:

@@ -24,7 +24,10 @@ from duramen.limits import ENTRY_TARGET_BYTES
 
 @dataclass(frozen=True, slots=True)
 class QueuedAppend:
-    """One record batch of one client, checked at the edge."""
+    """One record batch of one client, checked at the edge.
+
+    `tried`: sequencers that it has been to in vain.
+    """
 
     append_id: int
     batch: bytes
@@ -32,6 +35,7 @@ class QueuedAppend:
     max_txid: int | None
     max_timestamp_ms: int
     deadline_us: int
+    tried: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
