@@ -304,6 +304,22 @@ def test_a_name_may_be_created_anew_at_once_and_then_the_old_log_stays_away() ->
     run(act)
 
 
+def test_a_name_that_was_taken_meanwhile_is_not_taken_away() -> None:
+    """Creations that all saw the name free, or its log deleted: one of them makes the log."""
+
+    async def act(world: World) -> None:
+        for _ in range(2):
+            asking = [
+                world.ask("create_log", namespace="ns", log="log", config={}) for _ in range(8)
+            ]
+            made = await asyncio.gather(*asking)
+            log_ids = {answer["log_id"] for answer in made}
+            assert len(log_ids) == 1 and [answer["created"] for answer in made].count(True) == 1
+            await world.ask("delete", log_id=log_ids.pop())
+
+    run(act)
+
+
 def test_after_the_window_a_log_is_purged_for_ever_and_its_name_is_free() -> None:
     async def act(world: World) -> None:
         log_id = await world.create()

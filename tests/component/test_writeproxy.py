@@ -575,7 +575,7 @@ def test_creation_is_forwarded_with_the_whole_configuration() -> None:
         ("a/logs/n", b" " * 70_000, 413, "batch_too_large", None),
         ("a/logs/_n", b"{}", 400, "invalid_name", "log"),
         ("A", b"{}", 400, "invalid_name", "namespace"),
-        ("b", b'{"auto_create":true}', 400, "invalid_argument", "auto_create"),
+        ("b", b'{"auto_create":"yes"}', 400, "invalid_argument", "auto_create"),
         ("b?x=1", b"{}", 400, "unknown_field", "x"),
     ],
 )

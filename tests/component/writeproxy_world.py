@@ -51,6 +51,7 @@ class FakeSequencer:
         self.control_answers: list[tuple[int, dict[str, Any]]] = []
         self.garbage: bytes | None = None
         self.refusal: Reply | None = None
+        self.on_control: Callable[[str, bytes], Awaitable[Answer]] | None = None
         self.decide: Decide = self.accept
         self._next = 0
         self._server = DataServer("127.0.0.1", 0, self._on_call, self._on_stream)
@@ -80,6 +81,8 @@ class FakeSequencer:
         if path != "/s/control":
             return 500, "text/plain", b""
         self.controls.append(json.loads(body))
+        if self.on_control is not None:
+            return await self.on_control(path, body)
         if not self.control_answers:
             return 500, "text/plain", b"no JSON"
         status, document = self.control_answers.pop(0)

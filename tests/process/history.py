@@ -28,6 +28,7 @@ class History:
     """What one writer did to one log."""
 
     log: str
+    namespace: str = NAMESPACE
     record_bytes: int = 100
     records_per_append: int = 3
     acknowledged: dict[int, tuple[int, int]] = field(default_factory=dict)
@@ -71,7 +72,7 @@ class History:
         self.count += 1
         batch = encode_batch(self.bodies(number), timestamp_ms=1)
         try:
-            done = await client.append(NAMESPACE, self.log, batch)
+            done = await client.append(self.namespace, self.log, batch)
         except DuramenError as error:
             (self.uncertain if error.uncertain else self.refused).append(number)
             self.codes.append(error.code)

@@ -52,6 +52,8 @@ def spell_position(ledger_id: LedgerId, entry: EntryId) -> str:
 def spell_body(payload: bytes) -> str:
     """The names of the appends in an entry, or what a control entry says."""
     info = read_entry_info(payload)
+    if info.is_control and not info.payload_bytes:
+        return "[lac]"
     if info.is_control:
         return spell_control(read_control(payload[HEADER_BYTES:]))
     return "'" + payload[HEADER_BYTES:].decode().strip() + "'"

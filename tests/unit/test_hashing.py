@@ -11,7 +11,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duramen.core.hashing import rank_nodes
+from duramen.core.hashing import rank_nodes, weights_of
 
 nodes = st.dictionaries(st.text(max_size=8), st.sampled_from([0.0, 0.5, 1.0, 2.0]), max_size=8)
 
@@ -44,3 +44,13 @@ def test_shares_follow_weights() -> None:
     weights = {"a": 1.0, "b": 1.0, "c": 2.0}
     first = Counter(rank_nodes(f"ns/log-{i}", weights)[0] for i in range(4_000))
     assert 850 < first["a"] < 1_150 and 850 < first["b"] < 1_150 and 1_800 < first["c"] < 2_200
+
+
+def test_weights_are_read_from_a_roster_and_nonsense_counts_as_one() -> None:
+    roster: dict[str, dict[str, object]] = {
+        "old": {"data_url": "u"}, "half": {"weight": 0.5}, "out": {"weight": 0},
+        "text": {"weight": "9"}, "less": {"weight": -1}, "true": {"weight": True},
+    }  # fmt: skip
+    assert weights_of(roster) == {
+        "old": 1.0, "half": 0.5, "out": 0.0, "text": 1.0, "less": 1.0, "true": 1.0,
+    }  # fmt: skip

@@ -272,6 +272,33 @@ def test_an_orphaned_log_is_only_closed() -> None:
     assert store.log.unclosed_epochs == () and store.log.next_epoch == 2
 
 
+def test_an_orphan_that_another_took_meanwhile_is_left_alone() -> None:
+    store = FakeStore(make_log())
+    Driver(store, OTHER).activate()
+    driver = Driver(store)
+    driver.core.take_over(0, close_only=True, unless_owned=True)
+    driver.read()
+    assert driver.state() is LogState.IDLE and not driver.core.loss_count
+    assert store.log.unclosed_epochs == (1,), "its epoch goes on"
+
+
+def test_a_log_that_is_given_up_closes_whatever_waits_and_gives_that_back() -> None:
+    driver = Driver()
+    driver.activate()
+    for append_id in range(1, 10):
+        driver.append(append_id)
+        driver.core.pump(0)
+    assert driver.core.transmit.queue, "more than the pipeline takes"
+    driver.core.stop(0)
+    driver.store_all()
+    driver.read()
+    driver.commit()
+    assert driver.state() is LogState.IDLE
+    assert driver.store.log.unclosed_epochs == () and driver.core.roll_count == 1
+    done = len(driver.take(fx.Complete))
+    assert done + len(driver.take(fx.Yield)) == 9 and 0 < done < 9
+
+
 # --- Append --------------------------------------------------------------------------------------
 
 

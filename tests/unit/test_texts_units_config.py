@@ -230,4 +230,4 @@ def test_all_faults_are_told_at_once() -> None:
         parse_log_config({"ack": 1, "roll": {"size": 5}, "commit_delay": "x"})
     assert all(name in caught.value.detail for name in ("ack", "roll.size", "commit_delay"))
     with pytest.raises(DuramenError):
-        parse_namespace_config({"auto_create": True})
+        parse_namespace_config({"auto_create": "yes"})

@@ -217,7 +217,7 @@ def needs_new_segment(old: LogConfig, new: LogConfig) -> bool:
 class NamespaceConfig(_Part):
     """The configuration of one namespace."""
 
-    auto_create: Literal[False] = False
+    auto_create: Annotated[bool, Field(strict=True)] = False
 
     def to_json(self) -> dict[str, Any]:
         """Every field, as JSON values."""

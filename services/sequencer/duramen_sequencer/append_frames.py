@@ -102,6 +102,7 @@ class AppendFrames:
             None if info.producer is None else Stamp(*info.producer),
             append.options.match_seq_num,
             append.options.fencing_token,
+            tried=append.options.tried,
         )
         _BYTES.inc(len(batch))
         return self._host.submit(append.log_id, queued, lambda result: results.put(index, result))

@@ -12,7 +12,7 @@ import json
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from duramen.config import LogConfig, NamespaceConfig, parse_log_config, parse_namespace_config
 from duramen.core.log_node import LogNode
@@ -42,6 +42,13 @@ _TRIES = 20
 
 Operation = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
 """From a request, a JSON object, to its answer; raises DuramenError."""
+
+
+class _TakenName(NamedTuple):
+    """A name's log, and the version of the name's node."""
+
+    log: LogNode
+    version: int
 
 
 class Control:
@@ -111,9 +118,10 @@ class Control:
                 "namespace_not_found", f"create namespace {namespace} first", field="namespace"
             )
         path = self._paths.name(namespace, name)
-        known = await self._known_log(path, config, f"log {namespace}/{name}")
-        if known is not None:
-            return known
+        what = f"log {namespace}/{name}"
+        taken = await self._read_name(path)
+        if taken is not None and not taken.log.is_deleted:
+            return _known(taken.log, config, what)
         log = LogNode(
             log_id=await self._take_log_id(),
             namespace=namespace,
@@ -123,24 +131,27 @@ class Control:
             nonce=secrets.token_hex(12),
         )
         try:
-            await self._write_log(log, path)
+            await self._write_log(log, path, taken)
         except (Conflict, OutcomeUnknown):
-            known = await self._known_log(path, config, f"log {namespace}/{name}")
-            if known is None:
+            taken = await self._read_name(path)
+            if taken is None or taken.log.is_deleted:
                 raise
-            if known["log_id"] != str(log.log_id):
-                return known
+            if taken.log.log_id != log.log_id:
+                return _known(taken.log, config, what)
         return {"created": True, "log_id": str(log.log_id), "config": config.to_json()}
 
-    async def _write_log(self, log: LogNode, name_path: str) -> None:
+    async def _write_log(self, log: LogNode, name_path: str, replaced: _TakenName | None) -> None:
+        """Make the log's nodes, and take its name: a free one, or that of a deleted log.
+
+        An undeletion changes the name in the same `multi()`, so its version is proof enough.
+        """
         path = self._paths.log(log.log_id)
         fields = {"log_id": str(log.log_id)}
         take_name: Create | Set = Create(name_path, spell_node(fields))
-        name = await self._store.get(name_path)
-        if name is not None:
-            # Its log is deleted (`_known_log`): from now on that one cannot have the name back.
-            fields["replaces"] = read_node(name.data)["log_id"]
-            take_name = Set(name_path, spell_node(fields), name.version)
+        if replaced is not None:
+            # From now on the deleted log cannot have the name back.
+            fields["replaces"] = str(replaced.log.log_id)
+            take_name = Set(name_path, spell_node(fields), replaced.version)
         await create_parents(self._store.commit, path)
         await self._store.commit(
             (
@@ -150,18 +161,17 @@ class Control:
             )
         )
 
-    async def _known_log(self, path: str, config: LogConfig, what: str) -> dict[str, Any] | None:
-        node = await self._existing(path)
-        if node is None:
+    async def _read_name(self, path: str) -> _TakenName | None:
+        """What a name stands for; the name is read before its log."""
+        await self._store.sync(path)
+        name = await self._store.get(path)
+        if name is None:
             return None
-        stored = await self._store.get(self._paths.log(LogId(int(node["log_id"]))))
+        log_id = LogId(int(read_node(name.data)["log_id"]))
+        stored = await self._store.get(self._paths.log(log_id))
         if stored is None:
-            return None
-        log = read_log(stored.data)
-        if log.is_deleted:
-            return None
-        _compare(config, log.config, what)
-        return {"created": False, "log_id": node["log_id"], "config": config.to_json()}
+            raise DuramenError("metadata_unavailable", f"the node of log {log_id} is missing")
+        return _TakenName(read_log(stored.data), name.version)
 
     async def _existing(self, path: str) -> dict[str, Any] | None:
         await self._store.sync(path)
@@ -210,3 +220,8 @@ def _compare(
             "log_exists_with_other_config",
             f"{what} exists with another configuration, which a PUT does not change",
         )
+
+
+def _known(log: LogNode, wanted: LogConfig, what: str) -> dict[str, Any]:
+    _compare(wanted, log.config, what)
+    return {"created": False, "log_id": str(log.log_id), "config": wanted.to_json()}

@@ -4,6 +4,7 @@ The only place where a `LogSequencer` meets time and I/O. Events arrive as metho
 ends a batch of them: the core makes entries, the outbox is emptied, the next timer is set.
 Effects go out in the order in which the core put them.
 
+What happened to the log is noted here for its story, by comparing states: the core tells none.
 Called by `log_host` and `bookie_lanes`. Source: 00-overview "Layering".
 """
 
@@ -13,7 +14,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from duramen.config import LogConfig
 from duramen.core.sequencer.effects import (
@@ -34,6 +35,7 @@ from duramen.core.sequencer.effects import (
     TailMark,
     Yield,
 )
+from duramen.core.sequencer.ledger_writer import LedgerWriter
 from duramen.core.sequencer.log_sequencer import LogSequencer, LogState
 from duramen.core.sequencer.surroundings import Surroundings
 from duramen.core.sequencer.transmit import QueuedAppend
@@ -47,6 +49,8 @@ from duramen.wire.sequencer_calls import Appended, AppendResult, Mark
 from duramen_sequencer.bookie_lanes import BookieLanes
 from duramen_sequencer.history import read_entries
 from duramen_sequencer.metadata_link import MetadataLink
+from duramen_sequencer.ownership.loads import LoadMeter
+from duramen_sequencer.ownership.story import Stories
 
 _LOG = logging.getLogger(__name__)
 _OWED_RETRY_S = 1.0
@@ -60,12 +64,23 @@ def now_us() -> int:
     return time.monotonic_ns() // 1000
 
 
-class LogDriver:
-    """One log of this sequencer process.
+class Home(Protocol):
+    """The part of `log_host.LogHost` that a log's driver uses."""
 
-    Args:
-        resubmit: takes appends that were never sent and that another owner should get.
-    """
+    stories: Stories
+
+    def resubmit(self, log_id: LogId, append: QueuedAppend, answer: Answer) -> None:
+        """Take an append that was never sent and that another owner should get."""
+
+    def on_idle(self, driver: LogDriver) -> None:
+        """The log is nobody's here any more."""
+
+
+_SETTLED = (LogState.IDLE, LogState.ACTIVE)
+
+
+class LogDriver:
+    """One log of this sequencer process."""
 
     def __init__(
         self,
@@ -73,30 +88,40 @@ class LogDriver:
         around: Surroundings,
         lanes: BookieLanes,
         link: MetadataLink,
-        resubmit: Callable[[LogId, QueuedAppend, Answer], None],
+        home: Home,
     ) -> None:
         self.log_id = log_id
         self.core = LogSequencer(log_id, around)
         self._lanes = lanes
         self._link = link
-        self._resubmit = resubmit
+        self._home = home
+        self.load = LoadMeter(now_us())
         self._waiting: dict[int, tuple[QueuedAppend, Answer]] = {}
         self._owed: dict[tuple[LedgerId, Member], PersistOwed] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._state = LogState.IDLE
+        self._epoch: Epoch | None = None
+        self._change_count = 0
+        self._losses_taken = 0
         self.idle = asyncio.Event()
         self.idle.set()
+        self.settled = asyncio.Event()
 
     # --- requests --------------------------------------------------------------------------------
 
     def append(self, append: QueuedAppend, answer: Answer) -> None:
         """Queue an append; its answer comes after some `flush`."""
         self._waiting[append.append_id] = (append, answer)
-        self.core.append(append, now_us())
+        at_us = now_us()
+        self.load.note(len(append.batch), at_us)
+        self.core.append(append, at_us)
 
     def take_over(self, *, close_only: bool = False) -> None:
         """Begin to own the log, or to close what was left."""
-        self.core.take_over(now_us(), close_only=close_only)
+        if self.core.state is LogState.IDLE:
+            self.settled.clear()
+        # An orphan that another sequencer took meanwhile is none: closing would seal its epoch.
+        self.core.take_over(now_us(), close_only=close_only, unless_owned=close_only)
 
     def on_config(self, config: LogConfig, config_version: int) -> None:
         """The log's stored configuration was changed."""
@@ -141,11 +166,45 @@ class LogDriver:
                 self._act(effect)
         if self.core.state is not self._state:
             self._note_state()
+        elif self.core.writer is not None:
+            self._note_writer(self.core.writer)
         self._set_timer()
 
     def statistics(self) -> dict[str, object]:
         """The core's figures."""
-        return {**self.core.statistics(), "unanswered_count": len(self._waiting)}
+        appends_per_s, bytes_per_s = self.load.rates(now_us())
+        log = None if self.core.view is None else self.core.view.log
+        return {
+            **self.core.statistics(),
+            "name": None if log is None else f"{log.namespace}/{log.name}",
+            "appends_per_s": round(appends_per_s, 3),
+            "bytes_per_s": round(bytes_per_s),
+            "unanswered_count": len(self._waiting),
+        }
+
+    def counts(self) -> dict[str, int]:
+        """What is added up over all logs, also over those that left."""
+        core = self.core
+        return {
+            "takeovers": core.takeover_count,
+            "recoveries": core.recovery_count,
+            "rolls": core.roll_count,
+        }
+
+    @property
+    def is_done(self) -> bool:
+        """Nothing is under way and nobody waits for an answer."""
+        return self.core.state is LogState.IDLE and not self._waiting
+
+    def tried(self) -> frozenset[str]:
+        """Every sequencer that one of the unanswered appends has been to in vain."""
+        return frozenset(name for append, _ in self._waiting.values() for name in append.tried)
+
+    def take_loss(self) -> bool:
+        """Whether another sequencer took the log since the last question."""
+        is_lost = self.core.loss_count > self._losses_taken
+        self._losses_taken = self.core.loss_count
+        return is_lost
 
     # --- effects ---------------------------------------------------------------------------------
 
@@ -161,7 +220,7 @@ class LogDriver:
                 self._answer(effect.append_id, _failed(effect))
             case Yield(append_id):
                 append, answer = self._waiting.pop(append_id)
-                self._resubmit(self.log_id, append, answer)
+                self._home.resubmit(self.log_id, append, answer)
             case SendLac():
                 self._lanes.tell_lac(effect, self)
             case SendSeal():
@@ -243,12 +302,49 @@ class LogDriver:
         self.flush()
 
     def _note_state(self) -> None:
-        self._state = self.core.state
+        before, self._state = self._state, self.core.state
         _LOG.info("%r", self.core)
+        self._tell_story(before)
+        if self._state in _SETTLED:
+            self.settled.set()
         if self._state is LogState.IDLE:
             self.idle.set()
+            self._home.on_idle(self)
         else:
             self.idle.clear()
+
+    def _tell_story(self, before: LogState) -> None:
+        core, note = self.core, self._home.stories.note
+        is_claimed = self._state in (LogState.RECOVERING, LogState.ACTIVE)
+        if before is LogState.CLAIMING and is_claimed and core.view is not None:
+            note(self.log_id, "claimed", core.view.segments[-1][0].epoch)
+        match self._state:
+            case LogState.RECOVERING:
+                epoch = 0 if core.recovery is None else core.recovery.epoch
+                note(self.log_id, "recovers", epoch, "its writer left it unclosed")
+            case LogState.READING if before is not LogState.IDLE and core.reason:
+                note(self.log_id, "fenced", self._epoch or 0, core.reason)
+            case LogState.DRAINING | LogState.CLOSING if before is LogState.ACTIVE:
+                note(self.log_id, "closes", self._epoch or 0)
+            case LogState.IDLE:
+                event = "given up" if core.reason else "closed"
+                note(self.log_id, event, self._epoch or 0, core.reason)
+            case _:
+                pass
+        if core.writer is not None:
+            self._note_writer(core.writer)
+
+    def _note_writer(self, writer: LedgerWriter) -> None:
+        """A new epoch, or another ensemble in the same one."""
+        if writer.segment.epoch != self._epoch:
+            self._epoch, self._change_count = writer.segment.epoch, 0
+            self._home.stories.note(self.log_id, "appends in", writer.segment.epoch)
+        if writer.change_count != self._change_count:
+            self._change_count = writer.change_count
+            names = ", ".join(member.bookie for member in writer.segment.fragments[-1].ensemble)
+            self._home.stories.note(
+                self.log_id, "ensemble changed", writer.segment.epoch, f"now {names}"
+            )
 
 
 def _appended(effect: Complete) -> Appended:

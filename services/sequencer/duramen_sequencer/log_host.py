@@ -1,11 +1,14 @@
 """All logs of one sequencer process: whose is a log, take it over, close what dead owners left.
 
-An append for a log that is not ours yet is routed once, however many wait for it: to the owner's
-sequencer if it lives, otherwise to the one that the hash names. Orphans (an unclosed segment and
-no owner) are closed without waiting for an append, so that what was acknowledged can be read.
+An append for a log that is not ours yet is routed once, however many wait for it, by
+`ownership.claims`. Takeovers go through one queue, hottest first and some at once. Orphans (an
+unclosed segment and no owner) are closed without waiting for an append, so that what was
+acknowledged can be read. A log that leaves is closed in peace while its appends wait here, and then
+they are sent to its next owner. A log that is idle costs nothing: its driver is dropped.
 
 Ownership here is routing only; safety comes from seals and compare-and-set.
-Called by `append_frames`, `control` and `service`. Source: 01-protocol sections 2, 4 (end), 5.
+Called by `append_frames`, `control`, `ownership.hand_over` and `service`.
+Source: 01-protocol sections 2, 4 (end), 5; docs/protocol/ownership.md.
 """
 
 from __future__ import annotations
@@ -15,8 +18,9 @@ import contextlib
 import logging
 from typing import Any
 
-from duramen.core.hashing import rank_nodes
+from duramen.config import Window
 from duramen.core.log_node import LogNode
+from duramen.core.ownership.takeover_queue import TakeoverQueue
 from duramen.core.sequencer.log_sequencer import LogState
 from duramen.core.sequencer.surroundings import Surroundings
 from duramen.core.sequencer.transmit import QueuedAppend
@@ -24,17 +28,57 @@ from duramen.errors import DuramenError
 from duramen.ids import LogId, SequencerId
 from duramen.runtime.metadata_store import MetadataError, SessionState
 from duramen.runtime.registry import Roster
-from duramen.wire.metadata_json import MetadataJsonError, read_log
+from duramen.wire.metadata_json import MetadataJsonError
 from duramen.wire.sequencer_calls import AppendResult, Redirect
 from duramen_sequencer.bookie_lanes import BookieLanes
 from duramen_sequencer.log_driver import Answer, LogDriver, now_us
 from duramen_sequencer.metadata_link import MetadataLink
+from duramen_sequencer.ownership.claims import Claims
+from duramen_sequencer.ownership.loads import KnownRates
+from duramen_sequencer.ownership.story import Stories
 
 _LOG = logging.getLogger(__name__)
 _SCAN_INTERVAL_S = 10.0
 _SCAN_AFTER_CHANGE_S = 0.2
 _SCAN_CONCURRENCY = 16
 _STOP_S = 8.0
+
+_TAKEOVER_COUNT = 32
+"""Takeovers under way: each is a dozen calls one after the other, so this many keep ZooKeeper and
+the bookies busy, and none waits long enough in their queues to be called late."""
+
+_TAKEOVER_S = 5.0
+"""A takeover that lasts longer waits for something: it goes on, and another one may begin."""
+
+_LEAVE_COUNT = 64
+"""Logs that a stopping process closes at one time; the others take appends until their turn."""
+
+_HELD = Window()
+"""What may wait for one log that is on its way to or from this process, as in any log's window."""
+
+
+class _Held:
+    """Appends of one log that wait for its owner to be known."""
+
+    __slots__ = ("appends", "size_bytes")
+
+    def __init__(self) -> None:
+        self.appends: list[tuple[QueuedAppend, Answer]] = []
+        self.size_bytes = 0
+
+    def put(self, append: QueuedAppend, answer: Answer) -> None:
+        """Keep one, or refuse it when too many wait."""
+        size_bytes = self.size_bytes + len(append.batch)
+        is_full = self.appends and size_bytes > _HELD.bytes
+        if is_full or len(self.appends) >= _HELD.entries:
+            answer(DuramenError("window_full", "too many appends wait for the log's owner"))
+            return
+        self.size_bytes = size_bytes
+        self.appends.append((append, answer))
+
+    def tried(self) -> frozenset[str]:
+        """Every sequencer that one of the appends has been to in vain."""
+        return frozenset(name for append, _ in self.appends for name in append.tried)
 
 
 class LogHost:
@@ -49,15 +93,20 @@ class LogHost:
         sequencers: Roster,
     ) -> None:
         self.drivers: dict[LogId, LogDriver] = {}
-        self._id = sequencer_id
+        self.claims = Claims(around, link, sequencers)
+        self.stories = Stories()
+        self.rates = KnownRates()
+        self.sequencer_id = sequencer_id
         self._around = around
         self._lanes = lanes
         self._link = link
-        self._sequencers = sequencers
-        self._routing: dict[LogId, list[tuple[QueuedAppend, Answer]]] = {}
+        self._routing: dict[LogId, _Held] = {}
+        self._leaving: dict[LogId, _Held] = {}
+        self._takeovers = TakeoverQueue(_TAKEOVER_COUNT)
         self._scan_wanted = asyncio.Event()
         self._scanner: asyncio.Task[None] | None = None
         self._is_stopping = False
+        self._past = dict.fromkeys(("takeovers", "recoveries", "rolls"), 0)
         self.scan_count = 0
 
     # --- appends ---------------------------------------------------------------------------------
@@ -68,15 +117,19 @@ class LogHost:
         if driver is not None and driver.core.is_owner:
             driver.append(append, answer)
             return driver
-        if self._is_stopping:
-            answer(DuramenError("server_draining", "this sequencer is stopping"))
-            return None
-        waiting = self._routing.get(log_id)
-        if waiting is not None:
-            waiting.append((append, answer))
+        leaving = self._leaving.get(log_id)
+        if leaving is not None:
+            leaving.put(append, answer)
+        elif driver is not None and self._takeovers.is_wanted(log_id):
+            self._takeovers.want(log_id, demand=1)
+            driver.append(append, answer)
+            return driver
         else:
-            self._routing[log_id] = [(append, answer)]
-            self._lanes.spawn(self._route(log_id))
+            held = self._routing.get(log_id)
+            if held is None:
+                held = self._routing[log_id] = _Held()
+                self._lanes.spawn(self._route(log_id))
+            held.put(append, answer)
         return None
 
     def resubmit(self, log_id: LogId, append: QueuedAppend, answer: Answer) -> None:
@@ -90,68 +143,114 @@ class LogHost:
 
     async def _route(self, log_id: LogId) -> None:
         fate: AppendResult | None
+        tried = self._routing[log_id].tried()
         try:
-            fate = await self.find_owner(log_id)
+            fate = await self.claims.find_owner(log_id, tried, is_leaving=self._is_stopping)
+            if fate is None and self._is_stopping:
+                fate = DuramenError("server_draining", "this sequencer is stopping")
         except DuramenError as error:
             fate = error
-        waiting = self._routing.pop(log_id)
+        held = self._routing.pop(log_id)
         if fate is not None:
-            for _, answer in waiting:
-                answer(fate)
+            for append, answer in held.appends:
+                answer(_spare_tried(fate, append))
             return
         driver = self.drive(log_id)
-        driver.take_over()
-        for append, answer in waiting:
+        for append, answer in held.appends:
             driver.append(append, answer)
+        self.take_over(log_id, demand=len(held.appends))
         driver.flush()
 
-    async def find_owner(self, log_id: LogId) -> Redirect | None:
-        """Who should get the log's appends: None if it is this process.
+    # --- takeovers -------------------------------------------------------------------------------
 
-        Raises:
-            DuramenError: `log_not_found`, `metadata_unavailable`.
-        """
+    def take_over(self, log_id: LogId, *, demand: int, size: int = 0) -> None:
+        """Begin to own the log when its turn comes; `demand` 0: only to close it."""
+        driver = self.drivers.get(log_id)
+        if log_id in self._leaving:
+            return
+        if driver is None or driver.core.state is LogState.IDLE:
+            self._takeovers.want(log_id, demand=demand, rate=self.rates.get(log_id), size=size)
+            self._begin_takeovers(log_id)
+        else:
+            # It is being closed, or has just been claimed: whoever asks now is served by that.
+            driver.take_over(close_only=not demand)
+            driver.flush()
+
+    def _begin_takeovers(self, asked: LogId | None = None) -> None:
+        """Begin as many as there is room for; only `asked` is known to be ours at this moment."""
+        for log_id, is_wanted in self._takeovers.start():
+            if log_id == asked or not is_wanted:
+                driver = self._begin_takeover(log_id, is_wanted=is_wanted)
+                self._lanes.spawn(self._follow_takeover(driver))
+            else:
+                self._lanes.spawn(self._begin_late(log_id))
+
+    def _begin_takeover(self, log_id: LogId, *, is_wanted: bool) -> LogDriver:
+        driver = self.drive(log_id)
+        if driver.core.state is LogState.IDLE:
+            reason = "an append came" if is_wanted else "it is orphaned"
+            self.stories.note(log_id, "takeover", reason=reason)
+        driver.take_over(close_only=not is_wanted)
+        driver.flush()
+        return driver
+
+    async def _begin_late(self, log_id: LogId) -> None:
+        """Its turn came after a while: somebody else may have the log by now."""
+        driver = self.drive(log_id)
         try:
-            owner = await self._link.read_owner(log_id)
-            if owner is not None and owner.sequencer_id != self._id:
-                node = self._sequencers.nodes.get(owner.sequencer_id)
-                if node is not None:
-                    return Redirect(owner.sequencer_id, node["data_url"])
-            if owner is not None and owner.sequencer_id == self._id:
-                return None
-            log = await self._read_log(log_id)
-        except (MetadataError, MetadataJsonError) as error:
-            raise DuramenError(
-                "metadata_unavailable", f"ownership is not known: {error}"
-            ) from error
-        if log is None:
-            raise DuramenError("log_not_found", f"there is no log with id {log_id}", field="log")
-        first = self._rank(log)
-        if first == self._id:
-            return None
-        return Redirect(SequencerId(first), self._sequencers.nodes[first]["data_url"])
+            is_ours = await self.claims.find_owner(log_id, driver.tried()) is None
+        except DuramenError:
+            is_ours = False
+        if is_ours and not self._is_stopping:
+            await self._follow_takeover(self._begin_takeover(log_id, is_wanted=True))
+            return
+        self._takeovers.end(log_id)
+        if driver.core.state is LogState.IDLE:
+            # What waits is routed anew, and gets the answer that is true now.
+            driver.core.release()
+            driver.flush()
+            self._drop_if_idle(driver)
+        self._begin_takeovers()
+
+    async def _follow_takeover(self, driver: LogDriver) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_TAKEOVER_S):
+                await driver.settled.wait()
+        self._takeovers.end(driver.log_id)
+        self._begin_takeovers()
 
     def drive(self, log_id: LogId) -> LogDriver:
         """The log's driver, made if need be."""
         driver = self.drivers.get(log_id)
         if driver is None:
-            driver = LogDriver(log_id, self._around, self._lanes, self._link, self.resubmit)
+            driver = LogDriver(log_id, self._around, self._lanes, self._link, self)
             self.drivers[log_id] = driver
         return driver
 
-    def _rank(self, log: LogNode) -> str:
-        """The sequencer that the hash names; this one if none is known."""
-        weights = dict.fromkeys(self._sequencers.nodes, 1.0)
-        ranked = rank_nodes(f"{log.namespace}/{log.name}", weights)
-        return ranked[0] if ranked else self._id
+    def on_idle(self, driver: LogDriver) -> None:
+        """The log is nobody's here any more: an idle log costs nothing, so its driver goes."""
+        if driver.take_loss():
+            self.claims.pauses.note_loss(driver.log_id, now_us())
+        # After the events that are being worked off: they may still answer appends.
+        asyncio.get_running_loop().call_soon(self._drop_if_idle, driver)
+
+    async def find_owner(self, log_id: LogId) -> Redirect | None:
+        """As `Claims.find_owner`, of a call that has been nowhere before."""
+        return await self.claims.find_owner(log_id)
 
     def looks_after(self, log: LogNode, owner_id: str | None) -> bool:
         """Whether background work on a log is this process's: its owner's, else the hash's."""
-        return self._rank(log) == self._id if owner_id is None else owner_id == self._id
+        heir = self.claims.first_of(log) if owner_id is None else owner_id
+        return heir == self.sequencer_id
 
-    async def _read_log(self, log_id: LogId) -> LogNode | None:
-        stored = await self._link.store.get(self._link.paths.log(log_id))
-        return None if stored is None else read_log(stored.data)
+    def _drop_if_idle(self, driver: LogDriver) -> None:
+        log_id = driver.log_id
+        if self.drivers.get(log_id) is not driver or not driver.is_done:
+            return
+        for name, count in driver.counts().items():
+            self._past[name] += count
+        self.rates.note(log_id, driver.load.rates(now_us())[0])
+        del self.drivers[log_id]
 
     # --- orphans ---------------------------------------------------------------------------------
 
@@ -172,12 +271,19 @@ class LogHost:
                 # Several changes come together; let them all be seen.
                 await asyncio.sleep(_SCAN_AFTER_CHANGE_S)
             self._scan_wanted.clear()
-            # A process without a session stops background work at once (01-protocol section 2).
-            if self._link.store.session is SessionState.CONNECTED:
+            if self._may_work():
                 try:
                     await self._scan()
                 except (MetadataError, MetadataJsonError) as error:
                     _LOG.info("scan for orphans: %s", error)
+
+    def has_session(self) -> bool:
+        """Whether ZooKeeper is known to hold this process's session."""
+        return self._link.store.session is SessionState.CONNECTED
+
+    def _may_work(self) -> bool:
+        """A process without a session stops background work at once (01-protocol section 2)."""
+        return self.has_session() and not self._is_stopping
 
     async def _scan(self) -> None:
         store, paths = self._link.store, self._link.paths
@@ -185,7 +291,8 @@ class LogHost:
 
         async def look(log_id: LogId) -> None:
             async with limit:
-                await self._close_if_orphan(log_id)
+                if self._may_work():
+                    await self._close_if_orphan(log_id)
 
         for upper in await store.children(paths.logs) or ():
             lowers = await store.children(f"{paths.logs}/{upper}") or ()
@@ -196,20 +303,16 @@ class LogHost:
         driver = self.drivers.get(log_id)
         if driver is not None and driver.core.state is not LogState.IDLE:
             return
-        log = await self._read_log(log_id)
+        log = await self.claims.read_log(log_id)
         if log is None or not log.unclosed_epochs:
             return
         owner = await self._link.read_owner(log_id)
         # What carries our name and is not driven here was left by us, whomever the hash names.
-        is_ours = self._rank(log) == self._id if owner is None else owner.sequencer_id == self._id
-        if is_ours and not self._is_stopping:
+        heir = self.claims.first_of(log) if owner is None else owner.sequencer_id
+        left_us = self.claims.pauses.left_us(log_id, now_us())
+        if heir == self.sequencer_id and not left_us and self._may_work():
             _LOG.info("log %d (%s/%s) is orphaned", log_id, log.namespace, log.name)
-            driver = self.drive(log_id)
-            driver.take_over(close_only=True)
-            driver.flush()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_SCAN_INTERVAL_S):
-                    await driver.idle.wait()
+            self.take_over(log_id, demand=0, size=log.totals.length_bytes)
 
     # --- changes around --------------------------------------------------------------------------
 
@@ -222,6 +325,8 @@ class LogHost:
         """The metadata session changed: put owner nodes back when there is a new one."""
         self._around.is_metadata_reachable = state is SessionState.CONNECTED
         if state is not SessionState.CONNECTED:
+            # Orphans that wait for their turn are found again by a later scan.
+            self._takeovers.drop_unwanted()
             return
         for driver in self.drivers.values():
             writer = driver.core.writer
@@ -229,31 +334,84 @@ class LogHost:
                 self._lanes.spawn(self._link.keep_owner(driver.log_id, writer.segment.epoch))
         self._scan_wanted.set()
 
-    # --- the end ---------------------------------------------------------------------------------
+    # --- leaving ---------------------------------------------------------------------------------
+
+    async def leave(self, log_id: LogId, reason: str) -> bool:
+        """Close the log's segment in peace and let it go; False: its next owner must recover it.
+
+        What comes for the log meanwhile waits until `release_held`.
+        """
+        driver = self.drivers[log_id]
+        self._leaving.setdefault(log_id, _Held())
+        self.stories.note(log_id, "leaves", reason=reason)
+        driver.core.stop(now_us())
+        driver.flush()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_STOP_S):
+                await driver.idle.wait()
+        if not driver.is_done:
+            driver.core.release()
+            driver.flush()
+        return driver.is_done and not driver.core.reason
+
+    def is_leaving(self, log_id: LogId) -> bool:
+        """Whether the log is on its way to another sequencer."""
+        return log_id in self._leaving
+
+    def release_held(self, log_id: LogId) -> None:
+        """Send what waited for a log that left to its next owner; nothing if nothing waits."""
+        held = self._leaving.pop(log_id, None)
+        for append, answer in () if held is None else held.appends:
+            self.resubmit(log_id, append, answer)
 
     async def stop(self) -> None:
         """Close every open segment in peace, bounded in time; what is left is recovered later."""
         self._is_stopping = True
         if self._scanner is not None:
             self._scanner.cancel()
-        drivers = list(self.drivers.values())
-        for driver in drivers:
-            driver.core.stop(now_us())
-            driver.flush()
+        self._takeovers.clear()
+        limit = asyncio.Semaphore(_LEAVE_COUNT)
+
+        async def leave(log_id: LogId) -> None:
+            async with limit:
+                if log_id in self.drivers and log_id not in self._leaving:
+                    await self.leave(log_id, "the sequencer stops")
+                    self.release_held(log_id)
+
+        hottest = sorted(self.drivers.values(), key=lambda d: -d.load.rates(now_us())[0])
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_STOP_S):
-                await asyncio.gather(*(driver.idle.wait() for driver in drivers))
-        for driver in drivers:
-            if driver.core.state is not LogState.IDLE:
+                await asyncio.gather(*(leave(driver.log_id) for driver in hottest))
+        for driver in list(self.drivers.values()):
+            if not driver.is_done:
                 driver.core.release()
                 driver.flush()
+        for log_id in list(self._leaving):
+            self.release_held(log_id)
 
     def statistics(self) -> dict[str, Any]:
-        """Logs by state, and the lanes."""
+        """Logs by state, takeovers, and the lanes."""
         states = [driver.core.state.value for driver in self.drivers.values()]
+        totals = dict(self._past)
+        for driver in self.drivers.values():
+            for name, count in driver.counts().items():
+                totals[name] += count
         return {
             "logs": {state.value: states.count(state.value) for state in LogState},
-            "routing_count": sum(len(waiting) for waiting in self._routing.values()),
+            "routing_count": sum(len(held.appends) for held in self._routing.values()),
+            "leaving_count": len(self._leaving),
+            "takeovers_waiting": self._takeovers.waiting_count,
+            "takeovers_running": self._takeovers.running_count,
+            "stories": len(self.stories),
             "orphan_scans": self.scan_count,
             "lanes": self._lanes.statistics(),
+            **totals,
+            **self.claims.statistics(),
         }
+
+
+def _spare_tried(fate: AppendResult, append: QueuedAppend) -> AppendResult:
+    """The fate, unless it names a sequencer that the append has been to: appends share a look."""
+    if isinstance(fate, Redirect) and fate.sequencer_id in append.tried:
+        return DuramenError("log_unavailable", "the log's owner did not take the append before")
+    return fate

@@ -46,6 +46,8 @@ from duramen_sequencer.log_driver import now_us
 from duramen_sequencer.log_host import LogHost
 from duramen_sequencer.maintenance import Maintenance
 from duramen_sequencer.metadata_link import MetadataLink
+from duramen_sequencer.ownership.admin_routes import add_ownership_routes
+from duramen_sequencer.ownership.hand_over import HandOver
 
 _LOG = logging.getLogger(__name__)
 
@@ -72,6 +74,7 @@ class SequencerService:
         lanes = BookieLanes(self._client, self._urls.get)
         link = MetadataLink(store, self._paths, self._around.sequencer_id, data_url)
         self.host = LogHost(self._around.sequencer_id, self._around, lanes, link, self._sequencers)
+        self._hand_over = HandOver(self.host, self._client)
         self._maintenance = Maintenance(
             store, self._paths, self._on_maintenance, self._count_changing
         )
@@ -85,6 +88,7 @@ class SequencerService:
             "fence": partial(set_token, self.host),
             "suspend": self._maintenance.suspend,
             **self._life.by_name,
+            **self._hand_over.operations,
         }
         self._control = Control(store, self._paths, operations)
         self._frames = AppendFrames(self.host)
@@ -96,6 +100,7 @@ class SequencerService:
             "admin_url": f"http://{options.host}:{options.admin_port}",
             "region": options.region,
             "rack": options.rack,
+            "weight": options.weight,
         }
         path = f"{self._paths.sequencers}/{options.node_id}"
         self._registration = Registration(store, path, fields)
@@ -126,9 +131,9 @@ class SequencerService:
         self._is_ready = False
         await self._retention.stop()
         await self.host.stop()
-        await self._server.stop()
         await self._registration.stop()
         await self._maintenance.stop()
+        await self._server.stop()
         await self._bookies.stop()
         await self._sequencers.stop()
         await self._store.close()
@@ -172,6 +177,8 @@ class SequencerService:
             if driver is None:
                 raise DuramenError("log_not_found", "this sequencer does not know the log")
             return {"log_id": str(log_id), "core": repr(driver.core), **driver.statistics()}
+
+        add_ownership_routes(app, self.host, self._hand_over, self._store, self._paths)
 
     # --- calls -----------------------------------------------------------------------------------
 

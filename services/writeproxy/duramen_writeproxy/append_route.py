@@ -28,6 +28,7 @@ from duramen.wire.record_json import spell_mark
 from duramen.wire.sequencer_calls import AlreadyStored, Appended, Mark
 from duramen_writeproxy.appends import Appender, Budget
 from duramen_writeproxy.bodies import body_limit, encode_body, parse_media
+from duramen_writeproxy.creation import AutoCreator
 from duramen_writeproxy.exactly_once.conditions import (
     NO_CONDITIONS,
     Conditions,
@@ -55,8 +56,11 @@ class _Head(NamedTuple):
 class AppendRoute:
     """Serves `POST /v1/namespaces/{ns}/logs/{log}/records`."""
 
-    def __init__(self, names: NameCache, appender: Appender, budget: Budget) -> None:
+    def __init__(
+        self, names: NameCache, creator: AutoCreator, appender: Appender, budget: Budget
+    ) -> None:
         self._names = names
+        self._creator = creator
         self._appender = appender
         self._budget = budget
         self.is_draining = False
@@ -102,7 +106,7 @@ class AppendRoute:
                 head.media, body, now_ms, is_base64=head.is_base64, conditions=head.conditions
             )
             if log_id is None:
-                log_id = await self._names.find(namespace, log)
+                log_id = await self._creator.find(namespace, log)
             return await self._appender.append(
                 f"{namespace}/{log}",
                 log_id,

@@ -6,7 +6,10 @@ producer, by which the log knows it again. Without one, an append that was sent 
 uncertain and never repeated, whatever time is left. Once uncertain, only an acknowledgement (of a
 duplicate, as a rule) settles an append: a refusal of the repetition says nothing about the first.
 
-Called by `rest`. Source: 01-protocol section 3, 08-interfaces "Answers".
+A sequencer that was tried in vain is told to the next one, which looks whether it is there at all
+and takes its log over if it is not.
+
+Called by `rest`. Source: 01-protocol sections 2 and 3, 08-interfaces "Answers".
 """
 
 from __future__ import annotations
@@ -41,6 +44,8 @@ _SHORT_PAUSE_MAX_S: Final = 0.4
 
 _TRY_S: Final = 3.0
 """One try of an append that may be repeated: a frozen sequencer must not use up its time."""
+_ASK_ANEW_COUNT: Final = 2
+"""After so many short pauses everybody may be asked again, also who was not there before."""
 
 _RETRIED: Final = ("log_unavailable", "server_draining")
 _RETRIED_WHEN_UNCERTAIN: Final = (
@@ -97,7 +102,8 @@ class _Journey:
         self.options = options
         self.is_repeatable = is_repeatable
         self.was_uncertain = False
-        self.tried: set[str] = set()
+        self.tried: dict[str, str] = {}
+        """Urls that were asked in vain → the sequencers' ids."""
         self.redirect_count = 0
         self.pause_count = 0
         self.short_pause_count = 0
@@ -123,11 +129,10 @@ class _Journey:
         delay = min(_PAUSE_S * 2**self.pause_count, _PAUSE_MAX_S)
         self.pause_count += 1
         await self._sleep(delay, last)
-        self.tried.clear()
-        self.redirect_count = 0
+        self.forget_tried()
 
-    async def pause_shortly(self, last: DuramenError) -> None:
-        """Wait for a takeover that is under way.
+    async def pause_shortly(self, last: DuramenError) -> bool:
+        """Wait for a takeover that is under way; True when everybody may be asked again.
 
         Raises:
             DuramenError: `last`, where the deadline comes first.
@@ -135,6 +140,21 @@ class _Journey:
         delay = min(_SHORT_PAUSE_S * 2**self.short_pause_count, _SHORT_PAUSE_MAX_S)
         self.short_pause_count += 1
         await self._sleep(delay, last)
+        is_anew = self.short_pause_count % _ASK_ANEW_COUNT == 0
+        if is_anew:
+            self.forget_tried()
+        return is_anew
+
+    def add_tried(self, target: Target) -> None:
+        """`target` was asked in vain: the next one is told."""
+        self.tried[target.url] = target.sequencer_id
+        self.options = self.options._replace(tried=tuple(self.tried.values()))
+
+    def forget_tried(self) -> None:
+        """Everybody may be asked again."""
+        self.tried.clear()
+        self.options = self.options._replace(tried=())
+        self.redirect_count = 0
 
     async def _sleep(self, delay: float, last: DuramenError) -> None:
         if asyncio.get_running_loop().time() + delay >= self.deadline:
@@ -257,12 +277,12 @@ class Appender:
         match answer:
             case UnreachableError():
                 self._counts["unreachable"] += 1
-                journey.tried.add(target.url)
+                journey.add_tried(target)
                 self._router.forget(log_id, target)
                 return self._router.pick(key, log_id, journey.tried)
             case Redirect(sequencer_id, url):
                 self._counts["redirects"] += 1
-                journey.tried.add(target.url)
+                journey.add_tried(target)
                 journey.redirect_count += 1
                 owner = Target(sequencer_id, url)
                 if url in journey.tried or journey.redirect_count > REDIRECT_COUNT_MAX:
@@ -280,13 +300,16 @@ class Appender:
                     await journey.pause_shortly(answer)
                     # Whoever answers next: not the one that may be frozen, unless nobody else does.
                     self._router.forget(log_id, target)
-                    journey.tried.add(target.url)
+                    journey.add_tried(target)
                     return self._router.pick(key, log_id, journey.tried)
                 self._counts["retries"] += 1
-                await journey.pause_shortly(_as_unavailable(answer))
                 if answer.code == "server_draining":
+                    journey.add_tried(target)
                     self._router.forget(log_id, target)
-                return self._router.pick(key, log_id)
+                    return self._router.pick(key, log_id, journey.tried)
+                # Who takes the log over is asked again, not whoever was tried before it.
+                is_anew = await journey.pause_shortly(answer)
+                return self._router.pick(key, log_id) if is_anew else target
 
 
 def _no_sequencer() -> DuramenError:
@@ -297,13 +320,3 @@ def _unsettled() -> DuramenError:
     return DuramenError(
         "log_unavailable", "the sequencers do not agree yet who owns the log; nothing was appended"
     )
-
-
-def _as_unavailable(answer: DuramenError) -> DuramenError:
-    """A sequencer that stops is no concern of the client's: to it, the log is being taken over."""
-    if answer.code != "server_draining":
-        return answer
-    return DuramenError(
-        "log_unavailable", "the log's sequencer is stopping; nothing was appended",
-        retry_after_ms=answer.retry_after_ms,
-    )  # fmt: skip

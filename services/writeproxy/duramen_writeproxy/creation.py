@@ -4,7 +4,10 @@ The same request gives the same result, so unlike an append it is sent again to 
 when one does not answer; a redirect is followed at once. The proxy itself writes nothing to
 ZooKeeper.
 
-Called by `rest` and `life.routes`. Source: 03-api "REST v1", 00-overview "Processes".
+An append to a log that does not exist creates it where its namespace has `auto_create`, with the
+defaults; several proxies may do so at once, and one of them makes it.
+
+Called by `rest`, `append_route` and `life.routes`. Source: 03-api "REST v1", 01-protocol section 2.
 """
 
 from __future__ import annotations
@@ -14,12 +17,16 @@ from typing import Any, Final
 
 import orjson
 
+from duramen.config import LogConfig, parse_namespace_config
 from duramen.errors import ERRORS, PROBLEM_FACTS, BeyondTailError, DuramenError
 from duramen.ids import LogId
 from duramen.limits import APPEND_TIMEOUT_US, RETRY_DELAY_MAX_US, RETRY_DELAY_US
 from duramen.runtime.http_client import PeerClient, PeerError
+from duramen.runtime.metadata_store import MetadataError, MetadataStore
 from duramen.units import SECOND
+from duramen.wire.metadata_json import MetadataJsonError, Paths, read_node
 from duramen_writeproxy.appends import REDIRECT_COUNT_MAX
+from duramen_writeproxy.names import NameCache
 from duramen_writeproxy.routing import Router, Target
 
 _CALL_TIMEOUT_US: Final = 5 * SECOND
@@ -149,6 +156,72 @@ class Creator:
         if "redirect" not in document and any(name not in document for name in fields):
             raise _not_understood(target)
         return document
+
+
+class AutoCreator:
+    """Ids of logs, of those too that the asking itself creates."""
+
+    def __init__(
+        self, names: NameCache, creator: Creator, store: MetadataStore, paths: Paths
+    ) -> None:
+        self._names = names
+        self._creator = creator
+        self._store = store
+        self._paths = paths
+        self._creations: dict[tuple[str, str], asyncio.Task[None]] = {}
+        self._created_count = 0
+
+    async def find(self, namespace: str, log: str) -> LogId:
+        """The id of a log whose name is legal; makes the log where its namespace allows it.
+
+        Raises:
+            DuramenError: `namespace_not_found`, `log_not_found`, `metadata_unavailable`,
+                `log_unavailable`.
+        """
+        try:
+            return await self._names.find(namespace, log)
+        except DuramenError as error:
+            if error.code != "log_not_found" or not await self._is_allowed(namespace):
+                raise
+        key = (namespace, log)
+        creation = self._creations.get(key)
+        if creation is None:
+            # Whoever appends to the same log meanwhile waits for the same creation.
+            creation = asyncio.create_task(self._create(namespace, log))
+            self._creations[key] = creation
+            creation.add_done_callback(lambda task: self._on_created(key, task))
+        await asyncio.shield(creation)
+        return await self._names.find(namespace, log)
+
+    def statistics(self) -> dict[str, int]:
+        """Logs created since the start and creations under way."""
+        return {"created": self._created_count, "creating": len(self._creations)}
+
+    async def _create(self, namespace: str, log: str) -> None:
+        try:
+            made = await self._creator.create_log(namespace, log, LogConfig().to_json())
+        except DuramenError as error:
+            # Somebody made it meanwhile, with a configuration of their own: it is there.
+            if error.code != "log_exists_with_other_config":
+                raise
+        else:
+            self._created_count += made["created"] is True
+
+    def _on_created(self, key: tuple[str, str], task: asyncio.Task[None]) -> None:
+        self._creations.pop(key, None)
+        if not task.cancelled():
+            # Marks it as seen: everybody who waited may have gone.
+            task.exception()
+
+    async def _is_allowed(self, namespace: str) -> bool:
+        try:
+            found = await self._store.get(self._paths.namespace(namespace))
+            config = {} if found is None else read_node(found.data).get("config", {})
+        except MetadataError as error:
+            raise DuramenError("metadata_unavailable", f"ZooKeeper: {error}") from error
+        except MetadataJsonError as error:
+            raise DuramenError("internal", f"namespace {namespace}: {error}") from error
+        return parse_namespace_config(config).auto_create
 
 
 def read_problem(document: dict[str, Any]) -> DuramenError | None:

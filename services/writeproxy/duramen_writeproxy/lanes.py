@@ -72,12 +72,13 @@ class Ticket:
     __slots__ = ("batch", "deadline", "future", "is_sent", "log_id", "options")
 
     def __init__(
-        self, log_id: LogId, batch: bytes, deadline: float, options: AppendOptions
+        self, log_id: LogId, batch: bytes, deadline: float, options: AppendOptions = NO_OPTIONS
     ) -> None:
         self.log_id = log_id
         self.batch = batch
         self.options = options
         self.deadline = deadline
+        self.options = options
         self.is_sent = False
         self.future: asyncio.Future[AppendResult] = asyncio.get_running_loop().create_future()
 

@@ -1,7 +1,7 @@
 """Which sequencer to ask for a log: who owned it last, else whom the hash names.
 
-Owners are learnt from answers and redirects; the rest is rendezvous hashing over the live
-sequencers, the same in every proxy. All of it is advice: a sequencer that does not own a log says
+Owners are learnt from answers and redirects; the rest is weighted rendezvous hashing over the live
+sequencers, the same in every process. All of it is advice: a sequencer that does not own a log says
 so, and seals, not routes, keep logs safe. Bounded: both caches forget their oldest.
 
 Called by `appends` and `creation`. Source: 00-overview (append), 01-protocol section 2 (owner).
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, NamedTuple
 
-from duramen.core.hashing import rank_nodes
+from duramen.core.hashing import rank_nodes, weights_of
 from duramen.ids import LogId
 
 LOG_COUNT_MAX: Final = 100_000
@@ -56,7 +56,7 @@ class Router:
         found = self._ranks.get(key)
         if found is None:
             live = self._live()
-            order = rank_nodes(key, dict.fromkeys(live, 1.0))
+            order = rank_nodes(key, weights_of(live))
             found = tuple(
                 Target(name, live[name]["data_url"]) for name in order if "data_url" in live[name]
             )
@@ -75,8 +75,13 @@ class Router:
             del self._owners[log_id]
 
     def on_roster(self) -> None:
-        """The roster changed: orders are made again; owners prove themselves by answering."""
+        """The roster changed: orders are made again, and owners that left are forgotten.
+
+        A process that is paused still takes connections, and nobody would ask the next one.
+        """
         self._ranks.clear()
+        urls = {node.get("data_url") for node in self._live().values()}
+        self._owners = {log: owner for log, owner in self._owners.items() if owner.url in urls}
 
     def statistics(self) -> dict[str, int]:
         """Sizes now and changes since the start."""

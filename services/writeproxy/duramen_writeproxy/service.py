@@ -24,7 +24,9 @@ from duramen_writeproxy.append_route import AppendRoute
 from duramen_writeproxy.appends import Appender, Budget
 from duramen_writeproxy.catalog import Catalog
 from duramen_writeproxy.cluster.maintenance import add_maintenance_routes
-from duramen_writeproxy.creation import Creator
+from duramen_writeproxy.cluster.routes import add_cluster_routes
+from duramen_writeproxy.cluster.sequencers import Cluster
+from duramen_writeproxy.creation import AutoCreator, Creator
 from duramen_writeproxy.exactly_once.fencing import FenceRoute
 from duramen_writeproxy.lanes import Lanes
 from duramen_writeproxy.life.routes import add_life_routes
@@ -57,12 +59,16 @@ class WriteProxy:
         self._names = NameCache(store, self._paths)
         self._appender = Appender(self._router, self._lanes)
         self._budget = Budget()
-        self._append_route = AppendRoute(self._names, self._appender, self._budget)
         self._creator = Creator(self._router, self._peers)
+        self._auto_creator = AutoCreator(self._names, self._creator, store, self._paths)
+        self._append_route = AppendRoute(
+            self._names, self._auto_creator, self._appender, self._budget
+        )
         catalog = Catalog(store, self._paths, self._names)
         fence_route = FenceRoute(self._names, self._router, self._peers)
         app = make_app(self._append_route, catalog, self._creator, fence_route)
         add_life_routes(app, self._names, self._creator, lambda: self._append_route.is_draining)
+        self._cluster = Cluster(self._names, self._roster, self._peers)
         self._server = PublicServer(options.host, options.data_port, app)
         self._registration: Registration | None = None
         self._is_started = False
@@ -74,8 +80,9 @@ class WriteProxy:
         return self._server.port
 
     def add_admin_routes(self, app: Any) -> None:
-        """What concerns the whole cluster, under `/v1/cluster`."""
+        """`/v1/cluster/…`: questions and requests to the whole cluster."""
         add_maintenance_routes(app, self._creator)
+        add_cluster_routes(app, self._cluster)
 
     async def start(self) -> None:
         """Serve; waits for ZooKeeper for as long as it takes."""
@@ -122,6 +129,7 @@ class WriteProxy:
             "lanes": self._lanes.statistics(),
             "routes": self._router.statistics(),
             "names": self._names.statistics(),
+            "auto_creation": self._auto_creator.statistics(),
             "metadata": self._store.statistics(),
         }
 

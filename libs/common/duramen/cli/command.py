@@ -25,11 +25,19 @@ from duramen.errors import DuramenError
 T = TypeVar("T")
 
 URL_VARIABLE: Final = "DURAMEN_URL"
+ADMIN_URL_VARIABLE: Final = "DURAMEN_ADMIN_URL"
 DATA_DEFAULT: Final = Path(".duramen")
 
 LogText = Annotated[str, Parameter(help="the log, as NAMESPACE/LOG")]
 UrlOption = Annotated[
     str | None, Parameter(help=f"the proxy's URL (else ${URL_VARIABLE}, else cluster.json)")
+]
+AdminUrlOption = Annotated[
+    str | None,
+    Parameter(
+        name="--url",
+        help=f"a write proxy's admin URL (else ${ADMIN_URL_VARIABLE}, else cluster.json)",
+    ),
 ]
 DataOption = Annotated[Path, Parameter(help="folder of a duramen run, for its cluster.json")]
 JsonOption = Annotated[bool, Parameter(negative="", help="machine-readable output")]
@@ -53,13 +61,14 @@ class UsageError(Exception):
 def find_url(
     url: str | None, data: Path, kind: Literal["write_url", "read_url", "admin_url"]
 ) -> str:
-    """The URL of the proxy that a command needs.
+    """The URL of the proxy that a command needs; `admin_url` has a variable of its own.
 
     Raises:
         UsageError: what is given is no URL.
         ClusterFileError: nothing is given and no local cluster is found.
     """
-    found = url or os.environ.get(URL_VARIABLE) or read_document(data.absolute()).get(kind)
+    variable = ADMIN_URL_VARIABLE if kind == "admin_url" else URL_VARIABLE
+    found = url or os.environ.get(variable) or read_document(data.absolute()).get(kind)
     if not isinstance(found, str) or not found.startswith(("http://", "https://")):
         raise UsageError(f"{found!r} is no URL: write such as http://127.0.0.1:7301")
     return found

@@ -19,6 +19,7 @@ from duramen.cli.bench import bench_app
 from duramen.cli.command import ExitCode, UsageError, say
 from duramen.cli.log_life import delete, end, truncate, undelete
 from duramen.cli.logs import log_app, maintenance, segments
+from duramen.cli.ownership import balance, hand_over, owners, story
 from duramen.cli.read import read
 from duramen.cli.run import run
 from duramen.cluster.cluster_file import ClusterFileError
@@ -37,11 +38,13 @@ app = App(
 app.command(run)
 app.command(append)
 app.command(read)
-for command in (truncate, end, delete, undelete):
-    log_app.command(command)
+for log_command in (truncate, end, delete, undelete):
+    log_app.command(log_command)
 app.command(log_app)
 app.command(segments)
 app.command(maintenance)
+for command in (owners, hand_over, balance, story):
+    app.command(command)
 app.command(bench_app)
 
 

@@ -32,10 +32,14 @@ from duramen.client.retry import repeat_while_refused
 from duramen.cluster.cluster_file import ClusterState
 from duramen.cluster.layout import ClusterSize
 from duramen.cluster.supervisor import ClusterEvent, ClusterOptions, Supervisor
+from duramen.limits import ZOOKEEPER_SESSION_S
+from duramen.units import SECOND, parse_duration_us
 
 NAMESPACE: Final = "default"
 _NAMESPACE_TIMEOUT_S: Final = 20.0
 _BOOKIES_FOR_DEFAULTS: Final = 3
+_SESSION_MIN_S, _SESSION_MAX_S = 1.0, 10.0
+"""What the server beside the cluster grants: 2 and 20 of its ticks."""
 
 _TEXTS: Final = {
     "leftover": "{id}: ending pid {pid}, left behind by an earlier run",
@@ -72,6 +76,10 @@ def run(
     zookeeper: Annotated[
         str | None, Parameter(help="HOST:PORT of a server to use; without it one is run here")
     ] = None,
+    session_timeout: Annotated[
+        str,
+        Parameter(help="how long a process that stopped without a word keeps its logs, from 1s"),
+    ] = f"{ZOOKEEPER_SESSION_S:g}s",
     restart: Annotated[bool, Parameter(help="start again what ends")] = True,
     json: JsonOption = False,
     demo: Annotated[
@@ -99,9 +107,22 @@ def run(
         base_port=base_port,
         zookeeper=zookeeper,
         is_restarting=restart,
+        session_timeout_s=_parse_session_s(session_timeout),
     )
     wanted = _Demo(is_once=once, file=file) if demo else None
     return run_async(_run(options, wanted, is_json=json))
+
+
+def _parse_session_s(text: str) -> float:
+    try:
+        seconds = parse_duration_us(text) / SECOND
+    except ValueError as error:
+        raise UsageError(f"--session-timeout: {error}") from None
+    if not _SESSION_MIN_S <= seconds <= _SESSION_MAX_S:
+        raise UsageError(
+            f"--session-timeout {text}: from {_SESSION_MIN_S:g}s to {_SESSION_MAX_S:g}s"
+        )
+    return seconds
 
 
 async def _run(options: ClusterOptions, demo: _Demo | None, *, is_json: bool) -> int:

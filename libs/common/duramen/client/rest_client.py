@@ -104,6 +104,19 @@ class RestClient:
         text = f"{path}?{urlencode(query)}" if query else path
         return _parse_object(await _read_body(await self._send("GET", text)), self.url)
 
+    async def post_json(
+        self, path: str, body: Mapping[str, Any], *, timeout_s: float = _ANSWER_TIMEOUT_S
+    ) -> dict[str, Any]:
+        """POST a JSON object, give the answer's.
+
+        Raises:
+            DuramenError: refused.
+            UnreachableError: nothing was processed.
+            PeerError: no usable answer; it may have been done.
+        """
+        response = await self._send("POST", path, body=orjson.dumps(body), timeout_s=timeout_s)
+        return _parse_object(await _read_body(response), self.url)
+
     async def show_log(self, namespace: str, log: str) -> dict[str, Any]:
         """The log with its configuration. Raises as `get_json`."""
         return await self.get_json(_log_path(namespace, log))

@@ -26,6 +26,7 @@ from duramen.cluster.layout import CLUSTER_NAME, HOST, ClusterSize, Plan, Ports,
 from duramen.cluster.leftovers import end_leftovers, find_leftovers
 from duramen.cluster.process import Backoff, Child, prepare_command
 from duramen.errors import DuramenError
+from duramen.limits import ZOOKEEPER_SESSION_S
 from duramen.runtime.embedded_zookeeper import EmbeddedServerError, is_serving
 from duramen.runtime.http_client import PeerError
 
@@ -73,13 +74,17 @@ class ClusterEvent:
 
 @dataclass(frozen=True, slots=True)
 class ClusterOptions:
-    """What to run and where; `zookeeper` None runs one beside the services."""
+    """What to run and where; `zookeeper` None runs one beside the services.
+
+    `session_timeout_s`: of every service's session with ZooKeeper.
+    """
 
     folder: Path
     size: ClusterSize = ClusterSize()
     base_port: int = 7100
     zookeeper: str | None = None
     is_restarting: bool = True
+    session_timeout_s: float = ZOOKEEPER_SESSION_S
     ready_timeout_s: float = READY_TIMEOUT_S
     stop_timeout_s: float = STOP_TIMEOUT_S
 
@@ -203,6 +208,7 @@ class Supervisor:
         while not self._stopping.is_set():
             try:
                 command = await asyncio.to_thread(self._make_command, child.plan, self._zookeeper)
+                command += self._session_flags(child.plan)
                 if self._stopping.is_set():
                     return
                 await child.start(command)
@@ -224,6 +230,12 @@ class Supervisor:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause_s):
                     await self._stopping.wait()
+
+    def _session_flags(self, plan: Plan) -> list[str]:
+        timeout_s = self._options.session_timeout_s
+        if plan.role == "zookeeper" or timeout_s == ZOOKEEPER_SESSION_S:
+            return []
+        return ["--session-timeout-s", f"{timeout_s:g}"]
 
     async def _watch(self, child: Child) -> None:
         """See one life of a process through, from its start to its end."""

@@ -13,8 +13,21 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping
+from typing import Any, Final
 
 _SCALE = float(1 << 64)
+
+WEIGHT_MAX: Final = 1_000.0
+"""No node is a thousand times as strong as another."""
+
+
+def weights_of(nodes: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
+    """Weights of a roster's nodes: `weight` of each, 1 where none, or none that makes sense, is.
+
+    Args:
+        nodes: node name → fields, as others wrote them.
+    """
+    return {name: _weight_of(fields.get("weight", 1.0)) for name, fields in nodes.items()}
 
 
 def rank_nodes(key: str, weights: Mapping[str, float]) -> list[str]:
@@ -26,6 +39,12 @@ def rank_nodes(key: str, weights: Mapping[str, float]) -> list[str]:
     """
     scores = [(_score(key, node, weight), node) for node, weight in weights.items() if weight > 0]
     return [node for _, node in sorted(scores, reverse=True)]
+
+
+def _weight_of(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return 1.0
+    return float(value) if 0 <= value <= WEIGHT_MAX else 1.0
 
 
 def _score(key: str, node: str, weight: float) -> float:

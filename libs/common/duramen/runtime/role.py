@@ -19,7 +19,8 @@ from duramen.limits import JOURNAL_FILE_BYTES
 class ServiceOptions:
     """What a service process is started with.
 
-    The last five are for bookies: docs/bookie.md.
+    `data_dir` to `journal_file_bytes` are for bookies: docs/bookie.md. `weight` is a sequencer's:
+    its share of the logs, relative to the others'.
     """
 
     role: str
@@ -38,6 +39,7 @@ class ServiceOptions:
     ledger_dirs: tuple[Path, ...] = ()
     accept_new_incarnation: bool = False
     journal_file_bytes: int = JOURNAL_FILE_BYTES
+    weight: float = 1.0
 
 
 class StartRefusedError(Exception):

@@ -23,6 +23,7 @@ from pathlib import Path
 
 import uvloop
 
+from duramen.core.hashing import WEIGHT_MAX
 from duramen.limits import (
     JOURNAL_FILE_BYTES,
     JOURNAL_FILE_BYTES_MAX,
@@ -71,6 +72,13 @@ def parse_options(
     parser.add_argument("--data-dir", type=Path, required=role == "bookie")
     if role == "bookie":
         _add_disk_options(parser)
+    if role == "sequencer":
+        parser.add_argument(
+            "--weight",
+            type=_parse_weight,
+            default=1.0,
+            help="share of the logs, relative to other sequencers; 0: none but by hand-over",
+        )
     options = vars(parser.parse_args(argv))
     return ServiceOptions(
         role=role, **options | {"ledger_dirs": tuple(options.get("ledger_dirs") or ())}
@@ -98,6 +106,13 @@ def _add_disk_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="the disks that this bookie had are gone for ever: begin with empty ones",
     )
+
+
+def _parse_weight(text: str) -> float:
+    weight = float(text)
+    if not 0 <= weight <= WEIGHT_MAX:
+        raise argparse.ArgumentTypeError(f"must be a number from 0 to {WEIGHT_MAX:.0f}")
+    return weight
 
 
 def _parse_journal_file_size(text: str) -> int:

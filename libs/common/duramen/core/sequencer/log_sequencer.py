@@ -84,6 +84,9 @@ class LogSequencer:
         self.view: LogView | None = None
         self.roll_count = 0
         self.takeover_count = 0
+        self.recovery_count = 0
+        self.loss_count = 0
+        self.reason = ""
         self._around = around
         self._ports = Ports(
             put=self.outbox.append,
@@ -101,6 +104,7 @@ class LogSequencer:
         self._proposal: Proposal | None = None
         self._nonces: list[str] = []
         self._is_close_only = False
+        self._unless_owned = False
         self._ends_here = False
         self._ending: Ending | None = None
         self._was_owner = False
@@ -130,8 +134,11 @@ class LogSequencer:
         is_replacing = self.writer is not None and self.writer.state is WriterState.CHANGING
         return is_replacing or self.state in (LogState.CLAIMING, LogState.CLOSING)
 
-    def take_over(self, now_us: int, *, close_only: bool = False) -> None:
-        """Begin to own the log, or only to close what a dead owner left behind."""
+    def take_over(
+        self, now_us: int, *, close_only: bool = False, unless_owned: bool = False
+    ) -> None:
+        """Begin to own the log, or only to close what a dead owner left (if none is found)."""
+        self._unless_owned = unless_owned
         if self.state is not LogState.IDLE:
             self._is_close_only = self._is_close_only and close_only
             return
@@ -139,6 +146,7 @@ class LogSequencer:
         self._ends_here = False
         self._retry_delay_us = RETRY_DELAY_US
         self._refusal = ("log_unavailable", "the log is being taken over")
+        self.reason = ""
         self.takeover_count += 1
         self._read()
 
@@ -421,7 +429,11 @@ class LogSequencer:
         mine = self._find_own(view)
         if mine is None and self._was_owner and self._is_others(view):
             # Claiming back at once from whoever took it would be a duel without end.
-            self._give_up("another sequencer took the log over")
+            self._give_up("another sequencer took the log over", loss=1)
+            return
+        if mine is None and self._unless_owned and self._is_others(view):
+            # No orphan any more: closing would seal the epoch of whoever took it meanwhile.
+            self._give_up("another sequencer owns the log")
             return
         self._was_owner = mine is not None
         if (
@@ -464,7 +476,7 @@ class LogSequencer:
         """Recover the oldest unclosed epoch that is not ours; when none is left, append."""
         mine = self._find_own(view)
         if mine is not None and view.segments[-1] != mine:
-            self._give_up("a newer epoch was opened by another sequencer")
+            self._give_up("a newer epoch was opened by another sequencer", loss=1)
         elif mine is not None and view.segments[0] == mine:
             self.state = LogState.REBUILDING
             self.exactly_once.begin_rebuild(view.log, now_us)
@@ -472,6 +484,7 @@ class LogSequencer:
         else:
             segment, version = view.segments[0]
             self.state = LogState.RECOVERING
+            self.recovery_count += 1
             self.recovery = Recovery(
                 segment,
                 version,
@@ -504,6 +517,7 @@ class LogSequencer:
         assert self.view is not None
         config = self.view.log.config
         self.state = LogState.ACTIVE
+        self.reason = ""
         self._nonces.clear()
         self.writer = LedgerWriter(
             segment,
@@ -564,6 +578,7 @@ class LogSequencer:
 
     def _on_fenced(self, reason: str, now_us: int) -> None:
         """Somebody recovers the epoch: what was sent is uncertain, the rest may go to a new one."""
+        self.reason = reason
         self.outbox += self.transmit.fail_sent(reason)
         self.exactly_once.abandon(reason)
         self._forget_writer()
@@ -625,7 +640,7 @@ class LogSequencer:
             case Fate.OURS_IN_PART:
                 self._retry_later(now_us)
             case Fate.LOST:
-                self._give_up("another sequencer took the log over")
+                self._give_up("another sequencer took the log over", loss=1)
             case Fate.OPEN:
                 self.view = self._with_news(view)
                 self._made_with = view.log.config
@@ -633,6 +648,7 @@ class LogSequencer:
 
     def _propose_end(self, view: LogView, writer: LedgerWriter, now_us: int) -> Proposal:
         assert self._end is not None
+        # A log that is given up closes, whatever waits: that goes to its next owner.
         is_wanted = bool(self.transmit.queue) and not self._is_close_only
         return self._end.propose(
             view,
@@ -664,8 +680,10 @@ class LogSequencer:
 
     # --- giving up -------------------------------------------------------------------------------
 
-    def _give_up(self, reason: str) -> None:
+    def _give_up(self, reason: str, *, loss: int = 0) -> None:
         """Another owns the log, or we stop: what was sent is uncertain, the rest goes elsewhere."""
+        self.reason = reason
+        self.loss_count += loss
         self.outbox += self.transmit.fail_sent(reason)
         self.exactly_once.abandon(reason)
         self._become_idle()
@@ -702,6 +720,7 @@ class LogSequencer:
             "rolls": self.roll_count,
             "takeovers": self.takeover_count,
             **self.exactly_once.statistics(),
+            "recoveries": self.recovery_count,
         }
 
     def validate(self) -> None:

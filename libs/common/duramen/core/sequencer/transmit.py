@@ -42,6 +42,8 @@ class QueuedAppend:
     match_seq_num: int | None = None
     fencing_token: str | None = None
     command: SetToken | None = None
+    tried: tuple[str, ...] = ()
+    """Sequencers that it has been to in vain."""
 
     @property
     def is_plain(self) -> bool:

@@ -1,0 +1,70 @@
+"""Which sequencer should get a log's appends: this one, another, or nobody can say yet.
+
+The owner node is advice and so is the hash; what a proxy has tried in vain is better advice than
+either. A sequencer that was tried is never named again, so two sequencers that each believe in
+the other end in one of them claiming or waiting, not in a circle. Safety is not decided here: seals
+and compare-and-set keep a log right whoever claims it (R2).
+
+Called by the sequencer's `ownership.claims` and by the simulator.
+Source: 01-protocol section 2 (owner, failure detection), docs/protocol/ownership.md.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+
+class Verdict(enum.Enum):
+    """What to do with an append for the log."""
+
+    OURS = "ours"
+    """Take the log over, or go on: it is this sequencer's."""
+    REDIRECT = "redirect"
+    """The named sequencer should get it."""
+    PROBE = "probe"
+    """The named owner did not take it: look whether its process is there at all, then ask
+    `choose_heir` if it is not, and wait for it if it is."""
+
+
+class Choice(NamedTuple):
+    """The verdict and the sequencer that it names."""
+
+    verdict: Verdict
+    sequencer_id: str
+
+
+def choose_owner(
+    self_id: str,
+    *,
+    owner: str | None,
+    heir: str | None,
+    ranked: Sequence[str],
+    live: Collection[str],
+    tried: Collection[str],
+) -> Choice:
+    """Decide about a log that this sequencer does not run.
+
+    Args:
+        owner: whom the owner node names.
+        heir: to whom this sequencer handed the log over lately.
+        ranked: live sequencers by their claim on the log, strongest first.
+        live: sequencers of the roster; also those of weight 0, which `ranked` leaves out.
+        tried: sequencers that the append has been to in vain.
+    """
+    if owner == self_id:
+        return Choice(Verdict.OURS, self_id)
+    if owner is not None:
+        is_asked = owner in live and owner not in tried
+        return Choice(Verdict.REDIRECT if is_asked else Verdict.PROBE, owner)
+    return choose_heir(self_id, heir=heir if heir in live else None, ranked=ranked, tried=tried)
+
+
+def choose_heir(
+    self_id: str, *, heir: str | None, ranked: Sequence[str], tried: Collection[str]
+) -> Choice:
+    """Whose a log without a living owner becomes; this sequencer's when nobody else is left."""
+    known = ranked if heir is None else (heir, *ranked)
+    first = next((name for name in known if name not in tried), self_id)
+    return Choice(Verdict.OURS if first == self_id else Verdict.REDIRECT, first)

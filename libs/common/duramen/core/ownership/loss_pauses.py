@@ -1,0 +1,59 @@
+"""How long a sequencer leaves a log alone that another one took from it.
+
+Two sequencers that each believe to be the owner would seal one another for ever, and every turn
+costs the log's clients a recovery. So a log that was lost is not claimed again before a pause,
+which doubles with every loss and is drawn with jitter, so that two rivals do not keep step. Held
+in peace for long enough, the log's losses are forgotten. Bounded: the oldest are forgotten first.
+
+Called by the sequencer's `ownership.claims`. Source: 01-protocol section 5 (re-activation).
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Final, NamedTuple
+
+from duramen.ids import LogId
+from duramen.units import MS, SECOND
+
+FIRST_US: Final = 200 * MS
+LAST_US: Final = 5 * SECOND
+FORGOTTEN_AFTER_US: Final = 30 * SECOND
+"""A loss so long after the one before is a first loss again."""
+
+LOG_COUNT_MAX: Final = 10_000
+_JITTER: Final = 0.5
+
+
+class _Loss(NamedTuple):
+    in_a_row: int
+    at_us: int
+    until_us: int
+
+
+class LossPauses:
+    """The pauses of all logs of one process."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+        self._losses: dict[LogId, _Loss] = {}
+
+    def note_loss(self, log_id: LogId, now_us: int) -> None:
+        """Another sequencer took the log."""
+        last = self._losses.pop(log_id, None)
+        in_a_row = 1
+        if last is not None and now_us - last.at_us < FORGOTTEN_AFTER_US:
+            in_a_row = last.in_a_row + 1
+        pause_us = min(FIRST_US * 2 ** min(in_a_row - 1, 10), LAST_US)
+        pause_us = int(pause_us * self._rng.uniform(1 - _JITTER, 1 + _JITTER))
+        if len(self._losses) >= LOG_COUNT_MAX:
+            del self._losses[next(iter(self._losses))]
+        self._losses[log_id] = _Loss(in_a_row, now_us, now_us + pause_us)
+
+    def left_us(self, log_id: LogId, now_us: int) -> int:
+        """How long the log is still to be left alone; 0: it may be claimed."""
+        loss = self._losses.get(log_id)
+        return 0 if loss is None else max(loss.until_us - now_us, 0)
+
+    def __len__(self) -> int:
+        return len(self._losses)

@@ -1,0 +1,1 @@
+"""Whose a log is, what this process does about it, and what is remembered of that."""

@@ -1,0 +1,216 @@
+"""Who should get a log's appends: reads what is known, asks the core, looks at doubtful owners.
+
+An owner that a proxy has tried in vain, or that is not in the roster any more, is looked at: if
+its process refuses connections, the log is the next sequencer's at once; if it is there, it is
+given a moment to let go of the log (it may be handing it over), and then the append is refused for
+now. A log that was lost lately is left alone for a pause.
+
+Called by `log_host`. The decisions are `core.ownership.choice`'s and `loss_pauses`'.
+Source: 01-protocol section 2 (owner, failure detection), docs/protocol/ownership.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+from typing import Any, Final, NamedTuple
+
+from duramen.core.hashing import rank_nodes, weights_of
+from duramen.core.log_node import LogNode
+from duramen.core.ownership.choice import Choice, Verdict, choose_heir, choose_owner
+from duramen.core.ownership.loss_pauses import LossPauses
+from duramen.core.sequencer.effects import Owner
+from duramen.core.sequencer.surroundings import Surroundings
+from duramen.errors import DuramenError
+from duramen.ids import LogId, SequencerId
+from duramen.runtime.metadata_store import MetadataError
+from duramen.runtime.registry import Roster
+from duramen.units import MS
+from duramen.wire.metadata_json import MetadataJsonError, read_log
+from duramen.wire.sequencer_calls import Redirect
+from duramen_sequencer.log_driver import now_us
+from duramen_sequencer.metadata_link import MetadataLink
+from duramen_sequencer.ownership.probes import Probes
+
+_LOOK_COUNT: Final = 6
+_LOOK_INTERVAL_S: Final = 0.02
+"""An owner that closes a segment in peace needs some 10 to 50 ms."""
+
+_HEIR_KEPT_US: Final = 5_000 * MS
+"""To whom a log was handed over: the owner node says so within a takeover's time."""
+
+_HEIR_COUNT_MAX: Final = 10_000
+
+
+class _Heir(NamedTuple):
+    sequencer_id: str
+    until_us: int
+
+
+class Claims:
+    """Whose the logs are, as far as this process can know."""
+
+    def __init__(self, around: Surroundings, link: MetadataLink, sequencers: Roster) -> None:
+        self._id = around.sequencer_id
+        self._link = link
+        self._sequencers = sequencers
+        self._heirs: dict[LogId, _Heir] = {}
+        self._probes = Probes()
+        self.pauses = LossPauses(around.rng)
+        self.hint_count = 0
+
+    async def find_owner(
+        self, log_id: LogId, tried: Collection[str] = (), *, is_leaving: bool = False
+    ) -> Redirect | None:
+        """Who should get the log's appends: None if it is this process.
+
+        Args:
+            tried: sequencers that were asked in vain, none of which is named.
+            is_leaving: this process takes no logs any more.
+
+        Raises:
+            DuramenError: `log_not_found`, `metadata_unavailable`; `log_unavailable`: retry, its
+                owner is there and did not take the append, or it was lost lately;
+                `server_draining`: this process is stopping and nobody else is there.
+        """
+        try:
+            return await self._find_owner(log_id, tried, is_leaving=is_leaving)
+        except (MetadataError, MetadataJsonError) as error:
+            raise DuramenError(
+                "metadata_unavailable", f"ownership is not known: {error}"
+            ) from error
+
+    def rank(self, log: LogNode, *, without: Collection[str] = ()) -> list[str]:
+        """Live sequencers by their claim on the log, strongest first."""
+        weights = weights_of(self._sequencers.nodes)
+        return [
+            name
+            for name in rank_nodes(f"{log.namespace}/{log.name}", weights)
+            if name not in without
+        ]
+
+    def first_of(self, log: LogNode) -> str:
+        """The sequencer that the hash names; this one if none is known."""
+        return next(iter(self.rank(log)), self._id)
+
+    async def read_log(self, log_id: LogId) -> LogNode | None:
+        """The log node, None if there is none.
+
+        Raises:
+            MetadataError, MetadataJsonError: it cannot be read.
+        """
+        stored = await self._link.store.get(self._link.paths.log(log_id))
+        return None if stored is None else read_log(stored.data)
+
+    def url_of(self, sequencer_id: str) -> str | None:
+        """Where a live sequencer serves."""
+        url = self._sequencers.nodes.get(sequencer_id, {}).get("data_url")
+        return url if isinstance(url, str) else None
+
+    def note_heir(self, log_id: LogId, sequencer_id: str) -> None:
+        """The log was handed over to a sequencer that may not have put its node yet."""
+        self._heirs.pop(log_id, None)
+        if len(self._heirs) >= _HEIR_COUNT_MAX:
+            del self._heirs[next(iter(self._heirs))]
+        self._heirs[log_id] = _Heir(sequencer_id, now_us() + _HEIR_KEPT_US)
+
+    def forget_heir(self, log_id: LogId) -> None:
+        """The log was taken back, or its heir did not take it."""
+        self._heirs.pop(log_id, None)
+
+    def statistics(self) -> dict[str, int]:
+        """Hints that led to a takeover, probes, logs that are left alone."""
+        return {
+            "hinted_takeovers": self.hint_count,
+            "probes": self._probes.probe_count,
+            "refused_probes": self._probes.refused_count,
+            "lost_logs": len(self.pauses),
+        }
+
+    # --- Finding ---------------------------------------------------------------------------------
+
+    async def _find_owner(
+        self, log_id: LogId, tried: Collection[str], *, is_leaving: bool
+    ) -> Redirect | None:
+        without = {*tried, self._id} if is_leaving else set(tried)
+        for look in range(_LOOK_COUNT):
+            if look:
+                await asyncio.sleep(_LOOK_INTERVAL_S)
+                await self._link.store.sync(self._link.paths.log(log_id))
+            owner = await self._link.read_owner(log_id)
+            log = None if owner is not None else await self.read_log(log_id)
+            if owner is None and log is None:
+                raise DuramenError(
+                    "log_not_found", f"there is no log with id {log_id}", field="log"
+                )
+            choice = self._choose(log_id, owner, log, without)
+            if choice.verdict is Verdict.PROBE:
+                assert owner is not None, choice
+                if not await self._probes.is_refused(owner.data_url):
+                    continue
+                self.hint_count += 1
+                choice = await self._succeed(log_id, owner, without)
+            return self._act_on(log_id, owner, choice, is_leaving=is_leaving)
+        raise DuramenError(
+            "log_unavailable", "the log's owner is there and does not take appends now"
+        )
+
+    def _choose(
+        self, log_id: LogId, owner: Owner | None, log: LogNode | None, without: Collection[str]
+    ) -> Choice:
+        heir = self._heirs.get(log_id)
+        if heir is not None and heir.until_us <= now_us():
+            del self._heirs[log_id]
+            heir = None
+        return choose_owner(
+            self._id,
+            owner=None if owner is None else owner.sequencer_id,
+            heir=None if heir is None else heir.sequencer_id,
+            ranked=() if log is None else self.rank(log),
+            live=self._sequencers.nodes,
+            tried=without,
+        )
+
+    async def _succeed(self, log_id: LogId, owner: Owner, without: Collection[str]) -> Choice:
+        """Whose the log of a dead owner becomes."""
+        log = await self.read_log(log_id)
+        ranked = [] if log is None else self.rank(log)
+        return choose_heir(self._id, heir=None, ranked=ranked, tried={*without, owner.sequencer_id})
+
+    def _act_on(
+        self, log_id: LogId, owner: Owner | None, choice: Choice, *, is_leaving: bool
+    ) -> Redirect | None:
+        if choice.verdict is Verdict.REDIRECT:
+            url = self.url_of(choice.sequencer_id)
+            if url is None:
+                raise DuramenError("log_unavailable", f"{choice.sequencer_id} has just left")
+            return Redirect(SequencerId(choice.sequencer_id), url)
+        if is_leaving:
+            raise DuramenError("server_draining", "this sequencer is stopping")
+        left_us = self.pauses.left_us(log_id, now_us())
+        is_own = owner is not None and owner.sequencer_id == self._id
+        if left_us and not is_own:
+            raise DuramenError(
+                "log_unavailable",
+                "another sequencer has just taken the log from this one",
+                retry_after_ms=max(left_us // MS, 1),
+            )
+        return None
+
+
+def pick_target(claims: Claims, log: LogNode, wanted: str | None, self_id: str) -> tuple[str, str]:
+    """To whom a log is handed over, and where that is: the wanted one, else the next by hash.
+
+    Raises:
+        DuramenError: `invalid_argument`, field `to`: not live, this one, or nobody else is there.
+    """
+    target: Any = wanted
+    if target is None:
+        target = next(iter(claims.rank(log, without=(self_id,))), None)
+    url = None if target is None else claims.url_of(target)
+    if target is None or target == self_id or url is None:
+        who = "nobody else" if target is None else target
+        raise DuramenError(
+            "invalid_argument", f"{who}: another sequencer that is live is needed", field="to"
+        )
+    return target, url

@@ -1,0 +1,132 @@
+"""Operations by which logs change hands while both sequencers live, as control calls.
+
+`hand_over` goes to the owner: it closes the log's segment in peace, tells the target to `take` the
+log, and sends what waited meanwhile there; nothing is recovered. If the target does not take it,
+the log is nobody's and the next append claims it by hash. `owned` and `story` tell what is here.
+
+Called by `control` (`/s/control`) and `admin_routes`. Source: 01-protocol section 2,
+docs/protocol/ownership.md.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from duramen.core.sequencer.log_sequencer import LogState
+from duramen.errors import DuramenError
+from duramen.ids import LAST_LOG_ID, LogId
+from duramen.runtime.http_client import PeerClient, PeerError
+from duramen.units import SECOND
+from duramen_sequencer.log_host import LogHost
+from duramen_sequencer.ownership.claims import pick_target
+
+_LOG = logging.getLogger(__name__)
+
+_TAKE_TIMEOUT_US: Final = 2 * SECOND
+"""The target only begins; the appends that follow wait for it."""
+
+Operation = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
+
+
+class HandOver:
+    """Hand-overs of one sequencer, and the questions of those who plan them."""
+
+    def __init__(self, host: LogHost, client: PeerClient) -> None:
+        self._host = host
+        self._client = client
+
+    @property
+    def operations(self) -> dict[str, Operation]:
+        """Control operations, by `op`."""
+        return {
+            "hand_over": self._on_hand_over,
+            "take": self._on_take,
+            "owned": self._on_owned,
+            "story": self._on_story,
+        }
+
+    async def hand_over(self, log_id: LogId, to: str | None) -> dict[str, Any]:
+        """Close a log in peace and let another sequencer have it.
+
+        Args:
+            to: a live sequencer; None: the next one by hash.
+
+        Returns:
+            `from`, `to`, the `epoch` that was closed, and whether it `closed` in peace.
+
+        Raises:
+            DuramenError: `log_unavailable`: this process has no open segment of the log, or it is
+                changing hands (ask its owner, or retry); `metadata_unavailable`;
+                `invalid_argument`: `to` cannot take it.
+        """
+        host = self._host
+        driver = host.drivers.get(log_id)
+        view = None if driver is None else driver.core.view
+        is_open = driver is not None and driver.core.writer is not None
+        if driver is None or view is None or not is_open or host.is_leaving(log_id):
+            raise DuramenError("log_unavailable", "this sequencer has no open segment of the log")
+        if not host.has_session():
+            raise DuramenError("metadata_unavailable", "without ZooKeeper no log changes hands")
+        assert driver.core.writer is not None
+        epoch = driver.core.writer.segment.epoch
+        target, url = pick_target(host.claims, view.log, to, host.sequencer_id)
+        is_closed = False
+        try:
+            is_closed = await host.leave(log_id, f"handed over to {target}")
+            host.claims.note_heir(log_id, target)
+            await self._tell(log_id, target, url)
+        finally:
+            host.release_held(log_id)
+        return {"from": host.sequencer_id, "to": target, "epoch": epoch, "closed": is_closed}
+
+    async def _tell(self, log_id: LogId, target: str, url: str) -> None:
+        message = {"op": "take", "log_id": str(log_id), "from": self._host.sequencer_id}
+        try:
+            status, _ = await self._client.request_json(
+                "POST", f"{url}/s/control", json.dumps(message).encode(), _TAKE_TIMEOUT_US
+            )
+        except PeerError as error:
+            status = 0
+            _LOG.info("log %d: %s did not take it: %s", log_id, target, error)
+        if status != 200:
+            self._host.claims.forget_heir(log_id)
+            self._host.stories.note(log_id, "hand-over failed", reason=f"{target} did not answer")
+
+    async def _on_hand_over(self, request: dict[str, Any]) -> dict[str, Any]:
+        to = request.get("to")
+        if to is not None and not isinstance(to, str):
+            raise DuramenError("invalid_argument", "to: the id of a sequencer", field="to")
+        return await self.hand_over(_log_id(request), to)
+
+    async def _on_take(self, request: dict[str, Any]) -> dict[str, Any]:
+        log_id = _log_id(request)
+        if not self._host.has_session():
+            raise DuramenError("metadata_unavailable", "without ZooKeeper no log changes hands")
+        self._host.claims.forget_heir(log_id)
+        self._host.stories.note(log_id, "taken", reason=f"handed over by {request.get('from')}")
+        self._host.take_over(log_id, demand=1)
+        return {"sequencer": self._host.sequencer_id}
+
+    async def _on_owned(self, _request: dict[str, Any]) -> dict[str, Any]:
+        """Logs with an open segment here, and their loads."""
+        logs = [
+            {"log_id": str(log_id), **driver.statistics()}
+            for log_id, driver in sorted(self._host.drivers.items())
+            if driver.core.state is not LogState.IDLE
+        ]
+        return {"sequencer": self._host.sequencer_id, "logs": logs}
+
+    async def _on_story(self, request: dict[str, Any]) -> dict[str, Any]:
+        events = self._host.stories.tell(_log_id(request))
+        return {"sequencer": self._host.sequencer_id, "events": events}
+
+
+def _log_id(request: dict[str, Any]) -> LogId:
+    text = request.get("log_id")
+    is_number = isinstance(text, str) and text.isascii() and text.isdigit() and len(text) <= 10
+    if not is_number or not 0 < int(str(text)) <= LAST_LOG_ID:
+        raise DuramenError("invalid_argument", f"{text!r} is no log id", field="log_id")
+    return LogId(int(str(text)))

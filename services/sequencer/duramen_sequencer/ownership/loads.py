@@ -1,0 +1,72 @@
+"""How much is appended to a log: counted as it comes, told as a rate.
+
+Two numbers a log, over windows of WINDOW_US: the rate told is that of the last full window and of
+the running one together, so it is neither empty at a window's start nor old. Rates of logs that
+left are kept for a while, because who takes over many logs at once begins with the hottest.
+
+Called by `log_driver` and `log_host`; read by the balancer through control.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from duramen.ids import LogId
+from duramen.units import SECOND
+
+WINDOW_US: Final = 5 * SECOND
+_KNOWN_COUNT_MAX: Final = 10_000
+
+
+class LoadMeter:
+    """Appends and bytes of one log."""
+
+    __slots__ = ("_began_us", "_bytes", "_count", "_last_bytes", "_last_count")
+
+    def __init__(self, now_us: int) -> None:
+        self._began_us = now_us
+        self._count = self._bytes = 0
+        self._last_count = self._last_bytes = 0
+
+    def note(self, size_bytes: int, now_us: int) -> None:
+        """One append came."""
+        if now_us - self._began_us >= WINDOW_US:
+            self._turn(now_us)
+        self._count += 1
+        self._bytes += size_bytes
+
+    def rates(self, now_us: int) -> tuple[float, float]:
+        """Appends and bytes per second."""
+        if now_us - self._began_us >= WINDOW_US:
+            self._turn(now_us)
+        seconds = (now_us - self._began_us + WINDOW_US) / SECOND
+        return (self._count + self._last_count) / seconds, (
+            self._bytes + self._last_bytes
+        ) / seconds
+
+    def _turn(self, now_us: int) -> None:
+        is_next = now_us - self._began_us < 2 * WINDOW_US
+        self._last_count = self._count if is_next else 0
+        self._last_bytes = self._bytes if is_next else 0
+        self._count = self._bytes = 0
+        self._began_us = now_us
+
+
+class KnownRates:
+    """Appends per second of logs that left this process, as last measured."""
+
+    def __init__(self) -> None:
+        self._rates: dict[LogId, float] = {}
+
+    def note(self, log_id: LogId, appends_per_s: float) -> None:
+        """A log leaves; logs without appends are not remembered."""
+        self._rates.pop(log_id, None)
+        if appends_per_s <= 0:
+            return
+        if len(self._rates) >= _KNOWN_COUNT_MAX:
+            del self._rates[next(iter(self._rates))]
+        self._rates[log_id] = appends_per_s
+
+    def get(self, log_id: LogId) -> float:
+        """0 where nothing is known."""
+        return self._rates.get(log_id, 0.0)

@@ -1,0 +1,66 @@
+"""What happened to each log in this process, and why: a short memory for people.
+
+An event is a time, a word, an epoch and a reason; a log keeps its newest EVENT_COUNT_MAX, the
+process the logs that something happened to last. It is no record of truth: metadata is, and a
+process that dies forgets. Kept small, because idle logs are many: words are shared, lists are
+short.
+
+Written by `log_driver` and `log_host`, read by the admin route and control.
+Source: 01-protocol section 5, 05-style ("story").
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Final, NamedTuple
+
+from duramen.ids import LogId
+
+EVENT_COUNT_MAX: Final = 40
+"""Events of one log: several takeovers and rolls."""
+
+LOG_COUNT_MAX: Final = 2_000
+"""Logs with a story: some 6 MB when each has all its events, a tenth of it when they are idle."""
+
+
+class Event(NamedTuple):
+    """One thing that happened; `epoch` 0: it is about no epoch."""
+
+    unix_ms: int
+    event: str
+    epoch: int
+    reason: str
+
+
+class Stories:
+    """The stories of all logs that were here lately."""
+
+    def __init__(self) -> None:
+        self._events: dict[LogId, list[Event]] = {}
+
+    def note(self, log_id: LogId, event: str, epoch: int = 0, reason: str = "") -> None:
+        """Something happened to a log now."""
+        events = self._events.pop(log_id, None)
+        if events is None:
+            events = []
+            if len(self._events) >= LOG_COUNT_MAX:
+                del self._events[next(iter(self._events))]
+        elif len(events) >= EVENT_COUNT_MAX:
+            del events[0]
+        events.append(Event(time.time_ns() // 1_000_000, event, epoch, reason))
+        self._events[log_id] = events
+
+    def tell(self, log_id: LogId) -> list[dict[str, Any]]:
+        """The log's events as JSON values, oldest first; empty if nothing is remembered."""
+        return [
+            {
+                "unix_ms": event.unix_ms,
+                "event": event.event,
+                **({"epoch": event.epoch} if event.epoch else {}),
+                **({"reason": event.reason} if event.reason else {}),
+            }
+            for event in self._events.get(log_id, ())
+        ]
+
+    def __len__(self) -> int:
+        return len(self._events)

@@ -1,0 +1,198 @@
+"""Owners, stories, hand-overs and balancing over all sequencers of the roster.
+
+Each sequencer knows its own logs; here their answers are put together. A sequencer that does not
+answer is named in the answer, not passed over in silence. Nothing is remembered between calls, and
+a hand-over is never repeated: the owner either did it, or says why not.
+
+Called by `routes`. The plan of moves is `core.ownership.balance`'s.
+Source: 08-interfaces "Processes and admin", docs/protocol/ownership.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+import orjson
+
+from duramen.core.hashing import weights_of
+from duramen.core.ownership.balance import LogLoad, Move, plan_moves
+from duramen.errors import DuramenError
+from duramen.runtime.http_client import PeerClient, PeerError
+from duramen.runtime.registry import Roster
+from duramen.units import SECOND
+from duramen_writeproxy.creation import read_problem
+from duramen_writeproxy.names import NameCache
+
+_ASK_TIMEOUT_US: Final = 5 * SECOND
+_HAND_OVER_TIMEOUT_US: Final = 12 * SECOND
+"""Closing in peace is bounded by 8 s, and telling the target by 2 s."""
+
+
+class Cluster:
+    """The sequencers of the roster, asked together."""
+
+    def __init__(self, names: NameCache, roster: Roster, peers: PeerClient) -> None:
+        self._names = names
+        self._roster = roster
+        self._peers = peers
+
+    async def owners(self) -> dict[str, Any]:
+        """Every log with an open segment, its owner and its load, by name.
+
+        Raises:
+            DuramenError: `log_unavailable`: no sequencer is there.
+        """
+        answers, silent = await self._ask_all({"op": "owned"})
+        logs = [
+            {"sequencer": name, **log} for name, answer in answers for log in answer.get("logs", ())
+        ]
+        logs.sort(key=lambda log: (str(log.get("name")), str(log.get("log_id"))))
+        return {"logs": logs, "sequencers": self._describe(), "silent": silent}
+
+    async def story(self, namespace: str, log: str) -> dict[str, Any]:
+        """What happened to a log, as far as the processes that live remember, oldest first.
+
+        Raises:
+            DuramenError: `log_not_found`, `namespace_not_found`, `metadata_unavailable`,
+                `log_unavailable`.
+        """
+        log_id = await self._names.find(namespace, log)
+        answers, silent = await self._ask_all({"op": "story", "log_id": str(log_id)})
+        events = [
+            {"sequencer": name, **event}
+            for name, answer in answers
+            for event in answer.get("events", ())
+        ]
+        events.sort(key=lambda event: event["unix_ms"])
+        name = f"{namespace}/{log}"
+        return {"name": name, "log_id": str(log_id), "events": events, "silent": silent}
+
+    async def hand_over(self, namespace: str, log: str, to: str | None) -> dict[str, Any]:
+        """Let the log's owner hand it over; the owner's answer.
+
+        Raises:
+            DuramenError: as `story`; `log_unavailable`: nobody owns the log now, or the owner does
+                not answer (it may have begun); `invalid_argument`, field `to`.
+        """
+        log_id = await self._names.find(namespace, log)
+        return await self._hand_over(str(log_id), to)
+
+    async def balance(self, *, is_dry_run: bool, move_count_max: int) -> dict[str, Any]:
+        """Move logs from sequencers that carry more than their share; one round.
+
+        Returns:
+            `moves`, each with what became of it unless it was a dry run, and `silent`.
+
+        Raises:
+            DuramenError: `log_unavailable`: a sequencer does not answer, so the loads are not
+                known: nothing was moved.
+        """
+        answers, silent = await self._ask_all({"op": "owned"})
+        if silent:
+            raise DuramenError(
+                "log_unavailable", f"{', '.join(silent)} did not answer: loads are not known"
+            )
+        loads, names = _read_loads(answers)
+        moves = plan_moves(loads, weights_of(self._roster.nodes), move_count_max=move_count_max)
+        done = []
+        for move in moves:
+            row = {"name": names.get(move.log_id), **_spell(move)}
+            if not is_dry_run:
+                row["outcome"] = await self._move(move)
+            done.append(row)
+        return {"dry_run": is_dry_run, "moves": done}
+
+    # --- Calls -----------------------------------------------------------------------------------
+
+    async def _move(self, move: Move) -> str:
+        message = {"op": "hand_over", "log_id": move.log_id, "to": move.target}
+        try:
+            await self._ask(move.source, message, _HAND_OVER_TIMEOUT_US)
+        except DuramenError as error:
+            return f"{error.code}: {error.detail}"
+        return "moved"
+
+    async def _hand_over(self, log_id: str, to: str | None) -> dict[str, Any]:
+        message = {"op": "hand_over", "log_id": log_id, **({} if to is None else {"to": to})}
+        silent = []
+        for name in sorted(self._roster.nodes):
+            try:
+                return await self._ask(name, message, _HAND_OVER_TIMEOUT_US)
+            except DuramenError as error:
+                if error.code != "log_unavailable":
+                    raise
+                if error.uncertain:
+                    silent.append(name)
+        detail = "no sequencer has an open segment of the log: it belongs to nobody now"
+        if silent:
+            detail = f"{', '.join(silent)} did not answer; no other sequencer has the log"
+        raise DuramenError("log_unavailable", detail)
+
+    async def _ask_all(
+        self, message: dict[str, Any]
+    ) -> tuple[list[tuple[str, dict[str, Any]]], list[str]]:
+        """Answers by sequencer, and those who gave none."""
+        names = sorted(self._roster.nodes)
+        if not names:
+            raise DuramenError("log_unavailable", "there is no sequencer")
+        results = await asyncio.gather(
+            *(self._ask(name, message, _ASK_TIMEOUT_US) for name in names), return_exceptions=True
+        )
+        answers = []
+        silent = []
+        for name, result in zip(names, results, strict=True):
+            if isinstance(result, dict):
+                answers.append((name, result))
+            elif isinstance(result, DuramenError):
+                silent.append(name)
+            else:
+                raise result
+        return answers, silent
+
+    async def _ask(self, name: str, message: dict[str, Any], timeout_us: int) -> dict[str, Any]:
+        url = self._roster.nodes.get(name, {}).get("data_url")
+        try:
+            status, data = await self._peers.request_json(
+                "POST", f"{url}/s/control", orjson.dumps(message), timeout_us
+            )
+            document = orjson.loads(data)
+        except (PeerError, orjson.JSONDecodeError) as error:
+            raise DuramenError(
+                "log_unavailable", f"{name} did not answer: {error}", uncertain=True
+            ) from error
+        if not isinstance(document, dict):
+            raise DuramenError("internal", f"{name}: its answer is not understood")
+        if status != 200:
+            raise read_problem(document) or DuramenError("internal", f"{name}: HTTP {status}")
+        return document
+
+    def _describe(self) -> list[dict[str, Any]]:
+        weights = weights_of(self._roster.nodes)
+        return [{"id": name, "weight": weight} for name, weight in sorted(weights.items())]
+
+
+def _read_loads(
+    answers: list[tuple[str, dict[str, Any]]],
+) -> tuple[list[LogLoad], dict[str, str | None]]:
+    loads = []
+    names = {}
+    for sequencer_id, answer in answers:
+        for log in answer.get("logs", ()):
+            # Only what appends can be handed over; the rest is on its way already.
+            if log.get("state") == "active":
+                log_id = str(log["log_id"])
+                names[log_id] = log.get("name")
+                loads.append(
+                    LogLoad(log_id, sequencer_id, log["appends_per_s"], log["bytes_per_s"])
+                )
+    return loads, names
+
+
+def _spell(move: Move) -> dict[str, Any]:
+    return {
+        "log_id": move.log_id,
+        "from": move.source,
+        "to": move.target,
+        "cost": round(move.cost, 3),
+    }

@@ -1,0 +1,401 @@
+"""What hosts of logs do with ownership: hints, losses, stops, hand-overs, sessions, memory.
+
+Hosts on one store in memory, before a bookie that does everything at once (`host_world`). An owner
+that is there is a listening socket; one that is gone is a port on which nothing listens.
+Source: 01-protocol section 2, docs/protocol/ownership.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import tracemalloc
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+import pytest
+
+from duramen.core.hashing import rank_nodes
+from duramen.errors import DuramenError
+from duramen.ids import Epoch, LogId
+from duramen.wire.metadata_json import read_log
+from duramen.wire.sequencer_calls import Appended, Redirect
+from duramen_sequencer import log_host
+from duramen_sequencer.log_host import LogHost
+from duramen_sequencer.ownership.hand_over import HandOver
+from tests.component.host_world import PATHS, HostWorld, host_world
+from tests.component.waiting import wait_until
+from tests.unit.test_log_node import make_log
+
+LOG = LogId(9)
+FIRST, SECOND, THIRD = rank_nodes("ns/log", {"s0": 1.0, "s1": 1.0, "s2": 1.0})
+GONE = "http://127.0.0.1:1"
+"""Nothing listens there: connections are refused."""
+
+Scenario = Callable[[HostWorld], Awaitable[None]]
+
+
+def play(scenario: Scenario) -> None:
+    async def run() -> None:
+        async with host_world() as world:
+            await world.add_log(LOG)
+            await scenario(world)
+
+    asyncio.run(run())
+
+
+@asynccontextmanager
+async def listening() -> AsyncIterator[str]:
+    """The url of a process that accepts connections and says nothing, as one that is paused."""
+    server = await asyncio.start_server(lambda _r, w: w.close(), "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()
+        await server.wait_closed()
+
+
+def code_of(result: Any) -> str:
+    assert isinstance(result, DuramenError), result
+    return result.code
+
+
+# --- Hints ---------------------------------------------------------------------------------------
+
+
+def test_an_owner_that_refuses_connections_loses_its_log_to_the_next_at_once() -> None:
+    async def scenario(world: HostWorld) -> None:
+        host = await world.add_host(SECOND)
+        await world.add_host(FIRST)
+        await world.own_elsewhere(LOG, FIRST, GONE)
+        assert isinstance(await world.append(host, LOG), Redirect), "without a hint it is believed"
+        assert isinstance(await world.append(host, LOG, tried=(FIRST,)), Appended)
+        assert host.statistics()["hinted_takeovers"] == 1
+
+    play(scenario)
+
+
+def test_an_owner_that_takes_connections_is_waited_for_however_often_it_was_tried() -> None:
+    async def scenario(world: HostWorld) -> None:
+        async with listening() as url:
+            host = await world.add_host(SECOND)
+            await world.add_host(FIRST, {"data_url": url})
+            await world.own_elsewhere(LOG, FIRST, url)
+            result = await world.append(host, LOG, tried=(FIRST,))
+            assert code_of(result) == "log_unavailable"
+            assert host.statistics()["hinted_takeovers"] == 0
+            assert LOG not in host.drivers
+
+    play(scenario)
+
+
+def test_an_owner_that_lets_go_while_it_is_waited_for_is_succeeded() -> None:
+    async def scenario(world: HostWorld) -> None:
+        async with listening() as url:
+            host = await world.add_host(SECOND)
+            await world.add_host(FIRST, {"data_url": url})
+            await world.own_elsewhere(LOG, FIRST, url)
+            append = world.append(host, LOG, tried=(FIRST,))
+            await wait_until(lambda: host.statistics()["probes"] == 1)
+            stored = await world.setup.get(PATHS.owner(LOG))
+            assert stored is not None
+            await world.setup.delete(PATHS.owner(LOG), version=stored.version)
+            assert isinstance(await append, Appended)
+
+    play(scenario)
+
+
+def test_many_logs_of_one_dead_owner_share_a_probe() -> None:
+    async def scenario(world: HostWorld) -> None:
+        host = await world.add_host(SECOND)
+        for number in range(20):
+            await world.add_log(LogId(100 + number), f"log-{number}")
+            await world.own_elsewhere(LogId(100 + number), FIRST, GONE)
+        appends = [world.append(host, LogId(100 + number), tried=(FIRST,)) for number in range(20)]
+        assert all(isinstance(result, Appended) for result in await asyncio.gather(*appends))
+        assert host.statistics()["probes"] == 1
+
+    play(scenario)
+
+
+def test_a_redirect_names_nobody_who_was_tried() -> None:
+    async def scenario(world: HostWorld) -> None:
+        host = await world.add_host(THIRD)
+        await world.add_host(FIRST)
+        await world.add_host(SECOND)
+        await wait_until(lambda: len(host.claims.rank(make_log())) == 3)
+        for tried, named in (((), FIRST), ((FIRST,), SECOND)):
+            result = await world.append(host, LOG, tried=tried)
+            assert isinstance(result, Redirect) and result.sequencer_id == named
+        # Appends that share a look do not share what they have tried.
+        both = [world.append(host, LOG, tried=(name,)) for name in (FIRST, SECOND)]
+        assert all(isinstance(result, Appended) for result in await asyncio.gather(*both))
+
+    play(scenario)
+
+
+def test_weights_decide_whom_the_hash_names() -> None:
+    async def scenario(world: HostWorld) -> None:
+        await world.add_host(FIRST, {"weight": 0})
+        host = await world.add_host(SECOND)
+        assert host.claims.rank(make_log()) == [SECOND]
+        assert isinstance(await world.append(host, LOG), Appended)
+
+    play(scenario)
+
+
+# --- Losses --------------------------------------------------------------------------------------
+
+
+def test_a_log_that_was_taken_away_is_not_claimed_back_at_once() -> None:
+    async def scenario(world: HostWorld) -> None:
+        first, second = await world.add_host(FIRST), await world.add_host(SECOND)
+        assert isinstance(await world.append(first, LOG), Appended)
+        # The other believes that the first is gone, which it is not: it takes the log.
+        assert isinstance(await world.append(second, LOG, tried=(FIRST,)), Appended)
+        first.drivers[LOG].core.request_roll()
+        first.drivers[LOG].flush()
+        await wait_until(lambda: LOG not in first.drivers)
+        assert first.statistics()["lost_logs"] == 1
+        # Now the first is told that the second is gone: it leaves the log alone for a pause.
+        refused = await world.append(first, LOG, tried=(SECOND,))
+        assert isinstance(refused, DuramenError) and refused.code == "log_unavailable"
+        assert refused.retry_after_ms
+        [*_, event] = first.stories.tell(LOG)
+        assert event["event"] == "given up" and "another sequencer" in event["reason"]
+
+    play(scenario)
+
+
+# --- Leaving -------------------------------------------------------------------------------------
+
+
+def test_a_stop_hands_every_log_over_and_nothing_is_recovered() -> None:
+    async def scenario(world: HostWorld) -> None:
+        first, second = await world.add_host(FIRST), await world.add_host(SECOND)
+        logs = [LogId(100 + number) for number in range(20)]
+        for log_id in logs:
+            await world.add_log(log_id, f"log-{log_id}")
+            assert isinstance(await world.append(first, log_id, tried=(SECOND,)), Appended)
+        stop = asyncio.create_task(first.stop())
+        await wait_until(lambda: first.statistics()["leaving_count"] == len(logs))
+        results = await asyncio.gather(*(world.append(first, log_id) for log_id in logs))
+        await stop
+        for result in results:
+            assert isinstance(result, Redirect) and result.sequencer_id == SECOND
+        for log_id in logs:
+            assert isinstance(await world.append(second, log_id, tried=(FIRST,)), Appended)
+        assert second.statistics()["recoveries"] == 0 and world.lanes[SECOND].seal_count == 0
+        assert second.statistics()["takeovers"] == len(logs)
+
+    play(scenario)
+
+
+def test_a_log_that_leaves_closes_once_and_what_was_never_sent_waits_for_its_next_owner() -> None:
+    async def scenario(world: HostWorld) -> None:
+        host = await world.add_host(FIRST)
+        await world.add_host(SECOND)
+        assert isinstance(await world.append(host, LOG), Appended)
+        # More than the pipeline takes at once: some are queued when the log begins to leave.
+        appends = [world.append(host, LOG) for _ in range(10)]
+        assert await host.leave(LOG, "a test")
+        answered = [append.result() for append in appends if append.done()]
+        assert 0 < len(answered) < 10 and all(isinstance(r, Appended) for r in answered)
+        assert await unclosed(world, LOG) == () and host.statistics()["rolls"] == 1
+        host.release_held(LOG)
+        results = await asyncio.gather(*appends)
+        starts = [r.start.seq_num for r in results if isinstance(r, Appended)]
+        assert starts == list(range(1, 11)), "in order, in the old epoch and in the next one"
+
+    play(scenario)
+
+
+def test_a_stop_that_takes_too_long_answers_what_waits_and_leaves_the_rest_to_recovery(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(world: HostWorld) -> None:
+        monkeypatch.setattr(log_host, "_STOP_S", 0.05)
+        first, second = await world.add_host(FIRST), await world.add_host(SECOND)
+        assert isinstance(await world.append(first, LOG), Appended)
+        world.lanes[FIRST].is_silent = True
+        sent = world.append(first, LOG)
+        stop = asyncio.create_task(first.stop())
+        await wait_until(lambda: first.is_leaving(LOG))
+        held = world.append(first, LOG)
+        await stop
+        assert code_of(await sent) == "append_uncertain"
+        assert code_of(await held) in {"server_draining", "log_unavailable"}
+        # Its node is still there and says that it lives: only its end, or its session's, helps.
+        result = await world.append(second, LOG, tried=(FIRST,))
+        assert isinstance(result, Appended) and second.statistics()["recoveries"] == 1
+
+    play(scenario)
+
+
+class Wire:
+    """Control calls between hosts, without sockets."""
+
+    def __init__(self) -> None:
+        self.by_url: dict[str, HandOver] = {}
+        self.is_cut = False
+
+    def join(self, host: LogHost, url: str) -> HandOver:
+        hand_over = self.by_url[url] = HandOver(host, cast(Any, self))
+        return hand_over
+
+    async def request_json(
+        self, _method: str, url: str, body: bytes, _timeout_us: int
+    ) -> tuple[int, bytes]:
+        if self.is_cut:
+            return 503, b"{}"
+        request = json.loads(body)
+        operations = self.by_url[url.removesuffix("/s/control")].operations
+        return 200, json.dumps(await operations[request["op"]](request)).encode()
+
+
+async def two_hosts(world: HostWorld) -> tuple[Wire, LogHost, LogHost, HandOver]:
+    wire = Wire()
+    first = await world.add_host(FIRST, {"data_url": "http://127.0.0.1:1"})
+    second = await world.add_host(SECOND, {"data_url": "http://127.0.0.1:2"})
+    wire.join(second, "http://127.0.0.1:2")
+    await wait_until(lambda: len(first.claims.rank(make_log())) == 2)
+    return wire, first, second, wire.join(first, "http://127.0.0.1:1")
+
+
+def test_a_log_is_handed_over_while_appends_go_on() -> None:
+    async def scenario(world: HostWorld) -> None:
+        _, first, second, hand_over = await two_hosts(world)
+        assert isinstance(await world.append(first, LOG), Appended)
+        asked = asyncio.create_task(hand_over.hand_over(LOG, SECOND))
+        await wait_until(lambda: first.is_leaving(LOG))
+        meanwhile = world.append(first, LOG)
+        answer = await asked
+        assert answer == {"from": FIRST, "to": SECOND, "epoch": 1, "closed": True}
+        redirect = await meanwhile
+        assert isinstance(redirect, Redirect) and redirect.sequencer_id == SECOND
+        result = await world.append(second, LOG, tried=(FIRST,))
+        assert isinstance(result, Appended) and result.start.dlsn.epoch == 2
+        assert second.statistics()["recoveries"] == 0
+        # The hash still names the first, and the owner node names the second.
+        redirect = await world.append(first, LOG)
+        assert isinstance(redirect, Redirect) and redirect.sequencer_id == SECOND
+        events = [event["event"] for event in first.stories.tell(LOG)]
+        assert events == ["takeover", "claimed", "appends in", "leaves", "closes", "closed"]
+        assert second.stories.tell(LOG)[0]["event"] == "taken"
+
+    play(scenario)
+
+
+def test_a_target_that_does_not_answer_leaves_the_log_to_the_hash() -> None:
+    async def scenario(world: HostWorld) -> None:
+        wire, first, _, hand_over = await two_hosts(world)
+        assert isinstance(await world.append(first, LOG), Appended)
+        wire.is_cut = True
+        await hand_over.hand_over(LOG, SECOND)
+        assert isinstance(await world.append(first, LOG), Appended), "the hash names it again"
+
+    play(scenario)
+
+
+@pytest.mark.parametrize(
+    ("to", "code"), [("nobody", "invalid_argument"), (FIRST, "invalid_argument")]
+)
+def test_a_hand_over_to_nobody_is_refused_and_the_log_stays(to: str, code: str) -> None:
+    async def scenario(world: HostWorld) -> None:
+        _, first, _, hand_over = await two_hosts(world)
+        with pytest.raises(DuramenError, match="log_unavailable"):
+            await hand_over.hand_over(LOG, None)
+        assert isinstance(await world.append(first, LOG), Appended)
+        with pytest.raises(DuramenError) as caught:
+            await hand_over.hand_over(LOG, to)
+        assert (caught.value.code, caught.value.field) == (code, "to")
+        assert isinstance(await world.append(first, LOG), Appended)
+
+    play(scenario)
+
+
+# --- Sessions ------------------------------------------------------------------------------------
+
+
+def test_without_a_session_open_segments_go_on_and_nothing_else() -> None:
+    async def scenario(world: HostWorld) -> None:
+        _, first, second, hand_over = await two_hosts(world)
+        other = LogId(10)
+        await world.add_log(other, "other")
+        assert isinstance(await world.append(first, LOG), Appended)
+        first.start()
+        await wait_until(lambda: first.scan_count > 0)
+        world.stores[FIRST].disconnect()
+        await wait_until(lambda: not first.has_session())
+        scans = first.scan_count
+        first.want_scan()
+        assert isinstance(await world.append(first, LOG), Appended)
+        assert code_of(await world.append(first, other)) == "metadata_unavailable"
+        with pytest.raises(DuramenError, match="metadata_unavailable"):
+            await hand_over.hand_over(LOG, SECOND)
+        assert isinstance(await world.append(first, LOG), Appended)
+        assert first.scan_count == scans
+        world.stores[FIRST].reconnect()
+        await wait_until(lambda: first.scan_count > scans)
+        assert second.statistics()["takeovers"] == 0
+
+    play(scenario)
+
+
+# --- Many logs -----------------------------------------------------------------------------------
+
+
+def test_takeovers_are_bounded_and_all_come_to_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(world: HostWorld) -> None:
+        monkeypatch.setattr(log_host, "_TAKEOVER_COUNT", 4)
+        host = await world.add_host(FIRST)
+        logs = [LogId(100 + number) for number in range(60)]
+        for log_id in logs:
+            await world.add_log(log_id, f"log-{log_id}")
+        most = 0
+        appends = [world.append(host, log_id) for log_id in logs]
+        while not all(append.done() for append in appends):
+            most = max(most, int(host.statistics()["takeovers_running"]))
+            await asyncio.sleep(0)
+        assert all(isinstance(append.result(), Appended) for append in appends)
+        assert 1 <= most <= 4
+
+    play(scenario)
+
+
+def test_an_idle_log_leaves_nothing_but_a_short_story() -> None:
+    """≤ 2 KB each (issue 6), measured; the driver of a log that is closed is dropped."""
+
+    async def scenario(world: HostWorld) -> None:
+        host = await world.add_host(FIRST)
+        count = 80
+        logs = [LogId(1000 + number) for number in range(count)]
+        for log_id in logs:
+            await world.add_log(log_id, f"log-{log_id}")
+        gc.collect()
+        tracemalloc.start()
+        for log_id in logs:
+            assert isinstance(await world.append(host, log_id), Appended)
+            await host.leave(log_id, "idle")
+            host.release_held(log_id)
+        await wait_until(lambda: not host.drivers)
+        gc.collect()
+        ours = tracemalloc.take_snapshot().filter_traces(
+            [tracemalloc.Filter(True, "*/duramen_sequencer/*"),
+             tracemalloc.Filter(True, "*/duramen/core/*")]
+        )  # fmt: skip
+        tracemalloc.stop()
+        each_bytes = sum(stat.size for stat in ours.statistics("filename")) / count
+        assert each_bytes < 2_048, f"{each_bytes:.0f} bytes an idle log"
+        assert host.statistics()["takeovers"] == count
+        assert await unclosed(world, logs[0]) == (), "nothing is left to recover"
+
+    play(scenario)
+
+
+async def unclosed(world: HostWorld, log_id: LogId) -> tuple[Epoch, ...]:
+    stored = await world.setup.get(PATHS.log(log_id))
+    assert stored is not None
+    return read_log(stored.data).unclosed_epochs

@@ -1,0 +1,188 @@
+"""Logs that change hands between real processes: in peace, at once, and many together.
+
+What must not happen is checked on the whole log (`history`); that a hand-over was in peace is seen
+in the statistics of who took it. No times are asserted: `takeover_times` measures them.
+Source: 01-protocol sections 2 and 5, docs/protocol/ownership.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Coroutine
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from duramen.client.rest_client import RestClient
+from tests.process.cluster import LocalCluster, create_log, run, running_cluster, wait_until
+from tests.process.history import History, read_log
+
+pytestmark = [pytest.mark.process, pytest.mark.zookeeper]
+
+PAIR = ("--sequencers", "2", "--no-restart")
+
+
+async def statistics(cluster: LocalCluster, node_id: str) -> dict[str, Any]:
+    async with httpx.AsyncClient() as http:
+        answer = await http.get(cluster.process(node_id)["admin_url"] + "/v1/statistics")
+        found: dict[str, Any] = answer.json()
+        return found
+
+
+async def owner_of(cluster: LocalCluster, log: str) -> str:
+    """Asked through the write proxy's admin port, as `duramen owners` does."""
+    client = RestClient(cluster.state()["admin_url"])
+    try:
+        answer = await client.get_json("/v1/cluster/owners")
+        rows = [row for row in answer["logs"] if row["name"] == f"default/{log}"]
+        return str(rows[0]["sequencer"])
+    finally:
+        await client.close()
+
+
+async def append_while(
+    cluster: LocalCluster, histories: list[History], fault: Coroutine[Any, Any, None]
+) -> None:
+    """Append to every log without a pause while the fault runs, and until each got further."""
+    stop = asyncio.Event()
+    async with AsyncExitStack() as stack:
+        clients = [RestClient(cluster.state()["write_url"]) for _ in histories]
+        for client in clients:
+            stack.push_async_callback(client.close)
+        pairs = zip(histories, clients, strict=True)
+        writers = [asyncio.create_task(h.append_until(client, stop)) for h, client in pairs]
+        try:
+            for history in histories:
+                await history.wait_acknowledged(5)
+            await fault
+            marks = [len(history.acknowledged) for history in histories]
+            for history, mark in zip(histories, marks, strict=True):
+                await history.wait_acknowledged(mark + 5, timeout_s=30)
+        finally:
+            stop.set()
+            await asyncio.gather(*writers)
+
+
+async def check(cluster: LocalCluster, history: History) -> None:
+    expected = max(end for _, end in history.acknowledged.values())
+    url = cluster.state()["read_url"]
+    history.check(await read_log(url, history.log, expect_count=expected))
+
+
+def test_a_sequencer_that_is_told_to_stop_hands_its_logs_over_in_peace(tmp_path: Path) -> None:
+    with running_cluster(tmp_path / "c", *PAIR) as cluster:
+
+        async def scenario() -> None:
+            histories = [History(f"peace-{i}") for i in range(6)]
+            for history in histories:
+                await create_log(cluster, history.log, {})
+
+            async def fault() -> None:
+                leaver = await owner_of(cluster, "peace-0")
+                (stayer,) = set(cluster.ids("sequencer")) - {leaver}
+                before = await statistics(cluster, stayer)
+                pid = cluster.send(leaver, signal.SIGTERM)
+                await asyncio.to_thread(wait_until, lambda: not _is_running(pid), 20, "its end")
+                for history in histories:
+                    await history.wait_acknowledged(len(history.acknowledged) + 5)
+                after = await statistics(cluster, stayer)
+                assert after["recoveries"] == before["recoveries"] == 0
+                assert after["takeovers"] > before["takeovers"], "no log moved"
+
+            await append_while(cluster, histories, fault())
+            for history in histories:
+                assert not history.codes, history.codes
+                await check(cluster, history)
+
+        run(scenario())
+
+
+def test_one_log_is_handed_over_and_back_under_load(tmp_path: Path) -> None:
+    with running_cluster(tmp_path / "c", *PAIR, "--write-proxies", "2") as cluster:
+
+        async def scenario() -> None:
+            await create_log(cluster, "moved", {})
+            history = History("moved")
+            client = RestClient(cluster.state()["admin_url"])
+            path = "/v1/cluster/logs/default/moved"
+
+            async def fault() -> None:
+                for _ in range(4):
+                    source = await owner_of(cluster, "moved")
+                    (target,) = set(cluster.ids("sequencer")) - {source}
+                    moved = await client.post_json(f"{path}/hand-over", {"to": target})
+                    assert (moved["from"], moved["to"]) == (source, target) and moved["closed"]
+                    await history.wait_acknowledged(len(history.acknowledged) + 10)
+                    assert await owner_of(cluster, "moved") == target
+
+            await append_while(cluster, [history], fault())
+            assert not history.codes, history.codes
+            await check(cluster, history)
+            for node_id in cluster.ids("sequencer"):
+                assert (await statistics(cluster, node_id))["recoveries"] == 0
+            story = await client.get_json(f"{path}/story")
+            await client.close()
+            events = [event["event"] for event in story["events"]]
+            assert events.count("leaves") == events.count("taken") == 4
+            # The other proxy believes what the hash says, and is led to the owner.
+            other = RestClient(cluster.process("writeproxy-1")["data_url"])
+            assert await history.append(other), history.codes
+            await other.close()
+
+        run(scenario())
+
+
+def test_every_log_of_a_killed_sequencer_takes_appends_again(tmp_path: Path) -> None:
+    with running_cluster(tmp_path / "c", *PAIR) as cluster:
+
+        async def scenario() -> None:
+            histories = [History(f"many-{i}") for i in range(60)]
+            for history in histories:
+                await create_log(cluster, history.log, {})
+
+            async def fault() -> None:
+                victim = await owner_of(cluster, "many-0")
+                (heir,) = set(cluster.ids("sequencer")) - {victim}
+                await asyncio.to_thread(cluster.kill, victim)
+                marks = [len(history.acknowledged) for history in histories]
+                for history, mark in zip(histories, marks, strict=True):
+                    await history.wait_acknowledged(mark + 2, timeout_s=30)
+                found = await statistics(cluster, heir)
+                assert found["hinted_takeovers"] > 0, "every log waited for the session"
+                assert found["recoveries"] > 0, "the fault had no effect"
+
+            await append_while(cluster, histories, fault())
+            assert {code for h in histories for code in h.codes} <= {"append_uncertain"}
+            for history in histories:
+                await check(cluster, history)
+
+        run(scenario())
+
+
+def test_appends_of_several_proxies_create_their_log_once(tmp_path: Path) -> None:
+    with running_cluster(tmp_path / "c", "--write-proxies", "2") as cluster:
+
+        async def scenario() -> None:
+            urls = [cluster.process(node_id)["data_url"] for node_id in cluster.ids("writeproxy")]
+            clients = [RestClient(url) for url in urls for _ in range(8)]
+            await clients[0].ensure_namespace("free", {"auto_create": True})
+            histories = [History(f"made-{i % 3}", namespace="free") for i in range(len(clients))]
+            pairs = zip(histories, clients, strict=True)
+            assert all(await asyncio.gather(*(h.append(client) for h, client in pairs)))
+            listed = await clients[0].list_logs("free")
+            assert [log["name"] for log in listed["logs"]] == ["made-0", "made-1", "made-2"]
+            for client in clients:
+                await client.close()
+
+        run(scenario())
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False

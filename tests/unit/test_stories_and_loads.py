@@ -1,0 +1,54 @@
+"""What a sequencer remembers of its logs: bounded stories, and rates neither empty nor old.
+
+Source: duramen_sequencer.ownership, docs/protocol/ownership.md.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from duramen.ids import LogId
+from duramen.units import SECOND
+from duramen_sequencer.ownership import loads, story
+from duramen_sequencer.ownership.loads import WINDOW_US, KnownRates, LoadMeter
+from duramen_sequencer.ownership.story import Stories
+
+LOG = LogId(7)
+
+
+def test_a_story_keeps_its_newest_events_and_a_process_its_latest_logs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(story, "EVENT_COUNT_MAX", 3)
+    monkeypatch.setattr(story, "LOG_COUNT_MAX", 2)
+    stories = Stories()
+    for epoch in range(1, 6):
+        stories.note(LOG, "claimed", epoch)
+    assert [event["epoch"] for event in stories.tell(LOG)] == [3, 4, 5]
+    stories.note(LogId(8), "closed")
+    stories.note(LOG, "given up", reason="why")
+    stories.note(LogId(9), "closed")
+    assert len(stories) == 2 and stories.tell(LogId(8)) == []
+    assert stories.tell(LOG)[-1]["reason"] == "why" and "epoch" not in stories.tell(LOG)[-1]
+
+
+def test_a_rate_is_that_of_the_last_two_windows() -> None:
+    meter = LoadMeter(0)
+    for now_us in range(0, 20 * SECOND, SECOND // 10):
+        meter.note(100, now_us)
+    appends_per_s, bytes_per_s = meter.rates(20 * SECOND)
+    assert 9 <= appends_per_s <= 11 and bytes_per_s == 100 * appends_per_s
+    assert meter.rates(20 * SECOND + WINDOW_US)[0] <= 6, "it fades"
+    assert meter.rates(20 * SECOND + 4 * WINDOW_US)[0] == 0
+
+
+def test_rates_of_logs_that_left_are_bounded_and_idle_ones_not_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(loads, "_KNOWN_COUNT_MAX", 2)
+    rates = KnownRates()
+    for number in range(1, 5):
+        rates.note(LogId(number), float(number))
+    assert [rates.get(LogId(number)) for number in range(1, 5)] == [0.0, 0.0, 3.0, 4.0]
+    rates.note(LogId(4), 0.0)
+    assert rates.get(LogId(4)) == 0.0
