@@ -546,8 +546,9 @@ class LogSequencer:
             return
         if writer.owed:
             if self._owed_end_us is None:
-                self._owed_end_us = now_us + (0 if writer.suspended else CLOSE_OWED_WAIT_US)
-            if now_us < self._owed_end_us:
+                self._owed_end_us = now_us + CLOSE_OWED_WAIT_US
+            # Nothing comes soon from a member that failed, replaced or not: appends wait meanwhile.
+            if now_us < self._owed_end_us and writer.awaits_copies:
                 return
             writer.persist_owed()
         writer.hold()
