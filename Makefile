@@ -12,7 +12,7 @@ export PYTHONSAFEPATH := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup run test check format lock scenario sim explore mutants bench clean
+.PHONY: help setup run test check format lock scenario sim explore mutants chaos bench clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -68,6 +68,10 @@ explore: setup ## Explore every interleaving of small worlds (EXPLOREFLAGS="--bo
 
 mutants: setup ## Break each rule and find the first seed that sees it (SEEDS=2000)
 	PYTHONPATH=. $(BIN)/python -m tests.sim.mutants --seeds $(or $(SEEDS),2000) $(MUTANTFLAGS)
+
+chaos: setup ## Kill, pause and cut off real processes under load (MINUTES=20 SEED=… CHAOSFLAGS=--help)
+	PYTHONPATH=. $(BIN)/python -m tests.chaos --minutes $(or $(MINUTES),5) \
+		$(if $(SEED),--seed $(SEED)) $(CHAOSFLAGS)
 
 bench: setup ## Run the benchmarks (BENCHFLAGS="--help" says which)
 	PYTHONPATH=. $(BIN)/python -m tests.bench $(BENCHFLAGS)

@@ -7,6 +7,7 @@ that of the real one, so that leftovers are recognised. No ZooKeeper: one is sai
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import functools
 import json
@@ -20,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from duramen.cluster import cluster_file
+from duramen.cluster import cluster_file, supervisor
 from duramen.cluster.layout import ClusterSize, Plan
 from duramen.cluster.process import service_command
 from duramen.cluster.supervisor import (
@@ -192,6 +193,32 @@ def test_a_killed_process_is_started_again(tmp_path: Path) -> None:
         assert cluster.supervisor.statistics()["bookie-0"] == {"starts": 2, "is_ready": True}
         await cluster.supervisor.stop()
         assert not is_running(after["pid"])
+
+    run(check())
+
+
+def test_a_probe_that_loses_its_cancellation_does_not_hold_up_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Regression: a process that died unready was not started again, and `stop` never ended."""
+
+    async def lose_cancellation(plan: Plan, client: object) -> bool:
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        return False
+
+    async def check() -> None:
+        cluster = Cluster(tmp_path / "data")
+        await cluster.supervisor.start()
+        monkeypatch.setattr(supervisor, "_is_ready", lose_cancellation)
+        for _ in range(2):
+            cluster.events.clear()
+            os.kill(cluster.entry("bookie-0")["pid"], signal.SIGKILL)
+            await cluster.wait_event(lambda e: e.kind == "exited")
+            await cluster.wait_event(lambda e: e.kind == "started")
+        assert cluster.supervisor.statistics()["bookie-0"] == {"starts": 3, "is_ready": False}
+        await cluster.supervisor.stop()
+        assert cluster.pids() == []
 
     run(check())
 

@@ -525,6 +525,7 @@ def test_r19_a_held_writer_sends_nothing_and_changes_nothing() -> None:
     driver.ok(0, "b0", "b1")
     driver.take(fx.SendAdd)
     driver.writer.hold()
+    assert len(driver.take(fx.SendLac)) == 3, "the tail is shown before the close"
     driver.answer(0, "b2", TIMEOUT)
     driver.pass_time(10 * PROBE_INTERVAL_US)
     driver.ok(0, "b2")

@@ -410,6 +410,19 @@ def test_r19_a_roll_drains_then_closes_and_opens_in_one_multi() -> None:
     assert (first.seq_num, str(second.start), second.seq_num) == (0, "e2n0s0", 2)
 
 
+def test_r19_the_tail_is_made_visible_before_a_close_that_may_take_long() -> None:
+    """Regression: with ZooKeeper away, what was acknowledged before a roll was below no tail."""
+    driver = Driver()
+    driver.activate()
+    driver.append(1)
+    driver.core.pump(0)
+    driver.core.request_roll()
+    driver.store_all()
+    assert driver.state() is LogState.CLOSING
+    driver.read(fails=True)
+    assert [lac.lac for lac in driver.take(fx.SendLac)] == [0, 0, 0]
+
+
 def test_r19_nothing_is_sent_until_the_fate_of_the_closing_multi_is_known() -> None:
     driver = Driver()
     driver.activate()
@@ -514,6 +527,28 @@ def test_r9_a_close_waits_a_while_for_owed_copies_and_then_records_them() -> Non
     driver.read()
     driver.commit()
     assert driver.state() is LogState.ACTIVE
+
+
+def test_r9_a_close_does_not_wait_for_copies_that_are_owed_to_a_replaced_member() -> None:
+    """Regression: a bookie that died just before a roll held every append back for 2 s."""
+    driver = Driver()
+    spare = FakeBookie("b3")
+    driver.around.candidates = [*driver.around.candidates, spare.candidate]
+    driver.activate()
+    driver.append(1)
+    lost = driver.take(fx.SendAdd)
+    for add in lost[:2]:
+        driver.core.on_add(add.member, Epoch(1), add.entry, OK, driver.now_us)
+    driver.core.on_add(lost[2].member, Epoch(1), lost[2].entry, BookieStatus.TIMEOUT, 0)
+    driver.commit()
+    assert driver.core.writer is not None and driver.core.writer.suspended == []
+    driver.core.request_roll()
+    driver.core.pump(0)
+    (owed,) = driver.take(fx.PersistOwed)
+    assert (owed.member, owed.first, owed.last) == (lost[2].member, 0, 0)
+    driver.read()
+    driver.commit()
+    assert driver.state() is LogState.ACTIVE and driver.now_us == 0
 
 
 @pytest.mark.parametrize("status", [BookieStatus.TIMEOUT, BookieStatus.SEALED, OK])

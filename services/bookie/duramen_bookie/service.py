@@ -208,9 +208,9 @@ class BookieService:
 
     @property
     def data_url(self) -> str:
-        """Where requests are served."""
+        """Where others reach what is served here."""
         assert self._server is not None
-        return f"http://{self._options.host}:{self._server.port}"
+        return self._options.data_url(self._server.port)
 
     def running_core(self) -> BookieCore:
         """The core, once replay is over.

@@ -295,7 +295,8 @@ async def fill(
 ) -> Tail | None:
     """Take into `pick` until it is full or the end is reached; gives the tail if it was.
 
-    With `wait_us` an answer that would be empty waits that long at the tail.
+    With `wait_us` an answer that would be empty waits that long at the tail. A tail that is not
+    sure is not given: the answer ends there and does not say that this is the end.
 
     Raises:
         DuramenError: as `LogCursor.take` and `TailFinder.find`.
@@ -309,15 +310,19 @@ async def fill(
                 if not pick.offer(placed):
                     return None
         elif cursor.is_following:
-            return cursor.tail
+            return _sure(cursor.tail)
         else:
             cursor.tail = await find_tail()
             if await cursor.on_tail(cursor.tail):
                 continue
             if wait_us == 0 or not pick.is_empty or cursor.is_at_end_of_stream:
-                return cursor.tail
+                return _sure(cursor.tail)
             cursor.follow()
     if cursor.tail is None or cursor.is_following:
-        return cursor.tail
+        return _sure(cursor.tail)
     tail = await find_tail()  # full just where the end seemed to be: say so only if it still is
-    return tail if tail.seq_num == pick.next_seq_num else None
+    return _sure(tail) if tail.seq_num == pick.next_seq_num else None
+
+
+def _sure(tail: Tail | None) -> Tail | None:
+    return tail if tail is not None and tail.is_sure else None

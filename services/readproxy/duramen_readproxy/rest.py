@@ -88,6 +88,7 @@ def make_app(backend: Backend) -> FastAPI:
         """The tail, linearizable."""
         read_query(request, ())
         tail = await backend.tails.find(await find(request, namespace, log))
+        tail.check_sure()
         return {"tail": tail.spell()}
 
     @app.get(_LOG_PATH + "/segments")
@@ -173,8 +174,9 @@ async def stream_lines(
                         yield lines
             elif cursor.is_following:
                 break
-            elif not await cursor.on_tail(await backend.tails.find(follower)):
+            elif not await cursor.on_tail(tail := await backend.tails.find(follower)):
                 if wanted.wait_us == 0:
+                    tail.check_sure()  # a stream that ends properly is complete
                     break
                 cursor.follow()
         if lines := pick.drain_lines():

@@ -121,7 +121,7 @@ class ReadProxy:
     def _describe(self) -> dict[str, str]:
         options = self._options
         return {
-            "data_url": f"http://{options.host}:{self._server.port}",
+            "data_url": options.data_url(self._server.port),
             "admin_url": f"http://{options.host}:{options.admin_port}",
             "region": options.region,
             "rack": options.rack,

@@ -3,8 +3,10 @@
 A synced read of the log node tells the segment that readers are in; a covering set of its last
 fragment (R12, for every write set) tells the highest LAC. An acknowledged entry may not be covered
 by a LAC yet (the writer sends it within the commit delay), but it is stored: if the cover has seen
-entries above the LAC, the finder waits a moment for the LAC to reach them; not for a control entry,
-which carries the LAC of all records before it (`commit: control`).
+entries above the LAC, the finder waits for the LAC to reach them; not for control entries, which
+carry the LAC of all records before them (`commit: control`). If it does not, because their
+sequencer died or is cut off, only recovery knows whether they count: the tail that was found is not
+sure, and is shown to nobody as the end.
 
 Rounds are shared by those who asked before one began, never by those who came later.
 Called by `log_reader` (a read that reaches the end) and `GET …/records/tail`.
@@ -30,9 +32,13 @@ from duramen.wire.record_json import spell_mark
 from duramen_readproxy.bookies import Bookies, RangeFetcher, read_clock_us
 from duramen_readproxy.metadata import LogFollower
 
-SETTLE_MIN_US: Final = 50 * MS
-SETTLE_MAX_US: Final = 1 * SECOND
-"""How long a LAC is waited for: four commit delays of the log, within these bounds."""
+SETTLE_US: Final = 1 * SECOND
+"""How long a LAC is waited for: many times what an append and its commit delay take."""
+
+_CONTROL_COUNT_MAX: Final = 8
+"""A control entry for the LAC, or a snapshot in parts: more than these are looked at by nobody."""
+
+_RETRY_AFTER_MS: Final = 500
 
 _ANSWERED: Final = (BookieStatus.OK, BookieStatus.NO_ENTRY, BookieStatus.SEALED)
 
@@ -47,6 +53,22 @@ class Tail(NamedTuple):
     """Of `epoch`; `NOTHING` where the segment does not exist yet."""
     seq_num: int
     timestamp_ms: int
+    is_sure: bool = True
+    """Whether all that was acknowledged before the question lies below it."""
+
+    def check_sure(self) -> None:
+        """Refuse to call it the tail where it may be too low.
+
+        Raises:
+            DuramenError: `data_unavailable`; soon it is known.
+        """
+        if not self.is_sure:
+            raise DuramenError(
+                "data_unavailable",
+                f"bookies hold more of e{self.epoch} than its sequencer has confirmed (to "
+                f"n{self.lac}): whether it counts is known when it answers or is replaced",
+                retry_after_ms=_RETRY_AFTER_MS,
+            )
 
     def spell(self) -> dict[str, Any]:
         """The position P of 08-interfaces."""
@@ -64,7 +86,7 @@ class TailFinder:
         self._round_count = 0
 
     async def find(self, follower: LogFollower) -> Tail:
-        """The tail at some moment after the call.
+        """The tail at some moment after the call; see `Tail.is_sure`.
 
         Raises:
             DuramenError: `data_unavailable` (no cover), `metadata_unavailable`, `log_not_found`.
@@ -108,9 +130,9 @@ class TailFinder:
             return Tail(epoch, EntryId(0), NOTHING, log.totals.record_count, timestamp_ms)
         if segment is None or segment.is_closed:
             return None
-        lac = await self._cover(segment, log.config)
+        lac, is_sure = await self._cover(segment, log.config)
         if lac == NOTHING:
-            return Tail(epoch, EntryId(0), lac, log.totals.record_count, timestamp_ms)
+            return Tail(epoch, EntryId(0), lac, log.totals.record_count, timestamp_ms, is_sure)
         totals = (await self._fetcher.fetch_header(segment, lac)).totals
         return Tail(
             epoch,
@@ -118,40 +140,44 @@ class TailFinder:
             lac,
             log.totals.record_count + totals.record_count,
             max(timestamp_ms, totals.max_timestamp_ms or 0),
+            is_sure,
         )
 
-    async def _cover(self, segment: Segment, config: LogConfig) -> EntryId:
-        """The highest LAC that a covering set knows, after it had time to settle."""
+    async def _cover(self, segment: Segment, config: LogConfig) -> tuple[EntryId, bool]:
+        """The highest LAC that a covering set knows; whether it has no record above that."""
         answers = await self._ask_cover(segment)
         first_entry = segment.last_fragment.first_entry
         lac = EntryId(max([first_entry - 1, *(marks.lac for marks in answers.values())]))
-        highest, member = max((marks.highest, member) for member, marks in answers.items())
-        if highest <= lac:
-            return lac
+        highest = EntryId(max(marks.highest for marks in answers.values()))
         if config.commit == "control" and await self._is_control(segment, lac, highest):
-            return lac
-        wait_us = min(max(4 * config.commit_delay, SETTLE_MIN_US), SETTLE_MAX_US)
-        deadline_us = read_clock_us() + wait_us
-        while lac < highest and (rest_us := deadline_us - read_clock_us()) >= MS:
+            return lac, True
+        # The one with most entries first; another where it does not answer.
+        members = sorted(answers, key=lambda member: (answers[member].highest, member))
+        deadline_us = read_clock_us() + SETTLE_US
+        while lac < highest and members and (rest_us := deadline_us - read_clock_us()) >= MS:
             poll = SendRead(
-                0, member, segment.ledger_id, LAST_ENTRY_ID, LAST_ENTRY_ID, 0,
+                0, members[-1], segment.ledger_id, LAST_ENTRY_ID, LAST_ENTRY_ID, 0,
                 rest_us + READ_TIMEOUT_US, rest_us, highest,
             )  # fmt: skip
             answer = await self._fetcher.fetch(poll)
-            if answer.status not in _ANSWERED or answer.is_sealed or answer.lac <= lac:
-                return max(lac, answer.lac)
-            lac = answer.lac
-        return lac
+            if answer.status not in _ANSWERED or answer.lac <= lac:
+                members.pop()
+            lac = max(lac, answer.lac)
+        return lac, lac >= highest
 
     async def _is_control(self, segment: Segment, lac: EntryId, highest: EntryId) -> bool:
-        """Whether all that is stored above the LAC is one entry without records."""
-        if highest != lac + 1:
+        """Whether all that is stored above the LAC is a few entries without records."""
+        if not lac < highest <= lac + _CONTROL_COUNT_MAX:
             return False
         try:
-            return (await self._fetcher.fetch_header(segment, highest)).is_control
+            for entry in range(lac + 1, highest + 1):
+                header = await self._fetcher.fetch_header(segment, EntryId(entry))
+                if not header.is_control:
+                    return False
         except DuramenError:
-            # It may not be stored at a replica that answers now: then the LAC decides.
+            # One may not be stored at a replica that answers now: then the LAC decides.
             return False
+        return True
 
     async def _ask_cover(self, segment: Segment) -> dict[Member, Marks]:
         """Ask the whole last fragment, until those who answered cover it."""

@@ -68,7 +68,7 @@ class SequencerService:
             unix_offset_us=time.time_ns() // 1000 - now_us(),
             spell_control=spell_control,
         )
-        data_url = f"http://{options.host}:{options.data_port}"
+        data_url = options.data_url()
         self._bookies = Roster(store, self._paths.available, self._on_bookies_changed)
         self._sequencers = Roster(store, self._paths.sequencers, self._on_sequencers_changed)
         lanes = BookieLanes(self._client, self._urls.get)

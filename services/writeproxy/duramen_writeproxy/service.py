@@ -91,7 +91,7 @@ class WriteProxy:
         await self._server.start()
         options = self._options
         fields = {
-            "data_url": f"http://{options.host}:{self.port}",
+            "data_url": options.data_url(self.port),
             "admin_url": f"http://{options.host}:{options.admin_port}",
             "region": options.region,
             "rack": options.rack,

@@ -44,6 +44,8 @@ class Appended(NamedTuple):
 
     start: int
     end: int
+    dlsn: str = ""
+    """Where the first record stands, as text."""
 
 
 class ReadAnswer(NamedTuple):
@@ -212,7 +214,8 @@ class RestClient:
         try:
             response = await self._send("POST", path, body=batch, media=MEDIA_TYPE)
             answer = _parse_object(await _read_body(response), self.url)
-            return Appended(int(answer["start"]["seq_num"]), int(answer["end"]["seq_num"]))
+            start, end = answer["start"], answer["end"]
+            return Appended(int(start["seq_num"]), int(end["seq_num"]), str(start["dlsn"]))
         except UnreachableError:
             raise
         except (PeerError, KeyError, TypeError, ValueError) as error:

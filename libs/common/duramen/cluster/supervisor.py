@@ -256,15 +256,19 @@ class Supervisor:
         self._on_event(ClusterEvent("exited", child.plan.node_id, pid, status=status))
 
     async def _probe(self, child: Child) -> None:
-        """Ask one process until it is ready."""
+        """Ask one process until it is ready or gone: the HTTP library may lose a cancellation."""
         url = child.plan.admin_url
         client = RestClient(url) if url is not None else None
         try:
-            while not await _is_ready(child.plan, client):  # noqa: ASYNC110  # another process
+            while not await _is_ready(child.plan, client):
+                if child.pid is None:
+                    return
                 await asyncio.sleep(_PROBE_INTERVAL_S)
         finally:
             if client is not None:
                 await client.close()
+        if child.pid is None:
+            return
         child.is_ready = True
         self._publish()  # a bookie has its incarnation now
         self._changed.set()

@@ -19,8 +19,9 @@ from duramen.limits import JOURNAL_FILE_BYTES
 class ServiceOptions:
     """What a service process is started with.
 
-    `data_dir` to `journal_file_bytes` are for bookies: docs/bookie.md. `weight` is a sequencer's:
-    its share of the logs, relative to the others'.
+    Those from `data_dir` to `journal_file_bytes` are for bookies: docs/bookie.md. `advertise` is
+    HOST:PORT under which others reach the data port, where it is not the one listened on. `weight`
+    is a sequencer's: its share of the logs, relative to the others'.
     """
 
     role: str
@@ -40,6 +41,12 @@ class ServiceOptions:
     accept_new_incarnation: bool = False
     journal_file_bytes: int = JOURNAL_FILE_BYTES
     weight: float = 1.0
+    advertise: str | None = None
+
+    def data_url(self, port: int | None = None) -> str:
+        """Where others reach the data plane that listens on `port` (default: `data_port`)."""
+        listening = f"{self.host}:{self.data_port if port is None else port}"
+        return f"http://{self.advertise or listening}"
 
 
 class StartRefusedError(Exception):

@@ -69,6 +69,12 @@ def parse_options(
     parser.add_argument("--rack", default="r0")
     parser.add_argument("--security", choices=["none"], required=True)
     parser.add_argument("--session-timeout-s", type=float, default=ZOOKEEPER_SESSION_S)
+    parser.add_argument(
+        "--advertise",
+        metavar="HOST:PORT",
+        type=_parse_address,
+        help="where others reach the data port, as behind a proxy; default: HOST:DATA_PORT",
+    )
     parser.add_argument("--data-dir", type=Path, required=role == "bookie")
     if role == "bookie":
         _add_disk_options(parser)
@@ -83,6 +89,13 @@ def parse_options(
     return ServiceOptions(
         role=role, **options | {"ledger_dirs": tuple(options.get("ledger_dirs") or ())}
     )
+
+
+def _parse_address(text: str) -> str:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65_536:
+        raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT")
+    return text
 
 
 def _add_disk_options(parser: argparse.ArgumentParser) -> None:

@@ -181,6 +181,11 @@ class LedgerWriter:
         """Members of the present ensemble that do not take entries."""
         return [m for m in self.segment.last_fragment.ensemble if m in self._absent]
 
+    @property
+    def awaits_copies(self) -> bool:
+        """Whether something is owed to a member that takes entries: its answer may come soon."""
+        return any(m not in self._absent for e in self.owed.values() for m in self._missing(e))
+
     def has_room_for_owed(self) -> bool:
         """Whether the owed copies leave room for new entries (R9: memory stays bounded)."""
         return self.owed_bytes <= 2 * self._owed_bytes_max
@@ -302,8 +307,13 @@ class LedgerWriter:
             self._restart_round(now_us)
 
     def hold(self) -> None:
-        """The owner begins to close: nothing is sent and no ensemble changed from here on (R19)."""
+        """The owner begins to close: nothing is sent and no ensemble changed from here on (R19).
+
+        What is acknowledged is made visible first: the close may take as long as the metadata store
+        is away, and readers would look for the tail in vain.
+        """
         assert self.is_drained, self
+        self._tell_lac()
         self.state = WriterState.HELD
         self._round_holders = self._round_again_at_us = None
         self._round_wanted = 0

@@ -123,8 +123,9 @@ class SegmentEnd:
             return DrainStep.CALL_OFF if now_us >= self._drain_end_us else DrainStep.WAIT
         if writer.owed:
             if self._owed_end_us is None:
-                self._owed_end_us = now_us + (0 if writer.suspended else CLOSE_OWED_WAIT_US)
-            if now_us < self._owed_end_us:
+                self._owed_end_us = now_us + CLOSE_OWED_WAIT_US
+            # Nothing comes soon from a member that failed, replaced or not: appends wait meanwhile.
+            if now_us < self._owed_end_us and writer.awaits_copies:
                 return DrainStep.WAIT
             writer.persist_owed()
         return DrainStep.CLOSE

@@ -1,0 +1,94 @@
+"""`python -m tests.chaos`, which is `make chaos MINUTES=n [SEED=s]`: one long run.
+
+What happens goes to stderr as it happens, the summary to stdout, also as JSON with --json FILE.
+
+Exit codes: 0 all held; 1 an invariant was broken, or the cluster did not come back; 2 usage;
+4 void, three times; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import secrets
+import sys
+from pathlib import Path
+
+import uvloop
+
+from tests.chaos.nemesis import KINDS
+from tests.chaos.run import ChaosOptions, RunError, end_on_signals, run_until_valid
+
+
+def main() -> int:
+    """Run, print, judge."""
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos")
+    parser.add_argument("--minutes", type=float, default=5.0)
+    parser.add_argument("--seed", type=int, help="of the schedule of faults; default: a new one")
+    parser.add_argument("--logs", type=int, default=10)
+    parser.add_argument("--writers", type=int, default=14)
+    parser.add_argument("--readers", type=int, default=6)
+    parser.add_argument("--think-ms", type=int, default=40, help="between two appends of a writer")
+    parser.add_argument(
+        "--producers",
+        action=argparse.BooleanOptionalAction,
+        default=False,
+        help="idempotent producers, who retry until every answer is definite",
+    )
+    parser.add_argument("--truncate", action="store_true", help="truncate the logs meanwhile (T1)")
+    parser.add_argument(
+        "--only", action="append", default=[], metavar="KIND", help=f"one of: {', '.join(KINDS)}"
+    )
+    parser.add_argument("--tries", type=int, default=3, help="how often a void run is repeated")
+    parser.add_argument("--keep", action="store_true", help="keep histories and logs")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="the summary for machines")
+    arguments = parser.parse_args()
+    if unknown := set(arguments.only) - set(KINDS):
+        parser.error(f"--only {', '.join(sorted(unknown))}: must be one of {', '.join(KINDS)}")
+    seed = secrets.randbits(32) if arguments.seed is None else arguments.seed
+    options = ChaosOptions(
+        seed=seed,
+        seconds=arguments.minutes * 60,
+        logs=arguments.logs,
+        writers=arguments.writers,
+        readers=arguments.readers,
+        think_ms=arguments.think_ms,
+        has_producers=arguments.producers,
+        truncates=arguments.truncate,
+        only=tuple(arguments.only),
+    )
+    _say(f"seed {seed}, {options.seconds:g} s")
+    try:
+        return uvloop.run(_run(options, arguments))
+    except RunError as error:
+        _say(f"FAILED, seed {seed}: {error}")
+        return 1
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        _say("interrupted")
+        return 130
+
+
+async def _run(options: ChaosOptions, arguments: argparse.Namespace) -> int:
+    task = asyncio.current_task()
+    assert task is not None
+    end_on_signals(task)
+    summary = await run_until_valid(
+        options, tries=arguments.tries, keeps_folder=arguments.keep, say=_say
+    )
+    sys.stdout.write(f"seed {options.seed}, {options.seconds:g} s\n{summary.spell()}\n")
+    if arguments.json is not None:
+        document = {"seed": options.seed} | summary.to_json()
+        arguments.json.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    if summary.violations:
+        return 1
+    return 4 if summary.void else 0
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

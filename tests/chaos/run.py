@@ -1,0 +1,328 @@
+"""One chaos run: a cluster, a load, a nemesis; then peace, complete reads, and the judge.
+
+After the last fault everything is continued, healed and started again; the load settles its open
+appends and says a last word to every log; fresh readers read every log whole through both read
+proxies, one of which has just been started anew. All of it is bounded in time.
+
+Called by `__main__` and `test_chaos`. Source: 06-testing "Real processes".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+
+from duramen.client.rest_client import RestClient
+from duramen.client.retry import repeat_while_refused
+from duramen.cluster.supervisor import ClusterError
+from duramen.errors import DuramenError
+from duramen.runtime.http_client import PeerError
+from tests.chaos import tether
+from tests.chaos.cluster import ChaosCluster
+from tests.chaos.history import FINAL, HistoryFile, history_path, read_clock_ns, read_history
+from tests.chaos.judge import Violation, judge
+from tests.chaos.load import NAMESPACE, SETTLE_S, LoadOptions, read_once, spell_options
+from tests.chaos.nemesis import PAUSE_S_MAX, Nemesis, draw_steps
+from tests.chaos.report import Summary, summarize
+from tests.chaos.waiting import wait_at_most, wait_until
+
+ROOT: Final = Path(__file__).parents[2]
+FAULTS_FILE: Final = "faults.jsonl"
+
+_READY_S: Final = 60.0
+_FINAL_READ_S: Final = 90.0
+_FINAL_READ_BYTES: Final = 1 << 20
+_FINAL_CONCURRENCY: Final = 4
+_LOAD_END_S: Final = SETTLE_S + 60.0
+_LOAD_START_S: Final = 20.0
+_BEYOND_S: Final = 420.0
+"""The whole run takes at most this much more than its faults: start, convergence, reads, stop."""
+
+# Small segments: rolls, recoveries and many epochs belong to every run.
+_ROLL: Final = {"interval": "10s", "size": "256KiB"}
+_FORMS: Final = ((3, 3, 2), (4, 3, 2))
+
+
+@dataclass(frozen=True)
+class ChaosOptions:
+    """One run."""
+
+    seed: int
+    seconds: float
+    logs: int = 10
+    writers: int = 14
+    readers: int = 6
+    think_ms: int = 40
+    has_producers: bool = False
+    truncates: bool = False
+    pause_s_max: float = PAUSE_S_MAX
+    only: tuple[str, ...] = ()
+    """Kinds of faults, such as "kill sequencer"; empty for all."""
+
+
+class RunError(Exception):
+    """The run could not be carried out, or the cluster did not come back; says what was awaited."""
+
+
+async def run_chaos(
+    options: ChaosOptions, folder: Path, say: Callable[[str], None] = lambda text: None
+) -> Summary:
+    """Carry a run out and judge it.
+
+    Raises:
+        RunError: no verdict, as something did not happen in time.
+    """
+    async with asyncio.timeout(options.seconds + _BEYOND_S):
+        run = _Run(options, folder, say)
+        await run.carry_out()
+    return await asyncio.to_thread(run.judge)
+
+
+async def run_until_valid(
+    options: ChaosOptions,
+    *,
+    tries: int = 3,
+    keeps_folder: bool = False,
+    say: Callable[[str], None] = lambda text: None,
+) -> Summary:
+    """A run, repeated while it is void; the folder of a failed one stays, and is named."""
+    summary: Summary | None = None
+    for _ in range(tries):
+        folder = Path(tempfile.mkdtemp(prefix="duramen-chaos-"))
+        is_wanted = keeps_folder
+        try:
+            summary = await run_chaos(options, folder, say)
+            is_wanted |= not summary.is_good
+        except asyncio.CancelledError:
+            raise
+        except BaseException:
+            is_wanted = True
+            raise
+        finally:
+            if not is_wanted:
+                shutil.rmtree(folder)
+            else:
+                say(f"histories and logs: {folder}")
+        if not summary.void:
+            break
+    assert summary is not None
+    return summary
+
+
+class _Run:
+    def __init__(self, options: ChaosOptions, folder: Path, say: Callable[[str], None]) -> None:
+        self._options = options
+        self._folder = folder
+        self._say = say
+        self._began_ns = read_clock_ns()
+        self._logs = [f"chaos-{n}" for n in range(options.logs)]
+        self._progress: dict[str, Any] = {}
+        self._extra: list[Violation] = []
+        self._load: asyncio.subprocess.Process | None = None
+
+    async def carry_out(self) -> None:
+        """Everything but the verdict; nothing runs any more when it returns."""
+        cluster = ChaosCluster(self._folder / "cluster", self._note)
+        faults = HistoryFile(self._folder / FAULTS_FILE)
+        reporter: asyncio.Task[None] | None = None
+        try:
+            try:
+                await cluster.start()
+            except ClusterError as error:
+                raise RunError(str(error)) from error
+            await self._create_logs(cluster)
+            reporter = await self._start_load(cluster)
+            nemesis = Nemesis(cluster, faults, self._last_ack_ns, self._note)
+            options = self._options
+            steps = draw_steps(options.seed, pause_s_max=options.pause_s_max, only=options.only)
+            until = asyncio.get_running_loop().time() + self._options.seconds
+            await nemesis.run(steps, until)
+            await self._converge(cluster)
+            await self._read_all(cluster)
+        finally:
+            if self._load is not None and self._load.returncode is None:
+                self._load.kill()
+                await self._load.wait()
+            if reporter is not None:
+                reporter.cancel()
+            faults.close()
+            await cluster.stop()
+
+    def judge(self) -> Summary:
+        """The verdict on every log, one after the other: memory holds one at a time."""
+        verdicts = []
+        for log in self._logs:
+            lines = read_history(self._folder, log)
+            judged = judge(log, lines, must_be_definite=self._options.has_producers)
+            verdicts.append(judged.verdict())
+        return summarize(
+            verdicts,
+            self._folder / FAULTS_FILE,
+            self._options.seconds,
+            self._extra,
+            wants_all_actions=not self._options.only,
+        )
+
+    # --- steps -----------------------------------------------------------------------------------
+
+    async def _create_logs(self, cluster: ChaosCluster) -> None:
+        client = RestClient(cluster.url("writeproxy-0"))
+        try:
+            await repeat_while_refused(
+                lambda: client.ensure_namespace(NAMESPACE, {}), timeout_s=20, is_read=True
+            )
+            for number, log in enumerate(self._logs):
+                ensemble, write, ack = _FORMS[number % len(_FORMS)]
+                replication = {"ensemble_size": ensemble, "write_quorum": write, "ack_quorum": ack}
+                config = {"replication": replication, "roll": _ROLL}
+                create = partial(client.ensure_log, NAMESPACE, log, config)
+                await repeat_while_refused(create, timeout_s=20, is_read=True)
+        finally:
+            await client.close()
+
+    async def _start_load(self, cluster: ChaosCluster) -> asyncio.Task[None]:
+        options = LoadOptions(
+            folder=str(self._folder),
+            write_urls=[cluster.url(node_id) for node_id in cluster.ids("writeproxy")],
+            read_urls=[cluster.url(node_id) for node_id in cluster.ids("readproxy")],
+            logs=self._logs,
+            writers=self._options.writers,
+            readers=self._options.readers,
+            seed=self._options.seed,
+            think_ms=self._options.think_ms,
+            has_producers=self._options.has_producers,
+            truncates=self._options.truncates,
+        )
+        command = [sys.executable, "-m", "tests.chaos.load", spell_options(options)]
+        path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+        with (self._folder / "load.log").open("ab") as log:
+            self._load = await asyncio.create_subprocess_exec(
+                sys.executable, "-IS", tether.__file__, str(os.getpid()), *command,
+                stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=log,
+                env=os.environ | {"PYTHONPATH": path}, start_new_session=True,
+            )  # fmt: skip
+        reporter = asyncio.create_task(self._follow_load(self._load))
+        if not await wait_until(lambda: all(self._last_ack_ns().values()), _LOAD_START_S):
+            codes = self._progress.get("codes")
+            raise RunError(f"not every log acknowledges: {codes} {self._read_load_log()}")
+        return reporter
+
+    async def _follow_load(self, load: asyncio.subprocess.Process) -> None:
+        assert load.stdout is not None
+        async for line in load.stdout:
+            self._progress = orjson.loads(line)
+
+    async def _converge(self, cluster: ChaosCluster) -> None:
+        """Peace: everything runs, the load settles what is open, and ends."""
+        late = await cluster.wait_ready(_READY_S)
+        if late:
+            raise RunError(f"not ready {_READY_S:g} s after the faults: {', '.join(late)}")
+        assert self._load is not None and self._load.stdin is not None
+        with suppress(BrokenPipeError, ConnectionResetError):
+            self._load.stdin.write(b"finish\n")
+            await self._load.stdin.drain()
+        self._note("the faults are over: the load settles")
+        try:
+            async with asyncio.timeout(_LOAD_END_S):
+                status = await self._load.wait()
+        except TimeoutError:
+            raise RunError(f"the load did not end within {_LOAD_END_S:g} s") from None
+        if status == 1 and not self._read_load_log():
+            text = f"not every log took an append within {SETTLE_S:g} s after the faults"
+            self._extra.append(Violation("liveness", "*", text))
+        elif status:
+            raise RunError(f"the load ended with {status}: {self._read_load_log()}")
+
+    async def _read_all(self, cluster: ChaosCluster) -> None:
+        """Every log whole, by fresh readers of both read proxies, one of them new itself."""
+        fresh = cluster.ids("readproxy")[-1]
+        cluster.kill(fresh)
+        await wait_until(lambda: fresh not in cluster.pids().values(), 10)
+        cluster.release(fresh)
+        late = await cluster.wait_ready(_READY_S)
+        if late:
+            raise RunError(f"not ready: {', '.join(late)}")
+        self._note("complete reads")
+        limit = asyncio.Semaphore(_FINAL_CONCURRENCY)
+
+        async def read_log(log: str) -> None:
+            async with limit:
+                file = HistoryFile(history_path(self._folder, log, FINAL))
+                try:
+                    for node_id in cluster.ids("readproxy"):
+                        name = f"{FINAL}-{node_id}"
+                        await self._read_whole(cluster.url(node_id), log, name, file)
+                    await self._list_segments(cluster, log, file)
+                finally:
+                    file.close()
+
+        await asyncio.gather(*map(read_log, self._logs))
+
+    async def _read_whole(self, url: str, log: str, name: str, file: HistoryFile) -> None:
+        client = RestClient(url)
+        position = "head"
+        expected = self._progress["ends"][log]
+        last: Exception | None = None
+        try:
+            async with asyncio.timeout(_FINAL_READ_S):
+                while True:
+                    try:
+                        line, position = await read_once(
+                            client, log, position, name, most_bytes=_FINAL_READ_BYTES, wait_ms=0
+                        )
+                    except (DuramenError, PeerError) as error:
+                        last = error
+                        await wait_at_most(0.2)
+                        continue
+                    if line is not None:
+                        file.write(line)
+                        if line["tail"] and line["end"] >= expected:
+                            return
+        except TimeoutError:
+            text = f"{name} came to {position} within {_FINAL_READ_S:g} s, not to {expected}"
+            self._extra.append(Violation("liveness", log, f"{text}; last error: {last}"))
+        finally:
+            await client.close()
+
+    async def _list_segments(self, cluster: ChaosCluster, log: str, file: HistoryFile) -> None:
+        client = RestClient(cluster.url(cluster.ids("readproxy")[0]))
+        names = ("epoch", "state", "start_seq_num", "records", "last_entry")
+        try:
+            answer = await repeat_while_refused(
+                lambda: client.list_segments(NAMESPACE, log), timeout_s=30, is_read=True
+            )
+        finally:
+            await client.close()
+        segments = [{name: s[name] for name in names} for s in answer["segments"]]
+        file.write({"op": "segments", "log": log, "segments": segments})
+
+    # --- what goes on ----------------------------------------------------------------------------
+
+    def _last_ack_ns(self) -> dict[str, int]:
+        found: dict[str, int] = self._progress.get("acked_ns", dict.fromkeys(self._logs, 0))
+        return found
+
+    def _read_load_log(self) -> str:
+        return (self._folder / "load.log").read_text(errors="replace")[-2000:]
+
+    def _note(self, text: str) -> None:
+        self._say(f"{(read_clock_ns() - self._began_ns) / 1e9:7.1f} s  {text}")
+
+
+def end_on_signals(task: asyncio.Task[Any]) -> None:
+    """SIGTERM and SIGHUP end a run as Ctrl-C does: in order, leaving nothing."""
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, task.cancel)

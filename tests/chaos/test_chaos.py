@@ -1,0 +1,34 @@
+"""Two short chaos runs: everything that was acknowledged is there, once, in order, for everybody.
+
+The schedules are of fixed seeds: an owner that loses its session, is paused and killed; everything
+killed at once and ZooKeeper paused. `make chaos` has the long runs. A run that proves nothing is
+repeated twice, then it is a failure. Source: 06-testing "Real processes".
+"""
+
+from __future__ import annotations
+
+import pytest
+import uvloop
+
+from tests.chaos.run import ChaosOptions, run_until_valid
+
+SECONDS = 40
+TRIES = 3
+
+pytestmark = [pytest.mark.process, pytest.mark.zookeeper]
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("seed", [57, 92])
+def test_nothing_is_lost_doubled_reordered_or_invented(
+    seed: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ChaosOptions(
+        seed=seed, seconds=SECONDS, logs=6, writers=8, readers=4, think_ms=60, pause_s_max=8.0
+    )
+    events: list[str] = []
+    summary = uvloop.run(run_until_valid(options, tries=TRIES, say=events.append))
+    with capsys.disabled():
+        counts = summary.counts
+        print(f"\nchaos {seed}: {counts['ok']} appends, faults {summary.faults}")
+    assert summary.is_good, "\n".join([*events, summary.spell()])

@@ -1,0 +1,273 @@
+"""The judge of chaos runs rejects every bad history, for its own invariant, and no good one.
+
+A history is a few lines made by `append`, `read`, `tail`; times are seconds. Each bad one differs
+from a good one in the fact that its name tells.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.chaos.history import FINAL, Line, hash_body
+from tests.chaos.judge import judge
+
+LOG = "log"
+
+
+def append(  # noqa: PLR0917 - a line of a history
+    writer: str, seq: int, t0: float, t1: float, start: int | None, n: int = 1, **more: Any
+) -> Line:
+    """An append; acknowledged at `start` (its DLSN is entry `start` unless told), or else."""
+    line: Line = {
+        "t0_ns": int(t0 * 1e9), "t1_ns": int(t1 * 1e9), "op": "append", "proc": writer,
+        "log": LOG, "producer": writer, "seq": seq, "n": n, "hash": hashes(writer, seq, n),
+        "outcome": "ok",
+    }  # fmt: skip
+    if start is not None:
+        line |= {"start": start, "end": start + n, "dlsn": f"e1n{start}s0"}
+    return line | more
+
+
+def hashes(writer: str, seq: int, n: int = 1) -> list[int]:
+    """The names of an append's bodies."""
+    return [hash_body(f"{writer}/{seq}/{place}".encode()) for place in range(n)]
+
+
+def read(
+    proc: str, t0: float, t1: float, *batches: tuple[str, int, list[int]], **more: Any
+) -> Line:
+    """What a reader got: (DLSN, sequence number, hashes) each; to the tail unless told."""
+    start = batches[0][1] if batches else 0
+    end = batches[-1][1] + len(batches[-1][2]) if batches else 0
+    line: Line = {
+        "t0_ns": int(t0 * 1e9), "t1_ns": int(t1 * 1e9), "op": "read", "proc": proc, "log": LOG,
+        "from": None, "batches": [list(batch) for batch in batches], "tail": True,
+        "start": start, "end": end, "n": end - start, "outcome": "ok",
+    }  # fmt: skip
+    return line | more
+
+
+def tail(t0: float, t1: float, end: int) -> Line:
+    """An answer to the question where the log ends."""
+    return {
+        "t0_ns": int(t0 * 1e9), "t1_ns": int(t1 * 1e9), "op": "tail", "proc": "r", "log": LOG,
+        "end": end, "n": 0, "outcome": "ok",
+    }  # fmt: skip
+
+
+def segments(*rows: tuple[int, str, int | None, int | None]) -> Line:
+    """What the read proxy says: (epoch, state, first sequence number, records) each."""
+    names = ("epoch", "state", "start_seq_num", "records")
+    return {
+        "op": "segments",
+        "log": LOG,
+        "segments": [dict(zip(names, row, strict=True)) for row in rows],
+    }
+
+
+A0, A1, B0 = append("a", 0, 1, 2, 0), append("a", 1, 3, 4, 1), append("b", 0, 1, 4, 2)
+BATCHES = (
+    ("e1n0s0", 0, hashes("a", 0)),
+    ("e1n1s0", 1, hashes("a", 1)),
+    ("e1n2s0", 2, hashes("b", 0)),
+)
+WHOLE = read(f"{FINAL}-0", 90, 91, *BATCHES)
+GOOD = [A0, A1, B0, WHOLE]
+UNSURE = append("c", 0, 5, 6, None, 2, outcome="info", code="append_uncertain")
+REFUSED = append("c", 0, 5, 6, None, outcome="fail", code="log_unavailable")
+
+
+def codes(*lines: Line, must_be_definite: bool = False) -> set[str]:
+    """What the judge finds in a history, whatever the order of its lines."""
+    found = [
+        {v.code for v in judge(LOG, order, must_be_definite=must_be_definite).violations}
+        for order in (lines, lines[::-1])
+    ]
+    assert bool(found[0]) == bool(found[1]), "the order of the lines must not matter"
+    return found[0] & found[1]
+
+
+def whole(*batches: tuple[str, int, list[int]]) -> Line:
+    return read(f"{FINAL}-0", 90, 91, *batches)
+
+
+def test_a_good_history_is_good() -> None:
+    judged = judge(LOG, [*GOOD, tail(5, 6, 3), read("r", 5, 6, *BATCHES[1:], **{"from": 1})])
+    assert judged.violations == []
+    verdict = judged.verdict()
+    assert verdict.counts["ok"] == 3 and list(verdict.ack_times_ns) == sorted(
+        line["t1_ns"] for line in (A0, A1, B0)
+    )
+
+
+def test_an_uncertain_append_may_be_there_or_not() -> None:
+    there = ("e2n0s0", 3, hashes("c", 0, 2))
+    assert codes(*GOOD, UNSURE) == set()
+    assert codes(A0, A1, B0, UNSURE, whole(*BATCHES, there)) == set()
+
+
+def test_an_uncertain_append_may_come_after_a_later_one_of_its_writer() -> None:
+    later = append("c", 1, 7, 8, 3, dlsn="e1n3s0")
+    batches = (*BATCHES, ("e1n3s0", 3, hashes("c", 1)), ("e2n0s0", 4, hashes("c", 0, 2)))
+    assert codes(A0, A1, B0, UNSURE, later, whole(*batches)) == set()
+
+
+def test_a_truncated_prefix_may_be_gone() -> None:
+    truncate = {"op": "truncate", "log": LOG, "end": 2, "outcome": "info", "proc": "t"}
+    jump = read("r", 60, 61, BATCHES[2], **{"from": 0})
+    assert codes(A0, A1, B0, truncate, jump, whole(BATCHES[2])) == set()
+
+
+def test_segments_that_add_up_are_good() -> None:
+    last = append("b", 1, 5, 6, 3, dlsn="e3n0s0")
+    batches = (*BATCHES, ("e3n0s0", 3, hashes("b", 1)))
+    rows = segments((1, "CLOSED", 0, 3), (2, "CLOSED", 3, 0), (3, "OPEN", 3, None))
+    assert codes(A0, A1, B0, last, whole(*batches), rows) == set()
+
+
+BAD: dict[str, tuple[str, list[Line]]] = {
+    "an acknowledged append is missing at the end": ("D1", [A0, A1, B0, whole(*BATCHES[:2])]),
+    "an acknowledged append is elsewhere": (
+        "D1",
+        [A0, A1, append("b", 0, 1, 4, 3), whole(*BATCHES)],
+    ),
+    "an acknowledged append has another DLSN": (
+        "D1",
+        [A0, A1, append("b", 0, 1, 4, 2, dlsn="e1n7s0"), whole(*BATCHES)],
+    ),
+    "fewer positions than records": (
+        "D1",
+        [A0, A1, append("b", 0, 1, 4, 2, 2, end=3), whole(*BATCHES)],
+    ),
+    "complete reads end at different places": (
+        "D1",
+        [A0, A1, B0, UNSURE, WHOLE,
+         read(f"{FINAL}-1", 92, 93, *BATCHES, ("e2n0s0", 3, hashes("c", 0, 2)))],
+    ),
+    "a record that nobody appended": (
+        "D3",
+        [A0, A1, B0, whole(*BATCHES, ("e1n3s0", 3, hashes("nobody", 0)))],
+    ),
+    "a record of a refused append": (
+        "D3",
+        [A0, A1, B0, REFUSED, whole(*BATCHES, ("e1n3s0", 3, hashes("c", 0)))],
+    ),
+    "half of an append": (
+        "D3",
+        [A0, A1, B0, UNSURE, whole(*BATCHES, ("e2n0s0", 3, hashes("c", 0, 2)[:1]))],
+    ),
+    "two readers see two bytes at one place": (
+        "O1",
+        [A0, A1, B0, UNSURE, WHOLE, read("r", 3, 4, ("e1n2s0", 2, hashes("c", 0, 2)[:1]))],
+    ),
+    "two readers see one record at two DLSNs": (
+        "O1",
+        [*GOOD, read("r", 3, 4, ("e2n0s0", 2, hashes("b", 0)), tail=False)],
+    ),
+    "acknowledged before, and behind": (
+        "O2",
+        [append("a", 0, 1, 2, 1), append("b", 0, 3, 4, 0),
+         whole(("e1n0s0", 0, hashes("b", 0)), ("e1n1s0", 1, hashes("a", 0)))],
+    ),
+    "appended below what a reader had seen": (
+        "O2",
+        [append("a", 0, 1, 9, 1), append("b", 0, 5, 6, 0),
+         read("r", 2, 3, ("e1n1s0", 1, hashes("a", 0)), tail=False),
+         whole(("e1n0s0", 0, hashes("b", 0)), ("e1n1s0", 1, hashes("a", 0)))],
+    ),
+    "appended below a tail that was told": (
+        "O2",
+        [append("a", 0, 1, 9, 1), append("b", 0, 5, 6, 0), tail(2, 3, 2),
+         whole(("e1n0s0", 0, hashes("b", 0)), ("e1n1s0", 1, hashes("a", 0)))],
+    ),
+    "an uncertain append below what was acknowledged before it began": (
+        "O2",
+        [append("a", 0, 1, 2, 2), UNSURE,
+         whole(("e1n0s0", 0, hashes("c", 0, 2)), ("e1n2s0", 2, hashes("a", 0)))],
+    ),
+    "one writer's appends change places": (
+        "O3",
+        [append("a", 0, 1, 2, 1), append("a", 1, 3, 4, 0),
+         whole(("e1n0s0", 0, hashes("a", 1)), ("e1n1s0", 1, hashes("a", 0)))],
+    ),
+    "one writer's appends in flight together change places": (
+        "O3",
+        [append("a", 0, 1, 4, 1), append("a", 1, 2, 3, 0),
+         whole(("e1n0s0", 0, hashes("a", 1)), ("e1n1s0", 1, hashes("a", 0)))],
+    ),
+    "a retry left two copies": ("U1", [A0, A1, B0, whole(*BATCHES, ("e2n0s0", 3, hashes("b", 0)))]),
+    "a gap in sequence numbers": (
+        "G1",
+        [A0, B0, whole(BATCHES[0], BATCHES[2])],
+    ),
+    "a complete read that leaves a gap between two answers": (
+        "G1",
+        [A0, B0, read(f"{FINAL}-0", 80, 81, BATCHES[0], tail=False), whole(BATCHES[2])],
+    ),
+    "DLSNs that fall": (
+        "G1",
+        [A0, append("a", 1, 3, 4, 1, dlsn="e1n0s0"), append("b", 0, 1, 2, 2),
+         whole(("e1n5s0", 0, hashes("a", 0)), *BATCHES[1:])],
+    ),
+    "an entry that begins in its middle": (
+        "G1",
+        [A0, A1, append("b", 0, 1, 4, 2, dlsn="e1n2s1"),
+         whole(*BATCHES[:2], ("e1n2s1", 2, hashes("b", 0)))],
+    ),
+    "a read that begins elsewhere than it was asked to": (
+        "G1",
+        [*GOOD, read("r", 5, 6, *BATCHES[1:], **{"from": 0})],
+    ),
+    "a segment number is left out": (
+        "G1",
+        [*GOOD, segments((1, "CLOSED", 0, 3), (3, "OPEN", 3, None))],
+    ),
+    "a segment that counts more than it holds": (
+        "G1",
+        [*GOOD, segments((1, "CLOSED", 0, 4), (2, "OPEN", 4, None))],
+    ),
+    "a segment that says where it begins and is wrong": (
+        "G1",
+        [*GOOD, segments((1, "CLOSED", 1, 2), (2, "OPEN", 3, None))],
+    ),
+    "an open segment below another": (
+        "G1",
+        [*GOOD, segments((1, "OPEN", 0, None), (2, "OPEN", None, None))],
+    ),
+    "a tail below what was acknowledged": ("L1", [*GOOD, tail(5, 6, 2)]),
+    "a tail that falls": ("L1", [A0, append("a", 1, 3, 99, 1), append("b", 0, 1, 99, 2), WHOLE,
+                                 tail(5, 6, 3), tail(7, 8, 2)]),
+    "a reader at the tail before the tail": (
+        "L1",
+        [*GOOD, read("r", 5, 6, *BATCHES[:2])],
+    ),
+    "a tail beyond everything": ("L1", [*GOOD, tail(5, 6, 4)]),
+    "read once and gone": (
+        "L1",
+        [A0, A1, UNSURE, read("r", 7, 8, ("e1n2s0", 2, hashes("c", 0, 2))), whole(*BATCHES[:2])],
+    ),
+    "records gone that nobody truncated": ("T1", [A0, A1, B0, whole(*BATCHES[1:])]),
+    "records gone above the truncation": (
+        "T1",
+        [A0, A1, B0, {"op": "truncate", "log": LOG, "end": 1, "outcome": "ok", "proc": "t"},
+         whole(*BATCHES[2:])],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_history_is_rejected(name: str) -> None:
+    code, lines = BAD[name]
+    assert code in codes(*lines), name
+
+
+def test_with_producers_nothing_may_stay_uncertain() -> None:
+    assert codes(*GOOD, UNSURE, must_be_definite=True) == {"definite"}
+
+
+def test_every_invariant_has_a_bad_history() -> None:
+    assert {code for code, _ in BAD.values()} == {
+        "D1", "D3", "O1", "O2", "O3", "U1", "G1", "L1", "T1",
+    }  # fmt: skip

@@ -1,0 +1,136 @@
+"""Schedules follow from their seed alone; summaries count what happened and call the rest void.
+
+Pure: no process is started. Faults and acknowledgements are made up, times in seconds.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from tests.chaos.history import Line
+from tests.chaos.judge import Verdict, Violation
+from tests.chaos.nemesis import KINDS, draw_steps
+from tests.chaos.report import Summary, spread, summarize
+
+
+def fault(t0: float, t1: float, kind: str = "kill bookie", **evidence: Any) -> Line:
+    evidence = evidence or {"died": True}
+    return {"t0_ns": int(t0 * 1e9), "t1_ns": int(t1 * 1e9), "kind": kind, "evidence": evidence}
+
+
+def verdict(*ack_times: float, reads: int = 60, violations: tuple[Violation, ...] = ()) -> Verdict:
+    times = array("q", [int(t * 1e9) for t in ack_times])
+    counts = dict.fromkeys(("fail", "info", "info_found", "tail", "truncate"), 0)
+    counts |= {"ok": len(times), "read": reads}
+    return Verdict("log", list(violations), counts, {}, times, 3)
+
+
+def busy(seconds: int, *silences: tuple[float, float]) -> Verdict:
+    """Ten acknowledgements a second, but for the silences."""
+    times = [n / 10 for n in range(seconds * 10)]
+    return verdict(*(t for t in times if not any(a < t < b for a, b in silences)))
+
+
+def put_together(
+    folder: Path, verdicts: list[Verdict], faults: list[Line], seconds: float = 60
+) -> Summary:
+    path = folder / "faults.jsonl"
+    path.write_bytes(b"".join(orjson.dumps(line) + b"\n" for line in faults))
+    return summarize(verdicts, path, seconds)
+
+
+FAULTS = [
+    fault(10, 12),
+    fault(20, 25, "pause sequencer", stopped=True, owned=4),
+    fault(30, 35, "cut session", withheld=3, session_expired=True),
+    fault(40, 42),
+]
+
+
+def test_a_run_with_load_and_faults_is_good(tmp_path: Path) -> None:
+    summary = put_together(tmp_path, [busy(60, (10, 11.5), (20, 26))], FAULTS)
+    assert summary.is_good, summary.spell()
+    assert summary.faults == {"kill bookie": 2, "pause sequencer": 1, "cut session": 1}
+    assert summary.stalls_s["pause sequencer"] == [6.0]
+    assert summary.stalls_s["kill bookie"] == [1.5, 0.1]
+    assert "nothing lost" in summary.spell()
+
+
+def test_a_violation_is_no_good_run(tmp_path: Path) -> None:
+    bad = verdict(*(n / 10 for n in range(600)), violations=(Violation("D1", "log", "gone"),))
+    summary = put_together(tmp_path, [bad], FAULTS)
+    assert not summary.is_good and not summary.void and "VIOLATION D1 log: gone" in summary.spell()
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "faults"),
+    [
+        ([verdict(*range(60))], FAULTS),
+        ([verdict(*(n / 10 for n in range(600)), reads=3)], FAULTS),
+        ([busy(60)], FAULTS[:3]),
+        ([busy(60)], [fault(t, t + 2) for t in range(10, 50, 5)]),
+        ([busy(60)], [*FAULTS[:3], fault(40, 42, died=False)]),
+        ([busy(60)], [*FAULTS[:3], fault(40, 42, "pause bookie", stopped=False)]),
+        ([busy(60)], [*FAULTS[:3], fault(40, 42, "cut bookie", withheld=0)]),
+        ([busy(60)], [*FAULTS[:3], fault(40, 42, "kill sequencer", died=True, owned=0)]),
+        (
+            [busy(60)],
+            [*FAULTS[:3], fault(40, 47, "cut session", withheld=1, session_expired=False)],
+        ),
+        ([busy(60, (35, 45))], FAULTS),
+    ],
+    ids=[
+        "too few appends", "too few reads", "too few faults", "only kills", "survived",
+        "not paused", "held nothing back", "struck an idle sequencer", "the session lived on",
+        "nothing was acknowledged before it",
+    ],
+)  # fmt: skip
+def test_a_run_that_proves_nothing_is_void(
+    verdicts: list[Verdict], faults: list[Line], tmp_path: Path
+) -> None:
+    summary = put_together(tmp_path, verdicts, faults)
+    assert summary.void and not summary.is_good
+
+
+def test_faults_that_overlap_are_not_measured(tmp_path: Path) -> None:
+    faults = [*FAULTS, fault(41, 50, "pause bookie", stopped=True)]
+    stalls = put_together(tmp_path, [busy(60)], faults).stalls_s
+    assert "pause bookie" not in stalls and len(stalls["kill bookie"]) == 1
+
+
+def test_a_silence_belongs_to_the_fault_that_caused_it(tmp_path: Path) -> None:
+    faults = [*FAULTS[:3], fault(40, 42), fault(43, 44, "pause bookie", stopped=True)]
+    stalls = put_together(tmp_path, [busy(60, (42.9, 50))], faults).stalls_s
+    assert max(stalls["kill bookie"]) < 0.2 and stalls["pause bookie"][0] > 7
+
+
+def test_a_distribution_is_by_nearest_rank() -> None:
+    assert spread([]) is None
+    assert spread([3, 1, 2]) == {"count": 3, "median": 2, "p90": 3, "max": 3}
+    assert spread(list(range(1, 21))) == {"count": 20, "median": 10.5, "p90": 18, "max": 20}
+
+
+def test_the_seed_decides_the_schedule() -> None:
+    first, again, other = (list(islice(draw_steps(seed), 50)) for seed in (7, 7, 8))
+    assert first == again != other
+
+
+def test_every_kind_of_fault_comes_and_short_runs_see_all_actions() -> None:
+    for seed in range(20):
+        steps = list(islice(draw_steps(seed), 60))
+        assert {step.action for step in steps[:3]} == {"kill", "pause", "cut"}
+        assert {step.name for step in steps} == set(KINDS)
+        assert not steps[0].overlaps and any(step.overlaps for step in steps)
+        assert all(0 <= step.duration_s <= 20 for step in steps)
+
+
+def test_a_schedule_can_be_of_some_kinds_only() -> None:
+    steps = islice(draw_steps(1, only=("kill sequencer", "pause bookie")), 20)
+    assert Counter(step.name for step in steps) == {"kill sequencer": 10, "pause bookie": 10}

@@ -1,0 +1,35 @@
+"""What a service is told on its command line: the address that it gives to others.
+
+Source: `duramen.runtime.service`, `duramen.runtime.role`.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from duramen.runtime.service import parse_options
+
+ARGUMENTS = [
+    "--cluster", "c", "--id", "sequencer-0", "--host", "10.0.0.7", "--data-port", "7201",
+    "--admin-port", "7202", "--zookeeper", "zk:2181", "--security", "none",
+]  # fmt: skip
+
+
+def test_a_service_is_reached_where_it_listens() -> None:
+    options = parse_options("sequencer", ARGUMENTS)
+    assert options.data_url() == "http://10.0.0.7:7201"
+    assert options.data_url(9000) == "http://10.0.0.7:9000", "a port that the kernel chose"
+
+
+def test_a_service_behind_a_proxy_gives_the_proxys_address() -> None:
+    options = parse_options("sequencer", [*ARGUMENTS, "--advertise", "edge.example:443"])
+    assert options.data_url() == options.data_url(9000) == "http://edge.example:443"
+
+
+@pytest.mark.parametrize("address", ["edge", ":80", "edge:", "edge:0", "edge:65536", "edge:http"])
+def test_an_address_that_is_none_is_refused(
+    address: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        parse_options("sequencer", [*ARGUMENTS, "--advertise", address])
+    assert "HOST:PORT" in capsys.readouterr().err
