@@ -356,7 +356,7 @@ class SequencerMachine(_Process):
     def _wake_us(self) -> int | None:
         """Without the ticks for deadlines and drains, which change nothing here."""
         core = self.core
-        times = [core._retry_at_us]
+        times = [core.changes.retry_at_us]
         if core.writer is not None:
             times.append(core.writer.wakeup_at_us())
         if core.recovery is not None:

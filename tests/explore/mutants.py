@@ -181,7 +181,7 @@ class EarlySequencer(LogSequencer):
     """Appends in its own epoch at once, and does not assert that it should not."""
 
     def _go_on_taking_over(self, view: LogView, now_us: int) -> None:
-        mine = self._find_own(view)
+        mine = self.changes.find_segment(view)
         if mine is not None and view.segments[-1] == mine:
             self.exactly_once._table = ProducerTable(1)
             self._activate(*mine, now_us)

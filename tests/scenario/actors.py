@@ -58,7 +58,7 @@ from duramen.wire.bookie_calls import LacUpdate, ReadAnswer, ReadRange, Seal
 from duramen.wire.entry import check_entry
 from duramen.wire.exactly_once.control_record import spell_control
 from tests.scenario.spelling import Inquiry, Request
-from tests.unit.core_world import spell_entry
+from tests.unit.core_spelling import spell_entry
 
 
 class StageRandom(random.Random):

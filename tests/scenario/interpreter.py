@@ -36,7 +36,7 @@ from tests.scenario.arithmetic import judge_cover, list_write_sets, place_ensemb
 from tests.scenario.finding import Finding
 from tests.scenario.spelling import Request, kind_of, spell_call, spell_segment
 from tests.scenario.stage import CLIENT, LOG_ID, STORE, Line, Stage
-from tests.unit.core_world import spell_entry
+from tests.unit.core_spelling import spell_entry
 
 _POSITION = r"e\d+n\d+"
 _KINDS = ("add", "seal", "read", "lac", "poll", "commit", "nodes", "owed", "history")

@@ -329,7 +329,7 @@ _go_on_draining = LogSequencer._go_on_draining
 
 
 def _append_before_older_epochs_are_closed(self: LogSequencer, view: Any, now_us: int) -> None:
-    mine = self._find_own(view)
+    mine = self.changes.find_segment(view)
     if mine is not None:
         self.exactly_once._table = ProducerTable(1)
         self._activate(*mine, now_us)
@@ -371,7 +371,7 @@ async def _extent_up_to_the_lap(self: LifeOperations, log_id: LogId) -> Any:
 
 
 def _recover_newest_first(self: LogSequencer, view: Any, now_us: int) -> None:
-    mine = self._find_own(view)
+    mine = self.changes.find_segment(view)
     older = [s for s in view.segments if s != mine]
     if len(older) > 1:
         view = replace(view, segments=(*reversed(older), *(() if mine is None else (mine,))))

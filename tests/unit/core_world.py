@@ -15,7 +15,7 @@ import heapq
 import itertools
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -29,12 +29,13 @@ from duramen.core.sequencer.log_sequencer import LogSequencer, LogState
 from duramen.core.sequencer.surroundings import Surroundings
 from duramen.core.sequencer.transmit import QueuedAppend
 from duramen.core.status import BookieStatus
-from duramen.ids import NOTHING, Dlsn, EntryId, Epoch, LedgerId, Member, SequencerId, epoch_of
+from duramen.ids import NOTHING, Dlsn, EntryId, Epoch, Member, SequencerId, epoch_of
 from duramen.units import MS, SECOND
-from duramen.wire.entry import CONTROL, HEADER_BYTES, STATE, check_entry, encode_entry
+from duramen.wire.entry import HEADER_BYTES, check_entry
 from duramen.wire.exactly_once.control_record import spell_control
 from duramen.wire.exactly_once.history import read_history
 from tests.unit.core_fakes import LOG_ID, FakeBookie, FakeStore
+from tests.unit.core_spelling import spell_effect, spell_entry, spell_writes
 
 SHAPES = (
     (3, 3, 2), (3, 2, 2), (4, 3, 2), (4, 4, 3), (5, 3, 2), (5, 5, 3), (3, 3, 3), (5, 5, 2),
@@ -382,7 +383,7 @@ class World:
     def _carry_out(self, node: Node, effect: fx.Effect) -> None:
         match effect:
             case fx.SendAdd() | fx.SendLac() | fx.SendSeal() | fx.SendRead():
-                self.tell(f"s{node.index} {_spell(effect)}")
+                self.tell(f"s{node.index} {spell_effect(effect)}")
                 self._call(node, effect)
             case fx.ReadMetadata(token):
                 self._read_store(node, token)
@@ -556,7 +557,7 @@ class World:
 
         def apply() -> CommitOutcome:
             done = self.store.commit(writes, name)
-            self.tell(f"s{node.index} commit {token} {done} {_spell_writes(writes)}")
+            self.tell(f"s{node.index} commit {token} {done} {spell_writes(writes)}")
             return CommitOutcome.APPLIED if done else CommitOutcome.CONFLICT
 
         def arrive() -> None:
@@ -669,49 +670,3 @@ def is_refused(answer: object) -> bool:
     """Whether the answer says that nothing was appended."""
     uncertain = isinstance(answer, fx.Fail) and answer.code == "append_uncertain"
     return isinstance(answer, fx.Fail | fx.Yield) and not uncertain
-
-
-def spell_entry(  # noqa: PLR0917 - the signature of `EncodeEntry`
-    ledger_id: LedgerId,
-    entry: EntryId,
-    before: Totals,
-    batches: Sequence[bytes],
-    record_count: int,
-    after: Totals,
-    *,
-    is_control: bool = False,
-    has_state: bool = False,
-) -> bytes:
-    """A real entry around stand-ins for batches."""
-    return encode_entry(
-        ledger_id=ledger_id,
-        entry_id=entry,
-        before=before,
-        batches=batches,
-        record_count=record_count,
-        after=after,
-        flags=CONTROL * is_control | STATE * has_state,
-    )
-
-
-def _spell(effect: fx.Effect) -> str:
-    match effect:
-        case fx.SendAdd(member, ledger_id, entry, lac, _, is_recovery):
-            kind = "write back" if is_recovery else "add"
-            return f"{kind} e{epoch_of(ledger_id)}n{entry} lac {lac} to {member.bookie}"
-        case fx.SendSeal(member, _, epoch):
-            return f"seal e{epoch} at {member.bookie}"
-        case fx.SendRead(member, ledger_id, entry):
-            return f"read e{epoch_of(ledger_id)}n{entry} from {member.bookie}"
-        case fx.SendLac(member, ledger_id, lac):
-            return f"lac e{epoch_of(ledger_id)} {lac} to {member.bookie}"
-    return repr(effect)
-
-
-def _spell_writes(writes: tuple[fx.Write, ...]) -> str:
-    return "; ".join(
-        repr(write.segment) if isinstance(write, fx.SetSegment | fx.CreateSegment)
-        else repr(write.log) if isinstance(write, fx.SetLog)
-        else f"owner {write.epoch}"
-        for write in writes
-    )  # fmt: skip

@@ -71,7 +71,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 self._send(answer.kind.status, json.dumps(answer.problem()).encode())
             return
         placed = self.server.store(body)
-        ends = {"start": {"seq_num": placed.seq_num}, "end": {"seq_num": placed.end_seq_num}}
+        start = {"seq_num": placed.seq_num, "dlsn": str(placed.dlsn)}
+        ends = {"start": start, "end": {"seq_num": placed.end_seq_num}}
         self._send(200, json.dumps(ends).encode())
 
     def do_PUT(self) -> None:

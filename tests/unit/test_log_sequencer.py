@@ -29,7 +29,8 @@ from duramen.ids import NOTHING, EntryId, Epoch, Member, SequencerId
 from duramen.limits import CLOSE_OWED_WAIT_US, RETRY_DELAY_MAX_US, RETRY_DELAY_US, ROLL_DRAIN_US
 from duramen.units import SECOND
 from tests.unit.core_fakes import LOG_ID, FakeBookie, FakeStore
-from tests.unit.core_world import FAULTS, World, spell_entry
+from tests.unit.core_spelling import spell_entry
+from tests.unit.core_world import FAULTS, World
 from tests.unit.test_log_node import make_log
 
 SEED_COUNT = 250

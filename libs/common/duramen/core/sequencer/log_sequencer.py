@@ -7,8 +7,7 @@ One object per log in a sequencer process. It owns at most one open epoch at a t
     IDLE → READING → RECOVERING → READING → IDLE    an orphaned log is only closed
     any → IDLE                                      owned by another: queued appends go back
 
-Nothing is sent in a new epoch before every older one is closed and what they say of producers and
-token is known. Invariants (see `validate`):
+Nothing is sent in a new epoch before all older ones are closed and read. Invariants (`validate`):
  1 a writer exists exactly in ACTIVE, DRAINING and CLOSING, and no recovery then.
  2 while a writer exists the log's LCE is its epoch − 1, so that sequence numbers are known.
  3 a nonce is kept exactly for changes that may have been applied without our knowing (R3).
@@ -25,18 +24,17 @@ from duramen.config import LogConfig
 from duramen.core.log_node import Ending
 from duramen.core.segment import Segment
 from duramen.core.sequencer.effects import (
-    Commit,
     CommitOutcome,
     Effect,
     Fail,
     LogView,
     PersistOwed,
-    ReadMetadata,
     StoredEntry,
 )
 from duramen.core.sequencer.exactly_once.log_state import ExactlyOnce
 from duramen.core.sequencer.exactly_once.stamps import HistoryEntry
 from duramen.core.sequencer.ledger_writer import LedgerWriter, SentEntry, WriterState
+from duramen.core.sequencer.own_changes import OwnChanges
 from duramen.core.sequencer.proposals import (
     Proposal,
     choose_segment,
@@ -51,7 +49,6 @@ from duramen.core.sequencer.surroundings import Ports, Surroundings
 from duramen.core.sequencer.transmit import QueuedAppend, TransmitBuffer
 from duramen.core.status import BookieStatus
 from duramen.ids import EntryId, Epoch, LogId, Member
-from duramen.limits import RETRY_DELAY_MAX_US, RETRY_DELAY_US
 from duramen.units import MS
 
 _TICK_US = 100 * MS
@@ -100,16 +97,12 @@ class LogSequencer:
         self.exactly_once = ExactlyOnce(around, self._ports, self.transmit)
         self._refusal = ("log_unavailable", "the log is being taken over")
         self._token_count = 0
-        self._token: int | None = None
-        self._proposal: Proposal | None = None
-        self._nonces: list[str] = []
+        self.changes = OwnChanges(self._ports)
         self._is_close_only = False
         self._unless_owned = False
         self._ends_here = False
         self._ending: Ending | None = None
         self._was_owner = False
-        self._retry_at_us: int | None = None
-        self._retry_delay_us = RETRY_DELAY_US
         self._roll: RollPolicy | None = None
         self._end: SegmentEnd | None = None
         self._made_with: LogConfig | None = None
@@ -144,7 +137,7 @@ class LogSequencer:
             return
         self._is_close_only = close_only
         self._ends_here = False
-        self._retry_delay_us = RETRY_DELAY_US
+        self.changes.begin_pauses_anew()
         self._refusal = ("log_unavailable", "the log is being taken over")
         self.reason = ""
         self.takeover_count += 1
@@ -152,7 +145,7 @@ class LogSequencer:
 
     def append(self, append: QueuedAppend, now_us: int) -> None:
         """Queue an append; `pump` sends. Refused when the window is full (SEQNOBUF)."""
-        reason = self._window_fault(append)
+        reason = self.exactly_once.find_fault(append, self.writer, self.view)
         if reason is not None:
             self.outbox.append(Fail(append.append_id, "window_full", reason))
             return
@@ -274,8 +267,7 @@ class LogSequencer:
 
     def on_commit(self, token: int, outcome: CommitOutcome, now_us: int) -> None:
         """A metadata change was applied, refused, or nobody knows."""
-        if token == self._token:
-            self._token = None
+        if self.changes.takes(token):
             self._on_own_commit(outcome, now_us)
         elif self.recovery is not None:
             self.recovery.on_commit(token, outcome, now_us)
@@ -286,8 +278,7 @@ class LogSequencer:
 
     def on_metadata(self, token: int, view: LogView | None, now_us: int) -> None:
         """The log's nodes were read, or could not be."""
-        if token == self._token:
-            self._token = None
+        if self.changes.takes(token):
             self._on_own_metadata(view, now_us)
         elif self.recovery is not None:
             self.recovery.on_metadata(token, view, now_us)
@@ -314,13 +305,12 @@ class LogSequencer:
                 self._roll.request()
             self.writer.on_bookies_changed(now_us)
             self._follow_writer(now_us)
-        if self.state is LogState.READING and self._retry_at_us is not None and not self._was_owner:
-            self._retry_at_us = now_us
+        if self.state is LogState.READING and not self._was_owner and self.changes.hasten(now_us):
             self.on_timer(now_us)
 
     def wakeup_at_us(self, now_us: int) -> int | None:
         """When `on_timer` wants to be called next."""
-        times = [self._retry_at_us, self.exactly_once.wakeup_at_us()]
+        times = [self.changes.retry_at_us, self.exactly_once.wakeup_at_us()]
         if self.writer is not None:
             times.append(self.writer.wakeup_at_us())
             if self.state is LogState.ACTIVE and self._end is not None:
@@ -348,7 +338,7 @@ class LogSequencer:
         if self.recovery is not None:
             self.recovery.on_timer(now_us)
             self._follow_recovery()
-        if self._retry_at_us is not None and now_us >= self._retry_at_us:
+        if self.changes.retry_at_us is not None and now_us >= self.changes.retry_at_us:
             self._read()
         self.pump(now_us)
 
@@ -358,37 +348,22 @@ class LogSequencer:
         """Read the nodes for a claim, or, in CLOSING, for the roll."""
         if self.state is not LogState.CLOSING:
             self.state = LogState.READING
-        self._retry_at_us = None
-        self._token = self._new_token()
-        self.outbox.append(ReadMetadata(self._token))
-
-    def _commit(self, proposal: Proposal) -> None:
-        self._proposal = proposal
-        self._nonces.append(proposal.nonce)
-        self._token = self._new_token()
-        self.outbox.append(Commit(self._token, proposal.writes))
+        self.changes.read()
 
     def _on_own_commit(self, outcome: CommitOutcome, now_us: int) -> None:
-        proposal = self._proposal
-        assert proposal is not None and self.state in (LogState.CLAIMING, LogState.CLOSING)
-        if outcome is CommitOutcome.APPLIED:
-            self._adopt(proposal.view, now_us)
-            return
-        if outcome is not CommitOutcome.UNKNOWN:
-            # Definite: it will never be applied. Only an unknown one must be remembered (R3).
-            self._nonces.remove(proposal.nonce)
-        if (
-            self.state is LogState.CLOSING
-            and outcome is CommitOutcome.UNAVAILABLE
-            and not self._nonces
-        ):
+        assert self.state in (LogState.CLAIMING, LogState.CLOSING)
+        view = self.changes.settle(outcome)
+        is_certain = outcome is CommitOutcome.UNAVAILABLE and not self.changes.nonces
+        if view is not None:
+            self._adopt(view, now_us)
+        elif self.state is LogState.CLOSING and is_certain:
             self._call_off(now_us)
         else:
             self._retry_later(now_us)
 
     def _on_own_metadata(self, view: LogView | None, now_us: int) -> None:
         if view is None:
-            if self.state is LogState.CLOSING and not self._nonces:
+            if self.state is LogState.CLOSING and not self.changes.nonces:
                 self._call_off(now_us)
             else:
                 self._retry_later(now_us)
@@ -400,7 +375,7 @@ class LogSequencer:
     def _adopt(self, view: LogView, now_us: int) -> None:
         """The `multi()` of a claim or a roll is in force."""
         self.view = self._with_news(view)
-        self._retry_delay_us = RETRY_DELAY_US
+        self.changes.begin_pauses_anew()
         if self.state is LogState.CLOSING:
             self._finish_closing(view, now_us)
         else:
@@ -414,8 +389,7 @@ class LogSequencer:
     def _retry_later(self, now_us: int) -> None:
         if self.state is LogState.CLAIMING:
             self.state = LogState.READING
-        self._retry_at_us = now_us + self._retry_delay_us
-        self._retry_delay_us = min(2 * self._retry_delay_us, RETRY_DELAY_MAX_US)
+        self.changes.retry_later(now_us)
 
     # --- takeover (R2) ---------------------------------------------------------------------------
 
@@ -426,14 +400,11 @@ class LogSequencer:
             self.outbox += self.transmit.fail_queued(code, "the log takes no appends any more")
             self._become_idle()
             return
-        mine = self._find_own(view)
-        if mine is None and self._was_owner and self._is_others(view):
-            # Claiming back at once from whoever took it would be a duel without end.
-            self._give_up("another sequencer took the log over", loss=1)
-            return
-        if mine is None and self._unless_owned and self._is_others(view):
-            # No orphan any more: closing would seal the epoch of whoever took it meanwhile.
-            self._give_up("another sequencer owns the log")
+        mine = self.changes.find_segment(view)
+        if mine is None and self._is_others(view) and (self._was_owner or self._unless_owned):
+            # Claiming back at once from whoever took it would be a duel without end, and what was
+            # an orphan is none: closing it would seal the epoch of its new owner.
+            self._give_up("another sequencer took the log over", loss=int(self._was_owner))
             return
         self._was_owner = mine is not None
         if (
@@ -450,31 +421,24 @@ class LogSequencer:
     def _is_others(self, view: LogView) -> bool:
         return view.owner is not None and view.owner.sequencer_id != self._around.sequencer_id
 
-    def _find_own(self, view: LogView) -> tuple[Segment, int] | None:
-        """The segment of a claim of ours that was applied, known by its nonce (R3)."""
-        return next((s for s in view.segments if s[0].nonce in self._nonces), None)
-
     def _claim(self, view: LogView, now_us: int) -> None:
-        choice = choose_segment(view.log, self._around.candidates, self._around.rng)
+        around = self._around
+        choice = choose_segment(view.log, around.candidates, around.rng)
         if choice is None:
-            count = len(self._around.candidates)
+            count = len(around.candidates)
             detail = f"no ensemble can be placed on the {count} bookies that are available"
             self._refusal = ("not_enough_bookies", detail)
             self._retry_later(now_us)
             return
-        segment = new_segment(
-            view.log,
-            choice,
-            nonce=self._around.new_nonce(),
-            created_unix_ms=self._around.unix_ms(now_us),
-        )
+        nonce, unix_ms = around.new_nonce(), around.unix_ms(now_us)
+        segment = new_segment(view.log, choice, nonce=nonce, created_unix_ms=unix_ms)
         self.state = LogState.CLAIMING
         self._made_with = view.log.config
-        self._commit(propose_claim(view, segment, self._around.sequencer_id))
+        self.changes.commit(propose_claim(view, segment, around.sequencer_id))
 
     def _go_on_taking_over(self, view: LogView, now_us: int) -> None:
         """Recover the oldest unclosed epoch that is not ours; when none is left, append."""
-        mine = self._find_own(view)
+        mine = self.changes.find_segment(view)
         if mine is not None and view.segments[-1] != mine:
             self._give_up("a newer epoch was opened by another sequencer", loss=1)
         elif mine is not None and view.segments[0] == mine:
@@ -509,7 +473,7 @@ class LogSequencer:
         """The state of all older epochs is known: begin to append."""
         if self.state is LogState.REBUILDING and self.exactly_once.is_ready:
             assert self.view is not None
-            mine = self._find_own(self.view)
+            mine = self.changes.find_segment(self.view)
             assert mine is not None
             self._activate(*mine, now_us)
 
@@ -518,7 +482,7 @@ class LogSequencer:
         config = self.view.log.config
         self.state = LogState.ACTIVE
         self.reason = ""
-        self._nonces.clear()
+        self.changes.nonces.clear()
         self.writer = LedgerWriter(
             segment,
             version,
@@ -536,19 +500,6 @@ class LogSequencer:
         self.pump(now_us)
 
     # --- append ----------------------------------------------------------------------------------
-
-    def _window_fault(self, append: QueuedAppend) -> str | None:
-        """Why the window has no room for another append, or None."""
-        held = self.exactly_once.admission
-        held_bytes = held.held_bytes
-        if self.writer is not None:
-            held_bytes += self.writer.window_bytes
-            if not self.writer.has_room_for_owed():
-                return "a bookie is owed more than may be kept for it"
-        window = None if self.view is None else self.view.log.config.window
-        return self.transmit.find_fault(
-            append, window, held_bytes=held_bytes, held_count=held.held_count
-        )
 
     def _flush_due_us(self, writer: LedgerWriter) -> int | None:
         """When the next entry is to be made; None while nothing waits or nothing may be sent."""
@@ -585,7 +536,7 @@ class LogSequencer:
         self.state = LogState.READING
         self._was_owner = True
         # The pause is what keeps re-activations at 5 a second at most (01-protocol section 5).
-        self._retry_delay_us = RETRY_DELAY_US
+        self.changes.begin_pauses_anew()
         self._retry_later(now_us)
 
     # --- roll and close (R19) --------------------------------------------------------------------
@@ -614,7 +565,7 @@ class LogSequencer:
 
     def _call_off(self, now_us: int) -> None:
         """Nothing that closes can have been applied: the epoch goes on, a roll comes later."""
-        assert not self._nonces, self
+        assert not self.changes.nonces, self
         if self._is_close_only:
             self._give_up("the segment could not be closed in time")
             return
@@ -634,7 +585,7 @@ class LogSequencer:
         """The nodes before the closing `multi()`, or after one of unknown fate."""
         writer = self.writer
         assert writer is not None and not writer.window and self._end is not None
-        match self._end.judge(view, writer, self._nonces):
+        match self._end.judge(view, writer, self.changes.nonces):
             case Fate.OURS:
                 self._adopt(view, now_us)
             case Fate.OURS_IN_PART:
@@ -644,7 +595,7 @@ class LogSequencer:
             case Fate.OPEN:
                 self.view = self._with_news(view)
                 self._made_with = view.log.config
-                self._commit(self._propose_end(view, writer, now_us))
+                self.changes.commit(self._propose_end(view, writer, now_us))
 
     def _propose_end(self, view: LogView, writer: LedgerWriter, now_us: int) -> Proposal:
         assert self._end is not None
@@ -665,7 +616,7 @@ class LogSequencer:
         self.exactly_once.on_closed(self.writer.segment.epoch)
         self._forget_writer()
         self.roll_count += 1
-        mine = self._find_own(view)
+        mine = self.changes.find_segment(view)
         if mine is not None and view.segments == (mine,):
             self._ends_here = self._is_close_only or self._ending is not None
             self._activate(*mine, now_us)
@@ -692,11 +643,9 @@ class LogSequencer:
         self.state = LogState.IDLE
         self._forget_writer()
         self.recovery = None
-        self._token = None
-        self._retry_at_us = None
         self._was_owner = False
         self._ending = None
-        self._nonces.clear()
+        self.changes.forget()
         self.outbox += self.transmit.yield_queued()
 
     def _new_token(self) -> int:
@@ -735,7 +684,7 @@ class LogSequencer:
             assert self.view is not None
             assert self.view.log.last_clean_epoch == self.writer.segment.epoch - 1, f"2: {self}"
         if self.state in (LogState.IDLE, LogState.ACTIVE, LogState.DRAINING):
-            assert not self._nonces, f"3: {self}"
+            assert not self.changes.nonces, f"3: {self}"
         if self.recovery is not None:
             self.recovery.validate()
         assert self.writer is not None or self.log_id not in self._around.rolls, f"4: {self}"

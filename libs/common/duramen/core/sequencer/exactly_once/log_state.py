@@ -101,6 +101,20 @@ class ExactlyOnce:
 
     # --- an open epoch ---------------------------------------------------------------------------
 
+    def find_fault(
+        self, append: QueuedAppend, writer: LedgerWriter | None, view: LogView | None
+    ) -> str | None:
+        """Why the log's window has no room for another append, or None."""
+        held_bytes = self.admission.held_bytes
+        if writer is not None:
+            held_bytes += writer.window_bytes
+            if not writer.has_room_for_owed():
+                return "a bookie is owed more than may be kept for it"
+        window = None if view is None else view.log.config.window
+        return self._transmit.find_fault(
+            append, window, held_bytes=held_bytes, held_count=self.admission.held_count
+        )
+
     def send_entry(self, writer: LedgerWriter, view: LogView, now_us: int) -> None:
         """Make the next entry of what waits and is admitted."""
         unix_ms = self._around.unix_ms(now_us)

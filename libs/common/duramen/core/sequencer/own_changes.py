@@ -1,0 +1,89 @@
+"""Reads and changes of a log's nodes by its own sequencer: one at a time, tried again with pauses.
+
+What a change whose outcome is not known may have done is recognised later by its nonce; so nonces
+are kept until they are found in force, or the log is given up. What a read or an outcome means for
+the log is `log_sequencer`'s.
+
+Called by `log_sequencer`. Source: 01-protocol section 2, R3.
+"""
+
+from __future__ import annotations
+
+from duramen.core.segment import Segment
+from duramen.core.sequencer.effects import Commit, CommitOutcome, LogView, ReadMetadata
+from duramen.core.sequencer.proposals import Proposal
+from duramen.core.sequencer.surroundings import Ports
+from duramen.limits import RETRY_DELAY_MAX_US, RETRY_DELAY_US
+
+
+class OwnChanges:
+    """The reads and changes of one log.
+
+    Attributes:
+        nonces: of changes that may have been applied without our knowing.
+        retry_at_us: when to read again; None: an answer is on its way, or nothing is wanted.
+    """
+
+    def __init__(self, ports: Ports) -> None:
+        self.nonces: list[str] = []
+        self.retry_at_us: int | None = None
+        self._ports = ports
+        self._token: int | None = None
+        self._proposal: Proposal | None = None
+        self._retry_delay_us = RETRY_DELAY_US
+
+    def read(self) -> None:
+        """Ask for the nodes."""
+        self.retry_at_us = None
+        self._token = self._ports.new_token()
+        self._ports.put(ReadMetadata(self._token))
+
+    def commit(self, proposal: Proposal) -> None:
+        """Ask for a change."""
+        self._proposal = proposal
+        self.nonces.append(proposal.nonce)
+        self._token = self._ports.new_token()
+        self._ports.put(Commit(self._token, proposal.writes))
+
+    def takes(self, token: int) -> bool:
+        """Whether a result is the one that is waited for; it is not waited for any more then."""
+        is_awaited = token == self._token
+        if is_awaited:
+            self._token = None
+        return is_awaited
+
+    def settle(self, outcome: CommitOutcome) -> LogView | None:
+        """The outcome of the last change: what holds now if it was applied, else None."""
+        assert self._proposal is not None
+        if outcome is CommitOutcome.APPLIED:
+            return self._proposal.view
+        if outcome is not CommitOutcome.UNKNOWN:
+            # Definite: it will never be applied. Only an unknown one must be remembered.
+            self.nonces.remove(self._proposal.nonce)
+        return None
+
+    def find_segment(self, view: LogView) -> tuple[Segment, int] | None:
+        """The segment that a change of ours opened, known by its nonce."""
+        return next((s for s in view.segments if s[0].nonce in self.nonces), None)
+
+    def retry_later(self, now_us: int) -> None:
+        """Read again after a pause, which is twice as long each time."""
+        self.retry_at_us = now_us + self._retry_delay_us
+        self._retry_delay_us = min(2 * self._retry_delay_us, RETRY_DELAY_MAX_US)
+
+    def hasten(self, now_us: int) -> bool:
+        """End a pause, if there is one: what was in the way may be gone."""
+        is_pausing = self.retry_at_us is not None
+        if is_pausing:
+            self.retry_at_us = now_us
+        return is_pausing
+
+    def begin_pauses_anew(self) -> None:
+        """Something succeeded, or something else begins: the next pause is a short one."""
+        self._retry_delay_us = RETRY_DELAY_US
+
+    def forget(self) -> None:
+        """The log is given up: no answer is waited for."""
+        self.nonces.clear()
+        self.retry_at_us = None
+        self._token = None
