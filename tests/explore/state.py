@@ -31,17 +31,18 @@ Out = tuple[Any, ...]
 """What a process does in a step: ("send", message), ("ack", …), ("covered", …), ("broken", …)."""
 
 _TIMES: Final = frozenset({
-    "probe_at_us", "_retry_at_us", "_lac_due_us", "_persist_again_at_us", "_owed_end_us",
-    "_drain_end_us",
+    "probe_at_us", "retry_at_us", "_retry_at_us", "_lac_due_us", "_persist_again_at_us",
+    "_owed_end_us", "_drain_end_us",
 })  # fmt: skip
 """Instants: only their distance from now can decide anything, and what is past is just due."""
 
 _LEFT_OUT: Final = frozenset({
     "_ports", "_rule", "_around", "_unix_ms", "outbox", "config",
     "change_count", "roll_count", "takeover_count", "recovered_count",
-    "fence_reason", "_refusal", "log_id",
+    "recovery_count", "loss_count", "fence_reason", "reason", "_refusal", "log_id", "_arrivals_us",
 })  # fmt: skip
-"""Constants of a world, and counters and sentences that only people read."""
+"""Constants of a world, and counters and sentences that only people read; arrivals, since every
+batch is due at once where logs flush immediately, as here."""
 
 
 class ScriptedRandom(random.Random):
