@@ -68,7 +68,8 @@ class Lanes:
 
     def tell_lac(self, effect: SendLac, sink: Any) -> None:
         def answer() -> None:
-            sink.on_lac(effect.member, epoch_of(effect.ledger_id), BookieStatus.OK)
+            epoch = epoch_of(effect.ledger_id)
+            sink.on_lac(effect.member, epoch, BookieStatus.OK, effect.round_id)
             sink.flush()
 
         asyncio.get_running_loop().call_soon(answer)

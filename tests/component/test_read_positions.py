@@ -22,7 +22,7 @@ from tests.component.readproxy_world import (
 
 
 async def fill_with_txids(world: World) -> None:
-    """Txids 1 2 | 3 5 5, an empty segment, 5 and a control entry, then open: 5 6 | 9 above LAC."""
+    """Txids 1 2 | 3 5 5, an empty segment, 5 and a control entry, then open: 5 6."""
     await world.open_segment()
     await world.append(2, txids=[1, 2])
     await world.append(3, txids=[3, 5, 5])
@@ -36,7 +36,6 @@ async def fill_with_txids(world: World) -> None:
     await world.open_segment()
     await world.append_control()
     await world.append(2, txids=[5, 6])
-    await world.append(1, txids=[9], is_confirmed=False)
 
 
 @pytest.mark.parametrize(
@@ -73,6 +72,7 @@ def test_the_first_record_of_every_kind_of_position(position: str, first: int) -
 def test_a_txid_beyond_the_last_is_beyond_the_tail_and_a_time_is_the_tail() -> None:
     async def scenario(world: World) -> None:
         await fill_with_txids(world)
+        await world.append(1, txids=[9], is_confirmed=False)
         problem = await world.problem(416, "beyond_tail", "from", "?from=txid:7")
         assert problem["tail"]["seq_num"] == 8
         for position in ("txid:7&clamp=true", "time:1009", "time:2030-01-01T00:00:00Z", "ago:0s"):
@@ -173,7 +173,7 @@ def test_truncation_inside_the_open_segment_is_seen_by_every_kind_of_position() 
             check(world, answer, 8, 8)
             assert answer["moved_to"]["seq_num"] == 8 and answer["tail"]["seq_num"] == 8, position
         await world.problem(416, "beyond_tail", "from", "?from=txid:7")
-        await world.confirm()
+        await world.append(1, txids=[9])
         check(world, await world.read("?from=head"), 8, 9)
         assert (await world.read("?from=txid:7"))["moved_to"]["seq_num"] == 8
 

@@ -239,11 +239,12 @@ def test_a_stream_that_looks_for_the_end_for_a_while_is_complete() -> None:
 
     async def scenario(world: World) -> None:
         await world.open_segment()
-        await world.append(2)
-        await world.append(1, is_confirmed=False)
-        for _ in range(25):
-            response = await world.get(accept=NDJSON)
-            assert len(response.text.splitlines()) == 2
+        for count in range(1, 26):
+            await world.append(1, is_confirmed=False)
+            reading = asyncio.create_task(world.get(accept=NDJSON))
+            await wait_until(lambda: sum(b.waiting_count for b in world.bookies.values()) == 1)
+            await world.confirm()
+            assert len((await reading).text.splitlines()) == count
 
     run(scenario)
 

@@ -121,8 +121,8 @@ def test_a_log_lives_and_ends_as_it_is_told(tmp_path: Path) -> None:
 def _check_reads_from_below(cluster: LocalCluster, dlsn: str) -> None:
     """Every form of a position below record 10 begins with it, and says so where it moved."""
     epoch = dlsn.partition("n")[0]
-    moved = [f"lsn:{epoch}n0", f"dlsn:{epoch}n1s1", "0", "seq:9"]
-    for position in ("head", "tail-15", "seq:10", f"dlsn:{dlsn}", *moved):
+    moved = [f"lsn:{epoch}n0", f"dlsn:{epoch}n1s1", "0", "seq:9", "tail-15"]
+    for position in ("head", "tail-10", "seq:10", f"dlsn:{dlsn}", *moved):
         answer = read(cluster, "life", f"?from={position}&count=100")
         assert [r["seq_num"] for r in answer["records"]] == list(range(10, 20)), position
         assert ("moved_to" in answer) == (position in moved), position
