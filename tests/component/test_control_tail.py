@@ -13,7 +13,7 @@ from duramen.wire.entry import CONTROL, encode_entry
 from tests.component.readproxy_world import World, check, run
 
 
-async def append_control(world: World) -> None:
+async def append_control(world: World, lac: int | None = None) -> None:
     """The writer's entry without records, which carries the LAC of what is before it."""
     assert world.segment is not None
     ledger_id, entry_id = world.segment.ledger_id, world.entry_count
@@ -22,7 +22,9 @@ async def append_control(world: World) -> None:
         record_count=0, after=world.totals, flags=CONTROL,
     )  # fmt: skip
     for member in world.segment.last_fragment.ensemble:
-        await world.bookies[member.bookie].change(ledger_id, entry_id - 1, (entry_id, body))
+        await world.bookies[member.bookie].change(
+            ledger_id, entry_id - 1 if lac is None else lac, (entry_id, body)
+        )
     world.entry_count += 1
 
 
@@ -52,5 +54,21 @@ def test_a_control_entry_shows_the_tail_and_is_never_delivered() -> None:
         await world.open_segment()
         await world.append(1)
         check(world, await world.read("?from=seq:4"), 4, 6)
+
+    run(scenario)
+
+
+def test_a_snapshot_in_parts_hides_no_tail() -> None:
+    """Its entries are sent at once, so none of them carries a LAC above what was acknowledged."""
+
+    async def scenario(world: World) -> None:
+        world.log = replace(world.log, config=parse_log_config({"commit": "control"}))
+        await world.open_segment()
+        await world.append(2)
+        for _ in range(3):
+            await append_control(world, lac=0)
+        answer = await world.read()
+        check(world, answer, 0, 2)
+        assert answer["tail"]["seq_num"] == 2 and poll_count(world) == 0
 
     run(scenario)

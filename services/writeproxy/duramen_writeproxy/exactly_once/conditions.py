@@ -20,7 +20,6 @@ from duramen.wire.sequencer_calls import NO_OPTIONS, AppendOptions
 MATCH_HEADER: Final = "Duramen-Match-Seq-Num"
 TOKEN_HEADER: Final = "Duramen-Fencing-Token"
 PRODUCER_HEADER: Final = "Duramen-Producer"
-DOCUMENT_FIELDS: Final = ("match_seq_num", "fencing_token", "producer")
 
 _PRODUCER_NUMBER_MAX: Final = (1 << 53) - 1
 """Exact in every JSON reader, as sequence numbers are."""
