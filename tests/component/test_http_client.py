@@ -11,9 +11,11 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
+from duramen.client.rest_client import RestClient
 from duramen.runtime.http_client import NoAnswerError, PeerClient, PeerError, UnreachableError
 from tests.zookeeper_fixture import free_port, run
 
@@ -103,7 +105,7 @@ from duramen.runtime.http_server import DataServer
 async def main():
     async def answer(path, body):
         print("answering", flush=True)
-        return 200, "application/octet-stream", b"x" * 1000
+        return 200, "application/json", b'{"x": "%b"}' % (b"x" * 1000)
 
     server = DataServer("127.0.0.1", int(sys.argv[1]), answer)
     await server.start()
@@ -114,26 +116,32 @@ asyncio.run(main())
 """
 
 
-def test_a_call_that_is_cancelled_never_returns() -> None:
+async def _ask_rest(client: RestClient, url: str) -> object:
+    return await client.post_json(url.removeprefix(client.url), {})
+
+
+@pytest.mark.parametrize("call", [_call, _request, _ask_rest])
+def test_a_call_that_is_cancelled_never_returns(call: Any) -> None:
     """Nor if its answer is there by then: a task that was told to stop must not go on."""
 
     async def scenario() -> None:
         port = free_port()
         server = _start_server(port, _ANSWERING)
         assert server.stdout is not None
-        client = PeerClient()
+        url = f"http://127.0.0.1:{port}"
+        client = RestClient(url) if call is _ask_rest else PeerClient()
         try:
             assert await asyncio.to_thread(server.stdout.readline) == "up\n"
             for round_ in range(60):
-                call = asyncio.create_task(_call(client, f"http://127.0.0.1:{port}/x"))
+                asked = asyncio.create_task(call(client, f"{url}/x"))
                 for _ in range(2 + round_ % 4):
                     await asyncio.sleep(0)
                 # The loop stands still while the answer comes, as it does under load.
                 assert server.stdout.readline() == "answering\n"
                 sum(range(40_000 * (round_ % 5)))
-                if call.cancel():
+                if asked.cancel():
                     with pytest.raises(asyncio.CancelledError):
-                        await call
+                        await asked
         finally:
             server.kill()
             server.wait()

@@ -23,7 +23,13 @@ from pyreqwest.exceptions import PyreqwestError
 from pyreqwest.response import Response
 
 from duramen.errors import ERRORS, PROBLEM_FACTS, DuramenError
-from duramen.runtime.http_client import NoAnswerError, PeerError, UnreachableError, translate
+from duramen.runtime.http_client import (
+    KeptCancellation,
+    NoAnswerError,
+    PeerError,
+    UnreachableError,
+    translate,
+)
 from duramen.wire.read_answers import (
     MEDIA_TYPE,
     MOVED_HEADER,
@@ -282,7 +288,8 @@ class RestClient:
         if body is not None:
             builder = builder.header("content-type", media).body_bytes(body)
         try:
-            response = await builder.timeout(timedelta(seconds=timeout_s)).build().send()
+            with KeptCancellation():
+                response = await builder.timeout(timedelta(seconds=timeout_s)).build().send()
         except PyreqwestError as error:
             raise translate(error, self.url) from error
         if response.status >= 300:
@@ -330,7 +337,8 @@ def _parse_seq_num(text: str | None) -> int | None:
 
 async def _read_body(response: Response) -> bytes:
     try:
-        return bytes(await response.bytes())
+        with KeptCancellation():
+            return bytes(await response.bytes())
     except PyreqwestError as error:
         raise NoAnswerError(f"the answer broke off: {error.message}") from error
 

@@ -56,6 +56,32 @@ class OverloadedError(NoAnswerError):
         self.retry_after_us = retry_after_us
 
 
+class KeptCancellation:
+    """Keeps the cancellation of a task that waits for the HTTP library.
+
+    The library gives an answer (or an error) that is there rather than the cancellation that came
+    with it, and a task that was told to stop would go on. `with` it around whatever is awaited.
+
+    Raises:
+        asyncio.CancelledError: at the end, where one came meanwhile and was swallowed.
+    """
+
+    __slots__ = ("_count_before",)
+
+    def __enter__(self) -> None:
+        self._count_before = _count_cancellations()
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        is_swallowed = kind is None or issubclass(kind, PyreqwestError)
+        if is_swallowed and _count_cancellations() > self._count_before:
+            raise asyncio.CancelledError
+
+
+def _count_cancellations() -> int:
+    task = asyncio.current_task()
+    return 0 if task is None else task.cancelling()
+
+
 class PeerClient:
     """Calls to data planes of any number of peers."""
 
@@ -83,17 +109,13 @@ class PeerClient:
             NoAnswerError: no answer within `timeout_us`, the connection broke, or the answer is
                 no success: it may have been processed.
         """
-        cancelled_before = _count_cancellations()
         try:
-            request = self._client.post(url).body_bytes(body).timeout(_delta(timeout_us)).build()
-            response = await request.send()
-            answer = bytes(await response.bytes())
+            with KeptCancellation():
+                builder = self._client.post(url).body_bytes(body).timeout(_delta(timeout_us))
+                response = await builder.build().send()
+                answer = bytes(await response.bytes())
         except PyreqwestError as error:
             raise translate(error, url) from error
-        if _count_cancellations() > cancelled_before:
-            # The library gives an answer that is there rather than the cancellation that came with
-            # it, and a task that was told to stop would go on.
-            raise asyncio.CancelledError
         if response.status != 200:
             raise _refusal(response, url)
         return answer
@@ -114,7 +136,11 @@ class PeerClient:
             async with builder.build_streamed() as response:
                 if response.status != 200:
                     raise _refusal(response, url)
-                while (piece := await response.body_reader.read_chunk()) is not None:
+                while True:
+                    with KeptCancellation():
+                        piece = await response.body_reader.read_chunk()
+                    if piece is None:
+                        return
                     if len(piece):
                         yield bytes(piece)
         except PyreqwestError as error:
@@ -131,8 +157,9 @@ class PeerClient:
         try:
             builder = self._client.request(method, url).header("content-type", "application/json")
             request = builder.body_bytes(body).timeout(_delta(timeout_us)).build()
-            response = await request.send()
-            return response.status, bytes(await response.bytes())
+            with KeptCancellation():
+                response = await request.send()
+                return response.status, bytes(await response.bytes())
         except PyreqwestError as error:
             raise translate(error, url) from error
 
@@ -148,11 +175,6 @@ def _refusal(response: BaseResponse, url: str) -> NoAnswerError:
     if advice is None or not advice.isdecimal():
         return NoAnswerError(text)
     return OverloadedError(text, min(max(int(advice), 1) * MS, _RETRY_AFTER_MAX_US))
-
-
-def _count_cancellations() -> int:
-    task = asyncio.current_task()
-    return 0 if task is None else task.cancelling()
 
 
 def translate(error: PyreqwestError, url: str) -> PeerError:
