@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from duramen.config import LogConfig, NamespaceConfig, parse_log_config, parse_namespace_config
 from duramen.core.log_node import LogNode
 from duramen.errors import DuramenError
-from duramen.ids import LAST_LOG_ID, LogId
+from duramen.ids import LogId
 from duramen.runtime.metadata_store import (
     Conflict,
     Create,
@@ -36,9 +36,7 @@ from duramen.wire.metadata_json import (
     spell_log,
     spell_node,
 )
-
-_TRIES = 20
-
+from duramen_sequencer.creation.log_ids import LogIds
 
 Operation = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
 """From a request, a JSON object, to its answer; raises DuramenError."""
@@ -61,6 +59,7 @@ class Control:
     def __init__(self, store: MetadataStore, paths: Paths, others: Mapping[str, Operation]) -> None:
         self._store = store
         self._paths = paths
+        self._log_ids = LogIds(store, paths)
         self._operations: dict[str, Operation] = {
             "create_namespace": self._create_namespace,
             "create_log": self._create_log,
@@ -123,7 +122,7 @@ class Control:
         if taken is not None and not taken.log.is_deleted:
             return _known(taken.log, config, what)
         log = LogNode(
-            log_id=await self._take_log_id(),
+            log_id=await self._log_ids.take(),
             namespace=namespace,
             name=name,
             config=config,
@@ -177,25 +176,6 @@ class Control:
         await self._store.sync(path)
         stored = await self._store.get(path)
         return None if stored is None else read_node(stored.data)
-
-    async def _take_log_id(self) -> LogId:
-        """The next log id. One that is taken and then not used is lost, which is harmless."""
-        path = self._paths.cluster
-        for _ in range(_TRIES):
-            stored = await self._store.get(path)
-            if stored is None:
-                raise DuramenError("metadata_unavailable", "the cluster node is missing")
-            node = read_node(stored.data)
-            log_id = LogId(node["last_log_id"] + 1)
-            if log_id > LAST_LOG_ID:
-                raise DuramenError("internal", "the cluster has used all its log ids")
-            try:
-                data = spell_node({**node, "last_log_id": log_id})
-                await self._store.set(path, data, version=stored.version)
-            except Conflict:
-                continue
-            return log_id
-        raise DuramenError("metadata_unavailable", "too many logs are being created at once")
 
 
 def _text(request: dict[str, Any], field: str) -> str:

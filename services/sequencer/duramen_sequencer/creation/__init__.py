@@ -1,0 +1,1 @@
+"""What the creation of logs needs beside names and nodes."""
