@@ -3,8 +3,10 @@
 A frame is what arrived while earlier frames were under way; no timer delays anything on the fast
 path. FRAME_COUNT_MAX frames are in flight; a frame of which a row is still open after SLOW_S no
 longer counts, and the logs that hold it up get frames of their own from then on, so that a log
-which is being taken over delays no other. Nothing is ever sent twice here: a row that has no answer
-when its stream ends is uncertain, unless no connection was made.
+which is being taken over delays no other. Logs fill frames by turns, and none may hold more than a
+third of what is free (SHARE_DIVISOR), so that one log never uses up the room of the others. Nothing
+is ever sent twice here: a row that has no answer when its stream ends is uncertain, unless no
+connection was made.
 
 Called by `appends`. Source: 03-api "Data-plane calls", 00-overview "Frames carry many".
 """
@@ -52,6 +54,10 @@ SLOW_S: Final = 0.02
 LANE_BYTES_MAX: Final = 64 * MIB
 """Batches waiting for, or in flight to, one sequencer: beyond it appends are refused."""
 
+SHARE_DIVISOR: Final = 3
+"""What one log holds here is at most this part of what nobody holds: alone a quarter of the lane,
+as one of n greedy logs 1 / (n + 3) of it. So some room is always left for those who come later."""
+
 GRACE_S: Final = 0.5
 """How long after an append's deadline its answer, which the sequencer bounds, may still come."""
 
@@ -69,14 +75,14 @@ class Peers(Protocol):
 class Ticket:
     """One append in a lane. `future` gets its result, or UnreachableError: never sent."""
 
-    __slots__ = ("batch", "deadline", "future", "is_sent", "log_id", "options")
+    __slots__ = ("batch", "deadline", "future", "is_sent", "log_id", "options", "size_bytes")
 
     def __init__(
         self, log_id: LogId, batch: bytes, deadline: float, options: AppendOptions = NO_OPTIONS
     ) -> None:
         self.log_id = log_id
         self.batch = batch
-        self.options = options
+        self.size_bytes = len(batch)
         self.deadline = deadline
         self.options = options
         self.is_sent = False
@@ -96,23 +102,43 @@ class _Frame:
 
 
 class _Class:
-    """What waits and what is in flight, of the slow logs or of all others."""
+    """What waits, log by log, and what is in flight: of the slow logs or of all others."""
 
-    __slots__ = ("frame_count", "waiting", "waiting_bytes", "young_count")
+    __slots__ = (
+        "frame_count", "turns", "waiting", "waiting_bytes", "waiting_count", "young_count",
+    )  # fmt: skip
 
     def __init__(self) -> None:
-        self.waiting: deque[Ticket] = deque()
+        self.turns: deque[LogId] = deque()
+        self.waiting: dict[LogId, deque[Ticket]] = {}
         self.waiting_bytes = 0
+        self.waiting_count = 0
         self.frame_count = 0
         self.young_count = 0
 
     def push(self, ticket: Ticket) -> None:
-        self.waiting.append(ticket)
-        self.waiting_bytes += len(ticket.batch)
+        tickets = self.waiting.get(ticket.log_id)
+        if tickets is None:
+            tickets = self.waiting[ticket.log_id] = deque()
+            self.turns.append(ticket.log_id)
+        tickets.append(ticket)
+        self.waiting_bytes += ticket.size_bytes
+        self.waiting_count += 1
+
+    def peek(self) -> Ticket:
+        """What `pop` would take: the oldest of the log whose turn it is."""
+        return self.waiting[self.turns[0]][0]
 
     def pop(self) -> Ticket:
-        ticket = self.waiting.popleft()
-        self.waiting_bytes -= len(ticket.batch)
+        log_id = self.turns.popleft()
+        tickets = self.waiting[log_id]
+        ticket = tickets.popleft()
+        if tickets:
+            self.turns.append(log_id)
+        else:
+            del self.waiting[log_id]
+        self.waiting_bytes -= ticket.size_bytes
+        self.waiting_count -= 1
         return ticket
 
     def can_open(self) -> bool:
@@ -132,6 +158,7 @@ class Lane:
         self._slow_logs: Counter[LogId] = Counter()
         self._frames: dict[_Frame, asyncio.Task[None]] = {}
         self._held_bytes = 0
+        self._held_by_log: dict[LogId, int] = {}
         self._held_count = 0
         self._is_pump_due = False
         self._timer: asyncio.TimerHandle | None = None
@@ -148,16 +175,13 @@ class Lane:
 
         Raises:
             UnreachableError: not sent.
-            DuramenError: `overloaded`, `server_draining` (not sent), `append_uncertain` (sent, its
-                fate is open).
+            DuramenError: `overloaded`, `window_full` (too much of this log is here),
+                `server_draining` (none of them sent), `append_uncertain` (sent, its fate is open).
         """
         if self._is_closed:
             raise DuramenError("server_draining", "the proxy is stopping")
-        if self._held_bytes + len(batch) > LANE_BYTES_MAX:
-            raise DuramenError("overloaded", "too much waits for the log's sequencer")
         ticket = Ticket(log_id, batch, deadline, options)
-        self._held_bytes += len(batch)
-        self._held_count += 1
+        self._hold(log_id, len(batch))
         try:
             self._enqueue(ticket)
             async with asyncio.timeout_at(deadline + GRACE_S):
@@ -169,8 +193,7 @@ class Lane:
                 raise uncertain("the sequencer did not answer in time") from None
             raise DuramenError("overloaded", "the append could not be sent in time") from None
         finally:
-            self._held_bytes -= len(batch)
-            self._held_count -= 1
+            self._let_go(log_id, len(batch))
 
     def is_idle(self) -> bool:
         """Whether nothing waits and nothing is in flight."""
@@ -180,14 +203,11 @@ class Lane:
         """End the open frames: what they hold is uncertain, what was not sent is refused."""
         if self._timer is not None:
             self._timer.cancel()
-        for ticket in [*self._fast.waiting, *self._slow.waiting]:
-            if not ticket.future.done():
-                ticket.future.set_exception(
-                    DuramenError("server_draining", "the proxy is stopping")
-                )
         for lane_class in (self._fast, self._slow):
-            while lane_class.waiting:
-                lane_class.pop()
+            while lane_class.waiting_count:
+                future = lane_class.pop().future
+                if not future.done():
+                    future.set_exception(DuramenError("server_draining", "the proxy is stopping"))
         self._is_closed = True
         for task in self._frames.values():
             task.cancel()
@@ -195,13 +215,35 @@ class Lane:
     def statistics(self) -> dict[str, int]:
         """Sizes now and frames since the start."""
         return {
-            "waiting": len(self._fast.waiting) + len(self._slow.waiting),
+            "waiting": self._fast.waiting_count + self._slow.waiting_count,
             "held": self._held_count,
             "held_bytes": self._held_bytes,
+            "held_logs": len(self._held_by_log),
             "open_frames": len(self._frames),
             "slow_logs": len(self._slow_logs),
             "frames": self._frame_count,
         }
+
+    # --- Room ---
+
+    def _hold(self, log_id: LogId, size_bytes: int) -> None:
+        free_bytes = LANE_BYTES_MAX - self._held_bytes
+        if size_bytes > free_bytes:
+            raise DuramenError("overloaded", "too much waits for the log's sequencer")
+        held_bytes = self._held_by_log.get(log_id, 0)
+        # A log of which nothing is here may put a batch wherever one fits.
+        if held_bytes and held_bytes + size_bytes > free_bytes // SHARE_DIVISOR:
+            raise DuramenError("window_full", "too much of the log waits for its sequencer")
+        self._held_bytes += size_bytes
+        self._held_by_log[log_id] = held_bytes + size_bytes
+        self._held_count += 1
+
+    def _let_go(self, log_id: LogId, size_bytes: int) -> None:
+        self._held_bytes -= size_bytes
+        self._held_by_log[log_id] -= size_bytes
+        if not self._held_by_log[log_id]:
+            del self._held_by_log[log_id]
+        self._held_count -= 1
 
     # --- Collecting ---
 
@@ -218,11 +260,11 @@ class Lane:
         self._is_pump_due = False
         self._age_frames()
         for lane_class in (self._fast, self._slow):
-            while lane_class.waiting and lane_class.can_open():
+            while lane_class.waiting_count and lane_class.can_open():
                 tickets = list(self._take(lane_class))
                 if tickets:
                     self._open(lane_class, tickets)
-        if (self._fast.waiting or self._slow.waiting) and self._timer is None:
+        if (self._fast.waiting_count or self._slow.waiting_count) and self._timer is None:
             self._timer = self._loop.call_later(SLOW_S / 2, self._on_timer)
 
     def _on_timer(self) -> None:
@@ -230,10 +272,13 @@ class Lane:
         self._pump()
 
     def _take(self, lane_class: _Class) -> Iterator[Ticket]:
-        """What fits into one frame, in the order of arrival, without what nobody waits for."""
+        """What fits into one frame, log by log in turns, without what nobody waits for.
+
+        The appends of one log stay in the order of their arrival.
+        """
         size = count = 0
-        while lane_class.waiting and count < ROW_COUNT_MAX:
-            ticket = lane_class.waiting[0]
+        while lane_class.waiting_count and count < ROW_COUNT_MAX:
+            ticket = lane_class.peek()
             size += len(ticket.batch) + _ROW_BYTES
             if count and size > FRAME_BYTES_MAX:
                 return
