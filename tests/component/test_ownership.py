@@ -344,6 +344,35 @@ def test_without_a_session_open_segments_go_on_and_nothing_else() -> None:
     play(scenario)
 
 
+@pytest.mark.parametrize("is_taken", [True, False])
+def test_who_comes_back_after_its_session_lets_go_of_what_others_took(*, is_taken: bool) -> None:
+    """As a process that was frozen: nobody appends to the log here, so nothing else would tell."""
+
+    async def scenario(world: HostWorld) -> None:
+        _, first, second, _ = await two_hosts(world)
+        assert isinstance(await world.append(first, LOG), Appended)
+        store = world.stores[FIRST]
+        store.disconnect()
+        world.tree.expire(store.session_id)
+        if is_taken:
+            assert isinstance(await world.append(second, LOG, tried=(FIRST,)), Appended)
+        store.reconnect()
+        await wait_until(first.has_session)
+        await wait_until(lambda: (LOG in first.drivers) != is_taken)
+        owner = await first.claims._link.read_owner(LOG)
+        if is_taken:
+            assert owner is not None and owner.sequencer_id == SECOND
+            events = first.stories.tell(LOG)
+            assert events[-1]["reason"] == "another sequencer took the log over"
+            assert first.statistics()["lost_logs"] == 1
+        else:
+            await wait_until(lambda: world.tree.get(PATHS.owner(LOG)) is not None)
+            assert isinstance(await world.append(first, LOG), Appended)
+            assert first.statistics()["takeovers"] == 1
+
+    play(scenario)
+
+
 # --- Many logs -----------------------------------------------------------------------------------
 
 

@@ -25,6 +25,7 @@ from duramen.core.status import BookieStatus
 from duramen.errors import DuramenError
 from duramen.ids import (
     EntryId,
+    Epoch,
     LedgerId,
     LogId,
     Member,
@@ -148,8 +149,17 @@ class SequencerNode(Node):
         for driver in list(self.drivers.values()):
             writer = driver.core.writer
             if writer is not None:
-                self.spawn(self.link.keep_owner(driver.log_id, writer.segment.epoch))
+                self.spawn(self._keep(driver, writer.segment.epoch))
         self.after(_SCAN_AFTER_CHANGE_US, self._scan)
+
+    async def _keep(self, driver: SimDriver, epoch: Epoch) -> None:
+        is_kept = await self.link.keep_owner(driver.log_id, epoch)
+        writer = driver.core.writer
+        is_same = writer is not None and writer.segment.epoch == epoch
+        if not is_kept and is_same and not driver.core.is_changing:
+            driver.core.release("another sequencer took the log over", loss=1)
+            driver.flush()
+            self.kick()
 
     def _on_rosters(self) -> None:
         candidates = []

@@ -25,7 +25,7 @@ from duramen.core.sequencer.log_sequencer import LogState
 from duramen.core.sequencer.surroundings import Surroundings
 from duramen.core.sequencer.transmit import QueuedAppend
 from duramen.errors import DuramenError
-from duramen.ids import LogId, SequencerId
+from duramen.ids import Epoch, LogId, SequencerId
 from duramen.runtime.metadata_store import MetadataError, SessionState
 from duramen.runtime.registry import Roster
 from duramen.wire.metadata_json import MetadataJsonError
@@ -331,8 +331,18 @@ class LogHost:
         for driver in self.drivers.values():
             writer = driver.core.writer
             if writer is not None:
-                self._lanes.spawn(self._link.keep_owner(driver.log_id, writer.segment.epoch))
+                self._lanes.spawn(self._keep(driver, writer.segment.epoch))
         self._scan_wanted.set()
+
+    async def _keep(self, driver: LogDriver, epoch: Epoch) -> None:
+        """Stay the owner after a lost session, or let go of a log that went on without us."""
+        is_kept = await self._link.keep_owner(driver.log_id, epoch)
+        writer = driver.core.writer
+        # A change that is under way finds out by itself; a later epoch is one of our own.
+        is_same = writer is not None and writer.segment.epoch == epoch
+        if not is_kept and is_same and not driver.core.is_changing:
+            driver.core.release("another sequencer took the log over", loss=1)
+            driver.flush()
 
     # --- leaving ---------------------------------------------------------------------------------
 

@@ -35,6 +35,7 @@ from duramen.runtime.metadata_store import (
     Rejected,
     SessionState,
     Set,
+    Stored,
     Unavailable,
 )
 from duramen.wire.metadata_json import (
@@ -135,21 +136,30 @@ class MetadataLink:
             return CommitOutcome.CONFLICT
         return CommitOutcome.APPLIED
 
-    async def keep_owner(self, log_id: LogId, epoch: Epoch) -> None:
-        """Put the owner node back after a lost session, unless another sequencer put its own."""
+    async def keep_owner(self, log_id: LogId, epoch: Epoch) -> bool:
+        """Put the owner node back after a lost session, unless another sequencer put its own.
+
+        Returns:
+            False: another one did, so the log went on without us.
+        """
         path = self.paths.owner(log_id)
         try:
             stored = await self.store.get(path)
+            if stored is not None and not self._is_ours(stored):
+                # The server that we have now may lag behind the one that we had.
+                await self.store.sync(path)
+                stored = await self.store.get(path)
             if stored is not None:
-                node = read_node(stored.data)
-                is_ours = node["sequencer"] == self._sequencer_id
-                if not is_ours or stored.ephemeral_session == self.store.session_id:
-                    return
+                if not self._is_ours(stored):
+                    return False
+                if stored.ephemeral_session == self.store.session_id:
+                    return True
                 await self.store.delete(path, version=stored.version)
             await self.store.create(path, self._spell_owner(epoch), ephemeral=True)
         except MetadataError as error:
             # The node is advisory: seals and compare-and-set keep the log safe without it.
             _LOG.info("owner node of log %d: %s", log_id, error)
+        return True
 
     async def persist_owed(self, owed: PersistOwed) -> bool:
         """Add a range to what a bookie incarnation is owed; False if it could not be recorded."""
@@ -194,6 +204,9 @@ class MetadataLink:
                 if epoch is not None:
                     ops.append(Create(path, self._spell_owner(epoch), ephemeral=True))
                 return ops
+
+    def _is_ours(self, owner: Stored) -> bool:
+        return bool(read_node(owner.data)["sequencer"] == self._sequencer_id)
 
     def _spell_owner(self, epoch: Epoch) -> bytes:
         fields = {"sequencer": self._sequencer_id, "epoch": epoch, "data_url": self._data_url}

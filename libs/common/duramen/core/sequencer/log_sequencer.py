@@ -207,9 +207,9 @@ class LogSequencer:
         if self.state is LogState.ACTIVE:
             self._drain(now_us)
 
-    def release(self) -> None:
+    def release(self, reason: str = "the sequencer stops", *, loss: int = 0) -> None:
         """Forget the log at once; whoever owns it next recovers the segment."""
-        self._give_up("the sequencer stops")
+        self._give_up(reason, loss=loss)
 
     # --- results ---------------------------------------------------------------------------------
 
