@@ -44,9 +44,11 @@ _HELD_S_MAX: Final = 120.0
 class ChaosCluster:
     """Processes, wires, signals."""
 
-    def __init__(self, folder: Path, on_event: Callable[[str], None]) -> None:
+    def __init__(
+        self, folder: Path, on_event: Callable[[str], None], *, size: ClusterSize = SIZE
+    ) -> None:
         options = ClusterOptions(
-            folder=folder, size=SIZE, base_port=0, ready_timeout_s=READY_TIMEOUT_S
+            folder=folder, size=size, base_port=0, ready_timeout_s=READY_TIMEOUT_S
         )
         self._supervisor = Supervisor(options, self._on_event, self._make_command)
         self._on_text = on_event

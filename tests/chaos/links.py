@@ -117,6 +117,12 @@ class Links:
         for pair in list(self._pairs):
             pair.review()
 
+    def is_holding(self, cut: Cut) -> bool:
+        """Whether a cut holds, or has held, anything back."""
+        for pair in self._pairs:
+            pair.count_withheld(cut)
+        return bool(cut.touched)
+
     def find_cut(self, sender: str, receiver: str) -> Cut | None:
         """The cut that holds bytes of `sender` to `receiver`; resets win."""
         found = [cut for cut in self._cuts if cut.holds(sender, receiver)]

@@ -21,6 +21,7 @@ import pytest
 from duramen.cli.main import main
 from duramen.client.rest_client import RestClient
 from duramen.wire.journal_format import BLOCK_BYTES
+from tests.process import hasty_sequencer
 from tests.process.cluster import LocalCluster, create_log, run, running_cluster, wait_until
 from tests.process.hasty_bookie import hasty
 from tests.process.history import History, read_log
@@ -111,7 +112,7 @@ def test_a_log_lives_and_ends_as_it_is_told(tmp_path: Path) -> None:
         assert len(read(cluster, "life", "?count=100")["records"]) == 30
 
         ask(cluster, "delete", "default/life")
-        assert int(run(create_log(cluster, "life", {}))) > int(log_id)
+        assert run(create_log(cluster, "life", {})) != log_id
         ask(cluster, "undelete", "default/life", code=1)
         fresh = History("life")
         append(cluster, fresh, 2)
@@ -175,6 +176,48 @@ def test_bookies_give_back_what_retention_lets_go(tmp_path: Path) -> None:
         assert read(cluster, "ebb", "?from=seq:5")["moved_to"]["seq_num"] == 300
         append(cluster, history, 1)
         assert read(cluster, "ebb")["records"][0]["seq_num"] == 300
+        kept.check(run(read_log(cluster.state()["read_url"], "kept", expect_count=18)))
+
+
+def test_a_deleted_log_gives_its_space_back_when_it_can_be_had_back_no_more(
+    tmp_path: Path,
+) -> None:
+    """Two steps: hidden, and whole when it is undeleted; then purged, and its bytes are free."""
+    with running_cluster(tmp_path / "c", "--no-restart") as cluster:
+        bookies, (sequencer,) = cluster.ids("bookie"), cluster.ids("sequencer")
+        for node_id in (*bookies, sequencer):
+            cluster.kill(node_id)
+        for node_id in bookies:
+            cluster.revive(node_id, lambda command: [*hasty(command), *SMALL_FILES])
+        cluster.revive(sequencer, hasty_sequencer.hasty)
+        wait_until(lambda: all(_upkeep(cluster, b) for b in bookies), 30, "hasty bookies")
+        log_id = run(create_log(cluster, "doomed", {}))
+        run(create_log(cluster, "kept", {}))
+        doomed, kept = History("doomed", record_bytes=20_000), History("kept")
+        append(cluster, kept, 3)
+        append(cluster, doomed, 100)
+        append(cluster, kept, 3)
+        for node_id in bookies:
+            _settle(cluster, node_id)
+        before = {node_id: _shelf_bytes(cluster, node_id) for node_id in bookies}
+        assert min(before.values()) > 4 << 20, f"too little was settled to be measured: {before}"
+
+        ask(cluster, "delete", "default/doomed")
+        assert ask(cluster, "undelete", "default/doomed")["log_id"] == log_id
+        append(cluster, doomed, 1)
+        doomed.check(run(read_log(cluster.state()["read_url"], "doomed", expect_count=303)))
+
+        ask(cluster, "delete", "default/doomed")
+        url = cluster.process(sequencer)["admin_url"]
+        wait_until(lambda: _is_gone(cluster, log_id, url), 60, "every bookie to drop it")
+        retention = httpx.get(url + "/v1/statistics").json()["retention"]
+        assert (retention["purges"], retention["segments_given_up"]) == (1, 0)
+        for node_id in bookies:
+            _finish_round(cluster, node_id, "compaction")
+        after = {node_id: _shelf_bytes(cluster, node_id) for node_id in bookies}
+        print(f"bytes of shelf files by bookie, before a purge {before}, after it {after}")
+        assert all(after[b] < before[b] / 4 for b in bookies), (before, after)
+        ask(cluster, "undelete", "default/doomed", code=1)
         kept.check(run(read_log(cluster.state()["read_url"], "kept", expect_count=18)))
 
 

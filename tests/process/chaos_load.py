@@ -1,0 +1,130 @@
+"""The load of the chaos runs beside a cluster of these tests: writers, readers and histories.
+
+It runs as a process of its own, tethered to the test; `judge_logs` reads every log whole and gives
+what the chaos judge finds. Used by `test_frozen_owner`. Source: `tests.chaos.load`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from duramen.client.rest_client import RestClient
+from tests.chaos import tether
+from tests.chaos.history import FINAL, HistoryFile, history_path, read_history
+from tests.chaos.judge import Verdict, judge
+from tests.chaos.load import LoadOptions, read_once, spell_options
+from tests.chaos.run import ROOT
+from tests.chaos.waiting import wait_until
+from tests.process.cluster import LocalCluster
+
+NAMESPACE = "default"
+_SETTLED_S = 90.0
+_READ_BYTES = 1 << 20
+
+
+class ChaosLoad:
+    """A load that runs; see `running_load`."""
+
+    def __init__(self, options: LoadOptions, process: asyncio.subprocess.Process) -> None:
+        self._logs = options.logs
+        self._process = process
+        self._told: dict[str, Any] = {}
+
+    @property
+    def acked_ns(self) -> dict[str, int]:
+        """When each log last acknowledged; 0: never."""
+        found: dict[str, int] = self._told.get("acked_ns", dict.fromkeys(self._logs, 0))
+        return found
+
+    @property
+    def codes(self) -> dict[str, int]:
+        """Why appends were not acknowledged."""
+        found: dict[str, int] = self._told.get("codes", {})
+        return found
+
+    async def wait_acked_since(self, since_ns: int, timeout_s: float) -> None:
+        """Until every log has acknowledged after a moment."""
+        is_acked = await wait_until(
+            lambda: all(ns > since_ns for ns in self.acked_ns.values()), timeout_s
+        )
+        assert is_acked, (since_ns, self.acked_ns, self.codes)
+
+    async def finish(self) -> None:
+        """Let it settle what is open and say its last words, through every proxy."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(b"finish\n")
+        await self._process.stdin.drain()
+        async with asyncio.timeout(_SETTLED_S):
+            assert await self._process.wait() == 0, "not every log took the last words"
+
+    async def follow(self) -> None:
+        """Take in what it tells, until it ends."""
+        assert self._process.stdout is not None
+        async for line in self._process.stdout:
+            self._told = orjson.loads(line)
+
+
+@asynccontextmanager
+async def running_load(options: LoadOptions) -> AsyncIterator[ChaosLoad]:
+    """A load that has begun with every log; nothing of it stays."""
+    command = [sys.executable, "-m", "tests.chaos.load", spell_options(options)]
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-IS", tether.__file__, str(os.getpid()), *command,
+        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": path}, start_new_session=True,
+    )  # fmt: skip
+    load = ChaosLoad(options, process)
+    follower = asyncio.create_task(load.follow())
+    try:
+        await load.wait_acked_since(0, 30)
+        yield load
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+        await follower
+
+
+async def judge_logs(
+    cluster: LocalCluster, folder: Path, logs: Iterable[str], *, must_be_definite: bool
+) -> list[Verdict]:
+    """Read logs whole through a fresh client and judge what their histories say."""
+    client = RestClient(cluster.state()["read_url"])
+    verdicts = []
+    try:
+        for log in logs:
+            file = HistoryFile(history_path(folder, log, FINAL))
+            await _read_whole(client, log, file)
+            names = ("epoch", "state", "start_seq_num", "records", "last_entry")
+            rows = (await client.list_segments(NAMESPACE, log))["segments"]
+            segments = [{name: row[name] for name in names} for row in rows]
+            file.write({"op": "segments", "log": log, "segments": segments})
+            file.close()
+            lines = read_history(folder, log)
+            verdicts.append(judge(log, lines, must_be_definite=must_be_definite).verdict())
+    finally:
+        await client.close()
+    return verdicts
+
+
+async def _read_whole(client: RestClient, log: str, file: HistoryFile) -> None:
+    position = "head"
+    tail = await client.find_tail(NAMESPACE, log)
+    async with asyncio.timeout(60):
+        while True:
+            line, position = await read_once(
+                client, log, position, FINAL, most_bytes=_READ_BYTES, wait_ms=0
+            )
+            if line is not None:
+                file.write(line)
+                if line["tail"] and line["end"] >= tail:
+                    return

@@ -1,0 +1,37 @@
+"""A sequencer that purges deleted logs after seconds, where a real one waits for an hour.
+
+Run as a script in place of `duramen_sequencer.main`, with the same arguments: nothing else differs.
+It imports nothing of the tests, which need not be on the path of a script. `hasty` makes the
+command line. Used by `test_log_life`, beside `hasty_bookie`.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from unittest import mock
+
+from duramen.units import MS, SECOND
+from duramen_sequencer import service
+from duramen_sequencer.life.operations import LifeOperations
+from duramen_sequencer.life.retention import RetentionRounds
+from duramen_sequencer.main import main
+
+_WINDOW_US = 3 * SECOND
+
+
+def hasty(command: list[str]) -> list[str]:
+    """The same sequencer, hasty."""
+    module = command.index("-m")
+    assert command[module + 1] == "duramen_sequencer.main", command
+    return [*command[:module], str(Path(__file__)), *command[module + 2 :]]
+
+
+if __name__ == "__main__":
+    operations = partial(LifeOperations, undelete_window_us=_WINDOW_US)
+    rounds = partial(RetentionRounds, interval_us=100 * MS, undelete_window_us=_WINDOW_US)
+    with (
+        mock.patch.object(service, "LifeOperations", operations),
+        mock.patch.object(service, "RetentionRounds", rounds),
+    ):
+        main()

@@ -1,0 +1,59 @@
+"""Whose the logs of a cluster are, as its sequencers say, and how a test gives all to one of them.
+
+Asked through a write proxy's admin port, as `duramen owners` and `hand-over` do.
+Used by `test_frozen_owner` and `test_balance`. Source: docs/protocol/ownership.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from duramen.client.rest_client import RestClient
+from tests.process.cluster import LocalCluster
+
+_GIVEN_S = 30.0
+
+
+async def owned_rows(cluster: LocalCluster) -> list[dict[str, Any]]:
+    """A row for each log and each sequencer that says that it owns it, once all know their names.
+
+    A sequencer that is only about to take a log does not know its name yet.
+    """
+    client = RestClient(cluster.state()["admin_url"])
+    try:
+        async with asyncio.timeout(_GIVEN_S):
+            while True:
+                found: list[dict[str, Any]] = (await client.get_json("/v1/cluster/owners"))["logs"]
+                if all(row["name"] for row in found):
+                    return found
+    finally:
+        await client.close()
+
+
+async def owners_of(cluster: LocalCluster) -> dict[str, set[str]]:
+    """Log, without its namespace → who says that it owns it."""
+    found: dict[str, set[str]] = {}
+    for row in await owned_rows(cluster):
+        found.setdefault(row["name"].partition("/")[2], set()).add(row["sequencer"])
+    return found
+
+
+async def wait_owned_by(cluster: LocalCluster, owner: str) -> None:
+    """Until one sequencer has every log that anybody has, alone."""
+    async with asyncio.timeout(_GIVEN_S):
+        while set().union(*(await owners_of(cluster)).values()) != {owner}:
+            pass
+
+
+async def give_all(cluster: LocalCluster, owner: str) -> None:
+    """Let one sequencer own every log, by hand-overs."""
+    client = RestClient(cluster.state()["admin_url"])
+    try:
+        for log, names in (await owners_of(cluster)).items():
+            if names != {owner}:
+                path = f"/v1/cluster/logs/default/{log}/hand-over"
+                await client.post_json(path, {"to": owner})
+    finally:
+        await client.close()
+    await wait_owned_by(cluster, owner)

@@ -1,0 +1,149 @@
+"""An owner that is frozen for 15 s under load: what it says afterwards counts for nothing.
+
+Its logs are taken over while it stands still, by its session's end. When it goes on it still
+believes that it owns them, with requests in its sockets: it must acknowledge none of those that
+came after the takeover, whoever sent them, and everybody's appends must end up at the new owner.
+Plain clients and producers append through two proxies all the time; one writer stays with the
+frozen process (`direct_appends`). The chaos judge reads the histories of all of them.
+Source: 01-protocol sections 2, 4 and 5, R10.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from duramen.errors import DuramenError
+from duramen.ids import Epoch, LogId
+from duramen.wire.sequencer_calls import AlreadyStored, Appended, AppendResult, Redirect
+from tests.chaos.history import HistoryFile, history_path, read_clock_ns, read_history
+from tests.chaos.load import LoadOptions
+from tests.chaos.waiting import wait_at_most
+from tests.process.chaos_load import judge_logs, running_load
+from tests.process.cluster import LocalCluster, create_log, run, running_cluster
+from tests.process.direct_appends import DirectAppends
+from tests.process.owners import give_all, owners_of, wait_owned_by
+from tests.process.test_ownership import statistics
+
+pytestmark = [pytest.mark.process, pytest.mark.zookeeper]
+
+FROZEN_S = 15.0
+TAKEN_S_MAX = 40.0
+"""For machines with other work; the owner stays frozen until its logs are taken over."""
+
+PLAIN = ["plain-0", "plain-1", "plain-2"]
+PRODUCED = ["produced-0", "produced-1", "produced-2"]
+SENT_TO_THE_FROZEN = 8
+ACKNOWLEDGED = (Appended, AlreadyStored)
+
+
+def test_an_owner_frozen_for_15_s_acknowledges_nothing_after_the_seal(tmp_path: Path) -> None:
+    flags = ("--sequencers", "2", "--write-proxies", "2", "--no-restart")
+    with running_cluster(tmp_path / "c", *flags) as cluster:
+        run(scenario(cluster, tmp_path), timeout_s=150)
+
+
+async def scenario(cluster: LocalCluster, folder: Path) -> None:
+    victim, heir = cluster.ids("sequencer")
+    ids = {log: LogId(int(await create_log(cluster, log, {}))) for log in PLAIN + PRODUCED}
+    plain, produced = (load_options(cluster, folder, logs) for logs in (PLAIN, PRODUCED))
+    file = HistoryFile(history_path(folder, PLAIN[0], "direct"))
+    direct = DirectAppends(cluster.process(victim)["data_url"], PLAIN[0], ids[PLAIN[0]], file)
+    async with running_load(plain) as first, running_load(produced) as second:
+        await give_all(cluster, victim)
+        before = await direct.append()
+        assert isinstance(before, Appended), before
+        cluster.send(victim, signal.SIGSTOP)
+        stopped_ns = read_clock_ns()
+        try:
+            for load in (first, second):
+                await load.wait_acked_since(stopped_ns, TAKEN_S_MAX)
+            taken_ns = read_clock_ns()
+            sent = [asyncio.create_task(direct.append()) for _ in range(SENT_TO_THE_FROZEN)]
+            await wait_at_most(max(FROZEN_S - (taken_ns - stopped_ns) / 1e9, 1.0))
+            assert not any(task.done() for task in sent), "it was not frozen"
+        finally:
+            cluster.send(victim, signal.SIGCONT)
+        answers = list(await asyncio.gather(*sent))
+        answers += await append_until_redirected(direct)
+        check_answers(answers, (taken_ns - stopped_ns) / 1e9)
+        continued_ns = read_clock_ns()
+        for load in (first, second):
+            await load.wait_acked_since(continued_ns, 20)
+        await check_owners(cluster, victim, heir)
+        last = (await statistics(cluster, victim))["frames"]["appends"]
+        await asyncio.gather(first.finish(), second.finish())
+        assert (await statistics(cluster, victim))["frames"]["appends"] == last, "somebody asks it"
+    await direct.close()
+    file.close()
+    old = before.start.dlsn.epoch
+    check_epochs(folder, PLAIN[0], old, taken_ns)
+    await check_histories(cluster, folder)
+
+
+def load_options(cluster: LocalCluster, folder: Path, logs: list[str]) -> LoadOptions:
+    return LoadOptions(
+        folder=str(folder),
+        write_urls=[cluster.process(node_id)["data_url"] for node_id in cluster.ids("writeproxy")],
+        read_urls=[cluster.state()["read_url"]],
+        logs=logs,
+        writers=2 * len(logs),
+        readers=len(logs),
+        seed=1,
+        has_producers=logs is PRODUCED,
+    )
+
+
+async def append_until_redirected(direct: DirectAppends) -> list[AppendResult | None]:
+    """Go on asking the zombie until it says whose the log is, or what it must not say."""
+    answers: list[AppendResult | None] = []
+    async with asyncio.timeout(30):
+        while not answers or not isinstance(answers[-1], (Redirect, *ACKNOWLEDGED)):
+            answers.append(await direct.append())
+    return answers
+
+
+def check_answers(answers: list[AppendResult | None], taken_s: float) -> None:
+    """Nothing that was sent to the zombie after the takeover is acknowledged."""
+    said = Counter(
+        answer.code if isinstance(answer, DuramenError) else type(answer).__name__
+        for answer in answers
+    )
+    print(f"taken over after {taken_s:.1f} s; what the zombie answered to later appends: {said}")
+    acknowledged = [each for each in answers if isinstance(each, ACKNOWLEDGED)]
+    assert not acknowledged, acknowledged
+
+
+async def check_owners(cluster: LocalCluster, victim: str, heir: str) -> None:
+    """The new owner has every log, and the zombie claims none."""
+    await wait_owned_by(cluster, heir)
+    assert set(await owners_of(cluster)) == {*PLAIN, *PRODUCED}
+    assert not any((await statistics(cluster, victim))["logs"].values())
+
+
+def check_epochs(folder: Path, log: str, old: Epoch, taken_ns: int) -> None:
+    """Whatever was acknowledged and began after the takeover stands in a later epoch."""
+    lines = [line for line in read_history(folder, log) if line["op"] == "append"]
+    acked = [line for line in lines if line["outcome"] == "ok" and line["t0_ns"] > taken_ns]
+    assert len(acked) > 50
+    epochs = {int(line["dlsn"].partition("n")[0].removeprefix("e")) for line in acked}
+    assert min(epochs) > old, (old, epochs)
+
+
+async def check_histories(cluster: LocalCluster, folder: Path) -> None:
+    """Nothing lost, doubled, reordered or invented, and producers know of every append."""
+    counts: Counter[str] = Counter()
+    for logs, must_be_definite in ((PLAIN, False), (PRODUCED, True)):
+        verdicts = await judge_logs(cluster, folder, logs, must_be_definite=must_be_definite)
+        for verdict in verdicts:
+            violations: list[Any] = verdict.violations
+            assert not violations, violations
+            assert verdict.counts["ok"] > 100 and verdict.counts["read"] > 5, verdict.counts
+            assert verdict.epoch_count >= 2
+            counts.update(verdict.counts)
+    print(f"judged: {dict(counts)}")
