@@ -16,11 +16,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from duramen.errors import DuramenError
-from duramen.runtime.metadata_store import Conflict, MetadataError, MetadataStore, OutcomeUnknown
+from duramen.runtime.metadata_store import Conflict, MetadataStore, OutcomeUnknown
+from duramen.runtime.registry import Follower
 from duramen.wire.metadata_json import MetadataJsonError, Paths, read_node, spell_node
 
 _LOG = logging.getLogger(__name__)
-_RETRY_S: Final = 0.3
 _TRIES: Final = 20
 _SETTLE_TICK_S: Final = 0.02
 
@@ -48,23 +48,15 @@ class Maintenance:
         self._path = paths.maintenance
         self._on_change = on_change
         self._count_changing = count_changing
-        self._dirty = asyncio.Event()
-        self._first = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
-        store.on_session(lambda _state: self._dirty.set())
+        self._follower = Follower(store, "maintenance", self._look)
 
     async def start(self) -> None:
         """Read the node once and follow it from then on."""
-        self._task = asyncio.create_task(self._follow())
-        self._dirty.set()
-        await self._first.wait()
+        await self._follower.start()
 
     async def stop(self) -> None:
         """Stop following."""
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+        await self._follower.stop()
 
     async def suspend(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Control call: `rolling` True suspends, False resumes; answers once this process obeys.
@@ -103,23 +95,14 @@ class Maintenance:
             await asyncio.sleep(_SETTLE_TICK_S)
         return 0
 
-    async def _follow(self) -> None:
-        while True:
-            await self._dirty.wait()
-            self._dirty.clear()
-            try:
-                stored = await self._store.get(self._path, self._dirty.set)
-                fields = {} if stored is None else read_node(stored.data)
-            except MetadataError as error:
-                _LOG.info("maintenance: %s", error)
-                self._dirty.set()
-                await asyncio.sleep(_RETRY_S)
-                continue
-            except MetadataJsonError as error:
-                _LOG.error("%s is not understood: %s", self._path, error)
-                fields = {"rolling_suspended": self.is_rolling_suspended}
-            self._apply(is_suspended=fields.get("rolling_suspended") is True)
-            self._first.set()
+    async def _look(self) -> None:
+        stored = await self._follower.get(self._path)
+        try:
+            fields = {} if stored is None else read_node(stored.data)
+        except MetadataJsonError as error:
+            _LOG.error("%s is not understood: %s", self._path, error)
+            return
+        self._apply(is_suspended=fields.get("rolling_suspended") is True)
 
     def _apply(self, *, is_suspended: bool) -> None:
         if is_suspended != self.is_rolling_suspended:

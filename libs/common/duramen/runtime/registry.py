@@ -1,9 +1,11 @@
-"""Who is there: one's own ephemeral node kept alive, and the live nodes under a parent.
+"""Who is there: one's own ephemeral node kept alive, and nodes of others kept in view.
 
 `Registration` creates an ephemeral node and creates it again after every lost session; a node that
-a former life of the same process left is replaced. `Roster` mirrors the children of a parent
-with their data. A roster is a hint for routing and placement and proves nothing (R4): while
-ZooKeeper cannot be reached it keeps what it knew.
+a former life of the same process left is replaced. `Follower` is the one loop of whoever mirrors
+nodes: a look, and another after every change; `Roster` mirrors by it the children of a parent
+with their data. What they show is a hint for routing and placement and proves nothing (R4): while
+ZooKeeper cannot be reached it stays what it was. What the read proxy keeps of logs is not this but
+a cache that reads on demand (`duramen_readproxy.metadata`).
 
 Called by every service. Source: 08-interfaces "ZooKeeper" (`available`, `sequencers`, …).
 """
@@ -13,14 +15,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Any, Final, TypeVar
 
-from duramen.runtime.metadata_store import Conflict, MetadataError, MetadataStore, SessionState
+from duramen.runtime.metadata_store import (
+    Conflict,
+    MetadataError,
+    MetadataStore,
+    SessionState,
+    Stored,
+    Watch,
+)
 from duramen.wire.metadata_json import MetadataJsonError, read_node, spell_node
 
 _LOG = logging.getLogger(__name__)
-_RETRY_S = 0.3
+_RETRY_S: Final = 0.3
+
+T = TypeVar("T")
 
 
 class Registration:
@@ -83,6 +95,87 @@ class Registration:
             await self._store.set(self._path, data, version=found.version)
 
 
+class Follower:
+    """Calls `look` once, and again after a change of any node that it read through this follower.
+
+    Args:
+        what: names it in the log.
+        look: reads by `get` and `children` of this follower and keeps what it made of it. It is
+            never called twice at once. A MetadataError that it raises means: try again soon.
+    """
+
+    def __init__(
+        self, store: MetadataStore, what: str, look: Callable[[], Awaitable[None]]
+    ) -> None:
+        self._store = store
+        self._what = what
+        self._look = look
+        self._armed: set[tuple[str, str]] = set()
+        self._dirty = asyncio.Event()
+        self._first = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        store.on_session(self._on_session)
+
+    async def start(self) -> None:
+        """Look once, and follow from then on; returns after the first look that succeeded."""
+        self._task = asyncio.create_task(self._follow())
+        self._dirty.set()
+        await self._first.wait()
+
+    async def stop(self) -> None:
+        """Stop following; what was armed in the store wakes nobody any more."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+
+    async def get(self, path: str) -> Stored | None:
+        """As `MetadataStore.get`; a change of the node leads to another look."""
+        return await self._watched("data", path, self._store.get)
+
+    async def children(self, path: str) -> tuple[str, ...] | None:
+        """As `MetadataStore.children`; children that come and go lead to another look."""
+        return await self._watched("children", path, self._store.children)
+
+    async def _watched(
+        self, kind: str, path: str, read: Callable[[str, Watch | None], Awaitable[T]]
+    ) -> T:
+        key = (kind, path)
+        if key in self._armed:
+            # It has not fired yet, and another beside it would only pile up.
+            return await read(path, None)
+        self._armed.add(key)
+        try:
+            return await read(path, partial(self._on_change, key))
+        except BaseException:
+            # Only a call that returned has armed its watch.
+            self._armed.discard(key)
+            raise
+
+    def _on_change(self, key: tuple[str, str]) -> None:
+        self._armed.discard(key)
+        self._dirty.set()
+
+    def _on_session(self, state: SessionState) -> None:
+        if state is SessionState.LOST:
+            # No watch outlives its session, whether or not it was told so.
+            self._armed.clear()
+        self._dirty.set()
+
+    async def _follow(self) -> None:
+        while True:
+            await self._dirty.wait()
+            self._dirty.clear()
+            try:
+                await self._look()
+            except MetadataError as error:
+                _LOG.info("%s: %s", self._what, error)
+                self._dirty.set()
+                await asyncio.sleep(_RETRY_S)
+                continue
+            self._first.set()
+
+
 class Roster:
     """The live nodes under a parent: name → fields, kept current by watches."""
 
@@ -90,53 +183,30 @@ class Roster:
         self, store: MetadataStore, parent: str, on_change: Callable[[], None] | None = None
     ) -> None:
         self.nodes: dict[str, dict[str, Any]] = {}
-        self._store = store
         self._parent = parent
         self._on_change = on_change
-        self._dirty = asyncio.Event()
-        self._first = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
-        store.on_session(lambda _state: self._dirty.set())
+        self._is_known = False
+        self._follower = Follower(store, f"roster of {parent}", self._look)
 
     async def start(self) -> None:
         """Read the nodes once and follow them from then on."""
-        self._task = asyncio.create_task(self._follow())
-        self._dirty.set()
-        await self._first.wait()
+        await self._follower.start()
 
     async def stop(self) -> None:
         """Stop following."""
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+        await self._follower.stop()
 
-    async def _follow(self) -> None:
-        while True:
-            await self._dirty.wait()
-            self._dirty.clear()
-            try:
-                nodes = await self._read()
-            except MetadataError as error:
-                _LOG.info("roster of %s: %s", self._parent, error)
-                self._dirty.set()
-                await asyncio.sleep(_RETRY_S)
-                continue
-            changed = nodes != self.nodes or not self._first.is_set()
-            self.nodes = nodes
-            self._first.set()
-            if changed and self._on_change is not None:
-                self._on_change()
-
-    async def _read(self) -> dict[str, dict[str, Any]]:
-        names = await self._store.children(self._parent, self._dirty.set)
+    async def _look(self) -> None:
         nodes = {}
-        for name in names or ():
-            found = await self._store.get(f"{self._parent}/{name}", self._dirty.set)
+        for name in await self._follower.children(self._parent) or ():
+            found = await self._follower.get(f"{self._parent}/{name}")
             if found is None:
                 continue
             try:
                 nodes[name] = read_node(found.data)
             except MetadataJsonError as error:
                 _LOG.warning("%s/%s is passed over: %s", self._parent, name, error)
-        return nodes
+        is_news = nodes != self.nodes or not self._is_known
+        self.nodes, self._is_known = nodes, True
+        if is_news and self._on_change is not None:
+            self._on_change()
