@@ -400,23 +400,6 @@ def test_conditions_travel_and_a_refusal_brings_what_was_expected() -> None:
     run(scenario)
 
 
-def test_the_fencing_token_is_set_at_the_owner() -> None:
-    async def scenario(world: World) -> None:
-        first, second = world.sequencers
-        first.control_answers = [(200, {"owner": second.name, "url": second.url})]
-        busy = DuramenError("log_unavailable", "taken over").problem()
-        second.control_answers = [(503, busy), (200, {"tail": {"seq_num": 4}})]
-        path = RECORDS.replace("/records", ":fence")
-        status, answer = await world.call("POST", path, b'{"token": "t", "expected": ""}')
-        assert (status, answer) == (200, {"token": "t", "tail": {"seq_num": 4}})
-        message = {"op": "fence", "log_id": "5", "token": "t", "expected": ""}
-        assert first.controls[0] == second.controls[0] == second.controls[1] == message
-        for body in (b"{}", b'{"token": 1}', b'{"token": "t", "more": 1}'):
-            assert (await world.call("POST", path, body))[0] == 400
-
-    run(scenario, 2)
-
-
 # --- Lanes ---
 
 

@@ -19,7 +19,8 @@ from duramen.ids import LogId
 from duramen.limits import APPEND_TIMEOUT_US, FENCING_TOKEN_BYTES_MAX
 from duramen.wire.exactly_once.control_record import spell_control
 from duramen.wire.record_json import spell_mark
-from duramen.wire.sequencer_calls import Appended, AppendResult, Redirect
+from duramen.wire.sequencer_calls import Appended, AppendResult, Redirect, spell_redirect
+from duramen_sequencer.log_changes import read_log_id
 from duramen_sequencer.log_driver import now_us
 from duramen_sequencer.log_host import LogHost
 
@@ -31,13 +32,12 @@ async def set_token(host: LogHost, request: dict[str, Any]) -> dict[str, Any]:
     """Carry out the control operation `fence`: `log_id`, `token`, perhaps `expected`.
 
     Returns:
-        `tail`, the position from which the token is in force; or `owner` and `url` of the
-        sequencer to ask instead.
+        `tail`, the position from which the token is in force; or a redirect to the owner.
 
     Raises:
         DuramenError: `invalid_argument`, `fencing_token_mismatch`, and as an append.
     """
-    log_id = _read_log_id(request)
+    log_id = read_log_id(request)
     command = SetToken(
         _read_token(request, "token"),
         None if request.get("expected") is None else _read_token(request, "expected"),
@@ -46,8 +46,8 @@ async def set_token(host: LogHost, request: dict[str, Any]) -> dict[str, Any]:
     match result:
         case DuramenError():
             raise result
-        case Redirect(sequencer_id, url):
-            return {"owner": sequencer_id, "url": url}
+        case Redirect():
+            return spell_redirect(result)
         case Appended():
             tail = result.tail
             return {"tail": spell_mark(tail.seq_num, tail.timestamp_ms, tail.dlsn)}
@@ -76,13 +76,6 @@ async def submit(host: LogHost, log_id: LogId, command: SetToken) -> AppendResul
     if driver is not None:
         driver.flush()
     return await fate
-
-
-def _read_log_id(request: dict[str, Any]) -> LogId:
-    text = request.get("log_id")
-    if not (isinstance(text, str) and text.isascii() and text.isdigit()):
-        raise DuramenError("invalid_argument", f"{text!r} is no log id", field="log_id")
-    return LogId(int(text))
 
 
 def _read_token(request: dict[str, Any], field: str) -> str:

@@ -1,18 +1,20 @@
 """Control calls: creation of namespaces and logs, by any live sequencer, and what an owner does.
 
-The same request gives the same result, so unlike an append it is sent again to the next sequencer
-when one does not answer; a redirect is followed at once. The proxy itself writes nothing to
-ZooKeeper.
+As a rule the same request gives the same result, so unlike an append it is sent again to the next
+sequencer when one does not answer (`Repetition` names the exceptions); a redirect is followed at
+once. The proxy itself writes nothing to ZooKeeper.
 
 An append to a log that does not exist creates it where its namespace has `auto_create`, with the
 defaults; several proxies may do so at once, and one of them makes it.
 
-Called by `rest`, `append_route` and `life.routes`. Source: 03-api "REST v1", 01-protocol section 2.
+Called by `rest`, `append_route`, `life.routes` and `exactly_once.fencing`.
+Source: 03-api "REST v1", 01-protocol section 2.
 """
 
 from __future__ import annotations
 
 import asyncio
+import enum
 from typing import Any, Final
 
 import orjson
@@ -21,11 +23,13 @@ from duramen.config import LogConfig, parse_namespace_config
 from duramen.errors import ERRORS, PROBLEM_FACTS, BeyondTailError, DuramenError
 from duramen.ids import LogId
 from duramen.limits import APPEND_TIMEOUT_US, RETRY_DELAY_MAX_US, RETRY_DELAY_US
-from duramen.runtime.http_client import PeerClient, PeerError
+from duramen.runtime.http_client import PeerClient, PeerError, UnreachableError
 from duramen.runtime.metadata_store import MetadataError, MetadataStore
 from duramen.units import SECOND
+from duramen.wire.frame import FrameError
 from duramen.wire.metadata_json import MetadataJsonError, Paths, read_node
-from duramen_writeproxy.appends import REDIRECT_COUNT_MAX
+from duramen.wire.sequencer_calls import Redirect, read_redirect
+from duramen_writeproxy.lanes import uncertain
 from duramen_writeproxy.names import NameCache
 from duramen_writeproxy.routing import Router, Target
 
@@ -35,8 +39,22 @@ _CALL_TIMEOUT_US: Final = 5 * SECOND
 _RETRIED: Final = ("log_unavailable", "server_draining")
 
 
+class Repetition(enum.Enum):
+    """What may be done about a try whose fate is open: it was sent, and no answer came."""
+
+    FREE = "free"
+    """Send it again. If no try is answered, that is `log_unavailable`: whoever repeats the call
+    gets its result, whatever became of the tries."""
+
+    TOLD = "told"
+    """Send it again; only an answer settles it, and without one it is `append_uncertain`."""
+
+    NEVER = "never"
+    """A repetition could be refused because of the first one's success: `append_uncertain` now."""
+
+
 class Creator:
-    """Forwards creations to `/s/control`."""
+    """The one asker of `/s/control`."""
 
     def __init__(self, router: Router, peers: PeerClient) -> None:
         self._router = router
@@ -98,52 +116,72 @@ class Creator:
         return dict(zip(names, answers, strict=True))
 
     async def ask(
-        self, key: str, message: dict[str, Any], fields: tuple[str, ...]
+        self,
+        key: str,
+        message: dict[str, Any],
+        fields: tuple[str, ...],
+        *,
+        log_id: LogId | None = None,
+        repetition: Repetition = Repetition.FREE,
+        timeout_us: int = _CALL_TIMEOUT_US,
     ) -> dict[str, Any]:
-        """Carry out a control operation that may be sent more than once.
+        """Carry out a control operation at whoever may.
 
         Args:
             key: `namespace/log`, or a namespace: whom the hash names for it is asked first.
             fields: what a usable answer has.
+            log_id: of the log that it is about: its owner, if it is known, is asked before.
+            timeout_us: for one sequencer's answer.
 
         Raises:
-            DuramenError: the sequencer's refusal, `log_unavailable` when none answers.
+            DuramenError: the sequencer's refusal, `log_unavailable` when none answers,
+                `append_uncertain` as `repetition` says.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + APPEND_TIMEOUT_US / SECOND
         pause_us = RETRY_DELAY_US
+        outcome = _Outcome(repetition)
         while True:
-            last = DuramenError("log_unavailable", "no sequencer can be reached")
-            for target in self._router.rank(key):
+            asked: set[str] = set()
+            target = self._router.pick(key, log_id)
+            while target is not None:
+                asked.add(target.url)
+                owner = None
                 try:
-                    return await self._ask_owner(target, message, fields)
-                except PeerError as error:
-                    last = DuramenError("log_unavailable", f"no sequencer answered: {error}")
-                except DuramenError as error:
-                    if error.code not in _RETRIED:
-                        raise
-                    last = error
+                    answer = await self._ask_one(target, message, fields, timeout_us)
+                    owner = read_redirect(answer)
+                    if owner is None:
+                        return answer
+                    outcome.note_redirect()
+                except (PeerError, FrameError, DuramenError) as error:
+                    outcome.note(error, target)
+                target = self._find_next(key, log_id, owner, asked)
             if loop.time() + pause_us / SECOND >= deadline:
-                raise last
+                raise outcome.error()
             await asyncio.sleep(pause_us / SECOND)
             pause_us = min(2 * pause_us, RETRY_DELAY_MAX_US)
 
-    async def _ask_owner(
-        self, target: Target, message: dict[str, Any], fields: tuple[str, ...]
-    ) -> dict[str, Any]:
-        """Ask one sequencer, and whom it names as the owner."""
-        for _ in range(REDIRECT_COUNT_MAX):
-            answer = await self._ask_one(target, message, fields)
-            if "redirect" not in answer:
-                return answer
-            target = _read_redirect(answer["redirect"], target)
-        raise DuramenError("log_unavailable", "its owner changes all the time: try again")
+    def _find_next(
+        self, key: str, log_id: LogId | None, owner: Redirect | None, asked: set[str]
+    ) -> Target | None:
+        """Whom to ask after a redirect to `owner` or a vain try; nobody twice without a pause."""
+        if owner is not None:
+            named = Target(*owner)
+            if log_id is not None:
+                self._router.learn(log_id, named)
+            if named.url not in asked:
+                return named
+        return self._router.pick(key, log_id, asked)
 
     async def _ask_one(
-        self, target: Target, message: dict[str, Any], fields: tuple[str, ...]
+        self,
+        target: Target,
+        message: dict[str, Any],
+        fields: tuple[str, ...],
+        timeout_us: int = _CALL_TIMEOUT_US,
     ) -> dict[str, Any]:
         status, data = await self._peers.request_json(
-            "POST", f"{target.url}/s/control", orjson.dumps(message), _CALL_TIMEOUT_US
+            "POST", f"{target.url}/s/control", orjson.dumps(message), timeout_us
         )
         try:
             document = orjson.loads(data)
@@ -156,6 +194,46 @@ class Creator:
         if "redirect" not in document and any(name not in document for name in fields):
             raise _not_understood(target)
         return document
+
+
+class _Outcome:
+    """What the tries of one call have come to so far."""
+
+    def __init__(self, repetition: Repetition) -> None:
+        self._repetition = repetition
+        self._is_open = False
+        self._last = DuramenError("log_unavailable", "no sequencer can be reached")
+
+    def note_redirect(self) -> None:
+        self._last = DuramenError("log_unavailable", "its owner changes all the time: try again")
+
+    def note(self, error: PeerError | FrameError | DuramenError, target: Target) -> None:
+        """A try failed.
+
+        Raises:
+            DuramenError: another try would not help, or must not be.
+        """
+        if isinstance(error, DuramenError):
+            last, is_open = error, error.uncertain
+        elif isinstance(error, FrameError):
+            last, is_open = _not_understood(target), True
+        else:
+            last = DuramenError("log_unavailable", f"no sequencer answered: {error}")
+            is_open = not isinstance(error, UnreachableError)
+        is_told = self._repetition is not Repetition.FREE
+        self._is_open |= is_open and is_told
+        self._last = last
+        if is_open and is_told:
+            if self._repetition is Repetition.NEVER:
+                raise self.error() from error
+        elif last.code not in _RETRIED:
+            raise self.error() from error
+
+    def error(self) -> DuramenError:
+        """How the call ends if no try succeeds any more."""
+        if not self._is_open:
+            return self._last
+        return uncertain(f"the last try ended in {self._last.code} ({self._last.detail})")
 
 
 class AutoCreator:
@@ -241,15 +319,6 @@ def read_problem(document: dict[str, Any]) -> DuramenError | None:
         uncertain=document.get("uncertain") is True,
         facts={name: document[name] for name in PROBLEM_FACTS if name in document},
     )
-
-
-def _read_redirect(redirect: Any, asked: Target) -> Target:
-    """The sequencer that is named as the owner."""
-    name = redirect.get("sequencer_id") if isinstance(redirect, dict) else None
-    url = redirect.get("url") if isinstance(redirect, dict) else None
-    if not isinstance(name, str) or not isinstance(url, str):
-        raise _not_understood(asked)
-    return Target(name, url)
 
 
 def _not_understood(target: Target) -> DuramenError:

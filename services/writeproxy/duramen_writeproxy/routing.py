@@ -39,14 +39,15 @@ class Router:
         self._ranks: dict[str, tuple[Target, ...]] = {}
         self._learnt_count = 0
 
-    def pick(self, key: str, log_id: LogId, avoid: Collection[str] = ()) -> Target | None:
+    def pick(self, key: str, log_id: LogId | None, avoid: Collection[str] = ()) -> Target | None:
         """The sequencer to ask next; None when all that are known are to be avoided.
 
         Args:
-            key: `namespace/log`.
+            key: `namespace/log`, or a namespace.
+            log_id: whose owner is asked first, if it is known; None for what has no owner.
             avoid: urls that were tried in vain.
         """
-        owner = self._owners.get(log_id)
+        owner = None if log_id is None else self._owners.get(log_id)
         if owner is not None and owner.url not in avoid:
             return owner
         return next((target for target in self.rank(key) if target.url not in avoid), None)

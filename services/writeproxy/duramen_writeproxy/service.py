@@ -65,7 +65,7 @@ class WriteProxy:
             self._names, self._auto_creator, self._appender, self._budget
         )
         catalog = Catalog(store, self._paths, self._names)
-        fence_route = FenceRoute(self._names, self._router, self._peers)
+        fence_route = FenceRoute(self._names, self._creator)
         app = make_app(self._append_route, catalog, self._creator, fence_route)
         add_life_routes(app, self._names, self._creator, lambda: self._append_route.is_draining)
         self._cluster = Cluster(self._names, self._roster, self._peers)

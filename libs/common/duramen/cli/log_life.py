@@ -9,7 +9,9 @@ Registered by `cli.main`. Source: 03-api "CLI", 08-interfaces "Texts".
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 
@@ -25,7 +27,10 @@ from duramen.cli.command import (
     print_json,
 )
 from duramen.cli.logs import call_proxy
+from duramen.client.rest_client import RestClient
 from duramen.texts import PositionKind, parse_log, parse_position
+
+Answer = dict[str, Any]
 
 _READ_FIRST = (PositionKind.TXID, PositionKind.TIME, PositionKind.AGO)
 
@@ -50,16 +55,16 @@ def truncate(
     if parse_argument(parse_position, to).kind in _READ_FIRST:
         source = find_url(read_url, data, "read_url")
         to = f"seq:{call_proxy(source, lambda client: client.locate(namespace, name, to))}"
-    target = find_url(url, data, "write_url")
-    answer = call_proxy(target, lambda client: client.truncate_log(namespace, name, to))
-    if json:
-        print_json(answer)
-    else:
-        is_new = answer.get("changed")
+
+    def tell(answer: Answer) -> str:
+        said = "begins now" if answer.get("changed") else "began before"
         head = answer.get("head", {})
-        said = "begins now" if is_new else "began before"
-        print(f"{log}: {said} at seq:{head.get('seq_num')} ({head.get('dlsn')})")
-    return ExitCode.OK
+        return f"{said} at seq:{head.get('seq_num')} ({head.get('dlsn')})"
+
+    def ask(client: RestClient, namespace: str, name: str) -> Awaitable[Answer]:
+        return client.truncate_log(namespace, name, to)
+
+    return _carry_out(log, url, data, ask, tell, is_json=json)
 
 
 def end(
@@ -70,14 +75,11 @@ def end(
 
     Exit codes: 0 ended, or it was before; 1 refused or failed (safe to repeat); 2 usage.
     """
-    name = parse_argument(parse_log, log)
-    target = find_url(url, data, "write_url")
-    answer = call_proxy(target, lambda client: client.end_log(*name))
-    if json:
-        print_json(answer)
-    else:
-        print(f"{log}: ended at seq:{answer.get('tail', {}).get('seq_num')}")
-    return ExitCode.OK
+
+    def tell(answer: Answer) -> str:
+        return f"ended at seq:{answer.get('tail', {}).get('seq_num')}"
+
+    return _carry_out(log, url, data, RestClient.end_log, tell, is_json=json)
 
 
 def delete(
@@ -88,14 +90,11 @@ def delete(
 
     Exit codes: 0 deleted, or it was before; 1 refused or failed (safe to repeat); 2 usage.
     """
-    name = parse_argument(parse_log, log)
-    target = find_url(url, data, "write_url")
-    answer = call_proxy(target, lambda client: client.delete_log(*name))
-    if json:
-        print_json(answer)
-    else:
-        print(f"{log}: deleted; it can be had back until {answer.get('undelete_until')}")
-    return ExitCode.OK
+
+    def tell(answer: Answer) -> str:
+        return f"deleted; it can be had back until {answer.get('undelete_until')}"
+
+    return _carry_out(log, url, data, RestClient.delete_log, tell, is_json=json)
 
 
 def undelete(
@@ -106,11 +105,28 @@ def undelete(
 
     Exit codes: 0 there again, or never deleted; 1 refused or failed (safe to repeat); 2 usage.
     """
-    name = parse_argument(parse_log, log)
+
+    def tell(answer: Answer) -> str:
+        return f"is there (log id {answer.get('log_id')})"
+
+    return _carry_out(log, url, data, RestClient.undelete_log, tell, is_json=json)
+
+
+def _carry_out(
+    log: str,
+    url: str | None,
+    data: Path,
+    ask: Callable[[RestClient, str, str], Awaitable[Answer]],
+    tell: Callable[[Answer], str],
+    *,
+    is_json: bool,
+) -> int:
+    """Ask the write proxy about one log, print what it answered, for a program or a person."""
+    namespace, name = parse_argument(parse_log, log)
     target = find_url(url, data, "write_url")
-    answer = call_proxy(target, lambda client: client.undelete_log(*name))
-    if json:
+    answer = call_proxy(target, lambda client: ask(client, namespace, name))
+    if is_json:
         print_json(answer)
     else:
-        print(f"{log}: is there (log id {answer.get('log_id')})")
+        print(f"{log}: {tell(answer)}")
     return ExitCode.OK

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from duramen.errors import ERRORS_BY_WIRE, DuramenError
@@ -108,6 +108,27 @@ class Redirect(NamedTuple):
 
 
 AppendResult = Appended | AlreadyStored | Redirect | DuramenError
+
+
+def spell_redirect(redirect: Redirect) -> dict[str, Any]:
+    """The answer to a control call that another sequencer is to be asked."""
+    return {"redirect": {"sequencer_id": redirect.sequencer_id, "url": redirect.url}}
+
+
+def read_redirect(answer: Mapping[str, Any]) -> Redirect | None:
+    """Whom the answer to a control call names as the owner; None if it is no redirect.
+
+    Raises:
+        FrameError: it is one and names nobody.
+    """
+    named = answer.get("redirect")
+    if named is None:
+        return None
+    name = named.get("sequencer_id") if isinstance(named, dict) else None
+    url = named.get("url") if isinstance(named, dict) else None
+    if not isinstance(name, str) or not isinstance(url, str):
+        raise FrameError("a redirect names no sequencer")
+    return Redirect(SequencerId(name), url)
 
 
 def pack_appends(appends: Sequence[Append]) -> bytes:

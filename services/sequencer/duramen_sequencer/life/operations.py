@@ -26,13 +26,15 @@ from duramen.core.life.retention import purge_time_ms
 from duramen.core.log_node import Ending, LogNode, TrimPoint
 from duramen.core.sequencer.log_sequencer import LogState
 from duramen.errors import DuramenError
-from duramen.ids import NOTHING, EntryId, LogId, lsn_of
+from duramen.ids import NOTHING, EntryId, LogId, SequencerId, lsn_of
 from duramen.limits import UNDELETE_WINDOW_US
 from duramen.runtime.metadata_store import Conflict, MetadataError, OutcomeUnknown, Set
 from duramen.texts import parse_position, spell_time
 from duramen.wire.metadata_json import read_log, read_node, spell_log, spell_node
 from duramen.wire.record_json import spell_mark
+from duramen.wire.sequencer_calls import Redirect, spell_redirect
 from duramen_sequencer.life.boundaries import Boundaries, Extent
+from duramen_sequencer.log_changes import read_log_id
 from duramen_sequencer.log_driver import LogDriver, now_us
 from duramen_sequencer.log_host import LogHost
 from duramen_sequencer.metadata_link import MetadataLink
@@ -53,7 +55,7 @@ class _Elsewhere(Exception):
 
     def __init__(self, sequencer_id: str, url: str) -> None:
         super().__init__(f"owned by {sequencer_id}")
-        self.answer = {"redirect": {"sequencer_id": sequencer_id, "url": url}}
+        self.answer = spell_redirect(Redirect(SequencerId(sequencer_id), url))
 
 
 class LifeOperations:
@@ -92,7 +94,7 @@ class LifeOperations:
     # --- truncate --------------------------------------------------------------------------------
 
     async def _truncate(self, request: Answer) -> Answer:
-        log_id = _read_log_id(request)
+        log_id = read_log_id(request)
         position = _read_position(request)
         for _ in range(_TRIES):
             extent = await self._find_extent(log_id)
@@ -132,7 +134,7 @@ class LifeOperations:
     # --- end and delete --------------------------------------------------------------------------
 
     async def _finish(self, request: Answer, ending: Ending) -> Answer:
-        log_id = _read_log_id(request)
+        log_id = read_log_id(request)
         for _ in range(_TRIES):
             log, version = await self._read_log(log_id)
             if log.is_deleted and ending is Ending.END:
@@ -284,13 +286,6 @@ def _spell_ended(log: LogNode) -> Answer:
     end = log.closed_end
     tail = spell_mark(end.seq_num, log.totals.max_timestamp_ms or 0, end.dlsn)
     return {"log_id": str(log.log_id), "ended": True, "tail": tail}
-
-
-def _read_log_id(request: Answer) -> LogId:
-    text = _text(request, "log_id")
-    if not (text.isascii() and text.isdigit() and len(text) <= 10):
-        raise DuramenError("invalid_argument", f"{text!r} is no log id", field="log_id")
-    return LogId(int(text))
 
 
 def _read_position(request: Answer) -> Any:

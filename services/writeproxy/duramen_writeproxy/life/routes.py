@@ -98,7 +98,8 @@ class _Routes:
         log_id = await self._names.find(namespace, log)
         message = {**message, "log_id": str(log_id)}
         try:
-            return _answer(await self._calls.ask(f"{namespace}/{log}", message, fields))
+            key = f"{namespace}/{log}"
+            return _answer(await self._calls.ask(key, message, fields, log_id=log_id))
         except DuramenError as error:
             if error.code in ("log_not_found", "log_deleted"):
                 self._names.doubt(namespace, log)
