@@ -72,6 +72,9 @@ class FakeBookie:
         self.refusals: dict[str, list[Reply]] = {"/b/read": [], "/b/lac": []}
         self.refused_count = 0
         self.reads: list[ReadRange] = []
+        self.read_count = 0
+        self.given_count = 0
+        self.lost: dict[tuple[LedgerId, EntryId], BookieStatus] = {}
         self.waiting_count = 0
         self._changed = asyncio.Condition()
         self.server = DataServer("127.0.0.1", 0, self._handle)
@@ -90,10 +93,12 @@ class FakeBookie:
             self.refused_count += 1
             return self.refusals[path].pop()
         if path == "/b/read":
-            incarnation, (wanted,) = parse_reads(body)
-            self.reads.append(wanted)
-            answer = await self._read(incarnation, wanted)
-            return 200, "application/octet-stream", pack_read_answers([answer])
+            incarnation, ranges = parse_reads(body)
+            self.read_count += 1
+            self.reads += ranges
+            answers = [await self._read(incarnation, wanted) for wanted in ranges]
+            self.given_count += sum(len(answer.entries) for answer in answers)
+            return 200, "application/octet-stream", pack_read_answers(answers)
         assert path == "/b/lac", path
         _, (update,) = parse_lacs(body)
         assert not update.is_write
@@ -112,13 +117,15 @@ class FakeBookie:
             await self._wait(wanted)
         run: list[tuple[EntryId, bytes]] = []
         for entry in range(wanted.first, wanted.last + 1):
-            body = self.entries.get((wanted.ledger_id, EntryId(entry)))
+            key = (wanted.ledger_id, EntryId(entry))
+            body = None if key in self.lost else self.entries.get(key)
             size = sum(len(b) for _, b in run)
             if body is None or (run and size + len(body) > wanted.bytes_max):
                 break
             run.append((EntryId(entry), body[:HEADER_BYTES] if wanted.headers_only else body))
         _, lac, highest = self._marks(wanted.ledger_id)
-        status = BookieStatus.OK if run else BookieStatus.NO_ENTRY
+        lost = self.lost.get((wanted.ledger_id, wanted.first), BookieStatus.NO_ENTRY)
+        status = BookieStatus.OK if run else lost
         return ReadAnswer(status, lac, highest, False, run)
 
     async def _wait(self, wanted: ReadRange) -> None:

@@ -9,11 +9,14 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import httpx
 import pytest
 
 from duramen.core.log_node import Ending, LogNode, TrimPoint
-from duramen.ids import EntryId, Epoch, LogId, lsn_of
+from duramen.core.reader import ReaderLimits
+from duramen.ids import EntryId, Epoch, LogId, ledger_of, lsn_of
 from duramen.wire.metadata_json import spell_log, spell_node
+from duramen_readproxy.log_reader import LogCursor
 from tests.component.readproxy_world import BATCH, LOG, NDJSON, PATHS, RECORDS, World, run
 from tests.component.waiting import wait_until
 
@@ -116,6 +119,109 @@ def test_reading_goes_on_where_segments_are_given_up() -> None:
         await world.store.delete(PATHS.segment(LOG, Epoch(1)), version=2)
         for query in ("?from=head", "?from=dlsn:e1n2s0", "?from=seq:4", "?from=lsn:e1n0"):
             assert seq_nums(await world.read(query)) == list(range(13, 31)), query
+
+    run(scenario)
+
+
+def lose_segment(world: World, epoch: int) -> None:
+    """No bookie gives an entry of that segment now: a read of it waits."""
+    ledger = ledger_of(LOG, Epoch(epoch))
+    for bookie in world.bookies.values():
+        for key in [key for key in bookie.entries if key[0] == ledger]:
+            del bookie.entries[key]
+
+
+async def wait_stuck(world: World, epoch: int) -> None:
+    ledger = ledger_of(LOG, Epoch(epoch))
+
+    def is_asked() -> bool:
+        return any(read.ledger_id == ledger for b in world.bookies.values() for read in b.reads)
+
+    await wait_until(is_asked)
+
+
+async def give_up_below_e3n1s1(world: World) -> None:
+    """Record 27 is slot 1 of e3n1."""
+    await truncate(world, 3, 1, 1, 27)
+    world.log = world.log.with_first_live_epoch(Epoch(3), unix_ms=0, nonce="g")
+    await put_log(world)
+
+
+@pytest.mark.parametrize("accept", ["application/json", BATCH])
+def test_an_answer_ends_where_what_follows_was_given_up_meanwhile(accept: str) -> None:
+    async def scenario(world: World) -> None:
+        await world.fill()
+        lose_segment(world, 2)
+        reading = asyncio.create_task(world.get("?from=head&count=100", accept=accept))
+        await wait_stuck(world, 2)
+        await give_up_below_e3n1s1(world)
+        answer = await reading
+        assert answer.status_code == 200
+        if accept == BATCH:
+            assert answer.headers["Duramen-Next"] == "seq:13"
+            assert "Duramen-Tail" not in answer.headers
+        else:
+            assert seq_nums(answer.json()) == list(range(13))
+            assert answer.json()["next"] == "seq:13" and "tail" not in answer.json()
+        after = await world.read("?from=seq:13")
+        assert seq_nums(after) == [27, 28, 29, 30]
+        assert after["moved_to"] == {"seq_num": 27, "dlsn": "e3n1s1"}
+
+    run(scenario)
+
+
+def test_an_answer_that_would_begin_with_what_was_given_up_meanwhile_is_refused_for_now() -> None:
+    async def scenario(world: World) -> None:
+        await world.fill()
+        lose_segment(world, 2)
+        reading = asyncio.create_task(world.get("?from=seq:13"))
+        await wait_stuck(world, 2)
+        await give_up_below_e3n1s1(world)
+        answer = await reading
+        problem = answer.json()
+        assert (answer.status_code, problem["code"]) == (503, "metadata_unavailable")
+        assert "seq:27" in problem["detail"] and problem["retryable"] is True
+
+    run(scenario)
+
+
+def test_a_stream_breaks_off_before_what_was_given_up_meanwhile() -> None:
+    async def scenario(world: World) -> None:
+        await world.fill()
+        lose_segment(world, 2)
+        lines: list[str] = []
+
+        async def read() -> None:
+            async with world.http.stream("GET", RECORDS, headers={"accept": NDJSON}) as response:
+                async for line in response.aiter_lines():
+                    lines.append(line)
+
+        reading = asyncio.create_task(read())
+        await wait_stuck(world, 2)
+        await wait_until(lambda: len(lines) == 13)
+        await give_up_below_e3n1s1(world)
+        with pytest.raises(httpx.RemoteProtocolError):
+            await reading
+        assert len(lines) == 13
+
+    run(scenario)
+
+
+def test_a_skip_that_loses_nothing_does_not_end_an_answer() -> None:
+    async def scenario(world: World) -> None:
+        await world.fill()
+        lose_segment(world, 2)
+        # The reader stands before e2n0, and wants nothing of that segment.
+        follower = await world.proxy.catalog.find("ns", "log")
+        start = (Epoch(2), EntryId(0))
+        async with LogCursor(follower, world.proxy.fetcher, start, ReaderLimits()) as cursor:
+            await cursor.on_tail(await world.proxy.tails.find(follower))
+            taking = asyncio.create_task(cursor.take(27))
+            await wait_stuck(world, 2)
+            await give_up_below_e3n1s1(world)
+            delivered = await taking
+        assert delivered is not None
+        assert (delivered.epoch, delivered.entries[0][0]) == (3, 1)
 
     run(scenario)
 

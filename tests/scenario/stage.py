@@ -252,8 +252,8 @@ class Stage:
             case rd.Deliver(entries=entries):
                 self.say(reader.name, spell_delivery(effect), is_fate=True)
                 reader.core.on_consumed(sum(len(body) for _, body in entries), self.now_us)
-            case rd.Skip(epoch):
-                self.say(reader.name, f"skips to e{epoch}", is_fate=True)
+            case rd.Skip(epoch, entry):
+                self.say(reader.name, f"skips to e{epoch}n{entry}", is_fate=True)
             case rd.Gap(epoch, first, last):
                 self.say(reader.name, f"gap e{epoch}n{first} … {last}", is_fate=True)
             case _:

@@ -4,6 +4,7 @@
 Each rule was broken once in the core to see its test fail. Source: 01-protocol section 8, R17, R18.
 """
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
@@ -27,6 +28,8 @@ from duramen.core.reader import (
     SendRead,
     SetTimer,
     Skip,
+    last_of_run,
+    runs_beyond,
 )
 from duramen.core.replica_order import (
     FAILURE_MEMORY_US,
@@ -46,6 +49,7 @@ from duramen.ids import (
     Incarnation,
     LogId,
     Member,
+    lsn_of,
 )
 
 A, B, C, D = (Member(BookieId(n), Incarnation(n * 32)) for n in "abcd")
@@ -104,7 +108,7 @@ class Bench:
         )  # fmt: skip
         self.delivered: list[tuple[int, int]] = []
         self.starts: list[int] = []
-        self.skipped: list[int] = []
+        self.skipped: list[tuple[int, int, int]] = []
         self.speculate_at_us = 0
 
     def take(self) -> list[Effect]:
@@ -115,8 +119,8 @@ class Bench:
                 case Deliver(epoch, start, entries):
                     self.delivered += [(epoch, entry_id) for entry_id, _ in entries]
                     self.starts.append(start)
-                case Skip(epoch):
-                    self.skipped.append(epoch)
+                case Skip(epoch, entry, seq_num):
+                    self.skipped.append((epoch, entry, seq_num))
                 case SetTimer(at_us) if rest and isinstance(rest[-1], SendRead):
                     self.speculate_at_us = at_us
                 case _:
@@ -351,7 +355,7 @@ def test_a_dropped_ledger_is_no_end_but_a_reason_to_look_at_the_metadata() -> No
     assert effects == [ReadMetadata(Epoch(1))]
     assert not bench.reader.is_at_tail and not bench.delivered
     assert bench.metadata(make_log(3, 1, 4, first_live=2), None) == [ReadMetadata(Epoch(2))]
-    assert bench.skipped == [2]
+    assert bench.skipped == [(2, 0, 0)]
 
 
 def test_a_sealed_segment_is_not_polled_but_watched_until_it_is_closed() -> None:
@@ -441,13 +445,70 @@ def test_an_empty_segment_is_passed() -> None:
     assert effects == [ReadMetadata(Epoch(2))]
 
 
+def test_the_runs_of_a_member_beyond_an_entry_are_exactly_what_it_holds() -> None:
+    members = [Member(BookieId(f"m{i}"), Incarnation(f"{i:032}")) for i in range(8)]
+    for size, write_quorum, first in itertools.product(range(2, 6), range(2, 6), range(5)):
+        if write_quorum > size:
+            continue
+        ensemble, later = tuple(members[:size]), tuple(members[size : 2 * size])
+        fragments = ((0, ensemble), (23, (later + ensemble)[:size]))
+        segment = make_segment(1, fragments=fragments, write_quorum=write_quorum)
+        for member, last in itertools.product(
+            segment.write_set_of(EntryId(first)), (first, 17, 40)
+        ):
+            runs = [(EntryId(first), last_of_run(segment, EntryId(first), member))]
+            runs += runs_beyond(segment, EntryId(first), EntryId(last), member)
+            held = [entry for begin, end in runs for entry in range(begin, end + 1)]
+            expected = [
+                entry
+                for entry in range(first, 23)
+                if member in segment.write_set_of(EntryId(entry))
+            ]
+            assert [e for e in held if e <= last] == [e for e in expected if e <= last]
+
+
+def test_a_striped_segment_is_read_ahead_as_far_as_one_range_of_bytes_has_room() -> None:
+    """Entry i of E = 4, Qw = 3 lies on the members i, i + 1, i + 2 modulo 4."""
+    bench = Bench(is_following=False, limits=ReaderLimits(range_bytes=100))
+    bench.take()
+    segment = make_segment(
+        1, last=99, start=0, fragments=((0, (A, B, C, D)), (50, (D, C, B, A))), write_quorum=3
+    )
+    read = one_read(bench.metadata(make_log(2, 1, 100), segment))
+    assert read.beyond == (), "nobody knows yet how large its entries are"
+    read = one_read(bench.answer(read, *range(read.first, read.last + 1)))
+    ahead = [entry for first, last in read.beyond for entry in range(first, last + 1)]
+    assert ahead and max(ahead) <= read.first + 9, "ten entries of ten bytes"
+    assert all(read.member in segment.write_set_of(EntryId(entry)) for entry in ahead)
+    bench.reader.on_timer(bench.speculate_at_us)
+    assert one_read(bench.take()).beyond == (), (
+        "a second replica is asked for what is late, not for more"
+    )
+
+
 def test_a_truncated_segment_is_skipped_and_says_so() -> None:
     bench, effects = open_bench(lac=3)
     read = one_read(effects)
     effects = bench.metadata(make_log(5, 3, 30, first_live=3), None)
     assert effects == [CancelRead(read.read_id), ReadMetadata(Epoch(3))]
-    assert bench.skipped == [3]
+    assert bench.skipped == [(3, 0, 0)]
     assert bench.answer(read, 0, 1) == [] and bench.delivered == []
+
+
+def test_after_a_truncation_inside_a_segment_reading_goes_on_at_the_trim_point() -> None:
+    bench, effects = open_bench(lac=3)
+    log = replace(
+        make_log(5, 4, 30, first_live=2), trim_lsn=lsn_of(Epoch(3), EntryId(2)), trim_seq_num=17
+    )
+    read = one_read(effects)
+    effects = bench.metadata(log, None)
+    assert effects == [CancelRead(read.read_id), ReadMetadata(Epoch(3))]
+    assert bench.skipped == [(3, 2, 17)]
+    segment = make_segment(3, last=5, start=10, fragments=((0, (A, B, C)), (4, (B, C, D))))
+    read = one_read(bench.metadata(log, segment))
+    assert (read.first, read.last) == (2, 3)
+    bench.answer(read, 2, 3)
+    assert bench.delivered == [(3, 2), (3, 3)] and bench.skipped == [(3, 2, 17)]
 
 
 def test_a_reader_that_does_not_follow_rests_at_the_tail_until_it_is_told_more() -> None:

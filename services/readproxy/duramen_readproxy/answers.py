@@ -56,6 +56,10 @@ class Pick(Protocol):
     def next_seq_num(self) -> int | None:
         """Where the next answer begins; None while that is not known."""
 
+    @property
+    def wanted_seq_num(self) -> int:
+        """The record that is wanted next."""
+
     def offer(self, placed: PlacedBatch) -> bool:
         """Take a batch, or what fits of it; False if not all of it was taken."""
 
@@ -87,6 +91,10 @@ class _PlacingPick:
     @property
     def is_empty(self) -> bool:
         return self._count == 0
+
+    @property
+    def wanted_seq_num(self) -> int:
+        return max(self._start.seq_num, self.next_seq_num or 0)
 
     def _first_index(self, placed: PlacedBatch) -> int:
         """How many records of the batch precede the start."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
+from collections.abc import Sequence
 from random import Random
 from typing import Any
 
@@ -81,18 +82,31 @@ class Bookies:
 
         A damaged entry cuts the answer before it; none left is UNKNOWN.
         """
-        body = pack_reads(member.incarnation, [wanted])
-        answer = await self._call(member, wanted.service, "read", body, timeout_us)
+        return (await self.read_ranges(member, [wanted], timeout_us))[0]
+
+    async def read_ranges(
+        self, member: Member, wanted: Sequence[ReadRange], timeout_us: int
+    ) -> list[ReadAnswer]:
+        """Read ranges of one class in one call, each as `read`; the first tells how the bookie is.
+
+        An answer has a bound: ranges that find it used up are OVERLOADED, and may be asked again.
+        """
+        service = wanted[0].service
+        body = pack_reads(member.incarnation, wanted)
+        answer = await self._call(member, service, "read", body, timeout_us)
         if isinstance(answer, BookieStatus):
-            return _no_answer(answer)
+            return [_no_answer(answer)] * len(wanted)
         try:
-            (parsed,) = parse_read_answers(answer)
+            parsed = parse_read_answers(answer)
         except (FrameError, ValueError):
+            parsed = []
+        if len(parsed) != len(wanted):
             self._counts["malformed"] += 1
-            return _no_answer(BookieStatus.UNKNOWN)
-        if parsed.status is BookieStatus.OVERLOADED:
-            self._leave_alone(member, wanted.service, OVERLOADED_PAUSE_US)
-        return self._verify(parsed, wanted)
+            return [_no_answer(BookieStatus.UNKNOWN)] * len(wanted)
+        if parsed[0].status is BookieStatus.OVERLOADED:
+            self._leave_alone(member, service, OVERLOADED_PAUSE_US)
+        pairs = zip(parsed, wanted, strict=True)
+        return [self._verify(answer, asked) for answer, asked in pairs]
 
     async def read_lac(self, member: Member, ledger_id: LedgerId, timeout_us: int) -> Marks:
         """Where the member sees the LAC and the highest entry of a ledger.
@@ -195,12 +209,19 @@ class RangeFetcher:
         self._cache = cache
         self._flights: dict[tuple[LedgerId, EntryId, bool], _Flight] = {}
         self._joined_count = 0
+        self._coming: set[tuple[LedgerId, int]] = set()
+        """Entries that are asked for ahead of their readers now."""
 
     def find_cached(self, read: SendRead) -> ReadAnswer | None:
-        """The answer as far as the cache has it; None for long polls and if it has nothing."""
+        """The answer as far as the cache has it; None for long polls and if it has nothing.
+
+        In a striped segment it does not matter whom an entry came from: the run may be longer than
+        what the member holds.
+        """
         if read.wait_us:
             return None
-        run = self._cache.get_run(read.ledger_id, read.first, read.last, read.bytes_max)
+        last = read.beyond[-1][1] if read.beyond else read.last
+        run = self._cache.get_run(read.ledger_id, read.first, last, read.bytes_max)
         return ReadAnswer(BookieStatus.OK, NOTHING, NOTHING, False, run) if run else None
 
     async def fetch(self, read: SendRead) -> ReadAnswer:
@@ -304,6 +325,7 @@ class RangeFetcher:
             "reads": len(self._flights) - polls,
             "long_polls": polls,
             "joined": self._joined_count,
+            "entries_ahead": len(self._coming),
         }
 
     async def _request(self, read: SendRead) -> ReadAnswer:
@@ -312,11 +334,36 @@ class RangeFetcher:
             wait_ms=read.wait_us // MS, wait_for=read.wait_for,
             service=Service.TAIL_READ if read.wait_us else Service.CATCH_UP_READ,
         )  # fmt: skip
-        answer = await self._bookies.read(read.member, wanted, read.timeout_us)
-        for entry_id, body in answer.entries:
-            assert isinstance(body, bytes)
-            self._cache.put(read.ledger_id, entry_id, body)
-        return answer
+        ahead = self._find_missing(read, wanted)
+        coming = {(a.ledger_id, entry) for a in ahead for entry in range(a.first, a.last + 1)}
+        self._coming |= coming
+        try:
+            answers = await self._bookies.read_ranges(
+                read.member, [wanted, *ahead], read.timeout_us
+            )
+        finally:
+            self._coming -= coming
+        for answer in answers:
+            for entry_id, body in answer.entries:
+                assert isinstance(body, bytes)
+                self._cache.put(read.ledger_id, entry_id, body)
+        return answers[0]
+
+    def _find_missing(self, read: SendRead, wanted: ReadRange) -> list[ReadRange]:
+        """The parts of `beyond` that are neither here nor under way."""
+        missing: list[ReadRange] = []
+        for first, last in read.beyond:
+            begin = first
+            for entry in range(first, last + 2):
+                if entry > last or self._is_coming(read.ledger_id, EntryId(entry)):
+                    if entry > begin:
+                        end = EntryId(entry - 1)
+                        missing.append(wanted._replace(first=begin, last=end))
+                    begin = EntryId(entry + 1)
+        return missing
+
+    def _is_coming(self, ledger_id: LedgerId, entry_id: EntryId) -> bool:
+        return (ledger_id, entry_id) in self._coming or self._cache.has(ledger_id, entry_id)
 
     def _end(self, key: tuple[LedgerId, EntryId, bool], flight: _Flight) -> None:
         if self._flights.get(key) is flight:

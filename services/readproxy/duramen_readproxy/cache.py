@@ -42,6 +42,10 @@ class EntryCache:
         """One entry, if it is here; not counted as a hit."""
         return self._entries.get((ledger_id, entry_id))
 
+    def has(self, ledger_id: LedgerId, entry_id: EntryId) -> bool:
+        """Whether an entry is here; it is not used, and may be the next to go."""
+        return (ledger_id, entry_id) in self._entries
+
     def get_run(
         self, ledger_id: LedgerId, first: EntryId, last: EntryId, bytes_max: int
     ) -> list[tuple[EntryId, bytes]]:

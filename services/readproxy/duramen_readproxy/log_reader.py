@@ -50,6 +50,19 @@ _METADATA_TRIES: Final = 10
 _METADATA_RETRY_S: Final = 0.3
 
 
+class Truncated(DuramenError):
+    """What was to be read next has been truncated and given up since the request began.
+
+    Retry: the same request then begins at what is left, and its answer says so.
+    """
+
+    def __init__(self, wanted_seq_num: int, left_seq_num: int) -> None:
+        super().__init__(
+            "metadata_unavailable",
+            f"seq:{wanted_seq_num} was truncated just now; seq:{left_seq_num} is left: ask again",
+        )
+
+
 class LogCursor:
     """One reader of one log, from a position upwards.
 
@@ -69,7 +82,7 @@ class LogCursor:
         self._follower = follower
         self._fetcher = fetcher
         self._is_following = False
-        self._ready: deque[Deliver] = deque()
+        self._ready: deque[Deliver | Skip] = deque()
         self._news = asyncio.Event()
         self._reads: dict[int, asyncio.Task[None]] = {}
         self._metadata_task: asyncio.Task[None] | None = None
@@ -130,15 +143,19 @@ class LogCursor:
             return False
         return self._core.epoch > known[0].last_clean_epoch
 
-    async def take(self, deadline_us: int | None = None) -> Deliver | None:
+    async def take(self, wanted_seq_num: int, deadline_us: int | None = None) -> Deliver | None:
         """The next entries; None at the tail, or when the deadline has passed while following.
 
+        Args:
+            wanted_seq_num: the next record that the answer is to have.
+
         Raises:
+            Truncated: that one was given up meanwhile.
             DuramenError: `data_unavailable` (no replica answers), or of the metadata.
         """
         began_us = read_clock_us()
         self._consume_taken(began_us)
-        while not self._ready:
+        while not self._pass_skips(wanted_seq_num):
             now_us = read_clock_us()
             if self._failure is not None:
                 raise self._failure
@@ -154,9 +171,18 @@ class LogCursor:
                 async with asyncio.timeout(timeout_s):
                     await self._news.wait()
         delivered = self._ready.popleft()
+        assert isinstance(delivered, Deliver), delivered
         self._taken = delivered
         self._note_end(delivered)
         return delivered
+
+    def _pass_skips(self, wanted_seq_num: int) -> bool:
+        """Whether entries are ready; skips before them are passed where they lose nothing."""
+        while self._ready and isinstance(skip := self._ready[0], Skip):
+            if skip.seq_num > wanted_seq_num:
+                raise Truncated(wanted_seq_num, skip.seq_num)
+            self._ready.popleft()
+        return bool(self._ready)
 
     def touch(self, entry_id: EntryId) -> None:
         """The answer has come to this entry of what was taken last."""
@@ -224,10 +250,10 @@ class LogCursor:
                 self._metadata_task = asyncio.create_task(self._read_metadata(epoch))
             case SetTimer(at_us):
                 self._set_timer(at_us)
-            case Deliver():
+            case Deliver() | Skip():
                 self._ready.append(effect)
-            case Skip() | Gap():
-                pass  # the records' sequence numbers show where reading went on
+            case Gap():
+                pass  # the records' sequence numbers show it
 
     def _set_timer(self, at_us: int) -> None:
         if self._timer is not None:
@@ -296,14 +322,20 @@ async def fill(
     """Take into `pick` until it is full or the end is reached; gives the tail if it was.
 
     With `wait_us` an answer that would be empty waits that long at the tail. A tail that is not
-    sure is not given: the answer ends there and does not say that this is the end.
+    sure is not given: the answer ends there and does not say that this is the end. It also ends
+    before records that were truncated meanwhile, so that whoever goes on is told (`moved_to`).
 
     Raises:
         DuramenError: as `LogCursor.take` and `TailFinder.find`.
     """
     deadline_us = read_clock_us() + wait_us
     while not pick.is_full:
-        delivered = await cursor.take(deadline_us if pick.is_empty else 0)
+        try:
+            delivered = await cursor.take(pick.wanted_seq_num, deadline_us if pick.is_empty else 0)
+        except Truncated:
+            if pick.is_empty:
+                raise
+            return None
         if delivered is not None:
             for placed in place_delivered(delivered):
                 cursor.touch(placed.dlsn.entry)

@@ -165,7 +165,7 @@ async def stream_lines(
     limits = choose_limits(start, wanted)
     async with LogCursor(follower, backend.fetcher, (start.epoch, start.entry), limits) as cursor:
         while not pick.is_full:
-            delivered = await cursor.take(read_clock_us() + wanted.wait_us)
+            delivered = await cursor.take(pick.wanted_seq_num, read_clock_us() + wanted.wait_us)
             if delivered is not None:
                 for placed in place_delivered(delivered):
                     if not pick.offer(placed):

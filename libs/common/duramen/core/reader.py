@@ -43,6 +43,10 @@ POLL_GRACE_US: Final = 1 * SECOND
 RECHECK_US: Final = 5 * SECOND
 """At the end of the last segment the metadata are read again this often, watch or no watch."""
 
+WINDOW_COUNT_MAX: Final = 1_024
+"""How far ahead of an entry a striped segment is read, in entries: one request of 512 ranges at
+most, and some 4 MiB of entries of an ordinary size."""
+
 BOOKIE_FAULTS: Final = (
     BookieStatus.UNREACHABLE,
     BookieStatus.TIMEOUT,
@@ -69,6 +73,10 @@ class SendRead:
 
     `wait_us` > 0: a long poll for entry `first` or a LAC ≥ `wait_for`. No answer within
     `timeout_us` is a TIMEOUT.
+
+    `beyond`: (first, last) of further runs that the member should hold, in a striped segment. They
+    are no part of the answer: a driver with a cache asks for them in the same call and keeps what
+    comes, so that later reads need no call of their own. What does not come says nothing.
     """
 
     read_id: int
@@ -80,6 +88,7 @@ class SendRead:
     timeout_us: int
     wait_us: int = 0
     wait_for: EntryId = NOTHING
+    beyond: tuple[tuple[EntryId, EntryId], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,9 +123,14 @@ class Deliver:
 
 @dataclass(frozen=True, slots=True)
 class Skip:
-    """What lies before (`epoch`, 0) was truncated: reading goes on there."""
+    """What lies before (`epoch`, `entry`) was truncated: reading goes on there.
+
+    `seq_num`: of the first record that is left, which lies in that entry or behind it.
+    """
 
     epoch: Epoch
+    entry: EntryId
+    seq_num: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +196,7 @@ class Reader:
         self._failed_rounds = 0
         self._pause_us = 0
         self._buffered_bytes = 0
+        self._entry_bytes = 0
         self._unavailable_since_us: int | None = None
         self._errors: Counter[BookieStatus] = Counter()
         self._effects.append(ReadMetadata(self._epoch))
@@ -251,7 +266,7 @@ class Reader:
         if known_log is None or _is_newer(log, known_log):
             self._log = known_log = log
         if known_log.first_live_epoch > self._epoch:
-            self._skip_truncated(known_log.first_live_epoch)
+            self._skip_truncated(known_log)
             return
         was_fresh = self._is_fresh
         is_changed = self._take_segment(segment)
@@ -340,7 +355,7 @@ class Reader:
         elif self._next <= self.bound:
             self._send_read(segment, now_us)
         elif self._is_over():
-            self._enter(Epoch(self._epoch + 1))
+            self._enter(Epoch(self._epoch + 1), EntryId(0))
             self._ask_metadata()
         elif not self._is_following:
             self._state = ReaderState.CONSUMER
@@ -354,9 +369,9 @@ class Reader:
         segment = self._segment
         return segment is not None and segment.is_closed and self._next > self.bound
 
-    def _enter(self, epoch: Epoch) -> None:
+    def _enter(self, epoch: Epoch, entry: EntryId) -> None:
         assert epoch > self._epoch, (epoch, self)
-        self._epoch, self._next = epoch, EntryId(0)
+        self._epoch, self._next = epoch, entry
         self._segment = None
         self._start_seq_num = None
         self._is_fresh = False
@@ -365,11 +380,15 @@ class Reader:
         self._tried = []
         self._polled = []
 
-    def _skip_truncated(self, epoch: Epoch) -> None:
-        """What is left of the log begins later: go on there."""
+    def _skip_truncated(self, log: LogNode) -> None:
+        """What is left of the log begins later, maybe inside a segment: go on at the trim point.
+
+        Truncated segments that are not given up yet are read to their end by who is in them.
+        """
         self._cancel_reads()
-        self._enter(epoch)
-        self._effects.append(Skip(epoch))
+        epoch, entry, _ = log.trim.dlsn
+        self._enter(epoch, entry)
+        self._effects.append(Skip(epoch, entry, log.trim_seq_num))
         self._ask_metadata()
 
     def _take_segment(self, segment: Segment | None) -> bool:
@@ -445,12 +464,26 @@ class Reader:
     def _ask_replica(self, segment: Segment, members: Sequence[Member], now_us: int) -> None:
         member = self._order.rank(members, now_us)[0]
         last = min(self.bound, last_of_run(segment, self._next, member))
+        # Nothing ahead besides a read that is late, or before an entry has shown its size.
+        is_ahead = self._entry_bytes and not self._reads
         self._state = ReaderState.READ
         self._send(
-            member, self._next, last, self._limits.range_bytes, READ_TIMEOUT_US, now_us=now_us
+            member,
+            self._next,
+            last,
+            self._limits.range_bytes,
+            READ_TIMEOUT_US,
+            now_us=now_us,
+            beyond=self._find_beyond(segment, member) if is_ahead else (),
         )
         self._speculate_at_us = now_us + self._order.speculation.delay_us(len(self._reads))
         self._effects.append(SetTimer(self._speculate_at_us))
+
+    def _find_beyond(self, segment: Segment, member: Member) -> tuple[tuple[EntryId, EntryId], ...]:
+        """What the member holds of the entries that one range of bytes has room for."""
+        count = min(self._limits.range_bytes // self._entry_bytes, WINDOW_COUNT_MAX)
+        last = min(self.bound, EntryId(self._next + count - 1))
+        return runs_beyond(segment, self._next, last, member)
 
     def _send_poll(self, segment: Segment, now_us: int) -> None:
         """Wait for the next entry to be confirmed; what is stored already is not waited for."""
@@ -479,6 +512,7 @@ class Reader:
         *,
         wait_us: int = 0,
         now_us: int,
+        beyond: tuple[tuple[EntryId, EntryId], ...] = (),
     ) -> None:
         assert self._segment is not None, self
         self._last_read_id += 1
@@ -493,6 +527,7 @@ class Reader:
             timeout_us,
             wait_us,
             self._next if wait_us else NOTHING,
+            beyond,
         )
         self._reads[read.read_id] = read
         self._effects.append(read)
@@ -519,7 +554,9 @@ class Reader:
             return False
         assert self._start_seq_num is not None, self
         self._next = following
-        self._buffered_bytes += sum(len(body) for _, body in run)
+        size_bytes = sum(len(body) for _, body in run)
+        self._buffered_bytes += size_bytes
+        self._entry_bytes = max(1, size_bytes // len(run))
         self._effects.append(Deliver(self._epoch, self._start_seq_num, tuple(run)))
         self._pass_hole()
         return True
@@ -597,6 +634,25 @@ def last_of_run(segment: Segment, first: EntryId, member: Member) -> EntryId:
     if segment.quorum.write_quorum == size:
         return end
     return EntryId(min(end, first + (fragment.ensemble.index(member) - first) % size))
+
+
+def runs_beyond(
+    segment: Segment, first: EntryId, last: EntryId, member: Member
+) -> tuple[tuple[EntryId, EntryId], ...]:
+    """The runs that follow a member's one from `first` on, up to `last` and in the same fragment.
+
+    Without striping there are none. Between two runs lie the E − Qw entries that are written to
+    others.
+    """
+    fragment = segment.fragment_of(first)
+    size, write_quorum = len(fragment.ensemble), segment.quorum.write_quorum
+    if write_quorum == size:
+        return ()
+    later = [f.first_entry for f in segment.fragments if f.first_entry > first]
+    end = min([last, *(EntryId(entry - 1) for entry in later)])
+    run_end = last_of_run(segment, first, member)
+    begins = range(run_end + 1 + size - write_quorum, end + 1, size)
+    return tuple((EntryId(begin), EntryId(min(begin + write_quorum - 1, end))) for begin in begins)
 
 
 def _is_newer(log: LogNode, known: LogNode) -> bool:
