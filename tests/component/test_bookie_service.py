@@ -32,6 +32,7 @@ from duramen.ids import (
     Member,
     ledger_of,
 )
+from duramen.runtime.admin import add_problem_handler
 from duramen.runtime.http_client import NoAnswerError, PeerClient
 from duramen.runtime.memory_store import MemoryStore, MemoryTree
 from duramen.runtime.role import ServiceOptions, StartRefusedError
@@ -519,8 +520,41 @@ def test_the_admin_routes_tell_what_is_held(tmp_path: Path) -> None:
             assert (ledger["lac"], ledger["highest"], ledger["entries"]) == (1, 5, 3)
             held = (await admin.get(f"/v1/ledgers/{LEDGER}/entries")).json()
             assert held == {"ledger_id": str(LEDGER), "ranges": [[0, 1], [5, 5]]}
+            assert (await admin.get("/v1/ledgers")).json()["has_more"] is False
             journal = (await admin.get("/v1/journal")).json()
             assert journal["state"] == "running" and journal["record_count"] == 4
             assert json.dumps(bookie.service.statistics())
+
+    run(scenario)
+
+
+def test_ledgers_are_listed_a_page_at_a_time(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as bookie:
+            ids = [ledger_of(LogId(log), Epoch(epoch)) for log in (3, 7, 8) for epoch in (1, 2, 9)]
+            adds = [Add(it, EntryId(0), NOTHING, entry(0, ledger=it)) for it in ids]
+            await bookie.add(*reversed(adds))
+            app = FastAPI()
+            add_problem_handler(app)
+            bookie.service.add_admin_routes(app)
+            admin = AsyncClient(transport=ASGITransport(app), base_url="http://bookie")
+            for limit in (1, 2, 3, 4, 9, 10):
+                listed: list[int] = []
+                after, has_more = "", True
+                while has_more:
+                    page = (await admin.get(f"/v1/ledgers?limit={limit}{after}")).json()
+                    assert 0 < len(page["ledgers"]) <= limit
+                    listed += [int(ledger["ledger_id"]) for ledger in page["ledgers"]]
+                    after, has_more = f"&after={listed[-1]}", page["has_more"]
+                assert listed == ids, limit
+            gone = f"?after={ledger_of(LogId(5), Epoch(1))}"
+            page = (await admin.get("/v1/ledgers" + gone)).json()
+            assert [int(it["ledger_id"]) for it in page["ledgers"]] == ids[3:]
+            wrong = await admin.get("/v1/ledgers?after=first")
+            assert (wrong.status_code, wrong.json()["field"]) == (400, "after")
+            for limit in (0, 10_001):
+                assert (await admin.get(f"/v1/ledgers?limit={limit}")).status_code == 422
+            described = (await admin.get("/openapi.json")).json()["paths"]["/v1/ledgers"]["get"]
+            assert {p["name"] for p in described["parameters"]} == {"limit", "after"}
 
     run(scenario)

@@ -152,6 +152,16 @@ class BookieProcess:
         answer.raise_for_status()
         return answer.json()
 
+    def list_ledgers(self) -> list[dict[str, Any]]:
+        """What it says of every ledger that it has, page by page."""
+        found: list[dict[str, Any]] = []
+        page = self.ask("/v1/ledgers?limit=10000")
+        while True:
+            found += page["ledgers"]
+            if not page["has_more"]:
+                return found
+            page = self.ask(f"/v1/ledgers?limit=10000&after={found[-1]['ledger_id']}")
+
     def tell(self, path: str) -> None:
         """POST to an admin route."""
         httpx.post(self.admin_url + path, timeout=10).raise_for_status()

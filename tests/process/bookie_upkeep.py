@@ -117,8 +117,7 @@ def list_dying(load: Load) -> list[int]:
 
 def _finish_rounds(bookie: BookieProcess, dead: set[LedgerId]) -> None:
     def is_dropped() -> bool:
-        ledgers = bookie.ask("/v1/ledgers")["ledgers"]
-        return dead.isdisjoint(int(ledger["ledger_id"]) for ledger in ledgers)
+        return dead.isdisjoint(int(ledger["ledger_id"]) for ledger in bookie.list_ledgers())
 
     wait_until(is_dropped, _DONE_S, "dead ledgers to be dropped")
     for work in ("settling", "compaction"):

@@ -196,7 +196,7 @@ def test_idle_ledgers_cost_little_memory(
         assert bookie.stop() == 0
         bookie.start()
         used_bytes = bookie.resident_bytes() - empty_bytes
-        assert len(bookie.ask("/v1/ledgers")["ledgers"]) == IDLE_LEDGER_COUNT
+        assert len(bookie.list_ledgers()) == IDLE_LEDGER_COUNT
         assert bookie.stop() == 0
     figure = f"{used_bytes / IDLE_LEDGER_COUNT:,.0f} bytes for each of {IDLE_LEDGER_COUNT:,}"
     with capsys.disabled():

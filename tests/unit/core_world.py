@@ -488,7 +488,8 @@ class World:
 
     def _read_segment_node(self, node: Node, token: int, epoch: Epoch) -> None:
         def reply() -> None:
-            found = self.store.segments[epoch][0] if self._is_store_up else None
+            is_there = self._is_store_up and epoch >= self.store.log.first_live_epoch
+            found = self.store.segments[epoch][0] if is_there else None
             self.feed(node, lambda core: core.on_segment(token, found, self.now_us))
 
         self.at(self._delay_us(), reply)

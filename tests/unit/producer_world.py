@@ -2,6 +2,7 @@
 
 Each producer sends one batch after the other, repeats what is uncertain, refused for now or given
 back until it is in the log, at whatever sequencer, and now and then repeats what was acknowledged.
+Retention truncates every closed segment soon, and gives up whatever it may.
 Batches are stand-ins, so what a rebuild reads of them is looked up, not parsed.
 
 Called by `test_exactly_once_world.py`. Source: 01-protocol section 5, 06-testing (U1, O3).
@@ -13,6 +14,7 @@ import re
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from duramen.core.life.retention import carry_out, judge
 from duramen.core.sequencer import effects as fx
 from duramen.core.sequencer.exactly_once.stamps import (
     HistoryEntry,
@@ -21,6 +23,7 @@ from duramen.core.sequencer.exactly_once.stamps import (
 )
 from duramen.core.sequencer.log_sequencer import LogSequencer
 from duramen.core.sequencer.transmit import QueuedAppend
+from duramen.ids import Epoch, SequencerId
 from duramen.units import MS, SECOND
 from duramen.wire.entry import HEADER_BYTES, read_entry_info
 from tests.unit.core_world import Fate, Node, World
@@ -58,10 +61,36 @@ class ProducerWorld(World):
         kept = self.rng.choice([1, 2, 64])
         config = self.store.log.config
         producers = config.producers.model_copy(update={"results_kept": kept})
-        config = config.model_copy(update={"producers": producers})
+        retention = config.retention.model_copy(update={"age": None, "truncated": 0})
+        config = config.model_copy(update={"producers": producers, "retention": retention})
         self.store.log = replace(self.store.log, config=config)
         for sender in self.senders:
             self.at(self.rng.randrange(200 * MS), partial(self._produce, sender))
+        self.at(self.rng.randrange(500 * MS), self._retain)
+
+    # --- retention -------------------------------------------------------------------------------
+
+    def _retain(self) -> None:
+        """Truncate all that is closed, and give up at once what retention allows to be given up."""
+        if self.now_us < self.fault_us + 10 * SECOND:
+            self.at(self.rng.randrange(SECOND), self._retain)
+        log = self.store.log
+        if not self._is_store_up or not log.last_clean_epoch:
+            return
+        unix_ms = self.now_us // MS
+        if log.trim < log.closed_end:
+            end = log.closed_end
+            log = log.with_trim(end, release=end, unix_ms=unix_ms, nonce="trim")
+        epochs = range(log.first_live_epoch, log.last_clean_epoch + 1)
+        closed = [self.store.segments[Epoch(epoch)][0] for epoch in epochs]
+        verdict = judge(log, closed, unix_ms)
+        log = carry_out(log, verdict, now_unix_ms=unix_ms, nonce="retention") or log
+        given_up_count = log.first_live_epoch - self.store.log.first_live_epoch
+        self.counts["segments given up"] += given_up_count
+        self.counts["segments kept for a rebuild"] += log.truncated_below > log.first_live_epoch
+        if log is not self.store.log:
+            write = fx.SetLog(log, self.store.log_version)
+            assert self.store.commit((write,), SequencerId("retention"))
 
     # --- producers -------------------------------------------------------------------------------
 

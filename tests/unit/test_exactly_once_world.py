@@ -8,10 +8,11 @@ sweep would notice. Source: 01-protocol section 5 (idempotent producers), 06-tes
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from typing import Any
 
 import pytest
 
+from duramen.core.life import retention
 from duramen.core.log_node import LogNode
 from duramen.core.sequencer.exactly_once import admission, snapshots
 from duramen.core.sequencer.exactly_once.log_state import ExactlyOnce
@@ -40,6 +41,7 @@ def test_a_producer_s_batches_are_in_the_log_once(
     expected = (
         "duplicate", "duplicate without positions", "history read", "stamped append_uncertain",
         "reading→rebuilding", "rebuilding→active", "stamped window_full",
+        "segments given up", "segments kept for a rebuild",
     )  # fmt: skip
     assert all(counts[name] for name in expected), counts
     assert counts["stamped done"] > 50 * SEED_COUNT
@@ -63,9 +65,26 @@ def _never_in_flight(self: admission.Admission, stamp: object, placed: object) -
     """Only acknowledged batches are known: a repeated one that is in flight is appended again."""
 
 
+def _give_up_all_that_is_truncated(
+    log: LogNode, _segments: object, _now_unix_ms: int
+) -> tuple[Epoch, bool, int | None]:
+    return log.truncated_below, False, None
+
+
+def _give_up_what_no_snapshot_is_known_for(
+    log: LogNode, _segments: object, _now_unix_ms: int
+) -> tuple[Epoch, bool, int | None]:
+    snapshot = log.truncated_below if log.snapshot_lsn is None else (log.snapshot_lsn + 1) >> 32
+    epoch = max(log.first_live_epoch, min(log.truncated_below, snapshot))
+    return Epoch(epoch), False, None
+
+
 @pytest.mark.parametrize(
     ("kind", "name", "mutant"),
     [
+        (retention, "_judge_truncated", _give_up_all_that_is_truncated),
+        (retention, "_judge_truncated", _give_up_what_no_snapshot_is_known_for),
+        (LogNode, "is_stateless", True),
         (Rebuild, "start", _start_with_nothing),
         (ExactlyOnce, "on_closed", _forget_under_roll),
         (ExactlyOnce, "begin_rebuild", _begin_with_what_is_there),
@@ -73,7 +92,7 @@ def _never_in_flight(self: admission.Admission, stamp: object, placed: object) -
     ],
 )
 def test_a_state_that_is_lost_is_noticed(
-    monkeypatch: pytest.MonkeyPatch, kind: type, name: str, mutant: Callable[..., None]
+    monkeypatch: pytest.MonkeyPatch, kind: Any, name: str, mutant: object
 ) -> None:
     monkeypatch.setattr(kind, name, mutant)
     for seed in range(MUTANT_SEED_COUNT):

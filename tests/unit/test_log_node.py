@@ -15,7 +15,7 @@ from duramen.config import parse_log_config
 from duramen.core.log_node import LogNode
 from duramen.core.quorum import Quorum
 from duramen.core.segment import Fragment, Segment, Totals
-from duramen.ids import BookieId, EntryId, Epoch, Incarnation, Member
+from duramen.ids import NOTHING, BookieId, EntryId, Epoch, Incarnation, Member, lsn_of
 from tests.unit.core_fakes import LOG_ID
 
 
@@ -54,6 +54,17 @@ def test_totals_add_up_and_keep_the_greatest() -> None:
     log = log.with_clean(close_segment(1, Totals(3, 30, 9, 1_000)), "c")
     log = log.with_clean(close_segment(2, Totals(2, 5, 4, None)), "d")
     assert log.totals == Totals(5, 35, 9, 1_000)
+
+
+def test_a_log_is_stateless_while_every_close_said_so() -> None:
+    log = make_log().with_new_epoch("n")
+    assert log.is_stateless, "nothing is closed yet"
+    log = log.with_clean(close_segment(1, Totals()), "c")
+    assert not log.is_stateless, "whoever closed it did not say so"
+    log = log.with_stateless()
+    assert log.is_stateless and log.snapshot_lsn == lsn_of(Epoch(2), NOTHING)
+    log = log.with_new_epoch("n").with_clean(close_segment(2, Totals()), "c")
+    assert not log.is_stateless, "that was said of epoch 1"
 
 
 def test_a_close_out_of_order_is_a_mistake_of_ours() -> None:

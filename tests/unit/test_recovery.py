@@ -42,9 +42,10 @@ def member(name: str) -> Member:
     return Member(BookieId(name), Incarnation("0" * 32))
 
 
-def stored(entry: int) -> StoredEntry:
+def stored(entry: int, *, has_state: bool = True) -> StoredEntry:
     """Ten bytes and one record in each entry."""
-    return StoredEntry(f"entry {entry}".encode(), Totals(entry + 1, 10 * (entry + 1)))
+    totals = Totals(entry + 1, 10 * (entry + 1))
+    return StoredEntry(f"entry {entry}".encode(), totals, has_state)
 
 
 class Driver:
@@ -126,11 +127,11 @@ class Driver:
             self.core.on_seal(member(name), OK, EntryId(lac), EntryId(highest), self.now_us)
             self.core.validate()
 
-    def answer(self, status: BookieStatus, entry: int) -> str:
+    def answer(self, status: BookieStatus, entry: int, *, has_state: bool = True) -> str:
         """Answer the one read that is under way; returns who was asked."""
         (asked,) = self.take(fx.SendRead)
         assert asked.entry == entry, (asked, entry)
-        found = stored(entry) if status is OK else None
+        found = stored(entry, has_state=has_state) if status is OK else None
         self.core.on_read(asked.member, asked.entry, status, found, self.now_us)
         self.core.validate()
         return asked.member.bookie
@@ -163,7 +164,7 @@ def test_an_empty_segment_is_closed_at_nothing() -> None:
     driver.answer(NO_ENTRY, 0)
     driver.commit()
     assert driver.closed.last_entry == NOTHING and driver.closed.totals == Totals()
-    assert driver.store.log.last_clean_epoch == 1
+    assert driver.store.log.last_clean_epoch == 1 and driver.store.log.is_stateless
 
 
 def test_mark_precedes_seal_and_is_left_out_when_it_stands() -> None:
@@ -256,6 +257,37 @@ def test_r13_reading_begins_after_the_highest_lac_with_the_totals_of_its_entry()
     driver.answer(NO_ENTRY, 5)
     driver.commit()
     assert driver.closed.last_entry == 4 and driver.closed.totals == Totals(5, 50)
+
+
+@pytest.mark.parametrize(
+    ("states", "is_stateless"),
+    [
+        ([False], True),
+        ([True], False),
+        ([False, False], True),
+        ([False, True], False),
+        ([True, True], False),
+    ],
+)
+def test_a_close_says_whether_its_end_left_anything_to_rebuild(
+    states: list[bool], *, is_stateless: bool
+) -> None:
+    """Entry 3 is at the LAC, entry 4 was found above it; the flag of the last one counts."""
+    driver = Driver()
+    driver.start()
+    driver.commit()
+    driver.seal("b0", "b1", lac=3, highest=3 + len(states) - 1)
+    driver.answer(OK, 3, has_state=states[0])
+    if len(states) == 2:
+        driver.answer(OK, 4, has_state=states[1])
+        driver.write_back(4)
+    for _ in range(2):
+        driver.answer(NO_ENTRY, 3 + len(states))
+    driver.commit()
+    assert driver.closed.last_entry == 2 + len(states)
+    log = driver.store.log
+    assert log.is_stateless == is_stateless
+    assert log.snapshot_lsn == ((2 << 32) - 1 if is_stateless else None)
 
 
 def test_r13_the_entry_at_the_lac_is_never_given_up() -> None:

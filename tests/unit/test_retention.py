@@ -66,7 +66,7 @@ class Life:
             completed_unix_ms=self.now_ms,
             nonce="close",
         )
-        self.log = self.log.with_clean(self.segments[epoch], "close")
+        self.log = self.log.with_clean(self.segments[epoch], "close").with_stateless()
 
     def add(self, *counts: int) -> None:
         for count in counts:
@@ -225,6 +225,19 @@ def test_what_a_takeover_reads_from_the_last_snapshot_on_is_kept() -> None:
     life.log = replace(life.log, snapshot_lsn=lsn_of(Epoch(2), EntryId(1)))
     life.retain(hours=2)
     assert life.retain().first_live_epoch == 2 and life.log.trim_seq_num == 6
+
+
+def test_everything_is_kept_until_a_close_says_from_where_a_takeover_reads() -> None:
+    """Every segment was closed by recovery, and one of them carries producers."""
+    life = Life(age="1h", truncated="0s")
+    life.add(2, 2, 2)
+    life.log = replace(life.log, snapshot_lsn=None)
+    life.retain(hours=2)
+    assert life.retain().first_live_epoch == 1 and life.log.trim_seq_num == 6
+    assert life.due_ms() is None, "time alone changes nothing"
+    life.append(0)
+    life.close()
+    assert life.retain().first_live_epoch == 4
 
 
 # --- Status --------------------------------------------------------------------------------------

@@ -9,14 +9,20 @@ from __future__ import annotations
 
 import base64
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Query
 from pydantic import BaseModel
 
 from duramen.core.bookie_state import LedgerState
 from duramen.errors import DuramenError
 from duramen.ids import LAST_ENTRY_ID, NOTHING, EntryId, LedgerId, epoch_of, log_of
+
+PAGE_COUNT_DEFAULT: Final = 1_000
+PAGE_COUNT_MAX: Final = 10_000
+"""Ledgers of a page: spelling them holds the event loop for some 50 ms."""
+
+_LEDGER_ID_DIGITS_MAX: Final = 20
 
 if TYPE_CHECKING:
     from duramen_bookie.service import BookieService
@@ -26,6 +32,28 @@ class Switch(BaseModel):
     """On or off."""
 
     is_on: bool
+
+
+class LedgerRow(BaseModel):
+    """What is here of a ledger; `hot` entries lie in the journal, `settled` ones on the shelf."""
+
+    ledger_id: str
+    log_id: str
+    epoch: int
+    lac: int | None
+    highest: int | None
+    entries: int
+    hot: int
+    settled: int
+    unknown: int
+    is_doubtful: bool
+
+
+class LedgerPage(BaseModel):
+    """Ledgers, ascending by id; with `has_more` the last one's id is the next page's `after`."""
+
+    ledgers: list[LedgerRow]
+    has_more: bool
 
 
 class Work(StrEnum):
@@ -63,10 +91,19 @@ def add_routes(app: FastAPI, service: BookieService) -> None:
 
 
 def _add_ledger_routes(app: FastAPI, service: BookieService) -> None:
-    @app.get("/v1/ledgers", summary="Every ledger that is here")
-    async def get_ledgers() -> dict[str, Any]:
-        ledgers = service.running_core().list_ledgers()
-        return {"ledgers": [_describe(ledger_id, ledger) for ledger_id, ledger in ledgers]}
+    @app.get("/v1/ledgers", summary="The ledgers that are here, a page at a time")
+    async def get_ledgers(
+        limit: Annotated[
+            int, Query(ge=1, le=PAGE_COUNT_MAX, description="ledgers of one page at most")
+        ] = PAGE_COUNT_DEFAULT,
+        after: Annotated[
+            str | None, Query(description="a ledger id: the page begins with the next one")
+        ] = None,
+    ) -> LedgerPage:
+        first = -1 if after is None else _read_ledger_id(after, "after")
+        found = service.running_core().list_page(first, limit + 1)
+        ledgers = [LedgerRow(**_describe(*known)) for known in found[:limit]]
+        return LedgerPage(ledgers=ledgers, has_more=len(found) > limit)
 
     @app.get("/v1/ledgers/{ledger_id}/entries", summary="The entries of a ledger, as ranges")
     async def get_entries(ledger_id: str) -> dict[str, Any]:
@@ -110,9 +147,9 @@ def _add_upkeep_routes(app: FastAPI, service: BookieService) -> None:
         return {"status": "begins soon"}
 
 
-def _read_ledger_id(text: str) -> LedgerId:
-    if not text.isdecimal():
-        raise DuramenError("invalid_argument", "a ledger id is a number", field="ledger_id")
+def _read_ledger_id(text: str, field: str = "ledger_id") -> LedgerId:
+    if not (text.isascii() and text.isdigit() and len(text) <= _LEDGER_ID_DIGITS_MAX):
+        raise DuramenError("invalid_argument", "a ledger id is a number", field=field)
     return LedgerId(int(text))
 
 

@@ -20,6 +20,7 @@ from duramen.errors import DuramenError
 from duramen.ids import LogId
 from duramen.runtime.metadata_store import (
     Conflict,
+    ConflictKind,
     Create,
     MetadataError,
     MetadataStore,
@@ -151,14 +152,19 @@ class Control:
             # From now on the deleted log cannot have the name back.
             fields["replaces"] = str(replaced.log.log_id)
             take_name = Set(name_path, spell_node(fields), replaced.version)
-        await create_parents(self._store.commit, path)
-        await self._store.commit(
-            (
-                Create(path, spell_log(log)),
-                Create(self._paths.segments(log.log_id), b""),
-                take_name,
-            )
+        ops = (
+            Create(path, spell_log(log)),
+            Create(self._paths.segments(log.log_id), b""),
+            take_name,
         )
+        try:
+            await self._store.commit(ops)
+        except Conflict as conflict:
+            if (conflict.kind, conflict.path) != (ConflictKind.NO_NODE, path):
+                raise
+            # The first log of 65,536 that share a parent.
+            await create_parents(self._store.commit, path)
+            await self._store.commit(ops)
 
     async def _read_name(self, path: str) -> _TakenName | None:
         """What a name stands for; the name is read before its log."""

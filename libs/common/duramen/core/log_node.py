@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 from duramen.config import LogConfig
 from duramen.core.segment import Segment, SegmentState, Totals
-from duramen.ids import Dlsn, EntryId, Epoch, LogId, Lsn, lsn_of
+from duramen.ids import NOTHING, Dlsn, EntryId, Epoch, LogId, Lsn, lsn_of
 
 
 class Ending(enum.Enum):
@@ -75,7 +75,8 @@ class LogNode:
     truncated_unix_ms: int = 0
     first_live_epoch: Epoch = Epoch(1)
     snapshot_lsn: int | None = None
-    """A rebuild of producers and token reads what follows; None: everything that is there."""
+    """A rebuild of producers and token reads what follows; None: everything that is there, and
+    nothing of it may be given up."""
 
     is_ended: bool = False
     is_deleted: bool = False
@@ -91,6 +92,11 @@ class LogNode:
     def unclosed_epochs(self) -> tuple[Epoch, ...]:
         """Epochs that exist and are not known to be closed, oldest first."""
         return tuple(Epoch(e) for e in range(self.last_clean_epoch + 1, self.next_epoch))
+
+    @property
+    def is_stateless(self) -> bool:
+        """Whether it is known that no closed epoch has left producers or a token behind."""
+        return self.last_clean_epoch == 0 or self.snapshot_lsn == _end_of(self.last_clean_epoch)
 
     @property
     def trim(self) -> TrimPoint:
@@ -175,6 +181,10 @@ class LogNode:
             nonce=nonce,
         ).validated()
 
+    def with_stateless(self) -> LogNode:
+        """The epoch that was just closed carries no state, and neither does any before it."""
+        return self.with_snapshot(_end_of(self.last_clean_epoch))
+
     def with_snapshot(self, lsn: int) -> LogNode:
         """Producers and token are snapshotted through `lsn`; the end of an epoch: there are none.
 
@@ -211,3 +221,8 @@ class LogNode:
         trim = f" trim={self.trim.dlsn}/{self.trim_seq_num}" if self.trim_seq_num else ""
         live = f" live=e{self.first_live_epoch}" if self.first_live_epoch > 1 else ""
         return trim + live + "".join(f" {name}" for name, is_so in marks if is_so)
+
+
+def _end_of(epoch: int) -> Lsn:
+    """Behind everything of an epoch: a rebuild that begins after it reads nothing of that epoch."""
+    return lsn_of(Epoch(epoch + 1), NOTHING)

@@ -10,7 +10,7 @@ Called by the drivers of sequencer, proxies and bookie. Source: 08-interfaces "Z
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -22,6 +22,8 @@ from duramen.errors import DuramenError
 from duramen.ids import NOTHING, BookieId, EntryId, Epoch, Incarnation, LogId, Member
 
 SCHEMA: Final = 1
+
+_CONFIRMED: Final = "confirmed_tombstone"
 
 
 class MetadataJsonError(ValueError):
@@ -46,6 +48,7 @@ class Paths:
         self.repair_queue = f"{self.root}/repair/queue"
         self.repair_owed = f"{self.root}/repair/owed"
         self.repair_lost = f"{self.root}/repair/lost"
+        self.tombstones = f"{self.root}/tombstones"
 
     def namespace(self, namespace: str) -> str:
         """Configuration of a namespace."""
@@ -87,6 +90,10 @@ class Paths:
     def lost(self, incarnation: Incarnation) -> str:
         """A bookie incarnation whose disks are gone for ever, with all copies on them."""
         return f"{self.repair_lost}/{incarnation}"
+
+    def tombstone(self, sequence: int) -> str:
+        """Purged logs that bookies may still have ledgers of."""
+        return f"{self.tombstones}/{sequence}"
 
 
 def spell_node(fields: Mapping[str, Any], extra: Mapping[str, Any] | None = None) -> bytes:
@@ -252,6 +259,52 @@ def read_log(data: bytes) -> LogNode:
         return replace(log, extra=document).validated()
     except (KeyError, TypeError, ValueError, AssertionError, DuramenError) as error:
         raise MetadataJsonError(f"the node is no log: {error!r}") from error
+
+
+def spell_tombstone(log_ids: Sequence[LogId]) -> bytes:
+    """Spell `tombstones/<sequence>`."""
+    return spell_node({"log_ids": [str(log_id) for log_id in log_ids]})
+
+
+def read_tombstone(data: bytes) -> tuple[LogId, ...]:
+    """The logs of a tombstone.
+
+    Raises:
+        MetadataJsonError: the node is no tombstone.
+    """
+    log_ids = read_node(data).get("log_ids")
+    try:
+        if not isinstance(log_ids, list):
+            raise TypeError("it names no logs")
+        return tuple(LogId(_number(text)) for text in log_ids)
+    except (TypeError, ValueError) as error:
+        raise MetadataJsonError(f"the node is no tombstone: {error!r}") from error
+
+
+def spell_confirmed(fields: Mapping[str, Any], sequence: int) -> bytes:
+    """Spell `bookies/<id>` with the tombstone up to which the bookie confirms."""
+    return spell_node({**fields, _CONFIRMED: sequence})
+
+
+def read_confirmed(fields: Mapping[str, Any]) -> int:
+    """Up to which tombstone a bookie confirms that it holds nothing of their logs; 0: none.
+
+    Raises:
+        MetadataJsonError: the field is there and is no number.
+    """
+    return read_whole(fields.get(_CONFIRMED, 0))
+
+
+def read_whole(value: object) -> int:
+    """A whole number ≥ 0 of a node.
+
+    Raises:
+        MetadataJsonError: it is none.
+    """
+    try:
+        return _whole(value)
+    except ValueError as error:
+        raise MetadataJsonError(str(error)) from error
 
 
 def _read_fragment(document: Mapping[str, Any]) -> Fragment:

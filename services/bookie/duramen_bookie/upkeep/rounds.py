@@ -1,8 +1,9 @@
 """All upkeep of one bookie: what runs beside the requests, started and stopped together.
 
-Space is looked at, sealed journal files are settled, shelf files compacted, dead ledgers dropped,
-every byte is scrubbed, and damage is reported to the repair queue. Each has its own rounds and
-pace; settling and compaction take turns. Everything decides on the event loop and works in threads.
+Space is looked at, sealed journal files are settled, shelf files compacted, dead ledgers dropped
+and that confirmed, every byte is scrubbed, and damage is reported to the repair queue. Each has its
+own rounds and pace; settling and compaction take turns. Everything decides on the event loop and
+works in threads.
 
 Not here: how each does it (the other modules). Called by `service` and its admin routes.
 Source: 02-storage "Space", "Journal" 6; 08-interfaces "Other defaults".
@@ -26,6 +27,7 @@ from duramen_bookie.upkeep.repair_queue import RepairQueue, RepairReason
 from duramen_bookie.upkeep.scrub import Scrub
 from duramen_bookie.upkeep.settling import Carrier, Settling
 from duramen_bookie.upkeep.space import SpaceReport, SpaceWatch
+from duramen_bookie.upkeep.tombstones import Confirmation
 
 
 class Upkeep:
@@ -70,6 +72,7 @@ class Upkeep:
         self.compaction = Compaction(storage, carrier, self._paces["compaction"], monotonic_us)
         holdings = CoreHoldings(storage, drain)
         self.deletion = Deletion(store, paths, cluster_uuid, holdings)
+        self.confirmation = Confirmation(store, paths, member, holdings)
         self.scrub = Scrub(
             storage,
             Pace(SCRUB_BYTES_PER_S),
@@ -92,6 +95,7 @@ class Upkeep:
         self._compact_rounds.start()
         self._index_rounds.start()
         self.deletion.start()
+        self.confirmation.start()
         self.scrub.start()
 
     async def stop(self) -> None:
@@ -103,6 +107,7 @@ class Upkeep:
         await self._compact_rounds.stop()
         await self._index_rounds.stop()
         await self.scrub.stop()
+        await self.confirmation.stop()
         await self.deletion.stop()
         await self.queue.stop()
         await self.space.stop()
@@ -149,6 +154,7 @@ class Upkeep:
                 **self.compaction.statistics(),
             },
             "deletion": self.deletion.statistics(),
+            "tombstones": self.confirmation.statistics(),
             "scrub": self.scrub.statistics(),
             "repair_queue": self.queue.statistics(),
         }

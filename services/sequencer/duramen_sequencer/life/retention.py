@@ -4,7 +4,8 @@ In rounds with jitter it point-reads every log's node, judges (`core.life.retent
 the node by one compare-and-set; whoever else changed it meanwhile wins, and the log is looked at
 again in the next round. What is not due yet is remembered by the node's version, so that a quiet
 log costs one read a round. Segment nodes that `first_live_epoch` passed, and all of a purged log,
-are removed: bookies need the log node alone, which stays as the tombstone (R4).
+are removed: bookies need the log node alone, which stays until all of them have confirmed
+(`tombstones`, R4).
 
 A lost session ends a round at once (01-protocol section 2). Called by `service`.
 Source: 01-protocol section 9.
@@ -40,6 +41,7 @@ from duramen.runtime.metadata_store import (
     Conflict,
     Delete,
     MetadataError,
+    Op,
     OutcomeUnknown,
     SessionState,
     Set,
@@ -52,6 +54,7 @@ from duramen.wire.metadata_json import (
     read_segment,
     spell_log,
 )
+from duramen_sequencer.life.tombstones import Tombstones
 from duramen_sequencer.metadata_link import MetadataLink
 
 _LOG = logging.getLogger(__name__)
@@ -83,6 +86,7 @@ class RetentionRounds:
         self._interval_us = interval_us
         self._window_us = undelete_window_us
         self._now_unix_ms = now_unix_ms
+        self._tombstones = Tombstones(link.store, link.paths)
         self._wanted = asyncio.Event()
         self._runner: asyncio.Task[None] | None = None
         self._round: asyncio.Task[None] | None = None
@@ -120,6 +124,7 @@ class RetentionRounds:
             **self._counts,
             "is_running": self._round is not None,
             "quiet_logs": len(self._quiet),
+            "tombstones": self._tombstones.statistics(),
             "held_for_cold_copy": {str(log_id): epoch for log_id, epoch in self._held.items()},
         }
 
@@ -151,6 +156,7 @@ class RetentionRounds:
             async for log_ids in self._list_logs():
                 seen.update(log_ids)
                 await self._visit_all(log_ids)
+            await self._tombstones.sweep(lambda log: self._is_ours(log, None))
         except MetadataError as error:
             self._counts["rounds_cut"] += 1
             _LOG.info("this round of retention ends early: %s", error)
@@ -264,7 +270,7 @@ class RetentionRounds:
         """The tombstone; the name goes with it unless a new log has it."""
         name_path = self._link.paths.name(log.namespace, log.name)
         name = await self._link.store.get(name_path)
-        ops: list[Set | Delete] = [
+        ops: list[Op] = [
             Set(
                 self._link.paths.log(log.log_id),
                 spell_log(log.purged(secrets.token_hex(12))),
@@ -273,7 +279,8 @@ class RetentionRounds:
         ]
         if name is not None and read_node(name.data)["log_id"] == str(log.log_id):
             ops.append(Delete(name_path, name.version))
-        await self._link.store.commit(ops)
+        async with self._tombstones.turn:
+            await self._link.store.commit([*ops, *await self._tombstones.plan(log.log_id)])
         _LOG.info("log %d (%s/%s) is purged", log.log_id, log.namespace, log.name)
         self._counts["purges"] += 1
 

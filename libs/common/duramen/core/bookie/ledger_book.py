@@ -213,6 +213,18 @@ class LedgerBook:
             for epoch in sorted(log.ledgers)
         ]
 
+    def list_page(self, after: int, count_max: int) -> list[tuple[LedgerId, LedgerState]]:
+        """The first known ledgers above `after`, ascending. Not to be changed."""
+        found: list[tuple[LedgerId, LedgerState]] = []
+        for log_id in sorted(log_id for log_id in self._logs if log_id >= after >> 32):
+            for epoch, ledger in sorted(self._logs[log_id].ledgers.items()):
+                ledger_id = LedgerId(log_id << 32 | epoch)
+                if ledger_id > after:
+                    found.append((ledger_id, ledger))
+            if len(found) >= count_max:
+                break
+        return found[:count_max]
+
     def list_logs(self) -> list[LogId]:
         """Logs of which ledgers are known, ascending."""
         return sorted(log_id for log_id, log in self._logs.items() if log.ledgers)

@@ -8,7 +8,8 @@ on their way still find it; then `first_live_epoch` passes it, and bookies drop 
 segments are judged: the open one is nobody's to expire (T1).
 
 Held: segments without a verified cold copy where `retention.require_cold_copy`, neither expired nor
-given up; and everything from the log's last snapshot on, which takeovers read.
+given up; and everything from the log's last snapshot on, which takeovers read: all of it where no
+close has said yet from where they read (every segment was recovered, and one carries producers).
 Called by the sequencer's retention. Source: 01-protocol section 9, R4.
 """
 
@@ -132,9 +133,9 @@ def _judge_truncated(
     ripe_ms = log.truncated_unix_ms + config.truncated // MS
     if now_unix_ms < ripe_ms:
         return log.first_live_epoch, False, ripe_ms
-    bound = log.truncated_below
-    if log.snapshot_lsn is not None:
-        bound = Epoch(min(bound, (log.snapshot_lsn + 1) >> 32))
+    if log.snapshot_lsn is None:
+        return log.first_live_epoch, False, None  # a close will tell, and change the log node
+    bound = Epoch(min(log.truncated_below, (log.snapshot_lsn + 1) >> 32))
     for segment in segments:
         if segment.epoch >= bound:
             break

@@ -375,10 +375,11 @@ class Recovery:
             fragments=tuple(self._fragments),
         )
         self._token = self._ports.new_token()
-        self._closing = (
-            SetSegment(closed, self.version),
-            SetLog(self.log.with_clean(closed, nonce), self.log_version),
-        )
+        log = self.log.with_clean(closed, nonce)
+        if self.log.is_stateless and not self._end_has_state:
+            # Retention need not wait for an owner's close to know that nothing is to be rebuilt.
+            log = log.with_stateless()
+        self._closing = (SetSegment(closed, self.version), SetLog(log, self.log_version))
         self._ports.put(Commit(self._token, self._closing))
 
     def _finish_by_own_close(self) -> None:
