@@ -17,8 +17,9 @@ from pathlib import Path
 
 import uvloop
 
-from tests.chaos.nemesis import KINDS
+from tests.chaos.layout import FLAT, REGIONS
 from tests.chaos.run import ChaosOptions, RunError, end_on_signals, run_until_valid
+from tests.chaos.schedule import ALL_KINDS, list_kinds
 
 
 def main() -> int:
@@ -26,6 +27,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos")
     parser.add_argument("--minutes", type=float, default=5.0)
     parser.add_argument("--seed", type=int, help="of the schedule of faults; default: a new one")
+    parser.add_argument(
+        "--regions", action="store_true", help="9 bookies in 3 regions of 3 racks, 3 of the others"
+    )
+    parser.add_argument(
+        "--expect-repaired",
+        action="store_true",
+        help="in the end every entry has its Qw good copies in the right places",
+    )
     parser.add_argument("--logs", type=int, default=10)
     parser.add_argument("--writers", type=int, default=14)
     parser.add_argument("--readers", type=int, default=6)
@@ -38,18 +47,25 @@ def main() -> int:
     )
     parser.add_argument("--truncate", action="store_true", help="truncate the logs meanwhile (T1)")
     parser.add_argument(
-        "--only", action="append", default=[], metavar="KIND", help=f"one of: {', '.join(KINDS)}"
+        "--only",
+        action="append",
+        default=[],
+        metavar="KIND",
+        help=f"one of: {', '.join(ALL_KINDS)}",
     )
     parser.add_argument("--tries", type=int, default=3, help="how often a void run is repeated")
     parser.add_argument("--keep", action="store_true", help="keep histories and logs")
     parser.add_argument("--json", type=Path, metavar="FILE", help="the summary for machines")
     arguments = parser.parse_args()
-    if unknown := set(arguments.only) - set(KINDS):
-        parser.error(f"--only {', '.join(sorted(unknown))}: must be one of {', '.join(KINDS)}")
+    layout = REGIONS if arguments.regions else FLAT
+    if unknown := set(arguments.only) - set(list_kinds(layout)):
+        kinds = ", ".join(list_kinds(layout))
+        parser.error(f"--only {', '.join(sorted(unknown))}: must be one of {kinds}")
     seed = secrets.randbits(32) if arguments.seed is None else arguments.seed
     options = ChaosOptions(
         seed=seed,
         seconds=arguments.minutes * 60,
+        layout=layout,
         logs=arguments.logs,
         writers=arguments.writers,
         readers=arguments.readers,
@@ -57,6 +73,7 @@ def main() -> int:
         has_producers=arguments.producers,
         truncates=arguments.truncate,
         only=tuple(arguments.only),
+        expects_repaired=arguments.expect_repaired,
     )
     _say(f"seed {seed}, {options.seconds:g} s")
     try:

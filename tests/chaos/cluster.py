@@ -1,71 +1,85 @@
 """The cluster of a chaos run: `duramen run`'s supervisor in this process, wires in between.
 
-Every service is told to advertise the forwarder in front of it (`links`) and to find ZooKeeper
-behind another one. A process that dies is started again by the supervisor, after the time for which
-the nemesis wants it down. All processes are tethered to this one: they end when it does.
+Every service is told where it lies (`layout`), to advertise the forwarder in front of it (`links`)
+and to find each ZooKeeper server behind another one. A process that dies is started again, by the
+supervisor or (ZooKeeper) by the `ensemble`, after the time for which the nemesis wants it down. All
+processes are tethered to this one: they end when it does.
 
-Called by `run` and `nemesis`. Source: 06-testing "Real processes".
+Called by `run`, `nemesis` and `disks`. Source: 06-testing "Real processes".
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import sys
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
 import httpx
 
-from duramen.cluster.layout import HOST, ClusterSize, Plan, pick_free_port
+from duramen.cluster.layout import HOST, Plan
 from duramen.cluster.process import prepare_command
-from duramen.cluster.supervisor import ClusterEvent, ClusterOptions, Supervisor
+from duramen.cluster.supervisor import ClusterError, ClusterEvent, ClusterOptions, Supervisor
 from tests.chaos import tether
+from tests.chaos.ensemble import Ensemble
 from tests.chaos.history import read_clock_ns
+from tests.chaos.layout import Layout
 from tests.chaos.links import Links
+from tests.chaos.ports import PortPool
 from tests.chaos.waiting import wait_until
 
-SIZE: Final = ClusterSize(bookies=5, sequencers=2, write_proxies=2, read_proxies=2)
-SESSION_S: Final = 4.0
-JOURNAL_FILE_SIZE: Final = "4MiB"
-"""Small: the disk of a long run is bounded, and settling and recycling happen all the time."""
-
 READY_TIMEOUT_S: Final = 120.0
-"""Twelve processes start at once: on a machine that has other work, that takes its time."""
+"""Up to twenty processes start at once: where there is other work too, that takes its time."""
 
-_ZOOKEEPER: Final = "zookeeper-0"
 _LINKED: Final = ("zookeeper", "bookie", "sequencer")
 _ASK_TIMEOUT_S: Final = 2.0
+_LINKED_S: Final = 20.0
 _HELD_S_MAX: Final = 120.0
+_THREADS: Final = 64
 
 
 class ChaosCluster:
     """Processes, wires, signals."""
 
-    def __init__(
-        self, folder: Path, on_event: Callable[[str], None], *, size: ClusterSize = SIZE
-    ) -> None:
-        options = ClusterOptions(
-            folder=folder, size=size, base_port=0, ready_timeout_s=READY_TIMEOUT_S
-        )
-        self._supervisor = Supervisor(options, self._on_event, self._make_command)
+    def __init__(self, folder: Path, layout: Layout, on_event: Callable[[str], None]) -> None:
+        self._layout = layout
+        self._folder = folder
         self._on_text = on_event
-        self._lock = threading.Lock()
         self._plans: dict[str, Plan] = {}
-        self._ports: dict[str, int] = {}
+        ports = PortPool()
+        self._ports = {node_id: ports.take() for role in _LINKED for node_id in layout.ids(role)}
         self._held: dict[str, threading.Event] = {}
+        self._accepting: set[str] = set()
         self._is_stopping = threading.Event()
         self._exited_ns: dict[str, int] = {}
         self.links = Links(self.pids)
-        self.http = httpx.AsyncClient(timeout=_ASK_TIMEOUT_S)
+        self.http = httpx.AsyncClient(timeout=_ASK_TIMEOUT_S, follow_redirects=True)
+        self._ensemble = Ensemble(
+            folder, layout.ids("zookeeper"), ports, may_start=self._wait_released,
+            on_started=self._on_zookeeper_started, on_exited=self._on_exited,
+        )  # fmt: skip
+        options = ClusterOptions(
+            folder=folder, size=layout.size, base_port=0, ready_timeout_s=READY_TIMEOUT_S,
+            zookeeper=",".join(f"{HOST}:{self._ports[n]}" for n in layout.ids("zookeeper")),
+        )  # fmt: skip
+        self._supervisor = Supervisor(options, self._on_event, self._make_command)
 
     # --- life ------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Start everything; `stop` is due whatever happens."""
+        # Each process that is held down keeps a thread waiting.
+        threads = ThreadPoolExecutor(_THREADS)
+        asyncio.get_running_loop().set_default_executor(threads)
+        await self._ensemble.start(READY_TIMEOUT_S)
         await self._supervisor.start()
+        if not await wait_until(lambda: self.links.is_open(self._ports), _LINKED_S):
+            raise ClusterError("a forwarder cannot listen: its port was taken meanwhile")
 
     async def stop(self) -> None:
         """Continue what is paused, let everything go, end it; no process is left."""
@@ -75,36 +89,52 @@ class ChaosCluster:
         for node_id in self.pids().values():
             self.send(node_id, signal.SIGCONT)
         await self._supervisor.stop()
+        await self._ensemble.stop()
         await self.links.stop()
         await self.http.aclose()
 
     async def wait_ready(self, timeout_s: float) -> list[str]:
         """Until every process is ready; the ids of those that are not."""
-        await wait_until(lambda: not self._late(), timeout_s)
-        return self._late()
+        await wait_until(lambda: not self.late(), timeout_s)
+        return self.late()
 
-    def _late(self) -> list[str]:
+    def late(self) -> list[str]:
+        """Processes that are not ready now."""
         statistics = self._supervisor.statistics()
-        return [node_id for node_id, node in statistics.items() if not node["is_ready"]]
+        services = [node_id for node_id, node in statistics.items() if not node["is_ready"]]
+        return [*self._ensemble.late(), *services]
 
     # --- what there is ---------------------------------------------------------------------------
 
+    @property
+    def zookeeper(self) -> str:
+        """The servers' own addresses, without forwarders."""
+        return self._ensemble.address
+
     def ids(self, role: str) -> list[str]:
         """The processes of a role."""
-        return [m.node_id for m in self._supervisor.state.members if m.role == role]
+        return self._layout.ids(role)
 
     def url(self, node_id: str, kind: str = "data_url") -> str:
         """Where a process really listens, without a forwarder."""
         plan = self._plans[node_id]
         return plan.data_url if kind == "data_url" else str(plan.admin_url)
 
+    def data_dir(self, node_id: str) -> Path:
+        """Where a bookie keeps everything."""
+        data_dir = self._plans[node_id].data_dir
+        assert data_dir is not None, node_id
+        return data_dir
+
     def pid(self, node_id: str) -> int | None:
         """None while it does not run."""
-        return next(m.pid for m in self._supervisor.state.members if m.node_id == node_id)
+        return next((pid for pid, name in self.pids().items() if name == node_id), None)
 
     def pids(self) -> dict[int, str]:
         """What runs now."""
-        return {m.pid: m.node_id for m in self._supervisor.state.members if m.pid is not None}
+        members = self._supervisor.state.members
+        services = {m.pid: m.node_id for m in members if m.pid is not None}
+        return self._ensemble.pids() | services
 
     def exited_ns(self, node_id: str) -> int:
         """When a process last ended; 0 if it never did."""
@@ -122,13 +152,19 @@ class ChaosCluster:
 
     def kill(self, node_id: str) -> bool:
         """SIGKILL; it stays down until `release`. False if it did not run."""
-        self._held.setdefault(node_id, threading.Event())
-        is_sent = self.send(node_id, signal.SIGKILL)
-        self.links.close(node_id)
-        return is_sent
+        return self._end(node_id, signal.SIGKILL)
 
-    def release(self, node_id: str) -> None:
-        """Let the supervisor start it again."""
+    def end_cleanly(self, node_id: str) -> bool:
+        """SIGTERM; it stays down until `release`. False if it did not run."""
+        return self._end(node_id, signal.SIGTERM)
+
+    def release(self, node_id: str, *, accepts_new_incarnation: bool = False) -> None:
+        """Let it be started again.
+
+        Args:
+            accepts_new_incarnation: from now on a person's word stands that its disks are gone.
+        """
+        (self._accepting.add if accepts_new_incarnation else self._accepting.discard)(node_id)
         held = self._held.pop(node_id, None)
         if held is not None:
             held.set()
@@ -149,25 +185,38 @@ class ChaosCluster:
             return False
         return stat.rpartition(")")[2].split()[0] == "T"
 
-    # --- the supervisor's side -------------------------------------------------------------------
+    def _end(self, node_id: str, number: signal.Signals) -> bool:
+        self._held.setdefault(node_id, threading.Event())
+        is_sent = self.send(node_id, number)
+        self.links.close(node_id)
+        return is_sent
+
+    # --- the keepers' side -----------------------------------------------------------------------
 
     def _make_command(self, plan: Plan, zookeeper: str) -> list[str]:
         """Called in a thread; waits while the nemesis holds the process down."""
-        with self._lock:
-            self._plans[plan.node_id] = plan
-            for node_id in (plan.node_id, _ZOOKEEPER):
-                self._ports.setdefault(node_id, pick_free_port())
-        held = self._held.get(plan.node_id)
-        if held is not None and not self._is_stopping.is_set():
-            held.wait(_HELD_S_MAX)
-        command = prepare_command(plan, f"{HOST}:{self._ports[_ZOOKEEPER]}")
-        if plan.role != "zookeeper":
-            command += ["--session-timeout-s", str(SESSION_S)]
-        if plan.role in ("bookie", "sequencer"):
+        self._plans[plan.node_id] = plan
+        self._wait_held(plan.node_id)
+        command = prepare_command(plan, zookeeper)
+        region, rack = self._layout.place(plan.node_id)
+        # What is said last counts.
+        command += ["--region", region, "--rack", rack]
+        command += ["--session-timeout-s", str(self._layout.session_s)]
+        if plan.role in _LINKED:
             command += ["--advertise", f"{HOST}:{self._ports[plan.node_id]}"]
         if plan.role == "bookie":
-            command += ["--journal-file-size", JOURNAL_FILE_SIZE]
+            command += ["--journal-file-size", self._layout.journal_file_size]
+        if plan.node_id in self._accepting:
+            command += ["--accept-new-incarnation"]
         return [sys.executable, "-IS", tether.__file__, str(os.getpid()), *command]
+
+    def _wait_held(self, node_id: str) -> None:
+        held = self._held.get(node_id)
+        if held is not None and not self._is_stopping.is_set():
+            held.wait(_HELD_S_MAX)
+
+    async def _wait_released(self, node_id: str) -> None:
+        await asyncio.to_thread(self._wait_held, node_id)
 
     def _on_event(self, event: ClusterEvent) -> None:
         node_id = event.node_id
@@ -177,7 +226,13 @@ class ChaosCluster:
             return
         plan = self._plans.get(node_id)
         if event.kind == "exited":
-            self._exited_ns[node_id] = read_clock_ns()
-            self.links.close(node_id)
+            self._on_exited(node_id)
         elif event.kind == "started" and plan is not None and plan.role in _LINKED:
             self.links.open_when_served(node_id, self._ports[node_id], plan.ports.data)
+
+    def _on_zookeeper_started(self, node_id: str) -> None:
+        self.links.open_when_served(node_id, self._ports[node_id], self._ensemble.port(node_id))
+
+    def _on_exited(self, node_id: str) -> None:
+        self._exited_ns[node_id] = read_clock_ns()
+        self.links.close(node_id)

@@ -17,7 +17,7 @@ import fcntl
 import os
 import struct
 import termios
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +28,7 @@ from tests.chaos.waiting import wait_at_most
 HOST: Final = "127.0.0.1"
 UNKNOWN: Final = "?"
 _PROBE_INTERVAL_S: Final = 0.01
+_TAKEN_INTERVAL_S: Final = 0.5
 _CONNECT_TIMEOUT_S: Final = 5.0
 _BUFFER_BYTES_MAX: Final = 1 << 20
 
@@ -68,6 +69,8 @@ class Links:
         self._pairs: set[Pair] = set()
         self.connection_count = 0
         self.unknown_count = 0
+        self.taken_count = 0
+        """Attempts to listen on a port that somebody else had got."""
 
     # --- servers ---------------------------------------------------------------------------------
 
@@ -75,6 +78,10 @@ class Links:
         """Forward `port` to `real_port` from the moment when somebody listens there."""
         self.close(target)
         self._openings[target] = asyncio.create_task(self._open(target, port, real_port))
+
+    def is_open(self, targets: Iterable[str]) -> bool:
+        """Whether each of these can be reached."""
+        return all(target in self._servers for target in targets)
 
     def close(self, target: str) -> None:
         """Refuse connections to a process that is dead."""
@@ -93,12 +100,18 @@ class Links:
             pair.abort()
 
     async def _open(self, target: str, port: int, real_port: int) -> None:
-        while not await _is_served(real_port):
-            await wait_at_most(_PROBE_INTERVAL_S)
         loop = asyncio.get_running_loop()
-        self._servers[target] = await loop.create_server(
-            lambda: Pair(self, target, real_port).near, HOST, port, reuse_address=True
-        )
+        while target not in self._servers:
+            if not await _is_served(real_port):
+                await wait_at_most(_PROBE_INTERVAL_S)
+                continue
+            try:
+                self._servers[target] = await loop.create_server(
+                    lambda: Pair(self, target, real_port).near, HOST, port, reuse_address=True
+                )
+            except OSError:
+                self.taken_count += 1
+                await wait_at_most(_TAKEN_INTERVAL_S)
 
     # --- cuts ------------------------------------------------------------------------------------
 

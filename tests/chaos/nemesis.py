@@ -1,13 +1,10 @@
-"""What goes wrong when: a schedule that the seed alone decides, and the hands that carry it out.
-
-A step is kill, pause or cut, of one process or several, for a time. The schedule deals the three in
-turn and the kinds of each like cards, so that short runs see every action and long ones every kind.
-Where it says `OWNER`, the sequencer is struck that owns most logs at that moment.
-Most steps stand alone, so that what they cost can be measured; one in five begins while the step
-before it is still under way.
+"""The hands that carry a schedule out, and the evidence that each fault left.
 
 Each fault becomes a line with its evidence: that the process died, that the kernel had it paused,
-that the cut held bytes back. Whether it struck a cluster at work is for `report` to judge.
+that the cut held bytes back, that a disk was another one afterwards. Whether it struck a cluster at
+work is for `report` to judge. What touches disks is done by `disks`; what this product cannot do is
+left out, and counted.
+
 Called by `run`. Source: 06-testing "Real processes".
 """
 
@@ -15,153 +12,23 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import random
 import signal
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import Any, Final, Literal
 
-from tests.chaos.cluster import SESSION_S, SIZE, ChaosCluster
+from tests.chaos.cluster import ChaosCluster
+from tests.chaos.disks import DiskHands
 from tests.chaos.history import HistoryFile, Line, read_clock_ns
+from tests.chaos.layout import Layout
 from tests.chaos.links import Cut
+from tests.chaos.schedule import OWNER, Step
 from tests.chaos.waiting import wait_at_most, wait_until
 
-PAUSE_S_MAX: Final = 20.0
-RECOVER_S: Final = 40.0
-"""How long the next step waits for every log to acknowledge again."""
+_LEFT_OUT_MAX: Final = 1000
+"""Steps in a row that cannot be done: then there is nothing to do at all."""
 
-_READY_S: Final = 45.0
-_OVERLAP_RATIO: Final = 0.2
-
-OWNER: Final = "owner"
-
-Action = Literal["kill", "pause", "cut"]
-
-_ROLES: Final = {
-    "zookeeper": 1, "bookie": SIZE.bookies, "sequencer": SIZE.sequencers,
-    "writeproxy": SIZE.write_proxies, "readproxy": SIZE.read_proxies,
-}  # fmt: skip
-_EVERYBODY: Final = frozenset(f"{role}-{i}" for role, count in _ROLES.items() for i in range(count))
-
-_CARDS: Final[dict[Action, tuple[str, ...]]] = {
-    "kill": (
-        "sequencer", "sequencer", "sequencer", "sequencer", "bookie", "bookie", "bookie",
-        "two bookies", "writeproxy", "readproxy", "zookeeper", "everything",
-    ),
-    "pause": (
-        "sequencer", "sequencer", "sequencer", "bookie", "bookie", "zookeeper", "zookeeper",
-        "writeproxy", "readproxy",
-    ),
-    "cut": (
-        "session", "session", "bookie", "bookie", "sequencer from bookies", "race",
-        "one way", "resets", "proxy from sequencer",
-    ),
-}  # fmt: skip
-
-
-KINDS: Final = sorted({f"{action} {kind}" for action, cards in _CARDS.items() for kind in cards})
-"""Names of all kinds of faults."""
-
-
-@dataclass(frozen=True)
-class Step:
-    """One fault of the schedule.
-
-    Attributes:
-        duration_s: how long it is down, paused or cut; the least for a kill is what a start takes.
-        rest_s: quiet time after the cluster has recovered.
-        overlaps: whether it begins while the step before is under way.
-    """
-
-    action: Action
-    kind: str
-    targets: tuple[str, ...]
-    duration_s: float
-    rest_s: float
-    overlaps: bool
-    cut: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
-    is_one_way: bool = False
-    is_reset: bool = False
-
-    @property
-    def name(self) -> str:
-        """Kind of fault, as summaries count them."""
-        return f"{self.action} {self.kind}"
-
-
-def draw_steps(
-    seed: int, *, pause_s_max: float = PAUSE_S_MAX, only: Sequence[str] = ()
-) -> Iterator[Step]:
-    """The schedule of a seed, without end; `only` of some of `KINDS`, where any are named."""
-    rng = random.Random(seed)
-    decks: dict[Action, list[str]] = {
-        action: [kind for kind in cards if not only or f"{action} {kind}" in only]
-        for action, cards in _CARDS.items()
-    }
-    hands: dict[Action, list[str]] = {action: [] for action, deck in decks.items() if deck}
-    assert hands, only
-    actions: list[Action] = []
-    is_first = True
-    while True:
-        actions = actions or rng.sample(list(hands), len(hands))
-        action = actions.pop()
-        if not hands[action]:
-            hands[action] = rng.sample(decks[action], len(decks[action]))
-        overlaps = not is_first and rng.random() < _OVERLAP_RATIO
-        yield _draw_step(rng, action, hands[action].pop(), pause_s_max, overlaps=overlaps)
-        is_first = False
-
-
-def _draw_step(
-    rng: random.Random, action: Action, kind: str, pause_s_max: float, *, overlaps: bool
-) -> Step:
-    rest_s = rng.uniform(0.5, 2.0)
-    # Half of them short, so that a process comes back before anybody has given it up.
-    long_s = rng.uniform(SESSION_S, pause_s_max) if pause_s_max > SESSION_S else pause_s_max
-    duration_s = rng.choice([rng.uniform(1.0, 3.0), long_s])
-    count = 2 if kind == "two bookies" else 1
-    role = "bookie" if kind == "two bookies" else kind
-    if action == "kill" and kind == "everything":
-        return Step(action, kind, tuple(sorted(_EVERYBODY)), 0.0, rest_s, overlaps)
-    if action in ("kill", "pause"):
-        numbers = rng.sample(range(_ROLES[role]), count)
-        targets = tuple(f"{role}-{n}" for n in sorted(numbers))
-        if role == "sequencer":
-            targets = (OWNER,)
-        if action == "kill":
-            duration_s = rng.choice([0.0, duration_s])
-        return Step(action, kind, targets, duration_s, rest_s, overlaps)
-    a, b = _draw_sides(rng, kind)
-    if kind == "session":
-        duration_s = max(duration_s, SESSION_S + rng.uniform(2.0, 4.0))
-    return Step(
-        action, kind, tuple(sorted(a)), duration_s, rest_s, overlaps, (a, b),
-        is_one_way=kind == "one way", is_reset=kind == "resets",
-    )  # fmt: skip
-
-
-def _draw_sides(rng: random.Random, kind: str) -> tuple[frozenset[str], frozenset[str]]:
-    """Who is parted from whom."""
-
-    def some(role: str, count: int = 1) -> frozenset[str]:
-        return frozenset(f"{role}-{n}" for n in rng.sample(range(_ROLES[role]), count))
-
-    bookie, sequencer = some("bookie"), frozenset({OWNER})
-    match kind:
-        case "session":
-            return rng.choice([sequencer, sequencer, bookie]), frozenset({"zookeeper-0"})
-        case "bookie" | "resets":
-            return bookie, _EVERYBODY - bookie
-        case "sequencer from bookies":
-            return sequencer, some("bookie", rng.randint(1, SIZE.bookies))
-        case "race":
-            # The owner loses its session and goes on with some bookies, the taker sees the others.
-            return sequencer, some("bookie", 2) | {"zookeeper-0"}
-        case "one way":
-            return rng.choice([(bookie, sequencer), (sequencer, bookie)])
-        case _:
-            assert kind == "proxy from sequencer", kind
-            return some("writeproxy"), sequencer
+Hand = Callable[[Step, Line], Awaitable[dict[str, Any]]]
 
 
 class Nemesis:
@@ -174,50 +41,69 @@ class Nemesis:
     def __init__(
         self,
         cluster: ChaosCluster,
+        layout: Layout,
+        disks: DiskHands,
+        *,
         faults: HistoryFile,
         last_ack_ns: Callable[[], dict[str, int]],
         on_event: Callable[[str], None],
     ) -> None:
         self._cluster = cluster
+        self._layout = layout
+        self._disks = disks
         self._faults = faults
         self._last_ack_ns = last_ack_ns
         self._on_event = on_event
         self._under_way: set[asyncio.Task[None]] = set()
-        self.fault_count = 0
+        self.left_out: Counter[str] = Counter()
 
     async def run(self, steps: Iterator[Step], until: float) -> None:
         """Strike until the loop's time is up; returns when the last fault has ended."""
         loop = asyncio.get_running_loop()
         try:
             for step in steps:
+                if self._is_left_out(step):
+                    if sum(self.left_out.values()) > _LEFT_OUT_MAX:
+                        break
+                    continue
                 if not step.overlaps:
                     await self._settle(until)
                 if loop.time() + step.duration_s >= until:
                     break
                 task = asyncio.create_task(self._strike(step))
                 self._under_way.add(task)
-                if step.overlaps:
-                    continue
-                # The next one may begin in the middle of this one.
-                await wait_at_most(min(step.duration_s, step.rest_s))
+                if not step.overlaps and not step.is_alone:
+                    # The next one may begin in the middle of this one.
+                    await wait_at_most(min(step.duration_s, step.rest_s))
             await self._end_faults()
         finally:
             for task in self._under_way:
                 task.cancel()
             await asyncio.gather(*self._under_way, return_exceptions=True)
 
+    def _is_left_out(self, step: Step) -> bool:
+        """Whether this product cannot do that yet; says so the first time."""
+        reason = self._disks.why_not(step)
+        if reason is None:
+            return False
+        if not self.left_out[step.name]:
+            self._on_event(f"left out: {step.name}, because {reason}")
+        self.left_out[step.name] += 1
+        return True
+
     async def _settle(self, until: float) -> None:
         """Until no fault is under way, every log acknowledges again, and a moment more."""
         await self._end_faults()
         began_ns = read_clock_ns()
         rest_s = until - asyncio.get_running_loop().time()
+        recover_s = self._layout.settle_s
         is_well = await wait_until(
             lambda: all(ns > began_ns for ns in self._last_ack_ns().values()),
-            min(RECOVER_S, rest_s),
+            min(recover_s, rest_s),
         )
-        if not is_well and rest_s > RECOVER_S:
+        if not is_well and rest_s > recover_s:
             late = [log for log, ns in self._last_ack_ns().items() if ns <= began_ns]
-            self._on_event(f"no acknowledgement for {RECOVER_S:g} s: {', '.join(late)}")
+            self._on_event(f"no acknowledgement for {recover_s:g} s: {', '.join(late)}")
         await wait_at_most(min(1.0, rest_s))
 
     async def _end_faults(self) -> None:
@@ -234,12 +120,12 @@ class Nemesis:
             "duration_s": round(step.duration_s, 3), "overlaps": step.overlaps,
             "evidence": {},
         }  # fmt: skip
-        strike = {"kill": self._kill, "pause": self._pause, "cut": self._cut}[step.action]
+        hands: dict[str, Hand] = {"kill": self._kill, "pause": self._pause, "cut": self._cut}
+        strike = hands.get(step.action, self._touch_disk)
         line["evidence"] = await strike(step, line) | owned
         line["t1_ns"] = read_clock_ns()
         self._faults.write(line)
         self._faults.flush()
-        self.fault_count += 1
 
     async def _kill(self, step: Step, line: Line) -> dict[str, Any]:
         cluster = self._cluster
@@ -252,7 +138,7 @@ class Nemesis:
         finally:
             for node_id in step.targets:
                 cluster.release(node_id)
-        late = await cluster.wait_ready(_READY_S)
+        late = await cluster.wait_ready(self._layout.settle_s)
         return {"killed": killed, "died": bool(killed) and died, "late": late}
 
     async def _pause(self, step: Step, line: Line) -> dict[str, Any]:
@@ -282,6 +168,11 @@ class Nemesis:
         if sessions is not None:
             expired = await self._wait_new_session(step, sessions)
             evidence["session_expired"] = expired
+        return evidence
+
+    async def _touch_disk(self, step: Step, line: Line) -> dict[str, Any]:
+        evidence = await self._disks.strike(step)
+        self._on_event(f"{step.name}: {evidence}")
         return evidence
 
     async def _aim(self, step: Step) -> tuple[Step, dict[str, int]]:

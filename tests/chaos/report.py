@@ -3,7 +3,8 @@
 A fault is effective when its own evidence says that it happened (`nemesis`) and appends were being
 acknowledged when it began. The time without acknowledgement of a fault is that of the log that
 waited longest: the largest gap between two of its acknowledgements that overlaps the time from the
-fault to the next one, cut off there. Only faults that stood alone are measured.
+fault to the next one, cut off there. Only faults that stood alone are measured. How many copies
+there were at the end is told, and judged by `copies`.
 
 Pure but for reading the faults file. Called by `run`. Source: 06-testing "Real processes".
 """
@@ -18,17 +19,18 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
+from tests.chaos.copies import CopyCount
 from tests.chaos.history import Line, read_lines
 from tests.chaos.judge import Verdict, Violation
+from tests.chaos.layout import FLAT, Layout
 
 UNDER_LOAD_NS: Final = 2_000_000_000
 """Acknowledged that shortly before it began: the fault met a cluster at work."""
 
 ACKS_PER_S_MIN: Final = 5.0
 READS_PER_S_MIN: Final = 0.5
-FAULTS_PER_MINUTE_MIN: Final = 4.0
-ACTIONS_MIN: Final = 3
-"""Kills, pauses and cuts: each at least once, from 30 s on."""
+REQUIRED_OF_ONLY_S: Final = 30.0
+"""A run of some kinds of faults only that lasts so long has to have met each of them."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,7 @@ class Summary:
         void: why the run proves nothing; empty if it does.
         faults: effective ones by kind; `idle_faults` had no effect.
         stalls_s: kind of fault → longest time without acknowledgement, one a fault.
+        copies: what was counted at the end; None: nothing was.
     """
 
     seconds: float
@@ -50,6 +53,7 @@ class Summary:
     faults: dict[str, int]
     idle_faults: dict[str, int]
     stalls_s: dict[str, list[float]]
+    copies: CopyCount | None = None
 
     @property
     def is_good(self) -> bool:
@@ -64,6 +68,7 @@ class Summary:
             "counts": self.counts, "codes": self.codes, "epochs": self.epochs,
             "faults": self.faults, "idle_faults": self.idle_faults,
             "stalls_s": {kind: spread(values) for kind, values in self.stalls_s.items()},
+            "copies": None if self.copies is None else self.copies.to_json(),
         }  # fmt: skip
 
     def spell(self) -> str:
@@ -87,6 +92,8 @@ class Summary:
             )  # fmt: skip
             effective, idle = self.faults.get(kind, 0), self.idle_faults.get(kind, 0)
             lines.append(f"{kind:28} {effective:9} {idle:5}{figures}")
+        if self.copies is not None:
+            lines += ["", self.copies.spell()]
         lines += ["", *(f"void: {reason}" for reason in self.void)]
         lines += [f"VIOLATION {v.code} {v.log}: {v.text}" for v in self.violations]
         if self.is_good:
@@ -100,9 +107,16 @@ def summarize(
     seconds: float,
     extra: Sequence[Violation] = (),
     *,
-    wants_all_actions: bool = True,
+    layout: Layout = FLAT,
+    only: Sequence[str] = (),
+    copies: CopyCount | None = None,
 ) -> Summary:
-    """Put the verdicts on all logs and the faults together."""
+    """Put the verdicts on all logs, the faults and the copies together.
+
+    Args:
+        only: the kinds of faults that there were to be, if not all.
+        copies: told, not judged.
+    """
     faults = sorted(read_lines(faults_file), key=lambda fault: fault["t0_ns"])
     counts: Counter[str] = Counter()
     codes: Counter[str] = Counter()
@@ -119,13 +133,14 @@ def summarize(
     return Summary(
         seconds=seconds,
         violations=[*extra, *(v for verdict in verdicts for v in verdict.violations)],
-        void=find_voids(counts, effective, seconds, wants_all_actions=wants_all_actions),
+        void=find_voids(counts, effective, seconds, layout, only),
         counts=dict(counts),
         codes=dict(codes),
         epochs=sum(verdict.epoch_count for verdict in verdicts),
         faults=dict(Counter(fault["kind"] for fault in effective)),
         idle_faults=dict(Counter(fault["kind"] for fault in idle)),
         stalls_s=stalls,
+        copies=copies,
     )
 
 
@@ -137,6 +152,8 @@ def is_effective(fault: Line, verdicts: Sequence[Verdict]) -> bool:
             happened = evidence["died"] and evidence.get("owned", 1) > 0
         case "pause":
             happened = evidence["stopped"] and evidence.get("owned", 1) > 0
+        case "disk" | "drain":
+            happened = evidence["done"]
         case _:
             happened = evidence["withheld"] > 0 and evidence.get("session_expired", True)
     return bool(happened) and any(
@@ -173,7 +190,11 @@ def find_stall_s(verdicts: Sequence[Verdict], t0_ns: int, until_ns: int) -> floa
 
 
 def find_voids(
-    counts: Counter[str], effective: Sequence[Line], seconds: float, *, wants_all_actions: bool
+    counts: Counter[str],
+    effective: Sequence[Line],
+    seconds: float,
+    layout: Layout,
+    only: Sequence[str] = (),
 ) -> list[str]:
     """Why the run proves nothing."""
     voids = []
@@ -181,11 +202,16 @@ def find_voids(
         voids.append(f"{counts['ok']} appends acknowledged in {seconds:g} s")
     if counts["read"] < READS_PER_S_MIN * seconds:
         voids.append(f"{counts['read']} reads in {seconds:g} s")
-    if len(effective) < int(FAULTS_PER_MINUTE_MIN * seconds / 60):
+    if len(effective) < int(layout.faults_per_minute_min * seconds / 60):
         voids.append(f"{len(effective)} effective faults in {seconds:g} s")
-    actions = {fault["kind"].split()[0] for fault in effective}
-    if wants_all_actions and seconds >= 30 and len(actions) < ACTIONS_MIN:
-        voids.append(f"of kills, pauses and cuts only {', '.join(sorted(actions)) or 'none'}")
+    required = only or layout.required
+    if seconds >= (REQUIRED_OF_ONLY_S if only else layout.required_after_s):
+        met = [fault["kind"] for fault in effective]
+        voids += [
+            f"no effective fault of: {wanted}"
+            for wanted in required
+            if not any(kind.startswith(wanted) for kind in met)
+        ]
     return voids
 
 

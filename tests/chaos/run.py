@@ -1,8 +1,9 @@
 """One chaos run: a cluster, a load, a nemesis; then peace, complete reads, and the judge.
 
 After the last fault everything is continued, healed and started again; the load settles its open
-appends and says a last word to every log; fresh readers read every log whole through both read
-proxies, one of which has just been started anew. All of it is bounded in time.
+appends and says a last word to every log; fresh readers read every log whole through all read
+proxies, one of which has just been started anew; every copy of every entry is counted on the
+bookies, and where all has to be repaired, again until it is. All of it is bounded in time.
 
 Called by `__main__` and `test_chaos`. Source: 06-testing "Real processes".
 """
@@ -26,33 +27,42 @@ import orjson
 
 from duramen.client.rest_client import RestClient
 from duramen.client.retry import repeat_while_refused
+from duramen.cluster.layout import CLUSTER_NAME
 from duramen.cluster.supervisor import ClusterError
 from duramen.errors import DuramenError
+from duramen.runtime.embedded_zookeeper import EmbeddedServerError
 from duramen.runtime.http_client import PeerError
 from tests.chaos import tether
+from tests.chaos.abilities import Abilities, find_abilities, knows_what_suffices, run_cli
 from tests.chaos.cluster import ChaosCluster
+from tests.chaos.copies import CopyCount
+from tests.chaos.disks import DiskHands
 from tests.chaos.history import FINAL, HistoryFile, history_path, read_clock_ns, read_history
 from tests.chaos.judge import Violation, judge
+from tests.chaos.layout import FLAT, Layout
 from tests.chaos.load import NAMESPACE, SETTLE_S, LoadOptions, read_once, spell_options
-from tests.chaos.nemesis import PAUSE_S_MAX, Nemesis, draw_steps
+from tests.chaos.nemesis import Nemesis
+from tests.chaos.replicas import Replicas
 from tests.chaos.report import Summary, summarize
+from tests.chaos.schedule import PAUSE_S_MAX, draw_steps
 from tests.chaos.waiting import wait_at_most, wait_until
 
 ROOT: Final = Path(__file__).parents[2]
 FAULTS_FILE: Final = "faults.jsonl"
 
-_READY_S: Final = 60.0
+_READY_S: Final = 90.0
+_REPAIRED_S: Final = 240.0
+_COUNT_AGAIN_S: Final = 3.0
 _FINAL_READ_S: Final = 90.0
 _FINAL_READ_BYTES: Final = 1 << 20
 _FINAL_CONCURRENCY: Final = 4
 _LOAD_END_S: Final = SETTLE_S + 60.0
-_LOAD_START_S: Final = 20.0
-_BEYOND_S: Final = 420.0
+_LOAD_START_S: Final = 40.0
+_BEYOND_S: Final = 900.0
 """The whole run takes at most this much more than its faults: start, convergence, reads, stop."""
 
 # Small segments: rolls, recoveries and many epochs belong to every run.
 _ROLL: Final = {"interval": "10s", "size": "256KiB"}
-_FORMS: Final = ((3, 3, 2), (4, 3, 2))
 
 
 @dataclass(frozen=True)
@@ -61,6 +71,7 @@ class ChaosOptions:
 
     seed: int
     seconds: float
+    layout: Layout = FLAT
     logs: int = 10
     writers: int = 14
     readers: int = 6
@@ -70,6 +81,9 @@ class ChaosOptions:
     pause_s_max: float = PAUSE_S_MAX
     only: tuple[str, ...] = ()
     """Kinds of faults, such as "kill sequencer"; empty for all."""
+
+    expects_repaired: bool = False
+    """Every entry must have its Qw good copies in the right places in the end."""
 
 
 class RunError(Exception):
@@ -131,26 +145,42 @@ class _Run:
         self._progress: dict[str, Any] = {}
         self._extra: list[Violation] = []
         self._load: asyncio.subprocess.Process | None = None
+        self._copies = CopyCount()
 
     async def carry_out(self) -> None:
         """Everything but the verdict; nothing runs any more when it returns."""
-        cluster = ChaosCluster(self._folder / "cluster", self._note)
+        options = self._options
+        cluster = ChaosCluster(self._folder / "cluster", options.layout, self._note)
+        replicas = Replicas(cluster.zookeeper)
         faults = HistoryFile(self._folder / FAULTS_FILE)
         reporter: asyncio.Task[None] | None = None
         try:
             try:
                 await cluster.start()
-            except ClusterError as error:
+            except (ClusterError, EmbeddedServerError) as error:
                 raise RunError(str(error)) from error
+            await replicas.start()
+            abilities = await find_abilities(cluster, self._note)
+            if options.expects_repaired and not abilities.repairs:
+                raise RunError("everything is to be repaired, and this product repairs nothing")
             await self._create_logs(cluster)
             reporter = await self._start_load(cluster)
-            nemesis = Nemesis(cluster, faults, self._last_ack_ns, self._note)
-            options = self._options
-            steps = draw_steps(options.seed, pause_s_max=options.pause_s_max, only=options.only)
-            until = asyncio.get_running_loop().time() + self._options.seconds
+            disks = DiskHands(
+                cluster, options.layout, replicas=replicas, logs=self._logs,
+                abilities=abilities, on_violation=self._blame,
+            )  # fmt: skip
+            nemesis = Nemesis(
+                cluster, options.layout, disks, faults=faults,
+                last_ack_ns=self._last_ack_ns, on_event=self._note,
+            )  # fmt: skip
+            steps = draw_steps(
+                options.seed, options.layout, pause_s_max=options.pause_s_max, only=options.only
+            )
+            until = asyncio.get_running_loop().time() + options.seconds
             await nemesis.run(steps, until)
             await self._converge(cluster)
             await self._read_all(cluster)
+            await self._count_copies(cluster, replicas, abilities)
         finally:
             if self._load is not None and self._load.returncode is None:
                 self._load.kill()
@@ -158,6 +188,7 @@ class _Run:
             if reporter is not None:
                 reporter.cancel()
             faults.close()
+            await replicas.close()
             await cluster.stop()
 
     def judge(self) -> Summary:
@@ -172,7 +203,9 @@ class _Run:
             self._folder / FAULTS_FILE,
             self._options.seconds,
             self._extra,
-            wants_all_actions=not self._options.only,
+            layout=self._options.layout,
+            only=self._options.only,
+            copies=self._copies,
         )
 
     # --- steps -----------------------------------------------------------------------------------
@@ -183,9 +216,9 @@ class _Run:
             await repeat_while_refused(
                 lambda: client.ensure_namespace(NAMESPACE, {}), timeout_s=20, is_read=True
             )
+            says, forms = knows_what_suffices(), self._options.layout.forms
             for number, log in enumerate(self._logs):
-                ensemble, write, ack = _FORMS[number % len(_FORMS)]
-                replication = {"ensemble_size": ensemble, "write_quorum": write, "ack_quorum": ack}
+                replication = forms[number % len(forms)].spell(says_what_suffices=says)
                 config = {"replication": replication, "roll": _ROLL}
                 create = partial(client.ensure_log, NAMESPACE, log, config)
                 await repeat_while_refused(create, timeout_s=20, is_read=True)
@@ -246,7 +279,7 @@ class _Run:
             raise RunError(f"the load ended with {status}: {self._read_load_log()}")
 
     async def _read_all(self, cluster: ChaosCluster) -> None:
-        """Every log whole, by fresh readers of both read proxies, one of them new itself."""
+        """Every log whole, by fresh readers of all read proxies, one of them new itself."""
         fresh = cluster.ids("readproxy")[-1]
         cluster.kill(fresh)
         await wait_until(lambda: fresh not in cluster.pids().values(), 10)
@@ -308,6 +341,29 @@ class _Run:
         segments = [{name: s[name] for name in names} for s in answer["segments"]]
         file.write({"op": "segments", "log": log, "segments": segments})
 
+    async def _count_copies(
+        self, cluster: ChaosCluster, replicas: Replicas, abilities: Abilities
+    ) -> None:
+        """Every copy of every entry, asked of the bookies; again until all is repaired."""
+        loop = asyncio.get_running_loop()
+        expects_repaired = self._options.expects_repaired
+        self._note("copies are counted")
+        self._copies = await replicas.count(self._logs)
+        deadline = loop.time() + (_REPAIRED_S if expects_repaired else 0)
+        while not self._copies.is_whole and loop.time() < deadline:
+            missing = self._copies.wanted - self._copies.copies
+            self._note(f"{missing} copies are missing")
+            await wait_at_most(_COUNT_AGAIN_S)
+            self._copies = await replicas.count(self._logs)
+        self._extra += self._copies.violations(expects_repaired=expects_repaired)
+        if expects_repaired and abilities.verifies:
+            where = ("--zookeeper", cluster.zookeeper, "--cluster", CLUSTER_NAME)
+            for log in self._logs:
+                status, text = await run_cli("verify", f"{NAMESPACE}/{log}", *where)
+                if (status == 0) != self._copies.is_whole:
+                    said = f"`duramen verify` ends with {status}, against what was counted: {text}"
+                    self._extra.append(Violation("verify", log, said))
+
     # --- what goes on ----------------------------------------------------------------------------
 
     def _last_ack_ns(self) -> dict[str, int]:
@@ -316,6 +372,9 @@ class _Run:
 
     def _read_load_log(self) -> str:
         return (self._folder / "load.log").read_text(errors="replace")[-2000:]
+
+    def _blame(self, code: str, text: str) -> None:
+        self._extra.append(Violation(code, "*", text))
 
     def _note(self, text: str) -> None:
         self._say(f"{(read_clock_ns() - self._began_ns) / 1e9:7.1f} s  {text}")

@@ -1,8 +1,9 @@
-"""Two short chaos runs: everything that was acknowledged is there, once, in order, for everybody.
+"""Short chaos runs: everything that was acknowledged is there, once, in order, for everybody.
 
 The schedules are of fixed seeds: an owner that loses its session, is paused and killed; everything
-killed at once and ZooKeeper paused. `make chaos` has the long runs. A run that proves nothing is
-repeated twice, then it is a failure. Source: 06-testing "Real processes".
+killed at once and ZooKeeper paused; on three regions a disk wiped while its writer sleeps, then a
+region killed with its ZooKeeper member. `make chaos` has the long runs. A run that proves nothing
+is repeated twice, then it is a failure. Source: 06-testing "Real processes".
 """
 
 from __future__ import annotations
@@ -10,10 +11,13 @@ from __future__ import annotations
 import pytest
 import uvloop
 
+from tests.chaos.layout import REGIONS
 from tests.chaos.run import ChaosOptions, run_until_valid
 
 SECONDS = 40
 TRIES = 3
+EXPECTS_REPAIRED = False
+"""Whether every entry has to have its Qw good copies again at the end of a run on regions."""
 
 pytestmark = [pytest.mark.process, pytest.mark.zookeeper]
 
@@ -26,9 +30,22 @@ def test_nothing_is_lost_doubled_reordered_or_invented(
     options = ChaosOptions(
         seed=seed, seconds=SECONDS, logs=6, writers=8, readers=4, think_ms=60, pause_s_max=8.0
     )
+    judge(options, capsys)
+
+
+@pytest.mark.timeout(1500)
+def test_nothing_is_lost_with_a_disk_and_a_region(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ChaosOptions(
+        seed=3, seconds=SECONDS, layout=REGIONS, logs=4, writers=6, readers=3, think_ms=80,
+        pause_s_max=8.0, only=("disk wipe", "kill region"), expects_repaired=EXPECTS_REPAIRED,
+    )  # fmt: skip
+    judge(options, capsys)
+
+
+def judge(options: ChaosOptions, capsys: pytest.CaptureFixture[str]) -> None:
     events: list[str] = []
     summary = uvloop.run(run_until_valid(options, tries=TRIES, say=events.append))
     with capsys.disabled():
         counts = summary.counts
-        print(f"\nchaos {seed}: {counts['ok']} appends, faults {summary.faults}")
+        print(f"\nchaos {options.seed}: {counts['ok']} appends, faults {summary.faults}")
     assert summary.is_good, "\n".join([*events, summary.spell()])

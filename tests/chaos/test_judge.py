@@ -129,6 +129,7 @@ def test_segments_that_add_up_are_good() -> None:
 
 BAD: dict[str, tuple[str, list[Line]]] = {
     "an acknowledged append is missing at the end": ("D1", [A0, A1, B0, whole(*BATCHES[:2])]),
+    "nobody can read anything in the end": ("D1", [A0, A1, B0]),
     "an acknowledged append is elsewhere": (
         "D1",
         [A0, A1, append("b", 0, 1, 4, 3), whole(*BATCHES)],

