@@ -19,11 +19,27 @@ from hypothesis import strategies as st
 from duramen.core.segment import Totals
 from duramen.core.status import BookieStatus
 from duramen.errors import ERRORS, DuramenError
-from duramen.ids import NOTHING, Dlsn, EntryId, Epoch, Incarnation, LedgerId, LogId, SequencerId
-from duramen.limits import BATCH_BYTES_MAX, BATCH_RECORD_COUNT_MAX, LONG_POLL_MAX_US
+from duramen.ids import (
+    NOTHING,
+    BookieId,
+    Dlsn,
+    EntryId,
+    Epoch,
+    Incarnation,
+    LedgerId,
+    LogId,
+    Member,
+    SequencerId,
+)
+from duramen.limits import (
+    BATCH_BYTES_MAX,
+    BATCH_RECORD_COUNT_MAX,
+    LONG_POLL_MAX_US,
+    PULL_RANGE_COUNT_MAX,
+)
 from duramen.units import MS
 from duramen.wire import bookie_calls as calls
-from duramen.wire import sequencer_calls
+from duramen.wire import repair_calls, sequencer_calls
 from duramen.wire.bookie_calls import Add, LacUpdate, Marks, ReadAnswer, ReadRange, Seal, Service
 from duramen.wire.entry import check_entry, encode_entry
 from duramen.wire.frame import (
@@ -36,6 +52,14 @@ from duramen.wire.frame import (
 )
 from duramen.wire.read_answers import PlacedBatch, pack_batches, parse_batches
 from duramen.wire.record_batch import encode_batch
+from duramen.wire.repair_calls import (
+    Inventory,
+    InventoryAnswer,
+    Pull,
+    PullAnswer,
+    PulledRange,
+    Source,
+)
 from duramen.wire.sequencer_calls import (
     AlreadyStored,
     Append,
@@ -85,6 +109,33 @@ RESULTS: list[tuple[int, sequencer_calls.AppendResult]] = [
 ]
 PLACED = [PlacedBatch(Dlsn(Epoch(3), EntryId(17), 2), 1_002, 2, BATCH)]
 
+INVENTORY = Inventory(LEDGER, EntryId(4), EntryId(900))
+INVENTORY_ANSWER = InventoryAnswer(
+    BookieStatus.OK,
+    lac=EntryId(8),
+    highest=EntryId(9),
+    next=EntryId(10),
+    entries=((EntryId(4), 0xDEAD_BEEF), (EntryId(7), 7)),
+    unknown=((EntryId(5), EntryId(6)),),
+)
+PULL = Pull(
+    LEDGER,
+    ranges=[(EntryId(0), EntryId(0)), (EntryId(4), EntryId(9))],
+    sources=[Source(Member(BookieId("bookie-2"), LIFE), "http://127.0.0.1:7101")],
+    lac=EntryId(9),
+    budget_bytes=1 << 20,
+)
+PULL_ANSWER = PullAnswer(
+    BookieStatus.OK,
+    next=EntryId(8),
+    copied_count=2,
+    copied_bytes=5_000_000_000,
+    ranges=(
+        PulledRange(EntryId(0), EntryId(0), BookieStatus.OK),
+        PulledRange(EntryId(4), EntryId(7), BookieStatus.UNREACHABLE),
+    ),
+)
+
 Parse = Callable[[bytes], Any]
 FRAMES: dict[str, tuple[bytes, Parse, Any]] = {
     "bookie-add": (calls.pack_adds(LIFE, ADDS), calls.parse_adds, (LIFE, ADDS)),
@@ -101,6 +152,18 @@ FRAMES: dict[str, tuple[bytes, Parse, Any]] = {
     "bookie-lac": (calls.pack_lacs(LIFE, LACS), calls.parse_lacs, (LIFE, LACS)),
     "bookie-lac-answer": (
         calls.pack_marks(b"DLCR", MARKS), lambda data: calls.parse_marks(data, b"DLCR"), MARKS,
+    ),
+    "bookie-inventory": (
+        repair_calls.pack_inventory(LIFE, INVENTORY),
+        repair_calls.parse_inventory, (LIFE, INVENTORY),
+    ),
+    "bookie-inventory-answer": (
+        repair_calls.pack_inventory_answer(INVENTORY_ANSWER),
+        repair_calls.parse_inventory_answer, INVENTORY_ANSWER,
+    ),
+    "bookie-pull": (repair_calls.pack_pull(LIFE, PULL), repair_calls.parse_pull, (LIFE, PULL)),
+    "bookie-pull-answer": (
+        repair_calls.pack_pull_answer(PULL_ANSWER), repair_calls.parse_pull_answer, PULL_ANSWER,
     ),
     "read-answer": (pack_batches(PLACED), parse_batches, PLACED),
 }  # fmt: skip
@@ -248,6 +311,39 @@ def test_only_a_single_range_may_wait_and_not_for_ever() -> None:
     long = WAIT[0]._replace(wait_ms=LONG_POLL_MAX_US // MS + 1)
     with pytest.raises(FrameError, match="60 s"):
         calls.parse_reads(calls.pack_reads(LIFE, [long]))
+
+
+@pytest.mark.parametrize("name", ["bookie-inventory-answer", "bookie-pull", "bookie-pull-answer"])
+def test_a_flipped_bit_in_what_repair_decides_on_is_noticed(name: str) -> None:
+    spelt, parse, _ = FRAMES[name]
+    for at in range(HEADER_BYTES, len(spelt)):
+        damaged = bytearray(spelt)
+        damaged[at] ^= 1
+        with pytest.raises(FrameError):
+            parse(bytes(damaged))
+
+
+@pytest.mark.parametrize(
+    "pull",
+    [
+        PULL._replace(ranges=[]),
+        PULL._replace(ranges=[(EntryId(1), EntryId(0))]),
+        PULL._replace(ranges=[(EntryId(0), EntryId(4)), (EntryId(4), EntryId(5))]),
+        PULL._replace(ranges=[(EntryId(0), EntryId(0xFFFF_FFFF))]),
+        PULL._replace(ranges=[(EntryId(2 * i), EntryId(2 * i)) for i in range(5_000)]),
+        PULL._replace(sources=[]),
+        PULL._replace(sources=[*PULL.sources] * 65),
+        PULL._replace(sources=[Source(Member(BookieId("b"), Incarnation("none")), "http://x")]),
+    ],
+)  # fmt: skip
+def test_a_pull_that_makes_no_sense_is_refused(pull: Pull) -> None:
+    assert len(PULL.ranges) < PULL_RANGE_COUNT_MAX < 5_000
+    with pytest.raises(FrameError):
+        repair_calls.parse_pull(repair_calls.pack_pull(LIFE, pull))
+
+
+def test_what_a_pull_could_not_get_is_told_with_its_reason() -> None:
+    assert PULL_ANSWER.missing == [PULL_ANSWER.ranges[1]]
 
 
 def test_frames_of_a_stream_come_out_whole_and_in_order() -> None:

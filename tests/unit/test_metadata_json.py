@@ -15,10 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duramen.config import parse_log_config
+from duramen.core.duty import Duty
 from duramen.core.log_node import LogNode
 from duramen.core.quorum import Quorum
 from duramen.core.segment import Fragment, Segment, Totals
 from duramen.ids import BookieId, EntryId, Epoch, Incarnation, LogId, Member
+from duramen.wire.bookie_node import BookieNode, read_bookie, spell_bookie
 from duramen.wire.metadata_json import (
     MetadataJsonError,
     Paths,
@@ -93,7 +95,45 @@ def test_golden_log_node_at_the_end_of_its_life() -> None:
     assert read_log(read_golden("log-node-purged-v1.json", spell_log(log))) == log
 
 
-@pytest.mark.parametrize(("name", "segment"), [("open", OPEN), ("closed", CLOSED)])
+PROVED = CLOSED.with_proved(EntryId(0), "s1.aaaa")
+BOOKIE = BookieNode(
+    Incarnation("0123456789abcdef" * 2), "eu", "a", 2.5, Duty.DRAINING, {"later": [1]}
+)
+
+
+def test_golden_bookie_nodes() -> None:
+    """Of both kinds: a serving bookie's says nothing about its duty, as before there were any."""
+    for name, node in (
+        ("draining", BOOKIE), ("serving", replace(BOOKIE, duty=Duty.SERVING)),
+    ):  # fmt: skip
+        golden = read_golden(f"bookie-node-{name}-v1.json", spell_bookie(node))
+        assert read_bookie(golden) == node
+        assert (b"duty" in golden) == (name == "draining")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"duty": "on holiday"}, {"duty": None}, {"incarnation": "x"}, {"weight": -1},
+        {"weight": True}, {"weight": "2"}, {"rack": None},
+    ],
+)  # fmt: skip
+def test_what_is_no_bookie_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(MetadataJsonError):
+        read_bookie(json.dumps({**json.loads(spell_bookie(BOOKIE)), **wrong}).encode())
+
+
+def test_a_fragment_is_proved_only_by_the_word_true() -> None:
+    document = json.loads(spell_segment(PROVED))
+    for word in (1, "true", None):
+        document["fragments"][0]["proved"] = word
+        with pytest.raises(MetadataJsonError):
+            read_segment(json.dumps(document).encode())
+
+
+@pytest.mark.parametrize(
+    ("name", "segment"), [("open", OPEN), ("closed", CLOSED), ("proved", PROVED)]
+)
 def test_golden_segment_nodes(name: str, segment: Segment) -> None:
     golden = read_golden(f"segment-node-{name}-v1.json", spell_segment(segment))
     assert read_segment(golden) == segment
@@ -174,6 +214,9 @@ def test_paths_are_those_of_the_interface_page() -> None:
     assert paths.owed(5, Member(BookieId("b"), Incarnation("i"))) == (
         "/duramen/blue/repair/owed/5/b.i"
     )
+    assert (paths.auditor, paths.regions) == ("/duramen/blue/auditor", "/duramen/blue/regions")
+    assert paths.rebalance == "/duramen/blue/repair/rebalance"
+    assert paths.bookie("bookie-1") == "/duramen/blue/bookies/bookie-1"
 
 
 def test_holes_are_kept_and_missing_in_nodes_that_have_none() -> None:

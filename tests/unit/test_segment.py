@@ -111,3 +111,58 @@ totals = st.builds(Totals, st.integers(0, 9), st.integers(0, 9), maybe, maybe)
 def test_totals_add_up_in_any_grouping(one: Totals, two: Totals, three: Totals) -> None:
     assert one.plus(two).plus(three) == one.plus(two.plus(three))
     assert one.plus(two) == two.plus(one) and one.plus(Totals()) == one
+
+
+def member(name: str) -> Member:
+    return ensemble(name)[0]
+
+
+def test_r21_a_swap_changes_one_member_of_one_settled_fragment_in_its_place() -> None:
+    proved = LONG.with_proved(EntryId(0), "n2")
+    swapped = proved.with_swapped(EntryId(0), member("b"), member("x"), "n3")
+    assert [m.bookie for m in swapped.fragments[0].ensemble] == ["a", "x", "c"]
+    assert swapped.fragments[0].is_proved and swapped.fragments[1] == LONG.fragments[1]
+    assert (swapped.state, swapped.nonce) == (LONG.state, "n3")
+    again = close(LONG, 9).with_swapped(EntryId(5), member("d"), member("x"), "n4")
+    assert [m.bookie for m in again.last_fragment.ensemble] == ["a", "b", "x"]
+
+
+def test_a_new_life_of_the_same_bookie_may_take_the_place_of_the_old_one() -> None:
+    reborn = Member(BookieId("b"), Incarnation("1" * 32))
+    swapped = LONG.with_swapped(EntryId(0), member("b"), reborn, "n2")
+    assert swapped.fragments[0].ensemble[1] == reborn
+
+
+def test_r21_the_last_fragment_of_an_unclosed_segment_is_its_owners() -> None:
+    for segment in (OPEN, OPEN.marked("m"), LONG, LONG.marked("m")):
+        last = segment.last_fragment
+        with pytest.raises(AssertionError, match="R21"):
+            segment.with_swapped(last.first_entry, last.ensemble[0], member("x"), "n")
+        with pytest.raises(AssertionError, match="R21"):
+            segment.with_proved(last.first_entry, "n")
+
+
+@pytest.mark.parametrize(
+    ("first_entry", "old", "new"), [(0, "d", "x"), (0, "b", "b"), (0, "b", "c"), (3, "b", "x")]
+)
+def test_a_swap_that_names_something_else_is_a_fault_of_ours(
+    first_entry: int, old: str, new: str
+) -> None:
+    with pytest.raises(AssertionError):
+        LONG.with_swapped(EntryId(first_entry), member(old), member(new), "n")
+
+
+def test_r9_only_settled_fragments_are_proved_and_stay_so() -> None:
+    with pytest.raises(AssertionError, match="6"):
+        replace(OPEN, fragments=(replace(OPEN.fragments[0], is_proved=True),)).validate()
+    early = LONG.with_proved(EntryId(0), "n2")
+    changed = early.with_ensemble(EntryId(9), ensemble("a", "e", "d"), Totals(20, 200), "n3")
+    assert [f.is_proved for f in changed.fragments] == [True, False, False]
+    assert [f.is_proved for f in close(changed.marked("m"), 9).fragments] == [True, False, False]
+
+
+def test_r9_an_owner_closes_with_what_it_knows_to_be_whole() -> None:
+    early = LONG.with_proved(EntryId(0), "n2")
+    assert [f.is_proved for f in close(early, 9).fragments] == [True, False]
+    assert [f.is_proved for f in close(LONG, 9, proved={EntryId(5)}).fragments] == [False, True]
+    assert [f.is_proved for f in close(LONG, 4, proved={EntryId(5)}).fragments] == [False]

@@ -181,6 +181,22 @@ SCRUB_REST_US: Final = 1 * DAY
 REPAIR_QUEUE_COUNT_MAX: Final = 10_000
 """Damaged ledgers that wait in memory to be written to the repair queue (some 100 bytes each)."""
 
+REPAIR_BYTES_PER_S: Final = 32 * MIB
+"""What one bookie copies from others, at most: a lost one of 1 TB is copied anew by nine others in
+an hour, and writers have the rest of the disk and of the network."""
+
+INVENTORY_ROW_COUNT_MAX: Final = 65_536
+INVENTORY_BYTES_MAX: Final = 64 * MIB
+"""Entries that one inventory tells, and bytes that it reads for that: two seconds of a disk."""
+
+PULL_BYTES_MAX: Final = 64 * MIB
+PULL_TIME_US: Final = 5 * SECOND
+"""One pull ends after so much, so that whoever asked sees progress and can change its mind."""
+
+PULL_RANGE_COUNT_MAX: Final = 4_096
+PULL_SOURCE_COUNT_MAX: Final = 64
+"""Ranges and sources of one pull; an ensemble is smaller."""
+
 SHELF_FILE_BYTES: Final = 512 * MIB
 """A shelf file is ended beyond this: small enough to be compacted in one go, large enough that its
 directory of ledgers is little."""

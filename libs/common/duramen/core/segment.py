@@ -1,8 +1,7 @@
 """Metadata of one segment: an immutable value, and the only ways in which it may change.
 
-A segment (= ledger = epoch) goes OPEN → IN_RECOVERY → CLOSED, or OPEN → CLOSED by its owner.
-Every method returns a new value, which takes from the old one what it does not mean to change;
-storing it by compare-and-set is the driver's work (R3).
+A segment (= ledger = epoch) goes OPEN → IN_RECOVERY → CLOSED, or OPEN → CLOSED by its owner. Every
+method gives a new value, which keeps what it does not mean to change; drivers store it (R3).
 
 Invariants (checked by `validate`):
  1 fragments begin at entry 0 and their first entries rise strictly.
@@ -10,16 +9,17 @@ Invariants (checked by `validate`):
  3 totals before fragments never fall; those of the first one are zero.
  4 CLOSED ⇔ last entry and totals are set; no fragment begins after max(last entry, 0).
  5 holes lie below the last entry of a CLOSED `out_of_order` segment, ascending.
+ 6 the last fragment of a segment that is not CLOSED is not proved (R9).
 
-Called by writer, recovery, sequencer and reader. Spelled as JSON by `wire.metadata_json`.
-Source: 01-protocol section 2, R2–R4, R16, R17.
+Called by writer, recovery, sequencer, repair and reader. Spelled as JSON by `wire.metadata_json`.
+Source: 01-protocol section 2, R2–R4, R9, R16, R17, R21.
 """
 
 from __future__ import annotations
 
 import enum
 import itertools
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -68,6 +68,8 @@ class Fragment:
     first_entry: EntryId
     ensemble: tuple[Member, ...]
     totals_before: Totals = Totals()
+    is_proved: bool = False
+    """What is stored was compared with what should be: every copy of the write sets is there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +136,38 @@ class Segment:
         fragment = Fragment(first_entry, ensemble, totals_before)
         return replace(self, fragments=(*kept, fragment), nonce=nonce).validated()
 
+    def with_swapped(self, first_entry: EntryId, old: Member, new: Member, nonce: str) -> Segment:
+        """`new` in the place of `old`, in the fragment that begins at `first_entry` (R21).
+
+        For repair, when a verified copy lies at `new`: it proves what `old` proved, so the fragment
+        says of itself what it said. The last fragment of a segment that is not CLOSED is its
+        owner's to change.
+        """
+        fragment = self._settled_fragment(first_entry)
+        assert old in fragment.ensemble and old != new, (self, old, new)
+        ensemble = tuple(new if member == old else member for member in fragment.ensemble)
+        return self._with_fragment(replace(fragment, ensemble=ensemble), nonce)
+
+    def with_proved(self, first_entry: EntryId, nonce: str) -> Segment:
+        """The fragment at `first_entry` proved: copies of all its write sets were compared (R9)."""
+        fragment = self._settled_fragment(first_entry)
+        return self._with_fragment(replace(fragment, is_proved=True), nonce)
+
+    def _settled_fragment(self, first_entry: EntryId) -> Fragment:
+        """A fragment that gets no more entries: any but the last one of an unclosed segment."""
+        settled = self.fragments if self.is_closed else self.fragments[:-1]
+        found = [fragment for fragment in settled if fragment.first_entry == first_entry]
+        assert found, f"R21: no settled fragment begins at {first_entry}: {self}"
+        return found[0]
+
+    def _with_fragment(self, changed: Fragment, nonce: str) -> Segment:
+        """`changed` in the place of the fragment with its first entry."""
+        fragments = tuple(
+            changed if fragment.first_entry == changed.first_entry else fragment
+            for fragment in self.fragments
+        )
+        return replace(self, fragments=fragments, nonce=nonce).validated()
+
     def marked(self, nonce: str) -> Segment:
         """IN_RECOVERY: from now on only recovery may close it (MARK)."""
         assert SegmentState.IN_RECOVERY in TRANSITIONS[self.state], self
@@ -149,15 +183,22 @@ class Segment:
         nonce: str,
         holes: tuple[tuple[EntryId, EntryId], ...] = (),
         fragments: tuple[Fragment, ...] | None = None,
+        proved: Collection[EntryId] = (),
     ) -> Segment:
         """CLOSED at `last_entry` (`NOTHING` if empty); later fragments are dropped (R17).
 
         Args:
             fragments: recovery's in-memory ensembles, written only together with CLOSED (R16).
+            proved: first entries of fragments that the owner knows to be whole (R9); the others
+                say of themselves what they said.
         """
         assert SegmentState.CLOSED in TRANSITIONS[self.state], self
         candidates = self.fragments if fragments is None else fragments
-        kept = tuple(f for f in candidates if f.first_entry <= max(last_entry, 0))
+        kept = tuple(
+            replace(f, is_proved=True) if f.first_entry in proved else f
+            for f in candidates
+            if f.first_entry <= max(last_entry, 0)
+        )
         return replace(
             self,
             state=SegmentState.CLOSED,
@@ -176,7 +217,7 @@ class Segment:
         return self
 
     def validate(self) -> None:
-        """Assert invariants 1 to 5."""
+        """Assert invariants 1 to 6."""
         firsts = [fragment.first_entry for fragment in self.fragments]
         assert firsts and firsts[0] == 0, f"1: {self}"
         assert all(a < b for a, b in itertools.pairwise(firsts)), f"1: {self}"
@@ -195,6 +236,7 @@ class Segment:
         if self.last_entry is not None:
             assert self.last_entry >= NOTHING, f"4: {self}"
             assert firsts[-1] <= max(self.last_entry, 0), f"4: {self}"
+        assert self.is_closed or not self.last_fragment.is_proved, f"6: {self}"
 
     def __repr__(self) -> str:
         ensembles = " ".join(f"{f.first_entry}:{list(f.ensemble)}" for f in self.fragments)

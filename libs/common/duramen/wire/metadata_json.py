@@ -49,6 +49,9 @@ class Paths:
         self.repair_owed = f"{self.root}/repair/owed"
         self.repair_lost = f"{self.root}/repair/lost"
         self.tombstones = f"{self.root}/tombstones"
+        self.rebalance = f"{self.root}/repair/rebalance"
+        self.auditor = f"{self.root}/auditor"
+        self.regions = f"{self.root}/regions"
 
     def namespace(self, namespace: str) -> str:
         """Configuration of a namespace."""
@@ -78,6 +81,10 @@ class Paths:
     def segment(self, log_id: LogId, epoch: Epoch) -> str:
         """A segment node."""
         return f"{self.log(log_id)}/segments/{epoch}"
+
+    def bookie(self, bookie: str) -> str:
+        """A bookie's identity, location and duty."""
+        return f"{self.bookies}/{bookie}"
 
     def queued(self, ledger_id: int) -> str:
         """Damage of a ledger that waits for repair."""
@@ -136,6 +143,7 @@ def spell_segment(segment: Segment) -> bytes:
                 "first_entry": fragment.first_entry,
                 "ensemble": [list(member) for member in fragment.ensemble],
                 "totals_before": _spell_totals(fragment.totals_before),
+                **({"proved": True} if fragment.is_proved else {}),
             }
             for fragment in segment.fragments
         ],
@@ -315,6 +323,7 @@ def _read_fragment(document: Mapping[str, Any]) -> Fragment:
             for bookie, incarnation in document["ensemble"]
         ),
         _read_totals(document["totals_before"]),
+        _truth(document.get("proved", False)),
     )
 
 
@@ -340,6 +349,12 @@ def _whole(value: object) -> int:
     """A whole number ≥ 0; `bool` is an int to Python, and no number to anybody else."""
     if type(value) is not int or value < 0:
         raise ValueError(f"{value!r} is no whole number ≥ 0")
+    return value
+
+
+def _truth(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"{value!r} is neither true nor false")
     return value
 
 

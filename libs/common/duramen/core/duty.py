@@ -1,0 +1,35 @@
+"""What a bookie takes on: everything, nothing new, or nothing at all.
+
+A bookie that is to leave goes SERVING → DRAINING → LEAVING → DRAINED, one step at a time, and back
+to SERVING from anywhere. The duty stands in the bookie's own node; who may change it decides there
+(`core.repair`), and the bookie enforces it before it publishes it: what the published duty forbids
+can no longer happen. Reads and seals go on in every duty; writes of LACs are refused as adds are.
+
+Called by the bookie's core and by repair. Source: 01-protocol section 9 "Drain".
+"""
+
+from __future__ import annotations
+
+import enum
+
+
+class Duty(enum.Enum):
+    """Which adds a bookie accepts."""
+
+    SERVING = "serving"
+    DRAINING = "draining"
+    """None of ledgers that it does not know, but recovery's and repair's."""
+    LEAVING = "leaving"
+    """None at all, not even recovery's: no segment can come to depend on it."""
+    DRAINED = "drained"
+    """As LEAVING; and the auditor saw that nothing names it."""
+
+    @property
+    def takes_new_ledgers(self) -> bool:
+        """Whether an owner may begin a ledger here."""
+        return self is Duty.SERVING
+
+    @property
+    def takes_adds(self) -> bool:
+        """Whether anything at all may be added here."""
+        return self in (Duty.SERVING, Duty.DRAINING)
