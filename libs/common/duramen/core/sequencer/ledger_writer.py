@@ -142,6 +142,7 @@ class LedgerWriter:
         self._lac_told = NOTHING
         self._last_data = NOTHING
         self._persist_again_at_us = 0
+        self._indebted: list[EntryId] = []
         self._round = 0
         self._round_wanted = 0
         self._round_holders: list[Member] | None = None
@@ -185,6 +186,19 @@ class LedgerWriter:
     def awaits_copies(self) -> bool:
         """Whether something is owed to a member that takes entries: its answer may come soon."""
         return any(m not in self._absent for e in self.owed.values() for m in self._missing(e))
+
+    def list_proved(self) -> list[EntryId]:
+        """First entries of the fragments of which every copy was acknowledged (R9).
+
+        None of which a copy is owed or was ever left to repair: whether that one came all the same
+        is for the auditor to see.
+        """
+        owing = [self.segment.fragment_of(entry_id).first_entry for entry_id in self.owed]
+        return [
+            fragment.first_entry
+            for fragment in self.segment.fragments
+            if fragment.first_entry not in self._indebted and fragment.first_entry not in owing
+        ]
 
     def has_room_for_owed(self) -> bool:
         """Whether the owed copies leave room for new entries (R9: memory stays bounded)."""
@@ -343,6 +357,9 @@ class LedgerWriter:
         """Record everything that is still owed, before the segment is closed or memory is short."""
         missing: dict[Member, list[EntryId]] = {}
         for entry in self.owed.values():
+            fragment = self.segment.fragment_of(entry.entry)
+            if fragment.first_entry not in self._indebted:
+                self._indebted.append(fragment.first_entry)
             for member in self._missing(entry):
                 missing.setdefault(member, []).append(entry.entry)
         for member, entries in missing.items():

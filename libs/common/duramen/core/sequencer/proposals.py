@@ -9,7 +9,7 @@ Called by `log_sequencer`. Source: 01-protocol section 2 (R2), section 5 (R19).
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from duramen.config import Replication
@@ -119,12 +119,14 @@ def propose_close(
     nonce: str,
     ending: Ending | None = None,
     snapshot_lsn: Lsn | None,
+    proved: Collection[EntryId] = (),
 ) -> Proposal:
     """Close the one unclosed segment of the view and leave the log to nobody.
 
     Args:
         ending: the log ends, or is deleted, with the segment (section 5).
         snapshot_lsn: producers and token are known up to there; None: what the node says stays.
+        proved: as `Segment.closed` has it.
     """
     ((segment, version),) = view.segments
     closed = segment.closed(
@@ -133,6 +135,7 @@ def propose_close(
         start_seq_num=view.log.totals.record_count,
         completed_unix_ms=completed_unix_ms,
         nonce=nonce,
+        proved=proved,
     )
     log = view.log.with_clean(closed, nonce)
     if ending is not None:

@@ -372,7 +372,7 @@ class Recovery:
             completed_unix_ms=self._unix_ms(now_us),
             nonce=nonce,
             holes=_join([entry for entry in self._absent_entries if entry < self._end]),
-            fragments=tuple(self._fragments),
+            fragments=self._list_fragments(),
         )
         self._token = self._ports.new_token()
         log = self.log.with_clean(closed, nonce)
@@ -381,6 +381,12 @@ class Recovery:
             log = log.with_stateless()
         self._closing = (SetSegment(closed, self.version), SetLog(log, self.log_version))
         self._ports.put(Commit(self._token, self._closing))
+
+    def _list_fragments(self) -> tuple[Fragment, ...]:
+        """R3, R13: ours from the frozen one on, the earlier ones as they are now: repair's."""
+        first = self._frozen.first_entry
+        earlier = [f for f in self.segment.fragments if f.first_entry < first]
+        return (*earlier, *[f for f in self._fragments if f.first_entry >= first])
 
     def _finish_by_own_close(self) -> None:
         assert self._closing is not None

@@ -16,6 +16,7 @@ from typing import Final
 
 from duramen.config import LogConfig, needs_new_segment
 from duramen.core.log_node import Ending, LogNode
+from duramen.core.segment import SegmentState
 from duramen.core.sequencer.effects import LogView
 from duramen.core.sequencer.ledger_writer import LedgerWriter
 from duramen.core.sequencer.proposals import (
@@ -143,9 +144,10 @@ class SegmentEnd:
             return Fate.OURS
         if any(segment.is_closed and segment.nonce in nonces for segment in unclosed):
             return Fate.OURS_IN_PART
-        if len(unclosed) != 1 or unclosed[0].nonce != writer.segment.nonce:
-            return Fate.LOST
-        return Fate.OPEN
+        # Repair may have changed its earlier fragments, so the nonce says nothing: who takes a
+        # segment over marks it first.
+        is_open = len(unclosed) == 1 and unclosed[0].state is SegmentState.OPEN
+        return Fate.OPEN if is_open and unclosed[0].epoch == epoch else Fate.LOST
 
     def propose(
         self,
@@ -173,6 +175,7 @@ class SegmentEnd:
             nonce=nonce,
             ending=ending,
             snapshot_lsn=snapshot_lsn,
+            proved=writer.list_proved(),
         )
         choice = self._choose(close.view.log) if opens_next and ending is None else None
         if choice is None:
