@@ -26,6 +26,7 @@ from duramen.core.status import BookieStatus
 from duramen.errors import DuramenError
 from duramen.ids import NOTHING, BookieId, EntryId, Incarnation, LedgerId, Member
 from duramen.limits import OVERLOADED_PAUSE_US, READ_TIMEOUT_US
+from duramen.runtime.bookie_client import verify_read
 from duramen.runtime.http_client import (
     NoAnswerError,
     OverloadedError,
@@ -46,7 +47,7 @@ from duramen.wire.bookie_calls import (
     parse_marks,
     parse_read_answers,
 )
-from duramen.wire.entry import EntryError, EntryInfo, check_entry, read_entry_info
+from duramen.wire.entry import EntryInfo, read_entry_info
 from duramen.wire.frame import FrameError
 from duramen_readproxy.cache import EntryCache
 
@@ -174,21 +175,10 @@ class Bookies:
         self._busy_until_us[member, service] = read_clock_us() + duration_us
 
     def _verify(self, answer: ReadAnswer, wanted: ReadRange) -> ReadAnswer:
-        checked: list[tuple[EntryId, bytes]] = []
-        for entry_id, view in answer.entries:
-            body = bytes(view)
-            try:
-                info = read_entry_info(body) if wanted.headers_only else check_entry(body)
-            except EntryError:
-                break
-            if (info.ledger_id, info.entry_id) != (wanted.ledger_id, entry_id):
-                break
-            checked.append((entry_id, body))
-        if len(checked) == len(answer.entries):
-            return answer._replace(entries=checked)
-        self._counts["damaged"] += 1
-        status = answer.status if checked else BookieStatus.UNKNOWN
-        return answer._replace(entries=checked, status=status)
+        checked = verify_read(answer, wanted)
+        if len(checked.entries) < len(answer.entries):
+            self._counts["damaged"] += 1
+        return checked
 
 
 class _Flight:

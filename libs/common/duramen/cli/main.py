@@ -21,6 +21,7 @@ from duramen.cli.log_life import delete, end, truncate, undelete
 from duramen.cli.logs import log_app, maintenance, segments
 from duramen.cli.ownership import balance, hand_over, owners, story
 from duramen.cli.read import read
+from duramen.cli.repair.verify import verify
 from duramen.cli.run import run
 from duramen.cluster.cluster_file import ClusterFileError
 from duramen.cluster.layout import LayoutError
@@ -45,6 +46,7 @@ app.command(segments)
 app.command(maintenance)
 for command in (owners, hand_over, balance, story):
     app.command(command)
+app.command(verify)
 app.command(bench_app)
 
 

@@ -1,0 +1,227 @@
+"""Checks a log's copies at the bookies themselves: every entry, every replica, every count.
+
+The nodes in ZooKeeper say which entries there are and who should hold them; each bookie is asked
+for an inventory, for which it reads everything anew from its disks. A piece at a time, all members
+of its ensemble at once, so memory is bounded by the piece. In a segment that is not closed entries
+up to the greatest LAC are looked at, and what is missing there is asked for again: a copy may be on
+its way.
+
+Not here: what is compared with what (`replica_check`), the command (`cli.repair.verify`).
+Source: 01-protocol sections 2 and 3, R4, R15.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from duramen.client.replica_check import (
+    Fault,
+    FaultKey,
+    Piece,
+    Report,
+    Sight,
+    check_chain,
+    check_totals,
+    compare,
+    list_missing,
+    split_segment,
+)
+from duramen.core.entry_ranges import EntryRanges
+from duramen.core.log_node import LogNode
+from duramen.core.segment import Segment, Totals
+from duramen.core.status import BookieStatus
+from duramen.errors import DuramenError
+from duramen.ids import NOTHING, EntryId, Epoch, LogId, Member
+from duramen.runtime.bookie_client import BookieClient
+from duramen.runtime.metadata_store import MetadataStore
+from duramen.wire.bookie_calls import ReadRange, Service
+from duramen.wire.entry import read_entry_info
+from duramen.wire.metadata_json import Paths, read_log, read_node, read_segment
+from duramen.wire.repair_calls import Inventory, Source
+
+_PIECE_ENTRY_COUNT: Final = 8_192
+"""With five members some 8 MB in memory."""
+
+_OPEN_LOOK_COUNT: Final = 5
+_OPEN_LOOK_PAUSE_S: Final = 0.5
+"""An owner catches a slow member up within seconds; what is missing still then is a finding."""
+
+OnProgress = Callable[[int, int], None]
+"""Told of the entries that were compared and of all that are known by then."""
+
+
+class LogVerifier:
+    """Verifies logs of one cluster.
+
+    Args:
+        store: started.
+    """
+
+    def __init__(self, store: MetadataStore, paths: Paths, client: BookieClient) -> None:
+        self._store = store
+        self._paths = paths
+        self._client = client
+        self._sources: dict[Member, Source | None] = {}
+
+    async def find_log(self, namespace: str, name: str) -> LogId:
+        """The id of a log.
+
+        Raises:
+            DuramenError: `log_not_found`.
+            MetadataError: the metadata store gives no answer.
+        """
+        found = await self._store.get(self._paths.name(namespace, name))
+        if found is None:
+            raise DuramenError("log_not_found", f"there is no log {namespace}/{name}")
+        return LogId(int(read_node(found.data)["log_id"]))
+
+    async def verify(self, log_id: LogId, on_progress: OnProgress = lambda *_: None) -> Report:
+        """Compare every copy of every live segment with the metadata and with one another.
+
+        Raises:
+            DuramenError: `log_not_found`: it was deleted for good.
+            MetadataError: the metadata store gives no answer.
+            MetadataJsonError: a node cannot be read.
+        """
+        report = Report()
+        log, segments = await self._read_log(log_id, report)
+        pieces: list[Piece] = []
+        for segment in segments:
+            end = await self._find_end(segment)
+            pieces += split_segment(segment, end, _PIECE_ENTRY_COUNT)
+            report.segments.append(
+                {"epoch": segment.epoch, "state": segment.state.value, "entries": end + 1}
+            )
+        total = sum(piece.last - piece.first + 1 for piece in pieces)
+        done = 0
+        on_progress(done, total)
+        for piece in pieces:
+            compare(piece, await self._look(piece), report)
+            done += piece.last - piece.first + 1
+            on_progress(done, total)
+        await self._check_counts(log, segments, report)
+        return report
+
+    # --- Metadata --------------------------------------------------------------------------------
+
+    async def _read_log(self, log_id: LogId, report: Report) -> tuple[LogNode, list[Segment]]:
+        """The log and its live segments, by point reads after a sync (R4)."""
+        path = self._paths.log(log_id)
+        await self._store.sync(path)
+        found = await self._store.get(path)
+        if found is None or read_log(found.data).is_purged:
+            raise DuramenError("log_not_found", f"log {log_id} was deleted for good")
+        log = read_log(found.data)
+        segments = []
+        for epoch in range(log.first_live_epoch, log.next_epoch):
+            node = await self._store.get(self._paths.segment(log_id, Epoch(epoch)))
+            if node is not None:
+                segments.append(read_segment(node.data))
+                continue
+            again = await self._store.get(path)
+            if again is not None and read_log(again.data).first_live_epoch > epoch:
+                continue  # it was given up meanwhile
+            report.add(FaultKey(Epoch(epoch), Fault.METADATA, None, "there is no segment node"))
+        return log, segments
+
+    async def _find_end(self, segment: Segment) -> EntryId:
+        """The last entry, or the greatest LAC that a member of the last fragment tells."""
+        if segment.last_entry is not None:
+            return segment.last_entry
+        first = segment.last_fragment.first_entry
+        inventory = Inventory(segment.ledger_id, first, first)
+        sources = [await self._find_source(m) for m in segment.last_fragment.ensemble]
+        answers = await asyncio.gather(
+            *[self._client.take_inventory(source, inventory) for source in sources if source]
+        )
+        # Entries before the last fragment are confirmed, whatever its members were told.
+        return EntryId(max([first - 1, *[answer.lac for answer in answers]]))
+
+    async def _find_source(self, member: Member) -> Source | None:
+        """Where a member serves; None: nowhere. Whose incarnation it is, the bookie says itself."""
+        if member not in self._sources:
+            found = await self._store.get(f"{self._paths.available}/{member.bookie}")
+            url = None if found is None else read_node(found.data).get("data_url")
+            self._sources[member] = Source(member, url) if isinstance(url, str) else None
+        return self._sources[member]
+
+    # --- Bookies ---------------------------------------------------------------------------------
+
+    async def _look(self, piece: Piece) -> dict[Member, Sight]:
+        """What every member tells of a piece."""
+        members = list(piece.ensemble)
+        sights = dict(zip(members, await self._look_at(piece, members), strict=True))
+        for _ in range(0 if piece.segment.is_closed else _OPEN_LOOK_COUNT):
+            lacking = list_missing(piece, sights)
+            if not lacking:
+                break
+            await asyncio.sleep(_OPEN_LOOK_PAUSE_S)
+            sights |= dict(zip(lacking, await self._look_at(piece, lacking), strict=True))
+        return sights
+
+    async def _look_at(self, piece: Piece, members: Sequence[Member]) -> list[Sight]:
+        return await asyncio.gather(*[self._look_at_one(piece, member) for member in members])
+
+    async def _look_at_one(self, piece: Piece, member: Member) -> Sight:
+        identities: dict[EntryId, int] = {}
+        unknown = EntryRanges()
+        source = await self._find_source(member)
+        if source is None:
+            return Sight(BookieStatus.UNREACHABLE, identities, unknown)
+        first: EntryId | None = piece.first
+        while first is not None and first <= piece.last:
+            answer = await self._client.take_inventory(
+                source, Inventory(piece.segment.ledger_id, first, piece.last)
+            )
+            if answer.status is not BookieStatus.OK:
+                return Sight(answer.status, {}, EntryRanges())
+            identities.update(answer.entries)
+            for pair in answer.unknown:
+                unknown.add(*pair)
+            if answer.next is not None and answer.next <= first:
+                return Sight(BookieStatus.UNKNOWN, {}, EntryRanges())  # it would never end
+            first = answer.next
+        return Sight(BookieStatus.OK, identities, unknown)
+
+    # --- Counts ----------------------------------------------------------------------------------
+
+    async def _check_counts(
+        self, log: LogNode, segments: Sequence[Segment], report: Report
+    ) -> None:
+        for segment in segments:
+            for at, said in _list_totals(segment):
+                found = await self._read_totals(segment, at)
+                text = "" if found is None else check_totals(segment, at, said, found)
+                if text:
+                    report.add(FaultKey(segment.epoch, Fault.METADATA, None, text))
+        closed = [segment for segment in segments if segment.is_closed]
+        is_whole = len(closed) == log.last_clean_epoch - log.first_live_epoch + 1
+        if is_whole:
+            for epoch, text in check_chain(closed, log.totals.record_count):
+                report.add(FaultKey(epoch, Fault.METADATA, None, text))
+
+    async def _read_totals(self, segment: Segment, at: EntryId) -> Totals | None:
+        """What the header of an entry says that the segment holds up to it; None: nobody tells."""
+        wanted = ReadRange(segment.ledger_id, at, at, 1, service=Service.REPAIR, headers_only=True)
+        for member in segment.write_set_of(at):
+            source = await self._find_source(member)
+            if source is None:
+                continue
+            (answer,) = await self._client.read(source, [wanted])
+            if answer.entries:
+                return read_entry_info(answer.entries[0][1]).totals
+        return None
+
+
+def _list_totals(segment: Segment) -> list[tuple[EntryId, Totals | None]]:
+    """Where the metadata says what the segment holds, and what it says."""
+    places: list[tuple[EntryId, Any]] = [
+        (EntryId(fragment.first_entry - 1), fragment.totals_before)
+        for fragment in segment.fragments
+        if fragment.first_entry > 0
+    ]
+    if segment.last_entry is not None and segment.last_entry != NOTHING:
+        places.append((segment.last_entry, segment.totals))
+    return places

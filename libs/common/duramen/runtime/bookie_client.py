@@ -1,0 +1,149 @@
+"""Calls to bookies whose place the caller knows: reads, inventories, pulls.
+
+Every way of not answering becomes a status, so that nothing above handles exceptions of the
+network, and every entry that is handed out was verified. A bookie that is overloaded is asked again
+when it says, as long as there is time.
+
+Not here: which bookies there are and where (`registry`), which one to ask (the cores), caches and
+shared reads (the read proxy). Called by the bookies' repair, the auditor and `duramen verify`.
+Source: R1, R15, docs/protocol/wire.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+
+from duramen.core.status import BookieStatus
+from duramen.ids import NOTHING, EntryId
+from duramen.limits import PULL_TIME_US, READ_TIMEOUT_US
+from duramen.runtime.http_client import (
+    NoAnswerError,
+    OverloadedError,
+    PeerClient,
+    UnreachableError,
+)
+from duramen.units import SECOND
+from duramen.wire.bookie_calls import ReadAnswer, ReadRange, pack_reads, parse_read_answers
+from duramen.wire.entry import EntryError, check_entry, read_entry_info
+from duramen.wire.frame import FrameError
+from duramen.wire.repair_calls import (
+    INVENTORY_PATH,
+    PULL_PATH,
+    Inventory,
+    InventoryAnswer,
+    Pull,
+    PullAnswer,
+    Source,
+    pack_inventory,
+    pack_pull,
+    parse_inventory_answer,
+    parse_pull_answer,
+)
+
+INVENTORY_TIMEOUT_US = 30 * SECOND
+"""A bookie reads what it tells at its own pace, several inventories at once."""
+
+PULL_TIMEOUT_US = 2 * (PULL_TIME_US + READ_TIMEOUT_US)
+"""A pull ends by itself after `PULL_TIME_US`, and the read that is under way then."""
+
+
+class BookieClient:
+    """Calls to any number of bookies; one connection to each."""
+
+    def __init__(self) -> None:
+        self._client = PeerClient()
+
+    async def close(self) -> None:
+        """Close every connection."""
+        await self._client.close()
+
+    async def read(
+        self, source: Source, ranges: Sequence[ReadRange], timeout_us: int = READ_TIMEOUT_US
+    ) -> list[ReadAnswer]:
+        """One answer for each range, verified as `verify_read` does.
+
+        Statuses made here: UNREACHABLE, TIMEOUT, OVERLOADED, UNKNOWN (the answer is malformed).
+        """
+        body = pack_reads(source.member.incarnation, ranges)
+        answer = await self._call(source, "/b/read", body, timeout_us)
+        if isinstance(answer, BookieStatus):
+            return [_no_answer(answer)] * len(ranges)
+        try:
+            parsed = parse_read_answers(answer)
+            return [verify_read(*pair) for pair in zip(parsed, ranges, strict=True)]
+        except ValueError:  # FrameError is one, and so is another number of rows
+            return [_no_answer(BookieStatus.UNKNOWN)] * len(ranges)
+
+    async def take_inventory(
+        self, source: Source, inventory: Inventory, timeout_us: int = INVENTORY_TIMEOUT_US
+    ) -> InventoryAnswer:
+        """What the bookie holds of a range, up to before `next`; statuses as `read`."""
+        body = pack_inventory(source.member.incarnation, inventory)
+        answer = await self._call(source, INVENTORY_PATH, body, timeout_us)
+        if isinstance(answer, BookieStatus):
+            return InventoryAnswer(answer)
+        try:
+            return parse_inventory_answer(answer)
+        except FrameError:
+            return InventoryAnswer(BookieStatus.UNKNOWN)
+
+    async def pull(
+        self, target: Source, pull: Pull, timeout_us: int = PULL_TIMEOUT_US
+    ) -> PullAnswer:
+        """Have the target fetch entries; after TIMEOUT it may have fetched some. As `read`."""
+        body = pack_pull(target.member.incarnation, pull)
+        answer = await self._call(target, PULL_PATH, body, timeout_us)
+        if isinstance(answer, BookieStatus):
+            return PullAnswer(answer)
+        try:
+            return parse_pull_answer(answer)
+        except FrameError:
+            return PullAnswer(BookieStatus.UNKNOWN)
+
+    async def _call(
+        self, source: Source, path: str, body: bytes, timeout_us: int
+    ) -> bytes | BookieStatus:
+        deadline_us = _clock_us() + timeout_us
+        while True:
+            try:
+                left_us = max(1, deadline_us - _clock_us())
+                return await self._client.call(source.data_url + path, body, left_us)
+            except UnreachableError:
+                return BookieStatus.UNREACHABLE
+            except OverloadedError as error:
+                if _clock_us() + error.retry_after_us >= deadline_us:
+                    return BookieStatus.OVERLOADED
+                await asyncio.sleep(error.retry_after_us / SECOND)
+            except NoAnswerError:
+                return BookieStatus.TIMEOUT
+
+
+def verify_read(answer: ReadAnswer, wanted: ReadRange) -> ReadAnswer:
+    """The answer up to before the first entry that is not what it should be; none left: UNKNOWN.
+
+    Whole entries are verified by their checksum, headers by what they name.
+    """
+    checked: list[tuple[EntryId, bytes]] = []
+    for entry_id, view in answer.entries:
+        body = bytes(view)
+        try:
+            info = read_entry_info(body) if wanted.headers_only else check_entry(body)
+        except EntryError:
+            break
+        if (info.ledger_id, info.entry_id) != (wanted.ledger_id, entry_id):
+            break
+        checked.append((entry_id, body))
+    if len(checked) == len(answer.entries):
+        return answer._replace(entries=checked)
+    status = answer.status if checked else BookieStatus.UNKNOWN
+    return answer._replace(entries=checked, status=status)
+
+
+def _no_answer(status: BookieStatus) -> ReadAnswer:
+    return ReadAnswer(status, NOTHING, NOTHING, False, [])
+
+
+def _clock_us() -> int:
+    return time.monotonic_ns() // 1_000

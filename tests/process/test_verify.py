@@ -1,0 +1,123 @@
+"""`duramen verify` against a running cluster: clean, then exactly what was done to the disks.
+
+Real processes and files: a bookie is stopped, a byte of one entry changed, or its disks wiped. What
+is compared with what: `tests/unit/test_replica_check.py`. Source: 01-protocol section 9.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from duramen.client.rest_client import RestClient
+from duramen.ids import EntryId, Epoch, LedgerId, LogId, ledger_of
+from duramen.wire.entry import HEADER_BYTES, MAGIC, read_entry_info
+from tests.process.cluster import LocalCluster, create_log, run, running_cluster, wait_until
+from tests.process.history import History
+
+pytestmark = [pytest.mark.process, pytest.mark.zookeeper]
+
+READY_S = 40.0
+
+
+def verify(cluster: LocalCluster) -> tuple[int, dict[str, Any]]:
+    command = [sys.executable, "-m", "duramen.cli.main", "verify", "default/checked", "--json"]
+    command += ["--data", str(cluster.folder)]
+    done = subprocess.run(command, capture_output=True, timeout=90, check=False)
+    assert done.stdout, done.stderr
+    return done.returncode, json.loads(done.stdout)
+
+
+def findings(found: dict[str, Any]) -> list[tuple[int, str, str, list[list[int]]]]:
+    return [(f["epoch"], f["fault"], f["bookie"], f["ranges"]) for f in found["findings"]]
+
+
+async def fill(cluster: LocalCluster) -> None:
+    """Six entries in a segment that is closed, four in the open one."""
+    client = RestClient(cluster.state()["write_url"])
+    history = History("checked", record_bytes=100)
+    try:
+        for count in (6, 4):
+            for _ in range(count):
+                assert await history.append(client), history.codes
+            if count == 6:
+                await client.roll_log("default", "checked")
+    finally:
+        await client.close()
+
+
+def stop(cluster: LocalCluster, node_id: str) -> Path:
+    """Stop a bookie in peace; returns where its files are."""
+    folder = Path(cluster.process(node_id)["data_dir"])
+    cluster.send(node_id, signal.SIGTERM)
+    wait_until(lambda: not (folder / "dirty").exists(), READY_S, "a clean stop")
+    wait_until(lambda: cluster.process(node_id)["pid"] is None, READY_S, "the end of the bookie")
+    return folder
+
+
+def start(cluster: LocalCluster, node_id: str, *more: str) -> None:
+    cluster.revive(node_id, wrap=lambda command: [*command, *more])
+
+    def is_ready() -> bool:
+        try:
+            url = cluster.process(node_id)["admin_url"]
+            return httpx.get(f"{url}/readyz").status_code == 200
+        except httpx.TransportError:
+            return False
+
+    wait_until(is_ready, READY_S, f"{node_id} to be ready")
+
+
+def flip(folder: Path, ledger_id: LedgerId, entry_id: EntryId) -> None:
+    """Change a byte of every copy of an entry in the files of a stopped bookie."""
+    count = 0
+    for path in [*folder.rglob("*.dj"), *folder.rglob("*.de")]:
+        data = path.read_bytes()
+        at = data.find(MAGIC)
+        while at >= 0:
+            info = read_entry_info(data[at : at + HEADER_BYTES])
+            if (info.ledger_id, info.entry_id) == (ledger_id, entry_id):
+                with path.open("r+b") as file:
+                    file.seek(at + HEADER_BYTES + 5)
+                    file.write(bytes([data[at + HEADER_BYTES + 5] ^ 0x40]))
+                count += 1
+            at = data.find(MAGIC, at + 4)
+    assert count, "the entry is not there"
+
+
+def test_verify_names_exactly_what_is_wrong_where(tmp_path: Path) -> None:
+    with running_cluster(tmp_path / "c", "--no-restart") as cluster:
+        log_id = LogId(int(run(create_log(cluster, "checked", {}))))
+        run(fill(cluster))
+        code, found = verify(cluster)
+        assert (code, found["findings"]) == (0, []), found
+        assert (found["entries"], found["copies"], found["good_copies"]) == (10, 30, 30)
+        assert [s["state"] for s in found["segments"]] == ["CLOSED", "OPEN"]
+
+        flip(stop(cluster, "bookie-1"), ledger_of(log_id, Epoch(1)), EntryId(3))
+        code, found = verify(cluster)
+        assert code == 1 and [f[:3] for f in findings(found)] == [
+            (1, "unreachable", "bookie-1"), (2, "unreachable", "bookie-1"),
+        ]  # fmt: skip
+        start(cluster, "bookie-1")
+        code, found = verify(cluster)
+        assert (code, findings(found)) == (1, [(1, "damaged", "bookie-1", [[3, 3]])])
+        assert found["good_copies"] == 29
+
+        folder = stop(cluster, "bookie-2")
+        before = json.loads((folder / "cookie.json").read_bytes())["incarnation"]
+        shutil.rmtree(folder)
+        start(cluster, "bookie-2", "--accept-new-incarnation")
+        code, found = verify(cluster)
+        assert code == 1 and findings(found)[1] == (1, "missing", "bookie-2", [[0, 5]]), found
+        assert all(
+            f["incarnation"] == before for f in found["findings"] if f["bookie"] == "bookie-2"
+        ), "the copies of the life that is over"
