@@ -47,6 +47,7 @@ class Unit:
         self.may_end = threading.Event()
         self.may_end.set()
         self.is_ended = False
+        self.is_mended = False
 
     def verify(self) -> Sequence[tuple[LedgerId, EntryId]]:
         self.is_begun.set()
@@ -55,6 +56,9 @@ class Unit:
         if self.failure is not None:
             raise self.failure
         return self.damaged
+
+    def is_in_force(self, _ledger_id: LedgerId, _entry_id: EntryId) -> bool:
+        return not self.is_mended
 
 
 class World:
@@ -150,6 +154,17 @@ def test_damage_is_told_to_the_core_and_its_ledgers_are_queued() -> None:
         described = world.scrub.describe()
         assert described["damaged_entry_count"] == 4
         assert described["recent_damage"][0] == {"ledger_id": "5", "entry_id": 1}
+
+    run(scenario)
+
+
+def test_damage_of_a_copy_that_is_not_read_any_more_is_no_damage() -> None:
+    async def scenario(world: World) -> None:
+        unit = Unit("a", (5, 1))
+        unit.is_mended = True
+        world.units = [unit]
+        await world.scrub.run_pass()
+        assert world.unreadable == [] and world.scrub.describe()["damaged_entry_count"] == 0
 
     run(scenario)
 

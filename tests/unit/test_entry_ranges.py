@@ -62,6 +62,14 @@ def test_a_run_goes_on_to_the_first_gap(
         assert ranges.count_run(first, last) == min(count, last - first + 1)
 
 
+@given(changes, st.integers(0, 40), st.integers(0, 40))
+def test_what_lies_between_two_numbers(
+    steps: list[tuple[str, int, int]], first: int, last: int
+) -> None:
+    ranges, model = changed(steps)
+    assert ranges.within(first, last) == group_ranges(n for n in model if first <= n <= last)
+
+
 @given(changes, changes)
 def test_equal_sets_are_equal_ranges_however_they_came_about(
     steps: list[tuple[str, int, int]], others: list[tuple[str, int, int]]

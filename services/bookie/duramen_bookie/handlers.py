@@ -6,6 +6,7 @@ frame are refused (400) and touch nothing; what finds its class of service full 
 advice when to ask again (`admission`): rows of adds and of reads as OVERLOADED, requests as 503.
 
     POST /b/add  /b/read  /b/seal  /b/lac      frames of `wire.bookie_calls`
+    POST /b/inventory  /b/pull                 frames of `wire.repair_calls`, served by `repair`
 
 Short tail reads are made on the event loop, all others in the threads of their class.
 Called by the data server. Source: 03-api "Data-plane calls", 02-storage "Adds and reads".
@@ -123,7 +124,7 @@ class DataPlane:
         limits: Mapping[Service, ClassLimits] = CLASS_LIMITS,
         on_damage: Callable[[LedgerId], None] = _ignore_damage,
     ) -> None:
-        self._on_damage = on_damage
+        self.on_damage = on_damage
         self._core = core
         self._storage = storage
         self._check_segment = check_segment
@@ -142,6 +143,30 @@ class DataPlane:
         self._refused_count = 0
         show_classes(self._admission.statistics)
         show_polls(lambda: int(self._core.statistics()["waiters"]))
+
+    def serve(self, path: str, call: Callable[[bytes, str], Awaitable[bytes]]) -> None:
+        """Answer one more call: its body and its client in, a frame out; errors as those here."""
+        self._calls[path] = call
+        self._request_counts[path] = 0
+
+    def refuse(self, service: Service, obstacle: str) -> OverloadError:
+        """The error for a request of a class that meets an obstacle; counted."""
+        return self._admission.refuse(service, obstacle)
+
+    async def store_copies(self, adds: Sequence[Add], peer: str) -> list[BookieStatus]:
+        """Add what repair fetched as anybody's adds of its class are; answered when durable.
+
+        Args:
+            adds: with recovery flag, of the class `REPAIR`.
+
+        Raises:
+            StoppingError: as a client's request would be told.
+        """
+        if self._stopped is not None:
+            raise StoppingError(self._stopped)
+        pending = self._begin_adds_of(Service.REPAIR, self._core.incarnation, adds, peer)
+        statuses: list[BookieStatus] = await self._wait(pending, list)
+        return statuses
 
     async def handle(self, path: str, body: bytes, peer: str) -> Answer:
         """Answer one POST of a client, which is known by its address and port."""
@@ -417,7 +442,7 @@ class DataPlane:
     def _on_read(self, request: RequestId, result: ReadResult) -> None:
         for ledger_id, entry_id in result.unreadable:
             self._core.on_unreadable(ledger_id, entry_id)
-            self._on_damage(ledger_id)
+            self.on_damage(ledger_id)
         self._reply(request, result.answers)
 
     def _refuse_read(self, service: Service, job: _ReadJob) -> None:

@@ -316,7 +316,7 @@ async def establish_identity(
         MetadataError: ZooKeeper gives no answer; try again.
         MetadataJsonError: the cluster's node cannot be read.
     """
-    path = f"{paths.bookies}/{bookie_id}"
+    path = paths.bookie(bookie_id)
     cluster_uuid = await find_cluster(store, paths)
     await store.sync(path)
     found = await store.get(path)

@@ -25,6 +25,12 @@ JOURNAL_QUEUE_BYTES: Final = Gauge(
 ADD_ENTRIES: Final = Counter("duramen_bookie_add_entries", "Entries made durable")
 ADD_BYTES: Final = Counter("duramen_bookie_add_bytes", "Bytes of entries made durable")
 READ_BYTES: Final = Counter("duramen_bookie_read_bytes", "Bytes of entries read")
+PULLED_ENTRIES: Final = Counter(
+    "duramen_bookie_pulled_entries", "Entries fetched from other bookies for repair"
+)
+PULLED_BYTES: Final = Counter(
+    "duramen_bookie_pulled_bytes", "Bytes of entries fetched from other bookies for repair"
+)
 
 # --- Classes of service, the data server ----------------------------------------------------------
 

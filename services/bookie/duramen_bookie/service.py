@@ -29,6 +29,7 @@ from duramen.runtime.metadata_store import MetadataError, MetadataStore, Rejecte
 from duramen.runtime.registry import Registration
 from duramen.runtime.role import ServiceOptions, StartRefusedError
 from duramen.wire.bookie_calls import ReadRange
+from duramen.wire.bookie_node import BookieNode
 from duramen.wire.checkpoint_format import CheckpointFormatError
 from duramen.wire.journal_format import JournalFormatError
 from duramen.wire.metadata_json import MetadataJsonError, Paths, read_segment
@@ -42,6 +43,8 @@ from duramen_bookie.identity import establish_identity
 from duramen_bookie.journal.findings import JournalMismatch
 from duramen_bookie.journal.writer import JournalPoisoned
 from duramen_bookie.metrics import show_server, show_upkeep
+from duramen_bookie.repair.calls import RepairCalls
+from duramen_bookie.repair.own_node import OwnNode
 from duramen_bookie.storage import DataLayout, Storage
 from duramen_bookie.upkeep.rounds import Upkeep
 from duramen_bookie.upkeep.space import SpaceReport
@@ -91,6 +94,8 @@ class BookieService:
         self._registration: Registration | None = None
         self._space = SpaceReport("rw", 0)
         self.upkeep: Upkeep | None = None
+        self._repair: RepairCalls | None = None
+        self._own_node: OwnNode | None = None
         self._checks: set[asyncio.Task[None]] = set()
         self._is_store_opened = False
         self._is_storage_started = False
@@ -138,6 +143,11 @@ class BookieService:
         )
         storage.start()
         self._is_storage_started = True
+        self._repair = RepairCalls(storage, self._plane)
+        self._own_node = OwnNode(
+            self._store, self._paths, cookie.bookie_id, cookie.incarnation, self._on_node
+        )
+        await self._own_node.start()
         self.upkeep = Upkeep(
             storage,
             self._store,
@@ -163,6 +173,8 @@ class BookieService:
         self._is_ready = False
         if self._registration is not None:
             await self._registration.stop()
+        if self._own_node is not None:
+            await self._own_node.stop()
         for check in self._checks:
             check.cancel()
         if self.upkeep is not None:
@@ -171,6 +183,8 @@ class BookieService:
             await self._store.close()
         if self._plane is not None:
             self._plane.stop("the bookie is stopping")
+        if self._repair is not None:
+            await self._repair.stop()
         if self._server is not None:
             await self._server.stop()
         if self._plane is not None:
@@ -199,6 +213,7 @@ class BookieService:
             "server": self._server.statistics() if self._server is not None else None,
             "storage": self._storage.statistics(),
             "upkeep": self.upkeep.statistics() if self.upkeep is not None else None,
+            "repair": self._repair.statistics() if self._repair is not None else None,
             "segment_checks": len(self._checks),
             "segment_checks_max": _SEGMENT_CHECKS_MAX,
             "store": self._store.statistics(),
@@ -261,6 +276,7 @@ class BookieService:
             "entries": statistics["entries"],
             "entry_bytes": self._storage.entry_bytes,
             "space": self.running_upkeep().space.level.value,
+            "duty": self._core.duty.value if self._core is not None else None,
             "is_ready": self.is_ready(),
             "journal": self.describe_journal()["state"],
         }
@@ -326,20 +342,30 @@ class BookieService:
             _LOG.error("the journal is damaged: %s", damage)
 
     def _node_fields(self) -> dict[str, Any]:
-        assert self._cookie is not None and self._options.data_dir is not None
+        assert self._cookie is not None and self._own_node is not None
+        node = self._own_node.node
         return {
             "incarnation": self._cookie.incarnation,
             "data_url": self.data_url,
             "admin_url": f"http://{self._options.host}:{self._options.admin_port}",
             "state": self._space.state,
             "free_bytes": self._space.free_bytes,
-            "draining": False,
-            "region": self._options.region,
-            "rack": self._options.rack,
+            "draining": not node.duty.takes_new_ledgers,
+            "duty": node.duty.value,
+            "region": node.region,
+            "rack": node.rack,
+            "weight": node.weight,
+            "doubtful": self.running_core().is_doubtful,
         }
 
     def _on_space(self, report: SpaceReport) -> None:
         self._space = report
+        if self._registration is not None:
+            self._registration.update(self._node_fields())
+
+    def _on_node(self, node: BookieNode) -> None:
+        """What the node says holds, then it is published."""
+        self.running_core().set_duty(node.duty)
         if self._registration is not None:
             self._registration.update(self._node_fields())
 

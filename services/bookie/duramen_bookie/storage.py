@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple, Protocol, assert_never
 
 from duramen.core.bookie import BookieCore
@@ -429,16 +430,34 @@ class Storage:
             entries.append((entry_id, entry))
         return entries, False
 
-    def is_sound(self, ledger_id: LedgerId, place: Place) -> bool:
-        """Whether an entry in the journal is whole on the disk itself; on any thread."""
+    def identify(
+        self, reading: Reading
+    ) -> tuple[list[tuple[EntryId, int | None, int]], Fault | None]:
+        """As `Shelf.identify`, of what was selected, wherever it lies; on any thread."""
+        plan = reading.plan
+        if reading.shelf_count:
+            return self.shelf.identify(
+                plan.ledger_id, plan.first, reading.shelf_count, reading.bytes_max
+            )
+        return [
+            (
+                place.entry_id,
+                self.identify_hot(plan.ledger_id, place),
+                place.location.length_bytes,
+            )
+            for place in reading.places
+        ], None
+
+    def identify_hot(self, ledger_id: LedgerId, place: Place) -> int | None:
+        """Identity of an entry in the journal as it is on the disk itself; None: it is damaged."""
         location = place.location
         file = self.writer.files.get(location.file_id)
         try:
             assert file is not None, f"{location} is pinned"
             info = check_entry(file.pread_direct(location.length_bytes, location.offset))
         except (OSError, EntryError):
-            return False
-        return (info.ledger_id, info.entry_id) == (ledger_id, place.entry_id)
+            return None
+        return info.crc if info[:2] == (ledger_id, place.entry_id) else None
 
     def _fetch_hot(
         self, ledger_id: LedgerId, entry_id: EntryId, location: Location
@@ -491,13 +510,14 @@ class Storage:
             if ledger.unknown or ledger.is_doubtful
         ]
 
-    def scrub_units(self) -> Iterator[HotPart | IndexPart | RecordPart]:
+    def scrub_units(self) -> Iterator[HotPart | ShelfPart]:
         """Everything that is stored, in pieces of some MiB; a pass sees what is there by then."""
         for ledger_id in self.index.list_ledgers():
             for places in self.index.split(ledger_id, PART_BYTES):
                 yield HotPart(self, ledger_id, places, self._generation)
         for file in self.shelf.list_files():
-            yield from file.scrub_units()
+            for part in file.scrub_units(partial(self.shelf.is_newest, file)):
+                yield ShelfPart(self, part)
 
     def _running(self) -> JournalPort:
         assert self._journal is not None, "replay comes first"
@@ -556,8 +576,33 @@ class HotPart(NamedTuple):
         return [
             (self.ledger_id, place.entry_id)
             for place in self.places
-            if not self.storage.is_sound(self.ledger_id, place)
+            if self.storage.identify_hot(self.ledger_id, place) is None
         ]
+
+    def is_in_force(self, ledger_id: LedgerId, entry_id: EntryId) -> bool:
+        """Whether the entry is still read from where it was verified."""
+        places = self.storage.index.select(ledger_id, entry_id, 1, 0)
+        return bool(places) and places[0] in self.places
+
+
+class ShelfPart(NamedTuple):
+    """A part of a shelf file, for the scrub."""
+
+    storage: Storage
+    part: IndexPart | RecordPart
+
+    @property
+    def size_bytes(self) -> int:
+        """What verifying reads."""
+        return self.part.size_bytes
+
+    def verify(self) -> Sequence[tuple[LedgerId, EntryId]]:
+        """As `IndexPart` and `RecordPart` have it."""
+        return self.part.verify()
+
+    def is_in_force(self, ledger_id: LedgerId, entry_id: EntryId) -> bool:
+        """Whether the entry is read from the shelf: a mended one is hot, beside the old copy."""
+        return self.storage.core.count_settled(ledger_id, entry_id, entry_id) > 0
 
 
 def _spell(record: Record, adds: Sequence[Add], entries: Sequence[bytes]) -> JournalRecord:

@@ -121,6 +121,15 @@ class EntryRanges:
         """How many numbers first, first + 1, … up to `last` are in without a gap."""
         return max(0, min(last, self.run_end(first)) - first + 1)
 
+    def within(self, first: int, last: int) -> list[tuple[EntryId, EntryId]]:
+        """What of the ranges lies from `first` to `last`, ascending."""
+        start = bisect_left(self._lasts, first)
+        end = bisect_right(self._firsts, last)
+        return [
+            (EntryId(max(self._firsts[index], first)), EntryId(min(self._lasts[index], last)))
+            for index in range(start, end)
+        ]
+
     def last(self) -> EntryId:
         """The highest number, or NOTHING."""
         return EntryId(self._lasts[-1]) if self._lasts else NOTHING

@@ -237,6 +237,36 @@ class Shelf:
                 file.unpin()
         return ShelfRead(entries, fault)
 
+    def identify(
+        self, ledger_id: LedgerId, first: EntryId, count: int, bytes_max: int
+    ) -> tuple[list[tuple[EntryId, int | None, int]], Fault | None]:
+        """Entries first, first + 1, … up to `count`, one at least, read anew past the page cache.
+
+        Blocks for the disk.
+
+        Returns:
+            Each with its identity checksum, None if it is damaged, and its bytes; none of them with
+            a fault if it is not known where `first` is.
+
+        Raises:
+            JournalFormatError: an intact record of a version that is not known here.
+        """
+        files = self._pin_files(ledger_id)
+        try:
+            run = _find_run(files, ledger_id, first, count, bytes_max)
+            if run is None:
+                is_known = not any(other.is_index_damaged for other in files)
+                return [], Fault.UNREADABLE if is_known else Fault.INDEX
+            file, rows = run
+            records = file.data.read_records(rows, is_direct=True)
+            return [
+                (row.entry_id, None if record is None else row.crc, row.length_bytes)
+                for row, record in zip(rows, records, strict=True)
+            ], None
+        finally:
+            for file in files:
+                file.unpin()
+
     def identity_of(self, ledger_id: LedgerId, entry_id: EntryId) -> int | None:
         """The identity checksum of an entry; None if no index can say."""
         files = self._pin_files(ledger_id)

@@ -10,7 +10,7 @@ Called by the shelf and by the bookie's upkeep. Source: 02-storage "Files" and "
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from duramen.ids import EntryId, Incarnation, LedgerId
@@ -123,14 +123,20 @@ class ShelfFile:
                 records = self.data.read_records(part, is_direct=is_direct)
                 yield from zip(part, records, strict=True)
 
-    def scrub_units(self) -> Iterator[IndexPart | RecordPart]:
-        """Everything in it, in parts that are verified one by one; does not block."""
+    def scrub_units(
+        self, is_newest: Callable[[Row], bool] = lambda _: True
+    ) -> Iterator[IndexPart | RecordPart]:
+        """Everything in it, in parts that are verified one by one; does not block.
+
+        Args:
+            is_newest: whether a damaged row is the one that would be read; may block.
+        """
         yield IndexPart(self, self.index.header.index_bytes)
         mean_bytes = max(1, self.ref.data_bytes // max(1, self.row_count))
         step = max(1, PART_BYTES // mean_bytes)
         for first in range(0, self.row_count, step):
             end = min(first + step, self.row_count)
-            yield RecordPart(self, first, end, (end - first) * mean_bytes)
+            yield RecordPart(self, first, end, (end - first) * mean_bytes, is_newest)
 
     def _close(self) -> None:
         self.index.close()
@@ -162,15 +168,20 @@ class RecordPart(NamedTuple):
     first_row: int
     end_row: int
     size_bytes: int
+    is_newest: Callable[[Row], bool]
 
     def verify(self) -> Sequence[tuple[LedgerId, EntryId]]:
-        """The entries that are damaged; blocks for the disk, past the page cache."""
+        """The entries that are damaged and in no newer file; blocks, past the page cache."""
         damaged: list[tuple[LedgerId, EntryId]] = []
         if not self.file.pin():
             return damaged
         try:
             records = self.file.list_records(self.first_row, self.end_row, is_direct=True)
-            damaged += [(row.ledger_id, row.entry_id) for row, record in records if record is None]
+            damaged += [
+                (row.ledger_id, row.entry_id)
+                for row, record in records
+                if record is None and self.is_newest(row)
+            ]
         except IndexDamaged:
             self.file.is_index_damaged = True
         finally:

@@ -18,16 +18,29 @@ import enum
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from duramen.units import MINUTE, SECOND
 
 _LOG = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 
 def monotonic_us() -> int:
     """The clock that paces are measured by: microseconds from an arbitrary beginning."""
     return time.monotonic_ns() // 1_000
+
+
+async def run_in_thread(work: Callable[[], T]) -> T:
+    """Do work that blocks; a cancellation waits for its end: its files may be closed afterwards."""
+    loop = asyncio.get_running_loop()
+    working = loop.run_in_executor(None, work)
+    try:
+        return await asyncio.shield(working)
+    except asyncio.CancelledError:
+        await asyncio.wait([working])
+        raise
 
 
 class ByteBucket:

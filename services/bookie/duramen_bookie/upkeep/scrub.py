@@ -11,7 +11,6 @@ Not here: files and checksums. Called by `service` and its admin routes. Source:
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections import Counter, deque
@@ -20,7 +19,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from duramen.ids import EntryId, LedgerId
 from duramen.limits import SCRUB_REST_US
-from duramen_bookie.upkeep.pacing import Pace, PaceState, Periodic
+from duramen_bookie.upkeep.pacing import Pace, PaceState, Periodic, run_in_thread
 from duramen_bookie.upkeep.repair_queue import RepairQueue, RepairReason
 
 _LOG = logging.getLogger(__name__)
@@ -41,6 +40,9 @@ class ScrubUnit(Protocol):
 
         Sectors that cannot be read are damage. A unit whose file went meanwhile has none.
         """
+
+    def is_in_force(self, ledger_id: LedgerId, entry_id: EntryId) -> bool:
+        """Whether the damaged copy is the one that is read: a mended entry has a newer one."""
 
 
 class ScrubSource(Protocol):
@@ -211,17 +213,13 @@ class Scrub:
         }
 
     async def _verify(self, unit: ScrubUnit) -> None:
-        loop = asyncio.get_running_loop()
-        work = loop.run_in_executor(None, unit.verify)
         try:
-            damaged = await asyncio.shield(work)
-        except asyncio.CancelledError:
-            await asyncio.wait([work])  # the files are about to be closed under its thread
-            raise
+            damaged = await run_in_thread(unit.verify)
         except OSError as error:
             self._log.on_failed()
             _LOG.error("the scrub cannot verify %s: %s", unit, error)
             return
+        damaged = [entry for entry in damaged if unit.is_in_force(*entry)]
         self._log.on_verified(unit.size_bytes, damaged)
         for ledger_id, entry_id in damaged:
             self._on_damage(ledger_id, entry_id)

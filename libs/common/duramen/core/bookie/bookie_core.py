@@ -45,6 +45,7 @@ from duramen.core.bookie_state import (
     SealRow,
     SpaceLevel,
 )
+from duramen.core.duty import Duty
 from duramen.core.status import BookieStatus
 from duramen.ids import (
     LAST_ENTRY_ID,
@@ -97,6 +98,7 @@ class BookieCore(LedgerReads):
         self.incarnation = incarnation
         self._identity_of = identity_of
         self._space = SpaceLevel.WRITABLE
+        self._duty = Duty.SERVING
         self._last_token = 0
         self._in_flight: deque[tuple[int, tuple[Record, ...]]] = deque()
         self._parked: dict[int, list[Callable[[], None]]] = {}
@@ -235,6 +237,15 @@ class BookieCore(LedgerReads):
         """Which new entries there is room for, from now on; accepted ones are stored anyway."""
         self._space = level
 
+    def set_duty(self, duty: Duty) -> None:
+        """What the bookie takes on, from now on; what was accepted before is stored anyway."""
+        self._duty = duty
+
+    @property
+    def duty(self) -> Duty:
+        """What is enforced now."""
+        return self._duty
+
     def on_persisted(self, token: int) -> None:
         """The records of `token` are durable; called once per token, in their order."""
         assert self._in_flight and self._in_flight[0][0] == token, (token, self)
@@ -284,6 +295,7 @@ class BookieCore(LedgerReads):
             "waiters_max": WAITER_COUNT_MAX,
             "is_everything_doubtful": self._is_everything_doubtful,
             "space": self._space.value,
+            "duty": self._duty.value,
         }
 
     def validate(self) -> None:
@@ -325,6 +337,8 @@ class BookieCore(LedgerReads):
             if not is_recovery and epoch <= log.pending_seal:
                 return BookieStatus.SEALED, self._token_of_seal(log, epoch)
             ledger = log.ledgers.get(epoch)
+        if self._is_off_duty(ledger, is_recovery=is_recovery):
+            return BookieStatus.READ_ONLY, 0
         if not is_recovery and not self._is_seal_certain(ledger_id):
             return BookieStatus.UNKNOWN, 0
         known = None if ledger is None else self._judge_repeated(ledger, add)
@@ -336,6 +350,16 @@ class BookieCore(LedgerReads):
         if not has_room:
             return BookieStatus.OVERLOADED, 0
         return BookieStatus.OK, token
+
+    def _is_off_duty(self, ledger: LedgerState | None, *, is_recovery: bool) -> bool:
+        """Whether the bookie's duty forbids to write into a ledger; one step with accepting (R11).
+
+        Who leaves acknowledges nothing any more, not even what it has: a recovery that believes in
+        it must not end after the auditor has looked.
+        """
+        if not self._duty.takes_adds:
+            return True
+        return ledger is None and not is_recovery and not self._duty.takes_new_ledgers
 
     def _judge_repeated(self, ledger: LedgerState, add: AddRow) -> tuple[BookieStatus, int] | None:
         """As `_judge_add` for an entry that is here or on its way; None for any other."""
@@ -394,6 +418,9 @@ class BookieCore(LedgerReads):
                 return BookieStatus.GONE, drop_token
             if epoch <= log.pending_seal:
                 return BookieStatus.SEALED, self._token_of_seal(log, epoch)
+        known = None if log is None else log.ledgers.get(epoch_of(ledger_id))
+        if self._is_off_duty(known, is_recovery=False):
+            return BookieStatus.READ_ONLY, 0
         if not self._is_seal_certain(ledger_id):
             return BookieStatus.UNKNOWN, 0
         if update.lac <= ledger.lac:

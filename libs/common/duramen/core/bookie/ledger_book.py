@@ -24,6 +24,7 @@ from duramen.core.bookie_state import (
     LogSnapshot,
     LogState,
 )
+from duramen.core.entry_ranges import EntryRanges
 from duramen.ids import LAST_LOG_ID, EntryId, Epoch, LedgerId, LogId, epoch_of, log_of
 
 _EMPTY: Final = LedgerState()
@@ -248,6 +249,29 @@ class LedgerBook:
         """Ranges of the entries of a ledger that can be read; None if it is not known."""
         ledger = self._find_ledger(ledger_id)
         return None if ledger is _EMPTY else ledger.list_ranges()
+
+    def list_held(
+        self, ledger_id: LedgerId, first: EntryId, last: EntryId
+    ) -> list[tuple[EntryId, EntryId]]:
+        """Ranges of the entries from `first` to `last` that can be read, ascending."""
+        return EntryRanges(self._find_ledger(ledger_id).list_ranges()).within(first, last)
+
+    def list_unknown(
+        self, ledger_id: LedgerId, first: EntryId, last: EntryId
+    ) -> list[tuple[EntryId, EntryId]]:
+        """Ranges from `first` to `last` whose absence is not vouched for (R15), ascending."""
+        ledger = self._find_ledger(ledger_id)
+        if not (self._is_everything_doubtful or ledger.is_doubtful):
+            return ledger.unknown.within(first, last)
+        doubtful = EntryRanges([(first, last)])
+        for held_first, held_last in self.list_held(ledger_id, first, last):
+            doubtful.remove(held_first, held_last)
+        return doubtful.list_ranges()
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether damage may have held anything: no absence is vouched for in any ledger."""
+        return self._is_everything_doubtful
 
     def validate(self) -> None:
         """Assert the numbered invariants; for tests and the simulator."""

@@ -1,0 +1,465 @@
+"""Inventories and pulls between bookies: real HTTP/2, real files, metadata in memory.
+
+Several bookies run in the test's event loop, each in a directory of its own; damage is a byte that
+changes in a file. Not here: bookies that are killed (process tests), what the auditor makes of the
+answers. Source: 01-protocol section 9, R13, R15.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from duramen.core.bookie_state import SpaceLevel
+from duramen.core.status import BookieStatus
+from duramen.ids import NOTHING, BookieId, EntryId, Incarnation, Member, epoch_of
+from duramen.runtime.bookie_client import BookieClient
+from duramen.runtime.http_client import NoAnswerError
+from duramen.runtime.memory_store import MemoryTree
+from duramen.units import MIB, SECOND
+from duramen.wire.bookie_calls import Marks
+from duramen.wire.entry import read_entry_info
+from duramen.wire.metadata_json import read_node
+from duramen.wire.repair_calls import (
+    Inventory,
+    InventoryAnswer,
+    Pull,
+    PullAnswer,
+    PulledRange,
+    Source,
+)
+from duramen_bookie.repair import calls
+from tests.component.test_bookie_service import (
+    LEDGER,
+    LOG,
+    PATHS,
+    READ_LAC,
+    SEAL,
+    Bookie,
+    add,
+    bodies,
+    entry,
+    expected,
+    run,
+    running,
+    span,
+)
+from tests.component.waiting import wait_until
+
+OK, NO_ENTRY, UNKNOWN = BookieStatus.OK, BookieStatus.NO_ENTRY, BookieStatus.UNKNOWN
+UNREACHABLE = BookieStatus.UNREACHABLE
+NOWHERE = Source(Member(BookieId("gone"), Incarnation("e" * 32)), "http://127.0.0.1:9")
+
+
+class Cluster:
+    """Bookies b0, b1, … and a client of their repair calls."""
+
+    def __init__(self, bookies: Sequence[Bookie], client: BookieClient) -> None:
+        self.bookies = bookies
+        self.client = client
+
+    def source(self, index: int) -> Source:
+        bookie = self.bookies[index]
+        member = Member(BookieId(f"b{index}"), bookie.incarnation)
+        return Source(member, bookie.service.data_url)
+
+    async def inventory(self, index: int, first: int, last: int) -> InventoryAnswer:
+        wanted = Inventory(LEDGER, EntryId(first), EntryId(last))
+        return await self.client.take_inventory(self.source(index), wanted)
+
+    async def pull(
+        self, into: int, ranges: Sequence[tuple[int, int]], sources: Sequence[Source], **more: Any
+    ) -> PullAnswer:
+        wanted = Pull(
+            LEDGER,
+            [(EntryId(first), EntryId(last)) for first, last in ranges],
+            sources,
+            lac=more.pop("lac", EntryId(90)),
+            budget_bytes=more.pop("budget_bytes", MIB),
+        )
+        return await self.client.pull(more.pop("target", self.source(into)), wanted)
+
+
+@asynccontextmanager
+async def cluster(folder: Path, count: int) -> AsyncIterator[Cluster]:
+    tree = MemoryTree()
+    async with AsyncExitStack() as stack:
+        bookies = [
+            await stack.enter_async_context(running(folder / f"b{n}", tree, f"b{n}"))
+            for n in range(count)
+        ]
+        client = BookieClient()
+        stack.push_async_callback(client.close)
+        yield Cluster(bookies, client)
+
+
+def identities(numbers: Iterable[int]) -> tuple[tuple[EntryId, int], ...]:
+    return tuple((EntryId(number), read_entry_info(entry(number)).crc) for number in numbers)
+
+
+def parts(answer: PullAnswer) -> list[tuple[int, int, BookieStatus]]:
+    return [(part.first, part.last, part.status) for part in answer.ranges]
+
+
+def damage(folder: Path, number: int, *, pattern: str) -> None:
+    """Change a byte of an entry in the files of a bookie."""
+    hits = 0
+    for path in sorted(folder.rglob(pattern)):
+        data = bytearray(path.read_bytes())
+        at = data.find(entry(number))
+        if at >= 0:
+            with path.open("r+b") as file:
+                file.seek(at + 100)
+                file.write(bytes([data[at + 100] ^ 1]))
+            hits += 1
+    assert hits, f"entry {number} is nowhere in {folder}"
+
+
+async def settle(bookie: Bookie) -> None:
+    upkeep = bookie.service.running_upkeep()
+    upkeep.hurry("settling")
+    core = bookie.service.running_core()
+    await wait_until(lambda: not core.hot_entries(LEDGER))
+
+
+async def scrub(bookie: Bookie) -> None:
+    """Until a pass that begins now is over."""
+    scrubbing = bookie.service.running_upkeep().scrub
+    await wait_until(lambda: scrubbing.describe()["state"] == "resting")
+    count = scrubbing.statistics()["passes"]["round_count"]
+    scrubbing.begin_soon()
+    await wait_until(lambda: scrubbing.statistics()["passes"]["round_count"] > count)
+
+
+async def read_all(bookie: Bookie, numbers: Iterable[int]) -> list[tuple[int, bytes]]:
+    """One by one: a run ends where entries go from the shelf to the journal."""
+    return [one for n in numbers for one in bodies((await bookie.read(span(n)))[0])]
+
+
+# --- Inventory -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_settled", [False, True])
+def test_an_inventory_tells_identities_of_what_is_there_and_nothing_of_what_is_not(
+    tmp_path: Path, is_settled: bool
+) -> None:
+    async def scenario() -> None:
+        async with cluster(tmp_path, 1) as world:
+            (bookie,) = world.bookies
+            await bookie.add(*[add(n, lac=n - 1) for n in (0, 1, 2, 5, 6)])
+            if is_settled:
+                await settle(bookie)
+                await bookie.add(add(7, lac=6))
+            answer = await world.inventory(0, 1, 90)
+            held = [1, 2, 5, 6, *[7] * is_settled]
+            assert answer == InventoryAnswer(
+                OK, EntryId(held[-1] - 1), EntryId(held[-1]), None, identities(held)
+            )
+            assert (await world.inventory(0, 3, 4)).entries == ()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(("is_settled", "pattern"), [(False, "*.dj"), (True, "*.de")])
+def test_an_inventory_reads_anew_and_reports_the_damage_that_it_meets(
+    tmp_path: Path, is_settled: bool, pattern: str
+) -> None:
+    async def scenario() -> None:
+        async with cluster(tmp_path, 1) as world:
+            (bookie,) = world.bookies
+            await bookie.add(*[add(n) for n in range(5)])
+            if is_settled:
+                await settle(bookie)
+            assert (await bookie.read(span(0, 4)))[0].status is OK, "the page cache has it all"
+            damage(tmp_path, 2, pattern=pattern)
+            answer = await world.inventory(0, 0, 90)
+            assert answer.entries == identities([0, 1, 3, 4])
+            assert (answer.unknown, answer.next) == (((2, 2),), None)
+            assert (await bookie.read(span(2)))[0].status is UNKNOWN
+            queue = bookie.service.running_upkeep().queue
+            await wait_until(lambda: queue.statistics()["reported"] == 1)
+            found = bookie.tree.get(PATHS.queued(LEDGER))
+            assert found is not None
+            assert read_node(found.data)["reports"] == {f"b0.{bookie.incarnation}": "read"}
+
+    run(scenario)
+
+
+def test_an_inventory_is_bounded_and_goes_on_where_it_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("duramen_bookie.repair.inventory.INVENTORY_ROW_COUNT_MAX", 3)
+
+    async def scenario() -> None:
+        async with cluster(tmp_path, 1) as world:
+            (bookie,) = world.bookies
+            await bookie.add(*[add(n) for n in (0, 1, 4, 5, 6, 9)])
+            seen: list[tuple[int, int]] = []
+            first: EntryId | None = EntryId(0)
+            calls_count = 0
+            while first is not None:
+                answer = await world.inventory(0, first, 90)
+                assert len(answer.entries) <= 3
+                seen += answer.entries
+                first, calls_count = answer.next, calls_count + 1
+            assert tuple(seen) == identities([0, 1, 4, 5, 6, 9]) and calls_count == 2
+
+    run(scenario)
+
+
+def test_what_a_bookie_cannot_vouch_for_is_unknown_and_not_absent(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with cluster(tmp_path, 1) as world:
+            (bookie,) = world.bookies
+            await bookie.add(add(1), add(2))
+            bookie.service.running_core().on_recovered_damage()
+            answer = await world.inventory(0, 0, 5)
+            assert answer.entries == identities([1, 2])
+            assert answer.unknown == ((0, 0), (3, 5))
+
+    run(scenario)
+
+
+# --- Pull ----------------------------------------------------------------------------------------
+
+
+def test_a_pull_fetches_what_is_missing_and_it_lasts(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        tree = MemoryTree()
+        async with running(tmp_path / "b0", tree, "b0") as source:
+            async with running(tmp_path / "b1", tree, "b1") as target:
+                client = BookieClient()
+                world = Cluster([source, target], client)
+                await source.add(*[add(n, lac=n - 1) for n in range(10)])
+                await target.add(add(3))
+                await target.seal(SEAL)
+                answer = await world.pull(1, [(0, 4), (6, 9)], [world.source(0)])
+                assert parts(answer) == [(0, 4, OK), (6, 9, OK)] and answer.next is None
+                assert answer.copied_count == 8 and answer.missing == []
+                assert answer.copied_bytes == 8 * len(entry(0))
+                assert await target.lac(READ_LAC) == [Marks(OK, NOTHING, EntryId(9))], "R13"
+                again = await world.pull(1, [(0, 4), (6, 9)], [NOWHERE])
+                assert parts(again) == parts(answer) and again.copied_count == 0
+                await client.close()
+            async with running(tmp_path / "b1", tree, "b1") as target:
+                (run_one, run_two) = await target.read(span(0, 4), span(6, 9))
+                assert bodies(run_one) == expected(range(5)) and len(run_two.entries) == 4
+
+    run(scenario)
+
+
+def test_sources_complete_one_another_and_the_first_is_asked_first(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with cluster(tmp_path, 3) as world:
+            one, two, _ = world.bookies
+            await one.add(*[add(n) for n in range(40) if n % 3])
+            await two.add(*[add(n) for n in range(40) if n % 3 != 1])
+            answer = await world.pull(2, [(0, 39)], [world.source(0), world.source(1)])
+            assert parts(answer) == [(0, 39, OK)] and answer.copied_count == 40
+
+    run(scenario)
+
+
+def test_a_pull_tells_why_an_entry_is_missing(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with cluster(tmp_path, 3) as world:
+            one, two, _ = world.bookies
+            await one.add(add(0), add(2), add(3), add(8))
+            await two.add(add(2), add(8))
+            one.service.running_core().on_unreadable(LEDGER, EntryId(3))
+            both = [world.source(0), world.source(1)]
+            answer = await world.pull(2, [(0, 90)], both)
+            assert parts(answer) == [
+                (0, 0, OK), (1, 1, NO_ENTRY), (2, 2, OK), (3, 3, UNKNOWN), (4, 7, NO_ENTRY),
+                (8, 8, OK), (9, 90, NO_ENTRY),
+            ]  # fmt: skip
+            assert [part[:2] for part in answer.missing] == [(1, 1), (3, 3), (4, 7), (9, 90)]
+            half = await world.pull(2, [(0, 4)], [NOWHERE, world.source(1)])
+            assert parts(half)[1] == (1, 1, UNREACHABLE), "who is silent might have it"
+            other_life = world.source(0)._replace(
+                member=Member(BookieId("b0"), Incarnation("f" * 32))
+            )
+            lost = await world.pull(2, [(1, 1)], [other_life])
+            assert parts(lost) == [(1, 1, BookieStatus.WRONG_INCARNATION)], "R1: no absence"
+
+    run(scenario)
+
+
+def test_with_nobody_to_ask_a_long_range_is_answered_at_once(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with cluster(tmp_path, 1) as world:
+            answer = await world.pull(0, [(0, 1_000_000_000)], [NOWHERE])
+            assert answer.ranges == (PulledRange(EntryId(0), EntryId(10**9), UNREACHABLE),)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(("is_settled", "pattern"), [(False, "*.dj"), (True, "*.de")])
+def test_a_damaged_entry_is_mended_by_a_pull_for_good(
+    tmp_path: Path, is_settled: bool, pattern: str
+) -> None:
+    async def scenario() -> None:
+        tree = MemoryTree()
+        async with running(tmp_path / "b0", tree, "b0") as source:
+            await source.add(*[add(n) for n in range(5)])
+            async with running(tmp_path / "b1", tree, "b1") as target:
+                client = BookieClient()
+                world = Cluster([source, target], client)
+                await target.add(*[add(n) for n in range(5)])
+                if is_settled:
+                    await settle(target)
+                damage(tmp_path / "b1", 2, pattern=pattern)
+                assert (await world.inventory(1, 0, 4)).unknown == ((2, 2),)
+                answer = await world.pull(1, [(0, 4)], [world.source(0)])
+                assert (parts(answer), answer.copied_count) == ([(0, 4, OK)], 1)
+                mended = await world.inventory(1, 0, 4)
+                assert mended.entries == identities(range(5)) and not mended.unknown
+                await client.close()
+            async with running(tmp_path / "b1", tree, "b1") as target:
+                await scrub(target)
+                assert await read_all(target, range(5)) == expected(range(5))
+                await settle(target)
+                await scrub(target)
+                assert await read_all(target, range(5)) == expected(range(5))
+                core = target.service.running_core()
+                assert core.list_unknown(LEDGER, EntryId(0), EntryId(9)) == []
+
+    run(scenario)
+
+
+def test_a_damaged_entry_of_a_source_is_fetched_elsewhere(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with cluster(tmp_path, 3) as world:
+            one, two, _ = world.bookies
+            for bookie in (one, two):
+                await bookie.add(*[add(n) for n in range(5)])
+            damage(tmp_path / "b0", 2, pattern="*.dj")
+            answer = await world.pull(2, [(0, 4)], [world.source(0), world.source(1)])
+            assert parts(answer) == [(0, 4, OK)]
+            assert (await one.read(span(2)))[0].status is UNKNOWN, "and the source knows it now"
+
+    run(scenario)
+
+
+def test_a_pull_ends_with_its_budget_and_the_next_one_goes_on(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with cluster(tmp_path, 2) as world:
+            source, target = world.bookies
+            size = 600_000
+            for number in range(20):
+                await source.add(add(number, size=size))
+            first: EntryId | None = EntryId(0)
+            count = copied = 0
+            while first is not None:
+                answer = await world.pull(1, [(first, 19)], [world.source(0)], budget_bytes=1)
+                end = 19 if answer.next is None else answer.next - 1
+                assert parts(answer) == [(first, end, OK)], "up to before `next`, and no further"
+                first, count, copied = answer.next, count + 1, copied + answer.copied_count
+            assert copied == 20 and count > 1
+            assert len((await target.read(span(0, 19, 1 << 30)))[0].entries) == 20
+
+    run(scenario)
+
+
+def test_a_pull_into_a_ledger_that_was_dropped_is_refused(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with cluster(tmp_path, 2) as world:
+            source, target = world.bookies
+            await source.add(add(0))
+            await target.add(add(0))
+            core = target.service.running_core()
+            core.drop(LOG, epoch_of(LEDGER), is_all_below=False)
+            await target.add(add(1))  # drains the core's outbox, and is durable after the drop
+            await wait_until(lambda: not core.is_alive(LEDGER))
+            assert await world.pull(1, [(0, 4)], [world.source(0)]) == PullAnswer(BookieStatus.GONE)
+            assert (await world.inventory(1, 0, 4)).status is BookieStatus.GONE
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("level", "status"),
+    [(SpaceLevel.READ_ONLY, OK), (SpaceLevel.FULL, BookieStatus.READ_ONLY)],
+)
+def test_repair_is_taken_as_long_as_recovery_is(
+    tmp_path: Path, level: SpaceLevel, status: BookieStatus
+) -> None:
+    async def scenario() -> None:
+        async with cluster(tmp_path, 2) as world:
+            source, target = world.bookies
+            await source.add(*[add(n) for n in range(5)])
+            core = target.service.running_core()
+            core.set_read_only(level)
+            answer = await world.pull(1, [(0, 4)], [world.source(0)])
+            assert answer.status is status
+            assert parts(answer) == [(0, 4, status)]
+
+    run(scenario)
+
+
+def test_another_incarnation_is_refused(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with cluster(tmp_path, 1) as world:
+            wrong = world.source(0)._replace(member=Member(BookieId("b0"), Incarnation("f" * 32)))
+            answer = await world.pull(0, [(0, 4)], [NOWHERE], target=wrong)
+            assert answer == PullAnswer(BookieStatus.WRONG_INCARNATION)
+            wanted = Inventory(LEDGER, EntryId(0), EntryId(4))
+            told = await world.client.take_inventory(wrong, wanted)
+            assert told == InventoryAnswer(BookieStatus.WRONG_INCARNATION)
+
+    run(scenario)
+
+
+# --- At once, and at the end ---------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def frozen_source() -> AsyncIterator[Source]:
+    """Somebody who takes connections and never says anything."""
+    server = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    try:
+        yield Source(Member(BookieId("b9"), Incarnation("9" * 32)), f"http://127.0.0.1:{port}")
+    finally:
+        server.close()
+
+
+def test_so_many_pulls_at_once_and_a_stop_ends_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calls, "PULL_COUNT_MAX", 2)
+
+    async def scenario() -> None:
+        async with frozen_source() as frozen, cluster(tmp_path, 1) as world:
+            (bookie,) = world.bookies
+            target = world.source(0)
+            wanted = Pull(LEDGER, [(EntryId(0), EntryId(9))], [frozen], EntryId(9), MIB)
+            pulling = [
+                asyncio.create_task(world.client.pull(target, wanted, 20 * SECOND))
+                for _ in range(2)
+            ]
+            await wait_until(lambda: bookie.service.statistics()["repair"]["pulls"] == 2)
+            refused = await world.client.pull(target, wanted, SECOND // 10)
+            assert refused == PullAnswer(BookieStatus.OVERLOADED)
+            assert bookie.service.statistics()["repair"]["refused"] == 1
+            await bookie.service.stop()
+            answers = await asyncio.gather(*pulling)
+            assert {answer.status for answer in answers} <= {BookieStatus.TIMEOUT, UNREACHABLE}
+            assert bookie.service.statistics()["repair"]["pulls"] == 0
+
+    run(scenario)
+
+
+def test_bytes_that_are_no_call_are_refused(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with cluster(tmp_path, 1) as world:
+            for path in ("/b/pull", "/b/inventory"):
+                with pytest.raises(NoAnswerError, match="400"):
+                    await world.bookies[0].post(path, b"nonsense" * 9)
+
+    run(scenario)
