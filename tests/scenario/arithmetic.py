@@ -11,7 +11,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from duramen.core.placement import Candidate, PlacementRule, choose_ensemble, satisfies
+from duramen.core.placement import (
+    Candidate,
+    PlacementRule,
+    choose_ensemble,
+    explain_refusal,
+    satisfies,
+)
 from duramen.core.quorum import Quorum, covers, write_sets
 from duramen.ids import BookieId, Incarnation, Member
 from tests.scenario.actors import StageRandom
@@ -59,7 +65,9 @@ def place_ensemble(options: Mapping[str, str]) -> list[Line]:
     ]
     ensemble = choose_ensemble(candidates, quorum, rule, StageRandom())
     if ensemble is None:
-        return [Line("refused", "no ensemble satisfies the rule")]
+        refusal = explain_refusal(candidates, quorum, rule)
+        assert refusal is not None
+        return [Line(refusal.reason, refusal.detail)]
     places = {candidate.member: candidate for candidate in candidates}
     counts = Counter(places[member].region for member in ensemble)
     spread = " ".join(f"{region}:{number}" for region, number in sorted(counts.items()))

@@ -14,18 +14,16 @@ import argparse
 import contextlib
 import multiprocessing
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from duramen.core import placement
 from duramen.core.bookie import BookieCore
 from duramen.core.bookie.ledger_book import LedgerBook
 from duramen.core.bookie_state import AddRecord
 from duramen.core.log_node import LogNode
-from duramen.core.placement import Candidate, PlacementRule
-from duramen.core.quorum import Quorum
+from duramen.core.placement.search import Ring
 from duramen.core.reader import Reader
 from duramen.core.sequencer import recovery as recovery_module
 from duramen.core.sequencer.effects import Commit, CommitOutcome, Fail, SetSegment
@@ -395,16 +393,11 @@ def _over_when_sealed(self: Reader) -> bool:
     return is_ending and self._next > self.bound
 
 
-def _check_the_ensemble(
-    ensemble: tuple[Member, ...],
-    quorum: Quorum,
-    rule: PlacementRule,
-    locations: Mapping[Member, Candidate],
-) -> bool:
-    places = [locations[member] for member in ensemble if member in locations]
-    racks = {(place.region, place.rack): None for place in places}
-    regions = dict.fromkeys(place.region for place in places)
-    return len(racks) >= rule.min_racks and len(regions) >= rule.min_regions
+def _holds_for_the_ensemble(self: Ring, _at: int) -> bool:
+    size = sum(self.in_rack.values())
+    return size < self.size or (
+        len(+self.in_rack) >= self.rule.min_racks and len(+self.in_region) >= self.rule.min_regions
+    )
 
 
 MUTANTS: Final[dict[str, Mutant]] = {
@@ -517,7 +510,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
     ),
     "regions-on-the-ensemble": Mutant(
         "R20", "racks and regions are checked on the ensemble",
-        ((placement, "satisfies", _check_the_ensemble),),
+        ((Ring, "holds", _holds_for_the_ensemble),),
     ),
     "ack-before-older-epochs-are-closed": Mutant(
         "section 5", "a new epoch appends before the older ones are sealed",

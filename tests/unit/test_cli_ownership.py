@@ -46,6 +46,12 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         self._answer(json.loads(self.rfile.read(int(self.headers["content-length"]))))
 
+    def do_PUT(self) -> None:
+        self.do_POST()
+
+    def do_PATCH(self) -> None:
+        self.do_POST()
+
     def _answer(self, body: Any) -> None:
         self.server.asked.append((self.path, body))
         answer = self.server.answers[self.path]

@@ -175,6 +175,26 @@ def test_documented_ports_and_a_rack_for_each_bookie() -> None:
     assert [plans[f"bookie-{i}"].rack for i in range(3)] == ["r1", "r2", "r3"]
 
 
+def test_regions_take_turns_and_racks_do_inside_each() -> None:
+    size = ClusterSize(9, 2, 3, 1, regions=("x", "y", "z"), racks=("a", "b", "c"))
+    plans = plan_cluster(
+        Path("/d"), size, base_port=7100, has_zookeeper=False, remembered={}, is_free=lambda _: True
+    )
+    places = [(plan.region, plan.rack) for plan in plans if plan.role == "bookie"]
+    assert places[:4] == [("x", "a"), ("y", "a"), ("z", "a"), ("x", "b")]
+    assert len(set(places)) == 9
+    assert [plan.region for plan in plans if plan.role == "writeproxy"] == ["x", "y", "z"]
+    assert ClusterSize(regions=("x", "y")).place(3) == ("y", "r4"), "else a rack of its own"
+
+
+@pytest.mark.parametrize("names", [("",), ("a", "a"), ("a b",), ("ä",)])
+def test_names_of_places_are_short_plain_and_different(names: tuple[str, ...]) -> None:
+    with pytest.raises(LayoutError):
+        ClusterSize(regions=names)
+    with pytest.raises(LayoutError):
+        ClusterSize(racks=names)
+
+
 def test_a_taken_port_is_replaced_and_a_remembered_one_is_kept() -> None:
     picked = iter(range(9000, 9100))
     plans = plan_cluster(

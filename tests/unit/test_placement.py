@@ -14,13 +14,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from duramen.config import Replication
 from duramen.core.placement import (
     Candidate,
     PlacementRule,
     choose_ensemble,
     choose_replacements,
+    explain_refusal,
+    find_violations,
     satisfies,
 )
+from duramen.core.placement.advice import advise
 from duramen.core.quorum import Quorum, write_sets
 from duramen.ids import BookieId, Incarnation, Member
 
@@ -171,3 +175,157 @@ def test_another_life_of_a_member_that_stays_is_no_replacement() -> None:
     assert choose_replacements(
         ensemble, ensemble[2:], listed, Quorum(3, 3, 2), PlacementRule(), where, random.Random(1)
     ) is None  # fmt: skip
+
+
+# --- Who does not count ---------------------------------------------------------------------------
+
+
+def test_r20_an_unknown_place_may_be_the_worst_one() -> None:
+    """Two known racks and an unknown one: the third member may lie in either."""
+    cluster = [candidate(f"b{i}", rack=f"rack-{i}") for i in range(3)]
+    where = {one.member: one for one in cluster}
+    members = tuple(where)
+    rule = PlacementRule(min_racks=2)
+    assert satisfies(members, Quorum(3, 3, 2), rule, where)
+    known = {member: where[member] for member in members[:2]}
+    assert not satisfies(members, Quorum(3, 3, 2), rule, known)
+    assert satisfies(members, Quorum(3, 3, 3), rule, known), "any three lie in two racks at least"
+
+
+def test_r20_a_bookie_of_unknown_place_is_not_chosen_when_places_matter() -> None:
+    cluster = [candidate("b0", rack="a"), candidate("b1", rack="b"), candidate("b2", rack="")]
+    rng = random.Random(1)
+    rule = PlacementRule(min_racks=2)
+    assert choose_ensemble(cluster, Quorum(3, 3, 2), rule, rng) is None
+    refusal = explain_refusal(cluster, Quorum(3, 3, 2), rule)
+    assert refusal is not None and refusal.numbers["unlocated"] == 1
+    assert refusal.detail.endswith("2 are available (1 of unknown location do not count)")
+    assert choose_ensemble(cluster, Quorum(3, 3, 2), PlacementRule(), rng) is not None
+    lax = PlacementRule(min_racks=2, is_strict=False)
+    assert choose_ensemble(cluster, Quorum(3, 3, 2), lax, rng) is not None
+    where = {one.member: one for one in cluster}
+    ensemble = (cluster[0].member, candidate("b9", rack="c").member)
+    args = (ensemble, ensemble[1:], [cluster[2]], Quorum(2, 2, 2))
+    assert choose_replacements(*args, rule, where, rng) is None
+    assert choose_replacements(*args, lax, where, rng) is not None
+
+
+def test_r20_suspended_members_do_not_count_as_copies() -> None:
+    """Mutant: a suspended member counts for a strict rule."""
+    cluster = [candidate(f"b{i}", rack=f"rack-{i}") for i in range(3)]
+    where = {one.member: one for one in cluster}
+    members, quorum, rule = tuple(where), Quorum(3, 3, 2), PlacementRule(min_racks=2)
+    assert satisfies(members, quorum, rule, where, discounted=members[:1])
+    assert not satisfies(members, quorum, rule, where, discounted=members[:2])
+    (thin,) = find_violations(members, quorum, rule, where, discounted=members[:2])
+    assert (thin.kind, thin.found, thin.limit) == ("copies", 1, 2)
+    assert thin.spell(quorum, rule) == "the copies that count span 1 of 2 places"
+    assert satisfies(members, quorum, PlacementRule(), where, discounted=members)
+
+
+def test_r20_a_suspended_member_binds_those_that_are_chosen() -> None:
+    """It comes back one day: a bookie of its rack may not take another one's place meanwhile."""
+    cluster = [candidate(f"b{i}", rack=rack) for i, rack in enumerate("abcc")]
+    where = {one.member: one for one in cluster}
+    ensemble = tuple(where)[:3]
+    rule, rng = PlacementRule(min_racks=2), random.Random(1)
+    changed = choose_replacements(
+        ensemble, ensemble[1:], cluster[3:], Quorum(3, 3, 2), rule, where, rng
+    )
+    # b3 may follow b2, of its own rack; in the place of b1 it would lie beside b2.
+    assert changed == (*ensemble[:2], cluster[3].member)
+
+
+def test_r20_a_replacement_does_not_degrade_silently() -> None:
+    """Mutant: replacement degrades silently."""
+    cluster = [candidate(f"b{i}", rack=rack) for i, rack in enumerate("abca")]
+    where = {one.member: one for one in cluster}
+    ensemble, rng = tuple(where)[:3], random.Random(1)
+    args = (ensemble, ensemble[2:], cluster[3:], Quorum(3, 3, 2))
+    assert choose_replacements(*args, PlacementRule(min_racks=2), where, rng) is None
+    lax = PlacementRule(min_racks=2, is_strict=False)
+    changed = choose_replacements(*args, lax, where, rng)
+    assert changed == (*ensemble[:2], cluster[3].member)
+
+
+def test_two_failed_members_are_replaced_together_where_one_alone_could_not_be() -> None:
+    """Each spare lies in the rack of the other failed member."""
+    cluster = [candidate(f"b{i}", rack=rack) for i, rack in enumerate("abcbc")]
+    where = {one.member: one for one in cluster}
+    ensemble = tuple(where)[:3]
+    for order in (cluster[3:], cluster[:2:-1]):
+        changed = choose_replacements(
+            ensemble, ensemble[1:], order, Quorum(3, 3, 2), PlacementRule(min_racks=2), where,
+            random.Random(2),
+        )  # fmt: skip
+        assert changed is not None and set(changed[1:]) == {one.member for one in cluster[3:]}
+
+
+# --- Reasons, numbers, advice ---------------------------------------------------------------------
+
+
+def test_a_refusal_tells_the_reason_and_the_numbers() -> None:
+    cluster = [candidate(f"b{i}", rack="ab"[i % 2]) for i in range(6)]
+    refusal = explain_refusal(cluster, Quorum(3, 3, 2), PlacementRule(min_racks=2))
+    assert refusal is not None and refusal.reason == "too_few_racks"
+    assert (refusal.numbers["room"], refusal.numbers["racks"]) == (2, 2)
+    assert refusal.detail == (
+        "write quorum 3, ack quorum 2, min_racks 2: one rack may hold 1 of a write set at most, so "
+        "that 2 of 3 members have room in 2 racks (r/a: 3, r/b: 3)"
+    )
+    assert explain_refusal(cluster, Quorum(2, 2, 2), PlacementRule(min_racks=2)) is None
+
+
+def test_an_order_that_does_not_exist_is_told_from_too_few_places() -> None:
+    """By number two of five may share a rack; in a ring of five any two are in one write set."""
+    cluster = [candidate(f"b{i}", rack="aabcd"[i]) for i in range(5)]
+    refusal = explain_refusal(cluster, Quorum(5, 3, 3), PlacementRule(min_racks=3))
+    assert refusal is not None and refusal.reason == "no_order", refusal
+    assert refusal.detail.startswith("no order of 5 bookies in 4 racks of 1 regions gives every")
+
+
+@pytest.mark.parametrize(
+    ("fields", "ways"),
+    [
+        ({}, None),
+        ({"min_regions": 2, "regions_that_must_suffice": 3}, None),
+        ({"min_regions": 2}, "ack_quorum 3 or regions_that_must_suffice 3 or min_regions 1 "),
+        (
+            {"ensemble_size": 15, "write_quorum": 15, "ack_quorum": 8, "min_regions": 2},
+            "ack_quorum 9 or regions_that_must_suffice 3 or min_regions 1 ",
+        ),
+        ({"ensemble_size": 15, "write_quorum": 15, "ack_quorum": 9, "min_regions": 2}, None),
+        (
+            {"ensemble_size": 4, "min_regions": 2, "regions_that_must_suffice": 3},
+            "ack_quorum 3 or ensemble_size 6 or regions_that_must_suffice 4 or min_regions 1 ",
+        ),
+        (
+            {"min_regions": 2, "regions_that_must_suffice": 1},
+            "1 regions are never min_regions 2: 2 ",
+        ),
+    ],
+)
+def test_r20_a_replication_that_can_never_work_is_told_what_would(
+    fields: dict[str, int], ways: str | None
+) -> None:
+    advice = advise(Replication.model_validate(fields))
+    assert (advice is None) == (ways is None), advice
+    if advice is not None and ways is not None:
+        assert advice.field == "replication.regions_that_must_suffice"
+        assert ways + "would work" in advice.detail
+
+
+@pytest.mark.parametrize("regions", [2, 3, 4])
+def test_r20_what_is_advised_works_and_what_is_accepted_can_be_placed(regions: int) -> None:
+    """Against the choice itself, on so many regions of plenty."""
+    cluster = [candidate(f"{r}{i}", f"r{r}", f"k{i}") for r in range(regions) for i in range(6)]
+    for size in range(1, 7):
+        for write in range(1, size + 1):
+            for ack in range(2, write + 1):
+                fields = {"ensemble_size": size, "write_quorum": write, "ack_quorum": ack}
+                rest = {"min_racks": 1, "min_regions": 2, "regions_that_must_suffice": regions}
+                wanted = Replication.model_validate({**fields, **rest})
+                chosen = choose_ensemble(
+                    cluster, Quorum(size, write, ack), PlacementRule(1, 2), random.Random(1)
+                )
+                assert (advise(wanted) is None) == (chosen is not None), wanted

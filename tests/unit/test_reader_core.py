@@ -33,6 +33,7 @@ from duramen.core.reader import (
 )
 from duramen.core.replica_order import (
     FAILURE_MEMORY_US,
+    LATENCY_MEMORY_US,
     OVERLOAD_MEMORY_US,
     Place,
     ReplicaOrder,
@@ -51,6 +52,7 @@ from duramen.ids import (
     Member,
     lsn_of,
 )
+from duramen.units import MS
 
 A, B, C, D = (Member(BookieId(n), Incarnation(n * 32)) for n in "abcd")
 HERE = Place("eu", "r1")
@@ -560,6 +562,30 @@ def test_an_overloaded_bookie_is_spared_for_a_moment_and_not_taken_for_dead() ->
     order.on_failure(B, 10)
     order.on_overload(B, 11)
     assert order.rank([A, B, C], 11 + OVERLOAD_MEMORY_US) == [A, C, B], "the longer one counts"
+
+
+def test_equals_come_in_the_order_of_their_latency_as_long_as_it_is_fresh() -> None:
+    order = ReplicaOrder(Place("x", "y"), Random(3))
+    order.on_places(dict.fromkeys((A.bookie, B.bookie, C.bookie), Place("eu", "r9")))
+    order.on_latency(A, 20 * MS, 0)
+    order.on_latency(B, 5 * MS, 0)
+    order.on_latency(C, 9 * MS, 0)
+    firsts = {tuple(order.rank([A, B, C], 1)) for _ in range(40)}
+    assert firsts == {(B, C, A), (C, B, A)}, "less than twice as slow is as good"
+    assert {order.rank([A, B, C], LATENCY_MEMORY_US)[0] for _ in range(40)} == {A, B, C}
+    for _ in range(40):
+        order.on_latency(A, 5 * MS, 2)
+    assert {order.rank([A, B, C], 3)[0] for _ in range(40)} == {A, B, C}, "it is fast again"
+
+
+def test_latency_decides_among_equals_only_and_a_moved_bookie_is_elsewhere() -> None:
+    order = ReplicaOrder(HERE, Random(3))
+    order.on_places(PLACES)
+    order.on_latency(A, 900 * MS, 0)
+    order.on_latency(B, 1 * MS, 0)
+    assert order.rank([C, B, A], 1) == [A, B, C], "the nearest stays the nearest"
+    order.on_places({**PLACES, C.bookie: HERE, A.bookie: PLACES[C.bookie]})
+    assert order.rank([C, B, A], 1) == [C, B, A]
 
 
 def test_a_reader_comes_back_to_an_overloaded_replica_soon() -> None:

@@ -7,6 +7,7 @@ are text scenarios (rolling_suspended, reconfiguration_…, next_ensemble_ahead)
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -201,6 +202,20 @@ def test_a_choice_holds_while_its_bookies_and_the_configuration_do() -> None:
     assert not choice.fits(log, [c for c in candidates if c.member != choice.ensemble[0]])
     changed = LogNode(LOG_ID, "ns", "log", config_of(replication={"ensemble_size": 4}))
     assert not choice.fits(changed, candidates)
+
+
+def test_r20_a_choice_made_ahead_does_not_outlive_the_places_of_its_bookies() -> None:
+    candidates = [FakeBookie(f"b{i}").candidate for i in range(3)]
+    log = LogNode(LOG_ID, "ns", "log", config_of(replication={"min_racks": 2}))
+    choice = choose_segment(log, candidates, random.Random(1))
+    assert choice is not None and choice.fits(log, candidates)
+    moved = [*candidates[:2], replace(candidates[2], rack=candidates[0].rack)]
+    assert not choice.fits(log, moved)
+    lax = LogNode(
+        LOG_ID, "ns", "log", config_of(replication={"min_racks": 2, "placement": "prefer"})
+    )
+    choice = choose_segment(lax, moved, random.Random(1))
+    assert choice is not None and choice.fits(lax, moved)
 
 
 def test_a_choice_that_had_to_do_without_bookies_is_made_anew_when_more_come() -> None:

@@ -93,7 +93,9 @@ class Replication(_Part):
     ack_quorum: Count = 2
     min_racks: Count = 2
     min_regions: Count = 1
-    regions_that_must_suffice: None = None
+    regions_that_must_suffice: Count | None = None
+    """How few regions may be left and still satisfy the rule; None: `min_regions`."""
+
     placement: Literal["strict", "prefer"] = "strict"
 
     @model_validator(mode="after")
@@ -106,12 +108,14 @@ class Replication(_Part):
         if self.ack_quorum < self.min_racks:
             raise ValueError(
                 f"ack_quorum {self.ack_quorum} copies cannot lie in min_racks {self.min_racks} "
-                "racks: raise ack_quorum or lower min_racks"
+                f"racks: raise ack_quorum to {self.min_racks} or lower min_racks to "
+                f"{self.ack_quorum}"
             )
         if self.ack_quorum < self.min_regions:
             raise ValueError(
                 f"ack_quorum {self.ack_quorum} copies cannot lie in min_regions "
-                f"{self.min_regions} regions: raise ack_quorum or lower min_regions"
+                f"{self.min_regions} regions: raise ack_quorum to {self.min_regions} or lower "
+                f"min_regions to {self.ack_quorum}"
             )
         return self
 

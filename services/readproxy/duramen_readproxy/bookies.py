@@ -94,6 +94,7 @@ class Bookies:
         """
         service = wanted[0].service
         body = pack_reads(member.incarnation, wanted)
+        begun_us = read_clock_us()
         answer = await self._call(member, service, "read", body, timeout_us)
         if isinstance(answer, BookieStatus):
             return [_no_answer(answer)] * len(wanted)
@@ -106,6 +107,9 @@ class Bookies:
             return [_no_answer(BookieStatus.UNKNOWN)] * len(wanted)
         if parsed[0].status is BookieStatus.OVERLOADED:
             self._leave_alone(member, service, OVERLOADED_PAUSE_US)
+        elif not wanted[0].wait_ms:
+            now_us = read_clock_us()
+            self.order.on_latency(member, now_us - begun_us, now_us)
         pairs = zip(parsed, wanted, strict=True)
         return [self._verify(answer, asked) for answer, asked in pairs]
 

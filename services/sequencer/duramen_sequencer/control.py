@@ -55,9 +55,17 @@ class Control:
 
     Args:
         others: operations of other parts, by name.
+        check_config: raises DuramenError for a configuration that cannot work on this cluster.
     """
 
-    def __init__(self, store: MetadataStore, paths: Paths, others: Mapping[str, Operation]) -> None:
+    def __init__(
+        self,
+        store: MetadataStore,
+        paths: Paths,
+        others: Mapping[str, Operation],
+        check_config: Callable[[LogConfig], None] = lambda _config: None,
+    ) -> None:
+        self._check_config = check_config
         self._store = store
         self._paths = paths
         self._log_ids = LogIds(store, paths)
@@ -122,6 +130,7 @@ class Control:
         taken = await self._read_name(path)
         if taken is not None and not taken.log.is_deleted:
             return _known(taken.log, config, what)
+        self._check_config(config)
         log = LogNode(
             log_id=await self._log_ids.take(),
             namespace=namespace,

@@ -12,11 +12,11 @@ from __future__ import annotations
 import json
 import logging
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from duramen.config import parse_log_config
+from duramen.config import LogConfig, parse_log_config
 from duramen.core.log_node import LogNode
 from duramen.errors import ERRORS, DuramenError
 from duramen.ids import LAST_LOG_ID, LogId
@@ -32,11 +32,21 @@ _PEER_TIMEOUT_US: Final = 2 * SECOND
 
 
 class LogChanges:
-    """The operations `roll`, `reconfigure` and `config_changed` of one sequencer."""
+    """The operations `roll`, `reconfigure` and `config_changed` of one sequencer.
+
+    Args:
+        check_config: raises DuramenError for a replication that cannot work on this cluster.
+    """
 
     def __init__(
-        self, store: MetadataStore, paths: Paths, host: LogHost, client: PeerClient
+        self,
+        store: MetadataStore,
+        paths: Paths,
+        host: LogHost,
+        client: PeerClient,
+        check_config: Callable[[LogConfig], None] = lambda _config: None,
     ) -> None:
+        self._check_config = check_config
         self._store = store
         self._paths = paths
         self._host = host
@@ -109,6 +119,8 @@ class LogChanges:
             config = parse_log_config(merge(log.config.to_json(), patch))
             if config == log.config:
                 return log, False
+            if config.replication != log.config.replication:
+                self._check_config(config)
             changed = replace(
                 log, config=config, config_version=log.config_version + 1, nonce=nonce
             )

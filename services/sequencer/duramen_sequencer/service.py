@@ -19,11 +19,10 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from duramen.core.placement import Candidate
 from duramen.core.segment import Totals
 from duramen.core.sequencer.surroundings import Surroundings
 from duramen.errors import DuramenError
-from duramen.ids import BookieId, EntryId, Incarnation, LedgerId, LogId, Member, SequencerId
+from duramen.ids import EntryId, LedgerId, LogId, SequencerId
 from duramen.runtime.cluster_node import ensure_cluster
 from duramen.runtime.http_client import PeerClient
 from duramen.runtime.http_server import Answer, DataServer
@@ -48,6 +47,9 @@ from duramen_sequencer.maintenance import Maintenance
 from duramen_sequencer.metadata_link import MetadataLink
 from duramen_sequencer.ownership.admin_routes import add_ownership_routes
 from duramen_sequencer.ownership.hand_over import HandOver
+from duramen_sequencer.placement.admin_routes import add_placement_routes
+from duramen_sequencer.placement.operations import PlacementOperations
+from duramen_sequencer.placement.surveyor import Surveyor
 
 _LOG = logging.getLogger(__name__)
 
@@ -60,7 +62,6 @@ class SequencerService:
         self._store = store
         self._paths = Paths(options.cluster)
         self._client = PeerClient()
-        self._urls: dict[BookieId, str] = {}
         self._around = Surroundings(
             sequencer_id=SequencerId(options.node_id),
             rng=random.Random(secrets.randbits(64)),
@@ -69,16 +70,18 @@ class SequencerService:
             spell_control=spell_control,
         )
         data_url = options.data_url()
-        self._bookies = Roster(store, self._paths.available, self._on_bookies_changed)
+        self._surveyor = Surveyor(store, self._paths, self._around, self._on_bookies_changed)
         self._sequencers = Roster(store, self._paths.sequencers, self._on_sequencers_changed)
-        lanes = BookieLanes(self._client, self._urls.get)
+        lanes = BookieLanes(self._client, self._surveyor.urls.get)
         link = MetadataLink(store, self._paths, self._around.sequencer_id, data_url)
         self.host = LogHost(self._around.sequencer_id, self._around, lanes, link, self._sequencers)
         self._hand_over = HandOver(self.host, self._client)
         self._maintenance = Maintenance(
             store, self._paths, self._on_maintenance, self._count_changing
         )
-        changes = LogChanges(store, self._paths, self.host, self._client)
+        self._placement = PlacementOperations(store, self._paths, self._surveyor)
+        check_config = self._placement.check_config
+        changes = LogChanges(store, self._paths, self.host, self._client, check_config)
         self._life = LifeOperations(self.host, link, Boundaries(link, lanes))
         self._retention = RetentionRounds(link, self.host.looks_after, self._around.rng)
         operations: dict[str, Operation] = {
@@ -89,8 +92,9 @@ class SequencerService:
             "suspend": self._maintenance.suspend,
             **self._life.by_name,
             **self._hand_over.operations,
+            **self._placement.by_name,
         }
-        self._control = Control(store, self._paths, operations)
+        self._control = Control(store, self._paths, operations, check_config)
         self._frames = AppendFrames(self.host)
         self._server = DataServer(
             options.host, options.data_port, self._on_call, self._frames.on_call
@@ -117,7 +121,7 @@ class SequencerService:
                 "start it or correct --zookeeper"
             ) from error
         self._store.on_session(self._on_session)
-        await self._bookies.start()
+        await self._surveyor.start()
         await self._maintenance.start()
         await self._server.start()
         await self._registration.start()
@@ -134,7 +138,7 @@ class SequencerService:
         await self._registration.stop()
         await self._maintenance.stop()
         await self._server.stop()
-        await self._bookies.stop()
+        await self._surveyor.stop()
         await self._sequencers.stop()
         await self._store.close()
         await self._client.close()
@@ -148,7 +152,7 @@ class SequencerService:
         return {
             "frames": self._frames.statistics(),
             "metadata": self._store.statistics(),
-            "bookies": len(self._bookies.nodes),
+            **self._surveyor.statistics(),
             "rolls": self._around.rolls.statistics(),
             "rolling_suspended": self._around.is_rolling_suspended,
             "life": self._life.statistics(),
@@ -178,6 +182,7 @@ class SequencerService:
                 raise DuramenError("log_not_found", "this sequencer does not know the log")
             return {"log_id": str(log_id), "core": repr(driver.core), **driver.statistics()}
 
+        add_placement_routes(app, self._placement)
         add_ownership_routes(app, self.host, self._hand_over, self._store, self._paths)
 
     # --- calls -----------------------------------------------------------------------------------
@@ -194,18 +199,6 @@ class SequencerService:
     # --- changes around --------------------------------------------------------------------------
 
     def _on_bookies_changed(self) -> None:
-        candidates = []
-        locations = dict(self._around.locations or {})
-        for name, node in sorted(self._bookies.nodes.items()):
-            bookie = BookieId(name)
-            self._urls[bookie] = node["data_url"]
-            member = Member(bookie, Incarnation(node["incarnation"]))
-            candidate = Candidate(member, node["region"], node["rack"])
-            locations[member] = candidate
-            if node["state"] == "rw" and not node["draining"]:
-                candidates.append(candidate)
-        self._around.candidates = candidates
-        self._around.locations = locations
         self.host.on_bookies_changed()
 
     def _on_sequencers_changed(self) -> None:

@@ -24,6 +24,7 @@ from duramen_writeproxy.append_route import AppendRoute
 from duramen_writeproxy.appends import Appender, Budget
 from duramen_writeproxy.catalog import Catalog
 from duramen_writeproxy.cluster.maintenance import add_maintenance_routes
+from duramen_writeproxy.cluster.placement import add_placement_routes
 from duramen_writeproxy.cluster.routes import add_cluster_routes
 from duramen_writeproxy.cluster.sequencers import Cluster
 from duramen_writeproxy.creation import AutoCreator, Creator
@@ -83,6 +84,7 @@ class WriteProxy:
         """`/v1/cluster/…`: questions and requests to the whole cluster."""
         add_maintenance_routes(app, self._creator)
         add_cluster_routes(app, self._cluster)
+        add_placement_routes(app, self._names, self._creator)
 
     async def start(self) -> None:
         """Serve; waits for ZooKeeper for as long as it takes."""

@@ -20,6 +20,8 @@ from duramen.cli.command import ExitCode, UsageError, say
 from duramen.cli.log_life import delete, end, truncate, undelete
 from duramen.cli.logs import log_app, maintenance, segments
 from duramen.cli.ownership import balance, hand_over, owners, story
+from duramen.cli.placement.bookies import bookies_app, regions_app
+from duramen.cli.placement.check import placement_app
 from duramen.cli.read import read
 from duramen.cli.repair.verify import verify
 from duramen.cli.run import run
@@ -47,6 +49,8 @@ app.command(maintenance)
 for command in (owners, hand_over, balance, story):
     app.command(command)
 app.command(verify)
+for placement_command in (bookies_app, regions_app, placement_app):
+    app.command(placement_command)
 app.command(bench_app)
 
 

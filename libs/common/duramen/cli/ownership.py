@@ -46,8 +46,8 @@ def owners(
 
     Exit codes: 0 listed; 1 refused or failed, or a sequencer did not answer; 2 usage.
     """
-    answer = _call(url, data, lambda client: client.get_json("/v1/cluster/owners"))
-    _show(answer, "logs", _OWNER_COLUMNS, is_json=json)
+    answer = call_admin(url, data, lambda client: client.get_json("/v1/cluster/owners"))
+    show_rows(answer, "logs", _OWNER_COLUMNS, is_json=json)
     return _code_of(answer)
 
 
@@ -60,7 +60,7 @@ def story(
     Exit codes: 0 told; 1 refused or failed, or a sequencer did not answer; 2 usage.
     """
     path = f"{_log_path(log)}/story"
-    answer = _call(url, data, lambda client: client.get_json(path))
+    answer = call_admin(url, data, lambda client: client.get_json(path))
     if json:
         print_json(answer)
     else:
@@ -84,7 +84,7 @@ def hand_over(
     """
     path = f"{_log_path(log)}/hand-over"
     body = {} if to is None else {"to": to}
-    answer = _call(
+    answer = call_admin(
         url, data, lambda client: client.post_json(path, body, timeout_s=_HAND_OVER_TIMEOUT_S)
     )
     if json:
@@ -110,22 +110,23 @@ def balance(
     Exit codes: 0 done, or nothing to do; 1 refused, or a move failed; 2 usage.
     """
     body = {"dry_run": dry_run, "moves": moves}
-    answer = _call(
+    answer = call_admin(
         url,
         data,
         lambda client: client.post_json("/v1/cluster/balance", body, timeout_s=_BALANCE_TIMEOUT_S),
     )
     if json or answer["moves"]:
-        _show(answer, "moves", _MOVE_COLUMNS, is_json=json)
+        show_rows(answer, "moves", _MOVE_COLUMNS, is_json=json)
     else:
         say("balanced: nothing to move")
     is_good = all(move.get("outcome", "moved") == "moved" for move in answer["moves"])
     return ExitCode.OK if is_good else ExitCode.FAILED
 
 
-def _call(
+def call_admin(
     url: str | None, data: Any, use: Callable[[RestClient], Awaitable[dict[str, Any]]]
 ) -> dict[str, Any]:
+    """The answer of a write proxy's admin port."""
     target = find_url(url, data, "admin_url")
 
     async def run() -> dict[str, Any]:
@@ -157,7 +158,8 @@ def _spell_event(event: dict[str, Any]) -> str:
     return f"{time}  {event['sequencer']:16} {event['event']}{epoch}{reason}"
 
 
-def _show(answer: dict[str, Any], field: str, columns: Sequence[str], *, is_json: bool) -> None:
+def show_rows(answer: dict[str, Any], field: str, columns: Sequence[str], *, is_json: bool) -> None:
+    """The answer as it is, or the rows of its `field` as a table."""
     if is_json:
         print_json(answer)
         return

@@ -30,7 +30,7 @@ from duramen.cli.demo import run_demo, show_demo
 from duramen.client.rest_client import RestClient
 from duramen.client.retry import repeat_while_refused
 from duramen.cluster.cluster_file import ClusterState
-from duramen.cluster.layout import ClusterSize
+from duramen.cluster.layout import REGION, ClusterSize
 from duramen.cluster.supervisor import ClusterEvent, ClusterOptions, Supervisor
 from duramen.limits import ZOOKEEPER_SESSION_S
 from duramen.units import SECOND, parse_duration_us
@@ -66,6 +66,13 @@ def run(
     sequencers: int = 1,
     write_proxies: int = 1,
     read_proxies: int = 1,
+    regions: Annotated[
+        str | None, Parameter(help="names with commas: processes of each role take turns in them")
+    ] = None,
+    racks: Annotated[
+        str | None,
+        Parameter(help="names with commas, of every region; else each process has its own rack"),
+    ] = None,
     base_port: Annotated[
         int,
         Parameter(
@@ -103,7 +110,14 @@ def run(
         raise UsageError(f"--file {file}: no such file")
     options = ClusterOptions(
         folder=data.absolute(),
-        size=ClusterSize(bookies, sequencers, write_proxies, read_proxies),
+        size=ClusterSize(
+            bookies,
+            sequencers,
+            write_proxies,
+            read_proxies,
+            regions=_split(regions) or (REGION,),
+            racks=_split(racks),
+        ),
         base_port=base_port,
         zookeeper=zookeeper,
         is_restarting=restart,
@@ -111,6 +125,10 @@ def run(
     )
     wanted = _Demo(is_once=once, file=file) if demo else None
     return run_async(_run(options, wanted, is_json=json))
+
+
+def _split(names: str | None) -> tuple[str, ...]:
+    return tuple(name.strip() for name in names.split(",")) if names is not None else ()
 
 
 def _parse_session_s(text: str) -> float:
@@ -220,10 +238,13 @@ def _show_cluster(state: ClusterState, options: ClusterOptions) -> None:
     document = state.to_json()
     console = Console()
     table = Table(box=box.SIMPLE, title="Duramen is ready", title_justify="left")
-    for column in ("process", "pid", "serves", "administration"):
+    for column in ("process", "pid", "region", "rack", "serves", "administration"):
         table.add_column(column, no_wrap=True)
     for member in state.members:
-        table.add_row(member.node_id, str(member.pid), member.data_url, member.admin_url or "–")
+        table.add_row(
+            member.node_id, str(member.pid), member.region, member.rack, member.data_url,
+            member.admin_url or "–",
+        )  # fmt: skip
     console.print(table)
     for name in ("write_url", "read_url"):
         console.print(f"{name:10} {document[name]}", soft_wrap=True, highlight=False)

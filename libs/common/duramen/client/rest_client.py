@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 from urllib.parse import quote, urlencode
 
 import orjson
@@ -123,6 +123,13 @@ class RestClient:
             PeerError: no usable answer; it may have been done.
         """
         response = await self._send("POST", path, body=orjson.dumps(body), timeout_s=timeout_s)
+        return _parse_object(await _read_body(response), self.url)
+
+    async def change_json(
+        self, method: Literal["PUT", "PATCH"], path: str, body: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """PUT or PATCH a JSON object, give the answer's. Raises as `post_json`; safe to repeat."""
+        response = await self._send(method, path, body=orjson.dumps(body))
         return _parse_object(await _read_body(response), self.url)
 
     async def show_log(self, namespace: str, log: str) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from duramen.cluster.layout import REGION, Plan, Ports
+from duramen.cluster.layout import Plan, Ports
 
 FILE_NAME: Final = "cluster.json"
 VERSION: Final = 1
@@ -100,7 +100,7 @@ def member_of(plan: Plan, pid: int | None) -> Member:
         node_id=plan.node_id,
         pid=pid,
         incarnation=read_incarnation(plan.data_dir) if plan.role == "bookie" else None,
-        region=REGION,
+        region=plan.region,
         rack=plan.rack,
         data_url=plan.data_url,
         admin_url=plan.admin_url,

@@ -6,13 +6,17 @@ the embedded ZooKeeper has 7181, beside the 2181 of one that the machine may run
 that is taken, or every port with the base 0, is replaced by a free one below the range that the
 kernel gives to outgoing connections: none of those can sit on it while its process restarts.
 
-Pure but for `is_free_port` and `pick_free_port`. Called by the supervisor. Each bookie is a rack of
-its own, because placement is strict about racks (08-interfaces "Log configuration").
+Where nobody says otherwise there is one region, and each process is a rack of its own, because
+placement is strict about racks (08-interfaces "Log configuration"). Regions that are named take
+turns, and inside each of them its racks do: nine bookies fill three racks of three regions.
+
+Pure but for `is_free_port` and `pick_free_port`. Called by the supervisor.
 """
 
 from __future__ import annotations
 
 import random
+import re
 import socket
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -37,6 +41,7 @@ _OFFSETS: Final = {
 }
 _EPHEMERAL_RANGE: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _PORT_TRIES_MAX: Final = 1000
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 
 class LayoutError(ValueError):
@@ -51,11 +56,31 @@ class ClusterSize:
     sequencers: int = 1
     write_proxies: int = 1
     read_proxies: int = 1
+    regions: tuple[str, ...] = (REGION,)
+    racks: tuple[str, ...] = ()
+    """Of each region; none: every process has its own."""
 
     def __post_init__(self) -> None:
         for role, count in self.counts().items():
             if not 1 <= count <= COUNT_MAX:
                 raise LayoutError(f"{count} × {role}: from 1 to {COUNT_MAX} are possible")
+        if not self.regions:
+            raise LayoutError("there is one region at least")
+        for name in (*self.regions, *self.racks):
+            if not _NAME.fullmatch(name):
+                raise LayoutError(
+                    f"{name!r} is no name of a region or rack: 1 to 63 of A-Z, a-z, 0-9, '.', '_' "
+                    "and '-'"
+                )
+        for names in (self.regions, self.racks):
+            if len(set(names)) < len(names):
+                raise LayoutError(f"{', '.join(names)}: each once")
+
+    def place(self, index: int) -> tuple[str, str]:
+        """Region and rack of the process with this index in its role, from 0 on."""
+        round_count, turn = divmod(index, len(self.regions))
+        rack = self.racks[round_count % len(self.racks)] if self.racks else f"r{index + 1}"
+        return self.regions[turn], rack
 
     def counts(self) -> dict[str, int]:
         """Role → number of processes, in start order, ZooKeeper left out."""
@@ -84,6 +109,7 @@ class Plan:
     ports: Ports
     log_file: Path
     data_dir: Path | None
+    region: str = REGION
 
     @property
     def data_url(self) -> str:
@@ -163,12 +189,14 @@ def plan_cluster(
         last = remembered.get(node_id, Ports(0, 0))
         data = settle((last.data, first))
         admin = None if role == "zookeeper" else settle((last.admin or 0, first and first + 1))
+        region, rack = size.place(index)
         has_data = role in ("zookeeper", "bookie")
         plans.append(
             Plan(
                 role=role,
                 node_id=node_id,
-                rack=f"r{index + 1}",
+                region=region,
+                rack=rack,
                 ports=Ports(data, admin),
                 log_file=folder / "logs" / f"{node_id}.log",
                 data_dir=folder / node_id if has_data else None,

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from duramen.cluster.layout import CLUSTER_NAME, HOST, REGION, Plan
+from duramen.cluster.layout import CLUSTER_NAME, HOST, Plan
 from duramen.runtime.embedded_zookeeper import (
     find_jars,
     find_java,
@@ -54,7 +54,7 @@ def service_command(plan: Plan, zookeeper: str) -> list[str]:
     command = [sys.executable, "-m", f"duramen_{plan.role}.main"]
     command += ["--cluster", CLUSTER_NAME, "--id", plan.node_id, "--host", HOST]
     command += ["--data-port", str(plan.ports.data), "--admin-port", str(plan.ports.admin)]
-    command += ["--zookeeper", zookeeper, "--region", REGION, "--rack", plan.rack]
+    command += ["--zookeeper", zookeeper, "--region", plan.region, "--rack", plan.rack]
     command += ["--security", "none"]
     if plan.data_dir is not None:
         command += ["--data-dir", str(plan.data_dir)]

@@ -204,6 +204,18 @@ class LedgerWriter:
         """Whether the owed copies leave room for new entries (R9: memory stays bounded)."""
         return self.owed_bytes <= 2 * self._owed_bytes_max
 
+    def spell_shortage(self) -> str:
+        """Why nothing is acknowledged now, as far as bookies are the reason."""
+        silent = ", ".join(member.bookie for member in self.suspended)
+        quorum, rule = self.segment.quorum, self._rule
+        if not silent:
+            return "too few bookies answer for this log"
+        return (
+            f"{silent} of the {quorum.ensemble_size} bookies of the ensemble do not answer, each "
+            f"entry needs {quorum.ack_quorum} of {quorum.write_quorum} copies, and no other bookie "
+            f"may take their place (min_racks {rule.min_racks}, min_regions {rule.min_regions})"
+        )
+
     def wakeup_at_us(self) -> int | None:
         """When `on_timer` wants to be called next."""
         times = [absence.probe_at_us for absence in self._absent.values()]

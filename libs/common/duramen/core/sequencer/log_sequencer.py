@@ -40,6 +40,7 @@ from duramen.core.sequencer.proposals import (
     choose_segment,
     new_segment,
     propose_claim,
+    refuse_segment,
     rule_of,
 )
 from duramen.core.sequencer.recovery import Recovery
@@ -328,7 +329,7 @@ class LogSequencer:
         """Time has passed: deadlines, probes, retries, rolls."""
         code, detail = self._refusal
         if self.writer is not None:
-            code, detail = "not_enough_bookies", "too few bookies answer for this log"
+            code, detail = "not_enough_bookies", self.writer.spell_shortage()
         self.outbox += self.transmit.expire(now_us, code, detail)
         self.exactly_once.on_timer(now_us, code, detail)
         self._follow_rebuild(now_us)
@@ -425,9 +426,7 @@ class LogSequencer:
         around = self._around
         choice = choose_segment(view.log, around.candidates, around.rng)
         if choice is None:
-            count = len(around.candidates)
-            detail = f"no ensemble can be placed on the {count} bookies that are available"
-            self._refusal = ("not_enough_bookies", detail)
+            self._refusal = ("not_enough_bookies", refuse_segment(view.log, around.candidates))
             self._retry_later(now_us)
             return
         nonce, unix_ms = around.new_nonce(), around.unix_ms(now_us)

@@ -14,7 +14,13 @@ from typing import NamedTuple
 
 from duramen.config import Replication
 from duramen.core.log_node import Ending, LogNode
-from duramen.core.placement import Candidate, PlacementRule, choose_ensemble
+from duramen.core.placement import (
+    Candidate,
+    PlacementRule,
+    choose_ensemble,
+    explain_refusal,
+    satisfies,
+)
 from duramen.core.quorum import Quorum
 from duramen.core.segment import Fragment, Segment, Totals
 from duramen.core.sequencer.effects import (
@@ -39,7 +45,11 @@ class Proposal(NamedTuple):
 
 def rule_of(log: LogNode) -> PlacementRule:
     """What the log's configuration demands of every write set (R20)."""
-    config = log.config.replication
+    return rule_of_replication(log.config.replication)
+
+
+def rule_of_replication(config: Replication) -> PlacementRule:
+    """As `rule_of`, of a log that is still to be made."""
     return PlacementRule(
         config.min_racks, config.min_regions, is_strict=config.placement == "strict"
     )
@@ -58,11 +68,24 @@ class Choice(NamedTuple):
         return self.quorum.ensemble_size == self.config.ensemble_size
 
     def fits(self, log: LogNode, candidates: Sequence[Candidate]) -> bool:
-        """Whether the log wants it still, its bookies take data still, and no more came."""
+        """Whether log and bookies still want it where it is, and no more bookies came."""
         members = [candidate.member for candidate in candidates]
         is_wanted = self.config == log.config.replication
         is_widest = self.is_full or len(members) == len(self.ensemble)
-        return is_wanted and is_widest and all(member in members for member in self.ensemble)
+        if not (is_wanted and is_widest and all(member in members for member in self.ensemble)):
+            return False
+        places = {candidate.member: candidate for candidate in candidates}
+        rule = rule_of(log)
+        return not rule.is_strict or satisfies(self.ensemble, self.quorum, rule, places)
+
+
+def refuse_segment(log: LogNode, candidates: Sequence[Candidate]) -> str:
+    """Why `choose_segment` gives nothing, in a sentence with the numbers."""
+    config = log.config.replication
+    quorum = Quorum(config.ensemble_size, config.write_quorum, config.ack_quorum)
+    refusal = explain_refusal(candidates, quorum, rule_of(log))
+    detail = "the bookies have changed meanwhile" if refusal is None else refusal.detail
+    return f"no ensemble can be placed: {detail}"
 
 
 def choose_segment(

@@ -1,0 +1,1 @@
+"""`duramen bookies`, `regions` and `placement`: where data lie, and where new ones may."""

@@ -1,0 +1,149 @@
+"""`duramen bookies` and `duramen regions`: who stores data, where, and what takes new ones.
+
+Thin over `/v1/cluster/bookies` and `/v1/cluster/regions` on a write proxy's admin port: what it
+answers is what `--json` prints. Nothing is decided here.
+
+Called by `cli.main`. Source: 03-api "CLI", docs/protocol/placement.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Annotated, Any, Final
+from urllib.parse import quote
+
+from cyclopts import App, Parameter
+
+from duramen.cli.command import (
+    DATA_DEFAULT,
+    AdminUrlOption,
+    DataOption,
+    ExitCode,
+    JsonOption,
+    UsageError,
+    print_json,
+)
+from duramen.cli.ownership import call_admin, show_rows
+from duramen.client.rest_client import RestClient
+from duramen.units import MIB, spell_size
+
+bookies_app = App(name="bookies", help="List the bookies; say where one is and what it should get.")
+regions_app = App(name="regions", help="List the regions; close and open them for new data.")
+
+_BOOKIE_COLUMNS: Final = (
+    "id", "incarnation", "region", "rack", "state", "free", "weight", "duty", "new data",
+)  # fmt: skip
+_REGION_COLUMNS: Final = ("region", "bookies", "takes_new_data", "closed")
+_REGIONS_PATH: Final = "/v1/cluster/regions"
+
+
+@bookies_app.default
+def bookies(
+    *, url: AdminUrlOption = None, data: DataOption = DATA_DEFAULT, json: JsonOption = False
+) -> int:
+    """List the bookies that live or were registered.
+
+    Exit codes: 0 listed; 1 refused or failed; 2 usage.
+    """
+    answer = call_admin(url, data, lambda client: client.get_json("/v1/cluster/bookies"))
+    if json:
+        print_json(answer)
+        return ExitCode.OK
+    rows = [
+        {
+            **row,
+            "incarnation": str(row["incarnation"])[:8],
+            "free": None if free is None else spell_size(free // MIB * MIB),
+            "new data": "yes" if row["takes_new_data"] else "no",
+        }
+        for row in answer["bookies"]
+        for free in (row["free_bytes"],)
+    ]
+    show_rows({"bookies": rows}, "bookies", _BOOKIE_COLUMNS, is_json=False)
+    return ExitCode.OK
+
+
+@bookies_app.command
+def locate(
+    bookie: Annotated[str, Parameter(help="its id")],
+    /,
+    *,
+    region: str | None = None,
+    rack: str | None = None,
+    weight: Annotated[float | None, Parameter(help="its share of new data; 0: none")] = None,
+    url: AdminUrlOption = None,
+    data: DataOption = DATA_DEFAULT,
+    json: JsonOption = False,
+) -> int:
+    """Say where a bookie is, and what share of new data it should get; in force at once.
+
+    Data that lie there already stay: `duramen placement check` shows what breaks the rule now.
+
+    Exit codes: 0 changed; 1 refused or failed; 2 usage.
+    """
+    wanted = {"region": region, "rack": rack, "weight": weight}
+    change = {name: value for name, value in wanted.items() if value is not None}
+    if not change:
+        raise UsageError("give --region, --rack or --weight")
+    path = f"/v1/cluster/bookies/{quote(bookie, safe='')}"
+    answer = call_admin(url, data, lambda client: client.change_json("PATCH", path, change))
+    if json:
+        print_json(answer)
+    else:
+        place = f"region {answer['region']}, rack {answer['rack']}, weight {answer['weight']}"
+        print(f"{answer['id']}: {place}")
+    return ExitCode.OK
+
+
+@regions_app.default
+def regions(
+    *, url: AdminUrlOption = None, data: DataOption = DATA_DEFAULT, json: JsonOption = False
+) -> int:
+    """List the regions.
+
+    Exit codes: 0 listed; 1 refused or failed; 2 usage.
+    """
+    answer = call_admin(url, data, lambda client: client.get_json(_REGIONS_PATH))
+    show_rows(answer, "regions", _REGION_COLUMNS, is_json=json)
+    return ExitCode.OK
+
+
+@regions_app.command
+def close(
+    region: str, /, *, url: AdminUrlOption = None, data: DataOption = DATA_DEFAULT,
+    json: JsonOption = False,
+) -> int:  # fmt: skip
+    """Let no new data go to a region; what is there stays and is read.
+
+    Exit codes: 0 closed; 1 refused or failed; 2 usage.
+    """
+    return _change(url, data, lambda closed: {*closed, region}, is_json=json)
+
+
+@regions_app.command(name="open")
+def reopen(
+    region: str, /, *, url: AdminUrlOption = None, data: DataOption = DATA_DEFAULT,
+    json: JsonOption = False,
+) -> int:  # fmt: skip
+    """Let new data go to a region again.
+
+    Exit codes: 0 open; 1 refused or failed; 2 usage.
+    """
+    return _change(url, data, lambda closed: {*closed} - {region}, is_json=json)
+
+
+def _change(
+    url: str | None,
+    data: Any,
+    change: Callable[[Collection[str]], Collection[str]],
+    *,
+    is_json: bool,
+) -> int:
+    async def use(client: RestClient) -> dict[str, Any]:
+        before = await client.get_json(_REGIONS_PATH)
+        body = {"closed": sorted(change(before["closed"]))}
+        return await client.change_json("PUT", _REGIONS_PATH, body)
+
+    answer = call_admin(url, data, use)
+    show_rows(answer, "regions", _REGION_COLUMNS, is_json=is_json)
+    return ExitCode.OK

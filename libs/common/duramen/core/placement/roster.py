@@ -1,0 +1,118 @@
+"""Who may take new data, where everybody is, and how much of it each should get.
+
+From the nodes as ZooKeeper has them: `available/<id>` says that a bookie lives, what it accepts and
+how much is free; its own node `bookies/<id>` says where it is and its weight, also of one that is
+down. New data go to bookies that live, are not read-only, have no duty but to serve, a weight above
+0, and lie in a region that is not closed; whoever is out keeps what it has, and is read.
+
+    share of new data = weight · max(free bytes / greatest free bytes of a candidate, 1/16)
+
+so an empty bookie beside half-full ones gets twice as much as they do, and a nearly full one is
+spared but not forgotten. Spreading over racks and regions comes first (`choice`).
+
+Pure; what others wrote is not trusted to be well-formed. Called by the sequencer's
+`placement.surveyor`. Source: 01-protocol section 7 (weights), docs/protocol/metadata.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from duramen.core.hashing import weights_of
+from duramen.core.placement.rule import Candidate
+from duramen.ids import BookieId, Incarnation, Member
+
+_FREE_SHARE_MIN: Final = 1 / 16
+"""A disk is read-only at 95 % used: below this little is left that weights could steer."""
+
+SERVING: Final = "serving"
+
+Nodes = Mapping[str, Mapping[str, Any]]
+"""Name → fields."""
+
+
+@dataclass(frozen=True, slots=True)
+class BookieRow:
+    """One bookie as the cluster sees it."""
+
+    bookie: BookieId
+    incarnation: Incarnation
+    region: str
+    rack: str
+    state: str
+    """`rw`, `ro`, or `absent`."""
+    duty: str
+    weight: float
+    free_bytes: int | None
+    is_closed: bool
+    """Its region is closed for new data."""
+
+    @property
+    def takes_new_data(self) -> bool:
+        """Whether a new ensemble may name it."""
+        return (
+            self.state == "rw" and self.duty == SERVING and self.weight > 0 and not self.is_closed
+        )
+
+    @property
+    def candidate(self) -> Candidate:
+        """As placement sees it, its free space left out."""
+        member = Member(self.bookie, self.incarnation)
+        return Candidate(member, self.region, self.rack, self.weight)
+
+
+def read_rows(available: Nodes, registered: Nodes, closed: Collection[str]) -> list[BookieRow]:
+    """Every bookie that lives or was registered, by id.
+
+    Args:
+        available: nodes of `available/`.
+        registered: nodes of `bookies/`; one without a node there is where it says itself.
+        closed: regions closed for new data.
+    """
+    rows = []
+    for name in sorted({**registered, **available}):
+        living, own = available.get(name, {}), registered.get(name, {})
+        incarnation = living.get("incarnation", own.get("incarnation"))
+        if not isinstance(incarnation, str):
+            continue
+        is_known = own.get("incarnation") == incarnation
+        place = own if is_known else living
+        region, rack = _text(place.get("region")), _text(place.get("rack"))
+        free = living.get("free_bytes")
+        duty = _text(own.get("duty") or living.get("duty"))
+        if living.get("draining") and not duty:
+            duty = "draining"
+        rows.append(
+            BookieRow(
+                bookie=BookieId(name),
+                incarnation=Incarnation(incarnation),
+                region=region,
+                rack=rack,
+                state=_text(living.get("state")) if living else "absent",
+                duty=duty or SERVING,
+                weight=weights_of({name: own or living})[name],
+                free_bytes=free if type(free) is int and free >= 0 else None,
+                is_closed=region in closed,
+            )
+        )
+    return rows
+
+
+def choose_candidates(rows: Collection[BookieRow]) -> list[Candidate]:
+    """Bookies that new data may go to, with their shares of it."""
+    takers = [row for row in rows if row.takes_new_data]
+    known = [row.free_bytes for row in takers if row.free_bytes is not None]
+    greatest = max(known, default=0)
+    candidates = []
+    for row in takers:
+        ratio = 1.0
+        if row.free_bytes is not None and greatest:
+            ratio = max(row.free_bytes / greatest, _FREE_SHARE_MIN)
+        candidates.append(replace(row.candidate, weight=row.weight * ratio))
+    return candidates
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""

@@ -1,0 +1,145 @@
+"""Keeps current what placement sees of the cluster: bookies, their places, closed regions.
+
+Follows `available`, `bookies` and the node `regions`. A location that is changed in `bookies/<id>`
+counts from the moment that it is seen here, and where a bookie was that is gone stays known: its
+copies are still somewhere. A former life of a bookie was where its successor is.
+
+Not here: the rule (`core.placement`). Called by `service`. Source: 01-protocol section 7.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from typing import Any, Final
+
+from duramen.core.placement.roster import BookieRow, choose_candidates, read_rows
+from duramen.core.placement.rule import Candidate
+from duramen.core.sequencer.surroundings import Surroundings
+from duramen.ids import BookieId, Member
+from duramen.runtime.metadata_store import MetadataError, MetadataStore
+from duramen.runtime.registry import Roster
+from duramen.wire.metadata_json import MetadataJsonError, Paths, read_node
+
+_LOG = logging.getLogger(__name__)
+_RETRY_S: Final = 0.3
+
+LOCATIONS_MAX: Final = 10_000
+"""Members of which the place is kept: bookies, and lives of them that are over."""
+
+
+class Surveyor:
+    """Fills in `candidates` and `locations` of the surroundings, and the bookies' URLs.
+
+    Args:
+        on_change: called after every change, with the surroundings current.
+    """
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        paths: Paths,
+        around: Surroundings,
+        on_change: Callable[[], None],
+    ) -> None:
+        self.urls: dict[BookieId, str] = {}
+        self.closed: tuple[str, ...] = ()
+        self._store = store
+        self._path = paths.regions
+        self._around = around
+        self._on_change = on_change
+        self._available = Roster(store, paths.available, self._refresh)
+        self._registered = Roster(store, paths.bookies, self._refresh)
+        self._dirty = asyncio.Event()
+        self._first = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        store.on_session(lambda _state: self._dirty.set())
+
+    async def start(self) -> None:
+        """Read everything once and follow it from then on."""
+        self._task = asyncio.create_task(self._follow_regions())
+        self._dirty.set()
+        await self._first.wait()
+        await self._registered.start()
+        await self._available.start()
+
+    async def stop(self) -> None:
+        """Stop following."""
+        await self._available.stop()
+        await self._registered.stop()
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+
+    def list_bookies(self) -> list[BookieRow]:
+        """Every bookie, by id."""
+        return read_rows(self._available.nodes, self._registered.nodes, self.closed)
+
+    def locate(self, members: set[Member]) -> dict[Member, Candidate]:
+        """Where members are, as far as it is known; by their bookie's place if need be."""
+        locations = self._around.locations or {}
+        places = {row.bookie: row.candidate for row in self.list_bookies()}
+        found = {member: locations.get(member) or places.get(member.bookie) for member in members}
+        return {member: place for member, place in found.items() if place is not None}
+
+    def statistics(self) -> dict[str, Any]:
+        """What is there now."""
+        return {
+            "bookies": len(self._available.nodes),
+            "bookies_registered": len(self._registered.nodes),
+            "bookies_taking_new_data": len(self._around.candidates),
+            "closed_regions": list(self.closed),
+        }
+
+    def _refresh(self) -> None:
+        rows = self.list_bookies()
+        for name, node in self._available.nodes.items():
+            if isinstance(node.get("data_url"), str):
+                self.urls[BookieId(name)] = node["data_url"]
+        locations = dict(self._around.locations or {})
+        for row in rows:
+            member = row.candidate.member
+            locations.pop(member, None)
+            locations[member] = row.candidate
+        while len(locations) > LOCATIONS_MAX:
+            del locations[next(iter(locations))]
+        candidates = [c for c in choose_candidates(rows) if c.member.bookie in self.urls]
+        self._around.candidates = candidates
+        self._around.locations = locations
+        self._on_change()
+
+    async def _follow_regions(self) -> None:
+        while True:
+            await self._dirty.wait()
+            self._dirty.clear()
+            try:
+                stored = await self._store.get(self._path, self._dirty.set)
+                closed = () if stored is None else read_closed(read_node(stored.data))
+            except MetadataError as error:
+                _LOG.info("regions: %s", error)
+                self._dirty.set()
+                await asyncio.sleep(_RETRY_S)
+                continue
+            except MetadataJsonError as error:
+                _LOG.error("%s is not understood: %s", self._path, error)
+                closed = self.closed
+            if closed != self.closed:
+                _LOG.info("closed regions: %s", ", ".join(closed) or "none")
+                self.closed = closed
+                self._refresh()
+            self._first.set()
+
+
+def read_closed(fields: dict[str, Any]) -> tuple[str, ...]:
+    """The closed regions of the node's fields, sorted.
+
+    Raises:
+        MetadataJsonError: they are no list of texts.
+    """
+    closed = fields.get("closed", [])
+    if not isinstance(closed, list) or not all(isinstance(name, str) for name in closed):
+        raise MetadataJsonError("closed: a list of regions is expected")
+    return tuple(sorted(set(closed)))

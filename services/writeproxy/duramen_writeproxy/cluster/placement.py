@@ -1,0 +1,54 @@
+"""`/v1/cluster/…` about placement on the write proxy's admin port: bookies, regions, checks.
+
+Routes only: each reads its request strictly and asks a sequencer, any one that answers; the calls
+may be sent again, so nothing is lost with one that dies.
+
+Called by `service`. Source: 08-interfaces "Processes and admin", docs/protocol/placement.md.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from fastapi import FastAPI, Request
+
+from duramen.runtime.rest import parse_object, read_body
+from duramen.texts import check_log_name, check_namespace
+from duramen.units import KIB
+from duramen_writeproxy.creation import Creator
+from duramen_writeproxy.names import NameCache
+
+_BODY_BYTES_MAX: Final = 8 * KIB
+
+
+def add_placement_routes(app: FastAPI, names: NameCache, creator: Creator) -> None:
+    """Add the routes to the admin application."""
+
+    @app.get("/v1/cluster/bookies")
+    async def get_bookies() -> dict[str, Any]:
+        return await creator.ask("", {"op": "bookies"}, ("bookies",))
+
+    @app.patch("/v1/cluster/bookies/{bookie}")
+    async def patch_bookie(bookie: str, request: Request) -> dict[str, Any]:
+        change = await _read(request, ("region", "rack", "weight"))
+        return await creator.ask("", {"op": "locate", "id": bookie, **change}, ("id",))
+
+    @app.get("/v1/cluster/regions")
+    async def get_regions() -> dict[str, Any]:
+        return await creator.ask("", {"op": "regions"}, ("closed", "regions"))
+
+    @app.put("/v1/cluster/regions")
+    async def put_regions(request: Request) -> dict[str, Any]:
+        body = await _read(request, ("closed",))
+        message = {"op": "close_regions", "closed": body.get("closed")}
+        return await creator.ask("", message, ("closed", "regions"))
+
+    @app.get("/v1/cluster/logs/{namespace}/{log}/placement")
+    async def get_placement(namespace: str, log: str) -> dict[str, Any]:
+        log_id = await names.find(check_namespace(namespace), check_log_name(log))
+        message = {"op": "check_placement", "log_id": str(log_id)}
+        return await creator.ask(f"{namespace}/{log}", message, ("violations", "shown"))
+
+
+async def _read(request: Request, known: tuple[str, ...]) -> dict[str, Any]:
+    return parse_object(await read_body(request, _BODY_BYTES_MAX, announced=None), known)

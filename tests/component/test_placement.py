@@ -1,0 +1,262 @@
+"""Placement at a sequencer, on a store in memory: what it sees, what it changes, what it refuses.
+
+The surveyor and the control calls are the product's; bookies are nodes that the test writes. What a
+changed choice does to ensembles is in the unit tests, scenarios and tests/process/test_regions.py.
+Source: 01-protocol section 7, docs/protocol/placement.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from duramen.config import parse_log_config
+from duramen.core.quorum import Quorum
+from duramen.core.segment import Fragment, Segment
+from duramen.core.sequencer.surroundings import Surroundings
+from duramen.errors import DuramenError
+from duramen.ids import BookieId, EntryId, Epoch, Incarnation, Member, SequencerId
+from duramen.runtime.memory_store import MemoryStore, MemoryTree
+from duramen.runtime.metadata_store import OutcomeUnknown
+from duramen.wire.metadata_json import Paths, read_node, spell_log, spell_node, spell_segment
+from duramen_sequencer.control import Control
+from duramen_sequencer.placement.operations import PlacementOperations
+from duramen_sequencer.placement.surveyor import Surveyor
+from tests.component.waiting import wait_until
+from tests.unit.core_fakes import LOG_ID
+from tests.unit.test_log_node import make_log
+
+PATHS = Paths("test")
+SPOTS = [("x", "a"), ("x", "b"), ("y", "a"), ("y", "b"), ("z", "a"), ("z", "b")]
+
+
+class World:
+    """One sequencer's placement, and six bookies in two racks of three regions."""
+
+    def __init__(self, kind: type[MemoryStore]) -> None:
+        self.store = kind(MemoryTree())
+        self.around = Surroundings(SequencerId("s"), random.Random(1), lambda *_, **__: b"")
+        self.surveyor = Surveyor(self.store, PATHS, self.around, lambda: None)
+        self.placement = PlacementOperations(self.store, PATHS, self.surveyor)
+        operations = self.placement.by_name
+        self.control = Control(self.store, PATHS, operations, self.placement.check_config)
+
+    @property
+    def takers(self) -> list[str]:
+        return sorted(candidate.member.bookie for candidate in self.around.candidates)
+
+    async def add_bookie(self, index: int) -> None:
+        region, rack = SPOTS[index]
+        fields = {"incarnation": f"{index:032x}", "region": region, "rack": rack}
+        living = {"state": "rw", "draining": False, "data_url": "http://b", "free_bytes": 1}
+        own = spell_node({**fields, "weight": 1.0, "later": 5})
+        await self.store.create(f"{PATHS.bookies}/b{index}", own, make_parents=True)
+        data = spell_node({**fields, **living})
+        await self.store.create(f"{PATHS.available}/b{index}", data, make_parents=True)
+
+    async def ask(self, op: str, **fields: Any) -> dict[str, Any]:
+        return await self.control.handle(json.dumps({"op": op, **fields}).encode())
+
+    async def create(self, **replication: Any) -> dict[str, Any]:
+        config = parse_log_config({"replication": replication}).to_json()
+        return await self.ask("create_log", namespace="ns", log="log", config=config)
+
+
+class Doubtful(MemoryStore):
+    """Every change is applied, and nobody is told."""
+
+    async def set(self, path: str, data: bytes, *, version: int) -> int:
+        await super().set(path, data, version=version)
+        raise OutcomeUnknown("the connection broke")
+
+
+@asynccontextmanager
+async def world_of(kind: type[MemoryStore], bookies: int) -> AsyncIterator[World]:
+    world = World(kind)
+    await world.store.start()
+    cluster = spell_node({"last_log_id": 0})
+    await MemoryStore.create(world.store, PATHS.cluster, cluster, make_parents=True)
+    for index in range(bookies):
+        await world.add_bookie(index)
+    await world.surveyor.start()
+    try:
+        yield world
+    finally:
+        await world.surveyor.stop()
+        await world.store.close()
+
+
+def with_world(
+    scenario: Callable[[World], Awaitable[None]],
+    *,
+    kind: type[MemoryStore] = MemoryStore,
+    bookies: int = 6,
+) -> None:
+    async def play() -> None:
+        async with world_of(kind, bookies) as world:
+            await scenario(world)
+
+    asyncio.run(asyncio.wait_for(play(), 30))
+
+
+def member(index: int) -> Member:
+    return Member(BookieId(f"b{index}"), Incarnation(f"{index:032x}"))
+
+
+@pytest.mark.parametrize("kind", [MemoryStore, Doubtful])
+def test_a_place_is_changed_live_and_the_nodes_other_fields_are_kept(
+    kind: type[MemoryStore],
+) -> None:
+    async def scenario(world: World) -> None:
+        answer = await world.ask("locate", id="b0", region="w", weight=2)
+        assert answer == {"id": "b0", "region": "w", "rack": "a", "weight": 2.0}
+        stored = await world.store.get(f"{PATHS.bookies}/b0")
+        assert stored is not None and read_node(stored.data)["later"] == 5
+        await wait_until(lambda: world.surveyor.list_bookies()[0].region == "w")
+        (here,) = [c for c in world.around.candidates if c.member.bookie == "b0"]
+        assert (here.region, here.weight) == ("w", 2.0)
+        assert (world.around.locations or {})[here.member].region == "w"
+        await world.ask("locate", id="b0", weight=0)
+        await wait_until(lambda: "b0" not in world.takers)
+
+    with_world(scenario, kind=kind)
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"id": "b0"}, "region"),
+        ({"id": "b0", "rack": ""}, "rack"),
+        ({"id": "b0", "region": "a b"}, "region"),
+        ({"id": "b0", "weight": -1}, "weight"),
+        ({"id": "b0", "weight": True}, "weight"),
+        ({"id": "nobody", "rack": "a"}, "id"),
+        ({"id": "../cluster", "rack": "a"}, "id"),
+    ],
+)
+def test_a_place_that_makes_no_sense_is_refused(fields: dict[str, Any], field: str) -> None:
+    async def scenario(world: World) -> None:
+        with pytest.raises(DuramenError) as refused:
+            await world.ask("locate", **fields)
+        assert (refused.value.code, refused.value.field) == ("invalid_argument", field)
+
+    with_world(scenario, bookies=1)
+
+
+def test_a_closed_region_takes_no_new_data_until_it_is_open_again() -> None:
+    async def scenario(world: World) -> None:
+        assert world.takers == [f"b{i}" for i in range(6)]
+        answer = await world.ask("close_regions", closed=["y", "y"])
+        assert answer["closed"] == ["y"]
+        assert [row["takes_new_data"] for row in answer["regions"]] == [2, 0, 2]
+        await wait_until(lambda: world.takers == ["b0", "b1", "b4", "b5"])
+        assert len(world.around.locations or {}) == 6, "what lies there is still known and read"
+        await world.ask("close_regions", closed=[])
+        await wait_until(lambda: len(world.takers) == 6)
+        with pytest.raises(DuramenError, match="closed: a list"):
+            await world.ask("close_regions", closed="y")
+
+    with_world(scenario)
+
+
+def test_a_bookie_that_comes_later_is_seen_and_one_that_goes_is_still_somewhere() -> None:
+    async def scenario(world: World) -> None:
+        await world.add_bookie(2)
+        await wait_until(lambda: world.takers == ["b0", "b1", "b2"])
+        found = await world.store.get(f"{PATHS.available}/b2")
+        assert found is not None
+        await world.store.delete(f"{PATHS.available}/b2", version=found.version)
+        await wait_until(lambda: world.takers == ["b0", "b1"])
+        former = Member(BookieId("b2"), Incarnation("f" * 32))
+        places = world.surveyor.locate({member(2), former})
+        assert {place.region for place in places.values()} == {"y"}
+        rows = (await world.ask("bookies"))["bookies"]
+        assert [(row["id"], row["state"]) for row in rows][2] == ("b2", "absent")
+
+    with_world(scenario, bookies=2)
+
+
+@pytest.mark.parametrize(
+    ("replication", "code", "field", "said"),
+    [
+        ({}, None, None, ""),
+        ({"min_regions": 2, "regions_that_must_suffice": 3}, None, None, ""),
+        (
+            {"min_regions": 2}, "invalid_argument", "replication.regions_that_must_suffice",
+            "regions_that_must_suffice 3",
+        ),
+        (
+            {"ensemble_size": 7, "write_quorum": 7, "ack_quorum": 5}, "placement_impossible",
+            "replication", "an ensemble has 7 bookies, and 6 are available",
+        ),
+        (
+            {"ensemble_size": 4, "write_quorum": 4, "ack_quorum": 4, "min_regions": 4},
+            "placement_impossible", "replication", "of 4 members have room in 3 regions",
+        ),
+        (
+            {"ensemble_size": 7, "write_quorum": 7, "ack_quorum": 5, "placement": "prefer"},
+            None, None, "",
+        ),
+    ],
+)  # fmt: skip
+def test_r20_a_log_that_cannot_be_placed_is_refused_at_its_creation(
+    replication: dict[str, Any], code: str | None, field: str | None, said: str
+) -> None:
+    async def scenario(world: World) -> None:
+        await world.ask("create_namespace", namespace="ns", config={})
+        if code is None:
+            assert (await world.create(**replication))["created"]
+            return
+        with pytest.raises(DuramenError) as refused:
+            await world.create(**replication)
+        assert (refused.value.code, refused.value.field) == (code, field)
+        assert said in refused.value.detail, refused.value.detail
+
+    with_world(scenario)
+
+
+def test_nothing_is_said_about_a_cluster_of_which_no_bookie_is_known() -> None:
+    async def scenario(world: World) -> None:
+        await world.ask("create_namespace", namespace="ns", config={})
+        assert (await world.create())["created"]
+
+    with_world(scenario, bookies=0)
+
+
+def test_r20_a_log_is_checked_write_set_by_write_set() -> None:
+    """b0 and b1 lie in one region: of four write sets of two, the first one breaks the rule."""
+
+    async def scenario(world: World) -> None:
+        ensemble = tuple(member(index) for index in (0, 1, 2, 4))
+        config = parse_log_config(
+            {"replication": {
+                "ensemble_size": 4, "write_quorum": 2, "ack_quorum": 2, "min_regions": 2,
+            }}
+        )  # fmt: skip
+        log = replace(make_log(), config=config, next_epoch=Epoch(2), last_clean_epoch=Epoch(0))
+        fragments = (Fragment(EntryId(0), ensemble),)
+        segment = Segment(LOG_ID, Epoch(1), Quorum(4, 2, 2), fragments)
+        await world.store.create(PATHS.log(LOG_ID), spell_log(log), make_parents=True)
+        path = PATHS.segment(LOG_ID, Epoch(1))
+        await world.store.create(path, spell_segment(segment), make_parents=True)
+        answer = await world.ask("check_placement", log_id=str(LOG_ID))
+        assert (answer["segments"], answer["fragments"], answer["violations"]) == (1, 1, 1)
+        (shown,) = answer["shown"]
+        assert [one["bookie"] for one in shown["write_set"]] == ["b0", "b1"]
+        assert (shown["kind"], shown["found"], shown["limit"]) == ("regions", 2, 2)
+
+        # What a member is owed is no copy: two more write sets have one only.
+        owed = PATHS.owed(segment.ledger_id, member(2))
+        await world.store.create(owed, spell_node({"ranges": [[0, 1]]}), make_parents=True)
+        answer = await world.ask("check_placement", log_id=str(LOG_ID))
+        kinds = [(one["kind"], one["write_set"][0]["bookie"]) for one in answer["shown"]]
+        assert ("copies", "b1") in kinds and ("copies", "b2") in kinds
+
+    with_world(scenario)

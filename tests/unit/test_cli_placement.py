@@ -1,0 +1,90 @@
+"""`duramen bookies|regions|placement` against a server that plays a write proxy's admin port.
+
+What is checked is what a user sees: lines, JSON, exit codes, and what is asked of the server.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from duramen.cli.main import main
+from tests.unit.test_cli_ownership import FakeAdmin, admin
+
+__all__ = ["admin"]
+
+BOOKIE = {
+    "id": "bookie-0", "incarnation": "ab" * 16, "region": "x", "rack": "a", "state": "rw",
+    "duty": "draining", "weight": 2.0, "free_bytes": (3 << 30) + 5, "takes_new_data": False,
+}  # fmt: skip
+REGIONS = {
+    "closed": ["y"],
+    "regions": [{"region": "y", "bookies": 3, "takes_new_data": 0, "closed": True}],
+}
+PLACEMENT = "/v1/cluster/logs/shop/orders/placement"
+VIOLATION = {
+    "epoch": 3, "first_entry": 17, "kind": "racks", "found": 2, "limit": 2, "detail": "2 of 3 lie",
+    "write_set": [
+        {"bookie": "b1", "region": "x", "rack": "a", "owed": False},
+        {"bookie": "b2", "region": "", "rack": "", "owed": True},
+    ],
+}  # fmt: skip
+
+Captured = pytest.CaptureFixture[str]
+
+
+def test_bookies_are_listed_with_place_duty_and_room(
+    admin: FakeAdmin, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+    admin.answers["/v1/cluster/bookies"] = {"bookies": [BOOKIE]}
+    assert main(["bookies"]) == 0
+    shown = capsys.readouterr().out
+    for text in ("bookie-0", "abababab", "draining", "3GiB", "2.0", "no"):
+        assert text in shown, text
+    assert "ab" * 16 not in shown
+    assert main(["bookies", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["bookies"] == [BOOKIE]
+
+
+def test_a_bookie_is_located_by_what_is_given_and_by_nothing_else(
+    admin: FakeAdmin, capsys: Captured
+) -> None:
+    path = "/v1/cluster/bookies/bookie-0"
+    admin.answers[path] = {"id": "bookie-0", "region": "x", "rack": "c", "weight": 0.0}
+    assert main(["bookies", "locate", "bookie-0", "--rack", "c", "--weight", "0"]) == 0
+    assert capsys.readouterr().out == "bookie-0: region x, rack c, weight 0.0\n"
+    assert admin.asked == [(path, {"rack": "c", "weight": 0.0})]
+    assert main(["bookies", "locate", "bookie-0"]) == 2
+    assert "--region, --rack or --weight" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "closed"), [(["close", "x"], ["x", "y"]), (["open", "y"], []), (["open", "x"], ["y"])]
+)
+def test_a_region_is_closed_beside_the_others(
+    admin: FakeAdmin, capsys: Captured, words: list[str], closed: list[str]
+) -> None:
+    path = "/v1/cluster/regions"
+    admin.answers[path] = REGIONS
+    assert main(["regions", *words]) == 0
+    assert admin.asked == [(path, None), (path, {"closed": closed})]
+    assert main(["regions", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1]) == REGIONS
+
+
+@pytest.mark.parametrize(("shown", "code"), [([], 0), ([VIOLATION], 1)])
+def test_a_violation_is_told_with_its_write_set_and_fails(
+    admin: FakeAdmin, capsys: Captured, shown: list[Any], code: int
+) -> None:
+    answer = {"segments": 4, "fragments": 5, "violations": len(shown), "shown": shown}
+    admin.answers[PLACEMENT] = answer
+    assert main(["placement", "check", "shop/orders"]) == code
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1] == f"shop/orders: {code} violations in 5 fragments of 4 segments"
+    if code:
+        assert lines[0] == "e3 from entry 17: b1(x/a) b2(?/?, owed): 2 of 3 lie"
+    assert main(["placement", "check", "shop/orders", "--json"]) == code
+    assert json.loads(capsys.readouterr().out) == answer
