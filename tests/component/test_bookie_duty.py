@@ -14,8 +14,7 @@ from duramen.core.status import BookieStatus
 from duramen.ids import Epoch, ledger_of
 from duramen.runtime.memory_store import MemoryStore, MemoryTree
 from duramen.wire.bookie_calls import Add
-from duramen.wire.bookie_node import read_bookie, spell_bookie
-from duramen.wire.metadata_json import read_node
+from duramen.wire.metadata_json import read_bookie, read_node, spell_bookie
 from tests.component.test_bookie_service import (
     LOG,
     OK,

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
+from duramen.client.bookie_client import BookieClient
 from duramen.core.bookie_state import SpaceLevel
 from duramen.core.status import BookieStatus
 from duramen.ids import NOTHING, BookieId, EntryId, Incarnation, Member, epoch_of
-from duramen.runtime.bookie_client import BookieClient
 from duramen.runtime.http_client import NoAnswerError
 from duramen.runtime.memory_store import MemoryTree
 from duramen.units import MIB, SECOND

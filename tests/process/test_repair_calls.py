@@ -13,11 +13,11 @@ from pathlib import Path
 import httpx
 import pytest
 
+from duramen.client.bookie_client import BookieClient
 from duramen.client.rest_client import RestClient
 from duramen.core.segment import Segment
 from duramen.core.status import BookieStatus
 from duramen.ids import BookieId, EntryId, Epoch, Incarnation, LogId, Member
-from duramen.runtime.bookie_client import BookieClient
 from duramen.runtime.zookeeper_store import ZooKeeperStore
 from duramen.units import MIB, SECOND
 from duramen.wire.metadata_json import Paths, read_segment

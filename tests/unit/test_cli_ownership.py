@@ -43,6 +43,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self._answer(None)
 
+    def do_DELETE(self) -> None:
+        self._answer("deleted")
+
     def do_POST(self) -> None:
         self._answer(json.loads(self.rfile.read(int(self.headers["content-length"]))))
 

@@ -20,13 +20,15 @@ from duramen.core.log_node import LogNode
 from duramen.core.quorum import Quorum
 from duramen.core.segment import Fragment, Segment, Totals
 from duramen.ids import BookieId, EntryId, Epoch, Incarnation, LogId, Member
-from duramen.wire.bookie_node import BookieNode, read_bookie, spell_bookie
 from duramen.wire.metadata_json import (
+    BookieNode,
     MetadataJsonError,
     Paths,
+    read_bookie,
     read_log,
     read_node,
     read_segment,
+    spell_bookie,
     spell_log,
     spell_node,
     spell_segment,

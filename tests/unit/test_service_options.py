@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import pytest
 
+from duramen.limits import LOST_BOOKIE_GRACE_US
 from duramen.runtime.service import parse_options
+from duramen.units import MINUTE, SECOND
 
 ARGUMENTS = [
     "--cluster", "c", "--id", "sequencer-0", "--host", "10.0.0.7", "--data-port", "7201",
@@ -33,3 +35,12 @@ def test_an_address_that_is_none_is_refused(
     with pytest.raises(SystemExit):
         parse_options("sequencer", [*ARGUMENTS, "--advertise", address])
     assert "HOST:PORT" in capsys.readouterr().err
+
+
+def test_a_sequencer_is_told_how_patient_its_audits_are() -> None:
+    assert parse_options("sequencer", ARGUMENTS).lost_bookie_grace_us == LOST_BOOKIE_GRACE_US
+    patience = ["--audit-interval", "5m", "--lost-bookie-grace", "1m30s"]
+    options = parse_options("sequencer", [*ARGUMENTS, *patience])
+    assert (options.audit_interval_us, options.lost_bookie_grace_us) == (5 * MINUTE, 90 * SECOND)
+    with pytest.raises(SystemExit):
+        parse_options("sequencer", [*ARGUMENTS, "--lost-bookie-grace", "soon"])

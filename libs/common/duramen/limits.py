@@ -145,6 +145,38 @@ DISK_FULL_RATIO: Final = 0.98
 DISK_CHECK_INTERVAL_US: Final = 1 * SECOND
 """How often disks are looked at: from 95 % to 98 % of 100 GB a fast disk writes for two seconds."""
 
+AUDIT_INTERVAL_US: Final = 1 * MINUTE
+"""Rest between two audits of all metadata; what is urgent (a bookie lost, a drain) starts one."""
+
+AUDIT_REST_MIN_US: Final = 1 * SECOND
+"""Between two audits however many events come: those of a second are seen together."""
+
+AUDIT_CONCURRENCY: Final = 8
+"""Logs of one audit that are read at once: the metadata store is there for writers first."""
+
+LOST_BOOKIE_GRACE_US: Final = 30 * SECOND
+"""A bookie that is away for longer counts as lost: a restart takes seconds. Where machines are
+rebooted it is minutes, because copying a disk costs more than waiting for it."""
+
+REPAIR_TASKS_RUNNING: Final = 8
+REPAIR_TASKS_PER_TARGET: Final = 2
+"""Repairs at once, over all and to one bookie, whose rate of copying is bounded by itself: two,
+because one of them is comparing while the other copies."""
+
+REPAIR_TASK_COUNT_MAX: Final = 10_000
+"""Fragments that wait to be repaired (a kilobyte each); more are found again by the next audit."""
+
+REPAIR_PIECE_ENTRY_COUNT: Final = 8_192
+"""Entries of a fragment that are compared in one go: some 2 MB of memory a repair."""
+
+REPAIR_CALL_TIMEOUT_US: Final = 30 * SECOND
+"""An inventory or a pull that is not answered by then failed: a pull ends after 5 s by itself, and
+may have waited for its bookie's rate limit before."""
+
+REPAIR_PAUSE_US: Final = 1 * SECOND
+REPAIR_PAUSE_MAX_US: Final = 1 * MINUTE
+"""First and longest pause before a repair that failed is tried again; doubles."""
+
 UNDELETE_WINDOW_US: Final = 1 * HOUR
 """How long a deleted log can be had back: a mistake is noticed within minutes, and whoever deletes
 to free space does not wait for a day."""

@@ -29,10 +29,9 @@ from duramen.runtime.metadata_store import MetadataError, MetadataStore, Rejecte
 from duramen.runtime.registry import Registration
 from duramen.runtime.role import ServiceOptions, StartRefusedError
 from duramen.wire.bookie_calls import ReadRange
-from duramen.wire.bookie_node import BookieNode
 from duramen.wire.checkpoint_format import CheckpointFormatError
 from duramen.wire.journal_format import JournalFormatError
-from duramen.wire.metadata_json import MetadataJsonError, Paths, read_segment
+from duramen.wire.metadata_json import BookieNode, MetadataJsonError, Paths, read_segment
 from duramen.wire.shelf_format import ShelfFormatError
 from duramen_bookie.admin import add_routes
 from duramen_bookie.checkpoint import CheckpointDamaged, CheckpointMismatch

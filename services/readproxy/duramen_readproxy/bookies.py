@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any
 
+from duramen.client.bookie_client import verify_read
 from duramen.core.reader import SendRead, last_of_run
 from duramen.core.replica_order import Place, ReplicaOrder
 from duramen.core.segment import Segment
@@ -26,7 +27,6 @@ from duramen.core.status import BookieStatus
 from duramen.errors import DuramenError
 from duramen.ids import NOTHING, BookieId, EntryId, Incarnation, LedgerId, Member
 from duramen.limits import OVERLOADED_PAUSE_US, READ_TIMEOUT_US
-from duramen.runtime.bookie_client import verify_read
 from duramen.runtime.http_client import (
     NoAnswerError,
     OverloadedError,

@@ -19,6 +19,7 @@ from typing import Any
 
 from fastapi import FastAPI
 
+from duramen.client.bookie_client import BookieClient
 from duramen.core.segment import Totals
 from duramen.core.sequencer.surroundings import Surroundings
 from duramen.errors import DuramenError
@@ -50,6 +51,10 @@ from duramen_sequencer.ownership.hand_over import HandOver
 from duramen_sequencer.placement.admin_routes import add_placement_routes
 from duramen_sequencer.placement.operations import PlacementOperations
 from duramen_sequencer.placement.surveyor import Surveyor
+from duramen_sequencer.repair.admin_routes import add_repair_routes
+from duramen_sequencer.repair.auditor import Auditor, AuditPace
+from duramen_sequencer.repair.election import Election
+from duramen_sequencer.repair.operations import RepairOperations
 
 _LOG = logging.getLogger(__name__)
 
@@ -84,6 +89,8 @@ class SequencerService:
         changes = LogChanges(store, self._paths, self.host, self._client, check_config)
         self._life = LifeOperations(self.host, link, Boundaries(link, lanes))
         self._retention = RetentionRounds(link, self.host.looks_after, self._around.rng)
+        self._auditor, self._election = self._make_auditor(link, changes)
+        self._repair = RepairOperations(self._auditor, self._election, self._around.rng)
         operations: dict[str, Operation] = {
             "roll": changes.roll,
             "reconfigure": changes.reconfigure,
@@ -93,6 +100,7 @@ class SequencerService:
             **self._life.by_name,
             **self._hand_over.operations,
             **self._placement.by_name,
+            **self._repair.by_name,
         }
         self._control = Control(store, self._paths, operations, check_config)
         self._frames = AppendFrames(self.host)
@@ -128,11 +136,14 @@ class SequencerService:
         await self._sequencers.start()
         self.host.start()
         self._retention.start()
+        self._election.start()
         self._is_ready = True
 
     async def stop(self) -> None:
         """Close the open segments, then everything else."""
         self._is_ready = False
+        await self._election.stop()
+        await self._auditor.stop()
         await self._retention.stop()
         await self.host.stop()
         await self._registration.stop()
@@ -157,6 +168,7 @@ class SequencerService:
             "rolling_suspended": self._around.is_rolling_suspended,
             "life": self._life.statistics(),
             "retention": self._retention.statistics(),
+            "repair": self._auditor.statistics(),
             **self.host.statistics(),
         }
 
@@ -184,6 +196,22 @@ class SequencerService:
 
         add_placement_routes(app, self._placement)
         add_ownership_routes(app, self.host, self._hand_over, self._store, self._paths)
+        add_repair_routes(app, self._repair)
+
+    def _make_auditor(self, link: MetadataLink, changes: LogChanges) -> tuple[Auditor, Election]:
+        options = self._options
+
+        async def ask_roll(log_id: LogId) -> object:
+            return await changes.roll({"log_id": str(log_id)})
+
+        pace = AuditPace(options.audit_interval_us, grace_us=options.lost_bookie_grace_us)
+        auditor = Auditor(link, BookieClient(), ask_roll, self._around.rng, pace)
+        fields = {
+            "sequencer": options.node_id,
+            "admin_url": f"http://{options.host}:{options.admin_port}",
+        }
+        election = Election(self._store, self._paths.auditor, fields, auditor.on_office)
+        return auditor, election
 
     # --- calls -----------------------------------------------------------------------------------
 
@@ -200,6 +228,7 @@ class SequencerService:
 
     def _on_bookies_changed(self) -> None:
         self.host.on_bookies_changed()
+        self._auditor.want_round()
 
     def _on_sequencers_changed(self) -> None:
         self.host.want_scan()

@@ -25,6 +25,7 @@ from duramen_writeproxy.appends import Appender, Budget
 from duramen_writeproxy.catalog import Catalog
 from duramen_writeproxy.cluster.maintenance import add_maintenance_routes
 from duramen_writeproxy.cluster.placement import add_placement_routes
+from duramen_writeproxy.cluster.repair import AuditorCalls, add_repair_routes
 from duramen_writeproxy.cluster.routes import add_cluster_routes
 from duramen_writeproxy.cluster.sequencers import Cluster
 from duramen_writeproxy.creation import AutoCreator, Creator
@@ -85,6 +86,7 @@ class WriteProxy:
         add_maintenance_routes(app, self._creator)
         add_cluster_routes(app, self._cluster)
         add_placement_routes(app, self._names, self._creator)
+        add_repair_routes(app, AuditorCalls(self._store, self._paths, self._cluster))
 
     async def start(self) -> None:
         """Serve; waits for ZooKeeper for as long as it takes."""

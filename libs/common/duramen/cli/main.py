@@ -23,6 +23,7 @@ from duramen.cli.ownership import balance, hand_over, owners, story
 from duramen.cli.placement.bookies import bookies_app, regions_app
 from duramen.cli.placement.check import placement_app
 from duramen.cli.read import read
+from duramen.cli.repair.auditor import disruption, drain, rebalance, repair_app
 from duramen.cli.repair.verify import verify
 from duramen.cli.run import run
 from duramen.cluster.cluster_file import ClusterFileError
@@ -51,6 +52,8 @@ for command in (owners, hand_over, balance, story):
 app.command(verify)
 for placement_command in (bookies_app, regions_app, placement_app):
     app.command(placement_command)
+for repair_command in (repair_app, drain, rebalance, disruption):
+    app.command(repair_command)
 app.command(bench_app)
 
 

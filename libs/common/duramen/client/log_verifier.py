@@ -16,6 +16,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from duramen.client.bookie_client import BookieClient
 from duramen.client.replica_check import (
     Fault,
     FaultKey,
@@ -34,7 +35,6 @@ from duramen.core.segment import Segment, Totals
 from duramen.core.status import BookieStatus
 from duramen.errors import DuramenError
 from duramen.ids import NOTHING, EntryId, Epoch, LogId, Member
-from duramen.runtime.bookie_client import BookieClient
 from duramen.runtime.metadata_store import MetadataStore
 from duramen.wire.bookie_calls import ReadRange, Service
 from duramen.wire.entry import read_entry_info

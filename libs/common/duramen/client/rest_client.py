@@ -158,6 +158,10 @@ class RestClient:
         """Have a deleted log back. Raises as `truncate_log`."""
         return await self._send_json("POST", _log_path(namespace, log) + ":undelete", {})
 
+    async def delete_json(self, path: str) -> dict[str, Any]:
+        """DELETE, give the answer's JSON object. Raises as `truncate_log`."""
+        return await self._send_json("DELETE", path, None)
+
     async def list_logs(self, namespace: str, *, start_after: str = "") -> dict[str, Any]:
         """One page of the logs of a namespace. Raises as `get_json`."""
         query = {"start_after": start_after} if start_after else None

@@ -12,7 +12,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any, Protocol
 
-from duramen.limits import JOURNAL_FILE_BYTES
+from duramen.limits import AUDIT_INTERVAL_US, JOURNAL_FILE_BYTES, LOST_BOOKIE_GRACE_US
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -21,7 +21,8 @@ class ServiceOptions:
 
     Those from `data_dir` to `journal_file_bytes` are for bookies: docs/bookie.md. `advertise` is
     HOST:PORT under which others reach the data port, where it is not the one listened on. `weight`
-    is a sequencer's: its share of the logs, relative to the others'.
+    is a sequencer's: its share of the logs, relative to the others'. `audit_interval_us` and
+    `lost_bookie_grace_us` are a sequencer's, for when it is the auditor: docs/protocol/repair.md.
     """
 
     role: str
@@ -42,6 +43,8 @@ class ServiceOptions:
     journal_file_bytes: int = JOURNAL_FILE_BYTES
     weight: float = 1.0
     advertise: str | None = None
+    audit_interval_us: int = AUDIT_INTERVAL_US
+    lost_bookie_grace_us: int = LOST_BOOKIE_GRACE_US
 
     def data_url(self, port: int | None = None) -> str:
         """Where others reach the data plane that listens on `port` (default: `data_port`)."""

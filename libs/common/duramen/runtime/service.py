@@ -25,15 +25,17 @@ import uvloop
 
 from duramen.core.hashing import WEIGHT_MAX
 from duramen.limits import (
+    AUDIT_INTERVAL_US,
     JOURNAL_FILE_BYTES,
     JOURNAL_FILE_BYTES_MAX,
     JOURNAL_FILE_BYTES_MIN,
+    LOST_BOOKIE_GRACE_US,
     ZOOKEEPER_SESSION_S,
 )
 from duramen.runtime.admin import make_admin_app
 from duramen.runtime.http_server import AdminServer
 from duramen.runtime.role import Service, ServiceOptions, StartRefusedError
-from duramen.units import KIB, MIB, parse_size_bytes, spell_size
+from duramen.units import KIB, MIB, parse_duration_us, parse_size_bytes, spell_size
 
 _LOG = logging.getLogger(__name__)
 
@@ -85,6 +87,7 @@ def parse_options(
             default=1.0,
             help="share of the logs, relative to other sequencers; 0: none but by hand-over",
         )
+        _add_audit_options(parser)
     options = vars(parser.parse_args(argv))
     return ServiceOptions(
         role=role, **options | {"ledger_dirs": tuple(options.get("ledger_dirs") or ())}
@@ -118,6 +121,23 @@ def _add_disk_options(parser: argparse.ArgumentParser) -> None:
         "--accept-new-incarnation",
         action="store_true",
         help="the disks that this bookie had are gone for ever: begin with empty ones",
+    )
+
+
+def _add_audit_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--audit-interval",
+        dest="audit_interval_us",
+        type=parse_duration_us,
+        default=AUDIT_INTERVAL_US,
+        help="rest between two audits of all metadata (default: 1m)",
+    )
+    parser.add_argument(
+        "--lost-bookie-grace",
+        dest="lost_bookie_grace_us",
+        type=parse_duration_us,
+        default=LOST_BOOKIE_GRACE_US,
+        help="a bookie that is away for longer counts as lost (default: 30s)",
     )
 
 

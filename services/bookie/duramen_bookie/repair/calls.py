@@ -15,9 +15,9 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, Final
 
+from duramen.client.bookie_client import BookieClient
 from duramen.core.status import BookieStatus
 from duramen.limits import REPAIR_BYTES_PER_S
-from duramen.runtime.bookie_client import BookieClient
 from duramen.wire.bookie_calls import Service
 from duramen.wire.repair_calls import (
     INVENTORY_PATH,

@@ -16,8 +16,7 @@ from collections.abc import Callable
 from duramen.ids import BookieId, Incarnation
 from duramen.runtime.metadata_store import MetadataStore
 from duramen.runtime.registry import Follower
-from duramen.wire.bookie_node import BookieNode, read_bookie
-from duramen.wire.metadata_json import MetadataJsonError, Paths
+from duramen.wire.metadata_json import BookieNode, MetadataJsonError, Paths, read_bookie
 
 _LOG = logging.getLogger(__name__)
 

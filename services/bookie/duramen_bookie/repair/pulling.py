@@ -17,6 +17,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 
+from duramen.client.bookie_client import BookieClient
 from duramen.core.bookie import BookieCore
 from duramen.core.entry_ranges import EntryRanges
 from duramen.core.status import BookieStatus
@@ -27,7 +28,6 @@ from duramen.limits import (
     PULL_TIME_US,
     READ_TIMEOUT_US,
 )
-from duramen.runtime.bookie_client import BookieClient
 from duramen.units import MIB, MS, SECOND
 from duramen.wire.bookie_calls import Add, ReadAnswer, ReadRange, Service
 from duramen.wire.repair_calls import Pull, PullAnswer, PulledRange, Source

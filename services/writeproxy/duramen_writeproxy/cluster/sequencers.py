@@ -108,7 +108,7 @@ class Cluster:
     async def _move(self, move: Move) -> str:
         message = {"op": "hand_over", "log_id": move.log_id, "to": move.target}
         try:
-            await self._ask(move.source, message, _HAND_OVER_TIMEOUT_US)
+            await self.ask(move.source, message, _HAND_OVER_TIMEOUT_US)
         except DuramenError as error:
             return f"{error.code}: {error.detail}"
         return "moved"
@@ -118,7 +118,7 @@ class Cluster:
         silent = []
         for name in sorted(self._roster.nodes):
             try:
-                return await self._ask(name, message, _HAND_OVER_TIMEOUT_US)
+                return await self.ask(name, message, _HAND_OVER_TIMEOUT_US)
             except DuramenError as error:
                 if error.code != "log_unavailable":
                     raise
@@ -137,7 +137,7 @@ class Cluster:
         if not names:
             raise DuramenError("log_unavailable", "there is no sequencer")
         results = await asyncio.gather(
-            *(self._ask(name, message, _ASK_TIMEOUT_US) for name in names), return_exceptions=True
+            *(self.ask(name, message, _ASK_TIMEOUT_US) for name in names), return_exceptions=True
         )
         answers = []
         silent = []
@@ -150,7 +150,12 @@ class Cluster:
                 raise result
         return answers, silent
 
-    async def _ask(self, name: str, message: dict[str, Any], timeout_us: int) -> dict[str, Any]:
+    async def ask(self, name: str, message: dict[str, Any], timeout_us: int) -> dict[str, Any]:
+        """The answer of one sequencer to a control call.
+
+        Raises:
+            DuramenError: its refusal; `log_unavailable`, uncertain: it did not answer.
+        """
         url = self._roster.nodes.get(name, {}).get("data_url")
         try:
             status, data = await self._peers.request_json(

@@ -28,10 +28,10 @@ from duramen.cli.command import (
     print_json,
     run_async,
 )
+from duramen.client.bookie_client import BookieClient
 from duramen.client.log_verifier import LogVerifier, OnProgress
 from duramen.cluster.cluster_file import read_document
 from duramen.errors import DuramenError
-from duramen.runtime.bookie_client import BookieClient
 from duramen.runtime.metadata_store import MetadataError
 from duramen.runtime.zookeeper_store import ZooKeeperStore
 from duramen.texts import parse_log

@@ -1,0 +1,281 @@
+"""What is wrong with the copies of one segment: lost, leaving, owed, damaged, unproved, misplaced.
+
+Judged fragment by fragment from the segment's metadata, the view of the bookies, what is owed and
+what is reported as damaged. Entries that were truncated are no work, and a fragment without any
+other is named by nobody. The last fragment of an unclosed segment is its owner's (R21): all that is
+ever found there is that it should roll; a segment in recovery is left to who recovers it.
+
+Pure, nothing kept. Called by the auditor for each live segment, in rounds and before each step of a
+repair. Source: 01-protocol section 9, R9, R20, R21; docs/protocol/repair.md.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from duramen.core.log_node import LogNode
+from duramen.core.placement import PlacementRule, satisfies
+from duramen.core.quorum import write_sets
+from duramen.core.repair.cluster_view import ClusterView, Fate
+from duramen.core.segment import Fragment, Segment, SegmentState
+from duramen.ids import LAST_ENTRY_ID, BookieId, EntryId, LedgerId, Member
+
+Ranges = Sequence[tuple[int, int]]
+
+
+class Problem(enum.IntEnum):
+    """Why a fragment is work, the most urgent first among those with as many good copies."""
+
+    OWED = 1
+    DAMAGED = 2
+    LOST = 3
+    UNPROVED = 4
+    MISPLACED = 5
+    LEAVING = 6
+    UNBALANCED = 7
+
+
+class Action(enum.Enum):
+    """How it is mended."""
+
+    FILL = "fill"
+    """Compare the copies of all members, and fetch what one of them misses."""
+    SWAP = "swap"
+    """Put a verified copy elsewhere in a member's place."""
+    ROLL = "roll"
+    """Ask the owner to end the segment."""
+
+
+class WorkKey(NamedTuple):
+    """One kind of work on one fragment of one segment."""
+
+    ledger_id: LedgerId
+    first_entry: EntryId
+    action: Action
+
+    @property
+    def fragment(self) -> tuple[LedgerId, EntryId]:
+        """The fragment: nobody works on it twice at one time."""
+        return self.ledger_id, self.first_entry
+
+
+@dataclass(frozen=True, slots=True)
+class Debts:
+    """What notes say about one ledger: `repair/owed` and `repair/queue`.
+
+    Args:
+        owed: closed ranges of entries that a member is not known to hold.
+        damaged: members that reported damage of their own.
+        cleared: (member, first entry of a fragment) whose copy was found whole since the report.
+    """
+
+    owed: Mapping[Member, Ranges] = field(default_factory=dict)
+    damaged: frozenset[Member] = frozenset()
+    cleared: frozenset[tuple[Member, EntryId]] = frozenset()
+
+    def is_owed(self, member: Member, first: int, last: int) -> bool:
+        """Whether the member may miss one of the entries `first` … `last`."""
+        return any(a <= last and first <= b for a, b in self.owed.get(member, ()))
+
+    def is_damaged(self, member: Member, first_entry: EntryId) -> bool:
+        """Whether a report about the member is open, as far as one fragment is concerned."""
+        return member in self.damaged and (member, first_entry) not in self.cleared
+
+
+NO_DEBTS = Debts()
+
+
+class Stretch(NamedTuple):
+    """The part of a fragment that somebody may still read: `first` … `last`, both inclusive.
+
+    `is_open`: more entries may come; `last` is then the highest entry that there can be.
+    """
+
+    fragment: Fragment
+    first: EntryId
+    last: EntryId
+    size_bytes: int
+    is_open: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One fragment that is work.
+
+    Args:
+        member: the one to be replaced (SWAP); None otherwise.
+        good_count: good copies of the entry that has the fewest.
+        size_bytes: about what will have to be copied.
+        facts: what of it decides; a failed repair is not worth a second try while it stays.
+    """
+
+    key: WorkKey
+    problem: Problem
+    good_count: int
+    size_bytes: int
+    member: Member | None = None
+    facts: Hashable = None
+
+    @property
+    def urgency(self) -> tuple[int, int, int, int]:
+        """Fewest good copies first, then by problem, then in the order of the logs."""
+        return (self.good_count, self.problem, *self.key.fragment)
+
+
+def live_epochs(log: LogNode) -> range:
+    """The epochs whose entries somebody may still read; none of a purged log."""
+    if log.is_purged:
+        return range(0)
+    first = max(log.first_live_epoch, min(log.trim.dlsn.epoch, log.last_clean_epoch + 1))
+    return range(first, log.next_epoch)
+
+
+def list_stretches(log: LogNode, segment: Segment) -> list[Stretch]:
+    """The fragments of a live segment that hold, or may come to hold, what may be read."""
+    trim = log.trim.dlsn
+    trimmed = trim.entry if trim.epoch == segment.epoch else EntryId(0)
+    stretches = []
+    for index, fragment in enumerate(segment.fragments):
+        following = segment.fragments[index + 1 :]
+        is_open = not following and not segment.is_closed
+        last = segment.last_entry if segment.last_entry is not None else LAST_ENTRY_ID
+        if following:
+            last = EntryId(following[0].first_entry - 1)
+        first = max(fragment.first_entry, trimmed)
+        if first <= last:
+            size_bytes = _bytes_of(segment, index)
+            stretches.append(Stretch(fragment, first, last, size_bytes, is_open))
+    return stretches
+
+
+def audit_segment(
+    log: LogNode, segment: Segment, rule: PlacementRule, view: ClusterView, debts: Debts = NO_DEBTS
+) -> list[Finding]:
+    """What is work in a live segment: for each fragment a fill and a swap, or a roll, at most."""
+    if segment.state is SegmentState.IN_RECOVERY:
+        return []
+    found = []
+    for stretch in list_stretches(log, segment):
+        fill = _find_fill(stretch, view, debts)
+        swap, member = _find_swap(segment, stretch, rule, view)
+        if stretch.is_open:
+            # Its owner is still writing it: what is merely unproved is compared when it has ended.
+            problem = Problem.OWED if fill is Problem.OWED else swap
+            fill = swap = None
+            if problem is not None:
+                found.append(_describe(segment, stretch, problem, Action.ROLL, None, view, debts))
+        if fill is not None:
+            found.append(_describe(segment, stretch, fill, Action.FILL, None, view, debts))
+        if swap is not None:
+            found.append(_describe(segment, stretch, swap, Action.SWAP, member, view, debts))
+    return found
+
+
+def is_misplaced(
+    segment: Segment, fragment: Fragment, rule: PlacementRule, view: ClusterView
+) -> bool:
+    """Whether a write set of the fragment breaks R20, by where its members are or were."""
+    return not satisfies(fragment.ensemble, segment.quorum, rule, view.locations())
+
+
+def names(log: LogNode, segment: Segment, bookie: BookieId) -> bool:
+    """Whether any incarnation of the bookie is to hold what may still be read of the segment."""
+    return any(
+        member.bookie == bookie
+        for stretch in list_stretches(log, segment)
+        for member in stretch.fragment.ensemble
+    )
+
+
+def remaining_debt(log: LogNode, segment: Segment, member: Member, ranges: Ranges) -> Ranges:
+    """What of an owed note still means something: the member is to hold it, and it may be read."""
+    left: list[tuple[int, int]] = []
+    for stretch in list_stretches(log, segment):
+        if member in stretch.fragment.ensemble:
+            clipped = [(max(a, stretch.first), min(b, stretch.last)) for a, b in ranges]
+            left += [(first, last) for first, last in clipped if first <= last]
+    return left
+
+
+def good_copies(segment: Segment, stretch: Stretch, view: ClusterView, debts: Debts) -> int:
+    """Members of the weakest write set that are there and of which nothing is known to miss."""
+    return min(
+        sum(is_good(member, stretch, view, debts) for member in members)
+        for members in write_sets(stretch.fragment.ensemble, segment.quorum)
+    )
+
+
+def is_good(member: Member, stretch: Stretch, view: ClusterView, debts: Debts) -> bool:
+    """Whether the member is there and no note says that it misses something of the stretch."""
+    return view.is_there(member) and not _is_noted(member, stretch, debts)
+
+
+def _find_fill(stretch: Stretch, view: ClusterView, debts: Debts) -> Problem | None:
+    """Why the copies of a fragment should be compared, if they can be."""
+    fragment = stretch.fragment
+    there = [member for member in fragment.ensemble if view.is_there(member)]
+    if any(debts.is_owed(member, stretch.first, stretch.last) for member in there):
+        return Problem.OWED
+    if any(debts.is_damaged(member, fragment.first_entry) for member in there):
+        return Problem.DAMAGED
+    if not fragment.is_proved and len(there) == len(fragment.ensemble):
+        return Problem.UNPROVED
+    return None
+
+
+def _find_swap(
+    segment: Segment, stretch: Stretch, rule: PlacementRule, view: ClusterView
+) -> tuple[Problem | None, Member | None]:
+    """Why another member should hold a copy, and whose place it should take."""
+    fragment = stretch.fragment
+    fates = [(view.fate(member), member) for member in fragment.ensemble]
+    for fate, problem in ((Fate.LOST, Problem.LOST), (Fate.LEAVING, Problem.LEAVING)):
+        for found, member in fates:
+            if found is fate:
+                return problem, member
+    can_hold = max(rule.min_racks, rule.min_regions) <= segment.quorum.ack_quorum
+    is_quiet = all(fate is Fate.HERE for fate, _ in fates)
+    if can_hold and is_quiet and is_misplaced(segment, fragment, rule, view):
+        return Problem.MISPLACED, None
+    return None, None
+
+
+def _describe(  # noqa: PLR0917 - plain inputs of a pure value
+    segment: Segment,
+    stretch: Stretch,
+    problem: Problem,
+    action: Action,
+    member: Member | None,
+    view: ClusterView,
+    debts: Debts,
+) -> Finding:
+    fragment, quorum = stretch.fragment, segment.quorum
+    copy_count = 1 if action is Action.SWAP else 0
+    if action is Action.FILL:
+        copy_count = sum(_is_noted(one, stretch, debts) for one in fragment.ensemble)
+    share = stretch.size_bytes * quorum.write_quorum // quorum.ensemble_size
+    return Finding(
+        WorkKey(segment.ledger_id, fragment.first_entry, action),
+        problem,
+        good_copies(segment, stretch, view, debts),
+        share * copy_count,
+        member,
+        (view.facts(), fragment, tuple(sorted(debts.owed)), tuple(sorted(debts.damaged))),
+    )
+
+
+def _is_noted(member: Member, stretch: Stretch, debts: Debts) -> bool:
+    return debts.is_owed(member, stretch.first, stretch.last) or debts.is_damaged(
+        member, stretch.fragment.first_entry
+    )
+
+
+def _bytes_of(segment: Segment, index: int) -> int:
+    """Bytes of record batches in a fragment; 0 where nobody has counted them yet."""
+    after = segment.fragments[index + 1 :]
+    end = after[0].totals_before if after else segment.totals
+    before = segment.fragments[index].totals_before
+    return 0 if end is None else max(0, end.length_bytes - before.length_bytes)

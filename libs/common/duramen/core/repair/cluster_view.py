@@ -1,0 +1,240 @@
+"""The bookies of a cluster as repair sees them: who is there, who is lost, who is to be emptied.
+
+A value made of nodes that were read after a `sync`: `bookies/<id>` (which incarnation, where, which
+duty), `available/<id>` (registered now, and what it publishes), `repair/lost`. From it follows the
+fate of every member that a segment names. A bookie that is not registered as available counts as
+lost after a grace; nobody does while no bookie at all is registered, because then it is the
+metadata store or the network that failed (R4).
+
+Pure. Called by `audit`, `drain`, `disruption`, `rebalance`, built by the auditor's readings.
+Source: 01-protocol sections 1 (R1), 7, 9; docs/protocol/repair.md.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Collection, Hashable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from duramen.core.duty import Duty
+from duramen.core.placement import Candidate
+from duramen.ids import BookieId, Incarnation, Member
+
+
+class Fate(enum.Enum):
+    """What can be expected of the copies that a member of an ensemble holds."""
+
+    HERE = "here"
+    LEAVING = "leaving"
+    """There, and to be replaced while it is there."""
+    AWAY = "away"
+    """Not registered for less than the grace: it may come back."""
+    LOST = "lost"
+
+
+@dataclass(frozen=True, slots=True)
+class BookieState:
+    """One registered bookie. `published_duty` is None while it is not available."""
+
+    member: Member
+    region: str
+    rack: str
+    weight: float = 1.0
+    duty: Duty = Duty.SERVING
+    published_duty: Duty | None = None
+    is_writable: bool = False
+    data_url: str = ""
+    free_bytes: int = 0
+    absent_since_us: int | None = None
+
+    @property
+    def is_available(self) -> bool:
+        """Whether this incarnation is registered as available."""
+        return self.published_duty is not None
+
+    @property
+    def place(self) -> Candidate:
+        """The member where it is."""
+        return Candidate(self.member, self.region, self.rack)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterView:
+    """All bookies at one time.
+
+    Args:
+        lost: incarnations whose disks are gone for ever.
+        lost_places: where those were, as far as it is known.
+        watched_since_us: since when the auditor has seen bookies without a break; None: not now.
+        now_us: monotonic; `grace_us`: how long a bookie may be away before it counts as lost.
+    """
+
+    bookies: Mapping[BookieId, BookieState]
+    lost: frozenset[Incarnation] = frozenset()
+    lost_places: Mapping[Member, Candidate] = field(default_factory=dict)
+    closed_regions: frozenset[str] = frozenset()
+    watched_since_us: int | None = None
+    now_us: int = 0
+    grace_us: int = 0
+    _places: Mapping[Member, Candidate] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        # Asked for with every fragment of every round, so it is made once.
+        known = {state.member: state.place for state in self.bookies.values()}
+        object.__setattr__(self, "_places", {**self.lost_places, **known})
+
+    def fate(self, member: Member) -> Fate:
+        """What can be expected of a member that a segment names."""
+        if member.incarnation in self.lost:
+            return Fate.LOST
+        state = self.bookies.get(member.bookie)
+        if state is None:
+            return self._away(self.watched_since_us)
+        if state.member != member:
+            return Fate.LOST  # its disks were formatted anew, at a person's word (R1)
+        if state.is_available:
+            return Fate.HERE if state.duty is Duty.SERVING else Fate.LEAVING
+        return self._away(state.absent_since_us)
+
+    def is_there(self, member: Member) -> bool:
+        """Whether the member can be asked for its copies now."""
+        return self.fate(member) in (Fate.HERE, Fate.LEAVING)
+
+    def candidates(self) -> list[Candidate]:
+        """Bookies that may take new data, in the order of their ids."""
+        return [
+            state.place
+            for _, state in sorted(self.bookies.items())
+            if state.is_writable
+            and self.fate(state.member) is Fate.HERE
+            and state.published_duty is Duty.SERVING
+            and state.weight > 0
+            and state.region not in self.closed_regions
+        ]
+
+    def locations(self) -> Mapping[Member, Candidate]:
+        """Where members are, or were, as far as it is known."""
+        return self._places
+
+    def facts(self) -> Hashable:
+        """What must change before something that could not be repaired is worth another try."""
+        return tuple(
+            (state.member, state.place, self.fate(state.member).value, state.is_writable)
+            for _, state in sorted(self.bookies.items())
+        )
+
+    def next_loss_us(self) -> int | None:
+        """When the next bookie that is away will count as lost."""
+        return min(
+            (
+                state.absent_since_us + self.grace_us
+                for state in self.bookies.values()
+                if state.absent_since_us is not None and self.fate(state.member) is Fate.AWAY
+            ),
+            default=None,
+        )
+
+    def _away(self, since_us: int | None) -> Fate:
+        if since_us is None or self.now_us - since_us < self.grace_us:
+            return Fate.AWAY
+        return Fate.LOST
+
+
+class Absences:
+    """Since when bookies have been away, as far as one auditor has seen without a break."""
+
+    def __init__(self) -> None:
+        self._since_us: dict[BookieId, int] = {}
+        self.watched_since_us: int | None = None
+
+    def observe(
+        self, registered: Collection[BookieId], available: Collection[BookieId], now_us: int
+    ) -> None:
+        """Note who is there; with nobody there every clock begins anew (R4)."""
+        if not available:
+            self._since_us.clear()
+            self.watched_since_us = None
+            return
+        if self.watched_since_us is None:
+            self.watched_since_us = now_us
+        self._since_us = {
+            bookie: self._since_us.get(bookie, now_us)
+            for bookie in sorted(registered)
+            if bookie not in available
+        }
+
+    def since_us(self, bookie: BookieId) -> int | None:
+        """Since when; None while it is there, or while nobody is."""
+        return self._since_us.get(bookie)
+
+    def forget(self) -> None:
+        """The auditor looked away: what it knew of the time before counts for nothing."""
+        self._since_us.clear()
+        self.watched_since_us = None
+
+
+def build_view(
+    registered: Iterable[BookieState],
+    available: Mapping[str, Mapping[str, Any]],
+    lost: Mapping[str, Mapping[str, Any]],
+    closed_regions: Collection[str],
+    absences: Absences,
+    *,
+    now_us: int,
+    grace_us: int,
+) -> ClusterView:
+    """The view that nodes give; `absences` learns who is there.
+
+    Args:
+        registered: what `bookies/<id>` say, by themselves.
+        available: fields of `available/<id>`; `lost`: of `repair/lost/<incarnation>`.
+
+    Raises:
+        ValueError: a node does not hold what its place promises.
+    """
+    known = sorted(registered, key=lambda state: state.member)
+    present = {
+        state.member.bookie
+        for state in known
+        if available.get(state.member.bookie, {}).get("incarnation") == state.member.incarnation
+    }
+    absences.observe([state.member.bookie for state in known], present, now_us)
+    try:
+        bookies = {
+            state.member.bookie: _publish(state, available[state.member.bookie])
+            if state.member.bookie in present
+            else replace(state, absent_since_us=absences.since_us(state.member.bookie))
+            for state in known
+        }
+        places = {}
+        for incarnation, node in sorted(lost.items()):
+            member = Member(BookieId(node["bookie"]), Incarnation(incarnation))
+            if node.get("region") is not None and node.get("rack") is not None:
+                places[member] = Candidate(member, node["region"], node["rack"])
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"a bookie's node lacks something: {error!r}") from error
+    return ClusterView(
+        bookies,
+        frozenset(Incarnation(name) for name in lost),
+        places,
+        frozenset(closed_regions),
+        absences.watched_since_us,
+        now_us,
+        grace_us,
+    )
+
+
+def _publish(state: BookieState, published: Mapping[str, Any]) -> BookieState:
+    """The bookie with what it says of itself; a duty that is not known here gets no new data."""
+    text = published.get("duty", Duty.SERVING.value)
+    duty = {duty.value: duty for duty in Duty}.get(text, Duty.DRAINING)
+    if duty is Duty.SERVING and published.get("draining"):
+        duty = Duty.DRAINING
+    return replace(
+        state,
+        published_duty=duty,
+        is_writable=published.get("state") == "rw",
+        data_url=str(published["data_url"]),
+        free_bytes=int(published.get("free_bytes", 0)),
+    )

@@ -1,0 +1,111 @@
+"""How a bookie is emptied: serving → draining → leaving → drained, and when each step is safe.
+
+No step follows from a listing, or from a round that began too early. `draining`: the bookie takes
+no ledger that it does not know, and its copies move elsewhere. `leaving`: a whole round that began
+after the bookie itself published `draining` found it named nowhere; now it takes nothing at all.
+`drained`: one more whole round, begun after it published `leaving`, still finds it named nowhere,
+and no segment in recovery: those ensembles are in a recoverer's memory until it closes (R16), and
+it may have had acks of the bookie before. A segment that a sequencer with an old view creates later
+cannot have an ack of it. A round that finds it named sends it back.
+
+Pure. Called by the auditor after each round.
+Source: 01-protocol section 9; docs/protocol/repair.md.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from duramen.core.duty import Duty
+from duramen.core.placement import PlacementRule, choose_ensemble
+from duramen.core.quorum import Quorum
+from duramen.core.repair.cluster_view import BookieState, ClusterView
+from duramen.ids import BookieId
+
+
+class Need(NamedTuple):
+    """What a log asks of every new segment."""
+
+    quorum: Quorum
+    rule: PlacementRule
+
+
+@dataclass(frozen=True, slots=True)
+class WholeRound:
+    """A round that read every log and every live segment, after a `sync`.
+
+    Args:
+        view: the bookies as they were before the first segment was read.
+        named: fragments that name any incarnation of a bookie; who is not in it is not named.
+        recovering_count: segments in recovery, which may come to name anybody.
+    """
+
+    view: ClusterView
+    named: Mapping[BookieId, int]
+    recovering_count: int = 0
+
+
+class Step(NamedTuple):
+    """What becomes of a bookie's duty, and why."""
+
+    duty: Duty
+    reason: str
+
+
+def advance(state: BookieState, seen: WholeRound) -> Step | None:
+    """The step that a whole round allows, or None.
+
+    Args:
+        state: the bookie as its nodes say now.
+        seen: the last whole round.
+    """
+    bookie = state.member.bookie
+    before = seen.view.bookies.get(bookie)
+    named_count = seen.named.get(bookie, 0)
+    if before is None or before.member != state.member:
+        return None
+    match state.duty:
+        case Duty.DRAINING if named_count == 0 and _had_published(before, Duty.DRAINING):
+            return Step(Duty.LEAVING, "no segment names it")
+        case Duty.LEAVING if before.duty is Duty.LEAVING and named_count > 0:
+            return Step(Duty.DRAINING, f"{named_count} fragments name it again")
+        case Duty.LEAVING if not seen.recovering_count and _had_published(before, Duty.LEAVING):
+            return Step(Duty.DRAINED, "it took nothing any more, and no segment names it")
+    return None
+
+
+def explain(state: BookieState, seen: WholeRound | None) -> str:
+    """What a drain waits for, in a sentence."""
+    named_count = 0 if seen is None else seen.named.get(state.member.bookie, 0)
+    if state.duty in (Duty.SERVING, Duty.DRAINED):
+        return ""
+    if not state.is_available:
+        return "the bookie is not there: start it, or wait until its copies are made elsewhere"
+    if state.published_duty is not state.duty:
+        return f"the bookie has not published yet that it is {state.duty.value}"
+    if seen is not None and state.duty is Duty.LEAVING and seen.recovering_count:
+        return f"the end of {seen.recovering_count} recoveries, which may still name it"
+    if seen is None or named_count == 0:
+        return "the next whole round"
+    return f"{named_count} fragments name it"
+
+
+def shortages(
+    view: ClusterView, leaving: Collection[BookieId], needs: Iterable[Need], rng: random.Random
+) -> list[Need]:
+    """The needs that can be met now, and not any more once these bookies take no new data."""
+    candidates = view.candidates()
+    left = [c for c in candidates if c.member.bookie not in leaving]
+    found = []
+    for need in needs:
+        strict = PlacementRule(need.rule.min_racks, need.rule.min_regions, is_strict=True)
+        if choose_ensemble(left, need.quorum, strict, rng) is None:
+            found.append(need)
+    return found
+
+
+def _had_published(before: BookieState, duty: Duty) -> bool:
+    return before.duty is duty and before.published_duty is duty

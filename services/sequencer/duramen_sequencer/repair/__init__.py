@@ -1,0 +1,1 @@
+"""The auditor: one sequencer that finds missing copies, has them made, and drains bookies."""

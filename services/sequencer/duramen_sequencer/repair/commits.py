@@ -1,0 +1,212 @@
+"""Changes that repair makes to nodes, each by one compare-and-set with its predicate (R3, R21).
+
+A swap, a proof, a note that is settled, a bookie's duty. After a conflict or an unknown outcome the
+node is read again, and the predicate judged on what stands there: a change that holds already is
+done, one that is not allowed any more is given up. Whoever is killed before or after any of these
+leaves nothing that is wrong: another auditor finds what is still to be done.
+
+Called by `worker`, `rounds`, `duties`. Source: 01-protocol sections 2, 9; R3, R9, R21.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from duramen.core.duty import Duty
+from duramen.core.entry_ranges import EntryRanges
+from duramen.core.repair.swap import Swap
+from duramen.core.segment import Fragment, Segment, SegmentState
+from duramen.errors import DuramenError
+from duramen.ids import BookieId, EntryId, Epoch, LogId, Member
+from duramen.runtime.metadata_store import Conflict, OutcomeUnknown
+from duramen.wire.metadata_json import (
+    BookieNode,
+    read_bookie,
+    read_segment,
+    spell_bookie,
+    spell_node,
+    spell_segment,
+)
+from duramen_sequencer.metadata_link import MetadataLink
+from duramen_sequencer.repair.readings import OwedNote, QueueNote
+
+_TRIES: Final = 20
+
+Change = Callable[[Segment, str], Segment | None]
+"""From a segment and a nonce to the changed one; None: it holds already, or may not be any more."""
+
+
+class Commits:
+    """Compare-and-sets of one auditor."""
+
+    def __init__(self, link: MetadataLink) -> None:
+        self._store, self._paths = link.store, link.paths
+        self._counts = dict.fromkeys(
+            ("swaps", "proofs", "notes_settled", "duties_changed", "conflicts"), 0
+        )
+
+    def statistics(self) -> dict[str, int]:
+        """Changes that were applied, and conflicts on the way."""
+        return dict(self._counts)
+
+    async def swap(self, log_id: LogId, epoch: Epoch, fragment: Fragment, swap: Swap) -> bool:
+        """Name `new` where the fragment names `old`; False: the fragment is another one by now.
+
+        Raises:
+            MetadataError: it may be applied or not.
+        """
+
+        def change(segment: Segment, nonce: str) -> Segment | None:
+            found = settled_fragment(segment, fragment.first_entry)
+            if found is None or swap.old not in found.ensemble:
+                return None
+            if any(m.bookie == swap.new.bookie and m != swap.old for m in found.ensemble):
+                return None
+            return segment.with_swapped(fragment.first_entry, swap.old, swap.new, nonce)
+
+        segment = await self._change_segment(log_id, epoch, change, "swaps")
+        found = None if segment is None else settled_fragment(segment, fragment.first_entry)
+        return found is not None and swap.new in found.ensemble and swap.old not in found.ensemble
+
+    async def prove(self, log_id: LogId, epoch: Epoch, fragment: Fragment) -> bool:
+        """Mark a fragment as proved, if it has the members whose copies were compared (R9).
+
+        Raises:
+            MetadataError: it may be applied or not.
+        """
+
+        def change(segment: Segment, nonce: str) -> Segment | None:
+            found = settled_fragment(segment, fragment.first_entry)
+            if found is None or found.ensemble != fragment.ensemble or found.is_proved:
+                return None
+            return segment.with_proved(fragment.first_entry, nonce)
+
+        segment = await self._change_segment(log_id, epoch, change, "proofs")
+        found = None if segment is None else settled_fragment(segment, fragment.first_entry)
+        return found is not None and found.is_proved
+
+    async def settle_owed(self, note: OwedNote, ranges: EntryRanges) -> None:
+        """Leave `ranges` in a note; none: the note goes. Whoever added to it meanwhile wins.
+
+        Raises:
+            MetadataError: it may be applied or not.
+        """
+        spelt = [[int(first), int(last)] for first, last in ranges.list_ranges()]
+        with contextlib.suppress(Conflict):
+            if spelt:
+                await self._store.set(
+                    note.path, spell_node({"ranges": spelt}), version=note.version
+                )
+            else:
+                await self._store.delete(note.path, version=note.version)
+            self._counts["notes_settled"] += 1
+
+    async def settle_report(self, note: QueueNote, member: Member) -> None:
+        """Take a member's report out; the last one takes the note with it.
+
+        Raises:
+            MetadataError: it may be applied or not.
+        """
+        reports = dict(note.fields.get("reports", {}))
+        reports.pop(f"{member.bookie}.{member.incarnation}", None)
+        with contextlib.suppress(Conflict):
+            if reports:
+                fields = {**note.fields, "reports": reports, "nonce": secrets.token_hex(16)}
+                await self._store.set(note.path, spell_node(fields), version=note.version)
+            else:
+                await self._store.delete(note.path, version=note.version)
+            self._counts["notes_settled"] += 1
+
+    async def change_duty(
+        self, bookie: BookieId, allowed: Mapping[Duty, Duty], reason: str
+    ) -> BookieNode:
+        """Move a bookie's duty as `allowed` says; the node as it is afterwards.
+
+        Args:
+            allowed: from the duties that may be left to what they become; others stay.
+            reason: for who asked, should the bookie not be known.
+
+        Raises:
+            DuramenError: `invalid_argument`, field `bookie`: there is no such bookie;
+                `metadata_unavailable`: it changes too often.
+            MetadataError: it may be applied or not.
+        """
+        path = self._paths.bookie(bookie)
+        for _ in range(_TRIES):
+            await self._store.sync(path)
+            stored = await self._store.get(path)
+            if stored is None:
+                detail = f"there is no bookie {bookie}: see the list of bookies ({reason})"
+                raise DuramenError("invalid_argument", detail, field="bookie")
+            node = read_bookie(stored.data)
+            if node.duty not in allowed or allowed[node.duty] is node.duty:
+                return node
+            after = replace(node, duty=allowed[node.duty])
+            try:
+                await self._store.set(path, spell_bookie(after), version=stored.version)
+            except (Conflict, OutcomeUnknown):
+                continue  # the node decides (R3); the same duty twice is the same as once
+            self._counts["duties_changed"] += 1
+            return after
+        raise DuramenError("metadata_unavailable", f"{path} changes too often: try again")
+
+    async def put(self, path: str, fields: Mapping[str, Any] | None) -> None:
+        """Make a node hold `fields`, whatever it held; None: remove it.
+
+        Raises:
+            DuramenError: `metadata_unavailable`; MetadataError: it may be applied or not.
+        """
+        for _ in range(_TRIES):
+            await self._store.sync(path)
+            stored = await self._store.get(path)
+            try:
+                if stored is None and fields is not None:
+                    await self._store.create(path, spell_node(fields), make_parents=True)
+                elif stored is not None and fields is not None:
+                    await self._store.set(path, spell_node(fields), version=stored.version)
+                elif stored is not None:
+                    await self._store.delete(path, version=stored.version)
+            except (Conflict, OutcomeUnknown):
+                continue
+            return
+        raise DuramenError("metadata_unavailable", f"{path} changes too often: try again")
+
+    async def _change_segment(
+        self, log_id: LogId, epoch: Epoch, change: Change, counted: str
+    ) -> Segment | None:
+        """Apply a change to a segment; the segment as it is afterwards, None if it is gone."""
+        path = self._paths.segment(log_id, epoch)
+        segment: Segment | None = None
+        for _ in range(_TRIES):
+            await self._store.sync(path)
+            stored = await self._store.get(path)
+            if stored is None:
+                return None
+            segment = read_segment(stored.data)
+            changed = change(segment, f"repair.{secrets.token_hex(12)}")
+            if changed is None:
+                return segment
+            try:
+                await self._store.set(path, spell_segment(changed), version=stored.version)
+            except (Conflict, OutcomeUnknown):
+                # What stands there now says whether it is ours, or what to decide anew (R3).
+                self._counts["conflicts"] += 1
+                continue
+            self._counts[counted] += 1
+            return changed
+        return segment
+
+
+def settled_fragment(segment: Segment, first_entry: EntryId) -> Fragment | None:
+    """The fragment that begins there, if repair may change it (R21).
+
+    A segment in recovery is left to who recovers it: the ensembles were frozen when it was marked.
+    """
+    if segment.state is SegmentState.IN_RECOVERY:
+        return None
+    fragments = segment.fragments if segment.is_closed else segment.fragments[:-1]
+    return next((f for f in fragments if f.first_entry == first_entry), None)

@@ -1,0 +1,118 @@
+"""Drains: asked for, cancelled, and moved on after every whole round.
+
+Asking is refused when the bookies that would be left cannot hold new segments of every log, with
+the numbers. Each step of a drain is one compare-and-set on the bookie's own node, judged by
+`core.repair.drain` on a whole round; the bookie follows its node and publishes that it does.
+
+Called by `auditor` and `operations`. Source: 01-protocol section 9; docs/protocol/repair.md.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from typing import Any, Final
+
+from duramen.core.duty import Duty
+from duramen.core.repair.cluster_view import ClusterView
+from duramen.core.repair.drain import advance, explain, shortages
+from duramen.errors import DuramenError
+from duramen.ids import BookieId
+from duramen.wire.metadata_json import BookieNode
+from duramen_sequencer.repair.commits import Commits
+from duramen_sequencer.repair.readings import Readings
+from duramen_sequencer.repair.rounds import Round
+
+_LOG = logging.getLogger(__name__)
+
+_CANCEL: Final = dict.fromkeys((Duty.DRAINING, Duty.LEAVING, Duty.DRAINED), Duty.SERVING)
+
+
+class Drains:
+    """All drains of the cluster."""
+
+    def __init__(self, readings: Readings, commits: Commits, rng: random.Random) -> None:
+        self._readings = readings
+        self._commits = commits
+        self._rng = rng
+
+    async def begin(self, bookie: BookieId, last: Round | None) -> dict[str, Any]:
+        """Empty a bookie; asked for twice is the same as once.
+
+        Raises:
+            DuramenError: `invalid_argument`: no such bookie; `placement_impossible`: those that
+                would be left cannot hold new segments; `metadata_unavailable`: no whole round yet.
+            MetadataError: try again.
+        """
+        if last is None or not last.is_whole:
+            raise DuramenError(
+                "metadata_unavailable", "the auditor has not read every log yet: try again"
+            )
+        view = await self._readings.read_view()
+        state = view.bookies.get(bookie)
+        if state is None or state.duty is Duty.SERVING:
+            self._refuse_shortage(bookie, view, last)
+        node = await self._commits.change_duty(bookie, {Duty.SERVING: Duty.DRAINING}, "drain")
+        return _describe(bookie, node)
+
+    async def cancel(self, bookie: BookieId) -> dict[str, Any]:
+        """Let a bookie serve again, in whatever state its drain is.
+
+        Raises:
+            DuramenError: `invalid_argument`: no such bookie; MetadataError: try again.
+        """
+        return _describe(bookie, await self._commits.change_duty(bookie, _CANCEL, "cancel-drain"))
+
+    async def advance(self, last: Round) -> int:
+        """Move every drain on as far as a whole round allows; gives how many were moved.
+
+        Raises:
+            MetadataError, UnreadError: the others are moved after the next round.
+        """
+        draining = [s for s in last.view.bookies.values() if s.duty is not Duty.SERVING]
+        if not draining:
+            return 0
+        moved = 0
+        now = await self._readings.read_view()
+        for bookie, state in sorted(now.bookies.items()):
+            step = advance(state, last.seen())
+            if step is not None:
+                _LOG.info("bookie %s is %s now: %s", bookie, step.duty.value, step.reason)
+                await self._commits.change_duty(bookie, {state.duty: step.duty}, "drain")
+                moved += 1
+        return moved
+
+    def list_drains(self, view: ClusterView, last: Round | None) -> list[dict[str, Any]]:
+        """Bookies that are being emptied or are empty, and what they wait for."""
+        seen = last.seen() if last is not None and last.is_whole else None
+        return [
+            {
+                "bookie": bookie,
+                "duty": state.duty.value,
+                "fragments": None if seen is None else seen.named.get(bookie, 0),
+                "bytes": None if last is None else last.loads.size_bytes.get(bookie, 0),
+                "waits_for": explain(state, seen),
+            }
+            for bookie, state in sorted(view.bookies.items())
+            if state.duty is not Duty.SERVING
+        ]
+
+    def _refuse_shortage(self, bookie: BookieId, view: ClusterView, last: Round) -> None:
+        found = shortages(view, [bookie], last.needs, self._rng)
+        if not found:
+            return
+        left = [c for c in view.candidates() if c.member.bookie != bookie]
+        racks = len({(candidate.region, candidate.rack) for candidate in left})
+        need = found[0]
+        raise DuramenError(
+            "placement_impossible",
+            f"without {bookie} {len(left)} bookies in {racks} racks take new data, and "
+            f"{len(found)} kinds of logs need more, such as ensemble_size "
+            f"{need.quorum.ensemble_size} with min_racks {need.rule.min_racks} and min_regions "
+            f"{need.rule.min_regions}: add bookies, or cancel another drain",
+            field="bookie",
+        )
+
+
+def _describe(bookie: BookieId, node: BookieNode) -> dict[str, Any]:
+    return {"bookie": bookie, "incarnation": node.incarnation, "duty": node.duty.value}

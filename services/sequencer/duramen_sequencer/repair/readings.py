@@ -1,0 +1,296 @@
+"""Metadata as repair reads it: bookies, logs, segments, and the notes about missing copies.
+
+Every log that was ever made is read by its number, up to the last id that was given away, so that
+a listing that comes back empty hides nobody (R4). A log is read by itself, its segments one after
+the other, and none of them is kept. What cannot be read is an `UnreadError`, never an absence.
+
+Called by `auditor`, `worker`, `operations`. Source: 01-protocol sections 2, 9; R4.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, NamedTuple
+
+from duramen.core.log_node import LogNode
+from duramen.core.repair.audit import Debts, live_epochs
+from duramen.core.repair.cluster_view import Absences, BookieState, ClusterView, build_view
+from duramen.core.segment import Segment
+from duramen.ids import BookieId, EntryId, Epoch, Incarnation, LedgerId, LogId, Member, ledger_of
+from duramen.limits import AUDIT_CONCURRENCY
+from duramen.runtime.metadata_store import MetadataError, Watch
+from duramen.wire.metadata_json import (
+    MetadataJsonError,
+    read_bookie,
+    read_log,
+    read_node,
+    read_segment,
+)
+from duramen_sequencer.log_driver import now_us
+from duramen_sequencer.metadata_link import MetadataLink
+
+
+class UnreadError(Exception):
+    """Something that must be there could not be read, or is not understood."""
+
+
+class OwedNote(NamedTuple):
+    """A node under `repair/owed` as it was read."""
+
+    path: str
+    version: int
+    ranges: list[tuple[int, int]]
+
+
+class QueueNote(NamedTuple):
+    """A node under `repair/queue` as it was read."""
+
+    path: str
+    version: int
+    fields: dict[str, Any]
+
+    def members(self) -> list[Member]:
+        """Those who reported damage of their own."""
+        return [read_member(name) for name in self.fields.get("reports", {})]
+
+
+class Notes(NamedTuple):
+    """Everything that is noted about one ledger."""
+
+    owed: dict[Member, OwedNote]
+    queued: QueueNote | None
+
+
+NO_NOTES = Notes({}, None)
+
+
+class LogAudit(NamedTuple):
+    """One log and its live segments, each with what is noted about it."""
+
+    log: LogNode
+    segments: AsyncIterator[tuple[Segment, Debts]]
+
+
+class Readings:
+    """Reads for one auditor.
+
+    Args:
+        grace_us: how long a bookie may be away before it counts as lost.
+    """
+
+    def __init__(self, link: MetadataLink, *, grace_us: int) -> None:
+        self._link = link
+        self._store, self._paths = link.store, link.paths
+        self._grace_us = grace_us
+        self._cleared: dict[LedgerId, tuple[int, frozenset[tuple[Member, EntryId]]]] = {}
+        self.absences = Absences()
+
+    # --- Bookies ---------------------------------------------------------------------------------
+
+    async def read_view(self) -> ClusterView:
+        """The bookies as they are registered now, each read by itself after a sync.
+
+        Raises:
+            MetadataError: nothing was learnt.
+            UnreadError: a node is not understood.
+        """
+        await self._store.sync(self._paths.bookies)
+        names = set(await self._store.children(self._paths.bookies) or ())
+        registered, available = [], {}
+        for name in sorted(names):
+            stored = await self._store.get(self._paths.bookie(name))
+            if stored is None:
+                continue
+            try:
+                registered.append(_read_state(name, stored.data))
+                present = await self._store.get(f"{self._paths.available}/{name}")
+                if present is not None:
+                    available[name] = read_node(present.data)
+            except MetadataJsonError as error:
+                raise UnreadError(f"bookie {name}: {error}") from error
+        lost = await self._read_children(self._paths.repair_lost)
+        regions = await self._store.get(self._paths.regions)
+        try:
+            closed = [] if regions is None else read_node(regions.data).get("closed", [])
+            return build_view(
+                registered, available, lost, closed, self.absences,
+                now_us=now_us(), grace_us=self._grace_us,
+            )  # fmt: skip
+        except (MetadataJsonError, ValueError) as error:
+            raise UnreadError(str(error)) from error
+
+    async def _read_children(self, parent: str) -> dict[str, dict[str, Any]]:
+        nodes = {}
+        for name in await self._store.children(parent) or ():
+            stored = await self._store.get(f"{parent}/{name}")
+            if stored is not None:
+                try:
+                    nodes[name] = read_node(stored.data)
+                except MetadataJsonError as error:
+                    raise UnreadError(f"{parent}/{name}: {error}") from error
+        return nodes
+
+    # --- Logs and segments -----------------------------------------------------------------------
+
+    async def walk(
+        self,
+        visit: Callable[[LogAudit], Awaitable[None]],
+        on_unread: Callable[[str], None],
+        noted: frozenset[LedgerId],
+    ) -> bool:
+        """Visit every log; whether all of them, with all live segments, could be read.
+
+        Args:
+            noted: ledgers about which there are notes.
+
+        Raises:
+            MetadataError: the store cannot be reached.
+            UnreadError: it is not known which logs there are.
+        """
+        left = iter(range(1, await self._read_last_log_id() + 1))
+        unread: list[str] = []
+        failures: list[MetadataError] = []
+
+        async def visit_next() -> None:
+            for number in left:
+                if failures:
+                    return
+                try:
+                    log = await self.read_log(LogId(number))
+                    if log is not None:
+                        await visit(LogAudit(log, self._list_segments(log, noted)))
+                except UnreadError as error:
+                    unread.append(str(error))
+                    on_unread(str(error))
+                except MetadataError as error:
+                    failures.append(error)
+
+        await asyncio.gather(*(visit_next() for _ in range(AUDIT_CONCURRENCY)))
+        if failures:
+            raise failures[0]
+        return not unread
+
+    async def read_log(self, log_id: LogId) -> LogNode | None:
+        """A log node; None: there is none with that number, or none any more.
+
+        Raises:
+            MetadataError, UnreadError: it is not known.
+        """
+        stored = await self._store.get(self._paths.log(log_id))
+        try:
+            return None if stored is None else read_log(stored.data)
+        except MetadataJsonError as error:
+            raise UnreadError(f"log {log_id}: {error}") from error
+
+    async def read_segment(self, log_id: LogId, epoch: Epoch) -> tuple[Segment, int] | None:
+        """A segment and its version, or None if it is not there.
+
+        Raises:
+            MetadataError, UnreadError: it is not known.
+        """
+        stored = await self._store.get(self._paths.segment(log_id, epoch))
+        try:
+            return None if stored is None else (read_segment(stored.data), stored.version)
+        except MetadataJsonError as error:
+            raise UnreadError(f"segment {epoch} of log {log_id}: {error}") from error
+
+    async def _list_segments(
+        self, log: LogNode, noted: frozenset[LedgerId]
+    ) -> AsyncIterator[tuple[Segment, Debts]]:
+        for number in live_epochs(log):
+            epoch = Epoch(number)
+            found = await self.read_segment(log.log_id, epoch)
+            if found is None:
+                now = await self.read_log(log.log_id)
+                if now is not None and number in live_epochs(now):
+                    raise UnreadError(f"segment {epoch} of log {log.log_id} is not there")
+                continue  # it was given up between the two reads
+            ledger_id = ledger_of(log.log_id, epoch)
+            notes = await self.read_notes(ledger_id) if ledger_id in noted else NO_NOTES
+            yield found[0], self.debts_of(ledger_id, notes)
+
+    async def _read_last_log_id(self) -> int:
+        await self._store.sync(self._paths.cluster)
+        stored = await self._store.get(self._paths.cluster)
+        try:
+            if stored is None:
+                raise UnreadError("the cluster's node is not there")
+            last = read_node(stored.data).get("last_log_id", 0)
+        except MetadataJsonError as error:
+            raise UnreadError(f"the cluster's node: {error}") from error
+        if type(last) is not int or last < 0:
+            raise UnreadError(f"the cluster's node: last_log_id is {last!r}")
+        return last
+
+    # --- Notes -----------------------------------------------------------------------------------
+
+    async def list_noted(self, watch_owed: Watch | None, watch_queue: Watch | None) -> list[int]:
+        """Ledgers with a note; a note that is missed is found by the next round.
+
+        Raises:
+            MetadataError: nothing was learnt.
+        """
+        owed = await self._store.children(self._paths.repair_owed, watch_owed) or ()
+        queued = await self._store.children(self._paths.repair_queue, watch_queue) or ()
+        return sorted({int(name) for name in (*owed, *queued) if name.isdecimal()})
+
+    async def read_notes(self, ledger_id: LedgerId) -> Notes:
+        """What is noted about a ledger.
+
+        Raises:
+            MetadataError, UnreadError: it is not known.
+        """
+        parent = f"{self._paths.repair_owed}/{ledger_id}"
+        owed = {}
+        try:
+            for name in await self._store.children(parent) or ():
+                stored = await self._store.get(f"{parent}/{name}")
+                if stored is not None:
+                    ranges = [(int(a), int(b)) for a, b in read_node(stored.data)["ranges"]]
+                    note = OwedNote(f"{parent}/{name}", stored.version, ranges)
+                    owed[read_member(name)] = note
+            path = self._paths.queued(ledger_id)
+            stored = await self._store.get(path)
+            queued = None
+            if stored is not None:
+                queued = QueueNote(path, stored.version, read_node(stored.data))
+        except (MetadataJsonError, KeyError, TypeError, ValueError) as error:
+            raise UnreadError(f"notes about ledger {ledger_id}: {error!r}") from error
+        return Notes(owed, queued)
+
+    def debts_of(self, ledger_id: LedgerId, notes: Notes) -> Debts:
+        """The notes as an audit takes them, without what was found whole since."""
+        if notes is NO_NOTES:
+            self._cleared.pop(ledger_id, None)
+            return Debts()
+        version = -1 if notes.queued is None else notes.queued.version
+        known = self._cleared.get(ledger_id)
+        cleared = known[1] if known is not None and known[0] == version else frozenset()
+        damaged = frozenset(() if notes.queued is None else notes.queued.members())
+        owed = {member: note.ranges for member, note in notes.owed.items()}
+        return Debts(owed, damaged, cleared)
+
+    def clear(self, ledger_id: LedgerId, note: QueueNote, member: Member, first: EntryId) -> None:
+        """A member's copy of a fragment was found whole after this report."""
+        version, cleared = self._cleared.get(ledger_id, (note.version, frozenset()))
+        kept = cleared if version == note.version else frozenset()
+        self._cleared[ledger_id] = (note.version, kept | {(member, first)})
+
+
+def read_member(name: str) -> Member:
+    """A bookie's incarnation as notes name it.
+
+    Raises:
+        ValueError: it is no such name.
+    """
+    bookie, dot, incarnation = name.rpartition(".")
+    if not (bookie and dot and incarnation):
+        raise ValueError(f"{name!r} is no bookie's incarnation")
+    return Member(BookieId(bookie), Incarnation(incarnation))
+
+
+def _read_state(name: str, data: bytes) -> BookieState:
+    node = read_bookie(data)
+    member = Member(BookieId(name), node.incarnation)
+    return BookieState(member, node.region, node.rack, node.weight, node.duty)

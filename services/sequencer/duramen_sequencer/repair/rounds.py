@@ -1,0 +1,209 @@
+"""One audit of all metadata: what every live segment of every log lacks, and who is named where.
+
+A round reads the bookies first, then every log by its number, and puts what it finds into the
+backlog while it goes on. Only a round that read everything is whole: it alone may say of a bookie
+that nobody names it, end work that was not found again, and settle notes of ledgers that are gone.
+
+Called by `auditor`. Source: 01-protocol section 9, R4; docs/protocol/repair.md.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from duramen.core.entry_ranges import EntryRanges
+from duramen.core.log_node import LogNode
+from duramen.core.placement import PlacementRule
+from duramen.core.quorum import Quorum
+from duramen.core.repair.audit import (
+    WorkKey,
+    audit_segment,
+    is_misplaced,
+    list_stretches,
+    live_epochs,
+    remaining_debt,
+)
+from duramen.core.repair.cluster_view import ClusterView
+from duramen.core.repair.drain import Need, WholeRound
+from duramen.core.repair.rebalance import Loads
+from duramen.core.repair.tasks import Backlog
+from duramen.core.segment import Segment, SegmentState
+from duramen.core.sequencer.proposals import rule_of
+from duramen.ids import BookieId, EntryId, LedgerId, epoch_of, log_of
+from duramen.runtime.metadata_store import Watch
+from duramen.wire.metadata_json import MetadataJsonError
+from duramen_sequencer.repair.commits import Commits
+from duramen_sequencer.repair.readings import LogAudit, Notes, Readings, UnreadError
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Round:
+    """What one round has found so far."""
+
+    view: ClusterView
+    began_unix_ms: int
+    is_whole: bool = False
+    ended_unix_ms: int = 0
+    log_count: int = 0
+    segment_count: int = 0
+    recovering_count: int = 0
+    unproved_count: int = 0
+    violation_count: int = 0
+    unread: list[str] = field(default_factory=list)
+    unread_count: int = 0
+    noted: frozenset[LedgerId] = frozenset()
+    named: dict[BookieId, int] = field(default_factory=dict)
+    found: set[WorkKey] = field(default_factory=set)
+    needs: dict[Need, None] = field(default_factory=dict)
+    loads: Loads = field(default_factory=Loads)
+
+    def seen(self) -> WholeRound:
+        """What a drain may be judged by."""
+        assert self.is_whole, "a round that left something out says of nobody that he is not named"
+        return WholeRound(self.view, self.named, self.recovering_count)
+
+    def describe(self) -> dict[str, Any]:
+        """For people."""
+        return {
+            "began_unix_ms": self.began_unix_ms,
+            "ended_unix_ms": self.ended_unix_ms,
+            "whole": self.is_whole,
+            "logs": self.log_count,
+            "segments": self.segment_count,
+            "segments_in_recovery": self.recovering_count,
+            "unproved_fragments": self.unproved_count,
+            "placement_violations": self.violation_count,
+            "unread": self.unread,
+            "unread_count": self.unread_count,
+        }
+
+
+_UNREAD_SHOWN: int = 20
+
+
+class Rounds:
+    """Carries rounds out."""
+
+    def __init__(self, readings: Readings, backlog: Backlog, commits: Commits) -> None:
+        self._readings = readings
+        self._backlog = backlog
+        self._commits = commits
+
+    async def run(self, watch_owed: Watch | None = None, watch_queue: Watch | None = None) -> Round:
+        """One round.
+
+        Raises:
+            MetadataError, UnreadError: it could not begin, or not go on; what it found stays.
+        """
+        view = await self._readings.read_view()
+        this = Round(view, time.time_ns() // 1_000_000)
+        noted = await self._readings.list_noted(watch_owed, watch_queue)
+        ledgers = frozenset(LedgerId(number) for number in noted)
+
+        def on_unread(what: str) -> None:
+            this.unread_count += 1
+            if len(this.unread) < _UNREAD_SHOWN:
+                this.unread.append(what)
+            _LOG.warning("the audit passes over %s", what)
+
+        async def visit(audit: LogAudit) -> None:
+            await self._visit(audit, this)
+
+        this.is_whole = await self._readings.walk(visit, on_unread, ledgers)
+        this.noted = ledgers
+        this.ended_unix_ms = time.time_ns() // 1_000_000
+        return this
+
+    async def finish(self, this: Round) -> None:
+        """End what a whole round did not find again, and settle notes that mean nothing any more.
+
+        Raises:
+            MetadataError: the rest is settled after another round.
+        """
+        if not this.is_whole:
+            return
+        self._backlog.keep_only(this.found)
+        for ledger_id in sorted(this.noted):
+            await self._settle(ledger_id)
+
+    async def _visit(self, audit: LogAudit, this: Round) -> None:
+        log, rule = audit.log, rule_of(audit.log)
+        this.log_count += 1
+        if not log.is_ended and not log.is_deleted:
+            this.needs.setdefault(need_of(log))
+        async for segment, debts in audit.segments:
+            this.segment_count += 1
+            _count(log, segment, rule, this)
+            for finding in audit_segment(log, segment, rule, this.view, debts):
+                this.found.add(finding.key)
+                self._backlog.put(finding)
+
+    async def _settle(self, ledger_id: LedgerId) -> None:
+        """Take notes away that mean nothing any more: nobody is to hold what they speak of."""
+        try:
+            log = await self._readings.read_log(log_of(ledger_id))
+            found = await self._readings.read_segment(log_of(ledger_id), epoch_of(ledger_id))
+            notes = await self._readings.read_notes(ledger_id)
+        except (UnreadError, MetadataJsonError):
+            return
+        if log is None or epoch_of(ledger_id) >= log.next_epoch:
+            return  # nothing is known of such a ledger: a missing node proves nothing (R4)
+        segment = None if found is None else found[0]
+        if epoch_of(ledger_id) in live_epochs(log):
+            if segment is not None:
+                await self._settle_segment(log, segment, notes)
+            return
+        for note in notes.owed.values():
+            await self._commits.settle_owed(note, EntryRanges())
+        if notes.queued is not None:
+            for member in notes.queued.members()[:1]:
+                await self._commits.settle_report(notes.queued, member)
+
+    async def _settle_segment(self, log: LogNode, segment: Segment, notes: Notes) -> None:
+        for member, note in notes.owed.items():
+            ranges = EntryRanges(remaining_debt(log, segment, member, note.ranges))
+            if ranges.list_ranges() != EntryRanges(note.ranges).list_ranges():
+                await self._commits.settle_owed(note, ranges)
+        if notes.queued is None:
+            return
+        debts = self._readings.debts_of(segment.ledger_id, notes)
+        for member in notes.queued.members():
+            stretches = [
+                stretch
+                for stretch in list_stretches(log, segment)
+                if member in stretch.fragment.ensemble
+            ]
+            if not any(debts.is_damaged(member, s.fragment.first_entry) for s in stretches):
+                await self._commits.settle_report(notes.queued, member)
+                return  # the note has another version now; the others are settled next time
+
+
+def need_of(log: LogNode) -> Need:
+    """What the log's configuration asks of every new segment."""
+    config = log.config.replication
+    quorum = Quorum(config.ensemble_size, config.write_quorum, config.ack_quorum)
+    return Need(quorum, rule_of(log))
+
+
+def subtract(ranges: list[tuple[int, int]], first: EntryId, last: EntryId) -> EntryRanges:
+    """The ranges without the entries `first` … `last`."""
+    left = EntryRanges(ranges)
+    left.remove(first, last)
+    return left
+
+
+def _count(log: LogNode, segment: Segment, rule: PlacementRule, this: Round) -> None:
+    this.loads.note(log, segment, rule)
+    this.recovering_count += segment.state is SegmentState.IN_RECOVERY
+    for stretch in list_stretches(log, segment):
+        if not stretch.is_open and not stretch.fragment.is_proved:
+            this.unproved_count += 1
+        if is_misplaced(segment, stretch.fragment, rule, this.view):
+            this.violation_count += 1
+        for bookie in {member.bookie for member in stretch.fragment.ensemble}:
+            this.named[bookie] = this.named.get(bookie, 0) + 1

@@ -1,0 +1,107 @@
+"""`/v1/cluster/…` about repair: every question and request goes to the sequencer that audits.
+
+Who that is stands in the node `auditor`, which is read for each call; a sequencer that is it no
+longer says so, and the node is read again. All these requests may be sent twice.
+
+Called by `service` (admin port). Source: 08-interfaces "Processes and admin",
+docs/protocol/repair.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+from fastapi import FastAPI, Request
+
+from duramen.errors import DuramenError
+from duramen.runtime.metadata_store import MetadataError, MetadataStore
+from duramen.runtime.rest import parse_object, read_body
+from duramen.units import KIB, SECOND
+from duramen.wire.metadata_json import MetadataJsonError, Paths, read_node
+from duramen_writeproxy.cluster.sequencers import Cluster
+
+_BODY_BYTES_MAX: Final = 4 * KIB
+
+_TIMEOUT_US: Final = 60 * SECOND
+"""A disruption is judged on the nodes of every log: some 2,000 of them are read in a second."""
+
+_TRIES: Final = 3
+_PAUSE_S: Final = 0.3
+"""Between two looks at who the auditor is: a new one is elected as soon as the old one's node is
+gone."""
+
+
+class AuditorCalls:
+    """Calls to whichever sequencer is the auditor."""
+
+    def __init__(self, store: MetadataStore, paths: Paths, cluster: Cluster) -> None:
+        self._store = store
+        self._path = paths.auditor
+        self._cluster = cluster
+
+    async def ask(self, op: str, **fields: Any) -> dict[str, Any]:
+        """The auditor's answer.
+
+        Raises:
+            DuramenError: its refusal; `metadata_unavailable`: there is none now, or it cannot be
+                found; `log_unavailable`, uncertain: it did not answer. Safe to repeat.
+        """
+        for attempt in range(_TRIES):
+            if attempt:
+                await asyncio.sleep(_PAUSE_S)
+            name = await self._find()
+            if name is None:
+                continue
+            answer = await self._cluster.ask(name, {"op": op, **fields}, _TIMEOUT_US)
+            if not isinstance(answer.get("auditor"), dict):
+                return answer
+        raise DuramenError(
+            "metadata_unavailable", "no sequencer is the auditor now: try again in a second"
+        )
+
+    async def _find(self) -> str | None:
+        try:
+            stored = await self._store.get(self._path)
+            return None if stored is None else str(read_node(stored.data)["sequencer"])
+        except (MetadataError, MetadataJsonError, KeyError) as error:
+            detail = f"the auditor is not known: {error!r}"
+            raise DuramenError("metadata_unavailable", detail) from error
+
+
+def add_repair_routes(app: FastAPI, auditor: AuditorCalls) -> None:
+    """Add the routes to the admin application."""
+
+    @app.get("/v1/cluster/repair")
+    async def get_repair() -> dict[str, Any]:
+        return await auditor.ask("repair")
+
+    @app.get("/v1/cluster/repair/bookies")
+    async def get_repair_bookies() -> dict[str, Any]:
+        return await auditor.ask("repair_bookies")
+
+    @app.get("/v1/cluster/bookies/{bookie}/disruption")
+    async def get_disruption(bookie: str, kind: str) -> dict[str, Any]:
+        return await auditor.ask("disruption", bookie=bookie, kind=kind)
+
+    @app.post("/v1/cluster/bookies/{bookie}/drain")
+    async def post_drain(bookie: str) -> dict[str, Any]:
+        return await auditor.ask("drain", bookie=bookie)
+
+    @app.post("/v1/cluster/bookies/{bookie}/cancel-drain")
+    async def post_cancel_drain(bookie: str) -> dict[str, Any]:
+        return await auditor.ask("cancel_drain", bookie=bookie)
+
+    @app.get("/v1/cluster/rebalance")
+    async def get_rebalance() -> dict[str, Any]:
+        return await auditor.ask("rebalance")
+
+    @app.post("/v1/cluster/rebalance")
+    async def post_rebalance(request: Request) -> dict[str, Any]:
+        data = await read_body(request, _BODY_BYTES_MAX, announced=None)
+        body = parse_object(data, ("dry_run", "tolerance")) if data else {}
+        return await auditor.ask("start_rebalance", **body)
+
+    @app.delete("/v1/cluster/rebalance")
+    async def delete_rebalance() -> dict[str, Any]:
+        return await auditor.ask("stop_rebalance")

@@ -1,0 +1,385 @@
+"""What an auditor is asked: drains, disruption, rebalance; how others name it, over REST.
+
+Source: 01-protocol section 9, 08-interfaces "Processes and admin", docs/protocol/repair.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from duramen.core.duty import Duty
+from duramen.core.segment import Segment
+from duramen.errors import DuramenError
+from duramen.ids import Epoch, LogId
+from duramen.runtime.admin import add_problem_handler
+from duramen.wire.metadata_json import spell_bookie
+from duramen_sequencer.repair.admin_routes import add_repair_routes
+from duramen_sequencer.repair.auditor import AuditPace
+from tests.component.repair_world import PATHS, RepairWorld, Seat, repair_world
+from tests.component.waiting import wait_until
+from tests.unit.repair_world import make_segment, members
+
+Act = Callable[[RepairWorld], Awaitable[None]]
+
+
+def run(act: Act, names: str = "abcd") -> None:
+    async def play() -> None:
+        async with repair_world(names) as world:
+            await act(world)
+
+    asyncio.run(play())
+
+
+async def wait_duty(world: RepairWorld, name: str, duty: Duty) -> None:
+    async def has_it() -> bool:
+        return (await world.node(name)).duty is duty
+
+    await world.wait_for(has_it)
+
+
+async def sit(world: RepairWorld, name: str = "s0") -> Seat:
+    """An auditor that has read everything once."""
+    seat = await world.seat(name, grace_s=1_000)
+    await wait_until(lambda: seat.auditor.last_whole is not None)
+    return seat
+
+
+async def refused(work: Awaitable[Any]) -> DuramenError:
+    with pytest.raises(DuramenError) as caught:
+        await work
+    return caught.value
+
+
+# --- Drains ------------------------------------------------------------------------------------
+
+
+def test_a_drain_moves_every_copy_and_ends_in_drained() -> None:
+    async def act(world: RepairWorld) -> None:
+        await world.add(
+            make_segment([(0, "abc"), (5, "abd")], 9, proved=True),
+            make_segment([(0, "abc"), (5, "bcd")], epoch=2, proved=True),
+        )
+        seat = await sit(world)
+        answer = await seat.operations.drain("a")
+        assert answer["duty"] == "draining"
+        assert await seat.operations.drain("a") == answer, "asked twice is once"
+        await world.publish("a")
+        seat.auditor.want_round()
+        await world.wait_for(lambda: _is_named_nowhere(world, "a"))
+        await wait_duty(world, "a", Duty.LEAVING)
+        await seat.wait_rounds(3)
+        assert (await world.node("a")).duty is Duty.LEAVING, "it has not published it"
+        (shown,) = (await seat.operations.show())["drains"]
+        assert (shown["duty"], shown["fragments"]) == ("leaving", 0)
+        assert "not published" in shown["waits_for"]
+        await world.publish("a")
+        seat.auditor.want_round()
+        await wait_duty(world, "a", Duty.DRAINED)
+        for epoch in (1, 2):
+            world.assert_right(await world.segment(epoch=epoch))
+        removal = await seat.operations.judge_disruption("a", "remove")
+        assert removal["allowed"] and removal["metadata_age_ms"] >= 0
+
+    run(act, "abcde")
+
+
+def test_a_drain_waits_until_the_bookie_obeys_and_is_there() -> None:
+    async def act(world: RepairWorld) -> None:
+        await world.add(make_segment([(0, "abc")], 9, proved=True))
+        seat = await sit(world)
+        await seat.operations.drain("d")
+        await seat.wait_rounds(3)
+        assert (await world.node("d")).duty is Duty.DRAINING, "nobody names it, and it did not obey"
+        await world.publish("d")
+        await seat.wait_rounds(2)
+        assert (await world.node("d")).duty is Duty.LEAVING
+        await world.lose("d")
+        await seat.wait_rounds(3)
+        assert (await world.node("d")).duty is Duty.LEAVING
+
+    run(act, "abcde")
+
+
+def test_a_segment_of_a_sequencer_with_an_old_view_sends_the_bookie_back() -> None:
+    async def act(world: RepairWorld) -> None:
+        await world.add(make_segment([(0, "abc")], 9, log_id=1, proved=True))
+        seat = await sit(world)
+        await seat.operations.drain("d")
+        await world.publish("d")
+        await wait_duty_by_rounds(world, seat, "d", Duty.LEAVING)
+        await world.add(make_segment([(0, "bcd")], 9, log_id=2, proved=True))
+        await world.publish("d")
+        await seat.wait_rounds(1)
+        await wait_duty(world, "d", Duty.DRAINING)
+        assert not (await seat.operations.judge_disruption("d", "remove"))["allowed"]
+        await world.publish("d")
+        await world.wait_for(lambda: _is_named_nowhere(world, "d", (1, 2)))
+        await wait_duty_by_rounds(world, seat, "d", Duty.LEAVING)
+        await world.publish("d")
+        await wait_duty_by_rounds(world, seat, "d", Duty.DRAINED)
+
+    run(act, "abcde")
+
+
+async def wait_duty_by_rounds(world: RepairWorld, seat: Seat, name: str, duty: Duty) -> None:
+    for _ in range(10):
+        if (await world.node(name)).duty is duty:
+            return
+        await seat.wait_rounds()
+    raise AssertionError(f"{name} is {(await world.node(name)).duty}")
+
+
+def test_a_round_that_could_not_read_everything_ends_no_drain() -> None:
+    async def act(world: RepairWorld) -> None:
+        log = await world.add(make_segment([(0, "abc")], 9, proved=True))
+        seat = await sit(world)
+        segment = await world.segment()
+        await world.remove(PATHS.segment(log.log_id, segment.epoch))
+        await seat.operations.drain("d")
+        await world.publish("d")
+        await seat.wait_rounds(4)
+        assert seat.auditor.last is not None and not seat.auditor.last.is_whole
+        assert (await world.node("d")).duty is Duty.DRAINING
+        answer = await seat.operations.judge_disruption("d", "remove")
+        assert [reason["code"] for reason in answer["reasons"]] == ["not_drained", "unread"]
+
+    run(act, "abcde")
+
+
+def test_the_owner_is_asked_to_roll_off_a_bookie_that_drains() -> None:
+    async def act(world: RepairWorld) -> None:
+        await world.add(make_segment([(0, "abc")]))
+        seat = await sit(world)
+        await seat.operations.drain("a")
+        await world.publish("a")
+        await seat.wait_rounds(1)
+        await wait_until(lambda: bool(world.rolls))
+        assert await world.ensembles() == ["abc"]
+
+    run(act)
+
+
+def test_so_many_drains_as_the_others_can_hold() -> None:
+    async def act(world: RepairWorld) -> None:
+        await world.add(make_segment([(0, "abc")], 9, proved=True))
+        seat = await sit(world)
+        await seat.operations.drain("a")
+        error = await refused(seat.operations.drain("b"))
+        assert error.code == "placement_impossible" and "ensemble_size 3" in error.detail
+        assert (await world.node("b")).duty is Duty.SERVING
+        assert (await refused(seat.operations.drain("z"))).field == "bookie"
+
+    run(act)
+
+
+@pytest.mark.parametrize("duty", [Duty.DRAINING, Duty.LEAVING, Duty.DRAINED])
+def test_a_drain_can_be_cancelled_in_any_state_and_keeps_what_it_does_not_know(duty: Duty) -> None:
+    async def act(world: RepairWorld) -> None:
+        await world.add(make_segment([(0, "abc")], 9, proved=True))
+        path = PATHS.bookie("d")
+        found = await world.setup.get(path)
+        assert found is not None
+        node = replace(await world.node("d"), duty=duty, extra={"colour": "blue"})
+        await world.setup.set(path, spell_bookie(node), version=found.version)
+        seat = await sit(world)
+        assert (await seat.operations.cancel_drain("d"))["duty"] == "serving"
+        now = await world.node("d")
+        assert now.duty is Duty.SERVING and now.extra == {"colour": "blue"}
+
+    run(act)
+
+
+async def _is_named_nowhere(world: RepairWorld, name: str, logs: tuple[int, ...] = (5,)) -> bool:
+    for log_id in logs:
+        for epoch in (1, 2):
+            if await world.setup.get(PATHS.segment(LogId(log_id), Epoch(epoch))) is None:
+                continue
+            if any(name in ensemble for ensemble in await world.ensembles(log_id, epoch)):
+                return False
+    return True
+
+
+# --- Disruption --------------------------------------------------------------------------------
+
+
+def test_disruption_is_judged_on_what_stands_there_now() -> None:
+    async def act(world: RepairWorld) -> None:
+        await world.add(make_segment([(0, "abc")], 9, proved=True))
+        seat = await sit(world)
+        ask = seat.operations.judge_disruption
+        assert (await ask("a", "restart"))["allowed"]
+        assert not (await ask("a", "remove"))["allowed"]
+        await world.lose("b")  # no round has seen it
+        answer = await ask("a", "restart")
+        assert (answer["allowed"], answer["logs_at_risk"]) == (False, ["ns/log5"])
+        assert [reason["code"] for reason in answer["reasons"]] == ["too_few_copies"]
+        assert (await refused(ask("z", "restart"))).field == "bookie"
+        assert (await refused(ask("a", "explode"))).field == "kind"
+
+    run(act)
+
+
+def test_owed_copies_deny_a_restart() -> None:
+    async def act(world: RepairWorld) -> None:
+        segment = make_segment([(0, "abc")], 9, proved=True)
+        await world.add(segment)
+        seat = await sit(world)
+        world.bookies["b"].is_silent = True  # so that nobody mends it meanwhile
+        await world.owe(segment, "b", 3, 4)
+        assert not (await seat.operations.judge_disruption("a", "restart"))["allowed"]
+        assert (await seat.operations.judge_disruption("b", "restart"))["allowed"]
+
+    run(act)
+
+
+# --- Rebalance ---------------------------------------------------------------------------------
+
+
+def many(count: int) -> list[Segment]:
+    return [make_segment([(0, "abc")], 9, log_id=i + 1, proved=True) for i in range(count)]
+
+
+async def count_copies(world: RepairWorld, count: int) -> dict[str, int]:
+    copies = dict.fromkeys(world.bookies, 0)
+    for log_id in range(1, count + 1):
+        for name in (await world.ensembles(log_id))[0]:
+            copies[name] += 1
+    return copies
+
+
+def test_a_new_bookie_gets_its_share_and_the_rebalance_ends() -> None:
+    async def act(world: RepairWorld) -> None:
+        for segment in many(20):
+            await world.add(segment)
+        seat = await sit(world)
+        dry = await seat.operations.start_rebalance({"dry_run": True})
+        assert dry["moves"] and not (await seat.operations.show_rebalance())["running"]
+        assert (await count_copies(world, 20))["d"] == 0
+        assert (await seat.operations.start_rebalance({}))["running"]
+
+        async def is_over() -> bool:
+            seat.auditor.want_round()
+            return not (await seat.operations.show_rebalance())["running"]
+
+        await world.wait_for(is_over)
+        copies = await count_copies(world, 20)
+        assert all(12 <= n <= 17 for n in copies.values()), copies
+        for log_id in range(1, 21):
+            world.assert_right(await world.segment(log_id))
+
+    run(act)
+
+
+def test_a_rebalance_goes_on_with_the_next_auditor_and_stops_when_told() -> None:
+    async def act(world: RepairWorld) -> None:
+        for segment in many(20):
+            await world.add(segment)
+        first = await sit(world)
+        world.bookies["d"].forgets = True  # nothing comes of it yet
+        await first.operations.start_rebalance({"tolerance": 0.2})
+        await first.stop()
+        world.bookies["d"].forgets = False
+        second = await sit(world, "s1")
+        shown = await second.operations.show_rebalance()
+        assert shown["running"] and shown["request"]["tolerance"] == 0.2
+
+        async def has_some() -> bool:
+            second.auditor.want_round()
+            return (await count_copies(world, 20))["d"] > 0
+
+        await world.wait_for(has_some)
+        assert not (await second.operations.stop_rebalance())["running"]
+        for bad in ({"tolerance": 7}, {"tolerance": True}, {"dry_run": "yes"}):
+            assert (await refused(second.operations.start_rebalance(bad))).field in bad
+
+    run(act)
+
+
+# --- Asking ------------------------------------------------------------------------------------
+
+
+def make_client(seat: Seat) -> httpx.AsyncClient:
+    app = FastAPI()
+    add_problem_handler(app)
+    add_repair_routes(app, seat.operations)
+    transport = httpx.ASGITransport(app=app)
+    return httpx.AsyncClient(transport=transport, base_url="http://admin")
+
+
+def test_every_route_answers_at_the_auditor() -> None:
+    async def act(world: RepairWorld) -> None:
+        await world.add(make_segment([(0, "abc")], 9, proved=True))
+        seat = await sit(world)
+        async with make_client(seat) as client:
+            shown = (await client.get("/v1/repair")).json()
+            assert shown["auditor"] == "s0" and shown["last_round"]["whole"]
+            bookies = (await client.get("/v1/repair/bookies")).json()["bookies"]
+            assert [(b["bookie"], b["copies"], b["bytes"]) for b in bookies] == [
+                ("a", 1, 1000), ("b", 1, 1000), ("c", 1, 1000), ("d", 0, 0)
+            ]  # fmt: skip
+            asked = await client.get("/v1/bookies/d/disruption", params={"kind": "remove"})
+            assert [r["code"] for r in asked.json()["reasons"]] == ["not_drained"]
+            drained = await client.post("/v1/bookies/d/drain")
+            assert (drained.status_code, drained.json()["duty"]) == (200, "draining")
+            assert (await client.post("/v1/bookies/c/drain")).status_code == 422
+            cancelled = await client.post("/v1/bookies/d/cancel-drain")
+            assert cancelled.json()["duty"] == "serving"
+            begun = await client.post("/v1/rebalance", json={"dry_run": True})
+            assert begun.json()["dry_run"] is True
+            assert (await client.get("/v1/rebalance")).json()["running"] is False
+            assert (await client.delete("/v1/rebalance")).json()["running"] is False
+            bad = await client.post("/v1/rebalance", json={"dry": True})
+            assert (bad.status_code, bad.json()["code"]) == (400, "unknown_field")
+
+    run(act)
+
+
+def test_another_sequencer_redirects_and_names_the_auditor() -> None:
+    async def act(world: RepairWorld) -> None:
+        await sit(world)
+        other = await world.seat("s1")
+        await wait_until(lambda: bool(other.election.holder))
+        async with make_client(other) as client:
+            asked = await client.get("/v1/bookies/a/disruption", params={"kind": "restart"})
+            assert asked.status_code == 307
+            where = "http://s0:1/v1/bookies/a/disruption?kind=restart"
+            assert asked.headers["location"] == where
+        answer = await other.operations.by_name["repair"]({})
+        assert answer == {"auditor": {"sequencer": "s0", "admin_url": "http://s0:1"}}
+
+    run(act)
+
+
+def test_without_an_auditor_the_answer_is_to_try_again() -> None:
+    async def act(world: RepairWorld) -> None:
+        seat = Seat(world, "s9", AuditPace())
+        async with make_client(seat) as client:
+            asked = await client.get("/v1/repair")
+            assert (asked.status_code, asked.json()["retryable"]) == (503, True)
+
+    run(act)
+
+
+def test_two_members_of_a_fragment_are_moved_one_after_the_other() -> None:
+    async def act(world: RepairWorld) -> None:
+        await world.add(make_segment([(0, "abc")], 9, proved=True))
+        seat = await sit(world)
+        for name in "ab":
+            await seat.operations.drain(name)
+            await world.publish(name)
+        seat.auditor.want_round()
+        await world.wait_for(lambda: _are_new(world))
+        world.assert_right(await world.segment())
+
+    async def _are_new(world: RepairWorld) -> bool:
+        segment = await world.segment()
+        return set(segment.last_fragment.ensemble) <= set(members("cdef"))
+
+    run(act, "cdefab")

@@ -1,0 +1,122 @@
+"""Repair and drain among real processes: a bookie is lost for good, another is emptied by the CLI.
+
+What is where is asked of the auditor through a write proxy, as the CLI does; that nothing is lost
+is seen by a complete read at the end. Source: 01-protocol section 9, docs/protocol/repair.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from duramen.client.rest_client import RestClient
+from duramen.errors import DuramenError
+from duramen.runtime.http_client import PeerError
+from tests.process.cluster import LocalCluster, create_log, run, running_cluster
+from tests.process.history import History, read_log
+
+pytestmark = [pytest.mark.process, pytest.mark.zookeeper]
+
+LOG = "kept"
+FLAGS = ("--bookies", "5", "--no-restart")
+PATIENCE = ["--lost-bookie-grace", "2s", "--audit-interval", "1s"]
+
+
+async def ask(cluster: LocalCluster, path: str) -> dict[str, Any]:
+    client = RestClient(cluster.state()["admin_url"])
+    try:
+        return await client.get_json(f"/v1/cluster/{path}")
+    finally:
+        await client.close()
+
+
+async def wait_for(cluster: LocalCluster, path: str, condition: Any) -> dict[str, Any]:
+    """Ask until the answer is as wanted; what cannot be asked now is asked again."""
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                answer = await ask(cluster, path)
+                if condition(answer):
+                    return answer
+            except (DuramenError, PeerError):
+                pass
+            await asyncio.wait([asyncio.ensure_future(asyncio.Event().wait())], timeout=0.2)
+
+
+async def write(cluster: LocalCluster, history: History, rounds: int) -> None:
+    """Some appends and a roll, so many times."""
+    client = RestClient(cluster.state()["write_url"])
+    try:
+        for _ in range(rounds):
+            mark = len(history.acknowledged)
+            while len(history.acknowledged) < mark + 5:
+                await history.append(client)
+            await client.roll_log("default", history.log)
+    finally:
+        await client.close()
+
+
+def copies_of(answer: dict[str, Any], name: str) -> int:
+    return next(int(one["copies"]) for one in answer["bookies"] if one["bookie"] == name)
+
+
+def command(cluster: LocalCluster, *words: str) -> subprocess.CompletedProcess[str]:
+    url = cluster.state()["admin_url"]
+    line = [sys.executable, "-m", "duramen.cli.main", *words, "--url", url]
+    return subprocess.run(line, capture_output=True, text=True, check=False, timeout=90)
+
+
+async def wait_quiet(cluster: LocalCluster) -> None:
+    """Everything that ended is proved, and nothing waits."""
+    await wait_for(
+        cluster,
+        "repair",
+        lambda a: (
+            a["last_round"] is not None
+            and a["last_round"]["whole"]
+            and a["last_round"]["unproved_fragments"] == 0
+            and a["backlog"]["tasks"] == 0
+        ),
+    )
+
+
+def test_a_lost_bookie_is_replaced_and_another_is_emptied(tmp_path: Path) -> None:
+    with running_cluster(tmp_path / "c", *FLAGS) as cluster:
+        history = History(LOG)
+        (sequencer,) = cluster.ids("sequencer")
+        lost, emptied = cluster.ids("bookie")[:2]
+
+        async def lose_one() -> None:
+            await create_log(cluster, LOG, {})
+            cluster.kill(sequencer)
+            cluster.revive(sequencer, lambda line: [*line, *PATIENCE])
+            await write(cluster, history, 8)
+            await wait_quiet(cluster)
+            before = await ask(cluster, "repair/bookies")
+            assert sum(one["copies"] for one in before["bookies"]) >= 8 * 3
+            cluster.kill(lost)
+            await wait_for(cluster, "repair/bookies", lambda a: copies_of(a, lost) == 0)
+            await wait_quiet(cluster)
+
+        run(lose_one())
+        denied = command(cluster, "disruption", emptied, "--kind", "remove", "--json")
+        assert denied.returncode == 1 and not json.loads(denied.stdout)["allowed"]
+        run(write(cluster, history, 1))
+        drained = command(cluster, "drain", emptied, "--wait", "--json")
+        assert drained.returncode == 0, drained.stderr
+        assert json.loads(drained.stdout)["duty"] == "drained"
+        allowed = command(cluster, "disruption", emptied, "--kind", "remove")
+        assert allowed.returncode == 0, allowed.stdout
+        cluster.kill(emptied)
+
+        async def read_all() -> list[bytes]:
+            expected = max(end for _, end in history.acknowledged.values())
+            return await read_log(cluster.state()["read_url"], LOG, expect_count=expected)
+
+        history.check(run(read_all()))

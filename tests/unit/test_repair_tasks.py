@@ -1,0 +1,166 @@
+"""The backlog: what comes first, what waits, what is said once, what runs at one time.
+
+Source: issue "The cluster's life", docs/protocol/repair.md.
+"""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from duramen.core.repair.audit import Action, Finding, Problem, WorkKey
+from duramen.core.repair.copies import Fault, Flaw
+from duramen.core.repair.tasks import Backlog, Task, describe
+from duramen.ids import EntryId, Epoch, LogId, ledger_of
+from duramen.limits import REPAIR_PAUSE_MAX_US, REPAIR_PAUSE_US
+from duramen.units import MINUTE, SECOND
+from tests.unit.repair_world import member
+
+A, B = member("a"), member("b")
+
+
+def finding(
+    log_id: int = 1,
+    problem: Problem = Problem.LOST,
+    good_count: int = 2,
+    *,
+    facts: object = 0,
+    size_bytes: int = 100,
+    action: Action = Action.SWAP,
+) -> Finding:
+    key = WorkKey(ledger_of(LogId(log_id), Epoch(1)), EntryId(0), action)
+    return Finding(key, problem, good_count, size_bytes, A, facts)
+
+
+def take(backlog: Backlog, now_us: int = 0) -> Task:
+    task = backlog.take(now_us)
+    assert task is not None
+    return task
+
+
+def test_the_fewest_good_copies_come_first_then_owed_then_lost_then_drains() -> None:
+    backlog = Backlog(running_max=10)
+    backlog.put(finding(1, Problem.LEAVING))
+    backlog.put(finding(2, Problem.LOST))
+    backlog.put(finding(3, Problem.OWED, action=Action.FILL))
+    backlog.put(finding(4, Problem.UNBALANCED))
+    backlog.put(finding(5, Problem.LEAVING, good_count=1))
+    order = [take(backlog).finding.problem for _ in range(5)]
+    assert [problem.name for problem in order] == [
+        "LEAVING", "OWED", "LOST", "LEAVING", "UNBALANCED"
+    ]  # fmt: skip
+    assert backlog.take(0) is None
+
+
+def test_so_many_run_at_once_and_a_fragment_once() -> None:
+    backlog = Backlog(running_max=2)
+    backlog.put(finding(1))
+    backlog.put(finding(1, Problem.OWED, action=Action.FILL))
+    backlog.put(finding(2))
+    backlog.put(finding(3))
+    first, second = take(backlog), take(backlog)
+    assert first.finding.key.fragment != second.finding.key.fragment
+    assert backlog.take(0) is None
+    backlog.on_done(first)
+    third = take(backlog)
+    assert third.finding.key.fragment == first.finding.key.fragment
+
+
+def test_a_target_takes_so_many_tasks() -> None:
+    backlog = Backlog(per_target_max=2)
+    assert backlog.claim(A) and backlog.claim(A) and not backlog.claim(A)
+    assert backlog.has_room(B) and backlog.claim(B)
+    backlog.release(A)
+    assert backlog.claim(A)
+
+
+def test_what_fails_waits_twice_as_long_each_time() -> None:
+    backlog = Backlog()
+    backlog.put(finding())
+    now_us, pauses = 0, []
+    for _ in range(10):
+        task = take(backlog, now_us)
+        backlog.on_failed(task, "busy", now_us)
+        pauses.append(task.not_before_us - now_us)
+        assert backlog.take(task.not_before_us - 1) is None
+        assert backlog.next_us() == task.not_before_us
+        now_us = task.not_before_us
+    assert pauses[:3] == [REPAIR_PAUSE_US, 2 * REPAIR_PAUSE_US, 4 * REPAIR_PAUSE_US]
+    assert pauses[-1] == REPAIR_PAUSE_MAX_US
+
+
+def test_what_cannot_be_repaired_is_said_once_and_tried_again_when_the_facts_change() -> None:
+    backlog = Backlog()
+    backlog.put(finding(facts="c is away"))
+    task = take(backlog)
+    flaw = Flaw(A, EntryId(3), EntryId(4), Fault.ABSENT)
+    assert backlog.on_unrepairable(task, "gone", [flaw], 5)
+    for now_us in (10, 100 * MINUTE):
+        backlog.put(finding(facts="c is away"))
+        assert backlog.take(now_us) is None
+    assert [t.reason for t in backlog.list_unrepairable()] == ["gone"]
+    assert describe(task)["ranges"] == [{"bookie": "a", "first": 3, "last": 4, "why": "absent"}]
+    backlog.put(finding(facts="c is back"))
+    assert take(backlog, 10) is task and task.flaws == ()
+    assert backlog.statistics()["unrepairable_reported"] == 1
+
+
+def test_a_whole_round_ends_what_it_did_not_find_but_not_what_runs() -> None:
+    backlog = Backlog(running_max=1)
+    for log_id in (1, 2, 3):
+        backlog.put(finding(log_id))
+    running = take(backlog)
+    backlog.keep_only([finding(3).key])
+    assert sorted(backlog.tasks) == sorted([running.finding.key, finding(3).key])
+
+
+def test_known_work_keeps_its_pause_while_rounds_find_it_again() -> None:
+    backlog = Backlog()
+    backlog.put(finding())
+    backlog.on_failed(take(backlog), "busy", 0)
+    backlog.put(finding())
+    assert backlog.take(0) is None
+
+
+def test_the_list_is_bounded_and_keeps_the_most_urgent() -> None:
+    backlog = Backlog(count_max=2)
+    backlog.put(finding(1, good_count=2))
+    backlog.put(finding(2, good_count=1))
+    backlog.put(finding(3, good_count=3))
+    backlog.put(finding(4, good_count=0))
+    assert [t.finding.good_count for t in backlog.tasks.values()] == [1, 0]
+    assert backlog.statistics()["beyond"] == 2
+
+
+def test_the_estimate_follows_from_what_was_copied_lately() -> None:
+    backlog = Backlog()
+    backlog.put(finding(size_bytes=1_000))
+    assert backlog.estimate_us(0) is None
+    task = take(backlog, MINUTE)
+    backlog.on_progress(task, 100, MINUTE)
+    backlog.on_progress(task, 500, MINUTE + 10 * SECOND)
+    assert backlog.bytes_per_s(MINUTE + 10 * SECOND) == 60
+    assert backlog.estimate_us(MINUTE + 10 * SECOND) == 400 * SECOND // 60
+    backlog.on_done(task)
+    assert backlog.estimate_us(MINUTE + 10 * SECOND) == 0
+
+
+@given(st.lists(st.tuples(st.integers(0, 6), st.integers(1, 5)), max_size=60))
+def test_the_invariants_hold_whatever_happens(steps: list[tuple[int, int]]) -> None:
+    backlog = Backlog(running_max=2, per_target_max=1, count_max=3)
+    running: list[Task] = []
+    for now_us, (kind, number) in enumerate(steps):
+        if kind <= 1:
+            backlog.put(finding(number, Problem(1 + number), facts=kind))
+        elif kind == 2 and (task := backlog.take(now_us)) is not None:
+            running.append(task)
+        elif kind == 3 and running:
+            backlog.on_done(running.pop())
+        elif kind == 4 and running:
+            backlog.on_failed(running.pop(), "x", now_us)
+        elif kind == 5 and running:
+            backlog.on_unrepairable(running.pop(), "x", (), now_us)
+        elif kind == 6:
+            backlog.keep_only([finding(number).key])
+        backlog.validate()
+        assert sum(task.is_running for task in backlog.tasks.values()) == len(running)
