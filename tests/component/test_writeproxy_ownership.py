@@ -16,11 +16,12 @@ import pytest
 from fastapi import FastAPI
 
 from duramen.errors import DuramenError
+from duramen.ids import Dlsn, EntryId, Epoch
 from duramen.runtime.admin import add_problem_handler
 from duramen.runtime.http_client import NoAnswerError
 from duramen.runtime.memory_store import MemoryStore
 from duramen.wire.metadata_json import spell_node
-from duramen.wire.sequencer_calls import NO_OPTIONS, Append, AppendResult
+from duramen.wire.sequencer_calls import NO_OPTIONS, Append, AppendedEarly, AppendResult
 from duramen_sequencer.control import Control
 from duramen_writeproxy.cluster.routes import add_cluster_routes
 from duramen_writeproxy.cluster.sequencers import Cluster
@@ -79,6 +80,43 @@ def test_a_sequencer_that_stops_is_left_for_the_next_at_once() -> None:
         assert world.proxy.statistics()["appends"]["pauses"] == 0
 
     run(scenario, 2)
+
+
+def test_a_sequencer_without_the_metadata_store_is_left_for_the_next_at_once() -> None:
+    async def scenario(world: World) -> None:
+        first, second = world.sequencers
+        first.decide = always(DuramenError("metadata_unavailable", "no session"))
+        assert (await world.append())[0] == 200
+        assert tried_of(second) == [(first.name,)]
+        assert world.proxy.statistics()["appends"]["pauses"] == 0
+
+    run(scenario, 2)
+
+
+def test_an_append_fails_at_once_where_no_sequencer_reaches_the_metadata_store() -> None:
+    async def scenario(world: World) -> None:
+        for sequencer in world.sequencers:
+            sequencer.decide = always(DuramenError("metadata_unavailable", "no session"))
+        status, problem = await world.append()
+        assert (status, problem["code"]) == (503, "metadata_unavailable")
+        assert not problem["uncertain"]
+        assert [len(sequencer.rows) for sequencer in world.sequencers] == [1, 1]
+
+    run(scenario, 2)
+
+
+def test_an_early_append_has_a_place_and_no_number_yet() -> None:
+    place = Dlsn(Epoch(4), EntryId(9), 0)
+
+    async def scenario(world: World) -> None:
+        world.first.decide = always(AppendedEarly(place, 1, 5))
+        status, answer = await world.append()
+        assert status == 200 and (answer["end"], answer["tail"]) == (None, None)
+        start = answer["start"]
+        assert start["seq_num"] is None and start["dlsn"] == str(place)
+        assert start["lsn"] and start["timestamp"]
+
+    run(scenario, 1)
 
 
 def test_who_takes_a_log_over_is_asked_again_and_then_everybody() -> None:

@@ -41,15 +41,19 @@ _FAR_US: Final = 10**15
 """A deadline that never comes."""
 
 _AFTER_COVER: Final = (
-    RecoveryState.READ, RecoveryState.WRITE_BACK, RecoveryState.CLOSE, RecoveryState.DONE,
+    RecoveryState.SEALED, RecoveryState.READ, RecoveryState.WRITE_BACK, RecoveryState.CLOSE,
+    RecoveryState.DONE,
 )  # fmt: skip
+
+NUMBER_UNKNOWN: Final = -1
+"""The sequence number of an early append."""
 
 
 class ProcessFacts(NamedTuple):
     """What the choice of steps and the checks need to know of a process."""
 
     laps: tuple[tuple[int, int], ...]
-    """Epoch that it writes and the last entry pushed; empty if none."""
+    """Epochs that it writes and the last entry pushed; empty if none."""
     has_timer: bool
     is_over: bool
     """No event changes anything any more: what is under way to it need not be delivered."""
@@ -108,6 +112,9 @@ class _Process:
                 case fx.Complete(_, start, seq_num):
                     crc = self.encoded[start.epoch, start.entry]
                     outs.append(("ack", start.epoch, start.entry, crc, seq_num))
+                case fx.CompleteEarly(_, start):
+                    crc = self.encoded[start.epoch, start.entry]
+                    outs.append(("ack", start.epoch, start.entry, crc, NUMBER_UNKNOWN))
         return outs
 
     def spell_read(self, ledger_id: LedgerId, entry: EntryId) -> tuple[int, int, int]:
@@ -277,6 +284,7 @@ class SequencerMachine(_Process):
         around.candidates = shape.candidates
         around.locations = {candidate.member: candidate for candidate in shape.candidates}
         self.core = self.kind(LOG_ID, around)
+        self._shape = shape
         self._stateless = shape.first_segment().closed(
             last_entry=NOTHING, totals=Totals(), start_seq_num=0, completed_unix_ms=0, nonce=""
         )
@@ -302,8 +310,7 @@ class SequencerMachine(_Process):
     def handle(self, event: Event) -> list[Out]:
         """The start, further appends, answers of bookies and store, timers."""
         core = self.core
-        was_covered = core.recovery is not None and core.recovery.state in _AFTER_COVER
-        epoch = 0 if core.recovery is None else core.recovery.epoch
+        before = self._list_covered()
         if event == ("start",):
             self._append()
         else:
@@ -318,12 +325,12 @@ class SequencerMachine(_Process):
             core.pump(self.now_us)
             effects += core.take_effects()
         core.validate()
-        outs = self.spell_effects(effects)
-        recovery = core.recovery
-        is_covered = recovery is not None and recovery.state in _AFTER_COVER
-        if recovery is not None and is_covered and not (was_covered and recovery.epoch == epoch):
-            outs.append(("covered", recovery.epoch))
-        return outs
+        covered = [("covered", epoch) for epoch in self._list_covered() if epoch not in before]
+        # An acknowledgement in the same step comes after the cover that allows it.
+        return [*covered, *self.spell_effects(effects)]
+
+    def _list_covered(self) -> list[int]:
+        return [r.epoch for r in self.core.older.recoveries if r.state in _AFTER_COVER]
 
     def _append(self) -> None:
         self.started += 1
@@ -356,19 +363,23 @@ class SequencerMachine(_Process):
     def _wake_us(self) -> int | None:
         """Without the ticks for deadlines and drains, which change nothing here."""
         core = self.core
-        times = [core.changes.retry_at_us]
+        times = [core.changes.retry_at_us, core.older.wakeup_at_us()]
         if core.writer is not None:
             times.append(core.writer.wakeup_at_us())
-        if core.recovery is not None:
-            times.append(core.recovery.wakeup_at_us())
         return min((time for time in times if time is not None), default=None)
 
     def key(self) -> Hashable:
         """The whole core with its parts."""
-        return self.clock_key(), freeze(self.core, self.now_us)
+        return self.clock_key(), freeze(self.core, self.now_us), self._laps()
+
+    def _laps(self) -> tuple[tuple[int, int], ...]:
+        """Of the epoch that is written; with early appends of all that were, which O2 asks for."""
+        writer = self.core.writer
+        if self._shape.early_append:
+            return tuple(sorted(dict(sorted(self.encoded)).items()))
+        return () if writer is None else ((writer.segment.epoch, writer.lap),)
 
     def facts(self) -> ProcessFacts:
         """Of the sequencer."""
-        core = self.core
-        laps = () if core.writer is None else ((core.writer.segment.epoch, core.writer.lap),)
+        core, laps = self.core, self._laps()
         return ProcessFacts(laps, self._wake_us() is not None, False, self.started, repr(core))

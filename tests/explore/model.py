@@ -20,7 +20,13 @@ from duramen.core.sequencer.effects import LogView
 from duramen.core.status import BookieStatus
 from duramen.ids import NOTHING
 from tests.explore.invariants import judge_chain, judge_segment
-from tests.explore.machines import ProcessFacts, RecoveryMachine, SequencerMachine, WriterMachine
+from tests.explore.machines import (
+    NUMBER_UNKNOWN,
+    ProcessFacts,
+    RecoveryMachine,
+    SequencerMachine,
+    WriterMachine,
+)
 from tests.explore.nodes import (
     BookieFacts,
     BookieMachine,
@@ -85,6 +91,8 @@ class History(NamedTuple):
     """(epoch, entry, checksum, sequence number), ascending."""
     limits: tuple[tuple[int, int], ...] = ()
     """Epoch, and the last entry pushed when its seal was covered first."""
+    bounds: tuple[tuple[int, int], ...] = ()
+    """Epoch, and the last entry pushed when a newer epoch first acknowledged before its close."""
 
 
 class _Table(Generic[_Value]):
@@ -351,10 +359,20 @@ class World:
                 case ("ack", *values):
                     ack = (values[0], values[1], values[2], values[3])
                     fault = fault or self._judge_ack(changed, history, name, ack)
+                    history = self._note_bounds(changed, history, ack)
                     acks = {*history.acks, ack}
                     history = history._replace(acks=tuple(sorted(acks)))
         changed[self._history_at] = self._histories.number(history)
         return fault
+
+    def _note_bounds(
+        self, changed: list[int], history: History, ack: tuple[int, int, int, int]
+    ) -> History:
+        store: StoreFacts = self.store.facts[changed[self._store_at]]
+        older = range(store.log.last_clean_epoch + 1, ack[0])
+        new = [e for e in older if e not in dict(history.bounds)]
+        bounds = [(epoch, self._last_pushed(changed, epoch)) for epoch in new]
+        return history._replace(bounds=tuple(sorted((*history.bounds, *bounds))))
 
     def _last_pushed(self, changed: list[int], epoch: int) -> int:
         facts = (self.processes[name].facts[changed[self.at[name]]] for name in self.processes)
@@ -375,6 +393,10 @@ class World:
         if is_late and self.scenario.fence != "unjudged":
             pushed = "which was pushed " if self.scenario.fence == "pushed" else ""
             return f"F1: {what}, {pushed}after the seal of e{epoch} was covered"
+        if seq_num == NUMBER_UNKNOWN:
+            older = range(store.log.last_clean_epoch + 1, epoch)
+            bare = next((at for at in older if at not in dict(history.limits)), None)
+            return "" if bare is None else f"E1: {what} before e{bare} was sealed"
         if store.log.last_clean_epoch < epoch - 1:
             return f"E1: {what} before e{epoch - 1} was closed"
         expected = entry + sum(
@@ -403,6 +425,10 @@ class World:
         for epoch, (segment, _) in store.segments.items():
             acked = {entry: crc for e, entry, crc, _ in history.acks if e == epoch}
             fault = judge_segment(segment, acked, bookies)
+            bound = dict(history.bounds).get(epoch)
+            end = segment.last_entry
+            if not fault and bound is not None and end is not None and end > bound:
+                fault = f"O2: ends at {end}, and {bound} was last when a newer epoch acknowledged"
             if fault:
                 return f"{fault} (epoch {epoch})"
         return judge_chain(store)

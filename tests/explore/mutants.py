@@ -23,10 +23,11 @@ from duramen.core.sequencer.exactly_once.producer_table import ProducerTable
 from duramen.core.sequencer.ledger_writer import LedgerWriter, SentEntry, WriterState
 from duramen.core.sequencer.log_sequencer import LogSequencer
 from duramen.core.sequencer.recovery import Recovery, _Position
+from duramen.core.sequencer.takeover.older_epochs import OlderEpochs
 from duramen.ids import EntryId, LedgerId, Member
 from tests.explore.machines import RecoveryMachine, SequencerMachine, WriterMachine
 from tests.explore.model import Budget, Scenario
-from tests.explore.nodes import BookieMachine, Shape
+from tests.explore.nodes import BookieMachine, Shape, WriteTable
 
 # --- R14: recovery reads carry the seal too (BK#2614) --------------------------------------------
 
@@ -198,6 +199,26 @@ class EarlySequencerMachine(SequencerMachine):
     kind = EarlySequencer
 
 
+# --- Early appends: every older epoch is sealed and bounded before --------------------------------
+
+
+class HastyEpochs(OlderEpochs):
+    """Takes every older epoch for sealed."""
+
+    @property
+    def are_bounded(self) -> bool:
+        """Always."""
+        return True
+
+
+class UnsealedMachine(SequencerMachine):
+    """Appends early before the older epochs are sealed."""
+
+    def __init__(self, name: str, shape: Shape, writes: WriteTable) -> None:
+        super().__init__(name, shape, writes)
+        self.core.older.__class__ = HastyEpochs
+
+
 MUTANTS: Final[Mapping[str, Scenario]] = {
     scenario.name: scenario
     for scenario in (
@@ -221,6 +242,8 @@ MUTANTS: Final[Mapping[str, Scenario]] = {
         Scenario("r15-one-absence", Shape(2, 2, 1, 2), recovery=TrustingRecoveryMachine),
         Scenario("r16-no-write-back", Shape(2, 2, 2, 2), recovery=LazyRecoveryMachine),
         Scenario("early-append", Shape(1, 1, 1, 1), sequencers=2, sequencer=EarlySequencerMachine),
+        Scenario("early-append-unsealed", Shape(1, 1, 1, 1, early_append=True), sequencers=2,
+                 sequencer=UnsealedMachine),
         Scenario("literal-f1", Shape(1, 1, 1, 1), fence="literal"),
     )
 }  # fmt: skip

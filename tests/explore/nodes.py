@@ -65,6 +65,7 @@ class Shape:
     bookie_count: int
     entry_count: int = 1
     ack_mode: str = "ordered"
+    early_append: bool = False
 
     @property
     def quorum(self) -> Quorum:
@@ -86,6 +87,7 @@ class Shape:
         return parse_log_config({
             "replication": {"ensemble_size": self.ensemble_size, "min_racks": 1,
                             "write_quorum": self.write_quorum, "ack_quorum": self.ack_quorum},
+            "early_append": self.early_append,
             "roll": {"interval": "1000h", "idle_close": "1000h", "size": "1GiB"},
         })  # fmt: skip
 

@@ -184,7 +184,10 @@ def freeze(value: Any, now_us: int = 0) -> Hashable:
         case Segment():
             fragments = tuple((f.first_entry, freeze(f.ensemble)) for f in value.fragments)
             end = (value.last_entry, value.holes, freeze(value.totals), value.start_seq_num)
-            return value.epoch, value.state.name, fragments, end, value.ack_mode, value.nonce
+            return (
+                value.epoch, value.state.name, fragments, end, value.bound, value.ack_mode,
+                value.nonce,
+            )  # fmt: skip
         case LogNode():
             total = freeze(value.totals)
             return value.next_epoch, value.last_clean_epoch, total, value.nonce

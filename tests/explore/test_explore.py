@@ -36,6 +36,7 @@ EXPECTED = {
     "r15-one-absence": "D1: closed at -1",
     "r16-no-write-back": "D2:",
     "early-append": "E1:",
+    "early-append-unsealed": "E1:",
     "literal-f1": "F1:",
 }
 

@@ -32,6 +32,9 @@ _SMALL: Final = (
     Bounded(Scenario("out of order, 2/2/2", Shape(2, 2, 2, 2, 2, "out_of_order"))),
     Bounded(Scenario("chain, 2/2/1", Shape(2, 2, 1, 2), sequencers=2)),
     Bounded(
+        Scenario("early append, 1/1/1", Shape(1, 1, 1, 1, 2, early_append=True), sequencers=2)
+    ),
+    Bounded(
         Scenario("chain with faults, 1/1/1", Shape(1, 1, 1, 1), Budget(1, 1, 1, 0, 1, 1),
                  sequencers=2)
     ),

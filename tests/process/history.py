@@ -32,6 +32,8 @@ class History:
     record_bytes: int = 100
     records_per_append: int = 3
     acknowledged: dict[int, tuple[int, int]] = field(default_factory=dict)
+    early: list[int] = field(default_factory=list)
+    """Acknowledged without a sequence number."""
     uncertain: list[int] = field(default_factory=list)
     refused: list[int] = field(default_factory=list)
     codes: list[str] = field(default_factory=list)
@@ -57,6 +59,10 @@ class History:
         """Until that many appends are acknowledged."""
         await self._wait(lambda: len(self.acknowledged) >= count, timeout_s)
 
+    async def wait_early(self, timeout_s: float = 60) -> None:
+        """Return once an append was acknowledged without a sequence number."""
+        await self._wait(lambda: bool(self.early), timeout_s)
+
     async def wait_failed(self, count: int, timeout_s: float = 60) -> None:
         """Until that many appends have failed or become uncertain."""
         await self._wait(lambda: len(self.codes) >= count, timeout_s)
@@ -81,7 +87,10 @@ class History:
             self.refused.append(number)
             self.codes.append("unreachable")
             return False
-        self.acknowledged[number] = (done.start, done.end)
+        if done.start is None or done.end is None:
+            self.early.append(number)
+        else:
+            self.acknowledged[number] = (done.start, done.end)
         return True
 
     async def append_until(self, client: RestClient, stop: asyncio.Event) -> None:
@@ -99,7 +108,10 @@ class History:
             places[body] = seq_num
         for number, (start, end) in self.acknowledged.items():
             assert bodies[start:end] == self.bodies(number), f"D1: append {number} at {start}"
-        allowed = {b: n for n in (*self.acknowledged, *self.uncertain) for b in self.bodies(n)}
+        for number in self.early:
+            assert all(body in places for body in self.bodies(number)), f"D1: early append {number}"
+        known = (*self.acknowledged, *self.early, *self.uncertain)
+        allowed = {b: n for n in known for b in self.bodies(n)}
         for body in bodies:
             assert body in allowed, f"D3: {body!r} was never appended, or was refused"
         order = [allowed[body] for body in bodies]

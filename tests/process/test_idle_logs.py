@@ -137,7 +137,7 @@ async def check_takeover(cluster: LocalCluster, client: RestClient, owner: str, 
     for name in some:
         append = partial(client.append, "default", name, batch)
         done = await repeat_while_refused(append, timeout_s=_RETRIED_S, is_read=False)
-        assert done.start >= 1 and not done.dlsn.startswith("e1n"), name
+        assert done.start is not None and done.start >= 1 and not done.dlsn.startswith("e1n"), name
     found = await statistics(cluster, heir)
     assert found["recoveries"] == 1, "an idle log is opened, not recovered"
     assert found["takeovers"] == 1 + len(some)

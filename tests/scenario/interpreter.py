@@ -92,6 +92,7 @@ class Interpreter:
             "commit": options.get("commit", "lac"),
             "flush": {"policy": options.get("flush", "immediate"),
                       "size": options.get("flush_size", "512KiB")},
+            "early_append": options.get("early") == "yes",
             "window": {"entries": int(options.get("window", 2000))},
         })  # fmt: skip
         # The cores know `out_of_order`; the configuration does not admit it yet.

@@ -32,6 +32,9 @@ Inquiry = (
 )
 """What is asked of the metadata store, and the history that a rebuild reads."""
 
+Fate = fx.Complete | fx.CompleteEarly | fx.AlreadyStored | fx.Fail | fx.Yield
+"""What a client gets to know."""
+
 
 def spell_member(member: Member) -> str:
     """`b1`, and `b1/2` once its disks were replaced."""
@@ -180,6 +183,8 @@ def spell_segment(segment: Segment) -> str:
     end = ""
     if segment.last_entry is not None and segment.totals is not None:
         end = f" last={segment.last_entry} records={segment.totals.record_count}"
+    if segment.bound is not None:
+        end += f" bound={segment.bound}"
     for first, last in segment.holes:
         end += f" hole {first}" if first == last else f" hole {first} … {last}"
     return f"e{segment.epoch} {segment.state.value}{end} {spell_fragments(segment.fragments)}"
@@ -190,7 +195,7 @@ def spell_fragments(fragments: Sequence[Fragment]) -> str:
     return " ".join(f"{f.first_entry}:[{spell_members(f.ensemble)}]" for f in fragments)
 
 
-def spell_fate(effect: fx.Complete | fx.AlreadyStored | fx.Fail | fx.Yield, name: str) -> str:
+def spell_fate(effect: Fate, name: str) -> str:
     """The fate of one append."""
     match effect:
         case fx.Complete(is_duplicate=True):
@@ -199,6 +204,8 @@ def spell_fate(effect: fx.Complete | fx.AlreadyStored | fx.Fail | fx.Yield, name
             return f"{name} is an old duplicate"
         case fx.Complete():
             return f"{name} acknowledged at {effect.start}, seq {effect.seq_num}"
+        case fx.CompleteEarly():
+            return f"{name} acknowledged early at {effect.start}"
         case fx.Fail(_, code, detail):
             return f"{name} {code}: {detail.split(';')[0]}"
         case fx.Yield():

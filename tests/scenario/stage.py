@@ -39,6 +39,7 @@ from tests.scenario.actors import (
 )
 from tests.scenario.history import read_disks, read_stamp
 from tests.scenario.spelling import (
+    Fate,
     Inquiry,
     Request,
     kind_of,
@@ -217,7 +218,7 @@ class Stage:
                     self.open_call(sender, effect.member.bookie, effect)
                 case _:
                     self._say_sent(sender, text, members)
-                    if isinstance(effect, fx.Complete | fx.AlreadyStored | fx.Fail | fx.Yield):
+                    if isinstance(effect, Fate):
                         name = self.names[effect.append_id]
                         self.say(sender, spell_fate(effect, name), is_fate=True)
                     else:

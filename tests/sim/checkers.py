@@ -92,9 +92,10 @@ class Checkers:
         self._record(log_id).on_invoke(now_us, client, append_id, bodies)
 
     def on_acknowledge(  # noqa: PLR0917 - one event of the history
-        self, now_us: int, client: int, log_id: LogId, append_id: int, dlsn: Dlsn, seq_num: int
-    ) -> None:
-        """A client is told where its append begins."""
+        self, now_us: int, client: int, log_id: LogId, append_id: int, dlsn: Dlsn,
+        seq_num: int | None,
+    ) -> None:  # fmt: skip
+        """A client is told where its append begins; an early one has no number yet."""
         self._segment_record(log_id).check_opened(dlsn.epoch)
         self._record(log_id).on_acknowledge(now_us, client, append_id, dlsn, seq_num)
 
@@ -171,6 +172,7 @@ class Checkers:
         """
         record = self._segment_record(segment.log_id)
         record.check_opened(segment.epoch)
+        record.check_sealed_below(segment.epoch)
         ledger = record.ledger(segment.epoch)
         write_set = self._bits_of(segment.write_set_of(entry_id))
         place = "entry", entry_id, "acknowledged at", now_us, "µs in", segment

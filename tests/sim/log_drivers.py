@@ -38,7 +38,7 @@ from duramen.limits import ENTRY_BYTES_MAX, READ_TIMEOUT_US, SEAL_TIMEOUT_US, ST
 from duramen.units import MIB, SECOND
 from duramen.wire.bookie_calls import Add, LacUpdate, ReadRange, Seal, Service
 from duramen.wire.entry import EntryError, check_entry
-from duramen.wire.sequencer_calls import AlreadyStored, Appended, AppendResult, Mark
+from duramen.wire.sequencer_calls import AlreadyStored, Appended, AppendedEarly, AppendResult, Mark
 from duramen_sequencer.history import range_of, read_whole
 from duramen_sequencer.metadata_link import MetadataLink
 from tests.sim.network import OnAnswer
@@ -47,7 +47,7 @@ from tests.sim.world import World
 _FRAME_BYTES: Final = 4 * MIB
 _FRAMES_IN_FLIGHT: Final = 3
 _OWED_RETRY_US: Final = 1 * SECOND
-_RECOVERING: Final = (RecoveryState.READ, RecoveryState.WRITE_BACK, RecoveryState.CLOSE)
+_BEFORE_COVER: Final = (RecoveryState.MARK, RecoveryState.SEAL)
 Answer = Callable[[AppendResult], None]
 
 
@@ -184,10 +184,8 @@ class SimDriver:
         self._change_count = 0
         self._suspended_count = 0
         self._crcs: dict[EntryId, int] = {}
-        self._recovery: Recovery | None = None
-        self._recovery_state = ""
-        self._is_covered = False
-        self._recovered_count = 0
+        self._recoveries: dict[Recovery, str] = {}
+        """Recoveries under way and the state in which each was seen last."""
         self._state = LogState.IDLE
 
     def append(self, append: QueuedAppend, answer: Answer) -> None:
@@ -220,8 +218,8 @@ class SimDriver:
             self._observe_writer(core.writer)
         elif core.writer is None and self._writer is not None:
             self._writer = None
-        if core.recovery is not None or self._recovery is not None:
-            self._observe_recovery()
+        if core.older.recoveries or self._recoveries:
+            self._observe_recoveries()
         if core.state is not self._state:
             world.counts[f"log {self._state.value} → {core.state.value}"] += 1
             self._state = core.state
@@ -250,31 +248,30 @@ class SimDriver:
             world.counts[f"member {name}"] += 1
             self._suspended_count = suspended_count
 
-    def _observe_recovery(self) -> None:
-        recovery, world = self._recovery, self._node.world
-        if recovery is not None and self.core.recovery is not recovery:
+    def _observe_recoveries(self) -> None:
+        world, watcher = self._node.world, self._node.watcher
+        under_way = self.core.older.recoveries
+        for recovery in [r for r in self._recoveries if r not in under_way]:
+            state = self._recoveries.pop(recovery)
             if recovery.is_done:
-                world.counts[f"recovery {self._recovery_state} → done"] += 1
+                world.counts[f"recovery {state} → done"] += 1
             if recovery.is_done and recovery.segment.is_closed:
-                self._node.watcher.on_conclusion(recovery.segment, self._node.sequencer_id)
+                watcher.on_conclusion(recovery.segment, self._node.sequencer_id)
             else:
                 world.counts["recovery overtaken"] += 1
             world.counts["entries written back"] += recovery.recovered_count
-        if self.core.recovery is not recovery:
-            self._recovery = recovery = self.core.recovery
-            self._recovery_state, self._is_covered = "", False
-        if recovery is None:
-            return
-        state = recovery.state.value
-        if state != self._recovery_state:
-            world.counts[f"recovery {self._recovery_state or 'new'} → {state}"] += 1
-            self._recovery_state = state
+        for recovery in under_way:
+            state, seen = recovery.state.value, self._recoveries.get(recovery, "")
+            if state == seen:
+                continue
+            world.counts[f"recovery {seen or 'new'} → {state}"] += 1
             world.note(self._node.name, f"recovery {state}", repr(recovery))
-        if not self._is_covered and recovery.state in _RECOVERING:
-            self._is_covered = True
-            self._node.watcher.on_sealed_by_cover(
-                self._node.name, self.log_id, recovery.epoch, tuple(recovery._sealed)
-            )
+            is_covered = recovery.state not in _BEFORE_COVER
+            if is_covered and seen in ("", *(before.value for before in _BEFORE_COVER)):
+                watcher.on_sealed_by_cover(
+                    self._node.name, self.log_id, recovery.epoch, tuple(recovery._sealed)
+                )
+            self._recoveries[recovery] = state
 
     # --- Effects ---------------------------------------------------------------------------------
 
@@ -292,6 +289,9 @@ class SimDriver:
                     effect.append_id,
                     Appended(start, effect.record_count, tail, effect.is_duplicate),
                 )
+            case fx.CompleteEarly(append_id, start, record_count, timestamp_ms):
+                node.world.counts["append acknowledged early"] += 1
+                self._answer(append_id, AppendedEarly(start, record_count, timestamp_ms))
             case fx.AlreadyStored(append_id):
                 self._answer(append_id, AlreadyStored())
             case fx.Fail(append_id, code, detail):

@@ -38,8 +38,8 @@ class _Content:
     seen_count: int = 0
     """Places where readers saw its first body."""
 
-    unclaimed: list[int] = field(default_factory=list)
-    """Sequence numbers in the final read that no acknowledgement named."""
+    unclaimed: list[tuple[int, int]] = field(default_factory=list)
+    """Sequence numbers and places in the final read that no acknowledgement named."""
 
     @property
     def copies_max(self) -> int:
@@ -48,7 +48,11 @@ class _Content:
 
 @dataclass(slots=True, eq=False)
 class _Append:
-    """One append; `floor` is where everything acknowledged before its invocation ended."""
+    """One append; `floor` is where everything acknowledged before its invocation ended.
+
+    Floors are sequence numbers, and for what was acknowledged early, whose number is learnt when it
+    is read, places in the log.
+    """
 
     client: int
     append_id: int
@@ -57,6 +61,8 @@ class _Append:
     invoked_step: int
     floor: int
     own_floor: int
+    key_floor: int
+    own_key_floor: int
     outcome: Outcome = Outcome.OPEN
     answered_us: int = 0
     answered_step: int = 0
@@ -93,6 +99,8 @@ class LogRecord:
         self._seen_seq_nums: dict[int, int] = {}
         self._end = 0
         self._own_ends: dict[int, int] = {}
+        self._end_key = 0
+        self._own_end_keys: dict[int, int] = {}
         self._open_counts: dict[int, int] = {}
 
     # --- clients ---------------------------------------------------------------------------------
@@ -107,29 +115,36 @@ class LogRecord:
         self._open_counts[client] = open_count + 1
         self._step += 1
         content = self._content_of(bodies)
-        floors = self._end, self._own_ends.get(client, 0)
+        own_end, own_end_key = self._own_ends.get(client, 0), self._own_end_keys.get(client, 0)
+        floors = self._end, own_end, self._end_key, own_end_key
         append = _Append(client, append_id, content, now_us, self._step, *floors)
         content.appends.append(append)
         self._appends[client, append_id] = append
 
     def on_acknowledge(
-        self, now_us: int, client: int, append_id: int, dlsn: Dlsn, seq_num: int
+        self, now_us: int, client: int, append_id: int, dlsn: Dlsn, seq_num: int | None
     ) -> None:
         """An append has a position: its records lie side by side from there on."""
         append = self._answer(now_us, client, append_id, Outcome.OK)
         bodies = append.content.bodies
-        append.key, append.seq_num = key, _ = key_of(dlsn), seq_num
+        append.key = key = key_of(dlsn)
+        append.seq_num = -1 if seq_num is None else seq_num
         for index, body in enumerate(bodies):
             other = self._acknowledged.get(key + index)
             if other is not None:
                 raise self._violation("D1", append, "is where also lies", other)
             seen = self._seen.get(key + index)
             if seen is not None:
-                is_same = seen == (seq_num + index, body)
+                is_same = seen == (_number(append, index, seen[0]), body)
                 self._check("D1", is_same, append, "is where a reader saw", seen)
             self._acknowledged[key + index] = append
-        self._check_order(append, seq_num)
-        end = seq_num + len(bodies)
+        self._check_order(append, append.seq_num, key)
+        end_key = key + len(bodies)
+        self._end_key = max(self._end_key, end_key)
+        self._own_end_keys[client] = max(self._own_end_keys.get(client, 0), end_key)
+        if append.seq_num < 0:
+            return
+        end = append.seq_num + len(bodies)
         self._end = max(self._end, end)
         self._own_ends[client] = max(self._own_ends.get(client, 0), end)
 
@@ -195,7 +210,8 @@ class LogRecord:
         append = self._acknowledged.get(key)
         if append is not None:
             at = key - append.key
-            is_same = (append.seq_num + at, append.content.bodies[at]) == (seq_num, body)
+            number = _number(append, at, seq_num)
+            is_same = (number, append.content.bodies[at]) == (seq_num, body)
             self._check("D1", is_same, *who, "is not what was acknowledged there:", append)
         self._seen[key] = (seq_num, content.bodies[index])
         self._seen_seq_nums[seq_num] = key
@@ -221,7 +237,8 @@ class LogRecord:
                 continue
             for index, body in enumerate(append.content.bodies):
                 record = found.get(append.key + index)
-                is_same = record == (append.seq_num + index, body)
+                number = -1 if record is None else _number(append, index, record[0])
+                is_same = record == (number, body)
                 self._check("D1", is_same, append, "record", index, "is read at last as", record)
         for key, seen in self._seen.items():
             is_same = found.get(key) == seen
@@ -240,7 +257,7 @@ class LogRecord:
             is_whole = is_whole and [key_of(r[0]) for r in run] == [*range(key, key + count)]
             self._check("D3", is_whole, "a part of", content.appends[0], "lies at", dlsn)
             if key not in self._acknowledged:
-                content.unclaimed.append(seq_num)
+                content.unclaimed.append((seq_num, key))
             at += count
 
     def _check_uncertain(self) -> None:
@@ -258,8 +275,8 @@ class LogRecord:
                 if append.outcome in {Outcome.OPEN, Outcome.UNCERTAIN}
             ]
             assert len(content.unclaimed) <= len(open_ones), content.appends
-            for seq_num, append in zip(content.unclaimed, open_ones, strict=False):
-                self._check_order(append, seq_num)
+            for (seq_num, key), append in zip(content.unclaimed, open_ones, strict=False):
+                self._check_order(append, seq_num, key)
                 if content.copies_max == 1:
                     append.seq_num = seq_num
                     placed = placed or not append.is_under_way
@@ -294,8 +311,14 @@ class LogRecord:
             text = f"was found at {content.seen_count} places"
             raise self._violation(code, content.appends[-1], text)
 
-    def _check_order(self, append: _Append, seq_num: int) -> None:
+    def _check_order(self, append: _Append, seq_num: int, key: int) -> None:
         """O3 against the client's own acknowledged appends, O2 against everybody's."""
+        is_later = key >= append.own_key_floor
+        self._check("O3", is_later, append, _spell(key), "below", _spell(append.own_key_floor))
+        is_later = key >= append.key_floor
+        self._check("O2", is_later, append, _spell(key), "below", _spell(append.key_floor))
+        if seq_num < 0:
+            return
         if append.own_floor:
             is_later = seq_num >= append.own_floor
             self._check("O3", is_later, append, "seq", seq_num, "below", append.own_floor)
@@ -308,6 +331,13 @@ class LogRecord:
 
     def _violation(self, code: str, *what: object) -> Violation:
         return Violation(code, spell("log", self.log_id, *what))
+
+
+def _number(append: _Append, at: int, seen: int) -> int:
+    """The number of a record of an append; an early one is learnt from the first that is seen."""
+    if append.seq_num < 0:
+        append.seq_num = seen - at
+    return append.seq_num + at
 
 
 def key_of(dlsn: Dlsn) -> int:

@@ -40,6 +40,7 @@ from duramen_bookie.journal.findings import JournalMismatch
 from duramen_bookie.shelf.appending import FileAppender
 from duramen_bookie.storage import Storage
 from duramen_sequencer.life.operations import LifeOperations
+from tests.sim.early_mutants import EARLY_MUTANTS
 from tests.sim.run import run_seed
 
 Patch = tuple[Any, str, Any]
@@ -536,6 +537,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
         "T1", "a truncation to the tail passes what is sent and not acknowledged",
         ((LifeOperations, "_find_extent", _extent_up_to_the_lap),),
     ),
+    **{name: Mutant(*parts) for name, parts in EARLY_MUTANTS.items()},
 }  # fmt: skip
 
 

@@ -96,13 +96,17 @@ def draw_options(seed: int, *, duration_us: int | None = None) -> Options:
     is_calm = rng.random() < 0.1
     is_noisy = rng.random() < 0.5
     faults = tuple(fault for fault in FAULTS if rng.random() < 0.6)
+    early = random.Random(f"early append {seed}")
     return Options(
         duration_us=duration_us or 60 * SECOND,
         places=places,
         sequencer_count=rng.choice((2, 2, 3)),
         client_count=rng.choice((2, 3, 3)),
         reader_count=rng.choice((1, 2, 2)),
-        logs=tuple(_draw_log(rng, places) for _ in range(rng.choice((1, 2, 3)))),
+        logs=tuple(
+            _draw_log(rng, places).model_copy(update={"early_append": early.random() < 0.4})
+            for _ in range(rng.choice((1, 2, 3)))
+        ),
         appends_per_s=rng.choice((70, 80, 100)),
         appends_per_frame=rng.choice((2, 4, 6)),
         faults=() if is_calm else faults or ("sequencer killed",),
@@ -172,4 +176,5 @@ def _spell_log(log: LogConfig) -> str:
         f"-racks{part.min_racks}-regions{part.min_regions}-{part.placement}"
         f"-roll{roll.interval // SECOND}s/{roll.size}B/idle{roll.idle_close // SECOND}s"
         f"-owed{log.owed_bytes_max}B-{log.ack_mode}-{log.commit}-{log.flush.policy}"
+        f"{'-early' * log.early_append}"
     )

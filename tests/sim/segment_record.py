@@ -120,7 +120,8 @@ class SegmentRecord:
         self.ends: dict[int, SegmentEnd] = {}
         self.controls: dict[int, set[int]] = {}
         """Entries without records that readers were given, by epoch."""
-        self.covered = 0
+        self.covered: set[int] = set()
+        """Epochs that seals cover."""
         self._tally = tally
         self._openers: dict[int, SequencerId] = {}
         self._conclusions: dict[tuple[int, EntryId, Holes], SegmentEnd] = {}
@@ -130,7 +131,7 @@ class SegmentRecord:
         """The ledger of an epoch; one first heard of under a cover held nothing then."""
         ledger = self._ledgers.get(epoch)
         if ledger is None:
-            ledger = LedgerHoldings(is_covered=epoch <= self.covered)
+            ledger = LedgerHoldings(is_covered=epoch in self.covered)
             self._ledgers[epoch] = ledger
         return ledger
 
@@ -138,6 +139,12 @@ class SegmentRecord:
         """E1: nothing happens in an epoch that nobody opened."""
         if epoch not in self._openers:
             raise Violation("E1", f"log {self.log_id} e{epoch} was never opened")
+
+    def check_sealed_below(self, epoch: int) -> None:
+        """E1: nothing is acknowledged while an older epoch is neither closed nor sealed."""
+        bare = [e for e in range(1, epoch) if e not in self.ends and e not in self.covered]
+        what = "log", self.log_id, "epoch", epoch, "acknowledges before a cover seals", bare
+        self._tally.check("E1", not bare, *what)
 
     def on_opened(self, epoch: Epoch, sequencer_id: SequencerId) -> None:
         """E1: one sequencer for each epoch, and epochs rise by one."""
@@ -147,11 +154,10 @@ class SegmentRecord:
         self._openers[epoch] = sequencer_id
 
     def on_covered(self, epoch: Epoch, responders: int) -> None:
-        """Seals cover an epoch, and with it every older one that is not closed."""
-        for number in range(1, epoch + 1):
-            if number in self._ledgers and number not in self.ends:
-                self._ledgers[number].cover(responders)
-        self.covered = max(self.covered, epoch)
+        """Seals cover an epoch; older ones may lie elsewhere, and have covers of their own."""
+        if epoch in self._ledgers and epoch not in self.ends:
+            self._ledgers[epoch].cover(responders)
+        self.covered.add(epoch)
 
     def on_closed(
         self, epoch: Epoch, said: SegmentEnd, recoverer: object, *, is_committed: bool

@@ -27,7 +27,7 @@ from duramen.wire.entry import EntryError, check_entry, read_entry_info
 from duramen.wire.metadata_json import read_log, read_segment
 from duramen.wire.read_answers import place_batches
 from duramen.wire.record_batch import encode_batch
-from duramen.wire.sequencer_calls import Appended, AppendResult, Redirect
+from duramen.wire.sequencer_calls import Appended, AppendedEarly, AppendResult, Redirect
 from tests.sim.metadata import Store, StoreSession
 from tests.sim.network import Call, Network
 from tests.sim.options import Options
@@ -49,8 +49,9 @@ class History(Protocol):
     ) -> None: ...
 
     def on_acknowledge(  # noqa: PLR0917 - one event of the history
-        self, now_us: int, client: int, log_id: LogId, append_id: int, dlsn: Dlsn, seq_num: int
-    ) -> None: ...
+        self, now_us: int, client: int, log_id: LogId, append_id: int, dlsn: Dlsn,
+        seq_num: int | None,
+    ) -> None: ...  # fmt: skip
 
     def on_fail(self, now_us: int, client: int, log_id: LogId, append_id: int) -> None: ...
 
@@ -204,14 +205,16 @@ class ClientNode(Node):
     ) -> None:
         now_us = self.world.now_us
         match result:
-            case Appended(start, record_count):
+            case Appended() | AppendedEarly():
+                dlsn, seq_num = _place_of(result)
+                record_count = result.record_count
                 assert record_count == append.record_count
                 self._owners[append.log_id] = target
                 del self.open[append.append_id]
                 self.acknowledged_count += 1
                 self.world.counts["append acknowledged"] += 1
                 self._history.on_acknowledge(
-                    now_us, self.index, append.log_id, append.append_id, start.dlsn, start.seq_num
+                    now_us, self.index, append.log_id, append.append_id, dlsn, seq_num
                 )
             case Redirect(sequencer_id):
                 append.hops += 1
@@ -259,6 +262,12 @@ class ClientNode(Node):
             self.world.now_us, self.index, append.log_id, append.append_id,
             is_under_way=is_under_way,
         )  # fmt: skip
+
+
+def _place_of(result: Appended | AppendedEarly) -> tuple[Dlsn, int | None]:
+    if isinstance(result, AppendedEarly):
+        return result.dlsn, None
+    return result.start.dlsn, result.start.seq_num
 
 
 # --- Readers -------------------------------------------------------------------------------------

@@ -103,9 +103,12 @@ class FakeStore:
             match write:
                 case fx.SetSegment(segment, version):
                     old = self.segments[segment.epoch][0]
+                    is_bounded = old.bound is None and segment.bound is not None
                     assert segment.state is old.state is SegmentState.OPEN or (
                         segment.state in TRANSITIONS[old.state]
+                        or (segment.state is old.state is SegmentState.IN_RECOVERY and is_bounded)
                     ), (old, segment)
+                    assert is_bounded or segment.bound == old.bound, (old, segment)
                     self.segments[segment.epoch] = (segment.validated(), version + 1)
                 case fx.CreateSegment(segment):
                     assert segment.epoch == before.next_epoch, (segment, before)

@@ -61,6 +61,9 @@ class Node:
     timer_at_us: int | None = None
 
 
+Answer = fx.Complete | fx.CompleteEarly | fx.AlreadyStored | fx.Fail | fx.Yield
+
+
 @dataclass(slots=True)
 class Fate:
     """What became of one append."""
@@ -68,7 +71,7 @@ class Fate:
     batch: bytes
     record_count: int
     invoked_us: int
-    answer: fx.Complete | fx.AlreadyStored | fx.Fail | fx.Yield | None = None
+    answer: Answer | None = None
     answered_us: int = 0
 
 
@@ -104,6 +107,7 @@ class World:
                      "size": self.rng.choice(["1KiB", "1MiB"])},
             "owed_bytes_max": self.rng.choice(["200B", "64MiB"]),
             "commit": self.rng.choice(["lac", "lac", "control"]),
+            "early_append": random.Random(f"early {seed}").random() < 0.5,
             "flush": {"policy": self.rng.choice(["immediate", "immediate", "periodic", "size"]),
                       "size": "300B"},
         })  # fmt: skip
@@ -399,7 +403,7 @@ class World:
                 self._read_segment_node(node, token, epoch)
             case fx.ReadHistory():
                 self._read_history(node, effect)
-            case fx.Complete() | fx.AlreadyStored() | fx.Fail() | fx.Yield():
+            case fx.Complete() | fx.CompleteEarly() | fx.AlreadyStored() | fx.Fail() | fx.Yield():
                 fate = self.fates[effect.append_id]
                 assert fate.answer is None, f"answered twice: {fate} {effect}"
                 fate.answer, fate.answered_us = effect, self.now_us
@@ -649,7 +653,7 @@ class World:
         return False
 
     def _check_fates(self, found: dict[Dlsn, tuple[bytes, int]]) -> None:
-        acknowledged = []
+        acknowledged: dict[int, Fate] = {}
         present = {batch for batch, _ in found.values()}
         for append_id, fate in self.fates.items():
             answer = fate.answer
@@ -657,14 +661,28 @@ class World:
             if isinstance(answer, fx.Complete) and not answer.is_duplicate:
                 assert found.get(answer.start) == (fate.batch, answer.seq_num), (fate, self.shape)
                 assert answer.tail.seq_num == answer.seq_num + fate.record_count
-                acknowledged.append((answer.seq_num, fate))
+                acknowledged[answer.seq_num] = fate
+            elif isinstance(answer, fx.CompleteEarly):
+                self.counts["acknowledged early"] += 1
+                batch, seq_num = found[answer.start]
+                assert batch == fate.batch, fate
+                acknowledged[seq_num] = fate
             elif is_refused(answer) and not self.is_repeated(append_id):
                 assert fate.batch not in present, f"refused and yet stored: {fate}"
-        acknowledged.sort(key=lambda pair: pair[0])
+        self._check_order(acknowledged, found)
+
+    def _check_order(
+        self, acknowledged: dict[int, Fate], found: dict[Dlsn, tuple[bytes, int]]
+    ) -> None:
+        """O2: what precedes an acknowledged append was invoked before it was acknowledged."""
+        invoked_us: dict[bytes, int] = {}
+        for fate in self.fates.values():
+            invoked_us.setdefault(fate.batch, fate.invoked_us)
         latest_invoked_us = -1
-        for _, fate in acknowledged:
-            assert fate.answered_us >= latest_invoked_us, f"O2: {fate}"
-            latest_invoked_us = max(latest_invoked_us, fate.invoked_us)
+        for batch, seq_num in sorted(found.values(), key=lambda pair: pair[1]):
+            answered = acknowledged.get(seq_num)
+            assert answered is None or answered.answered_us >= latest_invoked_us, f"O2: {answered}"
+            latest_invoked_us = max(latest_invoked_us, invoked_us[batch])
 
 
 def is_refused(answer: object) -> bool:

@@ -17,7 +17,10 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from duramen.cli.figures import spell_figures, summarize_append
 from duramen.cli.main import main
+from duramen.client.bulk_append import AppendFigures, PreparedBatch
+from duramen.client.rest_client import Appended
 from duramen.errors import DuramenError
 from duramen.ids import Dlsn, EntryId, Epoch
 from duramen.wire.read_answers import PlacedBatch, pack_batches
@@ -373,3 +376,12 @@ def test_without_a_cluster_the_way_out_is_said(
     monkeypatch.delenv("DURAMEN_URL", raising=False)
     assert main(["read", LOG, "--data", str(tmp_path)]) == 1
     assert "duramen run" in capfd.readouterr().err
+
+
+def test_an_append_whose_number_is_not_known_yet_is_told_by_its_place() -> None:
+    figures = AppendFigures()
+    batch = PreparedBatch(1, [b"a"], 1, b"")
+    figures.on_appended(batch, Appended(None, None, "e4n7s0"), 0.1)
+    summary = summarize_append(figures)
+    assert summary["last_dlsn"] == "e4n7s0" and summary["end_seq_num"] is None
+    assert spell_figures(summary).endswith("at e4n7s0, its sequence number is not known yet")

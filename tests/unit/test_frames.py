@@ -64,6 +64,7 @@ from duramen.wire.sequencer_calls import (
     AlreadyStored,
     Append,
     Appended,
+    AppendedEarly,
     AppendOptions,
     Mark,
     Redirect,
@@ -202,6 +203,13 @@ def test_golden_append_answer() -> None:
     assert index == 2 and isinstance(error, DuramenError)
     assert (error.code, error.detail, error.field) == ("window_full", "wait", "log")
     assert error.retry_after_ms == 200 and not error.uncertain
+
+
+def test_golden_early_answer() -> None:
+    early: sequencer_calls.AppendResult = AppendedEarly(START.dlsn, 2, 1_700_000_000_000)
+    spelt = sequencer_calls.pack_results([(4, early)])
+    golden = read_golden("frame-append-answer-early-v1.bin", spelt)
+    assert sequencer_calls.parse_results(golden) == [(4, early)]
 
 
 @pytest.mark.parametrize("code", ERRORS)

@@ -114,8 +114,10 @@ class Driver:
         return sorted(dict.fromkeys(entries))
 
     def close_recovered(self, epoch: int) -> None:
-        """Answer a whole recovery of an empty segment."""
-        self.commit()
+        """Answer a whole recovery of an empty segment; all that are to be recovered are sealed."""
+        for mark in self.take(fx.Commit):
+            assert self.store.commit(mark.writes, self.name)
+            self.core.on_commit(mark.token, CommitOutcome.APPLIED, self.now_us)
         for seal in self.take(fx.SendSeal):
             self.core.on_seal(seal.member, seal.epoch, OK, NOTHING, NOTHING, self.now_us)
         while reads := self.take(fx.SendRead):

@@ -133,8 +133,12 @@ def test_a_fragment_is_proved_only_by_the_word_true() -> None:
             read_segment(json.dumps(document).encode())
 
 
+BOUNDED = OPEN.marked("s2.0").bounded(EntryId(7), "s2.1")
+
+
 @pytest.mark.parametrize(
-    ("name", "segment"), [("open", OPEN), ("closed", CLOSED), ("proved", PROVED)]
+    ("name", "segment"),
+    [("open", OPEN), ("bounded", BOUNDED), ("closed", CLOSED), ("proved", PROVED)],
 )
 def test_golden_segment_nodes(name: str, segment: Segment) -> None:
     golden = read_golden(f"segment-node-{name}-v1.json", spell_segment(segment))

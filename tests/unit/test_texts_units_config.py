@@ -208,7 +208,7 @@ def test_the_defaults_are_those_of_the_interface_page() -> None:
         ({"replication": {"ack_quorum": 1}}, "invalid_argument", "replication"),
         ({"replication": {"write_quorum": 2.0}}, "invalid_argument", "replication.write_quorum"),
         ({"replication": {"min_regions": 3}}, "invalid_argument", "replication"),
-        ({"early_append": True}, "invalid_argument", "early_append"),
+        ({"early_append": 1}, "invalid_argument", "early_append"),
         ({"roll": {"interval": "99ms"}}, "invalid_argument", "roll.interval"),
         ({"roll": {"idle_close": "0s"}}, "invalid_argument", "roll.idle_close"),
         ({"flush": {"policy": "never"}}, "invalid_argument", "flush.policy"),

@@ -192,7 +192,7 @@ class LogConfig(_Part):
     replication: Replication = Replication()
     ack_mode: _AckMode = "ordered"
     copysets: Literal["striped"] = "striped"
-    early_append: Literal[False] = False
+    early_append: Annotated[bool, Field(strict=True)] = False
     commit: Literal["lac", "control"] = "lac"
     commit_delay: Duration = parse_duration_us("5ms")
     owed_bytes_max: Size = parse_size_bytes("64MiB")

@@ -25,6 +25,7 @@ from duramen.wire.sequencer_calls import (
     AlreadyStored,
     Append,
     Appended,
+    AppendedEarly,
     AppendResult,
     pack_results,
     parse_appends,
@@ -128,8 +129,8 @@ class _Results:
         match result:
             case AlreadyStored() | Appended(is_duplicate=True):
                 outcome = "duplicate"
-            case Appended():
-                outcome = "ok"
+            case Appended() | AppendedEarly():
+                outcome = "ok" if isinstance(result, Appended) else "early"
                 _SECONDS.labels("total").observe(time.monotonic() - self._began_s)
             case DuramenError():
                 outcome = result.code

@@ -21,6 +21,7 @@ from duramen.core.sequencer.effects import (
     AlreadyStored,
     Commit,
     Complete,
+    CompleteEarly,
     Effect,
     Fail,
     PersistOwed,
@@ -76,7 +77,7 @@ class Home(Protocol):
         """The log is nobody's here any more."""
 
 
-_SETTLED = (LogState.IDLE, LogState.ACTIVE)
+_SETTLED = (LogState.IDLE, LogState.EARLY, LogState.ACTIVE)
 
 
 class LogDriver:
@@ -187,7 +188,7 @@ class LogDriver:
         core = self.core
         return {
             "takeovers": core.takeover_count,
-            "recoveries": core.recovery_count,
+            "recoveries": core.older.recovery_count,
             "rolls": core.roll_count,
         }
 
@@ -214,6 +215,8 @@ class LogDriver:
                 self._lanes.add(effect, self)
             case Complete():
                 self._answer(effect.append_id, _appended(effect))
+            case CompleteEarly(append_id, start, record_count, timestamp_ms):
+                self._answer(append_id, calls.AppendedEarly(start, record_count, timestamp_ms))
             case AlreadyStored(append_id):
                 self._answer(append_id, calls.AlreadyStored())
             case Fail():
@@ -315,13 +318,15 @@ class LogDriver:
 
     def _tell_story(self, before: LogState) -> None:
         core, note = self.core, self._home.stories.note
-        is_claimed = self._state in (LogState.RECOVERING, LogState.ACTIVE)
+        is_claimed = self._state in (LogState.RECOVERING, LogState.EARLY, LogState.ACTIVE)
         if before is LogState.CLAIMING and is_claimed and core.view is not None:
             note(self.log_id, "claimed", core.view.segments[-1][0].epoch)
         match self._state:
             case LogState.RECOVERING:
                 epoch = 0 if core.recovery is None else core.recovery.epoch
                 note(self.log_id, "recovers", epoch, "its writer left it unclosed")
+            case LogState.EARLY:
+                note(self.log_id, "appends early", 0, "older epochs are still being recovered")
             case LogState.READING if before is not LogState.IDLE and core.reason:
                 note(self.log_id, "fenced", self._epoch or 0, core.reason)
             case LogState.DRAINING | LogState.CLOSING if before is LogState.ACTIVE:

@@ -25,7 +25,7 @@ from duramen.runtime.rest import announced_bytes, read_body, read_query
 from duramen.texts import check_log_name, check_namespace
 from duramen.units import SECOND, parse_duration_us
 from duramen.wire.record_json import spell_mark
-from duramen.wire.sequencer_calls import AlreadyStored, Appended, Mark
+from duramen.wire.sequencer_calls import AlreadyStored, AppendedEarly, Mark, Stored
 from duramen_writeproxy.appends import Appender, Budget
 from duramen_writeproxy.bodies import body_limit, encode_body, parse_media
 from duramen_writeproxy.creation import AutoCreator
@@ -84,7 +84,7 @@ class AppendRoute:
         _OK.inc()
         return Response(spell_appended(result), media_type="application/json")
 
-    async def _append(self, request: Request) -> Appended | AlreadyStored:
+    async def _append(self, request: Request) -> Stored:
         deadline = asyncio.get_running_loop().time()
         if self.is_draining:
             raise DuramenError("server_draining", "this proxy is stopping: use another one")
@@ -178,10 +178,16 @@ def _read_timeout_s(value: bytes | None, default_s: float) -> float:
     return timeout_us / SECOND
 
 
-def spell_appended(result: Appended | AlreadyStored) -> bytes:
-    """The answer to an append; the place of an old duplicate is not known any more."""
+def spell_appended(result: Stored) -> bytes:
+    """The answer to an append; the place of an old duplicate is not known any more.
+
+    That of an early append is known, and not yet its sequence number.
+    """
     if isinstance(result, AlreadyStored):
         return orjson.dumps({"start": None, "end": None, "tail": None, "duplicate": True})
+    if isinstance(result, AppendedEarly):
+        start = spell_mark(None, result.timestamp_ms, result.dlsn)
+        return orjson.dumps({"start": start, "end": None, "tail": None})
     document: dict[str, Any] = {
         "start": _spell_mark(result.start),
         "end": _spell_mark(result.end),

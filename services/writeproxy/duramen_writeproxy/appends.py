@@ -1,10 +1,11 @@
 """One append from a batch to its answer: route, send, follow redirects, try again while it is safe.
 
 The rule that everything here obeys: a batch is sent again only when the last answer proves that it
-was not appended (no connection, a redirect, `log_unavailable`, `server_draining`), or when it has a
-producer, by which the log knows it again. Without one, an append that was sent and not answered is
-uncertain and never repeated, whatever time is left. Once uncertain, only an acknowledgement (of a
-duplicate, as a rule) settles an append: a refusal of the repetition says nothing about the first.
+was not appended (no connection, a redirect, `log_unavailable`, `server_draining`,
+`metadata_unavailable`), or when it has a producer, by which the log knows it again. Without one, an
+append that was sent and not answered is uncertain and never repeated, whatever time is left. Once
+uncertain, only an acknowledgement (of a duplicate, as a rule) settles an append: a refusal of the
+repetition says nothing about the first.
 
 A sequencer that was tried in vain is told to the next one, which looks whether it is there at all
 and takes its log over if it is not.
@@ -23,10 +24,9 @@ from duramen.runtime.http_client import UnreachableError
 from duramen.units import MIB
 from duramen.wire.sequencer_calls import (
     NO_OPTIONS,
-    AlreadyStored,
-    Appended,
     AppendOptions,
     Redirect,
+    Stored,
 )
 from duramen_writeproxy.lanes import Lanes, uncertain
 from duramen_writeproxy.routing import Router, Target
@@ -47,9 +47,12 @@ _TRY_S: Final = 3.0
 _ASK_ANEW_COUNT: Final = 2
 """After so many short pauses everybody may be asked again, also who was not there before."""
 
-_RETRIED: Final = ("log_unavailable", "server_draining")
+_ASK_ANOTHER: Final = ("server_draining", "metadata_unavailable")
+"""This sequencer cannot take it, and has not; another one may."""
+
+_RETRIED: Final = ("log_unavailable", *_ASK_ANOTHER)
 _RETRIED_WHEN_UNCERTAIN: Final = (
-    *_RETRIED, "window_full", "overloaded", "not_enough_bookies", "metadata_unavailable",
+    *_RETRIED, "window_full", "overloaded", "not_enough_bookies",
     # The batch before it may be on its way a second time, too.
     "producer_gap",
 )  # fmt: skip
@@ -180,7 +183,7 @@ class Appender:
         options: AppendOptions = NO_OPTIONS,
         *,
         is_repeatable: bool = False,
-    ) -> Appended | AlreadyStored:
+    ) -> Stored:
         """Append one batch, once.
 
         Args:
@@ -206,14 +209,14 @@ class Appender:
             result = await self._lanes.lane_of(target.url).append(log_id, batch, deadline, options)
         except UnreachableError as error:
             return await self._travel(key, log_id, batch, journey, (target, error))
-        if isinstance(result, Appended | AlreadyStored):
+        if isinstance(result, Stored):
             self._router.learn(log_id, target)
             return result
         return await self._travel(key, log_id, batch, journey, (target, result))
 
     async def _repeat(
         self, key: str, log_id: LogId, batch: bytes, deadline: float, options: AppendOptions
-    ) -> Appended | AlreadyStored:
+    ) -> Stored:
         """Append a batch with a producer; what was uncertain once is settled only by success."""
         journey = _Journey(deadline, options, is_repeatable=True)
         try:
@@ -234,7 +237,7 @@ class Appender:
         batch: bytes,
         journey: _Journey,
         last: tuple[Target, Redirect | DuramenError | UnreachableError] | None,
-    ) -> Appended | AlreadyStored:
+    ) -> Stored:
         """Go on from the `last` answer until the batch is appended or the time is over."""
         while True:
             if last is None:
@@ -256,7 +259,7 @@ class Appender:
                     raise
                 last = (target, error)
                 continue
-            if isinstance(result, Appended | AlreadyStored):
+            if isinstance(result, Stored):
                 self._router.learn(log_id, target)
                 return result
             last = (target, result)
@@ -303,10 +306,15 @@ class Appender:
                     journey.add_tried(target)
                     return self._router.pick(key, log_id, journey.tried)
                 self._counts["retries"] += 1
-                if answer.code == "server_draining":
+                if answer.code in _ASK_ANOTHER:
                     journey.add_tried(target)
                     self._router.forget(log_id, target)
-                    return self._router.pick(key, log_id, journey.tried)
+                    following = self._router.pick(key, log_id, journey.tried)
+                    is_away = answer.code == "metadata_unavailable" and not journey.was_uncertain
+                    if following is None and is_away:
+                        # None of them reaches the metadata store: a pause would not help soon.
+                        raise answer
+                    return following
                 # Who takes the log over is asked again, not whoever was tried before it.
                 is_anew = await journey.pause_shortly(answer)
                 return self._router.pick(key, log_id) if is_anew else target

@@ -82,11 +82,9 @@ def acknowledge_under_seal(h: History) -> None:
     h.confirm(0)
 
 
-def acknowledge_an_older_epoch_under_seal(h: History) -> None:
-    h.store((A, B), 0)
-    h.cover(2)
-    h.store((A, B), 1)
-    h.confirm(1)
+def acknowledge_above_an_epoch_that_is_not_sealed(h: History) -> None:
+    h.store((A, B), 0, epoch=2)
+    h.confirm(0, make_segment(epoch=2))
 
 
 def acknowledge_what_no_responder_held(h: History) -> None:
@@ -237,9 +235,8 @@ BAD: dict[str, tuple[Play, ...]] = {
         begin_a_fragment_below_what_is_acknowledged, refuse_the_same_bytes, deny_what_was_durable,
     ),
     "F1": (
-        acknowledge_under_seal, acknowledge_an_older_epoch_under_seal,
-        acknowledge_what_no_responder_held, acknowledge_other_bytes_than_were_held,
-        take_a_lac_under_seal,
+        acknowledge_under_seal, acknowledge_what_no_responder_held,
+        acknowledge_other_bytes_than_were_held, take_a_lac_under_seal,
     ),
     "P1": (
         acknowledge_in_one_rack, acknowledge_in_one_region, acknowledge_in_a_new_narrow_fragment,
@@ -247,6 +244,7 @@ BAD: dict[str, tuple[Play, ...]] = {
     "E1": (
         open_an_epoch_twice, open_an_epoch_again, skip_an_epoch, acknowledge_in_an_epoch_of_nobody,
         confirm_in_an_epoch_of_nobody, close_an_epoch_of_nobody,
+        acknowledge_above_an_epoch_that_is_not_sealed,
     ),
     "C1": (
         close_at_another_entry, close_with_other_totals, close_at_another_start,

@@ -26,6 +26,7 @@ def find_percentile(values: Sequence[float], percent: float) -> float | None:
 
 def summarize_append(figures: AppendFigures) -> dict[str, Any]:
     """The JSON object of `duramen append --json`."""
+    is_early = figures.end_seq_num is None and figures.last_dlsn is not None
     return {
         "records": figures.record_count,
         "bytes": figures.body_bytes,
@@ -36,6 +37,7 @@ def summarize_append(figures: AppendFigures) -> dict[str, Any]:
         "first_seq_num": figures.first_seq_num,
         "end_seq_num": figures.end_seq_num,
         "batches": figures.batch_count,
+        **({"last_dlsn": figures.last_dlsn} if is_early else {}),
     }
 
 
@@ -67,6 +69,8 @@ def spell_figures(summary: dict[str, Any]) -> str:
         )
     if summary["end_seq_num"] is not None:
         text += f"; seq {summary['first_seq_num']} … {summary['end_seq_num'] - 1}"
+    elif "last_dlsn" in summary:
+        text += f"; the last batch at {summary['last_dlsn']}, its sequence number is not known yet"
     return text
 
 

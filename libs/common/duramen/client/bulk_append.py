@@ -61,6 +61,7 @@ class AppendFigures:
         self.seconds = 0.0
         self.first_seq_num: int | None = None
         self.end_seq_num: int | None = None
+        self.last_dlsn: str | None = None
         self.last_line = 0
         self.latencies_s = array("d")
 
@@ -72,6 +73,7 @@ class AppendFigures:
         if self.first_seq_num is None:
             self.first_seq_num = appended.start
         self.end_seq_num = appended.end
+        self.last_dlsn = appended.dlsn
         self.last_line = batch.last_line
         self.latencies_s.append(latency_s)
 
@@ -162,11 +164,12 @@ class BulkAppender:
         except PeerError:
             self._record(batch, began_ns, {"outcome": "fail", "code": "unreachable"})
             raise
-        if appended.end - appended.start != len(batch.bodies):
+        start, end = appended.start, appended.end
+        if start is not None and end is not None and end - start != len(batch.bodies):
             detail = f"{len(batch.bodies)} records were sent, positions {appended} came back"
             self._was_uncertain = True
             raise DuramenError("append_uncertain", detail)
-        place = {"start": appended.start, "end": appended.end}
+        place = {"start": start, "end": end, "dlsn": appended.dlsn}
         self._record(batch, began_ns, place | {"outcome": "ok"})
         return appended
 

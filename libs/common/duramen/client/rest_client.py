@@ -46,10 +46,13 @@ _ANSWER_TIMEOUT_S: Final = 30.0
 
 
 class Appended(NamedTuple):
-    """Where an acknowledged batch stands: sequence numbers `start` up to, not including, `end`."""
+    """Where an acknowledged batch stands: sequence numbers `start` up to, not including, `end`.
 
-    start: int
-    end: int
+    Both are None where they are not known yet (`early_append`).
+    """
+
+    start: int | None
+    end: int | None
     dlsn: str = ""
     """Where the first record stands, as text."""
 
@@ -232,6 +235,8 @@ class RestClient:
             response = await self._send("POST", path, body=batch, media=MEDIA_TYPE)
             answer = _parse_object(await _read_body(response), self.url)
             start, end = answer["start"], answer["end"]
+            if start["seq_num"] is None and end is None:
+                return Appended(None, None, str(start["dlsn"]))
             return Appended(int(start["seq_num"]), int(end["seq_num"]), str(start["dlsn"]))
         except UnreachableError:
             raise

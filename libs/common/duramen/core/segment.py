@@ -10,9 +10,9 @@ Invariants (checked by `validate`):
  4 CLOSED ⇔ last entry and totals are set; no fragment begins after max(last entry, 0).
  5 holes lie below the last entry of a CLOSED `out_of_order` segment, ascending.
  6 the last fragment of a segment that is not CLOSED is not proved (R9).
+ 7 a segment with a bound is no longer OPEN, and its last entry is not above the bound.
 
-Called by writer, recovery, sequencer, repair and reader. Spelled as JSON by `wire.metadata_json`.
-Source: 01-protocol section 2, R2–R4, R9, R16, R17, R21.
+Spelled as JSON by `wire.metadata_json`. Source: 01-protocol section 2, R2–R4, R9, R16, R17, R21.
 """
 
 from __future__ import annotations
@@ -86,6 +86,10 @@ class Segment:
     last_entry: EntryId | None = None
     holes: tuple[tuple[EntryId, EntryId], ...] = ()
     """Closed ranges of entries below the last one whose absence was proved (`out_of_order`)."""
+
+    bound: EntryId | None = None
+    """Nothing above it was acknowledged, and recovery leaves that out: appends in newer epochs may
+    have been acknowledged since (`early_append`)."""
 
     totals: Totals | None = None
     start_seq_num: int | None = None
@@ -173,6 +177,11 @@ class Segment:
         assert SegmentState.IN_RECOVERY in TRANSITIONS[self.state], self
         return replace(self, state=SegmentState.IN_RECOVERY, nonce=nonce)
 
+    def bounded(self, bound: EntryId, nonce: str) -> Segment:
+        """No recovery closes it above `bound` any more; the first bound stays."""
+        assert self.state is SegmentState.IN_RECOVERY and self.bound is None, self
+        return replace(self, bound=bound, nonce=nonce).validated()
+
     def closed(
         self,
         *,
@@ -237,6 +246,9 @@ class Segment:
             assert self.last_entry >= NOTHING, f"4: {self}"
             assert firsts[-1] <= max(self.last_entry, 0), f"4: {self}"
         assert self.is_closed or not self.last_fragment.is_proved, f"6: {self}"
+        if self.bound is not None:
+            assert self.state is not SegmentState.OPEN, f"7: {self}"
+            assert self.last_entry is None or self.last_entry <= self.bound, f"7: {self}"
 
     def __repr__(self) -> str:
         ensembles = " ".join(f"{f.first_entry}:{list(f.ensemble)}" for f in self.fragments)

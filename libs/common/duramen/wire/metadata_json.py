@@ -153,6 +153,7 @@ def spell_segment(segment: Segment) -> bytes:
         ],
         "last_entry": segment.last_entry,
         **({"holes": [list(hole) for hole in segment.holes]} if segment.holes else {}),
+        **({} if segment.bound is None else {"bound": segment.bound}),
         "totals": None if segment.totals is None else _spell_totals(segment.totals),
         "start_seq_num": segment.start_seq_num,
         "created_unix_ms": segment.created_unix_ms,
@@ -185,6 +186,7 @@ def read_segment(data: bytes) -> Segment:
                 (EntryId(_whole(first)), EntryId(_whole(last)))
                 for first, last in document.pop("holes", ())
             ),
+            bound=_entry(document.pop("bound", None)),
             totals=None if totals is None else _read_totals(totals),
             start_seq_num=_whole_or_none(take("start_seq_num")),
             created_unix_ms=take("created_unix_ms"),

@@ -40,8 +40,8 @@ class Record(NamedTuple):
     body: bytes
 
 
-def spell_mark(seq_num: int, timestamp_ms: int, dlsn: Dlsn) -> dict[str, Any]:
-    """A position P of 08-interfaces: between two records."""
+def spell_mark(seq_num: int | None, timestamp_ms: int, dlsn: Dlsn) -> dict[str, Any]:
+    """A position P of 08-interfaces: between two records; the number may not be known yet."""
     return {
         "seq_num": seq_num,
         "timestamp": spell_time(timestamp_ms),

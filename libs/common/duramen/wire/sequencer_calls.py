@@ -5,7 +5,8 @@ The answer is a *stream* of frames: each carries the rows that were decided toge
 names the batch that it answers, so that a log which is being taken over delays no other log.
 
 Code 0 is success, 1 … are those of `duramen.errors`; NOT_OWNER (1000) is a redirect whose detail
-names the owner. Source: 03-api "Data-plane calls"; written up in docs/protocol/wire.md.
+names the owner, EARLY (1001) a success whose sequence number is not known yet.
+Source: 03-api "Data-plane calls"; written up in docs/protocol/wire.md.
 """
 
 from __future__ import annotations
@@ -34,9 +35,11 @@ from duramen.wire.frame import split_payload as _split
 #              epoch u32, entry u32, slot u32, records u32, start sequence number u64,
 #              timestamp ms i64, tail epoch u32, tail entry u32, tail slot u32, 0 u32,
 #              tail sequence number u64, tail timestamp ms i64; bytes of the detail u32, 0 u32
+#              code = 1001: as 0, but sequence numbers and the tail are not known, and 0
 #              payload: per row, the detail as JSON
 
 NOT_OWNER: Final = 1000
+EARLY: Final = 1001
 
 _DUPLICATE: Final = 1
 _NO_POSITION: Final = 2
@@ -96,6 +99,14 @@ class Appended(NamedTuple):
         return Mark(after, self.start.seq_num + self.record_count, self.start.timestamp_ms)
 
 
+class AppendedEarly(NamedTuple):
+    """A batch is in the log (`early_append`); how many records lie before it is not known yet."""
+
+    dlsn: Dlsn
+    record_count: int
+    timestamp_ms: int
+
+
 class AlreadyStored(NamedTuple):
     """A duplicate of a batch that is in the log, older than the results that are kept."""
 
@@ -107,7 +118,10 @@ class Redirect(NamedTuple):
     url: str
 
 
-AppendResult = Appended | AlreadyStored | Redirect | DuramenError
+Stored = Appended | AppendedEarly | AlreadyStored
+"""What success is told by."""
+
+AppendResult = Stored | Redirect | DuramenError
 
 
 def spell_redirect(redirect: Redirect) -> dict[str, Any]:
@@ -238,6 +252,8 @@ def _spell_result(result: AppendResult) -> tuple[int, tuple[int, ...], bytes]:
                 *tail.dlsn, 0, tail.seq_num, tail.timestamp_ms,
             )  # fmt: skip
             return 0, fields, b""
+        case AppendedEarly(dlsn, record_count, timestamp_ms):
+            return EARLY, (*dlsn, record_count, 0, timestamp_ms, *(0,) * 6), b""
         case Redirect(sequencer_id, url):
             return NOT_OWNER, (0,) * 12, _json({"owner": sequencer_id, "url": url})
         case DuramenError():
@@ -260,6 +276,8 @@ def _read_result(row: tuple[Any, ...], detail_bytes: bytes) -> AppendResult:
         tail = Dlsn(Epoch(row[9]), EntryId(row[10]), row[11])
         mark = Mark(tail, row[13], row[14])
         return Appended(Mark(dlsn, row[7], row[8]), row[6], mark, bool(flags & _DUPLICATE))
+    if code == EARLY:
+        return AppendedEarly(Dlsn(Epoch(row[3]), EntryId(row[4]), row[5]), row[6], row[8])
     try:
         detail = json.loads(detail_bytes)
         if code == NOT_OWNER:

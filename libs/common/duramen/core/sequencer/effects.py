@@ -12,7 +12,7 @@ below. Results may be late, doubled, or missing until a time-out that the driver
     Commit        → on_commit(token, outcome)
     PersistOwed   → on_owed_persisted(owed)
     ReadSegment, ReadHistory → on_segment, on_history (token, what was read or None)
-    Complete, AlreadyStored, Fail, Yield: the fate of one append. Source: 00-overview, 01-protocol.
+    Complete, CompleteEarly, AlreadyStored, Fail, Yield: the fate of one append. See 01-protocol.
 """
 
 from __future__ import annotations
@@ -218,6 +218,16 @@ class Complete:
 
 
 @dataclass(frozen=True, slots=True)
+class CompleteEarly:
+    """The append is in the log, before the older epochs are closed: its number is not known yet."""
+
+    append_id: int
+    start: Dlsn
+    record_count: int
+    timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class AlreadyStored:
     """A duplicate of a batch that is in the log, older than the results that are kept."""
 
@@ -252,7 +262,7 @@ class Yield:
 
 Effect = (
     SendAdd | SendSeal | SendRead | SendLac | ReadMetadata | Commit | PersistOwed
-    | ReadSegment | ReadHistory | Complete | AlreadyStored | Fail | Yield
+    | ReadSegment | ReadHistory | Complete | CompleteEarly | AlreadyStored | Fail | Yield
 )  # fmt: skip
 
 

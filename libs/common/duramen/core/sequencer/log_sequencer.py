@@ -1,18 +1,17 @@
 """The log's sequencer: claims a log, recovers what was left, appends, rolls, closes, gives up.
 
 One object per log in a sequencer process. It owns at most one open epoch at a time:
-
-    IDLE → READING → CLAIMING → (RECOVERING → READING)… → (REBUILDING) → ACTIVE
+    IDLE → READING → CLAIMING → (RECOVERING → READING)… → (REBUILDING | EARLY) → ACTIVE
     ACTIVE ⇄ DRAINING → CLOSING → ACTIVE (the next epoch) | IDLE
     IDLE → READING → RECOVERING → READING → IDLE    an orphaned log is only closed
     any → IDLE                                      owned by another: queued appends go back
-
-Nothing is sent in a new epoch before all older ones are closed and read. Invariants (`validate`):
- 1 a writer exists exactly in ACTIVE, DRAINING and CLOSING, and no recovery then.
- 2 while a writer exists the log's LCE is its epoch − 1, so that sequence numbers are known.
+Nothing is sent in a new epoch before all older ones are closed and read; in EARLY (`early_append`)
+before all are sealed and bounded, and their recovery goes on beside the writer. Invariants:
+ 1 a writer exists exactly in EARLY, ACTIVE, DRAINING, CLOSING; recoveries then only in EARLY.
+ 2 while a writer exists, the log's LCE is its epoch − 1, or it is EARLY and the rest is bounded.
  3 a nonce is kept exactly for changes that may have been applied without our knowing (R3).
  4 only a log with an open segment has a place in the process's queue of rolls.
-Source: 01-protocol sections 2, 4, 5, R2, R3, R19.
+Source: 01-protocol sections 2, 4, 5, R2, R3, R18, R19.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from collections.abc import Sequence
 
 from duramen.config import LogConfig
 from duramen.core.log_node import Ending
-from duramen.core.segment import Segment
+from duramen.core.segment import Segment, SegmentState
 from duramen.core.sequencer.effects import (
     CommitOutcome,
     Effect,
@@ -34,26 +33,20 @@ from duramen.core.sequencer.effects import (
 from duramen.core.sequencer.exactly_once.log_state import ExactlyOnce
 from duramen.core.sequencer.exactly_once.stamps import HistoryEntry
 from duramen.core.sequencer.ledger_writer import LedgerWriter, SentEntry, WriterState
+from duramen.core.sequencer.log_statistics import statistics_of
 from duramen.core.sequencer.own_changes import OwnChanges
-from duramen.core.sequencer.proposals import (
-    Proposal,
-    choose_segment,
-    new_segment,
-    propose_claim,
-    refuse_segment,
-    rule_of,
-)
+from duramen.core.sequencer.proposals import Proposal, propose_new_epoch, rule_of
 from duramen.core.sequencer.recovery import Recovery
 from duramen.core.sequencer.roll_policy import RollPolicy
 from duramen.core.sequencer.segment_end import DrainStep, Fate, SegmentEnd
 from duramen.core.sequencer.surroundings import Ports, Surroundings
+from duramen.core.sequencer.takeover.older_epochs import UNRECOVERED_EPOCH_MAX, OlderEpochs
 from duramen.core.sequencer.transmit import QueuedAppend, TransmitBuffer
 from duramen.core.status import BookieStatus
 from duramen.ids import EntryId, Epoch, LogId, Member
 from duramen.units import MS
 
 _TICK_US = 100 * MS
-_UNRECOVERED_EPOCH_MAX = 4
 
 
 class LogState(enum.Enum):
@@ -64,6 +57,7 @@ class LogState(enum.Enum):
     CLAIMING = "claiming"
     RECOVERING = "recovering"
     REBUILDING = "rebuilding"
+    EARLY = "early"
     ACTIVE = "active"
     DRAINING = "draining"
     CLOSING = "closing"
@@ -78,11 +72,9 @@ class LogSequencer:
         self.outbox: list[Effect] = []
         self.transmit = TransmitBuffer()
         self.writer: LedgerWriter | None = None
-        self.recovery: Recovery | None = None
         self.view: LogView | None = None
         self.roll_count = 0
         self.takeover_count = 0
-        self.recovery_count = 0
         self.loss_count = 0
         self.reason = ""
         self._around = around
@@ -96,6 +88,7 @@ class LogSequencer:
             may_change_ensemble=lambda: not around.is_rolling_suspended,
         )
         self.exactly_once = ExactlyOnce(around, self._ports, self.transmit)
+        self.older = OlderEpochs(self._ports, around.unix_ms)
         self._refusal = ("log_unavailable", "the log is being taken over")
         self._token_count = 0
         self.changes = OwnChanges(self._ports)
@@ -107,7 +100,6 @@ class LogSequencer:
         self._roll: RollPolicy | None = None
         self._end: SegmentEnd | None = None
         self._made_with: LogConfig | None = None
-        self._news: tuple[int, LogConfig] | None = None
 
     def take_effects(self) -> list[Effect]:
         """Empty the outbox, once per batch of events."""
@@ -121,6 +113,11 @@ class LogSequencer:
     def is_owner(self) -> bool:
         """Whether an append may be queued without a question about ownership."""
         return self.state is not LogState.IDLE and not self._is_close_only
+
+    @property
+    def recovery(self) -> Recovery | None:
+        """The recovery of the oldest unclosed epoch, if one is under way."""
+        return self.older.oldest
 
     @property
     def is_changing(self) -> bool:
@@ -156,17 +153,19 @@ class LogSequencer:
 
     def pump(self, now_us: int) -> None:
         """Make entries of what waits, as far as the pipeline has room. Call after every batch."""
-        writer = self.writer
-        if self.state is not LogState.ACTIVE or writer is None:
+        writer, is_early = self.writer, self.state is LogState.EARLY
+        if writer is None or not self._is_sending:
             return
-        assert self._end is not None and self._roll is not None
-        if self._end.is_due(writer, now_us):
+        assert self._end is not None and self._roll is not None and self.view is not None
+        if not is_early and self._end.is_due(writer, now_us):
             self._ends_here = self.transmit.is_empty and self._roll.is_idle(now_us)
             self._drain(now_us)
             return
         while (due_us := self._flush_due_us(writer)) is not None and due_us <= now_us:
-            assert self.view is not None
-            self.exactly_once.send_entry(writer, self.view, now_us)
+            if is_early:
+                self.exactly_once.send_early(writer, now_us)
+            else:
+                self.exactly_once.send_entry(writer, self.view, now_us)
         if writer.wants_control and writer.has_room:
             self.exactly_once.send_lac(writer, now_us)
 
@@ -180,10 +179,9 @@ class LogSequencer:
 
         What needs a new segment is in force after the roll that begins now, the rest at once.
         """
-        if self._news is None or self._news[0] < config_version:
-            self._news = config_version, config
+        self.changes.note_config(config_version, config)
         if self.view is not None:
-            self.view = self._with_news(self.view)
+            self.view = self.changes.with_news(self.view)
         if self.writer is not None and self._end is not None and self.view is not None:
             self._end.configure(self.writer, self.view.log.config)
             self.pump(now_us)
@@ -218,10 +216,9 @@ class LogSequencer:
         self, member: Member, epoch: Epoch, entry: EntryId, status: BookieStatus, now_us: int
     ) -> None:
         """A bookie answered an add."""
-        if self.recovery is not None and self.recovery.epoch == epoch:
-            self.recovery.on_add(member, entry, status, now_us)
-            self._follow_recovery()
-        elif self.writer is not None and self.writer.segment.epoch == epoch:
+        self.older.on_add(member, epoch, entry, status, now_us)
+        self._follow_older(now_us)
+        if self.writer is not None and self.writer.segment.epoch == epoch:
             self._acknowledge(self.writer.on_add(member, entry, status, now_us), now_us)
             self._follow_writer(now_us)
 
@@ -243,9 +240,8 @@ class LogSequencer:
         now_us: int,
     ) -> None:
         """A bookie answered a seal."""
-        if self.recovery is not None and self.recovery.epoch == epoch:
-            self.recovery.on_seal(member, status, lac, highest, now_us)
-            self._follow_recovery()
+        self.older.on_seal(member, epoch, status, lac, highest, now_us)
+        self._follow_older(now_us)
 
     def on_read(  # noqa: PLR0917 - one answer of a bookie, as it comes
         self,
@@ -257,9 +253,8 @@ class LogSequencer:
         now_us: int,
     ) -> None:
         """A bookie answered a recovery read."""
-        if self.recovery is not None and self.recovery.epoch == epoch:
-            self.recovery.on_read(member, entry, status, stored, now_us)
-            self._follow_recovery()
+        self.older.on_read(member, epoch, entry, status, stored, now_us)
+        self._follow_older(now_us)
 
     def on_owed_persisted(self, owed: PersistOwed) -> None:
         """An owed range is recorded for repair."""
@@ -270,10 +265,10 @@ class LogSequencer:
         """A metadata change was applied, refused, or nobody knows."""
         if self.changes.takes(token):
             self._on_own_commit(outcome, now_us)
-        elif self.recovery is not None:
-            self.recovery.on_commit(token, outcome, now_us)
-            self._follow_recovery()
-        elif self.writer is not None:
+            return
+        self.older.on_commit(token, outcome, now_us)
+        self._follow_older(now_us)
+        if self.writer is not None:
             self._acknowledge(self.writer.on_commit(token, outcome, now_us), now_us)
             self._follow_writer(now_us)
 
@@ -281,10 +276,10 @@ class LogSequencer:
         """The log's nodes were read, or could not be."""
         if self.changes.takes(token):
             self._on_own_metadata(view, now_us)
-        elif self.recovery is not None:
-            self.recovery.on_metadata(token, view, now_us)
-            self._follow_recovery()
-        elif self.writer is not None:
+            return
+        self.older.on_metadata(token, view, now_us)
+        self._follow_older(now_us)
+        if self.writer is not None:
             self._acknowledge(self.writer.on_metadata(token, view, now_us), now_us)
             self._follow_writer(now_us)
 
@@ -311,15 +306,15 @@ class LogSequencer:
 
     def wakeup_at_us(self, now_us: int) -> int | None:
         """When `on_timer` wants to be called next."""
-        times = [self.changes.retry_at_us, self.exactly_once.wakeup_at_us()]
+        parts = self.exactly_once, self.older
+        times = [self.changes.retry_at_us, *(part.wakeup_at_us() for part in parts)]
         if self.writer is not None:
             times.append(self.writer.wakeup_at_us())
             if self.state is LogState.ACTIVE and self._end is not None:
                 times.append(self._end.wakeup_at_us(self.writer, now_us))
+            if self._is_sending:
                 times.append(self._flush_due_us(self.writer))
-        if self.recovery is not None:
-            times.append(self.recovery.wakeup_at_us())
-        is_waited_for = not self.transmit.is_empty or self.exactly_once.admission.held_count
+        is_waited_for = not self.transmit.is_empty or self.exactly_once.held_count
         if is_waited_for or self.state is LogState.DRAINING:
             times.append(now_us + _TICK_US)
         known = [time for time in times if time is not None]
@@ -336,9 +331,8 @@ class LogSequencer:
         if self.writer is not None:
             self.writer.on_timer(now_us)
             self._follow_writer(now_us)
-        if self.recovery is not None:
-            self.recovery.on_timer(now_us)
-            self._follow_recovery()
+        self.older.on_timer(now_us)
+        self._follow_older(now_us)
         if self.changes.retry_at_us is not None and now_us >= self.changes.retry_at_us:
             self._read()
         self.pump(now_us)
@@ -346,8 +340,8 @@ class LogSequencer:
     # --- own metadata ----------------------------------------------------------------------------
 
     def _read(self) -> None:
-        """Read the nodes for a claim, or, in CLOSING, for the roll."""
-        if self.state is not LogState.CLOSING:
+        """Read the nodes for a claim, in CLOSING for the roll, in EARLY for what is closed."""
+        if self.state not in (LogState.EARLY, LogState.CLOSING):
             self.state = LogState.READING
         self.changes.read()
 
@@ -366,26 +360,27 @@ class LogSequencer:
         if view is None:
             if self.state is LogState.CLOSING and not self.changes.nonces:
                 self._call_off(now_us)
+            elif self.state is LogState.READING and self.reason:
+                # Fenced. What was never sent need not wait for the store: others may reach it.
+                self._give_up("sealed by another, and the log's nodes cannot be read", loss=1)
             else:
                 self._retry_later(now_us)
         elif self.state is LogState.CLOSING:
             self._on_read_for_roll(view, now_us)
+        elif self.state is LogState.EARLY:
+            self._on_read_while_early(view, now_us)
         else:
             self._on_read_for_claim(view, now_us)
 
     def _adopt(self, view: LogView, now_us: int) -> None:
         """The `multi()` of a claim or a roll is in force."""
-        self.view = self._with_news(view)
+        self.view = self.changes.with_news(view)
         self.changes.begin_pauses_anew()
         if self.state is LogState.CLOSING:
             self._finish_closing(view, now_us)
         else:
             self._was_owner = True
             self._go_on_taking_over(view, now_us)
-
-    def _with_news(self, view: LogView) -> LogView:
-        """A view as it was read, with the configuration that we were told of since."""
-        return view if self._news is None else view.with_config(*self._news)
 
     def _retry_later(self, now_us: int) -> None:
         if self.state is LogState.CLAIMING:
@@ -395,92 +390,112 @@ class LogSequencer:
     # --- takeover (R2) ---------------------------------------------------------------------------
 
     def _on_read_for_claim(self, view: LogView, now_us: int) -> None:
-        self.view = self._with_news(view)
+        self.view = self.changes.with_news(view)
         if view.log.is_deleted or view.log.is_ended:
             code = "log_deleted" if view.log.is_deleted else "log_ended"
             self.outbox += self.transmit.fail_queued(code, "the log takes no appends any more")
             self._become_idle()
             return
         mine = self.changes.find_segment(view)
-        if mine is None and self._is_others(view) and (self._was_owner or self._unless_owned):
+        is_others = view.owner is not None and view.owner.sequencer_id != self._around.sequencer_id
+        if mine is None and is_others and (self._was_owner or self._unless_owned):
             # Claiming back at once from whoever took it would be a duel without end, and what was
             # an orphan is none: closing it would seal the epoch of its new owner.
             self._give_up("another sequencer took the log over", loss=int(self._was_owner))
             return
         self._was_owner = mine is not None
-        if (
-            mine is not None
-            or (self._is_close_only and view.segments)
-            or len(view.segments) >= _UNRECOVERED_EPOCH_MAX
-        ):
+        may_claim = not self._is_close_only and len(view.segments) < UNRECOVERED_EPOCH_MAX
+        if mine is not None or (view.segments and not may_claim):
             self._go_on_taking_over(view, now_us)
         elif self._is_close_only:
             self._become_idle()
         else:
             self._claim(view, now_us)
 
-    def _is_others(self, view: LogView) -> bool:
-        return view.owner is not None and view.owner.sequencer_id != self._around.sequencer_id
-
     def _claim(self, view: LogView, now_us: int) -> None:
-        around = self._around
-        choice = choose_segment(view.log, around.candidates, around.rng)
-        if choice is None:
-            self._refusal = ("not_enough_bookies", refuse_segment(view.log, around.candidates))
+        proposal = propose_new_epoch(view, self._around, now_us)
+        if isinstance(proposal, str):
+            self._refusal = ("not_enough_bookies", proposal)
             self._retry_later(now_us)
             return
-        nonce, unix_ms = around.new_nonce(), around.unix_ms(now_us)
-        segment = new_segment(view.log, choice, nonce=nonce, created_unix_ms=unix_ms)
         self.state = LogState.CLAIMING
         self._made_with = view.log.config
-        self.changes.commit(propose_claim(view, segment, around.sequencer_id))
+        self.changes.commit(proposal)
 
     def _go_on_taking_over(self, view: LogView, now_us: int) -> None:
-        """Recover the oldest unclosed epoch that is not ours; when none is left, append."""
+        """Recover the unclosed epochs that are not ours; when none is left, append."""
+        self.reason = ""
         mine = self.changes.find_segment(view)
         if mine is not None and view.segments[-1] != mine:
             self._give_up("a newer epoch was opened by another sequencer", loss=1)
         elif mine is not None and view.segments[0] == mine:
             self.state = LogState.REBUILDING
-            self.exactly_once.begin_rebuild(view.log, now_us)
-            self._follow_rebuild(now_us)
+            self._begin_rebuild(view, now_us)
         else:
-            segment, version = view.segments[0]
             self.state = LogState.RECOVERING
-            self.recovery_count += 1
-            self.recovery = Recovery(
-                segment,
-                version,
-                view.log,
-                view.log_version,
-                rule=rule_of(view.log),
-                ports=self._ports,
-                unix_ms=self._around.unix_ms,
-            )
-            self.recovery.start(now_us)
+            self.older.adopt(view, view.log.next_epoch if mine is None else mine[0].epoch, now_us)
+            self._follow_older(now_us)
 
-    def _follow_recovery(self) -> None:
-        if self.recovery is not None and self.recovery.is_done:
+    def _follow_older(self, now_us: int) -> None:
+        closed = self.older.take_closed()
+        if closed is not None:
             # Another may have closed it and gone on meanwhile: what is true now is read.
-            self.exactly_once.note_recovered(
-                self.recovery.epoch, has_state=self.recovery.may_have_state
-            )
-            self.recovery = None
+            self.exactly_once.note_recovered(closed.epoch, has_state=closed.may_have_state)
             self._read()
+        elif self.state is LogState.RECOVERING and self.older.are_bounded:
+            self._begin_early(now_us)
+
+    def _begin_early(self, now_us: int) -> None:
+        assert self.view is not None
+        mine = self.changes.find_segment(self.view)
+        if mine is not None and self.view.log.config.early_append and not self._ends_here:
+            self.state = LogState.EARLY
+            self._open_writer(*mine, now_us)
+            self.exactly_once.begin_early()
+            self.pump(now_us)
+
+    def _on_read_while_early(self, view: LogView, now_us: int) -> None:
+        """An older epoch was closed, or all of them are."""
+        assert self.writer is not None
+        self.view = self.changes.with_news(view)
+        epoch = self.writer.segment.epoch
+        if not view.segments or view.segments[-1][0].epoch != epoch:
+            self._give_up("a newer epoch was opened by another sequencer", loss=1)
+        elif view.segments[-1][0].state is not SegmentState.OPEN:
+            self._on_fenced("the segment is no longer open", now_us)
+        elif len(view.segments) > 1:
+            self.older.adopt(view, epoch, now_us)
+        else:
+            self._begin_rebuild(view, now_us)
+
+    def _begin_rebuild(self, view: LogView, now_us: int) -> None:
+        self.older.clear()
+        self.exactly_once.begin_rebuild(view.log, now_us)
+        self._follow_rebuild(now_us)
 
     def _follow_rebuild(self, now_us: int) -> None:
-        """The state of all older epochs is known: begin to append."""
+        """The state of all older epochs is known: begin to append, or to append whatever comes."""
         if self.state is LogState.REBUILDING and self.exactly_once.is_ready:
             assert self.view is not None
             mine = self.changes.find_segment(self.view)
             assert mine is not None
             self._activate(*mine, now_us)
+        elif self.state is LogState.EARLY and self._is_numbered and self.exactly_once.is_ready:
+            self._begin_active(now_us)
+
+    @property
+    def _is_numbered(self) -> bool:
+        """Whether every epoch below the writer's is closed, as far as was read."""
+        assert self.writer is not None and self.view is not None
+        return self.view.log.last_clean_epoch == self.writer.segment.epoch - 1
 
     def _activate(self, segment: Segment, version: int, now_us: int) -> None:
+        self._open_writer(segment, version, now_us)
+        self._begin_active(now_us)
+
+    def _open_writer(self, segment: Segment, version: int, now_us: int) -> None:
         assert self.view is not None
         config = self.view.log.config
-        self.state = LogState.ACTIVE
-        self.reason = ""
         self.changes.nonces.clear()
         self.writer = LedgerWriter(
             segment,
@@ -490,15 +505,25 @@ class LogSequencer:
             owed_bytes_max=config.owed_bytes_max,
             ports=self._ports,
         )
-        self.exactly_once.begin(self.view.log)
         self._roll = RollPolicy(config.roll, self._around.rng, now_us)
         self._end = SegmentEnd(self.view.log, self._made_with or config, self._roll, self._around)
         self._end.configure(self.writer, config)
+
+    def _begin_active(self, now_us: int) -> None:
+        assert self.view is not None
+        self.state = LogState.ACTIVE
+        self.exactly_once.begin(self.view.log)
         if self._ends_here:
             self._drain(now_us)
         self.pump(now_us)
 
     # --- append ----------------------------------------------------------------------------------
+
+    @property
+    def _is_sending(self) -> bool:
+        if self.state is not LogState.EARLY:
+            return self.state is LogState.ACTIVE
+        return self.view is not None and self.view.log.config.early_append and not self._ends_here
 
     def _flush_due_us(self, writer: LedgerWriter) -> int | None:
         """When the next entry is to be made; None while nothing waits or nothing may be sent."""
@@ -508,10 +533,6 @@ class LogSequencer:
     def _acknowledge(self, entries: Sequence[SentEntry], now_us: int) -> None:
         if entries:
             assert self.writer is not None and self.view is not None
-            epoch = self.writer.segment.epoch
-            start_seq_num = self.view.log.totals.record_count
-            for entry in entries:
-                self.outbox += self.transmit.complete(epoch, entry.entry, start_seq_num)
             self.exactly_once.acknowledge(self.writer, self.view, entries, now_us)
 
     def _follow_writer(self, now_us: int) -> None:
@@ -532,11 +553,14 @@ class LogSequencer:
         self.outbox += self.transmit.fail_sent(reason)
         self.exactly_once.abandon(reason)
         self._forget_writer()
+        self.older.clear()
         self.state = LogState.READING
         self._was_owner = True
         # The pause is what keeps re-activations at 5 a second at most (01-protocol section 5).
         self.changes.begin_pauses_anew()
         self._retry_later(now_us)
+        if not self._around.is_metadata_reachable:
+            self._give_up(f"{reason}, and the metadata store is away", loss=1)
 
     # --- roll and close (R19) --------------------------------------------------------------------
 
@@ -592,7 +616,7 @@ class LogSequencer:
             case Fate.LOST:
                 self._give_up("another sequencer took the log over", loss=1)
             case Fate.OPEN:
-                self.view = self._with_news(view)
+                self.view = self.changes.with_news(view)
                 self._made_with = view.log.config
                 self.changes.commit(self._propose_end(view, writer, now_us))
 
@@ -610,7 +634,7 @@ class LogSequencer:
         )
 
     def _finish_closing(self, view: LogView, now_us: int) -> None:
-        """The roll is in force: go on in the next epoch, or idle if none was opened."""
+        """The roll is in force: go on in the next epoch, or idle if there is none."""
         assert self.writer is not None
         self.exactly_once.on_closed(self.writer.segment.epoch)
         self._forget_writer()
@@ -623,7 +647,6 @@ class LogSequencer:
             self._become_idle()
 
     def _forget_writer(self) -> None:
-        """The epoch is over, for us."""
         if self._end is not None:
             self._end.leave()
         self.writer = self._roll = self._end = None
@@ -641,7 +664,7 @@ class LogSequencer:
     def _become_idle(self) -> None:
         self.state = LogState.IDLE
         self._forget_writer()
-        self.recovery = None
+        self.older.clear()
         self._was_owner = False
         self._ending = None
         self.changes.forget()
@@ -653,41 +676,23 @@ class LogSequencer:
 
     def statistics(self) -> dict[str, object]:
         """What waits and what was done, for the admin API."""
-        writer = self.writer
-        return {
-            "state": self.state.value,
-            "epoch": None if writer is None else writer.segment.epoch,
-            "lac": None if writer is None else writer.lac,
-            "lap": None if writer is None else writer.lap,
-            "queued_count": len(self.transmit.queue),
-            "queued_bytes": self.transmit.queued_bytes,
-            "window_bytes": 0 if writer is None else writer.window_bytes,
-            "owed_bytes": 0 if writer is None else writer.owed_bytes,
-            "suspended": [] if writer is None else [m.bookie for m in writer.suspended],
-            "ensemble_changes": 0 if writer is None else writer.change_count,
-            "rolls": self.roll_count,
-            "takeovers": self.takeover_count,
-            **self.exactly_once.statistics(),
-            "recoveries": self.recovery_count,
-        }
+        return statistics_of(self)
 
     def validate(self) -> None:
         """Assert invariants 1 to 4, and those of the parts."""
-        with_writer = (LogState.ACTIVE, LogState.DRAINING, LogState.CLOSING)
+        with_writer = (LogState.EARLY, LogState.ACTIVE, LogState.DRAINING, LogState.CLOSING)
         assert (self.writer is not None) == (self.state in with_writer), f"1: {self}"
-        assert self.writer is None or self.recovery is None, f"1: {self}"
-        self.transmit.validate()
-        self.exactly_once.validate()
+        is_early = self.state is LogState.EARLY
+        assert self.writer is None or is_early or not self.older.recoveries, f"1: {self}"
+        for part in (self.transmit, self.exactly_once, self.older):
+            part.validate()
         if self.writer is not None:
             self.writer.validate()
-            assert self.view is not None
-            assert self.view.log.last_clean_epoch == self.writer.segment.epoch - 1, f"2: {self}"
-        if self.state in (LogState.IDLE, LogState.ACTIVE, LogState.DRAINING):
+            assert self._is_numbered or (is_early and self.older.are_bounded), f"2: {self}"
+        if self.state in (LogState.IDLE, LogState.EARLY, LogState.ACTIVE, LogState.DRAINING):
             assert not self.changes.nonces, f"3: {self}"
-        if self.recovery is not None:
-            self.recovery.validate()
         assert self.writer is not None or self.log_id not in self._around.rolls, f"4: {self}"
 
     def __repr__(self) -> str:
-        inside = self.writer or self.recovery or ""
+        inside = " ".join(map(repr, filter(None, (self.writer, *self.older.recoveries))))
         return f"<log {self.log_id} {self.state.value} {inside} {self.transmit}>"

@@ -9,6 +9,7 @@ Called by `log_sequencer`. Source: 01-protocol section 2, R3.
 
 from __future__ import annotations
 
+from duramen.config import LogConfig
 from duramen.core.segment import Segment
 from duramen.core.sequencer.effects import Commit, CommitOutcome, LogView, ReadMetadata
 from duramen.core.sequencer.proposals import Proposal
@@ -30,6 +31,7 @@ class OwnChanges:
         self._ports = ports
         self._token: int | None = None
         self._proposal: Proposal | None = None
+        self._news: tuple[int, LogConfig] | None = None
         self._retry_delay_us = RETRY_DELAY_US
 
     def read(self) -> None:
@@ -65,6 +67,15 @@ class OwnChanges:
     def find_segment(self, view: LogView) -> tuple[Segment, int] | None:
         """The segment that a change of ours opened, known by its nonce."""
         return next((s for s in view.segments if s[0].nonce in self.nonces), None)
+
+    def note_config(self, version: int, config: LogConfig) -> None:
+        """Somebody tells of the log's stored configuration."""
+        if self._news is None or self._news[0] < version:
+            self._news = version, config
+
+    def with_news(self, view: LogView) -> LogView:
+        """A view as it was read, with the configuration that we were told of since."""
+        return view if self._news is None else view.with_config(*self._news)
 
     def retry_later(self, now_us: int) -> None:
         """Read again after a pause, which is twice as long each time."""

@@ -32,6 +32,7 @@ from duramen.core.sequencer.effects import (
     SetSegment,
     Write,
 )
+from duramen.core.sequencer.surroundings import Surroundings
 from duramen.ids import EntryId, Lsn, Member, SequencerId
 
 
@@ -131,6 +132,16 @@ def propose_claim(view: LogView, segment: Segment, claimant: SequencerId) -> Pro
     owner = Owner(claimant, segment.epoch, "", 0)
     after = LogView(log, view.log_version + 1, (*view.segments, (segment, 0)), owner)
     return Proposal(segment.nonce, writes, after)
+
+
+def propose_new_epoch(view: LogView, around: Surroundings, now_us: int) -> Proposal | str:
+    """A claim of the log's next epoch, or why no ensemble can be placed."""
+    choice = choose_segment(view.log, around.candidates, around.rng)
+    if choice is None:
+        return refuse_segment(view.log, around.candidates)
+    nonce, unix_ms = around.new_nonce(), around.unix_ms(now_us)
+    segment = new_segment(view.log, choice, nonce=nonce, created_unix_ms=unix_ms)
+    return propose_claim(view, segment, around.sequencer_id)
 
 
 def propose_close(

@@ -1,18 +1,18 @@
 """Recovery of one segment: fence it, find out what it holds, make that durable, close it.
 
-    MARK → SEAL → READ ⇄ WRITE_BACK → CLOSE → DONE
+    MARK → SEAL → SEALED → READ ⇄ WRITE_BACK → CLOSE → DONE
 
 MARK says in the metadata that only recovery may close the segment. SEAL fences its last fragment
-until the responders cover every ack set (R12). READ walks up from the LAC, one entry at a time,
-each read carrying the seal (R14); what is found is written back to its whole write set (R16);
-the first position whose absence a cover has proved is the end (R15). CLOSE moves LCE in the same
-`multi()`. Many may recover one segment at once: exactly one close succeeds, the others adopt it.
-Doubt (UNKNOWN, errors, silence) proves nothing and never ends recovery: it asks again.
-Invariants (see `validate`):
- 1 reading begins after SEAL was covered.
- 2 the end is below an entry whose absence was proved by a cover of its write set.
- 3 no entry at or below the highest LAC seen is left out (R13).
-Source: 01-protocol section 4, R10, R12–R17.
+until a cover has answered (R12). SEALED waits for the close of the epoch before and, for a log with
+`early_append`, first writes the bound: the highest entry that the cover has seen. What a zombie
+sends afterwards may reach members outside the cover, and would precede what newer epochs have
+acknowledged: nobody recovers it. READ walks up from the LAC under seal (R14), WRITE_BACK stores
+what is found in its whole write set (R16), until a cover has proved an absence (R15). CLOSE moves
+LCE in the same `multi()`. Many may recover at once: one close succeeds, the others adopt it.
+Doubt (UNKNOWN, errors, silence) proves nothing: it asks again. Invariants (see `validate`):
+ 1 reading begins after SEAL was covered. 2 the end is below an entry that a cover lacks, or bound.
+ 3 no entry up to the highest LAC seen is left out (R13). 4 none above a known bound is part of it.
+Source: 01-protocol section 4 and 5, R10, R12–R17.
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ class RecoveryState(enum.Enum):
 
     MARK = "mark"
     SEAL = "seal"
+    SEALED = "sealed"
     READ = "read"
     WRITE_BACK = "write back"
     CLOSE = "close"
@@ -70,11 +71,12 @@ class _Position:
 
 
 class Recovery:
-    """Recovers the segment after the LCE of `log`.
+    """Recovers one segment after the LCE of `log`; it is read and closed when it is the next one.
 
     Args:
         segment: as read; with `version` of its node.
-        log: as read in the same view; with `log_version`. Its LCE is the epoch before.
+        log: as read in the same view; with `log_version`.
+        needs_bound: newer epochs may be appended to before this one is closed.
         unix_ms: wall-clock time of the driver's `now_us`, to be shown only.
     """
 
@@ -88,8 +90,9 @@ class Recovery:
         rule: PlacementRule,
         ports: Ports,
         unix_ms: Callable[[int], int],
+        needs_bound: bool = False,
     ) -> None:
-        assert segment.epoch == log.last_clean_epoch + 1, (segment, log)
+        assert segment.epoch > log.last_clean_epoch, (segment, log)
         self.state = RecoveryState.MARK
         self.segment = segment
         self.version = version
@@ -99,8 +102,10 @@ class Recovery:
         self._rule = rule
         self._ports = ports
         self._unix_ms = unix_ms
+        self._needs_bound = needs_bound
         self._frozen = segment.last_fragment
         self._sealed: dict[Member, tuple[EntryId, EntryId]] = {}
+        self._doubtful: list[Member] = []
         self._lac = NOTHING
         self._fragments = list(segment.fragments)
         self._position: _Position | None = None
@@ -111,7 +116,7 @@ class Recovery:
         self._end_totals = Totals()
         self._end_has_state = True
         self._token: int | None = None
-        self._marked: Segment | None = None
+        self._changed: Segment | None = None
         self._closing: tuple[SetSegment, SetLog] | None = None
         self._retry_at_us: int | None = None
         self._retry_delay_us = RETRY_DELAY_US
@@ -131,6 +136,14 @@ class Recovery:
         """Whether the segment may carry producers or control records, as far as was seen."""
         return self._end_has_state
 
+    @property
+    def is_bounded(self) -> bool:
+        """A cover is sealed, and nothing that is not stored by now will ever be part of it."""
+        return self.segment.bound is not None and self.state not in (
+            RecoveryState.MARK,
+            RecoveryState.SEAL,
+        )
+
     def wakeup_at_us(self) -> int | None:
         """When `on_timer` wants to be called next."""
         return self._retry_at_us
@@ -138,6 +151,13 @@ class Recovery:
     def start(self, now_us: int) -> None:
         """Begin with MARK, or go on from what the segment's state says."""
         self._go_on(now_us)
+
+    def follow(self, log: LogNode, log_version: int, now_us: int) -> None:
+        """The log node as it was just read: this one's turn comes with the close of the others."""
+        if log_version > self.log_version:
+            self.log, self.log_version = log, log_version
+        if self.state is RecoveryState.SEALED and self._token is None:
+            self._leave_sealed(now_us)
 
     # --- metadata --------------------------------------------------------------------------------
 
@@ -149,12 +169,12 @@ class Recovery:
         if outcome is not CommitOutcome.APPLIED:
             # Whatever it was, the nodes decide: read them again, after a pause.
             self._retry_later(now_us)
-        elif self.state is RecoveryState.MARK:
-            assert self._marked is not None
-            self.segment, self.version = self._marked, self.version + 1
-            self._seal(now_us)
-        else:
+        elif self.state is RecoveryState.CLOSE:
             self._finish_by_own_close()
+        else:
+            assert self._changed is not None
+            self.segment, self.version = self._changed, self.version + 1
+            self._go_on(now_us)
 
     def on_metadata(self, token: int, view: LogView | None, now_us: int) -> None:
         """The nodes as they are after a conflict, an unknown outcome or a pause."""
@@ -164,7 +184,8 @@ class Recovery:
         if view is None:
             self._retry_later(now_us)
             return
-        self.log, self.log_version = view.log, view.log_version
+        if view.log_version > self.log_version:
+            self.log, self.log_version = view.log, view.log_version
         if view.log.last_clean_epoch >= self.segment.epoch:
             self.state = RecoveryState.DONE
             # Another may have closed it at an end that was not seen here.
@@ -190,10 +211,16 @@ class Recovery:
             self._retry_later(now_us)
             return
         self._sealed[member] = (lac, highest)
+        if status is BookieStatus.UNKNOWN:
+            _note(member, self._doubtful)
+        elif member in self._doubtful:
+            self._doubtful.remove(member)
         if self._is_sealed_by_cover():
             self._lac = EntryId(max(seen for seen, _ in self._sealed.values()))
             self._highest = EntryId(max(seen for _, seen in self._sealed.values()))
-            self._begin_reading(now_us)
+            self.state = RecoveryState.SEALED
+            self._retry_at_us = None
+            self._leave_sealed(now_us)
 
     def _is_sealed_by_cover(self) -> bool:
         """R12 holds, and R13: the cover has seen the entry that its highest LAC speaks of."""
@@ -204,9 +231,24 @@ class Recovery:
         highest = max(seen for _, seen in self._sealed.values())
         return lac <= max(highest, self._frozen.first_entry - 1)
 
+    def _leave_sealed(self, now_us: int) -> None:
+        """Write the bound where one is wanted, then wait for the epoch before to be closed."""
+        if self._needs_bound and self.segment.bound is None and self._knows_bound():
+            bound = max(self._highest, self._lac, self._frozen.first_entry - 1)
+            self._change(self.segment.bounded(EntryId(bound), self._ports.new_nonce()))
+        elif self.log.last_clean_epoch == self.segment.epoch - 1:
+            self._begin_reading(now_us)
+
+    def _knows_bound(self) -> bool:
+        """A member with damage may hide an acknowledged entry, so the others have to cover."""
+        certain = [member for member in self._sealed if member not in self._doubtful]
+        sets = write_sets(self._frozen.ensemble, self.segment.quorum)
+        return covers(certain, sets, self.segment.quorum.ack_quorum)
+
     def _begin_reading(self, now_us: int) -> None:
         """R13: from the highest LAC on, but never below the last fragment."""
         self._retry_at_us = None
+        self._absent_entries.clear()
         first = self._frozen.first_entry
         self._last_found = EntryId(max(self._lac, first - 1))
         if self._lac >= first:
@@ -241,10 +283,22 @@ class Recovery:
             self._judge_absence(position, now_us)
 
     def _read(self, entry: EntryId, now_us: int) -> None:
-        self.state = RecoveryState.READ
         self._retry_delay_us = RETRY_DELAY_US
+        if self._is_above_bound(entry) and entry > self._lac:
+            self._conclude(now_us)
+            return
+        self.state = RecoveryState.READ
         self._position = _Position(entry)
         self._ask_next(self._position, now_us)
+
+    def _is_above_bound(self, entry: EntryId) -> bool:
+        return self.segment.bound is not None and entry > self.segment.bound
+
+    def _conclude(self, now_us: int) -> None:
+        """What was found last is the end."""
+        self._end = self._last_found
+        self._position = None
+        self._close(now_us)
 
     def _ask_next(self, position: _Position, now_us: int) -> None:
         """One replica at a time: nearly always the first one has it."""
@@ -268,9 +322,7 @@ class Recovery:
             self._absent_entries.append(position.entry)
             self._read(EntryId(position.entry + 1), now_us)
         else:
-            self._end = self._last_found
-            self._position = None
-            self._close(now_us)
+            self._conclude(now_us)
 
     def _found(self, position: _Position, stored: StoredEntry, now_us: int) -> None:
         if position.entry <= self._lac:
@@ -404,16 +456,25 @@ class Recovery:
             self._retry_later(now_us)
         elif self.segment.state is SegmentState.OPEN:
             assert self.state is RecoveryState.MARK, self
-            self._mark()
+            self._change(self.segment.marked(self._ports.new_nonce()))
         elif self.state is RecoveryState.MARK:
             self._seal(now_us)
+        elif self.state is RecoveryState.SEALED:
+            self._leave_sealed(now_us)
         elif self.state is RecoveryState.CLOSE:
-            self._close(now_us)
+            assert self._end is not None
+            if self._is_above_bound(self._end):
+                # Another wrote a bound meanwhile: what was found above it does not count.
+                self._end = None
+                self._fragments = list(self.segment.fragments)
+                self._begin_reading(now_us)
+            else:
+                self._close(now_us)
 
-    def _mark(self) -> None:
+    def _change(self, segment: Segment) -> None:
         self._token = self._ports.new_token()
-        self._marked = self.segment.marked(self._ports.new_nonce())
-        self._ports.put(Commit(self._token, (SetSegment(self._marked, self.version),)))
+        self._changed = segment
+        self._ports.put(Commit(self._token, (SetSegment(segment, self.version),)))
 
     def _seal(self, now_us: int) -> None:
         """From here on the ensembles are those frozen at MARK (R14)."""
@@ -438,7 +499,7 @@ class Recovery:
             return
         self._retry_at_us = None
         match self.state:
-            case RecoveryState.MARK | RecoveryState.CLOSE:
+            case RecoveryState.MARK | RecoveryState.SEALED | RecoveryState.CLOSE:
                 if self._token is None:
                     self._token = self._ports.new_token()
                     self._ports.put(ReadMetadata(self._token))
@@ -457,12 +518,14 @@ class Recovery:
                 pass
 
     def validate(self) -> None:
-        """Assert invariants 1 to 3."""
+        """Assert invariants 1 to 4."""
         if self.state in (RecoveryState.READ, RecoveryState.WRITE_BACK, RecoveryState.CLOSE):
             assert self._is_sealed_by_cover(), f"1: {self}"
+            assert self.log.last_clean_epoch == self.epoch - 1, f"1: {self}"
         if self._end is not None:
             assert self.state in (RecoveryState.CLOSE, RecoveryState.DONE), f"2: {self}"
             assert self._end >= self._lac, f"3: {self}"
+            assert self.segment.is_closed or not self._is_above_bound(self._end), f"4: {self}"
 
     def __repr__(self) -> str:
         at = "" if self._position is None else f" at={self._position.entry}"

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from duramen.config import Flush, Window
 from duramen.core.segment import Totals
-from duramen.core.sequencer.effects import Complete, Fail, TailMark, Yield
+from duramen.core.sequencer.effects import Complete, CompleteEarly, Fail, TailMark, Yield
 from duramen.core.sequencer.exactly_once.stamps import SetToken, Stamp
 from duramen.ids import Dlsn, EntryId, Epoch
 from duramen.limits import ENTRY_TARGET_BYTES
@@ -182,6 +182,18 @@ class TransmitBuffer:
                 )
             )
         return answers
+
+    def complete_early(self, epoch: Epoch, entry: EntryId) -> list[CompleteEarly]:
+        """As `complete`, while nobody knows how many records the older epochs hold."""
+        return [
+            CompleteEarly(
+                placed.append.append_id,
+                Dlsn(epoch, entry, placed.slot),
+                placed.append.record_count,
+                placed.append.max_timestamp_ms,
+            )
+            for placed in self._placed.pop(entry, ())
+        ]
 
     def expire(self, now_us: int, code: str, detail: str) -> list[Fail]:
         """Answer what waited past its deadline: `code` if never sent, otherwise uncertain."""

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from duramen.core.log_node import LogNode
 from duramen.core.segment import Segment, Totals
-from duramen.core.sequencer.effects import LogView
+from duramen.core.sequencer.effects import Effect, LogView
 from duramen.core.sequencer.exactly_once.admission import Admission
 from duramen.core.sequencer.exactly_once.producer_table import ProducerTable
 from duramen.core.sequencer.exactly_once.rebuild import Rebuild
@@ -22,6 +22,7 @@ from duramen.core.sequencer.exactly_once.snapshots import Snapshots
 from duramen.core.sequencer.exactly_once.stamps import HistoryEntry
 from duramen.core.sequencer.ledger_writer import LedgerWriter, SentEntry, WriterState
 from duramen.core.sequencer.surroundings import Ports, Surroundings
+from duramen.core.sequencer.takeover.early_appends import EarlyAppends
 from duramen.core.sequencer.transmit import QueuedAppend, TransmitBuffer
 from duramen.ids import EntryId, Epoch, Lsn
 from duramen.units import MS
@@ -32,6 +33,7 @@ class ExactlyOnce:
 
     def __init__(self, around: Surroundings, ports: Ports, transmit: TransmitBuffer) -> None:
         self.admission = Admission(ports.put, transmit)
+        self.early = EarlyAppends(ports.put, transmit)
         self.rebuild: Rebuild | None = None
         self.rebuild_count = 0
         self._around = around
@@ -45,6 +47,7 @@ class ExactlyOnce:
         self._has_state = False
         self._is_rebuilt = False
         self._expire_after_us = 0
+        self._early_entry_count = 0
 
     # --- before an epoch -------------------------------------------------------------------------
 
@@ -82,14 +85,22 @@ class ExactlyOnce:
     def _follow_rebuild(self) -> None:
         if self.rebuild is not None and self.rebuild.is_done:
             self._table = self.rebuild.table
-            self._snapshots.begin(replayed_count=self.rebuild.entry_count)
+            count = self.rebuild.entry_count + self._early_entry_count
+            self._snapshots.begin(replayed_count=count)
             self.rebuild_count += self.rebuild.entry_count > 0
             self._is_rebuilt = True
             self.rebuild = None
 
+    def begin_early(self) -> None:
+        """An epoch is open, and nothing is known of the ones before: nothing can be judged."""
+        self._has_state = False
+        self._early_entry_count = 0
+
     def begin(self, log: LogNode) -> None:
         """An epoch is open and appends may be judged."""
         assert self._table is not None
+        self.early.give_back()
+        self._early_entry_count = 0
         self._table.keep(log.config.producers.results_kept)
         self._expire_after_us = log.config.producers.expire_after
         self._has_state = False
@@ -105,15 +116,31 @@ class ExactlyOnce:
         self, append: QueuedAppend, writer: LedgerWriter | None, view: LogView | None
     ) -> str | None:
         """Why the log's window has no room for another append, or None."""
-        held_bytes = self.admission.held_bytes
+        held_bytes = self.admission.held_bytes + self.early.held_bytes
         if writer is not None:
             held_bytes += writer.window_bytes
             if not writer.has_room_for_owed():
                 return "a bookie is owed more than may be kept for it"
         window = None if view is None else view.log.config.window
         return self._transmit.find_fault(
-            append, window, held_bytes=held_bytes, held_count=self.admission.held_count
+            append, window, held_bytes=held_bytes, held_count=self.held_count
         )
+
+    @property
+    def held_count(self) -> int:
+        """Appends that were taken from the queue and go into no entry for now."""
+        return self.admission.held_count + self.early.held_count
+
+    def send_early(self, writer: LedgerWriter, now_us: int) -> None:
+        """Make the next entry of what needs nothing of the older epochs."""
+        appends = self.early.take()
+        if appends:
+            before = writer.totals
+            batches = [append.batch for append in appends]
+            own = _totals_of(appends, batches)
+            self._early_entry_count += 1
+            entry = self._push(writer, batches, own, now_us, is_control=False)
+            self._transmit.place(entry, appends, before)
 
     def send_entry(self, writer: LedgerWriter, view: LogView, now_us: int) -> None:
         """Make the next entry of what waits and is admitted."""
@@ -183,14 +210,27 @@ class ExactlyOnce:
     def acknowledge(
         self, writer: LedgerWriter, view: LogView, entries: Sequence[SentEntry], now_us: int
     ) -> None:
-        """Entries are acknowledged, in their order."""
+        """Entries are acknowledged, in their order: answer their appends.
+
+        While the epoch before is not closed nobody knows sequence numbers, and all that was sent
+        was plain.
+        """
+        epoch = writer.segment.epoch
+        if view.log.last_clean_epoch < epoch - 1:
+            for entry in entries:
+                self._put_all(self._transmit.complete_early(epoch, entry.entry))
+            return
         unix_ms = self._around.unix_ms(now_us)
         start_seq_num = view.log.totals.record_count
         for entry in entries:
-            self.admission.on_acknowledged(
-                writer.segment.epoch, entry.entry, start_seq_num, unix_ms
-            )  # fmt: skip
+            self._put_all(self._transmit.complete(epoch, entry.entry, start_seq_num))
+        for entry in entries:
+            self.admission.on_acknowledged(epoch, entry.entry, start_seq_num, unix_ms)
         self._snapshots.on_acknowledged(writer.lac)
+
+    def _put_all(self, answers: Sequence[Effect]) -> None:
+        for answer in answers:
+            self._ports.put(answer)
 
     # --- the end of an epoch ---------------------------------------------------------------------
 
@@ -204,6 +244,7 @@ class ExactlyOnce:
 
     def abandon(self, reason: str) -> None:
         """The epoch is lost, or the log is given up: the state is to be rebuilt."""
+        self.early.give_back()
         self.admission.abandon(reason)
         self._table = None
         self.rebuild = None
@@ -215,6 +256,7 @@ class ExactlyOnce:
     def on_timer(self, now_us: int, code: str, detail: str) -> None:
         """Deadlines of what waits here, and reads that failed."""
         self.admission.expire(now_us, code, detail)
+        self.early.expire(now_us, "log_unavailable", "older epochs are still being recovered")
         if self.rebuild is not None:
             self.rebuild.on_timer(now_us)
             self._follow_rebuild()
@@ -226,6 +268,7 @@ class ExactlyOnce:
             "producers": table.producer_count,
             "fencing_token": table.token,
             "unproved_count": self.admission.held_count,
+            "waiting_for_recovery_count": self.early.held_count,
             "snapshots": self._snapshots.written_count,
             "rebuilds": self.rebuild_count,
         }
@@ -233,6 +276,7 @@ class ExactlyOnce:
     def validate(self) -> None:
         """Assert the invariants of the parts."""
         self.admission.validate()
+        self.early.validate()
         assert self.rebuild is None or self._table is None, f"rebuild of what is known: {self}"
 
     def __repr__(self) -> str:

@@ -1,0 +1,72 @@
+"""Appends of a log whose older epochs are still being recovered (`early_append`).
+
+Sequence numbers, producers, conditions, token and the greatest txid are known only when the epoch
+before is closed. Appends that ask for none of these go ahead; the others wait here, in the order of
+their arrival, and are put before what is queued then. So a plain append may overtake one that
+waits. Nobody can tell: whatever waits is not acknowledged, and a client that wants an order between
+two appends waits for the first one's answer, or has a producer, whose batches all wait.
+
+Invariant (see `validate`): held bytes are the sum over what is held, and none of it is plain.
+Called by `exactly_once.log_state`. Source: 01-protocol section 5 (R18).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from duramen.core.sequencer.effects import Effect, Fail
+from duramen.core.sequencer.transmit import QueuedAppend, TransmitBuffer
+
+
+class EarlyAppends:
+    """Chooses what goes ahead.
+
+    Args:
+        put: takes the answers.
+        transmit: gets back what waited.
+    """
+
+    def __init__(self, put: Callable[[Effect], None], transmit: TransmitBuffer) -> None:
+        self.held_bytes = 0
+        self._put = put
+        self._transmit = transmit
+        self._held: list[QueuedAppend] = []
+
+    @property
+    def held_count(self) -> int:
+        """Appends that wait for the recovery of the older epochs."""
+        return len(self._held)
+
+    def take(self) -> list[QueuedAppend]:
+        """What of the queue goes into the next entry; none if nothing of it may go ahead."""
+        return self._transmit.take(self._admit)
+
+    def _admit(self, append: QueuedAppend) -> bool:
+        if append.is_plain:
+            return True
+        self._held.append(append)
+        self.held_bytes += len(append.batch)
+        return False
+
+    def give_back(self) -> None:
+        """Everything may be judged now, or by another owner."""
+        self._transmit.push_back(self._held)
+        self._held = []
+        self.held_bytes = 0
+
+    def expire(self, now_us: int, code: str, detail: str) -> None:
+        """Answer what waited past its deadline: it was never sent."""
+        late = [append for append in self._held if append.deadline_us <= now_us]
+        for append in late:
+            self._put(Fail(append.append_id, code, detail))
+            self.held_bytes -= len(append.batch)
+        if late:
+            self._held = [append for append in self._held if append.deadline_us > now_us]
+
+    def validate(self) -> None:
+        """Assert the invariant."""
+        assert self.held_bytes == sum(len(append.batch) for append in self._held), self
+        assert not any(append.is_plain for append in self._held), self
+
+    def __repr__(self) -> str:
+        return f"<early held={len(self._held)}>"
