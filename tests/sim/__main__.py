@@ -32,6 +32,7 @@ LOG_STEPS: Final = (
     "claiming → reading", "claiming → recovering", "recovering → reading", "reading → active",
     "reading → idle", "active → draining", "draining → active", "draining → closing",
     "closing → active", "closing → idle", "active → reading", "draining → reading",
+    "reading → rebuilding", "claiming → rebuilding", "rebuilding → active",
 )  # fmt: skip
 WRITER_STEPS: Final = (
     "new → open", "open → changing", "changing → open", "open → held", "open → fenced",
@@ -42,12 +43,30 @@ RECOVERY_STEPS: Final = (
     "write back → read", "read → close", "close → done",
 )  # fmt: skip
 
+EXACTLY_ONCE: Final = (
+    "append was there before", "append was there long before", "append accepted: match",
+    "append accepted: token", "append accepted: plain", "append condition_failed",
+    "append fencing_token_mismatch", "producer began anew", "producer: append_uncertain",
+    "producer: producer_gap", "producer: producer_fenced", "batch fenced for good",
+    "repetition answered", "token set", "token: append_uncertain",
+    "token: fencing_token_mismatch", "snapshot read", "snapshot named", "history read",
+)  # fmt: skip
+OWNERSHIP: Final = (
+    "hand-over: closed True", "hand-over: log_unavailable", "append held while its log leaves",
+    "takeover that waited", "owner probed: refused", "owner probed: there", "log lost",
+)  # fmt: skip
+LIFE: Final = (
+    "log node trimmed", "segments given up", "segment node removed", "ledgers dropped",
+    "leftovers purged", "reader skips what is gone", "log ended", "exact append: log_ended",
+)  # fmt: skip
+
 REQUIRED: Final = (
     *(f"fault: {fault}" for fault in FAULTS),
     *(f"trap: {transition}" for transition in TRANSITIONS),
     *(f"log {step}" for step in LOG_STEPS),
     *(f"writer {step}" for step in WRITER_STEPS),
     *(f"recovery {step}" for step in RECOVERY_STEPS),
+    *EXACTLY_ONCE, *OWNERSHIP, *LIFE,
     "segment new → OPEN", "segment OPEN → IN_RECOVERY", "segment IN_RECOVERY → CLOSED",
     "segment OPEN → CLOSED", "segment with holes", "gap reported", "ensemble change",
     "entries written back", "member suspended",

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from duramen.core.log_node import LogNode, TrimPoint
+from duramen.core.log_node import LogNode
 from duramen.core.placement import Candidate, PlacementRule, satisfies
 from duramen.core.segment import Segment, Totals
 from duramen.core.status import BookieStatus
@@ -31,7 +31,9 @@ from duramen.ids import (
     ledger_of,
     log_of,
 )
-from tests.sim.log_record import LogRecord
+from tests.sim.condition_record import ConditionRecord, Demand, Refusal
+from tests.sim.life_record import LifeRecord
+from tests.sim.log_record import LogRecord, key_of
 from tests.sim.segment_record import (
     CODES,
     Holes,
@@ -67,9 +69,10 @@ class Checkers:
         self._tally = Tally()
         self._records: dict[LogId, LogRecord] = {}
         self._segments: dict[LogId, SegmentRecord] = {}
+        self._conditions: dict[LogId, ConditionRecord] = {}
+        self._life = LifeRecord(self._tally)
         self._bits: dict[Member, int] = {}
         self._lost = 0
-        self._trims: dict[LogId, TrimPoint] = {}
         self._reader_lacs: dict[tuple[int, LedgerId], EntryId] = {}
         self._highest_lacs: dict[LedgerId, EntryId] = {}
         self._bookie_lacs: dict[tuple[int, Member, LedgerId], EntryId] = {}
@@ -98,6 +101,8 @@ class Checkers:
         """A client is told where its append begins; an early one has no number yet."""
         self._segment_record(log_id).check_opened(dlsn.epoch)
         self._record(log_id).on_acknowledge(now_us, client, append_id, dlsn, seq_num)
+        if log_id in self._conditions:
+            self._conditions[log_id].on_accepted(client, append_id, dlsn, seq_num)
 
     def on_fail(self, now_us: int, client: int, log_id: LogId, append_id: int) -> None:
         """A client is told that its append is not in the log and never will be."""
@@ -121,6 +126,35 @@ class Checkers:
         """
         record = self._record(log_id)
         record.on_uncertain(now_us, client, append_id, is_under_way=is_under_way)
+
+    # --- demands: Q1, K1, U1, O3 -----------------------------------------------------------------
+
+    def on_demand(
+        self, client: int, log_id: LogId, append_id: int, demand: Demand, bodies: tuple[bytes, ...]
+    ) -> None:
+        """What the append demands that was just invoked."""
+        self.conditions(log_id).on_demand(client, append_id, demand, bodies)
+
+    def on_refused(
+        self, now_us: int, client: int, log_id: LogId, append_id: int, refusal: Refusal
+    ) -> None:
+        """A client is told that its append is not in the log, for what it demands."""
+        self._record(log_id).on_refused(now_us, client, append_id, refusal.seq_num)
+        self.conditions(log_id).on_refused(client, append_id, refusal)
+
+    def on_repeated(
+        self, client: int, log_id: LogId, append_id: int, dlsn: Dlsn, seq_num: int
+    ) -> None:
+        """A producer sent an acknowledged batch again and is told where it lies."""
+        self._record(log_id).on_repeated(client, append_id, dlsn, seq_num)
+
+    def conditions(self, log_id: LogId) -> ConditionRecord:
+        """What is demanded of a log: attempts of producers and tokens are told to it directly."""
+        conditions = self._conditions.get(log_id)
+        if conditions is None:
+            conditions = ConditionRecord(log_id, self._tally)
+            self._conditions[log_id] = conditions
+        return conditions
 
     # --- entries: D2, F1, P1 ---------------------------------------------------------------------
 
@@ -147,6 +181,9 @@ class Checkers:
         """A bookie vouched that it does not hold an entry: never one that it held (D2, R15)."""
         ledger = self._segment_record(log_of(ledger_id)).ledger(epoch_of(ledger_id))
         is_vouched = ledger.is_vouched(entry_id, self._bit(member))
+        end = self._segment_record(log_of(ledger_id)).ends.get(epoch_of(ledger_id))
+        if end is not None and entry_id > end.last_entry:
+            return  # a leftover, which may be purged (R17)
         what = member, "denies entry", entry_id, "of", ledger_id, "that was durable there"
         self._tally.check("D2", not is_vouched, *what)
 
@@ -279,9 +316,22 @@ class Checkers:
         if lac is not None:
             check("L1", dlsn.entry <= lac, *what, "is above its LAC", lac)
 
-    def on_control_entry(self, log_id: LogId, epoch: Epoch, entry_id: EntryId) -> None:
-        """A reader was given an entry without records: it shows nobody anything of it."""
+    def on_control_entry(
+        self, log_id: LogId, epoch: Epoch, entry_id: EntryId, token: str | None = None
+    ) -> None:
+        """A reader was given an entry without records: it shows nobody anything of it.
+
+        Args:
+            token: that the entry sets.
+        """
         self._segment_record(log_id).controls.setdefault(epoch, set()).add(entry_id)
+        if token is not None:
+            self.conditions(log_id).on_token_read(Dlsn(epoch, entry_id, 0), token)
+
+    def on_skip(self, reader: int, log_id: LogId, epoch: Epoch, entry_id: EntryId) -> None:
+        """A reader was told that what lies before an entry is gone (T1)."""
+        self._life.on_skip(log_id, epoch, entry_id)
+        self.on_reader_gap(reader, log_id)
 
     def on_reader_gap(self, reader: int, log_id: LogId) -> None:
         """A reader was told of a hole: sequence numbers may be left out here."""
@@ -308,35 +358,31 @@ class Checkers:
 
     # --- truncation: T1 --------------------------------------------------------------------------
 
-    def on_log_changed(self, before: LogNode, after: LogNode) -> None:
-        """A log node was replaced; T1: nothing that was truncated comes back, and what a new trim
-        point passes is closed, or acknowledged in the open segment."""
-        what = "the trim point of", before, "becomes that of", after
-        is_risen = before.trim <= after.trim and before.trim_seq_num <= after.trim_seq_num
-        is_risen &= before.first_live_epoch <= after.first_live_epoch <= after.trim.dlsn.epoch
-        self._tally.check("T1", is_risen, *what)
-        if after.trim == before.trim:
-            return
-        record, (epoch, entry, _) = self._segment_record(after.log_id), after.trim.dlsn
-        is_released = entry == 0 and (epoch == 1 or epoch - 1 in record.ends)
-        if epoch in record.ends:
-            is_released = entry <= record.ends[epoch].last_entry + 1
-        elif entry > 0:
-            is_released = entry <= record.ledger(epoch).highest_acknowledged + 1
-        self._tally.check("T1", is_released, *what, "above the release pointer")
-        self._trims[after.log_id] = after.trim
+    def on_log_changed(self, now_us: int, before: LogNode, after: LogNode) -> None:
+        """A log node was replaced."""
+        self._life.on_log_changed(now_us, before, after, self._segment_record(after.log_id))
 
-    def _check_trim(self, log_id: LogId, records: Sequence[tuple[Dlsn, int, bytes]]) -> None:
-        """T1 at the end: position and number of the trim point name the same boundary."""
-        trim = self._trims.get(log_id)
-        if trim is None:
-            return
-        passed = [seq_num for dlsn, seq_num, _ in records if dlsn < trim.dlsn]
-        left = [seq_num for dlsn, seq_num, _ in records if dlsn >= trim.dlsn]
-        is_boundary = max(passed, default=-1) < trim.seq_num <= min(left, default=trim.seq_num)
-        self._tally.check(
-            "T1", is_boundary, "log", log_id, "is trimmed at", trim, "after", passed[-1:]
-        )
+    def on_completed(self, now_us: int, log_id: LogId, epoch: Epoch, completed_us: int) -> None:
+        """The close of a segment that was told of says when it was made."""
+        segments = self._segment_record(log_id)
+        self._life.on_closed(now_us, log_id, epoch, completed_us, segments)
+
+    def on_truncation(self, log_id: LogId, *, is_asked: bool) -> None:
+        """An operator begins to truncate a log, or is answered."""
+        self._life.on_truncation(log_id, is_asked=is_asked)
+
+    def on_dropped(self, log_id: LogId, epoch: Epoch) -> None:
+        """A bookie drops every ledger of a log below `epoch`."""
+        self._life.on_forgotten(log_id, epoch)
+
+    def on_purged(self, ledger_id: LedgerId, last_entry: EntryId) -> None:
+        """A bookie purges what lies beyond an entry."""
+        segments = self._segment_record(log_of(ledger_id))
+        self._life.on_purged(ledger_id, last_entry, segments)
+
+    def on_segment_removed(self, log_id: LogId, epoch: Epoch) -> None:
+        """A segment node was deleted."""
+        self._life.on_forgotten(log_id, Epoch(epoch + 1))
 
     # --- memory: M1 ------------------------------------------------------------------------------
 
@@ -346,13 +392,28 @@ class Checkers:
 
     # --- the end ---------------------------------------------------------------------------------
 
-    def finish(self, complete: Mapping[LogId, Sequence[tuple[Dlsn, int, bytes]]]) -> None:
-        """Judge the final complete read of every log; one that is missing is taken as empty."""
+    def finish(
+        self,
+        complete: Mapping[LogId, Sequence[tuple[Dlsn, int, bytes]]],
+        tokens: Mapping[LogId, Sequence[tuple[Dlsn, str]]] = {},
+    ) -> None:
+        """Judge the final complete read of every log; one that is missing is taken as empty.
+
+        Args:
+            tokens: what the control records that it met set.
+        """
         for log_id in sorted({*complete, *self._records, *self._segments}):
-            records = complete.get(log_id, ())
-            self._record(log_id).finish(records)
-            self._segment_record(log_id).check_gaps(records)
-            self._check_trim(log_id, records)
+            first_epoch = self._life.first_live_epoch(log_id)
+            # What was given up while it was read is not asked for.
+            records = [r for r in complete.get(log_id, ()) if r[0].epoch >= first_epoch]
+            head_key = 0 if first_epoch == 1 else key_of(Dlsn(Epoch(first_epoch), EntryId(0), 0))
+            self._record(log_id).finish(records, head_key)
+            self._segment_record(log_id).check_gaps(records, first_epoch)
+            self._life.finish(log_id, records)
+            if log_id in self._conditions:
+                found = [(key_of(dlsn), token) for dlsn, token in tokens.get(log_id, ())]
+                found = [(key, token) for key, token in found if key >= head_key]
+                self._conditions[log_id].finish(records, found, head_key)
         for ledger_id, lac in self._highest_lacs.items():
             log_id, epoch = log_of(ledger_id), epoch_of(ledger_id)
             segments = self._segment_record(log_id)

@@ -22,7 +22,6 @@ from duramen.core.sequencer.recovery import Recovery, RecoveryState
 from duramen.core.sequencer.surroundings import Surroundings
 from duramen.core.sequencer.transmit import QueuedAppend
 from duramen.core.status import BookieStatus
-from duramen.errors import DuramenError
 from duramen.ids import (
     NOTHING,
     EntryId,
@@ -38,11 +37,12 @@ from duramen.limits import ENTRY_BYTES_MAX, READ_TIMEOUT_US, SEAL_TIMEOUT_US, ST
 from duramen.units import MIB, SECOND
 from duramen.wire.bookie_calls import Add, LacUpdate, ReadRange, Seal, Service
 from duramen.wire.entry import EntryError, check_entry
-from duramen.wire.sequencer_calls import AlreadyStored, Appended, AppendedEarly, AppendResult, Mark
+from duramen.wire.sequencer_calls import AlreadyStored, AppendedEarly, AppendResult
+from duramen_sequencer import log_driver as production
 from duramen_sequencer.history import range_of, read_whole
 from duramen_sequencer.metadata_link import MetadataLink
 from tests.sim.network import OnAnswer
-from tests.sim.world import World
+from tests.sim.world import Promise, World
 
 _FRAME_BYTES: Final = 4 * MIB
 _FRAMES_IN_FLIGHT: Final = 3
@@ -74,6 +74,9 @@ class Host(Protocol):
 
     def resubmit(self, log_id: LogId, append: QueuedAppend, answer: Answer) -> None:
         """Route anew what a log gave back unsent."""
+
+    def on_idle(self, driver: SimDriver) -> None:
+        """The log is nobody's here any more."""
 
     def after(self, delay_us: int, action: Callable[..., None], *args: Any) -> None:
         """An event of this process later on."""
@@ -186,7 +189,11 @@ class SimDriver:
         self._crcs: dict[EntryId, int] = {}
         self._recoveries: dict[Recovery, str] = {}
         """Recoveries under way and the state in which each was seen last."""
-        self._state = LogState.IDLE
+        self._state = self._told_state = LogState.IDLE
+        self._losses_taken = 0
+        self._is_settled = False
+        self._awaited: list[tuple[bool, Promise[None]]] = []
+        """Who waits for the log to be idle (True) or settled (False)."""
 
     def append(self, append: QueuedAppend, answer: Answer) -> None:
         """Queue an append; its answer comes after some `flush`."""
@@ -202,7 +209,66 @@ class SimDriver:
             for effect in effects:
                 self._act(effect)
         self._observe()
+        if core.state is not self._told_state:
+            self._tell_state()
         self._set_timer()
+
+    # --- Ownership -------------------------------------------------------------------------------
+
+    def take_over(self, *, close_only: bool = False) -> None:
+        """Begin to own the log, or to close what was left."""
+        if self.core.state is LogState.IDLE:
+            self._is_settled = False
+        now_us = self._node.world.now_us
+        self.core.take_over(now_us, close_only=close_only, unless_owned=close_only)
+
+    @property
+    def is_done(self) -> bool:
+        """Nothing is under way and nobody waits for an answer."""
+        return self.core.state is LogState.IDLE and not self._waiting
+
+    def tried(self) -> frozenset[str]:
+        """Every sequencer that one of the unanswered appends has been to in vain."""
+        return frozenset(name for append, _ in self._waiting.values() for name in append.tried)
+
+    def take_loss(self) -> bool:
+        """Whether another sequencer took the log since the last question."""
+        is_lost = self.core.loss_count > self._losses_taken
+        self._losses_taken = self.core.loss_count
+        return is_lost
+
+    def until_idle(self, timeout_us: int) -> Promise[None]:
+        """The log is nobody's here, or the time is over."""
+        return self._until(True, self.core.state is LogState.IDLE, timeout_us)
+
+    def until_settled(self, timeout_us: int) -> Promise[None]:
+        """A takeover has come to an end, or the time is over."""
+        return self._until(False, self._is_settled, timeout_us)
+
+    def _until(self, is_idle: bool, is_so: bool, timeout_us: int) -> Promise[None]:
+        promise: Promise[None] = Promise()
+        if is_so:
+            promise.settle(None)
+        else:
+            self._awaited.append((is_idle, promise))
+            self._node.after(timeout_us, promise.settle, None)
+        return promise
+
+    def _tell_state(self) -> None:
+        """As `log_driver.LogDriver._note_state`."""
+        state = self._told_state = self.core.state
+        if state not in (LogState.IDLE, LogState.ACTIVE):
+            return
+        self._is_settled = True
+        awaited, self._awaited = self._awaited, []
+        for is_idle, promise in awaited:
+            if is_idle and state is not LogState.IDLE:
+                self._awaited.append((is_idle, promise))
+            else:
+                # In the loop's next turn, like whoever waits for an event there.
+                self._node.after(0, promise.settle, None)
+        if state is LogState.IDLE:
+            self._node.on_idle(self)
 
     # --- What the checkers and counters see ------------------------------------------------------
 
@@ -283,20 +349,17 @@ class SimDriver:
                     self._crcs[effect.entry] = int.from_bytes(effect.payload[4:8], "little")
                 node.add(effect, self)
             case fx.Complete():
-                start = Mark(effect.start, effect.seq_num, effect.timestamp_ms)
-                tail = Mark(effect.tail.dlsn, effect.tail.seq_num, effect.tail.timestamp_ms)
-                self._answer(
-                    effect.append_id,
-                    Appended(start, effect.record_count, tail, effect.is_duplicate),
-                )
+                node.world.counts["append was there before"] += effect.is_duplicate
+                self._answer(effect.append_id, production._appended(effect))
             case fx.CompleteEarly(append_id, start, record_count, timestamp_ms):
                 node.world.counts["append acknowledged early"] += 1
                 self._answer(append_id, AppendedEarly(start, record_count, timestamp_ms))
             case fx.AlreadyStored(append_id):
+                node.world.counts["append was there long before"] += 1
                 self._answer(append_id, AlreadyStored())
-            case fx.Fail(append_id, code, detail):
-                node.world.counts[f"append {code}"] += 1
-                self._answer(append_id, DuramenError(code, detail))
+            case fx.Fail():
+                node.world.counts[f"append {effect.code}"] += 1
+                self._answer(effect.append_id, production._failed(effect))
             case fx.Yield(append_id):
                 node.world.counts["append yielded"] += 1
                 append, answer = self._waiting.pop(append_id)

@@ -154,6 +154,22 @@ class LogRecord:
         append.content.failed_count += 1
         self._check_copies(append.content)
 
+    def on_refused(self, now_us: int, client: int, append_id: int, seq_num: int) -> None:
+        """An append is refused since the log ended at `seq_num`, which Q1 takes as an event of the
+        log's order: after all that was acknowledged before, and before all that is asked later."""
+        append = self._appends[client, append_id]
+        is_later = seq_num >= append.floor
+        self._check("Q1", is_later, append, "is told of", seq_num, "below", append.floor)
+        self.on_fail(now_us, client, append_id)
+        self._end = max(self._end, seq_num)
+
+    def on_repeated(self, client: int, append_id: int, dlsn: Dlsn, seq_num: int) -> None:
+        """U1: whoever sends a batch of a producer again is told where the first one lies."""
+        append = self._appends[client, append_id]
+        assert append.outcome is Outcome.OK, append
+        is_same = (append.key, append.seq_num) == (key_of(dlsn), seq_num)
+        self._check("U1", is_same, append, "was sent again and is told of", dlsn, "seq", seq_num)
+
     def on_uncertain(self, now_us: int, client: int, append_id: int, *, is_under_way: bool) -> None:
         """An append may be in the log or come to be."""
         append = self._answer(now_us, client, append_id, Outcome.UNCERTAIN)
@@ -221,19 +237,19 @@ class LogRecord:
 
     # --- the end ---------------------------------------------------------------------------------
 
-    def finish(self, complete: Sequence[Record]) -> None:
-        """Judge the final complete read."""
+    def finish(self, complete: Sequence[Record], head_key: int = 0) -> None:
+        """Judge the final complete read; what lies below `head_key` was given up."""
         found = {key_of(dlsn): (seq_num, body) for dlsn, seq_num, body in complete}
-        self._check_kept(found)
+        self._check_kept(found, head_key)
         for dlsn, seq_num, body in complete:
             self.on_read("final", dlsn, seq_num, body)
         self._find_appends(complete)
         self._check_uncertain()
 
-    def _check_kept(self, found: Mapping[int, tuple[int, bytes]]) -> None:
+    def _check_kept(self, found: Mapping[int, tuple[int, bytes]], head_key: int) -> None:
         """D1: what was acknowledged is there. O1: so is what a reader was given."""
         for append in self._appends.values():
-            if append.outcome is not Outcome.OK:
+            if append.outcome is not Outcome.OK or append.key < head_key:
                 continue
             for index, body in enumerate(append.content.bodies):
                 record = found.get(append.key + index)
@@ -241,6 +257,8 @@ class LogRecord:
                 is_same = record == (number, body)
                 self._check("D1", is_same, append, "record", index, "is read at last as", record)
         for key, seen in self._seen.items():
+            if key < head_key:
+                continue
             is_same = found.get(key) == seen
             self._check("O1", is_same, _spell(key), "was", seen, "and is", found.get(key))
 
@@ -274,7 +292,8 @@ class LogRecord:
                 for append in content.appends
                 if append.outcome in {Outcome.OPEN, Outcome.UNCERTAIN}
             ]
-            assert len(content.unclaimed) <= len(open_ones), content.appends
+            if len(content.unclaimed) > len(open_ones):
+                raise self._violation("U1", content.appends[-1], "lies also at", content.unclaimed)
             for (seq_num, key), append in zip(content.unclaimed, open_ones, strict=False):
                 self._check_order(append, seq_num, key)
                 if content.copies_max == 1:

@@ -117,6 +117,15 @@ class Store:
         index = bisect_right(history, zxid, key=lambda version: version.zxid) - 1
         return history[index].stored if index >= 0 else None
 
+    def list_children(self, path: str, zxid: int) -> tuple[str, ...]:
+        """Names of the nodes right below a path, as of a commit."""
+        head = f"{path}/"
+        return tuple(
+            name.removeprefix(head)
+            for name in self._history
+            if name.startswith(head) and "/" not in name[len(head) :] and self.find(name, zxid)
+        )
+
     def zxid_at(self, instant_us: int) -> int:
         """The last commit at or before an instant."""
         return max(0, bisect_right(self._applied_us, instant_us) - 1)
@@ -324,7 +333,9 @@ class StoreSession:
 
     async def children(self, path: str, watch: Watch | None = None) -> tuple[str, ...] | None:
         await self._reach()
-        return ()
+        names = self.store.list_children(path, self.view)
+        await self._return()
+        return names
 
     async def sync(self, path: str) -> None:
         await self._reach()

@@ -217,6 +217,9 @@ class Nemesis:
                         each.run(each.life, each.disturb, log_id, "roll")
             case "log closed":
                 sequencer.run(sequencer.life, sequencer.disturb, log_id, "close")
+            case "handed over":
+                owner = self._find_owner(log_id) or sequencer
+                owner.run(owner.life, owner.hand_over, log_id)
             case _:
                 raise AssertionError(fault)
 

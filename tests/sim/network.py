@@ -23,6 +23,9 @@ STORE: Final = "zk"
 """Name of the metadata store at the end of a link."""
 
 _SWEEP_US: Final = 25 * MS
+_CONNECT_US: Final = 500 * MS
+"""How long a connection is tried."""
+
 OnAnswer = Callable[[BookieStatus, Any], None]
 
 
@@ -131,6 +134,18 @@ class Network:
             world.counts["request doubled"] += 1
             world.at(self._delay_us(source, peer) + 5 * MS, self._arrive, call, kind, body)
         return call
+
+    def connect(self, source: Node, peer: Node, on_result: Callable[[bool], None]) -> None:
+        """Open a connection and close it; told whether it was refused. What is cut off or paused
+        refuses nothing: the one is silent, for the other the kernel accepts."""
+        is_cut = self.is_cut(source.name, peer.name) or self.is_cut(peer.name, source.name)
+        delay_us = _CONNECT_US if is_cut else 2 * self._delay_us(source, peer)
+
+        def look() -> None:
+            source.run(life, on_result, not is_cut and not peer.is_up)
+
+        life = source.life
+        self.world.at(delay_us, look)
 
     def send_answer(self, call: Call, value: Any) -> None:
         """The answer to a call leaves the peer."""

@@ -13,7 +13,7 @@ import random
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
-from duramen.config import LogConfig, read_log_config
+from duramen.config import LogConfig, Retention, read_log_config
 from duramen.core.placement import Candidate, PlacementRule, choose_ensemble
 from duramen.core.quorum import Quorum
 from duramen.ids import BookieId, Incarnation, Member
@@ -21,7 +21,7 @@ from duramen.units import KIB, MS, SECOND
 
 SHAPES: Final = (
     (3, 3, 2), (3, 3, 2), (3, 2, 2), (5, 3, 2), (5, 5, 3), (4, 3, 2), (4, 4, 3), (4, 4, 2),
-    (3, 3, 3),
+    (3, 3, 3), (5, 5, 2),
 )  # fmt: skip
 
 FAULTS: Final = (
@@ -31,8 +31,15 @@ FAULTS: Final = (
     "regions cut", "store cut off", "link clogged", "store down", "session expires",
     "early takeover", "takeover race", "takeover race", "late adds", "roll asked", "log closed",
     "store slow", "killed at a commit", "killed at a commit", "paused at a commit",
-    "rolling suspended", "reconfigured",
+    "rolling suspended", "reconfigured", "handed over", "handed over",
 )  # fmt: skip
+
+
+PEACEFUL: Final = (
+    "sequencer stopped", "roll asked", "log closed", "reconfigured", "handed over",
+)  # fmt: skip
+"""What ends a segment in peace. In *restless* seeds it is left out and no log rolls, and retention
+lets go of everything: what takeovers must know has to survive all the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +51,7 @@ class Options:
     """(region, rack) of each bookie."""
     sequencer_count: int
     client_count: int
+    producer_count: int
     reader_count: int
     logs: tuple[LogConfig, ...]
     appends_per_s: int
@@ -53,6 +61,8 @@ class Options:
     """Mean time between two faults."""
     fault_us: int
     """Mean length of a fault."""
+    snapshot_entry_count: int
+    """After so many entries the state of producers and token is written into the log."""
     is_beyond_budget: bool
     """More disks are lost or damaged than the replication promises to survive."""
     loss_ratio: float
@@ -96,15 +106,21 @@ def draw_options(seed: int, *, duration_us: int | None = None) -> Options:
     is_calm = rng.random() < 0.1
     is_noisy = rng.random() < 0.5
     faults = tuple(fault for fault in FAULTS if rng.random() < 0.6)
+    is_restless = rng.random() < 0.12
+    if is_restless:
+        faults = tuple(fault for fault in faults if fault not in PEACEFUL)
     early = random.Random(f"early append {seed}")
     return Options(
         duration_us=duration_us or 60 * SECOND,
         places=places,
         sequencer_count=rng.choice((2, 2, 3)),
         client_count=rng.choice((2, 3, 3)),
+        producer_count=rng.choice((1, 2, 3)),
         reader_count=rng.choice((1, 2, 2)),
         logs=tuple(
-            _draw_log(rng, places).model_copy(update={"early_append": early.random() < 0.4})
+            _draw_log(rng, places, is_restless=is_restless).model_copy(
+                update={"early_append": early.random() < 0.4}
+            )
             for _ in range(rng.choice((1, 2, 3)))
         ),
         appends_per_s=rng.choice((70, 80, 100)),
@@ -112,6 +128,7 @@ def draw_options(seed: int, *, duration_us: int | None = None) -> Options:
         faults=() if is_calm else faults or ("sequencer killed",),
         calm_us=rng.choice((400 * MS, 1 * SECOND, 3 * SECOND)),
         fault_us=rng.choice((500 * MS, 2 * SECOND, 6 * SECOND)),
+        snapshot_entry_count=rng.choice((4_000, 200, 20)),
         is_beyond_budget=rng.random() < 0.1,
         loss_ratio=rng.choice((0.0, 0.0, 0.002, 0.01)) if is_noisy else 0.0,
         duplicate_ratio=rng.choice((0.0, 0.01, 0.05)) if is_noisy else 0.0,
@@ -126,12 +143,14 @@ def draw_options(seed: int, *, duration_us: int | None = None) -> Options:
     )
 
 
-def _draw_log(rng: random.Random, places: tuple[tuple[str, str], ...]) -> LogConfig:
+def _draw_log(
+    rng: random.Random, places: tuple[tuple[str, str], ...], *, is_restless: bool
+) -> LogConfig:
     ensemble, write, ack = rng.choice([shape for shape in SHAPES if shape[0] <= len(places)])
     min_racks = rng.choice((1, 2, 2))
     min_regions = rng.choice((1, 1, 1, 2))
     quorum = Quorum(ensemble, write, ack)
-    if not _can_place(places, quorum, min_racks, min_regions):
+    if not can_place(places, quorum, min_racks, min_regions):
         min_racks = min_regions = 1
     return read_log_config({
         "ack_mode": rng.choice(("ordered", "ordered", "ordered", "out_of_order")),
@@ -141,13 +160,15 @@ def _draw_log(rng: random.Random, places: tuple[tuple[str, str], ...]) -> LogCon
             "placement": rng.choice(("strict", "strict", "prefer")),
         },
         "roll": {
-            "interval": rng.choice(("1s", "4s", "15s", "1h")),
-            "size": rng.choice(("8KiB", "64KiB", "1MiB")),
-            "idle_close": rng.choice(("1s", "5s", "10m")),
+            "interval": "1h" if is_restless else rng.choice(("1s", "4s", "15s", "1h")),
+            "size": "1MiB" if is_restless else rng.choice(("8KiB", "64KiB", "1MiB")),
+            "idle_close": "10m" if is_restless else rng.choice(("1s", "5s", "10m")),
         },
         "commit_delay": rng.choice(("5ms", "5ms", "50ms")),
         "owed_bytes_max": rng.choice(("2KiB", "64KiB", "64MiB")),
         "commit": rng.choice(("lac", "lac", "control")),
+        "retention": {"age": "5s", "truncated": "6s"} if is_restless else _draw_retention(rng),
+        "producers": {"results_kept": rng.choice((1, 4, 64))},
         "flush": {
             "policy": rng.choice(("immediate", "immediate", "periodic", "size")),
             "size": rng.choice(("1KiB", "8KiB")),
@@ -155,9 +176,23 @@ def _draw_log(rng: random.Random, places: tuple[tuple[str, str], ...]) -> LogCon
     })  # fmt: skip
 
 
-def _can_place(
+def _draw_retention(rng: random.Random) -> dict[str, Any]:
+    """Mostly nothing goes, so that most logs can be read from their head at the end."""
+    match rng.choice(("nothing", "nothing", "truncated", "age", "bytes")):
+        case "truncated":
+            return {"truncated": "6s"}
+        case "age":
+            return {"age": rng.choice(("5s", "15s")), "truncated": "6s"}
+        case "bytes":
+            return {"bytes": rng.choice(("8KiB", "64KiB")), "truncated": "6s"}
+        case _:
+            return {}
+
+
+def can_place(
     places: tuple[tuple[str, str], ...], quorum: Quorum, min_racks: int, min_regions: int
 ) -> bool:
+    """Whether there is an ensemble while every bookie is there."""
     if quorum.ack_quorum < max(min_racks, min_regions):
         return False
     candidates = [
@@ -176,5 +211,11 @@ def _spell_log(log: LogConfig) -> str:
         f"-racks{part.min_racks}-regions{part.min_regions}-{part.placement}"
         f"-roll{roll.interval // SECOND}s/{roll.size}B/idle{roll.idle_close // SECOND}s"
         f"-owed{log.owed_bytes_max}B-{log.ack_mode}-{log.commit}-{log.flush.policy}"
+        f"-kept{log.producers.results_kept}-{_spell_retention(log.retention)}"
         f"{'-early' * log.early_append}"
     )
+
+
+def _spell_retention(retention: Retention) -> str:
+    age = None if retention.age is None else f"{retention.age // SECOND}s"
+    return f"age{age}/bytes{retention.bytes}/truncated{retention.truncated // SECOND}s"

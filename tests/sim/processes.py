@@ -12,11 +12,10 @@ Not here: clients and readers (`workload`), what goes wrong when (`nemesis`), wh
 from __future__ import annotations
 
 import random
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final, NamedTuple, Protocol, cast
+from typing import Any, Final, Protocol
 
 from duramen.core.bookie import BookieCore
 from duramen.core.bookie_state import (
@@ -32,20 +31,28 @@ from duramen.core.bookie_state import (
 from duramen.core.placement import Candidate
 from duramen.core.segment import SegmentState
 from duramen.core.status import BookieStatus
-from duramen.ids import BookieId, EntryId, Incarnation, LedgerId, LogId, Member, epoch_of, log_of
+from duramen.ids import (
+    BookieId,
+    EntryId,
+    Epoch,
+    Incarnation,
+    LedgerId,
+    LogId,
+    Member,
+    epoch_of,
+    log_of,
+)
+from duramen.limits import DELETION_READ_COUNT_MAX
 from duramen.runtime.metadata_store import MetadataError, SessionState
 from duramen.units import MS, SECOND
 from duramen.wire.bookie_calls import Add
 from duramen.wire.checkpoint_format import Checkpoint
 from duramen.wire.entry import EntryError, check_entry
-from duramen.wire.journal_format import JournalRecord, Kind, Location, record_bytes
+from duramen.wire.journal_format import JournalRecord, Kind, record_bytes
 from duramen.wire.metadata_json import Paths, read_segment
 from duramen_bookie.checkpoint import write_checkpoint
-from duramen_bookie.journal.findings import ReplayedRecord
-from duramen_bookie.journal.group_commit import JournalStatistics
-from duramen_bookie.journal.writer import JournalPoisoned, JournalWriter
+from duramen_bookie.journal.writer import JournalPoisoned
 from duramen_bookie.shelf.index_file import IndexDamaged
-from duramen_bookie.storage import DataLayout, Storage
 from duramen_bookie.upkeep.checkpointing import (
     add_files,
     begin_compaction,
@@ -54,16 +61,20 @@ from duramen_bookie.upkeep.checkpointing import (
     next_checkpoint,
     switch,
 )
+from duramen_bookie.upkeep.deletion import Deletion
 from duramen_bookie.upkeep.transfer import Transfer
 from tests.sim.disk import PowerCut, SimDisk
 from tests.sim.metadata import Store, StoreSession
 from tests.sim.options import Options
+from tests.sim.storage import LAYOUT, JudgedHoldings, SimStorage
 from tests.sim.world import Node, World
 
 PATHS: Final = Paths("sim")
-_IDLE_BEFORE_MARK_US: Final = 50 * MS
 _RESTARTS_US: Final = (60 * MS, 3000 * MS)
-_LAYOUT: Final = DataLayout("data", "data/journal", ("data/ledgers",))
+_DELETION_US: Final = (SECOND, 4 * SECOND)
+_DELETION_DELAY_US: Final = 2 * SECOND
+CLUSTER: Final = "sim"
+"""The uuid of the cluster, in its node."""
 
 
 class Judge(Protocol):
@@ -83,6 +94,12 @@ class Judge(Protocol):
     def on_entry_denied(self, member: Member, ledger_id: LedgerId, entry_id: EntryId) -> None:
         """The bookie vouched that it does not hold an entry."""
 
+    def on_dropped(self, log_id: LogId, epoch: Epoch) -> None:
+        """The bookie drops every ledger of a log below an epoch."""
+
+    def on_purged(self, ledger_id: LedgerId, last_entry: EntryId) -> None:
+        """The bookie purges what lies beyond an entry."""
+
     def on_lac_answered(
         self, member: Member, ledger_id: LedgerId, status: BookieStatus, sealed: int
     ) -> None:
@@ -90,163 +107,6 @@ class Judge(Protocol):
 
 
 Reply = Callable[[Any], None]
-
-
-class _Append(NamedTuple):
-    records: Sequence[JournalRecord]
-    size_bytes: int
-    done: Callable[[list[Location]], None]
-
-
-class _Figures(NamedTuple):
-    """As much of JournalStatistics as Storage looks at."""
-
-    commit_count: int = 0
-    sync_us_total: int = 0
-
-
-class SimJournal:
-    """`group_commit.Journal` with virtual time in the place of its threads."""
-
-    def __init__(self, bookie: BookieNode, writer: JournalWriter) -> None:
-        self._bookie = bookie
-        self.writer = writer
-        self._queue: deque[_Append] = deque()
-        self.batch: list[_Append] = []
-        self._rolls: list[Callable[[int], None]] = []
-        self._mark_at_us: int | None = None
-
-    def append_nowait(
-        self,
-        records: Sequence[JournalRecord],
-        done: Callable[[list[Location]], None],
-        *,
-        is_urgent: bool = False,
-    ) -> bool:
-        if self.writer.is_poisoned:
-            raise JournalPoisoned("an earlier write or sync failed")
-        size = sum([record_bytes(len(record.body)) for record in records])
-        self._queue.append(_Append(records, size, done))
-        if not self.batch:
-            self._begin()
-        return True
-
-    def start(self) -> None:
-        pass
-
-    def has_room(self, size_bytes: int, *, is_urgent: bool = False) -> bool:
-        return True
-
-    def read(self, file_id: int, offset: int, length_bytes: int) -> bytes:
-        return self.writer.read(Location(file_id, offset, length_bytes))
-
-    def request_roll(self, done: Callable[[int], None]) -> bool:
-        self._rolls.append(done)
-        if not self.batch:
-            self._bookie.after(1, self._roll_alone)
-        return True
-
-    def _roll_alone(self) -> None:
-        self._bookie.guard(self._roll)
-
-    def _roll(self) -> None:
-        """Between two commits, as the thread does it."""
-        if self.batch:
-            return
-        rolls, self._rolls = self._rolls, []
-        for done in rolls:
-            done(self.writer.roll())
-        if self._queue and not self.batch:
-            self._begin()
-
-    def recycle(self, file_ids: Sequence[int], done: Callable[[], None]) -> None:
-        self._bookie.guard(partial(self.writer.recycle, file_ids))
-        done()
-
-    def statistics(self) -> JournalStatistics:
-        return cast(JournalStatistics, _Figures())
-
-    async def close(self) -> None:
-        raise AssertionError("a simulated bookie stops by itself")
-
-    def commit(self) -> None:
-        """Write and sync the batch that is under way; as of now it is durable."""
-        records = [record for append in self.batch for record in append.records]
-        self._bookie.disk.on_synced = partial(self._bookie.tell_durable, records)
-        try:
-            locations = self.writer.commit(records)
-        finally:
-            self._bookie.disk.on_synced = _nothing
-        batch, self.batch = self.batch, []
-        first = 0
-        for append in batch:
-            last = first + len(append.records)
-            append.done(locations[first:last])
-            first = last
-            self._bookie.tell_vouched(append.records)
-        if self._rolls:
-            self._bookie.guard(self._roll)
-        if self._queue and not self.batch:
-            self._begin()
-        elif not self._queue and self._mark_at_us is None:
-            self._want_mark(_IDLE_BEFORE_MARK_US)
-        if self.writer.wants_next:
-            self._bookie.world.counts["file made ahead"] += self.writer.prepare_next()
-
-    def _begin(self) -> None:
-        """As `Journal._take`: everything that waits, as far as the file has room."""
-        room = self.writer.room_bytes
-        self.batch.append(self._queue.popleft())
-        size = self.batch[0].size_bytes
-        while self._queue and size + self._queue[0].size_bytes <= room:
-            size += self._queue[0].size_bytes
-            self.batch.append(self._queue.popleft())
-        if len(self.batch) > 1:
-            self._bookie.world.counts["group commit"] += 1
-        self._bookie.after(self._bookie.sync_us(), self._bookie.on_sync_over)
-
-    def _want_mark(self, delay_us: int) -> None:
-        self._mark_at_us = self._bookie.world.now_us + delay_us
-        self._seen_commit = self.writer.next_commit
-        self._bookie.after(delay_us, self._on_idle)
-
-    def _on_idle(self) -> None:
-        self._mark_at_us = None
-        if self.batch or not self.writer.owes_mark:
-            return
-        if self.writer.next_commit != self._seen_commit:
-            self._want_mark(_IDLE_BEFORE_MARK_US)
-            return
-        self._bookie.guard(self._write_mark)
-
-    def _write_mark(self) -> None:
-        self._bookie.world.counts["journal mark"] += self.writer.write_mark()
-        if self.writer.wants_next:
-            self.writer.prepare_next()
-
-
-class SimStorage(Storage):
-    """The production storage on a simulated disk."""
-
-    def __init__(self, bookie: BookieNode, core: BookieCore) -> None:
-        self.sim_journal: SimJournal | None = None
-
-        def make_journal(writer: JournalWriter, on_poisoned: object) -> SimJournal:
-            self.sim_journal = journal = SimJournal(bookie, writer)
-            return journal
-
-        super().__init__(
-            _LAYOUT, bookie.disk, core, on_poisoned=_nothing, on_durable=bookie.drain,
-            make_journal=make_journal, now_unix_us=lambda: bookie.world.now_us,
-            journal_file_bytes=bookie.options.journal_file_bytes,
-        )  # fmt: skip
-        self._bookie = bookie
-
-    def _on_record(self, item: ReplayedRecord) -> None:
-        super()._on_record(item)
-        if item.header.kind is Kind.ADD:
-            crc = int.from_bytes(item.body[4:8], "little")
-            self._bookie.replayed.append((item.header.ledger_id, item.header.entry_id, crc))
 
 
 class BookieNode(Node):
@@ -273,7 +133,7 @@ class BookieNode(Node):
         self.replayed: list[tuple[LedgerId, EntryId, int]] = []
         self.disk: SimDisk
         self.member: Member
-        self._judge = judge
+        self.judge = judge
         self._core: BookieCore
         self._storage: SimStorage
         self._waiting: dict[RequestId, Reply] = {}
@@ -320,10 +180,15 @@ class BookieNode(Node):
         self._is_rolling = False
         if not self.guard(self._replay):
             return
+        self._deletion = Deletion(
+            self.session, PATHS, CLUSTER, JudgedHoldings(self, self._storage),
+            delay_us=_DELETION_DELAY_US, now_us=lambda: self.world.now_us,
+        )  # fmt: skip
         self.session.open()
         self._register()
         self.world.note(self.name, "start", repr(self._core))
         self.after(self.world.between(SECOND, 8 * SECOND), self._settle_again)
+        self.after(self.world.between(*_DELETION_US), self._delete_again)
 
     def _identity_of(self, ledger_id: LedgerId, entry_id: EntryId) -> int | None:
         return self._storage.shelf.identity_of(ledger_id, entry_id)
@@ -342,8 +207,8 @@ class BookieNode(Node):
             is_kept = self._core.sealed_epoch(log_id) >= epoch or self.disk.is_rotten
             assert is_kept, f"the seal of log {log_id} up to {epoch} was answered and is gone"
         for ledger_id, entry_id, crc in self.replayed:
-            self._judge.on_durable(self.member, ledger_id, entry_id, crc)
-            self._judge.on_vouched(self.member, ledger_id, entry_id)
+            self.judge.on_durable(self.member, ledger_id, entry_id, crc)
+            self.judge.on_vouched(self.member, ledger_id, entry_id)
         self.replayed.clear()
 
     def _register(self) -> None:
@@ -433,15 +298,15 @@ class BookieNode(Node):
         for record in records:
             if record.kind is Kind.ADD:
                 crc = int.from_bytes(record.body[4:8], "little")
-                self._judge.on_durable(self.member, record.ledger_id, record.entry_id, crc)
+                self.judge.on_durable(self.member, record.ledger_id, record.entry_id, crc)
 
     def tell_vouched(self, records: Sequence[JournalRecord]) -> None:
         """The core knows that these records are durable."""
         for record in records:
             if record.kind is Kind.ADD:
-                self._judge.on_vouched(self.member, record.ledger_id, record.entry_id)
+                self.judge.on_vouched(self.member, record.ledger_id, record.entry_id)
 
-    # --- Upkeep (as `upkeep.settling` and `upkeep.compaction`) -----------------------------------
+    # --- Upkeep (as `upkeep.settling`, `compaction` and `deletion`) ------------------------------
 
     def _settle_again(self) -> None:
         self.after(self.world.between(2 * SECOND, 10 * SECOND), self._settle_again)
@@ -457,6 +322,19 @@ class BookieNode(Node):
         else:
             self._is_rolling = True
             self._storage.roll(self._on_rolled)
+
+    def _delete_again(self) -> None:
+        self.after(self.world.between(*_DELETION_US), self._delete_again)
+        if self.session.session is SessionState.CONNECTED:
+            self.spawn(self._delete())
+
+    async def _delete(self) -> None:
+        """As `Deletion.run_round`, one log after the other."""
+        deletion = self._deletion
+        deletion._reads_left = DELETION_READ_COUNT_MAX
+        if await deletion._is_ours():
+            logs = deletion._plan.begin_round(deletion._holdings.list_logs())
+            await deletion._visit_logs(logs)
 
     def _on_rolled(self, sealed_file_id: int) -> None:
         self._is_rolling = False
@@ -481,7 +359,7 @@ class BookieNode(Node):
                 self.after(self.sync_us(), self._go_on_copying)
                 return
             checkpoint = next_checkpoint(self._storage, transfer)
-            write_checkpoint(self.disk, _LAYOUT.data, checkpoint)
+            write_checkpoint(self.disk, LAYOUT.data, checkpoint)
         except (OSError, IndexDamaged):
             self.world.counts["upkeep failed"] += 1
             transfer.keep()
@@ -497,7 +375,7 @@ class BookieNode(Node):
         with suppress(PowerCut, OSError, IndexDamaged):
             for _ in pieces:
                 pass
-            write_checkpoint(self.disk, _LAYOUT.data, next_checkpoint(self._storage, transfer))
+            write_checkpoint(self.disk, LAYOUT.data, next_checkpoint(self._storage, transfer))
         self.world.counts["crash within upkeep"] += 1
 
     def _put_in_force(self, transfer: Transfer, checkpoint: Checkpoint) -> None:
@@ -556,7 +434,7 @@ class BookieNode(Node):
     def _answer_adds(self, adds: Sequence[AddRow], reply: Reply, statuses: Any) -> None:
         for add, status in zip(adds, statuses, strict=True):
             if status is BookieStatus.DIFFERENT:
-                self._judge.on_add_refused(self.member, add.ledger_id, add.entry_id, add.crc)
+                self.judge.on_add_refused(self.member, add.ledger_id, add.entry_id, add.crc)
             elif status is BookieStatus.SEALED:
                 epoch = self._sealed_by_read.get(log_of(add.ledger_id))
                 self.world.counts["add refused after a read"] += epoch == epoch_of(add.ledger_id)
@@ -572,13 +450,13 @@ class BookieNode(Node):
     def _answer_lacs(self, rows: Any, sealed: list[int], reply: Reply, marks: Any) -> None:
         for row, mark, before in zip(rows, marks, sealed, strict=True):
             if row.is_write:
-                self._judge.on_lac_answered(self.member, row.ledger_id, mark.status, before)
+                self.judge.on_lac_answered(self.member, row.ledger_id, mark.status, before)
         reply(marks)
 
     def _answer_reads(self, rows: Any, reply: Reply, answers: Any) -> None:
         for row, answer in zip(rows, answers, strict=True):
             if answer.status is BookieStatus.NO_ENTRY:
-                self._judge.on_entry_denied(self.member, row.ledger_id, row.first)
+                self.judge.on_entry_denied(self.member, row.ledger_id, row.first)
         reply(answers)
 
     def drain(self) -> None:

@@ -19,17 +19,19 @@ from duramen.config import LogConfig
 from duramen.core.log_node import LogNode
 from duramen.core.placement import Candidate, PlacementRule
 from duramen.core.segment import TRANSITIONS, Segment, SegmentState
+from duramen.core.sequencer.exactly_once import snapshots
 from duramen.core.sequencer.log_sequencer import LogState
 from duramen.ids import Dlsn, EntryId, Epoch, LogId, Member, SequencerId
-from duramen.runtime.metadata_store import Create, Op, Set
+from duramen.runtime.metadata_store import Create, Delete, Op, Set
 from duramen.units import MS, SECOND
-from duramen.wire.metadata_json import read_log, read_segment, spell_log
+from duramen.wire.metadata_json import read_log, read_segment, spell_log, spell_node
 from tests.sim.checkers import Checkers, Violation
+from tests.sim.exact_clients import ExactClient
 from tests.sim.metadata import Store, StoreSession
 from tests.sim.nemesis import Nemesis
 from tests.sim.network import Network
 from tests.sim.options import Options, draw_options
-from tests.sim.processes import PATHS, BookieNode
+from tests.sim.processes import CLUSTER, PATHS, BookieNode
 from tests.sim.sequencers import SequencerNode
 from tests.sim.trimming import Trimmer
 from tests.sim.workload import ClientNode, ReaderNode
@@ -40,7 +42,11 @@ CONVERGE_US: Final = 90 * SECOND
 expiry, calls, retries and scans for orphans."""
 
 _TRANSITION_NAMES: Final = {SegmentState.IN_RECOVERY: "marked", SegmentState.CLOSED: "closed"}
-HEALTHY_US: Final = 6 * SECOND
+_SNAPSHOTS: Final = "SNAPSHOT_ENTRY_COUNT"
+_GIVING_UP_MAX: Final = 20
+"""Readings of one log at the end, each broken by retention, before it is called stuck."""
+"""The product's constant, which is far too large for a minute."""
+
 _MOVE_READERS_US: Final = 4 * SECOND
 
 
@@ -76,10 +82,11 @@ class Run:
         self.checkers = Checkers(
             self.locations,
             {LogId(i + 1): _rule_of(log) for i, log in enumerate(options.logs)},
-            pipelined=range(1, options.client_count),
+            pipelined=range(1, options.client_count + 1),
         )
         self.network = Network(world, options)
         self.store = Store(world, self.network, options, self._on_applied)
+        self.store.put(PATHS.cluster, spell_node({"uuid": CLUSTER}))
         self._log_paths = [PATHS.log(LogId(i + 1)) for i in range(len(options.logs))]
         for number, config in enumerate(options.logs):
             log_id = LogId(number + 1)
@@ -98,11 +105,15 @@ class Run:
                 store=self.store,
                 network=self.network,
                 bookies=self.bookies,
+                peers=self.sequencers,
                 watcher=self,
             )
             self.sequencers[sequencer.name] = sequencer
         for node in (*self.bookies.values(), *self.sequencers.values()):
             node.start()
+        self._ending: list[LogId] = []
+        """Logs that are ended when everything is closed."""
+        self.final_tokens: dict[LogId, list[tuple[Dlsn, str]]] = {}
         self.readers = [self._make_reader(index) for index in range(options.reader_count)]
         self.clients = [
             ClientNode(
@@ -115,6 +126,7 @@ class Run:
             )
             for i in range(options.client_count)
         ]
+        self.exact = self._make_exact_client()
         self.nemesis = Nemesis(
             world,
             options=options,
@@ -124,7 +136,7 @@ class Run:
             sequencers=self.sequencers,
             on_lost=self.checkers.on_lost,
         )
-        Trimmer(world, seed, self.sequencers, len(options.logs))
+        Trimmer(world, seed, self.sequencers, len(options.logs), self.checkers)
         world.at(300 * MS, self._move_readers)
 
     def _make_reader(self, index: int) -> ReaderNode:
@@ -138,16 +150,29 @@ class Run:
             history=self.checkers,
         )
 
+    def _make_exact_client(self) -> ExactClient:
+        return ExactClient(
+            self.world,
+            self.options.client_count,
+            options=self.options,
+            network=self.network,
+            store=self.store,
+            sequencers=self.sequencers,
+            history=self.checkers,
+        )
+
     # --- Play ------------------------------------------------------------------------------------
 
     def play(self) -> Result:
         """Both phases; a violation is told in the result."""
         violation: str | None = None
+        kept = vars(snapshots)[_SNAPSHOTS]
         try:
+            setattr(snapshots, _SNAPSHOTS, self.options.snapshot_entry_count)
             self.world.advance(self.options.duration_us)
             self._heal()
             if self._converge():
-                self.checkers.finish(self._read_all())
+                self.checkers.finish(self._read_all(), self.final_tokens)
         except _Refused:
             pass
         except (Violation, AssertionError) as error:
@@ -156,6 +181,8 @@ class Run:
         except Exception as error:  # a core that raises is a finding like any other
             self.world.note("world", "error", repr(error))
             violation = f"{error!r} at {_place_of(error)}"
+        finally:
+            setattr(snapshots, _SNAPSHOTS, kept)
         world = self.world
         self._count_checks()
         return Result(
@@ -181,26 +208,32 @@ class Run:
             if node.is_paused:
                 node.resume()
             node.start()
-        for client in self.clients:
+        for client in self._list_clients():
             client.slow_factor = 8
+
+    def _list_clients(self) -> list[ClientNode | ExactClient]:
+        return [*self.clients, self.exact]
 
     def _converge(self) -> bool:
         """Appends to every log succeed again; then all of it is closed. False: refused for good."""
         is_bound = not self.options.is_beyond_budget
-        before = [client.acknowledged_count for client in self.clients]
+        clients = self._list_clients()
+        before = [client.acknowledged_count for client in clients]
 
         def has_progress() -> bool:
-            now = [client.acknowledged_count for client in self.clients]
-            return all(a + 2 <= b for a, b in zip(before, now, strict=True))
+            now = [client.acknowledged_count for client in clients]
+            return all(a + 2 <= b or a > 1 << 50 for a, b in zip(before, now, strict=True))
 
         if not self._wait(has_progress) and is_bound:
             raise Stuck("liveness", f"no appends after the faults: {self._spell_logs()}")
-        for client in self.clients:
+        for client in clients:
             client.is_over = True
-        self._wait(lambda: not any(client.open for client in self.clients))
-        for client in self.clients:
+        self._wait(lambda: not any(client.open for client in clients))
+        for client in clients:
             assert not client.open, f"{client.name} waits for ever: {sorted(client.open)}"
+        self._ending = [log_id for log_id, _ in self._list_logs() if self.world.chance(0.5)]
         if self._wait(self._close_all):
+            self._append_to_ended()
             return True
         if is_bound:
             raise Stuck("liveness", f"not everything is closed: {self._spell_logs()}")
@@ -229,37 +262,53 @@ class Run:
                 if driver is None:
                     continue
                 if driver.core.state is LogState.ACTIVE:
-                    sequencer.run(sequencer.life, sequencer.disturb, log_id, "close")
+                    what = "end" if log_id in self._ending else "close"
+                    sequencer.run(sequencer.life, sequencer.disturb, log_id, what)
         return is_done
 
+    def _append_to_ended(self) -> None:
+        """A log that was ended with its last segment takes nothing any more, and says so."""
+        ended = [log_id for log_id, log in self._list_logs() if log.is_ended]
+        self.world.counts["log ended"] += len(ended)
+        before = self.world.counts["exact append: log_ended"]
+        for log_id in ended:
+            self.exact.append_plain(log_id)
+        self._wait(lambda: not self.exact.open)
+        refused = self.world.counts["exact append: log_ended"] - before
+        assert refused == len(ended), f"{ended} were ended, {refused} refuse appends"
+
     def _list_logs(self) -> list[tuple[LogId, LogNode]]:
-        logs = []
-        for number in range(len(self.options.logs)):
-            stored = self.store.find(PATHS.log(LogId(number + 1)))
-            assert stored is not None
-            logs.append((LogId(number + 1), read_log(stored.data)))
-        return logs
+        log_ids = [LogId(number + 1) for number in range(len(self.options.logs))]
+        return [(log_id, self.find_log(log_id)) for log_id in log_ids]
 
     def _read_all(self) -> dict[LogId, list[tuple[Dlsn, int, bytes]]]:
-        """A fresh reader for each log, from its head to its end."""
+        """A fresh reader for each log, from the oldest segment that is left to its end."""
         complete: dict[LogId, list[tuple[Dlsn, int, bytes]]] = {}
         for log_id, log in self._list_logs():
-            reader = self._make_reader(500 + log_id)
-            records: list[tuple[Dlsn, int, bytes]] = []
-            reader.records = records
-            reader.follow(log_id, (Epoch(1), EntryId(0)), is_following=False)
-            end = log.next_epoch
-
-            def is_at_end(reader: ReaderNode = reader, end: int = end) -> bool:
-                return reader.is_at_end and reader.core.epoch >= end
-
-            if not self._wait(is_at_end):
-                if self.options.is_beyond_budget:
-                    self.world.counts["refused beyond the budget"] += 1
-                    raise _Refused
-                raise Stuck("liveness", f"log {log_id} cannot be read: {reader.core!r}")
-            complete[log_id] = records
+            first, reader = Epoch(0), self._make_reader(500 + log_id)
+            for _ in range(_GIVING_UP_MAX):
+                # Where a segment is given up under a reader, it passes over truncated ones too.
+                if first == self.find_log(log_id).first_live_epoch:
+                    break
+                first = self.find_log(log_id).first_live_epoch
+                complete[log_id] = self._read_whole(reader, log_id, first, log.next_epoch)
+                self.final_tokens[log_id] = reader.tokens
+            else:
+                raise Stuck("liveness", f"segments of log {log_id} are given up all the time")
         return complete
+
+    def _read_whole(
+        self, reader: ReaderNode, log_id: LogId, first: Epoch, end: Epoch
+    ) -> list[tuple[Dlsn, int, bytes]]:
+        records: list[tuple[Dlsn, int, bytes]] = []
+        reader.records, reader.tokens = records, []
+        reader.follow(log_id, (first, EntryId(0)), is_following=False)
+        if not self._wait(lambda: reader.is_at_end and reader.core.epoch >= end):
+            if self.options.is_beyond_budget:
+                self.world.counts["refused beyond the budget"] += 1
+                raise _Refused
+            raise Stuck("liveness", f"log {log_id} cannot be read: {reader.core!r}")
+        return records
 
     # --- Readers ---------------------------------------------------------------------------------
 
@@ -303,7 +352,10 @@ class Run:
 
     def _on_applied(self, op: Op, before: bytes | None, session: StoreSession) -> None:
         if isinstance(op, Set) and before is not None and op.path in self._log_paths:
-            self.checkers.on_log_changed(read_log(before), read_log(op.data))
+            self._tell_log_changed(read_log(before), read_log(op.data))
+            return
+        if isinstance(op, Delete) and before is not None and "/segments/" in op.path:
+            self._tell_removed(read_segment(before))
             return
         if not isinstance(op, Set | Create) or "/segments/" not in op.path:
             return
@@ -329,6 +381,11 @@ class Run:
         if segment.is_closed:
             self.world.counts["segment with holes"] += len(segment.holes) > 0
             self._tell_closed(segment, author)
+            if old.state is not segment.state:
+                completed_us = (segment.completed_unix_ms or 0) * MS
+                self.checkers.on_completed(
+                    self.world.now_us, segment.log_id, segment.epoch, completed_us
+                )
 
     def _tell_changed(self, old: Segment, segment: Segment, author: SequencerId) -> None:
         if segment.fragments == old.fragments:
@@ -336,6 +393,23 @@ class Run:
         if segment.state is SegmentState.OPEN:
             self.checkers.on_ensemble_changed(segment)
         self.nemesis.on_transition(author, "ensemble changed", segment.log_id)
+
+    def _tell_log_changed(self, before: LogNode, after: LogNode) -> None:
+        counts = self.world.counts
+        counts["segments given up"] += after.first_live_epoch - before.first_live_epoch
+        counts["log node trimmed"] += after.trim_lsn != before.trim_lsn
+        counts["snapshot named"] += after.snapshot_lsn != before.snapshot_lsn
+        self.checkers.on_log_changed(self.world.now_us, before, after)
+
+    def _tell_removed(self, segment: Segment) -> None:
+        self.world.counts["segment node removed"] += 1
+        self.checkers.on_segment_removed(segment.log_id, segment.epoch)
+
+    def find_log(self, log_id: LogId) -> LogNode:
+        """The log node as it is now."""
+        stored = self.store.find(PATHS.log(log_id))
+        assert stored is not None
+        return read_log(stored.data)
 
     def _tell_closed(self, segment: Segment, author: SequencerId) -> None:
         assert segment.last_entry is not None and segment.totals is not None

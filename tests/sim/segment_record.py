@@ -19,6 +19,7 @@ from duramen.ids import NOTHING, Dlsn, EntryId, Epoch, LogId, SequencerId
 
 CODES: Final = (
     "D1", "D2", "D3", "O1", "O2", "O3", "G1", "U1", "L1", "F1", "C1", "E1", "P1", "M1", "T1",
+    "Q1", "K1",
 )  # fmt: skip
 
 Record = tuple[Dlsn, int, bytes]
@@ -190,10 +191,14 @@ class SegmentRecord:
         is_possible = said.last_entry >= NOTHING and (not is_empty or not said.totals.record_count)
         self._tally.check("G1", is_possible, *what)
 
-    def check_gaps(self, complete: Sequence[Record]) -> None:
-        """G1: epochs rise, entries and slots are dense, sequence numbers go 0, 1, 2, …"""
+    def check_gaps(self, complete: Sequence[Record], first_epoch: int = 1) -> None:
+        """G1: epochs rise, entries and slots are dense, sequence numbers go 0, 1, 2, …
+
+        Args:
+            first_epoch: those below were given up, and are not in the read.
+        """
         by_epoch: dict[int, list[Record]] = {}
-        latest = 0
+        latest = first_epoch - 1
         for epoch, records in itertools.groupby(complete, key=lambda record: record[0].epoch):
             is_next = latest < epoch <= len(self.ends) + 1
             self._check_gap(is_next, "epoch", epoch, "after", latest, "closed", len(self.ends))
@@ -201,7 +206,10 @@ class SegmentRecord:
             latest = epoch
             by_epoch[epoch] = list(records)
         seq_num = 0
-        for epoch in range(1, max(latest, len(self.ends)) + 1):
+        if first_epoch > 1:
+            below = self.ends[first_epoch - 1]
+            seq_num = below.start_seq_num + below.totals.record_count
+        for epoch in range(first_epoch, max(latest, len(self.ends)) + 1):
             end = self.ends.get(epoch)
             last, seq_num = self._check_entries(epoch, by_epoch.get(epoch, []), seq_num)
             if end is not None:

@@ -1,24 +1,28 @@
-"""Simulated sequencer processes: routing, takeover, orphans, as `log_host` and the service do them.
+"""Simulated sequencer processes: lanes, rosters, session, calls, background work.
 
-A node holds the logs' drivers and the lanes, and is told of rosters and its session. Killed, it
-forgets everything; paused, it comes back as a zombie with its old state and what waited for it.
-The logs themselves are in `log_drivers`.
+A node holds the lanes and the logs' host (`hosting`), and is told of rosters and its session.
+Killed, it forgets everything; paused, it comes back as a zombie with its old state and what waited
+for it. Hand-overs and retention are the production classes (`ownership.hand_over`,
+`life.retention`); a log's fencing token is set as `fencing` does.
 
 Called by `run`, `nemesis` and clients. Documented in docs/testing.md.
 """
 
 from __future__ import annotations
 
+import itertools
+import json
 import random
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, cast
 
 from duramen.config import LogConfig
-from duramen.core.hashing import rank_nodes
+from duramen.core.log_node import Ending
 from duramen.core.placement import Candidate
+from duramen.core.quorum import Quorum
 from duramen.core.sequencer import effects as fx
-from duramen.core.sequencer.log_sequencer import LogState
+from duramen.core.sequencer.exactly_once.stamps import SetToken, Stamp, TokenRecord
 from duramen.core.sequencer.surroundings import Surroundings
 from duramen.core.sequencer.transmit import QueuedAppend
 from duramen.core.status import BookieStatus
@@ -31,27 +35,79 @@ from duramen.ids import (
     Member,
     SequencerId,
 )
+from duramen.limits import APPEND_TIMEOUT_US
+from duramen.runtime.http_client import NoAnswerError, UnreachableError
 from duramen.runtime.metadata_store import MetadataError, SessionState
 from duramen.units import MS, SECOND
 from duramen.wire.bookie_calls import Add, Service
 from duramen.wire.entry import CONTROL, STATE, encode_entry
 from duramen.wire.exactly_once.control_record import spell_control
 from duramen.wire.metadata_json import read_log, spell_log
-from duramen.wire.sequencer_calls import AppendResult, Redirect
+from duramen.wire.record_batch import read_info
+from duramen.wire.record_json import spell_mark
+from duramen.wire.sequencer_calls import (
+    NO_OPTIONS,
+    Appended,
+    AppendOptions,
+    AppendResult,
+    Redirect,
+)
+from duramen_sequencer.life.retention import RetentionRounds
 from duramen_sequencer.metadata_link import MetadataLink
+from duramen_sequencer.ownership.hand_over import HandOver
+from tests.sim.hosting import Process, SimHost, SimProbes, SimRoster
 from tests.sim.log_drivers import Answer, SimDriver, SimLane, Waiting, Watcher, bind
 from tests.sim.metadata import Store, StoreSession
 from tests.sim.network import Network
-from tests.sim.options import Options
+from tests.sim.options import Options, can_place
 from tests.sim.processes import PATHS, BookieNode, Reply
-from tests.sim.world import Node, World
+from tests.sim.world import Node, Promise, World
 
 _SCAN_INTERVAL_US: Final = 10 * SECOND
 _SCAN_AFTER_CHANGE_US: Final = 200 * MS
-_STOP_US: Final = 8 * SECOND
+_RETENTION_US: Final = (SECOND, 4 * SECOND)
 
 
-class SequencerNode(Node):
+class AppendRow(NamedTuple):
+    """One batch of a frame of appends."""
+
+    row: int
+    log_id: LogId
+    batch: bytes
+    deadline_us: int
+    options: AppendOptions = NO_OPTIONS
+
+
+class SimPeers:
+    """`http_client.PeerClient` between simulated processes, as far as control calls go."""
+
+    def __init__(self, network: Network, node: Node, peers: dict[str, SequencerNode]) -> None:
+        self._network = network
+        self._node = node
+        self._peers = peers
+
+    async def request_json(
+        self, method: str, url: str, body: bytes, timeout_us: int
+    ) -> tuple[int, bytes]:
+        """Ask the sequencer that the url names; raises as the production client does."""
+        answer: Promise[tuple[BookieStatus, Any]] = Promise()
+        name = url.removesuffix("/s/control")
+
+        def on_answer(status: BookieStatus, value: Any) -> None:
+            answer.settle((status, value))
+
+        peer = self._peers[name]
+        # As a stream: a connection never doubles what it carries.
+        self._network.call(self._node, peer, "control", body, timeout_us, on_answer, is_stream=True)
+        status, value = await answer
+        if status is BookieStatus.UNREACHABLE:
+            raise UnreachableError(name)
+        if status is not BookieStatus.OK:
+            raise NoAnswerError(name)
+        return cast(tuple[int, bytes], value)
+
+
+class SequencerNode(Process):
     """One sequencer process: its logs, lanes and link."""
 
     def __init__(
@@ -63,6 +119,7 @@ class SequencerNode(Node):
         store: Store,
         network: Network,
         bookies: dict[str, BookieNode],
+        peers: dict[str, SequencerNode],
         watcher: Watcher,
     ) -> None:
         regions = sorted({region for region, _ in options.places})
@@ -71,20 +128,38 @@ class SequencerNode(Node):
         self.watcher = watcher
         self.session = StoreSession(store, self, self._on_session, self._on_rosters)
         self.link = MetadataLink(self.session, PATHS, self.sequencer_id, self.name)
-        self.drivers: dict[LogId, SimDriver] = {}
         self.around: Surroundings
+        self.host: SimHost
+        self.retention: RetentionRounds
         self._store = store
         self._network = network
         self._bookies = bookies
+        self._peers = peers
+        self._roster = SimRoster()
         self._seen: dict[str, BookieNode] = {}
         self._lanes: dict[Member, SimLane] = {}
         self._busy: dict[Member, SimLane] = {}
         self._sequencers: tuple[str, ...] = ()
-        self._routing: dict[LogId, list[tuple[QueuedAppend, Answer]]] = {}
         self._ready: list[tuple[Reply, Any]] = []
         self._append_count = 0
-        self._is_stopping = False
+        self._command_ids = itertools.count(-1, -1)
+        self._hand_over: HandOver
         self._log_count = len(options.logs)
+        self._places = options.places
+
+    @property
+    def drivers(self) -> dict[LogId, SimDriver]:
+        """The logs that are driven here."""
+        return self.host.drivers
+
+    @property
+    def has_session(self) -> bool:
+        """Whether the metadata store is known to hold this process's session."""
+        return self.session.session is SessionState.CONNECTED
+
+    def make_driver(self, log_id: LogId) -> SimDriver:
+        """A log's driver with an idle core."""
+        return SimDriver(self, log_id)
 
     # --- Life ------------------------------------------------------------------------------------
 
@@ -97,10 +172,17 @@ class SequencerNode(Node):
             self.sequencer_id, random.Random(self.world.rng.getrandbits(64)), _encode,
             spell_control=spell_control,
         )  # fmt: skip
-        self.drivers, self._routing, self._lanes, self._busy = {}, {}, {}, {}
-        self._seen = {}
-        self._ready = []
-        self._is_stopping = False
+        self._lanes, self._busy, self._seen, self._ready = {}, {}, {}, []
+        self.host = SimHost(
+            self, self._roster, SimProbes(self._network, self, cast(Any, self._peers))
+        )
+        self._hand_over = HandOver(
+            cast(Any, self.host), cast(Any, SimPeers(self._network, self, self._peers))
+        )
+        self.retention = RetentionRounds(
+            self.link, self.host.looks_after, self.around.rng,
+            now_unix_ms=lambda: self.around.unix_ms(self.world.now_us),
+        )  # fmt: skip
         self.session.open()
         self._store.sequencers[self.name] = self.session
         self._store.tell_rosters()
@@ -108,6 +190,7 @@ class SequencerNode(Node):
         self.world.note(self.name, "start")
         self.after(_SCAN_AFTER_CHANGE_US, self._scan)
         self.after(_SCAN_INTERVAL_US, self._scan_again)
+        self.after(self.world.between(*_RETENTION_US), self._look_after_again)
 
     def crash(self) -> None:
         """Killed: the session expires later."""
@@ -117,25 +200,11 @@ class SequencerNode(Node):
 
     def stop(self) -> None:
         """Close the open segments in peace, then end."""
-        if self.is_up and not self._is_stopping:
-            self._is_stopping = True
+        if self.is_up and not self.host.is_stopping:
             self.world.note(self.name, "stopping")
-            for driver in list(self.drivers.values()):
-                driver.core.stop(self.world.now_us)
-                driver.flush()
-            self.kick()
-            self.after(100 * MS, self._finish_stop, self.world.now_us + _STOP_US)
+            self.spawn(self.host.stop(), lambda _: self._end())
 
-    def _finish_stop(self, until_us: int) -> None:
-        busy = [d for d in self.drivers.values() if d.core.state is not LogState.IDLE]
-        if busy and self.world.now_us < until_us:
-            self.after(100 * MS, self._finish_stop, until_us)
-            return
-        self.world.counts["stopped in peace"] += not busy
-        for driver in busy:
-            driver.core.release()
-            driver.flush()
-        self.kick()
+    def _end(self) -> None:
         self.session.end()
         self.end_life()
         self.world.note(self.name, "stopped")
@@ -143,6 +212,7 @@ class SequencerNode(Node):
     def _on_session(self, state: SessionState) -> None:
         self.around.is_metadata_reachable = state is SessionState.CONNECTED
         self.world.note(self.name, f"session {state.value}")
+        self.host.on_session(state)
         if state is not SessionState.CONNECTED:
             return
         self._store.sequencers[self.name] = self.session
@@ -173,108 +243,108 @@ class SequencerNode(Node):
         sequencers = tuple(sorted(self._store.sequencers))
         if sequencers != self._sequencers:
             self._sequencers = sequencers
+            self._roster.learn(sequencers)
             self.after(_SCAN_AFTER_CHANGE_US, self._scan)
         for driver in list(self.drivers.values()):
             driver.core.on_bookies_changed(self.world.now_us)
             driver.flush()
         self.kick()
 
-    # --- Appends (as `log_host`) -----------------------------------------------------------------
+    # --- Calls of others (as `append_frames` and `control`) --------------------------------------
 
     def serve(self, kind: str, body: Any, reply: Reply) -> None:
+        if kind == "control":
+            self.spawn(self._control(json.loads(body)), reply)
+            return
         assert kind == "append", kind
         touched: dict[LogId, SimDriver] = {}
-        for row, log_id, batch, record_count, deadline_us in body:
+        for row, log_id, batch, deadline_us, options in body:
             self._append_count += 1
+            info = read_info(batch)
             queued = QueuedAppend(
-                self._append_count, batch, record_count, None, self.world.now_us // MS,
-                self.world.now_us + deadline_us,
+                self._append_count, batch, info.record_count, info.max_txid,
+                info.max_timestamp_ms, self.world.now_us + deadline_us, info.min_txid,
+                None if info.producer is None else Stamp(*info.producer),
+                options.match_seq_num, options.fencing_token, tried=options.tried,
             )  # fmt: skip
-            driver = self.submit(log_id, queued, _answer_row(self, reply, row))
+            driver = self.host.submit(log_id, queued, _answer_row(self, reply, row))
             if driver is not None:
                 touched[log_id] = driver
         for driver in touched.values():
             driver.flush()
         self.kick()
 
-    def submit(self, log_id: LogId, append: QueuedAppend, answer: Answer) -> SimDriver | None:
-        """Give an append to its log; returns the driver to flush if it is here already."""
-        driver = self.drivers.get(log_id)
-        if driver is not None and driver.core.is_owner:
-            driver.append(append, answer)
-            return driver
-        if self._is_stopping:
-            answer(DuramenError("server_draining", "this sequencer is stopping"))
-            return None
-        waiting = self._routing.get(log_id)
-        if waiting is not None:
-            waiting.append((append, answer))
-        else:
-            self._routing[log_id] = [(append, answer)]
-            self.spawn(self.find_owner(log_id), bind(self._on_routed, log_id))
-        return None
+    async def _control(self, request: dict[str, Any]) -> tuple[int, bytes]:
+        operations = {**self._hand_over.operations, "fence": self._set_token}
+        try:
+            answer = await operations[request["op"]](request)
+            status = 200
+        except MetadataError as error:
+            problem = DuramenError("metadata_unavailable", str(error)).problem()
+            status, answer = problem["status"], problem
+        except DuramenError as error:
+            status, answer = error.kind.status, error.problem()
+        self.kick()
+        return status, json.dumps(answer).encode()
 
-    def resubmit(self, log_id: LogId, append: QueuedAppend, answer: Answer) -> None:
-        """Route anew what a log gave back unsent, unless its time is over."""
-        if append.deadline_us <= self.world.now_us:
-            answer(DuramenError("log_unavailable", "the log changed its owner"))
-            return
-        driver = self.submit(log_id, append, answer)
+    async def _set_token(self, request: dict[str, Any]) -> dict[str, Any]:
+        """As `fencing.set_token` and `submit`."""
+        command = SetToken(request["token"], request.get("expected"))
+        fate: Promise[AppendResult] = Promise()
+        append = QueuedAppend(
+            next(self._command_ids), spell_control(TokenRecord(command.token)), record_count=0,
+            max_txid=None, max_timestamp_ms=0, deadline_us=self.world.now_us + APPEND_TIMEOUT_US,
+            command=command,
+        )  # fmt: skip
+        driver = self.host.submit(LogId(int(request["log_id"])), append, fate.settle)
         if driver is not None:
             driver.flush()
-
-    async def find_owner(self, log_id: LogId) -> AppendResult | None:
-        """Where its appends belong; None: here. A refusal if that cannot be known."""
-        try:
-            owner = await self.link.read_owner(log_id)
-            if owner is not None and owner.sequencer_id in self._sequencers:
-                is_ours = owner.sequencer_id == self.sequencer_id
-                return None if is_ours else Redirect(owner.sequencer_id, owner.data_url)
-            first = await self._rank(log_id)
-        except MetadataError as error:
-            return DuramenError("metadata_unavailable", str(error))
-        if first is None or first == self.name:
-            return None
-        return Redirect(SequencerId(first), first)
-
-    async def _rank(self, log_id: LogId) -> str | None:
-        stored = await self.session.get(PATHS.log(log_id))
-        assert stored is not None
-        log = read_log(stored.data)
-        ranked = rank_nodes(f"{log.namespace}/{log.name}", dict.fromkeys(self._sequencers, 1.0))
-        return ranked[0] if ranked else None
-
-    def _on_routed(self, log_id: LogId, fate: AppendResult | None) -> None:
-        waiting = self._routing.pop(log_id)
-        if fate is not None:
-            for _, answer in waiting:
-                answer(fate)
-            self.kick()
-            return
-        driver = self.drive(log_id)
-        driver.core.take_over(self.world.now_us)
-        self.world.counts["takeover asked"] += 1
-        for append, answer in waiting:
-            driver.append(append, answer)
-        driver.flush()
         self.kick()
+        match result := await fate:
+            case DuramenError():
+                raise result
+            case Redirect(sequencer_id, url):
+                return {"owner": sequencer_id, "url": url}
+            case Appended():
+                tail = result.tail
+                return {"tail": spell_mark(tail.seq_num, tail.timestamp_ms, tail.dlsn)}
+            case _:
+                raise AssertionError(f"no answer to a command: {result}")
 
-    def drive(self, log_id: LogId) -> SimDriver:
-        """The log's driver, made if need be."""
-        driver = self.drivers.get(log_id)
-        if driver is None:
-            driver = self.drivers[log_id] = SimDriver(self, log_id)
-        return driver
+    # --- Whose the logs are ----------------------------------------------------------------------
+
+    def resubmit(self, log_id: LogId, append: QueuedAppend, answer: Answer) -> None:
+        """Route anew what a log gave back unsent."""
+        self.host.resubmit(log_id, append, answer)
+
+    def on_idle(self, driver: SimDriver) -> None:
+        """The log is nobody's here any more."""
+        self.host.on_idle(driver)
+
+    def hand_over(self, log_id: LogId) -> None:
+        """An operator, or the balancer, gives one of this process's logs to the next by hash."""
+        request = {"op": "hand_over", "log_id": str(log_id)}
+        self.spawn(self._control(request), self._on_handed_over)
+
+    def _on_handed_over(self, answer: tuple[int, bytes]) -> None:
+        status, body = answer
+        document = json.loads(body)
+        fate = document["code"] if status != 200 else f"closed {document['closed']}"
+        self.world.counts[f"hand-over: {fate}"] += 1
 
     def disturb(self, log_id: LogId, what: str) -> None:
         """An operator's or another sequencer's request, at any time."""
-        driver = self.drive(log_id)
+        if self.host.is_leaving(log_id):
+            return
+        driver = self.host.drive(log_id)
         now_us = self.world.now_us
         match what:
             case "roll":
                 driver.core.request_roll()
             case "close":
                 driver.core.stop(now_us)
+            case "end":
+                driver.core.finish(Ending.END, now_us)
             case _:
                 driver.core.take_over(now_us, close_only=what == "close orphan")
         driver.flush()
@@ -300,9 +370,16 @@ class SequencerNode(Node):
             assert stored is not None
             log = read_log(stored.data)
             part = log.config.replication
-            racks = max(part.min_racks, part.min_regions)
+            size, write, racks, regions = (
+                part.ensemble_size, part.write_quorum, part.min_racks, part.min_regions,
+            )  # fmt: skip
+            possible = [
+                ack
+                for ack in range(2, write + 1)
+                if can_place(self._places, Quorum(size, write, ack), racks, regions)
+            ]
             changed = part.model_copy(update={
-                "ack_quorum": self.world.rng.randint(max(racks, 2), part.write_quorum),
+                "ack_quorum": self.world.rng.choice([*possible, part.ack_quorum]),
             })  # fmt: skip
             config = log.config.model_copy(update={
                 "replication": changed, "commit": self.world.rng.choice(("lac", "control")),
@@ -329,28 +406,25 @@ class SequencerNode(Node):
         self.after(_SCAN_INTERVAL_US, self._scan_again)
 
     def _scan(self) -> None:
-        if self.session.session is SessionState.CONNECTED and not self._is_stopping:
-            for number in range(self._log_count):
-                self.spawn(self._close_if_orphan(LogId(number + 1)))
+        for number in range(self._log_count):
+            self.spawn(self.host.close_if_orphan(LogId(number + 1)))
 
-    async def _close_if_orphan(self, log_id: LogId) -> None:
-        driver = self.drivers.get(log_id)
-        if driver is not None and driver.core.state is not LogState.IDLE:
-            return
-        try:
-            stored = await self.session.get(PATHS.log(log_id))
-            assert stored is not None
-            if not read_log(stored.data).unclosed_epochs:
+    # --- Retention -------------------------------------------------------------------------------
+
+    def _look_after_again(self) -> None:
+        self.after(self.world.between(*_RETENTION_US), self._look_after_again)
+        if self.host.has_session():
+            self.spawn(self._look_after())
+
+    async def _look_after(self) -> None:
+        """As `RetentionRounds.run_round`, one log after the other."""
+        for number in range(self._log_count):
+            try:
+                await self.retention._visit(LogId(number + 1))
+            except MetadataError:
                 return
-            owner = await self.link.read_owner(log_id)
-            heir = await self._rank(log_id) if owner is None else owner.sequencer_id
-        except MetadataError:
-            return
-        if heir == self.name and not self._is_stopping:
-            self.world.counts["orphan found"] += 1
-            self.disturb(log_id, "close orphan")
 
-    # --- Calls -----------------------------------------------------------------------------------
+    # --- Calls to bookies -------------------------------------------------------------------------
 
     def add(self, effect: fx.SendAdd, driver: SimDriver) -> None:
         """Queue an add for its bookie; `kick` sends."""

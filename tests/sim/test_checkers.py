@@ -10,11 +10,15 @@ from __future__ import annotations
 import pytest
 
 from tests.sim.checkers import CODES, Checkers, Violation
-from tests.sim.histories import bad_records, bad_segments, good, trims
+from tests.sim.histories import bad_records, bad_segments, conditions, good, trims
 from tests.sim.histories.history import History, Play, place
 
-BAD = {**bad_records.BAD, **bad_segments.BAD, **trims.BAD}
-GOOD = (*good.GOOD, *trims.GOOD)
+PARTS = (bad_records.BAD, bad_segments.BAD, trims.BAD, conditions.BAD)
+BAD = {
+    code: tuple(play for part in PARTS for play in part.get(code, ()))
+    for code in dict.fromkeys(code for part in PARTS for code in part)
+}
+GOOD = (*good.GOOD, *trims.GOOD, *conditions.GOOD)
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from duramen.units import MS, SECOND
 from duramen.wire.sequencer_calls import Redirect
 from duramen_sequencer.life.boundaries import Boundaries
 from duramen_sequencer.life.operations import LifeOperations
+from tests.sim.checkers import Checkers
 from tests.sim.log_drivers import SimDriver
 from tests.sim.sequencers import SequencerNode
 from tests.sim.world import World
@@ -29,20 +30,39 @@ _PAUSE_US: Final = 2 * SECOND
 """Mean time between two requests."""
 
 
+_OPEN_US: Final = 40 * SECOND
+"""How long a request without a definite answer may take effect: pauses and tries included."""
+_LATE_US: Final = 5 * SECOND
+"""As much later than it was sent a change may take effect."""
+
+
+class _Request:
+    def __init__(self, log_id: LogId) -> None:
+        self.log_id = log_id
+        self.is_open = True
+
+
 class Trimmer:
     """The operator; works until the run ends.
 
     Args:
         log_count: logs have the ids 1 … `log_count`.
+        history: told when a request begins and when it ends.
     """
 
     def __init__(
-        self, world: World, seed: int, sequencers: dict[str, SequencerNode], log_count: int
+        self,
+        world: World,
+        seed: int,
+        sequencers: dict[str, SequencerNode],
+        log_count: int,
+        history: Checkers,
     ) -> None:
         self._world = world
         self._rng = random.Random(f"trimmer {seed}")
         self._sequencers = list(sequencers.values())
         self._log_count = log_count
+        self._history = history
         world.at(_PAUSE_US, self._ask)
 
     def _ask(self) -> None:
@@ -60,14 +80,33 @@ class Trimmer:
         life = LifeOperations(
             host, node.link, boundaries, now_unix_ms=lambda: self._world.now_us // MS
         )
+        request = _Request(log_id)
+        self._history.on_truncation(log_id, is_asked=True)
+        # Whoever dies on the way has asked, too.
+        self._world.at(_OPEN_US, self._end, request)
+        outcome = await self._ask_of(life, log_id, to)
+        self._world.counts[f"truncation: {outcome}"] += 1
+        if outcome in ("True", "False"):
+            self._end(request)
+        elif outcome == "redirected":
+            # A try before that may have an unknown outcome.
+            self._world.at(_LATE_US, self._end, request)
+
+    def _end(self, request: _Request) -> None:
+        """From now on this request takes no effect any more."""
+        if request.is_open:
+            request.is_open = False
+            self._history.on_truncation(request.log_id, is_asked=False)
+
+    @staticmethod
+    async def _ask_of(life: LifeOperations, log_id: LogId, to: str) -> str:
         try:
             answer = await life.by_name["truncate"]({"log_id": str(log_id), "to": to})
-            outcome = "redirected" if "redirect" in answer else str(answer["changed"])
+            return "redirected" if "redirect" in answer else str(answer["changed"])
         except DuramenError as error:
-            outcome = error.code
+            return error.code
         except MetadataError:
-            outcome = "metadata unavailable"
-        self._world.counts[f"truncation: {outcome}"] += 1
+            return "metadata unavailable"
 
 
 class _Host:
@@ -77,14 +116,10 @@ class _Host:
         self._node = node
 
     async def find_owner(self, log_id: LogId) -> Redirect | None:
-        fate = await self._node.find_owner(log_id)
-        if isinstance(fate, DuramenError):
-            raise fate
-        assert fate is None or isinstance(fate, Redirect), fate
-        return fate
+        return await self._node.host.find_owner(log_id)
 
     def drive(self, log_id: LogId) -> _Driver:
-        return _Driver(self._node, self._node.drive(log_id))
+        return _Driver(self._node, self._node.host.drive(log_id))
 
 
 class _Driver:
@@ -96,7 +131,7 @@ class _Driver:
         self._driver = driver
 
     def take_over(self, *, close_only: bool) -> None:
-        self.core.take_over(self._node.world.now_us, close_only=close_only)
+        self._driver.take_over(close_only=close_only)
 
     def flush(self) -> None:
         self._driver.flush()

@@ -17,6 +17,7 @@ from duramen.core import reader as rd
 from duramen.core.log_node import LogNode
 from duramen.core.replica_order import Place, ReplicaOrder
 from duramen.core.segment import Segment
+from duramen.core.sequencer.exactly_once.stamps import SnapshotPart, TokenRecord
 from duramen.core.status import BookieStatus
 from duramen.errors import DuramenError
 from duramen.ids import NOTHING, Dlsn, EntryId, Epoch, LedgerId, LogId, Member, ledger_of
@@ -24,6 +25,7 @@ from duramen.runtime.metadata_store import MetadataError, SessionState
 from duramen.units import MS, SECOND
 from duramen.wire.bookie_calls import ReadRange, Service
 from duramen.wire.entry import EntryError, check_entry, read_entry_info
+from duramen.wire.exactly_once.history import read_history
 from duramen.wire.metadata_json import read_log, read_segment
 from duramen.wire.read_answers import place_batches
 from duramen.wire.record_batch import encode_batch
@@ -32,7 +34,7 @@ from tests.sim.metadata import Store, StoreSession
 from tests.sim.network import Call, Network
 from tests.sim.options import Options
 from tests.sim.processes import PATHS, BookieNode
-from tests.sim.sequencers import SequencerNode
+from tests.sim.sequencers import AppendRow, SequencerNode
 from tests.sim.world import Node, World
 
 _HOPS_MAX: Final = 4
@@ -69,7 +71,11 @@ class History(Protocol):
         self, now_us: int, reader: int, log_id: LogId, dlsn: Dlsn, seq_num: int, body: bytes
     ) -> None: ...
 
-    def on_control_entry(self, log_id: LogId, epoch: Epoch, entry_id: EntryId) -> None: ...
+    def on_control_entry(
+        self, log_id: LogId, epoch: Epoch, entry_id: EntryId, token: str | None = None
+    ) -> None: ...
+
+    def on_skip(self, reader: int, log_id: LogId, epoch: Epoch, entry_id: EntryId) -> None: ...
 
     def on_reader_gap(self, reader: int, log_id: LogId) -> None: ...
 
@@ -137,7 +143,7 @@ class ClientNode(Node):
         if not (self.is_sequential and self.open):
             log_id = LogId(1 + rng.randrange(len(options.logs)))
             self._send([self._make(log_id) for _ in range(count)], self._guess(log_id))
-        rate = options.appends_per_s / options.client_count / self.slow_factor
+        rate = options.appends_per_s / (options.client_count + 1) / self.slow_factor
         gap_us = int(SECOND * (1 if self.is_sequential else options.appends_per_frame) / rate)
         self.after(world.between(0, 2 * gap_us), self._append)
 
@@ -163,7 +169,7 @@ class ClientNode(Node):
         return self._names[self.world.rng.randrange(len(self._names))] if owner is None else owner
 
     def _send(self, appends: list[_Open], target: str) -> None:
-        rows = [(a.append_id, a.log_id, a.batch, a.record_count, _DEADLINE_US) for a in appends]
+        rows = [AppendRow(a.append_id, a.log_id, a.batch, _DEADLINE_US) for a in appends]
         waiting = {append.append_id: append for append in appends}
         calls: list[Call] = []
 
@@ -296,6 +302,7 @@ class ReaderNode(Node):
         self.number = index
         self.log_id = LogId(0)
         self.records: list[tuple[Dlsn, int, bytes]] | None = None
+        self.tokens: list[tuple[Dlsn, str]] = []
         self.core: rd.Reader
         self._network = network
         self._store = store
@@ -368,8 +375,9 @@ class ReaderNode(Node):
                     case rd.Gap():
                         self.world.counts["gap reported"] += 1
                         self._history.on_reader_gap(self.number, self.log_id)
-                    case rd.Skip():
-                        raise AssertionError("nothing is truncated here")
+                    case rd.Skip(epoch, entry_id):
+                        self.world.counts["reader skips what is gone"] += 1
+                        self._history.on_skip(self.number, self.log_id, epoch, entry_id)
         bound = self.core.bound
         if bound > NOTHING:
             ledger_id = ledger_of(self.log_id, self.core.epoch)
@@ -389,8 +397,7 @@ class ReaderNode(Node):
         for entry_id, body in delivered.entries:
             size += len(body)
             if read_entry_info(body).is_control:
-                self.world.counts["control entry read"] += 1
-                self._history.on_control_entry(self.log_id, delivered.epoch, entry_id)
+                self._note_control(delivered.epoch, entry_id, body)
             for placed in place_batches(body, delivered.epoch, delivered.start_seq_num):
                 for offset, record in enumerate(placed.decode().bodies):
                     dlsn = placed.dlsn._replace(slot=placed.dlsn.slot + offset)
@@ -401,6 +408,15 @@ class ReaderNode(Node):
                     self._history.on_read(now_us, self.number, self.log_id, dlsn, seq_num, record)
         delay_us = 0 if self.records is not None else self.world.between(0, 20 * MS)
         self.after(delay_us, self._consume, self._generation, size)
+
+    def _note_control(self, epoch: Epoch, entry_id: EntryId, body: bytes) -> None:
+        self.world.counts["control entry read"] += 1
+        found = read_history(body, is_header_only=False).control
+        token = found.token if isinstance(found, TokenRecord) else None
+        self.world.counts["snapshot read"] += isinstance(found, SnapshotPart)
+        self._history.on_control_entry(self.log_id, epoch, entry_id, token)
+        if token is not None and self.records is not None:
+            self.tokens.append((Dlsn(epoch, entry_id, 0), token))
 
     def _consume(self, generation: int, size: int) -> None:
         if generation == self._generation:

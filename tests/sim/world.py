@@ -3,19 +3,23 @@
 A heap of (time, number, action) is all that runs. Nothing here iterates over a set, hashes a text
 with Python's `hash` or looks at a clock, so one seed gives one run, whatever PYTHONHASHSEED says.
 `Node` is a process of the simulated cluster: it can be down (its events vanish) or paused (they
-wait). `Promise` and `World.spawn` run production coroutines without an event loop.
+wait). `Promise` and `Node.spawn` run production coroutines without an event loop; what they ask of
+one, the time and to sleep, is this world's (`NodeLoop`).
 
 Called by every module of the simulator. Documented in docs/testing.md.
 """
 
 from __future__ import annotations
 
+import asyncio
 import heapq
 import random
 import zlib
 from collections import Counter, deque
 from collections.abc import Callable, Coroutine, Generator
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar, cast
+
+from duramen.units import SECOND
 
 T = TypeVar("T")
 
@@ -97,6 +101,7 @@ class Node:
         self.life = 0
         self.is_up = False
         self.is_paused = False
+        self.loop = NodeLoop(self)
         self._inbox: deque[tuple[int, Callable[..., None], tuple[Any, ...]]] = deque()
 
     def run(self, life: int, action: Callable[..., None], *args: Any) -> None:
@@ -152,6 +157,12 @@ class Node:
     def validate(self) -> None:
         """Assert the invariants of the cores inside."""
 
+    def pass_time(self, delay_us: int) -> Promise[None]:
+        """For a coroutine of this life to await."""
+        over: Promise[None] = Promise()
+        self.after(delay_us, over.settle, None)
+        return over
+
     def spawn(
         self,
         work: Coroutine[Any, Any, T],
@@ -182,6 +193,14 @@ class Promise(Generic[T]):
             self._error = error
             self._wake()
 
+    def cancelled(self) -> bool:
+        """Never: nobody cancels."""
+        return False
+
+    def set_result(self, value: T) -> None:
+        """`settle`, as futures call it."""
+        self.settle(value)
+
     def _wake(self) -> None:
         self._is_settled = True
         if self.on_settled is not None:
@@ -195,6 +214,33 @@ class Promise(Generic[T]):
         return self._value  # type: ignore[return-value]
 
 
+class NodeLoop:
+    """As much of an event loop as `asyncio.sleep` and a look at the time need, in virtual time."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    def time(self) -> float:
+        """Virtual seconds."""
+        return self._node.world.now_us / SECOND
+
+    def create_future(self) -> Any:
+        """A promise."""
+        return Promise[Any]()
+
+    def call_later(
+        self, delay: float, callback: Callable[..., Any], *args: Any, context: Any = None
+    ) -> Any:
+        """An event of this life; it cannot be taken back, which nobody here needs."""
+        self._node.after(max(int(delay * SECOND), 1), callback, *args)
+        return _Timer()
+
+
+class _Timer:
+    def cancel(self) -> None:
+        """It has fired."""
+
+
 class _Task(Generic[T]):
     """A coroutine and the node that it lives in."""
 
@@ -203,16 +249,21 @@ class _Task(Generic[T]):
     ) -> None:
         self._node = node
         self._life = node.life
+        self._loop = cast(asyncio.AbstractEventLoop, node.loop)
         self._work = work
         self._on_done = on_done
 
     def step(self) -> None:
+        outer = asyncio._get_running_loop()
+        asyncio._set_running_loop(self._loop)
         try:
             promise = self._work.send(None)
         except StopIteration as stop:
             if self._on_done is not None:
                 self._on_done(stop.value)
             return
+        finally:
+            asyncio._set_running_loop(outer)
         assert isinstance(promise, Promise), promise
         promise.on_settled = self._resume
 

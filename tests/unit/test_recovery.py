@@ -22,7 +22,16 @@ from duramen.core.sequencer.effects import CommitOutcome, StoredEntry
 from duramen.core.sequencer.recovery import Recovery, RecoveryState
 from duramen.core.sequencer.surroundings import Ports
 from duramen.core.status import BookieStatus
-from duramen.ids import NOTHING, BookieId, EntryId, Epoch, Incarnation, Member, SequencerId
+from duramen.ids import (
+    NOTHING,
+    BookieId,
+    EntryId,
+    Epoch,
+    Incarnation,
+    Member,
+    SequencerId,
+    lsn_of,
+)
 from duramen.limits import RETRY_DELAY_MAX_US
 from tests.unit.core_fakes import LOG_ID, FakeStore
 from tests.unit.test_log_node import make_log
@@ -165,6 +174,21 @@ def test_an_empty_segment_is_closed_at_nothing() -> None:
     driver.commit()
     assert driver.closed.last_entry == NOTHING and driver.closed.totals == Totals()
     assert driver.store.log.last_clean_epoch == 1 and driver.store.log.is_stateless
+
+
+@pytest.mark.parametrize("has_state", [False, True])
+def test_a_recovery_says_where_no_producer_and_no_token_is(has_state: bool) -> None:
+    driver = Driver()
+    driver.start()
+    driver.commit()
+    driver.seal("b0", "b2", lac=0, highest=0)
+    driver.answer(OK, 0, has_state=has_state)
+    driver.answer(NO_ENTRY, 1)
+    driver.answer(NO_ENTRY, 1)
+    driver.commit()
+    assert driver.closed.last_entry == 0
+    none = lsn_of(Epoch(2), NOTHING)
+    assert driver.store.log.snapshot_lsn == (None if has_state else none)
 
 
 def test_mark_precedes_seal_and_is_left_out_when_it_stands() -> None:

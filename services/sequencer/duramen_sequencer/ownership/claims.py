@@ -12,7 +12,7 @@ Source: 01-protocol section 2 (owner, failure detection), docs/protocol/ownershi
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any, Final, NamedTuple
 
 from duramen.core.hashing import rank_nodes, weights_of
@@ -48,14 +48,28 @@ class _Heir(NamedTuple):
 
 
 class Claims:
-    """Whose the logs are, as far as this process can know."""
+    """Whose the logs are, as far as this process can know.
 
-    def __init__(self, around: Surroundings, link: MetadataLink, sequencers: Roster) -> None:
+    Args:
+        probes: looks at other processes; real connections, if None.
+        now_us: the monotonic clock.
+    """
+
+    def __init__(
+        self,
+        around: Surroundings,
+        link: MetadataLink,
+        sequencers: Roster,
+        *,
+        probes: Probes | None = None,
+        now_us: Callable[[], int] = now_us,
+    ) -> None:
         self._id = around.sequencer_id
+        self._now_us = now_us
         self._link = link
         self._sequencers = sequencers
         self._heirs: dict[LogId, _Heir] = {}
-        self._probes = Probes()
+        self._probes = probes or Probes()
         self.pauses = LossPauses(around.rng)
         self.hint_count = 0
 
@@ -112,7 +126,7 @@ class Claims:
         self._heirs.pop(log_id, None)
         if len(self._heirs) >= _HEIR_COUNT_MAX:
             del self._heirs[next(iter(self._heirs))]
-        self._heirs[log_id] = _Heir(sequencer_id, now_us() + _HEIR_KEPT_US)
+        self._heirs[log_id] = _Heir(sequencer_id, self._now_us() + _HEIR_KEPT_US)
 
     def forget_heir(self, log_id: LogId) -> None:
         """The log was taken back, or its heir did not take it."""
@@ -159,7 +173,7 @@ class Claims:
         self, log_id: LogId, owner: Owner | None, log: LogNode | None, without: Collection[str]
     ) -> Choice:
         heir = self._heirs.get(log_id)
-        if heir is not None and heir.until_us <= now_us():
+        if heir is not None and heir.until_us <= self._now_us():
             del self._heirs[log_id]
             heir = None
         return choose_owner(
@@ -187,7 +201,7 @@ class Claims:
             return Redirect(SequencerId(choice.sequencer_id), url)
         if is_leaving:
             raise DuramenError("server_draining", "this sequencer is stopping")
-        left_us = self.pauses.left_us(log_id, now_us())
+        left_us = self.pauses.left_us(log_id, self._now_us())
         is_own = owner is not None and owner.sequencer_id == self._id
         if left_us and not is_own:
             raise DuramenError(

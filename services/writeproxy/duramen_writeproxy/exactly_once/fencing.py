@@ -8,11 +8,12 @@ Called by `rest`. Source: 03-api "REST v1", 08-interfaces.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import orjson
 from fastapi import Request, Response
 
+from duramen.ids import LogId
 from duramen.limits import APPEND_TIMEOUT_US
 from duramen.runtime.rest import announced_bytes, parse_object, read_body, read_query, unknown_field
 from duramen.texts import check_log_name, check_namespace
@@ -48,19 +49,32 @@ class FenceRoute:
         for name in document:
             if name not in ("token", "expected"):
                 raise unknown_field(name)
-        message = {"op": "fence", "token": check_token(document.get("token"), "token")}
-        if document.get("expected") is not None:
-            message["expected"] = check_token(document["expected"], "expected")
+        token, expected = check_token(document.get("token"), "token"), document.get("expected")
+        if expected is not None:
+            expected = check_token(expected, "expected")
         log_id = await self._names.find(namespace, log)
-        answer = await self._calls.ask(
-            f"{namespace}/{log}",
-            {**message, "log_id": str(log_id)},
-            ("tail",),
-            log_id=log_id,
-            repetition=Repetition.NEVER if "expected" in message else Repetition.TOLD,
-            timeout_us=_CALL_TIMEOUT_US,
-        )
+        answer = await ask_token(self._calls, f"{namespace}/{log}", log_id, token, expected)
         return Response(
-            orjson.dumps({"token": message["token"], "tail": answer["tail"]}),
-            media_type="application/json",
+            orjson.dumps({"token": token, "tail": answer["tail"]}), media_type="application/json"
         )
+
+
+async def ask_token(
+    calls: Creator, key: str, log_id: LogId, token: str, expected: str | None
+) -> dict[str, Any]:
+    """Have the log's owner set the token; gives its answer, with the log's `tail`.
+
+    Raises:
+        DuramenError: the owner's refusal; `append_uncertain`: the token may be set or not.
+    """
+    message: dict[str, Any] = {"op": "fence", "token": token, "log_id": str(log_id)}
+    if expected is not None:
+        message["expected"] = expected
+    return await calls.ask(
+        key,
+        message,
+        ("tail",),
+        log_id=log_id,
+        repetition=Repetition.TOLD if expected is None else Repetition.NEVER,
+        timeout_us=_CALL_TIMEOUT_US,
+    )

@@ -1,0 +1,462 @@
+"""Clients that want more than an append: producers, conditions, fencing tokens, by one write proxy.
+
+The proxy is made of production parts: `Appender` with its rule of what may be sent again, `Router`,
+and the route that sets tokens; only its lanes are played here. Three habits of clients matter: a
+producer sends a batch again until it is in the log, for as long as that takes, and now and then one
+that is; whoever was refused by a condition tries at once with the number that it was told; and an
+append under a token is sometimes made under an old one.
+
+Called by `run`. Documented in docs/testing.md.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, cast
+
+from duramen.core.sequencer.exactly_once.stamps import Stamp
+from duramen.core.status import BookieStatus
+from duramen.errors import DuramenError
+from duramen.ids import Dlsn, LogId, parse_dlsn
+from duramen.runtime.http_client import UnreachableError
+from duramen.runtime.metadata_store import SessionState
+from duramen.units import MS, SECOND
+from duramen.wire.record_batch import Producer, encode_batch
+from duramen.wire.sequencer_calls import (
+    NO_OPTIONS,
+    AlreadyStored,
+    Appended,
+    AppendedEarly,
+    AppendOptions,
+    AppendResult,
+)
+from duramen_writeproxy.appends import Appender
+from duramen_writeproxy.creation import Creator
+from duramen_writeproxy.exactly_once.fencing import ask_token
+from duramen_writeproxy.lanes import uncertain
+from duramen_writeproxy.routing import Router
+from tests.sim.checkers import Checkers
+from tests.sim.condition_record import Demand, Refusal
+from tests.sim.hosting import SimRoster
+from tests.sim.metadata import Store, StoreSession
+from tests.sim.network import Network
+from tests.sim.options import Options
+from tests.sim.sequencers import AppendRow, SequencerNode, SimPeers
+from tests.sim.world import Node, Promise, World
+
+_DEADLINE_S: Final = 6.0
+_GRACE_US: Final = 500 * MS
+_PIPELINE: Final = 3
+_CHAIN_MAX: Final = 4
+_REFUSALS: Final = ("condition_failed", "fencing_token_mismatch")
+_ROLES: Final = ("produce", "produce", "produce", "match", "token", "token", "set", "plain")
+
+
+class _Batch:
+    """One batch of a producer, on its way."""
+
+    def __init__(self, append_id: int, stamp: Stamp, data: bytes, count: int) -> None:
+        self.append_id = append_id
+        self.stamp = stamp
+        self.data = data
+        self.record_count = count
+        self.is_abandoned = False
+        self.is_landed = False
+        self.was_uncertain = False
+        self.try_count = 0
+
+
+class _Producer:
+    """An idempotent producer of one log."""
+
+    def __init__(self, name: str, log_id: LogId) -> None:
+        self.name = name
+        self.log_id = log_id
+        self.epoch = 0
+        self.sequence = 0
+        self.acknowledged_count = 0
+        self.open: dict[int, _Batch] = {}
+        self.done: list[_Batch] = []
+
+
+class _Lane:
+    """The way to one sequencer, as `lanes.Lane`: a call for each append."""
+
+    def __init__(self, client: ExactClient, target: str) -> None:
+        self._client = client
+        self._target = target
+
+    async def append(
+        self, log_id: LogId, batch: bytes, deadline: float, options: AppendOptions = NO_OPTIONS
+    ) -> AppendResult:
+        client = self._client
+        left_us = max(int(deadline * SECOND) - client.world.now_us, MS)
+        answer: Promise[tuple[BookieStatus, Any]] = Promise()
+
+        def on_answer(status: BookieStatus, value: Any) -> None:
+            answer.settle((status, value))
+
+        # Whole seconds: the network keeps a queue for each length.
+        timeout_us = (left_us + _GRACE_US) // SECOND * SECOND + SECOND
+        row = AppendRow(0, log_id, batch, left_us, options)
+        client.network.call(
+            client, client.sequencers[self._target], "append", [row], timeout_us, on_answer,
+            is_stream=True,
+        )  # fmt: skip
+        status, value = await answer
+        if status is BookieStatus.UNREACHABLE:
+            raise UnreachableError(self._target)
+        if status is not BookieStatus.OK:
+            raise uncertain("the sequencer did not answer in time")
+        ((_, result),) = value
+        return cast(AppendResult, result)
+
+
+class ExactClient(Node):
+    """A write proxy and its clients.
+
+    Args:
+        history: told of everything that they experience.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        index: int,
+        *,
+        options: Options,
+        network: Network,
+        store: Store,
+        sequencers: dict[str, SequencerNode],
+        history: Checkers,
+    ) -> None:
+        super().__init__(world, f"c{index}", options.places[0][0])
+        self.index = index
+        self.network = network
+        self.sequencers = sequencers
+        self.is_over = False
+        self.slow_factor = 1
+        self.open: dict[int, LogId] = {}
+        self._options = options
+        self._history = history
+        self._log_ids = [
+            LogId(i + 1) for i, log in enumerate(options.logs) if log.ack_mode == "ordered"
+        ]
+        self.producers = [
+            _Producer(f"p{number}", world.rng.choice(self._log_ids))
+            for number in range(options.producer_count if self._log_ids else 0)
+        ]
+        self._roster = SimRoster()
+        self._store = store
+        self._session = StoreSession(store, self, _ignore_state, self._on_rosters)
+        self._router = Router(lambda: self._roster.nodes)
+        self._appender = Appender(self._router, cast(Any, self))
+        peers = cast(Any, SimPeers(network, self, sequencers))
+        self._creator = Creator(self._router, peers)
+        self._lanes: dict[str, _Lane] = {}
+        self._append_count = 0
+        self._token_count = 0
+        self._ends: dict[LogId, int] = {}
+        self._tokens: dict[LogId, list[str]] = {log_id: [""] for log_id in self._log_ids}
+        self._setting: dict[LogId, bool] = {}
+        self.begin_life()
+        self._session.open()
+        self._on_rosters()
+        if self.producers:
+            self.after(world.between(0, 200 * MS), self._act)
+
+    @property
+    def acknowledged_count(self) -> int:
+        """Batches of the producer that has fewest in the log."""
+        return min((producer.acknowledged_count for producer in self.producers), default=1 << 60)
+
+    def lane_of(self, url: str) -> _Lane:
+        """As `lanes.Lanes`."""
+        lane = self._lanes.get(url)
+        if lane is None:
+            lane = self._lanes[url] = _Lane(self, url)
+        return lane
+
+    def _on_rosters(self) -> None:
+        names = tuple(sorted(self._store.sequencers))
+        if names != tuple(self._roster.nodes):
+            self._roster.learn(names)
+            self._router.on_roster()
+
+    # --- what they do ----------------------------------------------------------------------------
+
+    def _act(self) -> None:
+        if self.is_over:
+            return
+        rng = self.world.rng
+        log_id = rng.choice(self._log_ids)
+        match rng.choice(_ROLES):
+            case "produce":
+                self._produce(rng.choice(self.producers))
+            case "match":
+                self._append_at_end(log_id, 0)
+            case "token":
+                self._append_under_token(log_id)
+            case "set":
+                self._set_token(log_id)
+            case _:
+                self.append_plain(log_id)
+        rate = self._options.appends_per_s / (self._options.client_count + 1) / self.slow_factor
+        self.after(self.world.between(0, int(2 * SECOND / rate)), self._act)
+
+    def _make(
+        self, log_id: LogId, demand: Demand, producer: Producer | None = None
+    ) -> tuple[int, bytes, int]:
+        """Invoke an append; gives its id, its batch, its records."""
+        self._append_count += 1
+        append_id = self._append_count
+        rng = self.world.rng
+        name = b"c%d a%d " % (self.index, append_id)
+        count = 1 + (rng.random() < 0.3)
+        bodies = tuple(name + b"r%d" % number + b"." * rng.randrange(60) for number in range(count))
+        now_us = self.world.now_us
+        self.open[append_id] = log_id
+        self._history.on_invoke(now_us, self.index, log_id, append_id, bodies)
+        if demand != Demand():
+            self._history.on_demand(self.index, log_id, append_id, demand, bodies)
+        self.world.counts["append invoked"] += 1
+        return append_id, encode_batch(bodies, now_us // MS, producer=producer), count
+
+    def _deadline(self) -> float:
+        return self.world.now_us / SECOND + _DEADLINE_S
+
+    # --- appends that are tried once -------------------------------------------------------------
+
+    def _append(self, log_id: LogId, demand: Demand, chain: int = 0) -> None:
+        append_id, batch, count = self._make(log_id, demand)
+        self.spawn(self._bring(log_id, append_id, batch, count, demand, chain))
+
+    def append_plain(self, log_id: LogId) -> None:
+        """Append without a demand."""
+        self._append(log_id, Demand())
+
+    def _append_at_end(self, log_id: LogId, chain: int) -> None:
+        """Append where one believes that the log ends."""
+        self._append(log_id, Demand(match_seq_num=self._ends.get(log_id, 0)), chain)
+
+    def _append_under_token(self, log_id: LogId) -> None:
+        tokens = self._tokens[log_id]
+        is_old = self.world.chance(0.2)
+        self._append(log_id, Demand(token=self.world.rng.choice(tokens) if is_old else tokens[-1]))
+
+    async def _bring(  # noqa: PLR0917 - one append
+        self, log_id: LogId, append_id: int, batch: bytes, count: int, demand: Demand, chain: int
+    ) -> None:
+        options = AppendOptions(demand.match_seq_num, demand.token)
+        try:
+            result = await self._appender.append(
+                _key(log_id), log_id, batch, self._deadline(), options
+            )
+        except DuramenError as error:
+            self._end(log_id, append_id, error)
+            seq_num = error.facts.get("expected_seq_num")
+            if error.code == "condition_failed" and seq_num is not None:
+                self._ends[log_id] = seq_num
+                if chain < _CHAIN_MAX and not self.is_over:
+                    self._append_at_end(log_id, chain + 1)
+            return
+        assert not isinstance(result, AlreadyStored) and result.record_count == count, result
+        self.world.counts[f"append accepted: {_spell(demand)}"] += 1
+        if isinstance(result, AppendedEarly):
+            self._acknowledge(log_id, append_id, result.dlsn, None)
+            return
+        assert not result.is_duplicate, result
+        self._acknowledge(log_id, append_id, result.start.dlsn, result.start.seq_num)
+        self._ends[log_id] = result.start.seq_num + count
+
+    def _acknowledge(self, log_id: LogId, append_id: int, dlsn: Dlsn, seq_num: int | None) -> None:
+        self.open.pop(append_id, None)
+        self.world.counts["append acknowledged"] += 1
+        self._history.on_acknowledge(
+            self.world.now_us, self.index, log_id, append_id, dlsn, seq_num
+        )
+
+    def _end(self, log_id: LogId, append_id: int, error: DuramenError) -> None:
+        """An append that is not tried again was not acknowledged."""
+        del self.open[append_id]
+        now_us, history = self.world.now_us, self._history
+        self.world.counts[f"exact append: {error.code}"] += 1
+        if error.uncertain:
+            history.on_uncertain(now_us, self.index, log_id, append_id)
+        elif error.code in _REFUSALS:
+            history.on_refused(now_us, self.index, log_id, append_id, _read_refusal(error))
+        else:
+            history.on_fail(now_us, self.index, log_id, append_id)
+
+    # --- producers -------------------------------------------------------------------------------
+
+    def _produce(self, producer: _Producer) -> None:
+        """Send the next batch; sometimes as a new instance, sometimes one that is in the log."""
+        if self.world.chance(0.02):
+            self._begin_anew(producer)
+        if producer.done and self.world.chance(0.1):
+            self.spawn(self._repeat(producer, self.world.rng.choice(producer.done)))
+        if len(producer.open) >= _PIPELINE:
+            return
+        stamp = Stamp(producer.name, producer.epoch, producer.sequence)
+        producer.sequence += 1
+        append_id, data, count = self._make(
+            producer.log_id, Demand(stamp=stamp), Producer(*stamp)
+        )  # fmt: skip
+        batch = producer.open[append_id] = _Batch(append_id, stamp, data, count)
+        self.spawn(self._carry(producer, batch))
+        if self.world.chance(0.05):
+            # Whoever retries too early meets what is under way.
+            self.after(self.world.between(0, 20 * MS), self._repeat_later, producer, batch)
+
+    def _repeat_later(self, producer: _Producer, batch: _Batch) -> None:
+        if batch.append_id in producer.open:
+            self.spawn(self._repeat(producer, batch))
+
+    def _begin_anew(self, producer: _Producer) -> None:
+        """Another instance takes over; what the one before has under way is not waited for."""
+        self.world.counts["producer began anew"] += 1
+        for batch in producer.open.values():
+            self._abandon(producer, batch)
+        producer.open.clear()
+        producer.done.clear()
+        producer.epoch += 1
+        producer.sequence = 0
+
+    def _abandon(self, producer: _Producer, batch: _Batch) -> None:
+        batch.is_abandoned = True
+        del self.open[batch.append_id]
+        self._history.on_uncertain(self.world.now_us, self.index, producer.log_id, batch.append_id)
+
+    async def _carry(self, producer: _Producer, batch: _Batch) -> None:
+        """Until the batch is in the log, or nobody wants it any more."""
+        log_id, append_id = producer.log_id, batch.append_id
+        conditions = self._history.conditions(log_id)
+        while True:
+            conditions.on_attempt(self.index, append_id)
+            try:
+                result = await self._try(producer, batch)
+            except DuramenError as error:
+                self.world.counts[f"producer: {error.code}"] += 1
+                if batch.is_landed:
+                    return
+                batch.was_uncertain = batch.was_uncertain or error.uncertain
+                expected_seq = error.facts.get("expected_producer_seq")
+                conditions.on_attempt_refused(self.index, append_id, error.code, expected_seq)
+                if batch.is_abandoned:
+                    self._end_abandoned(producer, batch, error)
+                    return
+                if self.is_over:
+                    self._abandon(producer, batch)
+                    return
+                await self.pass_time(20 * MS)
+                continue
+            self._land(producer, batch, result)
+            return
+
+    async def _try(self, producer: _Producer, batch: _Batch) -> Appended | AlreadyStored:
+        batch.try_count += 1
+        try:
+            result = await self._appender.append(
+                _key(producer.log_id), producer.log_id, batch.data, self._deadline(),
+                is_repeatable=True,
+            )  # fmt: skip
+            assert not isinstance(result, AppendedEarly), "a producer's batch waits (section 5)"
+            return result
+        finally:
+            batch.try_count -= 1
+
+    def _land(self, producer: _Producer, batch: _Batch, result: Appended | AlreadyStored) -> None:
+        """The batch is in the log: the first answer says where, all others say the same."""
+        log_id, append_id = producer.log_id, batch.append_id
+        if batch.is_landed or isinstance(result, AlreadyStored):
+            self._repeat_landed(producer, batch, result)
+        else:
+            assert result.record_count == batch.record_count, (batch.stamp, result)
+            self._acknowledge(log_id, append_id, result.start.dlsn, result.start.seq_num)
+            batch.is_landed = True
+        if append_id in producer.open:
+            del producer.open[append_id]
+            producer.acknowledged_count += 1
+            if batch.is_landed:
+                producer.done = [*producer.done[-7:], batch]
+
+    def _repeat_landed(
+        self, producer: _Producer, batch: _Batch, result: Appended | AlreadyStored
+    ) -> None:
+        log_id, append_id = producer.log_id, batch.append_id
+        if isinstance(result, Appended):
+            start = result.start
+            self._history.on_repeated(self.index, log_id, append_id, start.dlsn, start.seq_num)
+            return
+        if append_id in self.open:
+            # In the log, as an uncertain append may be, and certainly so.
+            del self.open[append_id]
+            self._history.on_uncertain(self.world.now_us, self.index, log_id, append_id)
+        self._history.conditions(log_id).on_stored(self.index, append_id)
+
+    def _end_abandoned(self, producer: _Producer, batch: _Batch, error: DuramenError) -> None:
+        """Nobody tries it again: it is not in the log if no try of it had an open fate."""
+        self.world.counts["batch fenced for good"] += error.code == "producer_fenced"
+        if not batch.was_uncertain and not batch.try_count:
+            now_us = self.world.now_us
+            self._history.on_fail(now_us, self.index, producer.log_id, batch.append_id)
+
+    async def _repeat(self, producer: _Producer, batch: _Batch) -> None:
+        try:
+            result = await self._try(producer, batch)
+        except DuramenError as error:
+            self.world.counts[f"repetition: {error.code}"] += 1
+            batch.was_uncertain = batch.was_uncertain or error.uncertain
+            return
+        self.world.counts["repetition answered"] += 1
+        self._land(producer, batch, result)
+
+    # --- tokens ----------------------------------------------------------------------------------
+
+    def _set_token(self, log_id: LogId) -> None:
+        if self._setting.get(log_id) or not self.world.chance(0.2):
+            return
+        self._setting[log_id] = True
+        self._token_count += 1
+        number, token = self._token_count, f"t{self._token_count}"
+        expected = self._tokens[log_id][-1] if self.world.chance(0.3) else None
+        conditions = self._history.conditions(log_id)
+        conditions.on_set_token(self.index, number, token, expected)
+        self.spawn(self._set(log_id, number, token, expected))
+
+    async def _set(self, log_id: LogId, number: int, token: str, expected: str | None) -> None:
+        conditions = self._history.conditions(log_id)
+        try:
+            answer = await ask_token(self._creator, _key(log_id), log_id, token, expected)
+            conditions.on_token_set(self.index, number, parse_dlsn(answer["tail"]["dlsn"]))
+            self._tokens[log_id].append(token)
+            self.world.counts["token set"] += 1
+        except DuramenError as error:
+            self.world.counts[f"token: {error.code}"] += 1
+            if error.code in _REFUSALS:
+                conditions.on_token_refused(self.index, number, _read_refusal(error))
+            elif error.uncertain:
+                self._tokens[log_id].append(token)
+            else:
+                conditions.on_token_failed(self.index, number)
+        self._setting[log_id] = False
+
+
+def _key(log_id: LogId) -> str:
+    return f"ns/log-{log_id - 1}"
+
+
+def _spell(demand: Demand) -> str:
+    if demand.match_seq_num is not None:
+        return "match"
+    return "plain" if demand.token is None else "token"
+
+
+def _read_refusal(error: DuramenError) -> Refusal:
+    tail = error.facts["tail"]
+    dlsn: Dlsn = parse_dlsn(tail["dlsn"])
+    return Refusal(error.code, dlsn, tail["seq_num"], error.facts.get("expected_producer_seq"))
+
+
+def _ignore_state(_: SessionState) -> None:
+    """A proxy holds nothing that a session keeps."""

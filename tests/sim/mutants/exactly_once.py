@@ -1,0 +1,101 @@
+"""Mutants of exactly-once appends: producers, conditions, tokens, and who may send again.
+
+Part of `tests.sim.mutants`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from duramen.core.log_node import LogNode
+from duramen.core.sequencer.exactly_once.admission import Admission
+from duramen.core.sequencer.exactly_once.log_state import ExactlyOnce
+from duramen.core.sequencer.exactly_once.producer_table import ProducerTable
+from duramen.core.sequencer.exactly_once.rebuild import Rebuild, RebuildState
+from duramen.core.sequencer.exactly_once.snapshots import Snapshots
+from duramen.core.sequencer.ledger_writer import LedgerWriter
+from duramen.ids import EntryId, Epoch
+from duramen_writeproxy.appends import Appender
+from tests.sim.mutants.mutant import Mutant
+
+_follow_rebuild = ExactlyOnce._follow_rebuild
+_cut = Snapshots.cut
+_append = Appender.append
+_settle = Admission.settle
+
+
+def _start_with_nothing(rebuild: Rebuild) -> None:
+    rebuild.state = RebuildState.DONE
+
+
+def _forget_under_roll(self: ExactlyOnce, epoch: Epoch) -> None:
+    self._table = ProducerTable(64)
+    self._table.token = self.admission.table.token
+    self._complete_through = epoch
+
+
+def _begin_with_what_is_there(self: ExactlyOnce, log: LogNode, now_us: int) -> None:
+    self._table = self._table or self.admission.table
+
+
+def _rebuild_without_token(self: ExactlyOnce) -> None:
+    is_done = self.rebuild is not None and self.rebuild.is_done
+    _follow_rebuild(self)
+    if is_done and self._table is not None:
+        self._table.token = ""
+
+
+def _cut_without_token(
+    self: Snapshots, table: ProducerTable, epoch: Epoch, lac: EntryId
+) -> list[Any]:
+    return [part._replace(token="") for part in _cut(self, table, epoch, lac)]
+
+
+def _never_in_flight(self: Admission, stamp: object, placed: object) -> None:
+    """Only acknowledged batches are known."""
+
+
+def _refuse_without_a_round(self: Admission, writer: LedgerWriter) -> None:
+    for refusal in self._refusals:
+        refusal.round_id = writer.round_done
+    _settle(self, writer)
+
+
+async def _append_whatever_comes(self: Appender, *args: Any, **options: Any) -> Any:
+    return await _append(self, *args, **{**options, "is_repeatable": True})
+
+
+MUTANTS: Final[dict[str, Mutant]] = {
+    "dedupe-lost-on-takeover": Mutant(
+        "U1", "a new owner begins with an empty table",
+        ((Rebuild, "start", _start_with_nothing),),
+    ),
+    "dedupe-forgotten-under-roll": Mutant(
+        "U1", "a roll forgets the producers",
+        ((ExactlyOnce, "on_closed", _forget_under_roll),),
+    ),
+    "dedupe-of-an-older-epoch": Mutant(
+        "U1", "an owner that had the log before goes on with the table of then",
+        ((ExactlyOnce, "begin_rebuild", _begin_with_what_is_there),),
+    ),
+    "dedupe-of-the-acknowledged-alone": Mutant(
+        "U1", "a batch that is in flight is appended again",
+        ((Admission, "_note_ahead", _never_in_flight),),
+    ),
+    "token-forgotten-on-takeover": Mutant(
+        "K1", "a new owner knows of no fencing token",
+        ((ExactlyOnce, "_follow_rebuild", _rebuild_without_token),),
+    ),
+    "token-not-in-snapshots": Mutant(
+        "K1", "a snapshot holds the producers alone",
+        ((Snapshots, "cut", _cut_without_token),),
+    ),
+    "refusal-by-a-zombie": Mutant(
+        "section 5", "a refusal is answered without a proof that the epoch is open",
+        ((Admission, "settle", _refuse_without_a_round),),
+    ),
+    "redirect-after-time-out-duplicates": Mutant(
+        "section 3", "a proxy sends again what may be in the log, and has no producer",
+        ((Appender, "append", _append_whatever_comes),),
+    ),
+}  # fmt: skip

@@ -1,0 +1,19 @@
+"""What a mutant is: a rule, what breaks it, and the attributes that are replaced for that.
+
+Part of `tests.sim.mutants`, whose modules hold them by subject.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+Patch = tuple[Any, str, Any]
+"""An owner, the name of its attribute, and what is put in its place."""
+
+
+class Mutant(NamedTuple):
+    """One broken rule."""
+
+    rule: str
+    text: str
+    patches: tuple[Patch, ...]
