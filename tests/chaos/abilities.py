@@ -22,6 +22,7 @@ from duramen.errors import DuramenError
 from tests.chaos.cluster import ChaosCluster
 
 _VERIFY_TIMEOUT_S: Final = 120.0
+_POST_TIMEOUT_S: Final = 20.0
 
 
 class Abilities(NamedTuple):
@@ -79,7 +80,8 @@ async def post(cluster: ChaosCluster, path: str) -> tuple[int, str]:
     outcome = (0, "no sequencer answered")
     for node_id in cluster.ids("sequencer"):
         try:
-            answer = await cluster.http.post(cluster.url(node_id, "admin_url") + path)
+            url = cluster.url(node_id, "admin_url") + path
+            answer = await cluster.http.post(url, timeout=_POST_TIMEOUT_S)
         except httpx.HTTPError:
             continue
         outcome = (answer.status_code, answer.text[:300])

@@ -38,6 +38,9 @@ READY_TIMEOUT_S: Final = 120.0
 
 _LINKED: Final = ("zookeeper", "bookie", "sequencer")
 _ASK_TIMEOUT_S: Final = 2.0
+_AUDIT_INTERVAL_S: Final = 3
+"""Far below the default: what no event has started is found within the time of a run."""
+
 _LINKED_S: Final = 20.0
 _HELD_S_MAX: Final = 120.0
 _THREADS: Final = 64
@@ -206,6 +209,9 @@ class ChaosCluster:
             command += ["--advertise", f"{HOST}:{self._ports[plan.node_id]}"]
         if plan.role == "bookie":
             command += ["--journal-file-size", self._layout.journal_file_size]
+        if plan.role == "sequencer":
+            command += ["--audit-interval", f"{_AUDIT_INTERVAL_S}s"]
+            command += ["--lost-bookie-grace", f"{self._layout.lost_bookie_grace_s}s"]
         if plan.node_id in self._accepting:
             command += ["--accept-new-incarnation"]
         return [sys.executable, "-IS", tether.__file__, str(os.getpid()), *command]

@@ -15,7 +15,7 @@ import asyncio
 import random
 import shutil
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -57,9 +57,13 @@ class DamageBudget:
         self.damaged.add(bookie)
         assert len(self.damaged) <= self._damage_max, self.damaged
 
-    def restore(self) -> None:
-        """Every copy of everything was counted, and is good."""
-        self.damaged.clear()
+    def restore(self, doubtful: Collection[str] = ()) -> None:
+        """Every copy of everything was counted, and is good.
+
+        Args:
+            doubtful: bookies that may have lost seals too, so that they prove no absence.
+        """
+        self.damaged.intersection_update(doubtful)
 
 
 class DiskHands:
@@ -161,7 +165,8 @@ class DiskHands:
             cluster.release(bookie)
         is_back = await wait_until(lambda: bookie not in cluster.late(), self._layout.settle_s)
         return {
-            "bookie": bookie, "clean": is_clean, "flips": flips, "done": bool(flips) and is_back
+            "bookie": bookie, "clean": is_clean, "flips": flips, "done": bool(flips) and is_back,
+            "doubtful": bookie in await self._list_doubtful(),
         }  # fmt: skip
 
     # --- two at once -----------------------------------------------------------------------------
@@ -185,13 +190,16 @@ class DiskHands:
         return wiped | evidence | {"done": wiped["done"] and is_sent and during is not False}
 
     async def _wait_repair_under_way(self, bookie: str, lost: Incarnation) -> bool | None:
-        """Until some segment has left the lost disk and another has not; None without repair."""
+        """Until some segment has left the lost disk and another has not; None without repair.
+
+        False: repair did not begin in time, or was over before this could look.
+        """
         if not self._abilities.repairs:
             return None
         at_first = await self._replicas.count_naming(self._logs, bookie, lost)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + _BEGIN_REPAIR_S
-        while loop.time() < deadline:
+        while at_first and loop.time() < deadline:
             now = await self._replicas.count_naming(self._logs, bookie, lost)
             if now < at_first:
                 return now > 0
@@ -254,7 +262,12 @@ class DiskHands:
         if self.budget.damaged and self._abilities.repairs:
             count = await self._replicas.count(self._logs)
             if not count.is_missing_on(self.budget.damaged) and not count.faults:
-                self.budget.restore()
+                self.budget.restore(await self._list_doubtful())
+
+    async def _list_doubtful(self) -> set[str]:
+        """Bookies whose journal lost something, they do not know what."""
+        bookies = await self._replicas.list_bookies()
+        return {bookie for bookie, known in bookies.items() if known.is_doubtful}
 
 
 def flip_bits(data_dir: Path, rng: random.Random) -> list[tuple[str, int]]:

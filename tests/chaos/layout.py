@@ -56,6 +56,8 @@ class Layout:
         session_s: of every service with ZooKeeper.
         journal_file_size: of a bookie. Small: the disk of a long run is bounded, and settling and
             recycling happen all the time, in the regions' bookies too, which take less each.
+        lost_bookie_grace_s: after it repair makes the copies of a bookie that is away elsewhere.
+            Shorter than a region stays away at most, so that this is met too.
         settle_s: how long a step waits for all processes and logs after the one before.
         faults_per_minute_min: effective ones; fewer make a run void.
         required: beginnings of kinds, each of which a run of `required_after_s` has to have met.
@@ -69,6 +71,7 @@ class Layout:
     regions: tuple[str, ...] = (REGION,)
     session_s: float = SESSION_S
     journal_file_size: str = "4MiB"
+    lost_bookie_grace_s: int = 15
     settle_s: float = 40.0
     faults_per_minute_min: float = 4.0
     required: tuple[str, ...] = ("kill", "pause", "cut")
@@ -128,7 +131,7 @@ REGIONS: Final = Layout(
     journal_file_size="1MiB",
     settle_s=90.0,
     faults_per_minute_min=1.0,
-    required=("kill region", "pause", "cut", "disk"),
+    required=("kill region", "pause", "cut", "disk", "drain"),
     required_after_s=240.0,
     opening=("kill region",),
 )

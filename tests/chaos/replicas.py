@@ -2,8 +2,8 @@
 
 Which segments a log has follows from its log node (first live epoch to next epoch), never from a
 listing; which entries count, from the segment node or, while it is not closed, from the highest LAC
-that a member tells. What was truncated is not counted. Each member is asked for its entries by the
-incarnation that the segment names (R1), and every entry that comes is checked.
+that a member tells. What was truncated counts where takeovers read it. Each member is asked for its
+entries by the incarnation that the segment names (R1), and every entry that comes is checked.
 
 Nothing of the product's own readers, repair or `duramen verify` is used: the count is to be a
 second opinion. Called by `run` (the end) and `disks` (what may be destroyed).
@@ -57,18 +57,23 @@ _AGAIN_S: Final = 0.5
 _CONCURRENCY: Final = 6
 _SESSION_S: Final = 10.0
 _CONNECT_S: Final = 30.0
+_END: Final = 1 << 32
 _FOR_NOW: Final = (BookieStatus.OVERLOADED, BookieStatus.TIMEOUT, BookieStatus.UNREACHABLE)
 _OF_ALL: Final = (BookieStatus.WRONG_INCARNATION, BookieStatus.GONE, *_FOR_NOW)
 """Statuses that say the same of every entry of the ledger."""
 
 
 class Bookie(NamedTuple):
-    """A bookie as its two nodes show it; `url` is None while it does not serve."""
+    """A bookie as its two nodes show it; `url` is None while it does not serve.
+
+    `is_doubtful`: its journal lost a record, and it does not know which.
+    """
 
     incarnation: Incarnation
     place: Place
     duty: str
     url: str | None
+    is_doubtful: bool = False
 
 
 class Replicas:
@@ -107,6 +112,7 @@ class Replicas:
                 Place(str(known.get("region")), str(known.get("rack"))),
                 str(known.get("duty", "")),
                 served.get("data_url"),
+                served.get("doubtful") is True,
             )
         return bookies
 
@@ -142,11 +148,11 @@ class Replicas:
         """Live segments that name a bookie, in one life of its disks or in any."""
         count = 0
         for log in logs:
-            _, segments = await self.list_segments(log)
+            node, segments = await self.list_segments(log)
             for segment in segments:
-                members = {m for fragment in segment.fragments for m in fragment.ensemble}
                 count += any(
-                    m.bookie == bookie and incarnation in (None, m.incarnation) for m in members
+                    m.bookie == bookie and incarnation in (None, m.incarnation)
+                    for m in list_needed_members(node, segment)
                 )
         return count
 
@@ -185,7 +191,7 @@ class Replicas:
                 last = segment.last_entry
                 if last is None:
                     last = await self._find_lac(segment, bookies)
-                first = _first_live(node, segment)
+                first = find_first_needed(node, segment)
                 answers = await self._ask_all(segment, first, last, bookies)
                 total.take(Counted(log, segment, first, last, rule), answers, places)
         return total
@@ -271,9 +277,23 @@ class Replicas:
         return ReadAnswer(status, NOTHING, NOTHING, False, [])
 
 
-def _first_live(node: LogNode, segment: Segment) -> EntryId:
-    """The first entry that truncation has left."""
-    return EntryId(max(0, node.trim_lsn - (segment.epoch << 32)))
+def find_first_needed(node: LogNode, segment: Segment) -> EntryId:
+    """The first entry that truncation has left, or that a takeover reads: from the snapshot on."""
+    state_lsn = node.first_live_epoch << 32 if node.snapshot_lsn is None else node.snapshot_lsn + 1
+    return EntryId(max(0, min(node.trim_lsn, state_lsn) - (segment.epoch << 32)))
+
+
+def list_needed_members(node: LogNode, segment: Segment) -> set[Member]:
+    """Members of the fragments that hold a needed entry, or may come to hold one."""
+    first = find_first_needed(node, segment)
+    end = _END if segment.last_entry is None else segment.last_entry
+    ends = [*(fragment.first_entry - 1 for fragment in segment.fragments[1:]), end]
+    return {
+        member
+        for fragment, last in zip(segment.fragments, ends, strict=True)
+        if max(first, fragment.first_entry) <= last
+        for member in fragment.ensemble
+    }
 
 
 def _list_entries(first: EntryId, last: EntryId) -> list[EntryId]:

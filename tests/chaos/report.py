@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
@@ -42,6 +42,7 @@ class Summary:
         faults: effective ones by kind; `idle_faults` had no effect.
         stalls_s: kind of fault → longest time without acknowledgement, one a fault.
         copies: what was counted at the end; None: nothing was.
+        repairs: what repair did, by name.
     """
 
     seconds: float
@@ -54,6 +55,7 @@ class Summary:
     idle_faults: dict[str, int]
     stalls_s: dict[str, list[float]]
     copies: CopyCount | None = None
+    repairs: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def is_good(self) -> bool:
@@ -69,6 +71,7 @@ class Summary:
             "faults": self.faults, "idle_faults": self.idle_faults,
             "stalls_s": {kind: spread(values) for kind, values in self.stalls_s.items()},
             "copies": None if self.copies is None else self.copies.to_json(),
+            "repairs": dict(self.repairs),
         }  # fmt: skip
 
     def spell(self) -> str:
@@ -94,6 +97,8 @@ class Summary:
             lines.append(f"{kind:28} {effective:9} {idle:5}{figures}")
         if self.copies is not None:
             lines += ["", self.copies.spell()]
+        if self.repairs:
+            lines.append(", ".join(f"{name} {count}" for name, count in self.repairs.items()))
         lines += ["", *(f"void: {reason}" for reason in self.void)]
         lines += [f"VIOLATION {v.code} {v.log}: {v.text}" for v in self.violations]
         if self.is_good:
@@ -110,12 +115,13 @@ def summarize(
     layout: Layout = FLAT,
     only: Sequence[str] = (),
     copies: CopyCount | None = None,
+    repairs: Mapping[str, int] | None = None,
 ) -> Summary:
     """Put the verdicts on all logs, the faults and the copies together.
 
     Args:
         only: the kinds of faults that there were to be, if not all.
-        copies: told, not judged.
+        copies, repairs: told, not judged.
     """
     faults = sorted(read_lines(faults_file), key=lambda fault: fault["t0_ns"])
     counts: Counter[str] = Counter()
@@ -141,6 +147,7 @@ def summarize(
         idle_faults=dict(Counter(fault["kind"] for fault in idle)),
         stalls_s=stalls,
         copies=copies,
+        repairs=repairs or {},
     )
 
 

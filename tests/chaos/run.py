@@ -42,6 +42,7 @@ from tests.chaos.judge import Violation, judge
 from tests.chaos.layout import FLAT, Layout
 from tests.chaos.load import NAMESPACE, SETTLE_S, LoadOptions, read_once, spell_options
 from tests.chaos.nemesis import Nemesis
+from tests.chaos.repairs import RepairTally
 from tests.chaos.replicas import Replicas
 from tests.chaos.report import Summary, summarize
 from tests.chaos.schedule import PAUSE_S_MAX, draw_steps
@@ -146,12 +147,14 @@ class _Run:
         self._extra: list[Violation] = []
         self._load: asyncio.subprocess.Process | None = None
         self._copies = CopyCount()
+        self._repairs: dict[str, int] = {}
 
     async def carry_out(self) -> None:
         """Everything but the verdict; nothing runs any more when it returns."""
         options = self._options
         cluster = ChaosCluster(self._folder / "cluster", options.layout, self._note)
         replicas = Replicas(cluster.zookeeper)
+        tally = RepairTally(cluster)
         faults = HistoryFile(self._folder / FAULTS_FILE)
         reporter: asyncio.Task[None] | None = None
         try:
@@ -163,6 +166,7 @@ class _Run:
             abilities = await find_abilities(cluster, self._note)
             if options.expects_repaired and not abilities.repairs:
                 raise RunError("everything is to be repaired, and this product repairs nothing")
+            tally.start()
             await self._create_logs(cluster)
             reporter = await self._start_load(cluster)
             disks = DiskHands(
@@ -188,6 +192,7 @@ class _Run:
             if reporter is not None:
                 reporter.cancel()
             faults.close()
+            self._repairs = await tally.stop()
             await replicas.close()
             await cluster.stop()
 
@@ -206,6 +211,7 @@ class _Run:
             layout=self._options.layout,
             only=self._options.only,
             copies=self._copies,
+            repairs=self._repairs,
         )
 
     # --- steps -----------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from tests.chaos.run import ChaosOptions, run_until_valid
 
 SECONDS = 40
 TRIES = 3
-EXPECTS_REPAIRED = False
+EXPECTS_REPAIRED = True
 """Whether every entry has to have its Qw good copies again at the end of a run on regions."""
 
 pytestmark = [pytest.mark.process, pytest.mark.zookeeper]

@@ -20,6 +20,8 @@ from duramen.ids import BookieId, EntryId, Epoch, Incarnation, LogId, Member
 from tests.chaos.copies import Answer, CopyCount, Counted, Place, Rule
 from tests.chaos.disks import DamageBudget, flip_bits
 from tests.chaos.layout import FLAT, REGIONS, Form
+from tests.chaos.replicas import find_first_needed, list_needed_members
+from tests.unit.repair_world import log_of_segments, make_segment, members
 
 LAST = EntryId(5)
 PLACES = {BookieId(bookie): Place(*REGIONS.place(bookie)) for bookie in REGIONS.ids("bookie")}
@@ -176,6 +178,8 @@ def test_only_a_damaged_bookie_is_damaged_again_until_all_is_restored() -> None:
     with pytest.raises(AssertionError):
         budget.spend("a")
     budget.damaged = {"b"}
+    budget.restore(["b"])
+    assert budget.choose(["a", "c"], 0) is None, "who is in doubt proves no absence"
     budget.restore()
     assert budget.choose(["a", "c"], 0) == "a"
 
@@ -213,3 +217,22 @@ def test_no_bit_flips_where_nothing_stands(tmp_path: Path) -> None:
     write_files(tmp_path, lambda number: bytes(20_000))
     assert not flip_bits(tmp_path, random.Random(1))
     assert not flip_bits(tmp_path / "nowhere", random.Random(1))
+
+
+# --- What is needed -----------------------------------------------------------------------------
+
+
+def test_truncated_fragments_name_nobody_unless_a_takeover_reads_them() -> None:
+    ended = make_segment([(0, "abc"), (5, "abd")], 9)
+    log = log_of_segments([ended])
+    trimmed = replace(log, trim_lsn=(1 << 32) + 7, trim_seq_num=7)
+    assert find_first_needed(trimmed, ended) == 7
+    assert list_needed_members(trimmed, ended) == set(members("abd"))
+    gone = replace(log, trim_lsn=2 << 32, trim_seq_num=10)
+    assert list_needed_members(gone, ended) == set()
+    read_back = replace(gone, snapshot_lsn=(1 << 32) + 3)
+    assert find_first_needed(read_back, ended) == 4
+    assert list_needed_members(read_back, ended) == set(members("abcd"))
+    assert find_first_needed(replace(gone, snapshot_lsn=None), ended) == 0
+    is_open = make_segment([(0, "abc"), (5, "abd")])
+    assert list_needed_members(log_of_segments([is_open]), is_open) == set(members("abcd"))

@@ -111,13 +111,14 @@ REGION_FAULTS = [
     fault(60, 70, "pause region", stopped=True, owned=1),
     fault(90, 100, "cut region", withheld=3),
     fault(120, 140, "disk wipe", done=True),
+    fault(160, 190, "drain bookie", done=True),
 ]
 
 
-def test_a_run_on_regions_has_to_lose_a_region_and_a_disk(tmp_path: Path) -> None:
+def test_a_run_on_regions_has_to_lose_a_region_and_a_disk_and_to_drain(tmp_path: Path) -> None:
     verdicts = [busy(240), verdict(reads=60)]
     assert put_together(tmp_path, verdicts, REGION_FAULTS, 240, layout=REGIONS).is_good
-    for missing in range(4):
+    for missing in range(len(REGION_FAULTS)):
         faults = [line for index, line in enumerate(REGION_FAULTS) if index != missing]
         assert put_together(tmp_path, verdicts, faults, 240, layout=REGIONS).void, missing
 

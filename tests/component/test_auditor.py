@@ -135,6 +135,32 @@ def test_owed_copies_are_fetched_by_their_own_bookie_and_the_note_goes() -> None
     run(act)
 
 
+def test_what_a_doubtful_bookie_lost_without_knowing_it_is_found_and_compared_once() -> None:
+    async def act(world: RepairWorld) -> None:
+        segment = make_segment([(0, "abc"), (5, "bcd")], 9, proved=True)
+        await world.add(segment)
+        await world.publish("a", doubtful=True)
+        del world.bookies["a"].entries[segment.ledger_id][EntryId(3)]
+        seat = await world.seat()
+        await wait_until(lambda: seat.auditor.backlog.statistics()["done"] == 1)
+        world.assert_right(await world.segment())
+        inventories = seat.auditor.copier.statistics()["inventories"]
+        await seat.wait_rounds(2)
+        assert seat.auditor.copier.statistics()["inventories"] == inventories
+        assert seat.auditor.statistics()["doubts"]["fragments"] == 1
+        assert (await seat.operations.show())["last_round"]["fragments_in_doubt"] == 0
+
+        await world.publish("a", doubtful=False)
+        await seat.wait_rounds()
+        await world.publish("a", doubtful=True)
+        del world.bookies["a"].entries[segment.ledger_id][EntryId(4)]
+        seat.auditor.want_round()
+        await wait_until(lambda: seat.auditor.backlog.statistics()["done"] == 2)
+        world.assert_right(await world.segment())
+
+    run(act)
+
+
 def test_damaged_copies_are_mended_in_place_and_the_report_goes() -> None:
     async def act(world: RepairWorld) -> None:
         segment = make_segment([(0, "abc"), (5, "abd")], 9, proved=True)

@@ -24,6 +24,7 @@ from duramen.core.repair.audit import (
     Problem,
     audit_segment,
     list_stretches,
+    live_epochs,
     names,
     remaining_debt,
 )
@@ -38,7 +39,7 @@ from duramen.core.repair.copies import (
     missing_ranges,
 )
 from duramen.core.segment import Segment
-from duramen.ids import BookieId, EntryId, lsn_of
+from duramen.ids import BookieId, EntryId, Epoch, lsn_of
 from tests.unit.repair_world import (
     away,
     bookie,
@@ -227,6 +228,25 @@ def test_what_was_truncated_given_up_or_purged_is_no_work_and_names_nobody() -> 
     assert [(s.first, s.last) for s in list_stretches(trimmed, segment)] == [(5, 9)]
     empty = make_segment([(0, "abc")], -1)
     assert list_stretches(log_of_segments([empty]), empty) == []
+
+
+def test_what_takeovers_read_is_work_and_names_its_bookies_although_it_was_truncated() -> None:
+    segments = [
+        make_segment([(0, "abc"), (5, "abd")], 9, epoch=1, proved=True),
+        make_segment([(0, "abc")], 9, epoch=2, proved=True),
+    ]
+    all_trimmed: dict[str, Any] = {"trim_lsn": lsn_of(Epoch(3), EntryId(0)), "trim_seq_num": 20}
+    stateless = replace(log_of_segments(segments), **all_trimmed)
+    assert list(live_epochs(stateless)) == []
+    unknown = replace(stateless, snapshot_lsn=None)
+    assert list(live_epochs(unknown)) == [1, 2]
+    assert [(s.first, s.last) for s in list_stretches(unknown, segments[0])] == [(0, 4), (5, 9)]
+    log = replace(stateless, snapshot_lsn=lsn_of(Epoch(1), EntryId(6)))
+    assert list(live_epochs(log)) == [1, 2]
+    assert [(s.first, s.last) for s in list_stretches(log, segments[0])] == [(7, 9)]
+    assert names(log, segments[0], BookieId("d")) and not names(log, segments[0], BookieId("c"))
+    found = audit_segment(log, segments[0], RULE, with_states(away("d", 0)))
+    assert spell(found) == [("LOST", "swap", 5)]
 
 
 def test_what_remains_of_a_debt_is_what_somebody_is_still_to_hold() -> None:

@@ -147,6 +147,9 @@ def test_pieces_end_where_fragments_do_and_cover_every_entry_once() -> None:
     assert [piece.ensemble[2] for piece in pieces] == [C, C, D, D]
     assert [piece[2:] for piece in split_segment(segment, EntryId(3), 4)] == [(0, 3)]
     assert split_segment(segment, NOTHING, 4) == []
+    trimmed = split_segment(segment, EntryId(11), 4, begin=EntryId(6))
+    assert [piece[2:] for piece in trimmed] == [(6, 9), (10, 11)]
+    assert split_segment(segment, EntryId(11), 4, begin=EntryId(12)) == []
 
 
 def test_only_members_that_answered_and_lack_something_are_asked_again() -> None:

@@ -166,6 +166,10 @@ because one of them is comparing while the other copies."""
 REPAIR_TASK_COUNT_MAX: Final = 10_000
 """Fragments that wait to be repaired (a kilobyte each); more are found again by the next audit."""
 
+DOUBT_FRAGMENT_COUNT_MAX: Final = 50_000
+"""Compared fragments of doubtful bookies that an auditor remembers one by one (some 200 bytes
+each); of more it remembers up to which ledger, and compares twice what it had to skip there."""
+
 REPAIR_PIECE_ENTRY_COUNT: Final = 8_192
 """Entries of a fragment that are compared in one go: some 2 MB of memory a repair."""
 

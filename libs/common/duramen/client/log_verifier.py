@@ -4,10 +4,10 @@ The nodes in ZooKeeper say which entries there are and who should hold them; eac
 for an inventory, for which it reads everything anew from its disks. A piece at a time, all members
 of its ensemble at once, so memory is bounded by the piece. In a segment that is not closed entries
 up to the greatest LAC are looked at, and what is missing there is asked for again: a copy may be on
-its way.
+its way. What neither a reader nor a takeover may ask for any more is not looked at.
 
 Not here: what is compared with what (`replica_check`), the command (`cli.repair.verify`).
-Source: 01-protocol sections 2 and 3, R4, R15.
+Source: 01-protocol sections 2 and 3, R4, R15, T1.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from duramen.client.replica_check import (
 )
 from duramen.core.entry_ranges import EntryRanges
 from duramen.core.log_node import LogNode
+from duramen.core.repair.audit import first_needed, live_epochs
 from duramen.core.segment import Segment, Totals
 from duramen.core.status import BookieStatus
 from duramen.errors import DuramenError
@@ -89,10 +90,11 @@ class LogVerifier:
         log, segments = await self._read_log(log_id, report)
         pieces: list[Piece] = []
         for segment in segments:
-            end = await self._find_end(segment)
-            pieces += split_segment(segment, end, _PIECE_ENTRY_COUNT)
+            end, begin = await self._find_end(segment), first_needed(log, segment)
+            pieces += split_segment(segment, end, _PIECE_ENTRY_COUNT, begin=begin)
+            count = max(0, end + 1 - begin)
             report.segments.append(
-                {"epoch": segment.epoch, "state": segment.state.value, "entries": end + 1}
+                {"epoch": segment.epoch, "state": segment.state.value, "entries": count}
             )
         total = sum(piece.last - piece.first + 1 for piece in pieces)
         done = 0
@@ -115,13 +117,13 @@ class LogVerifier:
             raise DuramenError("log_not_found", f"log {log_id} was deleted for good")
         log = read_log(found.data)
         segments = []
-        for epoch in range(log.first_live_epoch, log.next_epoch):
+        for epoch in live_epochs(log):
             node = await self._store.get(self._paths.segment(log_id, Epoch(epoch)))
             if node is not None:
                 segments.append(read_segment(node.data))
                 continue
             again = await self._store.get(path)
-            if again is not None and read_log(again.data).first_live_epoch > epoch:
+            if again is not None and epoch not in live_epochs(read_log(again.data)):
                 continue  # it was given up meanwhile
             report.add(FaultKey(Epoch(epoch), Fault.METADATA, None, "there is no segment node"))
         return log, segments
@@ -197,7 +199,7 @@ class LogVerifier:
                 if text:
                     report.add(FaultKey(segment.epoch, Fault.METADATA, None, text))
         closed = [segment for segment in segments if segment.is_closed]
-        is_whole = len(closed) == log.last_clean_epoch - log.first_live_epoch + 1
+        is_whole = len(closed) == log.last_clean_epoch - live_epochs(log).start + 1
         if is_whole:
             for epoch, text in check_chain(closed, log.totals.record_count):
                 report.add(FaultKey(epoch, Fault.METADATA, None, text))

@@ -112,13 +112,16 @@ class Report:
         }
 
 
-def split_segment(segment: Segment, end: EntryId, piece_entry_count: int) -> list[Piece]:
-    """The pieces of a segment up to `end`; none reaches over the border of a fragment."""
+def split_segment(
+    segment: Segment, end: EntryId, piece_entry_count: int, *, begin: int = 0
+) -> list[Piece]:
+    """The pieces of a segment from `begin` to `end`; none reaches over the border of a fragment."""
     pieces = []
     firsts = [fragment.first_entry for fragment in segment.fragments]
     lasts = [EntryId(first - 1) for first in firsts[1:]] + [end]
     for fragment, last in zip(segment.fragments, lasts, strict=True):
-        for first in range(fragment.first_entry, min(last, end) + 1, piece_entry_count):
+        fragment_begin = max(fragment.first_entry, begin)
+        for first in range(fragment_begin, min(last, end) + 1, piece_entry_count):
             piece_last = min(last, end, first + piece_entry_count - 1)
             pieces.append(Piece(segment, fragment.ensemble, EntryId(first), EntryId(piece_last)))
     return pieces

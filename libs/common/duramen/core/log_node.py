@@ -99,6 +99,17 @@ class LogNode:
         return self.last_clean_epoch == 0 or self.snapshot_lsn == _end_of(self.last_clean_epoch)
 
     @property
+    def rebuild_lsn(self) -> Lsn:
+        """From here on a takeover reads producers and token back, truncated or not."""
+        first = lsn_of(self.first_live_epoch, EntryId(0))
+        return first if self.snapshot_lsn is None else Lsn(max(first, self.snapshot_lsn + 1))
+
+    @property
+    def needed_lsn(self) -> Lsn:
+        """The first entry that anybody may still read: a reader, or a takeover."""
+        return min(self.trim.lsn, self.rebuild_lsn)
+
+    @property
     def trim(self) -> TrimPoint:
         """The first live record; where the log begins if nothing was truncated."""
         start = TrimPoint(lsn_of(self.first_live_epoch, EntryId(0)), 0, self.trim_seq_num)

@@ -112,6 +112,7 @@ class Auditor:
         self.last = self.last_whole = None
         self.backlog.clear()
         self.readings.absences.forget()
+        self.readings.doubts.forget()
         self._wanted.set()
         self._tasks = [
             asyncio.create_task(self._audit_for_ever()),
@@ -267,4 +268,5 @@ class Auditor:
             "backlog": self.backlog.statistics(),
             "copying": self.copier.statistics(),
             "commits": self.commits.statistics(),
+            "doubts": self.readings.doubts.statistics(),
         }

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from duramen.core.log_node import LogNode
 from duramen.core.repair.audit import Debts, live_epochs
 from duramen.core.repair.cluster_view import Absences, BookieState, ClusterView, build_view
+from duramen.core.repair.doubts import Doubts
 from duramen.core.segment import Segment
 from duramen.ids import BookieId, EntryId, Epoch, Incarnation, LedgerId, LogId, Member, ledger_of
 from duramen.limits import AUDIT_CONCURRENCY
@@ -85,6 +86,7 @@ class Readings:
         self._grace_us = grace_us
         self._cleared: dict[LedgerId, tuple[int, frozenset[tuple[Member, EntryId]]]] = {}
         self.absences = Absences()
+        self.doubts = Doubts()
 
     # --- Bookies ---------------------------------------------------------------------------------
 
@@ -113,12 +115,14 @@ class Readings:
         regions = await self._store.get(self._paths.regions)
         try:
             closed = [] if regions is None else read_node(regions.data).get("closed", [])
-            return build_view(
+            view = build_view(
                 registered, available, lost, closed, self.absences,
                 now_us=now_us(), grace_us=self._grace_us,
             )  # fmt: skip
         except (MetadataJsonError, ValueError) as error:
             raise UnreadError(str(error)) from error
+        self.doubts.observe(view.bookies.values())
+        return view
 
     async def _read_children(self, parent: str) -> dict[str, dict[str, Any]]:
         nodes = {}
@@ -260,19 +264,25 @@ class Readings:
         return Notes(owed, queued)
 
     def debts_of(self, ledger_id: LedgerId, notes: Notes) -> Debts:
-        """The notes as an audit takes them, without what was found whole since."""
+        """The notes and doubts as an audit takes them, without what was found whole since."""
+        doubts = self.doubts.about(ledger_id)
         if notes is NO_NOTES:
             self._cleared.pop(ledger_id, None)
-            return Debts()
+            return Debts(doubtful=doubts.doubtful, compared=doubts.compared)
         version = -1 if notes.queued is None else notes.queued.version
         known = self._cleared.get(ledger_id)
         cleared = known[1] if known is not None and known[0] == version else frozenset()
         damaged = frozenset(() if notes.queued is None else notes.queued.members())
         owed = {member: note.ranges for member, note in notes.owed.items()}
-        return Debts(owed, damaged, cleared)
+        return Debts(owed, damaged, cleared, *doubts)
 
-    def clear(self, ledger_id: LedgerId, note: QueueNote, member: Member, first: EntryId) -> None:
-        """A member's copy of a fragment was found whole after this report."""
+    def clear(
+        self, ledger_id: LedgerId, note: QueueNote | None, member: Member, first: EntryId
+    ) -> None:
+        """A member's copy of a fragment was found whole, after this report if there is one."""
+        self.doubts.clear(member, ledger_id, first)
+        if note is None:
+            return
         version, cleared = self._cleared.get(ledger_id, (note.version, frozenset()))
         kept = cleared if version == note.version else frozenset()
         self._cleared[ledger_id] = (note.version, kept | {(member, first)})

@@ -19,6 +19,7 @@ from duramen.core.log_node import LogNode
 from duramen.core.placement import PlacementRule
 from duramen.core.quorum import Quorum
 from duramen.core.repair.audit import (
+    Debts,
     WorkKey,
     audit_segment,
     is_misplaced,
@@ -32,7 +33,7 @@ from duramen.core.repair.rebalance import Loads
 from duramen.core.repair.tasks import Backlog
 from duramen.core.segment import Segment, SegmentState
 from duramen.core.sequencer.proposals import rule_of
-from duramen.ids import BookieId, EntryId, LedgerId, epoch_of, log_of
+from duramen.ids import BookieId, EntryId, LedgerId, Member, epoch_of, log_of
 from duramen.runtime.metadata_store import Watch
 from duramen.wire.metadata_json import MetadataJsonError
 from duramen_sequencer.repair.commits import Commits
@@ -58,6 +59,8 @@ class Round:
     unread_count: int = 0
     noted: frozenset[LedgerId] = frozenset()
     named: dict[BookieId, int] = field(default_factory=dict)
+    in_doubt: dict[Member, int] = field(default_factory=dict)
+    """Ended fragments that were not compared since their member became doubtful."""
     found: set[WorkKey] = field(default_factory=set)
     needs: dict[Need, None] = field(default_factory=dict)
     loads: Loads = field(default_factory=Loads)
@@ -77,6 +80,7 @@ class Round:
             "segments": self.segment_count,
             "segments_in_recovery": self.recovering_count,
             "unproved_fragments": self.unproved_count,
+            "fragments_in_doubt": sum(self.in_doubt.values()),
             "placement_violations": self.violation_count,
             "unread": self.unread,
             "unread_count": self.unread_count,
@@ -128,6 +132,7 @@ class Rounds:
         if not this.is_whole:
             return
         self._backlog.keep_only(this.found)
+        self._readings.doubts.end_round(this.in_doubt)
         for ledger_id in sorted(this.noted):
             await self._settle(ledger_id)
 
@@ -138,7 +143,7 @@ class Rounds:
             this.needs.setdefault(need_of(log))
         async for segment, debts in audit.segments:
             this.segment_count += 1
-            _count(log, segment, rule, this)
+            _count(log, segment, rule, debts, this)
             for finding in audit_segment(log, segment, rule, this.view, debts):
                 this.found.add(finding.key)
                 self._backlog.put(finding)
@@ -197,12 +202,17 @@ def subtract(ranges: list[tuple[int, int]], first: EntryId, last: EntryId) -> En
     return left
 
 
-def _count(log: LogNode, segment: Segment, rule: PlacementRule, this: Round) -> None:
+def _count(log: LogNode, segment: Segment, rule: PlacementRule, debts: Debts, this: Round) -> None:
     this.loads.note(log, segment, rule)
     this.recovering_count += segment.state is SegmentState.IN_RECOVERY
     for stretch in list_stretches(log, segment):
         if not stretch.is_open and not stretch.fragment.is_proved:
             this.unproved_count += 1
+        if debts.doubtful and not stretch.is_open:
+            fragment = stretch.fragment
+            for member in fragment.ensemble:
+                if debts.is_doubted(member, fragment.first_entry):
+                    this.in_doubt[member] = this.in_doubt.get(member, 0) + 1
         if is_misplaced(segment, stretch.fragment, rule, this.view):
             this.violation_count += 1
         for bookie in {member.bookie for member in stretch.fragment.ensemble}:

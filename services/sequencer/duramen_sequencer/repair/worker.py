@@ -251,10 +251,7 @@ class Worker:
             member
             for member in fragment.ensemble
             if view.fate(member) in (Fate.HERE, Fate.LEAVING)
-            and (
-                subject.debts.is_owed(member, stretch.first, stretch.last)
-                or subject.debts.is_damaged(member, fragment.first_entry)
-            )
+            and subject.debts.is_noted(member, stretch)
         ]
         try:
             async with contextlib.AsyncExitStack() as targets:
@@ -285,9 +282,8 @@ class Worker:
             if owed is not None and subject.debts.is_owed(member, stretch.first, stretch.last):
                 left = subtract(owed.ranges, stretch.first, stretch.last)
                 await self._commits.settle_owed(owed, left)
-            if notes.queued is not None and member in subject.debts.damaged:
-                first = stretch.fragment.first_entry
-                self._readings.clear(ledger_id, notes.queued, member, first)
+            queued = notes.queued if member in subject.debts.damaged else None
+            self._readings.clear(ledger_id, queued, member, stretch.fragment.first_entry)
 
     # --- Targets, progress -----------------------------------------------------------------------
 

@@ -1,9 +1,10 @@
-"""What is wrong with the copies of one segment: lost, leaving, owed, damaged, unproved, misplaced.
+"""What is wrong with the copies of one segment: lost, owed, damaged, in doubt, misplaced and more.
 
 Judged fragment by fragment from the segment's metadata, the view of the bookies, what is owed and
-what is reported as damaged. Entries that were truncated are no work, and a fragment without any
-other is named by nobody. The last fragment of an unclosed segment is its owner's (R21): all that is
-ever found there is that it should roll; a segment in recovery is left to who recovers it.
+what is reported as damaged. Entries that nobody may read any more, truncated and older than the
+snapshot that takeovers begin with, are no work, and a fragment of such alone names nobody. The last
+fragment of an unclosed segment is its owner's (R21): all that is ever found there is that it should
+roll; a segment in recovery is left to who recovers it.
 
 Pure, nothing kept. Called by the auditor for each live segment, in rounds and before each step of a
 repair. Source: 01-protocol section 9, R9, R20, R21; docs/protocol/repair.md.
@@ -21,7 +22,7 @@ from duramen.core.placement import PlacementRule, satisfies
 from duramen.core.quorum import write_sets
 from duramen.core.repair.cluster_view import ClusterView, Fate
 from duramen.core.segment import Fragment, Segment, SegmentState
-from duramen.ids import LAST_ENTRY_ID, BookieId, EntryId, LedgerId, Member
+from duramen.ids import LAST_ENTRY_ID, BookieId, EntryId, LedgerId, Member, lsn_of
 
 Ranges = Sequence[tuple[int, int]]
 
@@ -32,10 +33,11 @@ class Problem(enum.IntEnum):
     OWED = 1
     DAMAGED = 2
     LOST = 3
-    UNPROVED = 4
-    MISPLACED = 5
-    LEAVING = 6
-    UNBALANCED = 7
+    DOUBTED = 4
+    UNPROVED = 5
+    MISPLACED = 6
+    LEAVING = 7
+    UNBALANCED = 8
 
 
 class Action(enum.Enum):
@@ -64,17 +66,21 @@ class WorkKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Debts:
-    """What notes say about one ledger: `repair/owed` and `repair/queue`.
+    """What is known to be wrong about one ledger: notes (`repair/owed`, `repair/queue`), doubts.
 
     Args:
         owed: closed ranges of entries that a member is not known to hold.
         damaged: members that reported damage of their own.
         cleared: (member, first entry of a fragment) whose copy was found whole since the report.
+        doubtful: members that may have lost anything without knowing it.
+        compared: as `cleared`, since the member became doubtful.
     """
 
     owed: Mapping[Member, Ranges] = field(default_factory=dict)
     damaged: frozenset[Member] = frozenset()
     cleared: frozenset[tuple[Member, EntryId]] = frozenset()
+    doubtful: frozenset[Member] = frozenset()
+    compared: frozenset[tuple[Member, EntryId]] = frozenset()
 
     def is_owed(self, member: Member, first: int, last: int) -> bool:
         """Whether the member may miss one of the entries `first` … `last`."""
@@ -83,6 +89,19 @@ class Debts:
     def is_damaged(self, member: Member, first_entry: EntryId) -> bool:
         """Whether a report about the member is open, as far as one fragment is concerned."""
         return member in self.damaged and (member, first_entry) not in self.cleared
+
+    def is_doubted(self, member: Member, first_entry: EntryId) -> bool:
+        """Whether the member's copy of a fragment was not compared since it became doubtful."""
+        return member in self.doubtful and (member, first_entry) not in self.compared
+
+    def is_noted(self, member: Member, stretch: Stretch) -> bool:
+        """Whether there is a word, from whomever, that the member misses some of the stretch."""
+        first_entry = stretch.fragment.first_entry
+        return (
+            self.is_owed(member, stretch.first, stretch.last)
+            or self.is_damaged(member, first_entry)
+            or self.is_doubted(member, first_entry)
+        )
 
 
 NO_DEBTS = Debts()
@@ -126,17 +145,21 @@ class Finding:
 
 
 def live_epochs(log: LogNode) -> range:
-    """The epochs whose entries somebody may still read; none of a purged log."""
+    """The epochs whose entries somebody may still read, a takeover too; none of a purged log."""
     if log.is_purged:
         return range(0)
-    first = max(log.first_live_epoch, min(log.trim.dlsn.epoch, log.last_clean_epoch + 1))
+    first = max(log.first_live_epoch, min(log.needed_lsn >> 32, log.last_clean_epoch + 1))
     return range(first, log.next_epoch)
+
+
+def first_needed(log: LogNode, segment: Segment) -> EntryId:
+    """The first entry of a live segment that somebody may still read."""
+    return EntryId(max(0, log.needed_lsn - lsn_of(segment.epoch, EntryId(0))))
 
 
 def list_stretches(log: LogNode, segment: Segment) -> list[Stretch]:
     """The fragments of a live segment that hold, or may come to hold, what may be read."""
-    trim = log.trim.dlsn
-    trimmed = trim.entry if trim.epoch == segment.epoch else EntryId(0)
+    begin = first_needed(log, segment)
     stretches = []
     for index, fragment in enumerate(segment.fragments):
         following = segment.fragments[index + 1 :]
@@ -144,7 +167,7 @@ def list_stretches(log: LogNode, segment: Segment) -> list[Stretch]:
         last = segment.last_entry if segment.last_entry is not None else LAST_ENTRY_ID
         if following:
             last = EntryId(following[0].first_entry - 1)
-        first = max(fragment.first_entry, trimmed)
+        first = max(fragment.first_entry, begin)
         if first <= last:
             size_bytes = _bytes_of(segment, index)
             stretches.append(Stretch(fragment, first, last, size_bytes, is_open))
@@ -210,7 +233,7 @@ def good_copies(segment: Segment, stretch: Stretch, view: ClusterView, debts: De
 
 def is_good(member: Member, stretch: Stretch, view: ClusterView, debts: Debts) -> bool:
     """Whether the member is there and no note says that it misses something of the stretch."""
-    return view.is_there(member) and not _is_noted(member, stretch, debts)
+    return view.is_there(member) and not debts.is_noted(member, stretch)
 
 
 def _find_fill(stretch: Stretch, view: ClusterView, debts: Debts) -> Problem | None:
@@ -221,6 +244,8 @@ def _find_fill(stretch: Stretch, view: ClusterView, debts: Debts) -> Problem | N
         return Problem.OWED
     if any(debts.is_damaged(member, fragment.first_entry) for member in there):
         return Problem.DAMAGED
+    if any(debts.is_doubted(member, fragment.first_entry) for member in there):
+        return Problem.DOUBTED
     if not fragment.is_proved and len(there) == len(fragment.ensemble):
         return Problem.UNPROVED
     return None
@@ -255,7 +280,12 @@ def _describe(  # noqa: PLR0917 - plain inputs of a pure value
     fragment, quorum = stretch.fragment, segment.quorum
     copy_count = 1 if action is Action.SWAP else 0
     if action is Action.FILL:
-        copy_count = sum(_is_noted(one, stretch, debts) for one in fragment.ensemble)
+        # Whoever is merely doubtful misses hardly anything.
+        copy_count = sum(
+            debts.is_owed(one, stretch.first, stretch.last)
+            or debts.is_damaged(one, fragment.first_entry)
+            for one in fragment.ensemble
+        )
     share = stretch.size_bytes * quorum.write_quorum // quorum.ensemble_size
     return Finding(
         WorkKey(segment.ledger_id, fragment.first_entry, action),
@@ -263,13 +293,11 @@ def _describe(  # noqa: PLR0917 - plain inputs of a pure value
         good_copies(segment, stretch, view, debts),
         share * copy_count,
         member,
-        (view.facts(), fragment, tuple(sorted(debts.owed)), tuple(sorted(debts.damaged))),
-    )
-
-
-def _is_noted(member: Member, stretch: Stretch, debts: Debts) -> bool:
-    return debts.is_owed(member, stretch.first, stretch.last) or debts.is_damaged(
-        member, stretch.fragment.first_entry
+        (
+            view.facts(),
+            fragment,
+            *(tuple(sorted(members)) for members in (debts.owed, debts.damaged, debts.doubtful)),
+        ),
     )
 
 

@@ -35,7 +35,11 @@ class Fate(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class BookieState:
-    """One registered bookie. `published_duty` is None while it is not available."""
+    """One registered bookie.
+
+    While it is not available `published_duty` is None, and nothing else that it publishes is said:
+    `is_doubtful` among them, that damage may have held anything (R15).
+    """
 
     member: Member
     region: str
@@ -47,6 +51,7 @@ class BookieState:
     data_url: str = ""
     free_bytes: int = 0
     absent_since_us: int | None = None
+    is_doubtful: bool = False
 
     @property
     def is_available(self) -> bool:
@@ -237,4 +242,5 @@ def _publish(state: BookieState, published: Mapping[str, Any]) -> BookieState:
         is_writable=published.get("state") == "rw",
         data_url=str(published["data_url"]),
         free_bytes=int(published.get("free_bytes", 0)),
+        is_doubtful=published.get("doubtful") is True,
     )

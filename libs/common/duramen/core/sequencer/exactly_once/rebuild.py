@@ -60,10 +60,7 @@ class Rebuild:
         self._stateless = stateless
         self._unix_ms = unix_ms
         self._ports = ports
-        first = log.first_live_epoch << 32
-        if log.snapshot_lsn is not None:
-            first = max(first, log.snapshot_lsn + 1)
-        self._first = Lsn(first)
+        self._first = log.rebuild_lsn
         self._epoch = Epoch(log.last_clean_epoch)
         self._segments: list[Segment] = []
         """Those with state, newest first while going back, oldest first while going forth."""
