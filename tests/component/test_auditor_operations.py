@@ -383,3 +383,15 @@ def test_two_members_of_a_fragment_are_moved_one_after_the_other() -> None:
         return set(segment.last_fragment.ensemble) <= set(members("cdef"))
 
     run(act, "cdefab")
+
+
+def test_a_bookie_in_doubt_is_listed_as_such() -> None:
+    async def act(world: RepairWorld) -> None:
+        await world.publish("b", doubtful=True)
+        seat = await sit(world)
+        rows = (await seat.operations.list_bookies())["bookies"]
+        assert {row["bookie"]: row["doubtful"] for row in rows} == {
+            "a": False, "b": True, "c": False, "d": False,
+        }  # fmt: skip
+
+    run(act)

@@ -12,6 +12,7 @@ import json
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -56,11 +57,14 @@ from duramen.wire.entry import encode_entry
 from duramen.wire.metadata_json import Paths, read_node, spell_segment
 from duramen_bookie.file_system import DiskFile, PosixFile, PosixFileSystem
 from duramen_bookie.service import BookieService
+from tests.component.waiting import wait_until
 
 LOG = LogId(9)
 LEDGER = ledger_of(LOG, Epoch(1))
 OK = BookieStatus.OK
 UNKNOWN = BookieStatus.UNKNOWN
+NO_ENTRY = BookieStatus.NO_ENTRY
+DEADLINE_S = 60
 CLUSTER = "test"
 PATHS = Paths(CLUSTER)
 
@@ -467,11 +471,7 @@ def test_r10_after_damage_the_owner_is_refused_until_its_segment_is_proved_open(
             for number in range(3):
                 await bookie.add(add(number))
         (journal,) = (tmp_path / "journal").glob("*.dj")
-        data = journal.read_bytes()
-        at = data.index(entry(1)) - 60  # in the record's header: what stood there is not known
-        with journal.open("r+b") as file:
-            file.seek(at)
-            file.write(bytes([data[at] ^ 1]))
+        damage_header(journal, entry(1))
         async with running(tmp_path, bookie.tree) as bookie:
             assert [a.status for a in await bookie.read(span(0), span(1))] == [OK, UNKNOWN]
             assert await bookie.add(add(3)) == [UNKNOWN]
@@ -485,6 +485,52 @@ def test_r10_after_damage_the_owner_is_refused_until_its_segment_is_proved_open(
             assert [a.status for a in await bookie.read(span(1), span(3))] == [OK, OK]
 
     run(scenario)
+
+
+def test_r15_a_ledger_begun_after_the_damage_is_vouched_for_over_further_starts(
+    tmp_path: Path,
+) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as bookie:
+            store = MemoryStore(bookie.tree)
+            await store.start()
+            await make_segment(store, Epoch(1))
+            for number in range(3):
+                await bookie.add(add(number))
+        (journal,) = (tmp_path / "journal").glob("*.dj")
+        damage_header(journal, entry(1))
+        old, new = span(9), span(9)._replace(ledger_id=ledger_of(LOG, Epoch(2)))
+        for start in range(3):
+            async with running(tmp_path, bookie.tree) as bookie:
+                if start == 0:
+                    await make_segment(store, Epoch(2))
+                async with asyncio.timeout(DEADLINE_S):
+                    while [a.status for a in await bookie.read(new)] != [NO_ENTRY]:
+                        pass  # a refusal asks for the segment's node
+                if start == 0:
+                    await wait_until(lambda: carried_count(bookie) > 0)
+                assert [a.status for a in await bookie.read(old)] == [UNKNOWN]
+
+    run(scenario)
+
+
+def carried_count(bookie: Bookie) -> int:
+    """How often the journal was settled, so that no later start meets its damage."""
+    return int(bookie.service.statistics()["upkeep"]["carrier"]["carried_count"])
+
+
+async def make_segment(store: MemoryStore, epoch: Epoch) -> None:
+    segment = replace(open_segment(), epoch=epoch)
+    await store.create(PATHS.segment(LOG, epoch), spell_segment(segment), make_parents=True)
+
+
+def damage_header(journal: Path, stored: bytes) -> None:
+    """Flip a bit in the header of the record of an entry: what stood there is not known."""
+    data = journal.read_bytes()
+    at = data.index(stored) - 60
+    with journal.open("r+b") as file:
+        file.seek(at)
+        file.write(bytes([data[at] ^ 1]))
 
 
 # --- Bad input and the admin port ----------------------------------------------------------------

@@ -71,19 +71,27 @@ u32 = st.integers(0, (1 << 32) - 1)
 entry_ids = st.integers(-1, (1 << 32) - 2).map(EntryId)
 pairs = st.tuples(u32, u32).map(lambda pair: (min(pair), max(pair)))
 ranges = st.lists(pairs, max_size=5).map(EntryRanges)
-logs = st.builds(LogSnapshot, st.integers(1, (1 << 31) - 1).map(LogId), u32, u32.map(Epoch), ranges)
+log_ids = st.integers(1, (1 << 31) - 1).map(LogId)
+logs = st.builds(LogSnapshot, log_ids, u32, u32.map(Epoch), ranges, st.just(0))
+bounded_logs = st.builds(LogSnapshot, log_ids, u32, u32.map(Epoch), ranges, u32)
 ledgers = st.builds(
     LedgerSnapshot, st.integers(1, (1 << 63) - 1).map(LedgerId), entry_ids, entry_ids, ranges,
     ranges, st.booleans(),
 )  # fmt: skip
 u64 = st.integers(0, (1 << 64) - 1)
-checkpoints = st.builds(
-    Checkpoint, u64, st.just(INCARNATION), u64,
-    st.lists(st.builds(ShelfFileRef, u64, u32, u64, u32), max_size=4).map(tuple), u64,
+states = st.one_of(
     st.builds(
         CoreSnapshot, st.lists(logs, max_size=5).map(tuple),
-        st.lists(ledgers, max_size=5).map(tuple), st.booleans(),
+        st.lists(ledgers, max_size=5).map(tuple), st.booleans(), st.just(0),
     ),
+    st.builds(
+        CoreSnapshot, st.lists(bounded_logs, max_size=5).map(tuple),
+        st.lists(ledgers, max_size=5).map(tuple), st.just(True), st.integers(1, (1 << 64) - 1),
+    ),
+)  # fmt: skip
+checkpoints = st.builds(
+    Checkpoint, u64, st.just(INCARNATION), u64,
+    st.lists(st.builds(ShelfFileRef, u64, u32, u64, u32), max_size=4).map(tuple), u64, states,
 )  # fmt: skip
 
 
@@ -116,6 +124,17 @@ def test_a_checkpoint_is_read_as_it_was_written(checkpoint: Checkpoint) -> None:
 def test_the_golden_checkpoint_is_written_and_read_as_ever() -> None:
     golden = read_golden("checkpoint-v1.bin", encode_checkpoint(CHECKPOINT))
     assert parse_checkpoint(golden) == CHECKPOINT
+
+
+def test_a_bound_of_the_doubt_and_what_is_newer_are_read_as_they_were_written() -> None:
+    logs = tuple([log._replace(newer_from=number * 7) for number, log in enumerate(STATE.logs)])
+    bounded = CHECKPOINT._replace(state=STATE._replace(logs=logs, doubt_until=(5 << 32) + 9))
+    data = read_golden("checkpoint-bounded-v1.bin", encode_checkpoint(bounded))
+    assert parse_checkpoint(data) == bounded
+    head = bytearray(data[:-4])
+    head[5] = 2  # bounded, and no doubt
+    with pytest.raises(CheckpointFormatError, match="flags 0x2"):
+        parse_checkpoint(bytes(head) + google_crc32c.value(bytes(head)).to_bytes(4, "little"))
 
 
 def test_no_flipped_bit_and_no_missing_byte_is_missed() -> None:

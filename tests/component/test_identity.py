@@ -68,6 +68,22 @@ def test_an_unknown_bookie_on_empty_disks_begins_an_incarnation(tmp_path: Path) 
     assert (disks.node()["region"], disks.node()["rack"]) == ("local", "r1")
 
 
+def test_a_place_that_a_person_gave_stays_over_a_restart_until_the_flags_count_again(
+    disks: Disks, caplog: pytest.LogCaptureFixture
+) -> None:
+    change_node(disks.tree, lambda node: node.update(rack="r9", placed_by="admin", weight=2.0))
+    run(disks.start())
+    assert (disks.node()["rack"], disks.node()["weight"]) == ("r9", 2.0)
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert "rack r9" in said and "duramen bookies locate b1 --from-flags" in said
+    disks.lose_all()
+    run(disks.start(accepts_new_incarnation=True))
+    assert disks.node()["rack"] == "r9", "new disks stand where the old ones stood"
+    change_node(disks.tree, lambda node: node.pop("placed_by"))
+    run(disks.start())
+    assert disks.node()["rack"] == "r1"
+
+
 def test_every_later_start_is_the_same_bookie(disks: Disks) -> None:
     first = disks.cookie("data")
     before = disks.everything()

@@ -116,15 +116,19 @@ def test_a_place_is_changed_live_and_the_nodes_other_fields_are_kept(
 ) -> None:
     async def scenario(world: World) -> None:
         answer = await world.ask("locate", id="b0", region="w", weight=2)
-        assert answer == {"id": "b0", "region": "w", "rack": "a", "weight": 2.0}
+        place = {"id": "b0", "region": "w", "rack": "a", "weight": 2.0}
+        assert answer == {**place, "from_flags": False}
         stored = await world.store.get(f"{PATHS.bookies}/b0")
         assert stored is not None and read_node(stored.data)["later"] == 5
+        assert read_node(stored.data)["placed_by"] == "admin"
         await wait_until(lambda: world.surveyor.list_bookies()[0].region == "w")
         (here,) = [c for c in world.around.candidates if c.member.bookie == "b0"]
         assert (here.region, here.weight) == ("w", 2.0)
         assert (world.around.locations or {})[here.member].region == "w"
         await world.ask("locate", id="b0", weight=0)
         await wait_until(lambda: "b0" not in world.takers)
+        answer = await world.ask("locate", id="b0", from_flags=True)
+        assert answer == {**place, "weight": 0.0, "from_flags": True}, "from its next start on"
 
     with_world(scenario, kind=kind)
 
@@ -137,6 +141,8 @@ def test_a_place_is_changed_live_and_the_nodes_other_fields_are_kept(
         ({"id": "b0", "region": "a b"}, "region"),
         ({"id": "b0", "weight": -1}, "weight"),
         ({"id": "b0", "weight": True}, "weight"),
+        ({"id": "b0", "rack": "a", "from_flags": True}, "from_flags"),
+        ({"id": "b0", "from_flags": "yes"}, "from_flags"),
         ({"id": "nobody", "rack": "a"}, "id"),
         ({"id": "../cluster", "rack": "a"}, "id"),
     ],

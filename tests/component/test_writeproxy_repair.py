@@ -47,6 +47,8 @@ async def elect(world: World, name: str) -> None:
          {"op": "disruption", "bookie": "b1", "kind": "remove"}),
         ("POST", "bookies/b1/drain", None, {"op": "drain", "bookie": "b1"}),
         ("POST", "bookies/b1/cancel-drain", None, {"op": "cancel_drain", "bookie": "b1"}),
+        ("POST", "bookies/b1/accept-loss", b'{"incarnation":"aa"}',
+         {"op": "accept_loss", "bookie": "b1", "incarnation": "aa"}),
         ("GET", "rebalance", None, {"op": "rebalance"}),
         ("POST", "rebalance", b'{"dry_run":true}', {"op": "start_rebalance", "dry_run": True}),
         ("DELETE", "rebalance", None, {"op": "stop_rebalance"}),

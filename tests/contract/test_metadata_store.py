@@ -111,6 +111,28 @@ def test_a_node_is_created_read_changed_and_deleted(open_bench: OpenBench) -> No
     run(scenario())
 
 
+def test_a_node_says_in_which_transaction_it_was_made_and_later_ones_are_greater(
+    open_bench: OpenBench,
+) -> None:
+    async def scenario() -> None:
+        async with open_bench() as bench:
+            one, other = await bench.open_store(), await bench.open_store()
+            paths = [f"{bench.root}/{name}" for name in ("z", "a", "m")]
+            await one.create(paths[0], b"", make_parents=True)
+            await other.create(paths[1], b"", ephemeral=True)
+            await one.set(paths[0], b"changed", version=0)
+            await one.create(paths[2], b"")
+            made = []
+            for path in paths:
+                await one.sync(path)
+                found = await one.get(path)
+                assert found is not None
+                made.append(found.made)
+            assert 0 < made[0] < made[1] < made[2], "a change of the data makes nothing"
+
+    run(scenario())
+
+
 def test_parents_are_made_on_request_only(open_bench: OpenBench) -> None:
     async def scenario() -> None:
         async with open_bench() as bench:

@@ -506,9 +506,22 @@ def test_a_checkpoint_that_forgets_that_everything_is_in_doubt_is_noticed() -> N
     assert disk.start(doubtful).snapshot() == doubtful
 
 
+def test_a_checkpoint_that_forgets_what_is_newer_than_the_damage_is_noticed() -> None:
+    core = Disk().open_core()
+    core.on_recovered_damage()
+    core.on_doubt_bounded(20)
+    core.on_segment_checked(LEDGERS[0], is_open=False, made=21)
+    kept = core.snapshot()
+    again = Disk().start(kept)
+    assert again.snapshot() == kept and not again.is_in_doubt(LEDGERS[0])
+    logs = tuple(log._replace(newer_from=0) for log in kept.logs)
+    assert Disk().start(kept._replace(logs=logs)).is_in_doubt(LEDGERS[0])
+    assert not Disk().start(kept._replace(logs=(), doubt_until=0)).is_doubt_bounded
+
+
 def test_every_kind_of_state_is_in_the_checkpoint_or_known_to_end_with_the_process() -> None:
     kept = {*LogSnapshot._fields, *LedgerSnapshot._fields, *CoreSnapshot._fields}
-    assert kept == {*NOTICED, "is_everything_doubtful"}
+    assert kept == {*NOTICED, "is_everything_doubtful", "doubt_until", "newer_from"}
     volatile = {"ledgers", "pending_drops", "pending_seal", "pending_token"}
     assert {*LogState.__slots__} - volatile == {*LogSnapshot._fields} - {"log_id"}
     held_by_the_journal = {"pending", "stored"}

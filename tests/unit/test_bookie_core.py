@@ -429,6 +429,87 @@ def test_r10_after_damage_that_may_have_held_a_seal_the_owner_is_refused() -> No
     driver.stored(row(1))
 
 
+# --- What began after the damage -----------------------------------------------------------------
+
+
+def doubtful_driver() -> Driver:
+    """A bookie after damage that hid what it held; what was made up to 20 may be in it."""
+    driver = Driver()
+    driver.core.on_recovered_damage()
+    driver.core.on_doubt_bounded(20)
+    return driver
+
+
+def test_a_ledger_that_began_after_the_damage_is_vouched_for_and_older_ones_are_not() -> None:
+    driver = doubtful_driver()
+    assert driver.plan(driver.read(span(0, ledger=NEXT_LEDGER))).status is UNKNOWN
+    assert driver.checks == [NEXT_LEDGER], "asked because it was asked for"
+    driver.core.on_segment_checked(NEXT_LEDGER, is_open=False, made=21)
+    assert driver.plan(driver.read(span(0, ledger=NEXT_LEDGER))).status is NO_ENTRY
+    assert driver.core.list_unknown(NEXT_LEDGER, EntryId(0), EntryId(9)) == []
+    assert driver.plan(driver.read(span(0))).status is UNKNOWN
+    assert driver.core.list_unknown(LEDGER, EntryId(0), EntryId(9)) == [(0, 9)]
+    later, earlier = ledger_of(LOG, Epoch(9)), ledger_of(LogId(LOG + 1), Epoch(4))
+    assert driver.plan(driver.read(span(0, ledger=later))).status is NO_ENTRY, "later still"
+    assert driver.plan(driver.read(span(0, ledger=earlier))).status is UNKNOWN, "another log"
+
+
+def test_recovery_is_told_on_its_second_question_that_a_newer_ledger_is_whole() -> None:
+    driver = doubtful_driver()
+    first = driver.seal(seal(3))
+    driver.persist()
+    assert driver.mark(first).status is UNKNOWN and driver.checks == [LEDGER]
+    driver.core.on_segment_checked(LEDGER, is_open=False, made=21)
+    assert driver.mark(driver.seal(seal(3))).status is OK
+    assert driver.mark(driver.lac(read_lac())).status is OK
+
+
+def test_r10_no_seal_of_a_newer_ledger_was_in_the_damage_so_its_owner_is_served() -> None:
+    driver = doubtful_driver()
+    assert driver.answers[driver.add(row(0))] == [UNKNOWN]
+    driver.core.on_segment_checked(LEDGER, is_open=False, made=21)
+    driver.stored(row(0))
+    driver.stored(row(0, ledger=NEXT_LEDGER))
+    assert driver.checks == [LEDGER], "the next epochs are newer still"
+
+
+def test_a_ledger_that_is_as_old_as_the_damage_stays_in_doubt_and_is_asked_about_once() -> None:
+    driver = doubtful_driver()
+    driver.read(span(0))
+    driver.core.on_segment_checked(LEDGER, is_open=False, made=20)
+    assert driver.plan(driver.read(span(0))).status is UNKNOWN
+    older = ledger_of(LOG, Epoch(2))
+    assert driver.plan(driver.read(span(0, ledger=older))).status is UNKNOWN
+    assert driver.checks == [LEDGER], "the epochs below are older still"
+    driver.core.on_segment_checked(LEDGER, is_open=False)
+    assert driver.plan(driver.read(span(0))).status is UNKNOWN, "a node that tells nothing"
+
+
+def test_a_doubt_without_a_bound_asks_nothing_and_believes_nothing() -> None:
+    driver = Driver()
+    driver.core.on_recovered_damage()
+    driver.core.on_segment_checked(LEDGER, is_open=False, made=21)
+    assert driver.plan(driver.read(span(0))).status is UNKNOWN and not driver.checks
+    sound = Driver()
+    sound.core.on_doubt_bounded(20)
+    assert not sound.core.is_doubt_bounded, "there is no doubt to be bounded"
+
+
+def test_a_second_start_keeps_the_first_bound_and_a_second_damage_voids_it() -> None:
+    driver = doubtful_driver()
+    driver.core.on_segment_checked(LEDGER, is_open=False, made=21)
+    again = Driver()
+    again.core.restore(driver.core.snapshot())
+    again.core.on_doubt_bounded(99)
+    assert again.plan(again.read(span(0))).status is NO_ENTRY
+    again.core.on_segment_checked(ledger_of(LogId(LOG + 1), Epoch(1)), is_open=False, made=30)
+    between = span(0, ledger=ledger_of(LogId(LOG + 1), Epoch(1)))
+    assert again.plan(again.read(between)).status is NO_ENTRY, "made between the starts"
+    again.core.on_recovered_damage()
+    assert again.plan(again.read(span(0))).status is UNKNOWN, "it may be in this one"
+    again.core.validate()
+
+
 def test_an_entry_found_unreadable_is_unknown_and_can_be_added_again() -> None:
     driver = Driver()
     driver.stored(row(0), row(1))

@@ -18,6 +18,7 @@ __all__ = ["admin"]
 BOOKIE = {
     "id": "bookie-0", "incarnation": "ab" * 16, "region": "x", "rack": "a", "state": "rw",
     "duty": "draining", "weight": 2.0, "free_bytes": (3 << 30) + 5, "takes_new_data": False,
+    "doubtful": True,
 }  # fmt: skip
 REGIONS = {
     "closed": ["y"],
@@ -57,6 +58,9 @@ def test_a_bookie_is_located_by_what_is_given_and_by_nothing_else(
     assert main(["bookies", "locate", "bookie-0", "--rack", "c", "--weight", "0"]) == 0
     assert capsys.readouterr().out == "bookie-0: region x, rack c, weight 0.0\n"
     assert admin.asked == [(path, {"rack": "c", "weight": 0.0})]
+    assert main(["bookies", "locate", "bookie-0", "--from-flags"]) == 0
+    assert "its flags count from its next start on" in capsys.readouterr().out
+    assert admin.asked[1:] == [(path, {"from_flags": True})]
     assert main(["bookies", "locate", "bookie-0"]) == 2
     assert "--region, --rack or --weight" in capsys.readouterr().err
 

@@ -1,4 +1,5 @@
-"""`duramen repair|drain|rebalance|disruption` against a server that plays an admin port.
+"""`duramen repair|drain|rebalance|disruption|accept-loss` against a server that plays an admin
+port.
 
 What is checked is what a user sees: lines, JSON, exit codes, and what is asked of the server.
 """
@@ -133,6 +134,20 @@ def test_who_waits_for_a_drain_sees_a_line_for_each_change(  # noqa: PLR0917 - f
     captured = capsys.readouterr()
     assert captured.err.splitlines() == [f"drain of b1: {line}" for line in lines]
     assert json.loads(captured.out)["bookie"] == "b1"
+
+
+def test_a_loss_is_accepted_only_of_an_incarnation_that_is_named(
+    admin: FakeAdmin, capsys: Out
+) -> None:
+    path, life = f"{CLUSTER}/bookies/b1/accept-loss", "ab" * 16
+    admin.answers[path] = {"bookie": "b1", "incarnation": life, "accepted_unix_ms": 5}
+    assert main(["accept-loss", "b1", "--incarnation", life]) == 0
+    assert capsys.readouterr().out == f"b1: incarnation {life} is gone for ever\n"
+    assert admin.asked == [(path, {"incarnation": life})]
+    assert main(["accept-loss", "b1"]) == 2
+    admin.answers[path] = DuramenError("invalid_argument", "b1 is here", field="incarnation")
+    assert main(["accept-loss", "b1", "--incarnation", life, "--json"]) == 1
+    assert "b1 is here" in capsys.readouterr().err
 
 
 def test_a_rebalance_is_shown_begun_and_planned(admin: FakeAdmin, capsys: Out) -> None:

@@ -98,6 +98,7 @@ def test_golden_log_node_at_the_end_of_its_life() -> None:
 
 
 PROVED = CLOSED.with_proved(EntryId(0), "s1.aaaa")
+LOST = CLOSED.with_lost([(0, 0)], "s1.bbbb")
 BOOKIE = BookieNode(
     Incarnation("0123456789abcdef" * 2), "eu", "a", 2.5, Duty.DRAINING, {"later": [1]}
 )
@@ -138,7 +139,13 @@ BOUNDED = OPEN.marked("s2.0").bounded(EntryId(7), "s2.1")
 
 @pytest.mark.parametrize(
     ("name", "segment"),
-    [("open", OPEN), ("bounded", BOUNDED), ("closed", CLOSED), ("proved", PROVED)],
+    [
+        ("open", OPEN),
+        ("bounded", BOUNDED),
+        ("closed", CLOSED),
+        ("proved", PROVED),
+        ("lost", LOST),
+    ],  # fmt: skip
 )
 def test_golden_segment_nodes(name: str, segment: Segment) -> None:
     golden = read_golden(f"segment-node-{name}-v1.json", spell_segment(segment))

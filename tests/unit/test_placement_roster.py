@@ -39,6 +39,7 @@ def own(name: str = "b1", **fields: Any) -> dict[str, dict[str, Any]]:
         (living(), own(duty="draining"), (), False),
         (living(duty="leaving"), own(), (), False),
         (living(), own(duty="drained"), (), False),
+        (living(), own(duty="of a newer version"), (), False),
         (living(), own(weight=0), (), False),
         (living(), own(), ("x",), False),
         (living(), own(), ("y",), True),
@@ -69,6 +70,21 @@ def test_what_others_wrote_badly_is_an_unknown_place_and_no_crash(fields: dict[s
     assert (row.region, row.rack, row.free_bytes) == ("", "", None)
     assert not row.candidate.is_located
     assert not read_rows({"b1": {"state": "rw"}}, {}, ()), "nobody can be asked without incarnation"
+
+
+def test_a_bookie_in_doubt_gets_little_and_is_not_left_out() -> None:
+    available = {
+        **living("b1", free_bytes=800), **living("b2", free_bytes=800, doubtful=True),
+        **living("b3", free_bytes=400),
+    }  # fmt: skip
+    rows = read_rows(available, {**own("b1"), **own("b2", weight=2.0), **own("b3")}, ())
+    assert [row.is_doubtful for row in rows] == [False, True, False]
+    candidates = choose_candidates(rows)
+    assert [one.weight for one in candidates] == [1.0, 2 / 16, 0.5]
+    rng = random.Random(1)
+    for _ in range(20):
+        chosen = choose_ensemble(candidates, Quorum(3, 3, 2), PlacementRule(), rng)
+        assert chosen is not None and len(chosen) == 3, "three bookies go on with it"
 
 
 def test_shares_follow_weight_and_free_space_down_to_a_sixteenth() -> None:

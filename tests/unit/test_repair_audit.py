@@ -23,6 +23,7 @@ from duramen.core.repair.audit import (
     Finding,
     Problem,
     audit_segment,
+    is_misplaced,
     list_stretches,
     live_epochs,
     names,
@@ -46,6 +47,7 @@ from tests.unit.repair_world import (
     log_of_segments,
     make_segment,
     member,
+    members,
     view,
 )
 
@@ -216,6 +218,17 @@ def test_a_misplaced_fragment_is_work_unless_no_placement_can_hold_it() -> None:
     assert spell(audit(segment, seen)) == [("MISPLACED", "swap", 0)]
     log = log_of_segments([segment])
     assert audit_segment(log, segment, PlacementRule(3, 1), seen) == []
+
+
+def test_who_is_owed_counts_as_no_copy_and_is_filled_where_it_is_not_moved() -> None:
+    segment = make_segment([(0, "abc")], 9, proved=True)
+    seen, fragment = with_states(), segment.last_fragment
+    owing = members("ab")
+    assert not is_misplaced(segment, fragment, RULE, seen)
+    assert not is_misplaced(segment, fragment, RULE, seen, discounted=owing[:1])
+    assert is_misplaced(segment, fragment, RULE, seen, discounted=owing), "one rack is left"
+    debts = Debts(owed={one: [(3, 4)] for one in owing})
+    assert spell(audit(segment, seen, debts)) == [("OWED", "fill", 0)]
 
 
 def test_what_was_truncated_given_up_or_purged_is_no_work_and_names_nobody() -> None:

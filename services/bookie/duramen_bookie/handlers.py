@@ -189,9 +189,14 @@ class DataPlane:
         except StoppingError as error:
             return 503, _TEXT, str(error).encode()
 
-    def on_segment_checked(self, ledger_id: LedgerId, *, is_open: bool) -> None:
+    def ask_if_newer(self, ledger_id: LedgerId) -> None:
+        """A ledger was asked about outside of the core: have its doubt settled, if it has one."""
+        self._core.ask_if_newer(ledger_id)
+        self.drain()
+
+    def on_segment_checked(self, ledger_id: LedgerId, *, is_open: bool, made: int = 0) -> None:
         """A segment node was read for the core."""
-        self._core.on_segment_checked(ledger_id, is_open=is_open)
+        self._core.on_segment_checked(ledger_id, is_open=is_open, made=made)
         self.drain()
 
     def stop(self, sentence: str) -> None:

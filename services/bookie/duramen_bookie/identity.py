@@ -17,6 +17,7 @@ import asyncio
 import contextlib
 import dataclasses
 import enum
+import logging
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
@@ -34,7 +35,14 @@ from duramen.runtime.metadata_store import (
     create_parents,
 )
 from duramen.runtime.role import StartRefusedError
-from duramen.wire.metadata_json import MetadataJsonError, Paths, read_node, spell_node
+from duramen.wire.metadata_json import (
+    BY_ADMIN,
+    PLACED_BY,
+    MetadataJsonError,
+    Paths,
+    read_node,
+    spell_node,
+)
 from duramen_bookie.cookie import (
     DATA,
     FORMAT,
@@ -48,6 +56,7 @@ from duramen_bookie.cookie import (
     option_of,
 )
 
+_LOG = logging.getLogger(__name__)
 _INCARNATION: Final = re.compile(r"[0-9a-f]{32}")
 
 
@@ -308,6 +317,7 @@ async def establish_identity(
     Safe to begin again after any error.
 
     Args:
+        region, rack: what its flags say; a place that a person gave it live is kept.
         accepts_new_incarnation: a person has said that the known incarnation is lost for ever.
         old_session_s: how long a registration of the lost incarnation may take to vanish.
 
@@ -324,7 +334,7 @@ async def establish_identity(
     sights = directories.look()
     claim = Claim(bookie_id, cluster_uuid, path, known.get("incarnation"))
     step = judge(sights, claim, accepts_new_incarnation=accepts_new_incarnation)
-    location = {"region": region, "rack": rack}
+    location = _choose_place(bookie_id, known, {"region": region, "rack": rack})
     if step in (Step.GO_ON, Step.UPGRADE):
         cookie = sights[0].cookie
         assert cookie is not None
@@ -345,6 +355,23 @@ async def establish_identity(
     elif known["incarnation"] != incarnation:
         await _replace(store, paths, path, found, known=known, fields=fields)
     return _settle(directories, dataclasses.replace(cookie, is_formatting=False))
+
+
+def _choose_place(
+    bookie_id: BookieId, known: Mapping[str, Any], flags: Mapping[str, str]
+) -> dict[str, Any]:
+    """Where the bookie is: as its flags say, unless a person has said it since (`placed_by`)."""
+    if known.get(PLACED_BY) != BY_ADMIN:
+        return dict(flags)
+    said = {name: known.get(name) for name in flags}
+    if said != flags:
+        _LOG.warning(
+            "an administrator has placed this bookie in region %s, rack %s, so --region %s and "
+            "--rack %s are passed over; to place it by its flags again: duramen bookies locate %s "
+            "--from-flags, and restart it",
+            said["region"], said["rack"], flags["region"], flags["rack"], bookie_id,
+        )  # fmt: skip
+    return said
 
 
 def _list_volumes(directories: Directories, cookie: Cookie) -> Cookie:

@@ -25,7 +25,7 @@ from duramen.errors import DuramenError
 from duramen.ids import BookieId, EntryId, Incarnation, LedgerId, Member, epoch_of, log_of
 from duramen.limits import READ_BYTES_MAX
 from duramen.runtime.http_server import PeerServer
-from duramen.runtime.metadata_store import MetadataError, MetadataStore, Rejected
+from duramen.runtime.metadata_store import MetadataError, MetadataStore, Rejected, Unavailable
 from duramen.runtime.registry import Registration
 from duramen.runtime.role import ServiceOptions, StartRefusedError
 from duramen.wire.bookie_calls import ReadRange
@@ -165,6 +165,8 @@ class BookieService:
             self._store, f"{self._paths.available}/{options.node_id}", self._node_fields()
         )
         await self._registration.start()
+        if storage.core.is_doubtful and not storage.core.is_doubt_bounded:
+            await self._insist(self._bound_doubt)
         self._is_ready = True
 
     async def stop(self) -> None:
@@ -383,7 +385,22 @@ class BookieService:
             self._plane.stop(sentence)
         self._fail(sentence)
 
-    # --- Proof that a segment is open (R10) ------------------------------------------------------
+    # --- What the metadata proves after damage (R10, R15) ----------------------------------------
+
+    async def _bound_doubt(self) -> None:
+        """Find out which ledgers certainly began after the damage: those of segments whose node
+        was made later than the one by which this process registered, after its replay (R15).
+
+        What the journal holds is settled soon, so that no later start meets the same damage again
+        and has to count anew from then.
+        """
+        path = f"{self._paths.available}/{self._options.node_id}"
+        await self._store.sync(path)
+        found = await self._store.get(path)
+        if found is None or found.ephemeral_session != self._store.session_id or not found.made:
+            raise Unavailable(f"{path} is not this process's own yet")
+        self.running_core().on_doubt_bounded(found.made)
+        self.running_upkeep().hurry("settling")
 
     def _check_segment(self, ledger_id: LedgerId) -> None:
         assert self._plane is not None
@@ -396,12 +413,13 @@ class BookieService:
 
     async def _prove_open(self, plane: DataPlane, ledger_id: LedgerId) -> None:
         path = self._paths.segment(log_of(ledger_id), epoch_of(ledger_id))
-        is_open = False
+        is_open, made = False, 0
         try:
             await self._store.sync(path)
             found = await self._store.get(path)
             if found is not None:
                 is_open = read_segment(found.data).state is SegmentState.OPEN
+                made = found.made
         except (MetadataError, MetadataJsonError) as error:
             _LOG.warning("segment %s is not proved open: %s", path, error)
-        plane.on_segment_checked(ledger_id, is_open=is_open)
+        plane.on_segment_checked(ledger_id, is_open=is_open, made=made)

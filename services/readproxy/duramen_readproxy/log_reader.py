@@ -31,7 +31,7 @@ from duramen.core.reader import (
 )
 from duramen.core.segment import Segment
 from duramen.errors import DuramenError
-from duramen.ids import EntryId, Epoch, epoch_of
+from duramen.ids import Dlsn, EntryId, Epoch, epoch_of
 from duramen.units import SECOND
 from duramen.wire.bookie_calls import ReadAnswer
 from duramen.wire.entry import EntryInfo, read_entry_info
@@ -63,6 +63,20 @@ class Truncated(DuramenError):
         )
 
 
+class DataLost(DuramenError):
+    """What was to be read next is lost, and a person has accepted that (R15); it tells where the
+    log goes on."""
+
+    def __init__(self, gap: Gap) -> None:
+        epoch, first, last = gap.epoch, gap.first, gap.last
+        super().__init__(
+            "data_lost",
+            f"the entries e{epoch}n{first} to e{epoch}n{last} are lost for ever: "
+            f"go on from dlsn:{Dlsn(epoch, EntryId(last + 1), 0)}",
+            field="from",
+        )
+
+
 class LogCursor:
     """One reader of one log, from a position upwards.
 
@@ -82,7 +96,7 @@ class LogCursor:
         self._follower = follower
         self._fetcher = fetcher
         self._is_following = False
-        self._ready: deque[Deliver | Skip] = deque()
+        self._ready: deque[Deliver | Skip | Gap] = deque()
         self._news = asyncio.Event()
         self._reads: dict[int, asyncio.Task[None]] = {}
         self._metadata_task: asyncio.Task[None] | None = None
@@ -151,6 +165,7 @@ class LogCursor:
 
         Raises:
             Truncated: that one was given up meanwhile.
+            DataLost: it is lost.
             DuramenError: `data_unavailable` (no replica answers), or of the metadata.
         """
         began_us = read_clock_us()
@@ -178,7 +193,9 @@ class LogCursor:
 
     def _pass_skips(self, wanted_seq_num: int) -> bool:
         """Whether entries are ready; skips before them are passed where they lose nothing."""
-        while self._ready and isinstance(skip := self._ready[0], Skip):
+        while self._ready and not isinstance(skip := self._ready[0], Deliver):
+            if isinstance(skip, Gap):
+                raise DataLost(skip)
             if skip.seq_num > wanted_seq_num:
                 raise Truncated(wanted_seq_num, skip.seq_num)
             self._ready.popleft()
@@ -253,7 +270,9 @@ class LogCursor:
             case Deliver() | Skip():
                 self._ready.append(effect)
             case Gap():
-                pass  # the records' sequence numbers show it
+                if effect.is_lost:
+                    self._ready.append(effect)
+                # the records' sequence numbers show a hole
 
     def _set_timer(self, at_us: int) -> None:
         if self._timer is not None:
@@ -323,7 +342,8 @@ async def fill(
 
     With `wait_us` an answer that would be empty waits that long at the tail. A tail that is not
     sure is not given: the answer ends there and does not say that this is the end. It also ends
-    before records that were truncated meanwhile, so that whoever goes on is told (`moved_to`).
+    before records that were truncated meanwhile, so that whoever goes on is told (`moved_to`), and
+    before those that are lost, which the next answer tells.
 
     Raises:
         DuramenError: as `LogCursor.take` and `TailFinder.find`.
@@ -332,7 +352,7 @@ async def fill(
     while not pick.is_full:
         try:
             delivered = await cursor.take(pick.wanted_seq_num, deadline_us if pick.is_empty else 0)
-        except Truncated:
+        except (Truncated, DataLost):
             if pick.is_empty:
                 raise
             return None

@@ -24,7 +24,12 @@ from duramen.ids import NOTHING, Dlsn, EntryId, Epoch, LedgerId, LogId
 from duramen.texts import Position, PositionKind
 from duramen.units import MS
 from duramen.wire.entry import EntryInfo
-from duramen_readproxy.positioning.entry_search import EntryIndex, bisect_entries, skip_hole
+from duramen_readproxy.positioning.entry_search import (
+    EntryIndex,
+    bisect_entries,
+    skip_absent,
+    skip_hole,
+)
 from duramen_readproxy.positioning.log_view import LogView
 from duramen_readproxy.positioning.record_search import (
     Found,
@@ -199,7 +204,13 @@ class Positions:
             index.add(info.first_position, info.entry_id)
             return info.totals.record_count > position
 
-        return await bisect_entries(view, segment, low, high, is_reached), False
+        entry = await bisect_entries(view, segment, low, high, is_reached)
+        behind = skip_absent(segment, entry)
+        if segment.lost_at(entry) is None or behind > last:
+            return entry, False
+        # The record is lost, or it is the first one behind what is lost.
+        is_behind = (await view.fetch_header(segment, behind)).first_position <= position
+        return behind if is_behind else entry, False
 
     # --- By DLSN ---------------------------------------------------------------------------------
 
@@ -353,9 +364,21 @@ async def _place(view: LogView, segment: Segment, dlsn: Dlsn, tail: Tail | None)
         end_seq_num = start_seq_num + segment.totals.record_count
         return Start(Epoch(dlsn.epoch + 1), EntryId(0), end_seq_num, tail)
     entry = skip_hole(segment, dlsn.entry)
+    if segment.lost_at(entry) is not None:  # reading there tells of the loss
+        return Start(dlsn.epoch, entry, await _seq_num_behind(view, segment, entry), tail)
     info = await view.fetch_header(segment, entry)
     slot = min(dlsn.slot, info.record_count) if entry == dlsn.entry else 0
     return Start(dlsn.epoch, entry, start_seq_num + info.first_position + slot, tail)
+
+
+async def _seq_num_behind(view: LogView, segment: Segment, entry: EntryId) -> int:
+    """Sequence number of what follows upon a lost entry of a CLOSED segment."""
+    assert segment.totals is not None and segment.last_entry is not None, segment
+    start_seq_num = await _find_start_seq_num(view, segment)
+    behind = skip_absent(segment, entry)
+    if behind > segment.last_entry:
+        return start_seq_num + segment.totals.record_count
+    return start_seq_num + (await view.fetch_header(segment, behind)).first_position
 
 
 async def _search_closed(
@@ -397,8 +420,9 @@ async def _is_truncated(
     last = None if segment is None else segment.last_entry
     last = tail.lac if last is None and head.epoch == tail.epoch else last
     if segment is not None and last is not None and last != NOTHING:
-        entry = min(skip_hole(segment, head.entry), last)
-        if wanted.is_reached((await view.fetch_header(segment, entry)).totals):
+        entry = min(skip_absent(segment, head.entry), last)
+        is_there = segment.lost_at(entry) is None
+        if is_there and wanted.is_reached((await view.fetch_header(segment, entry)).totals):
             return True
     is_behind = maxima.find_next(head.epoch, wanted, log.last_clean_epoch) is not None
     return wanted.is_reached(log.totals) and not is_behind

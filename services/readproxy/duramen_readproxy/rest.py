@@ -230,6 +230,7 @@ def spell_segment(segment: Segment, log: LogNode) -> dict[str, Any]:
         "min_active_dlsn": None if active is None else str(active),
         "first_entry": 0,
         "last_entry": segment.last_entry,
+        "lost": [list(lost) for lost in segment.lost],
         "start_seq_num": start_seq_num,
         "records": None if totals is None else totals.record_count,
         "bytes": None if totals is None else totals.length_bytes,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import enum
 import os
 import sys
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeVar
 
@@ -19,6 +19,7 @@ import orjson
 import uvloop
 from cyclopts import Parameter
 
+from duramen.client.rest_client import RestClient
 from duramen.cluster.cluster_file import read_document
 from duramen.errors import DuramenError
 
@@ -101,3 +102,36 @@ def print_json(value: object) -> None:
     """One JSON value as one line of the result."""
     sys.stdout.buffer.write(orjson.dumps(value) + b"\n")
     sys.stdout.buffer.flush()
+
+
+def call_admin(
+    url: str | None, data: Any, use: Callable[[RestClient], Awaitable[dict[str, Any]]]
+) -> dict[str, Any]:
+    """The answer of a write proxy's admin port."""
+    target = find_url(url, data, "admin_url")
+
+    async def run() -> dict[str, Any]:
+        client = RestClient(target)
+        try:
+            return await use(client)
+        finally:
+            await client.close()
+
+    return run_async(run())
+
+
+def show_rows(answer: dict[str, Any], field: str, columns: Sequence[str], *, is_json: bool) -> None:
+    """The answer as it is, or the rows of its `field` as a table."""
+    if is_json:
+        print_json(answer)
+        return
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE)
+    for column in columns:
+        table.add_column(column)
+    for row in answer[field]:
+        table.add_row(*("–" if row.get(name) is None else str(row[name]) for name in columns))
+    Console().print(table)

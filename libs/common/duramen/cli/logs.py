@@ -33,7 +33,9 @@ from duramen.texts import check_namespace, parse_log
 log_app = App(name="log", help="Create, show and list logs; truncate, end and delete them.")
 
 _PAGES_MAX = 10_000
-_SEGMENT_COLUMNS = ("epoch", "state", "start_seq_num", "records", "bytes", "created", "completed")
+_SEGMENT_COLUMNS = (
+    "epoch", "state", "start_seq_num", "records", "bytes", "lost", "created", "completed",
+)  # fmt: skip
 
 
 @log_app.command
@@ -171,7 +173,11 @@ def segments(
     if json:
         print_json(answer)
     else:
-        rows = [row for row in answer.get("segments", []) if isinstance(row, dict)]
+        rows = [
+            {**row, "lost": _spell_lost(row.get("lost") or ())}
+            for row in answer.get("segments", [])
+            if isinstance(row, dict)
+        ]
         _print_table(_SEGMENT_COLUMNS, rows)
     return ExitCode.OK
 
@@ -233,6 +239,11 @@ def _print_object(value: dict[str, Any], *, is_json: bool) -> None:
         print_json(value)
     else:
         print(orjson.dumps(value, option=orjson.OPT_INDENT_2).decode())
+
+
+def _spell_lost(ranges: Sequence[Sequence[int]]) -> str | None:
+    """Entries whose loss a person has accepted."""
+    return ", ".join(f"{first}-{last}" for first, last in ranges) or None
 
 
 def _print_table(columns: Sequence[str], rows: list[dict[str, Any]]) -> None:

@@ -23,7 +23,7 @@ from duramen.cli.ownership import balance, hand_over, owners, story
 from duramen.cli.placement.bookies import bookies_app, regions_app
 from duramen.cli.placement.check import placement_app
 from duramen.cli.read import read
-from duramen.cli.repair.auditor import disruption, drain, rebalance, repair_app
+from duramen.cli.repair.auditor import accept_loss, disruption, drain, rebalance, repair_app
 from duramen.cli.repair.verify import verify
 from duramen.cli.run import run
 from duramen.cluster.cluster_file import ClusterFileError
@@ -52,7 +52,7 @@ for command in (owners, hand_over, balance, story):
 app.command(verify)
 for placement_command in (bookies_app, regions_app, placement_app):
     app.command(placement_command)
-for repair_command in (repair_app, drain, rebalance, disruption):
+for repair_command in (repair_app, drain, rebalance, disruption, accept_loss):
     app.command(repair_command)
 app.command(bench_app)
 

@@ -8,7 +8,6 @@ Called by `cli.main`. Source: 03-api "CLI", docs/protocol/ownership.md.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final
 from urllib.parse import quote
@@ -22,13 +21,12 @@ from duramen.cli.command import (
     ExitCode,
     JsonOption,
     LogText,
-    find_url,
+    call_admin,
     parse_argument,
     print_json,
-    run_async,
     say,
+    show_rows,
 )
-from duramen.client.rest_client import RestClient
 from duramen.texts import parse_log
 
 _HAND_OVER_TIMEOUT_S: Final = 30.0
@@ -123,22 +121,6 @@ def balance(
     return ExitCode.OK if is_good else ExitCode.FAILED
 
 
-def call_admin(
-    url: str | None, data: Any, use: Callable[[RestClient], Awaitable[dict[str, Any]]]
-) -> dict[str, Any]:
-    """The answer of a write proxy's admin port."""
-    target = find_url(url, data, "admin_url")
-
-    async def run() -> dict[str, Any]:
-        client = RestClient(target)
-        try:
-            return await use(client)
-        finally:
-            await client.close()
-
-    return run_async(run())
-
-
 def _log_path(log: str) -> str:
     namespace, name = parse_argument(parse_log, log)
     return f"/v1/cluster/logs/{quote(namespace)}/{quote(name)}"
@@ -156,20 +138,3 @@ def _spell_event(event: dict[str, Any]) -> str:
     epoch = f" e{event['epoch']}" if "epoch" in event else ""
     reason = f": {event['reason']}" if "reason" in event else ""
     return f"{time}  {event['sequencer']:16} {event['event']}{epoch}{reason}"
-
-
-def show_rows(answer: dict[str, Any], field: str, columns: Sequence[str], *, is_json: bool) -> None:
-    """The answer as it is, or the rows of its `field` as a table."""
-    if is_json:
-        print_json(answer)
-        return
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE)
-    for column in columns:
-        table.add_column(column)
-    for row in answer[field]:
-        table.add_row(*("–" if row.get(name) is None else str(row[name]) for name in columns))
-    Console().print(table)

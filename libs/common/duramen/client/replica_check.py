@@ -62,8 +62,8 @@ class Piece(NamedTuple):
     last: EntryId
 
     def holders_of(self, entry: EntryId) -> tuple[Member, ...]:
-        """The write set of an entry; nobody holds what lies in a hole."""
-        if self.segment.hole_at(entry) is not None:
+        """The write set of an entry; nobody holds what lies in a hole, or is lost."""
+        if self.segment.absence_at(entry) is not None:
             return ()
         return write_set(self.ensemble, self.segment.quorum, entry)
 
@@ -75,6 +75,8 @@ class Report:
     entry_count: int = 0
     copy_count: int = 0
     good_copy_count: int = 0
+    lost_count: int = 0
+    """Entries whose loss a person has accepted; they are no fault."""
     segments: list[dict[str, Any]] = field(default_factory=list)
     faults: dict[FaultKey, EntryRanges] = field(default_factory=dict)
 
@@ -96,6 +98,7 @@ class Report:
             "entries": self.entry_count,
             "copies": self.copy_count,
             "good_copies": self.good_copy_count,
+            "lost_entries": self.lost_count,
             "segments": self.segments,
             "findings": [
                 {
@@ -134,6 +137,7 @@ def compare(piece: Piece, sights: Mapping[Member, Sight], report: Report) -> Non
         entry = EntryId(number)
         holders = piece.holders_of(entry)
         if not holders:
+            report.lost_count += piece.segment.lost_at(entry) is not None
             continue
         report.entry_count += 1
         report.copy_count += len(holders)

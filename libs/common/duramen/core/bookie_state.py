@@ -213,7 +213,8 @@ class StartTimer:
 
 @dataclass(frozen=True, slots=True)
 class CheckSegment:
-    """Damage may have held a seal: sync, read the ledger's segment node, `on_segment_checked`."""
+    """Damage may have held anything of this ledger: sync, read its segment node, and report what
+    it says to `on_segment_checked`."""
 
     ledger_id: LedgerId
 
@@ -233,6 +234,8 @@ class LogSnapshot(NamedTuple):
     """Every epoch below this one was dropped."""
     gone: EntryRanges
     """Further epochs that were dropped, as ranges; all at or above `gone_below`."""
+    newer_from: int = 0
+    """Epochs from this one on began after the damage that leaves all in doubt; 0: none known."""
 
 
 class LedgerSnapshot(NamedTuple):
@@ -255,6 +258,8 @@ class CoreSnapshot(NamedTuple):
     logs: tuple[LogSnapshot, ...]
     ledgers: tuple[LedgerSnapshot, ...]
     is_everything_doubtful: bool
+    doubt_until: int = 0
+    """What the metadata store made in a later transaction began after the damage; 0: not known."""
 
 
 # --- State ---------------------------------------------------------------------------------------
@@ -487,7 +492,8 @@ class LogState:
     """
 
     __slots__ = (
-        "gone", "gone_below", "ledgers", "pending_drops", "pending_seal", "pending_token", "sealed"
+        "gone", "gone_below", "ledgers", "newer_from", "pending_drops", "pending_seal",
+        "pending_token", "sealed",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -501,12 +507,18 @@ class LogState:
         """Every epoch below this one was dropped, durably."""
         self.gone = NO_RANGES
         """Further epochs that were dropped, durably."""
+        self.newer_from = 0
+        """Epochs from this one on began after the damage, if there was any; 0: none known."""
         self.pending_drops: tuple[PendingDrop, ...] = ()
         self.ledgers: dict[Epoch, LedgerState] = {}
 
     def is_gone(self, epoch: Epoch) -> bool:
         """Whether the ledger of an epoch was dropped, durably (R4)."""
         return epoch < self.gone_below or epoch in self.gone
+
+    def is_newer(self, epoch: Epoch) -> bool:
+        """Whether the ledger of an epoch is known to have begun after the damage."""
+        return 0 < self.newer_from <= epoch
 
     def token_of_drop(self, epoch: Epoch) -> int | None:
         """The token whose record drops a ledger; 0: it is dropped durably; None: it lives."""

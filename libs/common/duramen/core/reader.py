@@ -135,11 +135,16 @@ class Skip:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Entries `first` … `last` of `epoch` were never acknowledged and are not there (a hole)."""
+    """Entries `first` … `last` of `epoch` are not there and never will be.
+
+    `is_lost`: they were, and a person has accepted their loss (R15). Otherwise it is a hole: they
+    were never acknowledged.
+    """
 
     epoch: Epoch
     first: EntryId
     last: EntryId
+    is_lost: bool = False
 
 
 Effect = SendRead | CancelRead | ReadMetadata | SetTimer | Deliver | Skip | Gap
@@ -158,7 +163,8 @@ class Reader:
     """One reader of one log; see the module.
 
     Invariants: at most one poll is out, or reads of the next entry at different members; `position`
-    never falls; no entry above `bound` is delivered; within a segment only holes are left out.
+    never falls; no entry above `bound` is delivered; within a segment only holes, and what is lost,
+        are left out.
 
     Args:
         position: (epoch, entry) of the first entry to deliver; the epoch may not exist yet.
@@ -412,11 +418,14 @@ class Reader:
         return self._segment != known or self._start_seq_num != known_start
 
     def _pass_hole(self) -> None:
-        """Report a hole as a gap, never as loss, and go on behind it."""
-        hole = None if self._segment is None else self._segment.hole_at(self._next)
-        if hole is not None:
-            self._effects.append(Gap(self._epoch, self._next, hole[1]))
-            self._next = EntryId(hole[1] + 1)
+        """Report a hole as a gap, never as loss, and loss as loss, and go on behind them."""
+        while self._segment is not None:
+            absence = self._segment.absence_at(self._next)
+            if absence is None:
+                return
+            is_lost = self._segment.lost_at(self._next) is not None
+            self._effects.append(Gap(self._epoch, self._next, absence[1], is_lost))
+            self._next = EntryId(absence[1] + 1)
 
     def _wait_for_segment(self, now_us: int) -> None:
         """The segment does not exist yet, or the one before it is not CLOSED (R18)."""
@@ -541,8 +550,10 @@ class Reader:
         """
         run: list[Entry] = []
         following, bound = self._next, self.bound
-        holes = () if self._segment is None else self._segment.holes
-        hole = next((first for first, last in holes if last >= following), LAST_ENTRY_ID + 1)
+        absent = () if self._segment is None else (*self._segment.holes, *self._segment.lost)
+        hole = min(
+            (first for first, last in absent if last >= following), default=LAST_ENTRY_ID + 1
+        )
         for entry_id, body in entries:
             if entry_id < following:
                 continue

@@ -11,8 +11,8 @@ Invariants (checked by `validate`):
  5 holes lie below the last entry of a CLOSED `out_of_order` segment, ascending.
  6 the last fragment of a segment that is not CLOSED is not proved (R9).
  7 a segment with a bound is no longer OPEN, and its last entry is not above the bound.
-
-Spelled as JSON by `wire.metadata_json`. Source: 01-protocol section 2, R2–R4, R9, R16, R17, R21.
+ 8 lost ranges lie within a CLOSED segment, ascending, apart from one another and from holes.
+Spelled as JSON by `wire.metadata_json`. Source: 01-protocol section 2, R2–R4, R9, R15–R17, R21.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from duramen.core.entry_ranges import EntryRanges
 from duramen.core.quorum import Quorum, write_set
 from duramen.ids import NOTHING, EntryId, Epoch, LedgerId, LogId, Member, ledger_of
 
@@ -91,6 +92,10 @@ class Segment:
     """Nothing above it was acknowledged, and recovery leaves that out: appends in newer epochs may
     have been acknowledged since (`early_append`)."""
 
+    lost: tuple[tuple[EntryId, EntryId], ...] = ()
+    """Closed ranges of entries that were there, and of which no copy is left: a person has said
+    that the disks which had them are gone for ever (R15)."""
+
     totals: Totals | None = None
     start_seq_num: int | None = None
     completed_unix_ms: int | None = None
@@ -127,6 +132,23 @@ class Segment:
     def hole_at(self, entry: EntryId) -> tuple[EntryId, EntryId] | None:
         """The hole that `entry` lies in, if it lies in one."""
         return next((hole for hole in self.holes if hole[0] <= entry <= hole[1]), None)
+
+    def lost_at(self, entry: EntryId) -> tuple[EntryId, EntryId] | None:
+        """The lost range that `entry` lies in, if it lies in one."""
+        return next((lost for lost in self.lost if lost[0] <= entry <= lost[1]), None)
+
+    def absence_at(self, entry: EntryId) -> tuple[EntryId, EntryId] | None:
+        """The hole or the lost range that `entry` lies in: nobody is to hold it."""
+        return self.hole_at(entry) or self.lost_at(entry)
+
+    def with_lost(self, ranges: Collection[tuple[int, int]], nonce: str) -> Segment:
+        """Entries recorded as lost, besides those that are: for repair, of a CLOSED segment."""
+        assert self.is_closed, self
+        lost = EntryRanges(self.lost)
+        for first, last in ranges:
+            lost.add(first, last)
+        spelled = tuple((EntryId(first), EntryId(last)) for first, last in lost.list_ranges())
+        return replace(self, lost=spelled, nonce=nonce).validated()
 
     def with_ensemble(
         self, first_entry: EntryId, ensemble: tuple[Member, ...], totals_before: Totals, nonce: str
@@ -226,7 +248,7 @@ class Segment:
         return self
 
     def validate(self) -> None:
-        """Assert invariants 1 to 6."""
+        """Assert invariants 1 to 7."""
         firsts = [fragment.first_entry for fragment in self.fragments]
         assert firsts and firsts[0] == 0, f"1: {self}"
         assert all(a < b for a, b in itertools.pairwise(firsts)), f"1: {self}"
@@ -249,6 +271,16 @@ class Segment:
         if self.bound is not None:
             assert self.state is not SegmentState.OPEN, f"7: {self}"
             assert self.last_entry is None or self.last_entry <= self.bound, f"7: {self}"
+        assert not self.lost or self.is_closed, f"8: {self}"
+        assert all(first <= last for first, last in self.lost), f"8: {self}"
+        absent = sorted((*self.holes, *self.lost))
+        assert [*self.lost] == sorted(self.lost), f"8: {self}"
+        assert not self.lost or all(a[1] < b[0] for a, b in itertools.pairwise(absent)), (
+            f"8: {self}"
+        )
+        assert not self.lost or 0 <= self.lost[0][0] <= self.lost[-1][1] <= (
+            self.last_entry or 0
+        ), f"8: {self}"
 
     def __repr__(self) -> str:
         ensembles = " ".join(f"{f.first_entry}:{list(f.ensemble)}" for f in self.fragments)

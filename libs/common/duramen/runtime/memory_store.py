@@ -45,6 +45,7 @@ class _Node:
     data: bytes
     ephemeral_session: int = 0
     version: int = 0
+    made: int = 0
     children: set[str] = field(default_factory=set)
 
 
@@ -56,6 +57,7 @@ class MemoryTree:
         self._nodes: dict[str, _Node] = {"/": _Node(b"")}
         self._on_expired: dict[int, Callable[[], None]] = {}
         self._last_session_id = 0
+        self._transaction = 0
         self._data_watches: dict[str, list[Watch]] = {}
         self._children_watches: dict[str, list[Watch]] = {}
 
@@ -87,7 +89,9 @@ class MemoryTree:
         node = self._nodes.get(path)
         if node is None:
             return None
-        return Stored(node.data, node.version, node.ephemeral_session, len(node.children))
+        return Stored(
+            node.data, node.version, node.ephemeral_session, len(node.children), node.made
+        )
 
     def children(self, path: str) -> tuple[str, ...] | None:
         node = self._nodes.get(path)
@@ -106,6 +110,7 @@ class MemoryTree:
         """All of the operations or none. Raises Conflict, Rejected, or SessionExpired."""
         if not self.is_alive(session_id):
             raise SessionExpired(f"session {session_id}")
+        self._transaction += 1
         undo: list[Callable[[], None]] = []
         versions: list[int] = []
         try:
@@ -156,7 +161,8 @@ class MemoryTree:
             raise Conflict(index, ConflictKind.NO_NODE, op.path)
         if parent.ephemeral_session:
             raise Rejected(f"an ephemeral node has no children: {op.path}")
-        self._insert(op.path, _Node(op.data, session_id if op.ephemeral else 0))
+        node = _Node(op.data, session_id if op.ephemeral else 0, made=self._transaction)
+        self._insert(op.path, node)
         undo.append(lambda: self._remove(op.path))
         return 0
 

@@ -15,7 +15,7 @@ a call.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from typing import Protocol, assert_never
 
@@ -92,12 +92,17 @@ class SessionExpired(Unavailable):
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A node as it was read. `version` counts the changes of the data from 0."""
+    """A node as it was read. `version` counts the changes of the data from 0.
+
+    `made` is the transaction that made the node: of two nodes of one store the one with the
+    greater number was made later. 0: not known.
+    """
 
     data: bytes
     version: int
     ephemeral_session: int  # 0: persistent
     children_count: int
+    made: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

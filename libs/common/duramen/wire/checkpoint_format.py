@@ -3,14 +3,14 @@
     offset  size  field                         offset  size  field
     0       4     magic "DCP1"                  40      8     next shelf file's id
     4       1     version (1)                   48      4×4   shelf files, logs, ledgers, numbers
-    5       1     flags: 1 all is doubtful      64      24×   file: id 8, bytes of data 8,
+    5       1     flags (below)                 64      24×   file: id 8, bytes of data 8,
     8       8     number of the checkpoint                    index's CRC 4, directory 4
     16      16    incarnation                   …       4×    numbers: logs, then ledgers
     32      8     covered journal file          end     4     CRC32C of all before
 
-    log     id, sealed epoch, gone below, count of gone ranges; their firsts, lasts
-    ledger  log, epoch, LAC, highest, flags (1 doubtful), counts of settled and of unknown ranges;
-            firsts, lasts of the settled; firsts, lasts of the unknown
+    flags   1 all is doubtful; 3 and that is bounded: the numbers begin with the bound's two halves
+    log     id, sealed epoch, gone below, [newer from], count of gone ranges; their firsts, lasts
+    ledger  log, epoch, LAC, highest, flags (1 doubtful), counts, firsts, lasts (settled, unknown)
 
 Pure: no files. Called by the bookie's checkpoint. Source: 02-storage; docs/protocol/shelf.md.
 """
@@ -45,7 +45,9 @@ _HEAD: Final = struct.Struct("<4sBB2xQ16sQQIIII")
 _FILE: Final = struct.Struct("<QQII")
 _CRC: Final = struct.Struct("<I")
 _IS_DOUBTFUL: Final = 1
-_LOG_NUMBER_COUNT: Final = 4
+_IS_BOUNDED: Final = 2
+_ALL_FLAGS: Final = (0, _IS_DOUBTFUL, _IS_DOUBTFUL | _IS_BOUNDED)
+_HALF: Final = 0xFFFF_FFFF
 _LEDGER_NUMBER_COUNT: Final = 7
 assert array("I").itemsize == 4, "the numbers of a checkpoint have 4 bytes"
 
@@ -86,8 +88,15 @@ def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
     """Spell a checkpoint; 100,000 ledgers take some tenths of a second: for a thread."""
     state = checkpoint.state
     numbers = array("I")
-    for log_id, sealed, gone_below, gone in state.logs:
-        numbers.extend((log_id, sealed, gone_below, gone.range_count))
+    flags = _IS_DOUBTFUL if state.is_everything_doubtful else 0
+    if state.doubt_until:
+        flags |= _IS_BOUNDED
+        numbers.extend((state.doubt_until & _HALF, state.doubt_until >> 32))
+    for log_id, sealed, gone_below, gone, newer_from in state.logs:
+        numbers.extend((log_id, sealed, gone_below))
+        if state.doubt_until:
+            numbers.append(newer_from)
+        numbers.append(gone.range_count)
         _add_ranges(numbers, gone)
     for ledger_id, lac, highest, settled, unknown, is_doubtful in state.ledgers:
         numbers.extend(
@@ -99,7 +108,7 @@ def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
         _add_ranges(numbers, settled)
         _add_ranges(numbers, unknown)
     head = _HEAD.pack(
-        MAGIC, VERSION, _IS_DOUBTFUL if state.is_everything_doubtful else 0, checkpoint.number,
+        MAGIC, VERSION, flags, checkpoint.number,
         bytes.fromhex(checkpoint.incarnation), checkpoint.covered_file_id,
         checkpoint.next_shelf_file_id, len(checkpoint.shelf_files), len(state.logs),
         len(state.ledgers), len(numbers),
@@ -127,7 +136,7 @@ def parse_checkpoint(data: bytes) -> Checkpoint | None:
         _, version, flags, number, incarnation, covered_file_id, next_shelf_file_id,
         file_count, log_count, ledger_count, number_count,
     ) = _HEAD.unpack_from(data)  # fmt: skip
-    if version != VERSION or flags & ~_IS_DOUBTFUL:
+    if version != VERSION or flags not in _ALL_FLAGS:
         raise CheckpointFormatError(f"checkpoint {number}: version {version}, flags {flags:#x}")
     start = _HEAD.size + file_count * _FILE.size
     if start + number_count * 4 != end:
@@ -141,27 +150,35 @@ def parse_checkpoint(data: bytes) -> Checkpoint | None:
     numbers = array("I")
     numbers.frombytes(data[start:end])
     try:
-        logs, ledgers = _read_state(_swap_if_needed(numbers), log_count, ledger_count)
+        state = _read_state(_swap_if_needed(numbers), flags, log_count, ledger_count)
     except (IndexError, ValueError) as error:
         raise CheckpointFormatError(f"checkpoint {number}: {error}") from error
     return Checkpoint(
         number, Incarnation(incarnation.hex()), covered_file_id, shelf_files, next_shelf_file_id,
-        CoreSnapshot(logs, ledgers, bool(flags & _IS_DOUBTFUL)),
+        state,
     )  # fmt: skip
 
 
 def _read_state(
-    numbers: array[int], log_count: int, ledger_count: int
-) -> tuple[tuple[LogSnapshot, ...], tuple[LedgerSnapshot, ...]]:
+    numbers: array[int], head_flags: int, log_count: int, ledger_count: int
+) -> CoreSnapshot:
     """Raises ValueError or IndexError if the numbers are not so many logs and ledgers."""
-    at = 0
+    at = doubt_until = 0
+    if head_flags & _IS_BOUNDED:
+        doubt_until = numbers[0] | numbers[1] << 32
+        at = 2
+        if not doubt_until:
+            raise ValueError("a doubt is bounded by nothing")
     logs = []
     for _ in range(log_count):
-        log_id, sealed, gone_below, range_count = numbers[at : at + _LOG_NUMBER_COUNT]
-        at += _LOG_NUMBER_COUNT
-        gone = _read_ranges(numbers, at, range_count)
-        at += 2 * range_count
-        logs.append(LogSnapshot(LogId(log_id), sealed, Epoch(gone_below), gone))
+        log_id, sealed, gone_below = numbers[at : at + 3]
+        at += 3
+        newer_from = numbers[at] if doubt_until else 0
+        at += doubt_until > 0
+        range_count = numbers[at]
+        gone = _read_ranges(numbers, at + 1, range_count)
+        at += 1 + 2 * range_count
+        logs.append(LogSnapshot(LogId(log_id), sealed, Epoch(gone_below), gone, newer_from))
     ledgers = []
     for _ in range(ledger_count):
         log_id, epoch, lac, highest, flags, settled_count, unknown_count = numbers[
@@ -178,7 +195,7 @@ def _read_state(
         )
     if at != len(numbers):
         raise ValueError("numbers are left over")
-    return tuple(logs), tuple(ledgers)
+    return CoreSnapshot(tuple(logs), tuple(ledgers), bool(head_flags & _IS_DOUBTFUL), doubt_until)
 
 
 def _add_ranges(numbers: array[int], ranges: EntryRanges) -> None:

@@ -29,6 +29,10 @@ _INCARNATION: Final = re.compile(r"[0-9a-f]{32}")
 
 _CONFIRMED: Final = "confirmed_tombstone"
 
+PLACED_BY: Final = "placed_by"
+BY_ADMIN: Final = "admin"
+"""In `bookies/<id>`: a person has said where the bookie is, so its flags do not change that."""
+
 
 class MetadataJsonError(ValueError):
     """A node does not hold what its place promises; never to be overwritten blindly."""
@@ -154,6 +158,7 @@ def spell_segment(segment: Segment) -> bytes:
         "last_entry": segment.last_entry,
         **({"holes": [list(hole) for hole in segment.holes]} if segment.holes else {}),
         **({} if segment.bound is None else {"bound": segment.bound}),
+        **({"lost": [list(lost) for lost in segment.lost]} if segment.lost else {}),
         "totals": None if segment.totals is None else _spell_totals(segment.totals),
         "start_seq_num": segment.start_seq_num,
         "created_unix_ms": segment.created_unix_ms,
@@ -182,10 +187,8 @@ def read_segment(data: bytes) -> Segment:
             ack_mode=take("ack_mode"),
             placement=take("placement"),
             last_entry=_entry(take("last_entry")),
-            holes=tuple(
-                (EntryId(_whole(first)), EntryId(_whole(last)))
-                for first, last in document.pop("holes", ())
-            ),
+            holes=_read_ranges(document.pop("holes", ())),
+            lost=_read_ranges(document.pop("lost", ())),
             bound=_entry(document.pop("bound", None)),
             totals=None if totals is None else _read_totals(totals),
             start_seq_num=_whole_or_none(take("start_seq_num")),
@@ -331,6 +334,11 @@ def _read_fragment(document: Mapping[str, Any]) -> Fragment:
         _read_totals(document["totals_before"]),
         _truth(document.get("proved", False)),
     )
+
+
+def _read_ranges(document: Sequence[Any]) -> tuple[tuple[EntryId, EntryId], ...]:
+    """Closed ranges of entries."""
+    return tuple((EntryId(_whole(first)), EntryId(_whole(last))) for first, last in document)
 
 
 def _spell_totals(totals: Totals) -> dict[str, Any]:

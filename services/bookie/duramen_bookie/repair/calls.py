@@ -93,7 +93,9 @@ class RepairCalls:
             return pack_inventory_answer(InventoryAnswer(BookieStatus.WRONG_INCARNATION))
 
         async def take() -> bytes:
-            return pack_inventory_answer(await self._inventories.take(wanted))
+            answer = await self._inventories.take(wanted)
+            self._plane.ask_if_newer(wanted.ledger_id)
+            return pack_inventory_answer(answer)
 
         return await self._run("inventory", INVENTORY_COUNT_MAX, take())
 

@@ -60,19 +60,32 @@ async def bisect_entries(
 ) -> EntryId:
     """The first entry from `low` on whose header says that something is reached.
 
+    Where that may have been in lost entries, the first of them.
+
     Args:
         high: an entry that is known to have reached it; it is not asked.
         is_reached: false up to some entry and true from it on.
     """
     while low < high:
         middle = EntryId((low + high) // 2)
-        hole = segment.hole_at(middle)
-        first, behind = (middle, middle) if hole is None else (hole[0], EntryId(hole[1] + 1))
-        if is_reached(await view.fetch_header(segment, behind)):
+        absence = segment.absence_at(middle)
+        first, behind = (middle, middle) if absence is None else absence
+        while absence is not None:
+            behind = EntryId(absence[1] + 1)
+            absence = segment.absence_at(behind)
+        # What is lost may reach up to the end of what is searched.
+        if behind > high or is_reached(await view.fetch_header(segment, behind)):
             high = max(low, first)
         else:
             low = EntryId(behind + 1)
     return skip_hole(segment, low)
+
+
+def skip_absent(segment: Segment, entry: EntryId) -> EntryId:
+    """The entry itself, or the next one that is neither in a hole nor lost."""
+    while (absence := segment.absence_at(entry)) is not None:
+        entry = EntryId(absence[1] + 1)
+    return entry
 
 
 def skip_hole(segment: Segment, entry: EntryId) -> EntryId:

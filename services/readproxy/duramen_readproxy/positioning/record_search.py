@@ -20,7 +20,7 @@ from duramen.units import KIB, MIB
 from duramen.wire.entry import EntryError
 from duramen.wire.read_answers import PlacedBatch, place_batches
 from duramen.wire.record_batch import BatchError, read_info
-from duramen_readproxy.positioning.entry_search import bisect_entries, skip_hole
+from duramen_readproxy.positioning.entry_search import bisect_entries, skip_absent
 from duramen_readproxy.positioning.log_view import LogView
 
 FIRST_RUN_BYTES: Final = 64 * KIB
@@ -82,16 +82,18 @@ async def find_in_range(view: LogView, where: Range, wanted: Wanted) -> Found | 
     entry = await bisect_entries(
         view, segment, low, high, lambda info: wanted.is_reached(info.totals)
     )
+    entry = skip_absent(segment, entry)
     bytes_max = FIRST_RUN_BYTES
     while entry <= where.last:
-        hole_begins = next((first for first, _ in segment.holes if first > entry), LAST_ENTRY_ID)
+        absent = (first for first, _ in (*segment.holes, *segment.lost) if first > entry)
+        hole_begins = min(absent, default=LAST_ENTRY_ID)
         end = EntryId(min(where.last, hole_begins - 1))
         run = await view.fetch_run(segment, entry, end, bytes_max)
         for entry_id, body in run:
             found = find_in_entry(body, segment.epoch, where.start_seq_num, where.seq_num, wanted)
             if found is not None:
                 return found
-            entry = skip_hole(segment, EntryId(entry_id + 1))
+            entry = skip_absent(segment, EntryId(entry_id + 1))
         bytes_max = RUN_BYTES
     return None
 

@@ -26,7 +26,15 @@ from duramen.core.sequencer.proposals import rule_of, rule_of_replication
 from duramen.errors import DuramenError
 from duramen.ids import BookieId, Epoch, Incarnation, LogId, Member
 from duramen.runtime.metadata_store import Conflict, MetadataStore, OutcomeUnknown
-from duramen.wire.metadata_json import Paths, read_log, read_node, read_segment, spell_node
+from duramen.wire.metadata_json import (
+    BY_ADMIN,
+    PLACED_BY,
+    Paths,
+    read_log,
+    read_node,
+    read_segment,
+    spell_node,
+)
 from duramen_sequencer.log_changes import read_log_id
 from duramen_sequencer.placement.surveyor import Surveyor, read_closed
 
@@ -61,8 +69,9 @@ class PlacementOperations:
             "bookies": [
                 {
                     "id": row.bookie, "incarnation": row.incarnation, "region": row.region,
-                    "rack": row.rack, "state": row.state, "duty": row.duty, "weight": row.weight,
-                    "free_bytes": row.free_bytes, "takes_new_data": row.takes_new_data,
+                    "rack": row.rack, "state": row.state, "duty": row.duty.value,
+                    "weight": row.weight, "free_bytes": row.free_bytes,
+                    "doubtful": row.is_doubtful, "takes_new_data": row.takes_new_data,
                 }
                 for row in rows
             ]
@@ -70,6 +79,9 @@ class PlacementOperations:
 
     async def locate(self, request: Mapping[str, Any]) -> Answer:
         """Change `region`, `rack` or `weight` of a bookie, as far as they are given.
+
+        A region or rack that is given here stays over restarts of the bookie, whatever its flags
+        say, until `from_flags` leaves the place to them again, from its next start on.
 
         Raises:
             DuramenError: `invalid_argument`; `metadata_unavailable`: it may be changed or not, the
@@ -82,10 +94,14 @@ class PlacementOperations:
         def apply(fields: dict[str, Any] | None) -> dict[str, Any]:
             if fields is None or not isinstance(fields.get("incarnation"), str):
                 raise DuramenError("invalid_argument", f"there is no bookie {bookie}", field="id")
-            return {**fields, **change}
+            changed = {**fields, **change}
+            if request.get("from_flags"):
+                changed.pop(PLACED_BY, None)
+            return changed
 
         fields = await self._change(f"{self._paths.bookies}/{bookie}", apply)
-        return {"id": bookie, **{name: fields.get(name) for name in ("region", "rack", "weight")}}
+        shown = {name: fields.get(name) for name in ("region", "rack", "weight")}
+        return {"id": bookie, **shown, "from_flags": PLACED_BY not in fields}
 
     async def show_regions(self, _request: Mapping[str, Any]) -> Answer:
         """Every region: how many bookies it has, how many of them take data, whether it is closed.
@@ -245,7 +261,7 @@ class PlacementOperations:
 
 
 def _read_place(request: Mapping[str, Any]) -> dict[str, Any]:
-    """What of region, rack and weight is given.
+    """What of region, rack and weight is given, and with a place that a person gave it.
 
     Raises:
         DuramenError: `invalid_argument`.
@@ -258,7 +274,11 @@ def _read_place(request: Mapping[str, Any]) -> dict[str, Any]:
         if not isinstance(value, str) or not _NAME.fullmatch(value):
             detail = f"{name}: 1 to 63 of A-Z, a-z, 0-9, '.', '_' and '-'"
             raise DuramenError("invalid_argument", detail, field=name)
-        change[name] = value
+        change |= {name: value, PLACED_BY: BY_ADMIN}
+    is_from_flags = request.get("from_flags", False)
+    if not isinstance(is_from_flags, bool) or (is_from_flags and change):
+        detail = "from_flags: true or false, and if true without region and rack"
+        raise DuramenError("invalid_argument", detail, field="from_flags")
     weight = request.get("weight")
     if weight is not None:
         is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
@@ -266,8 +286,9 @@ def _read_place(request: Mapping[str, Any]) -> dict[str, Any]:
             detail = f"weight: a number from 0 to {WEIGHT_MAX:g}"
             raise DuramenError("invalid_argument", detail, field="weight")
         change["weight"] = float(weight)
-    if not change:
-        raise DuramenError("invalid_argument", "give region, rack or weight", field="region")
+    if not change and not is_from_flags:
+        detail = "give region, rack, weight or from_flags"
+        raise DuramenError("invalid_argument", detail, field="region")
     return change
 
 

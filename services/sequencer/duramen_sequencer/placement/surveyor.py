@@ -9,8 +9,6 @@ Not here: the rule (`core.placement`). Called by `service`. Source: 01-protocol 
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import logging
 from collections.abc import Callable
 from typing import Any, Final
@@ -19,12 +17,11 @@ from duramen.core.placement.roster import BookieRow, choose_candidates, read_row
 from duramen.core.placement.rule import Candidate
 from duramen.core.sequencer.surroundings import Surroundings
 from duramen.ids import BookieId, Member
-from duramen.runtime.metadata_store import MetadataError, MetadataStore
-from duramen.runtime.registry import Roster
+from duramen.runtime.metadata_store import MetadataStore
+from duramen.runtime.registry import Follower, Roster
 from duramen.wire.metadata_json import MetadataJsonError, Paths, read_node
 
 _LOG = logging.getLogger(__name__)
-_RETRY_S: Final = 0.3
 
 LOCATIONS_MAX: Final = 10_000
 """Members of which the place is kept: bookies, and lives of them that are over."""
@@ -46,22 +43,16 @@ class Surveyor:
     ) -> None:
         self.urls: dict[BookieId, str] = {}
         self.closed: tuple[str, ...] = ()
-        self._store = store
         self._path = paths.regions
         self._around = around
         self._on_change = on_change
         self._available = Roster(store, paths.available, self._refresh)
         self._registered = Roster(store, paths.bookies, self._refresh)
-        self._dirty = asyncio.Event()
-        self._first = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
-        store.on_session(lambda _state: self._dirty.set())
+        self._regions = Follower(store, paths.regions, self._look_at_regions)
 
     async def start(self) -> None:
         """Read everything once and follow it from then on."""
-        self._task = asyncio.create_task(self._follow_regions())
-        self._dirty.set()
-        await self._first.wait()
+        await self._regions.start()
         await self._registered.start()
         await self._available.start()
 
@@ -69,10 +60,7 @@ class Surveyor:
         """Stop following."""
         await self._available.stop()
         await self._registered.stop()
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+        await self._regions.stop()
 
     def list_bookies(self) -> list[BookieRow]:
         """Every bookie, by id."""
@@ -111,26 +99,17 @@ class Surveyor:
         self._around.locations = locations
         self._on_change()
 
-    async def _follow_regions(self) -> None:
-        while True:
-            await self._dirty.wait()
-            self._dirty.clear()
-            try:
-                stored = await self._store.get(self._path, self._dirty.set)
-                closed = () if stored is None else read_closed(read_node(stored.data))
-            except MetadataError as error:
-                _LOG.info("regions: %s", error)
-                self._dirty.set()
-                await asyncio.sleep(_RETRY_S)
-                continue
-            except MetadataJsonError as error:
-                _LOG.error("%s is not understood: %s", self._path, error)
-                closed = self.closed
-            if closed != self.closed:
-                _LOG.info("closed regions: %s", ", ".join(closed) or "none")
-                self.closed = closed
-                self._refresh()
-            self._first.set()
+    async def _look_at_regions(self) -> None:
+        stored = await self._regions.get(self._path)
+        try:
+            closed = () if stored is None else read_closed(read_node(stored.data))
+        except MetadataJsonError as error:
+            _LOG.error("%s is not understood: %s", self._path, error)
+            return
+        if closed != self.closed:
+            _LOG.info("closed regions: %s", ", ".join(closed) or "none")
+            self.closed = closed
+            self._refresh()
 
 
 def read_closed(fields: dict[str, Any]) -> tuple[str, ...]:

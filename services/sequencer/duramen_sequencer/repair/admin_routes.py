@@ -44,6 +44,12 @@ def add_repair_routes(app: FastAPI, operations: RepairOperations) -> None:
     async def post_cancel_drain(bookie: str, request: Request) -> Response:
         return await _answer(request, operations.cancel_drain(bookie))
 
+    @app.post("/v1/bookies/{bookie}/accept-loss")
+    async def post_accept_loss(bookie: str, request: Request) -> Response:
+        data = await read_body(request, _BODY_BYTES_MAX, announced=None)
+        body = parse_object(data, ("incarnation",))
+        return await _answer(request, operations.accept_loss(bookie, body))
+
     @app.get("/v1/rebalance")
     async def get_rebalance(request: Request) -> Response:
         return await _answer(request, operations.show_rebalance())

@@ -18,14 +18,25 @@ from typing import Any, Final
 
 from duramen.core.duty import Duty
 from duramen.core.entry_ranges import EntryRanges
+from duramen.core.repair.cluster_view import ACCEPTED
 from duramen.core.repair.swap import Swap
 from duramen.core.segment import Fragment, Segment, SegmentState
 from duramen.errors import DuramenError
 from duramen.ids import BookieId, EntryId, Epoch, LogId, Member
-from duramen.runtime.metadata_store import Conflict, OutcomeUnknown
+from duramen.runtime.metadata_store import (
+    Conflict,
+    Create,
+    Delete,
+    Op,
+    OutcomeUnknown,
+    Set,
+    Stored,
+    create_parents,
+)
 from duramen.wire.metadata_json import (
     BookieNode,
     read_bookie,
+    read_node,
     read_segment,
     spell_bookie,
     spell_node,
@@ -46,7 +57,7 @@ class Commits:
     def __init__(self, link: MetadataLink) -> None:
         self._store, self._paths = link.store, link.paths
         self._counts = dict.fromkeys(
-            ("swaps", "proofs", "notes_settled", "duties_changed", "conflicts"), 0
+            ("swaps", "proofs", "losses", "notes_settled", "duties_changed", "conflicts"), 0
         )
 
     def statistics(self) -> dict[str, int]:
@@ -88,6 +99,67 @@ class Commits:
         segment = await self._change_segment(log_id, epoch, change, "proofs")
         found = None if segment is None else settled_fragment(segment, fragment.first_entry)
         return found is not None and found.is_proved
+
+    async def lose(
+        self, log_id: LogId, epoch: Epoch, fragment: Fragment, ranges: list[tuple[EntryId, EntryId]]
+    ) -> bool:
+        """Record entries of a CLOSED segment as lost, if the fragment is as it was compared (R15).
+
+        Raises:
+            MetadataError: it may be applied or not.
+        """
+
+        def change(segment: Segment, nonce: str) -> Segment | None:
+            found = settled_fragment(segment, fragment.first_entry)
+            is_same = found is not None and found.ensemble == fragment.ensemble
+            return segment.with_lost(ranges, nonce) if is_same and segment.is_closed else None
+
+        before = self._counts["losses"]
+        await self._change_segment(log_id, epoch, change, "losses")
+        return self._counts["losses"] > before
+
+    async def accept_loss(self, member: Member, now_unix_ms: int) -> dict[str, Any]:
+        """Note that an incarnation is gone for ever, and that this is accepted; twice is once.
+
+        Its bookie's node goes with it, so that its disks cannot come back: a start on them is
+        refused, and one on empty disks is a new incarnation.
+
+        Raises:
+            DuramenError: `invalid_argument`: it is registered as available, or not known;
+                `metadata_unavailable`: the nodes change too often.
+            MetadataError: it may be applied or not.
+        """
+        path, own_path = self._paths.lost(member.incarnation), self._paths.bookie(member.bookie)
+        for _ in range(_TRIES):
+            await self._store.sync(path)
+            _refuse_available(
+                member, await self._store.get(f"{self._paths.available}/{member.bookie}")
+            )
+            noted, own = await self._store.get(path), await self._store.get(own_path)
+            fields = {} if noted is None else read_node(noted.data)
+            ops: list[Op] = []
+            node = None if own is None else read_bookie(own.data)
+            if own is not None and node is not None and node.incarnation == member.incarnation:
+                ops.append(Delete(own_path, own.version))
+                place = {"region": node.region, "rack": node.rack}
+                fields = {"bookie": member.bookie, **place, **fields}
+            elif noted is None:
+                raise DuramenError(
+                    "invalid_argument",
+                    f"{member.bookie} has and had no incarnation {member.incarnation}",
+                    field="incarnation",
+                )
+            if ACCEPTED not in fields:
+                fields = {**fields, ACCEPTED: now_unix_ms, "nonce": secrets.token_hex(12)}
+                data = spell_node(fields)
+                if noted is None:
+                    await create_parents(self._store.commit, path)
+                ops.append(Create(path, data) if noted is None else Set(path, data, noted.version))
+            if not ops:
+                return {**member._asdict(), ACCEPTED: fields[ACCEPTED]}
+            with contextlib.suppress(Conflict, OutcomeUnknown):  # the nodes decide (R3)
+                await self._store.commit(tuple(ops))
+        raise DuramenError("metadata_unavailable", f"{path} changes too often: try again")
 
     async def settle_owed(self, note: OwedNote, ranges: EntryRanges) -> None:
         """Leave `ranges` in a note; none: the note goes. Whoever added to it meanwhile wins.
@@ -199,6 +271,17 @@ class Commits:
             self._counts[counted] += 1
             return changed
         return segment
+
+
+def _refuse_available(member: Member, available: Stored | None) -> None:
+    if available is None or read_node(available.data).get("incarnation") != member.incarnation:
+        return
+    raise DuramenError(
+        "invalid_argument",
+        f"{member.bookie} is there with incarnation {member.incarnation}: what it holds is not "
+        "lost. Drain it, or stop it first",
+        field="incarnation",
+    )
 
 
 def settled_fragment(segment: Segment, first_entry: EntryId) -> Fragment | None:

@@ -13,13 +13,14 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
+from duramen.core.repair.cluster_view import Fate
 from duramen.core.repair.disruption import Disruption, Kind
 from duramen.core.repair.rebalance import TOLERANCE_DEFAULT, spread
 from duramen.core.repair.tasks import describe
 from duramen.errors import DuramenError
-from duramen.ids import BookieId, LedgerId
+from duramen.ids import BookieId, Incarnation, LedgerId, Member
 from duramen.units import MS, SECOND
 from duramen_sequencer.log_driver import now_us
 from duramen_sequencer.repair.auditor import Auditor
@@ -31,6 +32,7 @@ _SHOWN_MAX: Final = 100
 _TOLERANCE_MIN, _TOLERANCE_MAX = 0.01, 1.0
 
 Answer = dict[str, Any]
+T = TypeVar("T")
 
 
 class NotAuditorError(Exception):
@@ -56,6 +58,7 @@ class RepairOperations:
             ),
             "drain": self._redirected(lambda r: self.drain(_text(r, "bookie"))),
             "cancel_drain": self._redirected(lambda r: self.cancel_drain(_text(r, "bookie"))),
+            "accept_loss": self._redirected(lambda r: self.accept_loss(_text(r, "bookie"), r)),
             "rebalance": self._redirected(lambda _: self.show_rebalance()),
             "start_rebalance": self._redirected(self.start_rebalance),
             "stop_rebalance": self._redirected(lambda _: self.stop_rebalance()),
@@ -99,6 +102,7 @@ class RepairOperations:
                     "duty": state.duty.value,
                     "fate": last.view.fate(state.member).value,
                     "writable": state.is_writable,
+                    "doubtful": state.is_doubtful,
                     "free_bytes": state.free_bytes if state.is_available else None,
                     "copies": last.loads.copy_count.get(bookie, 0),
                     "bytes": last.loads.size_bytes.get(bookie, 0),
@@ -154,6 +158,27 @@ class RepairOperations:
         auditor = self._in_office()
         async with auditor.change():
             return await auditor.drains.cancel(BookieId(bookie))
+
+    async def accept_loss(self, bookie: str, request: Mapping[str, Any]) -> Answer:
+        """Take a person's word that an incarnation is gone for ever, with what only it had (R15).
+
+        Raises:
+            DuramenError: `invalid_argument`: it is not lost, or not known; `metadata_unavailable`:
+                try again. MetadataError: it may be noted or not; the same call may be repeated.
+        """
+        auditor = self._in_office()
+        incarnation = _text(request, "incarnation")
+        member = Member(BookieId(bookie), Incarnation(incarnation))
+        async with auditor.change():
+            view = await _known(auditor.readings.read_view())
+            if view.fate(member) is not Fate.LOST:
+                raise DuramenError(
+                    "invalid_argument",
+                    f"{bookie} with incarnation {incarnation} is {view.fate(member).value}, not "
+                    "lost: stop it, and wait until it has been away for longer than the grace",
+                    field="incarnation",
+                )
+            return await auditor.commits.accept_loss(member, time.time_ns() // 1_000_000)
 
     async def show_rebalance(self) -> Answer:
         """Whether one runs, and how evenly bytes lie."""
@@ -220,7 +245,7 @@ def _not_yet() -> DuramenError:
     )
 
 
-async def _known(work: Awaitable[Answer]) -> Answer:
+async def _known(work: Awaitable[T]) -> T:
     try:
         return await work
     except UnreadError as error:

@@ -213,7 +213,9 @@ def _count(log: LogNode, segment: Segment, rule: PlacementRule, debts: Debts, th
             for member in fragment.ensemble:
                 if debts.is_doubted(member, fragment.first_entry):
                     this.in_doubt[member] = this.in_doubt.get(member, 0) + 1
-        if is_misplaced(segment, stretch.fragment, rule, this.view):
+        ensemble = stretch.fragment.ensemble
+        owed = [m for m in ensemble if debts.is_owed(m, stretch.first, stretch.last)]
+        if is_misplaced(segment, stretch.fragment, rule, this.view, discounted=owed):
             this.violation_count += 1
         for bookie in {member.bookie for member in stretch.fragment.ensemble}:
             this.named[bookie] = this.named.get(bookie, 0) + 1

@@ -11,6 +11,7 @@ Called by `auditor`. Source: 01-protocol section 9, R3, R9, R21; docs/protocol/r
 from __future__ import annotations
 
 import contextlib
+import logging
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
@@ -29,6 +30,7 @@ from duramen.core.repair.audit import (
 )
 from duramen.core.repair.cluster_view import ClusterView, Fate
 from duramen.core.repair.copies import Fault, Flaw
+from duramen.core.repair.losses import find_lost
 from duramen.core.repair.swap import Swap, SwapChoice, can_take
 from duramen.core.repair.tasks import Backlog, Task
 from duramen.core.segment import Segment
@@ -41,6 +43,8 @@ from duramen_sequencer.repair.commits import Commits, settled_fragment
 from duramen_sequencer.repair.copying import Copier
 from duramen_sequencer.repair.readings import Notes, Readings
 from duramen_sequencer.repair.rounds import subtract
+
+_LOG = logging.getLogger(__name__)
 
 _BUSY_PAUSE_US: Final = 1 * SECOND
 """Until a bookie that is copying for others is looked at again."""
@@ -235,11 +239,23 @@ class Worker:
         except _NoRoom:
             return Postponed(_BUSY_PAUSE_US)
         if flaws:
-            return _judge(flaws)
+            return await self._lose(task, subject, flaws) or _judge(flaws)
         fragment = stretch.fragment
         if not await self._commits.swap(segment.log_id, segment.epoch, fragment, swap):
             return Failed("the fragment was changed by somebody else")
         return await self._done(task, judged)
+
+    async def _lose(self, task: Task, subject: _Subject, flaws: Sequence[Flaw]) -> Outcome | None:
+        """Record what nobody can have any more, if a person accepts that; None: nothing is lost."""
+        segment = subject.segment
+        ranges = find_lost(segment, flaws, self._view())
+        if not ranges:
+            return None
+        fragment = subject.stretch.fragment
+        if not await self._commits.lose(segment.log_id, segment.epoch, fragment, ranges):
+            return Failed("the fragment was changed by somebody else")
+        _LOG.error("lost for ever of %s: entries %s", segment, ranges)
+        return await self._done(task, None)
 
     # --- Fills -----------------------------------------------------------------------------------
 

@@ -30,7 +30,7 @@ def add_placement_routes(app: FastAPI, names: NameCache, creator: Creator) -> No
 
     @app.patch("/v1/cluster/bookies/{bookie}")
     async def patch_bookie(bookie: str, request: Request) -> dict[str, Any]:
-        change = await _read(request, ("region", "rack", "weight"))
+        change = await _read(request, ("region", "rack", "weight", "from_flags"))
         return await creator.ask("", {"op": "locate", "id": bookie, **change}, ("id",))
 
     @app.get("/v1/cluster/regions")

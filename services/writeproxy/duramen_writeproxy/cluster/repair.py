@@ -92,6 +92,12 @@ def add_repair_routes(app: FastAPI, auditor: AuditorCalls) -> None:
     async def post_cancel_drain(bookie: str) -> dict[str, Any]:
         return await auditor.ask("cancel_drain", bookie=bookie)
 
+    @app.post("/v1/cluster/bookies/{bookie}/accept-loss")
+    async def post_accept_loss(bookie: str, request: Request) -> dict[str, Any]:
+        data = await read_body(request, _BODY_BYTES_MAX, announced=None)
+        body = parse_object(data, ("incarnation",)) if data else {}
+        return await auditor.ask("accept_loss", bookie=bookie, **body)
+
     @app.get("/v1/cluster/rebalance")
     async def get_rebalance() -> dict[str, Any]:
         return await auditor.ask("rebalance")

@@ -21,9 +21,10 @@ from duramen.cli.command import (
     ExitCode,
     JsonOption,
     UsageError,
+    call_admin,
     print_json,
+    show_rows,
 )
-from duramen.cli.ownership import call_admin, show_rows
 from duramen.client.rest_client import RestClient
 from duramen.units import MIB, spell_size
 
@@ -31,7 +32,8 @@ bookies_app = App(name="bookies", help="List the bookies; say where one is and w
 regions_app = App(name="regions", help="List the regions; close and open them for new data.")
 
 _BOOKIE_COLUMNS: Final = (
-    "id", "incarnation", "region", "rack", "state", "free", "weight", "duty", "new data",
+    "id", "incarnation", "region", "rack", "state", "free", "weight", "duty", "doubtful",
+    "new data",
 )  # fmt: skip
 _REGION_COLUMNS: Final = ("region", "bookies", "takes_new_data", "closed")
 _REGIONS_PATH: Final = "/v1/cluster/regions"
@@ -54,6 +56,7 @@ def bookies(
             **row,
             "incarnation": str(row["incarnation"])[:8],
             "free": None if free is None else spell_size(free // MIB * MIB),
+            "doubtful": "yes" if row["doubtful"] else None,
             "new data": "yes" if row["takes_new_data"] else "no",
         }
         for row in answer["bookies"]
@@ -71,27 +74,36 @@ def locate(
     region: str | None = None,
     rack: str | None = None,
     weight: Annotated[float | None, Parameter(help="its share of new data; 0: none")] = None,
+    from_flags: Annotated[
+        bool, Parameter(negative="", help="leave its place to its own flags again")
+    ] = False,
     url: AdminUrlOption = None,
     data: DataOption = DATA_DEFAULT,
     json: JsonOption = False,
 ) -> int:
     """Say where a bookie is, and what share of new data it should get; in force at once.
 
+    A place that is said here stays when the bookie restarts, whatever its flags say; with
+    --from-flags they count again, from its next start on.
+
     Data that lie there already stay: `duramen placement check` shows what breaks the rule now.
 
     Exit codes: 0 changed; 1 refused or failed; 2 usage.
     """
     wanted = {"region": region, "rack": rack, "weight": weight}
-    change = {name: value for name, value in wanted.items() if value is not None}
+    change: dict[str, Any] = {name: value for name, value in wanted.items() if value is not None}
+    if from_flags:
+        change["from_flags"] = True
     if not change:
-        raise UsageError("give --region, --rack or --weight")
+        raise UsageError("give --region, --rack or --weight, or --from-flags")
     path = f"/v1/cluster/bookies/{quote(bookie, safe='')}"
     answer = call_admin(url, data, lambda client: client.change_json("PATCH", path, change))
     if json:
         print_json(answer)
     else:
         place = f"region {answer['region']}, rack {answer['rack']}, weight {answer['weight']}"
-        print(f"{answer['id']}: {place}")
+        later = "; its flags count from its next start on" if from_flags else ""
+        print(f"{answer['id']}: {place}{later}")
     return ExitCode.OK
 
 

@@ -20,10 +20,10 @@ from duramen.cli.command import (
     ExitCode,
     JsonOption,
     LogText,
+    call_admin,
     parse_argument,
     print_json,
 )
-from duramen.cli.ownership import call_admin
 from duramen.texts import parse_log
 
 placement_app = App(name="placement", help="Check where the copies of a log lie.")

@@ -1,4 +1,4 @@
-"""`duramen repair|drain|rebalance|disruption`: what the auditor does, and what it is asked.
+"""`duramen repair|drain|rebalance|disruption|accept-loss`: what the auditor does and is asked.
 
 Thin over `/v1/cluster/…` on a write proxy's admin port: what it answers is what `--json` prints. A
 drain or a rebalance that is waited for shows a bar on a terminal and plain lines in a pipe. Nothing
@@ -25,9 +25,8 @@ from duramen.cli.command import (
     ExitCode,
     JsonOption,
     UsageError,
-    find_url,
+    call_admin,
     print_json,
-    run_async,
     say,
 )
 from duramen.client.rest_client import RestClient
@@ -66,7 +65,7 @@ def status(
 
     Exit codes: 0 shown, and nothing is unrepairable; 1 refused, failed, or something is; 2 usage.
     """
-    answer = _call(url, data, lambda client: client.get_json("/v1/cluster/repair"))
+    answer = call_admin(url, data, lambda client: client.get_json("/v1/cluster/repair"))
     if json:
         print_json(answer)
     else:
@@ -92,7 +91,9 @@ def drain(
     if cancel and wait:
         raise UsageError("--cancel has nothing to wait for")
     path = f"/v1/cluster/bookies/{quote(bookie)}/{'cancel-drain' if cancel else 'drain'}"
-    answer = _call(url, data, lambda client: client.post_json(path, {}, timeout_s=_ASK_TIMEOUT_S))
+    answer = call_admin(
+        url, data, lambda client: client.post_json(path, {}, timeout_s=_ASK_TIMEOUT_S)
+    )
     if wait and answer["duty"] != "drained":
         answer = _wait(url, data, f"drain of {bookie}", _DrainWatch(bookie).look)
     if json:
@@ -121,12 +122,12 @@ def rebalance(
         raise UsageError("give one of --dry-run, --stop and --status")
     path = "/v1/cluster/rebalance"
     if status:
-        answer = _call(url, data, lambda client: client.get_json(path))
+        answer = call_admin(url, data, lambda client: client.get_json(path))
     elif stop:
-        answer = _call(url, data, lambda client: client.delete_json(path))
+        answer = call_admin(url, data, lambda client: client.delete_json(path))
     else:
         body = {"dry_run": dry_run, "tolerance": tolerance}
-        answer = _call(
+        answer = call_admin(
             url, data, lambda client: client.post_json(path, body, timeout_s=_ASK_TIMEOUT_S)
         )
     if wait and answer.get("running"):
@@ -153,7 +154,7 @@ def disruption(
     Exit codes: 0 allowed; 1 denied, refused or failed; 2 usage.
     """
     path = f"/v1/cluster/bookies/{quote(bookie)}/disruption"
-    answer = _call(url, data, lambda client: client.get_json(path, {"kind": kind}))
+    answer = call_admin(url, data, lambda client: client.get_json(path, {"kind": kind}))
     if json:
         print_json(answer)
     else:
@@ -167,22 +168,34 @@ def disruption(
     return ExitCode.OK if answer["allowed"] else ExitCode.FAILED
 
 
-# --- Calls ---------------------------------------------------------------------------------------
+def accept_loss(
+    bookie: BookieText,
+    /,
+    *,
+    incarnation: Annotated[str, Parameter(help="the life of its disks that is gone for ever")],
+    url: AdminUrlOption = None,
+    data: DataOption = DATA_DEFAULT,
+    json: JsonOption = False,
+) -> int:
+    """Accept that a lost bookie's disks are gone for ever, with every entry that only they had.
+
+    Such entries are recorded as lost, and readers are told. There is no way back: the disks cannot
+    join again. `duramen repair status` shows what waits for this.
+
+    Exit codes: 0 accepted; 1 refused or failed; 2 usage.
+    """
+    path, body = f"/v1/cluster/bookies/{quote(bookie)}/accept-loss", {"incarnation": incarnation}
+    answer = call_admin(
+        url, data, lambda client: client.post_json(path, body, timeout_s=_ASK_TIMEOUT_S)
+    )
+    if json:
+        print_json(answer)
+    else:
+        print(f"{bookie}: incarnation {answer['incarnation']} is gone for ever")
+    return ExitCode.OK
 
 
-def _call(
-    url: str | None, data: Path, use: Callable[[RestClient], Awaitable[dict[str, Any]]]
-) -> dict[str, Any]:
-    target = find_url(url, data, "admin_url")
-
-    async def run() -> dict[str, Any]:
-        client = RestClient(target)
-        try:
-            return await use(client)
-        finally:
-            await client.close()
-
-    return run_async(run())
+# --- Waiting ------------------------------------------------------------------------------------
 
 
 def _wait(
@@ -209,7 +222,7 @@ def _wait(
                         raise
                 await asyncio.sleep(_POLL_S)
 
-    return _call(url, data, follow)
+    return call_admin(url, data, follow)
 
 
 class _DrainWatch:

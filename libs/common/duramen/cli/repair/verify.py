@@ -127,6 +127,8 @@ def _show(log: str, found: dict[str, Any]) -> None:
         rest = f" and {more} more ranges" if more else ""
         detail = f" ({finding['detail']})" if finding["detail"] else ""
         print(f"e{finding['epoch']}  {who}  {finding['fault']}{detail}{where}{rest}")
+    if found["lost_entries"]:
+        print(f"{found['lost_entries']:,} entries are lost, and that was accepted")
     verdict = "all good" if found["ok"] else f"{len(found['findings'])} findings"
     print(
         f"{log}: {len(found['segments'])} segments, {found['entries']:,} entries, "

@@ -25,7 +25,6 @@ from duramen.core.bookie_state import (
     NO_REQUEST,
     AddRecord,
     AddRow,
-    CheckSegment,
     DropRecord,
     LacRecord,
     LacRow,
@@ -89,6 +88,7 @@ class BookieCore(LedgerReads):
      8 no dropped ledger has a state, and `gone` holds nothing below `gone_below`.
      9 the entries counted are the entries known.
     10 no add is pending behind a drop of its ledger.
+    11 a doubt is bounded, and an epoch newer than the damage, only where all is in doubt.
     """
 
     def __init__(
@@ -103,7 +103,6 @@ class BookieCore(LedgerReads):
         self._in_flight: deque[tuple[int, tuple[Record, ...]]] = deque()
         self._parked: dict[int, list[Callable[[], None]]] = {}
         self._proved_open: set[LedgerId] = set()
-        self._asked_about: set[LedgerId] = set()
 
     def __repr__(self) -> str:
         return (
@@ -271,14 +270,19 @@ class BookieCore(LedgerReads):
         for ledger_id in touched:
             self._wake(ledger_id)
 
-    def on_segment_checked(self, ledger_id: LedgerId, *, is_open: bool) -> None:
+    def on_segment_checked(self, ledger_id: LedgerId, *, is_open: bool, made: int = 0) -> None:
         """A synced read of the segment node, begun after the restart, is there (R10).
 
-        OPEN proves that no recovery had sealed this ledger before: MARK precedes SEAL.
+        OPEN proves that no recovery had sealed this ledger before: MARK precedes SEAL. A node that
+        was made after the damage proves that nothing of this ledger was in it, a seal neither.
+
+        Args:
+            made: the metadata store's transaction that made the node; 0: not known.
         """
         self._asked_about.discard(ledger_id)
         if is_open:
             self._proved_open.add(ledger_id)
+        self._note_made(ledger_id, made)
 
     # --- What is known ---------------------------------------------------------------------------
 
@@ -294,6 +298,7 @@ class BookieCore(LedgerReads):
             "waiters": len(self._waiters),
             "waiters_max": WAITER_COUNT_MAX,
             "is_everything_doubtful": self._is_everything_doubtful,
+            "doubt_until": self._doubt_until,
             "space": self._space.value,
             "duty": self._duty.value,
         }
@@ -408,7 +413,9 @@ class BookieCore(LedgerReads):
             return BookieStatus.INVALID, 0
         ledger = self._find_ledger(ledger_id)
         if not update.is_write:
-            certain = not (self._is_everything_doubtful or ledger.is_doubtful)
+            certain = not (ledger.is_doubtful or self.is_in_doubt(ledger_id))
+            if not certain:
+                self.ask_if_newer(ledger_id)
             return (BookieStatus.OK if certain else BookieStatus.UNKNOWN), 0
         log = self._logs.get(log_of(ledger_id))
         if log is not None:
@@ -431,11 +438,9 @@ class BookieCore(LedgerReads):
 
     def _is_seal_certain(self, ledger_id: LedgerId) -> bool:
         """False while damage may have held a seal of this ledger; asks about it once (R10)."""
-        if not self._is_everything_doubtful or ledger_id in self._proved_open:
+        if not self.is_in_doubt(ledger_id) or ledger_id in self._proved_open:
             return True
-        if ledger_id not in self._asked_about:
-            self._asked_about.add(ledger_id)
-            self.outbox.append(CheckSegment(ledger_id))
+        self._ask_about(ledger_id)
         return False
 
     def _reply_seals(self, request: RequestId, seals: Sequence[SealRow]) -> None:
@@ -443,7 +448,9 @@ class BookieCore(LedgerReads):
         for seal in seals:
             status = BookieStatus.INVALID
             if _is_valid_seal(seal):
-                is_doubtful = self._is_everything_doubtful
+                is_doubtful = self.is_in_doubt(seal.ledger_id)
+                if is_doubtful:
+                    self.ask_if_newer(seal.ledger_id)
                 is_doubtful |= self._find_ledger(seal.ledger_id).is_doubtful
                 status = BookieStatus.UNKNOWN if is_doubtful else BookieStatus.OK
             marks.append(self._marks(status, seal.ledger_id))

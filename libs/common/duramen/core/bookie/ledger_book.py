@@ -39,11 +39,13 @@ class LedgerBook:
      4 no entry is two of hot, settled and unknown, none is pending that is hot or settled.
      8 no dropped ledger has a state, and `gone` holds nothing below `gone_below`.
      9 the entries counted are the entries known.
+    11 a doubt is bounded, and an epoch newer than the damage, only where all is in doubt.
     """
 
     def __init__(self) -> None:
         self._logs: dict[LogId, LogState] = {}
         self._is_everything_doubtful = False
+        self._doubt_until = 0
         self._entry_count = 0
 
     # --- Replay, before the first request --------------------------------------------------------
@@ -79,12 +81,16 @@ class LedgerBook:
         Args:
             ledger_id: the ledger that the damaged record was of; None: it may have been anything,
                 also a seal, so that no absence is vouched for in any ledger, and adds that are not
-                recovery's wait for a proof that their segment is open.
+                recovery's wait for a proof that their segment is open. What an earlier damage was
+                found to be older than does not count: this one may be younger.
             entry_id: the entry that the damaged record was of; None: any of the ledger, so that
                 its LAC is in doubt too.
         """
         if ledger_id is None:
             self._is_everything_doubtful = True
+            self._doubt_until = 0
+            for log in self._logs.values():
+                log.newer_from = 0
             return
         if not self.is_alive(ledger_id):
             return
@@ -93,6 +99,19 @@ class LedgerBook:
             ledger.is_doubtful = True
         else:
             ledger.miss(entry_id)
+
+    def on_doubt_bounded(self, transaction: int) -> None:
+        """The metadata store made something in this transaction, begun after the replay.
+
+        Whatever it made later began after the damage: no record of it can have been lost in it. A
+        bound that is known stays: a later one would only leave more in doubt.
+
+        Args:
+            transaction: ≥ 1.
+        """
+        assert transaction > 0, transaction
+        if self._is_everything_doubtful and not self._doubt_until:
+            self._doubt_until = transaction
 
     # --- Checkpoints -----------------------------------------------------------------------------
 
@@ -112,23 +131,29 @@ class LedgerBook:
         logs = []
         ledgers = []
         for log_id, log in sorted(self._logs.items()):
-            if log.sealed or log.gone_below or log.gone:
-                logs.append(LogSnapshot(log_id, log.sealed, log.gone_below, log.gone))
+            if log.sealed or log.gone_below or log.gone or log.newer_from:
+                logs.append(
+                    LogSnapshot(log_id, log.sealed, log.gone_below, log.gone, log.newer_from)
+                )
             for epoch, ledger in sorted(log.ledgers.items()):
                 if not ledger.is_blank:
                     ledger_id = LedgerId(log_id << 32 | epoch)
                     ledgers.append(ledger.snapshot(ledger_id, settling.get(ledger_id, ())))
-        return CoreSnapshot(tuple(logs), tuple(ledgers), self._is_everything_doubtful)
+        return CoreSnapshot(
+            tuple(logs), tuple(ledgers), self._is_everything_doubtful, self._doubt_until
+        )
 
     def restore(self, snapshot: CoreSnapshot) -> None:
         """Know what a checkpoint kept; before the replay of what it does not cover."""
         assert not self._logs and not self._is_everything_doubtful, "only into an empty book"
         self._is_everything_doubtful = snapshot.is_everything_doubtful
+        self._doubt_until = snapshot.doubt_until
         for kept_log in snapshot.logs:
             log = self._log(kept_log.log_id)
             log.sealed = log.pending_seal = kept_log.sealed
             log.gone_below = kept_log.gone_below
             log.gone = kept_log.gone or NO_RANGES
+            log.newer_from = kept_log.newer_from
         for kept in snapshot.ledgers:
             ledger = self._ledger(kept.ledger_id)
             ledger.lac, ledger.highest = kept.lac, kept.highest
@@ -261,7 +286,7 @@ class LedgerBook:
     ) -> list[tuple[EntryId, EntryId]]:
         """Ranges from `first` to `last` whose absence is not vouched for (R15), ascending."""
         ledger = self._find_ledger(ledger_id)
-        if not (self._is_everything_doubtful or ledger.is_doubtful):
+        if not (ledger.is_doubtful or self.is_in_doubt(ledger_id)):
             return ledger.unknown.within(first, last)
         doubtful = EntryRanges([(first, last)])
         for held_first, held_last in self.list_held(ledger_id, first, last):
@@ -270,8 +295,20 @@ class LedgerBook:
 
     @property
     def is_doubtful(self) -> bool:
-        """Whether damage may have held anything: no absence is vouched for in any ledger."""
+        """Whether damage may have held anything of every ledger but those that began after it."""
         return self._is_everything_doubtful
+
+    @property
+    def is_doubt_bounded(self) -> bool:
+        """Whether it is known which ledgers began after the damage."""
+        return self._doubt_until > 0
+
+    def is_in_doubt(self, ledger_id: LedgerId) -> bool:
+        """Whether damage that told nothing of itself may have held anything of a ledger (R15)."""
+        if not self._is_everything_doubtful:
+            return False
+        log = self._logs.get(log_of(ledger_id))
+        return log is None or not log.is_newer(epoch_of(ledger_id))
 
     def validate(self) -> None:
         """Assert the numbered invariants; for tests and the simulator."""
@@ -281,7 +318,9 @@ class LedgerBook:
             for ledger in log.ledgers.values():
                 ledger.validate()
                 entry_count += ledger.entry_count
+            assert not log.newer_from or self._doubt_until, "11: newer than what"
         assert entry_count == self._entry_count, "9: entries"
+        assert self._is_everything_doubtful or not self._doubt_until, "11: a bound of no doubt"
         assert _EMPTY.is_blank and not _EMPTY.entry_count, "nobody writes to _EMPTY"
         assert not NO_ENTRIES and not NO_RANGES and not NO_ADDS, "nor to what all share"
 

@@ -14,6 +14,7 @@ from typing import Final
 
 from duramen.core.bookie.ledger_book import LedgerBook, is_ledger
 from duramen.core.bookie_state import (
+    CheckSegment,
     Effect,
     ReadEntries,
     ReadPlan,
@@ -41,6 +42,9 @@ class LedgerReads(LedgerBook):
         self.outbox: list[Effect] = []
         self._waiters: dict[RequestId, ReadRow] = {}
         self._waiters_of: dict[LedgerId, dict[RequestId, ReadRow]] = {}
+        self._asked_about: set[LedgerId] = set()
+        self._older: dict[LogId, Epoch] = {}
+        """Up to which epoch of a log it is known that its ledgers were there before the damage."""
 
     def on_wait_over(self, request: RequestId) -> None:
         """A long poll's time is over; nothing happens if it was answered meanwhile."""
@@ -77,8 +81,40 @@ class LedgerReads(LedgerBook):
         ledger = self._find_ledger(read.ledger_id)
         return ledger.lac >= read.wait_for or self.plan(read).status is not BookieStatus.NO_ENTRY
 
+    def ask_if_newer(self, ledger_id: LedgerId) -> None:
+        """A ledger in doubt was asked about: find out whether it began after the damage.
+
+        Nothing is asked while the damage has no bound, nor of a ledger that is known to be older.
+        What is asked for now is answered with doubt; who asks again is answered by what was found.
+        """
+        if not self._doubt_until or not self.is_in_doubt(ledger_id) or not is_ledger(ledger_id):
+            return
+        if epoch_of(ledger_id) > self._older.get(log_of(ledger_id), 0):
+            self._ask_about(ledger_id)
+
+    def _ask_about(self, ledger_id: LedgerId) -> None:
+        if ledger_id not in self._asked_about:
+            self._asked_about.add(ledger_id)
+            self.outbox.append(CheckSegment(ledger_id))
+
+    def _note_made(self, ledger_id: LedgerId, made: int) -> None:
+        """A segment node was made in this transaction: its epoch is older or newer than the damage,
+        and so is every epoch below it, or above it."""
+        if not self._doubt_until or not made:
+            return
+        log_id, epoch = log_of(ledger_id), epoch_of(ledger_id)
+        if made <= self._doubt_until:
+            self._older[log_id] = max(self._older.get(log_id, epoch), epoch)
+            return
+        log = self._log(log_id)
+        log.newer_from = min(log.newer_from or epoch, epoch)
+
     def _plan_reads(self, request: RequestId, reads: Sequence[ReadRow]) -> None:
-        self.outbox.append(ReadEntries(request, [self.plan(read) for read in reads]))
+        plans = [self.plan(read) for read in reads]
+        self.outbox.append(ReadEntries(request, plans))
+        for plan in plans:
+            if plan.status is BookieStatus.UNKNOWN:
+                self.ask_if_newer(plan.ledger_id)
 
     def plan(self, read: ReadRow) -> ReadPlan:
         """The answer to a range as things are now, but for the bytes."""
@@ -92,7 +128,7 @@ class LedgerReads(LedgerBook):
             status = BookieStatus.OK
         elif not self.is_alive(ledger_id):
             status = BookieStatus.GONE
-        elif self._is_everything_doubtful or not ledger.can_vouch(read.first):
+        elif self.is_in_doubt(ledger_id) or not ledger.can_vouch(read.first):
             status = BookieStatus.UNKNOWN
         else:
             status = BookieStatus.NO_ENTRY

@@ -8,7 +8,8 @@ down. New data go to bookies that live, are not read-only, have no duty but to s
     share of new data = weight · max(free bytes / greatest free bytes of a candidate, 1/16)
 
 so an empty bookie beside half-full ones gets twice as much as they do, and a nearly full one is
-spared but not forgotten. Spreading over racks and regions comes first (`choice`).
+spared but not forgotten. So is one in doubt, after damage that hid what it held: it gets weight ·
+1/16, and three bookies of which it is one go on. Spreading comes first (`choice`).
 
 Pure; what others wrote is not trusted to be well-formed. Called by the sequencer's
 `placement.surveyor`. Source: 01-protocol section 7 (weights), docs/protocol/metadata.md.
@@ -20,14 +21,13 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from duramen.core.duty import Duty
 from duramen.core.hashing import weights_of
 from duramen.core.placement.rule import Candidate
 from duramen.ids import BookieId, Incarnation, Member
 
 _FREE_SHARE_MIN: Final = 1 / 16
 """A disk is read-only at 95 % used: below this little is left that weights could steer."""
-
-SERVING: Final = "serving"
 
 Nodes = Mapping[str, Mapping[str, Any]]
 """Name → fields."""
@@ -43,18 +43,20 @@ class BookieRow:
     rack: str
     state: str
     """`rw`, `ro`, or `absent`."""
-    duty: str
+    duty: Duty
     weight: float
     free_bytes: int | None
     is_closed: bool
     """Its region is closed for new data."""
 
+    is_doubtful: bool = False
+    """Damage may have held anything of what it stored: it vouches for no absence there (R15)."""
+
     @property
     def takes_new_data(self) -> bool:
         """Whether a new ensemble may name it."""
-        return (
-            self.state == "rw" and self.duty == SERVING and self.weight > 0 and not self.is_closed
-        )
+        takes_ledgers = self.duty.takes_new_ledgers
+        return self.state == "rw" and takes_ledgers and self.weight > 0 and not self.is_closed
 
     @property
     def candidate(self) -> Candidate:
@@ -81,9 +83,6 @@ def read_rows(available: Nodes, registered: Nodes, closed: Collection[str]) -> l
         place = own if is_known else living
         region, rack = _text(place.get("region")), _text(place.get("rack"))
         free = living.get("free_bytes")
-        duty = _text(own.get("duty") or living.get("duty"))
-        if living.get("draining") and not duty:
-            duty = "draining"
         rows.append(
             BookieRow(
                 bookie=BookieId(name),
@@ -91,10 +90,11 @@ def read_rows(available: Nodes, registered: Nodes, closed: Collection[str]) -> l
                 region=region,
                 rack=rack,
                 state=_text(living.get("state")) if living else "absent",
-                duty=duty or SERVING,
+                duty=_read_duty(own, living),
                 weight=weights_of({name: own or living})[name],
                 free_bytes=free if type(free) is int and free >= 0 else None,
                 is_closed=region in closed,
+                is_doubtful=living.get("doubtful") is True,
             )
         )
     return rows
@@ -108,10 +108,20 @@ def choose_candidates(rows: Collection[BookieRow]) -> list[Candidate]:
     candidates = []
     for row in takers:
         ratio = 1.0
-        if row.free_bytes is not None and greatest:
+        if row.is_doubtful:
+            ratio = _FREE_SHARE_MIN
+        elif row.free_bytes is not None and greatest:
             ratio = max(row.free_bytes / greatest, _FREE_SHARE_MIN)
         candidates.append(replace(row.candidate, weight=row.weight * ratio))
     return candidates
+
+
+def _read_duty(own: Mapping[str, Any], living: Mapping[str, Any]) -> Duty:
+    """What its node says, or else it itself; a duty that is not known here gets no new data."""
+    text = _text(own.get("duty") or living.get("duty"))
+    if not text:
+        return Duty.DRAINING if living.get("draining") else Duty.SERVING
+    return {duty.value: duty for duty in Duty}.get(text, Duty.DRAINING)
 
 
 def _text(value: object) -> str:

@@ -13,7 +13,7 @@ repair. Source: 01-protocol section 9, R9, R20, R21; docs/protocol/repair.md.
 from __future__ import annotations
 
 import enum
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -198,10 +198,22 @@ def audit_segment(
 
 
 def is_misplaced(
-    segment: Segment, fragment: Fragment, rule: PlacementRule, view: ClusterView
+    segment: Segment,
+    fragment: Fragment,
+    rule: PlacementRule,
+    view: ClusterView,
+    *,
+    discounted: Collection[Member] = (),
 ) -> bool:
-    """Whether a write set of the fragment breaks R20, by where its members are or were."""
-    return not satisfies(fragment.ensemble, segment.quorum, rule, view.locations())
+    """Whether a write set of the fragment breaks R20, by where its members are or were.
+
+    Args:
+        discounted: members that do not count as copies now. Whoever counts violations leaves those
+            out that are owed entries; who asks what is to be moved does not: what they miss is
+            fetched to where they are.
+    """
+    ensemble, places = fragment.ensemble, view.locations()
+    return not satisfies(ensemble, segment.quorum, rule, places, discounted=discounted)
 
 
 def names(log: LogNode, segment: Segment, bookie: BookieId) -> bool:

@@ -15,11 +15,14 @@ from __future__ import annotations
 import enum
 from collections.abc import Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 from duramen.core.duty import Duty
 from duramen.core.placement import Candidate
 from duramen.ids import BookieId, Incarnation, Member
+
+ACCEPTED: Final = "accepted_unix_ms"
+"""Field of `repair/lost/<incarnation>`: since when a person accepts the loss."""
 
 
 class Fate(enum.Enum):
@@ -61,7 +64,7 @@ class BookieState:
     @property
     def place(self) -> Candidate:
         """The member where it is."""
-        return Candidate(self.member, self.region, self.rack)
+        return Candidate(self.member, self.region, self.rack, self.weight)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +73,7 @@ class ClusterView:
 
     Args:
         lost: incarnations whose disks are gone for ever.
+        accepted: those of them of which a person accepts that with them entries may be lost.
         lost_places: where those were, as far as it is known.
         watched_since_us: since when the auditor has seen bookies without a break; None: not now.
         now_us: monotonic; `grace_us`: how long a bookie may be away before it counts as lost.
@@ -77,6 +81,7 @@ class ClusterView:
 
     bookies: Mapping[BookieId, BookieState]
     lost: frozenset[Incarnation] = frozenset()
+    accepted: frozenset[Incarnation] = frozenset()
     lost_places: Mapping[Member, Candidate] = field(default_factory=dict)
     closed_regions: frozenset[str] = frozenset()
     watched_since_us: int | None = None
@@ -124,10 +129,11 @@ class ClusterView:
 
     def facts(self) -> Hashable:
         """What must change before something that could not be repaired is worth another try."""
-        return tuple(
+        bookies = tuple(
             (state.member, state.place, self.fate(state.member).value, state.is_writable)
             for _, state in sorted(self.bookies.items())
         )
+        return bookies, tuple(sorted(self.accepted))
 
     def next_loss_us(self) -> int | None:
         """When the next bookie that is away will count as lost."""
@@ -222,6 +228,7 @@ def build_view(
     return ClusterView(
         bookies,
         frozenset(Incarnation(name) for name in lost),
+        frozenset(Incarnation(name) for name, node in lost.items() if ACCEPTED in node),
         places,
         frozenset(closed_regions),
         absences.watched_since_us,

@@ -77,7 +77,7 @@ def expected_entries(segment: Segment, stretch: Stretch, place: int, piece: Piec
     return [
         EntryId(entry)
         for entry in range(piece.first, piece.last + 1)
-        if (place - entry) % size < width and segment.hole_at(EntryId(entry)) is None
+        if (place - entry) % size < width and segment.absence_at(EntryId(entry)) is None
     ]
 
 

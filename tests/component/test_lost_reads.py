@@ -1,0 +1,69 @@
+"""Reading a log of which entries are lost, and a person has accepted that (R15).
+
+The world of `test_readproxy`: entries 0 to 3 of segment 1 hold the records 0-2, 3-5, 6-8 and 9-12;
+its second fragment begins at entry 2. Source: R15, docs/protocol/rest.md.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from duramen.ids import EntryId, Epoch
+from duramen.wire.metadata_json import read_segment, spell_segment
+from tests.component.readproxy_world import LOG, NDJSON, PATHS, World, check, run, seq_nums
+
+
+async def lose(world: World, first: int, last: int) -> None:
+    """No bookie has these entries of segment 1, and the segment says that they are lost."""
+    path = PATHS.segment(LOG, Epoch(1))
+    found = await world.store.get(path)
+    assert found is not None
+    segment = read_segment(found.data).with_lost([(first, last)], "n")
+    for entry in range(first, last + 1):
+        for bookie in world.bookies.values():
+            bookie.entries.pop((segment.ledger_id, EntryId(entry)), None)
+    await world.put(path, spell_segment(segment))
+
+
+@pytest.mark.parametrize("position", ["seq:3", "seq:5", "seq:8", "dlsn:e1n1s0", "dlsn:e1n2s1"])
+def test_a_read_that_begins_in_a_loss_is_told_of_it_and_where_the_log_goes_on(
+    position: str,
+) -> None:
+    async def scenario(world: World) -> None:
+        await world.fill()
+        await lose(world, 1, 2)
+        for headers in ({}, {"Accept": NDJSON}):
+            problem = await world.problem(410, "data_lost", "from", f"?from={position}", **headers)
+            assert problem["detail"].endswith("go on from dlsn:e1n3s0"), problem
+        assert seq_nums(await world.read("?from=dlsn:e1n3s0&count=2")) == [9, 10]
+
+    run(scenario)
+
+
+def test_an_answer_ends_before_a_loss_and_does_not_say_that_this_is_the_end() -> None:
+    async def scenario(world: World) -> None:
+        await world.fill()
+        await lose(world, 1, 2)
+        answer = await world.read("?from=head")
+        check(world, answer, 0, 3)
+        assert "tail" not in answer
+        check(world, await world.read("?from=head&until=dlsn:e1n2s0"), 0, 3)
+        check(world, await world.read("?from=seq:9"), 9, 31)
+        segments = (await world.http.get("/v1/namespaces/ns/logs/log/segments")).json()["segments"]
+        assert [segment["lost"] for segment in segments] == [[[1, 2]], [], []]
+
+    run(scenario)
+
+
+def test_a_loss_up_to_the_end_of_a_segment_leads_to_the_next_one() -> None:
+    async def scenario(world: World) -> None:
+        await world.fill()
+        await lose(world, 2, 3)
+        for position in ("seq:6", "seq:7", "seq:12"):
+            problem = await world.problem(410, "data_lost", "from", f"?from={position}")
+            assert problem["detail"].endswith("go on from dlsn:e1n4s0"), problem
+        check(world, await world.read("?from=dlsn:e1n4s0"), 13, 31)
+        found = await world.read("?from=time:1970-01-01T00:00:01.008Z&count=1")
+        assert seq_nums(found) == [13], "the first one that is there"
+
+    run(scenario)
