@@ -145,7 +145,7 @@ BOUNDED = OPEN.marked("s2.0").bounded(EntryId(7), "s2.1")
         ("closed", CLOSED),
         ("proved", PROVED),
         ("lost", LOST),
-    ],  # fmt: skip
+    ],
 )
 def test_golden_segment_nodes(name: str, segment: Segment) -> None:
     golden = read_golden(f"segment-node-{name}-v1.json", spell_segment(segment))

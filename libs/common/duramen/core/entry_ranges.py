@@ -122,9 +122,9 @@ class EntryRanges:
         return max(0, min(last, self.run_end(first)) - first + 1)
 
     def within(self, first: int, last: int) -> list[tuple[EntryId, EntryId]]:
-        """What of the ranges lies from `first` to `last`, ascending."""
+        """What of the ranges lies from `first` to `last`, ascending; nothing if last < first."""
         start = bisect_left(self._lasts, first)
-        end = bisect_right(self._firsts, last)
+        end = bisect_right(self._firsts, last) if first <= last else start
         return [
             (EntryId(max(self._firsts[index], first)), EntryId(min(self._lasts[index], last)))
             for index in range(start, end)
