@@ -37,6 +37,7 @@ class LocalCluster:
         self._flags = flags
         self._commands: dict[str, list[str]] = {}
         self._revived: list[subprocess.Popen[bytes]] = []
+        self._revived_as: dict[str, int] = {}
         self._run: subprocess.Popen[str] | None = None
         self._events: queue.Queue[dict[str, Any]] = queue.Queue()
 
@@ -76,7 +77,7 @@ class LocalCluster:
 
     def send(self, node_id: str, number: signal.Signals) -> int:
         """Signal one process; returns its pid. Its command line is kept for `revive`."""
-        pid = self.process(node_id)["pid"]
+        pid = self._revived_as.get(node_id) or self.process(node_id)["pid"]
         assert isinstance(pid, int), f"{node_id} is not running"
         raw = Path(f"/proc/{pid}/cmdline").read_bytes()
         self._commands[node_id] = [part.decode() for part in raw.split(b"\0") if part]
@@ -96,11 +97,11 @@ class LocalCluster:
         """
         command = self._commands[node_id]
         log = (self.folder / "logs" / f"{node_id}.revived.log").open("ab")
-        self._revived.append(
-            subprocess.Popen(
-                wrap(command) if wrap else command, stdout=log, stderr=log, start_new_session=True
-            )
+        revived = subprocess.Popen(
+            wrap(command) if wrap else command, stdout=log, stderr=log, start_new_session=True
         )
+        self._revived.append(revived)
+        self._revived_as[node_id] = revived.pid
 
     def kill_everything(self) -> None:
         """SIGKILL the supervisor and all its processes, at once."""

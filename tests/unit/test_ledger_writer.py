@@ -22,7 +22,11 @@ from duramen.core.sequencer.ledger_writer import LedgerWriter, WriterState
 from duramen.core.sequencer.surroundings import Ports
 from duramen.core.status import BookieStatus
 from duramen.ids import NOTHING, BookieId, EntryId, Epoch, Incarnation, Member
-from duramen.limits import PROBE_INTERVAL_US, RETRY_DELAY_US
+from duramen.limits import (
+    OWED_BYTES_MAX_PER_SEQUENCER,
+    PROBE_INTERVAL_US,
+    RETRY_DELAY_US,
+)
 from tests.unit.core_fakes import LOG_ID
 from tests.unit.test_log_node import make_log
 
@@ -50,6 +54,7 @@ class Driver:
         self.now_us = 0
         self.outbox: list[fx.Effect] = []
         self.candidates = [Candidate(member(name), "r", name) for name in spare]
+        self.owed_by_all = 0
         names = [f"b{i}" for i in range(quorum.ensemble_size)]
         self.segment = Segment(
             LOG_ID,
@@ -67,6 +72,7 @@ class Driver:
             rng=random.Random(7),
             locations=dict,
             candidates=lambda: self.candidates,
+            owed_by_all=lambda: self.owed_by_all,
         )
         self.writer = LedgerWriter(
             self.segment,
@@ -488,6 +494,35 @@ def test_r9_memory_stays_bounded_with_one_member_slow() -> None:
     for one in owed:
         driver.writer.on_owed_persisted(one)
     assert driver.writer.has_room_for_owed()
+
+
+def test_r9_what_is_owed_is_recorded_as_often_as_it_is_too_much() -> None:
+    """Regression: recorded every 2 s at most, a fast log filled its window with ZooKeeper there."""
+    driver = Driver(owed_bytes_max=20)
+    driver.answer(0, "b2", TIMEOUT)
+    for entry in range(40):
+        driver.add()
+        driver.ok(entry, "b0", "b1")
+        assert driver.writer.has_room_for_owed()
+        for one in driver.take(fx.PersistOwed):
+            driver.writer.on_owed_persisted(one)
+    assert driver.writer.owed_bytes <= 40
+
+
+def test_r9_all_logs_of_a_sequencer_together_owe_no_more_than_memory_may_hold() -> None:
+    driver = Driver()
+    driver.add()
+    driver.ok(0, "b0", "b1")
+    driver.answer(0, "b2", TIMEOUT)
+    driver.owed_by_all = OWED_BYTES_MAX_PER_SEQUENCER // 2 + 1
+    driver.now_us += PROBE_INTERVAL_US
+    driver.writer.on_timer(driver.now_us)
+    (owed,) = driver.take(fx.PersistOwed)
+    assert (owed.member.bookie, owed.first, owed.last) == ("b2", 0, 0), "quiet logs record too"
+    driver.owed_by_all = OWED_BYTES_MAX_PER_SEQUENCER + 1
+    assert not driver.writer.has_room_for_owed()
+    driver.writer.on_owed_persisted(owed)
+    assert driver.writer.has_room_for_owed(), "a log that owes nothing is not held up by others"
 
 
 # --- Fenced, held, LAC ---------------------------------------------------------------------------

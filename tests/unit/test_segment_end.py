@@ -15,12 +15,13 @@ import pytest
 from duramen.config import LogConfig, needs_new_segment, parse_log_config
 from duramen.core.log_node import LogNode
 from duramen.core.sequencer import effects as fx
+from duramen.core.sequencer.effects import CommitOutcome
 from duramen.core.sequencer.log_sequencer import LogState
 from duramen.core.sequencer.proposals import choose_segment
 from duramen.core.sequencer.roll_policy import RollQueue
 from duramen.core.status import BookieStatus
 from duramen.ids import EntryId, Epoch, LogId
-from duramen.limits import PROBE_INTERVAL_US
+from duramen.limits import PROBE_INTERVAL_US, RETRY_DELAY_US
 from duramen.units import MS, SECOND
 from duramen.wire.entry import read_entry_info
 from tests.unit.core_fakes import LOG_ID, FakeBookie, FakeStore
@@ -142,6 +143,7 @@ def test_only_how_entries_are_replicated_needs_a_new_segment(
 ) -> None:
     assert needs_new_segment(config_of(), config_of(**fields)) is is_needed
     driver = driver_of()
+    driver.around.candidates = [FakeBookie(f"b{i}").candidate for i in range(5)]
     tell(driver, 2, **fields)
     assert (driver.state() is LogState.CLOSING) is is_needed
 
@@ -225,6 +227,63 @@ def test_a_choice_that_had_to_do_without_bookies_is_made_anew_when_more_come() -
     choice = choose_segment(log, two, random.Random(1))
     assert choice is not None and not choice.is_full and choice.fits(log, two)
     assert not choice.fits(log, [bookie.candidate for bookie in bookies])
+
+
+def test_a_segment_goes_on_while_the_next_one_cannot_be_placed() -> None:
+    """Regression: a roll for size closed a log of three bookies while one of them was away."""
+    driver = driver_of(roll={"size": "1B"})
+    everybody = driver.around.candidates
+    driver.around.candidates = everybody[:2]
+    driver.append(1)
+    assert driver.store_all() == [0]
+    driver.core.request_roll()
+    driver.core.pump(driver.now_us)
+    assert driver.state() is LogState.ACTIVE and LOG_ID not in driver.around.rolls
+    driver.append(2)
+    assert driver.store_all() == [1], "appends go on with the bookies that are there"
+    driver.around.candidates = everybody
+    driver.pass_time(5 * SECOND)
+    assert driver.state() is LogState.CLOSING
+
+
+def test_a_bookie_that_goes_while_a_segment_ends_calls_the_roll_off() -> None:
+    driver = driver_of()
+    driver.append(1)
+    driver.store_all()
+    driver.core.request_roll()
+    driver.core.pump(driver.now_us)
+    assert driver.state() is LogState.CLOSING
+    everybody = driver.around.candidates
+    driver.around.candidates = everybody[:2]
+    driver.read()
+    assert driver.state() is LogState.ACTIVE and driver.take(fx.Commit) == []
+    driver.append(2)
+    assert driver.store_all() == [1]
+    driver.around.candidates = everybody
+    driver.pass_time(5 * SECOND)
+    driver.read()
+    driver.commit()
+    assert driver.core.roll_count == 1 and driver.state() is LogState.ACTIVE
+
+
+def test_a_close_of_unknown_fate_is_not_called_off_for_want_of_bookies() -> None:
+    driver = driver_of()
+    driver.core.request_roll()
+    driver.core.pump(driver.now_us)
+    driver.read()
+    driver.commit(CommitOutcome.UNKNOWN, applies=False)
+    driver.around.candidates = driver.around.candidates[:2]
+    driver.pass_time(RETRY_DELAY_US)
+    driver.read()
+    driver.commit()
+    assert driver.state() is LogState.IDLE, "the first one may close the segment at any time"
+
+
+def test_a_quiet_log_is_closed_wherever_the_next_segment_would_lie() -> None:
+    driver = driver_of(roll={"idle_close": "1s"})
+    driver.around.candidates = []
+    driver.pass_time(SECOND)
+    assert driver.state() is LogState.CLOSING
 
 
 # --- Suspended -----------------------------------------------------------------------------------

@@ -63,6 +63,10 @@ RETRY_DELAY_MAX_US: Final = 2 * SECOND
 OWED_BYTES_MAX_PER_LOG: Final = 64 * MIB
 """Entries that one log keeps in memory for members that missed them (R9)."""
 
+OWED_BYTES_MAX_PER_SEQUENCER: Final = 512 * MIB
+"""What all logs of a process keep in memory together: from half of it on every log records what it
+owes, beyond it logs that owe something take no appends."""
+
 LONG_POLL_MAX_US: Final = 60 * SECOND
 """The longest `wait` of a read: below the idle time-outs of common load balancers."""
 

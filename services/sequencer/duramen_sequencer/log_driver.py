@@ -93,6 +93,8 @@ class LogDriver:
     ) -> None:
         self.log_id = log_id
         self.core = LogSequencer(log_id, around)
+        self._around = around
+        self._owed_bytes = 0
         self._lanes = lanes
         self._link = link
         self._home = home
@@ -169,6 +171,7 @@ class LogDriver:
             self._note_state()
         elif self.core.writer is not None:
             self._note_writer(self.core.writer)
+        self._count_owed(self.core.writer)
         self._set_timer()
 
     def statistics(self) -> dict[str, object]:
@@ -264,6 +267,12 @@ class LogDriver:
         outcome = await self._link.commit(self.log_id, effect.writes)
         self.core.on_commit(effect.token, outcome, now_us())
         self.flush()
+
+    def _count_owed(self, writer: LedgerWriter | None) -> None:
+        """What this log keeps in memory for absent members counts with that of all others."""
+        owed_bytes = 0 if writer is None else writer.owed_bytes
+        self._around.owed_bytes += owed_bytes - self._owed_bytes
+        self._owed_bytes = owed_bytes
 
     def _note_owed(self, owed: PersistOwed) -> None:
         """Record it until it is recorded (R9), one task per bookie, the ranges joined meanwhile."""

@@ -410,6 +410,7 @@ class LogHost:
             "logs": {state.value: states.count(state.value) for state in LogState},
             "routing_count": sum(len(held.appends) for held in self._routing.values()),
             "leaving_count": len(self._leaving),
+            "owed_bytes": self._around.owed_bytes,
             "takeovers_waiting": self._takeovers.waiting_count,
             "takeovers_running": self._takeovers.running_count,
             "stories": len(self.stories),

@@ -22,7 +22,7 @@ from duramen.core.repair.cluster_view import ACCEPTED
 from duramen.core.repair.swap import Swap
 from duramen.core.segment import Fragment, Segment, SegmentState
 from duramen.errors import DuramenError
-from duramen.ids import BookieId, EntryId, Epoch, LogId, Member
+from duramen.ids import BookieId, EntryId, Epoch, LedgerId, LogId, Member
 from duramen.runtime.metadata_store import (
     Conflict,
     Create,
@@ -175,7 +175,16 @@ class Commits:
                 )
             else:
                 await self._store.delete(note.path, version=note.version)
+                await self._remove_empty(note.path.rpartition("/")[0])
             self._counts["notes_settled"] += 1
+
+    async def remove_parent(self, ledger_id: LedgerId) -> None:
+        """Take the parent of a ledger's owed notes away, if there are none.
+
+        Raises:
+            MetadataError: it may be applied or not.
+        """
+        await self._remove_empty(f"{self._paths.repair_owed}/{ledger_id}")
 
     async def settle_report(self, note: QueueNote, member: Member) -> None:
         """Take a member's report out; the last one takes the note with it.
@@ -192,6 +201,13 @@ class Commits:
             else:
                 await self._store.delete(note.path, version=note.version)
             self._counts["notes_settled"] += 1
+
+    async def _remove_empty(self, path: str) -> None:
+        """Whoever notes something below at the same time makes the node again."""
+        stored = await self._store.get(path)
+        if stored is not None and stored.children_count == 0:
+            with contextlib.suppress(Conflict):
+                await self._store.delete(path, version=stored.version)
 
     async def change_duty(
         self, bookie: BookieId, allowed: Mapping[Duty, Duty], reason: str

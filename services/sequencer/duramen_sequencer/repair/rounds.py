@@ -156,6 +156,8 @@ class Rounds:
             notes = await self._readings.read_notes(ledger_id)
         except (UnreadError, MetadataJsonError):
             return
+        if not notes.owed:
+            await self._commits.remove_parent(ledger_id)
         if log is None or epoch_of(ledger_id) >= log.next_epoch:
             return  # nothing is known of such a ledger: a missing node proves nothing (R4)
         segment = None if found is None else found[0]

@@ -40,6 +40,7 @@ from duramen.ids import NOTHING, EntryId, Member
 from duramen.limits import (
     ENTRY_TARGET_BYTES,
     OWED_BYTES_MAX_PER_LOG,
+    OWED_BYTES_MAX_PER_SEQUENCER,
     PROBE_INTERVAL_US,
     RETRY_DELAY_MAX_US,
     RETRY_DELAY_US,
@@ -202,6 +203,8 @@ class LedgerWriter:
 
     def has_room_for_owed(self) -> bool:
         """Whether the owed copies leave room for new entries (R9: memory stays bounded)."""
+        if self.owed_bytes and self._ports.owed_by_all() > OWED_BYTES_MAX_PER_SEQUENCER:
+            return False
         return self.owed_bytes <= 2 * self._owed_bytes_max
 
     def spell_shortage(self) -> str:
@@ -324,6 +327,7 @@ class LedgerWriter:
         if self._lac_due_us is not None and now_us >= self._lac_due_us:
             self._lac_due_us = None
             self._tell_lac()
+        self._bound_owed(now_us)
         due = [m for m, absence in self._absent.items() if now_us >= absence.probe_at_us]
         for member in due:
             self._probe(member, now_us)
@@ -353,6 +357,7 @@ class LedgerWriter:
 
     def on_owed_persisted(self, owed: PersistOwed) -> None:
         """The range is recorded for repair: memory need not keep it for this member any longer."""
+        self._persist_again_at_us = 0
         for entry_id in range(owed.first, owed.last + 1):
             entry = self.owed.get(EntryId(entry_id))
             if entry is not None and owed.member not in entry.holders:
@@ -468,10 +473,17 @@ class LedgerWriter:
                 self.owed_bytes += len(entry.payload)
         if acknowledged:
             self._lac_due_us = now_us + self._commit_delay_us
-            if self.owed_bytes > self._owed_bytes_max and now_us >= self._persist_again_at_us:
-                self._persist_again_at_us = now_us + RETRY_DELAY_MAX_US
-                self.persist_owed()
+            self._bound_owed(now_us)
         return acknowledged
+
+    def _bound_owed(self, now_us: int) -> None:
+        """Record what is owed once this log, or all logs together, keep much of it in memory."""
+        is_much = self.owed_bytes > self._owed_bytes_max or (
+            self.owed_bytes > 0 and self._ports.owed_by_all() > OWED_BYTES_MAX_PER_SEQUENCER // 2
+        )
+        if is_much and now_us >= self._persist_again_at_us:
+            self._persist_again_at_us = now_us + RETRY_DELAY_MAX_US
+            self.persist_owed()
 
     def _find_acknowledged(self) -> list[SentEntry]:
         """R5: Qa members of its write set hold it and, if `ordered`, every lower one is too."""

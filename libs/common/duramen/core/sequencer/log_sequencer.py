@@ -86,6 +86,7 @@ class LogSequencer:
             locations=lambda: around.locations or {},
             candidates=lambda: around.candidates,
             may_change_ensemble=lambda: not around.is_rolling_suspended,
+            owed_by_all=lambda: around.owed_bytes,
         )
         self.exactly_once = ExactlyOnce(around, self._ports, self.transmit)
         self.older = OlderEpochs(self._ports, around.unix_ms)
@@ -143,8 +144,7 @@ class LogSequencer:
 
     def append(self, append: QueuedAppend, now_us: int) -> None:
         """Queue an append; `pump` sends. Refused when the window is full (SEQNOBUF)."""
-        reason = self.exactly_once.find_fault(append, self.writer, self.view)
-        if reason is not None:
+        if (reason := self.exactly_once.find_fault(append, self.writer, self.view)) is not None:
             self.outbox.append(Fail(append.append_id, "window_full", reason))
             return
         if self._roll is not None:
@@ -188,8 +188,7 @@ class LogSequencer:
 
     def stop(self, now_us: int) -> None:
         """Close the open segment in peace and give the log up; IDLE when done."""
-        self._ends_here = True
-        self._is_close_only = True
+        self._ends_here = self._is_close_only = True
         if self.state is LogState.ACTIVE:
             self._drain(now_us)
 
@@ -317,8 +316,7 @@ class LogSequencer:
         is_waited_for = not self.transmit.is_empty or self.exactly_once.held_count
         if is_waited_for or self.state is LogState.DRAINING:
             times.append(now_us + _TICK_US)
-        known = [time for time in times if time is not None]
-        return min(known) if known else None
+        return min((time for time in times if time is not None), default=None)
 
     def on_timer(self, now_us: int) -> None:
         """Time has passed: deadlines, probes, retries, rolls."""
@@ -437,8 +435,7 @@ class LogSequencer:
             self._follow_older(now_us)
 
     def _follow_older(self, now_us: int) -> None:
-        closed = self.older.take_closed()
-        if closed is not None:
+        if (closed := self.older.take_closed()) is not None:
             # Another may have closed it and gone on meanwhile: what is true now is read.
             self.exactly_once.note_recovered(closed.epoch, has_state=closed.may_have_state)
             self._read()
@@ -618,9 +615,12 @@ class LogSequencer:
             case Fate.OPEN:
                 self.view = self.changes.with_news(view)
                 self._made_with = view.log.config
-                self.changes.commit(self._propose_end(view, writer, now_us))
+                if (proposal := self._propose_end(view, writer, now_us)) is None:
+                    self._call_off(now_us)
+                else:
+                    self.changes.commit(proposal)
 
-    def _propose_end(self, view: LogView, writer: LedgerWriter, now_us: int) -> Proposal:
+    def _propose_end(self, view: LogView, writer: LedgerWriter, now_us: int) -> Proposal | None:
         assert self._end is not None
         # A log that is given up closes, whatever waits: that goes to its next owner.
         is_wanted = bool(self.transmit.queue) and not self._is_close_only
@@ -629,6 +629,8 @@ class LogSequencer:
             writer,
             now_us,
             opens_next=is_wanted or not self._ends_here,
+            # A change of unknown fate may close the segment at any time: then only a close is sure.
+            may_stay=not self.changes.nonces,
             ending=self._ending,
             snapshot_lsn=self.exactly_once.snapshot_at_close(writer.segment.epoch),
         )
@@ -665,8 +667,7 @@ class LogSequencer:
         self.state = LogState.IDLE
         self._forget_writer()
         self.older.clear()
-        self._was_owner = False
-        self._ending = None
+        self._was_owner, self._ending = False, None
         self.changes.forget()
         self.outbox += self.transmit.yield_queued()
 

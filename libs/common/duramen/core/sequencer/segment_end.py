@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Collection
+from dataclasses import replace
 from typing import Final
 
 from duramen.config import LogConfig, needs_new_segment
@@ -70,7 +71,7 @@ class SegmentEnd:
     def __init__(
         self, log: LogNode, made_with: LogConfig, policy: RollPolicy, around: Surroundings
     ) -> None:
-        self._log_id = log.log_id
+        self._log = log
         self._made_with = made_with
         self._policy = policy
         self._around = around
@@ -85,18 +86,26 @@ class SegmentEnd:
             commits_by_entry=config.commit == "control",
             owed_bytes_max=config.owed_bytes_max,
         )
+        self._log = replace(self._log, config=config)
         self._policy.configure(config.roll)
         if needs_new_segment(self._made_with, config):
             self._policy.request()
 
     def is_due(self, writer: LedgerWriter, now_us: int) -> bool:
-        """Whether the segment ends now: there is a reason, and it is this log's turn."""
+        """Whether the segment ends now: there is a reason, and it is this log's turn.
+
+        One that appends go to does not end where the next one cannot be placed: they would stop.
+        """
         if writer.wants_roll:
             self._policy.request()
         if self._is_blocked or not self._policy.must_end(writer.totals, writer.lap, now_us):
             self.leave()
             return False
-        return self._around.rolls.enter(self._log_id)
+        if not self._policy.is_idle(now_us) and self._choose(self._log) is None:
+            self._policy.postpone(now_us)
+            self.leave()
+            return False
+        return self._around.rolls.enter(self._log.log_id)
 
     def wakeup_at_us(self, writer: LedgerWriter, now_us: int) -> int:
         """When `is_due` is to be asked again, if nothing else happens before."""
@@ -109,7 +118,7 @@ class SegmentEnd:
 
     def leave(self) -> None:
         """The segment does not end now, or has ended: another log may."""
-        self._around.rolls.leave(self._log_id)
+        self._around.rolls.leave(self._log.log_id)
 
     def start(self, now_us: int) -> None:
         """Nothing new is sent from now on."""
@@ -156,12 +165,14 @@ class SegmentEnd:
         now_us: int,
         *,
         opens_next: bool,
+        may_stay: bool,
         ending: Ending | None,
         snapshot_lsn: Lsn | None,
-    ) -> Proposal:
-        """The `multi()` that closes the segment and, if it can be placed, opens the next one.
+    ) -> Proposal | None:
+        """The `multi()` that closes the segment and opens the next one, if that is wanted.
 
         Args:
+            may_stay: give nothing where the next one cannot be placed; else the log is closed.
             ending: the log ends, or is deleted, with the segment; then nothing is opened.
             snapshot_lsn: as `propose_close` has it.
         """
@@ -177,9 +188,11 @@ class SegmentEnd:
             snapshot_lsn=snapshot_lsn,
             proved=writer.list_proved(),
         )
-        choice = self._choose(close.view.log) if opens_next and ending is None else None
-        if choice is None:
+        if not opens_next or ending is not None:
             return close
+        choice = self._choose(close.view.log)
+        if choice is None:
+            return None if may_stay else close
         following = new_segment(close.view.log, choice, nonce=nonce, created_unix_ms=unix_ms)
         return propose_roll(view, close, following, around.sequencer_id)
 

@@ -55,6 +55,8 @@ class Surroundings:
     """Unix time = the driver's monotonic time + this; shown, and compared in days alone."""
     candidates: Sequence[Candidate] = ()
     locations: Mapping[Member, Candidate] | None = None
+    owed_bytes: int = 0
+    """What all logs keep in memory for members that missed it (R9)."""
     is_metadata_reachable: bool = True
     is_rolling_suspended: bool = False
     """ZooKeeper is being worked on: no log rolls and none changes its ensemble."""
@@ -81,3 +83,5 @@ class Ports:
     locations: Callable[[], Mapping[Member, Candidate]]
     candidates: Callable[[], Sequence[Candidate]]
     may_change_ensemble: Callable[[], bool] = lambda: True
+    owed_by_all: Callable[[], int] = lambda: 0
+    """Bytes that all logs of the process keep for members that missed them."""

@@ -1,0 +1,175 @@
+"""Copies counted at the bookies, and what repair leaves in ZooKeeper, for tests of a local cluster.
+
+Counting is `duramen verify`'s own code: every entry of every replica is read anew from the disks
+and compared; nothing is taken from metadata but who should hold it. Used by the tests of repair,
+drain, rebalance and pauses. Source: 06-testing "Chaos", 01-protocol section 9.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any
+
+from duramen.client.bookie_client import BookieClient
+from duramen.client.log_verifier import LogVerifier
+from duramen.client.rest_client import RestClient
+from duramen.errors import DuramenError
+from duramen.runtime.http_client import PeerError
+from duramen.runtime.metadata_store import MetadataError
+from duramen.runtime.zookeeper_store import ZooKeeperStore
+from duramen.wire.metadata_json import Paths
+from tests.process.cluster import LocalCluster
+
+NAMESPACE = "default"
+LOOK_PAUSE_S = 0.2
+
+
+async def verify_logs(cluster: LocalCluster, logs: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """What `duramen verify --json` says of each log."""
+    async with open_store(cluster) as (store, paths):
+        client = BookieClient()
+        try:
+            reports = {}
+            for log in logs:
+                verifier = LogVerifier(store, paths, client)
+                report = await verifier.verify(await verifier.find_log(NAMESPACE, log))
+                reports[log] = report.to_json()
+            return reports
+        finally:
+            await client.close()
+
+
+async def wait_whole(
+    cluster: LocalCluster, logs: Sequence[str], timeout_s: float
+) -> dict[str, dict[str, Any]]:
+    """Until every entry of the logs is on its whole write set; returns the reports."""
+    found: dict[str, dict[str, Any]] = {}
+
+    async def is_whole() -> bool:
+        found.update(await verify_logs(cluster, logs))
+        return all(report["ok"] for report in found.values())
+
+    await wait_until_so(is_whole, timeout_s, lambda: f"copies are missing: {_spell(found)}")
+    assert all(one["good_copies"] == one["copies"] > 0 for one in found.values()), _spell(found)
+    return found
+
+
+async def list_notes(cluster: LocalCluster) -> list[str]:
+    """What waits under `repair/owed` and `repair/queue`, and a running rebalance."""
+    async with open_store(cluster) as (store, paths):
+        notes = [
+            f"{parent}/{ledger}"
+            for parent in (paths.repair_owed, paths.repair_queue)
+            for ledger in await store.children(parent) or ()
+        ]
+        if await store.get(paths.rebalance) is not None:
+            notes.append(paths.rebalance)
+        return notes
+
+
+async def wait_settled(cluster: LocalCluster, timeout_s: float) -> dict[str, Any]:
+    """Until a whole round that begins now finds everything proved, and no task or note is left.
+
+    Rounds are asked for, as what an operator changes does: by themselves they are a minute apart.
+    """
+    answer: dict[str, Any] = {}
+    notes: list[str] = []
+    since_ms = time.time_ns() // 1_000_000
+
+    async def is_settled() -> bool:
+        answer.update(await ask(cluster, "repair"))
+        last = answer["last_round"]
+        notes[:] = await list_notes(cluster)
+        is_seen = last is not None and last["began_unix_ms"] > since_ms and last["whole"]
+        is_waiting = answer["backlog"]["tasks"] or answer["unrepairable"] or notes
+        if is_seen and not last["unproved_fragments"] and not is_waiting:
+            return True
+        serving = cluster.ids("bookie")[-1]
+        await post(cluster, f"bookies/{serving}/cancel-drain")
+        return False
+
+    await wait_until_so(is_settled, timeout_s, lambda: f"repair is not over: {notes}, {answer}")
+    return answer
+
+
+async def ask(cluster: LocalCluster, path: str) -> dict[str, Any]:
+    """What the auditor says, through a write proxy."""
+    client = RestClient(cluster.state()["admin_url"])
+    try:
+        return await client.get_json(f"/v1/cluster/{path}")
+    finally:
+        await client.close()
+
+
+async def post(cluster: LocalCluster, path: str, fields: dict[str, Any] | None = None) -> Any:
+    """Ask something of the auditor, through a write proxy."""
+    client = RestClient(cluster.state()["admin_url"])
+    try:
+        return await client.post_json(f"/v1/cluster/{path}", fields or {})
+    finally:
+        await client.close()
+
+
+async def close_segment(cluster: LocalCluster, log: str, timeout_s: float = 60) -> None:
+    """End the open segment of a log: only then may its last fragment be proved or moved (R21)."""
+    writing, reading = (RestClient(cluster.state()[url]) for url in ("write_url", "read_url"))
+    epochs: list[int] = []
+
+    async def is_closed() -> bool:
+        if not epochs:
+            epoch = await writing.roll_log(NAMESPACE, log)
+            if epoch is None:
+                return True
+            epochs.append(epoch)
+        rows = (await reading.list_segments(NAMESPACE, log))["segments"]
+        return any(row["epoch"] == epochs[0] and row["state"] == "CLOSED" for row in rows)
+
+    try:
+        await wait_until_so(is_closed, timeout_s, lambda: f"{log} does not roll")
+    finally:
+        await writing.close()
+        await reading.close()
+
+
+async def wait_until_so(
+    condition: Callable[[], Awaitable[bool]], timeout_s: float, complaint: Callable[[], str]
+) -> None:
+    """Ask until it is so; who does not answer now is asked again."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            while True:
+                try:
+                    if await condition():
+                        return
+                except (DuramenError, PeerError, MetadataError):
+                    pass
+                await rest(LOOK_PAUSE_S)
+    except TimeoutError:
+        raise AssertionError(f"after {timeout_s} s {complaint()}") from None
+
+
+async def rest(seconds: float) -> None:
+    """The pace of a load, or between two looks at other processes: never a wait for a state."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await asyncio.Event().wait()
+
+
+@contextlib.asynccontextmanager
+async def open_store(cluster: LocalCluster) -> AsyncIterator[tuple[ZooKeeperStore, Paths]]:
+    """A session with the cluster's ZooKeeper, and its paths."""
+    state = cluster.state()
+    store = ZooKeeperStore(str(state["zookeeper"]))
+    await store.start()
+    try:
+        yield store, Paths(str(state["cluster"]))
+    finally:
+        await store.close()
+
+
+def _spell(found: dict[str, dict[str, Any]]) -> str:
+    rows = [(log, *list(f.values())) for log, one in found.items() for f in one["findings"]]
+    return f"{len(rows)} findings: {rows[:10]}"

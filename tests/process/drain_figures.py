@@ -1,0 +1,213 @@
+"""What a drain costs those who append: measured by hand, asserted nowhere.
+
+    python -m tests.process.drain_figures --bookie-gib 2 --bookies 5 --logs 10
+
+One local cluster is filled until the bookie that is to go holds so much; a paced load goes on with
+other logs; its latencies before and during the drain are compared. Then the bookie is stopped, its
+disk wiped, and every copy counted. One line of JSON. `test_drain` does the same with little data.
+Source: 06-testing "Real processes", docs/protocol/repair.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from duramen.client.rest_client import RestClient
+from duramen.client.retry import repeat_while_refused
+from duramen.errors import DuramenError
+from duramen.runtime.http_client import PeerError
+from duramen.units import MIB
+from duramen.wire.record_batch import encode_batch
+from tests.process.cluster import LocalCluster, create_log, running_cluster
+from tests.process.copies import (
+    ask,
+    close_segment,
+    post,
+    rest,
+    wait_settled,
+    wait_until_so,
+    wait_whole,
+)
+
+_FILLED_TOGETHER = 4
+_FILL_BATCH_BYTES = MIB
+_SETTLED_S = 900.0
+_DRAINED_S = 900.0
+_RETRIED_S = 60.0
+
+
+@dataclass
+class Load:
+    """Appends at an even pace to some logs; how long each took, whenever it was sent."""
+
+    logs: Sequence[str]
+    pause_s: float
+    record_bytes: int
+    acked: list[tuple[float, float]] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+
+    def between(self, begin_s: float, end_s: float) -> list[float]:
+        """Sorted seconds of the appends that were sent in between."""
+        return sorted(took for sent, took in self.acked if begin_s <= sent < end_s)
+
+
+@asynccontextmanager
+async def running(cluster: LocalCluster, load: Load) -> AsyncIterator[None]:
+    """The load goes on meanwhile."""
+    client = RestClient(cluster.state()["write_url"])
+    stop = asyncio.Event()
+
+    async def write(log: str, lag_s: float) -> None:
+        batch = encode_batch([b"x" * load.record_bytes], timestamp_ms=1)
+        due = time.monotonic() + lag_s
+        while not stop.is_set():
+            await rest(max(due - time.monotonic(), 0))
+            sent = time.monotonic()
+            due = max(due + load.pause_s, sent)
+            try:
+                await client.append("default", log, batch)
+                load.acked.append((sent, time.monotonic() - sent))
+            except (DuramenError, PeerError) as error:
+                load.failures.append(getattr(error, "code", "unreachable"))
+
+    step_s = load.pause_s / len(load.logs)
+    writers = [asyncio.create_task(write(log, i * step_s)) for i, log in enumerate(load.logs)]
+    try:
+        yield
+    finally:
+        stop.set()
+        await asyncio.gather(*writers)
+        await client.close()
+
+
+async def drain_under_load(
+    cluster: LocalCluster, *, bookie_bytes: int, log_count: int, before_s: float
+) -> dict[str, Any]:
+    """Fill, drain the fullest bookie, take it away and count; the figures.
+
+    Raises:
+        AssertionError: a copy is missing, or a question was answered wrongly.
+    """
+    count = len(cluster.ids("bookie"))
+    cold = [f"cold-{i}" for i in range(_FILLED_TOGETHER)]
+    warm = [f"warm-{i}" for i in range(log_count)]
+    for log in (*cold, *warm):
+        await create_log(cluster, log, {"roll": {"size": "64MiB"}})
+    await fill(cluster, cold, bookie_bytes * count // 3)
+    await wait_settled(cluster, _SETTLED_S)
+    rows = (await ask(cluster, "repair/bookies"))["bookies"]
+    held_bytes, bookie = max((int(row["bytes"]), row["bookie"]) for row in rows)
+    load = Load(warm, pause_s=0.1, record_bytes=1_000)
+    async with running(cluster, load):
+        await rest(before_s / 3)
+        began = time.monotonic()
+        await rest(before_s)
+        assert not (await judge(cluster, bookie))["allowed"]
+        asked = time.monotonic()
+        await post(cluster, f"bookies/{bookie}/drain")
+        assert not (await judge(cluster, bookie))["allowed"], "copies are there only"
+        await wait_drained(cluster, bookie)
+        drained = time.monotonic()
+        assert (await judge(cluster, bookie))["allowed"]
+        cluster.kill(bookie)
+        shutil.rmtree(cluster.process(bookie)["data_dir"])
+        mark = len(load.acked)
+        await wait_until_so(lambda: _is_beyond(load, mark + log_count), 60, lambda: "no appends")
+    found = await wait_whole(cluster, [*cold, *warm], 120)
+    before, during = load.between(began, asked), load.between(asked, drained)
+    assert bookie not in await named(cluster)
+    return {
+        "bookies": count, "held_mib": held_bytes >> 20, "seconds": round(drained - asked, 1),
+        "mib_per_s": round(held_bytes / MIB / (drained - asked), 1),
+        "appends_per_s": round(len(during) / (drained - asked), 1),
+        "p99_ms_before": percentile_ms(before, 0.99), "p99_ms_during": percentile_ms(during, 0.99),
+        "p50_ms_before": percentile_ms(before, 0.5), "p50_ms_during": percentile_ms(during, 0.5),
+        "max_ms_during": percentile_ms(during, 1.0), "failures": load.failures,
+        "copies": sum(one["good_copies"] for one in found.values()),
+    }  # fmt: skip
+
+
+async def fill(cluster: LocalCluster, logs: Sequence[str], size_bytes: int) -> None:
+    """Append so much, evenly, and end every segment."""
+    client = RestClient(cluster.state()["write_url"])
+    batch = encode_batch([b"y" * (_FILL_BATCH_BYTES // 16)] * 16, timestamp_ms=1)
+
+    async def fill_one(log: str) -> None:
+        for _ in range(max(1, size_bytes // len(logs) // _FILL_BATCH_BYTES)):
+            await repeat_while_refused(
+                lambda: client.append("default", log, batch),
+                timeout_s=_RETRIED_S, is_read=True, has_producer=True,
+            )  # fmt: skip
+        await close_segment(cluster, log)
+
+    try:
+        await asyncio.gather(*(fill_one(log) for log in logs))
+    finally:
+        await client.close()
+
+
+async def wait_drained(cluster: LocalCluster, bookie: str) -> None:
+    """Until the auditor says that it is empty."""
+    answer: dict[str, Any] = {}
+
+    async def is_drained() -> bool:
+        answer.update(await ask(cluster, "repair"))
+        return any(d["bookie"] == bookie and d["duty"] == "drained" for d in answer["drains"])
+
+    await wait_until_so(is_drained, _DRAINED_S, lambda: f"not drained: {answer}")
+
+
+async def judge(cluster: LocalCluster, bookie: str) -> dict[str, Any]:
+    """Whether the bookie may be removed now."""
+    return await ask(cluster, f"bookies/{bookie}/disruption?kind=remove")
+
+
+async def named(cluster: LocalCluster) -> list[str]:
+    """Bookies that a live segment names."""
+    rows = (await ask(cluster, "repair/bookies"))["bookies"]
+    return [row["bookie"] for row in rows if row["copies"]]
+
+
+def percentile_ms(seconds: Sequence[float], part: float) -> float:
+    """Of sorted values; 0: there are none."""
+    if not seconds:
+        return 0.0
+    return round(1_000 * seconds[min(int(part * len(seconds)), len(seconds) - 1)], 1)
+
+
+async def _is_beyond(load: Load, count: int) -> bool:
+    return len(load.acked) >= count
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--bookie-gib", type=float, default=2.0)
+    parser.add_argument("--bookies", type=int, default=5)
+    parser.add_argument("--logs", type=int, default=10)
+    parser.add_argument("--before-s", type=float, default=60.0)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        flags = ("--bookies", str(options.bookies), "--no-restart")
+        with running_cluster(Path(folder) / "c", *flags) as cluster:
+            work = drain_under_load(
+                cluster,
+                bookie_bytes=int(options.bookie_gib * (1 << 30)),
+                log_count=options.logs,
+                before_s=options.before_s,
+            )
+            sys.stdout.write(json.dumps(asyncio.run(work)) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,141 @@
+"""A bookie is paused under load: memory is bounded, appends go on, and every copy is made.
+
+With a fourth bookie it is replaced; with three it can only be suspended, and what it misses goes
+beyond what memory may hold into `repair/owed`, from where repair fetches it once the bookie is
+back. Copies are counted as `duramen verify` does. DURAMEN_PAUSE_S=600 pauses for ten minutes.
+Source: 01-protocol section 3 (R9), docs/protocol/repair.md, 06-testing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import signal
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from duramen.client.rest_client import RestClient
+from duramen.units import MIB
+from tests.process.cluster import LocalCluster, create_log, run, running_cluster
+from tests.process.copies import (
+    close_segment,
+    list_notes,
+    rest,
+    wait_settled,
+    wait_whole,
+)
+from tests.process.history import History, read_log
+from tests.process.test_ownership import statistics
+
+pytestmark = [pytest.mark.process, pytest.mark.zookeeper]
+
+PAUSE_S = float(os.environ.get("DURAMEN_PAUSE_S", "8"))
+OWED_BYTES_MAX = 2 * MIB
+LOAD_BYTES_PER_S = max(MIB, int(48 * MIB / PAUSE_S))
+"""What is appended during the shortest pause is many times what memory may hold of it."""
+
+MEMORY_BYTES_MAX = 2 * OWED_BYTES_MAX + 48 * MIB
+"""Beyond the process as it is with the same load and every bookie: what is owed, and what frames
+on their way to a silent bookie and the allocator take once. In a short pause that hides what is
+owed, so the sequencer's own count is judged too; in a long one it does not."""
+
+RECORD_BYTES = 16 << 10
+SILENCE_S = 6.0
+"""Between two acknowledgements: two seconds until a member counts as failed, on a busy machine."""
+
+RESTORED_S = 60 + PAUSE_S / 4
+
+
+@pytest.mark.parametrize("bookie_count", [3, 4])
+@pytest.mark.timeout(180 + 2 * PAUSE_S)
+def test_a_paused_bookie_costs_bounded_memory_and_gets_its_copies(
+    tmp_path: Path, bookie_count: int
+) -> None:
+    flags = ("--bookies", str(bookie_count), "--no-restart")
+    with running_cluster(tmp_path / "c", *flags) as cluster:
+        history = History("paused", record_bytes=RECORD_BYTES)
+
+        async def scenario() -> None:
+            config = {"owed_bytes_max": "2MiB", "roll": {"size": "16MiB"}}
+            await create_log(cluster, history.log, config)
+            async with appending(cluster, history):
+                await history.wait_acknowledged(2 * LOAD_BYTES_PER_S // (3 * RECORD_BYTES))
+                paused = cluster.ids("bookie")[0]
+                grown = await pause(cluster, history, paused)
+                print(f"{bookie_count} bookies: the sequencer grew by {grown >> 10} KiB")
+                assert grown <= MEMORY_BYTES_MAX
+                if bookie_count == 3:
+                    assert await list_notes(cluster), "more is owed than memory holds"
+            await close_segment(cluster, history.log)
+            await wait_settled(cluster, RESTORED_S)
+            found = await wait_whole(cluster, [history.log], RESTORED_S)
+            (sequencer,) = cluster.ids("sequencer")
+            assert (await statistics(cluster, sequencer))["owed_bytes"] == 0
+            copies = {one["good_copies"] / one["entries"] for one in found.values()}
+            assert copies == {3.0}, found
+            expected = max(end for _, end in history.acknowledged.values())
+            url = cluster.state()["read_url"]
+            history.check(await read_log(url, history.log, expect_count=expected))
+
+        run(scenario(), timeout_s=170 + 2 * PAUSE_S)
+
+
+async def pause(cluster: LocalCluster, history: History, bookie: str) -> int:
+    """Pause a bookie; gives by how many bytes the sequencer grew. Every append is acknowledged."""
+    (sequencer,) = cluster.ids("sequencer")
+    before = peak = resident_bytes(cluster, sequencer)
+    mark, failed, longest_s = len(history.acknowledged), len(history.codes), 0.0
+    cluster.send(bookie, signal.SIGSTOP)
+    last = time.monotonic()
+    end, owed_most = last + PAUSE_S, 0
+    try:
+        while time.monotonic() < end:
+            count = len(history.acknowledged)
+            await rest(0.2)
+            peak = max(peak, resident_bytes(cluster, sequencer))
+            owed_most = max(owed_most, (await statistics(cluster, sequencer))["owed_bytes"])
+            if len(history.acknowledged) > count:
+                last = time.monotonic()
+            longest_s = max(longest_s, time.monotonic() - last)
+    finally:
+        cluster.send(bookie, signal.SIGCONT)
+    done_bytes = 3 * RECORD_BYTES * (len(history.acknowledged) - mark)
+    print(f"{done_bytes >> 20} MiB appended meanwhile, longest silence {longest_s:.1f} s")
+    assert 0 < owed_most <= 3 * OWED_BYTES_MAX, owed_most
+    assert longest_s < SILENCE_S
+    assert history.codes[failed:] == []
+    assert done_bytes > 2 * OWED_BYTES_MAX, "too little was appended to prove anything"
+    return peak - before
+
+
+@asynccontextmanager
+async def appending(cluster: LocalCluster, history: History) -> AsyncIterator[None]:
+    """A writer at an even pace."""
+    client = RestClient(cluster.state()["write_url"])
+    stop = asyncio.Event()
+
+    async def write() -> None:
+        due = time.monotonic()
+        while not stop.is_set():
+            await history.append(client)
+            due = max(due + 3 * RECORD_BYTES / LOAD_BYTES_PER_S, time.monotonic() - 0.5)
+            await rest(max(due - time.monotonic(), 0))
+
+    writer = asyncio.create_task(write())
+    try:
+        yield
+    finally:
+        stop.set()
+        await writer
+        await client.close()
+
+
+def resident_bytes(cluster: LocalCluster, node_id: str) -> int:
+    pid = cluster.process(node_id)["pid"]
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * resource.getpagesize()

@@ -1,0 +1,123 @@
+"""A bookie joins a full cluster, and `duramen rebalance` gives it its share while appends go on.
+
+A dry run moves nothing; the auditor is killed in the middle and another goes on; a second
+rebalance finds nothing to do; every copy is counted at the end. What is planned, and why:
+`tests/unit/test_rebalance`. Source: docs/protocol/repair.md "Rebalance".
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from duramen.client.rest_client import RestClient
+from tests.process.cluster import LocalCluster, create_log, run, running_cluster
+from tests.process.copies import (
+    ask,
+    close_segment,
+    rest,
+    wait_settled,
+    wait_until_so,
+    wait_whole,
+)
+from tests.process.drain_figures import fill
+from tests.process.history import History, read_log
+from tests.process.test_rolling import duramen
+
+pytestmark = [pytest.mark.process, pytest.mark.zookeeper]
+
+FLAGS = ("--bookies", "4", "--sequencers", "2", "--no-restart")
+FILLED_BYTES = 32 << 20
+TOLERANCE = 0.15
+DONE_S = 100.0
+
+
+@pytest.mark.timeout(240)
+def test_a_bookie_that_joins_gets_its_share_and_a_killed_auditor_is_succeeded(
+    tmp_path: Path,
+) -> None:
+    with running_cluster(tmp_path / "c", *FLAGS) as cluster:
+        newcomer = cluster.ids("bookie")[-1]
+        cluster.kill(newcomer)  # it holds nothing yet, and joins later
+        history, filled = History("told"), ["filled-0", "filled-1"]
+
+        async def scenario() -> None:
+            for log in (history.log, *filled):
+                await create_log(cluster, log, {"roll": {"size": "1MiB"}})
+            await fill(cluster, filled, FILLED_BYTES)
+            await wait_settled(cluster, DONE_S)
+            client, stop = RestClient(cluster.state()["write_url"]), asyncio.Event()
+            writer = asyncio.create_task(append_slowly(history, client, stop))
+            try:
+                cluster.revive(newcomer)
+                await wait_until_so(
+                    lambda: takes_data(cluster, newcomer), 40, lambda: f"{newcomer} does not join"
+                )
+                await rebalance_all(cluster, newcomer)
+                await history.wait_acknowledged(len(history.acknowledged) + 3)
+            finally:
+                stop.set()
+                await writer
+                await client.close()
+            await close_segment(cluster, history.log)
+            await wait_settled(cluster, DONE_S)
+            await wait_whole(cluster, [history.log, *filled], 30)
+            expected = max(end for _, end in history.acknowledged.values())
+            url = cluster.state()["read_url"]
+            history.check(await read_log(url, history.log, expect_count=expected))
+
+        run(scenario(), timeout_s=230)
+
+
+async def rebalance_all(cluster: LocalCluster, newcomer: str) -> None:
+    """Dry run, rebalance with the auditor killed in its middle, and one that finds nothing."""
+    planned = await rebalance(cluster, "--dry-run")
+    assert planned["dry_run"] and {move["to"] for move in planned["moves"]} == {newcomer}
+    assert (await ask(cluster, "rebalance"))["request"] is None
+    assert not await has_moved(cluster)
+    first = (await ask(cluster, "repair"))["auditor"]
+    await rebalance(cluster)
+    await wait_until_so(lambda: has_moved(cluster), DONE_S, lambda: "nothing moves")
+    await asyncio.to_thread(cluster.kill, first)
+    left: dict[str, Any] = {}
+
+    async def is_over() -> bool:
+        left.update(await ask(cluster, "rebalance"))
+        return not left["running"]
+
+    await wait_until_so(is_over, DONE_S, lambda: f"the rebalance goes on: {left}")
+    answer = await ask(cluster, "repair")
+    assert answer["auditor"] != first and answer["statistics"]["commits"]["swaps"] > 0, answer
+    shares = (await ask(cluster, "rebalance"))["shares"]
+    assert max(shares.values()) <= 1 + TOLERANCE and shares[newcomer] >= 1 - 3 * TOLERANCE, shares
+    again = await rebalance(cluster, "--dry-run")
+    assert again["moves"] == [], again
+
+
+async def append_slowly(history: History, client: RestClient, stop: asyncio.Event) -> None:
+    """Appends that go on meanwhile, but little data: it counts in the shares."""
+    while not stop.is_set():
+        await history.append(client)
+        await rest(0.05)
+
+
+async def rebalance(cluster: LocalCluster, *flags: str) -> dict[str, Any]:
+    words = ("rebalance", "--tolerance", str(TOLERANCE), *flags)
+    found: dict[str, Any] = await asyncio.to_thread(duramen, cluster, *words)
+    return found
+
+
+async def has_moved(cluster: LocalCluster) -> bool:
+    return bool((await ask(cluster, "repair"))["statistics"]["commits"]["swaps"])
+
+
+async def takes_data(cluster: LocalCluster, bookie: str) -> bool:
+    return bookie in (await ask(cluster, "rebalance"))["shares"]
+
+
+async def copies_of(cluster: LocalCluster, bookie: str) -> int:
+    rows = (await ask(cluster, "repair/bookies"))["bookies"]
+    return next(int(row["copies"]) for row in rows if row["bookie"] == bookie)
