@@ -68,7 +68,9 @@ def test_a_region_is_lost_under_load_and_appends_go_on(tmp_path: Path) -> None:
         run(expect_impossible(cluster))
         assert duramen(cluster, "regions", "open", "y")[1]["closed"] == []
         located = duramen(cluster, "bookies", "locate", "bookie-0", "--rack", "c")
-        assert located == (0, {"id": "bookie-0", "region": "x", "rack": "c", "weight": 1.0})
+        assert located == (0, {
+            "id": "bookie-0", "region": "x", "rack": "c", "weight": 1.0, "from_flags": False,
+        })  # fmt: skip
 
 
 async def lose_region(cluster: LocalCluster, history: History, region: str) -> None:

@@ -101,6 +101,8 @@ def test_verify_names_exactly_what_is_wrong_where(tmp_path: Path) -> None:
         assert (code, found["findings"]) == (0, []), found
         assert (found["entries"], found["copies"], found["good_copies"]) == (10, 30, 30)
         assert [s["state"] for s in found["segments"]] == ["CLOSED", "OPEN"]
+        # The auditor would mend what is damaged before it can be found.
+        cluster.kill("sequencer-0")
 
         flip(stop(cluster, "bookie-1"), ledger_of(log_id, Epoch(1)), EntryId(3))
         code, found = verify(cluster)
