@@ -24,7 +24,6 @@ from duramen.core.segment import Segment
 from duramen.core.status import BookieStatus
 from duramen.ids import BookieId, EntryId, Epoch, LedgerId, LogId, Member, SequencerId
 from duramen.runtime.memory_store import MemoryStore, MemoryTree
-from duramen.runtime.metadata_store import SessionState
 from duramen.units import MS, SECOND
 from duramen.wire import repair_calls as calls
 from duramen.wire.metadata_json import (
@@ -367,11 +366,6 @@ class RepairWorld:
 def identity_of(ledger_id: LedgerId, entry: EntryId) -> int:
     """The identity that every good copy of an entry has."""
     return (ledger_id * 31 + entry * 7) & 0xFFFF_FFFF
-
-
-def lives_on(seat: Seat) -> bool:
-    """Whether the seat's session is there."""
-    return seat.store.session is SessionState.CONNECTED
 
 
 def renew(bookie: FakeBookie, life: int) -> None:

@@ -10,6 +10,7 @@ Called by `sequencers`. Documented in docs/testing.md.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any, Final, cast
 
 from duramen.core.log_node import LogNode
@@ -70,24 +71,25 @@ class SimProbes:
         return is_refused
 
 
-class Process(Node):
+class Process(Node, ABC):
     """What a host needs of its sequencer process."""
 
     sequencer_id: SequencerId
     around: Surroundings
     link: MetadataLink
 
+    @abstractmethod
     def kick(self) -> None:
         """The end of an event: frames and answers leave."""
 
+    @abstractmethod
     def make_driver(self, log_id: LogId) -> SimDriver:
         """A log's driver with an idle core."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def has_session(self) -> bool:
         """Whether the metadata store is known to hold this process's session."""
-        raise NotImplementedError
 
 
 class SimHost:

@@ -6,9 +6,7 @@ asked of the server. Against real processes they run in `tests/process/test_log_
 
 from __future__ import annotations
 
-import http.server
 import json
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,81 +14,37 @@ import pytest
 
 from duramen.cli.main import main
 from duramen.errors import DuramenError
+from tests.unit.fake_proxy import FakeProxy, running_proxy
 
 LOG = "/v1/namespaces/shop/logs/orders"
 HEAD = {"seq_num": 10, "dlsn": "e1n3s2"}
 
 
-class FakeProxy(http.server.ThreadingHTTPServer):
-    """Answers by method and path; notes what was asked."""
-
-    daemon_threads = True
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.answers: dict[str, dict[str, Any] | DuramenError] = {}
-        self.asked: list[tuple[str, Any]] = []
-        self.url = f"http://127.0.0.1:{self.server_address[1]}"
-
-
-class _Handler(http.server.BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    server: FakeProxy
-
-    def _answer(self) -> None:
-        size = int(self.headers.get("content-length") or 0)
-        call = f"{self.command} {self.path}"
-        self.server.asked.append((call, json.loads(self.rfile.read(size)) if size else None))
-        answer = self.server.answers[call]
-        is_refused = isinstance(answer, DuramenError)
-        data = json.dumps(answer.problem() if isinstance(answer, DuramenError) else answer).encode()
-        self.send_response(answer.kind.status if isinstance(answer, DuramenError) else 200)
-        self.send_header("content-type", "application/problem+json" if is_refused else "text/json")
-        self.send_header("content-length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def do_GET(self) -> None:
-        self._answer()
-
-    def do_POST(self) -> None:
-        self._answer()
-
-    def do_DELETE(self) -> None:
-        self._answer()
-
-    def log_message(self, *_: object) -> None:
-        """Quiet."""
-
-
 @pytest.fixture
 def proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeProxy]:
-    server = FakeProxy()
-    monkeypatch.setenv("DURAMEN_URL", server.url)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield server
-    server.shutdown()
-    server.server_close()
+    with running_proxy() as server:
+        monkeypatch.setenv("DURAMEN_URL", server.url)
+        yield server
 
 
 @pytest.mark.parametrize(
-    ("words", "call", "answer", "line"),
+    ("words", "path", "answer", "line"),
     [
         (
-            ("truncate", "--to", "seq:10"), f"POST {LOG}:truncate", {"head": HEAD, "changed": True},
+            ("truncate", "--to", "seq:10"), f"{LOG}:truncate", {"head": HEAD, "changed": True},
             "shop/orders: begins now at seq:10 (e1n3s2)",
         ),
         (
-            ("truncate", "--to", "seq:4"), f"POST {LOG}:truncate", {"head": HEAD, "changed": False},
+            ("truncate", "--to", "seq:4"), f"{LOG}:truncate", {"head": HEAD, "changed": False},
             "shop/orders: began before at seq:10 (e1n3s2)",
         ),
-        (("end",), f"POST {LOG}:end", {"tail": {"seq_num": 40}}, "shop/orders: ended at seq:40"),
+        (("end",), f"{LOG}:end", {"tail": {"seq_num": 40}}, "shop/orders: ended at seq:40"),
         (
-            ("delete",), f"DELETE {LOG}", {"undelete_until": "2026-01-01T01:00:00.000Z"},
+            ("delete",), LOG, {"undelete_until": "2026-01-01T01:00:00.000Z"},
             "shop/orders: deleted; it can be had back until 2026-01-01T01:00:00.000Z",
         ),
         (
-            ("undelete",), f"POST {LOG}:undelete", {"log_id": "7"},
+            ("undelete",), f"{LOG}:undelete", {"log_id": "7"},
             "shop/orders: is there (log id 7)",
         ),
     ],
@@ -99,16 +53,16 @@ def test_what_was_done_is_told_in_one_line(  # noqa: PLR0917 - as many parameter
     proxy: FakeProxy,
     capsys: pytest.CaptureFixture[str],
     words: tuple[str, ...],
-    call: str,
+    path: str,
     answer: dict[str, Any],
     line: str,
 ) -> None:
-    proxy.answers[call] = answer
+    proxy.answers[path] = answer
     command, *flags = words
     assert main(["log", command, "shop/orders", *flags]) == 0
     captured = capsys.readouterr()
     assert (captured.out, captured.err) == (line + "\n", "")
-    assert [asked for asked, _ in proxy.asked] == [call]
+    assert [asked for asked, _ in proxy.asked] == [path]
     assert main(["log", command, "shop/orders", *flags, "--json", "--url", proxy.url]) == 0
     assert json.loads(capsys.readouterr().out) == answer
 
@@ -116,15 +70,15 @@ def test_what_was_done_is_told_in_one_line(  # noqa: PLR0917 - as many parameter
 def test_a_time_is_looked_up_first_and_the_record_that_it_names_is_kept(
     proxy: FakeProxy, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    look = f"GET {LOG}/records?from=ago%3A1h&count=1"
+    look = f"{LOG}/records?from=ago%3A1h&count=1"
     proxy.answers[look] = {"records": [{"seq_num": 12}], "next": "seq:13"}
-    proxy.answers[f"POST {LOG}:truncate"] = {"head": HEAD, "changed": True}
+    proxy.answers[f"{LOG}:truncate"] = {"head": HEAD, "changed": True}
     words = ["log", "truncate", "shop/orders", "--to", "ago:1h", "--read-url", proxy.url]
     assert main(words) == 0
-    assert proxy.asked == [(look, None), (f"POST {LOG}:truncate", {"to": "seq:12"})]
+    assert proxy.asked == [(look, None), (f"{LOG}:truncate", {"to": "seq:12"})]
     proxy.answers[look] = {"records": [], "next": "seq:13"}
     assert main(words) == 0
-    assert proxy.asked[-1] == (f"POST {LOG}:truncate", {"to": "seq:13"}), "nothing is that young"
+    assert proxy.asked[-1] == (f"{LOG}:truncate", {"to": "seq:13"}), "nothing is that young"
     assert "seq:10" in capsys.readouterr().out
 
 
@@ -134,7 +88,7 @@ def test_a_refusal_is_one_sentence_and_a_failure(
 ) -> None:
     command, *flags = words
     refusal = DuramenError("log_deleted", "it was deleted; undelete brings it back")
-    proxy.answers[f"POST {LOG}:{command}"] = refusal
+    proxy.answers[f"{LOG}:{command}"] = refusal
     assert main(["log", command, "shop/orders", *flags]) == 1
     captured = capsys.readouterr()
     assert captured.out == ""

@@ -5,16 +5,15 @@ What is checked is what a user sees: lines, JSON, exit codes, and what is asked 
 
 from __future__ import annotations
 
-import http.server
 import json
-import threading
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 from duramen.cli.main import main
 from duramen.errors import DuramenError
+from tests.unit.fake_proxy import FakeProxy, admin
+
+__all__ = ["admin"]
 
 LOG_PATH = "/v1/cluster/logs/shop/orders"
 EVENTS = [
@@ -24,64 +23,8 @@ EVENTS = [
 OWNED = {"name": "shop/orders", "sequencer": "s1", "epoch": 3, "state": "active"}
 
 
-class FakeAdmin(http.server.ThreadingHTTPServer):
-    """Answers by path; notes what was asked."""
-
-    daemon_threads = True
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.answers: dict[str, dict[str, Any] | DuramenError] = {}
-        self.asked: list[tuple[str, Any]] = []
-        self.url = f"http://127.0.0.1:{self.server_address[1]}"
-
-
-class _Handler(http.server.BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    server: FakeAdmin
-
-    def do_GET(self) -> None:
-        self._answer(None)
-
-    def do_DELETE(self) -> None:
-        self._answer("deleted")
-
-    def do_POST(self) -> None:
-        self._answer(json.loads(self.rfile.read(int(self.headers["content-length"]))))
-
-    def do_PUT(self) -> None:
-        self.do_POST()
-
-    def do_PATCH(self) -> None:
-        self.do_POST()
-
-    def _answer(self, body: Any) -> None:
-        self.server.asked.append((self.path, body))
-        answer = self.server.answers[self.path]
-        is_refused = isinstance(answer, DuramenError)
-        data = json.dumps(answer.problem() if isinstance(answer, DuramenError) else answer).encode()
-        self.send_response(answer.kind.status if isinstance(answer, DuramenError) else 200)
-        self.send_header("content-type", "application/problem+json" if is_refused else "text/json")
-        self.send_header("content-length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, *_: object) -> None:
-        """Quiet."""
-
-
-@pytest.fixture
-def admin(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeAdmin]:
-    server = FakeAdmin()
-    monkeypatch.setenv("DURAMEN_ADMIN_URL", server.url)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield server
-    server.shutdown()
-    server.server_close()
-
-
 def test_owners_are_listed_and_a_silent_sequencer_is_told(
-    admin: FakeAdmin, capsys: pytest.CaptureFixture[str]
+    admin: FakeProxy, capsys: pytest.CaptureFixture[str]
 ) -> None:
     admin.answers["/v1/cluster/owners"] = {"logs": [OWNED], "silent": []}
     assert main(["owners"]) == 0
@@ -94,7 +37,7 @@ def test_owners_are_listed_and_a_silent_sequencer_is_told(
     assert "no answer from s2" in captured.err
 
 
-def test_a_story_is_told_in_lines(admin: FakeAdmin, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_story_is_told_in_lines(admin: FakeProxy, capsys: pytest.CaptureFixture[str]) -> None:
     admin.answers[f"{LOG_PATH}/story"] = {"events": EVENTS, "silent": []}
     assert main(["story", "shop/orders"]) == 0
     first, second = capsys.readouterr().out.splitlines()
@@ -105,7 +48,7 @@ def test_a_story_is_told_in_lines(admin: FakeAdmin, capsys: pytest.CaptureFixtur
 
 
 def test_a_hand_over_names_the_target_and_a_refusal_is_one_sentence(
-    admin: FakeAdmin, capsys: pytest.CaptureFixture[str]
+    admin: FakeProxy, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = f"{LOG_PATH}/hand-over"
     admin.answers[path] = {"from": "s1", "to": "s2", "epoch": 3, "closed": True}
@@ -120,7 +63,7 @@ def test_a_hand_over_names_the_target_and_a_refusal_is_one_sentence(
 
 
 def test_balancing_shows_its_moves_and_fails_when_one_did(
-    admin: FakeAdmin, capsys: pytest.CaptureFixture[str]
+    admin: FakeProxy, capsys: pytest.CaptureFixture[str]
 ) -> None:
     move = {"name": "shop/orders", "from": "s1", "to": "s2", "cost": 7.5}
     admin.answers["/v1/cluster/balance"] = {"dry_run": True, "moves": [move]}

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from duramen.cli.main import main
-from tests.unit.test_cli_ownership import FakeAdmin, admin
+from tests.unit.fake_proxy import FakeProxy, admin
 
 __all__ = ["admin"]
 
@@ -37,7 +37,7 @@ Captured = pytest.CaptureFixture[str]
 
 
 def test_bookies_are_listed_with_place_duty_and_room(
-    admin: FakeAdmin, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+    admin: FakeProxy, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "160")
     admin.answers["/v1/cluster/bookies"] = {"bookies": [BOOKIE]}
@@ -51,7 +51,7 @@ def test_bookies_are_listed_with_place_duty_and_room(
 
 
 def test_a_bookie_is_located_by_what_is_given_and_by_nothing_else(
-    admin: FakeAdmin, capsys: Captured
+    admin: FakeProxy, capsys: Captured
 ) -> None:
     path = "/v1/cluster/bookies/bookie-0"
     admin.answers[path] = {"id": "bookie-0", "region": "x", "rack": "c", "weight": 0.0}
@@ -69,7 +69,7 @@ def test_a_bookie_is_located_by_what_is_given_and_by_nothing_else(
     ("words", "closed"), [(["close", "x"], ["x", "y"]), (["open", "y"], []), (["open", "x"], ["y"])]
 )
 def test_a_region_is_closed_beside_the_others(
-    admin: FakeAdmin, capsys: Captured, words: list[str], closed: list[str]
+    admin: FakeProxy, capsys: Captured, words: list[str], closed: list[str]
 ) -> None:
     path = "/v1/cluster/regions"
     admin.answers[path] = REGIONS
@@ -81,7 +81,7 @@ def test_a_region_is_closed_beside_the_others(
 
 @pytest.mark.parametrize(("shown", "code"), [([], 0), ([VIOLATION], 1)])
 def test_a_violation_is_told_with_its_write_set_and_fails(
-    admin: FakeAdmin, capsys: Captured, shown: list[Any], code: int
+    admin: FakeProxy, capsys: Captured, shown: list[Any], code: int
 ) -> None:
     answer = {"segments": 4, "fragments": 5, "violations": len(shown), "shown": shown}
     admin.answers[PLACEMENT] = answer

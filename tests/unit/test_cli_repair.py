@@ -15,7 +15,7 @@ import pytest
 from duramen.cli.main import main
 from duramen.cli.repair import auditor as commands
 from duramen.errors import DuramenError
-from tests.unit.test_cli_ownership import FakeAdmin, admin
+from tests.unit.fake_proxy import FakeProxy, admin
 
 __all__ = ["admin"]
 
@@ -44,7 +44,7 @@ DENIED = {
 
 
 def test_status_is_a_failure_only_when_something_is_unrepairable(
-    admin: FakeAdmin, capsys: Out
+    admin: FakeProxy, capsys: Out
 ) -> None:
     admin.answers[f"{CLUSTER}/repair"] = STATUS
     assert main(["repair", "status"]) == 0
@@ -58,7 +58,7 @@ def test_status_is_a_failure_only_when_something_is_unrepairable(
     assert json.loads(capsys.readouterr().out)["unrepairable"] == [FLAWED]
 
 
-def test_disruption_answers_with_its_exit_code(admin: FakeAdmin, capsys: Out) -> None:
+def test_disruption_answers_with_its_exit_code(admin: FakeProxy, capsys: Out) -> None:
     path = f"{CLUSTER}/bookies/b1/disruption?kind="
     allowed = {**DENIED, "allowed": True, "reasons": [], "logs_at_risk": [],
                "logs_at_risk_count": 0}  # fmt: skip
@@ -75,7 +75,7 @@ def test_disruption_answers_with_its_exit_code(admin: FakeAdmin, capsys: Out) ->
     assert main(["disruption", "b1"]) == 2
 
 
-def test_a_drain_begins_is_cancelled_and_is_refused(admin: FakeAdmin, capsys: Out) -> None:
+def test_a_drain_begins_is_cancelled_and_is_refused(admin: FakeProxy, capsys: Out) -> None:
     admin.answers[f"{CLUSTER}/bookies/b1/drain"] = {"bookie": "b1", "duty": "draining"}
     admin.answers[f"{CLUSTER}/bookies/b1/cancel-drain"] = {"bookie": "b1", "duty": "serving"}
     assert main(["drain", "b1"]) == 0
@@ -120,7 +120,7 @@ def drains(*duties: str) -> list[dict[str, Any]]:
     ],
 )  # fmt: skip
 def test_who_waits_for_a_drain_sees_a_line_for_each_change(  # noqa: PLR0917 - fixtures
-    admin: FakeAdmin,
+    admin: FakeProxy,
     capsys: Out,
     monkeypatch: pytest.MonkeyPatch,
     duties: tuple[str, ...],
@@ -137,7 +137,7 @@ def test_who_waits_for_a_drain_sees_a_line_for_each_change(  # noqa: PLR0917 - f
 
 
 def test_a_loss_is_accepted_only_of_an_incarnation_that_is_named(
-    admin: FakeAdmin, capsys: Out
+    admin: FakeProxy, capsys: Out
 ) -> None:
     path, life = f"{CLUSTER}/bookies/b1/accept-loss", "ab" * 16
     admin.answers[path] = {"bookie": "b1", "incarnation": life, "accepted_unix_ms": 5}
@@ -150,7 +150,7 @@ def test_a_loss_is_accepted_only_of_an_incarnation_that_is_named(
     assert "b1 is here" in capsys.readouterr().err
 
 
-def test_a_rebalance_is_shown_begun_and_planned(admin: FakeAdmin, capsys: Out) -> None:
+def test_a_rebalance_is_shown_begun_and_planned(admin: FakeProxy, capsys: Out) -> None:
     path = f"{CLUSTER}/rebalance"
     admin.answers[path] = {"running": True, "shares": {"b1": 1.5}, "moves_waiting": 1}
     assert main(["rebalance"]) == 0 and main(["rebalance", "--status"]) == 0

@@ -29,9 +29,6 @@ HOST: Final = "127.0.0.1"
 COUNT_MAX: Final = 49
 """Processes of one role: two ports each, one hundred ports per role."""
 
-ROLES: Final = ("zookeeper", "bookie", "sequencer", "writeproxy", "readproxy")
-"""In the order in which they start."""
-
 _OFFSETS: Final = {
     "zookeeper": 81,
     "bookie": 1,
