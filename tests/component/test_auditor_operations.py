@@ -15,9 +15,9 @@ import pytest
 from fastapi import FastAPI
 
 from duramen.core.duty import Duty
-from duramen.core.segment import Segment
+from duramen.core.segment import Segment, Totals
 from duramen.errors import DuramenError
-from duramen.ids import Epoch, LogId
+from duramen.ids import EntryId, Epoch, LogId
 from duramen.runtime.admin import add_problem_handler
 from duramen.wire.metadata_json import spell_bookie
 from duramen_sequencer.repair.admin_routes import add_repair_routes
@@ -123,6 +123,27 @@ def test_a_segment_of_a_sequencer_with_an_old_view_sends_the_bookie_back() -> No
         await world.wait_for(lambda: _is_named_nowhere(world, "d", (1, 2)))
         await wait_duty_by_rounds(world, seat, "d", Duty.LEAVING)
         await world.publish("d")
+        await wait_duty_by_rounds(world, seat, "d", Duty.DRAINED)
+
+    run(act, "abcde")
+
+
+def test_a_drain_does_not_end_beside_a_recovery_which_may_have_acks_of_the_bookie() -> None:
+    async def act(world: RepairWorld) -> None:
+        await world.add(make_segment([(0, "abc")]).marked("recovered by another"))
+        seat = await sit(world)
+        await seat.operations.drain("d")
+        await world.publish("d")
+        await wait_duty_by_rounds(world, seat, "d", Duty.LEAVING)
+        await world.publish("d")
+        await seat.wait_rounds(3)
+        assert (await world.node("d")).duty is Duty.LEAVING
+        (shown,) = (await seat.operations.show())["drains"]
+        assert "1 recoveries" in shown["waits_for"]
+        await world.change((await world.segment()).closed(
+            last_entry=EntryId(4), totals=Totals(5, 5), start_seq_num=0, completed_unix_ms=1,
+            nonce="closed",
+        ))  # fmt: skip
         await wait_duty_by_rounds(world, seat, "d", Duty.DRAINED)
 
     run(act, "abcde")

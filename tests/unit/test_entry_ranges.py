@@ -8,7 +8,7 @@ from __future__ import annotations
 from array import array
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from duramen.core.entry_ranges import EntryRanges, group_ranges
@@ -63,6 +63,7 @@ def test_a_run_goes_on_to_the_first_gap(
 
 
 @given(changes, st.integers(0, 40), st.integers(0, 40))
+@example([("add", 0, 1)], 1, 0)
 def test_what_lies_between_two_numbers(
     steps: list[tuple[str, int, int]], first: int, last: int
 ) -> None:
