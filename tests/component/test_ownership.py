@@ -11,6 +11,7 @@ import asyncio
 import gc
 import json
 import tracemalloc
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, cast
@@ -420,6 +421,27 @@ def test_an_idle_log_leaves_nothing_but_a_short_story() -> None:
         assert each_bytes < 2_048, f"{each_bytes:.0f} bytes an idle log"
         assert host.statistics()["takeovers"] == count
         assert await unclosed(world, logs[0]) == (), "nothing is left to recover"
+
+    play(scenario)
+
+
+def test_the_driver_of_an_idle_log_goes_at_once() -> None:
+    """Nothing in it may refer to itself: the collector of cycles looks rarely (`runtime.service`),
+    and ten thousand logs that wait for it are hundreds of MiB."""
+
+    async def scenario(world: HostWorld) -> None:
+        host = await world.add_host(FIRST)
+        assert isinstance(await world.append(host, LOG), Appended)
+        left = weakref.ref(host.drivers[LOG]), weakref.ref(host.drivers[LOG].core)
+        gc.collect()
+        gc.disable()
+        try:
+            await host.leave(LOG, "idle")
+            host.release_held(LOG)
+            await wait_until(lambda: not host.drivers)
+            await wait_until(lambda: [one() for one in left] == [None, None])
+        finally:
+            gc.enable()
 
     play(scenario)
 

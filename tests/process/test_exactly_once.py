@@ -14,7 +14,10 @@ from typing import Any
 import httpx
 import pytest
 
+from duramen.ids import EntryId, Epoch, LogId
+from duramen.wire.metadata_json import read_segment, spell_segment
 from tests.process.cluster import LocalCluster, create_log, run, running_cluster
+from tests.process.copies import open_store
 from tests.process.history import read_log
 
 pytestmark = [pytest.mark.process, pytest.mark.zookeeper]
@@ -51,6 +54,12 @@ class Client:
                 return answer
             self.codes.append(answer["code"])
         raise AssertionError(f"batch {seq} was never acknowledged: {self.codes}")
+
+    async def truncate(self, position: str) -> dict[str, Any]:
+        """Remove what lies before the position."""
+        answer = await self._http.post(f"{self._log}:truncate", json={"to": position}, timeout=30)
+        found: dict[str, Any] = answer.json()
+        return found
 
     async def fence(self, **document: str) -> dict[str, Any]:
         """Set the fencing token."""
@@ -94,6 +103,45 @@ def test_a_sequencer_killed_under_a_producer_leaves_one_copy_at_one_position(
                 assert answer["start"]["seq_num"] == 2 * seq
 
         run(scenario())
+
+
+def test_r15_a_takeover_passes_over_what_is_lost_and_a_truncation_begins_behind_it(
+    tmp_path: Path,
+) -> None:
+    """Entry 1 of the first segment, with batch 1, is recorded as lost between two takeovers."""
+    with running_cluster(tmp_path / "c", "--sequencers", "2") as cluster:
+
+        async def scenario() -> None:
+            log_id = await create_log(cluster, LOG, {})
+            async with httpx.AsyncClient() as http:
+                client = Client(cluster, http)
+                places = [await client.insist(seq) for seq in range(3)]
+                cluster.send(await _owner(cluster, http, log_id), signal.SIGKILL)
+                places.append(await client.insist(3))
+                dlsns = [place["start"]["dlsn"] for place in places]
+                assert dlsns == ["e1n0s0", "e1n1s0", "e1n2s0", "e2n0s0"]
+                await _lose(cluster, LogId(int(log_id)), EntryId(1))
+                cluster.send(await _owner(cluster, http, log_id), signal.SIGKILL)
+                places.append(await client.insist(4))
+                assert places[4]["start"]["seq_num"] == 8
+                answers = [await client.send(f"batch {seq}", seq) for seq in range(5)]
+                assert answers[1]["code"] == "data_lost"
+                for seq in (0, 2, 3, 4):
+                    assert answers[seq]["start"] == places[seq]["start"], answers
+                cut = await client.truncate("seq:3")
+                assert cut["head"] == {"seq_num": 4, "lsn": "e1n2", "dlsn": "e1n2s0"}
+
+        run(scenario())
+
+
+async def _lose(cluster: LocalCluster, log_id: LogId, entry: EntryId) -> None:
+    """The first segment's node says so; the bookies, which have it, are not to be asked."""
+    async with open_store(cluster) as (store, paths):
+        path = paths.segment(log_id, Epoch(1))
+        found = await store.get(path)
+        assert found is not None
+        lossy = read_segment(found.data).with_lost([(entry, entry)], "lost")
+        await store.set(path, spell_segment(lossy), version=found.version)
 
 
 async def _check_repetitions(client: Client, places: dict[int, dict[str, Any]]) -> None:

@@ -295,6 +295,17 @@ class Interpreter:
         ledger_id = ledger_of(LOG_ID, Epoch(lsn >> 32))
         self.stage.bookies[words[0]].forget(ledger_id, EntryId(lsn & 0xFFFF_FFFF))
 
+    def _do_lose(self, words: list[str], options: dict[str, str]) -> None:
+        """No disk has these entries of a closed segment, and a person has accepted that (R15)."""
+        for lsn in map(parse_lsn, words):
+            epoch, entry = Epoch(lsn >> 32), EntryId(lsn & 0xFFFF_FFFF)
+            for bookie in self.stage.bookies.values():
+                bookie.forget(ledger_of(LOG_ID, epoch), entry)
+            store = self.stage.store
+            segment, version = store.segments[epoch]
+            lossy = segment.with_lost([(entry, entry)], "operator.1")
+            store.segments[epoch] = (lossy, version + 1)  # repair's change, not a core's
+
     def _do_check(self, words: list[str], options: dict[str, str]) -> None:
         """The bookie's driver reads the segment nodes that its core asked about (R10)."""
         bookie = self.stage.bookies[words[0]]

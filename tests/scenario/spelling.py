@@ -185,8 +185,9 @@ def spell_segment(segment: Segment) -> str:
         end = f" last={segment.last_entry} records={segment.totals.record_count}"
     if segment.bound is not None:
         end += f" bound={segment.bound}"
-    for first, last in segment.holes:
-        end += f" hole {first}" if first == last else f" hole {first} … {last}"
+    for what, ranges in (("hole", segment.holes), ("lost", segment.lost)):
+        for first, last in ranges:
+            end += f" {what} {first}" if first == last else f" {what} {first} … {last}"
     return f"e{segment.epoch} {segment.state.value}{end} {spell_fragments(segment.fragments)}"
 
 

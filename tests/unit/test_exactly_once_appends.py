@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from duramen.core.sequencer import effects as fx
-from duramen.core.sequencer.exactly_once.stamps import Stamp
+from duramen.core.sequencer.exactly_once.stamps import Result, Stamp
 from duramen.core.sequencer.log_sequencer import LogState
 from duramen.core.sequencer.transmit import QueuedAppend
 from duramen.core.status import BookieStatus
-from duramen.ids import EntryId, Epoch, epoch_of, lsn_of
+from duramen.ids import Dlsn, EntryId, Epoch, epoch_of, lsn_of
 from duramen.units import SECOND
 from duramen.wire.exactly_once.control_record import spell_control
 from tests.unit.core_fakes import FakeStore
@@ -90,6 +90,55 @@ def test_what_does_not_follow_is_refused_once_it_is_proved(
     (fail,) = log.driver.take(fx.Fail)
     assert (fail.append_id, fail.code, fail.field) == (number, code, "producer")
     assert fail.expected is not None and fail.expected.producer_seq == expected
+
+
+@pytest.mark.parametrize(
+    ("stamp", "code"),
+    [
+        (Stamp("p", 1, 1), ""),
+        (Stamp("p", 1, 2), "data_lost"),
+        (Stamp("p", 1, 9), "data_lost"),
+        (Stamp("p", 0, 9), "producer_fenced"),
+        (Stamp("p", 2, 0), ""),
+        (Stamp("p", 2, 1), "producer_gap"),
+    ],
+)
+def test_r15_after_a_loss_nothing_of_the_same_epoch_is_stored_or_new(
+    stamp: Stamp, code: str
+) -> None:
+    log = Log()
+    for sequence in (0, 1):
+        log.append(Stamp("p", 1, sequence))
+    log.store()
+    log.done()
+    log.driver.core.exactly_once.admission.table.note_loss()
+    number = log.append(stamp, match_seq_num=4)
+    assert log.fails() == [], "a refusal is to be proved, this one as well"
+    log.store()
+    assert log.fails() == ([(number, code)] if code else [])
+    assert [one for one, _, _ in log.done()] == ([] if code else [number])
+
+
+def test_r15_a_batch_that_was_lost_between_others_is_told_so_while_others_are_in_flight() -> None:
+    log = Log()
+    for _ in range(3):
+        log.append()
+    log.store()
+    log.done()
+    table = log.driver.core.exactly_once.admission.table
+    place = Result(Dlsn(Epoch(1), EntryId(0), 0), 0, 2, 5)
+    table.apply(Stamp("p", 0, 0), place, 0)
+    table.apply(Stamp("p", 0, 2), place._replace(seq_num=4), 0)
+    log.append(Stamp("p", 0, 3))
+    log.append(Stamp("p", 0, 1))
+    log.append(Stamp("p", 0, 2))
+    log.store()
+    assert log.fails() == [(5, "data_lost")]
+    assert [(one, is_duplicate) for one, _, is_duplicate in log.done()] == [(6, True), (4, False)]
+    log.append(Stamp("p", 1, 0))
+    log.append(Stamp("p", 0, 1))
+    log.store()
+    assert log.fails() == [(8, "producer_fenced")]
 
 
 def test_an_append_that_follows_is_a_proof_as_well() -> None:

@@ -5,6 +5,7 @@ Source: R15, 01-protocol section 4, docs/protocol/repair.md.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from typing import Any
 
@@ -89,6 +90,19 @@ def test_a_closed_segment_adds_up_what_is_lost_and_keeps_it() -> None:
     assert read_segment(spell_segment(both)) == both
     assert both.with_proved(EntryId(0), "n3").lost == both.lost
     assert [both.lost_at(EntryId(entry)) for entry in (2, 4, 9)] == [None, (3, 5), (8, 9)]
+
+
+@pytest.mark.parametrize("lost", [(), (0,), (9,), (0, 1, 5, 9), (2, 4, 5, 7), tuple(range(10))])
+def test_what_of_a_segment_is_there_is_told_in_ranges(lost: tuple[int, ...]) -> None:
+    lossy = SEGMENT.with_lost([(entry, entry) for entry in lost], "n")
+    for first in range(11):
+        for last in range(first - 1, 10):
+            ranges = lossy.list_present(EntryId(first), EntryId(last))
+            present = [entry for one, end in ranges for entry in range(one, end + 1)]
+            assert present == [n for n in range(first, last + 1) if n not in lost]
+            assert all(a[1] + 1 < b[0] for a, b in itertools.pairwise(ranges))
+            has_lost = lossy.has_lost(EntryId(first), EntryId(last))
+            assert has_lost == any(first <= n <= last for n in lost)
 
 
 @pytest.mark.parametrize("lost", [((3, 2),), ((3, 4), (4, 6)), ((6, 7), (1, 2)), ((8, 10),)])

@@ -98,6 +98,17 @@ def test_fewer_results_are_kept_from_now_on() -> None:
     assert table.result_of(Stamp("p", 0, 4)) == result_at(4)
 
 
+def test_a_replay_keeps_no_more_producers_than_the_owner_had(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(producer_table, "PRODUCER_COUNT_MAX", 2)
+    table = ProducerTable(4)
+    for index, name in enumerate("abac"):
+        table.apply(Stamp(name, index, 0), result_at(index), 0)
+    assert [row.producer_id for row in table.list_rows()] == ["a", "c"], "least recently used first"
+    table.validate()
+
+
 def test_room_is_made_by_who_has_rested_longest_and_never_by_who_may_repeat(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

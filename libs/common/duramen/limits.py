@@ -225,6 +225,13 @@ REPAIR_BYTES_PER_S: Final = 32 * MIB
 """What one bookie copies from others, at most: a lost one of 1 TB is copied anew by nine others in
 an hour, and writers have the rest of the disk and of the network."""
 
+REPAIR_PIECE_BYTES: Final = 1 * MIB
+"""What repair reads, sends or adds at once (an entry at the least). A client's add that comes right
+behind waits for one piece: a thousandth of a second of a disk, and of a core for the checksums."""
+
+REPAIR_BURST_BYTES: Final = 4 * REPAIR_PIECE_BYTES
+"""What may go through at once after a rest: an eighth of a second of the rate, not all of it."""
+
 INVENTORY_ROW_COUNT_MAX: Final = 65_536
 INVENTORY_BYTES_MAX: Final = 64 * MIB
 """Entries that one inventory tells, and bytes that it reads for that: two seconds of a disk."""

@@ -23,6 +23,10 @@ GIB: Final = 1 << 30
 
 _DURATIONS: Final = {"d": DAY, "h": HOUR, "m": MINUTE, "s": SECOND, "ms": MS, "us": 1}
 _SIZES: Final = {"TiB": 1 << 40, "GiB": GIB, "MiB": MIB, "KiB": KIB, "B": 1}
+DURATION_PATTERN: Final = "^([0-9]{1,15}(ms|us|d|h|m|s))+$"
+SIZE_PATTERN: Final = "^[0-9]{1,15} ?(TiB|GiB|MiB|KiB|B)?$"
+"""What the two functions below read, for the documents."""
+
 _DURATION_PART = re.compile(r"([0-9]{1,15})(ms|us|d|h|m|s)")
 _SIZE = re.compile(r"([0-9]{1,15}) ?(TiB|GiB|MiB|KiB|B)?")
 

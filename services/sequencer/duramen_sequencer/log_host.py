@@ -31,6 +31,7 @@ from duramen.runtime.registry import Roster
 from duramen.wire.metadata_json import MetadataJsonError
 from duramen.wire.sequencer_calls import AppendResult, Redirect
 from duramen_sequencer.bookie_lanes import BookieLanes
+from duramen_sequencer.life.workers import for_each
 from duramen_sequencer.log_driver import Answer, LogDriver, now_us
 from duramen_sequencer.metadata_link import MetadataLink
 from duramen_sequencer.ownership.claims import Claims
@@ -287,16 +288,15 @@ class LogHost:
 
     async def _scan(self) -> None:
         store, paths = self._link.store, self._link.paths
-        limit = asyncio.Semaphore(_SCAN_CONCURRENCY)
 
         async def look(log_id: LogId) -> None:
-            async with limit:
-                if self._may_work():
-                    await self._close_if_orphan(log_id)
+            if self._may_work():
+                await self._close_if_orphan(log_id)
 
         for upper in await store.children(paths.logs) or ():
             lowers = await store.children(f"{paths.logs}/{upper}") or ()
-            await asyncio.gather(*(look(LogId(int(upper + lower, 16))) for lower in lowers))
+            log_ids = [LogId(int(upper + lower, 16)) for lower in lowers]
+            await for_each(log_ids, look, _SCAN_CONCURRENCY)
         self.scan_count += 1
 
     async def _close_if_orphan(self, log_id: LogId) -> None:

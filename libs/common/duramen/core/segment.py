@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import enum
 import itertools
+from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -140,6 +141,19 @@ class Segment:
     def absence_at(self, entry: EntryId) -> tuple[EntryId, EntryId] | None:
         """The hole or the lost range that `entry` lies in: nobody is to hold it."""
         return self.hole_at(entry) or self.lost_at(entry)
+
+    def list_present(self, first: EntryId, last: EntryId) -> list[tuple[EntryId, EntryId]]:
+        """Ranges of what lies from `first` to `last` and is neither lost nor a hole, ascending."""
+        if first > last:
+            return []
+        present = EntryRanges([(first, last)])
+        for absence in (*_touching(self.holes, first, last), *_touching(self.lost, first, last)):
+            present.remove(*absence)
+        return present.list_ranges()
+
+    def has_lost(self, first: EntryId, last: EntryId) -> bool:
+        """Whether anything from `first` to `last` is lost."""
+        return first <= last and bool(_touching(self.lost, first, last))
 
     def with_lost(self, ranges: Collection[tuple[int, int]], nonce: str) -> Segment:
         """Entries recorded as lost, besides those that are: for repair, of a CLOSED segment."""
@@ -286,6 +300,14 @@ class Segment:
         ensembles = " ".join(f"{f.first_entry}:{list(f.ensemble)}" for f in self.fragments)
         end = "" if self.last_entry is None else f" last={self.last_entry}"
         return f"<segment {self.log_id}.e{self.epoch} {self.state.value}{end} {ensembles}>"
+
+
+def _touching(
+    ranges: tuple[tuple[EntryId, EntryId], ...], first: EntryId, last: EntryId
+) -> tuple[tuple[EntryId, EntryId], ...]:
+    """Those of ascending ranges that have an entry from `first` to `last`: there may be many."""
+    begin = bisect_left(ranges, first, key=lambda one: one[1])
+    return ranges[begin : bisect_right(ranges, last, key=lambda one: one[0])]
 
 
 def _greater(one: int | None, other: int | None) -> int | None:

@@ -4,6 +4,10 @@ A sequence number is found over the segments (closed ones know their start), the
 entry headers, which any replica gives; a DLSN by the header of its entry. Only entries at or below
 the release pointer are read, without any seal: what they hold never changes.
 
+A position of which the entry is lost (R15), or a hole, is the first record behind it that is there,
+as for readers. So a truncation to there leaves every record that is left at or above the position,
+removes every one below it, and the head is a record that can be read.
+
 Not here: positions by txid and time, which a reader resolves first. Called by `operations`.
 Source: 01-protocol sections 8 and 9.
 """
@@ -101,11 +105,14 @@ class Boundaries:
             segment = await self._find_segment(seq_num, log)
             start, last = segment.start_seq_num or 0, segment.last_entry or EntryId(0)
         assert segment is not None and last >= 0, extent
-        if seq_num == start:
+        if seq_num == start and segment.absence_at(EntryId(0)) is None:
             return TrimPoint(lsn_of(segment.epoch, EntryId(0)), 0, seq_num)
         info = await self._bisect(segment, seq_num - start, last)
+        if info is None:
+            return end_of(segment)
+        position = max(seq_num - start, info.first_position)
         lsn = lsn_of(segment.epoch, info.entry_id)
-        return TrimPoint(lsn, seq_num - start - info.first_position, seq_num)
+        return TrimPoint(lsn, position - info.first_position, start + position)
 
     async def _find_slot(
         self, epoch: Epoch, entry: EntryId, slot: int, extent: Extent, field: str
@@ -124,14 +131,27 @@ class Boundaries:
             if segment.last_entry is None or entry > segment.last_entry:
                 return end_of(segment)
         assert segment is not None, extent
+        absence = segment.absence_at(entry)
+        if absence is not None:
+            return await self._find_behind(segment, absence[1], start)
         if (entry, slot) == (0, 0):
             return TrimPoint(lsn, 0, start)
         info = await self._read_header(segment, entry)
         if slot < info.record_count:
             return TrimPoint(lsn, slot, start + info.first_position + slot)
-        after = TrimPoint(lsn_of(epoch, EntryId(entry + 1)), 0, start + info.totals.record_count)
-        is_last = segment.is_closed and entry == segment.last_entry
-        return end_of(segment) if is_last else after
+        following = EntryId(entry + 1)
+        if entry == segment.last_entry or segment.absence_at(following) is not None:
+            return await self._find_behind(segment, entry, start)
+        return TrimPoint(lsn_of(epoch, following), 0, start + info.totals.record_count)
+
+    async def _find_behind(self, segment: Segment, entry: EntryId, start: int) -> TrimPoint:
+        """The beginning of the first entry behind `entry` of a CLOSED segment that is there."""
+        assert segment.last_entry is not None, segment
+        present = segment.list_present(EntryId(entry + 1), segment.last_entry)
+        if not present:
+            return end_of(segment)
+        info = await self._read_header(segment, present[0][0])
+        return TrimPoint(lsn_of(segment.epoch, info.entry_id), 0, start + info.first_position)
 
     async def _find_segment(self, seq_num: int, log: LogNode) -> Segment:
         """The last CLOSED segment that begins at or before `seq_num`: it holds it."""
@@ -153,20 +173,23 @@ class Boundaries:
             )
         return segment
 
-    async def _bisect(self, segment: Segment, position: int, last: EntryId) -> EntryInfo:
-        """The first entry with more than `position` records before its end."""
-        low, high = EntryId(0), last
+    async def _bisect(self, segment: Segment, position: int, last: EntryId) -> EntryInfo | None:
+        """The first entry that is there with more than `position` records before its end."""
+        first = EntryId(0)
         for fragment in segment.fragments:
             if fragment.totals_before.record_count <= position:
-                low = max(low, fragment.first_entry)
+                first = max(first, fragment.first_entry)
+        present = segment.list_present(first, last)
+        low, high = 0, sum(end + 1 - begin for begin, end in present)
+        found: EntryInfo | None = None
         while low < high:
-            middle = EntryId((low + high) // 2)
-            info = await self._read_header(segment, middle)
+            middle = (low + high) // 2
+            info = await self._read_header(segment, _pick(present, middle))
             if info.totals.record_count > position:
-                high = middle
+                high, found = middle, info
             else:
-                low = EntryId(middle + 1)
-        return await self._read_header(segment, low)
+                low = middle + 1
+        return found
 
     async def _read_header(self, segment: Segment, entry: EntryId) -> EntryInfo:
         """The header of an entry at or below the release pointer, from whoever has it."""
@@ -189,6 +212,15 @@ class Boundaries:
         raise DuramenError(
             "data_unavailable", f"no replica of e{segment.epoch}n{entry} can be read now"
         )
+
+
+def _pick(ranges: list[tuple[EntryId, EntryId]], index: int) -> EntryId:
+    """The entry with that index among all of the ranges."""
+    for first, last in ranges:
+        if index <= last - first:
+            return EntryId(first + index)
+        index -= last + 1 - first
+    raise AssertionError("the index is beyond the ranges")
 
 
 def _beyond_tail(position: str, extent: Extent, field: str) -> BeyondTailError:

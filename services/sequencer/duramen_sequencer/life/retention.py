@@ -19,7 +19,7 @@ import logging
 import random
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from duramen.core.life.retention import (
@@ -55,6 +55,7 @@ from duramen.wire.metadata_json import (
     spell_log,
 )
 from duramen_sequencer.life.tombstones import Tombstones
+from duramen_sequencer.life.workers import for_each
 from duramen_sequencer.metadata_link import MetadataLink
 
 _LOG = logging.getLogger(__name__)
@@ -155,7 +156,7 @@ class RetentionRounds:
         try:
             async for log_ids in self._list_logs():
                 seen.update(log_ids)
-                await self._visit_all(log_ids)
+                await for_each(log_ids, self._visit, RETENTION_CONCURRENCY)
             await self._tombstones.sweep(lambda log: self._is_ours(log, None))
         except MetadataError as error:
             self._counts["rounds_cut"] += 1
@@ -165,27 +166,6 @@ class RetentionRounds:
         self._quiet = {log_id: quiet for log_id, quiet in self._quiet.items() if log_id in seen}
         self._held = {log_id: epoch for log_id, epoch in self._held.items() if log_id in seen}
         self._counts["rounds"] += 1
-
-    async def _visit_all(self, log_ids: Iterable[LogId]) -> None:
-        """So many at once; after one that fails no other is begun.
-
-        Raises:
-            MetadataError: the first one's.
-        """
-        left, failures = iter(log_ids), list[MetadataError]()
-
-        async def visit_next() -> None:
-            for log_id in left:
-                if failures:
-                    return
-                try:
-                    await self._visit(log_id)
-                except MetadataError as error:
-                    failures.append(error)
-
-        await asyncio.gather(*(visit_next() for _ in range(RETENTION_CONCURRENCY)))
-        if failures:
-            raise failures[0]
 
     async def _list_logs(self) -> AsyncIterator[list[LogId]]:
         store, paths = self._link.store, self._link.paths

@@ -9,7 +9,6 @@ Called by `auditor`, `worker`, `operations`. Source: 01-protocol sections 2, 9; 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, NamedTuple
 
@@ -20,7 +19,7 @@ from duramen.core.repair.doubts import Doubts
 from duramen.core.segment import Segment
 from duramen.ids import BookieId, EntryId, Epoch, Incarnation, LedgerId, LogId, Member, ledger_of
 from duramen.limits import AUDIT_CONCURRENCY
-from duramen.runtime.metadata_store import MetadataError, Watch
+from duramen.runtime.metadata_store import Watch
 from duramen.wire.metadata_json import (
     MetadataJsonError,
     read_bookie,
@@ -28,6 +27,7 @@ from duramen.wire.metadata_json import (
     read_node,
     read_segment,
 )
+from duramen_sequencer.life.workers import for_each
 from duramen_sequencer.log_driver import now_us
 from duramen_sequencer.metadata_link import MetadataLink
 
@@ -152,27 +152,19 @@ class Readings:
             MetadataError: the store cannot be reached.
             UnreadError: it is not known which logs there are.
         """
-        left = iter(range(1, await self._read_last_log_id() + 1))
         unread: list[str] = []
-        failures: list[MetadataError] = []
 
-        async def visit_next() -> None:
-            for number in left:
-                if failures:
-                    return
-                try:
-                    log = await self.read_log(LogId(number))
-                    if log is not None:
-                        await visit(LogAudit(log, self._list_segments(log, noted)))
-                except UnreadError as error:
-                    unread.append(str(error))
-                    on_unread(str(error))
-                except MetadataError as error:
-                    failures.append(error)
+        async def visit_one(number: int) -> None:
+            try:
+                log = await self.read_log(LogId(number))
+                if log is not None:
+                    await visit(LogAudit(log, self._list_segments(log, noted)))
+            except UnreadError as error:
+                unread.append(str(error))
+                on_unread(str(error))
 
-        await asyncio.gather(*(visit_next() for _ in range(AUDIT_CONCURRENCY)))
-        if failures:
-            raise failures[0]
+        last = await self._read_last_log_id()
+        await for_each(range(1, last + 1), visit_one, AUDIT_CONCURRENCY)
         return not unread
 
     async def read_log(self, log_id: LogId) -> LogNode | None:

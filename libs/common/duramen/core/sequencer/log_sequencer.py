@@ -17,6 +17,7 @@ Source: 01-protocol sections 2, 4, 5, R2, R3, R18, R19.
 from __future__ import annotations
 
 import enum
+import itertools
 from collections.abc import Sequence
 
 from duramen.config import LogConfig
@@ -80,7 +81,8 @@ class LogSequencer:
         self._around = around
         self._ports = Ports(
             put=self.outbox.append,
-            new_token=self._new_token,
+            # Nothing of the core in what its parts are given: it could not go by itself.
+            new_token=itertools.count(1).__next__,
             new_nonce=around.new_nonce,
             rng=around.rng,
             locations=lambda: around.locations or {},
@@ -91,7 +93,6 @@ class LogSequencer:
         self.exactly_once = ExactlyOnce(around, self._ports, self.transmit)
         self.older = OlderEpochs(self._ports, around.unix_ms)
         self._refusal = ("log_unavailable", "the log is being taken over")
-        self._token_count = 0
         self.changes = OwnChanges(self._ports)
         self._is_close_only = False
         self._unless_owned = False
@@ -670,10 +671,6 @@ class LogSequencer:
         self._was_owner, self._ending = False, None
         self.changes.forget()
         self.outbox += self.transmit.yield_queued()
-
-    def _new_token(self) -> int:
-        self._token_count += 1
-        return self._token_count
 
     def statistics(self) -> dict[str, object]:
         """What waits and what was done, for the admin API."""

@@ -215,6 +215,8 @@ class Admission:
             return False
         if known is None or known[0] != stamp.epoch or stamp.sequence > known[1]:
             return False
+        if self.table.is_lost(stamp):
+            return False
         result = self.table.result_of(stamp)
         if result is None:
             self._put(AlreadyStored(append.append_id))
@@ -230,6 +232,10 @@ class Admission:
             expected = Expected(place.tail(), seq_num, producer_seq)
             return Fail(append.append_id, code, detail, named, expected)
 
+        if append.stamp is not None and self.table.is_lost(append.stamp):
+            ahead = self._ahead.get(append.stamp.producer_id)
+            if ahead is None or ahead.epoch == append.stamp.epoch:
+                return refuse("data_lost", _spell_lost(append.stamp), "producer")
         token = append.fencing_token
         if append.command is not None:
             token = append.command.expected
@@ -407,6 +413,13 @@ def _complete(append_id: int, result: Result, *, is_duplicate: bool) -> Complete
     after = Dlsn(start.epoch, start.entry, start.slot + count)
     tail = TailMark(after, seq_num + count, timestamp_ms)
     return Complete(append_id, start, seq_num, count, timestamp_ms, tail, is_duplicate)
+
+
+def _spell_lost(stamp: Stamp) -> str:
+    return (
+        f"batch {stamp.sequence} of epoch {stamp.epoch} of producer {stamp.producer_id} is not in "
+        "the log: entries are lost for ever, it with them, or a newer epoch: begin a new epoch"
+    )
 
 
 def _uncertain(append: QueuedAppend, reason: str) -> Fail:

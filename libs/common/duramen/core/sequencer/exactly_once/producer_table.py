@@ -5,7 +5,8 @@ rebuilt table equals the one that was lost. A row leaves only by `forget_unused`
 unknown producer's batch 0 is fresh, so what may still be retried must not be forgotten.
 
 Invariants (checked by `validate`):
- 1 a row has 1 to `results_kept` results, and `last` is not below their number - 1.
+ 1 a row has 1 to `results_kept` results, and a loss mark if it ends in one; `last` is not below
+   their number - 1.
  2 results of a row lie one after the other in the log.
  3 at most PRODUCER_COUNT_MAX rows.
 Called by `admission`, `snapshots` and `rebuild`. Source: 08-interfaces "Producers".
@@ -17,10 +18,16 @@ import itertools
 from collections import deque
 from collections.abc import Collection, Container, Iterable
 from dataclasses import dataclass
+from typing import Final
 
 from duramen.core.sequencer.exactly_once.stamps import ProducerRow, Result, Stamp
-from duramen.limits import PRODUCER_COUNT_MAX, PRODUCER_REST_US
+from duramen.limits import FENCING_TOKEN_BYTES_MAX, PRODUCER_COUNT_MAX, PRODUCER_REST_US
 from duramen.units import MS
+
+UNKNOWN_TOKEN: Final = "not known: the entry that set it may be lost".ljust(
+    FENCING_TOKEN_BYTES_MAX + 1, "."
+)
+"""The token after a loss: longer than any that a client can name, so that nobody has it."""
 
 
 @dataclass(slots=True)
@@ -30,9 +37,21 @@ class _Row:
     used_unix_ms: int
     results: deque[Result]
 
+    @property
+    def is_in_doubt(self) -> bool:
+        """What followed in this epoch may be lost, and newer epochs with it."""
+        return self.results[-1].is_lost
+
 
 class ProducerTable:
     """Producers of one log, least recently used first, and its fencing token.
+
+    Entries that are lost (R15) leave loss marks, results without records, which snapshots keep.
+    Where a replay finds that batches of a producer are missing before the next one, each of them
+    gets a mark: it is not in the log, and neither a duplicate nor fresh. And every row ends in a
+    mark after a loss that may have held anything of its producer, a newer epoch of it included:
+    whoever goes on in that epoch may be fenced, and is refused, until a later batch is found or a
+    newer epoch begins.
 
     Args:
         results_kept: of each producer.
@@ -69,22 +88,47 @@ class ProducerTable:
     def apply(self, stamp: Stamp, result: Result, unix_ms: int) -> None:
         """A batch is in the log. What the log says is true, also if a row said otherwise."""
         row = self._rows.pop(stamp.producer_id, None)
-        if row is None or (row.epoch, row.last + 1) != (stamp.epoch, stamp.sequence):
-            row = _Row(stamp.epoch, stamp.sequence, unix_ms, deque())
+        if row is not None and row.is_in_doubt:
+            row.results.pop()
+            row.last -= 1
+        if row is None or row.epoch != stamp.epoch or row.last >= stamp.sequence:
+            row = _Row(stamp.epoch, -1, unix_ms, deque())
+        missing_count = stamp.sequence - row.last - 1
+        row.results.extend([result.as_loss_mark()] * min(missing_count, self.results_kept))
+        row.results.append(result)
         row.last = stamp.sequence
         row.used_unix_ms = max(row.used_unix_ms, unix_ms)
-        row.results.append(result)
-        if len(row.results) > self.results_kept:
-            row.results.popleft()
+        self._cut(row)
         self._rows[stamp.producer_id] = row
+        if len(self._rows) > PRODUCER_COUNT_MAX:
+            # Only in a replay, which does not forget as the owner did then.
+            del self._rows[next(iter(self._rows))]
+
+    def note_loss(self) -> None:
+        """Entries that come next in the log are lost, and may have held anything of anybody."""
+        self.token = UNKNOWN_TOKEN
+        for row in self._rows.values():
+            if not row.is_in_doubt:
+                row.results.append(row.results[-1].as_loss_mark(is_behind=True))
+                row.last += 1
+
+    def is_lost(self, stamp: Stamp) -> bool:
+        """Whether a batch is not in the log and can never be: it is lost, or comes in doubt."""
+        row = self._rows.get(stamp.producer_id)
+        if row is None or row.epoch != stamp.epoch:
+            return False
+        result = self.result_of(stamp)
+        return result.is_lost if result else row.is_in_doubt and stamp.sequence > row.last
+
+    def _cut(self, row: _Row) -> None:
+        while len(row.results) > self.results_kept + row.is_in_doubt:
+            row.results.popleft()
 
     def keep(self, results_kept: int) -> None:
         """The configuration says how many results there are from now on."""
-        if results_kept < self.results_kept:
-            for row in self._rows.values():
-                while len(row.results) > results_kept:
-                    row.results.popleft()
         self.results_kept = results_kept
+        for row in self._rows.values():
+            self._cut(row)
 
     def make_room(self, unix_ms: int, in_flight: Collection[str]) -> bool:
         """Whether one more producer may come; forgets the one that has rested longest.
@@ -123,14 +167,17 @@ class ProducerTable:
         """Become what a snapshot says."""
         self.token = token
         self._rows = {
-            name: _Row(epoch, last, used_unix_ms, deque(results[-self.results_kept :]))
+            name: _Row(epoch, last, used_unix_ms, deque(results))
             for name, epoch, last, used_unix_ms, results in rows
+            if results
         }
+        self.keep(self.results_kept)
 
     def validate(self) -> None:
         """Assert invariants 1 to 3."""
         for name, row in self._rows.items():
-            assert 1 <= len(row.results) <= self.results_kept, f"1: {name} {row}"
+            count = len(row.results) - row.is_in_doubt
+            assert 1 <= count <= self.results_kept, f"1: {name} {row}"
             assert row.last >= len(row.results) - 1, f"1: {name} {row}"
             pairs = itertools.pairwise(row.results)
             assert all(a.seq_num + a.record_count <= b.seq_num for a, b in pairs), f"2: {name}"

@@ -8,6 +8,10 @@ be read now is asked again later: the log waits, since a guess could store an ap
 
     BACK → FORTH → DONE
 
+What is recorded as lost (R15) is passed over. Where it may have held state the table is told; a
+snapshot of which a part is lost is none, and when no other is found, one is looked for further
+back, as far as readers may read. Reasons: docs/protocol/repair.md.
+
 Called by `log_state`. Source: 01-protocol section 5, takeover step 5.
 """
 
@@ -54,27 +58,41 @@ class Rebuild:
     def __init__(
         self, log: LogNode, stateless: Collection[Epoch], unix_ms: int, ports: Ports
     ) -> None:
-        self.state = RebuildState.BACK
-        self.table = ProducerTable(log.config.producers.results_kept)
-        self.entry_count = 0
+        self._log = log
         self._stateless = stateless
         self._unix_ms = unix_ms
         self._ports = ports
-        self._first = log.rebuild_lsn
-        self._epoch = Epoch(log.last_clean_epoch)
-        self._segments: list[Segment] = []
-        """Those with state, newest first while going back, oldest first while going forth."""
+        self._asked: ReadSegment | ReadHistory | None = None
+        self._unread: ReadHistory | None = None
+        """What could not be read, while its segment's node is read anew."""
+        self._retry_at_us: int | None = None
+        self._retry_delay_us = RETRY_DELAY_US
+        self._begin(log.rebuild_lsn)
+
+    def _begin(self, first: Lsn) -> None:
+        """Nothing is known yet; go back as far as `first` at most."""
+        self.state = RebuildState.BACK
+        self.table = ProducerTable(self._log.config.producers.results_kept)
+        self.entry_count = 0
+        self._first = first
+        self._epoch = Epoch(self._log.last_clean_epoch)
+        self._segments: list[tuple[Segment, EntryId]] = []
+        """Those with state, and where in them it begins at the earliest: newest first while going
+        back, oldest first while going forth."""
         self._headers: list[HistoryEntry] = []
         self._candidates: list[EntryId] = []
         self._low = EntryId(0)
+        self._top: EntryId | None = None
+        """The last entry of the segment that is there, until its header was read."""
         self._scanned_from = EntryId(0)
+        self._next = EntryId(0)
+        """Going forth: everything of the segment below this was read, or is lost."""
+        self._may_have_lost_snapshot = False
         self._through: Lsn | None = None
         self._parts: list[SnapshotPart] = []
         self._is_loaded = True
-        self._waiting: list[tuple[Segment, HistoryEntry]] = []
-        self._asked: ReadSegment | ReadHistory | None = None
-        self._retry_at_us: int | None = None
-        self._retry_delay_us = RETRY_DELAY_US
+        self._waiting: list[tuple[Segment, HistoryEntry] | None] = []
+        """What follows the snapshot, until that is whole; None: a loss."""
 
     @property
     def is_done(self) -> bool:
@@ -96,8 +114,9 @@ class Rebuild:
             match self._asked:
                 case ReadSegment(_, epoch):
                     self._ask_segment(epoch)
-                case ReadHistory(_, segment, first, last, is_headers_only):
-                    self._ask_entries(segment, first, last, is_headers_only=is_headers_only)
+                case ReadHistory(segment=segment):
+                    self._unread = self._asked
+                    self._ask_segment(segment.epoch)
 
     def on_segment(self, token: int, segment: Segment | None, now_us: int) -> None:
         """A segment node was read, or could not be."""
@@ -106,16 +125,35 @@ class Rebuild:
         if segment is None or not segment.is_closed:
             self._retry_later(now_us)
             return
+        if self._unread is not None:
+            self._ask_anew(self._unread, segment)
+            return
         self._retry_delay_us = RETRY_DELAY_US
+        self._low = self._first_of(segment)
         assert segment.last_entry is not None
-        self._low = EntryId(0)
-        if segment.epoch == self._first >> 32:
-            self._low = EntryId(self._first & 0xFFFF_FFFF)
-        if segment.last_entry < self._low:
-            self._go_to_older()
-        else:
-            last = segment.last_entry
-            self._ask_entries(segment, last, last, is_headers_only=True)
+        present = segment.list_present(self._low, segment.last_entry)
+        if present:
+            self._top = present[-1][1]
+            self._ask_entries(segment, self._top, self._top, is_headers_only=True)
+            return
+        self._note_state(segment)
+        self._go_to_older()
+
+    def _ask_anew(self, unread: ReadHistory, segment: Segment) -> None:
+        """The node of what could not be read, as it is now: repair may have moved the copies, or
+        recorded that there are none any more, with which all begins again.
+        """
+        self._unread = None
+        if segment.lost != unread.segment.lost:
+            self._begin(self._log.rebuild_lsn)
+            self._look_at_epoch()
+            return
+        self._segments = [
+            (segment if one.epoch == segment.epoch else one, first) for one, first in self._segments
+        ]
+        self._ask_entries(
+            segment, unread.first, unread.last, is_headers_only=unread.is_headers_only
+        )
 
     def on_history(self, token: int, entries: Sequence[HistoryEntry] | None, now_us: int) -> None:
         """Entries were read, in order from the first asked for; None: they could not be."""
@@ -158,11 +196,14 @@ class Rebuild:
             return
         headers, self._headers = self._headers, []
         segment = asked.segment
-        if headers[-1].entry == segment.last_entry and not headers[-1].has_state:
-            self._go_to_older()
-            return
-        if headers[-1].entry == segment.last_entry and segment not in self._segments:
-            self._segments.append(segment)
+        if self._top is not None:
+            if not headers[-1].has_state:
+                self._low = EntryId(self._top + 1)  # only what is lost behind it may have any
+            self._top = None
+            self._note_state(segment, is_seen=headers[-1].has_state)
+            if not headers[-1].has_state:
+                self._go_to_older()
+                return
         self._candidates = [h.entry for h in headers if h.is_control]
         first = headers[0]
         # What lies before an entry without state has none either.
@@ -174,46 +215,83 @@ class Rebuild:
         if self._candidates:
             entry = self._candidates.pop()
             self._ask_entries(segment, entry, entry, is_headers_only=False)
-        elif self._scanned_from > self._low:
+            return
+        while self._scanned_from > self._low:
             first = max(self._low, EntryId(self._scanned_from - _HEADER_COUNT))
-            last = EntryId(self._scanned_from - 1)
-            self._ask_entries(segment, first, last, is_headers_only=True)
-        else:
-            self._go_to_older()
+            present = segment.list_present(first, EntryId(self._scanned_from - 1))
+            if present:
+                self._ask_entries(segment, *present[-1], is_headers_only=True)
+                return
+            self._scanned_from = first
+        self._go_to_older()
 
     def _judge_candidate(self, segment: Segment, found: HistoryEntry) -> None:
         part = found.control
-        if isinstance(part, SnapshotPart) and part.number == part.part_count - 1:
+        if isinstance(part, SnapshotPart) and self._is_usable(segment, found.entry, part):
             self._through = part.through
             self._is_loaded = False
+            self._may_have_lost_snapshot = False
             self._first = Lsn(part.through + 1)
             self._go_forth()
         else:
             self._judge_next(segment)
 
+    def _is_usable(self, segment: Segment, entry: EntryId, part: SnapshotPart) -> bool:
+        """Whether `entry` ends a snapshot that is there as a whole, with what it is to be read on
+        from; its owner wrote the parts one directly after the other.
+        """
+        if part.number != part.part_count - 1 or part.through + 1 < self._first:
+            return False
+        first = EntryId(entry - part.number)
+        return segment.list_present(first, entry) == [(first, entry)]
+
+    def _note_state(self, segment: Segment, *, is_seen: bool = False) -> None:
+        """The segment has state from `_low` on, if it is seen there, or may have lost some."""
+        assert segment.last_entry is not None
+        is_lossy = segment.has_lost(self._low, segment.last_entry)
+        if is_seen or is_lossy:
+            self._segments.append((segment, self._low))
+        self._may_have_lost_snapshot = self._may_have_lost_snapshot or is_lossy
+
     # --- forth -----------------------------------------------------------------------------------
 
     def _go_forth(self) -> None:
+        if self._may_have_lost_snapshot and self._first > self._log.needed_lsn:
+            self._begin(self._log.needed_lsn)
+            self._look_at_epoch()
+            return
         self.state = RebuildState.FORTH
         self._segments.reverse()
         self._next_segment()
 
     def _next_segment(self) -> None:
-        if not self._segments:
-            assert not self._waiting, self
-            self.state = RebuildState.DONE
-            return
-        segment = self._segments.pop(0)
-        assert segment.last_entry is not None
-        first = EntryId(0)
-        if segment.epoch == self._first >> 32:
-            first = EntryId(self._first & 0xFFFF_FFFF)
-        if first > segment.last_entry:
-            self._next_segment()
-        else:
-            self._ask_entries(segment, first, segment.last_entry, is_headers_only=False)
+        while self._segments:
+            segment, first = self._segments.pop(0)
+            self._next = max(first, self._first_of(segment))
+            if self._read_on(segment):
+                return
+        assert not self._waiting, self
+        self.state = RebuildState.DONE
+
+    def _read_on(self, segment: Segment) -> bool:
+        """Ask for what comes next of the segment and is there; False: nothing is."""
+        end = segment.last_entry
+        assert end is not None
+        for first in range(self._next, end + 1, _HEADER_COUNT):
+            last = min(end, EntryId(first + _HEADER_COUNT - 1))
+            present = segment.list_present(EntryId(first), last)
+            if present:
+                self._ask_entries(segment, *present[0], is_headers_only=False)
+                return True
+        if segment.has_lost(self._next, end):
+            self._note_loss()
+        return False
 
     def _replay(self, asked: ReadHistory, entries: Sequence[HistoryEntry], now_us: int) -> None:
+        is_behind_loss = asked.segment.has_lost(self._next, EntryId(asked.first - 1))
+        if is_behind_loss and entries[0].has_state:
+            self._note_loss()
+        self._next = EntryId(entries[-1].entry + 1)
         for entry in entries:
             self.entry_count += 1
             part = entry.control
@@ -223,20 +301,22 @@ class Rebuild:
                 self._apply(asked.segment, entry)
             elif entry.stamped or part is not None:
                 self._waiting.append((asked.segment, entry))
-        last = entries[-1].entry
-        if last < asked.last:
-            self._ask_entries(
-                asked.segment, EntryId(last + 1), asked.last, is_headers_only=False
-            )  # fmt: skip
-        elif not self._is_loaded:
-            # The last part was seen, so the others lie before it: whatever this is, not the truth.
-            self._parts.clear()
-            self._waiting.clear()
-            first = EntryId(self._first & 0xFFFF_FFFF)
-            self._asked = ReadHistory(asked.token, asked.segment, first, asked.last, False)
-            self._retry_later(now_us)
-        else:
+        if self._read_on(asked.segment):
+            return
+        if self._is_loaded:
             self._next_segment()
+            return
+        # The last part was seen, so the others lie before it: whatever this is, not the truth.
+        self._begin(self._log.rebuild_lsn)
+        self._asked = ReadSegment(asked.token, self._epoch)
+        self._retry_later(now_us)
+
+    def _note_loss(self) -> None:
+        """What comes next is lost, and may have held state."""
+        if self._is_loaded:
+            self.table.note_loss()
+        else:
+            self._waiting.append(None)
 
     def _note_part(self, part: SnapshotPart) -> None:
         if self._is_loaded or part.through != self._through:
@@ -248,8 +328,11 @@ class Rebuild:
             self._is_loaded = True
             self.table.load(part.token, [row for one in self._parts for row in one.rows])
             self._parts.clear()
-            for segment, entry in self._waiting:
-                self._apply(segment, entry)
+            for waiting in self._waiting:
+                if waiting is None:
+                    self.table.note_loss()
+                else:
+                    self._apply(*waiting)
             self._waiting.clear()
 
     def _apply(self, segment: Segment, entry: HistoryEntry) -> None:
@@ -266,6 +349,12 @@ class Rebuild:
             self.table.apply(batch.stamp, result, self._unix_ms)
 
     # --- asking ----------------------------------------------------------------------------------
+
+    def _first_of(self, segment: Segment) -> EntryId:
+        """The first entry of a segment that may matter."""
+        if segment.epoch == self._first >> 32:
+            return EntryId(self._first & 0xFFFF_FFFF)
+        return EntryId(0)
 
     def _ask_segment(self, epoch: Epoch) -> None:
         self._asked = ReadSegment(self._ports.new_token(), epoch)

@@ -27,12 +27,28 @@ class Stamp(NamedTuple):
 
 
 class Result(NamedTuple):
-    """Where an acknowledged batch of a producer lies: what a duplicate is answered."""
+    """Where an acknowledged batch of a producer lies: what a duplicate is answered.
+
+    Attributes:
+        record_count: 0: a loss mark; that batch is not in the log (`ProducerTable`).
+    """
 
     start: Dlsn
     seq_num: int
     record_count: int
     timestamp_ms: int
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether this is a loss mark: the batch is not in the log."""
+        return self.record_count == 0
+
+    def as_loss_mark(self, *, is_behind: bool = False) -> Result:
+        """A loss mark directly before this batch, or directly behind it."""
+        start, seq_num, count, _ = self
+        if is_behind:
+            start, seq_num = start._replace(slot=start.slot + count), seq_num + count
+        return self._replace(start=start, seq_num=seq_num, record_count=0)
 
 
 class ProducerRow(NamedTuple):
