@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import shutil
 import sys
 import tempfile
@@ -45,6 +46,8 @@ _FILL_BATCH_BYTES = MIB
 _SETTLED_S = 900.0
 _DRAINED_S = 900.0
 _RETRIED_S = 60.0
+_VERIFIED_MIB_PER_S = 16
+"""At the least: every copy is read from its disk."""
 
 
 @dataclass
@@ -114,28 +117,41 @@ async def drain_under_load(
         began = time.monotonic()
         await rest(before_s)
         assert not (await judge(cluster, bookie))["allowed"]
-        asked = time.monotonic()
+        asked, used_before = time.monotonic(), used_cpu_s(cluster)
         await post(cluster, f"bookies/{bookie}/drain")
         assert not (await judge(cluster, bookie))["allowed"], "copies are there only"
         await wait_drained(cluster, bookie)
-        drained = time.monotonic()
+        drained, used = time.monotonic(), used_cpu_s(cluster)
         assert (await judge(cluster, bookie))["allowed"]
         cluster.kill(bookie)
         shutil.rmtree(cluster.process(bookie)["data_dir"])
         mark = len(load.acked)
         await wait_until_so(lambda: _is_beyond(load, mark + log_count), 60, lambda: "no appends")
-    found = await wait_whole(cluster, [*cold, *warm], 120)
     before, during = load.between(began, asked), load.between(asked, drained)
-    assert bookie not in await named(cluster)
-    return {
+    figures = {
         "bookies": count, "held_mib": held_bytes >> 20, "seconds": round(drained - asked, 1),
         "mib_per_s": round(held_bytes / MIB / (drained - asked), 1),
         "appends_per_s": round(len(during) / (drained - asked), 1),
         "p99_ms_before": percentile_ms(before, 0.99), "p99_ms_during": percentile_ms(during, 0.99),
         "p50_ms_before": percentile_ms(before, 0.5), "p50_ms_during": percentile_ms(during, 0.5),
+        "cpu_s": {role: round(used[role] - used_before[role], 1) for role in used},
         "max_ms_during": percentile_ms(during, 1.0), "failures": load.failures,
-        "copies": sum(one["good_copies"] for one in found.values()),
     }  # fmt: skip
+    sys.stderr.write(f"before the copies are counted: {json.dumps(figures)}\n")
+    counted_s = 120 + held_bytes * count / MIB / _VERIFIED_MIB_PER_S
+    found = await wait_whole(cluster, [*cold, *warm], counted_s)
+    assert bookie not in await named(cluster)
+    return {**figures, "copies": sum(one["good_copies"] for one in found.values())}
+
+
+def used_cpu_s(cluster: LocalCluster) -> dict[str, float]:
+    """Seconds of a core that the processes of each role have used."""
+    used: dict[str, float] = {}
+    for process in cluster.state()["processes"]:
+        fields = Path(f"/proc/{process['pid']}/stat").read_text().rpartition(")")[2].split()
+        seconds = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        used[process["role"]] = used.get(process["role"], 0.0) + seconds
+    return used
 
 
 async def fill(cluster: LocalCluster, logs: Sequence[str], size_bytes: int) -> None:

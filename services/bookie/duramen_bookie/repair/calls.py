@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from duramen.client.bookie_client import BookieClient
 from duramen.core.status import BookieStatus
-from duramen.limits import REPAIR_BYTES_PER_S
+from duramen.limits import REPAIR_BURST_BYTES, REPAIR_BYTES_PER_S
 from duramen.wire.bookie_calls import Service
 from duramen.wire.repair_calls import (
     INVENTORY_PATH,
@@ -39,7 +39,7 @@ PULL_COUNT_MAX: Final = 4
 """At once: some 40 MiB each if all entries are the largest, and the pace is for all together."""
 
 INVENTORY_COUNT_MAX: Final = 4
-"""At once: 4 MiB each."""
+"""At once: a piece each."""
 
 
 class RepairCalls:
@@ -54,7 +54,7 @@ class RepairCalls:
     def __init__(self, storage: Storage, plane: DataPlane, *, pace: Pace | None = None) -> None:
         self._incarnation = storage.core.incarnation
         self._plane = plane
-        self._pace = pace or Pace(REPAIR_BYTES_PER_S)
+        self._pace = pace or Pace(REPAIR_BYTES_PER_S, burst_bytes=REPAIR_BURST_BYTES)
         self._client = BookieClient()
         self._inventories = InventoryTaker(storage, self._pace, on_damage=plane.on_damage)
         self._puller = Puller(storage.core, self._client, plane.store_copies, self._pace)

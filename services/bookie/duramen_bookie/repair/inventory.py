@@ -16,16 +16,12 @@ from functools import partial
 from duramen.core.entry_ranges import EntryRanges
 from duramen.core.status import BookieStatus
 from duramen.ids import EntryId, LedgerId
-from duramen.limits import INVENTORY_BYTES_MAX, INVENTORY_ROW_COUNT_MAX
-from duramen.units import MIB
+from duramen.limits import INVENTORY_BYTES_MAX, INVENTORY_ROW_COUNT_MAX, REPAIR_PIECE_BYTES
 from duramen.wire.bookie_calls import ReadRange, Service
 from duramen.wire.repair_calls import Inventory, InventoryAnswer
 from duramen_bookie.shelf.shelf import Fault
 from duramen_bookie.storage import Storage
 from duramen_bookie.upkeep.pacing import Pace, run_in_thread
-
-_PIECE_BYTES = 4 * MIB
-"""What is read at once: one entry of the largest, or a hundredth of a second of a disk."""
 
 _Row = tuple[EntryId, int | None]
 
@@ -107,7 +103,7 @@ class InventoryTaker:
     ) -> tuple[list[_Row], int]:
         """Entries from `first` on, one at least, and the bytes that were read for them."""
         core = self._storage.core
-        wanted = ReadRange(ledger_id, first, last, _PIECE_BYTES, service=Service.REPAIR)
+        wanted = ReadRange(ledger_id, first, last, REPAIR_PIECE_BYTES, service=Service.REPAIR)
         ((reading,), _) = self._storage.select([core.plan(wanted)])
         if not reading.places and not reading.shelf_count:
             return [(first, None)], 0  # it was damaged or dropped since the call began

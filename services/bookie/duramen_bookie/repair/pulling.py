@@ -27,8 +27,9 @@ from duramen.limits import (
     PULL_BYTES_MAX,
     PULL_TIME_US,
     READ_TIMEOUT_US,
+    REPAIR_PIECE_BYTES,
 )
-from duramen.units import MIB, MS, SECOND
+from duramen.units import MS, SECOND
 from duramen.wire.bookie_calls import Add, ReadAnswer, ReadRange, Service
 from duramen.wire.repair_calls import Pull, PullAnswer, PulledRange, Source
 from duramen_bookie.metrics import PULLED_BYTES, PULLED_ENTRIES
@@ -36,9 +37,6 @@ from duramen_bookie.upkeep.pacing import Pace
 
 _RUN_COUNT = 8
 """Runs that are asked for at once; each brings one entry at least, all together 36 MiB at most."""
-
-_BATCH_BYTES = 4 * MIB
-"""What one request is meant to bring: a tenth of a second at the pace of repair."""
 
 _READ_TIME_MIN_US = 100 * MS
 
@@ -210,7 +208,7 @@ class _OnePull:
             return [_SILENCE] * len(runs)
         ranges = [
             ReadRange(
-                self._wanted.ledger_id, first, last, _BATCH_BYTES // len(runs),
+                self._wanted.ledger_id, first, last, REPAIR_PIECE_BYTES // len(runs),
                 service=Service.REPAIR,
             )
             for first, last in runs
