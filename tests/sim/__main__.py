@@ -21,7 +21,7 @@ from typing import Final
 
 from duramen.units import SECOND
 from tests.sim.nemesis import TRANSITIONS
-from tests.sim.options import FAULTS
+from tests.sim.options import FAULTS, REPAIR_FAULTS
 from tests.sim.run import Result, run_seed
 
 GAP_SEEDS_MIN: Final = 100
@@ -60,13 +60,23 @@ LIFE: Final = (
     "leftovers purged", "reader skips what is gone", "log ended", "exact append: log_ended",
 )  # fmt: skip
 
+REPAIR: Final = (
+    # A drain to call back has to be under way: that may be missed.
+    *(f"fault: {fault}" for fault in REPAIR_FAULTS if fault != "drain cancelled"),
+    "auditor elected", "copies swapped (CLOSED)", "copies swapped (OPEN)",
+    "fragment proved (CLOSED)", "fragment proved (OPEN)", "entries pulled", "everything repaired",
+    "restored in the middle", "repair of what is quiet", "change raced a swap", "drain: done",
+    "duty serving → draining", "duty leaving → drained", "bookie joined", "bookie began anew",
+    "listing came back empty", "roll asked by repair", "start_rebalance: done",
+)  # fmt: skip
+
 REQUIRED: Final = (
     *(f"fault: {fault}" for fault in FAULTS),
     *(f"trap: {transition}" for transition in TRANSITIONS),
     *(f"log {step}" for step in LOG_STEPS),
     *(f"writer {step}" for step in WRITER_STEPS),
     *(f"recovery {step}" for step in RECOVERY_STEPS),
-    *EXACTLY_ONCE, *OWNERSHIP, *LIFE,
+    *EXACTLY_ONCE, *OWNERSHIP, *LIFE, *REPAIR,
     "segment new → OPEN", "segment OPEN → IN_RECOVERY", "segment IN_RECOVERY → CLOSED",
     "segment OPEN → CLOSED", "segment with holes", "gap reported", "ensemble change",
     "entries written back", "member suspended",

@@ -16,6 +16,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from duramen.core.log_node import LogNode
 from duramen.core.placement import Candidate, PlacementRule, satisfies
+from duramen.core.repair.audit import Stretch
 from duramen.core.segment import Segment, Totals
 from duramen.core.status import BookieStatus
 from duramen.ids import (
@@ -34,6 +35,7 @@ from duramen.ids import (
 from tests.sim.condition_record import ConditionRecord, Demand, Refusal
 from tests.sim.life_record import LifeRecord
 from tests.sim.log_record import LogRecord, key_of
+from tests.sim.repair.copy_record import CopyRecord
 from tests.sim.segment_record import (
     CODES,
     Holes,
@@ -72,6 +74,7 @@ class Checkers:
         self._conditions: dict[LogId, ConditionRecord] = {}
         self._life = LifeRecord(self._tally)
         self._bits: dict[Member, int] = {}
+        self._copies = CopyRecord(self._tally, locations, rules, self._bit)
         self._lost = 0
         self._reader_lacs: dict[tuple[int, LedgerId], EntryId] = {}
         self._highest_lacs: dict[LedgerId, EntryId] = {}
@@ -139,7 +142,8 @@ class Checkers:
         self, now_us: int, client: int, log_id: LogId, append_id: int, refusal: Refusal
     ) -> None:
         """A client is told that its append is not in the log, for what it demands."""
-        self._record(log_id).on_refused(now_us, client, append_id, refusal.seq_num)
+        tail = refusal.seq_num, key_of(refusal.dlsn)
+        self._record(log_id).on_refused(now_us, client, append_id, *tail)
         self.conditions(log_id).on_refused(client, append_id, refusal)
 
     def on_repeated(
@@ -256,6 +260,27 @@ class Checkers:
         first, highest = segment.last_fragment.first_entry, ledger.highest_acknowledged
         what = "entry", highest, "is acknowledged, and a new ensemble begins at", first, segment
         self._tally.check("D2", highest < first, *what)
+
+    # --- repair: R21, D2, P1 ---------------------------------------------------------------------
+
+    def on_disk_gone(self, member: Member) -> None:
+        """An incarnation's disk is lost at this instant; `on_lost` follows when that counts."""
+        self._copies.on_disk_gone(member)
+
+    def on_segment_changed(
+        self, before: Segment, after: Segment, first: EntryId, *, is_quiet: bool
+    ) -> None:
+        """A segment node was replaced: as `CopyRecord.on_changed`."""
+        record = self._segment_record(after.log_id)
+        self._copies.on_changed(before, after, record, first, is_quiet=is_quiet)
+
+    def on_loss_recorded(self, segment: Segment, *, is_possible: bool) -> None:
+        """Entries were noted as lost for ever; D1: only where more disks were lost than may be."""
+        self._tally.check("D1", is_possible, "entries", segment.lost, "are called lost in", segment)
+
+    def on_drained(self, member: Member, live: Iterable[tuple[Segment, Stretch]]) -> None:
+        """The metadata says of a bookie that it may go; `live`: what may still be read."""
+        self._copies.on_drained(member, live, self._segment_record)
 
     # --- segments: E1, C1, G1 --------------------------------------------------------------------
 
@@ -396,19 +421,23 @@ class Checkers:
         self,
         complete: Mapping[LogId, Sequence[tuple[Dlsn, int, bytes]]],
         tokens: Mapping[LogId, Sequence[tuple[Dlsn, str]]] = {},
+        heads: Mapping[LogId, tuple[Epoch, EntryId]] = {},
     ) -> None:
         """Judge the final complete read of every log; one that is missing is taken as empty.
 
         Args:
             tokens: what the control records that it met set.
+            heads: where the read began, if not with the oldest segment: what is truncated is not
+                repaired, and may be gone before it is given up.
         """
         for log_id in sorted({*complete, *self._records, *self._segments}):
-            first_epoch = self._life.first_live_epoch(log_id)
+            first = Epoch(self._life.first_live_epoch(log_id)), EntryId(0)
+            first = max(first, heads.get(log_id, first))
             # What was given up while it was read is not asked for.
-            records = [r for r in complete.get(log_id, ()) if r[0].epoch >= first_epoch]
-            head_key = 0 if first_epoch == 1 else key_of(Dlsn(Epoch(first_epoch), EntryId(0), 0))
+            records = [r for r in complete.get(log_id, ()) if r[0][:2] >= first]
+            head_key = 0 if first == (1, 0) else key_of(Dlsn(*first, 0))
             self._record(log_id).finish(records, head_key)
-            self._segment_record(log_id).check_gaps(records, first_epoch)
+            self._segment_record(log_id).check_gaps(records, *first)
             self._life.finish(log_id, records)
             if log_id in self._conditions:
                 found = [(key_of(dlsn), token) for dlsn, token in tokens.get(log_id, ())]
@@ -423,6 +452,9 @@ class Checkers:
                 # one without records.
                 last = next((dlsn for dlsn, _, _ in reversed(complete.get(log_id, ()))), None)
                 highest = last.entry if last is not None and last.epoch == epoch else NOTHING
+                head = heads.get(log_id)
+                if head is not None and head[0] == epoch:
+                    highest = max(highest, EntryId(head[1] - 1))
                 highest = max([highest, *segments.controls.get(epoch, ())])
             else:
                 highest = end.last_entry

@@ -39,9 +39,10 @@ from tests.sim.condition_record import Demand, Refusal
 from tests.sim.hosting import SimRoster
 from tests.sim.metadata import Store, StoreSession
 from tests.sim.network import Network
+from tests.sim.node_loop import Promise
 from tests.sim.options import Options
 from tests.sim.sequencers import AppendRow, SequencerNode, SimPeers
-from tests.sim.world import Node, Promise, World
+from tests.sim.world import Node, World
 
 _DEADLINE_S: Final = 6.0
 _GRACE_US: Final = 500 * MS
@@ -163,6 +164,11 @@ class ExactClient(Node):
         self._on_rosters()
         if self.producers:
             self.after(world.between(0, 200 * MS), self._act)
+
+    @property
+    def is_setting(self) -> bool:
+        """A token is on its way: it may still open an epoch."""
+        return any(self._setting.values())
 
     @property
     def acknowledged_count(self) -> int:

@@ -30,7 +30,8 @@ from duramen_sequencer.ownership.loads import KnownRates
 from duramen_sequencer.ownership.story import Stories
 from tests.sim.log_drivers import Answer, SimDriver
 from tests.sim.network import Network
-from tests.sim.world import Node, Promise
+from tests.sim.node_loop import Promise
+from tests.sim.world import Node
 
 _TAKEOVER_COUNT: Final = 2
 """Fewer than the logs of most seeds, so that some wait for their turn."""

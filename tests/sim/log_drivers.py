@@ -42,7 +42,8 @@ from duramen_sequencer import log_driver as production
 from duramen_sequencer.history import range_of, read_whole
 from duramen_sequencer.metadata_link import MetadataLink
 from tests.sim.network import OnAnswer
-from tests.sim.world import Promise, World
+from tests.sim.node_loop import Promise
+from tests.sim.world import World
 
 _FRAME_BYTES: Final = 4 * MIB
 _FRAMES_IN_FLIGHT: Final = 3
@@ -180,6 +181,7 @@ class SimDriver:
         self._node = node
         self._waiting: dict[int, tuple[QueuedAppend, Answer]] = {}
         self._owed: dict[tuple[LedgerId, Member], fx.PersistOwed] = {}
+        self._owed_bytes = 0
         self._timer_at_us: int | None = None
         self._writer: LedgerWriter | None = None
         self._writer_state = ""
@@ -211,6 +213,7 @@ class SimDriver:
         self._observe()
         if core.state is not self._told_state:
             self._tell_state()
+        self._count_owed()
         self._set_timer()
 
     # --- Ownership -------------------------------------------------------------------------------
@@ -480,6 +483,12 @@ class SimDriver:
         self._node.post(effect.member, "read", [wanted], READ_TIMEOUT_US, on_answer)
 
     # --- Owed copies (R9) ------------------------------------------------------------------------
+
+    def _count_owed(self) -> None:
+        """As `log_driver.LogDriver._count_owed`."""
+        owed_bytes = 0 if self.core.writer is None else self.core.writer.owed_bytes
+        self._node.around.owed_bytes += owed_bytes - self._owed_bytes
+        self._owed_bytes = owed_bytes
 
     def _note_owed(self, owed: fx.PersistOwed) -> None:
         key = (owed.ledger_id, owed.member)

@@ -154,12 +154,15 @@ class LogRecord:
         append.content.failed_count += 1
         self._check_copies(append.content)
 
-    def on_refused(self, now_us: int, client: int, append_id: int, seq_num: int) -> None:
-        """An append is refused since the log ended at `seq_num`, which Q1 takes as an event of the
-        log's order: after all that was acknowledged before, and before all that is asked later."""
+    def on_refused(self, now_us: int, client: int, append_id: int, seq_num: int, key: int) -> None:
+        """An append is refused since the log ended at `seq_num`, at the place `key`: Q1 takes that
+        as an event of the log's order: after all that was acknowledged before, early or not, and
+        before all that is asked later."""
         append = self._appends[client, append_id]
         is_later = seq_num >= append.floor
         self._check("Q1", is_later, append, "is told of", seq_num, "below", append.floor)
+        is_later = key >= append.key_floor
+        self._check("Q1", is_later, append, _spell(key), "below", _spell(append.key_floor))
         self.on_fail(now_us, client, append_id)
         self._end = max(self._end, seq_num)
 

@@ -2,8 +2,9 @@
 
 `StoreSession` is the MetadataStore port, so the production MetadataLink runs on it. A commit whose
 answer is lost raises OutcomeUnknown and is applied, applied later, or never. Reads without a sync
-may be behind, but never behind what the same session has seen; watches come late. A session that
-is not heard of for the session time-out expires, and its ephemeral nodes vanish.
+may be behind, but never behind what the same session has seen; watches come late. A listing of
+children may come back empty. A session that is not heard of for the session time-out expires, and
+its ephemeral nodes vanish. The roster of bookies is what stands in their nodes.
 
 Called by `processes`, `workload` and `nemesis`. Source: 01-protocol section 2 (R2, R3).
 """
@@ -11,10 +12,11 @@ Called by `processes`, `workload` and `nemesis`. Source: 01-protocol section 2 (
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any, Final, NamedTuple
 
-from duramen.core.placement import Candidate
 from duramen.ids import LogId
 from duramen.limits import ZOOKEEPER_SESSION_S
 from duramen.runtime.metadata_store import (
@@ -31,12 +33,17 @@ from duramen.runtime.metadata_store import (
     Stored,
     Unavailable,
     Watch,
+    create_parents,
+    parent_path,
 )
 from duramen.units import MS, SECOND
+from duramen.wire.metadata_json import Paths, read_node
 from tests.sim.network import STORE, Network
+from tests.sim.node_loop import Promise
 from tests.sim.options import Options
-from tests.sim.world import Node, Promise, World
+from tests.sim.world import Node, World
 
+PATHS: Final = Paths("sim")
 _HEARTBEAT_US: Final = 400 * MS
 _SUSPEND_US: Final = 1_500 * MS
 _SESSION_US: Final = int(ZOOKEEPER_SESSION_S * SECOND)
@@ -69,15 +76,29 @@ class Store:
         self.down_until_us = 0
         self.slow_us = 0
         """How much longer every request takes, about."""
-        self.bookies: dict[str, tuple[Candidate, StoreSession]] = {}
+        self.empty_listings = ("", 0.0)
+        """How many listings come back empty, of paths with this in it."""
+        self.bookies: dict[str, dict[str, Any]] = {}
+        """What `available/<id>` of the bookies hold."""
+        self.moved_us: dict[str, int] = {}
+        """When that was changed last."""
         self.sequencers: dict[str, StoreSession] = {}
         self._on_applied = on_applied
         self._history: dict[str, list[_Version]] = {}
+        self._names: dict[str, dict[str, None]] = {}
+        """Every child that a path ever had."""
         self._applied_us: list[int] = [0]
         self._session_count = 0
         self._sessions: list[StoreSession] = []
         self._watchers: list[tuple[LogId, str, StoreSession, Callable[[], None]]] = []
+        self._armed: dict[tuple[bool, str], list[_ArmedWatch]] = {}
+        """One-shot watches: of a node's children (True) or its data, by path."""
         world.at(_HEARTBEAT_US, self._beat)
+
+    @property
+    def parents(self) -> Mapping[str, Any]:
+        """Paths that ever had children."""
+        return self._names
 
     @property
     def zxid(self) -> int:
@@ -89,6 +110,7 @@ class Store:
         self.down_until_us = 0
         self.slow_us = 0
         self.unknown_ratio = 0.0
+        self.empty_listings = ("", 0.0)
         self.stale_us = min(self.stale_us, 20 * MS)
         self.watch_us = min(self.watch_us, 100 * MS)
 
@@ -119,21 +141,26 @@ class Store:
 
     def list_children(self, path: str, zxid: int) -> tuple[str, ...]:
         """Names of the nodes right below a path, as of a commit."""
-        head = f"{path}/"
-        return tuple(
-            name.removeprefix(head)
-            for name in self._history
-            if name.startswith(head) and "/" not in name[len(head) :] and self.find(name, zxid)
-        )
+        return tuple(n for n in self._names.get(path, ()) if self.find(f"{path}/{n}", zxid))
 
     def zxid_at(self, instant_us: int) -> int:
         """The last commit at or before an instant."""
         return max(0, bisect_right(self._applied_us, instant_us) - 1)
 
-    def put(self, path: str, data: bytes) -> None:
-        """Create a node before anything begins."""
+    def put(self, path: str, data: bytes = b"") -> None:
+        """Create a node, and those above it, before anything begins."""
+        if path.count("/") > 1 and self.find(parent_path(path)) is None:
+            self.put(parent_path(path))
         self._applied_us.append(self.world.now_us)
-        self._history[path] = [_Version(self.zxid, Stored(data, 0, 0, 0))]
+        self._add(path, Stored(data, 0, 0, 0, made=self.zxid))
+
+    def _add(self, path: str, stored: Stored | None) -> None:
+        history = self._history.get(path)
+        if history is None:
+            history = self._history[path] = []
+            parent, _, name = path.rpartition("/")
+            self._names.setdefault(parent, {})[name] = None
+        history.append(_Version(self.zxid, stored))
 
     def apply(self, ops: Sequence[Op], session: StoreSession, session_id: int) -> tuple[int, ...]:
         """All or nothing; raises Conflict."""
@@ -142,16 +169,24 @@ class Store:
         for index, op in enumerate(ops):
             found = fresh[op.path] if op.path in fresh else self.find(op.path)
             before.append(None if found is None else found.data)
-            fresh[op.path] = _step(index, op, found, session_id)
+            fresh[op.path] = _step(index, op, found, session_id, self.zxid + 1)
+            self._check_parent(index, op, fresh)
         self._applied_us.append(self.world.now_us)
         zxid = self.zxid
         for path, stored in fresh.items():
-            self._history.setdefault(path, []).append(_Version(zxid, stored))
+            self._add(path, stored)
         session.view = max(session.view, zxid)
         for op, data in zip(ops, before, strict=True):
             self._on_applied(op, data, session)
         self._wake(fresh)
         return tuple(0 if isinstance(op, Create) else op.version + 1 for op in ops)
+
+    def _check_parent(self, index: int, op: Op, fresh: dict[str, Stored | None]) -> None:
+        parent = parent_path(op.path)
+        if isinstance(op, Create) and parent not in fresh and self.find(parent) is None:
+            raise Conflict(index, ConflictKind.NO_NODE, op.path)
+        if isinstance(op, Delete) and self.list_children(op.path, self.zxid):
+            raise Conflict(index, ConflictKind.NOT_EMPTY, op.path)
 
     def expire(self, session_id: int) -> None:
         """A session ends: its ephemeral nodes vanish."""
@@ -163,7 +198,7 @@ class Store:
         if gone:
             self._applied_us.append(self.world.now_us)
             for path in gone:
-                self._history[path].append(_Version(self.zxid, None))
+                self._add(path, None)
             self._wake(dict.fromkeys(gone))
 
     # --- Watches and rosters ---------------------------------------------------------------------
@@ -172,7 +207,51 @@ class Store:
         """Call, late, after every change of a node of a log at or below `path`."""
         self._watchers.append((log_id, path, session, call))
 
+    def arm(self, path: str, watch: _ArmedWatch, *, of_children: bool) -> None:
+        """Call, late and once, after the first change that the watcher has not seen."""
+        if of_children:
+            names = self._names.get(path, ())
+            is_late = any(self._changes_after(f"{path}/{n}", watch.view) for n in names)
+        else:
+            is_late = self._changes_after(path, watch.view)
+        if is_late:
+            watch.fire_in(self._watch_delay_us())
+        else:
+            self._armed.setdefault((of_children, path), []).append(watch)
+
+    def _changes_after(self, path: str, zxid: int) -> bool:
+        history = self._history.get(path)
+        return history is not None and history[-1].zxid > zxid
+
+    def _fire(self, of_children: bool, path: str) -> None:
+        for watch in self._armed.pop((of_children, path), ()):
+            watch.fire_in(self._watch_delay_us())
+
+    def _learn_bookie(self, path: str) -> None:
+        """A bookie's `available/<id>` was changed: everybody learns it in a while."""
+        name = path.rpartition("/")[2]
+        stored = self.find(path)
+        fields = None if stored is None else read_node(stored.data)
+        if fields != self.bookies.get(name):
+            self.bookies.pop(name, None)
+            self.moved_us[name] = self.world.now_us
+            if fields is not None:
+                self.bookies[name] = fields
+            self.tell_rosters()
+
+    def read_registered(self) -> dict[str, dict[str, Any]]:
+        """What `bookies/<id>` hold."""
+        found = {n: self.find(f"{PATHS.bookies}/{n}") for n in self._names.get(PATHS.bookies, ())}
+        return {name: read_node(node.data) for name, node in found.items() if node is not None}
+
     def _wake(self, changed: dict[str, Any]) -> None:
+        for path in changed:
+            self._fire(False, path)
+            self._fire(True, path.rpartition("/")[0])
+            if path.startswith(f"{PATHS.available}/"):
+                self._learn_bookie(path)
+            elif path.startswith(f"{PATHS.bookies}/"):
+                self.tell_rosters()
         for _, prefix, session, call in self._watchers:
             if any(path.startswith(prefix) for path in changed):
                 session.node.after(self._watch_delay_us(), call)
@@ -196,6 +275,40 @@ class Store:
         self.world.at(_HEARTBEAT_US, self._beat)
 
 
+class _ArmedWatch:
+    """A watch of one session: called once, after the change or when the connection is lost."""
+
+    def __init__(self, session: StoreSession, view: int, call: Watch) -> None:
+        self.view = view
+        self._session = session
+        self._life = session.node.life
+        self._call: Watch | None = call
+        session.watches.append(self)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it was called."""
+        return self._call is None
+
+    def fire_in(self, delay_us: int) -> None:
+        """Call in a while, or when the process notices that it does not hear of the store."""
+        self._session.store.world.at(delay_us, self._session.node.run, self._life, self._fire)
+
+    def fire(self) -> None:
+        """Call now, as a part of the process's life."""
+        if self._call is not None and self._life == self._session.node.life:
+            call, self._call = self._call, None
+            self._session.node.loop.enter(call)
+
+    def _fire(self) -> None:
+        session = self._session
+        is_connected = session.session is SessionState.CONNECTED
+        if is_connected and session.store.is_reachable(session.node.name):
+            self.fire()
+        elif self._call is not None:
+            self.fire_in(SECOND)
+
+
 class StoreSession:
     """One process's client: the MetadataStore port, as far as the production link uses it.
 
@@ -216,7 +329,9 @@ class StoreSession:
         self.view = 0
         self.session = SessionState.LOST
         self.session_id = 0
-        self._on_state = on_state
+        self._own_on_state = on_state
+        self._listeners: list[Callable[[SessionState], None]] = []
+        self.watches: list[_ArmedWatch] = []
         self._on_rosters = on_rosters
         self._heard_us = 0
         self._is_alive = False
@@ -234,6 +349,7 @@ class StoreSession:
         self._is_alive = True
         self._heard_us = self.store.world.now_us
         self.session = SessionState.CONNECTED
+        self._listeners, self.watches = [], []
         self.view = self.store.zxid
 
     def _left_us(self) -> int:
@@ -257,9 +373,8 @@ class StoreSession:
 
     def _unregister(self) -> None:
         store, name = self.store, self.node.name
-        if name in store.bookies or name in store.sequencers:
-            store.bookies.pop(name, None)
-            store.sequencers.pop(name, None)
+        if name in store.sequencers:
+            del store.sequencers[name]
             store.tell_rosters()
 
     def beat(self) -> None:
@@ -308,7 +423,16 @@ class StoreSession:
     # --- MetadataStore ---------------------------------------------------------------------------
 
     def on_session(self, callback: Callable[[SessionState], None]) -> None:
-        self._on_state = callback
+        self._listeners.append(callback)
+
+    def _on_state(self, state: SessionState) -> None:
+        self._own_on_state(state)
+        if state is not SessionState.CONNECTED:
+            watches, self.watches = self.watches, []
+            for watch in watches:
+                watch.fire()
+        for call in self._listeners:
+            self.node.loop.enter(partial(call, state))
 
     async def start(self) -> None:
         self.open()
@@ -328,14 +452,34 @@ class StoreSession:
             store.world.counts["stale read"] += 1
         self.view = max(self.view, seen)
         found = store.find(path, self.view)
+        if found is not None and path in store.parents:
+            found = replace(found, children_count=len(store.list_children(path, self.view)))
+        view = self.view
         await self._return()
+        if watch is not None:
+            store.arm(path, self._arm(view, watch), of_children=False)
         return found
 
     async def children(self, path: str, watch: Watch | None = None) -> tuple[str, ...] | None:
         await self._reach()
-        names = self.store.list_children(path, self.view)
+        store = self.store
+        names = store.list_children(path, self.view)
+        part, ratio = store.empty_listings
+        if names and ratio and part in path and store.world.chance(ratio):
+            store.world.counts["listing came back empty"] += 1
+            names = ()
+        view = self.view
         await self._return()
+        if watch is not None:
+            store.arm(path, self._arm(view, watch), of_children=True)
         return names
+
+    def _arm(self, view: int, watch: Watch) -> _ArmedWatch:
+        self.watches = [one for one in self.watches if not one.is_over]
+        armed = _ArmedWatch(self, view, watch)
+        if self.session is not SessionState.CONNECTED:
+            armed.fire_in(1)
+        return armed
 
     async def sync(self, path: str) -> None:
         await self._reach()
@@ -345,7 +489,14 @@ class StoreSession:
     async def create(
         self, path: str, data: bytes, *, ephemeral: bool = False, make_parents: bool = False
     ) -> int:
-        return (await self.commit((Create(path, data, ephemeral),)))[0]
+        ops = (Create(path, data, ephemeral),)
+        try:
+            return (await self.commit(ops))[0]
+        except Conflict as conflict:
+            if not make_parents or conflict.kind is not ConflictKind.NO_NODE:
+                raise
+        await create_parents(self.commit, path)
+        return (await self.commit(ops))[0]
 
     async def set(self, path: str, data: bytes, *, version: int) -> int:
         return (await self.commit((Set(path, data, version),)))[0]
@@ -452,19 +603,19 @@ class StoreSession:
         self.store.world.counts["commit unknown, applied late"] += 1
 
 
-def _step(index: int, op: Op, found: Stored | None, session_id: int) -> Stored | None:
+def _step(index: int, op: Op, found: Stored | None, session_id: int, zxid: int) -> Stored | None:
     """What a node is after an operation of a commit."""
     if isinstance(op, Create):
         if found is not None:
             raise Conflict(index, ConflictKind.NODE_EXISTS, op.path)
-        return Stored(op.data, 0, session_id if op.ephemeral else 0, 0)
+        return Stored(op.data, 0, session_id if op.ephemeral else 0, 0, made=zxid)
     if found is None:
         raise Conflict(index, ConflictKind.NO_NODE, op.path)
     if found.version != op.version:
         raise Conflict(index, ConflictKind.BAD_VERSION, op.path)
     match op:
         case Set():
-            return Stored(op.data, found.version + 1, found.ephemeral_session, 0)
+            return Stored(op.data, found.version + 1, found.ephemeral_session, 0, made=found.made)
         case Delete():
             return None
         case Check():

@@ -11,25 +11,29 @@ Called by `run`. Source: 06-testing "Simulator". Documented in docs/testing.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from operator import itemgetter
 from typing import Final, NamedTuple
 
-from duramen.ids import LogId, Member
+from duramen.core.segment import Segment
+from duramen.ids import LedgerId, LogId, Member
 from duramen.units import MS, SECOND
 from tests.sim.metadata import Store
 from tests.sim.network import STORE, Network
 from tests.sim.options import Options
 from tests.sim.processes import BookieNode
+from tests.sim.repair.copies import CopyJudge
+from tests.sim.repair.faults import RepairFaults
 from tests.sim.sequencers import SequencerNode
 from tests.sim.world import Node, World
 
 FAULT_US_MAX: Final = 12 * SECOND
+LOST_AFTER_US: Final = 30 * SECOND
+"""When a disk counts as lost: no answer that it gave is still on its way by then, so that what is
+acknowledged on the strength of such an answer is not held against the writer."""
+
 TRANSITIONS: Final = ("opened", "ensemble changed", "ensemble changed", "marked", "closed")
 """Commits that a sequencer may die of, right after they took effect and before it learns so."""
-LOST_AFTER_US: Final = 30 * SECOND
-"""When a replaced disk counts as lost: no answer that it gave is still on its way by then, so that
-what is acknowledged on the strength of such an answer is not held against the writer."""
 
 
 class SealCut(NamedTuple):
@@ -45,7 +49,8 @@ class Nemesis:
     """Breaks things until it is told to stop.
 
     Args:
-        on_lost: told of incarnations whose disk is gone.
+        on_gone, on_lost: told of incarnations whose disk is gone: at once, and when it counts.
+        judge: where there is repair: when everything is whole again the budget begins anew.
     """
 
     def __init__(
@@ -57,7 +62,10 @@ class Nemesis:
         store: Store,
         bookies: dict[str, BookieNode],
         sequencers: dict[str, SequencerNode],
+        segments: Mapping[LedgerId, Segment],
+        on_gone: Callable[[Member], None],
         on_lost: Callable[[Member], None],
+        judge: CopyJudge,
     ) -> None:
         self.world = world
         self.budget = min(log.replication.ack_quorum for log in options.logs) - 1
@@ -69,7 +77,12 @@ class Nemesis:
         self._store = store
         self._bookies = bookies
         self._sequencers = sequencers
-        self._on_lost = on_lost
+        self._on_gone, self._on_lost = on_gone, on_lost
+        self._judge = judge
+        self.repair = RepairFaults(
+            world, network=network, store=store, bookies=bookies, sequencers=sequencers,
+            segments=segments, replace=self._replace, on_lost=self._lose, trap=self._set_trap,
+        )  # fmt: skip
         self._is_over = False
         self._traps: dict[str, tuple[str, bool, int]] = {}
         self._seal_cuts: dict[str, SealCut] = {}
@@ -142,7 +155,9 @@ class Nemesis:
                 bookie.disk.slow_us = world.rng.choice((30 * MS, 400 * MS, 3 * SECOND))
                 world.at(span_us, setattr, bookie.disk, "slow_us", 0)
             case "bits flip":
-                return self._may_hurt(bookie.member) and bookie.disk.rot() is not None
+                if bookie.is_removed or not self._may_hurt(bookie.member):
+                    return False
+                return bookie.disk.rot() is not None
             case "disk replaced":
                 return self._replace(bookie, span_us)
             case "late adds":
@@ -163,7 +178,7 @@ class Nemesis:
             case "reconfigured":
                 sequencer.run(sequencer.life, sequencer.reconfigure, log_id)
             case _:
-                self._carry_out_more(fault, span_us, bookie, sequencer, log_id)
+                return self._carry_out_more(fault, span_us, bookie, sequencer, log_id)
         return True
 
     def _carry_out_more(
@@ -173,7 +188,7 @@ class Nemesis:
         bookie: BookieNode,
         sequencer: SequencerNode,
         log_id: LogId,
-    ) -> None:
+    ) -> bool:
         world, network = self.world, self._network
         until_us = world.now_us + span_us
         match fault:
@@ -221,7 +236,8 @@ class Nemesis:
                 owner = self._find_owner(log_id) or sequencer
                 owner.run(owner.life, owner.hand_over, log_id)
             case _:
-                raise AssertionError(fault)
+                return self.repair.carry_out(fault, span_us, bookie)
+        return True
 
     # --- How -------------------------------------------------------------------------------------
 
@@ -265,7 +281,8 @@ class Nemesis:
             if asleep_us and not owner.is_paused:
                 self._pause(owner, asleep_us)
         rotten = world.rng.choice(list(self._bookies.values()))
-        if world.chance(0.3) and self._may_hurt(rotten.member):
+        is_rotting = world.chance(0.3) and not rotten.is_removed
+        if is_rotting and self._may_hurt(rotten.member):
             rotten.disk.rot(is_recent=True)
         delay_us = world.between(0, 100 * MS)
         world.at(delay_us, taker.run, taker.life, taker.disturb, log_id, "take over")
@@ -333,24 +350,34 @@ class Nemesis:
         if seal_cut.asleep_us and owner.is_up and not owner.is_paused:
             self._pause(owner, seal_cut.asleep_us)
 
+    def _set_trap(self, name: str, transition: str, span_us: int) -> None:
+        self._traps[name] = (transition, True, span_us)
+
     def _may_hurt(self, member: Member) -> bool:
         """Whether the budget allows to damage this incarnation; it is charged if so."""
         if member not in self.hurt:
             if len(self.hurt) >= self.budget:
-                return False
+                if not self._options.has_repair or not self._judge.is_restored(self.hurt):
+                    return False
+                self.world.counts["restored in the middle"] += 1
+                self.hurt.clear()
             self.hurt.append(member)
         return True
 
     def _replace(self, bookie: BookieNode, span_us: int) -> bool:
-        if not self._may_hurt(bookie.member):
+        if bookie.is_removed or not self._may_hurt(bookie.member):
             return False
         member = bookie.member
         bookie.crash(is_power_cut=True)
         bookie.session.force_expiry()
         bookie.format()
-        self.world.at(LOST_AFTER_US, self._on_lost, member)
+        self._lose(member)
         self.world.at(span_us, bookie.start)
         return True
+
+    def _lose(self, member: Member) -> None:
+        self._on_gone(member)
+        self.world.at(LOST_AFTER_US, self._on_lost, member)
 
     def _cut_both(self, one: str, other: str, until_us: int) -> None:
         self._network.cut(one, other, until_us)

@@ -70,6 +70,8 @@ class Network:
         self.duplicate_ratio = options.duplicate_ratio
         self.slow_ratio = options.slow_ratio
         self.has_late_answers = options.has_late_answers
+        self.on_pull: Callable[[Any], None] = _nothing
+        """Told of every pull that arrives."""
         self._cross_region_us = options.cross_region_us
         self._cuts: dict[tuple[str, str], int] = {}
         self._clogs: dict[tuple[str, str], int] = {}
@@ -142,7 +144,7 @@ class Network:
         delay_us = _CONNECT_US if is_cut else 2 * self._delay_us(source, peer)
 
         def look() -> None:
-            source.run(life, on_result, not is_cut and not peer.is_up)
+            source.run(life, on_result, not is_cut and not peer.is_listening)
 
         life = source.life
         self.world.at(delay_us, look)
@@ -162,12 +164,14 @@ class Network:
 
     def _arrive(self, call: Call, kind: str, body: Any) -> None:
         peer = call.peer
-        if not peer.is_up:
+        if not peer.is_listening:
             self.world.counts["unreachable"] += 1
             delay_us = self._delay_us(peer, call.source)
             self.world.at(delay_us, call.end, BookieStatus.UNREACHABLE, None)
             return
         self.world.note(call.source.name, kind, peer.name)
+        if kind == "pull":
+            self.on_pull(body[1])
         peer.run(peer.life, peer.serve, kind, body, call.reply)
 
     def _delay_us(self, source: Node, target: Node) -> int:
@@ -196,3 +200,7 @@ class Network:
                     self.world.counts["call timed out"] += 1
                     call.end(BookieStatus.TIMEOUT, None)
         self.world.at(_SWEEP_US, self._sweep)
+
+
+def _nothing(_: object) -> None:
+    """Nobody listens."""

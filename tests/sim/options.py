@@ -35,11 +35,22 @@ FAULTS: Final = (
 )  # fmt: skip
 
 
+REPAIR_FAULTS: Final = (
+    "bookie drained", "bookie drained", "drain cancelled", "bookie removed", "bookie removed",
+    "bookie long away", "lost again", "rebalance asked", "region lost", "listings empty",
+    "auditor killed", "killed at a swap", "killed at a copy", "change races a swap",
+)  # fmt: skip
+"""What also goes wrong, and what is asked, where there is repair."""
+
 PEACEFUL: Final = (
     "sequencer stopped", "roll asked", "log closed", "reconfigured", "handed over",
 )  # fmt: skip
 """What ends a segment in peace. In *restless* seeds it is left out and no log rolls, and retention
 lets go of everything: what takeovers must know has to survive all the same."""
+
+
+_REPAIR_RATIO: Final = 0.4
+"""Seeds with repair: it is the dearest part of a run, and hides what only happens without it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +59,11 @@ class Options:
 
     duration_us: int
     places: tuple[tuple[str, str], ...]
-    """(region, rack) of each bookie."""
+    """(region, rack) of each bookie, the spare ones last."""
+    spare_count: int
+    """Bookies that join later, one for each that is removed."""
+    has_repair: bool
+    """Sequencers stand for auditor."""
     sequencer_count: int
     client_count: int
     producer_count: int
@@ -97,12 +112,17 @@ class Options:
 def draw_options(seed: int, *, duration_us: int | None = None) -> Options:
     """The options of a seed; `duration_us` replaces the drawn length of the first phase."""
     rng = random.Random(f"options {seed}")
+    repair = random.Random(f"repair {seed}")
+    has_repair = repair.random() < _REPAIR_RATIO
     region_count = rng.choice((1, 2, 2, 2))
     bookie_count = rng.choice((3, 4, 5, 5, 5, 6))
     rack_size = rng.choice((1, 1, 2))
+    if has_repair and repair.random() < 0.3:
+        region_count, bookie_count, rack_size = 3, repair.choice((6, 7, 9)), 1
     places = tuple(
         (f"r{i % region_count}", f"k{i // region_count // rack_size}") for i in range(bookie_count)
     )
+    spares = tuple(repair.choice(places) for _ in range(2 * has_repair))
     is_calm = rng.random() < 0.1
     is_noisy = rng.random() < 0.5
     faults = tuple(fault for fault in FAULTS if rng.random() < 0.6)
@@ -110,9 +130,13 @@ def draw_options(seed: int, *, duration_us: int | None = None) -> Options:
     if is_restless:
         faults = tuple(fault for fault in faults if fault not in PEACEFUL)
     early = random.Random(f"early append {seed}")
+    if has_repair:
+        faults += tuple(fault for fault in REPAIR_FAULTS if repair.random() < 0.6)
     return Options(
         duration_us=duration_us or 60 * SECOND,
-        places=places,
+        places=(*places, *spares),
+        spare_count=len(spares),
+        has_repair=has_repair,
         sequencer_count=rng.choice((2, 2, 3)),
         client_count=rng.choice((2, 3, 3)),
         producer_count=rng.choice((1, 2, 3)),

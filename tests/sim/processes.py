@@ -1,9 +1,8 @@
-"""Simulated bookies and sequencers: the production cores and storage, driven in virtual time.
+"""Simulated bookies: the production core and storage, driven in virtual time.
 
 `BookieNode` follows the bookie's data plane (persist before send, group commit of what waits, marks
-when idle) around the production BookieCore, Storage, JournalWriter and replay. `SequencerNode`
-follows log_driver, log_host and bookie_lanes around LogSequencer and MetadataLink: effects in
-order, frames of what waits, UNREACHABLE and TIMEOUT as the lanes make them, append answers final.
+when idle) around the production BookieCore, Storage, JournalWriter and replay. Who it is in the
+cluster and what it copies for repair is its desk's (`repair.desk`).
 
 Not here: clients and readers (`workload`), what goes wrong when (`nemesis`), what is right
 (`checkers`, told from here). Called by `run`. Documented in docs/testing.md.
@@ -45,11 +44,11 @@ from duramen.ids import (
 from duramen.limits import DELETION_READ_COUNT_MAX
 from duramen.runtime.metadata_store import MetadataError, SessionState
 from duramen.units import MS, SECOND
-from duramen.wire.bookie_calls import Add
+from duramen.wire.bookie_calls import Add, Service
 from duramen.wire.checkpoint_format import Checkpoint
 from duramen.wire.entry import EntryError, check_entry
 from duramen.wire.journal_format import JournalRecord, Kind, record_bytes
-from duramen.wire.metadata_json import Paths, read_segment
+from duramen.wire.metadata_json import read_segment
 from duramen_bookie.checkpoint import write_checkpoint
 from duramen_bookie.journal.writer import JournalPoisoned
 from duramen_bookie.shelf.index_file import IndexDamaged
@@ -64,12 +63,14 @@ from duramen_bookie.upkeep.checkpointing import (
 from duramen_bookie.upkeep.deletion import Deletion
 from duramen_bookie.upkeep.transfer import Transfer
 from tests.sim.disk import PowerCut, SimDisk
-from tests.sim.metadata import Store, StoreSession
+from tests.sim.metadata import PATHS, Store, StoreSession
+from tests.sim.network import Network
 from tests.sim.options import Options
+from tests.sim.repair.calls import SimBookieClient
+from tests.sim.repair.desk import BookieDesk
 from tests.sim.storage import LAYOUT, JudgedHoldings, SimStorage
 from tests.sim.world import Node, World
 
-PATHS: Final = Paths("sim")
 _RESTARTS_US: Final = (60 * MS, 3000 * MS)
 _DELETION_US: Final = (SECOND, 4 * SECOND)
 _DELETION_DELAY_US: Final = 2 * SECOND
@@ -113,6 +114,7 @@ class BookieNode(Node):
     """One bookie process and its disk.
 
     Args:
+        bookies: all of them, for repair between them.
         judge: told of what becomes durable and of what is answered.
     """
 
@@ -120,8 +122,11 @@ class BookieNode(Node):
         self,
         world: World,
         index: int,
+        *,
         options: Options,
         store: Store,
+        network: Network,
+        bookies: dict[str, BookieNode],
         judge: Judge,
     ) -> None:
         region, rack = options.places[index]
@@ -129,7 +134,13 @@ class BookieNode(Node):
         self.rack = rack
         self.options = options
         self.incarnation_count = 0
-        self.session = StoreSession(store, self, self._on_session, _nothing)
+        self.is_settled = False
+        """The metadata store knows these disks as this bookie's."""
+        self.is_spare = index >= len(options.places) - options.spare_count
+        """It may join later."""
+        self.is_removed = self.is_spare
+        """It is no bookie of the cluster any more, or not yet, and is not started."""
+        self.session = StoreSession(store, self, _nothing, _nothing)
         self.replayed: list[tuple[LedgerId, EntryId, int]] = []
         self.disk: SimDisk
         self.member: Member
@@ -143,6 +154,8 @@ class BookieNode(Node):
         self._dies_of: str | None = None
         self._carried: tuple[Transfer, Iterator[int]] | None = None
         self._is_rolling = False
+        self._client = SimBookieClient(network, self, bookies)
+        self._desk: BookieDesk
         self.format()
 
     # --- Life ------------------------------------------------------------------------------------
@@ -153,21 +166,22 @@ class BookieNode(Node):
         number = int(self.name[1:]) << 16 | self.incarnation_count
         self.member = Member(BookieId(self.name), Incarnation(f"{number:032x}"))
         self.disk = SimDisk(random.Random(self.world.rng.getrandbits(64)))
+        self.is_settled = False
         self._answered_seals: dict[LogId, int] = {}
         self._sealed_by_read: dict[LogId, int] = {}
 
     @property
-    def candidate(self) -> Candidate:
-        """What its registration says."""
-        return Candidate(self.member, self.region, self.rack)
+    def is_listening(self) -> bool:
+        """Its port opens when it knows who it is and what it may take on."""
+        return self.is_up and self._desk.is_serving
 
     def candidate_of(self, member: Member) -> Candidate:
-        """The same for any of its incarnations."""
+        """Where any of its incarnations is."""
         return Candidate(member, self.region, self.rack)
 
     def start(self) -> None:
         """Replay and serve; a disk that fails ends the process again."""
-        if self.is_up:
+        if self.is_up or self.is_removed:
             return
         self.begin_life()
         self._waiting.clear()
@@ -184,9 +198,10 @@ class BookieNode(Node):
             self.session, PATHS, CLUSTER, JudgedHoldings(self, self._storage),
             delay_us=_DELETION_DELAY_US, now_us=lambda: self.world.now_us,
         )  # fmt: skip
+        self._desk = BookieDesk(self, self._core, self._storage, self._client)
         self.session.open()
-        self._register()
         self.world.note(self.name, "start", repr(self._core))
+        self.loop.run_task(self._desk.run())
         self.after(self.world.between(SECOND, 8 * SECOND), self._settle_again)
         self.after(self.world.between(*_DELETION_US), self._delete_again)
 
@@ -211,13 +226,14 @@ class BookieNode(Node):
             self.judge.on_vouched(self.member, ledger_id, entry_id)
         self.replayed.clear()
 
-    def _register(self) -> None:
-        self.session.store.bookies[self.name] = (self.candidate, self.session)
-        self.session.store.tell_rosters()
-
-    def _on_session(self, state: SessionState) -> None:
-        if state is SessionState.CONNECTED:
-            self._register()
+    def refuse_start(self, why: str, *, is_for_good: bool) -> None:
+        """The process ends at once: these are not the disks that the cluster knows."""
+        self.world.note(self.name, "start refused", why)
+        self.world.counts["start refused"] += 1
+        self.is_removed |= is_for_good
+        self.end_life()
+        if not is_for_good:
+            self.world.at(SECOND, self.start)
 
     def crash_in_commit(self, *, is_power_cut: bool) -> None:
         """As `crash`, in the middle of the journal's next commit."""
@@ -256,8 +272,10 @@ class BookieNode(Node):
 
     def stop(self) -> None:
         """Stop in peace: the end mark is written if nothing waits."""
+        if not self.is_up:
+            return
         journal = self._storage.sim_journal
-        if not self.is_up or journal is None or journal.batch:
+        if journal is None or journal.batch:
             return
         if self.guard(journal.writer.write_end):
             self.session.end()
@@ -275,6 +293,10 @@ class BookieNode(Node):
             self.world.at(self.world.between(100 * MS, 1000 * MS), self.start)
             return False
         return True
+
+    def take_stock(self, ledger_id: LedgerId, first: EntryId, last: EntryId) -> dict[EntryId, int]:
+        """Identities of the entries that its disks hold now, of a range."""
+        return self._desk.take_stock(ledger_id, first, last)
 
     def sync_us(self) -> int:
         """How long the next sync takes."""
@@ -387,6 +409,8 @@ class BookieNode(Node):
         storage.shelf.retire(transfer.replaced)
         self.world.counts["entries settled"] += sum(map(len, transfer.moved.values()))
         self.world.counts["settled damage"] += len(transfer.damaged)
+        for ledger_id in dict.fromkeys(ledger_id for ledger_id, _ in transfer.damaged):
+            self._desk.on_damage(ledger_id)
         self._carried = None
         self.drain()
 
@@ -407,6 +431,10 @@ class BookieNode(Node):
                 self._waiting[request] = partial(self._answer_adds, adds, reply)
                 self._core.on_adds(request, incarnation, adds, has_room=has_room)
                 self._drain(rows)
+                return
+            case "inventory" | "pull":
+                del self._waiting[request]
+                self._desk.serve(kind, incarnation, rows, reply)
                 return
             case "seal":
                 self._waiting[request] = partial(self._answer_seals, rows, reply)
@@ -488,6 +516,7 @@ class BookieNode(Node):
         for ledger_id, entry_id in result.unreadable:
             self.world.counts["unreadable entry"] += 1
             self._core.on_unreadable(ledger_id, entry_id)
+            self._desk.on_damage(ledger_id)
         self._waiting.pop(effect.request)(result.answers)
 
     def _on_wait_over(self, request: RequestId) -> None:
@@ -500,16 +529,17 @@ class BookieNode(Node):
     async def _prove_open(self, ledger_id: LedgerId) -> None:
         """As the bookie's service (R10)."""
         path = PATHS.segment(log_of(ledger_id), epoch_of(ledger_id))
-        is_open = False
+        is_open, made = False, 0
         try:
             await self.session.sync(path)
             found = await self.session.get(path)
             if found is not None:
                 is_open = read_segment(found.data).state is SegmentState.OPEN
+                made = found.made
         except MetadataError:
             pass
         self.world.counts["segment proved open"] += is_open
-        self._core.on_segment_checked(ledger_id, is_open=is_open)
+        self._core.on_segment_checked(ledger_id, is_open=is_open, made=made)
         self.drain()
 
     def validate(self) -> None:
@@ -523,7 +553,9 @@ class BookieNode(Node):
 
 def _purpose_of(kind: str, rows: Any) -> str:
     """What `BookieNode.lose_power_at` calls it."""
-    return "write back" if kind == "add" and rows[0].is_recovery else kind
+    if kind == "add" and rows[0].is_recovery:
+        return "copy" if rows[0].service is Service.REPAIR else "write back"
+    return kind
 
 
 def _check_add(add: Add) -> AddRow:

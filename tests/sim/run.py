@@ -16,22 +16,34 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from duramen.config import LogConfig
+from duramen.core.duty import Duty
 from duramen.core.log_node import LogNode
 from duramen.core.placement import Candidate, PlacementRule
+from duramen.core.repair.audit import first_needed
 from duramen.core.segment import TRANSITIONS, Segment, SegmentState
 from duramen.core.sequencer.exactly_once import snapshots
 from duramen.core.sequencer.log_sequencer import LogState
-from duramen.ids import Dlsn, EntryId, Epoch, LogId, Member, SequencerId
-from duramen.runtime.metadata_store import Create, Delete, Op, Set
+from duramen.ids import BookieId, Dlsn, EntryId, Epoch, LedgerId, LogId, Member, SequencerId
+from duramen.runtime.metadata_store import Create, Delete, Op, Set, parent_path
 from duramen.units import MS, SECOND
-from duramen.wire.metadata_json import read_log, read_segment, spell_log, spell_node
+from duramen.wire.metadata_json import BookieNode as OwnFields
+from duramen.wire.metadata_json import (
+    read_bookie,
+    read_log,
+    read_segment,
+    spell_log,
+    spell_node,
+)
 from tests.sim.checkers import Checkers, Violation
+from tests.sim.clock import virtual_time
 from tests.sim.exact_clients import ExactClient
-from tests.sim.metadata import Store, StoreSession
+from tests.sim.metadata import PATHS, Store, StoreSession
 from tests.sim.nemesis import Nemesis
 from tests.sim.network import Network
 from tests.sim.options import Options, draw_options
-from tests.sim.processes import CLUSTER, PATHS, BookieNode
+from tests.sim.processes import CLUSTER, BookieNode
+from tests.sim.repair.copies import CopyJudge
+from tests.sim.repair.copy_record import REPAIR
 from tests.sim.sequencers import SequencerNode
 from tests.sim.trimming import Trimmer
 from tests.sim.workload import ClientNode, ReaderNode
@@ -40,6 +52,12 @@ from tests.sim.world import World
 CONVERGE_US: Final = 90 * SECOND
 """Longer than every time-out of the product that may have to pass one after the other: session
 expiry, calls, retries and scans for orphans."""
+
+REPAIR_US: Final = 180 * SECOND
+"""What failed again and again is tried again after a minute."""
+
+_QUIET_US: Final = 20 * SECOND
+"""Longer than from the view that a repair was planned by to its swap."""
 
 _TRANSITION_NAMES: Final = {SegmentState.IN_RECOVERY: "marked", SegmentState.CLOSED: "closed"}
 _SNAPSHOTS: Final = "SNAPSHOT_ENTRY_COUNT"
@@ -79,41 +97,32 @@ class Run:
         self.options = options = draw_options(seed, duration_us=duration_us)
         self.world = world = World(seed, with_trace=with_trace)
         self.locations: dict[Member, Candidate] = {}
+        rules = {LogId(i + 1): _rule_of(log) for i, log in enumerate(options.logs)}
         self.checkers = Checkers(
             self.locations,
-            {LogId(i + 1): _rule_of(log) for i, log in enumerate(options.logs)},
+            rules,
             pipelined=range(1, options.client_count + 1),
         )
         self.network = Network(world, options)
         self.store = Store(world, self.network, options, self._on_applied)
-        self.store.put(PATHS.cluster, spell_node({"uuid": CLUSTER}))
+        cluster = {"uuid": CLUSTER, "last_log_id": len(options.logs)}
+        self.store.put(PATHS.cluster, spell_node(cluster))
         self._log_paths = [PATHS.log(LogId(i + 1)) for i in range(len(options.logs))]
         for number, config in enumerate(options.logs):
             log_id = LogId(number + 1)
             log = LogNode(log_id, "ns", f"log-{number}", config)
             self.store.put(PATHS.log(log_id), spell_log(log))
+            self.store.put(parent_path(PATHS.segment(log_id, Epoch(1))))
+        self.segments: dict[LedgerId, Segment] = {}
         self.bookies: dict[str, BookieNode] = {}
-        for index in range(len(options.places)):
-            bookie = BookieNode(world, index, options, self.store, self.checkers)
-            self.bookies[bookie.name] = bookie
         self.sequencers: dict[str, SequencerNode] = {}
-        for index in range(options.sequencer_count):
-            sequencer = SequencerNode(
-                world,
-                index,
-                options=options,
-                store=self.store,
-                network=self.network,
-                bookies=self.bookies,
-                peers=self.sequencers,
-                watcher=self,
-            )
-            self.sequencers[sequencer.name] = sequencer
+        self._make_processes()
         for node in (*self.bookies.values(), *self.sequencers.values()):
             node.start()
         self._ending: list[LogId] = []
         """Logs that are ended when everything is closed."""
         self.final_tokens: dict[LogId, list[tuple[Dlsn, str]]] = {}
+        self._heads: dict[LogId, tuple[Epoch, EntryId]] = {}
         self.readers = [self._make_reader(index) for index in range(options.reader_count)]
         self.clients = [
             ClientNode(
@@ -127,6 +136,7 @@ class Run:
             for i in range(options.client_count)
         ]
         self.exact = self._make_exact_client()
+        self.judge = CopyJudge(self.store, self.bookies, self.segments, self._list_logs, rules)
         self.nemesis = Nemesis(
             world,
             options=options,
@@ -134,10 +144,28 @@ class Run:
             store=self.store,
             bookies=self.bookies,
             sequencers=self.sequencers,
+            segments=self.segments,
+            on_gone=self.checkers.on_disk_gone,
             on_lost=self.checkers.on_lost,
+            judge=self.judge,
         )
         Trimmer(world, seed, self.sequencers, len(options.logs), self.checkers)
         world.at(300 * MS, self._move_readers)
+
+    def _make_processes(self) -> None:
+        options = self.options
+        for index in range(len(options.places)):
+            bookie = BookieNode(
+                self.world, index, options=options, store=self.store, network=self.network,
+                bookies=self.bookies, judge=self.checkers,
+            )  # fmt: skip
+            self.bookies[bookie.name] = bookie
+        for index in range(options.sequencer_count):
+            sequencer = SequencerNode(
+                self.world, index, options=options, store=self.store, network=self.network,
+                bookies=self.bookies, peers=self.sequencers, watcher=self,
+            )  # fmt: skip
+            self.sequencers[sequencer.name] = sequencer
 
     def _make_reader(self, index: int) -> ReaderNode:
         return ReaderNode(
@@ -165,6 +193,14 @@ class Run:
 
     def play(self) -> Result:
         """Both phases; a violation is told in the result."""
+        with virtual_time(self.world, self.seed):
+            try:
+                return self._play()
+            finally:
+                for node in (*self.bookies.values(), *self.sequencers.values()):
+                    node.loop.forget()
+
+    def _play(self) -> Result:
         violation: str | None = None
         kept = vars(snapshots)[_SNAPSHOTS]
         try:
@@ -172,7 +208,7 @@ class Run:
             self.world.advance(self.options.duration_us)
             self._heal()
             if self._converge():
-                self.checkers.finish(self._read_all(), self.final_tokens)
+                self.checkers.finish(self._read_all(), self.final_tokens, self._heads)
         except _Refused:
             pass
         except (Violation, AssertionError) as error:
@@ -217,6 +253,8 @@ class Run:
     def _converge(self) -> bool:
         """Appends to every log succeed again; then all of it is closed. False: refused for good."""
         is_bound = not self.options.is_beyond_budget
+        if self.options.has_repair and not self._wait(self._call_back):
+            raise Stuck("liveness", "drains cannot be cancelled: is there an auditor?")
         clients = self._list_clients()
         before = [client.acknowledged_count for client in clients]
 
@@ -228,12 +266,14 @@ class Run:
             raise Stuck("liveness", f"no appends after the faults: {self._spell_logs()}")
         for client in clients:
             client.is_over = True
-        self._wait(lambda: not any(client.open for client in clients))
+        self._wait(lambda: not any(client.open for client in clients) and not self.exact.is_setting)
         for client in clients:
             assert not client.open, f"{client.name} waits for ever: {sorted(client.open)}"
         self._ending = [log_id for log_id, _ in self._list_logs() if self.world.chance(0.5)]
         if self._wait(self._close_all):
             self._append_to_ended()
+            if self.options.has_repair:
+                self._wait_repair()
             return True
         if is_bound:
             raise Stuck("liveness", f"not everything is closed: {self._spell_logs()}")
@@ -249,6 +289,27 @@ class Run:
                 node.start()  # one that was being stopped when the faults ended
             self.world.advance(self.world.now_us + 200 * MS)
         return True
+
+    def _call_back(self) -> bool:
+        """Every bookie that is there takes new data again."""
+        return not self.nemesis.repair.cancel_drains()
+
+    def _wait_repair(self) -> None:
+        """Every copy is made anew, and lies where it may; no note about one is left."""
+        end_us = self.world.now_us + REPAIR_US
+        while missing := self._list_unrepaired():
+            if self.world.now_us >= end_us:
+                if self.options.is_beyond_budget:
+                    self.world.counts["beyond repair"] += 1
+                    return
+                raise Stuck("liveness", f"copies are not repaired: {missing[:5]}")
+            self.world.advance(self.world.now_us + SECOND)
+        self.world.counts["everything repaired"] += 1
+
+    def _list_unrepaired(self) -> list[str]:
+        missing: list[object] = [*self.judge.list_missing(is_final=True)]
+        missing += missing or self.judge.list_misplaced()
+        return [*map(str, missing), *self.judge.list_notes()]
 
     def _close_all(self) -> bool:
         """Ask whoever is at it to close; whether every epoch of every log is closed."""
@@ -282,27 +343,37 @@ class Run:
         return [(log_id, self.find_log(log_id)) for log_id in log_ids]
 
     def _read_all(self) -> dict[LogId, list[tuple[Dlsn, int, bytes]]]:
-        """A fresh reader for each log, from the oldest segment that is left to its end."""
+        """A fresh reader for each log, from the oldest segment that is left to its end.
+
+        Where there is repair, from the trim point: what is truncated is not repaired.
+        """
         complete: dict[LogId, list[tuple[Dlsn, int, bytes]]] = {}
         for log_id, log in self._list_logs():
-            first, reader = Epoch(0), self._make_reader(500 + log_id)
+            first, reader = (Epoch(0), EntryId(0)), self._make_reader(500 + log_id)
             for _ in range(_GIVING_UP_MAX):
                 # Where a segment is given up under a reader, it passes over truncated ones too.
-                if first == self.find_log(log_id).first_live_epoch:
+                if first == self._find_head(log_id):
                     break
-                first = self.find_log(log_id).first_live_epoch
+                first = self._find_head(log_id)
                 complete[log_id] = self._read_whole(reader, log_id, first, log.next_epoch)
                 self.final_tokens[log_id] = reader.tokens
             else:
                 raise Stuck("liveness", f"segments of log {log_id} are given up all the time")
+            self._heads[log_id] = first
         return complete
 
+    def _find_head(self, log_id: LogId) -> tuple[Epoch, EntryId]:
+        log = self.find_log(log_id)
+        if self.options.has_repair:
+            return log.trim.dlsn.epoch, log.trim.dlsn.entry
+        return log.first_live_epoch, EntryId(0)
+
     def _read_whole(
-        self, reader: ReaderNode, log_id: LogId, first: Epoch, end: Epoch
+        self, reader: ReaderNode, log_id: LogId, first: tuple[Epoch, EntryId], end: Epoch
     ) -> list[tuple[Dlsn, int, bytes]]:
         records: list[tuple[Dlsn, int, bytes]] = []
         reader.records, reader.tokens = records, []
-        reader.follow(log_id, (first, EntryId(0)), is_following=False)
+        reader.follow(log_id, first, is_following=False)
         if not self._wait(lambda: reader.is_at_end and reader.core.epoch >= end):
             if self.options.is_beyond_budget:
                 self.world.counts["refused beyond the budget"] += 1
@@ -357,10 +428,14 @@ class Run:
         if isinstance(op, Delete) and before is not None and "/segments/" in op.path:
             self._tell_removed(read_segment(before))
             return
+        if isinstance(op, Set) and before and op.path.startswith(f"{PATHS.bookies}/"):
+            self._tell_duty(op.path, read_bookie(before), read_bookie(op.data))
+            return
         if not isinstance(op, Set | Create) or "/segments/" not in op.path:
             return
         segment = read_segment(op.data)
         author = SequencerId(session.node.name)
+        self.segments[segment.ledger_id] = segment
         self.world.note(author, "applied", repr(segment))
         for fragment in segment.fragments:
             for member in fragment.ensemble:
@@ -372,6 +447,13 @@ class Run:
             self.nemesis.on_transition(author, "opened", segment.log_id)
             return
         old = read_segment(before)
+        first = first_needed(self.find_log(segment.log_id), segment)
+        is_quiet = self._is_quiet(old, segment)
+        self.world.counts["repair of what is quiet"] += is_quiet
+        self.checkers.on_segment_changed(old, segment, first, is_quiet=is_quiet)
+        if segment.lost != old.lost:
+            is_possible = self.options.is_beyond_budget
+            self.checkers.on_loss_recorded(segment, is_possible=is_possible)
         if segment.state is old.state:
             self._tell_changed(old, segment, author)
         else:
@@ -387,12 +469,44 @@ class Run:
                     self.world.now_us, segment.log_id, segment.epoch, completed_us
                 )
 
+    def _is_quiet(self, old: Segment, segment: Segment) -> bool:
+        """Whether the members that stay have been there, and are to stay, for a while."""
+        if not segment.nonce.startswith(REPAIR):
+            return False
+        for before, after in zip(old.fragments, segment.fragments, strict=False):
+            if before.ensemble == after.ensemble:
+                continue
+            for member in [m for m in before.ensemble if m in after.ensemble]:
+                fields = self.store.bookies.get(member.bookie)
+                is_here = fields is not None and fields["incarnation"] == member.incarnation
+                if fields is None or not is_here or fields["draining"]:
+                    return False
+                if self.store.moved_us[member.bookie] > self.world.now_us - _QUIET_US:
+                    return False
+        return True
+
     def _tell_changed(self, old: Segment, segment: Segment, author: SequencerId) -> None:
+        if segment.nonce.startswith(REPAIR):
+            is_swap = [f.ensemble for f in old.fragments] != [f.ensemble for f in segment.fragments]
+            what = "copies swapped" if is_swap else "fragment proved"
+            self.world.counts[f"{what} ({segment.state.value})"] += 1
+            self.nemesis.on_transition(author, what, segment.log_id)
+            return
         if segment.fragments == old.fragments:
             return
         if segment.state is SegmentState.OPEN:
             self.checkers.on_ensemble_changed(segment)
         self.nemesis.on_transition(author, "ensemble changed", segment.log_id)
+
+    def _tell_duty(self, path: str, before: OwnFields, after: OwnFields) -> None:
+        if after.duty is before.duty:
+            return
+        name = path.rpartition("/")[2]
+        self.world.note(name, f"duty {after.duty.value}")
+        self.world.counts[f"duty {before.duty.value} → {after.duty.value}"] += 1
+        if after.duty is Duty.DRAINED:
+            member = Member(BookieId(name), after.incarnation)
+            self.checkers.on_drained(member, self.judge.list_live())
 
     def _tell_log_changed(self, before: LogNode, after: LogNode) -> None:
         counts = self.world.counts
@@ -403,6 +517,7 @@ class Run:
 
     def _tell_removed(self, segment: Segment) -> None:
         self.world.counts["segment node removed"] += 1
+        self.segments.pop(segment.ledger_id, None)
         self.checkers.on_segment_removed(segment.log_id, segment.epoch)
 
     def find_log(self, log_id: LogId) -> LogNode:

@@ -19,7 +19,7 @@ from duramen.ids import NOTHING, Dlsn, EntryId, Epoch, LogId, SequencerId
 
 CODES: Final = (
     "D1", "D2", "D3", "O1", "O2", "O3", "G1", "U1", "L1", "F1", "C1", "E1", "P1", "M1", "T1",
-    "Q1", "K1",
+    "Q1", "K1", "R21",
 )  # fmt: skip
 
 Record = tuple[Dlsn, int, bytes]
@@ -66,6 +66,7 @@ class LedgerHoldings:
     __slots__ = (
         "_at_cover",
         "_held",
+        "_holders",
         "_responders",
         "_vouched",
         "highest_acknowledged",
@@ -78,6 +79,7 @@ class LedgerHoldings:
         """The last one whose placement was found good."""
 
         self._held: dict[int, int] = {}
+        self._holders: dict[int, int] = {}
         self._vouched: dict[int, int] = {}
         self._at_cover: Mapping[int, int] | None = _EMPTY if is_covered else None
         self._responders = 0
@@ -86,6 +88,11 @@ class LedgerHoldings:
         """A member holds an entry durably, for good."""
         key = entry_id << 32 | crc
         self._held[key] = self._held.get(key, 0) | bit
+        self._holders[entry_id] = self._holders.get(entry_id, 0) | bit
+
+    def any_holders(self, entry_id: EntryId) -> int:
+        """The members that hold an entry, whatever its bytes."""
+        return self._holders.get(entry_id, 0)
 
     def holders(self, entry_id: EntryId, crc: int) -> int:
         """The members that hold these bytes."""
@@ -191,11 +198,13 @@ class SegmentRecord:
         is_possible = said.last_entry >= NOTHING and (not is_empty or not said.totals.record_count)
         self._tally.check("G1", is_possible, *what)
 
-    def check_gaps(self, complete: Sequence[Record], first_epoch: int = 1) -> None:
+    def check_gaps(
+        self, complete: Sequence[Record], first_epoch: int = 1, first_entry: int = 0
+    ) -> None:
         """G1: epochs rise, entries and slots are dense, sequence numbers go 0, 1, 2, …
 
         Args:
-            first_epoch: those below were given up, and are not in the read.
+            first_epoch, first_entry: where the read began: what lies below is not in it.
         """
         by_epoch: dict[int, list[Record]] = {}
         latest = first_epoch - 1
@@ -210,21 +219,25 @@ class SegmentRecord:
             below = self.ends[first_epoch - 1]
             seq_num = below.start_seq_num + below.totals.record_count
         for epoch in range(first_epoch, max(latest, len(self.ends)) + 1):
-            end = self.ends.get(epoch)
-            last, seq_num = self._check_entries(epoch, by_epoch.get(epoch, []), seq_num)
+            end, found = self.ends.get(epoch), by_epoch.get(epoch, [])
+            begin = first_entry if epoch == first_epoch else 0
+            if begin:  # how many records lie below is not known here
+                following = 0 if end is None else end.start_seq_num + end.totals.record_count
+                seq_num = found[0][1] if found else following
+            last, seq_num = self._check_entries(epoch, found, seq_num, begin)
             if end is not None:
                 is_whole = last == end.last_entry
                 is_whole = is_whole and seq_num == end.start_seq_num + end.totals.record_count
                 self._check_gap(is_whole, "epoch", epoch, "ends", last, seq_num, "not as", end)
 
     def _check_entries(
-        self, epoch: int, records: Sequence[Record], seq_num: int
+        self, epoch: int, records: Sequence[Record], seq_num: int, first_entry: int
     ) -> tuple[int, int]:
         """One epoch; gives its last entry and the sequence number that follows."""
         end = self.ends.get(epoch)
         holes = () if end is None else end.holes
         controls = self.controls.get(epoch, set())
-        entry, slot = int(NOTHING), 0
+        entry, slot = first_entry - 1, 0
         for dlsn, found, _ in records:
             skipped = [n for n in range(entry + 1, dlsn.entry) if n not in controls]
             is_next = dlsn.slot == (slot + 1 if dlsn.entry == entry else 0)

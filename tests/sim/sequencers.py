@@ -3,7 +3,8 @@
 A node holds the lanes and the logs' host (`hosting`), and is told of rosters and its session.
 Killed, it forgets everything; paused, it comes back as a zombie with its old state and what waited
 for it. Hand-overs and retention are the production classes (`ownership.hand_over`,
-`life.retention`); a log's fencing token is set as `fencing` does.
+`life.retention`); a log's fencing token is set as `fencing` does. Its part in repair is a seat
+(`repair.seat`).
 
 Called by `run`, `nemesis` and clients. Documented in docs/testing.md.
 """
@@ -20,6 +21,7 @@ from typing import Any, Final, NamedTuple, cast
 from duramen.config import LogConfig
 from duramen.core.log_node import Ending
 from duramen.core.placement import Candidate
+from duramen.core.placement.roster import choose_candidates, read_rows
 from duramen.core.quorum import Quorum
 from duramen.core.sequencer import effects as fx
 from duramen.core.sequencer.exactly_once.stamps import SetToken, Stamp, TokenRecord
@@ -57,11 +59,13 @@ from duramen_sequencer.metadata_link import MetadataLink
 from duramen_sequencer.ownership.hand_over import HandOver
 from tests.sim.hosting import Process, SimHost, SimProbes, SimRoster
 from tests.sim.log_drivers import Answer, SimDriver, SimLane, Waiting, Watcher, bind
-from tests.sim.metadata import Store, StoreSession
+from tests.sim.metadata import PATHS, Store, StoreSession
 from tests.sim.network import Network
+from tests.sim.node_loop import Promise
 from tests.sim.options import Options, can_place
-from tests.sim.processes import PATHS, BookieNode, Reply
-from tests.sim.world import Node, Promise, World
+from tests.sim.processes import BookieNode, Reply
+from tests.sim.repair.seat import AuditSeat
+from tests.sim.world import Node, World
 
 _SCAN_INTERVAL_US: Final = 10 * SECOND
 _SCAN_AFTER_CHANGE_US: Final = 200 * MS
@@ -131,6 +135,7 @@ class SequencerNode(Process):
         self.around: Surroundings
         self.host: SimHost
         self.retention: RetentionRounds
+        self.seat: AuditSeat | None = None
         self._store = store
         self._network = network
         self._bookies = bookies
@@ -145,7 +150,8 @@ class SequencerNode(Process):
         self._command_ids = itertools.count(-1, -1)
         self._hand_over: HandOver
         self._log_count = len(options.logs)
-        self._places = options.places
+        self._places = options.places[: len(options.places) - options.spare_count]
+        self._has_repair = options.has_repair
 
     @property
     def drivers(self) -> dict[LogId, SimDriver]:
@@ -186,6 +192,10 @@ class SequencerNode(Process):
         self.session.open()
         self._store.sequencers[self.name] = self.session
         self._store.tell_rosters()
+        self.seat = None
+        if self._has_repair:
+            peers = SimPeers(self._network, self, self._peers)
+            self.seat = AuditSeat(self, self._network, self._bookies, peers)
         self._on_rosters()
         self.world.note(self.name, "start")
         self.after(_SCAN_AFTER_CHANGE_US, self._scan)
@@ -202,9 +212,12 @@ class SequencerNode(Process):
         """Close the open segments in peace, then end."""
         if self.is_up and not self.host.is_stopping:
             self.world.note(self.name, "stopping")
-            self.spawn(self.host.stop(), lambda _: self._end())
+            self.loop.run_task(self._stop())
 
-    def _end(self) -> None:
+    async def _stop(self) -> None:
+        if self.seat is not None:
+            await self.seat.stop()
+        await self.host.stop()
         self.session.end()
         self.end_life()
         self.world.note(self.name, "stopped")
@@ -216,6 +229,7 @@ class SequencerNode(Process):
         if state is not SessionState.CONNECTED:
             return
         self._store.sequencers[self.name] = self.session
+        self._store.tell_rosters()
         for driver in list(self.drivers.values()):
             writer = driver.core.writer
             if writer is not None:
@@ -232,13 +246,13 @@ class SequencerNode(Process):
             self.kick()
 
     def _on_rosters(self) -> None:
-        candidates = []
+        rows = read_rows(self._store.bookies, self._store.read_registered(), ())
         locations: dict[Member, Candidate] = dict(self.around.locations or {})
-        for name, (candidate, _) in sorted(self._store.bookies.items()):
+        for row in rows:
+            locations[row.candidate.member] = row.candidate
+        for name in self._store.bookies:
             self._seen[name] = self._bookies[name]
-            candidates.append(candidate)
-            locations[candidate.member] = candidate
-        self.around.candidates = candidates
+        self.around.candidates = choose_candidates(rows)
         self.around.locations = locations
         sequencers = tuple(sorted(self._store.sequencers))
         if sequencers != self._sequencers:
@@ -248,6 +262,8 @@ class SequencerNode(Process):
         for driver in list(self.drivers.values()):
             driver.core.on_bookies_changed(self.world.now_us)
             driver.flush()
+        if self.seat is not None:
+            self.seat.auditor.want_round()
         self.kick()
 
     # --- Calls of others (as `append_frames` and `control`) --------------------------------------
@@ -276,6 +292,8 @@ class SequencerNode(Process):
 
     async def _control(self, request: dict[str, Any]) -> tuple[int, bytes]:
         operations = {**self._hand_over.operations, "fence": self._set_token}
+        if self.seat is not None:
+            operations["roll"] = self.seat.changes.roll
         try:
             answer = await operations[request["op"]](request)
             status = 200

@@ -10,15 +10,15 @@ from __future__ import annotations
 import pytest
 
 from tests.sim.checkers import CODES, Checkers, Violation
-from tests.sim.histories import bad_records, bad_segments, conditions, good, trims
+from tests.sim.histories import bad_records, bad_segments, conditions, good, repairs, trims
 from tests.sim.histories.history import History, Play, place
 
-PARTS = (bad_records.BAD, bad_segments.BAD, trims.BAD, conditions.BAD)
+PARTS = (bad_records.BAD, bad_segments.BAD, trims.BAD, conditions.BAD, repairs.BAD)
 BAD = {
     code: tuple(play for part in PARTS for play in part.get(code, ()))
     for code in dict.fromkeys(code for part in PARTS for code in part)
 }
-GOOD = (*good.GOOD, *trims.GOOD, *conditions.GOOD)
+GOOD = (*good.GOOD, *trims.GOOD, *conditions.GOOD, *repairs.GOOD)
 
 
 @pytest.mark.parametrize(

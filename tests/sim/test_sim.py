@@ -18,18 +18,21 @@ import pytest
 
 from duramen.units import SECOND
 from tests.sim.__main__ import find_gaps, play_seeds, spell_result, sum_counts
-from tests.sim.options import FAULTS, draw_options
+from tests.sim.options import FAULTS, REPAIR_FAULTS, draw_options
 from tests.sim.run import Result, run_seed
 from tests.sim.world import World
 
 SEEDS: Final = range(1, 101)
 WORKER_COUNT: Final = 2
 DIGEST_SEEDS: Final = 50
+REPAIR_SEED: Final = 4
+"""Drained, removed, lost and replaced bookies, in few events: played whole."""
 
 _PRINT_DIGESTS: Final = f"""
 from tests.sim.run import run_seed
 for seed in range(9001, {9001 + DIGEST_SEEDS}):
     print(seed, run_seed(seed, duration_us={3 * SECOND}).digest)
+print("repair", run_seed({REPAIR_SEED}).digest)
 """
 
 
@@ -81,8 +84,14 @@ def test_a_seed_is_a_run_whatever_the_hash_seed() -> None:
         )
     outputs = [run.communicate()[0] for run in runs]
     assert [run.returncode for run in runs] == [0, 0]
-    assert len(outputs[0].splitlines()) == DIGEST_SEEDS
+    assert len(outputs[0].splitlines()) == DIGEST_SEEDS + 1
     assert outputs[0] == outputs[1]
+
+
+def test_the_seed_with_repair_repairs(sweep: list[Result]) -> None:
+    (result,) = [result for result in sweep if result.seed == REPAIR_SEED]
+    swaps = sum(n for name, n in result.counts.items() if name.startswith("copies swapped"))
+    assert swaps > 0 and result.counts["everything repaired"] == 1
 
 
 def test_a_trace_changes_nothing_but_what_is_kept() -> None:
@@ -98,7 +107,9 @@ def test_options_differ_from_seed_to_seed() -> None:
     drawn = [draw_options(seed) for seed in SEEDS]
     assert len({options.spell() for options in drawn}) == len(drawn)
     assert any(not options.faults for options in drawn)
-    assert {fault for options in drawn for fault in options.faults} == set(FAULTS)
+    assert {fault for options in drawn for fault in options.faults} == {
+        *FAULTS, *REPAIR_FAULTS,
+    }  # fmt: skip
     assert any(options.is_beyond_budget for options in drawn)
 
 

@@ -20,7 +20,7 @@ from duramen.core.segment import Segment
 from duramen.core.sequencer.exactly_once.stamps import SnapshotPart, TokenRecord
 from duramen.core.status import BookieStatus
 from duramen.errors import DuramenError
-from duramen.ids import NOTHING, Dlsn, EntryId, Epoch, LedgerId, LogId, Member, ledger_of
+from duramen.ids import NOTHING, BookieId, Dlsn, EntryId, Epoch, LedgerId, LogId, Member, ledger_of
 from duramen.runtime.metadata_store import MetadataError, SessionState
 from duramen.units import MS, SECOND
 from duramen.wire.bookie_calls import ReadRange, Service
@@ -30,10 +30,10 @@ from duramen.wire.metadata_json import read_log, read_segment
 from duramen.wire.read_answers import place_batches
 from duramen.wire.record_batch import encode_batch
 from duramen.wire.sequencer_calls import Appended, AppendedEarly, AppendResult, Redirect
-from tests.sim.metadata import Store, StoreSession
+from tests.sim.metadata import PATHS, Store, StoreSession
 from tests.sim.network import Call, Network
 from tests.sim.options import Options
-from tests.sim.processes import PATHS, BookieNode
+from tests.sim.processes import BookieNode
 from tests.sim.sequencers import AppendRow, SequencerNode
 from tests.sim.world import Node, World
 
@@ -344,8 +344,8 @@ class ReaderNode(Node):
 
     def _on_rosters(self) -> None:
         places = {
-            candidate.member.bookie: Place(candidate.region, candidate.rack)
-            for candidate, _ in self._store.bookies.values()
+            BookieId(name): Place(fields["region"], fields["rack"])
+            for name, fields in self._store.bookies.items()
         }
         self._order.on_places(places)
 

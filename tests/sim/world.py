@@ -3,8 +3,8 @@
 A heap of (time, number, action) is all that runs. Nothing here iterates over a set, hashes a text
 with Python's `hash` or looks at a clock, so one seed gives one run, whatever PYTHONHASHSEED says.
 `Node` is a process of the simulated cluster: it can be down (its events vanish) or paused (they
-wait). `Promise` and `Node.spawn` run production coroutines without an event loop; what they ask of
-one, the time and to sleep, is this world's (`NodeLoop`).
+wait). `Node.spawn` runs a production coroutine that waits for promises and sleeps, and nothing
+else; what lives in an event loop has one (`Node.loop`, of `node_loop`).
 
 Called by every module of the simulator. Documented in docs/testing.md.
 """
@@ -16,10 +16,10 @@ import heapq
 import random
 import zlib
 from collections import Counter, deque
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine
 from typing import Any, Final, Generic, TypeVar, cast
 
-from duramen.units import SECOND
+from tests.sim.node_loop import NodeLoop, Promise
 
 T = TypeVar("T")
 
@@ -121,6 +121,11 @@ class Node:
         """An event of this life later on."""
         self.world.at(delay_us, self.run, self.life, action, *args)
 
+    @property
+    def is_listening(self) -> bool:
+        """Whether others can reach it: its port is open."""
+        return self.is_up
+
     def start(self) -> None:
         """Start the process, if it is not up."""
         raise AssertionError(f"{self.name} is never started anew")
@@ -131,6 +136,7 @@ class Node:
         self.is_up = True
         self.is_paused = False
         self._inbox.clear()
+        self.loop.forget()
 
     def end_life(self) -> None:
         """The process is gone; nothing of it happens any more."""
@@ -138,6 +144,7 @@ class Node:
         self.is_up = False
         self.is_paused = False
         self._inbox.clear()
+        self.loop.forget()
 
     def pause(self) -> None:
         """Stop as by SIGSTOP: what comes waits."""
@@ -170,75 +177,6 @@ class Node:
     ) -> None:
         """Run a production coroutine as part of this life."""
         _Task(self, work, on_done).step()
-
-
-class Promise(Generic[T]):
-    """What a coroutine of a node waits for."""
-
-    def __init__(self) -> None:
-        self._value: T | None = None
-        self._error: Exception | None = None
-        self._is_settled = False
-        self.on_settled: Callable[[], None] | None = None
-
-    def settle(self, value: T) -> None:
-        """Give the value, once; later ones are ignored."""
-        if not self._is_settled:
-            self._value = value
-            self._wake()
-
-    def fail(self, error: Exception) -> None:
-        """Raise in the coroutine that waits."""
-        if not self._is_settled:
-            self._error = error
-            self._wake()
-
-    def cancelled(self) -> bool:
-        """Never: nobody cancels."""
-        return False
-
-    def set_result(self, value: T) -> None:
-        """`settle`, as futures call it."""
-        self.settle(value)
-
-    def _wake(self) -> None:
-        self._is_settled = True
-        if self.on_settled is not None:
-            self.on_settled()
-
-    def __await__(self) -> Generator[Promise[T], None, T]:
-        if not self._is_settled:
-            yield self
-        if self._error is not None:
-            raise self._error
-        return self._value  # type: ignore[return-value]
-
-
-class NodeLoop:
-    """As much of an event loop as `asyncio.sleep` and a look at the time need, in virtual time."""
-
-    def __init__(self, node: Node) -> None:
-        self._node = node
-
-    def time(self) -> float:
-        """Virtual seconds."""
-        return self._node.world.now_us / SECOND
-
-    def create_future(self) -> Any:
-        """A promise."""
-        return Promise[Any]()
-
-    def call_later(
-        self, delay: float, callback: Callable[..., Any], *args: Any, context: Any = None
-    ) -> Any:
-        """An event of this life; it cannot be taken back, which nobody here needs."""
-        self._node.after(max(int(delay * SECOND), 1), callback, *args)
-        return _Timer()
-
-
-class _Timer:
-    def cancel(self) -> None:
-        """It has fired."""
 
 
 class _Task(Generic[T]):

@@ -72,6 +72,13 @@ def accept_elsewhere(h: History) -> None:
     h.ok(2, place(1, 1), 1)
 
 
+def refuse_below_an_early_append(h: History) -> None:
+    h.invoke(1, "x")
+    h.checkers.on_acknowledge(h.tick(), 0, LOG, 1, place(2, 4), None)
+    match(h, 2, "y", 0)
+    mismatch(h, 2, place(2, 3), 7)
+
+
 def refuse_what_holds(h: History) -> None:
     h.append(1, "x", place(1, 0), 0)
     match(h, 2, "y", 1)
@@ -247,7 +254,7 @@ def repeat_until_it_is_there(h: History) -> None:
 
 BAD: dict[str, tuple[Play, ...]] = {
     "Q1": (
-        accept_elsewhere, refuse_what_holds, refuse_as_a_zombie,
+        accept_elsewhere, refuse_below_an_early_append, refuse_what_holds, refuse_as_a_zombie,
         refuse_at_no_boundary, forget_a_producer, ask_for_what_is_there, fence_the_newest_producer,
     ),
     "O2": (append_below_what_a_refusal_told,),

@@ -1,0 +1,263 @@
+"""An event loop of one simulated process: real asyncio tasks, in virtual time.
+
+As much of a loop as tasks, `gather`, `timeout`, `Event` and `Lock` ask for, so that production code
+that lives in an event loop runs here unchanged. Callbacks wait for the loop's next turn, and a turn
+is an event of the process's life: a paused process turns later, one that ended never. What a life
+leaves unfinished is kept until the run is over: were it thrown away, its `finally` clauses would
+run when the garbage collector pleases.
+
+`Promise` is what nodes wait for: a future to tasks of a loop, and all that `Node.spawn` knows.
+Called by `world`. Documented in docs/testing.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import weakref
+from collections import deque
+from collections.abc import Callable, Coroutine, Generator
+from inspect import CORO_CREATED, getcoroutinestate
+from types import CoroutineType
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+
+from duramen.units import SECOND
+
+if TYPE_CHECKING:
+    from tests.sim.world import Node
+
+T = TypeVar("T")
+
+
+class Promise(Generic[T]):
+    """What a coroutine of a node waits for; to a task it is a future."""
+
+    _asyncio_future_blocking = False
+
+    def __init__(self) -> None:
+        self._value: T | None = None
+        self._error: BaseException | None = None
+        self._is_settled = False
+        self._is_cancelled = False
+        self._callbacks: list[tuple[NodeLoop, int, Callable[..., Any], Any]] = []
+        self.on_settled: Callable[[], None] | None = None
+
+    def settle(self, value: T) -> None:
+        """Give the value, once; later ones are ignored."""
+        if not self._is_settled:
+            self._value = value
+            self._wake()
+
+    def fail(self, error: BaseException) -> None:
+        """Raise in the coroutine that waits."""
+        if not self._is_settled:
+            self._error = error
+            self._wake()
+
+    def cancel(self, msg: object = None) -> bool:
+        """Raise CancelledError in the task that waits; False: it is over."""
+        if self._is_settled:
+            return False
+        self._is_cancelled = True
+        self.fail(asyncio.CancelledError())
+        return True
+
+    def cancelled(self) -> bool:
+        """Whether the task that waited was cancelled."""
+        return self._is_cancelled
+
+    def done(self) -> bool:
+        """Whether it is over."""
+        return self._is_settled
+
+    def result(self) -> T:
+        """The value; raises what it failed with."""
+        if self._error is not None:
+            raise self._error
+        return cast(T, self._value)
+
+    def set_result(self, value: T) -> None:
+        """`settle`, as futures call it."""
+        self.settle(value)
+
+    def get_loop(self) -> Any:
+        """The loop of whoever waits."""
+        return asyncio.get_running_loop()
+
+    def add_done_callback(self, call: Callable[..., Any], *, context: Any = None) -> None:
+        """Call, as a part of the life that runs now, when it is over."""
+        loop = cast(NodeLoop, asyncio.get_running_loop())
+        if self._is_settled:
+            loop.call_soon(call, self, context=context)
+        else:
+            self._callbacks.append((loop, loop.life, call, context))
+
+    def remove_done_callback(self, call: Callable[..., Any]) -> int:
+        """Take a callback back; gives how many there were."""
+        before = len(self._callbacks)
+        self._callbacks = [row for row in self._callbacks if row[2] != call]
+        return before - len(self._callbacks)
+
+    def _wake(self) -> None:
+        self._is_settled = True
+        if self.on_settled is not None:
+            self.on_settled()
+        callbacks, self._callbacks = self._callbacks, []
+        for loop, life, call, context in callbacks:
+            if loop.life == life:
+                loop.call_soon(call, self, context=context)
+
+    def __await__(self) -> Generator[Promise[T], None, T]:
+        if not self._is_settled:
+            self._asyncio_future_blocking = True
+            yield self
+        return self.result()
+
+
+class Handle:
+    """A callback that may be taken back."""
+
+    __slots__ = ("_args", "_call", "_context", "_loop")
+
+    def __init__(
+        self, loop: NodeLoop, call: Callable[..., Any], args: tuple[Any, ...], context: Any
+    ) -> None:
+        self._loop = loop
+        self._call: Callable[..., Any] | None = call
+        self._args = args
+        self._context: contextvars.Context | None = context
+
+    def cancel(self) -> None:
+        """Never call."""
+        self._call, self._args = None, ()
+
+    def cancelled(self) -> bool:
+        """Whether it was taken back."""
+        return self._call is None
+
+    def call(self) -> None:
+        """Call, within a turn of the loop."""
+        if self._call is None:
+            return
+        if self._context is None:
+            self._call(*self._args)
+        else:
+            self._context.run(self._call, *self._args)
+
+    def fire(self) -> None:
+        """Call, as an event of its own."""
+        if self._call is not None:
+            self._loop.enter(self.call)
+
+
+class NodeLoop:
+    """The event loop of a node; `life` is that of the node."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._ready: deque[Handle] = deque()
+        self._tasks: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
+        self._left: list[asyncio.Task[Any]] = []
+
+    @property
+    def life(self) -> int:
+        """Callbacks of another life are never called."""
+        return self._node.life
+
+    def forget(self) -> None:
+        """The life is over: nothing of it is called any more."""
+        # In any order: nobody looks at them again.
+        left = [task for task in self._tasks if not task.done()]
+        for task in left:
+            work = task.get_coro()
+            if isinstance(work, CoroutineType) and getcoroutinestate(work) == CORO_CREATED:
+                work.close()  # nothing of it runs, and nobody complains that nothing did
+        self._left += left
+        self._tasks.clear()
+        self._ready.clear()
+
+    def enter(self, call: Callable[[], None]) -> None:
+        """Call with this loop as the running one."""
+        outer = asyncio._get_running_loop()
+        asyncio._set_running_loop(cast(asyncio.AbstractEventLoop, self))
+        try:
+            call()
+        finally:
+            asyncio._set_running_loop(outer)
+
+    def run_task(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Run a coroutine as a task of this life; an error in it ends the run."""
+        self.create_task(work).add_done_callback(_raise_error)
+
+    # --- What asyncio asks for -------------------------------------------------------------------
+
+    def time(self) -> float:
+        """Virtual seconds."""
+        return self._node.world.now_us / SECOND
+
+    def get_debug(self) -> bool:
+        """No."""
+        return False
+
+    def create_future(self) -> Any:
+        """A promise."""
+        return Promise[Any]()
+
+    def create_task(
+        self, work: Coroutine[Any, Any, T], *, name: str | None = None, context: Any = None
+    ) -> asyncio.Task[T]:
+        """A task of this life, whose first step comes with the next turn."""
+        loop = cast(asyncio.AbstractEventLoop, self)
+        task = asyncio.Task(work, loop=loop, name=name or self._node.name, context=context)
+        task._log_destroy_pending = False  # type: ignore[attr-defined]
+        self._tasks.add(task)
+        return task
+
+    def call_soon(self, callback: Callable[..., Any], *args: Any, context: Any = None) -> Handle:
+        """Call with the next turn."""
+        handle = Handle(self, callback, args, context)
+        if not self._ready:
+            self._node.after(0, self._turn)
+        self._ready.append(handle)
+        return handle
+
+    def call_later(
+        self, delay: float, callback: Callable[..., Any], *args: Any, context: Any = None
+    ) -> Handle:
+        """Call after so many virtual seconds."""
+        handle = Handle(self, callback, args, context)
+        self._node.after(max(int(delay * SECOND), 1), handle.fire)
+        return handle
+
+    def call_at(
+        self, when: float, callback: Callable[..., Any], *args: Any, context: Any = None
+    ) -> Handle:
+        """Call at a virtual instant."""
+        delay_us = round(when * SECOND) - self._node.world.now_us
+        handle = Handle(self, callback, args, context)
+        self._node.after(max(delay_us, 1), handle.fire)
+        return handle
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """An error that nobody took is a finding like any other."""
+        error = context.get("exception") or AssertionError(context["message"])
+        self._node.world.at(0, _raise, error)
+
+    def _turn(self) -> None:
+        """Call what waits; what it asks for comes with the next turn."""
+        ready, self._ready = self._ready, deque()
+
+        def call_all() -> None:
+            for handle in ready:
+                handle.call()
+
+        self.enter(call_all)
+
+
+def _raise_error(task: asyncio.Task[Any]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        raise error
+
+
+def _raise(error: BaseException) -> None:
+    raise error

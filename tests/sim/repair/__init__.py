@@ -1,0 +1,1 @@
+"""Repair in the simulator: the processes' parts in it, what goes wrong, what is right."""
