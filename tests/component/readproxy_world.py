@@ -233,7 +233,7 @@ class World:
         self, *counts: int, is_confirmed: bool = True, txids: Sequence[int] | None = None
     ) -> None:
         """One entry with a batch of each count; its bodies are `r<sequence number>`."""
-        await self._store(self.make_entry(*counts, txids=txids), is_confirmed=is_confirmed)
+        await self.store_entry(self.make_entry(*counts, txids=txids), is_confirmed=is_confirmed)
 
     async def append_control(self) -> None:
         """An entry without records."""
@@ -242,7 +242,7 @@ class World:
             ledger_id=self.segment.ledger_id, entry_id=EntryId(self.entry_count),
             before=self.totals, batches=[], record_count=0, after=self.totals, flags=CONTROL,
         )  # fmt: skip
-        await self._store(entry, is_confirmed=True)
+        await self.store_entry(entry, is_confirmed=True)
 
     async def truncate(self, seq_num: int, lsn: str, first_live: int = 1) -> None:
         """Move the trim point, as the log's owner does; returns when the proxy has seen it."""
@@ -265,7 +265,8 @@ class World:
         if found is not None:
             await self.store.delete(PATHS.segment(LOG, epoch), version=found.version)
 
-    async def _store(self, body: bytes, *, is_confirmed: bool) -> None:
+    async def store_entry(self, body: bytes, *, is_confirmed: bool = True) -> None:
+        """Put an encoded entry at the end of the open segment."""
         assert self.segment is not None
         entry_id = self.entry_count
         for member in self.segment.write_set_of(EntryId(entry_id)):

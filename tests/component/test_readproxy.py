@@ -281,10 +281,9 @@ def test_a_long_poll_is_woken_and_shared() -> None:
     async def scenario(world: World) -> None:
         await world.fill()
         readers = [asyncio.create_task(world.read("?from=tail&wait=20s")) for _ in range(5)]
-        upstream = world.proxy.fetcher.statistics
         await wait_until(lambda: sum(b.waiting_count for b in world.bookies.values()) == 1)
-        await wait_until(lambda: upstream()["joined"] >= 4)
-        assert upstream()["long_polls"] == 1
+        await wait_until(lambda: world.proxy.feeds.statistics()["readers"] == 5)
+        assert world.proxy.fetcher.statistics()["long_polls"] == 1
         await world.append(2)
         for reader in readers:
             answer = await reader

@@ -21,7 +21,7 @@ from duramen.wire.record_batch import decode_batch, encode_batch
 from duramen.wire.record_json import spell_mark
 from duramen.wire.sequencer_calls import AlreadyStored, Append, Appended, AppendResult, Mark
 from duramen_writeproxy import lanes
-from duramen_writeproxy.appends import Budget
+from duramen_writeproxy.intake.budget import Budget
 from tests.component.waiting import wait_until
 from tests.component.writeproxy_world import (
     PATHS,
@@ -84,7 +84,7 @@ def test_every_content_type_arrives_as_one_batch(
 
 BAD_APPENDS: list[tuple[dict[str, str], bytes, str, int, str, str | None]] = [
     ({"content_type": "image/png"}, b"x", RECORDS, 415, "unsupported_media", "Content-Type"),
-    ({"content_encoding": "gzip"}, b"x", RECORDS, 415, "unsupported_media", "Content-Encoding"),
+    ({"content_encoding": "br"}, b"x", RECORDS, 415, "unsupported_media", "Content-Encoding"),
     (
         {"duramen_match_seq_num": "one"}, b"x", RECORDS,
         400, "invalid_argument", "Duramen-Match-Seq-Num",
@@ -478,11 +478,20 @@ def test_a_full_lane_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_full_process_refuses() -> None:
     async def scenario() -> None:
         budget = Budget(most_bytes=10)
-        budget.take(10)
+        slow, quick, third = budget.open(), budget.open(), budget.open()
+        slow.add_piece(5)
         with pytest.raises(DuramenError, match="overloaded"):
-            budget.take(1)
-        budget.give(10)
-        budget.take(1)
+            slow.add_piece(1)
+        quick.add_whole(5)  # what arrives may use half, what is whole the rest
+        with pytest.raises(DuramenError, match="overloaded"):
+            third.add_whole(1)
+        slow.add_whole(5)
+        quick.close()
+        third.add_piece(5)
+        slow.close()
+        assert (budget.held_bytes, budget.arriving_bytes, budget.request_count) == (5, 5, 1)
+        third.close()
+        assert (budget.held_bytes, budget.arriving_bytes, budget.request_count) == (0, 0, 0)
 
     asyncio.run(scenario())
 
@@ -671,6 +680,6 @@ def test_metrics_and_the_document_of_the_interface() -> None:
             assert name in text
         status, document = await world.call("GET", "/openapi.json")
         assert status == 200
-        assert "post" in document["paths"]["/v1/namespaces/{ns}/logs/{log}/records"]
+        assert "post" in document["paths"]["/v1/namespaces/{namespace}/logs/{log}/records"]
 
     run(scenario)

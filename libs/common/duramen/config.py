@@ -27,7 +27,14 @@ from pydantic import (
 )
 
 from duramen.errors import DuramenError
-from duramen.units import parse_duration_us, parse_size_bytes, spell_duration, spell_size
+from duramen.units import (
+    DURATION_PATTERN,
+    SIZE_PATTERN,
+    parse_duration_us,
+    parse_size_bytes,
+    spell_duration,
+    spell_size,
+)
 
 
 def _read_duration(value: object) -> int:
@@ -44,17 +51,19 @@ def _read_size(value: object) -> int:
 
 Duration = Annotated[
     int,
-    BeforeValidator(_read_duration, json_schema_input_type=str),
+    BeforeValidator(_read_duration),
     PlainSerializer(spell_duration, return_type=str),
     Field(ge=0),
+    WithJsonSchema({"type": "string", "pattern": DURATION_PATTERN}),
 ]
 Size = Annotated[
     int,
-    BeforeValidator(_read_size, json_schema_input_type=str),
+    BeforeValidator(_read_size),
     PlainSerializer(spell_size, return_type=str),
     Field(ge=0),
+    WithJsonSchema({"type": "string", "pattern": SIZE_PATTERN}),
 ]
-Count = Annotated[int, Field(strict=True, ge=1)]
+Count = Annotated[int, Field(strict=True, ge=1, le=1_000_000)]
 
 
 def _at_least(least: str) -> AfterValidator:

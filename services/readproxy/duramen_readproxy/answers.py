@@ -5,15 +5,14 @@ for JSON and NDJSON; `BatchPick` takes whole batches and never looks at a record
 form (docs/protocol/read-answers.md). The first record is taken whatever its size, so that a reader
 always moves.
 
-Called by `log_reader.fill` and the REST routes. Source: 03-api "REST v1", 08-interfaces "Answers".
+Called by `following` and the REST routes. Source: 03-api "REST v1", 08-interfaces "Answers".
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple, Protocol
-
-import orjson
 
 from duramen.core.reader import Deliver
 from duramen.errors import DuramenError
@@ -71,14 +70,29 @@ def place_delivered(delivered: Deliver) -> Iterator[PlacedBatch]:
         DuramenError: `internal`: an entry's batches do not add up.
     """
     for _, body in delivered.entries:
-        try:
+        with translated():
             yield from place_batches(body, delivered.epoch, delivered.start_seq_num)
-        except EntryError as error:
-            raise DuramenError("internal", f"stored data are not valid: {error}") from error
+
+
+@contextlib.contextmanager
+def translated() -> Iterator[None]:
+    """Refuse what is stored and cannot be shown: `internal`; `invalid_argument` if base64 can."""
+    try:
+        yield
+    except (BatchError, EntryError) as error:
+        raise DuramenError("internal", f"stored data are not valid: {error}") from error
+    except NotTextError as error:
+        raise DuramenError(
+            "invalid_argument",
+            f"{error}: ask for it with `{FORMAT_HEADER}: base64`",
+            field=FORMAT_HEADER,
+        ) from error
 
 
 class _PlacingPick:
     """Where the answer begins and ends, in sequence numbers."""
+
+    __slots__ = ("_bounds", "_bytes", "_count", "_start", "is_full", "next_seq_num")
 
     def __init__(self, start: Start, bounds: Bounds) -> None:
         self._start = start
@@ -104,6 +118,8 @@ class _PlacingPick:
 class RecordPick(_PlacingPick):
     """Exact cut by decoding; `drain` gives what was taken as JSON objects."""
 
+    __slots__ = ("_documents", "_is_base64")
+
     def __init__(self, start: Start, bounds: Bounds, *, is_base64: bool) -> None:
         super().__init__(start, bounds)
         self._is_base64 = is_base64
@@ -115,19 +131,11 @@ class RecordPick(_PlacingPick):
         if first == placed.record_count:
             self.next_seq_num = placed.end_seq_num
             return True
-        try:
+        with translated():
             for index, record in enumerate(iterate_records(placed)):
                 if index >= first and not self._take(record):
                     self.is_full = True
                     return False
-        except BatchError as error:
-            raise DuramenError("internal", f"stored data are not valid: {error}") from error
-        except NotTextError as error:
-            raise DuramenError(
-                "invalid_argument",
-                f"{error}: ask for it with `{FORMAT_HEADER}: base64`",
-                field=FORMAT_HEADER,
-            ) from error
         return True
 
     def drain(self) -> list[dict[str, Any]]:
@@ -135,9 +143,13 @@ class RecordPick(_PlacingPick):
         documents, self._documents = self._documents, []
         return documents
 
-    def drain_lines(self) -> bytes:
-        """What was taken since the last call, as NDJSON."""
-        return b"".join(orjson.dumps(d, option=orjson.OPT_APPEND_NEWLINE) for d in self.drain())
+    def rest(self) -> tuple[int | None, int | None]:
+        """What is left of the bounds in records and in bytes; None where there is none."""
+        count, size_bytes, _ = self._bounds
+        return (
+            None if count is None else count - self._count,
+            None if size_bytes is None else max(0, size_bytes - self._bytes),
+        )
 
     def _take(self, record: Record) -> bool:
         bounds = self._bounds
@@ -161,6 +173,8 @@ class RecordPick(_PlacingPick):
 
 class BatchPick(_PlacingPick):
     """Whole batches, untouched."""
+
+    __slots__ = ("_batches", "first_seq_num")
 
     def __init__(self, start: Start, bounds: Bounds) -> None:
         super().__init__(start, bounds)

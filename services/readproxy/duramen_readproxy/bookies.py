@@ -21,12 +21,13 @@ from typing import Any
 
 from duramen.client.bookie_client import verify_read
 from duramen.core.reader import SendRead, last_of_run
+from duramen.core.reading.read_ahead import FIRST_BYTES
 from duramen.core.replica_order import Place, ReplicaOrder
 from duramen.core.segment import Segment
 from duramen.core.status import BookieStatus
 from duramen.errors import DuramenError
 from duramen.ids import NOTHING, BookieId, EntryId, Incarnation, LedgerId, Member
-from duramen.limits import OVERLOADED_PAUSE_US, READ_TIMEOUT_US
+from duramen.limits import OVERLOADED_PAUSE_US, READ_BYTES_MAX, READ_TIMEOUT_US
 from duramen.runtime.http_client import (
     NoAnswerError,
     OverloadedError,
@@ -203,6 +204,7 @@ class RangeFetcher:
         self._cache = cache
         self._flights: dict[tuple[LedgerId, EntryId, bool], _Flight] = {}
         self._joined_count = 0
+        self._early_count = 0
         self._coming: set[tuple[LedgerId, int]] = set()
         """Entries that are asked for ahead of their readers now."""
 
@@ -217,6 +219,12 @@ class RangeFetcher:
         last = read.beyond[-1][1] if read.beyond else read.last
         run = self._cache.get_run(read.ledger_id, read.first, last, read.bytes_max)
         return ReadAnswer(BookieStatus.OK, NOTHING, NOTHING, False, run) if run else None
+
+    def find_run(
+        self, ledger_id: LedgerId, first: EntryId, last: EntryId
+    ) -> list[tuple[EntryId, bytes]]:
+        """The entries from `first` on that the cache has without a gap."""
+        return self._cache.get_run(ledger_id, first, last, READ_BYTES_MAX)
 
     async def fetch(self, read: SendRead) -> ReadAnswer:
         """Carry out a read; joins one that is under way for the same entries.
@@ -275,6 +283,20 @@ class RangeFetcher:
             self._cache.put(segment.ledger_id, entry_id, body)
         return run
 
+    async def fetch_ahead(self, segment: Segment) -> None:
+        """The first entries of a CLOSED segment, into the cache.
+
+        Raises:
+            As `fetch_header`.
+        """
+        last = segment.last_entry
+        assert last is not None, segment
+        absent = [first for first, _ in (*segment.holes, *segment.lost)]
+        last = EntryId(min([last, *(first - 1 for first in absent)]))
+        if last >= 0 and not self._is_coming(segment.ledger_id, EntryId(0)):
+            self._early_count += 1
+            await self.fetch_run(segment, EntryId(0), last, FIRST_BYTES)
+
     async def _read_any(
         self,
         segment: Segment,
@@ -319,6 +341,7 @@ class RangeFetcher:
             "reads": len(self._flights) - polls,
             "long_polls": polls,
             "joined": self._joined_count,
+            "segments_early": self._early_count,
             "entries_ahead": len(self._coming),
         }
 

@@ -1,11 +1,11 @@
 """Driver of one reader core: turns its effects into calls, tasks and timers, answers into events.
 
-A `LogCursor` lives as long as one request. It takes what the cache has at once, has at most one
-read or long poll under way, and gives everything up when the request ends (the client's going away
-cancels it). `fill` is the loop of a bounded answer: read until the pick is full or the end is
-reached, look where the end is now, and only then wait.
+A `LogCursor` takes what the cache has at once, has at most one read or long poll under way, and
+gives everything up when its context ends (the client's going away cancels it). A reader has one
+while it catches up; the feed of a log has one that follows.
 
-Called by the REST routes. Source: 01-protocol section 8; docs/protocol/read-answers.md.
+Called by `following.record_reader` and `following.feed`. Source: 01-protocol section 8;
+docs/protocol/read-answers.md.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Awaitable, Callable
 from typing import Final
 
 from duramen.core.log_node import LogNode
@@ -34,8 +33,7 @@ from duramen.errors import DuramenError
 from duramen.ids import Dlsn, EntryId, Epoch, epoch_of
 from duramen.units import SECOND
 from duramen.wire.bookie_calls import ReadAnswer
-from duramen.wire.entry import EntryInfo, read_entry_info
-from duramen_readproxy.answers import Pick, place_delivered
+from duramen.wire.entry import read_entry_info
 from duramen_readproxy.bookies import RangeFetcher, read_clock_us
 from duramen_readproxy.metadata import LogFollower
 from duramen_readproxy.tail import Tail
@@ -45,6 +43,9 @@ UNAVAILABLE_US: Final = 6 * SECOND
 
 STALLED_US: Final = 20 * SECOND
 """How long a reader that is not at the tail waits for anything at all."""
+
+_LOOK_AGAIN_S: Final = 1.0
+"""How often one that waits looks at the two times above."""
 
 _METADATA_TRIES: Final = 10
 _METADATA_RETRY_S: Final = 0.3
@@ -61,6 +62,7 @@ class Truncated(DuramenError):
             "metadata_unavailable",
             f"seq:{wanted_seq_num} was truncated just now; seq:{left_seq_num} is left: ask again",
         )
+        self.left_seq_num = left_seq_num
 
 
 class DataLost(DuramenError):
@@ -69,10 +71,11 @@ class DataLost(DuramenError):
 
     def __init__(self, gap: Gap) -> None:
         epoch, first, last = gap.epoch, gap.first, gap.last
+        self.next_dlsn = Dlsn(epoch, EntryId(last + 1), 0)
         super().__init__(
             "data_lost",
             f"the entries e{epoch}n{first} to e{epoch}n{last} are lost for ever: "
-            f"go on from dlsn:{Dlsn(epoch, EntryId(last + 1), 0)}",
+            f"go on from dlsn:{self.next_dlsn}",
             field="from",
         )
 
@@ -104,8 +107,9 @@ class LogCursor:
         self._timer: asyncio.TimerHandle | None = None
         self._failure: DuramenError | None = None
         self._target: tuple[Epoch, EntryId] | None = None
+        self._opened_early: Epoch | None = None
+        self._early_task: asyncio.Task[None] | None = None
         self._taken: Deliver | None = None
-        self._touched: EntryId | None = None
         self._exit = contextlib.ExitStack()
         self.tail: Tail | None = None
         """The end of what was taken, where that was the end of what may be shown."""
@@ -119,15 +123,25 @@ class LogCursor:
         self._exit.close()
         if self._timer is not None:
             self._timer.cancel()
-        tasks = [*self._reads.values(), *([self._metadata_task] if self._metadata_task else [])]
+        others = (self._metadata_task, self._early_task)
+        tasks = [*self._reads.values(), *(task for task in others if task is not None)]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     @property
-    def is_following(self) -> bool:
-        """Whether the cursor polls at the tail."""
-        return self._is_following
+    def position(self) -> tuple[Epoch, EntryId]:
+        """The next entry that will come; what was delivered and not taken yet lies before it."""
+        return self._core.position
+
+    def pass_loss(self) -> None:
+        """Go on behind what `take` said is lost."""
+        assert self._ready and isinstance(self._ready[0], Gap), self._ready
+        self._ready.popleft()
+
+    def learn_known(self) -> None:
+        """Look at what other readers have learnt of the log since."""
+        self._on_metadata_change()
 
     def follow(self) -> None:
         """From now on wait at the tail for more."""
@@ -157,8 +171,8 @@ class LogCursor:
             return False
         return self._core.epoch > known[0].last_clean_epoch
 
-    async def take(self, wanted_seq_num: int, deadline_us: int | None = None) -> Deliver | None:
-        """The next entries; None at the tail, or when the deadline has passed while following.
+    async def take(self, wanted_seq_num: int) -> Deliver | None:
+        """The next entries; None at the tail, which who follows meets only where the log has ended.
 
         Args:
             wanted_seq_num: the next record that the answer is to have.
@@ -176,14 +190,10 @@ class LogCursor:
                 raise self._failure
             if (self._is_at_end and not self._is_following) or self.is_at_end_of_stream:
                 return None
-            if self._is_following and deadline_us is not None and now_us >= deadline_us:
-                return None
             self._refuse_unavailable(began_us, now_us)
             self._news.clear()
-            ends_us = now_us + SECOND if deadline_us is None else deadline_us
-            timeout_s = max(min(ends_us - now_us, SECOND), 0) / SECOND
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(timeout_s):
+                async with asyncio.timeout(_LOOK_AGAIN_S):
                     await self._news.wait()
         delivered = self._ready.popleft()
         assert isinstance(delivered, Deliver), delivered
@@ -201,22 +211,11 @@ class LogCursor:
             self._ready.popleft()
         return bool(self._ready)
 
-    def touch(self, entry_id: EntryId) -> None:
-        """The answer has come to this entry of what was taken last."""
-        self._touched = entry_id
-
-    def find_touched(self) -> EntryInfo | None:
-        """The header of the entry that the answer ends in."""
-        if self._taken is None or self._touched is None:
-            return None
-        first = self._taken.entries[0][0]
-        return read_entry_info(self._taken.entries[self._touched - first][1])
-
     def _consume_taken(self, now_us: int) -> None:
         """Free the buffer of what was taken before: it was used up, or one would not come again."""
         if self._taken is not None:
             size = sum(len(body) for _, body in self._taken.entries)
-            self._taken = self._touched = None
+            self._taken = None
             self._core.on_consumed(size, now_us)
             self._pump()
 
@@ -249,6 +248,10 @@ class LogCursor:
         while effects := self._core.take_effects():
             for effect in effects:
                 self._carry_out(effect)
+        upcoming = self._core.upcoming_epoch
+        if upcoming is not None and upcoming != self._opened_early:
+            self._opened_early = upcoming
+            self._early_task = asyncio.create_task(self._open_early(upcoming))
         self._news.set()
 
     def _carry_out(self, effect: Effect) -> None:
@@ -320,6 +323,16 @@ class LogCursor:
             self._learn(log, segment)
             return
 
+    async def _open_early(self, epoch: Epoch) -> None:
+        """Have the next segment's node here, and if it is closed its first entries in the cache.
+
+        What fails is read again when it is its turn.
+        """
+        with contextlib.suppress(DuramenError):
+            log, segment = await self._follower.current(epoch)
+            if segment is not None and segment.is_closed and epoch < log.next_epoch:
+                await self._fetcher.fetch_ahead(segment)
+
     def _on_metadata_change(self) -> None:
         known = self._follower.peek(self._core.epoch)
         if known is not None:
@@ -333,48 +346,3 @@ class LogCursor:
         self._pump()
         self._core.on_lac(self._core.epoch, self._follower.known_lac(self._core.epoch), now_us)
         self._pump()
-
-
-async def fill(
-    cursor: LogCursor, pick: Pick, wait_us: int, find_tail: Callable[[], Awaitable[Tail]]
-) -> Tail | None:
-    """Take into `pick` until it is full or the end is reached; gives the tail if it was.
-
-    With `wait_us` an answer that would be empty waits that long at the tail. A tail that is not
-    sure is not given: the answer ends there and does not say that this is the end. It also ends
-    before records that were truncated meanwhile, so that whoever goes on is told (`moved_to`), and
-    before those that are lost, which the next answer tells.
-
-    Raises:
-        DuramenError: as `LogCursor.take` and `TailFinder.find`.
-    """
-    deadline_us = read_clock_us() + wait_us
-    while not pick.is_full:
-        try:
-            delivered = await cursor.take(pick.wanted_seq_num, deadline_us if pick.is_empty else 0)
-        except (Truncated, DataLost):
-            if pick.is_empty:
-                raise
-            return None
-        if delivered is not None:
-            for placed in place_delivered(delivered):
-                cursor.touch(placed.dlsn.entry)
-                if not pick.offer(placed):
-                    return None
-        elif cursor.is_following:
-            return _sure(cursor.tail)
-        else:
-            cursor.tail = await find_tail()
-            if await cursor.on_tail(cursor.tail):
-                continue
-            if wait_us == 0 or not pick.is_empty or cursor.is_at_end_of_stream:
-                return _sure(cursor.tail)
-            cursor.follow()
-    if cursor.tail is None or cursor.is_following:
-        return _sure(cursor.tail)
-    tail = await find_tail()  # full just where the end seemed to be: say so only if it still is
-    return _sure(tail) if tail.seq_num == pick.next_seq_num else None
-
-
-def _sure(tail: Tail | None) -> Tail | None:
-    return tail if tail is not None and tail.is_sure else None

@@ -21,10 +21,16 @@ from duramen.units import parse_duration_us, parse_size_bytes
 from duramen.wire.read_answers import MEDIA_TYPE
 from duramen.wire.record_json import FORMAT_HEADER, NDJSON_MEDIA_TYPE
 from duramen_readproxy.answers import Bounds
+from duramen_readproxy.following.resume import RESUME_HEADER, ResumeId, parse_resume_id
 
 COUNT_DEFAULT: Final = 1_000
 COUNT_MAX: Final = 10_000
-READ_PARAMETERS: Final = frozenset({"from", "count", "bytes", "until", "wait", "clamp"})
+READ_PARAMETERS: Final = frozenset(
+    {"from", "count", "bytes", "until", "wait", "clamp", "format", "notes"}
+)
+
+ENDLESS_US: Final = 1 << 60
+"""A stream of events goes on for as long as its client listens."""
 
 
 class Form(enum.Enum):
@@ -33,6 +39,12 @@ class Form(enum.Enum):
     JSON = "application/json"
     NDJSON = NDJSON_MEDIA_TYPE
     BATCH = MEDIA_TYPE
+    EVENTS = "text/event-stream"
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether the answer has no length: it goes on while something comes."""
+        return self in (Form.NDJSON, Form.EVENTS)
 
 
 class ReadRequest(NamedTuple):
@@ -46,6 +58,10 @@ class ReadRequest(NamedTuple):
     clamp: bool
     form: Form
     is_base64: bool
+    has_notes: bool
+    """Whether a stream tells of gaps, of silence, and why it ends."""
+    is_done: bool = False
+    """Whether the client had all that it wanted, and came back for nothing."""
 
 
 def read_request(request: Request) -> ReadRequest:
@@ -59,19 +75,23 @@ def read_request(request: Request) -> ReadRequest:
     form = read_form(request)
     count = _read_count(query.get("count"))
     size_bytes = _read_bytes(query.get("bytes"))
-    if form is not Form.NDJSON:
+    if not form.is_stream:
         size_bytes = READ_BYTES_DEFAULT if size_bytes is None else size_bytes
     if form is Form.JSON:
         count = COUNT_DEFAULT if count is None else count
-    return ReadRequest(
+    is_events = form is Form.EVENTS
+    wanted = ReadRequest(
         parse_position(query.get("from", "head")),
         _read_until(query.get("until")),
         Bounds(count, size_bytes, None),
-        _read_wait(query.get("wait")),
-        _read_clamp(query.get("clamp")),
+        ENDLESS_US if is_events and "wait" not in query else _read_wait(query.get("wait")),
+        _read_switch("clamp", query.get("clamp")),
         form,
-        _read_format(request),
+        _read_format(query.get("format", request.headers.get(FORMAT_HEADER))),
+        is_events or _read_notes(form, query.get("notes")),
     )
+    resume = request.headers.get(RESUME_HEADER) if is_events else None
+    return _resume(wanted, parse_resume_id(resume)) if resume else wanted
 
 
 def read_form(request: Request) -> Form:
@@ -85,7 +105,7 @@ def read_form(request: Request) -> Form:
     for wanted in ranges or [""]:
         if wanted in ("", "*/*", "application/*", Form.JSON.value):
             return Form.JSON
-        if wanted in (Form.NDJSON.value, Form.BATCH.value):
+        if wanted in (Form.NDJSON.value, Form.BATCH.value, Form.EVENTS.value):
             return Form(wanted)
     known = ", ".join(form.value for form in Form)
     raise DuramenError(
@@ -93,8 +113,21 @@ def read_form(request: Request) -> Form:
     )
 
 
-def _read_format(request: Request) -> bool:
-    text = request.headers.get(FORMAT_HEADER)
+def _resume(wanted: ReadRequest, resume: ResumeId) -> ReadRequest:
+    """Go on where an event's id says, with what is left of the bounds."""
+    count, size_bytes, until = wanted.bounds
+    if resume.record_count is not None:
+        count = resume.record_count
+    if resume.size_bytes is not None:
+        size_bytes = resume.size_bytes
+    return wanted._replace(
+        position=resume.parse_position(),
+        bounds=Bounds(count, size_bytes, until),
+        is_done=resume.is_end or count == 0 or size_bytes == 0,
+    )
+
+
+def _read_format(text: str | None) -> bool:
     if text is None:
         return False
     wanted = text.strip().lower()
@@ -150,9 +183,18 @@ def _read_wait(text: str | None) -> int:
     return wait_us
 
 
-def _read_clamp(text: str | None) -> bool:
+def _read_notes(form: Form, text: str | None) -> bool:
+    has_notes = _read_switch("notes", text)
+    if has_notes and form is not Form.NDJSON:
+        raise DuramenError(
+            "invalid_argument", f"notes are lines of {Form.NDJSON.value}", field="notes"
+        )
+    return has_notes
+
+
+def _read_switch(name: str, text: str | None) -> bool:
     if text in (None, "false"):
         return False
     if text == "true":
         return True
-    raise DuramenError("invalid_argument", f"{text!r}: clamp is true or false", field="clamp")
+    raise DuramenError("invalid_argument", f"{text!r}: {name} is true or false", field=name)

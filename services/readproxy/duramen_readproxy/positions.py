@@ -76,8 +76,10 @@ class Positions:
         self._maxima: OrderedDict[LogId, SegmentMaxima] = OrderedDict()
         self._search_count = 0
 
-    def note(self, entry: EntryInfo) -> None:
+    def note(self, entry: EntryInfo | None) -> None:
         """Remember where an entry begins and ends, because an answer ended in it or behind it."""
+        if entry is None:
+            return
         index = self._index_of(entry.ledger_id)
         index.add(entry.first_position, entry.entry_id)
         index.add(entry.totals.record_count, EntryId(entry.entry_id + 1))

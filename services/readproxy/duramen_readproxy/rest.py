@@ -1,7 +1,7 @@
 """The public REST routes of the read proxy: records, tail, segments, and what a log is.
 
 Routes only translate: parameters in, answers out. A client that goes away ends the work that was
-done for it (`_unless_gone`; streams end by themselves). The binary form passes batches through.
+done for it (`unless_gone`). The binary form passes batches through.
 
 Served by `service.ReadProxy` on granian. Source: 03-api "REST v1", 08-interfaces;
 docs/protocol/read-answers.md.
@@ -9,28 +9,36 @@ docs/protocol/read-answers.md.
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator
 from typing import Annotated, Any, Final, Protocol
 
 import orjson
 from fastapi import FastAPI, Query, Request, Response
-from fastapi.responses import StreamingResponse
-from starlette.types import Receive, Scope, Send
 
 from duramen.core.life.trim import min_active_dlsn, status_of
 from duramen.core.log_node import LogNode
 from duramen.core.reader import ReaderLimits
 from duramen.core.segment import Segment
 from duramen.ids import Epoch, Member, ledger_of
-from duramen.runtime.rest import make_public_app, read_query
+from duramen.runtime.rest import DeclaredRoute, make_public_app, read_query
 from duramen.texts import check_log_name, check_namespace, spell_time
 from duramen.units import KIB, MIB
 from duramen.wire.read_answers import MOVED_HEADER, NEXT_HEADER, START_HEADER, TAIL_HEADER
-from duramen_readproxy.answers import BatchPick, RecordPick, place_delivered
-from duramen_readproxy.bookies import RangeFetcher, read_clock_us
-from duramen_readproxy.log_reader import LogCursor, fill
+from duramen_readproxy.answers import BatchPick, RecordPick
+from duramen_readproxy.bookies import RangeFetcher
+from duramen_readproxy.caching import omit_known, spell_caching
+from duramen_readproxy.following.encodings import SharedEncodings
+from duramen_readproxy.following.feed import Feeds
+from duramen_readproxy.following.homes import HOME_HEADER, Homes
+from duramen_readproxy.following.record_reader import RecordReader, fill
+from duramen_readproxy.following.stream_forms import make_form
+from duramen_readproxy.following.streams import (
+    ClientStream,
+    StreamCounts,
+    stream_records,
+    unless_gone,
+)
 from duramen_readproxy.metadata import Catalog, LogFollower
 from duramen_readproxy.parameters import Form, ReadRequest, read_request
 from duramen_readproxy.positioning.log_view import LiveLog
@@ -56,6 +64,10 @@ class Backend(Protocol):
     fetcher: RangeFetcher
     positions: Positions
     tails: TailFinder
+    feeds: Feeds
+    encodings: SharedEncodings
+    streams: StreamCounts
+    homes: Homes
 
     def begin_request(self) -> None:
         """Raises DuramenError `server_draining` when the proxy is stopping."""
@@ -79,6 +91,7 @@ def make_app(backend: Backend) -> FastAPI:
             "name": node.name,
             "log_id": str(node.log_id),
             "config": node.config.to_json(),
+            "config_version": node.config_version,
             "ended": node.is_ended,
             "head": {"seq_num": node.trim_seq_num, "dlsn": str(node.trim.dlsn)},
         }
@@ -99,7 +112,6 @@ def make_app(backend: Backend) -> FastAPI:
         log_node, segments = await list_segments(follower)
         return {"segments": [spell_segment(segment, log_node) for segment in segments]}
 
-    @app.get(_LOG_PATH + "/records")
     async def get_records(  # noqa: PLR0917 - FastAPI passes them by name
         request: Request,
         namespace: str,
@@ -110,77 +122,105 @@ def make_app(backend: Backend) -> FastAPI:
         until: Annotated[str | None, Query(description="end before this position")] = None,
         wait: Annotated[str | None, Query(description="long poll, up to 60s")] = None,
         clamp: Annotated[str | None, Query(description="true: beyond is the tail")] = None,
+        format_: Annotated[str | None, Query(alias="format", description="base64")] = None,
+        notes: Annotated[str | None, Query(description="true: NDJSON lines on gaps")] = None,
     ) -> Response:
         """Records from a position."""
         wanted = read_request(request)
         follower = await find(request, namespace, log)
-        return await _unless_gone(request, answer_read(backend, follower, wanted))
+        receive, known = request.receive, request.headers.get("if-none-match")
+        del request  # thousands may wait here: they keep what they need
+        response = await unless_gone(receive, answer_read(backend, follower, wanted))
+        response = omit_known(known, response)
+        home = backend.homes.find(namespace, log)
+        if home is not None:
+            response.headers[HOME_HEADER] = home
+        return response
 
+    app.router.add_api_route(
+        _LOG_PATH + "/records", get_records, route_class_override=DeclaredRoute
+    )
     return app
 
 
 async def answer_read(backend: Backend, follower: LogFollower, wanted: ReadRequest) -> Response:
     """The answer of `GET …/records` in the form that was asked for."""
+    if wanted.is_done:
+        return Response(status_code=204)
     view = LiveLog(follower, backend.fetcher, backend.tails)
     start = await backend.positions.find(view, wanted.position, clamp=wanted.clamp)
+    asked = wanted
     if wanted.until is not None:
         until = await backend.positions.find_end(view, wanted.until)
         wanted = wanted._replace(bounds=wanted.bounds._replace(until=until))
     headers = {MOVED_HEADER: f"seq:{start.seq_num}"} if start.is_moved else {}
-    if wanted.form is Form.NDJSON:
-        pieces = stream_lines(backend, follower, start, wanted)
-        # The first piece is made before the answer begins, so that its errors are problems.
-        first = await anext(pieces, b"")
-        return LineStream(_chain(first, pieces), media_type=Form.NDJSON.value, headers=headers)
+    if wanted.form.is_stream:
+        return await _answer_stream(backend, follower, start, wanted, headers)
+    reader = open_reader(backend, follower, start, wanted)
     if wanted.form is Form.BATCH:
         batches = BatchPick(start, wanted.bounds)
-        tail = await _fill(backend, follower, start, wanted, batches)
-        headers[NEXT_HEADER] = f"seq:{_next_of(batches.next_seq_num, tail, start)}"
+        tail = await fill(reader, batches, wanted.wait_us, view.find_tail)
+        backend.positions.note(reader.find_touched())
+        next_seq_num = _next_of(batches.next_seq_num, tail, start)
+        headers[NEXT_HEADER] = f"seq:{next_seq_num}"
         if batches.first_seq_num is not None:
             headers[START_HEADER] = f"seq:{batches.first_seq_num}"
         if tail is not None:
             headers[TAIL_HEADER] = json.dumps(tail.spell())
             if (await follower.current_log()).is_ended:
                 headers["Duramen-Ended"] = "true"
+        elif batches.is_full:
+            headers |= spell_caching(asked, start, await follower.current_log(), next_seq_num)
         return Response(batches.pack(), media_type=Form.BATCH.value, headers=headers)
     records = RecordPick(start, wanted.bounds, is_base64=wanted.is_base64)
-    tail = await _fill(backend, follower, start, wanted, records)
+    tail = await fill(reader, records, wanted.wait_us, view.find_tail)
+    backend.positions.note(reader.find_touched())
     next_seq_num = _next_of(records.next_seq_num, tail, start)
     document: dict[str, Any] = {"records": records.drain(), "next": f"seq:{next_seq_num}"}
     if tail is not None:
         document["tail"] = tail.spell()
         if (await follower.current_log()).is_ended:
             document["ended"] = True
+    elif records.is_full:
+        headers |= spell_caching(asked, start, await follower.current_log(), next_seq_num)
     if start.is_moved:
         head = (await follower.current_log()).trim.dlsn
         document["moved_to"] = {"seq_num": start.seq_num, "dlsn": str(head)}
     return Response(orjson.dumps(document), media_type=Form.JSON.value, headers=headers)
 
 
-async def stream_lines(
+async def _answer_stream(
+    backend: Backend,
+    follower: LogFollower,
+    start: Start,
+    wanted: ReadRequest,
+    headers: dict[str, str],
+) -> Response:
+    """NDJSON or events."""
+    pieces = stream_records(
+        open_reader(backend, follower, start, wanted),
+        make_form(follower.log_id, start, wanted, backend.encodings),
+        wanted,
+        lambda: backend.tails.find(follower),
+        lambda: backend.feeds.is_stopping,
+    )
+    # The first piece is made before the answer begins, so that its errors are problems.
+    first = await anext(pieces, b"")
+    if wanted.form is Form.EVENTS:
+        headers["Cache-Control"] = "no-store"
+    stream = ClientStream(_chain(first, pieces), media_type=wanted.form.value, headers=headers)
+    stream.counts = backend.streams
+    stream.pieces = pieces
+    return stream
+
+
+def open_reader(
     backend: Backend, follower: LogFollower, start: Start, wanted: ReadRequest
-) -> AsyncIterator[bytes]:
-    """NDJSON: all records to a bound or the tail, and on while something comes within `wait`."""
-    pick = RecordPick(start, wanted.bounds, is_base64=wanted.is_base64)
+) -> RecordReader:
+    """A reader from the start on."""
     limits = choose_limits(start, wanted)
-    async with LogCursor(follower, backend.fetcher, (start.epoch, start.entry), limits) as cursor:
-        while not pick.is_full:
-            delivered = await cursor.take(pick.wanted_seq_num, read_clock_us() + wanted.wait_us)
-            if delivered is not None:
-                for placed in place_delivered(delivered):
-                    if not pick.offer(placed):
-                        break
-                    if lines := pick.drain_lines():
-                        yield lines
-            elif cursor.is_following:
-                break
-            elif not await cursor.on_tail(tail := await backend.tails.find(follower)):
-                if wanted.wait_us == 0:
-                    tail.check_sure()  # a stream that ends properly is complete
-                    break
-                cursor.follow()
-        if lines := pick.drain_lines():
-            yield lines
+    position = (start.epoch, start.entry)
+    return RecordReader(backend.feeds, backend.fetcher, follower, position, limits)
 
 
 def choose_limits(start: Start, wanted: ReadRequest) -> ReaderLimits:
@@ -249,24 +289,6 @@ def spell_segment(segment: Segment, log: LogNode) -> dict[str, Any]:
     }
 
 
-async def _fill(
-    backend: Backend,
-    follower: LogFollower,
-    start: Start,
-    wanted: ReadRequest,
-    pick: RecordPick | BatchPick,
-) -> Tail | None:
-    position = (start.epoch, start.entry)
-    async with LogCursor(
-        follower, backend.fetcher, position, choose_limits(start, wanted)
-    ) as cursor:
-        tail = await fill(cursor, pick, wanted.wait_us, lambda: backend.tails.find(follower))
-        touched = cursor.find_touched()
-    if touched is not None:
-        backend.positions.note(touched)
-    return tail
-
-
 def _next_of(next_seq_num: int | None, tail: Tail | None, start: Start) -> int:
     if next_seq_num is not None:
         return next_seq_num
@@ -281,51 +303,3 @@ async def _chain(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[byte
     yield first
     async for piece in rest:
         yield piece
-
-
-class LineStream(StreamingResponse):
-    """A stream of lines that ends when its client goes.
-
-    Whoever made it began to wait for the client's going, and that one `receive` is waited for
-    here too: granian takes one that was cancelled for a client that has gone, now and then.
-    """
-
-    gone: asyncio.Task[None] | None = None
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the lines; what making them raises breaks the connection."""
-        assert self.gone is not None, "`_unless_gone` hands the response on"
-        stream = asyncio.create_task(self.stream_response(send))
-        try:
-            await asyncio.wait({stream, self.gone}, return_when=asyncio.FIRST_COMPLETED)
-            if stream.done():
-                stream.result()
-        finally:
-            await _cancel(stream, self.gone)
-
-
-async def _unless_gone(request: Request, work: Coroutine[Any, Any, Response]) -> Response:
-    """The answer; work for a client that has gone is cancelled, and the waiter freed."""
-    task = asyncio.create_task(work)
-    gone = asyncio.create_task(_wait_gone(request))
-    response = None
-    try:
-        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
-        response = task.result() if task.done() else Response(status_code=499)  # nobody reads it
-        return response
-    finally:
-        if isinstance(response, LineStream):
-            response.gone = gone
-        else:
-            await _cancel(task, gone)
-
-
-async def _cancel(*tasks: asyncio.Task[Any]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def _wait_gone(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass

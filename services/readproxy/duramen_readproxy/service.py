@@ -10,7 +10,7 @@ Run by `main` inside `duramen.runtime.service`. Source: 00-overview (processes),
 from __future__ import annotations
 
 from random import SystemRandom
-from typing import Any
+from typing import Any, Final
 
 from fastapi import FastAPI
 from prometheus_client import REGISTRY, CollectorRegistry, Gauge
@@ -19,15 +19,24 @@ from duramen.core.replica_order import Place
 from duramen.errors import DuramenError
 from duramen.runtime.http_server import PublicServer
 from duramen.runtime.metadata_store import MetadataStore, SessionState
+from duramen.runtime.public.forwarding import make_forwarder
+from duramen.runtime.public.serving import complete_app
 from duramen.runtime.registry import Registration
 from duramen.runtime.role import ServiceOptions
 from duramen.wire.metadata_json import Paths
 from duramen_readproxy.bookies import Bookies, RangeFetcher
 from duramen_readproxy.cache import CACHE_BYTES_DEFAULT, EntryCache
+from duramen_readproxy.following.encodings import SharedEncodings
+from duramen_readproxy.following.feed import Feeds
+from duramen_readproxy.following.homes import Homes
+from duramen_readproxy.following.streams import StreamCounts
 from duramen_readproxy.metadata import Catalog
 from duramen_readproxy.positions import Positions
 from duramen_readproxy.rest import make_app
 from duramen_readproxy.tail import TailFinder
+
+_STREAMS_END_S: Final = 2.0
+"""How long streams have to say where their readers go on, when the process stops."""
 
 
 class ReadProxy:
@@ -55,8 +64,16 @@ class ReadProxy:
         self.catalog = Catalog(store, paths)
         self.fetcher = RangeFetcher(self._bookies, self._cache)
         self.tails = TailFinder(self._bookies, self.fetcher)
+        self.feeds = Feeds(self.fetcher)
+        self.encodings = SharedEncodings()
+        self.streams = StreamCounts()
+        self.homes = Homes(store, paths.read_proxies, options.region)
         self.positions = Positions()
         self.app = make_app(self)
+        self._forwarder = make_forwarder(
+            options, store, paths.write_proxies, lambda: self._is_draining
+        )
+        complete_app(self.app, self._forwarder)
         self._server = PublicServer(options.host, options.data_port, self.app)
         self._registration = Registration(
             store, f"{paths.read_proxies}/{options.node_id}", self._describe()
@@ -65,6 +82,7 @@ class ReadProxy:
         self._is_draining = False
         self._request_count = 0
         _add_metrics(registry, self._cache, self._bookies)
+        _add_reader_metrics(registry, self.feeds, self.streams)
 
     @property
     def port(self) -> int:
@@ -78,6 +96,9 @@ class ReadProxy:
         """Follow the bookies, listen, and be found."""
         await self._store.start()
         await self._bookies.start()
+        await self.homes.start()
+        if self._forwarder is not None:
+            await self._forwarder.start()
         await self._server.start()
         await self._registration.start()
         self._is_serving = True
@@ -87,8 +108,15 @@ class ReadProxy:
         self._is_draining = True
         self._is_serving = False
         await self._registration.stop()
+        # Who waits at a tail is answered, and who streams is told where to go on.
+        self.feeds.stop_following()
+        await self.streams.wait_none(_STREAMS_END_S)
+        if self._forwarder is not None:
+            await self._forwarder.stop()
         await self._server.stop()
+        await self.feeds.stop()
         await self.fetcher.stop()
+        await self.homes.stop()
         await self._bookies.stop()
         await self._store.close()
 
@@ -100,12 +128,17 @@ class ReadProxy:
         """Every queue and counter."""
         return {
             "requests": self._request_count,
+            "forwarding": None if self._forwarder is None else self._forwarder.statistics(),
             "cache": self._cache.statistics(),
             "bookies": self._bookies.statistics(),
             "upstream": self.fetcher.statistics(),
             "catalog": self.catalog.statistics(),
             "positions": self.positions.statistics(),
             "tails": self.tails.statistics(),
+            "feeds": self.feeds.statistics(),
+            "encodings": self.encodings.statistics(),
+            "streams": self.streams.statistics(),
+            "homes": self.homes.statistics(),
         }
 
     def begin_request(self) -> None:
@@ -149,3 +182,17 @@ def _add_metrics(registry: CollectorRegistry, cache: EntryCache, bookies: Bookie
         registry=registry,
     )
     speculative.set_function(lambda: float(bookies.order.speculation.request_count))
+
+
+def _add_reader_metrics(registry: CollectorRegistry, feeds: Feeds, streams: StreamCounts) -> None:
+    for name in ("feeds", "readers"):
+        gauge = Gauge(
+            f"duramen_readproxy_tail_{name}_count",
+            f"{name} at the tail of a log now",
+            registry=registry,
+        )
+        gauge.set_function(lambda name=name: float(feeds.statistics()[name]))  # type: ignore[misc]
+    opened = Gauge(
+        "duramen_readproxy_open_streams_count", "streams that are open now", registry=registry
+    )
+    opened.set_function(lambda: float(streams.open_count))

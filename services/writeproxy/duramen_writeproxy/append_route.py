@@ -1,9 +1,9 @@
 """The append route: one HTTP request becomes one batch, one result becomes one answer.
 
 The hot path of the proxy, therefore plain: the headers as one dict, no models, no dependencies, one
-clock read, the log's id from a dict. Memory for a body is taken from the process's budget before
-the body is read. Whatever goes wrong once the batch was handed on and is not understood is answered
-as uncertain.
+clock read, the log's id from a dict. A body's bytes are counted in the process's budget as they
+arrive. Whatever goes wrong once the batch was handed on and is not understood is answered as
+uncertain.
 
 Called by `rest`. Source: 08-interfaces "Requests" and "Answers".
 """
@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -21,12 +22,12 @@ from fastapi import Request, Response
 from duramen.errors import DuramenError
 from duramen.limits import APPEND_TIMEOUT_MAX_US, APPEND_TIMEOUT_US
 from duramen.runtime.admin import problem_response
-from duramen.runtime.rest import announced_bytes, read_body, read_query
+from duramen.runtime.rest import announced_bytes, read_body, read_query, shorten_field
 from duramen.texts import check_log_name, check_namespace
 from duramen.units import SECOND, parse_duration_us
 from duramen.wire.record_json import spell_mark
 from duramen.wire.sequencer_calls import AlreadyStored, AppendedEarly, Mark, Stored
-from duramen_writeproxy.appends import Appender, Budget
+from duramen_writeproxy.appends import Appender
 from duramen_writeproxy.bodies import body_limit, encode_body, parse_media
 from duramen_writeproxy.creation import AutoCreator
 from duramen_writeproxy.exactly_once.conditions import (
@@ -34,6 +35,7 @@ from duramen_writeproxy.exactly_once.conditions import (
     Conditions,
     read_condition_headers,
 )
+from duramen_writeproxy.intake.budget import Budget
 from duramen_writeproxy.metrics import APPEND_SECONDS, APPENDS
 from duramen_writeproxy.names import NameCache
 
@@ -43,7 +45,7 @@ _LOG = logging.getLogger(__name__)
 _OK: Final = APPENDS.labels("ok")
 
 
-class _Head(NamedTuple):
+class Head(NamedTuple):
     """What the headers of an append say."""
 
     media: str
@@ -97,10 +99,12 @@ class AppendRoute:
         head = read_head(request.scope["headers"])
         deadline += head.timeout_s
         most_bytes, code = body_limit(head.media)
-        size = most_bytes if head.announced is None else min(head.announced, most_bytes)
-        self._budget.take(size)
+        share = self._budget.open()
         try:
-            body = await read_body(request, most_bytes, announced=head.announced, code=code)
+            body = await read_body(
+                request, most_bytes, announced=head.announced, code=code, on_piece=share.add_piece
+            )
+            share.add_whole(len(body))
             now_ms = time.time_ns() // 1_000_000
             batch, conditions = encode_body(
                 head.media, body, now_ms, is_base64=head.is_base64, conditions=head.conditions
@@ -120,16 +124,21 @@ class AppendRoute:
                 self._names.doubt(namespace, log)
             raise
         finally:
-            self._budget.give(size)
+            share.close()
 
 
-def read_head(raw_headers: Any) -> _Head:
+def read_head(raw_headers: Any, check_media: Callable[[str], str] = parse_media) -> Head:
     """Read the headers of an append.
+
+    Args:
+        check_media: gives the media type of a Content-Type, or refuses it.
 
     Raises:
         DuramenError: `invalid_argument`, `unsupported_media`, with the header's name as field.
     """
     headers: dict[bytes, bytes] = dict(raw_headers)
+    if len(headers) != len(raw_headers):
+        _check_once([name for name, _ in raw_headers])
     content_type = headers.get(b"content-type", b"").decode("latin-1")
     is_base64 = False
     timeout_s = APPEND_TIMEOUT_US / SECOND
@@ -139,17 +148,22 @@ def read_head(raw_headers: Any) -> _Head:
         conditions = read_condition_headers(headers)
         is_base64 = _read_format(headers.get(b"duramen-format"))
         timeout_s = _read_timeout_s(headers.get(b"duramen-timeout"), timeout_s)
-    if headers.get(b"content-encoding", b"identity") != b"identity":
-        raise DuramenError(
-            "unsupported_media", "bodies are not compressed here", field="Content-Encoding"
-        )
-    return _Head(
-        parse_media(content_type),
+    return Head(
+        check_media(content_type),
         announced_bytes(headers.get(b"content-length")),
         is_base64,
         timeout_s,
         conditions,
     )
+
+
+def _check_once(names: Sequence[bytes]) -> None:
+    """Refuse headers of which readers could take one or the other."""
+    for name in names:
+        is_ours = name == b"content-type" or name.startswith(b"duramen-")
+        if is_ours and names.count(name) > 1:
+            field = shorten_field(name.decode("latin-1"))
+            raise DuramenError("invalid_argument", f"{field} is given twice", field=field)
 
 
 def _read_format(value: bytes | None) -> bool:

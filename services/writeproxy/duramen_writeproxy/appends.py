@@ -16,26 +16,25 @@ Called by `rest`. Source: 01-protocol sections 2 and 3, 08-interfaces "Answers".
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from collections.abc import Sequence
+from typing import Final, NamedTuple
 
 from duramen.errors import DuramenError
 from duramen.ids import LogId
 from duramen.runtime.http_client import UnreachableError
-from duramen.units import MIB
+from duramen.wire.record_batch import Producer
 from duramen.wire.sequencer_calls import (
     NO_OPTIONS,
     AppendOptions,
     Redirect,
     Stored,
 )
+from duramen_writeproxy.intake.settling import Group, Outcome, Result
 from duramen_writeproxy.lanes import Lanes, uncertain
 from duramen_writeproxy.routing import Router, Target
 
 REDIRECT_COUNT_MAX: Final = 5
 """Redirects that are followed at once: longer chains are a cluster that has not settled."""
-
-IN_FLIGHT_BYTES_MAX: Final = 256 * MIB
-"""Bodies of append requests in this process, from before they are read to their answer."""
 
 _PAUSE_S: Final = 0.1
 _PAUSE_MAX_S: Final = 1.0
@@ -51,59 +50,36 @@ _ASK_ANOTHER: Final = ("server_draining", "metadata_unavailable")
 """This sequencer cannot take it, and has not; another one may."""
 
 _RETRIED: Final = ("log_unavailable", *_ASK_ANOTHER)
+_RETRIED_IN_SESSION: Final = (*_RETRIED, "window_full", "overloaded", "not_enough_bookies")
+"""A session waits where a request is told to come again: that is its flow control."""
+
 _RETRIED_WHEN_UNCERTAIN: Final = (
-    *_RETRIED, "window_full", "overloaded", "not_enough_bookies",
+    *_RETRIED_IN_SESSION,
     # The batch before it may be on its way a second time, too.
     "producer_gap",
-)  # fmt: skip
-
-
-class Budget:
-    """Bytes that requests hold; bounded for the process."""
-
-    def __init__(self, most_bytes: int = IN_FLIGHT_BYTES_MAX) -> None:
-        self.held_bytes = 0
-        self.request_count = 0
-        self._most_bytes = most_bytes
-        self._is_idle = asyncio.Event()
-        self._is_idle.set()
-
-    def take(self, size_bytes: int) -> None:
-        """Hold bytes until `give`.
-
-        Raises:
-            DuramenError: `overloaded`.
-        """
-        if self.held_bytes + size_bytes > self._most_bytes:
-            raise DuramenError("overloaded", "too many bytes are in flight in this proxy")
-        self.held_bytes += size_bytes
-        self.request_count += 1
-        self._is_idle.clear()
-
-    def give(self, size_bytes: int) -> None:
-        """What was taken is free again."""
-        self.held_bytes -= size_bytes
-        self.request_count -= 1
-        if not self.request_count:
-            self._is_idle.set()
-
-    async def wait_idle(self) -> None:
-        """Return once no request holds anything."""
-        await self._is_idle.wait()
+)
 
 
 class _Journey:
-    """Where one append has been, and how long it paused."""
+    """Where one append, or the group of a session, has been, and how long it paused."""
 
     __slots__ = (
-        "deadline", "is_repeatable", "options", "pause_count", "redirect_count",
+        "deadline", "is_repeatable", "options", "pause_count", "redirect_count", "retried",
         "short_pause_count", "tried", "was_uncertain",
     )  # fmt: skip
 
-    def __init__(self, deadline: float, options: AppendOptions, *, is_repeatable: bool) -> None:
+    def __init__(
+        self,
+        deadline: float,
+        options: AppendOptions,
+        *,
+        is_repeatable: bool,
+        retried: tuple[str, ...] = _RETRIED,
+    ) -> None:
         self.deadline = deadline
         self.options = options
         self.is_repeatable = is_repeatable
+        self.retried = retried
         self.was_uncertain = False
         self.tried: dict[str, str] = {}
         """Urls that were asked in vain → the sequencers' ids."""
@@ -121,7 +97,7 @@ class _Journey:
         """Whether the same batch may be sent again after this answer."""
         if answer.uncertain:
             return self.is_repeatable
-        return answer.code in (_RETRIED_WHEN_UNCERTAIN if self.was_uncertain else _RETRIED)
+        return answer.code in (_RETRIED_WHEN_UNCERTAIN if self.was_uncertain else self.retried)
 
     async def pause(self, last: DuramenError) -> None:
         """Wait 100 ms · 2^n, then everybody may be asked again.
@@ -163,6 +139,14 @@ class _Journey:
         if asyncio.get_running_loop().time() + delay >= self.deadline:
             raise last
         await asyncio.sleep(delay)
+
+
+class OrderedBatch(NamedTuple):
+    """A batch of a session, checked, with its conditions and who made it."""
+
+    batch: bytes
+    options: AppendOptions = NO_OPTIONS
+    producer: Producer | None = None
 
 
 class Appender:
@@ -225,6 +209,83 @@ class Appender:
             if journey.was_uncertain and not error.uncertain:
                 raise uncertain(f"its repetition ended in {error.code} ({error.detail})") from error
             raise
+
+    async def append_in_order(
+        self,
+        key: str,
+        log_id: LogId,
+        batches: Sequence[OrderedBatch],
+        deadline: float,
+    ) -> list[Outcome]:
+        """Append batches of one session: those in the log stand there in this order.
+
+        Each has its own outcome. Where one is refused for a while, it is sent again together with
+        those behind it, as long as none of those can be in the log (`intake.settling`).
+
+        Args:
+            key: `namespace/log`, for routing.
+            batches: at least one, together far below a frame.
+            deadline: in the loop's time, of all of them.
+        """
+        # Repeatable or not: that is the group's to decide, batch by batch.
+        journey = _Journey(deadline, NO_OPTIONS, is_repeatable=True, retried=_RETRIED_IN_SESSION)
+        group = Group(
+            [batch.producer for batch in batches],
+            lambda refusal: refusal.code in _RETRIED_IN_SESSION,
+        )
+        try:
+            await self._carry_group(key, log_id, batches, journey, group)
+        except DuramenError as error:
+            return group.outcomes(_unsettled() if error.uncertain else error)
+        return group.outcomes(_unsettled())
+
+    async def _carry_group(
+        self,
+        key: str,
+        log_id: LogId,
+        batches: Sequence[OrderedBatch],
+        journey: _Journey,
+        group: Group,
+    ) -> None:
+        """Send a group until each batch is settled.
+
+        Raises:
+            DuramenError: why the rest of it was given up.
+        """
+        # Shorter tries only where an open fate costs nothing.
+        can_repeat_all = all(batch.producer is not None for batch in batches)
+        target = self._router.pick(key, log_id)
+        while True:
+            while target is None:
+                self._counts["pauses"] += 1
+                await journey.pause(_no_sequencer())
+                target = self._router.pick(key, log_id)
+            tried = journey.options.tried
+            rows = [
+                (batches[i].batch, batches[i].options._replace(tried=tried)) for i in group.open
+            ]
+            deadline = journey.next_deadline() if can_repeat_all else journey.deadline
+            answer = group.settle(await self._try_together(target, log_id, rows, deadline))
+            if answer is None:
+                if group.is_any_stored:
+                    self._router.learn(log_id, target)
+                return
+            target = await self._next(key, log_id, journey, target, answer)
+
+    async def _try_together(
+        self,
+        target: Target,
+        log_id: LogId,
+        rows: Sequence[tuple[bytes, AppendOptions]],
+        deadline: float,
+    ) -> Sequence[Result]:
+        try:
+            return await self._lanes.lane_of(target.url).append_together(log_id, rows, deadline)
+        except DuramenError as error:
+            if error.code == "server_draining":
+                raise
+            # For lack of room here: none of them was sent.
+            return [error] * len(rows)
 
     def statistics(self) -> dict[str, int]:
         """What did not go straight, since the start."""

@@ -81,18 +81,19 @@ def parse_media(content_type: str) -> str:
     media, _, rest = content_type.partition(";")
     media = media.strip().lower()
     if media not in (JSON, NDJSON, BATCH, *RAW):
-        raise _unsupported(
+        raise unsupported_media(
             f"an append is {JSON}, {NDJSON}, {', '.join(RAW)} or {BATCH}, "
             f"not {shorten_field(content_type)!r}"
         )
     if rest and media in (JSON, NDJSON):
         name, _, value = rest.strip().partition("=")
         if name.lower() == "charset" and value.strip('" ').lower() not in ("utf-8", "utf8"):
-            raise _unsupported("JSON is UTF-8")
+            raise unsupported_media("JSON is UTF-8")
     return media
 
 
-def _unsupported(detail: str) -> DuramenError:
+def unsupported_media(detail: str) -> DuramenError:
+    """The refusal of a Content-Type."""
     return DuramenError("unsupported_media", detail, field="Content-Type")
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, deque
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from typing import Any, Final, Protocol
 
 from duramen.errors import DuramenError
@@ -73,9 +73,15 @@ class Peers(Protocol):
 
 
 class Ticket:
-    """One append in a lane. `future` gets its result, or UnreachableError: never sent."""
+    """One append in a lane. `future` gets its result, or UnreachableError: never sent.
 
-    __slots__ = ("batch", "deadline", "future", "is_sent", "log_id", "options", "size_bytes")
+    `followers` go in the same frame, right behind it: what a frame carries is taken in its order,
+    while two frames may overtake one another. `size_bytes` counts them.
+    """
+
+    __slots__ = (
+        "batch", "deadline", "followers", "future", "is_sent", "log_id", "options", "size_bytes",
+    )  # fmt: skip
 
     def __init__(
         self, log_id: LogId, batch: bytes, deadline: float, options: AppendOptions = NO_OPTIONS
@@ -85,6 +91,7 @@ class Ticket:
         self.size_bytes = len(batch)
         self.deadline = deadline
         self.options = options
+        self.followers: list[Ticket] = []
         self.is_sent = False
         self.future: asyncio.Future[AppendResult] = asyncio.get_running_loop().create_future()
 
@@ -195,6 +202,35 @@ class Lane:
         finally:
             self._let_go(log_id, len(batch))
 
+    async def append_together(
+        self, log_id: LogId, batches: Sequence[tuple[bytes, AppendOptions]], deadline: float
+    ) -> list[AppendResult | UnreachableError]:
+        """Send batches of one log in one frame, in this order; what became of each.
+
+        Args:
+            batches: at least one, together far below a frame.
+            deadline: as for `append`, of all of them.
+
+        Raises:
+            DuramenError: as `append`, where none of them was sent for lack of room.
+        """
+        if self._is_closed:
+            raise DuramenError("server_draining", "the proxy is stopping")
+        tickets = [Ticket(log_id, batch, deadline, options) for batch, options in batches]
+        first = tickets[0]
+        first.followers = tickets[1:]
+        first.size_bytes = size_bytes = sum(ticket.size_bytes for ticket in tickets)
+        self._hold(log_id, size_bytes)
+        try:
+            self._enqueue(first)
+            left_s = deadline + GRACE_S - self._loop.time()
+            await asyncio.wait([ticket.future for ticket in tickets], timeout=left_s)
+            return [_read_fate(ticket) for ticket in tickets]
+        finally:
+            for ticket in tickets:
+                ticket.future.cancel()
+            self._let_go(log_id, size_bytes)
+
     def is_idle(self) -> bool:
         """Whether nothing waits and nothing is in flight."""
         return not self._held_count and not self._frames
@@ -205,9 +241,11 @@ class Lane:
             self._timer.cancel()
         for lane_class in (self._fast, self._slow):
             while lane_class.waiting_count:
-                future = lane_class.pop().future
-                if not future.done():
-                    future.set_exception(DuramenError("server_draining", "the proxy is stopping"))
+                first = lane_class.pop()
+                for future in (ticket.future for ticket in (first, *first.followers)):
+                    if not future.done():
+                        error = DuramenError("server_draining", "the proxy is stopping")
+                        future.set_exception(error)
         self._is_closed = True
         for task in self._frames.values():
             task.cancel()
@@ -279,13 +317,15 @@ class Lane:
         size = count = 0
         while lane_class.waiting_count and count < ROW_COUNT_MAX:
             ticket = lane_class.peek()
-            size += len(ticket.batch) + _ROW_BYTES
+            row_count = 1 + len(ticket.followers)
+            size += ticket.size_bytes + row_count * _ROW_BYTES
             if count and size > FRAME_BYTES_MAX:
                 return
             lane_class.pop()
             if not ticket.future.done():
-                count += 1
+                count += row_count
                 yield ticket
+                yield from ticket.followers
 
     def _age_frames(self) -> None:
         """Frames that are open for too long stop counting; their logs are slow from now on."""
@@ -416,6 +456,21 @@ class Lanes:
     def statistics(self) -> dict[str, Any]:
         """Each lane's, by url."""
         return {url: lane.statistics() for url, lane in self._lanes.items()}
+
+
+def _read_fate(ticket: Ticket) -> AppendResult | UnreachableError:
+    """What became of a ticket whose time is over, if not before."""
+    future = ticket.future
+    if not future.done() or future.cancelled():
+        if ticket.is_sent:
+            return uncertain("the sequencer did not answer in time")
+        return DuramenError("overloaded", "the append could not be sent in time")
+    error = future.exception()
+    if error is None:
+        return future.result()
+    if isinstance(error, DuramenError | UnreachableError):
+        return error
+    raise error
 
 
 def uncertain(reason: str) -> DuramenError:

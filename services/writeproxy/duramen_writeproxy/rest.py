@@ -1,7 +1,8 @@
 """The write proxy's public REST application: namespaces, logs, append.
 
 Routes only: each reads its request, asks one of the parts below and spells the answer. Input is
-checked here, before anything is sent to anybody. The OpenAPI document describes every route.
+checked here, before anything is sent to anybody. `duramen.runtime.public` describes every route
+and serves the document.
 
 Called by `service`. Source: 03-api "REST v1", 08-interfaces "Requests" and "Answers".
 """
@@ -13,7 +14,7 @@ from typing import Any, Final
 import orjson
 from fastapi import FastAPI, Request, Response
 
-from duramen.config import LogConfig, NamespaceConfig, parse_log_config, parse_namespace_config
+from duramen.config import parse_log_config, parse_namespace_config
 from duramen.errors import DuramenError
 from duramen.runtime.rest import (
     add_route,
@@ -26,10 +27,11 @@ from duramen.runtime.rest import (
 from duramen.texts import check_log_name, check_namespace
 from duramen.units import KIB
 from duramen_writeproxy.append_route import AppendRoute
-from duramen_writeproxy.bodies import BATCH, JSON, NDJSON, RAW
+from duramen_writeproxy.bodies import JSON
 from duramen_writeproxy.catalog import Catalog, parse_page
 from duramen_writeproxy.creation import Creator
 from duramen_writeproxy.exactly_once.fencing import FenceRoute
+from duramen_writeproxy.intake.stream_route import StreamRoute
 
 CONFIG_BYTES_MAX: Final = 64 * KIB
 """A configuration has some thirty small fields."""
@@ -41,57 +43,32 @@ _LOGS: Final = "/v1/namespaces/{ns}/logs"
 _LOG: Final = "/v1/namespaces/{ns}/logs/{log}"
 _PAGE_FIELDS: Final = ("prefix", "start_after", "limit")
 
-_NS_PARAMETER: Final = {
-    "name": "ns", "in": "path", "required": True, "schema": {"type": "string"},
-    "description": "1 to 63 of a-z, 0-9 and '-'",
-}  # fmt: skip
-_LOG_PARAMETER: Final = {
-    "name": "log", "in": "path", "required": True, "schema": {"type": "string"},
-    "description": "1 to 255 of A-Z, a-z, 0-9, '.', '_' and '-'",
-}  # fmt: skip
-_VERSION_PARAMETER: Final = {
-    "name": "config_version", "in": "query", "schema": {"type": "integer", "minimum": 1},
-    "description": "refuse with 409 unless the stored configuration has this version",
-}  # fmt: skip
-_PAGE_PARAMETERS: Final = [
-    {"name": name, "in": "query", "schema": {"type": "integer" if name == "limit" else "string"}}
-    for name in _PAGE_FIELDS
-]
-
 
 def make_app(
-    append_route: AppendRoute, catalog: Catalog, creator: Creator, fence_route: FenceRoute
+    append_route: AppendRoute,
+    catalog: Catalog,
+    creator: Creator,
+    fence_route: FenceRoute,
+    stream_route: StreamRoute,
 ) -> FastAPI:
     """The application around its parts."""
     app = make_public_app("Duramen write proxy")
     # First in the table: FastAPI looks at one route after the other.
-    add_route(
-        app, "POST", _LOG + "/records", append_route.on_append,
-        summary="Append a batch atomically",
-        openapi_extra=_describe([_NS_PARAMETER, _LOG_PARAMETER], (JSON, NDJSON, *RAW, BATCH)),
-    )  # fmt: skip
-    add_route(
-        app, "POST", _LOG + ":fence", fence_route.on_fence,
-        summary="Set the fencing token",
-        openapi_extra=_describe([_NS_PARAMETER, _LOG_PARAMETER], (JSON,)),
-    )  # fmt: skip
+    add_route(app, "POST", _LOG + "/records", append_route.on_append)
+    add_route(app, "POST", _LOG + "/records:stream", stream_route.on_stream)
+    add_route(app, "POST", _LOG + ":fence", fence_route.on_fence)
     routes = _Routes(append_route, catalog, creator)
-    for method, path, endpoint, extra in (
-        ("PUT", _LOG, routes.put_log, _describe_config([_NS_PARAMETER, _LOG_PARAMETER])),
-        (
-            "PATCH",
-            _LOG,
-            routes.patch_log,
-            _describe([_NS_PARAMETER, _LOG_PARAMETER, _VERSION_PARAMETER], (JSON,)),
-        ),
-        ("POST", _LOG + ":roll", routes.roll_log, _describe([_NS_PARAMETER, _LOG_PARAMETER])),
-        ("GET", _LOG, routes.get_log, _describe([_NS_PARAMETER, _LOG_PARAMETER])),
-        ("GET", _LOGS, routes.list_logs, _describe([_NS_PARAMETER, *_PAGE_PARAMETERS])),
-        ("PUT", _NAMESPACE, routes.put_namespace, _describe_config([_NS_PARAMETER])),
-        ("GET", _NAMESPACE, routes.get_namespace, _describe([_NS_PARAMETER])),
-        ("GET", "/v1/namespaces", routes.list_namespaces, _describe(_PAGE_PARAMETERS)),
+    for method, path, endpoint in (
+        ("PUT", _LOG, routes.put_log),
+        ("PATCH", _LOG, routes.patch_log),
+        ("POST", _LOG + ":roll", routes.roll_log),
+        ("GET", _LOG, routes.get_log),
+        ("GET", _LOGS, routes.list_logs),
+        ("PUT", _NAMESPACE, routes.put_namespace),
+        ("GET", _NAMESPACE, routes.get_namespace),
+        ("GET", "/v1/namespaces", routes.list_namespaces),
     ):
-        add_route(app, method, path, endpoint, openapi_extra=extra)
+        add_route(app, method, path, endpoint)
     return app
 
 
@@ -129,7 +106,7 @@ class _Routes:
         namespace, log = _log_of(request)
         query = read_query(request, ("config_version",))
         version = _read_version(query.get("config_version"))
-        patch = await self._read_body(request)
+        patch = _check_sendable(await self._read_body(request))
         log_id = await self._catalog.find_log_id(namespace, log)
         key = f"{namespace}/{log}"
         made = await self._creator.reconfigure(key, log_id, patch, version)
@@ -194,6 +171,15 @@ def _log_of(request: Request) -> tuple[str, str]:
     return check_namespace(params["ns"]), check_log_name(params["log"])
 
 
+def _check_sendable(patch: dict[str, Any]) -> dict[str, Any]:
+    """Whose fields only the sequencer judges; what its JSON cannot spell is no configuration."""
+    try:
+        orjson.dumps(patch)
+    except orjson.JSONEncodeError as error:
+        raise DuramenError("invalid_argument", f"no configuration: {error}") from None
+    return patch
+
+
 def _read_version(text: str | None) -> int | None:
     if text is None:
         return None
@@ -204,17 +190,3 @@ def _read_version(text: str | None) -> int | None:
 
 def _answer(document: dict[str, Any], status: int = 200) -> Response:
     return Response(orjson.dumps(document), status_code=status, media_type="application/json")
-
-
-def _describe(parameters: list[dict[str, Any]], media: tuple[str, ...] = ()) -> dict[str, Any]:
-    described: dict[str, Any] = {"parameters": parameters}
-    if media:
-        described["requestBody"] = {"required": True, "content": {kind: {} for kind in media}}
-    return described
-
-
-def _describe_config(parameters: list[dict[str, Any]]) -> dict[str, Any]:
-    model = LogConfig if _LOG_PARAMETER in parameters else NamespaceConfig
-    # Definitions inside the schema, which OpenAPI 3.1 allows, need no place of their own.
-    schema = model.model_json_schema()
-    return {**_describe(parameters), "requestBody": {"content": {JSON: {"schema": schema}}}}

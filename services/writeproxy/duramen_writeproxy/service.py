@@ -17,12 +17,15 @@ from typing import Any, Final
 from duramen.runtime.http_client import PeerClient
 from duramen.runtime.http_server import PublicServer
 from duramen.runtime.metadata_store import MetadataStore, Unavailable
+from duramen.runtime.public.forwarding import make_forwarder
+from duramen.runtime.public.serving import complete_app
 from duramen.runtime.registry import Registration, Roster
 from duramen.runtime.role import ServiceOptions
 from duramen.wire.metadata_json import Paths
 from duramen_writeproxy.append_route import AppendRoute
-from duramen_writeproxy.appends import Appender, Budget
+from duramen_writeproxy.appends import Appender
 from duramen_writeproxy.catalog import Catalog
+from duramen_writeproxy.cluster.journals import JournalCalls, add_journal_routes
 from duramen_writeproxy.cluster.maintenance import add_maintenance_routes
 from duramen_writeproxy.cluster.placement import add_placement_routes
 from duramen_writeproxy.cluster.repair import AuditorCalls, add_repair_routes
@@ -30,6 +33,8 @@ from duramen_writeproxy.cluster.routes import add_cluster_routes
 from duramen_writeproxy.cluster.sequencers import Cluster
 from duramen_writeproxy.creation import AutoCreator, Creator
 from duramen_writeproxy.exactly_once.fencing import FenceRoute
+from duramen_writeproxy.intake.budget import Budget
+from duramen_writeproxy.intake.stream_route import StreamRoute
 from duramen_writeproxy.lanes import Lanes
 from duramen_writeproxy.life.routes import add_life_routes
 from duramen_writeproxy.metrics import IN_FLIGHT_BYTES
@@ -68,8 +73,15 @@ class WriteProxy:
         )
         catalog = Catalog(store, self._paths, self._names)
         fence_route = FenceRoute(self._names, self._creator)
-        app = make_app(self._append_route, catalog, self._creator, fence_route)
+        self._stream_route = StreamRoute(
+            self._names, self._auto_creator, self._appender, self._budget
+        )
+        app = make_app(self._append_route, catalog, self._creator, fence_route, self._stream_route)
         add_life_routes(app, self._names, self._creator, lambda: self._append_route.is_draining)
+        self._forwarder = make_forwarder(
+            options, store, self._paths.read_proxies, lambda: self._append_route.is_draining
+        )
+        complete_app(app, self._forwarder)
         self._cluster = Cluster(self._names, self._roster, self._peers)
         self._server = PublicServer(options.host, options.data_port, app)
         self._registration: Registration | None = None
@@ -87,11 +99,14 @@ class WriteProxy:
         add_cluster_routes(app, self._cluster)
         add_placement_routes(app, self._names, self._creator)
         add_repair_routes(app, AuditorCalls(self._store, self._paths, self._cluster))
+        add_journal_routes(app, JournalCalls(self._store, self._paths))
 
     async def start(self) -> None:
         """Serve; waits for ZooKeeper for as long as it takes."""
         await self._open_store()
         await self._roster.start()
+        if self._forwarder is not None:
+            await self._forwarder.start()
         await self._server.start()
         options = self._options
         fields = {
@@ -109,9 +124,12 @@ class WriteProxy:
         """Refuse what is new, wait for what is in flight, close."""
         self._is_started = False
         self._append_route.is_draining = True
+        self._stream_route.drain()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._budget.wait_idle(), STOP_WAIT_S)
         self._lanes.cancel()
+        if self._forwarder is not None:
+            await self._forwarder.stop()
         await self._server.stop()
         if self._registration is not None:
             await self._registration.stop()
@@ -129,11 +147,14 @@ class WriteProxy:
             "requests": self._budget.request_count,
             "in_flight_bytes": self._budget.held_bytes,
             "draining": self._append_route.is_draining,
+            "arriving_bytes": self._budget.arriving_bytes,
+            "sessions": self._stream_route.statistics(),
             "appends": self._appender.statistics(),
             "lanes": self._lanes.statistics(),
             "routes": self._router.statistics(),
             "names": self._names.statistics(),
             "auto_creation": self._auto_creator.statistics(),
+            "forwarding": None if self._forwarder is None else self._forwarder.statistics(),
             "metadata": self._store.statistics(),
         }
 

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from duramen.core.log_node import LogNode
+from duramen.core.reading.read_ahead import ReadAhead
 from duramen.core.replica_order import ReplicaOrder
 from duramen.core.segment import Segment
 from duramen.core.status import BookieStatus
@@ -203,6 +204,7 @@ class Reader:
         self._pause_us = 0
         self._buffered_bytes = 0
         self._entry_bytes = 0
+        self._ahead = ReadAhead(limits.range_bytes)
         self._unavailable_since_us: int | None = None
         self._errors: Counter[BookieStatus] = Counter()
         self._effects.append(ReadMetadata(self._epoch))
@@ -244,6 +246,18 @@ class Reader:
     def unavailable_since_us(self) -> int | None:
         """Since when no replica gave what is wanted; None while one does."""
         return self._unavailable_since_us
+
+    @property
+    def upcoming_epoch(self) -> Epoch | None:
+        """The segment behind this one, once this one's end is known and a range away.
+
+        Worth opening ahead of time; entered only after this one's last entry (R18).
+        """
+        segment = self._segment
+        if segment is None or segment.last_entry is None or not self._entry_bytes:
+            return None
+        left_bytes = (segment.last_entry - self._next + 1) * self._entry_bytes
+        return Epoch(self._epoch + 1) if left_bytes <= self._ahead.range_bytes else None
 
     def take_effects(self) -> list[Effect]:
         """The effects since the last call, in order; to be carried out by the driver."""
@@ -480,7 +494,7 @@ class Reader:
             member,
             self._next,
             last,
-            self._limits.range_bytes,
+            self._ahead.range_bytes,
             READ_TIMEOUT_US,
             now_us=now_us,
             beyond=self._find_beyond(segment, member) if is_ahead else (),
@@ -490,7 +504,7 @@ class Reader:
 
     def _find_beyond(self, segment: Segment, member: Member) -> tuple[tuple[EntryId, EntryId], ...]:
         """What the member holds of the entries that one range of bytes has room for."""
-        count = min(self._limits.range_bytes // self._entry_bytes, WINDOW_COUNT_MAX)
+        count = min(self._ahead.range_bytes // self._entry_bytes, WINDOW_COUNT_MAX)
         last = min(self.bound, EntryId(self._next + count - 1))
         return runs_beyond(segment, self._next, last, member)
 
@@ -568,6 +582,7 @@ class Reader:
         size_bytes = sum(len(body) for _, body in run)
         self._buffered_bytes += size_bytes
         self._entry_bytes = max(1, size_bytes // len(run))
+        self._ahead.on_delivered(is_at_end=self._next > self.bound)
         self._effects.append(Deliver(self._epoch, self._start_seq_num, tuple(run)))
         self._pass_hole()
         return True

@@ -22,12 +22,16 @@ from urllib.parse import parse_qsl
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
+from fastapi.middleware.asyncexitstack import AsyncExitStackMiddleware
 from fastapi.routing import APIRoute
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from duramen import __version__
 from duramen.errors import DuramenError
 from duramen.runtime.admin import add_problem_handler, problem_response
+from duramen.runtime.edge.coded_bodies import UNDECODED, CodedBodies
 from duramen.units import MIB
 
 _LOG = logging.getLogger(__name__)
@@ -42,6 +46,8 @@ _FIELD_CHARACTERS_MAX: Final = 100
 _QUERY_FIELDS_MAX: Final = 100
 _SURROGATE_ESCAPE: Final = re.compile(r"\\u[dD][89a-fA-F]")
 
+METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")
+
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
@@ -53,6 +59,39 @@ class LeanRoute(APIRoute):
         return self.endpoint
 
 
+class _PublicApp(FastAPI):
+    """FastAPI with the layers that are used around a route, and no others: each costs every
+    request time, and thousands that wait memory. Bodies are bounded by `read_body`."""
+
+    __call__ = Starlette.__call__
+
+    def build_middleware_stack(self) -> ASGIApp:
+        """Errors, what `add_middleware` added, problems, routes."""
+        return Starlette.build_middleware_stack(self)
+
+
+class _SolvedRoute(APIRoute):
+    """A route whose parameters FastAPI solves; it expects the exit stack that is left out above."""
+
+    def __init__(self, path: str, endpoint: Callable[..., Any], **described: Any) -> None:
+        super().__init__(path, endpoint, **described)
+        self.app = AsyncExitStackMiddleware(self.app)
+
+
+class DeclaredRoute(APIRoute):
+    """A route whose query parameters are declared for OpenAPI and read by hand: the endpoint gets
+    the request and the parts of the path, and FastAPI keeps nothing of its own while it waits."""
+
+    def __init__(self, path: str, endpoint: Callable[..., Any], **described: Any) -> None:
+        super().__init__(path, endpoint, **described)
+
+        async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+            response = await endpoint(Request(scope, receive, send), **scope["path_params"])
+            await response(scope, receive, send)
+
+        self.app = answer
+
+
 def make_public_app(title: str) -> FastAPI:
     """An application without routes whose every error answer is problem+json.
 
@@ -60,7 +99,9 @@ def make_public_app(title: str) -> FastAPI:
     method that is not served `invalid_argument` with 405, field `method` and `Allow`; what an
     endpoint did not foresee is logged and answered as `internal`.
     """
-    app = FastAPI(title=title, version=__version__, redirect_slashes=False)
+    app = _PublicApp(title=title, version=__version__, redirect_slashes=False, openapi_url=None)
+    app.router.route_class = _SolvedRoute
+    app.add_middleware(CodedBodies)
     add_problem_handler(app)
     app.add_exception_handler(RequestValidationError, _on_invalid)
     app.add_exception_handler(HTTPException, _on_http_error)
@@ -68,12 +109,19 @@ def make_public_app(title: str) -> FastAPI:
     return app
 
 
-def add_route(app: FastAPI, method: str, path: str, endpoint: Endpoint, **described: Any) -> None:
-    """Add a lean route that the OpenAPI document shows (`described`: as for FastAPI's routes)."""
+def add_route(app: FastAPI, method: str, path: str, endpoint: Endpoint) -> None:
+    """Add a lean route; what it is stands in the table of `public.calls`."""
     app.router.add_api_route(
-        path, endpoint, methods=[method], route_class_override=LeanRoute,
-        response_class=Response, **described,
-    )  # fmt: skip
+        path, endpoint, methods=[method], route_class_override=LeanRoute, response_class=Response
+    )
+
+
+def refuse_method(request: Request, allowed: Collection[str]) -> Response:
+    """The 405 of a path that has other methods."""
+    reason = DuramenError(
+        "invalid_argument", f"{request.method} is not served here", field="method"
+    )
+    return _answer_with_status(reason, 405, {"Allow": ", ".join(sorted(allowed))})
 
 
 async def _on_invalid(_request: Request, error: Exception) -> Response:
@@ -90,23 +138,31 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
     match error.status_code:
         case 404:
             reason = DuramenError(
-                "invalid_argument", "no such path: see /openapi.json", field="path"
+                "invalid_argument", "no such path: see /v1/openapi.json", field="path"
             )
         case 405:
-            reason = DuramenError(
-                "invalid_argument", f"{request.method} is not served here", field="method"
-            )
+            return refuse_method(request, _list_methods(request))
         case _:
             reason = DuramenError("invalid_argument", str(error.detail))
-    return _answer_with_status(reason, error)
+    return _answer_with_status(reason, error.status_code, dict(error.headers or {}))
 
 
-def _answer_with_status(reason: DuramenError, error: HTTPException) -> Response:
-    problem = {**reason.problem(), "status": error.status_code}
+def _list_methods(request: Request) -> set[str]:
+    """Of all routes with the request's path; the framework names those of one."""
+    return {
+        method
+        for route in request.app.router.routes
+        if isinstance(route, APIRoute) and route.path_regex.match(request.scope["path"])
+        for method in route.methods or ()
+    }
+
+
+def _answer_with_status(reason: DuramenError, status: int, headers: dict[str, str]) -> Response:
+    problem = {**reason.problem(), "status": status}
     return Response(
         json.dumps(problem).encode(),
-        status_code=error.status_code,
-        headers=dict(error.headers or {}),
+        status_code=status,
+        headers=headers,
         media_type="application/problem+json",
     )
 
@@ -126,13 +182,19 @@ def announced_bytes(content_length: bytes | None) -> int | None:
 
 
 async def read_body(
-    request: Request, most_bytes: int, *, announced: int | None, code: str = "batch_too_large"
+    request: Request,
+    most_bytes: int,
+    *,
+    announced: int | None,
+    code: str = "batch_too_large",
+    on_piece: Callable[[int], None] | None = None,
 ) -> bytes:
     """The whole body, refused before it is kept if it is too large.
 
     Args:
         announced: what `announced_bytes` said.
         code: the error code for a body over `most_bytes`.
+        on_piece: is told the bytes of each piece of a body that does not come in one; may refuse.
 
     Raises:
         DuramenError: `code`, or `invalid_argument` for a body that was cut short or that takes
@@ -147,7 +209,7 @@ async def read_body(
     if message.get("more_body", message["type"] != "http.request") and len(body) != announced:
         try:
             async with asyncio.timeout(BODY_TIMEOUT_S):
-                body = await _gather(request, message, most_bytes, code)
+                body = await _gather(request, message, most_bytes, code, on_piece)
         except TimeoutError:
             raise DuramenError("invalid_argument", "the body did not arrive in time") from None
     if len(body) > most_bytes:
@@ -157,7 +219,13 @@ async def read_body(
     return bytes(body)
 
 
-async def _gather(request: Request, message: Any, most_bytes: int, code: str) -> bytes:
+async def _gather(
+    request: Request,
+    message: Any,
+    most_bytes: int,
+    code: str,
+    on_piece: Callable[[int], None] | None,
+) -> bytes:
     pieces = []
     size = 0
     while True:
@@ -167,6 +235,8 @@ async def _gather(request: Request, message: Any, most_bytes: int, code: str) ->
         size += len(piece)
         if size > most_bytes:
             await _refuse_large(request, most_bytes, code)
+        if on_piece is not None:
+            on_piece(len(piece))
         pieces.append(piece)
         if not message.get("more_body"):
             return b"".join(pieces)
@@ -174,19 +244,25 @@ async def _gather(request: Request, message: Any, most_bytes: int, code: str) ->
 
 
 async def _refuse_large(request: Request, most_bytes: int, code: str) -> NoReturn:
-    """Refuse a body after reading and dropping its rest, within bounds.
+    """Refuse a body after reading and dropping its rest."""
+    await drop_body(request.scope, request.receive)
+    raise DuramenError(code, f"the request's body may have {most_bytes} bytes at most")
+
+
+async def drop_body(scope: Scope, receive: Receive) -> None:
+    """Read and drop what is left of a body, undecoded and within bounds.
 
     A client that is still sending when the connection closes never sees the answer.
     """
+    receive = scope.get(UNDECODED, receive)
     dropped_bytes = 0
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_DROP_TIMEOUT_S):
             while dropped_bytes <= _DROP_BYTES_MAX:
-                message = await request.receive()
+                message = await receive()
                 dropped_bytes += len(message.get("body", b""))
                 if not message.get("more_body"):
                     break
-    raise DuramenError(code, f"the request's body may have {most_bytes} bytes at most")
 
 
 def read_query(request: Request, known: Collection[str]) -> dict[str, str]:

@@ -88,6 +88,13 @@ def parse_options(
             help="share of the logs, relative to other sequencers; 0: none but by hand-over",
         )
         _add_audit_options(parser)
+    if role in ("writeproxy", "readproxy"):
+        parser.add_argument(
+            "--no-forwarding",
+            dest="is_forwarding",
+            action="store_false",
+            help="refuse calls that the other kind of proxy answers, instead of sending them on",
+        )
     options = vars(parser.parse_args(argv))
     return ServiceOptions(
         role=role, **options | {"ledger_dirs": tuple(options.get("ledger_dirs") or ())}

@@ -371,7 +371,8 @@ class ZooKeeperStore:
         if error is None:
             return value
         if isinstance(error, kx.NoNodeError):
-            raise error
+            # A new one: this frame, which its traceback holds, would hold the one that came.
+            raise kx.NoNodeError
         if isinstance(error, _REJECTED):
             raise Rejected(repr(error)) from error
         self._counts["unavailable"] += 1

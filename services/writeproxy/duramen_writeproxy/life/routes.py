@@ -25,39 +25,19 @@ _LOG: Final = "/v1/namespaces/{ns}/logs/{log}"
 _BODY_BYTES_MAX: Final = 4 * KIB
 """A position is a hundred characters at most."""
 
-_PARAMETERS: Final = [
-    {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
-    for name in ("ns", "log")
-]
-
 
 def add_life_routes(
     app: FastAPI, names: NameCache, calls: Creator, is_draining: Callable[[], bool]
 ) -> None:
     """The four routes."""
     routes = _Routes(names, calls, is_draining)
-    body = {"content": {"application/json": {"schema": _TRUNCATE_SCHEMA}}, "required": True}
-    for method, path, endpoint, extra in (
-        ("POST", _LOG + ":truncate", routes.truncate, {"requestBody": body}),
-        ("POST", _LOG + ":end", routes.end, {}),
-        ("POST", _LOG + ":undelete", routes.undelete, {}),
-        ("DELETE", _LOG, routes.delete, {}),
+    for method, path, endpoint in (
+        ("POST", _LOG + ":truncate", routes.truncate),
+        ("POST", _LOG + ":end", routes.end),
+        ("POST", _LOG + ":undelete", routes.undelete),
+        ("DELETE", _LOG, routes.delete),
     ):
-        described = {"parameters": _PARAMETERS, **extra}
-        add_route(app, method, path, endpoint, openapi_extra=described)
-
-
-_TRUNCATE_SCHEMA: Final = {
-    "type": "object",
-    "required": ["to"],
-    "additionalProperties": False,
-    "properties": {
-        "to": {
-            "type": ["string", "integer"],
-            "description": "the first record to keep: head, tail, tail-N, seq:N, N, dlsn:…, lsn:…",
-        }
-    },
-}  # fmt: skip
+        add_route(app, method, path, endpoint)
 
 
 class _Routes:

@@ -1,0 +1,166 @@
+"""Content coding around the routes of a public port: they see and send plain bytes.
+
+A coded request reaches its route decoded, in pieces, without a Content-Length: so the route's own
+bound on a body bounds what a decompression bomb may become, and no piece is made before the last
+one was taken. An answer is coded if the client accepts it and the answer is not small already; a
+streamed answer is flushed with each piece, so that a reader sees it when it was sent.
+
+Added by `runtime.rest.make_public_app`. Source: 03-api "REST v1", docs/protocol/rest.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from duramen.errors import DuramenError
+from duramen.runtime.admin import problem_response
+from duramen.units import KIB
+from duramen.wire.edge.content_coding import (
+    CODINGS,
+    Decoder,
+    Encoder,
+    choose_coding,
+    make_decoder,
+    make_encoder,
+    parse_coding,
+)
+
+Message = dict[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Any, Any, Any], Awaitable[None]]
+
+UNDECODED: Final = "duramen.undecoded"
+"""In the scope of a coded request: `receive` before decoding, to drop what is left of it."""
+
+PIECE_BYTES_MAX: Final = 256 * KIB
+"""Decoded bytes of one step: about a millisecond of the event loop."""
+
+SMALL_ANSWER_BYTES: Final = 1 * KIB
+"""A whole answer up to this is sent as it is: it fits one packet anyway."""
+
+_LOOP_BYTES_MAX: Final = 64 * KIB
+"""Larger pieces of answers are coded in a thread: gzip makes some 100 MB/s."""
+
+_VARY: Final = (b"vary", b"Accept-Encoding")
+
+
+class CodedBodies:
+    """ASGI middleware."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Serve one request with its bodies decoded and coded."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        coded = accepted = b""
+        for name, value in scope["headers"]:
+            if name == b"content-encoding":
+                coded = coded + b"," + value if coded else value
+            elif name == b"accept-encoding":
+                accepted = accepted + b"," + value if accepted else value
+        if accepted or scope["method"] == "GET":
+            send = _CodedAnswer(send, choose_coding(accepted.decode("latin-1"))).send
+        if coded:
+            try:
+                coding = parse_coding(coded.decode("latin-1"))
+            except DuramenError as error:
+                answer = problem_response(error)
+                answer.headers["accept-encoding"] = ", ".join(CODINGS)
+                await answer(scope, receive, send)
+                return
+            if coding is not None:
+                scope = _without_length(scope, receive)
+                receive = _DecodedBody(receive, make_decoder(coding)).receive
+        await self._app(scope, receive, send)
+
+
+def _without_length(scope: Any, receive: Receive) -> dict[str, Any]:
+    """The scope of the decoded request: how long it will be nobody announced."""
+    dropped = (b"content-encoding", b"content-length")
+    headers = [pair for pair in scope["headers"] if pair[0] not in dropped]
+    return {**scope, "headers": headers, UNDECODED: receive}
+
+
+class _DecodedBody:
+    """The messages of a coded body, decoded."""
+
+    def __init__(self, receive: Receive, decoder: Decoder) -> None:
+        self._receive = receive
+        self._decoder = decoder
+        self._has_more = True
+
+    async def receive(self) -> Message:
+        """The next piece.
+
+        Raises:
+            DuramenError: the body is damaged or was cut short.
+        """
+        while True:
+            piece = self._decoder.step(PIECE_BYTES_MAX)
+            if piece:
+                # A reader that drops what it gets would otherwise never let others have their turn.
+                await asyncio.sleep(0)
+                return {"type": "http.request", "body": piece, "more_body": True}
+            if not self._has_more:
+                self._decoder.end()
+                return {"type": "http.request", "body": b"", "more_body": False}
+            message = await self._receive()
+            if message["type"] != "http.request":
+                return message
+            self._has_more = message.get("more_body", False)
+            self._decoder.feed(message.get("body", b""))
+
+
+class _CodedAnswer:
+    """The messages of an answer, coded where that is worth it."""
+
+    def __init__(self, send: Send, coding: str | None) -> None:
+        self._send = send
+        self._coding = coding
+        self._encoder: Encoder | None = None
+
+    async def send(self, message: Message) -> None:
+        """Pass a message on."""
+        if message["type"] == "http.response.start":
+            message = self._begin(message)
+        elif self._encoder is not None and message["type"] == "http.response.body":
+            body, is_last = message.get("body", b""), not message.get("more_body")
+            if body or is_last:
+                message = {**message, "body": await _encode(self._encoder, body, is_last=is_last)}
+        await self._send(message)
+
+    def _begin(self, head: Message) -> Message:
+        headers = [*head.get("headers", ()), _VARY]
+        if self._coding is not None and _is_worth_coding(head):
+            self._encoder = make_encoder(self._coding)
+            headers = [_mark_coded(*pair) for pair in headers if pair[0] != b"content-length"]
+            headers.append((b"content-encoding", self._coding.encode()))
+        return {**head, "headers": headers}
+
+
+def _is_worth_coding(head: Message) -> bool:
+    """Not what is coded already, has no body, or is small; what has no length is a stream."""
+    headers = dict(head.get("headers", ()))
+    if head["status"] in (204, 304) or b"content-encoding" in headers:
+        return False
+    length = headers.get(b"content-length")
+    return length is None or int(length) > SMALL_ANSWER_BYTES
+
+
+def _mark_coded(name: bytes, value: bytes) -> tuple[bytes, bytes]:
+    """An ETag names exact bytes, which are others now; as a weak one it is still right."""
+    if name == b"etag" and not value.startswith(b"W/"):
+        return name, b"W/" + value
+    return name, value
+
+
+async def _encode(encoder: Encoder, body: bytes, *, is_last: bool) -> bytes:
+    if len(body) <= _LOOP_BYTES_MAX:
+        return encoder.encode(body, is_last=is_last)
+    return await asyncio.to_thread(lambda: encoder.encode(body, is_last=is_last))

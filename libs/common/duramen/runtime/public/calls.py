@@ -1,0 +1,250 @@
+"""The public calls: one table of what REST v1 is, from which its document and forwarding follow.
+
+A row says where a call is found, which proxy does the work, what it takes, what it gives, which
+codes of the closed list it may be refused with, and what it means when a forwarded call is never
+answered. A test holds the table against the routes of both proxies, another the committed document.
+
+Called by `openapi` and `forwarding`. Source: 03-api "REST v1", 08-interfaces "Answers".
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Final, NamedTuple
+
+NAMESPACES_PATH: Final = "/v1/namespaces"
+NAMESPACE_PATH: Final = "/v1/namespaces/{namespace}"
+LOGS_PATH: Final = "/v1/namespaces/{namespace}/logs"
+LOG_PATH: Final = "/v1/namespaces/{namespace}/logs/{log}"
+RECORDS_PATH: Final = f"{LOG_PATH}/records"
+
+JSON: Final = "application/json"
+NDJSON: Final = "application/x-ndjson"
+BATCH: Final = "application/vnd.duramen.batch"
+BATCH_STREAM: Final = "application/vnd.duramen.batch-stream"
+EVENTS: Final = "text/event-stream"
+RAW: Final = ("application/octet-stream", "text/plain")
+PROBLEM: Final = "application/problem+json"
+
+
+class Side(enum.Enum):
+    """Which proxy does the work of a call; the other one forwards it."""
+
+    WRITE = "write"
+    READ = "read"
+    BOTH = "both"
+
+
+class Fate(enum.Enum):
+    """What it means that a call was sent on and never answered."""
+
+    NOTHING = "overloaded"
+    """It changes nothing: the next proxy is asked, and in the end it is refused as this."""
+
+    REPEATABLE = "log_unavailable"
+    """It may have taken effect, and may be repeated: whoever does so learns what became of it."""
+
+    UNCERTAIN = "append_uncertain"
+    """It may have taken effect, and a repetition may do it twice."""
+
+
+class Given(NamedTuple):
+    """A successful answer: what it says, and the schema of each form that it may have."""
+
+    description: str
+    forms: dict[str, str | None]
+    """Media type → name of a schema, None: bytes or lines."""
+
+    headers: tuple[str, ...] = ()
+
+
+class Call(NamedTuple):
+    """One public call."""
+
+    name: str
+    method: str
+    path: str
+    side: Side
+    summary: str
+    description: str
+    given: dict[int, Given]
+    codes: tuple[str, ...]
+    parameters: tuple[str, ...] = ()
+    body: dict[str, str | None] | None = None
+    """Media type → name of a schema, None: bytes or lines."""
+
+    needs_body: bool = False
+    fate: Fate = Fate.NOTHING
+
+
+_ANYWHERE: Final = (
+    "invalid_argument", "unknown_field", "internal", "overloaded", "metadata_unavailable",
+    "server_draining",
+)  # fmt: skip
+_OF_NAMESPACE: Final = (*_ANYWHERE, "invalid_name", "namespace_not_found")
+_OF_LOG: Final = (*_OF_NAMESPACE, "log_not_found", "log_deleted")
+_OF_READ: Final = (*_OF_LOG, "data_unavailable")
+_OF_CHANGE: Final = (*_OF_LOG, "log_unavailable", "batch_too_large")
+_OF_CONFIG: Final = ("unsupported_media", "batch_too_large", "log_unavailable")
+_PAGE: Final = ("prefix", "start_after", "limit")
+
+
+def _given(status: int, description: str, schema: str) -> dict[int, Given]:
+    return {status: Given(description, {JSON: schema})}
+
+
+def _made(schema: str) -> dict[int, Given]:
+    return {**_given(200, "it was there", schema), **_given(201, "created", schema)}
+
+
+CALLS: Final = (
+    Call(
+        "append", "POST", RECORDS_PATH, Side.WRITE,
+        "Append a batch atomically",
+        "All records of the body follow each other in the log, or none is there. JSON may carry "
+        "the conditions; with any other form they are headers.",
+        _given(200, "the records are on the disks of `ack_quorum` bookies", "Appended"),
+        (
+            *_OF_LOG, "unsupported_media", "record_too_large", "batch_too_large",
+            "too_many_records", "log_ended", "condition_failed", "fencing_token_mismatch",
+            "producer_fenced", "producer_gap", "producer_unknown", "append_uncertain",
+            "window_full", "not_enough_bookies", "log_unavailable",
+        ),
+        ("format", "timeout", "match_seq_num", "fencing_token", "producer"),
+        {JSON: "NewRecords", NDJSON: None, **dict.fromkeys(RAW), BATCH: None},
+        needs_body=True, fate=Fate.UNCERTAIN,
+    ),
+    Call(
+        "appendStream", "POST", f"{RECORDS_PATH}:stream", Side.WRITE,
+        "Append batches in a pipelined session",
+        "Batches go up as lines of JSON, each as the body of `append`, or as frames; one line "
+        "comes down for each, in order: its answer, or a problem. The session ends with the "
+        "client's body, or with a last line that says why.",
+        {200: Given("a line for each batch", {NDJSON: None})},
+        (*_OF_LOG, "unsupported_media", "log_unavailable"),
+        ("format", "timeout", "fencing_token"),
+        {NDJSON: None, BATCH_STREAM: None}, needs_body=True, fate=Fate.UNCERTAIN,
+    ),
+    Call(
+        "getRecords", "GET", RECORDS_PATH, Side.READ,
+        "Read records from a position",
+        "The form of the answer follows `Accept`. `next` of an answer is the `from` of the "
+        "request that goes on; `tail` is there exactly when the end was reached.",
+        {
+            200: Given(
+                "records, possibly none",
+                {JSON: "Records", NDJSON: None, EVENTS: None, BATCH: None},
+                ("Duramen-Moved-To", "Duramen-Start", "Duramen-Next", "Duramen-Tail",
+                 "Duramen-Ended", "Duramen-Home", "ETag", "Cache-Control"),
+            ),
+            204: Given("an event stream that came back for nothing: all was given", {}),
+            304: Given("as `If-None-Match` says", {}, ("ETag", "Cache-Control")),
+        },
+        (*_OF_READ, "invalid_position", "unsupported_media", "beyond_tail", "data_lost"),
+        (
+            "from", "count", "bytes", "until", "wait", "clamp", "format_query", "notes",
+            "format", "if_none_match", "last_event_id",
+        ),
+    ),
+    Call(
+        "getTail", "GET", f"{RECORDS_PATH}/tail", Side.READ,
+        "The tail, linearizable",
+        "Every record that was acknowledged before the question is before the tail.",
+        _given(200, "the tail", "Tail"), _OF_READ,
+    ),
+    Call(
+        "getSegments", "GET", f"{LOG_PATH}/segments", Side.READ,
+        "The live segments with their placement", "Oldest first.",
+        _given(200, "the segments", "Segments"), _OF_LOG,
+    ),
+    Call(
+        "ensureLog", "PUT", LOG_PATH, Side.WRITE,
+        "Ensure that a log exists",
+        "The body is its configuration; no body is `{}`, all defaults.",
+        _made("LogMade"),
+        (
+            *_OF_NAMESPACE, *_OF_CONFIG, "log_deleted", "log_exists_with_other_config",
+            "placement_impossible",
+        ),
+        body={JSON: "LogConfig"}, fate=Fate.REPEATABLE,
+    ),
+    Call(
+        "changeLog", "PATCH", LOG_PATH, Side.WRITE,
+        "Change members of a log's configuration",
+        "The others stay. What needs a new segment gets one at once.",
+        _given(200, "the configuration as it is now", "LogChanged"),
+        (*_OF_LOG, *_OF_CONFIG, "config_conflict", "placement_impossible"),
+        ("config_version",), {JSON: "LogConfig"}, fate=Fate.REPEATABLE,
+    ),
+    Call(
+        "getLog", "GET", LOG_PATH, Side.BOTH,
+        "What a log is", "Its id, its configuration, and where it begins.",
+        _given(200, "the log", "Log"), _OF_LOG,
+    ),
+    Call(
+        "deleteLog", "DELETE", LOG_PATH, Side.WRITE,
+        "Delete a log", "It can be had back until `undelete_until`.",
+        _given(200, "it is deleted", "Deleted"), _OF_CHANGE,
+        body={JSON: "Nothing"}, fate=Fate.REPEATABLE,
+    ),
+    Call(
+        "undeleteLog", "POST", f"{LOG_PATH}:undelete", Side.WRITE,
+        "Have a deleted log back", "As it was.",
+        _given(200, "the log", "LogMade"), _OF_CHANGE,
+        body={JSON: "Nothing"}, fate=Fate.REPEATABLE,
+    ),
+    Call(
+        "truncateLog", "POST", f"{LOG_PATH}:truncate", Side.WRITE,
+        "Truncate everything before a position", "`changed` is false if that was so already.",
+        _given(200, "where the log begins now", "Truncated"),
+        (*_OF_CHANGE, "invalid_position", "beyond_tail", "data_unavailable", "data_lost"),
+        body={JSON: "Truncation"}, needs_body=True, fate=Fate.REPEATABLE,
+    ),
+    Call(
+        "endLog", "POST", f"{LOG_PATH}:end", Side.WRITE,
+        "End the stream", "No append any more; everything stays readable.",
+        _given(200, "it has ended", "Ended"), _OF_CHANGE,
+        body={JSON: "Nothing"}, fate=Fate.REPEATABLE,
+    ),
+    Call(
+        "fenceLog", "POST", f"{LOG_PATH}:fence", Side.WRITE,
+        "Set the fencing token",
+        "Every append from `tail` on that names another token is refused.",
+        _given(200, "it is set", "Fenced"),
+        (
+            *_OF_CHANGE, "log_ended", "fencing_token_mismatch", "append_uncertain",
+            "not_enough_bookies", "window_full",
+        ),
+        body={JSON: "Token"}, needs_body=True, fate=Fate.UNCERTAIN,
+    ),
+    Call(
+        "rollLog", "POST", f"{LOG_PATH}:roll", Side.WRITE,
+        "Close the open segment and open the next one", "Soon. `epoch` null: none is open.",
+        _given(202, "it is being closed", "Rolled"), (*_OF_LOG, "log_unavailable", "log_ended"),
+        fate=Fate.REPEATABLE,
+    ),
+    Call(
+        "listLogs", "GET", LOGS_PATH, Side.WRITE,
+        "List a namespace's logs", "Sorted by name.",
+        _given(200, "a page", "Logs"), _OF_NAMESPACE, _PAGE,
+    ),
+    Call(
+        "ensureNamespace", "PUT", NAMESPACE_PATH, Side.WRITE,
+        "Ensure that a namespace exists",
+        "The body is its configuration; no body is `{}`, all defaults.",
+        _made("Namespace"),
+        (*_ANYWHERE, "invalid_name", *_OF_CONFIG, "log_exists_with_other_config"),
+        body={JSON: "NamespaceConfig"}, fate=Fate.REPEATABLE,
+    ),
+    Call(
+        "getNamespace", "GET", NAMESPACE_PATH, Side.WRITE,
+        "What a namespace is", "Its configuration.",
+        _given(200, "the namespace", "Namespace"), _OF_NAMESPACE,
+    ),
+    Call(
+        "listNamespaces", "GET", NAMESPACES_PATH, Side.WRITE,
+        "List the namespaces", "Sorted by name.",
+        _given(200, "a page", "Namespaces"), _ANYWHERE, _PAGE,
+    ),
+)  # fmt: skip
+"""The append first: routes are looked at in this order where a call is forwarded."""

@@ -1,0 +1,110 @@
+"""What every public port has besides its own routes: the document, forwarding, and honest 405s.
+
+`complete_app` is called once a proxy's own routes are there. Calls of the table that it does not
+serve itself are forwarded, or, where forwarding is switched off, no path here. The document is the
+same in either case: it describes the contract, not the process.
+
+Called by both proxies. Source: 03-api "REST v1"; docs/protocol/rest.md.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable
+from typing import Final
+
+from fastapi import FastAPI, Request, Response
+from fastapi.routing import APIRoute
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from duramen.runtime.public.calls import CALLS, LOG_PATH, Call
+from duramen.runtime.public.forwarding import Forwarder
+from duramen.runtime.public.openapi import spell_document
+from duramen.runtime.rest import METHODS, Endpoint, LeanRoute, add_route, refuse_method
+
+DOCUMENT_PATHS: Final = ("/v1/openapi.json", "/openapi.json")
+_VERB_PATH: Final = f"{LOG_PATH}:{{verb}}"
+
+
+def complete_app(app: FastAPI, forwarder: Forwarder | None) -> None:
+    """Add the document, what is forwarded, and the refusal of other methods behind a verb.
+
+    Args:
+        forwarder: None: calls of the other kind of proxy are not served here.
+    """
+    for path in DOCUMENT_PATHS:
+        add_route(app, "GET", path, _give_document)
+    own = {
+        (method, _shape(route.path))
+        for route in app.router.routes
+        if isinstance(route, APIRoute)
+        for method in route.methods or ()
+    }
+    for call in CALLS:
+        if forwarder is not None and (call.method, _shape(call.path)) not in own:
+            add_route(app, call.method, call.path, _make_endpoint(forwarder, call))
+    _guard_verbs(app)
+    app.add_middleware(_KeptByNobody)
+
+
+class _KeptByNobody:
+    """ASGI: what does not say how long caches may keep it, none may keep.
+
+    Plain functions that hand on what they wrap: a waiting read costs no coroutine more.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        """Pass the call on; only answers to GET are ever kept."""
+        if scope["method"] != "GET":
+            return self._app(scope, receive, send)
+
+        def send_marked(message: Message) -> Awaitable[None]:
+            if message["type"] == "http.response.start" and not any(
+                name == b"cache-control" for name, _ in message["headers"]
+            ):
+                message["headers"] = [*message["headers"], (b"cache-control", b"no-store")]
+            return send(message)
+
+        return self._app(scope, receive, send_marked)
+
+
+def _make_endpoint(forwarder: Forwarder, call: Call) -> Endpoint:
+    async def forward(request: Request) -> Response:
+        return await forwarder.forward(request, call)
+
+    return forward
+
+
+async def _give_document(_request: Request) -> Response:
+    return Response(spell_document(), media_type="application/json")
+
+
+def _guard_verbs(app: FastAPI) -> None:
+    """`DELETE …/logs/l:end` is no deletion of a log with a strange name: a method not served."""
+    verb = f"{LOG_PATH}:"
+    allowed = {c.path.removeprefix(verb): c.method for c in CALLS if c.path.startswith(verb)}
+
+    async def refuse(request: Request) -> Response:
+        method = allowed.get(request.path_params["verb"])
+        if method is None or method == request.method:
+            raise HTTPException(404)
+        return refuse_method(request, [method])
+
+    def guard(*methods: str) -> LeanRoute:
+        return LeanRoute(_VERB_PATH, refuse, methods=list(methods), include_in_schema=False)
+
+    routes = app.router.routes
+    of_log = [isinstance(r, APIRoute) and _shape(r.path) == _shape(LOG_PATH) for r in routes]
+    # Before the routes of a log, which take any name.
+    first = of_log.index(True) if True in of_log else len(routes)
+    routes.insert(first, guard(*(name for name in METHODS if name != "POST")))
+    routes.append(guard("POST"))
+
+
+def _shape(path: str) -> str:
+    """The path without the names of its parameters, which differ between proxies."""
+    return "/".join("{}" if re.fullmatch(r"{\w+}", part) else part for part in path.split("/"))

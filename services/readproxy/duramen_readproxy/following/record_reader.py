@@ -1,0 +1,233 @@
+"""One reader of one log: by itself while it catches up, from the log's feed at the tail.
+
+Catching up it has a `LogCursor` of its own, over the cache and reads that are shared while they are
+under way. Once it is to `follow`, it lets the cursor go and waits at the feed, where it costs no
+more than a position and a waiter; when the feed is ahead of what the cache still has, or ended
+before something lost or truncated, it has a cursor again until it has caught up.
+
+`fill` is the loop of a bounded answer: read until the pick is full or the end is reached, look
+where the end is now, and only then wait.
+
+Called by the REST routes and `streams`. Source: 01-protocol section 8;
+docs/protocol/read-answers.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+
+from duramen.core.reader import Deliver, ReaderLimits
+from duramen.core.reading.feed_window import FedEntry, Position
+from duramen.ids import EntryId, ledger_of
+from duramen.wire.entry import EntryInfo, read_entry_info
+from duramen_readproxy.answers import Pick, place_delivered
+from duramen_readproxy.bookies import RangeFetcher, read_clock_us
+from duramen_readproxy.following.feed import Feeds, LogFeed
+from duramen_readproxy.log_reader import DataLost, LogCursor, Truncated
+from duramen_readproxy.metadata import LogFollower
+from duramen_readproxy.tail import Tail
+
+
+class RecordReader:
+    """A context; see the module.
+
+    Args:
+        position: (epoch, entry) to begin at.
+        limits: how far ahead of its consumer it reads while it catches up.
+    """
+
+    __slots__ = (
+        "_cursor", "_feed", "_feeds", "_fetcher", "_follower", "_is_ended", "_limits",
+        "_position", "_taken", "_touched", "is_following", "tail",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        feeds: Feeds,
+        fetcher: RangeFetcher,
+        follower: LogFollower,
+        position: Position,
+        limits: ReaderLimits,
+    ) -> None:
+        self._feeds = feeds
+        self._fetcher = fetcher
+        self._follower = follower
+        self._position = position
+        self._limits = limits
+        self._cursor: LogCursor | None = None
+        self._feed: LogFeed | None = None
+        self._taken: Deliver | None = None
+        self._touched: EntryId | None = None
+        self._is_ended = False
+        self.is_following = False
+        """Whether it waits at the tail."""
+        self.tail: Tail | None = None
+        """The end of what was taken, where that was the end of what may be shown."""
+
+    async def __aenter__(self) -> RecordReader:
+        await self._open_cursor()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._leave_feed()
+        await self._close_cursor()
+
+    @property
+    def is_at_end_of_stream(self) -> bool:
+        """The log has ended, and all of it was taken: nothing comes any more."""
+        return self._is_ended or (self._cursor is not None and self._cursor.is_at_end_of_stream)
+
+    async def take(self, wanted_seq_num: int, deadline_us: int) -> Deliver | None:
+        """The next entries.
+
+        Args:
+            wanted_seq_num: the next record that the answer is to have.
+            deadline_us: until then it waits at the tail, once it follows.
+
+        Returns:
+            None at the end as far as is known; while following only after the deadline, at the end
+            of an ended log, and when the process stops.
+
+        Raises:
+            Truncated: what is wanted was given up meanwhile.
+            DataLost: it is lost; `pass_loss` goes on behind it.
+            DuramenError: `data_unavailable` (no replica answers), or of the metadata.
+        """
+        self._taken = self._touched = None
+        while True:
+            if self._cursor is not None:
+                delivered = await self._cursor.take(wanted_seq_num)
+                if delivered is not None:
+                    self.tail = self._cursor.tail
+                    self._move(delivered)
+                    return delivered
+                self._position = self._cursor.position
+                if not self.is_following:
+                    return None
+                if self._cursor.is_at_end_of_stream:
+                    self._is_ended = True
+                    return None
+                await self._close_cursor()
+            feed = self._feed or self._join_feed(wanted_seq_num)
+            found = await feed.wait(self._position, deadline_us)
+            if found is not None and not found:
+                self._is_ended = feed.is_ended
+                return None
+            delivered = None if found is None else self._load(found)
+            if delivered is not None:
+                self._move(delivered)
+                self.tail = feed.tail if feed.window.end == self._position else None
+                return delivered
+            self._feeds.on_lag()
+            self._leave_feed()
+            await self._open_cursor()
+
+    async def on_tail(self, tail: Tail) -> bool:
+        """Learn where the end is now; whether there is more to take up to there."""
+        assert self._cursor is not None, "who follows does not look for the end"
+        return await self._cursor.on_tail(tail)
+
+    async def follow(self) -> None:
+        """From now on wait at the tail for more."""
+        self.is_following = True
+        await self._close_cursor()
+
+    def pass_loss(self) -> None:
+        """Go on behind what `take` said is lost."""
+        assert self._cursor is not None, "a feed ends before a loss"
+        self._cursor.pass_loss()
+
+    def touch(self, entry_id: EntryId) -> None:
+        """The answer has come to this entry of what was taken last."""
+        self._touched = entry_id
+
+    def find_touched(self) -> EntryInfo | None:
+        """The header of the entry that the answer ends in."""
+        if self._taken is None or self._touched is None:
+            return None
+        first = self._taken.entries[0][0]
+        return read_entry_info(self._taken.entries[self._touched - first][1])
+
+    def _move(self, delivered: Deliver) -> None:
+        self._taken = delivered
+        self._position = (delivered.epoch, EntryId(delivered.entries[-1][0] + 1))
+
+    def _load(self, found: Sequence[FedEntry]) -> Deliver | None:
+        """What the cache still has of entries, from the first on; without a hole between them."""
+        epoch, first, start_seq_num = found[0]
+        ledger_id = ledger_of(self._follower.log_id, epoch)
+        count = next((i for i, e in enumerate(found) if e.entry_id != first + i), len(found))
+        run = self._fetcher.find_run(ledger_id, first, EntryId(first + count - 1))
+        return Deliver(epoch, start_seq_num, tuple(run)) if run else None
+
+    def _join_feed(self, seq_num: int) -> LogFeed:
+        self._feed = self._feeds.join(self._follower, self._position, seq_num)
+        return self._feed
+
+    def _leave_feed(self) -> None:
+        if self._feed is not None:
+            feed, self._feed = self._feed, None
+            self._feeds.leave(feed)
+
+    async def _open_cursor(self) -> None:
+        cursor = LogCursor(self._follower, self._fetcher, self._position, self._limits)
+        self._cursor = await cursor.__aenter__()
+
+    async def _close_cursor(self) -> None:
+        if self._cursor is not None:
+            cursor, self._cursor = self._cursor, None
+            await cursor.__aexit__()
+
+
+async def fill(
+    reader: RecordReader, pick: Pick, wait_us: int, find_tail: Callable[[], Awaitable[Tail]]
+) -> Tail | None:
+    """Take into `pick` until it is full or the end is reached; gives the tail if it was.
+
+    With `wait_us` an answer that would be empty waits that long at the tail. A tail that is not
+    sure is not given: the answer ends there and does not say that this is the end. It also ends
+    before records that were truncated meanwhile, so that whoever goes on is told (`moved_to`), and
+    before those that are lost, which the next answer tells.
+
+    Raises:
+        DuramenError: as `RecordReader.take` and `TailFinder.find`.
+    """
+    deadline_us = read_clock_us() + wait_us
+    async with reader:
+        while not pick.is_full:
+            try:
+                delivered = await reader.take(
+                    pick.wanted_seq_num, deadline_us if pick.is_empty else 0
+                )
+            except (Truncated, DataLost):
+                if pick.is_empty:
+                    raise
+                return None
+            if delivered is not None:
+                for placed in place_delivered(delivered):
+                    reader.touch(placed.dlsn.entry)
+                    if not pick.offer(placed):
+                        return None
+            elif reader.is_following or not await _go_on(reader, pick, wait_us, find_tail):
+                return _sure(reader.tail)
+    if reader.tail is None or reader.is_following:
+        return _sure(reader.tail)
+    tail = await find_tail()  # full just where the end seemed to be: say so only if it still is
+    return _sure(tail) if tail.seq_num == pick.next_seq_num else None
+
+
+async def _go_on(
+    reader: RecordReader, pick: Pick, wait_us: int, find_tail: Callable[[], Awaitable[Tail]]
+) -> bool:
+    """At the end as far as is known: look where it is now; whether to take, or wait for, more."""
+    reader.tail = await find_tail()
+    if await reader.on_tail(reader.tail):
+        return True
+    if wait_us == 0 or not pick.is_empty or reader.is_at_end_of_stream:
+        return False
+    await reader.follow()
+    return True
+
+
+def _sure(tail: Tail | None) -> Tail | None:
+    return tail if tail is not None and tail.is_sure else None

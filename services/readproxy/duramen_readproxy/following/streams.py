@@ -1,0 +1,244 @@
+"""Streams of records: all there are up to a bound or the tail, and on while something comes.
+
+One loop for NDJSON and server-sent events; `stream_forms` makes the bytes. A stream without notes
+that ends properly is complete: whatever keeps it from its end breaks the connection instead. One
+with notes tells what is missing and goes on, shows that it is alive, and says why it ends.
+
+`ClientStream` is the response: it ends when its client goes, and a client that takes nothing for
+long is cut off. Called by the REST routes. Source: 03-api "REST v1"; docs/protocol/read-answers.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import Final
+
+from fastapi import Response
+from fastapi.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from duramen.errors import DuramenError
+from duramen.units import SECOND
+from duramen_readproxy.bookies import read_clock_us
+from duramen_readproxy.following.presence import Presence
+from duramen_readproxy.following.record_reader import RecordReader
+from duramen_readproxy.following.stream_forms import StreamForm, spell_event
+from duramen_readproxy.log_reader import DataLost, Truncated
+from duramen_readproxy.parameters import Form, ReadRequest
+from duramen_readproxy.tail import Tail
+
+HEARTBEAT_US: Final = 5 * SECOND
+"""How long a stream with notes is silent: well below the idle time-outs of load balancers."""
+
+SEND_TIMEOUT_S: Final = 60.0
+"""A client that takes not one piece for so long is gone, or might as well be."""
+
+
+class StreamCounts:
+    """Streams that are open, and what was sent on all of them."""
+
+    def __init__(self) -> None:
+        self.open_count = 0
+        self.sent_bytes = 0
+        self.piece_count = 0
+        self.cut_off_count = 0
+        self._none_open = asyncio.Event()
+
+    async def wait_none(self, timeout_s: float) -> None:
+        """Wait until no stream is open, or for so long."""
+        if self.open_count:
+            self._none_open.clear()
+            try:
+                async with asyncio.timeout(timeout_s):
+                    await self._none_open.wait()
+            except TimeoutError:
+                return
+
+    def on_open(self) -> None:
+        """A stream begins."""
+        self.open_count += 1
+
+    def on_close(self) -> None:
+        """A stream is over."""
+        self.open_count -= 1
+        if self.open_count == 0:
+            self._none_open.set()
+
+    def statistics(self) -> dict[str, int]:
+        """See the class."""
+        return {
+            "open": self.open_count,
+            "sent_bytes": self.sent_bytes,
+            "pieces": self.piece_count,
+            "cut_off": self.cut_off_count,
+        }
+
+
+async def stream_records(
+    reader: RecordReader,
+    form: StreamForm,
+    wanted: ReadRequest,
+    find_tail: Callable[[], Awaitable[Tail]],
+    is_stopping: Callable[[], bool],
+) -> AsyncGenerator[bytes, None]:
+    """The pieces of a stream, to its end.
+
+    Raises:
+        DuramenError: what ends the stream before its end; one of a form with notes says it there.
+    """
+    is_begun = False
+    try:
+        stream = _Stream(reader, form, wanted, find_tail, is_stopping)
+        async with reader, contextlib.aclosing(stream.run()) as pieces:
+            async for piece in pieces:
+                yield piece if is_begun else form.opening + piece
+                is_begun = True
+    except DuramenError as error:
+        if wanted.form is not Form.EVENTS or not is_begun:
+            raise
+        yield spell_event("error", error.problem(), None)
+
+
+class _Stream:
+    """The loop of one stream, and since when nothing came."""
+
+    def __init__(
+        self,
+        reader: RecordReader,
+        form: StreamForm,
+        wanted: ReadRequest,
+        find_tail: Callable[[], Awaitable[Tail]],
+        is_stopping: Callable[[], bool],
+    ) -> None:
+        self._reader = reader
+        self._form = form
+        self._wanted = wanted
+        self._find_tail = find_tail
+        self._is_stopping = is_stopping
+        self._ends_us = 0
+
+    async def run(self) -> AsyncGenerator[bytes, None]:
+        form, reader = self._form, self._reader
+        self._rest()
+        if note := form.note_moved():
+            yield note
+        reason: str | None = "limit" if form.is_full else None
+        while reason is None:
+            try:
+                delivered = await reader.take(form.wanted_seq_num, self._deadline_us())
+            except (Truncated, DataLost) as gap:
+                yield self._pass(gap)
+                continue
+            if delivered is not None:
+                for piece in form.add(delivered, is_shared=reader.is_following):
+                    yield piece
+                self._rest()
+                reason = self._find_reason()
+            elif reader.is_following:
+                reason = self._find_reason()
+                if reason is None:
+                    yield form.note_nothing()
+            else:
+                tail = await self._find_tail()
+                if await reader.on_tail(tail):
+                    continue
+                if reader.is_at_end_of_stream or self._wanted.wait_us == 0:
+                    tail.check_sure()  # a stream that ends properly is complete
+                    reason = "ended" if reader.is_at_end_of_stream else "tail"
+                    continue
+                yield form.note_tail(tail) if tail.is_sure else form.note_nothing()
+                await reader.follow()
+        yield form.note_end(reason, is_final=reason != "stopping")
+
+    def _rest(self) -> None:
+        """Something came: the time in which something must come begins."""
+        self._ends_us = read_clock_us() + self._wanted.wait_us
+
+    def _deadline_us(self) -> int:
+        if not self._wanted.has_notes:
+            return self._ends_us
+        return min(self._ends_us, read_clock_us() + HEARTBEAT_US)
+
+    def _find_reason(self) -> str | None:
+        """Why the stream ends now; None while it does not."""
+        if self._form.is_full:
+            return "limit"
+        if self._reader.is_at_end_of_stream:
+            return "ended"
+        if self._is_stopping():
+            if not (self._reader.is_following or self._wanted.has_notes):
+                raise DuramenError("server_draining", "this read proxy is stopping")
+            return "stopping"
+        if self._reader.is_following and read_clock_us() >= self._ends_us:
+            return "quiet"
+        return None
+
+    def _pass(self, gap: Truncated | DataLost) -> bytes:
+        if not self._wanted.has_notes:
+            raise gap
+        if isinstance(gap, Truncated):
+            return self._form.pass_truncated(gap.left_seq_num)
+        self._reader.pass_loss()
+        return self._form.pass_lost(f"dlsn:{gap.next_dlsn}")
+
+
+class ClientStream(StreamingResponse):
+    """A stream that ends when its client goes, or takes nothing for `SEND_TIMEOUT_S`."""
+
+    presence: Presence
+    counts: StreamCounts
+    pieces: AsyncGenerator[bytes, None]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the pieces; what making them raises breaks the connection."""
+        self.counts.on_open()
+        try:
+            await self.stream_response(send)
+        except asyncio.CancelledError:
+            if not self.presence.is_gone:
+                raise
+            self.presence.take_back()
+        finally:
+            self.presence.end()
+            try:
+                await self.pieces.aclose()  # what it holds is freed now, not when it is collected
+            finally:
+                self.counts.on_close()
+
+    async def stream_response(self, send: Send) -> None:
+        """As Starlette's, but a client that does not read ends it."""
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        counts = self.counts
+        async for piece in self.body_iterator:
+            if not piece:
+                continue
+            try:
+                async with asyncio.timeout(SEND_TIMEOUT_S):
+                    await send({"type": "http.response.body", "body": piece, "more_body": True})
+            except TimeoutError:
+                counts.cut_off_count += 1
+                raise
+            counts.piece_count += 1
+            counts.sent_bytes += len(piece)
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def unless_gone(receive: Receive, work: Awaitable[Response]) -> Response:
+    """The answer; work for a client that has gone is cancelled, and what it held is freed."""
+    presence = Presence(receive)
+    response: Response | None = None
+    try:
+        response = await work
+    except asyncio.CancelledError:
+        if not presence.is_gone:
+            raise
+        presence.take_back()
+        return Response(status_code=499)  # nobody reads it
+    finally:
+        if isinstance(response, ClientStream):
+            response.presence = presence
+        else:
+            presence.end()
+    return response

@@ -1,0 +1,87 @@
+"""`GET /v1/cluster/journals`: what waits at the journal of each bookie that is there now.
+
+Every bookie of `available` is asked on its own admin port (`/v1/journal`); one that does not answer
+in time is named as silent. Only reading, and only while somebody looks (`duramen top`): nothing is
+followed or remembered.
+
+Called by `service` (admin port). Source: 08-interfaces "Processes and admin".
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+from fastapi import FastAPI
+
+from duramen.client.rest_client import RestClient
+from duramen.errors import DuramenError
+from duramen.runtime.http_client import PeerError
+from duramen.runtime.metadata_store import MetadataError, MetadataStore
+from duramen.wire.metadata_json import MetadataJsonError, Paths, read_node
+
+_ANSWER_S: Final = 2.0
+_IN_FLIGHT_MAX: Final = 16
+
+
+class JournalCalls:
+    """Questions to the bookies that are there."""
+
+    def __init__(self, store: MetadataStore, paths: Paths) -> None:
+        self._store = store
+        self._parent = paths.available
+
+    async def ask_all(self) -> dict[str, Any]:
+        """`journals`, each with its `bookie`, and `silent`, both by id.
+
+        Raises:
+            DuramenError: `metadata_unavailable`: who is there is not known.
+        """
+        try:
+            urls = await self._find()
+        except MetadataError as error:
+            raise DuramenError("metadata_unavailable", f"ZooKeeper: {error}") from error
+        room = asyncio.Semaphore(_IN_FLIGHT_MAX)
+
+        async def ask(url: str) -> dict[str, Any] | None:
+            async with room:
+                return await _ask(url)
+
+        answers = await asyncio.gather(*(ask(url) for url in urls.values()))
+        found = list(zip(urls, answers, strict=True))
+        return {
+            "journals": [{"bookie": name, **journal} for name, journal in found if journal],
+            "silent": [name for name, journal in found if not journal],
+        }
+
+    async def _find(self) -> dict[str, str]:
+        """Bookie → admin URL, by id; a node that cannot be read is as silent as its bookie."""
+        urls = {}
+        for name in sorted(await self._store.children(self._parent) or ()):
+            node = await self._store.get(f"{self._parent}/{name}")
+            if node is None:
+                continue  # It went between the two reads.
+            try:
+                urls[name] = str(read_node(node.data).get("admin_url", ""))
+            except MetadataJsonError:
+                urls[name] = ""
+        return urls
+
+
+def add_journal_routes(app: FastAPI, journals: JournalCalls) -> None:
+    """Add the route to the admin application."""
+
+    @app.get("/v1/cluster/journals")
+    async def get_journals() -> dict[str, Any]:
+        return await journals.ask_all()
+
+
+async def _ask(url: str) -> dict[str, Any] | None:
+    client = RestClient(url)
+    try:
+        async with asyncio.timeout(_ANSWER_S):
+            return await client.get_json("/v1/journal")
+    except (DuramenError, PeerError, TimeoutError, ValueError):
+        return None  # ValueError: the node names no URL
+    finally:
+        await client.close()

@@ -1,0 +1,1 @@
+"""How appends come in: room for their bodies, and pipelined sessions."""

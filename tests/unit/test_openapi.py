@@ -1,0 +1,166 @@
+"""The published document: committed, true to routes and limits of both proxies, its examples valid.
+
+With DURAMEN_REWRITE=1 in the environment docs/protocol/openapi.json is made anew. Whether answers
+of running proxies are as it says is seen by tests/process/test_api_cases.py.
+"""
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import jsonschema_rs
+import pytest
+from fastapi import FastAPI
+from fastapi.routing import APIRoute
+
+from duramen.errors import ERRORS
+from duramen.runtime.public import openapi, schemas
+from duramen.runtime.public.calls import BATCH, CALLS, EVENTS, JSON, NDJSON, RAW, Side
+from duramen.texts import check_log_name, check_namespace, parse_position
+from duramen.units import DURATION_PATTERN, SIZE_PATTERN, parse_duration_us, parse_size_bytes
+from duramen_readproxy import parameters
+from duramen_readproxy.rest import make_app as make_read_app
+from duramen_writeproxy import bodies, catalog
+from duramen_writeproxy.life.routes import add_life_routes
+from duramen_writeproxy.rest import make_app as make_write_app
+
+COMMITTED = Path(__file__).resolve().parents[2] / "docs" / "protocol" / "openapi.json"
+DOCUMENT: dict[str, Any] = json.loads(openapi.spell_document())
+OPERATIONS = [
+    (path, method, described)
+    for path, item in DOCUMENT["paths"].items()
+    for method, described in item.items()
+    if method != "parameters"
+]
+
+
+def validate(schema: dict[str, Any], value: Any) -> None:
+    """Whether the value is as a schema of the document says."""
+    whole = {"components": DOCUMENT["components"], **schema}
+    jsonschema_rs.Draft202012Validator(whole).validate(value)
+
+
+def test_the_committed_document_is_that_of_the_code() -> None:
+    made = openapi.spell_document()
+    if os.environ.get("DURAMEN_REWRITE") == "1":
+        COMMITTED.write_bytes(made)
+    assert COMMITTED.read_bytes() == made, "docs/protocol/openapi.json: DURAMEN_REWRITE=1 makes it"
+
+
+def routes_of(app: FastAPI) -> set[tuple[str, str]]:
+    return {
+        (method, re.sub(r"{ns}", "{namespace}", route.path))
+        for route in app.router.routes
+        if isinstance(route, APIRoute)
+        for method in route.methods or ()
+    }
+
+
+def test_every_route_is_a_call_and_every_call_a_route() -> None:
+    part: Any = _Anything()
+    write_app = make_write_app(part, part, part, part, part)
+    add_life_routes(write_app, part, part, lambda: False)
+    write, read = routes_of(write_app), routes_of(make_read_app(part))
+    for side, routes in ((Side.WRITE, write), (Side.READ, read)):
+        described = {(c.method, c.path) for c in CALLS if c.side in (side, Side.BOTH)}
+        assert routes == described, side
+
+
+class _Anything:
+    """A part whose methods are named and not called."""
+
+    def __getattr__(self, name: str) -> Any:
+        async def endpoint(_request: Any) -> Any:
+            raise AssertionError(name)
+
+        return endpoint
+
+
+def test_limits_and_media_types_are_those_of_the_proxies() -> None:
+    assert openapi.LIST_COUNT_MAX == catalog.LIST_COUNT_MAX
+    assert openapi.READ_COUNT_MAX == parameters.COUNT_MAX
+    assert schemas.HEADER_COUNT_MAX == bodies.HEADER_COUNT_MAX
+    assert (JSON, NDJSON, BATCH, RAW) == (bodies.JSON, bodies.NDJSON, bodies.BATCH, bodies.RAW)
+    assert {JSON, NDJSON, EVENTS, BATCH} == {form.value for form in parameters.Form}
+
+
+def test_every_parameter_of_a_read_is_described() -> None:
+    described = DOCUMENT["components"]["parameters"]
+    names = next(call.parameters for call in CALLS if call.name == "getRecords")
+    queries = {described[name]["name"] for name in names if described[name]["in"] == "query"}
+    assert queries == parameters.READ_PARAMETERS
+
+
+@pytest.mark.parametrize(
+    ("pattern", "read", "right", "wrong"),
+    [
+        (
+            schemas.POSITION_PATTERN, parse_position,
+            "head tail tail-3 17 seq:17 lsn:e1n2 dlsn:e1n2s3 txid:9 time:0 ago:1h30m "
+            "time:2026-01-02T03:04:05Z time:2026-01-02T03:04:05.678+02:00",
+            "Head tail- -1 seq: e1n2 lsn:e1 dlsn:e1n2 txid:x ago:1 time:yesterday",
+        ),
+        (DURATION_PATTERN, parse_duration_us, "0s 250ms 1h30m 7d", "1 s 1.5s -1s"),
+        (SIZE_PATTERN, parse_size_bytes, "1 0B 64MiB 5KiB", "x 1MB -1 1.5KiB"),
+        (openapi.NAMESPACE_PATTERN, check_namespace, "a a-b 9", "-a A a_b a-"),
+        (openapi.LOG_PATTERN, check_log_name, "a A.b-c_d 9", ".a _a a:b a/b"),
+    ],
+)  # fmt: skip
+def test_a_pattern_is_what_the_code_reads(pattern: str, read: Any, right: str, wrong: str) -> None:
+    for text in right.split():
+        assert re.search(pattern, text), text
+        read(text)
+    for text in wrong.split():
+        assert not re.search(pattern, text), text
+        with pytest.raises(Exception, match=r"."):
+            read(text)
+
+
+def test_every_code_is_described_with_its_status() -> None:
+    assert DOCUMENT["components"]["schemas"]["Problem"]["properties"]["code"]["enum"] == list(
+        ERRORS
+    )
+    for path, method, described in OPERATIONS:
+        for status, answer in described["responses"].items():
+            content = answer.get("content", {}).get("application/problem+json")
+            if content is None:
+                assert int(status) < 400, (path, method, status)
+                continue
+            codes = content["schema"]["allOf"][1]["properties"]["code"]["enum"]
+            strangers = [code for code in codes if ERRORS[code].status != int(status)]
+            assert strangers in ([], ["invalid_argument"]), (path, method, strangers)
+
+
+def list_examples() -> list[tuple[str, dict[str, Any], Any]]:
+    found = []
+    for _, _, described in OPERATIONS:
+        places = [described.get("requestBody", {}), *described["responses"].values()]
+        for place in places:
+            for media, content in place.get("content", {}).items():
+                for title, example in content.get("examples", {}).items():
+                    if "$ref" in example:
+                        example = DOCUMENT["components"]["examples"][title]
+                    name = f"{described['operationId']} {media} {title}"
+                    found.append((name, content["schema"], example["value"]))
+    return found
+
+
+def test_every_example_is_valid() -> None:
+    examples = list_examples()
+    assert len(examples) > 100
+    for name, schema, value in examples:
+        try:
+            validate(schema, value)
+        except jsonschema_rs.ValidationError as error:
+            raise AssertionError(f"{name}: {error}") from error
+
+
+def test_names_are_unique_and_every_reference_leads_somewhere() -> None:
+    names = [described["operationId"] for _, _, described in OPERATIONS]
+    assert len(set(names)) == len(names) == len(CALLS)
+    for reference in set(re.findall(r'"\$ref": ?"#/([^"]+)"', openapi.spell_document().decode())):
+        place: Any = DOCUMENT
+        for part in reference.split("/"):
+            place = place[part]
