@@ -18,14 +18,16 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final, NamedTuple
 
 from tests.bench.cluster import NAMESPACE, BenchError, LocalCluster
 from tests.bench.load import LoadResult, LoadSpec, run_load
 from tests.bench.machine import measure_round_trips, measure_syncs, measure_writers
+from tests.bench.read_workloads import measure_delivery, measure_fan_out
 from tests.bench.report import Figure, at_least, at_most, find_ms
+from tests.bench.sdk_load import SDK_MODES, SdkSpec, run_against_stub, run_sdk_load
 
 BULK_MB_PER_S_TARGET: Final = 40.0
 SINGLES_PER_S_TARGET: Final = 2_500.0
@@ -239,6 +241,31 @@ def measure_logs(bench: Bench) -> list[Figure]:
     ]
 
 
+def measure_sdk(bench: Bench) -> list[Figure]:
+    """The SDK in one process, on the cluster and on a server that only answers."""
+    urls = bench.cluster.document()
+    seconds = bench.sizes.load_s / 2
+    url = f"{urls['write_url']},{urls['read_url']}"
+    name = "sdk"
+    figures = []
+    for mode in SDK_MODES:
+        done = run_sdk_load(SdkSpec(url, NAMESPACE, mode, seconds))
+        match mode:
+            case "bulk":
+                rate, target = Figure(name, mode, done.records_per_s, "/s"), at_least(300_000)
+            case "lone":
+                rate, target = Figure(name, f"{mode}, p50", done.p50_ms, "ms"), at_most(2.5)
+            case _:
+                floor = 80.0 if mode == "producer" else 40.0
+                rate, target = Figure(name, mode, done.mb_per_s, "MB/s"), at_least(floor)
+        cpu_us = done.cpu_us_per_record
+        figures += [replace(rate, target=target), Figure(name, f"{mode}, client CPU", cpu_us, "µs")]
+    for done in run_against_stub(seconds / 2, list(SDK_MODES)):
+        label = f"{done.mode}, client alone"
+        figures.append(Figure(name, label, done.records_per_s, "/s"))
+    return figures
+
+
 WORKLOADS: Final[dict[str, Callable[[Bench], list[Figure]]]] = {
     "machine": measure_machine,
     "bulk": measure_bulk,
@@ -247,6 +274,9 @@ WORKLOADS: Final[dict[str, Callable[[Bench], list[Figure]]]] = {
     "lone": measure_lone,
     "rate": measure_rate,
     "logs": measure_logs,
+    "sdk": measure_sdk,
+    "fanout": measure_fan_out,
+    "delivery": measure_delivery,
 }
 
 

@@ -20,7 +20,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from duramen.client.rest_client import Appended, RestClient
-from duramen.client.retry import repeat_while_refused
+from duramen.client.retry import Pauses, RetryPolicy
+from duramen.client.sdk.delivery import check_count, deliver
 from duramen.errors import DuramenError
 from duramen.runtime.http_client import PeerError
 from duramen.wire.record_batch import Producer
@@ -108,7 +109,6 @@ class BulkAppender:
         self._timeout_s = timeout_s
         self._on_progress = on_progress
         self._on_history = on_history
-        self._was_uncertain = False
         self.figures = AppendFigures()
 
     async def run(self, source: BatchSource) -> None:
@@ -132,23 +132,15 @@ class BulkAppender:
 
     async def _append(self, batch: PreparedBatch) -> None:
         began_s = time.perf_counter()
-        self._was_uncertain = False
         try:
-            appended = await repeat_while_refused(
+            appended = await deliver(
                 lambda: self._try_append(batch),
-                timeout_s=self._timeout_s,
-                is_read=False,
+                Pauses(RetryPolicy(within_s=self._timeout_s)),
                 has_producer=batch.producer is not None,
             )
         except DuramenError as error:
-            if self._was_uncertain:
-                # A refusal of the repetition says nothing about the try before it.
+            if error.uncertain:
                 raise UncertainAppendError(batch, error) from error
-            raise
-        except PeerError as error:
-            if self._was_uncertain:
-                cause = DuramenError("append_uncertain", str(error))
-                raise UncertainAppendError(batch, cause) from error
             raise
         self.figures.on_appended(batch, appended, time.perf_counter() - began_s)
 
@@ -156,20 +148,15 @@ class BulkAppender:
         began_ns = time.monotonic_ns()
         try:
             appended = await self._client.append(self._namespace, self._log, batch.encoded)
+            check_count(appended, len(batch.bodies))
         except DuramenError as error:
-            self._was_uncertain = self._was_uncertain or error.uncertain
             outcome = "info" if error.uncertain else "fail"
             self._record(batch, began_ns, {"outcome": outcome, "code": error.code})
             raise
         except PeerError:
             self._record(batch, began_ns, {"outcome": "fail", "code": "unreachable"})
             raise
-        start, end = appended.start, appended.end
-        if start is not None and end is not None and end - start != len(batch.bodies):
-            detail = f"{len(batch.bodies)} records were sent, positions {appended} came back"
-            self._was_uncertain = True
-            raise DuramenError("append_uncertain", detail)
-        place = {"start": start, "end": end, "dlsn": appended.dlsn}
+        place = {"start": appended.start, "end": appended.end, "dlsn": appended.dlsn}
         self._record(batch, began_ns, place | {"outcome": "ok"})
         return appended
 

@@ -1,7 +1,7 @@
-"""Reads a log in large answers, with the next request under way while one is used.
+"""Reads a log for a sink that takes decoded batches in a thread, one answer at a time.
 
-Checks on the way that sequence numbers have no gap, and cuts whole batches to what was asked for.
-What becomes of the records is the sink's matter; it runs in a thread, one answer at a time.
+Checks on the way that sequence numbers have no gap. Asking and cutting are the SDK's
+(`sdk.reader`); what becomes of the records is the sink's matter.
 
 Called by `duramen read` and by the local cluster's demo. Source: 03-api "REST v1".
 """
@@ -9,20 +9,22 @@ Called by `duramen read` and by the local cluster's demo. Source: 03-api "REST v
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable
-from typing import Final
 
-from duramen.client.records import Records, open_batches
+from duramen.client.records import Records
 from duramen.client.rest_client import ReadAnswer, RestClient
 from duramen.client.retry import repeat_while_refused
-from duramen.runtime.http_client import NoAnswerError, PeerError
-from duramen.texts import Position, PositionKind
-from duramen.units import MIB
-
-ANSWER_BYTES: Final = 4 * MIB
-FOLLOW_WAIT_MS: Final = 20_000
-"""One long poll of a follower: below what idle connections are cut after anywhere."""
+from duramen.client.sdk.reader import (
+    ANSWER_BYTES,
+    Cut,
+    check_progress,
+    follow_answers,
+    open_answer,
+)
+from duramen.runtime.http_client import PeerError
+from duramen.texts import Position
 
 Sink = Callable[[list[Records]], None]
 
@@ -50,8 +52,6 @@ class BulkReader:
         self._namespace = namespace
         self._log = log
         self._timeout_s = timeout_s
-        self._first: int | None = None
-        self._stop: int | None = None
         self.figures = ReadFigures()
 
     async def run(
@@ -68,66 +68,40 @@ class BulkReader:
             OSError: what the sink raises.
         """
         began_s = time.perf_counter()
-        if position.kind is PositionKind.SEQ:
-            self._first = position.number
-        wait_ms = FOLLOW_WAIT_MS if is_following else 0
-        # Not waiting, the first answer settles a position that is relative to tail or time.
-        request = asyncio.create_task(self._ask(text, 0))
+        answers = follow_answers(self._ask, position, text, count=count, is_following=is_following)
         try:
-            is_last = count == 0
-            while not is_last:
-                answer = await request
-                self._settle(answer, count)
-                is_last = self._is_last(answer, is_following=is_following)
-                if not is_last:
-                    request = asyncio.create_task(self._ask(answer.next_position, wait_ms))
-                if answer.batches:
-                    await asyncio.to_thread(self._use, answer, sink)
+            async with contextlib.aclosing(answers):
+                async for cut in answers:
+                    if cut.answer.moved_to is not None:
+                        self.figures.moved_to = cut.answer.moved_to
+                    if cut.answer.batches:
+                        await asyncio.to_thread(self._use, cut, sink)
         finally:
             self.figures.seconds = time.perf_counter() - began_s
-            request.cancel()
-            await asyncio.wait([request])
-
-    def _settle(self, answer: ReadAnswer, count: int | None) -> None:
-        """Know where the records begin, and where they end after `count` of them."""
-        if answer.moved_to is not None:
-            self._first = self.figures.moved_to = answer.moved_to
-        elif self._first is None:
-            self._first = answer.first_seq_num
-        if count is not None and self._stop is None and self._first is not None:
-            self._stop = self._first + count
 
     async def _ask(self, position: str, wait_ms: int) -> ReadAnswer:
         async def ask() -> ReadAnswer:
             answer = await self._client.read(
                 self._namespace, self._log, position, most_bytes=ANSWER_BYTES, wait_ms=wait_ms
             )
-            is_idle = not answer.batches and answer.next_position == position
-            if is_idle and not answer.is_at_tail and not wait_ms:
-                raise NoAnswerError(f"{self._client.url} gives nothing at {position}")
-            return answer
+            return check_progress(answer, position, wait_ms)
 
         return await repeat_while_refused(ask, timeout_s=self._timeout_s, is_read=True)
 
-    def _is_last(self, answer: ReadAnswer, *, is_following: bool) -> bool:
-        batches = answer.batches
-        if self._stop is not None and batches and batches[-1].end_seq_num >= self._stop:
-            return True
-        return answer.is_at_tail and not is_following
-
-    def _use(self, answer: ReadAnswer, sink: Sink) -> None:
+    def _use(self, cut: Cut, sink: Sink) -> None:
         """Open an answer and hand it on; runs in a thread."""
         try:
-            found = list(open_batches(answer.batches, first=self._first, stop=self._stop))
+            found = open_answer(cut)
         except ValueError as error:
             raise PeerError(f"{self._client.url} answered with damaged records: {error}") from error
         figures = self.figures
+        first = cut.first
         for records in found:
-            if self._first is not None and records.first != self._first:
-                raise PeerError(f"sequence number {self._first} is missing, {records.first} came")
+            if first is not None and records.first != first:
+                raise PeerError(f"sequence number {first} is missing, {records.first} came")
             if figures.first_seq_num is None:
                 figures.first_seq_num = records.first
-            figures.end_seq_num = self._first = records.end
+            figures.end_seq_num = first = records.end
             figures.record_count += records.stop - records.skip
             figures.body_bytes += sum(map(len, records.bodies))
         figures.answer_count += 1

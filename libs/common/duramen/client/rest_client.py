@@ -5,14 +5,14 @@ Refusals arrive as `DuramenError` built from the problem+json answer. A request 
 raises `UnreachableError` (nothing was processed) or, for reads, `NoAnswerError`; an append without
 an answer is a `DuramenError` with `append_uncertain`. Nothing is retried here: see `client.retry`.
 
-Not here: linger, producers and tickets of the SDK. Called by the command line and the local
-cluster's demo. Source: 03-api "REST v1", 08-interfaces "Requests" and "Answers".
+Called by the SDK (`client.sdk`), the command line and the local cluster's demo. Source: 03-api
+"REST v1", 08-interfaces "Requests" and "Answers".
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final, Literal, NamedTuple
 from urllib.parse import quote, urlencode
@@ -23,6 +23,7 @@ from pyreqwest.exceptions import PyreqwestError
 from pyreqwest.response import Response
 
 from duramen.errors import ERRORS, PROBLEM_FACTS, DuramenError
+from duramen.limits import FRAME_BYTES_MAX
 from duramen.runtime.http_client import (
     KeptCancellation,
     NoAnswerError,
@@ -30,6 +31,7 @@ from duramen.runtime.http_client import (
     UnreachableError,
     translate,
 )
+from duramen.units import MIB
 from duramen.wire.read_answers import (
     MEDIA_TYPE,
     MOVED_HEADER,
@@ -41,6 +43,13 @@ from duramen.wire.read_answers import (
 )
 
 _CONNECT_TIMEOUT: Final = timedelta(seconds=2)
+_KEEP_ALIVE: Final = timedelta(seconds=5)
+"""HTTP/2: a proxy that is frozen or cut off is noticed by pings."""
+
+ENDED_HEADER: Final = "Duramen-Ended"
+HOME_HEADER: Final = "Duramen-Home"
+"""Where an answer names the url of the proxy that serves this log best."""
+
 _ANSWER_TIMEOUT_S: Final = 30.0
 """Three times what a server takes at most for an append (limits.APPEND_TIMEOUT_US)."""
 
@@ -55,6 +64,8 @@ class Appended(NamedTuple):
     end: int | None
     dlsn: str = ""
     """Where the first record stands, as text."""
+    is_duplicate: bool = False
+    """It was in the log already; so old that its place is forgotten where `dlsn` is empty."""
 
 
 class ReadAnswer(NamedTuple):
@@ -67,20 +78,37 @@ class ReadAnswer(NamedTuple):
     """Of the first record that was asked for; the first batch may begin before it."""
     moved_to: int | None = None
     """The position was truncated: the oldest record that is left has this sequence number."""
+    is_ended: bool = False
+    """The log has ended, and this answer reached its end."""
+    home: str | None = None
+    """The url of the proxy that serves this log best, where the answer names one."""
 
 
 class RestClient:
     """Calls to the public port of one proxy."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(
+        self, url: str, *, has_http2: bool = False, timeout_s: float = _ANSWER_TIMEOUT_S
+    ) -> None:
+        """`has_http2`: one HTTP/2 connection (in cleartext with prior knowledge), which keeps the
+        order of what is sent; otherwise HTTP/1.1, which passes every ingress.
+        """
         self.url = url.rstrip("/")
-        self._client: Client = (
+        self._timeout_s = timeout_s
+        builder = (
             ClientBuilder()
             .connect_timeout(_CONNECT_TIMEOUT)
             .no_proxy()
             .follow_redirects(enable=False)
-            .build()
+            # Plain answers: coding them costs a proxy more than it saves on a cluster's network.
+            .gzip(enable=False)
+            .zstd(enable=False)
+            .brotli(enable=False)
+            .deflate(enable=False)
         )
+        if has_http2:
+            builder = _speak_http2(builder, is_clear=self.url.startswith("http://"))
+        self._client: Client = builder.build()
 
     async def close(self) -> None:
         """Close every connection."""
@@ -116,7 +144,7 @@ class RestClient:
         return _parse_object(await _read_body(await self._send("GET", text)), self.url)
 
     async def post_json(
-        self, path: str, body: Mapping[str, Any], *, timeout_s: float = _ANSWER_TIMEOUT_S
+        self, path: str, body: Mapping[str, Any], *, timeout_s: float | None = None
     ) -> dict[str, Any]:
         """POST a JSON object, give the answer's.
 
@@ -165,10 +193,32 @@ class RestClient:
         """DELETE, give the answer's JSON object. Raises as `truncate_log`."""
         return await self._send_json("DELETE", path, None)
 
-    async def list_logs(self, namespace: str, *, start_after: str = "") -> dict[str, Any]:
+    async def fence_log(
+        self, namespace: str, log: str, token: str, *, expected: str | None = None
+    ) -> dict[str, Any]:
+        """Set the log's fencing token, with `expected` only in place of that one.
+
+        Raises:
+            DuramenError: refused, `fencing_token_mismatch` among others.
+            PeerError: no usable answer; without `expected` safe to repeat.
+        """
+        document = {"token": token} if expected is None else {"token": token, "expected": expected}
+        return await self._send_json("POST", _log_path(namespace, log) + ":fence", document)
+
+    async def show_namespace(self, namespace: str) -> dict[str, Any]:
+        """The namespace with its configuration. Raises as `get_json`."""
+        return await self.get_json(f"/v1/namespaces/{quote(namespace)}")
+
+    async def list_namespaces(self, *, prefix: str = "", start_after: str = "") -> dict[str, Any]:
+        """One page of the namespaces. Raises as `get_json`."""
+        return await self.get_json("/v1/namespaces", _page_query(prefix, start_after))
+
+    async def list_logs(
+        self, namespace: str, *, prefix: str = "", start_after: str = ""
+    ) -> dict[str, Any]:
         """One page of the logs of a namespace. Raises as `get_json`."""
-        query = {"start_after": start_after} if start_after else None
-        return await self.get_json(f"/v1/namespaces/{quote(namespace)}/logs", query)
+        path = f"/v1/namespaces/{quote(namespace)}/logs"
+        return await self.get_json(path, _page_query(prefix, start_after))
 
     async def list_segments(self, namespace: str, log: str) -> dict[str, Any]:
         """The log's segments. Raises as `get_json`."""
@@ -207,11 +257,15 @@ class RestClient:
 
     async def find_tail(self, namespace: str, log: str) -> int:
         """The sequence number that the next record will get. Raises as `get_json`."""
+        return int((await self.show_tail(namespace, log))["seq_num"])
+
+    async def show_tail(self, namespace: str, log: str) -> dict[str, Any]:
+        """The mark behind the last record, linearizable. Raises as `get_json`."""
         answer = await self.get_json(f"{_log_path(namespace, log)}/records/tail")
-        position = answer.get("tail", answer)
-        if not isinstance(position, dict) or not isinstance(position.get("seq_num"), int):
+        mark = answer.get("tail", answer)
+        if not isinstance(mark, dict) or not isinstance(mark.get("seq_num"), int):
             raise PeerError(f"{self.url} names no tail: {answer!r}")
-        return int(position["seq_num"])
+        return mark
 
     async def locate(self, namespace: str, log: str, position: str) -> int:
         """The sequence number that a read from a position begins with. Raises as `get_json`."""
@@ -223,8 +277,18 @@ class RestClient:
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise PeerError(f"{self.url} does not say where {position} is") from error
 
-    async def append(self, namespace: str, log: str, batch: bytes) -> Appended:
+    async def append(
+        self,
+        namespace: str,
+        log: str,
+        batch: bytes,
+        *,
+        conditions: Sequence[tuple[str, str]] = (),
+    ) -> Appended:
         """Append one encoded record batch, atomically.
+
+        Args:
+            conditions: the headers of 08-interfaces "Requests" that say them.
 
         Raises:
             DuramenError: refused; with `uncertain` set the batch may or may not be stored.
@@ -232,12 +296,10 @@ class RestClient:
         """
         path = f"{_log_path(namespace, log)}/records"
         try:
-            response = await self._send("POST", path, body=batch, media=MEDIA_TYPE)
-            answer = _parse_object(await _read_body(response), self.url)
-            start, end = answer["start"], answer["end"]
-            if start["seq_num"] is None and end is None:
-                return Appended(None, None, str(start["dlsn"]))
-            return Appended(int(start["seq_num"]), int(end["seq_num"]), str(start["dlsn"]))
+            response = await self._send(
+                "POST", path, body=batch, media=MEDIA_TYPE, headers=conditions
+            )
+            return _parse_appended(_parse_object(await _read_body(response), self.url))
         except UnreachableError:
             raise
         except (PeerError, KeyError, TypeError, ValueError) as error:
@@ -269,7 +331,7 @@ class RestClient:
             query["wait"] = f"{wait_ms}ms"
         path = f"{_log_path(namespace, log)}/records?{urlencode(query)}"
         response = await self._send(
-            "GET", path, accept=MEDIA_TYPE, timeout_s=_ANSWER_TIMEOUT_S + wait_ms / 1000
+            "GET", path, accept=MEDIA_TYPE, timeout_s=self._timeout_s + wait_ms / 1000
         )
         body = await _read_body(response)
         next_position = response.get_header(NEXT_HEADER)
@@ -279,10 +341,13 @@ class RestClient:
             batches = parse_batches(body)
             first = _parse_seq_num(response.get_header(START_HEADER))
             moved_to = _parse_seq_num(response.get_header(MOVED_HEADER))
+            _parse_seq_num(next_position)  # who goes on reckons with it
         except ValueError as error:
             raise PeerError(f"{self.url} answered with a damaged frame: {error}") from error
         is_at_tail = response.get_header(TAIL_HEADER) is not None
-        return ReadAnswer(batches, next_position, is_at_tail, first, moved_to)
+        is_ended = response.get_header(ENDED_HEADER) is not None
+        home = response.get_header(HOME_HEADER)
+        return ReadAnswer(batches, next_position, is_at_tail, first, moved_to, is_ended, home)
 
     async def _send_json(
         self, method: str, path: str, document: Mapping[str, Any] | None
@@ -298,14 +363,18 @@ class RestClient:
         body: bytes | None = None,
         media: str = "application/json",
         accept: str = "application/json",
-        timeout_s: float = _ANSWER_TIMEOUT_S,
+        headers: Sequence[tuple[str, str]] = (),
+        timeout_s: float | None = None,
     ) -> Response:
+        timeout = timedelta(seconds=self._timeout_s if timeout_s is None else timeout_s)
         builder = self._client.request(method, self.url + path).header("accept", accept)
+        for name, value in headers:
+            builder = builder.header(name, value)
         if body is not None:
             builder = builder.header("content-type", media).body_bytes(body)
         try:
             with KeptCancellation():
-                response = await builder.timeout(timedelta(seconds=timeout_s)).build().send()
+                response = await builder.timeout(timeout).build().send()
         except PyreqwestError as error:
             raise translate(error, self.url) from error
         if response.status >= 300:
@@ -344,6 +413,33 @@ def parse_problem(status: int, body: bytes, *, is_append: bool) -> DuramenError:
         uncertain=uncertain,
         facts={name: problem[name] for name in PROBLEM_FACTS if name in problem},
     )
+
+
+def _speak_http2(builder: ClientBuilder, *, is_clear: bool) -> ClientBuilder:
+    builder = builder.http2_prior_knowledge() if is_clear else builder.http2(enable=True)
+    return (
+        builder.http2_initial_stream_window_size(FRAME_BYTES_MAX)
+        .http2_initial_connection_window_size(4 * FRAME_BYTES_MAX)
+        .http2_max_frame_size(1 * MIB)
+        .http2_keep_alive_interval(_KEEP_ALIVE)
+        .http2_keep_alive_timeout(_KEEP_ALIVE)
+    )
+
+
+def _parse_appended(answer: dict[str, Any]) -> Appended:
+    """The places of an append; KeyError, TypeError or ValueError where the answer has none."""
+    start, end = answer["start"], answer["end"]
+    is_duplicate = answer.get("duplicate") is True
+    if start is None and is_duplicate:
+        return Appended(None, None, "", is_duplicate)
+    if start["seq_num"] is None and end is None:
+        return Appended(None, None, str(start["dlsn"]), is_duplicate)
+    return Appended(int(start["seq_num"]), int(end["seq_num"]), str(start["dlsn"]), is_duplicate)
+
+
+def _page_query(prefix: str, start_after: str) -> dict[str, str]:
+    query = {"prefix": prefix, "start_after": start_after}
+    return {name: value for name, value in query.items() if value}
 
 
 def _parse_seq_num(text: str | None) -> int | None:

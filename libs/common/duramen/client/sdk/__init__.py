@@ -1,0 +1,1 @@
+"""The asynchronous SDK; applications import its public names from `duramen.client`."""

@@ -1,0 +1,111 @@
+"""The client: one url, a session, and the namespaces in it.
+
+    async with Client("http://localhost:7301") as c:
+        log = c["shop"]["orders"]
+        await log.append(b"one")
+
+Either proxy answers every public call, by sending on what is the other's; who gives the urls of
+both ("http://w:7301,http://r:7401" or `read_url`) saves that hop.
+Source: 03-api "SDK"; docs/sdk.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Self
+
+from duramen.client.retry import RetryPolicy
+from duramen.client.sdk.log import Log, Namespace
+from duramen.client.sdk.session import Session
+from duramen.errors import DuramenError
+from duramen.texts import parse_log
+
+
+class Client:
+    """Talks to a Duramen cluster through its proxies; one for a process is enough."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        read_url: str | None = None,
+        timeout: float = 30.0,
+        retry: RetryPolicy | None = None,
+        http2: bool = True,
+    ) -> None:
+        """Connects with the first call.
+
+        Args:
+            url: of a proxy, or of write and read proxy with a comma between.
+            read_url: of the read proxy, where `url` is the write proxy's.
+            timeout: seconds that one try waits for its answer; a long poll's wait comes on top.
+            retry: which calls are repeated, and for how long; `RetryPolicy()` by default.
+            http2: one HTTP/2 connection to each proxy. False: HTTP/1.1, for an ingress that speaks
+                nothing else; producers then have one batch on its way at a time.
+
+        Raises:
+            DuramenError: `invalid_argument`: no http:// or https:// url.
+        """
+        write_url, read_url = _split_urls(url, read_url)
+        self._session = Session(
+            write_url,
+            read_url,
+            policy=retry or RetryPolicy(),
+            timeout_s=timeout,
+            has_http2=http2,
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close every connection; producers and readers are to be closed before."""
+        await self._session.close()
+
+    def __getitem__(self, namespace: str) -> Namespace:
+        return Namespace(self._session, namespace)
+
+    def log(self, name: str) -> Log:
+        """The log of `namespace/log`.
+
+        Raises:
+            DuramenError: `invalid_name`.
+        """
+        return Log(self._session, *parse_log(name))
+
+    async def namespaces(self, *, prefix: str = "") -> AsyncIterator[Namespace]:
+        """The namespaces in the order of their names, page by page.
+
+        Raises:
+            DuramenError: no answer.
+        """
+        last, has_more = "", True
+        while has_more:
+            after = last
+            page = await self._session.run(
+                lambda: self._session.write.list_namespaces(
+                    prefix=prefix,
+                    start_after=after,  # noqa: B023 - called before the next turn
+                )
+            )
+            has_more = bool(page["has_more"])
+            for found in page["namespaces"]:
+                last = found["namespace"]
+                yield self[last]
+
+    def statistics(self) -> dict[str, dict[str, float]]:
+        """Repetitions and their budget, and what is known of logs' homes."""
+        return self._session.statistics()
+
+
+def _split_urls(url: str, read_url: str | None) -> tuple[str, str]:
+    urls = [part.strip().rstrip("/") for part in url.split(",")]
+    if read_url is not None:
+        urls.append(read_url.rstrip("/"))
+    if len(urls) > 2 or not all(part.startswith(("http://", "https://")) for part in urls):
+        detail = f"{url!r}: an http:// or https:// url, or two (write, read) with a comma between"
+        raise DuramenError("invalid_argument", detail, field="url")
+    return urls[0], urls[-1]

@@ -1,0 +1,170 @@
+"""Reads a log in large answers, with the next request under way while one is used.
+
+`follow_answers` asks and knows where it is; `open_answer` decodes, cuts whole batches to what was
+asked for and finds what is missing. Each record comes once, in order: after a lost connection the
+same position is asked for again, and that is always the one behind the last answer.
+Used by `sdk.log` and `client.bulk_read`. Source: 03-api; docs/protocol/read-answers.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from datetime import datetime
+from typing import Final, NamedTuple
+
+from duramen.client.records import Records, open_batches
+from duramen.client.rest_client import ReadAnswer
+from duramen.client.sdk.read_batch import ReadBatch
+from duramen.client.sdk.values import Moved, find_time_ms
+from duramen.runtime.http_client import NoAnswerError
+from duramen.texts import Position, PositionKind
+from duramen.units import MIB
+
+ANSWER_BYTES: Final = 4 * MIB
+FOLLOW_WAIT_MS: Final = 20_000
+"""One long poll of a follower: below what idle connections are cut after anywhere."""
+
+Ask = Callable[[str, int], Awaitable[ReadAnswer]]
+"""Asks for the records from a position, waiting so many milliseconds at the tail."""
+
+
+class Cut(NamedTuple):
+    """An answer and what of it was asked for.
+
+    Attributes:
+        wanted: the position that was asked for.
+        first: the sequence number that the records should begin with, if that is known.
+        stop: the sequence number before which they end, if there is a bound.
+    """
+
+    answer: ReadAnswer
+    wanted: str
+    first: int | None
+    stop: int | None
+
+
+def spell_position(position: str | int | datetime) -> str:
+    """A position in the grammar of 08-interfaces.
+
+    Raises:
+        DuramenError: `invalid_argument`: a time without a zone.
+    """
+    if isinstance(position, datetime):
+        return f"time:{find_time_ms(position)}"
+    return f"seq:{position}" if isinstance(position, int) else position
+
+
+async def follow_answers(
+    ask: Ask,
+    position: Position,
+    text: str,
+    *,
+    count: int | None,
+    until: int | None = None,
+    is_following: bool,
+) -> AsyncGenerator[Cut, None]:
+    """The answers from a position on, each with what of it is wanted.
+
+    Args:
+        position: where to begin; `text` is the same as it was written.
+        count: how many records at most; None for no limit.
+        until: the sequence number to end before.
+        is_following: wait for more at the tail.
+
+    Raises:
+        As `ask`.
+    """
+    first = position.number if position.kind is PositionKind.SEQ else None
+    stop = until
+    if count == 0:
+        return
+    # Not waiting, the first answer settles a position that is relative to tail or time.
+    request = asyncio.ensure_future(ask(text, 0))
+    try:
+        while True:
+            answer = await request
+            if answer.moved_to is not None:
+                first = answer.moved_to
+            elif first is None:
+                first = answer.first_seq_num
+            if count is not None and first is not None:
+                stop = first + count if stop is None else min(stop, first + count)
+                count = None
+            next_seq_num = int(answer.next_position.removeprefix("seq:"))
+            is_last = _is_last(answer, next_seq_num, stop, is_following=is_following)
+            wanted, text = text, answer.next_position
+            if not is_last:
+                wait_ms = FOLLOW_WAIT_MS if is_following else 0
+                request = asyncio.ensure_future(ask(text, wait_ms))
+            if answer.batches or answer.moved_to is not None:
+                yield Cut(answer, wanted, first, stop)
+                first = next_seq_num
+            if is_last:
+                return
+    finally:
+        request.cancel()
+        await asyncio.gather(request, return_exceptions=True)
+
+
+def _is_last(
+    answer: ReadAnswer, next_seq_num: int, stop: int | None, *, is_following: bool
+) -> bool:
+    if stop is not None and next_seq_num >= stop:
+        return True
+    return answer.is_ended or (answer.is_at_tail and not is_following)
+
+
+def check_progress(answer: ReadAnswer, position: str, wait_ms: int) -> ReadAnswer:
+    """The answer itself, unless it gives nothing where it should: that is asked again.
+
+    Raises:
+        NoAnswerError: no record, no tail and no wait.
+    """
+    is_idle = not answer.batches and answer.next_position == position
+    if is_idle and not answer.is_at_tail and not wait_ms:
+        raise NoAnswerError(f"nothing was given at {position}")
+    return answer
+
+
+def open_answer(cut: Cut) -> list[Records]:
+    """The records that were asked for, decoded.
+
+    Raises:
+        BatchError: a batch is damaged.
+    """
+    return list(open_batches(cut.answer.batches, first=cut.first, stop=cut.stop))
+
+
+def make_batches(cut: Cut) -> list[ReadBatch]:
+    """The answer as readers get it: one batch, or more where sequence numbers are missing inside.
+
+    Raises:
+        BatchError: a batch is damaged.
+    """
+    answer = cut.answer
+    moved = None if answer.moved_to is None else Moved(cut.wanted, answer.moved_to)
+    runs: list[list[Records]] = []
+    for piece in open_answer(cut):
+        if runs and runs[-1][-1].end == piece.first:
+            runs[-1].append(piece)
+        else:
+            runs.append([piece])
+    if not runs:
+        if moved is None:
+            return []
+        return [ReadBatch((), moved.seq_num, is_at_tail=answer.is_at_tail, moved_to=moved)]
+    made = []
+    expected = cut.first
+    for index, run in enumerate(runs):
+        first = run[0].first
+        batch = ReadBatch(
+            run,
+            first,
+            is_at_tail=answer.is_at_tail and index == len(runs) - 1,
+            moved_to=moved if index == 0 else None,
+            missing_count=0 if expected is None else first - expected,
+        )
+        expected = batch.end
+        made.append(batch)
+    return made

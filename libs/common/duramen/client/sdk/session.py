@@ -1,0 +1,125 @@
+"""What the objects of one client share: connections, policy, retry budget, homes, producer ids.
+
+Every call of the SDK runs through `Session.run` (or, for appends, `sdk.delivery`), so that errors
+are translated and repetitions counted in one place. Not public.
+Used by `sdk.client`, `sdk.log` and `sdk.producer`. Source: 03-api "SDK".
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
+
+from duramen.client.rest_client import ReadAnswer, RestClient
+from duramen.client.retry import Pauses, Repeat, RetryBudget, RetryPolicy, repeat
+from duramen.client.sdk.faults import translate_fault
+from duramen.client.sdk.homes import Homes, LogName
+from duramen.client.sdk.reader import check_progress
+from duramen.errors import DuramenError
+from duramen.runtime.http_client import PeerError
+from duramen.wire.record_batch import Producer
+
+T = TypeVar("T")
+
+_LANE_LOG_COUNT_MAX: Final = 4_096
+"""Logs whose idle producers are kept; those of the one used first are dropped for another."""
+
+
+class Session:
+    """The shared part of a client."""
+
+    def __init__(
+        self,
+        write_url: str,
+        read_url: str,
+        *,
+        policy: RetryPolicy,
+        timeout_s: float,
+        has_http2: bool,
+    ) -> None:
+        def connect(url: str) -> RestClient:
+            return RestClient(url, has_http2=has_http2, timeout_s=timeout_s)
+
+        self.write = connect(write_url)
+        self.read = self.write if read_url == write_url else connect(read_url)
+        self.policy = policy
+        self.has_http2 = has_http2
+        self.budget = RetryBudget()
+        self.homes = Homes(self.read, connect)
+        self._lanes: dict[LogName, list[Producer]] = {}
+
+    async def close(self) -> None:
+        """Close every connection."""
+        await self.homes.close()
+        await self.read.close()
+        if self.write is not self.read:
+            await self.write.close()
+
+    def pauses(self) -> Pauses | None:
+        """The repetitions of one call; None where none are wanted."""
+        if self.policy.repeat is Repeat.NONE:
+            return None
+        return Pauses(self.policy, self.budget)
+
+    async def run(self, call: Callable[[], Awaitable[T]], *, is_once: bool = False) -> T:
+        """The answer to a call that is no append.
+
+        Args:
+            is_once: it must not be done twice, so that no answer leaves its fate open.
+
+        Raises:
+            Uncertain: it may have been done (`is_once` only).
+            DuramenError: refused, or no proxy gave an answer in time.
+        """
+        try:
+            pauses = self.pauses()
+            if pauses is None:
+                return await call()
+            return await repeat(call, pauses, is_read=not is_once)
+        except (DuramenError, PeerError) as error:
+            raise translate_fault(error, is_change=is_once) from error
+
+    async def ask_records(
+        self, log: LogName, position: str, most_bytes: int, wait_ms: int
+    ) -> ReadAnswer:
+        """One answer to a read, from the log's home. Raises as `RestClient.read`."""
+        home = self.homes.find(log)
+        try:
+            answer = await home.read(*log, position, most_bytes=most_bytes, wait_ms=wait_ms)
+            check_progress(answer, position, wait_ms)
+        except PeerError:
+            self.homes.forget(log)
+            raise
+        self.homes.learn(log, answer.home)
+        return answer
+
+    def take_lane(self, log: LogName) -> Producer | None:
+        """A producer for one append that nothing else uses now; None where the policy needs none.
+
+        Whoever took one gives it back with `give_lane` when its append is certain.
+        """
+        if self.policy.repeat is not Repeat.ALL:
+            return None
+        lanes = self._lanes.get(log)
+        return lanes.pop() if lanes else Producer(make_producer_id(), 0, 0)
+
+    def give_lane(self, log: LogName, lane: Producer | None, *, is_used: bool) -> None:
+        """A producer is free again; `is_used`: the append with its sequence is in the log."""
+        if lane is None:
+            return
+        if is_used:
+            lane = lane._replace(sequence=lane.sequence + 1)
+        if log not in self._lanes and len(self._lanes) >= _LANE_LOG_COUNT_MAX:
+            del self._lanes[next(iter(self._lanes))]
+        self._lanes.setdefault(log, []).append(lane)
+
+    def statistics(self) -> dict[str, dict[str, float]]:
+        """The retry budget, and what is known of homes."""
+        homes: dict[str, float] = {**self.homes.statistics()}
+        return {"retries": self.budget.statistics(), "homes": homes}
+
+
+def make_producer_id() -> str:
+    """An id that nobody else has."""
+    return f"py-{secrets.token_hex(12)}"

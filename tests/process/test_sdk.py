@@ -1,0 +1,178 @@
+"""The SDK with a real cluster: the examples of docs/sdk.md, and faults that no fake can show.
+
+Every block of Python of the page is run and checked with `mypy --strict`, as a user would. Then a
+producer and a follower go on while the sequencers and the read proxy are killed under them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from duramen.client import Client, DuramenError
+from tests.process.cluster import LocalCluster, run, running_cluster
+
+pytestmark = [pytest.mark.process, pytest.mark.zookeeper]
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    folder = tmp_path_factory.mktemp("sdk") / "c"
+    with running_cluster(folder, "--sequencers", "2") as started:
+        yield started
+
+
+def read_examples() -> list[str]:
+    page = (ROOT / "docs" / "sdk.md").read_text(encoding="utf-8")
+    return re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+
+
+def find_url(cluster: LocalCluster) -> str:
+    state = cluster.state()
+    return f"{state['write_url']},{state['read_url']}"
+
+
+def test_the_examples_of_the_page_run(cluster: LocalCluster) -> None:
+    url = cluster.state()["write_url"]  # one is enough: the proxy sends on what it does not serve
+    names: dict[str, Any] = {"__name__": "sdk"}
+    for example in read_examples():
+        exec(example, names)
+    orders = [b"order %d" % number for number in range(1_000)]
+
+    async def scenario() -> None:
+        assert await names["quick_start"](url) == [b"one order", *orders]
+        found = await asyncio.to_thread(names["quick_start_sync"], url)
+        assert found == [b"one order", *orders, b"one more", *orders]
+        assert await names["append_if_next"](url, 7, b"late") is None
+        assert await names["append_if_next"](url, 2_002, b"next") == 2_002
+        assert await names["append_lines"](url, [b"a", b"b", b"c"]) == (2_003, 2_005)
+        assert await names["watch"](url, 2_000, 5) == 2_005
+        assert await names["append_and_tell"](url, b"tell") == "stored"
+        async with names["connect_carefully"](url) as client:
+            assert (await client.log("shop/orders").tail()).seq_num == 2_007
+
+    run(scenario())
+
+
+def test_the_examples_of_the_page_are_well_typed(tmp_path: Path) -> None:
+    paths = []
+    for number, example in enumerate(read_examples()):
+        paths.append(tmp_path / f"example_{number}.py")
+        paths[-1].write_text(example, encoding="utf-8")
+    wrong = tmp_path / "wrong.py"
+    wrong.write_text("from duramen.client import Client\n\nClient(7301)\n", encoding="utf-8")
+    command = [sys.executable, "-m", "mypy", "--strict", "--config-file", os.devnull]
+    command += ["--cache-dir", str(tmp_path / "cache")]
+    environment = os.environ | {"MYPYPATH": str(ROOT / "libs" / "common")}
+    checked = subprocess.run(
+        [*command, *map(str, [*paths, wrong])],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    faults = [line for line in checked.stdout.splitlines() if ": error:" in line]
+    assert len(faults) == 1, checked.stdout + checked.stderr
+    assert "wrong.py:3" in faults[0], faults
+
+
+@pytest.mark.parametrize("face", ["async", "sync"])
+def test_every_call_means_what_it_says(cluster: LocalCluster, face: str) -> None:
+    from tests.component.sdk_faces import open_client
+
+    async def scenario() -> None:
+        async with open_client(face, find_url(cluster)) as client:
+            await client["default"].ensure()
+            log = client["default"][f"calls-{face}"]
+            assert await log.ensure()
+            assert not await log.ensure()
+            assert (await log.append([b"0", b"1", b"2"], match_seq_num=0))[:2] == (0, 3)
+            assert (await log.fence("mine")).seq_num == 3
+            with pytest.raises(DuramenError, match="fencing_token_mismatch"):
+                await log.append(b"x", fencing_token="yours")
+            async with log.producer(fencing_token="mine", batch_records=2) as producer:
+                tickets = [await producer.send(b"%d" % number) for number in range(3, 10)]
+                assert [(await ticket).seq_num for ticket in tickets] == list(range(3, 10))
+            assert await log.truncate(4) == 4
+            (batch,) = [batch async for batch in log.read(4, count=3)]
+            assert batch.bodies == [b"4", b"5", b"6"]
+            assert batch.to_arrow()["seq_num"].to_pylist() == [4, 5, 6]
+            assert (await log.tail()).seq_num == 10
+            changed = await log.reconfigure({"retention": {"age": "1h"}})
+            assert changed["changed"]
+            assert await log.roll() is not None
+            assert (await log.segments())[0]["epoch"] == 1
+            assert f"calls-{face}" in [found.name async for found in client["default"].logs()]
+            assert (await log.end()).seq_num == 10
+            rest = [body async for b in log.read(8, follow=True) for body in b.bodies]
+            assert rest == [b"8", b"9"]
+            assert await log.delete()
+            await log.undelete()
+            assert (await log.show())["ended"]
+
+    run(scenario())
+
+
+def test_producer_and_follower_go_on_while_their_servers_are_killed(cluster: LocalCluster) -> None:
+    """The sequencers are killed one after the other, so the owner twice or once, then the proxy."""
+    url = find_url(cluster)
+    bodies = [b"%05d" % number for number in range(100_000)]
+
+    async def scenario() -> None:
+        async with Client(url) as client:
+            log = client["default"]["killed"]
+            await client["default"].ensure()
+            await log.ensure()
+            followed: list[bytes] = []
+            tickets: list[Any] = []
+            enough, arrived = asyncio.Event(), asyncio.Event()
+
+            async def follow() -> None:
+                async for batch in log.read(follow=True):
+                    assert batch.missing_count == 0
+                    followed.extend(batch.bodies)
+                    arrived.set()
+
+            async def produce() -> None:
+                async with log.producer(linger=0.001, batch_records=5) as producer:
+                    while not enough.is_set():
+                        tickets.append(await producer.send(bodies[len(tickets)]))
+                        if len(tickets) % 5 == 0:
+                            await tickets[-1]
+
+            async def wait_more(count: int = 50) -> None:
+                wanted = len(followed) + count
+                async with asyncio.timeout(40):
+                    while len(followed) < wanted:
+                        arrived.clear()
+                        await arrived.wait()
+
+            following = asyncio.create_task(follow())
+            producing = asyncio.create_task(produce())
+            await wait_more()
+            for victim in [*cluster.ids("sequencer"), "read"]:
+                if victim == "read":
+                    (victim,) = cluster.ids("readproxy")
+                await asyncio.to_thread(cluster.kill, victim)
+                await wait_more()
+            enough.set()
+            await producing
+            receipts = [await ticket for ticket in tickets]
+            assert [receipt.seq_num for receipt in receipts] == list(range(len(tickets)))
+            assert (await log.end()).seq_num == len(tickets)
+            await following
+            assert followed == bodies[: len(tickets)]
+            assert [body async for b in log.read() for body in b.bodies] == followed
+
+    run(scenario())
