@@ -71,7 +71,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 def running_proxy() -> Iterator[FakeProxy]:
     """A proxy that serves until the block ends."""
     server = FakeProxy()
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     yield server
     server.shutdown()
     server.server_close()

@@ -150,6 +150,33 @@ def summary_of(capfd: pytest.CaptureFixture[str]) -> dict[str, Any]:
 # --- Append and read -----------------------------------------------------------------------------
 
 
+def test_the_tail_and_a_while_ago_are_positions(
+    proxies: FakeProxies, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    fill(proxies, 4)
+    proxies.places = {"tail-2": 2, "ago:1h": 1, "tail-10": 0}
+    assert main(["tail", LOG, "-n", "2"]) == 0
+    assert main(["read", LOG, "--ago", "1h", "-n", "1"]) == 0
+    assert main(["tail", LOG, "--json", "-n", "2"]) == 0
+    out = capfdbinary.readouterr().out.splitlines()
+    assert out[:3] == [b"r2", b"r3", b"r1"]
+    assert [json.loads(line)["seq_num"] for line in out[3:]] == [2, 3]
+    for flags in (["--from", "head", "--ago", "1h"], ["--format", "xml"], ["--ago", "soon"]):
+        assert main(["read", LOG, *flags]) == 2
+    assert main(["tail", LOG, "-n", "-1"]) == 2
+
+
+def test_lines_have_number_time_and_body_as_text(
+    proxies: FakeProxies, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    proxies.store(encode_batch([b"a\tb\n", b"\xff\x1b[2J", "ü".encode()], 1_700_000_000_000))
+    assert main(["read", LOG, "--format", "line"]) == 0
+    time = "2023-11-14T22:13:20.000Z"
+    assert capfdbinary.readouterr().out.decode().splitlines() == [
+        f"0\t{time}\ta\\tb\\n", f"1\t{time}\t\\xff\\x1b[2J", f"2\t{time}\tü",
+    ]  # fmt: skip
+
+
 def test_a_file_comes_back_identical(
     proxies: FakeProxies, lines: Path, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
@@ -354,6 +381,8 @@ def test_a_line_that_is_too_long_is_named(
         ["append", "no-slash"],
         ["append", LOG, "--batch-bytes", "64GiB"],
         ["append", LOG, "--skip-lines", "-1"],
+        ["append", LOG, "--linger", "2h"],
+        ["append", LOG, "--linger", "soon"],
         ["append", LOG, "--frob"],
         ["read", LOG, "--from", "yesterday"],
         ["read", LOG, "--url", "localhost:1"],

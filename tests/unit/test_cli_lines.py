@@ -4,7 +4,12 @@ Properties over random streams, chunks and bounds; and the source over real file
 """
 
 import contextlib
+import fcntl
 import os
+import queue
+import sys
+import termios
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duramen.cli.line_batches import LineCutter, LineSource, LineTooLongError
+from duramen.client.bulk_append import PreparedBatch
 from duramen.limits import RECORD_BYTES_MAX
+from duramen.units import MS, SECOND
 from duramen.wire.record_batch import decode_batch
 
 STREAMS = st.lists(st.sampled_from([b"\n", b"a", b"bc", b"\r", b"\0\xff", b"x" * 40])).map(b"".join)
@@ -125,6 +132,43 @@ def test_a_pipe_gives_what_is_there_and_close_ends_the_wait() -> None:
     assert (last.first_line, last.bodies) == (3, [b"three"])
     assert source.next_batch() is None
     os.close(read_fd)
+
+
+def count_waiting(fd: int) -> int:
+    """Bytes that wait in a pipe."""
+    answer = fcntl.ioctl(fd, termios.FIONREAD, bytes(4))
+    return int.from_bytes(answer, sys.byteorder)
+
+
+def test_lines_of_a_pipe_wait_for_others_for_as_long_as_is_asked() -> None:
+    read_fd, write_fd = os.pipe()
+    patient = LineSource(read_fd, LineCutter(record_count=3), linger_us=60 * SECOND)
+    found: queue.Queue[PreparedBatch | None] = queue.Queue()
+
+    def take() -> None:
+        found.put(patient.next_batch())
+
+    os.write(write_fd, b"one\n")
+    thread = threading.Thread(target=take)
+    thread.start()
+    while count_waiting(read_fd):  # until the first line is taken, and lingers
+        threading.Event().wait(0.001)
+    os.write(write_fd, b"two\n")
+    os.write(write_fd, b"three\nfour\n")
+    batch = found.get(timeout=10)  # full: it waits no longer
+    assert batch is not None and batch.bodies == [b"one", b"two", b"three"]
+    thread.join()
+    thread = threading.Thread(target=take)
+    thread.start()
+    patient.close()
+    assert found.get(timeout=10) is None  # what lingers when it is closed is not sent
+    thread.join()
+    hasty = LineSource(read_fd, LineCutter(), linger_us=20 * MS)
+    os.write(write_fd, b"five\n")
+    last = hasty.next_batch()
+    assert last is not None and last.bodies == [b"five"]
+    os.close(read_fd)
+    os.close(write_fd)
 
 
 def test_a_closed_source_gives_nothing_more() -> None:

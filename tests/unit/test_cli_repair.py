@@ -29,7 +29,7 @@ STATUS: dict[str, Any] = {
     "unrepairable": [],
     "drains": [],
     "last_round": {"whole": True, "logs": 4, "segments": 9, "unproved_fragments": 1,
-                   "placement_violations": 0, "unread_count": 0},
+                   "fragments_in_doubt": 2, "placement_violations": 0, "unread_count": 0},
 }  # fmt: skip
 FLAWED = {
     "log_id": "5", "epoch": 2, "first_entry": 0, "reason": "2 entries have no copy",
@@ -50,6 +50,7 @@ def test_status_is_a_failure_only_when_something_is_unrepairable(
     assert main(["repair", "status"]) == 0
     shown = capsys.readouterr().out
     assert "backlog 2 fragments, 300 bytes, estimate 3 s" in shown and "auditor s0" in shown
+    assert "1 unproved, 2 in doubt, 0 misplaced" in shown
     admin.answers[f"{CLUSTER}/repair"] = {**STATUS, "unrepairable": [FLAWED], "estimate_s": None}
     assert main(["repair", "status"]) == 1
     shown = capsys.readouterr().out

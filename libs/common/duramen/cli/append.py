@@ -19,7 +19,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import orjson
 from cyclopts import Parameter
@@ -46,6 +46,7 @@ from duramen.cli.line_batches import (
     LineSource,
     LineTooLongError,
 )
+from duramen.cli.shell.advice import advise
 from duramen.client.bulk_append import AppendFigures, BulkAppender, UncertainAppendError
 from duramen.client.rest_client import RestClient
 from duramen.client.retry import repeat_while_refused
@@ -53,8 +54,11 @@ from duramen.errors import DuramenError
 from duramen.limits import BATCH_BYTES_MAX
 from duramen.runtime.http_client import PeerError
 from duramen.texts import parse_log
-from duramen.units import parse_size_bytes, spell_size
+from duramen.units import SECOND, parse_duration_us, parse_size_bytes, spell_duration, spell_size
 from duramen.wire.record_batch import PRODUCER_ID_BYTES_MAX
+
+_LINGER_MAX_US: Final = 60 * SECOND
+"""Lines that wait are in no log: who means to wait for longer means something else."""
 
 
 def append(
@@ -75,6 +79,9 @@ def append(
             help="id of the producer, up to 64 characters; it fences earlier runs of this id"
         ),
     ] = None,
+    linger: Annotated[
+        str, Parameter(help="how long a line of a pipe waits for others, such as 50ms")
+    ] = "0ms",
     timeout: TimeoutOption = 60.0,
     history: Annotated[
         Path | None, Parameter(help="write each completed append as a line of JSON")
@@ -95,6 +102,7 @@ def append(
     if file.startswith("-") and file != "-":
         raise UsageError(f"{file} is no option (a file of that name is ./{file})")
     size_bytes = _parse_batch_bytes(batch_bytes)
+    linger_us = _parse_linger_us(linger)
     if skip_lines < 0:
         raise UsageError("--skip-lines is a number of lines, 0 or more")
     producer_id = f"append-{secrets.token_hex(8)}" if producer is None else producer
@@ -111,7 +119,7 @@ def append(
             _append(
                 target,
                 name,
-                LineSource(fd, cutter, producer_id),
+                LineSource(fd, cutter, producer_id, linger_us=linger_us),
                 is_creating=create,
                 timeout_s=timeout,
                 on_progress=on_progress,
@@ -159,7 +167,7 @@ async def _append(
         notes = _explain_uncertain("/".join(name), error, appender.figures)
     except (DuramenError, PeerError, LineTooLongError) as error:
         code = ExitCode.FAILED
-        notes = {"error": str(error)}
+        notes = {"error": str(error), "next": advise(error)}
         if isinstance(error, DuramenError):
             notes["code"] = error.code
     finally:
@@ -195,6 +203,8 @@ def _report(
         say(spell_figures(summary))
     if "error" in notes:
         say(f"duramen append: {notes['error']}")
+    if notes.get("next"):
+        say(f"next: {notes['next']}")
     if code in (ExitCode.FAILED, ExitCode.INTERRUPTED) and figures.last_line:
         say(f"stored up to line {figures.last_line}: go on with --skip-lines {figures.last_line}")
 
@@ -207,6 +217,16 @@ def _parse_batch_bytes(text: str) -> int:
     if not 0 < size_bytes <= BATCH_BYTES_MAX:
         raise UsageError(f"--batch-bytes {text}: up to {spell_size(BATCH_BYTES_MAX)}")
     return size_bytes
+
+
+def _parse_linger_us(text: str) -> int:
+    try:
+        linger_us = parse_duration_us(text)
+    except ValueError as error:
+        raise UsageError(f"--linger: {error}") from None
+    if linger_us > _LINGER_MAX_US:
+        raise UsageError(f"--linger {text}: up to {spell_duration(_LINGER_MAX_US)}")
+    return linger_us
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from __future__ import annotations
 import enum
 import os
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeVar
 
@@ -25,11 +25,35 @@ from duramen.errors import DuramenError
 
 T = TypeVar("T")
 
+ProxyKind = Literal["write_url", "read_url", "admin_url"]
+
 URL_VARIABLE: Final = "DURAMEN_URL"
 ADMIN_URL_VARIABLE: Final = "DURAMEN_ADMIN_URL"
 DATA_DEFAULT: Final = Path(".duramen")
 
-LogText = Annotated[str, Parameter(help="the log, as NAMESPACE/LOG")]
+
+def _complete_log(context: Any) -> Iterable[str]:
+    from duramen.cli.shell.completion import complete_log
+
+    return complete_log(context)
+
+
+def _complete_namespace(context: Any) -> Iterable[str]:
+    from duramen.cli.shell.completion import complete_namespace
+
+    return complete_namespace(context)
+
+
+def _complete_bookie(context: Any) -> Iterable[str]:
+    from duramen.cli.shell.completion import complete_bookie
+
+    return complete_bookie(context)
+
+
+BookieText = Annotated[str, Parameter(help="the bookie's id", completer=_complete_bookie)]
+LogText = Annotated[str, Parameter(help="the log, as NAMESPACE/LOG", completer=_complete_log)]
+NamespaceText = Annotated[str, Parameter(help="the namespace", completer=_complete_namespace)]
+ConfigOption = Annotated[str, Parameter(help="configuration as JSON; {} for the defaults")]
 UrlOption = Annotated[
     str | None, Parameter(help=f"the proxy's URL (else ${URL_VARIABLE}, else cluster.json)")
 ]
@@ -46,7 +70,7 @@ TimeoutOption = Annotated[float, Parameter(help="seconds for repeating what was 
 
 
 class ExitCode(enum.IntEnum):
-    """Documented in the help of the commands."""
+    """The one table of exit codes; each command's help says what they mean there (docs/cli.md)."""
 
     OK = 0
     FAILED = 1
@@ -54,14 +78,27 @@ class ExitCode(enum.IntEnum):
     UNCERTAIN = 3
     INTERRUPTED = 130
 
+    @property
+    def meaning(self) -> str:
+        """What a script may conclude, whatever the command."""
+        return _MEANINGS[self]
+
+
+_MEANINGS: Final = {
+    ExitCode.OK: "done, or it was so before; what was asked for stands on standard output",
+    ExitCode.FAILED: "refused, failed, or the answer is a bad one; one sentence on standard error",
+    ExitCode.USAGE: "the command line makes no sense: nothing was asked of anybody",
+    ExitCode.UNCERTAIN: "an append may or may not be stored; standard error says how to find out",
+    ExitCode.INTERRUPTED: "ended by Ctrl-C",
+}
+assert len(_MEANINGS) == len(ExitCode)
+
 
 class UsageError(Exception):
     """The command line makes no sense; the text says why and how to write it."""
 
 
-def find_url(
-    url: str | None, data: Path, kind: Literal["write_url", "read_url", "admin_url"]
-) -> str:
+def find_url(url: str | None, data: Path, kind: ProxyKind) -> str:
     """The URL of the proxy that a command needs; `admin_url` has a variable of its own.
 
     Raises:
@@ -87,6 +124,21 @@ def parse_argument(parse: Any, text: str) -> Any:
         raise UsageError(error.detail) from None
 
 
+def parse_config(text: str) -> dict[str, Any]:
+    """The object that `--config` gives.
+
+    Raises:
+        UsageError: it is none.
+    """
+    try:
+        document = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise UsageError(f"--config is no JSON: {error}") from None
+    if not isinstance(document, dict):
+        raise UsageError("--config is no JSON object")
+    return document
+
+
 def run_async(coroutine: Coroutine[Any, Any, T]) -> T:
     """Run a command's coroutine on the loop that the services run on."""
     return uvloop.run(coroutine)
@@ -102,6 +154,11 @@ def print_json(value: object) -> None:
     """One JSON value as one line of the result."""
     sys.stdout.buffer.write(orjson.dumps(value) + b"\n")
     sys.stdout.buffer.flush()
+
+
+def silence_stdout() -> None:
+    """Who read standard output has gone; Python flushes it once more: let that go nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def call_admin(
@@ -125,13 +182,39 @@ def show_rows(answer: dict[str, Any], field: str, columns: Sequence[str], *, is_
     if is_json:
         print_json(answer)
         return
+    rows = answer[field]
+    print_table(columns, [[spell_cell(row.get(name)) for name in columns] for row in rows])
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Rows of texts: a table on a terminal, whole lines without a frame elsewhere."""
+    if not sys.stdout.isatty():
+        for line in align([columns, *rows]):
+            print(line)
+        return
     from rich import box
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(box=box.SIMPLE)
     for column in columns:
         table.add_column(column)
-    for row in answer[field]:
-        table.add_row(*("–" if row.get(name) is None else str(row[name]) for name in columns))
+    for row in rows:
+        table.add_row(*map(Text, row))  # No markup: names may have brackets.
     Console().print(table)
+
+
+def align(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines in which the cells of a column begin at one place."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+
+
+def spell_cell(value: object) -> str:
+    """A value in a table."""
+    if value is None:
+        return "–"
+    if isinstance(value, list | dict):
+        return orjson.dumps(value).decode()
+    return str(value)

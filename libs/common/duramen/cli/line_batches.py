@@ -3,13 +3,15 @@ r"""Cuts a stream of bytes into lines, and lines into record batches, in bulk.
 A record is a line without its "\n"; what follows the last "\n" is a record too unless it is empty.
 The work per line is done by `bytes.split`, `accumulate` and `bisect`: no Python statement runs per
 line. `LineCutter` is pure; `LineSource` reads a file descriptor and encodes. From a file batches
-are full; from a pipe or terminal a batch is what was there, so that no line waits for others.
+are full; from a pipe or terminal a batch is what was there, or what came within the linger time, so
+that no line waits for others for longer than was asked for.
 
 Called by `duramen append` and by the local cluster's demo.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import select
 import time
@@ -19,7 +21,7 @@ from typing import Final
 
 from duramen.client.bulk_append import PreparedBatch
 from duramen.limits import BATCH_RECORD_COUNT_MAX, RECORD_BYTES_MAX
-from duramen.units import MIB
+from duramen.units import MIB, MS
 from duramen.wire.record_batch import Producer, encode_batch
 
 BATCH_BYTES_DEFAULT: Final = 1 * MIB
@@ -112,8 +114,17 @@ class LineCutter:
 class LineSource:
     """The batches of the lines of an open file, pipe or terminal."""
 
-    def __init__(self, fd: int, cutter: LineCutter, producer_id: str | None = None) -> None:
+    def __init__(
+        self,
+        fd: int,
+        cutter: LineCutter,
+        producer_id: str | None = None,
+        *,
+        linger_us: int = 0,
+    ) -> None:
         """`fd` stays the caller's to close, after this source was closed.
+
+        A batch that is not full waits for more lines for up to `linger_us`.
 
         With a producer id the batches are numbered, in an epoch that fences every earlier source
         of the same id: its numbers would begin at 0 again.
@@ -123,6 +134,7 @@ class LineSource:
         if producer_id is not None:
             self._next = Producer(producer_id, time.time_ns() // 1_000_000, 0)
         self._cutter = cutter
+        self._linger_us = linger_us
         self._wake_read, self._wake_write = os.pipe()
         self._is_closed = False
         self._is_ended = False
@@ -134,11 +146,16 @@ class LineSource:
             LineTooLongError: see there.
             OSError: the input cannot be read.
         """
+        lingers_until_us: int | None = None
         while not self._is_closed:
             first_line = self._cutter.next_line
             group = self._cutter.take(is_partial_fine=False)
-            if group is None and self._cutter.is_holding_lines and not self._wait_input(0):
-                group = self._cutter.take(is_partial_fine=True)
+            if group is None and self._cutter.is_holding_lines:
+                now_us = time.monotonic_ns() // MS
+                lingers_until_us = lingers_until_us or now_us + self._linger_us
+                left_ms = math.ceil(max(lingers_until_us - now_us, 0) / MS)
+                if not self._wait_input(left_ms) and not self._is_closed:
+                    group = self._cutter.take(is_partial_fine=True)
             if group is not None:
                 return self._prepare(first_line, group)
             if self._is_ended:

@@ -10,29 +10,35 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated, Any, Literal
+from urllib.parse import quote
 
 import orjson
 from cyclopts import App, Parameter
 
 from duramen.cli.command import (
     DATA_DEFAULT,
+    ConfigOption,
     DataOption,
     ExitCode,
     JsonOption,
     LogText,
+    NamespaceText,
     UrlOption,
-    UsageError,
     find_url,
     parse_argument,
+    parse_config,
     print_json,
     run_async,
+    show_rows,
 )
 from duramen.client.rest_client import RestClient
 from duramen.texts import check_namespace, parse_log
 
 log_app = App(name="log", help="Create, show and list logs; truncate, end and delete them.")
 
-_PAGES_MAX = 10_000
+_PAGE_COUNT = 1_000
+"""Rows of a page: as many as a proxy gives at once."""
+
 _SEGMENT_COLUMNS = (
     "epoch", "state", "start_seq_num", "records", "bytes", "lost", "created", "completed",
 )  # fmt: skip
@@ -43,7 +49,7 @@ def create(
     log: LogText,
     /,
     *,
-    config: Annotated[str, Parameter(help="configuration as JSON; {} for the defaults")] = "{}",
+    config: ConfigOption = "{}",
     url: UrlOption = None,
     data: DataOption = DATA_DEFAULT,
     json: JsonOption = False,
@@ -53,7 +59,7 @@ def create(
     Exit codes: 0 created or there; 1 refused or failed; 2 usage.
     """
     name = parse_argument(parse_log, log)
-    document = _parse_config(config)
+    document = parse_config(config)
     target = find_url(url, data, "write_url")
     is_new = call_proxy(target, lambda client: client.ensure_log(name[0], name[1], document))
     if json:
@@ -81,7 +87,7 @@ def reconfigure(
     Exit codes: 0 changed or the same already; 1 refused or failed; 2 usage.
     """
     name = parse_argument(parse_log, log)
-    patch = _parse_config(config)
+    patch = parse_config(config)
     target = find_url(url, data, "write_url")
     answer = call_proxy(
         target, lambda client: client.reconfigure_log(name[0], name[1], patch, version=version)
@@ -124,14 +130,14 @@ def show(
     """
     name = parse_argument(parse_log, log)
     target = find_url(url, data, "write_url")
-    _print_object(call_proxy(target, lambda client: client.show_log(*name)), is_json=json)
+    print_object(call_proxy(target, lambda client: client.show_log(*name)), is_json=json)
     return ExitCode.OK
 
 
 @log_app.command(name="list")
 def list_logs(
-    namespace: str = "default", /, *, url: UrlOption = None, data: DataOption = DATA_DEFAULT,
-    json: JsonOption = False,
+    namespace: NamespaceText = "default", /, *, url: UrlOption = None,
+    data: DataOption = DATA_DEFAULT, json: JsonOption = False,
 ) -> int:  # fmt: skip
     """List the logs of a namespace.
 
@@ -140,22 +146,13 @@ def list_logs(
     parse_argument(check_namespace, namespace)
     target = find_url(url, data, "write_url")
 
-    async def collect(client: RestClient) -> list[Any]:
-        found: list[Any] = []
-        for _ in range(_PAGES_MAX):
-            last = _name_of(found[-1]) if found else ""
-            page = await client.list_logs(namespace, start_after=last)
-            found += page.get("logs", [])
-            if not page.get("has_more") or not page.get("logs"):
-                break
-        return found
-
-    logs = call_proxy(target, collect)
+    path = f"/v1/namespaces/{quote(namespace)}/logs"
+    logs = call_proxy(target, lambda client: list_all(client, path, "logs"))
     if json:
         print_json({"namespace": namespace, "logs": logs})
     else:
         for entry in logs:
-            print(f"{namespace}/{_name_of(entry)}")
+            print(f"{namespace}/{entry['name']}")
     return ExitCode.OK
 
 
@@ -178,7 +175,7 @@ def segments(
             for row in answer.get("segments", [])
             if isinstance(row, dict)
         ]
-        _print_table(_SEGMENT_COLUMNS, rows)
+        show_rows({"segments": rows}, "segments", _SEGMENT_COLUMNS, is_json=False)
     return ExitCode.OK
 
 
@@ -204,16 +201,6 @@ def maintenance(
     return ExitCode.OK if answer.get("is_settled") else ExitCode.FAILED
 
 
-def _parse_config(text: str) -> dict[str, Any]:
-    try:
-        document = orjson.loads(text)
-    except orjson.JSONDecodeError as error:
-        raise UsageError(f"--config is no JSON: {error}") from None
-    if not isinstance(document, dict):
-        raise UsageError("--config is no JSON object")
-    return document
-
-
 def call_proxy(url: str, use: Callable[[RestClient], Awaitable[Any]]) -> Any:
     """What `use` makes of a client of that proxy."""
 
@@ -227,14 +214,29 @@ def call_proxy(url: str, use: Callable[[RestClient], Awaitable[Any]]) -> Any:
     return run_async(run())
 
 
-def _name_of(entry: Any) -> str:
-    """A list holds names, or objects that carry theirs."""
-    if isinstance(entry, dict):
-        return str(entry.get("name", ""))
-    return str(entry)
+async def list_all(
+    client: RestClient, path: str, field: Literal["logs", "namespaces"], *, most: int | None = None
+) -> list[dict[str, Any]]:
+    """Every row of a listing, page by page; with `most` at least one row more than that, if any.
+
+    Raises:
+        DuramenError, PeerError: as `RestClient.get_json`.
+    """
+    key = "name" if field == "logs" else "namespace"
+    found: list[dict[str, Any]] = []
+    has_more = True
+    while has_more and (most is None or len(found) <= most):
+        query = {"limit": str(_PAGE_COUNT)}
+        if found:
+            query["start_after"] = str(found[-1][key])
+        page = await client.get_json(path, query)
+        found += page[field]
+        has_more = bool(page["has_more"] and page[field])
+    return found
 
 
-def _print_object(value: dict[str, Any], *, is_json: bool) -> None:
+def print_object(value: dict[str, Any], *, is_json: bool) -> None:
+    """A JSON object, on one line for a program, indented for a person."""
     if is_json:
         print_json(value)
     else:
@@ -244,22 +246,3 @@ def _print_object(value: dict[str, Any], *, is_json: bool) -> None:
 def _spell_lost(ranges: Sequence[Sequence[int]]) -> str | None:
     """Entries whose loss a person has accepted."""
     return ", ".join(f"{first}-{last}" for first, last in ranges) or None
-
-
-def _print_table(columns: Sequence[str], rows: list[dict[str, Any]]) -> None:
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE)
-    for column in columns:
-        table.add_column(column)
-    for row in rows:
-        table.add_row(*(_spell_cell(row.get(column)) for column in columns))
-    Console().print(table)
-
-
-def _spell_cell(value: Any) -> str:
-    if value is None:
-        return "–"
-    return value if isinstance(value, str) else orjson.dumps(value).decode()

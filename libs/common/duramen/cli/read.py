@@ -1,7 +1,8 @@
-"""`duramen read LOG`: the bodies of records to standard output, byte for byte, one line feed each.
+"""`duramen read|tail LOG`: the bodies of records to standard output, byte for byte, one line each.
 
 So a file of lines that was appended comes back identical; only a missing line feed at its very end
-is there afterwards. With `--json` each record is an object on its own line, with its positions.
+is there afterwards. With `--json` each record is an object on its own line, with its positions;
+`--format line` has number, time and body for people. `tail` is `read` from the last records on.
 A reader of the output that goes away (`| head`) ends the command quietly.
 
 Called by `cli.main`. Source: 03-api "CLI", 08-interfaces "Answers".
@@ -11,10 +12,10 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import os
 import signal
 import sys
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
 
 import orjson
 from cyclopts import Parameter
@@ -32,6 +33,7 @@ from duramen.cli.command import (
     parse_argument,
     run_async,
     say,
+    silence_stdout,
 )
 from duramen.cli.figures import spell_figures, summarize_read
 from duramen.client.bulk_read import BulkReader
@@ -39,23 +41,36 @@ from duramen.client.records import Records
 from duramen.client.rest_client import RestClient
 from duramen.texts import parse_log, parse_position, spell_time
 
+Format = Literal["body", "line", "json"]
+
+FormatOption = Annotated[
+    Format, Parameter(help="body: byte for byte; line: number, time, body as text; json: all of it")
+]
+FollowOption = Annotated[
+    bool, Parameter(name=["--follow", "-f"], negative="", help="wait for more at the tail")
+]
+
+_TAIL_COUNT: Final = 10
+
 
 def read(
     log: LogText,
     /,
     *,
     from_: Annotated[
-        str,
+        str | None,
         Parameter(
             name="--from",
             help="head, tail, tail-N, seq:N or N, dlsn:e1n2s3, lsn:e1n2, txid:N (first at or "
-            "above), time:RFC 3339 or unix ms, ago:1h30m",
+            "above), time:RFC 3339 or unix ms, ago:1h30m; head if nothing is said",
         ),
-    ] = "head",
+    ] = None,
     count: Annotated[int | None, Parameter(name=["--count", "-n"], help="records at most")] = None,
-    follow: Annotated[
-        bool, Parameter(name=["--follow", "-f"], negative="", help="wait for more at the tail")
-    ] = False,
+    ago: Annotated[
+        str | None, Parameter(help="begin this long ago, 1h30m: the same as --from ago:1h30m")
+    ] = None,
+    follow: FollowOption = False,
+    format: FormatOption = "body",
     timeout: TimeoutOption = 60.0,
     url: UrlOption = None,
     data: DataOption = DATA_DEFAULT,
@@ -68,22 +83,62 @@ def read(
 
     Exit codes: 0 read; 1 refused or failed; 2 usage; 130 interrupted (the usual end of --follow).
     """
-    name = parse_argument(parse_log, log)
-    position = parse_argument(parse_position, from_)
+    if from_ is not None and ago is not None:
+        raise UsageError("give one of --from and --ago")
+    text = f"ago:{ago}" if ago is not None else from_ or "head"
     if count is not None and count < 0:
         raise UsageError("-n is a number of records, 0 or more")
+    return _read(
+        log, text, url, data, count=count, is_following=follow, timeout_s=timeout,
+        form="json" if json else format,
+    )  # fmt: skip
+
+
+def tail(
+    log: LogText,
+    /,
+    *,
+    count: Annotated[int, Parameter(name=["--count", "-n"], help="the last records")] = _TAIL_COUNT,
+    follow: FollowOption = False,
+    format: FormatOption = "body",
+    timeout: TimeoutOption = 60.0,
+    url: UrlOption = None,
+    data: DataOption = DATA_DEFAULT,
+    json: JsonOption = False,
+) -> int:
+    """Read the last records of a log, and with -f those that come; else as `duramen read`.
+
+    Exit codes: 0 read; 1 refused or failed; 2 usage; 130 interrupted (the usual end of --follow).
+    """
+    if count < 0:
+        raise UsageError("-n is a number of records, 0 or more")
+    return _read(
+        log, f"tail-{count}", url, data, count=None, is_following=follow, timeout_s=timeout,
+        form="json" if json else format,
+    )  # fmt: skip
+
+
+def _read(
+    log: str,
+    text: str,
+    url: str | None,
+    data: Path,
+    *,
+    count: int | None,
+    is_following: bool,
+    timeout_s: float,
+    form: Format,
+) -> int:
+    name = parse_argument(parse_log, log)
+    position = parse_argument(parse_position, text)
+    target = find_url(url, data, "read_url")
+    sink = {"body": write_bodies, "line": write_lines, "json": write_json}[form]
 
     async def run() -> int:
-        client = RestClient(find_url(url, data, "read_url"))
-        reader = BulkReader(client, *name, timeout_s=timeout)
+        client = RestClient(target)
+        reader = BulkReader(client, *name, timeout_s=timeout_s)
         reading = asyncio.ensure_future(
-            reader.run(
-                position,
-                from_,
-                count=count,
-                is_following=follow,
-                sink=write_json if json else write_bodies,
-            )
+            reader.run(position, text, count=count, is_following=is_following, sink=sink)
         )
         asyncio.get_running_loop().add_signal_handler(signal.SIGINT, reading.cancel)
         code = ExitCode.OK
@@ -92,7 +147,7 @@ def read(
         except asyncio.CancelledError:
             code = ExitCode.INTERRUPTED
         except BrokenPipeError:
-            _silence_stdout()
+            silence_stdout()
         finally:
             await client.close()
         if reader.figures.moved_to is not None:
@@ -114,6 +169,19 @@ def write_bodies(found: list[Records]) -> None:
 def join_bodies(records: Records) -> bytes:
     """The bodies as lines."""
     return b"\n".join([*records.bodies, b""])
+
+
+def write_lines(found: list[Records]) -> None:
+    """Number, time and body of each record, with tabs; what is no text is shown as escapes."""
+    out = sys.stdout.buffer
+    for records in found:
+        batch = records.batch
+        for index in range(records.skip, records.stop):
+            body = batch.bodies[index].decode(errors="backslashreplace")
+            text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in body)
+            time = spell_time(batch.timestamps_ms[index])
+            out.write(f"{records.seq_num_of(index)}\t{time}\t{text}\n".encode())
+    out.flush()
 
 
 def write_json(found: list[Records]) -> None:
@@ -148,8 +216,3 @@ def spell_record(records: Records, index: int) -> dict[str, Any]:
     if headers:
         record["headers"] = [texts[at : at + 2] for at in range(1, len(texts), 2)]
     return record | {"body": texts[0]}
-
-
-def _silence_stdout() -> None:
-    """Python flushes standard output once more at its end: let that go nowhere."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

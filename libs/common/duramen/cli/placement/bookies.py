@@ -17,6 +17,7 @@ from cyclopts import App, Parameter
 from duramen.cli.command import (
     DATA_DEFAULT,
     AdminUrlOption,
+    BookieText,
     DataOption,
     ExitCode,
     JsonOption,
@@ -68,7 +69,7 @@ def bookies(
 
 @bookies_app.command
 def locate(
-    bookie: Annotated[str, Parameter(help="its id")],
+    bookie: BookieText,
     /,
     *,
     region: str | None = None,

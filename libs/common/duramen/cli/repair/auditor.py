@@ -21,6 +21,7 @@ from cyclopts import App, Parameter
 from duramen.cli.command import (
     DATA_DEFAULT,
     AdminUrlOption,
+    BookieText,
     DataOption,
     ExitCode,
     JsonOption,
@@ -38,7 +39,6 @@ _ASK_TIMEOUT_S: Final = 60.0
 _SILENCE_MAX_COUNT: Final = 60
 """Polls in a row that tell nothing until waiting is given up: a new auditor takes seconds."""
 
-BookieText = Annotated[str, Parameter(help="the bookie's id")]
 WaitOption = Annotated[bool, Parameter(negative="", help="wait until it is over")]
 
 repair_app = App(name="repair", help="The auditor: what it repairs.", result_action="return_value")
@@ -312,7 +312,8 @@ def _spell_status(answer: dict[str, Any]) -> list[str]:
         whole = "whole" if last["whole"] else f"in part, {last['unread_count']} unread"
         lines.append(
             f"last round {whole}: {last['logs']} logs, {last['segments']} segments, "
-            f"{last['unproved_fragments']} unproved, {last['placement_violations']} misplaced"
+            f"{last['unproved_fragments']} unproved, {last['fragments_in_doubt']} in doubt, "
+            f"{last['placement_violations']} misplaced"
         )
     for one in answer["drains"]:
         lines.append(f"drain {one['bookie']}: {one['duty']} {one['waits_for']}".rstrip())

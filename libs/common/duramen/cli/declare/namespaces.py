@@ -1,0 +1,85 @@
+"""`duramen namespace create|show|list`: thin over REST.
+
+What the server answers is what `--json` prints; nothing is decided here. `duramen apply` does the
+same from files.
+
+Called by `cli.main`. Source: 03-api "CLI", "REST v1".
+"""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+from cyclopts import App
+
+from duramen.cli.command import (
+    DATA_DEFAULT,
+    ConfigOption,
+    DataOption,
+    ExitCode,
+    JsonOption,
+    NamespaceText,
+    UrlOption,
+    find_url,
+    parse_argument,
+    parse_config,
+    print_json,
+)
+from duramen.cli.logs import call_proxy, list_all, print_object
+from duramen.texts import check_namespace
+
+namespace_app = App(name="namespace", help="Create, show and list namespaces.")
+
+
+@namespace_app.command
+def create(
+    namespace: NamespaceText, /, *, config: ConfigOption = "{}", url: UrlOption = None,
+    data: DataOption = DATA_DEFAULT, json: JsonOption = False,
+) -> int:  # fmt: skip
+    """Create a namespace, or find that it is there with the same configuration.
+
+    Exit codes: 0 created or there; 1 refused or failed; 2 usage.
+    """
+    parse_argument(check_namespace, namespace)
+    document = parse_config(config)
+    target = find_url(url, data, "write_url")
+    is_new = call_proxy(target, lambda client: client.ensure_namespace(namespace, document))
+    if json:
+        print_json({"namespace": namespace, "created": is_new})
+    else:
+        print(f"{namespace}: {'created' if is_new else 'is there already'}")
+    return ExitCode.OK
+
+
+@namespace_app.command
+def show(
+    namespace: NamespaceText, /, *, url: UrlOption = None, data: DataOption = DATA_DEFAULT,
+    json: JsonOption = False,
+) -> int:  # fmt: skip
+    """Show a namespace and its configuration.
+
+    Exit codes: 0 shown; 1 refused or failed; 2 usage.
+    """
+    parse_argument(check_namespace, namespace)
+    target = find_url(url, data, "write_url")
+    path = f"/v1/namespaces/{quote(namespace)}"
+    print_object(call_proxy(target, lambda client: client.get_json(path)), is_json=json)
+    return ExitCode.OK
+
+
+@namespace_app.command(name="list")
+def list_namespaces(
+    *, url: UrlOption = None, data: DataOption = DATA_DEFAULT, json: JsonOption = False
+) -> int:
+    """List the namespaces.
+
+    Exit codes: 0 listed; 1 refused or failed; 2 usage.
+    """
+    target = find_url(url, data, "write_url")
+    found = call_proxy(target, lambda client: list_all(client, "/v1/namespaces", "namespaces"))
+    if json:
+        print_json({"namespaces": found})
+    else:
+        for entry in found:
+            print(entry["namespace"])
+    return ExitCode.OK

@@ -1,0 +1,1 @@
+"""What the cluster is doing now: a view that refreshes, and tables to ask in SQL."""

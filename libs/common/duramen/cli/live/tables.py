@@ -1,0 +1,312 @@
+"""The tables of `duramen sql`: their columns, and how their rows are had from a running cluster.
+
+Three kinds of sources: one call to the admin port (`owners`, `bookies`, `repairs`), the pages of
+the listings (`namespaces`, `logs`), and one call for each log (`segments`, `fragments`). Every row
+is a tuple in the order of its columns. Nothing is cached, and tables of one statement are read one
+after the other, so they are not of one moment.
+
+Called by `live.sql`. Source: 03-api "CLI" (as LDQuery), docs/cli.md "sql".
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote
+
+from duramen.cli.command import ProxyKind
+from duramen.cli.logs import list_all
+from duramen.client.rest_client import RestClient
+from duramen.errors import DuramenError
+
+Row = tuple[Any, ...]
+
+_IN_FLIGHT_MAX: Final = 16
+
+
+class TooManyLogsError(Exception):
+    """A table would need a call for more logs than the caller allows."""
+
+
+class Column(NamedTuple):
+    """A column, its SQL type, and what it says."""
+
+    name: str
+    kind: str
+    what: str
+
+
+class Table(NamedTuple):
+    """A table and how to load it."""
+
+    name: str
+    what: str
+    columns: tuple[Column, ...]
+    load: Callable[[Sources], Awaitable[list[Row]]]
+
+
+class Sources:
+    """Where rows come from.
+
+    Args:
+        connect: makes a client of the proxy of that kind; only what a table needs is looked for.
+        namespace, log: load only what belongs to these, where given.
+        logs_max: of how many logs tables with a call for each may be loaded.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[ProxyKind], RestClient],
+        *,
+        namespace: str | None,
+        log: str | None,
+        logs_max: int,
+    ) -> None:
+        self._make_client = connect
+        self._clients: dict[ProxyKind, RestClient] = {}
+        self._namespace = namespace
+        self._log = log
+        self._logs_max = logs_max
+        self._segments: list[tuple[str, dict[str, Any]]] | None = None
+
+    async def close(self) -> None:
+        """Close the clients that were made."""
+        for client in self._clients.values():
+            await client.close()
+
+    def _connect(self, kind: ProxyKind) -> RestClient:
+        if kind not in self._clients:
+            self._clients[kind] = self._make_client(kind)
+        return self._clients[kind]
+
+    async def ask(self, kind: ProxyKind, path: str) -> dict[str, Any]:
+        """One answer. Raises as `RestClient.get_json`."""
+        return await self._connect(kind).get_json(path)
+
+    async def namespaces(self) -> list[str]:
+        """The namespaces that are wanted."""
+        if self._namespace is not None:
+            return [self._namespace]
+        client = self._connect("write_url")
+        rows = await list_all(client, "/v1/namespaces", "namespaces")
+        return [row["namespace"] for row in rows]
+
+    async def logs(self, most: int | None = None) -> list[dict[str, Any]]:
+        """The logs that are wanted; with `most` at least one more, if there are."""
+        client = self._connect("write_url")
+        if self._namespace is not None and self._log is not None:
+            path = f"/v1/namespaces/{quote(self._namespace)}/logs/{quote(self._log)}"
+            return [await client.get_json(path)]
+        found: list[dict[str, Any]] = []
+        for namespace in await self.namespaces():
+            path = f"/v1/namespaces/{quote(namespace)}/logs"
+            left = None if most is None else most - len(found)
+            found += await list_all(client, path, "logs", most=left)
+            if most is not None and len(found) > most:
+                break
+        return found
+
+    async def segments(self) -> list[tuple[str, dict[str, Any]]]:
+        """(log, segment) of every log that is wanted; read once.
+
+        Raises:
+            TooManyLogsError: of more than `logs_max` logs.
+        """
+        if self._segments is not None:
+            return self._segments
+        logs = await self.logs(self._logs_max)
+        if len(logs) > self._logs_max:
+            raise TooManyLogsError(
+                f"segments and fragments take a call for each log, and there are more than "
+                f"{self._logs_max:,}: narrow it with --namespace or --log, or raise --logs-max"
+            )
+        client = self._connect("read_url")
+        room = asyncio.Semaphore(_IN_FLIGHT_MAX)
+
+        async def read(log: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+            async with room:
+                try:
+                    answer = await client.list_segments(log["namespace"], log["name"])
+                except DuramenError as error:
+                    if error.code in ("log_not_found", "log_deleted"):
+                        return []  # It went between the listing and this call.
+                    raise
+            name = f"{log['namespace']}/{log['name']}"
+            return [(name, segment) for segment in answer["segments"]]
+
+        self._segments = [row for rows in await asyncio.gather(*map(read, logs)) for row in rows]
+        return self._segments
+
+
+def _pick(rows: Iterable[Mapping[str, Any]], names: Iterable[str]) -> list[Row]:
+    wanted = tuple(names)
+    return [tuple(row.get(name) for name in wanted) for row in rows]
+
+
+async def _load_namespaces(sources: Sources) -> list[Row]:
+    return [(name,) for name in await sources.namespaces()]
+
+
+async def _load_logs(sources: Sources) -> list[Row]:
+    return [
+        (f"{row['namespace']}/{row['name']}", row["namespace"], row["name"], row["log_id"])
+        for row in await sources.logs()
+    ]
+
+
+async def _load_segments(sources: Sources) -> list[Row]:
+    rows = [
+        {
+            **segment,
+            "log": log,
+            "lost_entries": sum(last - first + 1 for first, last in segment.get("lost") or ()),
+            "fragments": len(segment["fragments"]),
+        }
+        for log, segment in await sources.segments()
+    ]
+    return _pick(rows, (column.name for column in _SEGMENTS))
+
+
+async def _load_fragments(sources: Sources) -> list[Row]:
+    rows = []
+    for log, segment in await sources.segments():
+        for fragment in segment["fragments"]:
+            place = (log, segment["epoch"], segment["ledger_id"], fragment["first_entry"])
+            for index, member in enumerate(fragment["ensemble"]):
+                rows.append((*place, index, member["bookie"], member["incarnation"]))
+    return rows
+
+
+async def _load_owners(sources: Sources) -> list[Row]:
+    answer = await sources.ask("admin_url", "/v1/cluster/owners")
+    if answer["silent"]:
+        detail = f"{', '.join(answer['silent'])} did not answer: not all owners are known"
+        raise DuramenError("log_unavailable", detail)
+    rows = ({**log, "log": log.get("name")} for log in answer["logs"])
+    return _pick(rows, (column.name for column in _OWNERS))
+
+
+async def _load_bookies(sources: Sources) -> list[Row]:
+    answer = await sources.ask("admin_url", "/v1/cluster/bookies")
+    return _pick(
+        ({**row, "bookie": row["id"]} for row in answer["bookies"]),
+        (column.name for column in _BOOKIES),
+    )
+
+
+async def _load_holdings(sources: Sources) -> list[Row]:
+    answer = await sources.ask("admin_url", "/v1/cluster/repair/bookies")
+    return _pick(answer["bookies"], (column.name for column in _HOLDINGS))
+
+
+async def _load_repairs(sources: Sources) -> list[Row]:
+    answer = await sources.ask("admin_url", "/v1/cluster/repair")
+    rows = [
+        {**task, "state": state}
+        for state in ("running", "unrepairable")
+        for task in answer[state]
+    ]  # fmt: skip
+    return _pick(rows, (column.name for column in _REPAIRS))
+
+
+_LOG: Final = Column("log", "TEXT", "namespace/log")
+_LOG_ID: Final = Column("log_id", "TEXT", "its id, never given twice")
+_EPOCH: Final = Column("epoch", "INTEGER", "the segment's epoch")
+_INCARNATION: Final = Column("incarnation", "TEXT", "one life of its disks")
+_REGION: Final = Column("region", "TEXT", "where it is")
+_RACK: Final = Column("rack", "TEXT", "where it is in the region")
+_FIRST_ENTRY: Final = Column("first_entry", "INTEGER", "of the fragment")
+
+_SEGMENTS: Final = (
+    _LOG,
+    _EPOCH,
+    Column("ledger_id", "TEXT", "log id and epoch as one number, as bookies name it"),
+    Column("state", "TEXT", "OPEN, IN_RECOVERY or CLOSED"),
+    Column("status", "TEXT", "how much of it was truncated"),
+    Column("start_seq_num", "INTEGER", "of its first record; NULL: not known yet"),
+    Column("records", "INTEGER", "NULL until it is closed"),
+    Column("bytes", "INTEGER", "NULL until it is closed"),
+    Column("last_entry", "INTEGER", "NULL until it is closed"),
+    Column("lost_entries", "INTEGER", "whose loss a person accepted"),
+    Column("created", "TEXT", "RFC 3339"),
+    Column("completed", "TEXT", "RFC 3339; NULL until it is closed"),
+    Column("ensemble_size", "INTEGER", "bookies of a fragment"),
+    Column("write_quorum", "INTEGER", "copies of an entry"),
+    Column("ack_quorum", "INTEGER", "copies that are awaited"),
+    Column("fragments", "INTEGER", "how many ranges of entries with bookies of their own"),
+)
+_FRAGMENTS: Final = (
+    _LOG,
+    _EPOCH,
+    Column("ledger_id", "TEXT", "as in segments"),
+    _FIRST_ENTRY,
+    Column("place", "INTEGER", "of the bookie in the ensemble, from 0"),
+    Column("bookie", "TEXT", "its id"),
+    _INCARNATION,
+)
+_OWNERS: Final = (
+    _LOG,
+    _LOG_ID,
+    Column("sequencer", "TEXT", "the owner"),
+    Column("epoch", "INTEGER", "that it appends in"),
+    Column("state", "TEXT", "active, or on its way"),
+    Column("appends_per_s", "REAL", "of the last 5 to 10 s"),
+    Column("bytes_per_s", "REAL", "of the last 5 to 10 s"),
+    Column("unanswered_count", "INTEGER", "appends that wait for their acknowledgement"),
+)
+_BOOKIES: Final = (
+    Column("bookie", "TEXT", "its id"),
+    _INCARNATION,
+    _REGION,
+    _RACK,
+    Column("state", "TEXT", "rw, ro or absent"),
+    Column("duty", "TEXT", "serving, draining, leaving or drained"),
+    Column("weight", "REAL", "its share of new data"),
+    Column("free_bytes", "INTEGER", "NULL while it is absent"),
+    Column("doubtful", "INTEGER", "1: its metadata cannot be read"),
+    Column("takes_new_data", "INTEGER", "1: new ensembles may hold it"),
+)
+_HOLDINGS: Final = (
+    Column("bookie", "TEXT", "its id"),
+    _INCARNATION,
+    Column("copies", "INTEGER", "fragments that name it"),
+    Column("bytes", "INTEGER", "that it holds for them, about"),
+    Column("share", "REAL", "1.0: as much as its weight asks for"),
+    Column("fate", "TEXT", "here, leaving, away or lost"),
+)
+_REPAIRS: Final = (
+    _LOG_ID,
+    _EPOCH,
+    _FIRST_ENTRY,
+    Column("state", "TEXT", "running or unrepairable"),
+    Column("problem", "TEXT", "what is wrong"),
+    Column("action", "TEXT", "what is done about it"),
+    Column("good_copies", "INTEGER", "that are there"),
+    Column("bytes", "INTEGER", "to copy"),
+    Column("copied_bytes", "INTEGER", "so far"),
+    Column("attempts", "INTEGER", "that failed"),
+    Column("reason", "TEXT", "of the last failure"),
+)
+
+TABLES: Final = {
+    table.name: table
+    for table in (
+        Table("namespaces", "every namespace", (Column("namespace", "TEXT", "its name"),),
+              _load_namespaces),
+        Table("logs", "every log, a page at a time",
+              (_LOG, Column("namespace", "TEXT", "where it is"),
+               Column("name", "TEXT", "without its namespace"), _LOG_ID), _load_logs),
+        Table("segments", "live segments; a call for each log", _SEGMENTS, _load_segments),
+        Table("fragments", "bookies of each fragment of each segment; a call for each log",
+              _FRAGMENTS, _load_fragments),
+        Table("owners", "logs with an open segment, and their loads", _OWNERS, _load_owners),
+        Table("bookies", "who stores data, where, and what takes new ones", _BOOKIES,
+              _load_bookies),
+        Table("holdings", "what each bookie holds, as the auditor last counted", _HOLDINGS,
+              _load_holdings),
+        Table("repairs", "copies being made, and what cannot be repaired (the first of these)",
+              _REPAIRS, _load_repairs),
+    )
+}  # fmt: skip
+"""Name → table, in the order in which they are shown."""

@@ -1,0 +1,200 @@
+"""What every command promises, asked of every command: exit codes, `--json`, advice, documents.
+
+The commands are found by walking the application, so that a new one is asked too. docs/cli.md has
+sections made here from the code; DURAMEN_REWRITE=1 rewrites them, as for docs/protocol/errors.md.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import socket
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from cyclopts import App
+
+from duramen.cli.command import ExitCode
+from duramen.cli.declare.documents import read_documents
+from duramen.cli.declare.plan import make_plan
+from duramen.cli.live.query import Database
+from duramen.cli.live.tables import TABLES
+from duramen.cli.main import app, main
+from duramen.cli.shell.advice import ADVICE, advise
+from duramen.cluster.cluster_file import ClusterFileError
+from duramen.errors import ERRORS, DuramenError
+from duramen.runtime.http_client import UnreachableError
+from tests.unit.test_error_docs import DOCS, check_section
+
+ARGUMENTS = {
+    "accept-loss": ["b", "--incarnation", "0" * 32],
+    "append": ["a/b", "/dev/null", "--create", "--timeout", "0"],
+    "apply": ["-f", "-"],
+    "bookies locate": ["b", "--rack", "r"],
+    "completion": ["bash"],
+    "disruption": ["b", "--kind", "restart"],
+    "drain": ["b"],
+    "hand-over": ["a/b"],
+    "log reconfigure": ["a/b", "--config", "{}"],
+    "log truncate": ["a/b", "--to", "head"],
+    "maintenance": ["on"],
+    "namespace create": ["a"],
+    "namespace show": ["a"],
+    "read": ["a/b", "--timeout", "0"],
+    "regions close": ["r"],
+    "regions open": ["r"],
+    "sql": ["select * from bookies"],
+    "tail": ["a/b", "--timeout", "0"],
+    "top": ["--once"],
+}
+"""What a command cannot do without, where that is not `a/b` or nothing."""
+
+HANDED_OVER = ("bench journal", "bench bookie")
+"""Become another program, whose arguments and codes these are."""
+
+OF_THIS_MACHINE = ("run", "completion", "apply", "verify", *HANDED_OVER)
+"""Ask no proxy, or something else first."""
+
+
+def walk(found: App, prefix: str = "") -> Iterator[tuple[str, App]]:
+    """Every command with its words."""
+    for name in found:
+        if name.startswith("-"):
+            continue
+        below = found[name]
+        words = f"{prefix}{name}"
+        if below.default_command is not None:
+            yield words, below
+        yield from walk(below, f"{words} ")
+
+
+COMMANDS = dict(walk(app))
+
+
+def function_of(words: str) -> Callable[..., Any]:
+    function = COMMANDS[words].default_command
+    assert function is not None
+    return function
+
+
+def help_of(words: str) -> str:
+    return inspect.getdoc(function_of(words)) or ""
+
+
+def arguments_of(words: str) -> list[str]:
+    if words in ARGUMENTS:
+        return [*words.split(), *ARGUMENTS[words]]
+    takes_log = "log" in inspect.signature(function_of(words)).parameters
+    return [*words.split(), *(["a/b"] if takes_log else [])]
+
+
+def codes_of(words: str) -> dict[int, str]:
+    """Exit code → when, as the command's help says."""
+    text = " ".join(help_of(words).split())
+    _, found, codes = text.partition("Exit codes: ")
+    assert found, f"{words}: its help does not say its exit codes"
+    pairs = [part.partition(" ") for part in re.split(r"; (?=\d)", codes.rstrip("."))]
+    return {int(code): meaning for code, _, meaning in pairs}
+
+
+@pytest.mark.parametrize("words", list(COMMANDS))
+def test_the_help_says_which_exit_codes_there_are(words: str) -> None:
+    codes = codes_of(words)
+    assert set(codes) <= {int(code) for code in ExitCode}
+    assert ExitCode.OK in codes and ExitCode.USAGE in codes
+    assert all(codes.values())
+
+
+@pytest.mark.parametrize("words", [words for words in COMMANDS if words not in HANDED_OVER])
+def test_what_makes_no_sense_is_usage(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*arguments_of(words), "--no-such-flag"]) == ExitCode.USAGE
+    captured = capsys.readouterr()
+    assert captured.out == "" and "no-such-flag" in captured.err
+
+
+@pytest.mark.parametrize("words", [words for words in COMMANDS if words not in OF_THIS_MACHINE])
+def test_a_cluster_that_is_not_there_is_failure_with_advice(
+    words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))  # and does not listen
+        for variable in ("DURAMEN_URL", "DURAMEN_ADMIN_URL"):
+            monkeypatch.setenv(variable, f"http://127.0.0.1:{unused.getsockname()[1]}")
+        assert main([*arguments_of(words), "--json"]) == ExitCode.FAILED
+    said = capsys.readouterr().err
+    assert "next: see that the cluster runs" in said and "Traceback" not in said
+    assert ExitCode.FAILED in codes_of(words)
+
+
+@pytest.mark.parametrize("words", list(COMMANDS))
+def test_every_command_has_an_output_for_programs(words: str) -> None:
+    has_json = "json" in inspect.signature(function_of(words)).parameters
+    assert has_json == (words not in ("completion", *HANDED_OVER))
+
+
+def test_every_error_says_what_to_do_next() -> None:
+    assert set(ADVICE) == set(ERRORS)
+    assert advise(DuramenError("log_not_found", "x")) == ADVICE["log_not_found"]
+    assert "duramen run" in str(advise(UnreachableError("x")))
+    assert "--url" in str(advise(ClusterFileError("x")))
+    assert advise(OSError("the text of the system says it")) is None
+
+
+# --- docs/cli.md ---------------------------------------------------------------------------------
+
+
+def spell_codes() -> str:
+    lines = ["| code | meaning |", "|---|---|"]
+    lines += [f"| {int(code)} | {code.meaning} |" for code in ExitCode]
+    return "\n".join(lines) + "\n"
+
+
+def spell_commands() -> str:
+    lines = ["| command | what | exit codes |", "|---|---|---|"]
+    for words in COMMANDS:
+        what = help_of(words).split("\n\n")[0].replace("\n", " ")
+        codes = "; ".join(f"{code} {when}" for code, when in codes_of(words).items())
+        lines.append(f"| `{words}` | {what} | {codes} |".replace("bash|zsh", "bash\\|zsh"))
+    return "\n".join(lines) + "\n"
+
+
+def spell_tables() -> str:
+    lines = ["| table | column | type | |", "|---|---|---|---|"]
+    for table in TABLES.values():
+        lines.append(f"| `{table.name}` | | | {table.what} |")
+        lines += [
+            f"| | `{column.name}` | {column.kind} | {column.what} |" for column in table.columns
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def spell_advice() -> str:
+    lines = ["| code | next |", "|---|---|"]
+    lines += [f"| `{code}` | {what} |" for code, what in ADVICE.items()]
+    return "\n".join(lines) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "spell"),
+    [
+        ("exit codes", spell_codes),
+        ("commands", spell_commands),
+        ("tables", spell_tables),
+        ("advice", spell_advice),
+    ],
+)
+def test_the_page_is_that_of_the_code(name: str, spell: Callable[[], str]) -> None:
+    check_section("../cli.md", name, spell())
+
+
+def test_the_examples_of_the_page_are_understood() -> None:
+    text = (DOCS / "../cli.md").read_text(encoding="utf-8")
+    statements = re.findall(r'^duramen sql "(.*?)"', text, re.MULTILINE)
+    for statement in statements:
+        database = Database(1)
+        assert database.tables_of(statement)
+        assert list(database.select(statement)[1]) == []
+    (block,) = re.findall(r"^```yaml\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    plan = make_plan(read_documents({"page": block.encode()}), {})
+    assert [step.action for step in plan] == ["create", "create"] and len(statements) == 3
