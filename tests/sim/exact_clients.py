@@ -206,7 +206,9 @@ class ExactClient(Node):
                 self._set_token(log_id)
             case _:
                 self.append_plain(log_id)
-        rate = self._options.appends_per_s / (self._options.client_count + 1) / self.slow_factor
+        # Half of a client's share: each of theirs is worth many events, in retries and in checks.
+        share = 2 * (self._options.client_count + 1)
+        rate = self._options.appends_per_s / share / self.slow_factor
         self.after(self.world.between(0, int(2 * SECOND / rate)), self._act)
 
     def _make(

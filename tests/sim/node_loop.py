@@ -2,9 +2,9 @@
 
 As much of a loop as tasks, `gather`, `timeout`, `Event` and `Lock` ask for, so that production code
 that lives in an event loop runs here unchanged. Callbacks wait for the loop's next turn, and a turn
-is an event of the process's life: a paused process turns later, one that ended never. What a life
-leaves unfinished is kept until the run is over: were it thrown away, its `finally` clauses would
-run when the garbage collector pleases.
+is an event of the process's life: a paused process turns later, one that ended never. Whatever is
+unfinished is kept until the run is over, also what waits for an answer that never comes: were it
+thrown away, its `finally` clauses would run when the garbage collector pleases.
 
 `Promise` is what nodes wait for: a future to tasks of a loop, and all that `Node.spawn` knows.
 Called by `world`. Documented in docs/testing.md.
@@ -14,12 +14,11 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import weakref
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from inspect import CORO_CREATED, getcoroutinestate
 from types import CoroutineType
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
 
 from duramen.units import SECOND
 
@@ -27,6 +26,9 @@ if TYPE_CHECKING:
     from tests.sim.world import Node
 
 T = TypeVar("T")
+
+_SWEEP_COUNT: Final = 64
+"""Tasks of a life are looked through for finished ones when as many came again, and so many."""
 
 
 class Promise(Generic[T]):
@@ -156,7 +158,8 @@ class NodeLoop:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._ready: deque[Handle] = deque()
-        self._tasks: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
+        self._tasks: list[asyncio.Task[Any]] = []
+        self._sweep_at_count = _SWEEP_COUNT
         self._left: list[asyncio.Task[Any]] = []
 
     @property
@@ -166,7 +169,6 @@ class NodeLoop:
 
     def forget(self) -> None:
         """The life is over: nothing of it is called any more."""
-        # In any order: nobody looks at them again.
         left = [task for task in self._tasks if not task.done()]
         for task in left:
             work = task.get_coro()
@@ -210,7 +212,10 @@ class NodeLoop:
         loop = cast(asyncio.AbstractEventLoop, self)
         task = asyncio.Task(work, loop=loop, name=name or self._node.name, context=context)
         task._log_destroy_pending = False  # type: ignore[attr-defined]
-        self._tasks.add(task)
+        self._tasks.append(task)
+        if len(self._tasks) >= self._sweep_at_count:
+            self._tasks = [task for task in self._tasks if not task.done()]
+            self._sweep_at_count = 2 * len(self._tasks) + _SWEEP_COUNT
         return task
 
     def call_soon(self, callback: Callable[..., Any], *args: Any, context: Any = None) -> Handle:

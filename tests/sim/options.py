@@ -147,7 +147,7 @@ def draw_options(seed: int, *, duration_us: int | None = None) -> Options:
             )
             for _ in range(rng.choice((1, 2, 3)))
         ),
-        appends_per_s=rng.choice((70, 80, 100)),
+        appends_per_s=rng.choice((80, 95, 115)),
         appends_per_frame=rng.choice((2, 4, 6)),
         faults=() if is_calm else faults or ("sequencer killed",),
         calm_us=rng.choice((400 * MS, 1 * SECOND, 3 * SECOND)),

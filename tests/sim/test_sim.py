@@ -8,6 +8,7 @@ Not here: the nightly sweep of many seeds, mutants, scenarios.
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -86,6 +87,20 @@ def test_a_seed_is_a_run_whatever_the_hash_seed() -> None:
     assert [run.returncode for run in runs] == [0, 0]
     assert len(outputs[0].splitlines()) == DIGEST_SEEDS + 1
     assert outputs[0] == outputs[1]
+
+
+def test_a_seed_is_a_run_whenever_the_collector_of_cycles_comes() -> None:
+    # What waits for an answer that never comes is garbage to the collector: its `finally` clauses
+    # ran at whatever allocation made it come, and this seed took another way then.
+    digests = []
+    before = gc.get_threshold()
+    try:
+        for threshold in ((100, 5, 5), (1_000_000, 5, 5)):
+            gc.set_threshold(*threshold)
+            digests.append(run_seed(3).digest)
+    finally:
+        gc.set_threshold(*before)
+    assert digests[0] == digests[1]
 
 
 def test_the_seed_with_repair_repairs(sweep: list[Result]) -> None:

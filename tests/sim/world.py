@@ -46,6 +46,8 @@ class World:
         self.counts: Counter[str] = Counter()
         self.with_trace = with_trace
         self.story: deque[Note] = deque(maxlen=None if with_trace else LAST_EVENTS)
+        self.unfinished: set[object] = set()
+        """Coroutines of nodes, kept alive as `node_loop` keeps tasks; nobody goes through them."""
         self._digest = 0
         self._number = 0
         self._heap: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
@@ -197,12 +199,14 @@ class _Task(Generic[T]):
         try:
             promise = self._work.send(None)
         except StopIteration as stop:
+            self._node.world.unfinished.discard(self)
             if self._on_done is not None:
                 self._on_done(stop.value)
             return
         finally:
             asyncio._set_running_loop(outer)
         assert isinstance(promise, Promise), promise
+        self._node.world.unfinished.add(self)
         promise.on_settled = self._resume
 
     def _resume(self) -> None:
