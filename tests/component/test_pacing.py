@@ -68,6 +68,20 @@ def test_nothing_is_lost_by_rounding_over_many_small_pieces() -> None:
     assert bucket.delay_s(0) == pytest.approx(0.001)
 
 
+def test_another_rate_counts_from_now_on_and_keeps_what_is_owed() -> None:
+    clock = Clock()
+    bucket = ByteBucket(1_000, burst_bytes=1_000, now_us=clock)
+    assert bucket.delay_s(3_000) == 2.0
+    clock.advance(1 * SECOND)
+    bucket.change(100, burst_bytes=50)
+    assert bucket.delay_s(0) == 10.0, "1,000 of 2,000 were paid at the old rate"
+    clock.advance(DAY)
+    assert bucket.delay_s(50) == 0
+    assert bucket.delay_s(1) == 0.01
+    bucket.change(1_000, burst_bytes=0)
+    assert bucket.delay_s(0) == 0.001
+
+
 # --- The gate ------------------------------------------------------------------------------------
 
 

@@ -21,8 +21,8 @@ from duramen.core.status import BookieStatus
 from duramen.ids import NOTHING, BookieId, EntryId, Incarnation, Member, epoch_of
 from duramen.runtime.http_client import NoAnswerError
 from duramen.runtime.memory_store import MemoryTree
-from duramen.units import MIB, SECOND
-from duramen.wire.bookie_calls import Marks
+from duramen.units import MIB, MS, SECOND
+from duramen.wire.bookie_calls import Marks, ReadAnswer
 from duramen.wire.entry import read_entry_info
 from duramen.wire.metadata_json import read_node
 from duramen.wire.repair_calls import (
@@ -212,6 +212,26 @@ def test_an_inventory_is_bounded_and_goes_on_where_it_stopped(
     run(scenario)
 
 
+def test_an_inventory_that_has_to_yield_tells_how_far_it_came(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("duramen_bookie.repair.inventory.INVENTORY_TIME_US", 0)
+    monkeypatch.setattr("duramen_bookie.repair.inventory.REPAIR_PIECE_BYTES", 1)
+
+    async def scenario() -> None:
+        async with cluster(tmp_path, 1) as world:
+            await world.bookies[0].add(*[add(n) for n in (0, 1, 4)])
+            seen: list[int] = []
+            first: EntryId | None = EntryId(0)
+            while first is not None:
+                answer = await world.inventory(0, first, 90)
+                seen.append(len(answer.entries))
+                first = answer.next
+            assert seen == [1, 1, 1], "a piece a call, however late it is"
+
+    run(scenario)
+
+
 def test_what_a_bookie_cannot_vouch_for_is_unknown_and_not_absent(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with cluster(tmp_path, 1) as world:
@@ -366,6 +386,30 @@ def test_a_pull_ends_with_its_budget_and_the_next_one_goes_on(tmp_path: Path) ->
     run(scenario)
 
 
+def test_the_last_read_of_a_pull_has_time_as_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A source that yields to its clients is no silent one: what it has would count as missing."""
+    monkeypatch.setattr("duramen_bookie.repair.pulling.PULL_TIME_US", 100 * MS)
+    timeouts_us: list[int] = []
+    read = BookieClient.read
+
+    async def watched(client: BookieClient, *arguments: Any) -> list[ReadAnswer]:
+        timeouts_us.append(arguments[2])
+        return await read(client, *arguments)
+
+    monkeypatch.setattr(BookieClient, "read", watched)
+
+    async def scenario() -> None:
+        async with cluster(tmp_path, 2) as world:
+            await world.bookies[0].add(add(0))
+            while (await world.pull(1, [(0, 0)], [world.source(0)])).next is not None:
+                pass
+            assert min(timeouts_us) >= SECOND
+
+    run(scenario)
+
+
 def test_a_pull_into_a_ledger_that_was_dropped_is_refused(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with cluster(tmp_path, 2) as world:
@@ -411,6 +455,35 @@ def test_another_incarnation_is_refused(tmp_path: Path) -> None:
             wanted = Inventory(LEDGER, EntryId(0), EntryId(4))
             told = await world.client.take_inventory(wrong, wanted)
             assert told == InventoryAnswer(BookieStatus.WRONG_INCARNATION)
+
+    run(scenario)
+
+
+# --- Yielding ------------------------------------------------------------------------------------
+
+
+def test_repair_is_charged_where_it_reads_and_where_it_writes_and_clients_are_heard(
+    tmp_path: Path,
+) -> None:
+    async def scenario() -> None:
+        async with cluster(tmp_path, 2) as world:
+            source, target = world.bookies
+
+            def pace(bookie: Bookie) -> dict[str, Any]:
+                found: dict[str, Any] = bookie.service.statistics()["repair"]["pace"]
+                return found
+
+            await source.add(*[add(n) for n in range(10)])
+            await source.read(span(0, 9))
+            assert pace(source)["late_beyond_us"] > 0, "a client added here"
+            assert pace(source)["admitted_bytes"] == 0
+            await world.pull(1, [(0, 9)], [world.source(0)])
+            size = 10 * len(entry(0))
+            assert pace(source)["admitted_bytes"] >= size
+            assert pace(target)["admitted_bytes"] == size
+            assert pace(target)["late_beyond_us"] == 0, "what repair adds is no client's"
+            await world.inventory(0, 0, 9)
+            assert pace(source)["admitted_bytes"] >= 2 * size
 
     run(scenario)
 

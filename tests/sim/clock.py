@@ -114,7 +114,8 @@ def _list_bindings(world: World, rng: random.Random) -> list[_Binding]:
 
     return [
         *(_Binding(m, "now_us", now_us) for m in (auditor, worker, readings, operations)),
-        *(_Binding(m, "time", clock) for m in (rounds, rebalancing, operations, pulling)),
+        *(_Binding(m, "time", clock) for m in (rounds, rebalancing, operations)),
+        *(_Binding(m, "time", clock) for m in (inventory, pulling)),
         _Binding(commits, "secrets", _Nonces(rng)),
         *(_Binding(module, "uuid4", uuid4) for module in (identity, repair_queue)),
         _Binding(inventory, "run_in_thread", _run_at_once),

@@ -229,12 +229,19 @@ REPAIR_PIECE_BYTES: Final = 1 * MIB
 """What repair reads, sends or adds at once (an entry at the least). A client's add that comes right
 behind waits for one piece: a thousandth of a second of a disk, and of a core for the checksums."""
 
-REPAIR_BURST_BYTES: Final = 4 * REPAIR_PIECE_BYTES
-"""What may go through at once after a rest: an eighth of a second of the rate, not all of it."""
+REPAIR_BYTES_PER_S_MIN: Final = 2 * MIB
+REPAIR_BYTES_PER_S_FIRST: Final = 4 * MIB
+REPAIR_BYTES_PER_S_RISE: Final = 1 * MIB
+"""While clients are disturbed by it, repair copies so little; it begins with so much, and copies so
+much more with each second that nobody is: half a minute to the whole rate. The least still moves a
+disk of 1 TB to nine others within a day."""
 
 INVENTORY_ROW_COUNT_MAX: Final = 65_536
 INVENTORY_BYTES_MAX: Final = 64 * MIB
 """Entries that one inventory tells, and bytes that it reads for that: two seconds of a disk."""
+
+INVENTORY_TIME_US: Final = 5 * SECOND
+"""One inventory ends after so much, and tells how far it came: it may have to yield to clients."""
 
 PULL_BYTES_MAX: Final = 64 * MIB
 PULL_TIME_US: Final = 5 * SECOND

@@ -65,7 +65,13 @@ from duramen_bookie.admission import (
     class_of_reads,
 )
 from duramen_bookie.journal.writer import JournalPoisoned
-from duramen_bookie.metrics import CLASS_REFUSALS, READ_WAIT_SECONDS, show_classes, show_polls
+from duramen_bookie.metrics import (
+    APPEND_WAIT_SECONDS,
+    CLASS_REFUSALS,
+    READ_WAIT_SECONDS,
+    show_classes,
+    show_polls,
+)
 
 if TYPE_CHECKING:
     from duramen_bookie.storage import Reading, ReadResult, Storage
@@ -83,11 +89,14 @@ class StoppingError(Exception):
 class _Pending:
     """A request that the core has not answered yet, and what it holds meanwhile."""
 
-    __slots__ = ("future", "permit", "request", "timer")
+    __slots__ = ("future", "is_append", "permit", "request", "since_us", "timer")
 
     def __init__(self, request: RequestId, permit: Permit | None) -> None:
         self.request = request
         self.permit = permit
+        self.since_us = _read_clock_us()
+        self.is_append = False
+        """Whether entries of a client wait for the journal."""
         self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self.timer: asyncio.TimerHandle | None = None
 
@@ -102,6 +111,14 @@ class _ReadJob(NamedTuple):
 
 def _ignore_damage(_ledger_id: LedgerId) -> None:
     """Nobody repairs."""
+
+
+def _ignore_wait(_waited_us: int) -> None:
+    """Nobody yields."""
+
+
+async def _pass_at_once(_size_bytes: int) -> None:
+    """Nothing is held back."""
 
 
 class DataPlane:
@@ -139,6 +156,8 @@ class DataPlane:
             "/b/seal": self._begin_seal,
             "/b/lac": self._begin_lac,
         }
+        self._on_client_waited: Callable[[int], None] = _ignore_wait
+        self._hold_back: Callable[[int], Awaitable[None]] = _pass_at_once
         self._request_counts = dict.fromkeys(self._calls, 0)
         self._refused_count = 0
         show_classes(self._admission.statistics)
@@ -148,6 +167,18 @@ class DataPlane:
         """Answer one more call: its body and its client in, a frame out; errors as those here."""
         self._calls[path] = call
         self._request_counts[path] = 0
+
+    def watch(
+        self, on_client_waited: Callable[[int], None], hold_back: Callable[[int], Awaitable[None]]
+    ) -> None:
+        """Have repair yield to clients.
+
+        Args:
+            on_client_waited: told how many microseconds a client's adds took to become durable.
+            hold_back: passes when so many bytes may be answered to a read of class `REPAIR`.
+        """
+        self._on_client_waited = on_client_waited
+        self._hold_back = hold_back
 
     def refuse(self, service: Service, obstacle: str) -> OverloadError:
         """The error for a request of a class that meets an obstacle; counted."""
@@ -253,6 +284,7 @@ class DataPlane:
             entries = []
             rows = [_check_add(add, bytes(add.entry)) for add in adds]
         pending = self._open_request(permit)
+        pending.is_append = service is Service.APPEND and permit is not None
         self._core.on_adds(pending.request, incarnation, rows, has_room=permit is not None)
         self._drain(adds, entries)
         return pending
@@ -290,6 +322,8 @@ class DataPlane:
         pending = self._open_request(permit)
         self._core.on_reads(pending.request, incarnation, reads)
         self.drain()
+        if service is Service.REPAIR:
+            return self._wait_held_back(pending)
         return self._wait(pending, pack_read_answers)
 
     def _begin_seal(self, body: bytes, peer: str) -> Awaitable[bytes]:
@@ -327,14 +361,26 @@ class DataPlane:
         try:
             return pack(await pending.future)
         finally:
-            del self._pending[pending.request]
-            if pending.timer is not None:
-                pending.timer.cancel()
-                self._core.on_abandoned(pending.request)  # nothing, unless it was not answered
-            if pending.permit is not None:
-                self._admission.release(pending.permit)
-                if pending.permit.answer_bytes:
-                    self._begin_ready_reads()
+            self._end_request(pending)
+
+    async def _wait_held_back(self, pending: _Pending) -> bytes:
+        """As `_wait`, of a read of repair; its room stays taken until repair may go on."""
+        try:
+            answer = pack_read_answers(await pending.future)
+            await self._hold_back(len(answer))
+            return answer
+        finally:
+            self._end_request(pending)
+
+    def _end_request(self, pending: _Pending) -> None:
+        del self._pending[pending.request]
+        if pending.timer is not None:
+            pending.timer.cancel()
+            self._core.on_abandoned(pending.request)  # nothing, unless it was not answered
+        if pending.permit is not None:
+            self._admission.release(pending.permit)
+            if pending.permit.answer_bytes:
+                self._begin_ready_reads()
 
     # --- Effects ---------------------------------------------------------------------------------
 
@@ -380,6 +426,10 @@ class DataPlane:
         pending = self._pending.get(request)
         if pending is not None and not pending.future.done():
             pending.future.set_result(answer)
+            if pending.is_append:
+                waited_us = _read_clock_us() - pending.since_us
+                APPEND_WAIT_SECONDS.observe(waited_us / 1e6)
+                self._on_client_waited(waited_us)
 
     # --- Reads -----------------------------------------------------------------------------------
 

@@ -25,11 +25,25 @@ JOURNAL_QUEUE_BYTES: Final = Gauge(
 ADD_ENTRIES: Final = Counter("duramen_bookie_add_entries", "Entries made durable")
 ADD_BYTES: Final = Counter("duramen_bookie_add_bytes", "Bytes of entries made durable")
 READ_BYTES: Final = Counter("duramen_bookie_read_bytes", "Bytes of entries read")
+APPEND_WAIT_SECONDS: Final = Histogram(
+    "duramen_bookie_append_wait_seconds",
+    "How long adds of clients took to become durable, from the request's arrival on",
+    buckets=(0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2),
+)
 PULLED_ENTRIES: Final = Counter(
     "duramen_bookie_pulled_entries", "Entries fetched from other bookies for repair"
 )
 PULLED_BYTES: Final = Counter(
     "duramen_bookie_pulled_bytes", "Bytes of entries fetched from other bookies for repair"
+)
+
+REPAIR_BYTES_PER_S: Final = Gauge(
+    "duramen_bookie_repair_bytes_per_second",
+    "What repair may move here by now: it falls while clients wait longer than without it",
+)
+REPAIR_LATE_SECONDS: Final = Gauge(
+    "duramen_bookie_repair_late_seconds",
+    "An add of a client that waits longer than this counts as late; 0: not known yet",
 )
 
 # --- Classes of service, the data server ----------------------------------------------------------
@@ -92,6 +106,12 @@ def show_server(statistics: Callable[[], Mapping[str, int | None]]) -> None:
     """Show what the data server's `statistics` say at every scrape."""
     for field, gauge in _SERVER_GAUGES.items():
         gauge.set_function(partial(_look_up_number, statistics, field))
+
+
+def show_repair(statistics: Callable[[], Mapping[str, Any]]) -> None:
+    """Show at every scrape how repair yields, see `YieldingPace.statistics`."""
+    REPAIR_BYTES_PER_S.set_function(lambda: statistics()["bytes_per_s"])
+    REPAIR_LATE_SECONDS.set_function(lambda: statistics()["late_beyond_us"] / 1e6)
 
 
 def show_polls(count: Callable[[], int]) -> None:

@@ -143,6 +143,7 @@ class BookieService:
         storage.start()
         self._is_storage_started = True
         self._repair = RepairCalls(storage, self._plane)
+        self._repair.start()
         self._own_node = OwnNode(
             self._store, self._paths, cookie.bookie_id, cookie.incarnation, self._on_node
         )

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from duramen.client.bookie_client import BookieClient
 from duramen.core.status import BookieStatus
-from duramen.limits import REPAIR_BURST_BYTES, REPAIR_BYTES_PER_S
+from duramen.units import SECOND
 from duramen.wire.bookie_calls import Service
 from duramen.wire.repair_calls import (
     INVENTORY_PATH,
@@ -30,16 +30,20 @@ from duramen.wire.repair_calls import (
     parse_pull,
 )
 from duramen_bookie.handlers import DataPlane, StoppingError
+from duramen_bookie.metrics import show_repair
 from duramen_bookie.repair.inventory import InventoryTaker
 from duramen_bookie.repair.pulling import Puller, PullStoppedError
+from duramen_bookie.repair.yielding import YieldingPace
 from duramen_bookie.storage import Storage
-from duramen_bookie.upkeep.pacing import Pace
 
 PULL_COUNT_MAX: Final = 4
 """At once: some 40 MiB each if all entries are the largest, and the pace is for all together."""
 
 INVENTORY_COUNT_MAX: Final = 4
 """At once: a piece each."""
+
+_READ_PATIENCE_US: Final = 1 * SECOND
+"""How long an answer is held back at most: well before whoever pulls takes it for silence."""
 
 
 class RepairCalls:
@@ -48,27 +52,37 @@ class RepairCalls:
     Args:
         storage: started.
         plane: refuses, and stores what a pull fetches.
-        pace: None: as `limits.py` has it.
+        pace: of pulls, inventories, and what others pull from here. None: as `limits.py` has it.
     """
 
-    def __init__(self, storage: Storage, plane: DataPlane, *, pace: Pace | None = None) -> None:
+    def __init__(
+        self, storage: Storage, plane: DataPlane, *, pace: YieldingPace | None = None
+    ) -> None:
         self._incarnation = storage.core.incarnation
         self._plane = plane
-        self._pace = pace or Pace(REPAIR_BYTES_PER_S, burst_bytes=REPAIR_BURST_BYTES)
+        self._pace = pace or YieldingPace()
         self._client = BookieClient()
         self._inventories = InventoryTaker(storage, self._pace, on_damage=plane.on_damage)
         self._puller = Puller(storage.core, self._client, plane.store_copies, self._pace)
         self._running: dict[str, set[asyncio.Task[bytes]]] = {"inventory": set(), "pull": set()}
         self._refused_count = 0
         self._is_stopping = False
+        self._probe: asyncio.Task[None] | None = None
         plane.serve(INVENTORY_PATH, self._on_inventory)
         plane.serve(PULL_PATH, self._on_pull)
+        plane.watch(self._pace.on_client_waited, self._on_repair_read)
+        show_repair(self._pace.statistics)
+
+    def start(self) -> None:
+        """Begin to look at how late the event loop is; calls are served before, too."""
+        self._probe = asyncio.create_task(self._pace.probe())
 
     async def stop(self) -> None:
         """End what is under way; afterwards no thread of it reads."""
         self._is_stopping = True
         self._pace.stop()
-        tasks = [task for running in self._running.values() for task in running]
+        tasks: list[asyncio.Task[Any]] = [] if self._probe is None else [self._probe]
+        tasks += [task for running in self._running.values() for task in running]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -86,6 +100,10 @@ class RepairCalls:
             **self._puller.statistics(),
             **self._inventories.statistics(),
         }
+
+    async def _on_repair_read(self, size_bytes: int) -> None:
+        """Hold an answer to another bookie's pull back: who waits for it asks for less then."""
+        await self._pace.admit(size_bytes, patience_us=_READ_PATIENCE_US)
 
     async def _on_inventory(self, body: bytes, _peer: str) -> bytes:
         incarnation, wanted = parse_inventory(body)

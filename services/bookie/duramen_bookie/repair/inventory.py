@@ -10,13 +10,19 @@ Source: R9, R15, R21, 01-protocol section 9.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
 from duramen.core.entry_ranges import EntryRanges
 from duramen.core.status import BookieStatus
 from duramen.ids import EntryId, LedgerId
-from duramen.limits import INVENTORY_BYTES_MAX, INVENTORY_ROW_COUNT_MAX, REPAIR_PIECE_BYTES
+from duramen.limits import (
+    INVENTORY_BYTES_MAX,
+    INVENTORY_ROW_COUNT_MAX,
+    INVENTORY_TIME_US,
+    REPAIR_PIECE_BYTES,
+)
 from duramen.wire.bookie_calls import ReadRange, Service
 from duramen.wire.repair_calls import Inventory, InventoryAnswer
 from duramen_bookie.shelf.shelf import Fault
@@ -81,12 +87,15 @@ class InventoryTaker:
     ) -> EntryId | None:
         """Put what is good and what is not into the lists; returns where one call has enough."""
         read_bytes = 0
+        deadline_us = _clock_us() + INVENTORY_TIME_US
         for first, last in held:
             cursor = first
             while cursor <= last:
                 if len(good) + len(bad) >= INVENTORY_ROW_COUNT_MAX:
                     return cursor
                 if read_bytes >= INVENTORY_BYTES_MAX:
+                    return cursor
+                if (good or bad) and _clock_us() >= deadline_us:
                     return cursor
                 room = INVENTORY_ROW_COUNT_MAX - len(good) - len(bad)
                 rows, size = await self._verify_piece(
@@ -125,3 +134,7 @@ class InventoryTaker:
         self._damaged_count += 1
         self._storage.core.on_unreadable(ledger_id, entry_id)
         self._on_damage(ledger_id)
+
+
+def _clock_us() -> int:
+    return time.monotonic_ns() // 1_000

@@ -29,7 +29,7 @@ from duramen.limits import (
     READ_TIMEOUT_US,
     REPAIR_PIECE_BYTES,
 )
-from duramen.units import MS, SECOND
+from duramen.units import SECOND
 from duramen.wire.bookie_calls import Add, ReadAnswer, ReadRange, Service
 from duramen.wire.repair_calls import Pull, PullAnswer, PulledRange, Source
 from duramen_bookie.metrics import PULLED_BYTES, PULLED_ENTRIES
@@ -38,7 +38,9 @@ from duramen_bookie.upkeep.pacing import Pace
 _RUN_COUNT = 8
 """Runs that are asked for at once; each brings one entry at least, all together 36 MiB at most."""
 
-_READ_TIME_MIN_US = 100 * MS
+_READ_TIME_MIN_US = 2 * SECOND
+"""The last read of a call may take so long: its source may have to yield to clients, and what is
+not answered in time counts as missing."""
 
 _NO_LIFE_SIGN = (BookieStatus.UNREACHABLE, BookieStatus.TIMEOUT)
 _WITHOUT_LEDGER = (BookieStatus.GONE, BookieStatus.WRONG_INCARNATION)

@@ -64,6 +64,14 @@ class ByteBucket:
         self._credit = self._credit_max
         self._filled_us = now_us()
 
+    def change(self, bytes_per_s: int, *, burst_bytes: int) -> None:
+        """Another rate from now on; a debt stays, what was saved up beyond the burst does not."""
+        assert bytes_per_s > 0 and burst_bytes >= 0, (bytes_per_s, burst_bytes)
+        self._fill()
+        self.bytes_per_s = bytes_per_s
+        self._credit_max = burst_bytes * SECOND
+        self._credit = min(self._credit, self._credit_max)
+
     def delay_s(self, size_bytes: int) -> float:
         """Take `size_bytes` and say how long to wait before using them; 0.0: not at all.
 
@@ -71,12 +79,15 @@ class ByteBucket:
         whoever comes next waits for it as well.
         """
         assert size_bytes >= 0, size_bytes
+        self._fill()
+        self._credit -= size_bytes * SECOND
+        return max(0, -self._credit) / self.bytes_per_s / SECOND
+
+    def _fill(self) -> None:
         now_us = self._now_us()
         income = (now_us - self._filled_us) * self.bytes_per_s
         self._credit = min(self._credit + income, self._credit_max)
         self._filled_us = now_us
-        self._credit -= size_bytes * SECOND
-        return max(0, -self._credit) / self.bytes_per_s / SECOND
 
 
 class PaceState(enum.Enum):
@@ -123,15 +134,23 @@ class Pace:
         """Whether pieces are let through."""
         return self._state
 
-    async def admit(self, size_bytes: int) -> bool:
+    def change_rate(self, bytes_per_s: int, *, burst_bytes: int) -> None:
+        """Another rate for whoever comes from now on; who waits already waits as was computed."""
+        self._bucket.change(bytes_per_s, burst_bytes=burst_bytes)
+
+    async def admit(self, size_bytes: int, *, patience_us: int | None = None) -> bool:
         """Wait until a piece of that size may be worked on; False: stopped, do nothing more.
 
         A piece is charged once, when the work runs; a suspension adds to its wait, no bytes.
+
+        Args:
+            patience_us: ≥ 0; whoever asked waits no longer than that, though all is charged. None:
+                as long as it takes.
         """
         began_us = self._now_us()
         self._waiting_count += 1
         try:
-            is_admitted = await self._wait_turn(size_bytes)
+            is_admitted = await self._wait_turn(size_bytes, patience_us)
         finally:
             self._waiting_count -= 1
             self._waited_us += self._now_us() - began_us
@@ -165,7 +184,7 @@ class Pace:
             "waited_us": self._waited_us,
         }
 
-    async def _wait_turn(self, size_bytes: int) -> bool:
+    async def _wait_turn(self, size_bytes: int, patience_us: int | None) -> bool:
         due_us: int | None = None
         while self._state is not PaceState.STOPPED:
             if self._state is PaceState.SUSPENDED:
@@ -173,7 +192,8 @@ class Pace:
                 continue
             now_us = self._now_us()
             if due_us is None:
-                due_us = now_us + round(self._bucket.delay_s(size_bytes) * SECOND)
+                delay_us = round(self._bucket.delay_s(size_bytes) * SECOND)
+                due_us = now_us + (delay_us if patience_us is None else min(delay_us, patience_us))
             if due_us <= now_us:
                 return True
             with contextlib.suppress(TimeoutError):
