@@ -12,6 +12,7 @@ import pytest
 
 from duramen.units import DAY, MIB, SECOND
 from duramen_bookie.upkeep.pacing import ByteBucket, Pace, PaceState, Periodic
+from duramen_bookie.upkeep.settling import SettlingPace
 from tests.component.upkeep_world import run
 from tests.component.waiting import wait_until
 
@@ -103,6 +104,29 @@ def test_a_piece_beyond_the_burst_waits_for_its_share() -> None:
         await wait_until(lambda: pace.statistics()["waiting_count"] == 1)
         assert not piece.done()
         clock.advance(1_000)
+        assert await piece
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("sealed_count", "mib_per_s"), [(1, 64), (2, 64), (3, 128), (4, 256), (5, 256), (10_000, 256)]
+)
+def test_settling_is_as_slow_as_the_files_that_wait_allow(
+    sealed_count: int, mib_per_s: int
+) -> None:
+    async def scenario() -> None:
+        clock = Clock()
+        pace = SettlingPace(lambda: sealed_count, now_us=clock)
+        assert await pace.admit(MIB), "a piece at once, and no second's worth of them"
+        piece = asyncio.create_task(pace.admit(MIB))
+        await wait_until(lambda: pace.statistics()["waiting_count"] == 1)
+        assert pace.bytes_per_s == mib_per_s * MIB
+        clock.now_us += SECOND // mib_per_s - 1_000
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert not piece.done()
+        clock.now_us += 1_000
         assert await piece
 
     run(scenario)

@@ -517,7 +517,7 @@ def test_so_many_pulls_at_once_and_a_stop_ends_them(
                 for _ in range(2)
             ]
             await wait_until(lambda: bookie.service.statistics()["repair"]["pulls"] == 2)
-            refused = await world.client.pull(target, wanted, SECOND // 10)
+            refused = await world.client.pull(target, wanted, SECOND // 2)
             assert refused == PullAnswer(BookieStatus.OVERLOADED)
             assert bookie.service.statistics()["repair"]["refused"] == 1
             await bookie.service.stop()

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from duramen.ids import EntryId, Epoch, LedgerId, LogId, Member, epoch_of
-from duramen.limits import COMPACT_BYTES_PER_S, SCRUB_BYTES_PER_S, SETTLE_BYTES_PER_S
+from duramen.limits import COMPACT_BYTES_PER_S, SCRUB_BYTES_PER_S
 from duramen.runtime.metadata_store import MetadataStore
 from duramen.units import HOUR, SECOND
 from duramen.wire.metadata_json import Paths
@@ -25,7 +25,7 @@ from duramen_bookie.upkeep.deletion import Deletion, LedgerSight
 from duramen_bookie.upkeep.pacing import Pace, Periodic, monotonic_us
 from duramen_bookie.upkeep.repair_queue import RepairQueue, RepairReason
 from duramen_bookie.upkeep.scrub import Scrub
-from duramen_bookie.upkeep.settling import Carrier, Settling
+from duramen_bookie.upkeep.settling import Carrier, Settling, SettlingPace
 from duramen_bookie.upkeep.space import SpaceReport, SpaceWatch
 from duramen_bookie.upkeep.tombstones import Confirmation
 
@@ -63,7 +63,7 @@ class Upkeep:
             on_report=on_report,
         )
         self._paces = {
-            "settling": Pace(SETTLE_BYTES_PER_S),
+            "settling": SettlingPace(lambda: len(storage.writer.sealed_file_ids)),
             "compaction": Pace(COMPACT_BYTES_PER_S),
         }
         carrier = Carrier(storage, self._on_not_copied)

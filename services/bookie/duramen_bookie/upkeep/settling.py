@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any, Final
 
 from duramen.ids import EntryId, LedgerId
-from duramen.limits import SETTLE_FILE_COUNT
+from duramen.limits import SETTLE_BYTES_PER_S, SETTLE_BYTES_PER_S_FIRST, SETTLE_FILE_COUNT
 from duramen.wire.journal_format import record_bytes
 from duramen_bookie.checkpoint import write_checkpoint
 from duramen_bookie.storage import Storage
@@ -30,8 +30,8 @@ from duramen_bookie.upkeep.checkpointing import (
     next_checkpoint,
     switch,
 )
-from duramen_bookie.upkeep.pacing import Pace, PaceState
-from duramen_bookie.upkeep.transfer import Transfer
+from duramen_bookie.upkeep.pacing import Pace, PaceState, monotonic_us
+from duramen_bookie.upkeep.transfer import PIECE_BYTES, Transfer
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -159,6 +159,28 @@ class Carrier:
             "copied_entry_count": self._copied_entry_count,
             "damaged_entry_count": self._damaged_entry_count,
         }
+
+
+class SettlingPace(Pace):
+    """As slow as the journal allows: faster with each file that waits, so that it cannot grow on.
+
+    Args:
+        count_sealed: how many journal files wait to be settled.
+        now_us: a monotonic clock.
+    """
+
+    def __init__(
+        self, count_sealed: Callable[[], int], *, now_us: Callable[[], int] = monotonic_us
+    ) -> None:
+        super().__init__(SETTLE_BYTES_PER_S_FIRST, burst_bytes=PIECE_BYTES, now_us=now_us)
+        self._count_sealed = count_sealed
+
+    async def admit(self, size_bytes: int, *, patience_us: int | None = None) -> bool:
+        """As `Pace.admit`, at the rate that the backlog asks for now."""
+        excess_count = max(0, self._count_sealed() - SETTLE_FILE_COUNT)
+        rate = min(SETTLE_BYTES_PER_S_FIRST << min(excess_count, 16), SETTLE_BYTES_PER_S)
+        self.change_rate(rate, burst_bytes=PIECE_BYTES)
+        return await super().admit(size_bytes, patience_us=patience_us)
 
 
 class Settling:
