@@ -146,7 +146,7 @@ class FakeBookie:
 class World:
     """A proxy, four bookies, and the log that is being written."""
 
-    def __init__(self) -> None:
+    def __init__(self, cors_origins: tuple[str, ...] = ()) -> None:
         self.tree = MemoryTree()
         self.store = MemoryStore(self.tree)
         self.bookies = {m.bookie: FakeBookie(m) for m in (A, B, C, D)}
@@ -156,8 +156,9 @@ class World:
         self.totals = Totals()
         self.entry_count = 0
         options = ServiceOptions(
-            "readproxy", "c", "rp-0", "127.0.0.1", 0, 0, "", "eu", "ra", "none", 4.0, None
-        )
+            "readproxy", "c", "rp-0", "127.0.0.1", 0, 0, "", "eu", "ra", "none", 4.0, None,
+            cors_origins=cors_origins,
+        )  # fmt: skip
         self.proxy = ReadProxy(
             options, MemoryStore(self.tree), registry=prometheus_client.CollectorRegistry()
         )
@@ -350,10 +351,10 @@ class World:
         return problem
 
 
-def run(scenario: Scenario) -> None:
+def run(scenario: Scenario, *, cors_origins: tuple[str, ...] = ()) -> None:
     async def in_world() -> None:
         async with AsyncExitStack() as stack:
-            world = World()
+            world = World(cors_origins)
             stack.push_async_callback(world.stop)
             await world.start()
             await asyncio.wait_for(scenario(world), 60)

@@ -116,14 +116,15 @@ class FakeSequencer:
 class World:
     """A proxy, its sequencers in the order of their claim on `a/l`, and a client."""
 
-    def __init__(self, sequencer_count: int) -> None:
+    def __init__(self, sequencer_count: int, cors_origins: tuple[str, ...] = ()) -> None:
         self.tree = MemoryTree()
         self.setup, self.store = MemoryStore(self.tree), MemoryStore(self.tree)
         names = rank_nodes("a/l", {f"s{i}": 1.0 for i in range(sequencer_count)})
         self.sequencers = [FakeSequencer(name) for name in names]
         options = ServiceOptions(
-            "writeproxy", "c", "w1", "127.0.0.1", 0, 0, "", "r", "r", "none", 4.0, None
-        )
+            "writeproxy", "c", "w1", "127.0.0.1", 0, 0, "", "r", "r", "none", 4.0, None,
+            cors_origins=cors_origins,
+        )  # fmt: skip
         self.proxy = WriteProxy(options, self.store)
         self._client = ClientBuilder().no_proxy().build()
 
@@ -181,9 +182,11 @@ class World:
         return await self.call("POST", path, body, **{"content_type": RAW, **headers})
 
 
-def run(scenario: Scenario, sequencer_count: int = 1) -> None:
+def run(
+    scenario: Scenario, sequencer_count: int = 1, *, cors_origins: tuple[str, ...] = ()
+) -> None:
     async def play() -> None:
-        async with World(sequencer_count) as world, asyncio.timeout(30):
+        async with World(sequencer_count, cors_origins) as world, asyncio.timeout(30):
             await scenario(world)
 
     uvloop.run(play())

@@ -2,10 +2,11 @@
 
 A page has fenced blocks with a language. `sh` is run, all blocks of a page in one shell that ends
 at the first failure; `text` after it is what it prints (standard output), `…` standing for
-anything; `python NAME` is written to that file. One block, `sh start`, starts the cluster: here
-that is done already. Any other block is a mistake.
+anything; `python NAME` is written to that file, `html` and `javascript` likewise. One block, `sh
+start`, starts the cluster: here that is done already. `sh serve` goes on in a terminal of its own,
+for who plays the page. Any other block is a mistake.
 
-Used by `test_quickstart`.
+Used by `test_quickstart` and `test_browser_page`.
 """
 
 from __future__ import annotations
@@ -46,12 +47,14 @@ def read_page(text: str) -> Page:
         match language, name:
             case "sh", "start":
                 start_count += 1
+            case "sh", "serve":
+                pass
             case "sh", "":
                 steps.append(Step(body, None))
             case "text", "":
                 assert steps and steps[-1].shown is None, f"nothing prints {body!r}"
                 steps[-1] = steps[-1]._replace(shown=body)
-            case "python", str() if name:
+            case "python" | "html" | "javascript", str() if name:
                 files[name] = body
             case _:
                 raise AssertionError(f"a block of {language!r} {name!r} is not understood")

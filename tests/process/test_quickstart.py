@@ -22,7 +22,8 @@ PAGES = sorted(path.name for path in DOCS.glob("quickstart*.md"))
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    with running_cluster(tmp_path_factory.mktemp("quickstart") / "data") as started:
+    folder = tmp_path_factory.mktemp("quickstart") / "data"
+    with running_cluster(folder, "--cors-origin", "http://localhost:8000") as started:
         yield started
 
 

@@ -17,6 +17,7 @@ from prometheus_client import REGISTRY, CollectorRegistry, Gauge
 
 from duramen.core.replica_order import Place
 from duramen.errors import DuramenError
+from duramen.runtime.edge.cross_origin import allow_origins
 from duramen.runtime.http_server import PublicServer
 from duramen.runtime.metadata_store import MetadataStore, SessionState
 from duramen.runtime.public.forwarding import make_forwarder
@@ -74,7 +75,8 @@ class ReadProxy:
             options, store, paths.write_proxies, lambda: self._is_draining
         )
         complete_app(self.app, self._forwarder)
-        self._server = PublicServer(options.host, options.data_port, self.app)
+        served = allow_origins(self.app, options.cors_origins)
+        self._server = PublicServer(options.host, options.data_port, served)
         self._registration = Registration(
             store, f"{paths.read_proxies}/{options.node_id}", self._describe()
         )

@@ -14,6 +14,7 @@ import contextlib
 import logging
 from typing import Any, Final
 
+from duramen.runtime.edge.cross_origin import allow_origins
 from duramen.runtime.http_client import PeerClient
 from duramen.runtime.http_server import PublicServer
 from duramen.runtime.metadata_store import MetadataStore, Unavailable
@@ -83,7 +84,8 @@ class WriteProxy:
         )
         complete_app(app, self._forwarder)
         self._cluster = Cluster(self._names, self._roster, self._peers)
-        self._server = PublicServer(options.host, options.data_port, app)
+        served = allow_origins(app, options.cors_origins)
+        self._server = PublicServer(options.host, options.data_port, served)
         self._registration: Registration | None = None
         self._is_started = False
         IN_FLIGHT_BYTES.set_function(lambda: self._budget.held_bytes)

@@ -33,6 +33,7 @@ from duramen.cluster.cluster_file import ClusterState
 from duramen.cluster.layout import REGION, ClusterSize
 from duramen.cluster.supervisor import ClusterEvent, ClusterOptions, Supervisor
 from duramen.limits import ZOOKEEPER_SESSION_S
+from duramen.runtime.edge.cross_origin import parse_origin
 from duramen.units import SECOND, parse_duration_us
 
 NAMESPACE: Final = "default"
@@ -41,6 +42,14 @@ _BOOKIES_FOR_DEFAULTS: Final = 3
 _SESSION_MIN_S, _SESSION_MAX_S = 1.0, 10.0
 """What the server beside the cluster grants: 2 and 20 of its ticks."""
 
+_OriginsOption = Annotated[
+    tuple[str, ...],
+    Parameter(
+        negative="",
+        help="pages of this origin may call both proxies, such as http://localhost:8000; may be "
+        "repeated",
+    ),
+]
 _TEXTS: Final = {
     "leftover": "{id}: ending pid {pid}, left behind by an earlier run",
     "exited": "{id}: pid {pid} ended with status {status}",
@@ -88,6 +97,7 @@ def run(
         Parameter(help="how long a process that stopped without a word keeps its logs, from 1s"),
     ] = f"{ZOOKEEPER_SESSION_S:g}s",
     restart: Annotated[bool, Parameter(help="start again what ends")] = True,
+    cors_origin: _OriginsOption = (),
     json: JsonOption = False,
     demo: Annotated[
         bool, Parameter(negative="", help="append a file, read it back, compare")
@@ -122,6 +132,7 @@ def run(
         zookeeper=zookeeper,
         is_restarting=restart,
         session_timeout_s=_parse_session_s(session_timeout),
+        cors_origins=_check_origins(cors_origin),
     )
     wanted = _Demo(is_once=once, file=file) if demo else None
     return run_async(_run(options, wanted, is_json=json))
@@ -129,6 +140,13 @@ def run(
 
 def _split(names: str | None) -> tuple[str, ...]:
     return tuple(name.strip() for name in names.split(",")) if names is not None else ()
+
+
+def _check_origins(origins: tuple[str, ...]) -> tuple[str, ...]:
+    try:
+        return tuple(map(parse_origin, origins))
+    except ValueError as error:
+        raise UsageError(f"--cors-origin: {error}") from None
 
 
 def _parse_session_s(text: str) -> float:

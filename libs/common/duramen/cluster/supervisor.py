@@ -76,7 +76,8 @@ class ClusterEvent:
 class ClusterOptions:
     """What to run and where; `zookeeper` None runs one beside the services.
 
-    `session_timeout_s`: of every service's session with ZooKeeper.
+    `session_timeout_s`: of every service's session with ZooKeeper. `cors_origins`: whose pages may
+    read what the proxies answer.
     """
 
     folder: Path
@@ -87,6 +88,7 @@ class ClusterOptions:
     session_timeout_s: float = ZOOKEEPER_SESSION_S
     ready_timeout_s: float = READY_TIMEOUT_S
     stop_timeout_s: float = STOP_TIMEOUT_S
+    cors_origins: tuple[str, ...] = ()
 
 
 class Supervisor:
@@ -208,7 +210,7 @@ class Supervisor:
         while not self._stopping.is_set():
             try:
                 command = await asyncio.to_thread(self._make_command, child.plan, self._zookeeper)
-                command += self._session_flags(child.plan)
+                command += self._more_flags(child.plan)
                 if self._stopping.is_set():
                     return
                 await child.start(command)
@@ -231,11 +233,15 @@ class Supervisor:
                 async with asyncio.timeout(pause_s):
                     await self._stopping.wait()
 
-    def _session_flags(self, plan: Plan) -> list[str]:
+    def _more_flags(self, plan: Plan) -> list[str]:
+        """What the options ask of a service, beside what its place in the cluster does."""
+        flags = []
         timeout_s = self._options.session_timeout_s
-        if plan.role == "zookeeper" or timeout_s == ZOOKEEPER_SESSION_S:
-            return []
-        return ["--session-timeout-s", f"{timeout_s:g}"]
+        if plan.role != "zookeeper" and timeout_s != ZOOKEEPER_SESSION_S:
+            flags += ["--session-timeout-s", f"{timeout_s:g}"]
+        if plan.role in ("writeproxy", "readproxy"):
+            flags += [f"--cors-origin={origin}" for origin in self._options.cors_origins]
+        return flags
 
     async def _watch(self, child: Child) -> None:
         """See one life of a process through, from its start to its end."""

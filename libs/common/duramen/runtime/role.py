@@ -23,7 +23,8 @@ class ServiceOptions:
     HOST:PORT under which others reach the data port, where it is not the one listened on. `weight`
     is a sequencer's: its share of the logs, relative to the others'. `audit_interval_us` and
     `lost_bookie_grace_us` are a sequencer's, for when it is the auditor: docs/protocol/repair.md.
-    `is_forwarding` is a proxy's: whether it sends on what the other kind of proxy answers.
+    `is_forwarding` is a proxy's: whether it sends on what the other kind of proxy answers, and
+    `cors_origins`, of which origins pages may read its answers.
     """
 
     role: str
@@ -47,6 +48,7 @@ class ServiceOptions:
     audit_interval_us: int = AUDIT_INTERVAL_US
     lost_bookie_grace_us: int = LOST_BOOKIE_GRACE_US
     is_forwarding: bool = True
+    cors_origins: tuple[str, ...] = ()
 
     def data_url(self, port: int | None = None) -> str:
         """Where others reach the data plane that listens on `port` (default: `data_port`)."""

@@ -33,6 +33,7 @@ from duramen.limits import (
     ZOOKEEPER_SESSION_S,
 )
 from duramen.runtime.admin import make_admin_app
+from duramen.runtime.edge.cross_origin import parse_origin
 from duramen.runtime.http_server import AdminServer
 from duramen.runtime.role import Service, ServiceOptions, StartRefusedError
 from duramen.units import KIB, MIB, parse_duration_us, parse_size_bytes, spell_size
@@ -95,10 +96,19 @@ def parse_options(
             action="store_false",
             help="refuse calls that the other kind of proxy answers, instead of sending them on",
         )
+        parser.add_argument(
+            "--cors-origin",
+            metavar="ORIGIN",
+            type=_parse_origin,
+            action="append",
+            default=[],
+            dest="cors_origins",
+            help="pages of this origin may read the answers, such as http://localhost:8000; may be "
+            "repeated (default: none)",
+        )
     options = vars(parser.parse_args(argv))
-    return ServiceOptions(
-        role=role, **options | {"ledger_dirs": tuple(options.get("ledger_dirs") or ())}
-    )
+    lists = {name: tuple(options.get(name) or ()) for name in ("ledger_dirs", "cors_origins")}
+    return ServiceOptions(role=role, **options | lists)
 
 
 def _parse_address(text: str) -> str:
@@ -106,6 +116,13 @@ def _parse_address(text: str) -> str:
     if not host or not port.isdecimal() or not 0 < int(port) < 65_536:
         raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT")
     return text
+
+
+def _parse_origin(text: str) -> str:
+    try:
+        return parse_origin(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _add_disk_options(parser: argparse.ArgumentParser) -> None:

@@ -50,7 +50,8 @@ _DESCRIPTION: Final = """\
 A replicated log service: durable, totally ordered, append-only logs. Either proxy answers every
 call. Every refusal is a problem with a `code` of the closed list; what a client decides on are
 `retryable` and `uncertain`. An answer may get more members in later versions, and a client passes
-over those that it does not know; a parameter or member that the server does not know is refused."""
+over those that it does not know; a parameter or member that the server does not know is refused.
+Pages of origins that the server was told of may make every call (CORS, without credentials)."""
 
 
 @cache
