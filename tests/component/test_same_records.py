@@ -2,7 +2,8 @@
 
 In: over real HTTP into a write proxy, compared by the encoded batch that reaches the sequencer,
 byte for byte. Out: from a read proxy, compared record by record. The records are drawn: any bytes,
-headers, times and txids; as UTF-8 where they are, as base64 always. Source: 03-api "REST v1".
+headers, times and txids; as UTF-8 where they are, as base64 always; stored compressed or not.
+Source: 03-api "REST v1".
 """
 
 import base64
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from duramen.core.segment import Totals
 from duramen.ids import EntryId
 from duramen.texts import LAST_TIME_MS, spell_time
+from duramen.wire.edge.batch_codec import Codec
 from duramen.wire.edge.batch_stream import MEDIA_TYPE, StreamedBatch, pack_streamed
 from duramen.wire.entry import encode_entry
 from duramen.wire.read_answers import parse_batches
@@ -35,14 +37,16 @@ class Drawn(NamedTuple):
     headers: list[tuple[Header, ...]]
     times_ms: list[int]
     txids: list[int] | None
+    codec: Codec
 
-    def encode(self) -> bytes:
+    def encode(self, codec: Codec = Codec.NONE) -> bytes:
         return encode_batch(
             self.bodies,
             0,
             timestamps_ms=self.times_ms,
             txids=self.txids,
             headers=self.headers if any(self.headers) else None,
+            codec=codec,
         )
 
     def is_text(self) -> bool:
@@ -74,7 +78,11 @@ class Drawn(NamedTuple):
         return documents
 
 
-any_bytes = st.binary(max_size=40) | st.text(max_size=20).map(str.encode)
+any_bytes = (
+    st.binary(max_size=40)
+    | st.text(max_size=20).map(str.encode)
+    | st.text(min_size=1, max_size=4).map(lambda text: text.encode() * 50)
+)
 pairs = st.tuples(any_bytes.filter(bool), any_bytes)
 
 
@@ -90,6 +98,7 @@ def drawn(draw: st.DrawFn) -> Drawn:
         draw(several(st.lists(pairs, max_size=3).map(tuple))),
         draw(several(st.integers(0, LAST_TIME_MS))),
         draw(st.none() | several(st.integers(0, (1 << 53) - 1)).map(sorted)),
+        draw(st.sampled_from(Codec)),
     )
 
 
@@ -169,7 +178,7 @@ def test_out(batches: list[Drawn]) -> None:
 
 async def _store(world: readproxy_world.World, batch: Drawn) -> None:
     assert world.segment is not None
-    before, encoded = world.totals, batch.encode()
+    before, encoded = world.totals, batch.encode(batch.codec)
     max_txid = None if batch.txids is None else max(batch.txids)
     world.totals = before.plus(
         Totals(len(batch.bodies), len(encoded), max_txid, max(batch.times_ms))

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from duramen.client import Client, DuramenError
@@ -120,6 +121,37 @@ def test_every_call_means_what_it_says(cluster: LocalCluster, face: str) -> None
             assert await log.delete()
             await log.undelete()
             assert (await log.show())["ended"]
+
+    run(scenario())
+
+
+def test_compressed_records_are_smaller_on_disk_and_read_in_every_form(
+    cluster: LocalCluster,
+) -> None:
+    lines = [b'{"sensor": %d, "state": "nothing happens here"}' % number for number in range(5_000)]
+    forms = ("application/json", "application/x-ndjson", "text/event-stream")
+
+    async def scenario() -> None:
+        stored_bytes = []
+        async with Client(find_url(cluster)) as client, httpx.AsyncClient(timeout=30) as http:
+            await client["default"].ensure()
+            for compression in (None, "zstd"):
+                log = client["default"][f"compressed-{compression}"]
+                await log.ensure()
+                async with log.producer(compression=compression) as producer:
+                    await (await producer.append_many(lines))
+                assert [body async for b in log.read() for body in b.bodies] == lines
+                path = f"/v1/namespaces/default/logs/{log.name}/records?count=5000&bytes=16MiB"
+                for form in forms:
+                    answer = await http.get(
+                        cluster.state()["read_url"] + path, headers={"accept": form}
+                    )
+                    found = re.findall(r'"sensor\\": (\d+)', answer.text)
+                    assert found == [str(number) for number in range(5_000)], form
+                await log.end()
+                (segment,) = await log.segments()
+                stored_bytes.append(segment["bytes"])
+        assert stored_bytes[1] * 4 < stored_bytes[0], stored_bytes
 
     run(scenario())
 

@@ -16,7 +16,14 @@ from hypothesis import strategies as st
 
 from duramen.errors import DuramenError
 from duramen.limits import BATCH_RECORD_COUNT_MAX, RECORD_BYTES_MAX
-from duramen.wire.record_batch import Batch, Producer, decode_batch, encode_batch
+from duramen.wire.edge.batch_codec import Codec
+from duramen.wire.record_batch import (
+    Batch,
+    Producer,
+    decode_batch,
+    encode_batch,
+    read_info,
+)
 from duramen.wire.sequencer_calls import AppendOptions
 from duramen_writeproxy.bodies import (
     BATCH,
@@ -188,6 +195,27 @@ def test_a_producer_of_the_headers_is_in_the_batch(media: str) -> None:
     decoded = decode_batch(batch)
     assert (decoded.info.producer, decoded.bodies) == (conditions.producer, [b"x"])
     assert encode_body(BATCH, batch, NOW_MS) == (batch, conditions)
+
+
+def test_a_compressed_batch_stays_so_and_is_judged_by_what_it_holds() -> None:
+    def compress(*bodies: bytes, time_ms: int = 5) -> bytes:
+        return encode_batch(bodies, time_ms, txids=range(len(bodies)), codec=Codec.ZSTD)
+
+    body = compress(b"again " * 99, b"x")
+    assert encode_body(BATCH, body, NOW_MS).batch == body
+    given = read_condition_headers({b"duramen-producer": b"a;b;1;0"})
+    stamped = encode_body(BATCH, body, NOW_MS, conditions=given).batch
+    info = read_info(stamped)
+    assert (info.codec, info.producer) == (Codec.ZSTD, Producer("a;b", 1, 0))
+    assert decode_batch(stamped).bodies == [b"again " * 99, b"x"]
+    for wrong, code in (
+        (compress(bytes(RECORD_BYTES_MAX + 1)), "record_too_large"),
+        (compress(*[bytes(1024)] * 4097), "batch_too_large"),
+        (compress(bytes(99), time_ms=-1), "invalid_argument"),
+    ):
+        with pytest.raises(DuramenError) as caught:
+            encode_body(BATCH, wrong, NOW_MS)
+        assert caught.value.code == code
 
 
 def test_a_condition_is_given_once() -> None:

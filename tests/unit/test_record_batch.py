@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import google_crc32c
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from duramen.limits import BATCH_BYTES_MAX, BATCH_RECORD_COUNT_MAX, RECORD_BYTES_MAX
+from duramen.wire.edge.batch_codec import Codec
+from duramen.wire.edge.content_coding import zstd
 from duramen.wire.record_batch import (
     HEADER_BYTES,
     BatchError,
@@ -72,10 +75,20 @@ def test_a_producers_batch() -> None:
         read_info(batch[:64] + b"\n" + batch[65:])
 
 
-@given(batches(), int64)
-def test_round_trip(drawn: tuple[list[bytes], dict[str, Any]], now_ms: int) -> None:
+def test_a_compressed_batch_is_read_whatever_made_it() -> None:
+    """zstd may spell the same otherwise tomorrow; what is stored must be read for ever."""
+    stored = read_golden("record-batch-zstd-v1.bin", None)
+    batch = decode_batch(stored)
+    assert batch.info.codec is Codec.ZSTD and len(stored) < batch.info.decoded_bytes
+    assert batch.bodies == [b"again " * 40] * 3 and list(batch.txids or ()) == [5, 5, -9]
+    assert decode_batch(encode_batch(batch.bodies, NOW_MS, **FULL))[1:] == batch[1:]
+
+
+@given(batches(), int64, st.sampled_from(Codec))
+def test_round_trip(drawn: tuple[list[bytes], dict[str, Any]], now_ms: int, codec: Codec) -> None:
     bodies, fields = drawn
-    data = encode_batch(bodies, now_ms, **fields)
+    data = encode_batch(bodies, now_ms, codec=codec, **fields)
+    assert len(data) <= len(encode_batch(bodies, now_ms, **fields)), "never larger for it"
     info = check_batch(data)
     assert info.size_bytes == len(data) and info.record_count == len(bodies)
     batch = decode_batch(data)
@@ -95,11 +108,11 @@ def test_concatenated_batches_come_apart_again(
     assert split_batches(b"".join(spelt)) == spelt
 
 
-@given(batches(), st.data())
+@given(batches(), st.sampled_from(Codec), st.data())
 def test_every_flipped_bit_is_noticed(
-    drawn: tuple[list[bytes], dict[str, Any]], data: st.DataObject
+    drawn: tuple[list[bytes], dict[str, Any]], codec: Codec, data: st.DataObject
 ) -> None:
-    spelt = bytearray(encode_batch(drawn[0], 0, **drawn[1]))
+    spelt = bytearray(encode_batch(drawn[0], 0, codec=codec, **drawn[1]))
     at = data.draw(st.integers(0, len(spelt) - 1))
     spelt[at] ^= 1 << data.draw(st.integers(0, 7))
     with pytest.raises(BatchError):
@@ -114,20 +127,61 @@ def test_arbitrary_bytes_are_refused(data: bytes, has_magic: bool) -> None:
             read(data)
 
 
+def sign(spelt: bytes | bytearray) -> bytes:
+    """The bytes with the CRC that they should have."""
+    crc: bytes = google_crc32c.value(bytes(spelt[8:])).to_bytes(4, "little")
+    return bytes(spelt[:4]) + crc + bytes(spelt[8:])
+
+
+def forge(columns: bytes, *, decoded_bytes: int, codec: int = Codec.ZSTD) -> bytes:
+    """A batch of one record whose header says this of its columns."""
+    head = bytearray(encode_batch([b""], NOW_MS)[:HEADER_BYTES])
+    head[8] = codec
+    head[16:20] = len(columns).to_bytes(4, "little")
+    head[20:24] = decoded_bytes.to_bytes(4, "little")
+    return sign(head + columns)
+
+
+def test_nothing_is_decompressed_beyond_what_the_header_says() -> None:
+    columns = (10).to_bytes(4, "little") + b"0123456789"
+    coded = zstd.compress(columns)
+    assert decode_batch(forge(coded, decoded_bytes=14)).bodies == [b"0123456789"]
+    for bad, decoded_bytes in (
+        (coded, 13),
+        (coded, 15),
+        (coded[:-1], 14),
+        (coded + b"x", 14),
+        (coded + coded, 28),
+        (b"", 14),
+        (columns, 14),
+        (zstd.compress(bytes(64 << 20)), 14),
+        (zstd.compress(bytes(64 << 20)), BATCH_BYTES_MAX),
+    ):
+        with pytest.raises(BatchError, match="cannot be decompressed"):
+            decode_batch(forge(bad, decoded_bytes=decoded_bytes))
+    for size in (BATCH_BYTES_MAX + BATCH_RECORD_COUNT_MAX * 24 + 1, (1 << 32) - 1):
+        with pytest.raises(BatchError) as caught:
+            read_info(forge(coded, decoded_bytes=size))
+        assert caught.value.code == "batch_too_large", "before it is decompressed"
+    for codec in (1, 3, 255):
+        with pytest.raises(BatchError) as caught:
+            read_info(forge(coded, decoded_bytes=14, codec=codec))
+        assert caught.value.code == "unsupported_media"
+
+
 @settings(max_examples=300)
-@given(batches(), st.data())
+@given(batches(), st.sampled_from(Codec), st.data())
 def test_columns_that_lie_are_refused_even_under_a_right_crc(
-    drawn: tuple[list[bytes], dict[str, Any]], data: st.DataObject
+    drawn: tuple[list[bytes], dict[str, Any]], codec: Codec, data: st.DataObject
 ) -> None:
     """What a hostile sender can make: any bytes with a CRC that matches."""
-    import google_crc32c
-
-    spelt = bytearray(encode_batch(drawn[0], 0, **drawn[1]))
+    bodies = [*drawn[0], bytes(200)] if codec else drawn[0]
+    fields = {} if codec else drawn[1]
+    spelt = bytearray(encode_batch(bodies, 0, codec=codec, **fields))
     for _ in range(data.draw(st.integers(1, 4))):
         spelt[data.draw(st.integers(8, len(spelt) - 1))] = data.draw(st.integers(0, 255))
-    spelt[4:8] = google_crc32c.value(bytes(spelt[8:])).to_bytes(4, "little")
     try:
-        batch = decode_batch(bytes(spelt))
+        batch = decode_batch(sign(spelt))
     except BatchError:
         return
     assert len(batch.bodies) == batch.info.record_count
@@ -164,5 +218,6 @@ def test_limits(bodies: list[bytes], header_bytes: list[int] | None, code: str) 
 def test_the_largest_legal_batch_passes() -> None:
     bodies = [b"x" * RECORD_BYTES_MAX] * (BATCH_BYTES_MAX // RECORD_BYTES_MAX)
     check_records(bodies)
-    assert decode_batch(encode_batch(bodies, 0)).bodies == bodies
+    for codec in Codec:
+        assert decode_batch(encode_batch(bodies, 0, codec=codec)).bodies == bodies
     assert header_size(FULL["headers"][0]) == 2 + 2 * 6 + 2

@@ -5,6 +5,8 @@ Source: 01-protocol section 3.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,7 +16,7 @@ from duramen.core.segment import Totals
 from duramen.core.sequencer.effects import Complete
 from duramen.core.sequencer.transmit import QueuedAppend, TransmitBuffer
 from duramen.ids import Dlsn, EntryId, Epoch
-from duramen.limits import ENTRY_TARGET_BYTES
+from duramen.limits import ENTRY_BYTES_MAX, ENTRY_TARGET_BYTES
 from duramen.units import MS
 
 
@@ -42,6 +44,17 @@ def test_an_entry_takes_what_waits_up_to_its_target_and_always_one() -> None:
     assert [one.append_id for one in buffer.take(admit_all)] == [4]
     assert [one.append_id for one in buffer.take(admit_all)] == [5]
     assert buffer.is_empty and buffer.queued_bytes == 0
+
+
+def test_what_readers_must_decode_at_once_is_bounded() -> None:
+    """A thousand batches of zeroes fit an entry compressed, and no reader's memory decoded."""
+    half = ENTRY_BYTES_MAX // 2
+    sizes = [half, half, 1, ENTRY_BYTES_MAX, half]
+    buffer = filled(
+        *(replace(append(number), decoded_bytes=size) for number, size in enumerate(sizes))
+    )
+    entries = [[one.append_id for one in buffer.take(admit_all)] for _ in range(4)]
+    assert entries == [[0, 1], [2], [3], [4]]
 
 
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=9), st.integers(0, 50), st.integers(0, 50))

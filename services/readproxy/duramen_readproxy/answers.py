@@ -18,7 +18,7 @@ from duramen.core.reader import Deliver
 from duramen.errors import DuramenError
 from duramen.wire.entry import EntryError
 from duramen.wire.read_answers import PlacedBatch, pack_batches, place_batches
-from duramen.wire.record_batch import BatchError
+from duramen.wire.record_batch import BatchError, decoded_size
 from duramen.wire.record_json import (
     FORMAT_HEADER,
     NotTextError,
@@ -189,8 +189,10 @@ class BatchPick(_PlacingPick):
         if first == placed.record_count:
             self.next_seq_num = placed.end_seq_num
             return True
+        # A client decodes what it is given: what that comes to is what it asked a bound for.
+        size = max(len(placed.batch), decoded_size(placed.batch))
         if self._batches and bounds.size_bytes is not None:
-            self.is_full |= self._bytes + len(placed.batch) > bounds.size_bytes
+            self.is_full |= self._bytes + size > bounds.size_bytes
         self.is_full |= bounds.until is not None and placed.seq_num >= bounds.until
         if self.is_full:
             if self.next_seq_num is None:
@@ -200,7 +202,7 @@ class BatchPick(_PlacingPick):
             self.first_seq_num = placed.seq_num + first
         self._batches.append(placed)
         self._count += placed.record_count - first
-        self._bytes += len(placed.batch)
+        self._bytes += size
         self.next_seq_num = placed.end_seq_num
         is_counted = bounds.record_count is not None and self._count >= bounds.record_count
         is_counted |= len(self._batches) >= BATCH_COUNT_MAX

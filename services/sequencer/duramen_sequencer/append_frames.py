@@ -104,6 +104,7 @@ class AppendFrames:
             append.options.match_seq_num,
             append.options.fencing_token,
             tried=append.options.tried,
+            decoded_bytes=info.decoded_bytes,
         )
         _BYTES.inc(len(batch))
         return self._host.submit(append.log_id, queued, lambda result: results.put(index, result))

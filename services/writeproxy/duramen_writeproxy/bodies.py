@@ -345,6 +345,7 @@ def _take_encoded(body: bytes, conditions: Conditions) -> Prepared:
         txids=batch.txids,
         headers=batch.headers,
         producer=conditions.producer,
+        codec=info.codec,
     )
     return Prepared(stamped, conditions)
 

@@ -1,7 +1,7 @@
 """Record batch: records encoded together at the edge, opaque to everything behind it.
 
 Columns instead of interleaved varints make encoding and decoding bulk operations (ADR 0002).
-Limits are checked before anything is allocated. Source: 03-api "Record batch".
+Limits are checked before anything is allocated or decompressed. Source: 03-api "Record batch".
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from typing import Final, NamedTuple
 import google_crc32c
 
 from duramen.limits import BATCH_BYTES_MAX, BATCH_RECORD_COUNT_MAX, RECORD_BYTES_MAX
+from duramen.wire.edge.batch_codec import Codec, compress, decompress
 
 # offset  size  field
 # 0       4     magic "DRB1"
 # 4       4     CRC32C of everything from offset 8 to the end
-# 8       1     codec (0 none)
+# 8       1     codec (0 none, 2 zstd: of the columns)
 # 9       1     producer id length in bytes (0: no producer)
 # 10      2     flags: 1 txids, 2 timestamps, 4 headers
 # 12      4     record count
@@ -43,14 +44,17 @@ TXIDS: Final = 1
 TIMESTAMPS: Final = 2
 HEADERS: Final = 4
 PRODUCER_ID_BYTES_MAX: Final = 64
-BATCH_ENCODED_MAX: Final = (
-    BATCH_BYTES_MAX + HEADER_BYTES + PRODUCER_ID_BYTES_MAX + BATCH_RECORD_COUNT_MAX * 24
-)
-"""A batch of the largest legal records with every column."""
+_CODECS: Final = frozenset(Codec)
+_COLUMNS_BYTES_MAX: Final = BATCH_BYTES_MAX + BATCH_RECORD_COUNT_MAX * 24
+"""The largest legal records with every column."""
+
+BATCH_ENCODED_MAX: Final = HEADER_BYTES + PRODUCER_ID_BYTES_MAX + _COLUMNS_BYTES_MAX
 
 _HEAD: Final = struct.Struct("<4sIBBHIIIQQqqq")
 _NAME: Final = struct.Struct("<HI")
 _COUNT: Final = struct.Struct("<H")
+_DECODED: Final = struct.Struct("<I")
+_DECODED_AT: Final = 20
 
 
 class BatchError(ValueError):
@@ -76,15 +80,17 @@ class Producer(NamedTuple):
 
 
 class BatchInfo(NamedTuple):
-    """What the fixed header says."""
+    """What the fixed header says; `decoded_bytes`: of the columns."""
 
     record_count: int
     size_bytes: int
     flags: int
     max_txid: int | None
     max_timestamp_ms: int
-    min_txid: int | None = None
-    producer: Producer | None = None
+    min_txid: int | None
+    producer: Producer | None
+    codec: Codec
+    decoded_bytes: int
 
 
 class Batch(NamedTuple):
@@ -105,6 +111,7 @@ def encode_batch(
     txids: Sequence[int] | None = None,
     headers: Sequence[Sequence[Header]] | None = None,
     producer: Producer | None = None,
+    codec: Codec = Codec.NONE,
 ) -> bytes:
     """Encode records that passed `check_records`.
 
@@ -113,6 +120,7 @@ def encode_batch(
         timestamp_ms: of all records, where `timestamps_ms` does not give one each.
         txids: one per record, or None.
         headers: (name, value) pairs per record, or None.
+        codec: by which the columns are compressed, where that makes them smaller.
     """
     count = len(bodies)
     assert 0 < count <= BATCH_RECORD_COUNT_MAX, count
@@ -130,12 +138,13 @@ def encode_batch(
         blobs = [_encode_headers(pairs) for pairs in headers]
         columns.append(_little(array("I", map(len, blobs))))
     columns.append(_little(array("I", map(len, bodies))))
-    body = b"".join([*columns, *blobs, *bodies])
+    decoded = b"".join([*columns, *blobs, *bodies])
+    codec, body = compress(decoded, codec)
     name = b"" if producer is None else producer.producer_id.encode("ascii")
     assert len(name) <= PRODUCER_ID_BYTES_MAX, producer
     _, epoch, sequence = producer or ("", 0, 0)
     head = _HEAD.pack(
-        MAGIC, 0, 0, len(name), flags, count, len(body), len(body), epoch, sequence,
+        MAGIC, 0, codec, len(name), flags, count, len(body), len(decoded), epoch, sequence,
         NO_TXID if txids is None else min(txids),
         NO_TXID if txids is None else max(txids),
         timestamp_ms if timestamps_ms is None else max(timestamps_ms),
@@ -186,11 +195,13 @@ def read_info(batch: bytes | memoryview) -> BatchInfo:
     ) = _HEAD.unpack_from(batch)  # fmt: skip
     if magic != MAGIC or flags & ~(TXIDS | TIMESTAMPS | HEADERS):
         raise BatchError("this is no record batch of a version that is spoken here")
-    if codec != 0 or encoded != decoded:
-        raise BatchError("record batches are not compressed in this version", "unsupported_media")
+    if codec not in _CODECS:
+        raise BatchError("a record batch is compressed by zstd, or not", "unsupported_media")
     size = HEADER_BYTES + id_bytes + encoded
-    if size > len(batch) or size > BATCH_ENCODED_MAX:
+    if size > len(batch) or max(encoded, decoded) > _COLUMNS_BYTES_MAX:
         raise BatchError("the record batch's lengths do not add up", "batch_too_large")
+    if codec == Codec.NONE and encoded != decoded:
+        raise BatchError("the record batch's lengths do not add up")
     if count == 0:
         raise BatchError("a record batch has at least one record")
     if count > BATCH_RECORD_COUNT_MAX:
@@ -199,8 +210,16 @@ def read_info(batch: bytes | memoryview) -> BatchInfo:
         )
     producer = _read_producer(batch, id_bytes, epoch, sequence) if id_bytes else None
     if txid == NO_TXID:
-        return BatchInfo(count, size, flags, None, timestamp_ms, None, producer)
-    return BatchInfo(count, size, flags, txid, timestamp_ms, min_txid, producer)
+        txid = min_txid = None
+    return BatchInfo(
+        count, size, flags, txid, timestamp_ms, min_txid, producer, Codec(codec), decoded
+    )
+
+
+def decoded_size(batch: bytes | memoryview) -> int:
+    """Bytes of a checked batch's columns when they are decoded, without a look at the rest."""
+    size: int = _DECODED.unpack_from(batch, _DECODED_AT)[0]
+    return size
 
 
 def check_batch(batch: bytes) -> BatchInfo:
@@ -226,6 +245,11 @@ def decode_batch(batch: bytes) -> Batch:
     info = check_batch(batch)
     count = info.record_count
     at = HEADER_BYTES + batch[9]
+    if info.codec is not Codec.NONE:
+        decoded = decompress(batch[at:], info.decoded_bytes)
+        if decoded is None:
+            raise BatchError("the record batch cannot be decompressed to what its header says")
+        batch, at = decoded, 0
     txids, at = _column(batch, at, "q", count, present=bool(info.flags & TXIDS))
     timestamps, at = _column(batch, at, "q", count, present=bool(info.flags & TIMESTAMPS))
     header_sizes, at = _column(batch, at, "I", count, present=bool(info.flags & HEADERS))

@@ -20,7 +20,7 @@ from duramen.client.sdk.log import Log, Namespace, Records
 from duramen.client.sdk.producer import BATCH_BYTES_DEFAULT, IN_FLIGHT_BYTES_DEFAULT
 from duramen.client.sdk.read_batch import ReadBatch
 from duramen.client.sdk.reader import ANSWER_BYTES
-from duramen.client.sdk.values import Mark
+from duramen.client.sdk.values import Compression, Mark
 from duramen.limits import BATCH_RECORD_COUNT_MAX
 
 
@@ -117,10 +117,16 @@ class SyncLog:
         *,
         match_seq_num: int | None = None,
         fencing_token: str | None = None,
+        compression: Compression | None = None,
     ) -> Appended:
         """As `Log.append`."""
         return self._portal.call(
-            self._log.append(records, match_seq_num=match_seq_num, fencing_token=fencing_token)
+            self._log.append(
+                records,
+                match_seq_num=match_seq_num,
+                fencing_token=fencing_token,
+                compression=compression,
+            )
         )
 
     def producer(
@@ -134,6 +140,7 @@ class SyncLog:
         batch_records: int = BATCH_RECORD_COUNT_MAX,
         max_in_flight_bytes: int = IN_FLIGHT_BYTES_DEFAULT,
         fencing_token: str | None = None,
+        compression: Compression | None = None,
     ) -> SyncProducer:
         """As `Log.producer`; to be used with `with`."""
         producer = self._log.producer(
@@ -145,6 +152,7 @@ class SyncLog:
             batch_records=batch_records,
             max_in_flight_bytes=max_in_flight_bytes,
             fencing_token=fencing_token,
+            compression=compression,
         )
         return SyncProducer(self._portal, producer)
 

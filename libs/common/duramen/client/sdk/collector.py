@@ -21,6 +21,7 @@ from duramen.client.sdk.values import Receipt
 from duramen.errors import DuramenError
 from duramen.ids import Dlsn, parse_dlsn
 from duramen.limits import BATCH_RECORD_COUNT_MAX, RECORD_BYTES_MAX
+from duramen.wire.edge.batch_codec import Codec
 from duramen.wire.record_batch import Header, Producer, encode_batch, header_size
 
 _RECORD_COST_BYTES: Final = 64
@@ -75,7 +76,7 @@ class Batch:
         place = str(first._replace(slot=first.slot + index))
         return Receipt(None if start is None else start + index, place)
 
-    def encode(self, producer: Producer | None) -> bytes:
+    def encode(self, producer: Producer | None, codec: Codec = Codec.NONE) -> bytes:
         """The record batch; columns that are not needed any more are dropped."""
         now_ms = time.time_ns() // 1_000_000
         times = self.timestamps_ms
@@ -86,6 +87,7 @@ class Batch:
             txids=self.txids,
             headers=self.headers,
             producer=producer,
+            codec=codec,
         )
         self.headers = self.txids = self.timestamps_ms = None
         return self.encoded

@@ -30,11 +30,13 @@ from duramen.client.sdk.reader import (
 )
 from duramen.client.sdk.session import Session, make_producer_id
 from duramen.client.sdk.values import (
+    Compression,
     Mark,
     Record,
     check_body,
     check_txid,
     encode_headers,
+    find_codec,
     find_time_ms,
     read_mark,
 )
@@ -42,6 +44,7 @@ from duramen.errors import DuramenError
 from duramen.limits import BATCH_RECORD_COUNT_MAX
 from duramen.runtime.http_client import UnreachableError
 from duramen.texts import check_log_name, check_namespace, parse_position
+from duramen.wire.edge.batch_codec import Codec
 from duramen.wire.record_batch import (
     PRODUCER_ID_BYTES_MAX,
     BatchError,
@@ -133,6 +136,7 @@ class Log:
         *,
         match_seq_num: int | None = None,
         fencing_token: str | None = None,
+        compression: Compression | None = None,
     ) -> Appended:
         """Append records atomically: they follow each other in the log, or none is there.
 
@@ -143,6 +147,7 @@ class Log:
             records: bytes, a `Record`, or up to 10,000 of them, 4 MiB together.
             match_seq_num: the first record must get this sequence number.
             fencing_token: the log's token must be this one; empty: it must have none.
+            compression: `zstd`: what is sent, stored and read as batches is compressed.
 
         Raises:
             Uncertain: they may be in the log, or come to be there.
@@ -150,6 +155,7 @@ class Log:
                 number expected), `fencing_token_mismatch`, `log_ended`, `batch_too_large`, …
         """
         items = _list_records(records)
+        codec = find_codec(compression)
         conditions = []
         if match_seq_num is not None:
             conditions.append((_MATCH_HEADER, str(match_seq_num)))
@@ -159,7 +165,7 @@ class Log:
         while True:
             lane = session.take_lane(key)
             try:
-                appended = await self._append(items, lane, conditions)
+                appended = await self._append(items, lane, codec, conditions)
             except DuramenError as error:
                 is_forgotten = error.code == "producer_unknown" and not error.uncertain
                 if is_forgotten and lane is not None and lane.sequence > 0:
@@ -171,9 +177,13 @@ class Log:
             return appended
 
     async def _append(
-        self, items: Sequence[Record], lane: Stamp | None, conditions: Sequence[tuple[str, str]]
+        self,
+        items: Sequence[Record],
+        lane: Stamp | None,
+        codec: Codec,
+        conditions: Sequence[tuple[str, str]],
     ) -> Appended:
-        batch = _encode_records(items, lane)
+        batch = _encode_records(items, lane, codec)
 
         async def send() -> Appended:
             write = self._session.write
@@ -196,6 +206,7 @@ class Log:
         batch_records: int = BATCH_RECORD_COUNT_MAX,
         max_in_flight_bytes: int = IN_FLIGHT_BYTES_DEFAULT,
         fencing_token: str | None = None,
+        compression: Compression | None = None,
     ) -> Producer:
         """A producer of this log, to be used with `async with`.
 
@@ -208,7 +219,7 @@ class Log:
             linger: seconds that a record waits for others at most, ≥ 0.
             batch_bytes, batch_records: when a batch is full, up to almost 4 MiB and 10,000.
             max_in_flight_bytes: what may be unacknowledged.
-            fencing_token: as in `append`, for every batch.
+            fencing_token, compression: as in `append`, for every batch.
 
         Raises:
             DuramenError: `invalid_argument`: one of these, with its name as `field`.
@@ -233,6 +244,7 @@ class Log:
             self._find_results_kept,
             session.pauses,
             stamp=stamp,
+            codec=find_codec(compression),
             may_repeat_uncertain=session.policy.repeat is Repeat.ALL,
             linger_s=linger,
             batch_bytes=batch_bytes,
@@ -440,7 +452,7 @@ def _check_limits(batch_bytes: int, batch_records: int, max_in_flight_bytes: int
             raise DuramenError("invalid_argument", detail, field=field)
 
 
-def _encode_records(items: Sequence[Record], stamp: Stamp | None) -> bytes:
+def _encode_records(items: Sequence[Record], stamp: Stamp | None, codec: Codec) -> bytes:
     bodies = [item.body for item in items]
     for item in items:
         check_body(item.body)
@@ -464,4 +476,5 @@ def _encode_records(items: Sequence[Record], stamp: Stamp | None) -> bytes:
         txids=txids or None,
         headers=headers if has_headers else None,
         producer=stamp,
+        codec=codec,
     )

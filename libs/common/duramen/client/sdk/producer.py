@@ -34,6 +34,7 @@ from duramen.errors import DuramenError
 from duramen.limits import BATCH_BYTES_MAX, BATCH_RECORD_COUNT_MAX
 from duramen.runtime.http_client import UnreachableError
 from duramen.units import MIB
+from duramen.wire.edge.batch_codec import Codec
 from duramen.wire.record_batch import Producer as Stamp
 
 BATCH_BYTES_DEFAULT: Final = 1 * MIB
@@ -141,6 +142,7 @@ class Producer:
         make_pauses: Callable[[], Pauses | None],
         *,
         stamp: Stamp | None,
+        codec: Codec,
         may_repeat_uncertain: bool,
         linger_s: float,
         batch_bytes: int,
@@ -152,10 +154,12 @@ class Producer:
 
         Args:
             stamp: id and epoch, with sequence 0; None: not idempotent, one batch at a time.
+            codec: of every batch.
             may_repeat_uncertain: the policy lets a batch of unknown fate be sent again.
             is_ordered: the connection keeps the order of what is sent.
         """
         self._send = send
+        self._codec = codec
         self._find_results_kept = find_results_kept
         self._make_pauses = make_pauses
         self._stamp = stamp
@@ -173,7 +177,7 @@ class Producer:
         self._on_its_way: deque[Batch] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._waiting: list[asyncio.Future[None]] = []
-        self._sent_count = self._again_count = self._acknowledged_count = 0
+        self._sent_count = self._again_count = self._acknowledged_count = self._sent_bytes = 0
         self._failing_count = 0
         self._fault: DuramenError | None = None
 
@@ -310,12 +314,13 @@ class Producer:
             await asyncio.wait(self._tasks)
 
     def statistics(self) -> dict[str, int]:
-        """Bytes held and batches on their way, acknowledged, and sent again."""
+        """Bytes held and sent; batches on their way, acknowledged, and sent again."""
         return {
             **self._collector.statistics(),
             "on_their_way": len(self._on_its_way),
             "on_their_way_max": self._pipeline_count,
             "sent": self._sent_count,
+            "sent_bytes": self._sent_bytes,
             "acknowledged": self._acknowledged_count,
             "sent_again": self._again_count,
         }
@@ -360,7 +365,8 @@ class Producer:
             batch.sequence = self._sent_count
             self._sent_count += 1
             count = len(batch.bodies)
-            batch.encode(stamp)
+            batch.encode(stamp, self._codec)
+            self._sent_bytes += len(batch.encoded)
             before = self._on_its_way[-1] if self._on_its_way else None
             self._on_its_way.append(batch)
             task = asyncio.ensure_future(self._carry(batch, count, before))

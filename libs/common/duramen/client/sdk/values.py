@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from duramen.errors import DuramenError
 from duramen.texts import parse_time_ms
+from duramen.wire.edge.batch_codec import Codec
 from duramen.wire.record_batch import Header
 
 _HEADER_COUNT_MAX: Final = 1_000
@@ -68,6 +69,24 @@ class Receipt(NamedTuple):
 
     seq_num: int | None
     dlsn: str
+
+
+Compression = Literal["zstd"]
+"""How what is appended can be made smaller, on its way, on disk and for who reads batches."""
+
+_CODECS: Final = {None: Codec.NONE, "zstd": Codec.ZSTD}
+
+
+def find_codec(compression: str | None) -> Codec:
+    """The batch's codec.
+
+    Raises:
+        DuramenError: `invalid_argument`, field `compression`.
+    """
+    codec = _CODECS.get(compression)
+    if codec is None:
+        raise _invalid("compression", f'compression is "zstd" or None, not {compression!r}')
+    return codec
 
 
 class Moved(NamedTuple):

@@ -22,7 +22,7 @@ from duramen.core.segment import Totals
 from duramen.core.sequencer.effects import Complete, CompleteEarly, Fail, TailMark, Yield
 from duramen.core.sequencer.exactly_once.stamps import SetToken, Stamp
 from duramen.ids import Dlsn, EntryId, Epoch
-from duramen.limits import ENTRY_TARGET_BYTES
+from duramen.limits import ENTRY_BYTES_MAX, ENTRY_TARGET_BYTES
 
 _DEFAULT_WINDOW = Window()
 
@@ -44,6 +44,9 @@ class QueuedAppend:
     command: SetToken | None = None
     tried: tuple[str, ...] = ()
     """Sequencers that it has been to in vain."""
+
+    decoded_bytes: int = 0
+    """What a compressed batch is for readers."""
 
     @property
     def is_plain(self) -> bool:
@@ -127,13 +130,21 @@ class TransmitBuffer:
     def take(self, admit: Callable[[QueuedAppend], bool]) -> list[QueuedAppend]:
         """The appends of the next entry, up to ENTRY_TARGET_BYTES; a command is alone in its own.
 
+        What they are when decoded is bounded, too: readers take an entry apart as a whole.
+
         Args:
             admit: judges what leaves the queue, in its order; False: it is kept or answered
                 elsewhere. None may be admitted of what was queued.
         """
         taken: list[QueuedAppend] = []
-        size = 0
-        while self.queue and (not taken or size + len(self.queue[0].batch) <= ENTRY_TARGET_BYTES):
+        size = decoded = 0
+        while self.queue:
+            first = self.queue[0]
+            if taken and (
+                size + len(first.batch) > ENTRY_TARGET_BYTES
+                or decoded + first.decoded_bytes > ENTRY_BYTES_MAX
+            ):
+                break
             if taken and (taken[0].command is not None or self.queue[0].command is not None):
                 break
             append = self.queue.popleft()
@@ -142,6 +153,7 @@ class TransmitBuffer:
             if admit(append):
                 taken.append(append)
                 size += len(append.batch)
+                decoded += append.decoded_bytes
         return taken
 
     def push_back(self, appends: list[QueuedAppend]) -> None:
