@@ -19,7 +19,7 @@ from urllib.parse import parse_qs, unquote
 import orjson
 
 from duramen.errors import DuramenError
-from duramen.ids import Dlsn, EntryId, Epoch
+from duramen.ids import Dlsn, EntryId, Epoch, parse_dlsn
 from duramen.runtime.http_server import PublicServer
 from duramen.units import parse_duration_us
 from duramen.wire.read_answers import MEDIA_TYPE, PlacedBatch, pack_batches
@@ -45,6 +45,8 @@ class FakeLog:
     is_deleted: bool = False
     config: dict[str, Any] = field(default_factory=dict)
     holes: dict[int, int] = field(default_factory=dict)
+    lost: set[int] = field(default_factory=set)
+    """Entries, which are batches here, whose loss was accepted."""
 
     def mark(self, seq_num: int) -> dict[str, Any]:
         return {"seq_num": seq_num, "timestamp": _TIME, "lsn": "e1n0", "dlsn": f"e1n{seq_num}s0"}
@@ -270,6 +272,7 @@ class FakeCluster:
         if at < log.head:
             at = log.head
             extra["Duramen-Moved-To"] = f"seq:{at}"
+        self._refuse_lost(log, at)
         wait_s = parse_duration_us(query.get("wait", "0s")) / 1e6
         if at == log.tail and wait_s and not log.is_ended:
             self._changed.clear()
@@ -279,6 +282,8 @@ class FakeCluster:
         found: list[PlacedBatch] = []
         for batch in log.batches:
             if batch.end_seq_num > at and (not found or sum(len(b.batch) for b in found) < most):
+                if batch.dlsn.entry in log.lost:
+                    break
                 found.append(batch)
         end = found[-1].end_seq_num if found else log.tail
         if found:
@@ -296,7 +301,18 @@ class FakeCluster:
     def _find(self, log: FakeLog, position: str) -> int:
         if position.startswith("tail"):
             return max(log.tail - int(position[5:] or 0), log.head)
+        if position.startswith("dlsn:"):
+            entry = parse_dlsn(position[5:]).entry
+            return log.tail if entry == len(log.batches) else log.batches[entry].seq_num
         return log.head if position == "head" else int(position.removeprefix("seq:"))
+
+    def _refuse_lost(self, log: FakeLog, at: int) -> None:
+        """As the proxy: one loss at a time, by the place of the first entry behind it."""
+        found = next((b.dlsn.entry for b in log.batches if b.end_seq_num > at), None)
+        if found is not None and found in log.lost:
+            place = f"dlsn:e1n{found + 1}s0"
+            detail = f"the entry e1n{found} is lost for ever: go on from {place}"
+            raise DuramenError("data_lost", detail, field="from", facts={"next": place})
 
 
 def _page(names: list[str], query: dict[str, str], what: str, key: str) -> bytes:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from duramen.client import Moved, Record, RetryPolicy
+from duramen.client import Lost, Moved, Record, RetryPolicy
 from duramen.errors import DuramenError
 from tests.component.sdk_faces import open_client
 from tests.component.sdk_world import FakeCluster, Relay, running_cluster
@@ -164,14 +164,74 @@ def test_a_position_that_is_none_is_refused(face: str, position: str, code: str)
     play(scenario, face)
 
 
+Gap = tuple[int, int, Lost | None, int]
+
+
+async def read_gaps(log: Any, *args: Any, **options: Any) -> list[Gap]:
+    """Where batches begin and end, and what they say is missing."""
+    return [(b.first, b.end, b.lost, b.missing_count) async for b in log.read(*args, **options)]
+
+
 @face
-def test_accepted_losses_are_raised(face: str) -> None:
+@pytest.mark.parametrize("answer_bytes", [1, 1 << 20])
+def test_accepted_losses_are_passed_and_told(face: str, answer_bytes: int) -> None:
+    """Ten entries of two records; 2, 3 and 6 are lost, and in the end the last one, too."""
+
+    async def scenario(cluster: FakeCluster, client: Any) -> None:
+        log = client["ns"]["log"]
+        cluster.answer_bytes = answer_bytes
+        await fill(log, 20, a_batch=2)
+        cluster.log().lost = {2, 3, 6}
+        assert await read(log) == [*numbers(4), *numbers(8, 12), *numbers(14, 20)]
+        found = await read_gaps(log)
+        assert [gap for gap in found if gap[2] is not None] == [
+            (8, 10 if answer_bytes == 1 else 12, Lost("seq:4", "dlsn:e1n4s0"), 4),
+            (14, 16 if answer_bytes == 1 else 20, Lost("seq:12", "dlsn:e1n7s0"), 2),
+        ]
+        assert {gap[3] for gap in found if gap[2] is None} == {0}
+        # Whoever begins in a loss is given as many as from where the log goes on.
+        (batch,) = [b async for b in log.read("seq:5", count=2)]
+        assert (batch.lost, batch.missing_count) == (Lost("seq:5", "dlsn:e1n4s0"), 3)
+        assert batch.bodies == numbers(8, 10)
+        # Nothing of what was asked for is left: that is told, too.
+        until = Lost("seq:5", "dlsn:e1n4s0")
+        assert await read_gaps(log, 5, until=7) == [(8, 8, until, 3)]
+        cluster.log().lost.add(9)
+        *_, last = await read_gaps(log, "seq:16")
+        assert last == (20, 20, Lost("seq:18", "dlsn:e1n10s0"), 2)
+
+    play(scenario, face)
+
+
+@face
+def test_a_follower_is_told_of_a_loss_before_anything_comes_behind_it(face: str) -> None:
+    async def scenario(cluster: FakeCluster, client: Any) -> None:
+        log = client["ns"]["log"]
+        await fill(log, 4, a_batch=2)
+        cluster.log().lost = {1}
+        bodies = []
+        async for batch in log.read(follow=True, count=4):
+            if batch.lost is not None:
+                assert (len(batch), batch.first, batch.missing_count) == (0, 4, 2)
+                await client["ns"]["log"].append([b"4", b"5"])
+                await client["ns"]["log"].end()
+            bodies += batch.bodies
+        assert bodies == [b"0", b"1"], "numbers that are lost count, as those of holes do"
+        assert await read(log, follow=True) == [b"0", b"1", b"4", b"5"]
+
+    play(scenario, face)
+
+
+@face
+def test_a_loss_without_a_place_to_go_on_is_raised(face: str) -> None:
     async def scenario(cluster: FakeCluster, client: Any) -> None:
         log = client["ns"]["log"]
         await fill(log, 10)
-        cluster.read_faults.append(DuramenError("data_lost", "go on at seq:5"))
-        with pytest.raises(DuramenError, match="data_lost: go on at seq:5"):
-            await read(log)
+        for place in (None, "head"):
+            facts = {"next": place}
+            cluster.read_faults.append(DuramenError("data_lost", "gone", facts=facts))
+            with pytest.raises(DuramenError, match="data_lost: gone"):
+                await read(log)
         assert await read(log, 5) == numbers(5, 10)
 
     play(scenario, face)

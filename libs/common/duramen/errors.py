@@ -83,8 +83,8 @@ _ROWS: Final = (
     ErrorKind("internal", 36, 500, Retry.SAFE_ONLY, False, "the server made a mistake"),
 )
 
-PROBLEM_FACTS: Final = ("expected_seq_num", "expected_producer_seq", "tail")
-"""Fields of a problem that say what a condition was compared with."""
+PROBLEM_FACTS: Final = ("expected_seq_num", "expected_producer_seq", "tail", "next")
+"""Fields of a problem that say what a condition was compared with, and where lost records end."""
 
 ERRORS: Final = {row.code: row for row in _ROWS}
 ERRORS_BY_WIRE: Final = {row.wire: row for row in _ROWS}

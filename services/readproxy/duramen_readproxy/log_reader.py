@@ -77,6 +77,7 @@ class DataLost(DuramenError):
             f"the entries e{epoch}n{first} to e{epoch}n{last} are lost for ever: "
             f"go on from dlsn:{self.next_dlsn}",
             field="from",
+            facts={"next": f"dlsn:{self.next_dlsn}"},
         )
 
 

@@ -13,7 +13,7 @@ from duramen.client.sdk.faults import Uncertain, Unreachable
 from duramen.client.sdk.log import Log, Namespace
 from duramen.client.sdk.producer import BulkTicket, Producer, Ticket
 from duramen.client.sdk.read_batch import ReadBatch, ReadRecord
-from duramen.client.sdk.values import Mark, Moved, Receipt, Record
+from duramen.client.sdk.values import Lost, Mark, Moved, Receipt, Record
 from duramen.errors import DuramenError
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "Client",
     "DuramenError",
     "Log",
+    "Lost",
     "Mark",
     "Moved",
     "Namespace",

@@ -1,6 +1,7 @@
 """Reads a log for a sink that takes decoded batches in a thread, one answer at a time.
 
-Checks on the way that sequence numbers have no gap. Asking and cutting are the SDK's
+Checks on the way that sequence numbers have no gap, and ends at records that are lost: what comes
+out is whole. Asking and cutting are the SDK's
 (`sdk.reader`); what becomes of the records is the sink's matter.
 
 Called by `duramen read` and by the local cluster's demo. Source: 03-api "REST v1".
@@ -68,7 +69,10 @@ class BulkReader:
             OSError: what the sink raises.
         """
         began_s = time.perf_counter()
-        answers = follow_answers(self._ask, position, text, count=count, is_following=is_following)
+        answers = follow_answers(
+            self._ask, position, text, count=count, is_following=is_following,
+            is_passing_losses=False,
+        )  # fmt: skip
         try:
             async with contextlib.aclosing(answers):
                 async for cut in answers:

@@ -276,8 +276,10 @@ class Log:
     ) -> AsyncGenerator[ReadBatch, None]:
         """The records from a position on, batch by batch, each record once and in order.
 
-        A lost connection or a proxy that goes away is no end: reading goes on behind the last
-        record as soon as a proxy answers, within the time of the policy.
+        Records that are not there are passed, and the batch behind them says so: `moved_to` where
+        they were truncated, `lost` where a person has accepted that they are lost. A lost
+        connection or a proxy that goes away is no end: reading goes on behind the last record as
+        soon as a proxy answers, within the time of the policy.
 
         Args:
             from_: a sequence number, a time, or a position: `head`, `tail`, `tail-N`, `seq:N`,
@@ -288,9 +290,8 @@ class Log:
             answer_bytes: about as much is asked for at once; two answers are held at most.
 
         Raises:
-            DuramenError: `invalid_position`, `beyond_tail`, `log_not_found`; `data_lost`: records
-                are lost for ever, its text says where the log goes on; `log_unavailable`: no answer
-                within the time of the policy, worth repeating from `batch.end`.
+            DuramenError: `invalid_position`, `beyond_tail`, `log_not_found`; `log_unavailable`: no
+                answer within the time of the policy, worth repeating from `batch.end`.
         """
         text = spell_position(from_)
         session = self._session
@@ -303,6 +304,7 @@ class Log:
             count=count,
             until=until,
             is_following=follow,
+            is_passing_losses=True,
         )
         try:
             async for cut in answers:

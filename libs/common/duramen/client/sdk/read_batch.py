@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from duramen.client.records import Records
-from duramen.client.sdk.values import Moved
+from duramen.client.sdk.values import Lost, Moved
 from duramen.ids import Dlsn
 from duramen.wire.record_json import Record as ReadRecord
 
@@ -30,12 +30,16 @@ class ReadBatch:
         end: sequence number after the last record: where reading goes on.
         moved_to: what was asked for is truncated, and this is where reading went on; the batch may
             be empty then.
+        lost: records that were to come before these are lost for ever, as a person has accepted;
+            the batch may be empty then.
         missing_count: so many sequence numbers before this batch belong to no record: a hole of an
-            `out_of_order` log, or a loss that a person has accepted.
+            `out_of_order` log, or, with `lost`, records that are lost.
         is_at_tail: nothing was behind these records when they were read.
     """
 
-    __slots__ = ("__dict__", "_pieces", "end", "first", "is_at_tail", "missing_count", "moved_to")
+    __slots__ = (
+        "__dict__", "_pieces", "end", "first", "is_at_tail", "lost", "missing_count", "moved_to",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -44,12 +48,14 @@ class ReadBatch:
         *,
         is_at_tail: bool,
         moved_to: Moved | None = None,
+        lost: Lost | None = None,
         missing_count: int = 0,
     ) -> None:
         self._pieces = pieces
         self.first = first
         self.end = pieces[-1].end if pieces else first
         self.moved_to = moved_to
+        self.lost = lost
         self.missing_count = missing_count
         self.is_at_tail = is_at_tail
 

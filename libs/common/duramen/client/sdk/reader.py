@@ -16,7 +16,8 @@ from typing import Final, NamedTuple
 from duramen.client.records import Records, open_batches
 from duramen.client.rest_client import ReadAnswer
 from duramen.client.sdk.read_batch import ReadBatch
-from duramen.client.sdk.values import Moved, find_time_ms
+from duramen.client.sdk.values import Lost, Moved, find_time_ms
+from duramen.errors import DuramenError
 from duramen.runtime.http_client import NoAnswerError
 from duramen.texts import Position, PositionKind
 from duramen.units import MIB
@@ -36,12 +37,14 @@ class Cut(NamedTuple):
         wanted: the position that was asked for.
         first: the sequence number that the records should begin with, if that is known.
         stop: the sequence number before which they end, if there is a bound.
+        lost: what was asked for is lost, and this is what stands behind it.
     """
 
     answer: ReadAnswer
     wanted: str
     first: int | None
     stop: int | None
+    lost: Lost | None = None
 
 
 def spell_position(position: str | int | datetime) -> str:
@@ -63,6 +66,7 @@ async def follow_answers(
     count: int | None,
     until: int | None = None,
     is_following: bool,
+    is_passing_losses: bool,
 ) -> AsyncGenerator[Cut, None]:
     """The answers from a position on, each with what of it is wanted.
 
@@ -71,40 +75,60 @@ async def follow_answers(
         count: how many records at most; None for no limit.
         until: the sequence number to end before.
         is_following: wait for more at the tail.
+        is_passing_losses: go on behind records whose loss was accepted, and say so.
 
     Raises:
-        As `ask`.
+        As `ask`; `data_lost` only where losses are not passed.
     """
     first = position.number if position.kind is PositionKind.SEQ else None
     stop = until
     if count == 0:
         return
+    lost: Lost | None = None
     # Not waiting, the first answer settles a position that is relative to tail or time.
     request = asyncio.ensure_future(ask(text, 0))
     try:
         while True:
-            answer = await request
+            try:
+                answer = await request
+            except DuramenError as error:
+                lost = _find_loss(error, text, lost) if is_passing_losses else None
+                if lost is None:
+                    raise
+                text = lost.next
+                request = asyncio.ensure_future(ask(text, 0))
+                continue
             if answer.moved_to is not None:
                 first = answer.moved_to
             elif first is None:
                 first = answer.first_seq_num
-            if count is not None and first is not None:
-                stop = first + count if stop is None else min(stop, first + count)
+            begin = first if lost is None else answer.first_seq_num
+            if count is not None and begin is not None:
+                stop = begin + count if stop is None else min(stop, begin + count)
                 count = None
             next_seq_num = int(answer.next_position.removeprefix("seq:"))
             is_last = _is_last(answer, next_seq_num, stop, is_following=is_following)
-            wanted, text = text, answer.next_position
+            wanted = text if lost is None else lost.wanted
+            text = answer.next_position
             if not is_last:
                 wait_ms = FOLLOW_WAIT_MS if is_following else 0
                 request = asyncio.ensure_future(ask(text, wait_ms))
-            if answer.batches or answer.moved_to is not None:
-                yield Cut(answer, wanted, first, stop)
-                first = next_seq_num
+            if answer.batches or answer.moved_to is not None or lost is not None:
+                yield Cut(answer, wanted, first, stop, lost)
+                first, lost = next_seq_num, None
             if is_last:
                 return
     finally:
         request.cancel()
         await asyncio.gather(request, return_exceptions=True)
+
+
+def _find_loss(error: DuramenError, position: str, before: Lost | None) -> Lost | None:
+    """What is lost at a position, together with a loss before it; None: it is no loss."""
+    after = error.facts.get("next")
+    if error.code != "data_lost" or not isinstance(after, str) or after == position:
+        return None
+    return Lost(position if before is None else before.wanted, after)
 
 
 def _is_last(
@@ -151,9 +175,15 @@ def make_batches(cut: Cut) -> list[ReadBatch]:
         else:
             runs.append([piece])
     if not runs:
-        if moved is None:
+        if moved is None and cut.lost is None:
             return []
-        return [ReadBatch((), moved.seq_num, is_at_tail=answer.is_at_tail, moved_to=moved)]
+        first = _find_first(answer)
+        missing_count = 0 if cut.lost is None or cut.first is None else first - cut.first
+        empty = ReadBatch(
+            (), first, is_at_tail=answer.is_at_tail, moved_to=moved, lost=cut.lost,
+            missing_count=missing_count,
+        )  # fmt: skip
+        return [empty]
     made = []
     expected = cut.first
     for index, run in enumerate(runs):
@@ -163,8 +193,17 @@ def make_batches(cut: Cut) -> list[ReadBatch]:
             first,
             is_at_tail=answer.is_at_tail and index == len(runs) - 1,
             moved_to=moved if index == 0 else None,
+            lost=cut.lost if index == 0 else None,
             missing_count=0 if expected is None else first - expected,
         )
         expected = batch.end
         made.append(batch)
     return made
+
+
+def _find_first(answer: ReadAnswer) -> int:
+    """The sequence number at which an answer begins, or would."""
+    for seq_num in (answer.moved_to, answer.first_seq_num):
+        if seq_num is not None:
+            return seq_num
+    return int(answer.next_position.removeprefix("seq:"))

@@ -101,6 +101,18 @@ class Moved(NamedTuple):
     seq_num: int
 
 
+class Lost(NamedTuple):
+    """Records are lost for ever, as a person has accepted; reading went on behind them.
+
+    Attributes:
+        wanted: the position that was asked for.
+        next: the position at which the log goes on.
+    """
+
+    wanted: str
+    next: str
+
+
 def encode_headers(headers: Headers) -> tuple[Header, ...]:
     """Pairs of bytes.
 

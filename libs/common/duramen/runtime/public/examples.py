@@ -75,6 +75,7 @@ EXAMPLES: Final[dict[str, dict[str, dict[str, Any]]]] = {
 FACTS: Final[dict[str, dict[str, Any]]] = {
     "beyond_tail": {"tail": _END},
     "condition_failed": {"expected_seq_num": 2, "tail": _END},
+    "data_lost": {"next": "dlsn:e1n3s0"},
     "producer_gap": {"expected_producer_seq": 3},
 }
 """What the problems of some codes carry besides."""
