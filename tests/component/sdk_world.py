@@ -145,6 +145,14 @@ class FakeCluster:
                 is_new = namespace not in self.namespaces
                 self.namespaces.setdefault(namespace, document)
                 return (201 if is_new else 200), b"{}"
+            case "PATCH", [namespace]:
+                self.namespaces[namespace] |= document
+                return 200, orjson.dumps({"config": self.namespaces[namespace], "changed": True})
+            case "DELETE", [namespace]:
+                if any(ns == namespace for ns, _ in self.logs):
+                    raise DuramenError("namespace_not_empty", "it has logs")
+                is_there = self.namespaces.pop(namespace, None) is not None
+                return 200, orjson.dumps({"namespace": namespace, "changed": is_there})
             case "GET", [namespace]:
                 return 200, orjson.dumps({"namespace": namespace, "config": {}})
             case "GET", [namespace, "logs"]:

@@ -262,6 +262,22 @@ def test_namespaces_and_logs_are_made_and_listed_over_pages(face: str) -> None:
 
 
 @face
+def test_a_namespace_is_changed_and_deleted(face: str) -> None:
+    async def scenario(cluster: FakeCluster, client: Any) -> None:
+        namespace = client["other"]
+        await namespace.ensure()
+        changed = await namespace.reconfigure({"auto_create": True})
+        assert changed == {"config": {"auto_create": True}, "changed": True}
+        assert cluster.namespaces["other"] == {"auto_create": True}
+        assert await namespace.delete()
+        assert not await namespace.delete()
+        with pytest.raises(DuramenError, match="namespace_not_empty"):
+            await client["ns"].delete()
+
+    play(scenario, face)
+
+
+@face
 def test_a_log_is_looked_after(face: str) -> None:
     async def scenario(cluster: FakeCluster, client: Any) -> None:
         log = client["ns"]["log"]

@@ -77,6 +77,7 @@ CASES: Final[dict[str, tuple[Ask, ...]]] = {
     "batch_too_large": (Ask("PUT", LOG, b" " * (1 << 17)),),
     "too_many_records": (Ask("POST", RECORDS, MANY),),
     "beyond_tail": (append(), Ask("GET", RECORDS + "?from=seq:9")),
+    "namespace_not_empty": (Ask("DELETE", NS),),
     "placement_impossible": (Ask("PUT", LOG + "-wide", WIDE),),
 }  # fmt: skip
 """Code → calls: all but the last one succeed, and the last one is answered with the code."""

@@ -121,6 +121,21 @@ def test_every_call_means_what_it_says(cluster: LocalCluster, face: str) -> None
             assert await log.delete()
             await log.undelete()
             assert (await log.show())["ended"]
+            with pytest.raises(DuramenError, match="namespace_not_empty"):
+                await client["default"].delete()
+            fresh = client[f"fresh-{face}"]
+            assert await fresh.ensure()
+            assert (await fresh.reconfigure({"auto_create": True}))["changed"]
+            assert (await fresh.show())["config"] == {"auto_create": True}
+            await fresh["made"].append(b"by its first append")
+            with pytest.raises(DuramenError, match="namespace_not_empty"):
+                await fresh.delete()
+            empty = client[f"empty-{face}"]
+            assert await empty.ensure()
+            assert await empty.delete()
+            assert not await empty.delete()
+            with pytest.raises(DuramenError, match="namespace_not_found"):
+                await empty["log"].ensure()
 
     run(scenario())
 

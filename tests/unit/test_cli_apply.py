@@ -107,14 +107,15 @@ def test_a_plan_has_namespaces_first_and_only_differences() -> None:
         want("new/log", {"roll": {"interval": "60m"}}),
         want("old/same", {"roll": {"interval": "120m"}}),
         want("old/other", {"retention": {"age": None}, "early_append": True}),
-        want("old", {}),
+        want("old", {"auto_create": True}),
         want("new", {"auto_create": True}),
     ]
     steps = make_plan(wanted, present)
     assert [(step.wanted.name, step.action) for step in steps] == [
-        ("old", "same"), ("new", "create"), ("new/log", "create"), ("old/same", "same"),
+        ("old", "change"), ("new", "create"), ("new/log", "create"), ("old/same", "same"),
         ("old/other", "change"),
     ]  # fmt: skip
+    assert steps[0].changes == (Change("auto_create", False, True),)
     assert steps[2].changes == (Change("roll.interval", None, "1h"),)
     assert set(steps[4].changes) == {
         Change("retention.age", "3d", None), Change("early_append", False, True)
@@ -143,7 +144,7 @@ def test_a_plan_refuses_all_that_cannot_become_true() -> None:
         ("Log", "a/three"): Present(DEFAULTS, 1),
     }
     wanted = [
-        want("a", {"auto_create": True}),
+        want("a", {"auto_created": True}),
         want("b/c"),
         want("a/new", {"ratention": {}, "window": {"entries": 0}}),
         want("a/three", {"replication": {"write_quorum": 4}}),
@@ -152,7 +153,7 @@ def test_a_plan_refuses_all_that_cannot_become_true() -> None:
     with pytest.raises(DocumentsError) as caught:
         make_plan(wanted, present)
     namespace, missing, unknown, small, quorum, part = caught.value.faults
-    assert "f: Namespace a: config.auto_create: a namespace cannot be changed" in namespace
+    assert namespace == "f: Namespace a: config.auto_created: not a known field"
     assert "there is no namespace b: declare it as well" in missing
     assert unknown == "f: Log a/new: config.ratention: not a known field"
     assert small.startswith("f: Log a/new: config.window.entries: ")
@@ -180,6 +181,52 @@ def test_applying_sends_differences_and_twice_nothing(
     proxy.asked.clear()
     assert main(["apply", "-f", str(file)]) == 0
     assert [body for _, body in proxy.asked if body is not None] == []
+
+
+def test_a_namespace_is_changed(proxy: FakeProxy, tmp_path: Path) -> None:
+    file = tmp_path / "a.yaml"
+    file.write_text("kind: Namespace\nname: shop\nconfig: {auto_create: true}")
+    proxy.answers["/v1/namespaces/shop"] = {"config": {"auto_create": False}, "changed": True}
+    assert main(["apply", "-f", str(file)]) == 0
+    assert proxy.asked[-1] == ("/v1/namespaces/shop", {"auto_create": True})
+    proxy.answers["/v1/namespaces/shop"] = {"config": {"auto_create": True}}
+    proxy.asked.clear()
+    assert main(["apply", "-f", str(file)]) == 0
+    assert [body for _, body in proxy.asked if body is not None] == []
+
+
+@pytest.mark.parametrize(
+    ("words", "answer", "asked", "line"),
+    [
+        (
+            ["reconfigure", "shop", "--config", '{"auto_create": true}'],
+            {"config": {"auto_create": True}, "changed": True}, {"auto_create": True}, "changed",
+        ),
+        (
+            ["reconfigure", "shop", "--config", "{}"],
+            {"config": {"auto_create": True}, "changed": False}, {}, "the same already",
+        ),
+        (["delete", "shop"], {"namespace": "shop", "changed": True}, "deleted", "deleted"),
+        (["delete", "shop"], {"namespace": "shop", "changed": False}, "deleted", "was not there"),
+    ],
+)  # fmt: skip
+def test_namespaces_are_changed_and_deleted_by_hand(  # noqa: PLR0917 - one command and its answer
+    proxy: FakeProxy,
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+    answer: dict[str, object],
+    asked: object,
+    line: str,
+) -> None:
+    proxy.answers["/v1/namespaces/shop"] = answer
+    assert main(["namespace", *words]) == 0
+    assert proxy.asked == [("/v1/namespaces/shop", asked)]
+    assert capsys.readouterr().out == f"shop: {line}\n"
+    assert main(["namespace", *words, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == answer
+    proxy.answers["/v1/namespaces/shop"] = DuramenError("namespace_not_empty", "it has logs")
+    assert main(["namespace", *words]) == 1
+    assert "next: see duramen log list NAMESPACE, and delete them" in capsys.readouterr().err
 
 
 def test_new_things_are_created_from_standard_input(

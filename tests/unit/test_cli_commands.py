@@ -41,6 +41,8 @@ ARGUMENTS = {
     "maintenance": ["on"],
     "namespace create": ["a"],
     "namespace show": ["a"],
+    "namespace reconfigure": ["a", "--config", "{}"],
+    "namespace delete": ["a"],
     "read": ["a/b", "--timeout", "0"],
     "regions close": ["r"],
     "regions open": ["r"],

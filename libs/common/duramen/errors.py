@@ -81,6 +81,7 @@ _ROWS: Final = (
     ErrorKind("data_unavailable", 34, 503, Retry.AFTER, False, "no copy can be read now"),
     ErrorKind("data_lost", 35, 410, Retry.NO, False, "an operator accepted the loss of this"),
     ErrorKind("internal", 36, 500, Retry.SAFE_ONLY, False, "the server made a mistake"),
+    ErrorKind("namespace_not_empty", 37, 409, Retry.NO, False, "the namespace has logs"),
 )
 
 PROBLEM_FACTS: Final = ("expected_seq_num", "expected_producer_seq", "tail", "next")

@@ -1,4 +1,4 @@
-"""`POST /s/control`: create namespaces and logs, and calls to other parts. JSON in, JSON out.
+"""`POST /s/control`: create logs, and calls to other parts. JSON in, JSON out.
 
 Any sequencer creates; names are made by compare-and-set, so that several creations race safely.
 A log id comes from the cluster's counter and is never used again, also if the creation fails.
@@ -14,7 +14,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple
 
-from duramen.config import LogConfig, NamespaceConfig, parse_log_config, parse_namespace_config
+from duramen.config import LogConfig, parse_log_config
 from duramen.core.log_node import LogNode
 from duramen.errors import DuramenError
 from duramen.ids import LogId
@@ -38,6 +38,12 @@ from duramen.wire.metadata_json import (
     spell_node,
 )
 from duramen_sequencer.creation.log_ids import LogIds
+from duramen_sequencer.creation.namespaces import (
+    Namespaces,
+    refuse_other,
+    take_object,
+    take_text,
+)
 
 Operation = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
 """From a request, a JSON object, to its answer; raises DuramenError."""
@@ -69,8 +75,11 @@ class Control:
         self._store = store
         self._paths = paths
         self._log_ids = LogIds(store, paths)
+        namespaces = Namespaces(store, paths)
         self._operations: dict[str, Operation] = {
-            "create_namespace": self._create_namespace,
+            "create_namespace": namespaces.create,
+            "change_namespace": namespaces.change,
+            "delete_namespace": namespaces.delete,
             "create_log": self._create_log,
             **others,
         }
@@ -96,31 +105,10 @@ class Control:
         except MetadataJsonError as error:
             raise DuramenError("internal", str(error)) from error
 
-    async def _create_namespace(self, request: dict[str, Any]) -> dict[str, Any]:
-        namespace = check_namespace(_text(request, "namespace"))
-        config = parse_namespace_config(_object(request, "config"))
-        path = self._paths.namespace(namespace)
-        nonce = secrets.token_hex(12)
-        data = spell_node({"config": config.to_json(), "nonce": nonce})
-        names = self._paths.names_of(namespace)
-        await create_parents(self._store.commit, path)
-        await create_parents(self._store.commit, names)
-        try:
-            await self._store.commit((Create(path, data), Create(names, b"")))
-        except (Conflict, OutcomeUnknown):
-            # The node decides: ours by its nonce, or somebody else's (R3).
-            node = await self._existing(path)
-            if node is None:
-                raise
-            if node["nonce"] != nonce:
-                _compare(config, parse_namespace_config(node["config"]), f"namespace {namespace}")
-                return {"created": False, "config": config.to_json()}
-        return {"created": True, "config": config.to_json()}
-
     async def _create_log(self, request: dict[str, Any]) -> dict[str, Any]:
-        namespace = check_namespace(_text(request, "namespace"))
-        name = check_log_name(_text(request, "log"))
-        config = parse_log_config(_object(request, "config"))
+        namespace = check_namespace(take_text(request, "namespace"))
+        name = check_log_name(take_text(request, "log"))
+        config = parse_log_config(take_object(request, "config"))
         if await self._store.get(self._paths.namespace(namespace)) is None:
             raise DuramenError(
                 "namespace_not_found", f"create namespace {namespace} first", field="namespace"
@@ -187,36 +175,7 @@ class Control:
             raise DuramenError("metadata_unavailable", f"the node of log {log_id} is missing")
         return _TakenName(read_log(stored.data), name.version)
 
-    async def _existing(self, path: str) -> dict[str, Any] | None:
-        await self._store.sync(path)
-        stored = await self._store.get(path)
-        return None if stored is None else read_node(stored.data)
-
-
-def _text(request: dict[str, Any], field: str) -> str:
-    value = request.get(field)
-    if not isinstance(value, str):
-        raise DuramenError("invalid_argument", f"{field}: a text is expected", field=field)
-    return value
-
-
-def _object(request: dict[str, Any], field: str) -> dict[str, Any]:
-    value = request.get(field)
-    if not isinstance(value, dict):
-        raise DuramenError("invalid_argument", f"{field}: an object is expected", field=field)
-    return value
-
-
-def _compare(
-    wanted: LogConfig | NamespaceConfig, found: LogConfig | NamespaceConfig, what: str
-) -> None:
-    if wanted != found:
-        raise DuramenError(
-            "log_exists_with_other_config",
-            f"{what} exists with another configuration, which a PUT does not change",
-        )
-
 
 def _known(log: LogNode, wanted: LogConfig, what: str) -> dict[str, Any]:
-    _compare(wanted, log.config, what)
+    refuse_other(wanted, log.config, what)
     return {"created": False, "log_id": str(log.log_id), "config": wanted.to_json()}

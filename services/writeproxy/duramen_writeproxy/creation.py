@@ -1,4 +1,4 @@
-"""Control calls: creation of namespaces and logs, by any live sequencer, and what an owner does.
+"""Control calls: namespaces and creation of logs, by any live sequencer, and what an owner does.
 
 As a rule the same request gives the same result, so unlike an append it is sent again to the next
 sequencer when one does not answer (`Repetition` names the exceptions); a redirect is followed at
@@ -68,6 +68,24 @@ class Creator:
         """
         message = {"op": "create_namespace", "namespace": namespace, "config": config}
         return await self.ask(namespace, message, ("created", "config"))
+
+    async def change_namespace(self, namespace: str, patch: dict[str, Any]) -> dict[str, Any]:
+        """Change the fields that `patch` names; gives `config` and `changed`.
+
+        Raises:
+            DuramenError: the sequencer's refusal, `log_unavailable` when none answers.
+        """
+        message = {"op": "change_namespace", "namespace": namespace, "config": patch}
+        return await self.ask(namespace, message, ("config", "changed"))
+
+    async def delete_namespace(self, namespace: str) -> dict[str, Any]:
+        """Delete a namespace without logs; `changed` is false if it was not there.
+
+        Raises:
+            DuramenError: the sequencer's refusal, `log_unavailable` when none answers.
+        """
+        message = {"op": "delete_namespace", "namespace": namespace}
+        return await self.ask(namespace, message, ("changed",))
 
     async def create_log(self, namespace: str, log: str, config: dict[str, Any]) -> dict[str, Any]:
         """Ensure a log; the sequencer's answer has `created`, `log_id` and `config`.

@@ -23,6 +23,7 @@ from duramen.runtime.rest import (
     parse_object,
     read_body,
     read_query,
+    unknown_field,
 )
 from duramen.texts import check_log_name, check_namespace
 from duramen.units import KIB
@@ -65,6 +66,8 @@ def make_app(
         ("GET", _LOG, routes.get_log),
         ("GET", _LOGS, routes.list_logs),
         ("PUT", _NAMESPACE, routes.put_namespace),
+        ("PATCH", _NAMESPACE, routes.patch_namespace),
+        ("DELETE", _NAMESPACE, routes.delete_namespace),
         ("GET", _NAMESPACE, routes.get_namespace),
         ("GET", "/v1/namespaces", routes.list_namespaces),
     ):
@@ -87,6 +90,23 @@ class _Routes:
         made = await self._creator.create_namespace(namespace, config.to_json())
         answer = {"namespace": namespace, "config": made["config"]}
         return _answer(answer, 201 if made["created"] else 200)
+
+    async def patch_namespace(self, request: Request) -> Response:
+        """Change the fields of the namespace's configuration that the body names."""
+        namespace = check_namespace(request.path_params["ns"])
+        patch = await self._read_config(request)
+        parse_namespace_config(patch)
+        made = await self._creator.change_namespace(namespace, patch)
+        answer = {name: made[name] for name in ("config", "changed")}
+        return _answer({"namespace": namespace, **answer})
+
+    async def delete_namespace(self, request: Request) -> Response:
+        """Delete a namespace that has no logs; `changed` is false if it was not there."""
+        namespace = check_namespace(request.path_params["ns"])
+        for field in await self._read_config(request):
+            raise unknown_field(field)
+        made = await self._creator.delete_namespace(namespace)
+        return _answer({"namespace": namespace, "changed": made["changed"]})
 
     async def put_log(self, request: Request) -> Response:
         """Ensure a log: 201 created, 200 the same was there, 409 another was."""

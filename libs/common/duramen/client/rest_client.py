@@ -124,6 +124,25 @@ class RestClient:
         path = f"/v1/namespaces/{quote(namespace)}"
         return (await self._send("PUT", path, body=orjson.dumps(config))).status == 201
 
+    async def reconfigure_namespace(
+        self, namespace: str, patch: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Change the fields of the namespace's configuration that `patch` names.
+
+        Raises:
+            DuramenError: refused. PeerError: no usable answer; safe to repeat.
+        """
+        return await self._send_json("PATCH", f"/v1/namespaces/{quote(namespace)}", patch)
+
+    async def delete_namespace(self, namespace: str) -> dict[str, Any]:
+        """Delete a namespace without logs; `changed` is false if it was not there.
+
+        Raises:
+            DuramenError: refused, `namespace_not_empty` among others.
+            PeerError: no usable answer; safe to repeat.
+        """
+        return await self.delete_json(f"/v1/namespaces/{quote(namespace)}")
+
     async def ensure_log(self, namespace: str, log: str, config: Mapping[str, Any]) -> bool:
         """Create a log if it is missing; True if this call created it.
 

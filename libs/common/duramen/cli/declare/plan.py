@@ -100,14 +100,6 @@ def _plan_one(wanted: Wanted, present: Present | None) -> Step:
         for field, new in _list_fields(whole, wanted.config)
         if old.get(field) != new
     )
-    if changes and wanted.kind == "Namespace":
-        raise DocumentsError(
-            [
-                f"{wanted.where}: {wanted}: config.{change.field}: a namespace cannot be "
-                f"changed, it has {spell(change.old)}"
-                for change in changes
-            ]
-        )
     return Step(wanted, "change" if changes else "same", changes, present.version)
 
 

@@ -62,6 +62,8 @@ async def carry_out(client: RestClient, steps: list[Step], done: list[Step]) -> 
             await client.ensure_namespace(namespace, wanted.config)
         elif step.action == "create":
             await client.ensure_log(namespace, log, wanted.config)
+        elif step.action == "change" and wanted.kind == "Namespace":
+            await client.reconfigure_namespace(namespace, step.patch())
         elif step.action == "change":
             patch = step.patch()
             await client.reconfigure_log(namespace, log, patch, version=step.version)

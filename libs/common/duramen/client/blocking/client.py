@@ -93,6 +93,14 @@ class SyncNamespace:
         """As `Namespace.show`."""
         return self._portal.call(self._namespace.show())
 
+    def reconfigure(self, patch: Mapping[str, Any]) -> dict[str, Any]:
+        """As `Namespace.reconfigure`."""
+        return self._portal.call(self._namespace.reconfigure(patch))
+
+    def delete(self) -> bool:
+        """As `Namespace.delete`."""
+        return self._portal.call(self._namespace.delete())
+
     def logs(self, *, prefix: str = "") -> Generator[SyncLog, None, None]:
         """As `Namespace.logs`."""
         for log in self._portal.iterate(self._namespace.logs(prefix=prefix)):

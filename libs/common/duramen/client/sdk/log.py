@@ -94,6 +94,26 @@ class Namespace:
         """
         return await self._session.run(lambda: self._session.write.show_namespace(self.name))
 
+    async def reconfigure(self, patch: Mapping[str, Any]) -> dict[str, Any]:
+        """Change the fields that `patch` names; gives the whole.
+
+        Raises:
+            DuramenError: `namespace_not_found`, `invalid_argument`, …
+        """
+        write = self._session.write
+        return await self._session.run(lambda: write.reconfigure_namespace(self.name, patch))
+
+    async def delete(self) -> bool:
+        """Delete it, if it has no logs; False if it was not there.
+
+        Raises:
+            DuramenError: `namespace_not_empty`: the name of a deleted log counts until the log is
+                purged.
+        """
+        write = self._session.write
+        answer = await self._session.run(lambda: write.delete_namespace(self.name))
+        return bool(answer["changed"])
+
     async def logs(self, *, prefix: str = "") -> AsyncIterator[Log]:
         """Its logs in the order of their names, page by page.
 

@@ -237,6 +237,21 @@ CALLS: Final = (
         body={JSON: "NamespaceConfig"}, fate=Fate.REPEATABLE,
     ),
     Call(
+        "changeNamespace", "PATCH", NAMESPACE_PATH, Side.WRITE,
+        "Change members of a namespace's configuration", "The others stay.",
+        _given(200, "the configuration as it is now", "NamespaceChanged"),
+        (*_OF_NAMESPACE, *_OF_CONFIG),
+        body={JSON: "NamespaceConfig"}, fate=Fate.REPEATABLE,
+    ),
+    Call(
+        "deleteNamespace", "DELETE", NAMESPACE_PATH, Side.WRITE,
+        "Delete a namespace that has no logs",
+        "`changed` is false if there was none. A deleted log counts until it is purged.",
+        _given(200, "there is none", "NamespaceDeleted"),
+        (*_ANYWHERE, "invalid_name", *_OF_CONFIG, "namespace_not_empty"),
+        body={JSON: "Nothing"}, fate=Fate.REPEATABLE,
+    ),
+    Call(
         "getNamespace", "GET", NAMESPACE_PATH, Side.WRITE,
         "What a namespace is", "Its configuration.",
         _given(200, "the namespace", "Namespace"), _OF_NAMESPACE,

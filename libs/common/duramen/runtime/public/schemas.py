@@ -220,6 +220,14 @@ _ANSWERS: Final[dict[str, Schema]] = {
     ),
     "Segments": answered({"segments": listed(reference("Segment"), description="oldest first")}),
     "Namespace": answered({"namespace": _NAME, "config": reference("NamespaceConfig")}),
+    "NamespaceChanged": answered(
+        {
+            "namespace": _NAME,
+            "config": reference("NamespaceConfig"),
+            "changed": {"type": "boolean"},
+        }
+    ),
+    "NamespaceDeleted": answered({"namespace": _NAME, "changed": {"type": "boolean"}}),
     "Namespaces": answered(
         {"namespaces": listed(answered({"namespace": _NAME})), "has_more": {"type": "boolean"}}
     ),
