@@ -20,6 +20,7 @@ from duramen.config import parse_log_config
 from duramen.errors import DuramenError
 from tests.component.sdk_world import (
     RESULTS_KEPT,
+    Arrival,
     FakeCluster,
     hold,
     lose,
@@ -434,3 +435,52 @@ def test_a_ticket_that_is_no_longer_awaited_disturbs_nobody() -> None:
             assert (await ticket).seq_num == 0
 
     play(scenario, "async")
+
+
+@face
+def test_a_refusal_that_is_overtaken_by_the_acknowledgement_before_it_ends_nobody(
+    face: str,
+) -> None:
+    """A batch was judged before the one in front of it was there, and the answers change places."""
+
+    async def scenario(cluster: FakeCluster, client: Any) -> None:
+        has_come, is_acknowledged = asyncio.Event(), asyncio.Event()
+
+        async def refuse_as_early(_arrival: Arrival) -> None:
+            has_come.set()
+            await is_acknowledged.wait()
+            raise DuramenError("producer_gap", "0 is next, not 1")
+
+        cluster.faults += [hold(has_come), refuse_as_early]
+        async with one_each(client) as producer:
+            tickets = [await producer.send(body) for body in (b"a", b"b", b"c")]
+            await tickets[0]
+            is_acknowledged.set()
+            assert [(await ticket).seq_num for ticket in tickets] == [0, 1, 2]
+        assert bodies(cluster) == [b"a", b"b", b"c"]
+
+    play(scenario, face)
+
+
+@face
+def test_a_gap_that_stays_ends_the_producer(face: str) -> None:
+    """The batch before it is there, and the log misses it nevertheless: something is very wrong."""
+
+    async def scenario(cluster: FakeCluster, client: Any) -> None:
+        has_come = asyncio.Event()
+
+        async def refuse_as_early(_arrival: Arrival) -> None:
+            has_come.set()
+            raise DuramenError("producer_gap", "as scripted")
+
+        cluster.faults += [hold(has_come), refuse_as_early, refuse("producer_gap")]
+        producer = await one_each(client).__aenter__()
+        tickets = [await producer.send(body) for body in (b"a", b"b")]
+        with pytest.raises(DuramenError, match="producer_gap"):
+            await producer.flush()
+        assert (await tickets[0]).seq_num == 0
+        assert bodies(cluster) == [b"a"]
+        assert len(cluster.arrivals) == 3
+        await producer.abort()
+
+    play(scenario, face)

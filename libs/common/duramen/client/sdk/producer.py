@@ -413,12 +413,14 @@ class Producer:
         """After a failed try: behind the batch before it, or at the pace of the policy."""
         pauses = self._make_pauses()
         is_again = False
-        if before is not None and not before.is_settled:
-            # It overtook the batch before it, or failed with it: there is no need for a pause.
-            is_early = isinstance(error, DuramenError) and error.code in _EARLY
+        is_early = isinstance(error, DuramenError) and error.code in _EARLY
+        if before is not None and (is_early or not before.is_settled):
+            # It overtook the batch before it, or failed with it: there is no need for a pause. One
+            # that is settled by now may not have been there yet when the log refused this one.
             if is_early:
                 self._on_early()
-            await wait_settled(before)
+            if not before.is_settled:
+                await wait_settled(before)
             pauses = self._make_pauses()
             may_repeat = is_repeatable(error, is_read=False, has_producer=self._has_producer)
             is_again = is_early or (pauses is not None and may_repeat)
