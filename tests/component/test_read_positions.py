@@ -8,12 +8,15 @@ import json
 
 import pytest
 
-from duramen.ids import BookieId, Epoch
+from duramen.ids import BookieId, Epoch, ledger_of
 from duramen.wire.read_answers import parse_batches
 from tests.component.readproxy_world import (
     BATCH,
+    LOG,
     NDJSON,
+    RECORDS,
     A,
+    C,
     World,
     check,
     run,
@@ -72,9 +75,10 @@ def test_the_first_record_of_every_kind_of_position(position: str, first: int) -
 def test_a_txid_beyond_the_last_is_beyond_the_tail_and_a_time_is_the_tail() -> None:
     async def scenario(world: World) -> None:
         await fill_with_txids(world)
-        await world.append(1, txids=[9], is_confirmed=False)
         problem = await world.problem(416, "beyond_tail", "from", "?from=txid:7")
         assert problem["tail"]["seq_num"] == 8
+        await world.append(1, txids=[9], is_confirmed=False)
+        await world.problem(503, "data_unavailable", None, "?from=txid:7")
         for position in ("txid:7&clamp=true", "time:1009", "time:2030-01-01T00:00:00Z", "ago:0s"):
             answer = await world.read(f"?from={position}")
             check(world, answer, 8, 8)
@@ -199,5 +203,52 @@ def test_a_segment_that_goes_between_two_looks_is_worth_another_try() -> None:
         await world.delete_segment(Epoch(1))
         problem = await world.problem(503, "metadata_unavailable", None, "?from=2")
         assert problem["retryable"]
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("query", ["seq:32", "seq:32&clamp=true", "dlsn:e3n4s0", "txid:7"])
+def test_nothing_is_beyond_a_tail_that_is_not_sure(query: str) -> None:
+    """Regression: a follower was told 416 because its sequencer had died, and gave up for good."""
+
+    async def scenario(world: World) -> None:
+        await world.fill()
+        await world.append(1, is_confirmed=False)
+        await world.problem(503, "data_unavailable", None, f"?from={query}")
+        await world.confirm()
+        if query != "txid:7":
+            check(world, await world.read(f"?from={query}"), 32, 32)
+
+    run(scenario)
+
+
+def test_the_tail_never_falls_behind_what_was_read() -> None:
+    """Regression: one bookie alone knew the last LAC, and did not answer the next time."""
+
+    async def scenario(world: World) -> None:
+        await world.fill()
+        await world.append(1, is_confirmed=False)
+        only = world.bookies[A.bookie]
+        await only.change(ledger_of(LOG, Epoch(3)), 3, None)
+        world.bookies[C.bookie].is_broken = True
+        check(world, await world.read("?from=seq:30"), 30, 32)
+        world.bookies[C.bookie].is_broken, only.is_broken = False, True
+        response = await world.http.get(f"{RECORDS}/tail")
+        assert response.json()["tail"]["seq_num"] == 32, response.text
+        for position in ("seq:32", "dlsn:e3n4s0"):
+            check(world, await world.read(f"?from={position}"), 32, 32)
+
+    run(scenario)
+
+
+def test_the_end_of_an_answer_at_the_tail_is_remembered() -> None:
+    """Who goes on there is not looked for: one look at the tail, for the answer's own end."""
+
+    async def scenario(world: World) -> None:
+        await world.fill()
+        check(world, await world.read("?from=seq:25"), 25, 31)
+        before = world.proxy.tails.statistics()["rounds"]
+        check(world, await world.read("?from=seq:31"), 31, 31)
+        assert world.proxy.tails.statistics()["rounds"] == before + 1
 
     run(scenario)

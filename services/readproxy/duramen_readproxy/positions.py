@@ -89,6 +89,7 @@ class Positions:
 
         Raises:
             DuramenError: `beyond_tail` (with the tail as `problem_tail`) unless `clamp`;
+                `data_unavailable` where the tail that it would lie beyond is not sure;
                 `invalid_position` (by txid in a log without); whatever the view raises.
         """
         match position.kind:
@@ -157,8 +158,8 @@ class Positions:
         tail = await view.find_tail()
         if seq_num < tail.seq_num:
             return await self._find_seq(view, seq_num, tail)
-        if seq_num > tail.seq_num and not clamp:
-            raise BeyondTailError(f"seq:{seq_num}", tail)
+        if seq_num > tail.seq_num:
+            _check_beyond(f"seq:{seq_num}", tail, clamp=clamp)
         return at_tail(tail)
 
     def _known_end(self, segment: Segment, position: int) -> EntryId | None:
@@ -226,8 +227,8 @@ class Positions:
         if dlsn.epoch > log.last_clean_epoch:
             tail = await view.find_tail()
             if (dlsn.epoch, dlsn.entry) >= (tail.epoch, tail.entry):
-                if dlsn > (tail.epoch, tail.entry, 0) and not clamp:
-                    raise BeyondTailError(f"dlsn:{dlsn}", tail)
+                if dlsn > (tail.epoch, tail.entry, 0):
+                    _check_beyond(f"dlsn:{dlsn}", tail, clamp=clamp)
                 return at_tail(tail)
         start = await _place(view, await _read_segment(view, dlsn.epoch), dlsn, tail)
         return head._replace(is_moved=True) if start.seq_num < head.seq_num else start
@@ -259,13 +260,14 @@ class Positions:
         if head.seq_num and await _is_truncated(view, maxima, wanted, head, tail):
             return head._replace(is_moved=True)
         if wanted.key is Key.TXID and tail.seq_num and not await _has_txids(view, tail):
+            tail.check_sure()
             raise DuramenError(
                 "invalid_position",
                 "no record of this log has a txid: use another kind of position",
                 field="from",
             )
         if wanted.key is Key.TXID and not clamp:
-            raise BeyondTailError(f"txid:{wanted.number}", tail)
+            _check_beyond(f"txid:{wanted.number}", tail, clamp=clamp)
         return at_tail(tail)
 
     # --- What is remembered ----------------------------------------------------------------------
@@ -307,6 +309,19 @@ class BeyondTailError(DuramenError):
     def problem(self) -> dict[str, Any]:
         """The problem of the table, with the tail."""
         return {**super().problem(), "tail": self.tail.spell()}
+
+
+def _check_beyond(position: str, tail: Tail, *, clamp: bool) -> None:
+    """Refuse a position beyond the tail.
+
+    Raises:
+        BeyondTailError: unless `clamp`.
+        DuramenError: `data_unavailable`: the tail may be higher, so that nobody knows yet. A reader
+            that has read up to there must not be told that its position is wrong, nor be put back.
+    """
+    tail.check_sure()
+    if not clamp:
+        raise BeyondTailError(position, tail)
 
 
 def find_head(log: LogNode) -> Start:

@@ -130,7 +130,7 @@ class TailFinder:
             return Tail(epoch, EntryId(0), NOTHING, log.totals.record_count, timestamp_ms)
         if segment is None or segment.is_closed:
             return None
-        lac, is_sure = await self._cover(segment, log.config)
+        lac, is_sure = await self._cover(follower, segment, log.config)
         if lac == NOTHING:
             return Tail(epoch, EntryId(0), lac, log.totals.record_count, timestamp_ms, is_sure)
         totals = (await self._fetcher.fetch_header(segment, lac)).totals
@@ -143,11 +143,17 @@ class TailFinder:
             is_sure,
         )
 
-    async def _cover(self, segment: Segment, config: LogConfig) -> tuple[EntryId, bool]:
-        """The highest LAC that a covering set knows; whether it has no record above that."""
+    async def _cover(
+        self, follower: LogFollower, segment: Segment, config: LogConfig
+    ) -> tuple[EntryId, bool]:
+        """The highest LAC that a covering set or anybody here knows; whether the set has no record
+        above that."""
         answers = await self._ask_cover(segment)
         first_entry = segment.last_fragment.first_entry
-        lac = EntryId(max([first_entry - 1, *(marks.lac for marks in answers.values())]))
+        # A writer that dies may have told its last LAC to one bookie, and readers have it from
+        # there: a tail below what they have read would be none.
+        known = follower.known_lac(segment.epoch)
+        lac = EntryId(max([first_entry - 1, known, *(marks.lac for marks in answers.values())]))
         highest = EntryId(max(marks.highest for marks in answers.values()))
         if config.commit == "control" and await self._is_control(segment, lac, highest):
             return lac, True

@@ -37,7 +37,7 @@ class RecordReader:
     """
 
     __slots__ = (
-        "_cursor", "_feed", "_feeds", "_fetcher", "_follower", "_is_ended", "_limits",
+        "_cursor", "_feed", "_feeds", "_fetcher", "_follower", "_is_ended", "_last", "_limits",
         "_position", "_taken", "_touched", "is_following", "tail",
     )  # fmt: skip
 
@@ -58,6 +58,7 @@ class RecordReader:
         self._feed: LogFeed | None = None
         self._taken: Deliver | None = None
         self._touched: EntryId | None = None
+        self._last: EntryInfo | None = None
         self._is_ended = False
         self.is_following = False
         """Whether it waits at the tail."""
@@ -93,7 +94,8 @@ class RecordReader:
             DataLost: it is lost; `pass_loss` goes on behind it.
             DuramenError: `data_unavailable` (no replica answers), or of the metadata.
         """
-        self._taken = self._touched = None
+        self._last = self.find_touched()
+        self._taken = self._touched = None  # who waits long must not hold entries
         while True:
             if self._cursor is not None:
                 delivered = await self._cursor.take(wanted_seq_num)
@@ -144,7 +146,7 @@ class RecordReader:
     def find_touched(self) -> EntryInfo | None:
         """The header of the entry that the answer ends in."""
         if self._taken is None or self._touched is None:
-            return None
+            return self._last
         first = self._taken.entries[0][0]
         return read_entry_info(self._taken.entries[self._touched - first][1])
 
