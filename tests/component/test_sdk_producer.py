@@ -484,3 +484,27 @@ def test_a_gap_that_stays_ends_the_producer(face: str) -> None:
         await producer.abort()
 
     play(scenario, face)
+
+
+def test_a_loop_that_ends_leaves_no_ticket_without_an_answer() -> None:
+    """Regression: `asyncio.run` cancels every task in no order, which tripped an assertion."""
+
+    async def scenario(cluster: FakeCluster, client: Any) -> None:
+        release = asyncio.Event()
+        cluster.faults += [hold(release)] * 2
+        async with one_each(client) as producer:
+            tickets = [await producer.send(b"%d" % number) for number in range(2)]
+            await wait_arrivals(cluster, 2)
+            carrying = [task for task in asyncio.all_tasks() if "._carry()" in repr(task)]
+            assert [task.cancel() for task in carrying] == [True, True]
+            await asyncio.wait(carrying)
+            assert all(task.cancelled() for task in carrying)
+            release.set()
+            for ticket in tickets:
+                with pytest.raises(Uncertain, match="cancelled"):
+                    await ticket
+            with pytest.raises(DuramenError, match="not sent"):
+                await producer.send(b"2")
+
+    with pytest.raises(Uncertain, match="cancelled"):
+        play(scenario, "async")

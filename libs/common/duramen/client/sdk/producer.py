@@ -394,7 +394,12 @@ class Producer:
             self._fault = self._fault or fault
             self._give_up(fault, batch)
         except asyncio.CancelledError:
-            assert batch.is_settled, "only `_give_up` cancels"
+            if not batch.is_settled:
+                # Not `_give_up`, but whoever ends the loop, which may be before `close` is reached.
+                detail = "its task was cancelled before the answer came"
+                self._fault = self._fault or Uncertain("append_uncertain", detail)
+                self._give_up(self._fault, batch)
+            raise
         except Exception as error:
             # A mistake of ours must not leave anybody waiting for ever.
             self._fault = Uncertain("internal", f"the SDK failed: {error!r}", uncertain=True)
