@@ -18,12 +18,16 @@ from typing import Any
 import httpx
 import pytest
 
-from duramen.client import Client, DuramenError
+from duramen.client import Client, DuramenError, RetryPolicy
 from tests.process.cluster import LocalCluster, run, running_cluster
 
 pytestmark = [pytest.mark.process, pytest.mark.zookeeper]
 
 ROOT = Path(__file__).resolve().parents[2]
+
+GIVEN_UP_S = 120.0
+"""When the client says itself why it does not go on: two services that start at once on a machine
+with something else to do were seen to take 20 s, of which nothing here tells anything."""
 
 
 @pytest.fixture(scope="module")
@@ -171,13 +175,14 @@ def test_compressed_records_are_smaller_on_disk_and_read_in_every_form(
     run(scenario())
 
 
+@pytest.mark.timeout(6 * GIVEN_UP_S)
 def test_producer_and_follower_go_on_while_their_servers_are_killed(cluster: LocalCluster) -> None:
     """The sequencers are killed one after the other, so the owner twice or once, then the proxy."""
     url = find_url(cluster)
     bodies = [b"%05d" % number for number in range(100_000)]
 
     async def scenario() -> None:
-        async with Client(url) as client:
+        async with Client(url, retry=RetryPolicy(within_s=GIVEN_UP_S)) as client:
             log = client["default"]["killed"]
             await client["default"].ensure()
             await log.ensure()
@@ -187,7 +192,7 @@ def test_producer_and_follower_go_on_while_their_servers_are_killed(cluster: Loc
 
             async def follow() -> None:
                 async for batch in log.read(follow=True):
-                    assert batch.missing_count == 0
+                    assert batch.missing_count == 0, batch
                     followed.extend(batch.bodies)
                     arrived.set()
 
@@ -198,28 +203,30 @@ def test_producer_and_follower_go_on_while_their_servers_are_killed(cluster: Loc
                         if len(tickets) % 5 == 0:
                             await tickets[-1]
 
-            async def wait_more(count: int = 50) -> None:
-                wanted = len(followed) + count
-                async with asyncio.timeout(40):
-                    while len(followed) < wanted:
-                        arrived.clear()
-                        await arrived.wait()
+            async def wait_more(victim: str) -> None:
+                wanted = len(followed) + 50
+                try:
+                    async with asyncio.timeout(GIVEN_UP_S + 30):
+                        while len(followed) < wanted:
+                            arrived.clear()
+                            await arrived.wait()
+                except TimeoutError:
+                    pytest.fail(f"{victim}: {len(followed)} followed, {client.statistics()}")
 
-            following = asyncio.create_task(follow())
-            producing = asyncio.create_task(produce())
-            await wait_more()
-            for victim in [*cluster.ids("sequencer"), "read"]:
-                if victim == "read":
-                    (victim,) = cluster.ids("readproxy")
-                await asyncio.to_thread(cluster.kill, victim)
-                await wait_more()
-            enough.set()
-            await producing
-            receipts = [await ticket for ticket in tickets]
-            assert [receipt.seq_num for receipt in receipts] == list(range(len(tickets)))
-            assert (await log.end()).seq_num == len(tickets)
-            await following
+            # In a group, so that what ends one of them is told at once, and not a time-out for it.
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(follow())
+                producing = tasks.create_task(produce())
+                await wait_more("before all")
+                for victim in [*cluster.ids("sequencer"), *cluster.ids("readproxy")]:
+                    await asyncio.to_thread(cluster.kill, victim)
+                    await wait_more(victim)
+                enough.set()
+                await producing
+                receipts = [await ticket for ticket in tickets]
+                assert [receipt.seq_num for receipt in receipts] == list(range(len(tickets)))
+                assert (await log.end()).seq_num == len(tickets)
             assert followed == bodies[: len(tickets)]
             assert [body async for b in log.read() for body in b.bodies] == followed
 
-    run(scenario())
+    run(scenario(), timeout_s=5 * GIVEN_UP_S)
