@@ -17,7 +17,7 @@ _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _INITIAL_WINDOW = 4
 _WINDOW_BYTES, _WINDOW_BYTES_MAX = 65_535, (1 << 31) - 1
 _FRAME_BYTES = 16_384
-_ANSWER_S = 10.0
+_ANSWER_S = 30.0
 
 
 class Call(Protocol):

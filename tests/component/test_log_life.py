@@ -256,7 +256,7 @@ def test_an_open_segment_is_its_owners_business() -> None:
         log = await world.log(log_id)
         await world.change(log.with_new_epoch("n"))
         await world.store.create(f"{PATHS.sequencers}/s1", spell_node({"data_url": "http://s1"}))
-        await asyncio.wait_for(_see(world, "s1"), 5)
+        await asyncio.wait_for(_see(world, "s1"), 30)
         other = MetadataLink(world.store, PATHS, SequencerId("s1"), "http://s1")
         await other.keep_owner(log.log_id, Epoch(1))
         for op in ("end", "delete", "truncate"):

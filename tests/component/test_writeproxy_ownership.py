@@ -159,7 +159,7 @@ def test_weights_in_the_roster_decide_whom_a_proxy_asks_first() -> None:
         fields = {"data_url": first.url, "weight": 0}
         await world.setup.set(f"{PATHS.sequencers}/{first.name}", spell_node(fields), version=0)
         await wait_until(lambda: not world.proxy.statistics()["routes"]["ranks"])
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while not second.rows:
                 assert (await world.append())[0] == 200
         assert second.rows[-1].options.tried == ()

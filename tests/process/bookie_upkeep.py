@@ -51,7 +51,7 @@ async def _hurry(
 ) -> None:
     """Until the bookie is dead."""
     dying = iter(list_dying(load) if first_live_epoch > 1 else ())
-    async with httpx.AsyncClient(base_url=bookie.admin_url) as client:
+    async with httpx.AsyncClient(base_url=bookie.admin_url, timeout=30) as client:
         while True:
             for log_id in dying:
                 await nodes.truncate([log_id], first_live_epoch)

@@ -103,7 +103,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     with running_cluster(tmp_path_factory.mktemp("api") / "c") as started:
         url = started.state()["write_url"]
         for log in ("cases", "changed", "doomed"):
-            made = httpx.put(f"{url}/v1/namespaces/default/logs/{log}")
+            made = httpx.put(f"{url}/v1/namespaces/default/logs/{log}", timeout=30)
             assert made.status_code == 201, made.text
         yield started
 

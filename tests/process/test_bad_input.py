@@ -107,7 +107,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     with running_cluster(tmp_path_factory.mktemp("input") / "c") as started:
         run(create_log(started, "input", {}))
         url = started.state()["write_url"] + RECORDS
-        assert httpx.post(url, headers=RAW, content=b"the only record").status_code == 200
+        assert (
+            httpx.post(url, headers=RAW, content=b"the only record", timeout=30).status_code == 200
+        )
         yield started
 
 
@@ -115,7 +117,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 def _nothing_is_written(cluster: LocalCluster) -> Iterator[None]:
     pids = [p["pid"] for p in cluster.state()["processes"]]
     yield
-    tail = httpx.get(cluster.state()["read_url"] + f"{RECORDS}/tail").json()["tail"]
+    tail = httpx.get(cluster.state()["read_url"] + f"{RECORDS}/tail", timeout=30).json()["tail"]
     assert tail["seq_num"] == 1, "something was written"
     assert [p["pid"] for p in cluster.state()["processes"]] == pids, "a process died"
 
@@ -135,21 +137,21 @@ def _check(answer: httpx.Response, status: int, code: str, field: str | None) ->
 @pytest.mark.parametrize("case", APPENDS.values(), ids=APPENDS.keys())
 def test_bad_append(cluster: LocalCluster, case: Case) -> None:
     url = cluster.state()["write_url"] + case.path
-    answer = httpx.post(url, headers=case.headers, content=case.body)
+    answer = httpx.post(url, headers=case.headers, content=case.body, timeout=30)
     _check(answer, case.status, case.code, case.field)
 
 
 @pytest.mark.parametrize("query", READS)
 def test_bad_read(cluster: LocalCluster, query: str) -> None:
-    answer = httpx.get(cluster.state()["read_url"] + f"{RECORDS}?{query}")
+    answer = httpx.get(cluster.state()["read_url"] + f"{RECORDS}?{query}", timeout=30)
     _check(answer, *READS[query])
 
 
 def test_unknown_log_cannot_be_read(cluster: LocalCluster) -> None:
     url = cluster.state()["read_url"]
-    answer = httpx.get(url + RECORDS.replace("input", "other"))
+    answer = httpx.get(url + RECORDS.replace("input", "other"), timeout=30)
     _check(answer, 404, "log_not_found", "log")
-    answer = httpx.get(url + RECORDS.replace("default", "other"))
+    answer = httpx.get(url + RECORDS.replace("default", "other"), timeout=30)
     _check(answer, 404, "namespace_not_found", "namespace")
 
 
@@ -157,14 +159,14 @@ def test_unknown_log_cannot_be_read(cluster: LocalCluster) -> None:
 def test_bad_configuration(cluster: LocalCluster, name: str) -> None:
     body, code, field = CONFIGS[name]
     url = cluster.state()["write_url"] + "/v1/namespaces/default/logs/never"
-    _check(httpx.put(url, headers=JSON, content=body), 400, code, field)
-    assert httpx.get(url).status_code == 404, "the log was created"
+    _check(httpx.put(url, headers=JSON, content=body, timeout=30), 400, code, field)
+    assert httpx.get(url, timeout=30).status_code == 404, "the log was created"
 
 
 def test_creating_again_with_another_configuration_is_refused(cluster: LocalCluster) -> None:
     url = cluster.state()["write_url"] + "/v1/namespaces/default/logs/twice"
-    assert httpx.put(url, headers=JSON, content=b"{}").status_code == 201
-    assert httpx.put(url, headers=JSON, content=b"{}").status_code == 200
+    assert httpx.put(url, headers=JSON, content=b"{}", timeout=30).status_code == 201
+    assert httpx.put(url, headers=JSON, content=b"{}", timeout=30).status_code == 200
     other = b'{"roll": {"interval": "1h"}}'
-    answer = httpx.put(url, headers=JSON, content=other)
+    answer = httpx.put(url, headers=JSON, content=other, timeout=30)
     _check(answer, 409, "log_exists_with_other_config", None)

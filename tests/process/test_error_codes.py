@@ -105,7 +105,7 @@ def call(url: str, ask: Ask, log: str) -> httpx.Response:
 def test_a_code_is_provoked_at_either_proxy(cluster: LocalCluster, code: str, side: str) -> None:
     url = cluster.state()[side]
     log = f"{code}-{side}"
-    made = httpx.put(f"{url}{NS}/logs/{log}")
+    made = httpx.put(f"{url}{NS}/logs/{log}", timeout=30)
     assert made.status_code == 201, made.text
     *before, last = CASES[code]
     for ask in before:

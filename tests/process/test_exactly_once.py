@@ -87,7 +87,7 @@ def test_a_sequencer_killed_under_a_producer_leaves_one_copy_at_one_position(
 
         async def scenario() -> None:
             log_id = await create_log(cluster, LOG, {"roll": {"size": "4KiB"}})
-            async with httpx.AsyncClient() as http:
+            async with httpx.AsyncClient(timeout=30) as http:
                 client = Client(cluster, http)
                 places: dict[int, dict[str, Any]] = {}
                 for seq in range(BATCH_COUNT):
@@ -113,7 +113,7 @@ def test_r15_a_takeover_passes_over_what_is_lost_and_a_truncation_begins_behind_
 
         async def scenario() -> None:
             log_id = await create_log(cluster, LOG, {})
-            async with httpx.AsyncClient() as http:
+            async with httpx.AsyncClient(timeout=30) as http:
                 client = Client(cluster, http)
                 places = [await client.insist(seq) for seq in range(3)]
                 cluster.send(await _owner(cluster, http, log_id), signal.SIGKILL)

@@ -85,7 +85,7 @@ def test_bookie_killed_without_a_spare_is_suspended_and_catches_up(tmp_path: Pat
 
         async def held(ledger_id: int) -> list[list[list[int]]]:
             ranges = []
-            async with httpx.AsyncClient() as http:
+            async with httpx.AsyncClient(timeout=30) as http:
                 for node_id in cluster.ids("bookie"):
                     url = cluster.process(node_id)["admin_url"]
                     answer = await http.get(f"{url}/v1/ledgers/{ledger_id}/entries")
@@ -147,7 +147,7 @@ def test_sequencer_killed_in_mid_run(tmp_path: Path, sequencers: int) -> None:
     with running_cluster(tmp_path / "c", *flags) as cluster:
 
         async def owner(log_id: str) -> str:
-            async with httpx.AsyncClient() as http:
+            async with httpx.AsyncClient(timeout=30) as http:
                 for node_id in cluster.ids("sequencer"):
                     logs = await http.get(cluster.process(node_id)["admin_url"] + "/v1/logs")
                     if any(x["log_id"] == log_id and x["epoch"] for x in logs.json()):

@@ -31,7 +31,7 @@ STREAM = f"{RECORDS}:stream"
 JSON = "content-type: application/json"
 RAW = "content-type: text/plain"
 CHUNKED = "transfer-encoding: chunked"
-WAIT_S = 20.0
+WAIT_S = 30.0
 
 GROWTH_BYTES_MAX = 128 * MIB
 """What a write proxy may come to hold in memory by all of these together: some bodies at once."""
@@ -72,7 +72,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
         run(create_log(started, "target", {}))
         run(create_log(started, "steady", {}))
         url = started.state()["write_url"] + RECORDS
-        answer = httpx.post(url, headers={"content-type": "text/plain"}, content=b"the only one")
+        answer = httpx.post(
+            url, headers={"content-type": "text/plain"}, content=b"the only one", timeout=WAIT_S
+        )
         assert answer.status_code == 200
         before = _memory_bytes(started)
         yield started
@@ -82,13 +84,13 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 @pytest.fixture(autouse=True)
 def _others_are_served(cluster: LocalCluster) -> Iterator[None]:
     state = cluster.state()
-    before = httpx.get(state["read_url"] + f"{RECORDS}/tail").json()["tail"]
+    before = httpx.get(state["read_url"] + f"{RECORDS}/tail", timeout=WAIT_S).json()["tail"]
     with Steady(state["write_url"] + RECORDS.replace("target", "steady")) as steady:
         yield
         count = len(steady.outcomes)
         wait_until(lambda: len(steady.outcomes) >= count + 3, WAIT_S, "the steady appender goes on")
     assert set(steady.outcomes) == {200}
-    tail = httpx.get(state["read_url"] + f"{RECORDS}/tail").json()["tail"]
+    tail = httpx.get(state["read_url"] + f"{RECORDS}/tail", timeout=WAIT_S).json()["tail"]
     assert tail == before, "something was written"
     wait_until(lambda: _statistics(cluster)["requests"] == 0, WAIT_S, "nothing is held")
     assert _statistics(cluster)["in_flight_bytes"] == 0
@@ -101,7 +103,7 @@ def _proxy_of(cluster: LocalCluster) -> dict[str, Any]:
 
 def _statistics(cluster: LocalCluster) -> dict[str, Any]:
     url = _proxy_of(cluster)["admin_url"]
-    found: dict[str, Any] = httpx.get(url + "/v1/statistics").json()
+    found: dict[str, Any] = httpx.get(url + "/v1/statistics", timeout=WAIT_S).json()
     return found
 
 
@@ -282,7 +284,7 @@ def test_ten_thousand_tiny_records_and_one_more(cluster: LocalCluster) -> None:
         refused = httpx.post(url, headers=headers, content=records(10_001), timeout=WAIT_S)
         assert (refused.status_code, refused.json()["code"]) == (413, "too_many_records")
     read_url = cluster.state()["read_url"] + RECORDS.replace("target", "tiny")
-    assert httpx.get(read_url + "/tail").json()["tail"]["seq_num"] == start
+    assert httpx.get(read_url + "/tail", timeout=WAIT_S).json()["tail"]["seq_num"] == start
 
 
 # --- Slow ones ---
@@ -312,7 +314,11 @@ def test_many_slow_clients_take_nothing_from_others(cluster: LocalCluster) -> No
                 connection.send(b" ")
         url = cluster.state()["write_url"] + RECORDS.replace("target", "steady")
         large = b'{"records":[{"body":"' + b"x" * MIB + b'"}]}'
-        answer = httpx.post(url, headers={"content-type": "application/json"}, content=large)
+        answer = httpx.post(
+            url, headers={"content-type": "application/json"}, content=large, timeout=WAIT_S
+        )
         assert answer.status_code in (200, 413), "large ones are served as well"
-        small = httpx.post(url, headers={"content-type": "text/plain"}, content=b"x" * 900_000)
+        small = httpx.post(
+            url, headers={"content-type": "text/plain"}, content=b"x" * 900_000, timeout=WAIT_S
+        )
         assert small.status_code == 200

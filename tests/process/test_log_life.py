@@ -133,7 +133,9 @@ def _check_reads_from_below(cluster: LocalCluster, dlsn: str) -> None:
 def _owner_of(cluster: LocalCluster, log_id: str) -> str:
     for node_id in cluster.ids("sequencer"):
         with contextlib.suppress(httpx.TransportError):
-            for log in httpx.get(cluster.process(node_id)["admin_url"] + "/v1/logs").json():
+            for log in httpx.get(
+                cluster.process(node_id)["admin_url"] + "/v1/logs", timeout=30
+            ).json():
                 if (log["log_id"], log["state"]) == (log_id, "active"):
                     return node_id
     raise AssertionError(f"nobody owns log {log_id}")
@@ -164,7 +166,7 @@ def test_bookies_give_back_what_retention_lets_go(tmp_path: Path) -> None:
         sequencer = cluster.process(cluster.ids("sequencer")[0])["admin_url"]
 
         def is_empty() -> bool:
-            httpx.post(sequencer + "/v1/retention").raise_for_status()
+            httpx.post(sequencer + "/v1/retention", timeout=30).raise_for_status()
             return str(read(cluster, "ebb", "?from=head")["next"]) == "seq:300"
 
         wait_until(is_empty, 30, "every record to be truncated")
@@ -210,7 +212,7 @@ def test_a_deleted_log_gives_its_space_back_when_it_can_be_had_back_no_more(
         ask(cluster, "delete", "default/doomed")
         url = cluster.process(sequencer)["admin_url"]
         wait_until(lambda: _is_gone(cluster, log_id, url), 60, "every bookie to drop it")
-        retention = httpx.get(url + "/v1/statistics").json()["retention"]
+        retention = httpx.get(url + "/v1/statistics", timeout=30).json()["retention"]
         assert (retention["purges"], retention["segments_given_up"]) == (1, 0)
         for node_id in bookies:
             _finish_round(cluster, node_id, "compaction")
@@ -223,7 +225,7 @@ def test_a_deleted_log_gives_its_space_back_when_it_can_be_had_back_no_more(
 
 def _upkeep(cluster: LocalCluster, node_id: str) -> dict[str, Any] | None:
     with contextlib.suppress(httpx.TransportError):
-        answer = httpx.get(cluster.process(node_id)["admin_url"] + "/v1/upkeep")
+        answer = httpx.get(cluster.process(node_id)["admin_url"] + "/v1/upkeep", timeout=30)
         if answer.status_code == 200:
             document: dict[str, Any] = answer.json()
             return document
@@ -241,7 +243,7 @@ def _finish_round(cluster: LocalCluster, node_id: str, work: str) -> None:
 
     for _ in range(2):
         count = rounds()
-        httpx.post(url).raise_for_status()
+        httpx.post(url, timeout=30).raise_for_status()
         wait_until(lambda: rounds() > count, 30, f"a round of {work}")  # noqa: B023
 
 
@@ -259,9 +261,13 @@ def _shelf_bytes(cluster: LocalCluster, node_id: str) -> int:
 
 def _is_gone(cluster: LocalCluster, log_id: str, sequencer: str) -> bool:
     """Whether no bookie holds anything of the log any more; a round of retention is asked for."""
-    httpx.post(sequencer + "/v1/retention").raise_for_status()
+    httpx.post(sequencer + "/v1/retention", timeout=30).raise_for_status()
     urls = [cluster.process(node_id)["admin_url"] for node_id in cluster.ids("bookie")]
-    held = [ledger for url in urls for ledger in httpx.get(url + "/v1/ledgers").json()["ledgers"]]
+    held = [
+        ledger
+        for url in urls
+        for ledger in httpx.get(url + "/v1/ledgers", timeout=30).json()["ledgers"]
+    ]
     return all(ledger["log_id"] != log_id for ledger in held)
 
 

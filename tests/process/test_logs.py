@@ -68,7 +68,7 @@ def test_two_sequencers_share_the_logs_and_redirect(tmp_path: Path) -> None:
     with running_cluster(tmp_path / "c", "--sequencers", "2", "--write-proxies", "2") as cluster:
 
         async def owned(node_id: str) -> set[str]:
-            async with httpx.AsyncClient() as http:
+            async with httpx.AsyncClient(timeout=30) as http:
                 logs = await http.get(cluster.process(node_id)["admin_url"] + "/v1/logs")
                 return {log["log_id"] for log in logs.json() if log["state"] == "active"}
 
@@ -101,7 +101,7 @@ def test_an_orphaned_log_is_closed_without_an_append(tmp_path: Path) -> None:
             for history in histories:
                 await create_log(cluster, history.log, {})
                 await _append(cluster, history, 20)
-            async with httpx.AsyncClient() as http:
+            async with httpx.AsyncClient(timeout=30) as http:
                 logs = await http.get(cluster.process("sequencer-0")["admin_url"] + "/v1/logs")
             orphan_count = len(logs.json())
             assert 0 < orphan_count < 6, "the fault would have no effect, or too much"
@@ -133,4 +133,4 @@ def test_an_existing_zookeeper_is_used(tmp_path: Path) -> None:
                 history.check(bodies)
 
             run(scenario())
-        wait_until(lambda: server.pid is not None, 1, "the server that was there before")
+        wait_until(lambda: server.pid is not None, 20, "the server that was there before")

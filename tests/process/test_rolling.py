@@ -95,7 +95,7 @@ class Roller:
     def __init__(self, cluster: LocalCluster, ids: dict[str, str]) -> None:
         self._ids = ids
         self._client = RestClient(cluster.state()["write_url"])
-        self._http = httpx.AsyncClient()
+        self._http = httpx.AsyncClient(timeout=30)
         self._admin_url = cluster.process("sequencer-0")["admin_url"]
 
     async def roll(self, log: str, count: int) -> None:
