@@ -26,7 +26,7 @@ from duramen.client.rest_client import RestClient
 
 T = TypeVar("T")
 
-READY_S = 60.0
+READY_S = 120.0
 
 
 class LocalCluster:
@@ -178,7 +178,7 @@ def wait_until(condition: Callable[[], bool], timeout_s: float, what: str) -> No
         tick.wait(0.05)
 
 
-def run(work: Coroutine[Any, Any, T], timeout_s: float = 100) -> T:
+def run(work: Coroutine[Any, Any, T], timeout_s: float = 250) -> T:
     """Run a coroutine with a bound."""
     return asyncio.run(asyncio.wait_for(work, timeout_s))
 

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 _BLOCK = re.compile(r"^```(\S*) ?([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _MARK = "\x1e"
-TIMEOUT_S = 100.0
+TIMEOUT_S = 250.0
 
 
 class Step(NamedTuple):

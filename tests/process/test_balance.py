@@ -63,7 +63,7 @@ def test_a_round_of_balancing_moves_logs_under_load_and_a_second_one_none(tmp_pa
             for node_id in (giver, taker):
                 assert (await statistics(cluster, node_id))["recoveries"] == 0
 
-        run(scenario(), timeout_s=150)
+        run(scenario())
 
 
 @asynccontextmanager

@@ -45,7 +45,7 @@ ACKNOWLEDGED = (Appended, AlreadyStored)
 def test_an_owner_frozen_for_15_s_acknowledges_nothing_after_the_seal(tmp_path: Path) -> None:
     flags = ("--sequencers", "2", "--write-proxies", "2", "--no-restart")
     with running_cluster(tmp_path / "c", *flags) as cluster:
-        run(scenario(cluster, tmp_path), timeout_s=150)
+        run(scenario(cluster, tmp_path))
 
 
 async def scenario(cluster: LocalCluster, folder: Path) -> None:

@@ -41,11 +41,11 @@ LOT_COUNT = 500
 """Logs that are open at one time at most: what active logs take is not what is measured."""
 
 _RETRIED_S = 30.0
-_TIMEOUT_S = 120 + LOG_COUNT // 10
+_TIMEOUT_S = 250 + LOG_COUNT // 10
 _CONFIG = {"roll": {"idle_close": "1s"}}
 
 
-@pytest.mark.timeout(_TIMEOUT_S + 60)
+@pytest.mark.timeout(_TIMEOUT_S + 120)
 def test_idle_logs_cost_little_memory_and_no_recovery(tmp_path: Path) -> None:
     with running_cluster(tmp_path / "c", "--sequencers", "2", "--no-restart") as cluster:
         owner, heir = cluster.ids("sequencer")

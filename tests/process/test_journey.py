@@ -41,9 +41,8 @@ WITHIN_S = 30.0
 """Nothing is meant by it but that it comes."""
 
 
-@pytest.mark.timeout(240)
 def test_three_redirects_and_a_takeover_leave_one_copy_at_one_position(tmp_path: Path) -> None:
-    run(scenario(tmp_path), timeout_s=150)
+    run(scenario(tmp_path))
 
 
 async def scenario(folder: Path) -> None:

@@ -52,7 +52,7 @@ RESTORED_S = 60 + PAUSE_S / 4
 
 
 @pytest.mark.parametrize("bookie_count", [3, 4])
-@pytest.mark.timeout(180 + 2 * PAUSE_S)
+@pytest.mark.timeout(300 + 2 * PAUSE_S)
 def test_a_paused_bookie_costs_bounded_memory_and_gets_its_copies(
     tmp_path: Path, bookie_count: int
 ) -> None:
@@ -82,7 +82,7 @@ def test_a_paused_bookie_costs_bounded_memory_and_gets_its_copies(
             url = cluster.state()["read_url"]
             history.check(await read_log(url, history.log, expect_count=expected))
 
-        run(scenario(), timeout_s=170 + 2 * PAUSE_S)
+        run(scenario(), timeout_s=250 + 2 * PAUSE_S)
 
 
 async def pause(cluster: LocalCluster, history: History, bookie: str) -> int:

@@ -40,7 +40,6 @@ FILLED_BYTES = 48 << 20
 READY_S = 40.0
 
 
-@pytest.mark.timeout(240)
 def test_repair_that_is_killed_at_any_moment_is_done_by_another(tmp_path: Path) -> None:
     with running_cluster(tmp_path / "c", *FLAGS) as cluster:
         history, filled = History("told"), ["filled-0", "filled-1"]
@@ -71,7 +70,7 @@ def test_repair_that_is_killed_at_any_moment_is_done_by_another(tmp_path: Path) 
             url = cluster.state()["read_url"]
             history.check(await read_log(url, history.log, expect_count=expected))
 
-        run(scenario(), timeout_s=230)
+        run(scenario())
 
 
 async def find_fullest(cluster: LocalCluster) -> str:
