@@ -254,7 +254,9 @@ def test_the_next_segment_is_opened_before_its_turn_and_read_no_more_for_it() ->
         await world.fill()
         assert bodies_of(await collect(world, "?wait=0s")) == world.bodies
         assert world.proxy.statistics()["upstream"]["segments_early"] >= 1
-        assert sum(bookie.given_count for bookie in world.bookies.values()) <= 12 + 2
+        # Two for what is opened early; a replica that is late may be asked beside another one.
+        # Read twice, it would be 24.
+        assert sum(bookie.given_count for bookie in world.bookies.values()) <= 12 + 6
 
     run(scenario)
 

@@ -229,10 +229,12 @@ def test_without_room_append_waits_or_says_so(face: str) -> None:
 @face
 def test_a_refusal_ends_the_producer_and_nothing_behind_it_is_stored(face: str) -> None:
     async def scenario(cluster: FakeCluster, client: Any) -> None:
-        cluster.faults += [serve, refuse("log_ended")]
+        sent = asyncio.Event()
+        cluster.faults += [hold(sent), refuse("log_ended")]
         producer = one_each(client)
         await producer.__aenter__()
         tickets = [await producer.send(b"%d" % number) for number in range(6)]
+        sent.set()
         with pytest.raises(DuramenError, match="log_ended"):
             await producer.close()
         assert (await tickets[0]).seq_num == 0
