@@ -23,13 +23,13 @@ from duramen.core.status import BookieStatus
 from duramen.ids import NOTHING, BookieId, Epoch, Incarnation, LogId, Member, SequencerId, epoch_of
 from duramen.runtime.memory_store import MemoryStore, MemoryTree
 from duramen.runtime.registry import Roster
+from duramen.runtime.sequencer.log_driver import now_us
+from duramen.runtime.sequencer.metadata_link import MetadataLink
 from duramen.units import SECOND
 from duramen.wire.bookie_calls import Marks
 from duramen.wire.metadata_json import Paths, spell_log, spell_node
 from duramen.wire.sequencer_calls import AppendResult
-from duramen_sequencer.log_driver import now_us
 from duramen_sequencer.log_host import LogHost
-from duramen_sequencer.metadata_link import MetadataLink
 from tests.unit.test_log_node import make_log
 
 PATHS = Paths("test")

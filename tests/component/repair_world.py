@@ -24,6 +24,7 @@ from duramen.core.segment import Segment
 from duramen.core.status import BookieStatus
 from duramen.ids import BookieId, EntryId, Epoch, LedgerId, LogId, Member, SequencerId
 from duramen.runtime.memory_store import MemoryStore, MemoryTree
+from duramen.runtime.sequencer.metadata_link import MetadataLink
 from duramen.units import MS, SECOND
 from duramen.wire import repair_calls as calls
 from duramen.wire.metadata_json import (
@@ -36,7 +37,6 @@ from duramen.wire.metadata_json import (
     spell_node,
     spell_segment,
 )
-from duramen_sequencer.metadata_link import MetadataLink
 from duramen_sequencer.repair.auditor import Auditor, AuditPace
 from duramen_sequencer.repair.election import Election
 from duramen_sequencer.repair.operations import RepairOperations

@@ -17,10 +17,10 @@ from duramen.core.status import BookieStatus
 from duramen.ids import NOTHING, BookieId, EntryId, Epoch, Incarnation, LogId, Member, ledger_of
 from duramen.limits import STORE_TIMEOUT_US
 from duramen.runtime.http_client import NoAnswerError, OverloadedError, UnreachableError
+from duramen.runtime.sequencer import bookie_lanes
+from duramen.runtime.sequencer.bookie_lanes import BookieLanes
 from duramen.units import MS
 from duramen.wire import bookie_calls as calls
-from duramen_sequencer import bookie_lanes
-from duramen_sequencer.bookie_lanes import BookieLanes
 from tests.component.waiting import wait_until
 
 OK = BookieStatus.OK

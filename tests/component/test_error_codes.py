@@ -143,7 +143,7 @@ def test_a_code_of_the_write_proxy_is_provoked(code: str) -> None:
 
 @pytest.mark.parametrize("code", READS)
 def test_a_code_of_the_read_proxy_is_provoked(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("duramen_readproxy.log_reader.UNAVAILABLE_US", 200_000)
+    monkeypatch.setattr("duramen.runtime.reading.log_reader.UNAVAILABLE_US", 200_000)
 
     async def scenario(world: read.World) -> None:
         answer = await READS[code](world)

@@ -15,13 +15,13 @@ from duramen.core.sequencer.exactly_once.stamps import Stamp, StampedBatch, Toke
 from duramen.core.status import BookieStatus
 from duramen.ids import BookieId, EntryId, Epoch, Incarnation, LogId, Member
 from duramen.runtime.http_client import UnreachableError
+from duramen.runtime.sequencer.bookie_lanes import BookieLanes
+from duramen.runtime.sequencer.history import range_of, read_entries
 from duramen.wire import bookie_calls as calls
 from duramen.wire.entry import CONTROL, HEADER_BYTES, STATE, encode_entry
 from duramen.wire.exactly_once.control_record import spell_control
 from duramen.wire.exactly_once.history import read_history
 from duramen.wire.record_batch import Producer, encode_batch
-from duramen_sequencer.bookie_lanes import BookieLanes
-from duramen_sequencer.history import range_of, read_entries
 
 MEMBERS = tuple(Member(BookieId(f"b{i}"), Incarnation("0" * 32)) for i in range(4))
 FRAGMENTS = (Fragment(EntryId(0), MEMBERS[:3]), Fragment(EntryId(2), MEMBERS[1:], Totals(1)))

@@ -22,10 +22,10 @@ from duramen.ids import BookieId, EntryId, Epoch, Incarnation, Member, Sequencer
 from duramen.runtime.http_client import PeerClient
 from duramen.runtime.memory_store import MemoryStore, MemoryTree
 from duramen.runtime.registry import Roster
+from duramen.runtime.sequencer.bookie_lanes import BookieLanes
+from duramen.runtime.sequencer.metadata_link import MetadataLink
 from duramen.wire.metadata_json import Paths, spell_log, spell_node, spell_segment
-from duramen_sequencer.bookie_lanes import BookieLanes
 from duramen_sequencer.log_host import LogHost
-from duramen_sequencer.metadata_link import MetadataLink
 from tests.component.waiting import wait_until
 from tests.unit.core_fakes import LOG_ID
 from tests.unit.test_log_node import make_log

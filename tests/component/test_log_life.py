@@ -29,17 +29,17 @@ from duramen.runtime.http_client import PeerClient
 from duramen.runtime.memory_store import MemoryStore, MemoryTree
 from duramen.runtime.metadata_store import SessionState
 from duramen.runtime.registry import Roster
+from duramen.runtime.sequencer.bookie_lanes import BookieLanes
+from duramen.runtime.sequencer.metadata_link import MetadataLink
 from duramen.texts import parse_position
 from duramen.units import HOUR, MS
 from duramen.wire.metadata_json import Paths, read_log, read_node, spell_log, spell_node
 from duramen.wire.metadata_json import spell_segment as spell
-from duramen_sequencer.bookie_lanes import BookieLanes
 from duramen_sequencer.control import Control
 from duramen_sequencer.life.boundaries import Boundaries, Extent
 from duramen_sequencer.life.operations import LifeOperations
 from duramen_sequencer.life.retention import RetentionRounds
 from duramen_sequencer.log_host import LogHost
-from duramen_sequencer.metadata_link import MetadataLink
 from tests.component import readproxy_world
 from tests.component.readproxy_world import NAMES
 

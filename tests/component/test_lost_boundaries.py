@@ -13,10 +13,10 @@ import pytest
 from duramen.core.log_node import TrimPoint
 from duramen.ids import BookieId, EntryId, Epoch, SequencerId, lsn_of
 from duramen.runtime.http_client import PeerClient
+from duramen.runtime.sequencer.bookie_lanes import BookieLanes
+from duramen.runtime.sequencer.metadata_link import MetadataLink
 from duramen.texts import parse_position
-from duramen_sequencer.bookie_lanes import BookieLanes
 from duramen_sequencer.life.boundaries import Boundaries, Extent
-from duramen_sequencer.metadata_link import MetadataLink
 from tests.component.readproxy_world import NAMES, PATHS, World, run
 from tests.component.test_lost_reads import lose
 

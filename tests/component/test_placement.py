@@ -25,10 +25,10 @@ from duramen.errors import DuramenError
 from duramen.ids import BookieId, EntryId, Epoch, Incarnation, Member, SequencerId
 from duramen.runtime.memory_store import MemoryStore, MemoryTree
 from duramen.runtime.metadata_store import OutcomeUnknown
+from duramen.runtime.sequencer.surveyor import Surveyor
 from duramen.wire.metadata_json import Paths, read_node, spell_log, spell_node, spell_segment
 from duramen_sequencer.control import Control
 from duramen_sequencer.placement.operations import PlacementOperations
-from duramen_sequencer.placement.surveyor import Surveyor
 from tests.component.waiting import wait_until
 from tests.unit.core_fakes import LOG_ID
 from tests.unit.test_log_node import make_log

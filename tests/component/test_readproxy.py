@@ -391,7 +391,7 @@ def test_a_wrong_incarnation_is_no_copy() -> None:
 
 
 def test_no_copy_at_all_is_data_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("duramen_readproxy.log_reader.UNAVAILABLE_US", 200_000)
+    monkeypatch.setattr("duramen.runtime.reading.log_reader.UNAVAILABLE_US", 200_000)
 
     async def scenario(world: World) -> None:
         await world.fill()
@@ -409,7 +409,7 @@ def test_no_copy_at_all_is_data_unavailable(monkeypatch: pytest.MonkeyPatch) -> 
 def test_an_overloaded_replica_is_left_alone_for_as_long_as_it_asks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("duramen_readproxy.log_reader.UNAVAILABLE_US", 200_000)
+    monkeypatch.setattr("duramen.runtime.reading.log_reader.UNAVAILABLE_US", 200_000)
 
     async def scenario(world: World) -> None:
         await world.fill()

@@ -18,10 +18,10 @@ from duramen.core.reader import SendRead
 from duramen.core.replica_order import Place, ReplicaOrder
 from duramen.core.status import BookieStatus
 from duramen.ids import NOTHING, EntryId, Epoch, Member, ledger_of
+from duramen.runtime.reading.bookies import Bookies, RangeFetcher
+from duramen.runtime.reading.cache import EntryCache
 from duramen.units import KIB, MIB, SECOND
 from duramen.wire.bookie_calls import ReadAnswer, ReadRange
-from duramen_readproxy.bookies import Bookies, RangeFetcher
-from duramen_readproxy.cache import EntryCache
 from tests.component.readproxy_world import LOG, A, B, C, D, World, check, run
 from tests.component.waiting import wait_until
 

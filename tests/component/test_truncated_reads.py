@@ -15,8 +15,8 @@ import pytest
 from duramen.core.log_node import Ending, LogNode, TrimPoint
 from duramen.core.reader import ReaderLimits
 from duramen.ids import EntryId, Epoch, LogId, ledger_of, lsn_of
+from duramen.runtime.reading.log_reader import LogCursor
 from duramen.wire.metadata_json import spell_log, spell_node
-from duramen_readproxy.log_reader import LogCursor
 from tests.component.readproxy_world import BATCH, LOG, NDJSON, PATHS, RECORDS, World, run
 from tests.component.waiting import wait_until
 

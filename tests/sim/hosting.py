@@ -21,13 +21,13 @@ from duramen.core.sequencer.transmit import QueuedAppend
 from duramen.errors import DuramenError
 from duramen.ids import LogId, SequencerId
 from duramen.runtime.metadata_store import MetadataError, SessionState
+from duramen.runtime.sequencer.loads import KnownRates
+from duramen.runtime.sequencer.metadata_link import MetadataLink
+from duramen.runtime.sequencer.story import Stories
 from duramen.units import MS, SECOND
 from duramen.wire.sequencer_calls import AppendResult, Redirect
 from duramen_sequencer import log_host as production
-from duramen_sequencer.metadata_link import MetadataLink
 from duramen_sequencer.ownership.claims import Claims
-from duramen_sequencer.ownership.loads import KnownRates
-from duramen_sequencer.ownership.story import Stories
 from tests.sim.log_drivers import Answer, SimDriver
 from tests.sim.network import Network
 from tests.sim.node_loop import Promise

@@ -34,13 +34,13 @@ from duramen.ids import (
     ledger_of,
 )
 from duramen.limits import ENTRY_BYTES_MAX, READ_TIMEOUT_US, SEAL_TIMEOUT_US, STORE_TIMEOUT_US
+from duramen.runtime.sequencer import log_driver as production
+from duramen.runtime.sequencer.history import range_of, read_whole
+from duramen.runtime.sequencer.metadata_link import MetadataLink
 from duramen.units import MIB, SECOND
 from duramen.wire.bookie_calls import Add, LacUpdate, ReadRange, Seal, Service
 from duramen.wire.entry import EntryError, check_entry
 from duramen.wire.sequencer_calls import AlreadyStored, AppendedEarly, AppendResult
-from duramen_sequencer import log_driver as production
-from duramen_sequencer.history import range_of, read_whole
-from duramen_sequencer.metadata_link import MetadataLink
 from tests.sim.network import OnAnswer
 from tests.sim.node_loop import Promise
 from tests.sim.world import World
@@ -410,7 +410,7 @@ class SimDriver:
         self._end_event()
 
     def _read_history(self, effect: fx.ReadHistory, members: list[Member]) -> None:
-        """As `duramen_sequencer.history`: one replica after the other."""
+        """As `duramen.runtime.sequencer.history`: one replica after the other."""
         if not members:
             self.core.on_history(effect.token, None, self._node.world.now_us)
             self._end_event()

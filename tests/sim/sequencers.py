@@ -40,6 +40,7 @@ from duramen.ids import (
 from duramen.limits import APPEND_TIMEOUT_US
 from duramen.runtime.http_client import NoAnswerError, UnreachableError
 from duramen.runtime.metadata_store import MetadataError, SessionState
+from duramen.runtime.sequencer.metadata_link import MetadataLink
 from duramen.units import MS, SECOND
 from duramen.wire.bookie_calls import Add, Service
 from duramen.wire.entry import CONTROL, STATE, encode_entry
@@ -55,7 +56,6 @@ from duramen.wire.sequencer_calls import (
     Redirect,
 )
 from duramen_sequencer.life.retention import RetentionRounds
-from duramen_sequencer.metadata_link import MetadataLink
 from duramen_sequencer.ownership.hand_over import HandOver
 from tests.sim.hosting import Process, SimHost, SimProbes, SimRoster
 from tests.sim.log_drivers import Answer, SimDriver, SimLane, Waiting, Watcher, bind

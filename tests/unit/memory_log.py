@@ -24,12 +24,12 @@ from duramen.ids import (
     Member,
     ledger_of,
 )
+from duramen.runtime.reading.positions import Start
+from duramen.runtime.reading.tail import Tail
 from duramen.wire.entry import CONTROL, EntryInfo, encode_entry, read_entry_info
 from duramen.wire.read_answers import place_batches
 from duramen.wire.record_batch import encode_batch
 from duramen_readproxy.answers import Bounds, RecordPick
-from duramen_readproxy.positions import Start
-from duramen_readproxy.tail import Tail
 
 LOG = LogId(5)
 MEMBERS = tuple(Member(BookieId(n), Incarnation(n * 32)) for n in "abc")

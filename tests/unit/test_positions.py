@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from duramen.errors import DuramenError
 from duramen.ids import Dlsn, EntryId, Epoch
+from duramen.runtime.reading.positions import Positions, Start
 from duramen.texts import Position, PositionKind, parse_position
-from duramen_readproxy.positions import Positions, Start
 from tests.unit.memory_log import BatchPlan, EntryPlan, Made, MemoryLog, SegmentPlan
 
 NOW_MS = 1_009

@@ -8,10 +8,10 @@ from __future__ import annotations
 import pytest
 
 from duramen.ids import LogId
+from duramen.runtime.sequencer import loads, story
+from duramen.runtime.sequencer.loads import WINDOW_US, KnownRates, LoadMeter
+from duramen.runtime.sequencer.story import Stories
 from duramen.units import SECOND
-from duramen_sequencer.ownership import loads, story
-from duramen_sequencer.ownership.loads import WINDOW_US, KnownRates, LoadMeter
-from duramen_sequencer.ownership.story import Stories
 
 LOG = LogId(7)
 

@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from duramen.core.reader import Deliver
 from duramen.errors import DuramenError
+from duramen.runtime.reading.positions import Start
 from duramen.wire.entry import EntryError
 from duramen.wire.read_answers import PlacedBatch, pack_batches, place_batches
 from duramen.wire.record_batch import BatchError, decoded_size
@@ -26,7 +27,6 @@ from duramen.wire.record_json import (
     iterate_records,
     spell_record,
 )
-from duramen_readproxy.positions import Start
 
 BATCH_COUNT_MAX: Final = 50_000
 """Batches of one binary answer: half of the rows that a frame may have (`wire.frame`)."""

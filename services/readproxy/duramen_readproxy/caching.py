@@ -16,10 +16,10 @@ from typing import Final
 from fastapi import Response
 
 from duramen.core.log_node import LogNode
+from duramen.runtime.reading.positions import Start
 from duramen.texts import PositionKind
 from duramen.units import SECOND
 from duramen_readproxy.parameters import ReadRequest
-from duramen_readproxy.positions import Start
 
 FRESH_US_MAX: Final = 3_600 * SECOND
 """How long caches keep an answer at most, whatever the log allows."""

@@ -21,12 +21,16 @@ from duramen.core.log_node import LogNode
 from duramen.core.reader import ReaderLimits
 from duramen.core.segment import Segment
 from duramen.ids import Epoch, Member, ledger_of
+from duramen.runtime.reading.bookies import RangeFetcher
+from duramen.runtime.reading.metadata import Catalog, LogFollower
+from duramen.runtime.reading.positioning.log_view import LiveLog
+from duramen.runtime.reading.positions import Positions, Start
+from duramen.runtime.reading.tail import Tail, TailFinder
 from duramen.runtime.rest import DeclaredRoute, make_public_app, read_query
 from duramen.texts import check_log_name, check_namespace, spell_time
 from duramen.units import KIB, MIB
 from duramen.wire.read_answers import MOVED_HEADER, NEXT_HEADER, START_HEADER, TAIL_HEADER
 from duramen_readproxy.answers import BatchPick, RecordPick
-from duramen_readproxy.bookies import RangeFetcher
 from duramen_readproxy.caching import omit_known, spell_caching
 from duramen_readproxy.following.encodings import SharedEncodings
 from duramen_readproxy.following.feed import Feeds
@@ -39,11 +43,7 @@ from duramen_readproxy.following.streams import (
     stream_records,
     unless_gone,
 )
-from duramen_readproxy.metadata import Catalog, LogFollower
 from duramen_readproxy.parameters import Form, ReadRequest, read_request
-from duramen_readproxy.positioning.log_view import LiveLog
-from duramen_readproxy.positions import Positions, Start
-from duramen_readproxy.tail import Tail, TailFinder
 
 RANGE_BYTES_MAX: Final = 4 * MIB
 """One request to a bookie while catching up: past it bytes per call gain nothing more."""

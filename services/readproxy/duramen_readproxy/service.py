@@ -22,19 +22,19 @@ from duramen.runtime.http_server import PublicServer
 from duramen.runtime.metadata_store import MetadataStore, SessionState
 from duramen.runtime.public.forwarding import make_forwarder
 from duramen.runtime.public.serving import complete_app
+from duramen.runtime.reading.bookies import Bookies, RangeFetcher
+from duramen.runtime.reading.cache import CACHE_BYTES_DEFAULT, EntryCache
+from duramen.runtime.reading.metadata import Catalog
+from duramen.runtime.reading.positions import Positions
+from duramen.runtime.reading.tail import TailFinder
 from duramen.runtime.registry import Registration
 from duramen.runtime.role import ServiceOptions
 from duramen.wire.metadata_json import Paths
-from duramen_readproxy.bookies import Bookies, RangeFetcher
-from duramen_readproxy.cache import CACHE_BYTES_DEFAULT, EntryCache
 from duramen_readproxy.following.encodings import SharedEncodings
 from duramen_readproxy.following.feed import Feeds
 from duramen_readproxy.following.homes import Homes
 from duramen_readproxy.following.streams import StreamCounts
-from duramen_readproxy.metadata import Catalog
-from duramen_readproxy.positions import Positions
 from duramen_readproxy.rest import make_app
-from duramen_readproxy.tail import TailFinder
 
 _STREAMS_END_S: Final = 2.0
 """How long streams have to say where their readers go on, when the process stops."""

@@ -19,6 +19,7 @@ from duramen.core.sequencer.exactly_once.stamps import Stamp
 from duramen.core.sequencer.transmit import QueuedAppend
 from duramen.errors import DuramenError
 from duramen.limits import APPEND_TIMEOUT_MAX_US
+from duramen.runtime.sequencer.log_driver import LogDriver, now_us
 from duramen.units import MS
 from duramen.wire.record_batch import BatchError, check_batch
 from duramen.wire.sequencer_calls import (
@@ -30,7 +31,6 @@ from duramen.wire.sequencer_calls import (
     pack_results,
     parse_appends,
 )
-from duramen_sequencer.log_driver import LogDriver, now_us
 from duramen_sequencer.log_host import LogHost
 
 _SECONDS = prometheus_client.Histogram(

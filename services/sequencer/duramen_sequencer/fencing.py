@@ -17,11 +17,11 @@ from duramen.core.sequencer.transmit import QueuedAppend
 from duramen.errors import DuramenError
 from duramen.ids import LogId
 from duramen.limits import APPEND_TIMEOUT_US, FENCING_TOKEN_BYTES_MAX
+from duramen.runtime.sequencer.log_driver import now_us
 from duramen.wire.exactly_once.control_record import spell_control
 from duramen.wire.record_json import spell_mark
 from duramen.wire.sequencer_calls import Appended, AppendResult, Redirect, spell_redirect
 from duramen_sequencer.log_changes import read_log_id
-from duramen_sequencer.log_driver import now_us
 from duramen_sequencer.log_host import LogHost
 
 _COMMAND_IDS = itertools.count(-1, -1)

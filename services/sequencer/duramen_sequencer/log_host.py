@@ -25,18 +25,18 @@ from duramen.core.sequencer.log_sequencer import LogState
 from duramen.core.sequencer.surroundings import Surroundings
 from duramen.core.sequencer.transmit import QueuedAppend
 from duramen.errors import DuramenError
-from duramen.ids import Epoch, LogId, SequencerId
+from duramen.ids import LogId, SequencerId
 from duramen.runtime.metadata_store import MetadataError, SessionState
 from duramen.runtime.registry import Roster
+from duramen.runtime.sequencer.bookie_lanes import BookieLanes
+from duramen.runtime.sequencer.loads import KnownRates
+from duramen.runtime.sequencer.log_driver import Answer, LogDriver, now_us
+from duramen.runtime.sequencer.metadata_link import MetadataLink
+from duramen.runtime.sequencer.story import Stories
 from duramen.wire.metadata_json import MetadataJsonError
 from duramen.wire.sequencer_calls import AppendResult, Redirect
-from duramen_sequencer.bookie_lanes import BookieLanes
 from duramen_sequencer.life.workers import for_each
-from duramen_sequencer.log_driver import Answer, LogDriver, now_us
-from duramen_sequencer.metadata_link import MetadataLink
 from duramen_sequencer.ownership.claims import Claims
-from duramen_sequencer.ownership.loads import KnownRates
-from duramen_sequencer.ownership.story import Stories
 
 _LOG = logging.getLogger(__name__)
 _SCAN_INTERVAL_S = 10.0
@@ -331,18 +331,8 @@ class LogHost:
         for driver in self.drivers.values():
             writer = driver.core.writer
             if writer is not None:
-                self._lanes.spawn(self._keep(driver, writer.segment.epoch))
+                self._lanes.spawn(driver.keep(writer.segment.epoch))
         self._scan_wanted.set()
-
-    async def _keep(self, driver: LogDriver, epoch: Epoch) -> None:
-        """Stay the owner after a lost session, or let go of a log that went on without us."""
-        is_kept = await self._link.keep_owner(driver.log_id, epoch)
-        writer = driver.core.writer
-        # A change that is under way finds out by itself; a later epoch is one of our own.
-        is_same = writer is not None and writer.segment.epoch == epoch
-        if not is_kept and is_same and not driver.core.is_changing:
-            driver.core.release("another sequencer took the log over", loss=1)
-            driver.flush()
 
     # --- leaving ---------------------------------------------------------------------------------
 
@@ -354,15 +344,7 @@ class LogHost:
         driver = self.drivers[log_id]
         self._leaving.setdefault(log_id, _Held())
         self.stories.note(log_id, "leaves", reason=reason)
-        driver.core.stop(now_us())
-        driver.flush()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_STOP_S):
-                await driver.idle.wait()
-        if not driver.is_done:
-            driver.core.release()
-            driver.flush()
-        return driver.is_done and not driver.core.reason
+        return await driver.leave(_STOP_S)
 
     def is_leaving(self, log_id: LogId) -> bool:
         """Whether the log is on its way to another sequencer."""

@@ -10,47 +10,40 @@ from __future__ import annotations
 
 import json
 import logging
-import random
-import secrets
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from fastapi import FastAPI
 
 from duramen.client.bookie_client import BookieClient
-from duramen.core.segment import Totals
-from duramen.core.sequencer.surroundings import Surroundings
 from duramen.errors import DuramenError
-from duramen.ids import EntryId, LedgerId, LogId, SequencerId
+from duramen.ids import LogId
 from duramen.runtime.cluster_node import ensure_cluster
 from duramen.runtime.http_client import PeerClient
 from duramen.runtime.http_server import Answer, DataServer
 from duramen.runtime.metadata_store import MetadataError, MetadataStore, SessionState
 from duramen.runtime.registry import Registration, Roster
 from duramen.runtime.role import ServiceOptions, StartRefusedError
+from duramen.runtime.sequencer.bookie_lanes import BookieLanes
+from duramen.runtime.sequencer.metadata_link import MetadataLink
+from duramen.runtime.sequencer.process import make_surroundings
+from duramen.runtime.sequencer.surveyor import Surveyor
 from duramen.runtime.zookeeper_store import ZooKeeperStore
-from duramen.wire.entry import CONTROL, STATE, encode_entry
-from duramen.wire.exactly_once.control_record import spell_control
 from duramen.wire.metadata_json import Paths
 from duramen_sequencer.append_frames import AppendFrames
-from duramen_sequencer.bookie_lanes import BookieLanes
 from duramen_sequencer.control import Control, Operation
 from duramen_sequencer.fencing import set_token
 from duramen_sequencer.life.boundaries import Boundaries
 from duramen_sequencer.life.operations import LifeOperations
 from duramen_sequencer.life.retention import RetentionRounds
 from duramen_sequencer.log_changes import LogChanges
-from duramen_sequencer.log_driver import now_us
 from duramen_sequencer.log_host import LogHost
 from duramen_sequencer.maintenance import Maintenance
-from duramen_sequencer.metadata_link import MetadataLink
 from duramen_sequencer.ownership.admin_routes import add_ownership_routes
 from duramen_sequencer.ownership.hand_over import HandOver
 from duramen_sequencer.placement.admin_routes import add_placement_routes
 from duramen_sequencer.placement.operations import PlacementOperations
-from duramen_sequencer.placement.surveyor import Surveyor
 from duramen_sequencer.repair.admin_routes import add_repair_routes
 from duramen_sequencer.repair.auditor import Auditor, AuditPace
 from duramen_sequencer.repair.election import Election
@@ -67,13 +60,7 @@ class SequencerService:
         self._store = store
         self._paths = Paths(options.cluster)
         self._client = PeerClient()
-        self._around = Surroundings(
-            sequencer_id=SequencerId(options.node_id),
-            rng=random.Random(secrets.randbits(64)),
-            encode_entry=_encode,
-            unix_offset_us=time.time_ns() // 1000 - now_us(),
-            spell_control=spell_control,
-        )
+        self._around = make_surroundings(options.node_id)
         data_url = options.data_url()
         self._surveyor = Surveyor(store, self._paths, self._around, self._on_bookies_changed)
         self._sequencers = Roster(store, self._paths.sequencers, self._on_sequencers_changed)
@@ -253,25 +240,3 @@ def make_service(options: ServiceOptions, _fail: Callable[[str], None]) -> Seque
     """Build the service on ZooKeeper."""
     store = ZooKeeperStore(options.zookeeper, session_timeout_s=options.session_timeout_s)
     return SequencerService(options, store)
-
-
-def _encode(  # noqa: PLR0917 - the shape of `EncodeEntry`
-    ledger_id: LedgerId,
-    entry: EntryId,
-    before: Totals,
-    batches: Sequence[bytes],
-    record_count: int,
-    after: Totals,
-    *,
-    is_control: bool = False,
-    has_state: bool = False,
-) -> bytes:
-    return encode_entry(
-        ledger_id=ledger_id,
-        entry_id=entry,
-        before=before,
-        batches=batches,
-        record_count=record_count,
-        after=after,
-        flags=CONTROL * is_control | STATE * has_state,
-    )

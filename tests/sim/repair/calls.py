@@ -11,12 +11,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from duramen.client.bookie_client import verify_read
 from duramen.core.status import BookieStatus
 from duramen.ids import NOTHING
 from duramen.limits import READ_TIMEOUT_US
 from duramen.units import SECOND
-from duramen.wire.bookie_calls import ReadAnswer, ReadRange
+from duramen.wire.bookie_calls import ReadAnswer, ReadRange, verify_read
 from duramen.wire.repair_calls import Inventory, InventoryAnswer, Pull, PullAnswer, Source
 from tests.sim.network import Network
 from tests.sim.node_loop import Promise

@@ -16,7 +16,7 @@ import time
 from collections.abc import Sequence
 
 from duramen.core.status import BookieStatus
-from duramen.ids import NOTHING, EntryId
+from duramen.ids import NOTHING
 from duramen.limits import PULL_TIME_US, READ_TIMEOUT_US
 from duramen.runtime.http_client import (
     NoAnswerError,
@@ -25,8 +25,13 @@ from duramen.runtime.http_client import (
     UnreachableError,
 )
 from duramen.units import SECOND
-from duramen.wire.bookie_calls import ReadAnswer, ReadRange, pack_reads, parse_read_answers
-from duramen.wire.entry import EntryError, check_entry, read_entry_info
+from duramen.wire.bookie_calls import (
+    ReadAnswer,
+    ReadRange,
+    pack_reads,
+    parse_read_answers,
+    verify_read,
+)
 from duramen.wire.frame import FrameError
 from duramen.wire.repair_calls import (
     INVENTORY_PATH,
@@ -118,27 +123,6 @@ class BookieClient:
                 await asyncio.sleep(error.retry_after_us / SECOND)
             except NoAnswerError:
                 return BookieStatus.TIMEOUT
-
-
-def verify_read(answer: ReadAnswer, wanted: ReadRange) -> ReadAnswer:
-    """The answer up to before the first entry that is not what it should be; none left: UNKNOWN.
-
-    Whole entries are verified by their checksum, headers by what they name.
-    """
-    checked: list[tuple[EntryId, bytes]] = []
-    for entry_id, view in answer.entries:
-        body = bytes(view)
-        try:
-            info = read_entry_info(body) if wanted.headers_only else check_entry(body)
-        except EntryError:
-            break
-        if (info.ledger_id, info.entry_id) != (wanted.ledger_id, entry_id):
-            break
-        checked.append((entry_id, body))
-    if len(checked) == len(answer.entries):
-        return answer._replace(entries=checked)
-    status = answer.status if checked else BookieStatus.UNKNOWN
-    return answer._replace(entries=checked, status=status)
 
 
 def _no_answer(status: BookieStatus) -> ReadAnswer:

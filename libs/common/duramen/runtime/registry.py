@@ -5,7 +5,7 @@ a former life of the same process left is replaced. `Follower` is the one loop o
 nodes: a look, and another after every change; `Roster` mirrors by it the children of a parent
 with their data. What they show is a hint for routing and placement and proves nothing (R4): while
 ZooKeeper cannot be reached it stays what it was. What the read proxy keeps of logs is not this but
-a cache that reads on demand (`duramen_readproxy.metadata`).
+a cache that reads on demand (`duramen.runtime.reading.metadata`).
 
 Called by every service. Source: 08-interfaces "ZooKeeper" (`available`, `sequencers`, …).
 """

@@ -18,6 +18,7 @@ from duramen.core.status import BookieStatus
 from duramen.ids import NOTHING, WIRE_NOTHING, EntryId, Epoch, Incarnation, LedgerId, LogId
 from duramen.limits import ENTRY_BYTES_MAX, LONG_POLL_MAX_US, READ_ROW_COUNT_MAX
 from duramen.units import MS
+from duramen.wire.entry import EntryError, check_entry, read_entry_info
 from duramen.wire.frame import Frame, FrameError, pack_frame, parse_frame, split_payload
 
 # add    row  ledger u64, entry u32, LAC u32, class u8, flags u8, wave u16, bytes u32, 0 u32;
@@ -234,6 +235,27 @@ def parse_read_answers(data: bytes) -> list[ReadAnswer]:
             ReadAnswer(_status(status), _read(lac), _read(highest), bool(flags), entries)
         )
     return answers
+
+
+def verify_read(answer: ReadAnswer, wanted: ReadRange) -> ReadAnswer:
+    """The answer up to before the first entry that is not what it should be; none left: UNKNOWN.
+
+    Whole entries are verified by their checksum, headers by what they name.
+    """
+    checked: list[tuple[EntryId, bytes]] = []
+    for entry_id, view in answer.entries:
+        body = bytes(view)
+        try:
+            info = read_entry_info(body) if wanted.headers_only else check_entry(body)
+        except EntryError:
+            break
+        if (info.ledger_id, info.entry_id) != (wanted.ledger_id, entry_id):
+            break
+        checked.append((entry_id, body))
+    if len(checked) == len(answer.entries):
+        return answer._replace(entries=checked)
+    status = answer.status if checked else BookieStatus.UNKNOWN
+    return answer._replace(entries=checked, status=status)
 
 
 def pack_seals(incarnation: Incarnation, seals: Sequence[Seal]) -> bytes:

@@ -22,12 +22,12 @@ from duramen.core.reader import ReaderLimits
 from duramen.core.reading.feed_window import WINDOW_COUNT_MAX, FedEntry, FeedWindow, Position
 from duramen.errors import DuramenError
 from duramen.ids import LogId
+from duramen.runtime.reading.bookies import RangeFetcher, read_clock_us
+from duramen.runtime.reading.log_reader import DataLost, LogCursor, Truncated
+from duramen.runtime.reading.metadata import LogFollower
+from duramen.runtime.reading.tail import Tail
 from duramen.units import KIB, MIB, SECOND
 from duramen.wire.entry import read_entry_info
-from duramen_readproxy.bookies import RangeFetcher, read_clock_us
-from duramen_readproxy.log_reader import DataLost, LogCursor, Truncated
-from duramen_readproxy.metadata import LogFollower
-from duramen_readproxy.tail import Tail
 
 LINGER_S: Final = 2.0
 """How long a feed waits for another reader: whoever polls comes back at once."""

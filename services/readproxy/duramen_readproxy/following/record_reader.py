@@ -19,13 +19,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from duramen.core.reader import Deliver, ReaderLimits
 from duramen.core.reading.feed_window import FedEntry, Position
 from duramen.ids import EntryId, ledger_of
+from duramen.runtime.reading.bookies import RangeFetcher, read_clock_us
+from duramen.runtime.reading.log_reader import DataLost, LogCursor, Truncated
+from duramen.runtime.reading.metadata import LogFollower
+from duramen.runtime.reading.tail import Tail
 from duramen.wire.entry import EntryInfo, read_entry_info
 from duramen_readproxy.answers import Pick, place_delivered
-from duramen_readproxy.bookies import RangeFetcher, read_clock_us
 from duramen_readproxy.following.feed import Feeds, LogFeed
-from duramen_readproxy.log_reader import DataLost, LogCursor, Truncated
-from duramen_readproxy.metadata import LogFollower
-from duramen_readproxy.tail import Tail
 
 
 class RecordReader:

@@ -19,6 +19,8 @@ import orjson
 
 from duramen.core.reader import Deliver
 from duramen.ids import LogId, ledger_of
+from duramen.runtime.reading.positions import Start
+from duramen.runtime.reading.tail import Tail
 from duramen.wire.entry import read_entry_info
 from duramen.wire.read_answers import place_batches
 from duramen.wire.record_json import iterate_records, spell_record
@@ -32,8 +34,6 @@ from duramen_readproxy.following.encodings import (
 )
 from duramen_readproxy.following.resume import ResumeId
 from duramen_readproxy.parameters import Form, ReadRequest
-from duramen_readproxy.positions import Start
-from duramen_readproxy.tail import Tail
 
 RETRY_LINE: Final = b"retry: 1000\n\n"
 """How long a browser waits before it comes back, in ms: another proxy takes over at once."""

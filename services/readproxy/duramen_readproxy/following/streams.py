@@ -20,14 +20,14 @@ from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from duramen.errors import DuramenError
+from duramen.runtime.reading.bookies import read_clock_us
+from duramen.runtime.reading.log_reader import DataLost, Truncated
+from duramen.runtime.reading.tail import Tail
 from duramen.units import SECOND
-from duramen_readproxy.bookies import read_clock_us
 from duramen_readproxy.following.presence import Presence
 from duramen_readproxy.following.record_reader import RecordReader
 from duramen_readproxy.following.stream_forms import StreamForm, spell_event
-from duramen_readproxy.log_reader import DataLost, Truncated
 from duramen_readproxy.parameters import Form, ReadRequest
-from duramen_readproxy.tail import Tail
 
 HEARTBEAT_US: Final = 5 * SECOND
 """How long a stream with notes is silent: well below the idle time-outs of load balancers."""

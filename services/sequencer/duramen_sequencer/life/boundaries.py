@@ -23,14 +23,14 @@ from duramen.errors import BeyondTailError, DuramenError
 from duramen.ids import EntryId, Epoch, lsn_of
 from duramen.limits import READ_TIMEOUT_US
 from duramen.runtime.http_client import PeerError
+from duramen.runtime.sequencer.bookie_lanes import BookieLanes
+from duramen.runtime.sequencer.metadata_link import MetadataLink
 from duramen.texts import Position, PositionKind
 from duramen.wire import bookie_calls as calls
 from duramen.wire.entry import EntryError, EntryInfo, read_entry_info
 from duramen.wire.frame import FrameError
 from duramen.wire.metadata_json import read_segment
 from duramen.wire.record_json import spell_mark
-from duramen_sequencer.bookie_lanes import BookieLanes
-from duramen_sequencer.metadata_link import MetadataLink
 
 _HEADER_ANSWER_BYTES = 4096
 

@@ -29,15 +29,15 @@ from duramen.errors import DuramenError
 from duramen.ids import NOTHING, EntryId, LogId, SequencerId, lsn_of
 from duramen.limits import UNDELETE_WINDOW_US
 from duramen.runtime.metadata_store import Conflict, MetadataError, OutcomeUnknown, Set
+from duramen.runtime.sequencer.log_driver import LogDriver, now_us
+from duramen.runtime.sequencer.metadata_link import MetadataLink
 from duramen.texts import parse_position, spell_time
 from duramen.wire.metadata_json import read_log, read_node, spell_log, spell_node
 from duramen.wire.record_json import spell_mark
 from duramen.wire.sequencer_calls import Redirect, spell_redirect
 from duramen_sequencer.life.boundaries import Boundaries, Extent
 from duramen_sequencer.log_changes import read_log_id
-from duramen_sequencer.log_driver import LogDriver, now_us
 from duramen_sequencer.log_host import LogHost
-from duramen_sequencer.metadata_link import MetadataLink
 
 _LOG = logging.getLogger(__name__)
 

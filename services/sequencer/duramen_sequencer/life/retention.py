@@ -46,6 +46,7 @@ from duramen.runtime.metadata_store import (
     SessionState,
     Set,
 )
+from duramen.runtime.sequencer.metadata_link import MetadataLink
 from duramen.units import SECOND
 from duramen.wire.metadata_json import (
     MetadataJsonError,
@@ -56,7 +57,6 @@ from duramen.wire.metadata_json import (
 )
 from duramen_sequencer.life.tombstones import Tombstones
 from duramen_sequencer.life.workers import for_each
-from duramen_sequencer.metadata_link import MetadataLink
 
 _LOG = logging.getLogger(__name__)
 

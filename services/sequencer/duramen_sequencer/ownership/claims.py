@@ -25,11 +25,11 @@ from duramen.errors import DuramenError
 from duramen.ids import LogId, SequencerId
 from duramen.runtime.metadata_store import MetadataError
 from duramen.runtime.registry import Roster
+from duramen.runtime.sequencer.log_driver import now_us
+from duramen.runtime.sequencer.metadata_link import MetadataLink
 from duramen.units import MS
 from duramen.wire.metadata_json import MetadataJsonError, read_log
 from duramen.wire.sequencer_calls import Redirect
-from duramen_sequencer.log_driver import now_us
-from duramen_sequencer.metadata_link import MetadataLink
 from duramen_sequencer.ownership.probes import Probes
 
 _LOOK_COUNT: Final = 6

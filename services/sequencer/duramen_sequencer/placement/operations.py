@@ -26,6 +26,7 @@ from duramen.core.sequencer.proposals import rule_of, rule_of_replication
 from duramen.errors import DuramenError
 from duramen.ids import BookieId, Epoch, Incarnation, LogId, Member
 from duramen.runtime.metadata_store import Conflict, MetadataStore, OutcomeUnknown
+from duramen.runtime.sequencer.surveyor import Surveyor, read_closed
 from duramen.wire.metadata_json import (
     BY_ADMIN,
     PLACED_BY,
@@ -36,7 +37,6 @@ from duramen.wire.metadata_json import (
     spell_node,
 )
 from duramen_sequencer.log_changes import read_log_id
-from duramen_sequencer.placement.surveyor import Surveyor, read_closed
 
 _TRIES: Final = 20
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")

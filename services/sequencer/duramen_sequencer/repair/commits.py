@@ -33,6 +33,7 @@ from duramen.runtime.metadata_store import (
     Stored,
     create_parents,
 )
+from duramen.runtime.sequencer.metadata_link import MetadataLink
 from duramen.wire.metadata_json import (
     BookieNode,
     read_bookie,
@@ -42,7 +43,6 @@ from duramen.wire.metadata_json import (
     spell_node,
     spell_segment,
 )
-from duramen_sequencer.metadata_link import MetadataLink
 from duramen_sequencer.repair.readings import OwedNote, QueueNote
 
 _TRIES: Final = 20

@@ -21,8 +21,8 @@ from duramen.core.repair.rebalance import TOLERANCE_DEFAULT, spread
 from duramen.core.repair.tasks import describe
 from duramen.errors import DuramenError
 from duramen.ids import BookieId, Incarnation, LedgerId, Member
+from duramen.runtime.sequencer.log_driver import now_us
 from duramen.units import MS, SECOND
-from duramen_sequencer.log_driver import now_us
 from duramen_sequencer.repair.auditor import Auditor
 from duramen_sequencer.repair.election import Election
 from duramen_sequencer.repair.readings import LogAudit, UnreadError

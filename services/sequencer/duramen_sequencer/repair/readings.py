@@ -20,6 +20,8 @@ from duramen.core.segment import Segment
 from duramen.ids import BookieId, EntryId, Epoch, Incarnation, LedgerId, LogId, Member, ledger_of
 from duramen.limits import AUDIT_CONCURRENCY
 from duramen.runtime.metadata_store import Watch
+from duramen.runtime.sequencer.log_driver import now_us
+from duramen.runtime.sequencer.metadata_link import MetadataLink
 from duramen.wire.metadata_json import (
     MetadataJsonError,
     read_bookie,
@@ -28,8 +30,6 @@ from duramen.wire.metadata_json import (
     read_segment,
 )
 from duramen_sequencer.life.workers import for_each
-from duramen_sequencer.log_driver import now_us
-from duramen_sequencer.metadata_link import MetadataLink
 
 
 class UnreadError(Exception):

@@ -37,8 +37,8 @@ from duramen.core.segment import Segment
 from duramen.core.sequencer.proposals import rule_of
 from duramen.errors import DuramenError
 from duramen.ids import LogId, Member, epoch_of, log_of
+from duramen.runtime.sequencer.log_driver import now_us
 from duramen.units import MINUTE, SECOND
-from duramen_sequencer.log_driver import now_us
 from duramen_sequencer.repair.commits import Commits, settled_fragment
 from duramen_sequencer.repair.copying import Copier
 from duramen_sequencer.repair.readings import Notes, Readings

@@ -16,8 +16,8 @@ from typing import Final
 from duramen.core.segment import Totals
 from duramen.errors import DuramenError
 from duramen.ids import Epoch
-from duramen_readproxy.positioning.log_view import LogView
-from duramen_readproxy.positioning.record_search import Wanted
+from duramen.runtime.reading.positioning.log_view import LogView
+from duramen.runtime.reading.positioning.record_search import Wanted
 
 READ_TOGETHER: Final = 32
 """Nodes read at once: a log of 1,000 segments is known after some 30 round trips."""

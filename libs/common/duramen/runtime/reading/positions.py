@@ -6,7 +6,8 @@ bisection by entry headers finds the entry; by txid and time over the maxima of 
 inside one by running maxima. Readers that go on where they stopped never bisect, because the end
 of every answer is remembered.
 
-The searches themselves are in `positioning`. Called by the REST routes.
+The searches themselves are in `positioning`. Called by the read proxy's routes and by
+`duramen.client.core`.
 Source: 01-protocol section 8, 08-interfaces "Texts"; docs/protocol/rest.md "Records".
 """
 
@@ -21,25 +22,25 @@ from duramen.core.log_node import LogNode
 from duramen.core.segment import Segment
 from duramen.errors import DuramenError
 from duramen.ids import NOTHING, Dlsn, EntryId, Epoch, LedgerId, LogId
-from duramen.texts import Position, PositionKind
-from duramen.units import MS
-from duramen.wire.entry import EntryInfo
-from duramen_readproxy.positioning.entry_search import (
+from duramen.runtime.reading.positioning.entry_search import (
     EntryIndex,
     bisect_entries,
     skip_absent,
     skip_hole,
 )
-from duramen_readproxy.positioning.log_view import LogView
-from duramen_readproxy.positioning.record_search import (
+from duramen.runtime.reading.positioning.log_view import LogView
+from duramen.runtime.reading.positioning.record_search import (
     Found,
     Key,
     Range,
     Wanted,
     find_in_range,
 )
-from duramen_readproxy.positioning.segment_maxima import SegmentMaxima
-from duramen_readproxy.tail import Tail
+from duramen.runtime.reading.positioning.segment_maxima import SegmentMaxima
+from duramen.runtime.reading.tail import Tail
+from duramen.texts import Position, PositionKind
+from duramen.units import MS
+from duramen.wire.entry import EntryInfo
 
 LEDGERS_MAX: Final = 10_000
 

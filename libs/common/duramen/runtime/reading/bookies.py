@@ -19,7 +19,6 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any
 
-from duramen.client.bookie_client import verify_read
 from duramen.core.reader import SendRead, last_of_run
 from duramen.core.reading.read_ahead import FIRST_BYTES
 from duramen.core.replica_order import Place, ReplicaOrder
@@ -35,6 +34,7 @@ from duramen.runtime.http_client import (
     UnreachableError,
 )
 from duramen.runtime.metadata_store import MetadataStore
+from duramen.runtime.reading.cache import EntryCache
 from duramen.runtime.registry import Roster
 from duramen.units import MS, SECOND
 from duramen.wire.bookie_calls import (
@@ -47,10 +47,10 @@ from duramen.wire.bookie_calls import (
     pack_reads,
     parse_marks,
     parse_read_answers,
+    verify_read,
 )
 from duramen.wire.entry import EntryInfo, read_entry_info
 from duramen.wire.frame import FrameError
-from duramen_readproxy.cache import EntryCache
 
 
 def read_clock_us() -> int:

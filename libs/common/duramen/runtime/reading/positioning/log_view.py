@@ -14,10 +14,10 @@ from typing import Protocol
 from duramen.core.log_node import LogNode
 from duramen.core.segment import Segment
 from duramen.ids import EntryId, Epoch
+from duramen.runtime.reading.bookies import RangeFetcher
+from duramen.runtime.reading.metadata import LogFollower
+from duramen.runtime.reading.tail import Tail, TailFinder
 from duramen.wire.entry import EntryInfo
-from duramen_readproxy.bookies import RangeFetcher
-from duramen_readproxy.metadata import LogFollower
-from duramen_readproxy.tail import Tail, TailFinder
 
 
 class LogView(Protocol):

@@ -4,7 +4,7 @@ A `LogCursor` takes what the cache has at once, has at most one read or long pol
 gives everything up when its context ends (the client's going away cancels it). A reader has one
 while it catches up; the feed of a log has one that follows.
 
-Called by `following.record_reader` and `following.feed`. Source: 01-protocol section 8;
+Called by the read proxy (`following`) and by `duramen.client.core`. Source: 01-protocol section 8;
 docs/protocol/read-answers.md.
 """
 
@@ -31,12 +31,12 @@ from duramen.core.reader import (
 from duramen.core.segment import Segment
 from duramen.errors import DuramenError
 from duramen.ids import Dlsn, EntryId, Epoch, epoch_of
+from duramen.runtime.reading.bookies import RangeFetcher, read_clock_us
+from duramen.runtime.reading.metadata import LogFollower
+from duramen.runtime.reading.tail import Tail
 from duramen.units import SECOND
 from duramen.wire.bookie_calls import ReadAnswer
 from duramen.wire.entry import read_entry_info
-from duramen_readproxy.bookies import RangeFetcher, read_clock_us
-from duramen_readproxy.metadata import LogFollower
-from duramen_readproxy.tail import Tail
 
 UNAVAILABLE_US: Final = 6 * SECOND
 """How long a reader waits while no replica answers: one read time-out and a pause."""

@@ -5,12 +5,14 @@ ends a batch of them: the core makes entries, the outbox is emptied, the next ti
 Effects go out in the order in which the core put them.
 
 What happened to the log is noted here for its story, by comparing states: the core tells none.
-Called by `log_host` and `bookie_lanes`. Source: 00-overview "Layering".
+Run by the sequencer's `log_host` and by the writers of `duramen.client.core`, each its `Home`;
+called by `bookie_lanes`. Source: 00-overview "Layering".
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable
@@ -43,15 +45,15 @@ from duramen.core.sequencer.transmit import QueuedAppend
 from duramen.core.status import BookieStatus
 from duramen.errors import DuramenError
 from duramen.ids import EntryId, Epoch, LedgerId, LogId, Member
+from duramen.runtime.sequencer.bookie_lanes import BookieLanes
+from duramen.runtime.sequencer.history import read_entries
+from duramen.runtime.sequencer.loads import LoadMeter
+from duramen.runtime.sequencer.metadata_link import MetadataLink
+from duramen.runtime.sequencer.story import Stories
 from duramen.wire import sequencer_calls as calls
 from duramen.wire.bookie_calls import Marks
 from duramen.wire.record_json import spell_mark
 from duramen.wire.sequencer_calls import Appended, AppendResult, Mark
-from duramen_sequencer.bookie_lanes import BookieLanes
-from duramen_sequencer.history import read_entries
-from duramen_sequencer.metadata_link import MetadataLink
-from duramen_sequencer.ownership.loads import LoadMeter
-from duramen_sequencer.ownership.story import Stories
 
 _LOG = logging.getLogger(__name__)
 _OWED_RETRY_S = 1.0
@@ -66,7 +68,7 @@ def now_us() -> int:
 
 
 class Home(Protocol):
-    """The part of `log_host.LogHost` that a log's driver uses."""
+    """What a log's driver needs of whoever runs it."""
 
     stories: Stories
 
@@ -130,6 +132,32 @@ class LogDriver:
         """The log's stored configuration was changed."""
         self.core.on_config(config, config_version, now_us())
         self.flush()
+
+    async def keep(self, epoch: Epoch) -> None:
+        """Stay the owner after a lost session, or let go of a log that went on without us.
+
+        Args:
+            epoch: that was open when there was a session again.
+        """
+        is_kept = await self._link.keep_owner(self.log_id, epoch)
+        writer = self.core.writer
+        # A change that is under way finds out by itself; a later epoch is one of our own.
+        is_same = writer is not None and writer.segment.epoch == epoch
+        if not is_kept and is_same and not self.core.is_changing:
+            self.core.release("another sequencer took the log over", loss=1)
+            self.flush()
+
+    async def leave(self, timeout_s: float) -> bool:
+        """Close the segment in peace and let the log go; False: its next owner must recover it."""
+        self.core.stop(now_us())
+        self.flush()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self.idle.wait()
+        if not self.is_done:
+            self.core.release()
+            self.flush()
+        return self.is_done and not self.core.reason
 
     # --- results (Sink of BookieLanes) -----------------------------------------------------------
 

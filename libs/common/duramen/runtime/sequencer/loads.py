@@ -4,7 +4,7 @@ Two numbers a log, over windows of WINDOW_US: the rate told is that of the last 
 the running one together, so it is neither empty at a window's start nor old. Rates of logs that
 left are kept for a while, because who takes over many logs at once begins with the hottest.
 
-Called by `log_driver` and `log_host`; read by the balancer through control.
+Called by `log_driver` and the sequencer's `log_host`; read by the balancer through control.
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ class _Waiting(NamedTuple):
 
 
 class BookieLanes:
-    """All lanes of a sequencer process.
+    """All lanes of a process that owns logs.
 
     Args:
         client: shared by all lanes.

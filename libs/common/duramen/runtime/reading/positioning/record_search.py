@@ -16,12 +16,12 @@ from typing import Final, NamedTuple
 from duramen.core.segment import Segment, Totals
 from duramen.errors import DuramenError
 from duramen.ids import LAST_ENTRY_ID, Dlsn, EntryId, Epoch
+from duramen.runtime.reading.positioning.entry_search import bisect_entries, skip_absent
+from duramen.runtime.reading.positioning.log_view import LogView
 from duramen.units import KIB, MIB
 from duramen.wire.entry import EntryError
 from duramen.wire.read_answers import PlacedBatch, place_batches
 from duramen.wire.record_batch import BatchError, read_info
-from duramen_readproxy.positioning.entry_search import bisect_entries, skip_absent
-from duramen_readproxy.positioning.log_view import LogView
 
 FIRST_RUN_BYTES: Final = 64 * KIB
 """Usually the first entry has the record: little is read before it was looked at."""

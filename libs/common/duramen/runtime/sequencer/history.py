@@ -16,12 +16,12 @@ from duramen.core.status import BookieStatus
 from duramen.ids import EntryId, LedgerId
 from duramen.limits import READ_TIMEOUT_US
 from duramen.runtime.http_client import NoAnswerError, UnreachableError
+from duramen.runtime.sequencer.bookie_lanes import BookieLanes
 from duramen.units import MIB
 from duramen.wire import bookie_calls as calls
 from duramen.wire.entry import EntryError, check_entry, read_entry_info
 from duramen.wire.exactly_once.history import read_history
 from duramen.wire.frame import FrameError
-from duramen_sequencer.bookie_lanes import BookieLanes
 
 _BYTES_MAX = 4 * MIB
 """Of one answer: parsing it holds the event loop up for some ms."""

@@ -4,7 +4,8 @@ Follows `available`, `bookies` and the node `regions`. A location that is change
 counts from the moment that it is seen here, and where a bookie was that is gone stays known: its
 copies are still somewhere. A former life of a bookie was where its successor is.
 
-Not here: the rule (`core.placement`). Called by `service`. Source: 01-protocol section 7.
+Not here: the rule (`core.placement`). Called by the sequencer's service and by
+`duramen.client.core`. Source: 01-protocol section 7.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ from typing import Final
 
 from duramen.core.segment import Segment
 from duramen.ids import EntryId
+from duramen.runtime.reading.positioning.log_view import LogView
 from duramen.wire.entry import EntryInfo
-from duramen_readproxy.positioning.log_view import LogView
 
 POINTS_MAX: Final = 512
 """Known points per ledger: bisection between two of them takes a few headers at most."""

@@ -9,7 +9,7 @@ sequencer died or is cut off, only recovery knows whether they count: the tail t
 sure, and is shown to nobody as the end.
 
 Rounds are shared by those who asked before one began, never by those who came later.
-Called by `log_reader` (a read that reaches the end) and `GET …/records/tail`.
+Called by reads that reach the end, by `GET …/records/tail` and by `duramen.client.core`.
 Source: 01-protocol section 8, R12; docs/protocol/read-answers.md.
 """
 
@@ -26,11 +26,11 @@ from duramen.core.status import BookieStatus
 from duramen.errors import DuramenError
 from duramen.ids import LAST_ENTRY_ID, NOTHING, Dlsn, EntryId, Epoch, LogId, Member
 from duramen.limits import READ_TIMEOUT_US
+from duramen.runtime.reading.bookies import Bookies, RangeFetcher, read_clock_us
+from duramen.runtime.reading.metadata import LogFollower
 from duramen.units import MS, SECOND
 from duramen.wire.bookie_calls import Marks
 from duramen.wire.record_json import spell_mark
-from duramen_readproxy.bookies import Bookies, RangeFetcher, read_clock_us
-from duramen_readproxy.metadata import LogFollower
 
 SETTLE_US: Final = 1 * SECOND
 """How long a LAC is waited for: many times what an append and its commit delay take."""

@@ -1,11 +1,12 @@
-"""Metadata of logs as the read proxy follows them: names, log nodes, segment nodes.
+"""Metadata of logs as readers follow them: names, log nodes, segment nodes.
 
-The read proxy only reads and watches. A name is resolved once and forgotten when its node changes;
+Readers only read and watch. A name is resolved once and forgotten when its node changes;
 a log node and its unclosed segments are cached while a watch is armed on them; a CLOSED segment is
 cached as it is (repair may move its copies: whoever fails to read one calls `refresh`).
 
 Nothing is concluded from an absence without a sync before it (R4). Called by `log_reader`, `tail`,
-`positions` and the REST routes. Source: 01-protocol sections 2 and 8, 08-interfaces "ZooKeeper".
+`positions`, the read proxy's routes and `duramen.client.core`. Source: 01-protocol sections 2
+and 8, 08-interfaces "ZooKeeper".
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+"""What owns logs: the driver of `core.sequencer`, its lanes to bookies, its link to ZooKeeper."""

@@ -1,0 +1,55 @@
+"""What all logs that one process owns share: identity, randomness, clocks, the spelling of entries.
+
+The cores are given it as `Surroundings`; `surveyor` keeps current which bookies there are, and
+whoever runs the process says whether ZooKeeper is there. A process is a sequencer, or any other
+that writes logs by itself (`duramen.client.core`).
+
+Called by the sequencer's service and by `duramen.client.core`. Source: 00-overview "Layering".
+"""
+
+from __future__ import annotations
+
+import random
+import secrets
+import time
+from collections.abc import Sequence
+
+from duramen.core.segment import Totals
+from duramen.core.sequencer.surroundings import Surroundings
+from duramen.ids import EntryId, LedgerId, SequencerId
+from duramen.runtime.sequencer.log_driver import now_us
+from duramen.wire.entry import CONTROL, STATE, encode_entry
+from duramen.wire.exactly_once.control_record import spell_control
+
+
+def make_surroundings(sequencer_id: str) -> Surroundings:
+    """The surroundings of a process that has just started; no bookie is known yet."""
+    return Surroundings(
+        sequencer_id=SequencerId(sequencer_id),
+        rng=random.Random(secrets.randbits(64)),
+        encode_entry=_encode,
+        unix_offset_us=time.time_ns() // 1000 - now_us(),
+        spell_control=spell_control,
+    )
+
+
+def _encode(  # noqa: PLR0917 - the shape of `EncodeEntry`
+    ledger_id: LedgerId,
+    entry: EntryId,
+    before: Totals,
+    batches: Sequence[bytes],
+    record_count: int,
+    after: Totals,
+    *,
+    is_control: bool = False,
+    has_state: bool = False,
+) -> bytes:
+    return encode_entry(
+        ledger_id=ledger_id,
+        entry_id=entry,
+        before=before,
+        batches=batches,
+        record_count=record_count,
+        after=after,
+        flags=CONTROL * is_control | STATE * has_state,
+    )
