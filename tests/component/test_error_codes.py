@@ -55,6 +55,11 @@ async def provoke_window_full(world: write.World) -> httpx.Response:
     return await append_to(world)
 
 
+async def provoke_held(world: write.World) -> httpx.Response:
+    world.first.decide = write.always(DuramenError("log_held", "core-app writes it"))
+    return await append_to(world)
+
+
 async def provoke_too_few_bookies(world: write.World) -> httpx.Response:
     world.first.decide = write.always(DuramenError("not_enough_bookies", "2 of 3"))
     return await append_to(world)
@@ -119,6 +124,7 @@ async def provoke_internal(world: read.World) -> httpx.Response:
 WRITES: Final[dict[str, Callable[[write.World], Awaitable[httpx.Response]]]] = {
     "append_uncertain": provoke_uncertain,
     "window_full": provoke_window_full,
+    "log_held": provoke_held,
     "not_enough_bookies": provoke_too_few_bookies,
     "log_unavailable": provoke_unavailable,
     "metadata_unavailable": provoke_metadata_unavailable,

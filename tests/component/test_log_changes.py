@@ -24,11 +24,11 @@ from duramen.runtime.memory_store import MemoryStore, MemoryTree
 from duramen.runtime.metadata_store import OutcomeUnknown
 from duramen.runtime.registry import Roster
 from duramen.runtime.sequencer.bookie_lanes import BookieLanes
+from duramen.runtime.sequencer.maintenance import Maintenance
 from duramen.runtime.sequencer.metadata_link import MetadataLink
 from duramen.wire.metadata_json import Paths, read_log, spell_log, spell_node
 from duramen_sequencer.log_changes import LogChanges, merge
 from duramen_sequencer.log_host import LogHost
-from duramen_sequencer.maintenance import Maintenance
 from tests.component.waiting import wait_until
 from tests.unit.core_fakes import LOG_ID
 from tests.unit.test_log_node import make_log

@@ -421,6 +421,21 @@ def test_anothers_log_is_left_alone() -> None:
     run(act)
 
 
+def test_the_log_of_an_embedded_writer_is_looked_after_by_the_sequencer_that_the_hash_names() -> (
+    None
+):
+    async def act(world: World) -> None:
+        log_id = await world.create({"retention": {"age": "1h"}})
+        await world.add_segments(log_id, 5)
+        writer = MetadataLink(world.store, PATHS, SequencerId("core-app"), "")
+        await writer.keep_owner(LogId(int(log_id)), Epoch(1))
+        world.now_ms = 9 * HOUR_MS
+        await world.run_rounds()
+        assert (await world.log(log_id)).trim_seq_num > 0
+
+    run(act)
+
+
 def test_a_lost_session_ends_a_round_at_once() -> None:
     async def act(world: World) -> None:
         log_id = await world.create({"retention": {"age": "1h"}})

@@ -20,7 +20,9 @@ import pytest
 
 from duramen.core.hashing import rank_nodes
 from duramen.errors import DuramenError
-from duramen.ids import Epoch, LogId
+from duramen.ids import Epoch, LogId, SequencerId
+from duramen.runtime.memory_store import MemoryStore
+from duramen.runtime.sequencer.metadata_link import MetadataLink
 from duramen.wire.metadata_json import read_log
 from duramen.wire.sequencer_calls import Appended, Redirect
 from duramen_sequencer import log_host
@@ -61,6 +63,26 @@ async def listening() -> AsyncIterator[str]:
 def code_of(result: Any) -> str:
     assert isinstance(result, DuramenError), result
     return result.code
+
+
+# --- Embedded writers ----------------------------------------------------------------------------
+
+
+def test_a_log_of_an_embedded_writer_is_refused_until_its_session_ends() -> None:
+    async def scenario(world: HostWorld) -> None:
+        host = await world.add_host(FIRST)
+        writer = MemoryStore(world.tree)
+        await writer.start()
+        link = MetadataLink(writer, PATHS, SequencerId("core-app"), "")
+        await link.keep_owner(LOG, Epoch(1))
+        for tried in ((), ("core-app",), (SECOND, THIRD)):
+            refusal = await world.append(host, LOG, tried=tried)
+            assert code_of(refusal) == "log_held" and "core-app" in str(refusal)
+        assert host.statistics()["probes"] == 0
+        await writer.close()
+        assert isinstance(await world.append(host, LOG), Appended)
+
+    play(scenario)
 
 
 # --- Hints ---------------------------------------------------------------------------------------

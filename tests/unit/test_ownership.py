@@ -54,6 +54,14 @@ def test_an_append_goes_to_the_owner_or_to_the_first_by_hash_that_was_not_tried(
     assert choose(self_id, owner, *tried) == expected
 
 
+@pytest.mark.parametrize("tried", [(), ("embedded",), ("s1", "s2", "s3")])
+def test_a_log_of_an_embedded_writer_is_nobodys_to_take(tried: tuple[str, ...]) -> None:
+    choice = choose_owner(
+        "s2", owner="embedded", is_embedded=True, heir="s2", ranked=RANKED, live=LIVE, tried=tried
+    )
+    assert choice == Choice(Verdict.HELD, "embedded")
+
+
 def test_a_log_that_was_handed_over_goes_to_its_heir_until_the_owner_node_says_so() -> None:
     assert choose("s1", None, heir="s3") == Choice(Verdict.REDIRECT, "s3")
     assert choose("s1", "s2", heir="s3") == Choice(Verdict.REDIRECT, "s2")

@@ -286,6 +286,20 @@ def test_a_quiet_log_is_closed_wherever_the_next_segment_would_lie() -> None:
     assert driver.state() is LogState.CLOSING
 
 
+def test_who_holds_its_log_keeps_the_segment_open_while_nobody_appends() -> None:
+    driver = Driver(FakeStore(LogNode(LOG_ID, "ns", "log", config_of(roll={"idle_close": "1s"}))))
+    driver.around.holds_logs = True
+    driver.activate()
+    driver.pass_time(3 * SECOND)
+    assert driver.state() is LogState.ACTIVE
+    tell(driver, 2, roll={"idle_close": "2s"})
+    driver.pass_time(3 * SECOND)
+    assert driver.state() is LogState.ACTIVE
+    driver.core.request_roll()
+    driver.core.pump(driver.now_us)
+    assert driver.state() is not LogState.ACTIVE
+
+
 # --- Suspended -----------------------------------------------------------------------------------
 
 

@@ -82,6 +82,7 @@ _ROWS: Final = (
     ErrorKind("data_lost", 35, 410, Retry.NO, False, "an operator accepted the loss of this"),
     ErrorKind("internal", 36, 500, Retry.SAFE_ONLY, False, "the server made a mistake"),
     ErrorKind("namespace_not_empty", 37, 409, Retry.NO, False, "the namespace has logs"),
+    ErrorKind("log_held", 38, 409, Retry.NO, False, "another writer has the log"),
 )
 
 PROBLEM_FACTS: Final = ("expected_seq_num", "expected_producer_seq", "tail", "next")

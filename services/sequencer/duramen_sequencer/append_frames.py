@@ -15,13 +15,12 @@ from typing import Any
 
 import prometheus_client
 
-from duramen.core.sequencer.exactly_once.stamps import Stamp
-from duramen.core.sequencer.transmit import QueuedAppend
 from duramen.errors import DuramenError
 from duramen.limits import APPEND_TIMEOUT_MAX_US
+from duramen.runtime.sequencer.appends import make_append
 from duramen.runtime.sequencer.log_driver import LogDriver, now_us
 from duramen.units import MS
-from duramen.wire.record_batch import BatchError, check_batch
+from duramen.wire.record_batch import BatchError
 from duramen.wire.sequencer_calls import (
     AlreadyStored,
     Append,
@@ -85,27 +84,13 @@ class AppendFrames:
 
     def _submit(self, index: int, append: Append, results: _Results) -> LogDriver | None:
         batch = bytes(append.batch)
+        deadline_us = now_us() + min(append.deadline_ms * MS, APPEND_TIMEOUT_MAX_US)
         try:
-            info = check_batch(batch)
+            queued = make_append(self._append_count + 1, batch, deadline_us, append.options)
         except BatchError as error:
             results.put(index, DuramenError(error.code, str(error), field="batch"))
             return None
         self._append_count += 1
-        deadline_us = now_us() + min(append.deadline_ms * MS, APPEND_TIMEOUT_MAX_US)
-        queued = QueuedAppend(
-            self._append_count,
-            batch,
-            info.record_count,
-            info.max_txid,
-            info.max_timestamp_ms,
-            deadline_us,
-            info.min_txid,
-            None if info.producer is None else Stamp(*info.producer),
-            append.options.match_seq_num,
-            append.options.fencing_token,
-            tried=append.options.tried,
-            decoded_bytes=info.decoded_bytes,
-        )
         _BYTES.inc(len(batch))
         return self._host.submit(append.log_id, queued, lambda result: results.put(index, result))
 

@@ -228,6 +228,9 @@ class LogHost:
             self.drivers[log_id] = driver
         return driver
 
+    def on_fenced(self, driver: LogDriver) -> None:
+        """The log's core finds out by itself whose the log is, and what waits is routed by that."""
+
     def on_idle(self, driver: LogDriver) -> None:
         """The log is nobody's here any more: an idle log costs nothing, so its driver goes."""
         if driver.take_loss():

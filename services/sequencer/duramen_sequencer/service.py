@@ -26,6 +26,7 @@ from duramen.runtime.metadata_store import MetadataError, MetadataStore, Session
 from duramen.runtime.registry import Registration, Roster
 from duramen.runtime.role import ServiceOptions, StartRefusedError
 from duramen.runtime.sequencer.bookie_lanes import BookieLanes
+from duramen.runtime.sequencer.maintenance import Maintenance
 from duramen.runtime.sequencer.metadata_link import MetadataLink
 from duramen.runtime.sequencer.process import make_surroundings
 from duramen.runtime.sequencer.surveyor import Surveyor
@@ -39,7 +40,6 @@ from duramen_sequencer.life.operations import LifeOperations
 from duramen_sequencer.life.retention import RetentionRounds
 from duramen_sequencer.log_changes import LogChanges
 from duramen_sequencer.log_host import LogHost
-from duramen_sequencer.maintenance import Maintenance
 from duramen_sequencer.ownership.admin_routes import add_ownership_routes
 from duramen_sequencer.ownership.hand_over import HandOver
 from duramen_sequencer.placement.admin_routes import add_placement_routes

@@ -204,7 +204,8 @@ class RetentionRounds:
 
     async def _read_owner(self, log_id: LogId) -> str | None:
         owner = await self._link.read_owner(log_id)
-        return None if owner is None else owner.sequencer_id
+        # An embedded writer looks after nothing but its appends.
+        return None if owner is None or owner.is_embedded else owner.sequencer_id
 
     async def _look_after(self, log: LogNode, version: int, now_ms: int) -> int | None:
         """Do what is due; gives when the next thing is, if time alone decides it."""

@@ -3,7 +3,8 @@
 An owner that a proxy has tried in vain, or that is not in the roster any more, is looked at: if
 its process refuses connections, the log is the next sequencer's at once; if it is there, it is
 given a moment to let go of the log (it may be handing it over), and then the append is refused for
-now. A log that was lost lately is left alone for a pause.
+now. A log that was lost lately is left alone for a pause, and one of an embedded writer for as long
+as that one has its session.
 
 Called by `log_host`. The decisions are `core.ownership.choice`'s and `loss_pauses`'.
 Source: 01-protocol section 2 (owner, failure detection), docs/protocol/ownership.md.
@@ -83,8 +84,9 @@ class Claims:
             is_leaving: this process takes no logs any more.
 
         Raises:
-            DuramenError: `log_not_found`, `metadata_unavailable`; `log_unavailable`: retry, its
-                owner is there and did not take the append, or it was lost lately;
+            DuramenError: `log_not_found`, `metadata_unavailable`; `log_held`: an embedded writer
+                has it; `log_unavailable`: retry, its owner is there and did not take the append,
+                or it was lost lately;
                 `server_draining`: this process is stopping and nobody else is there.
         """
         try:
@@ -179,6 +181,7 @@ class Claims:
         return choose_owner(
             self._id,
             owner=None if owner is None else owner.sequencer_id,
+            is_embedded=owner is not None and owner.is_embedded,
             heir=None if heir is None else heir.sequencer_id,
             ranked=() if log is None else self.rank(log),
             live=self._sequencers.nodes,
@@ -194,6 +197,11 @@ class Claims:
     def _act_on(
         self, log_id: LogId, owner: Owner | None, choice: Choice, *, is_leaving: bool
     ) -> Redirect | None:
+        if choice.verdict is Verdict.HELD:
+            raise DuramenError(
+                "log_held",
+                f"it is written by {choice.sequencer_id}, which takes no other's appends",
+            )
         if choice.verdict is Verdict.REDIRECT:
             url = self.url_of(choice.sequencer_id)
             if url is None:

@@ -37,6 +37,7 @@ ADVICE: Final = {
     "config_conflict": "somebody else changed it: look again, then repeat",
     "log_deleted": "have it back with duramen log undelete NAMESPACE/LOG, while that is possible",
     "log_ended": "append to another log: this one takes no more records",
+    "log_held": "append where its writer runs, or stop that one: the log is free a moment later",
     "condition_failed": "read what is there now, then decide anew",
     "fencing_token_mismatch": "another writer has taken over: stop this one",
     "producer_fenced": "another run with this --producer began later: stop this one",

@@ -21,6 +21,9 @@ class Verdict(enum.Enum):
 
     OURS = "ours"
     """Take the log over, or go on: it is this sequencer's."""
+    HELD = "held"
+    """The named owner is an embedded writer: it takes no appends of others, and nobody takes its
+    log while its session lives (ADR 0013)."""
     REDIRECT = "redirect"
     """The named sequencer should get it."""
     PROBE = "probe"
@@ -39,6 +42,7 @@ def choose_owner(
     self_id: str,
     *,
     owner: str | None,
+    is_embedded: bool = False,
     heir: str | None,
     ranked: Sequence[str],
     live: Collection[str],
@@ -48,6 +52,7 @@ def choose_owner(
 
     Args:
         owner: whom the owner node names.
+        is_embedded: whether that is an embedded writer.
         heir: to whom this sequencer handed the log over lately.
         ranked: live sequencers by their claim on the log, strongest first.
         live: sequencers of the roster; also those of weight 0, which `ranked` leaves out.
@@ -55,6 +60,8 @@ def choose_owner(
     """
     if owner == self_id:
         return Choice(Verdict.OURS, self_id)
+    if owner is not None and is_embedded:
+        return Choice(Verdict.HELD, owner)
     if owner is not None:
         is_asked = owner in live and owner not in tried
         return Choice(Verdict.REDIRECT if is_asked else Verdict.PROBE, owner)

@@ -48,6 +48,11 @@ class Owner:
     data_url: str
     version: int
 
+    @property
+    def is_embedded(self) -> bool:
+        """It serves nobody: a process that writes by itself (`duramen.client.core`)."""
+        return not self.data_url
+
 
 @dataclass(frozen=True, slots=True)
 class LogView:

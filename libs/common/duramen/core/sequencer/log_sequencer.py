@@ -92,7 +92,7 @@ class LogSequencer:
         )
         self.exactly_once = ExactlyOnce(around, self._ports, self.transmit)
         self.older = OlderEpochs(self._ports, around.unix_ms)
-        self._refusal = ("log_unavailable", "the log is being taken over")
+        self.refusal = ("log_unavailable", "the log is being taken over")
         self.changes = OwnChanges(self._ports)
         self._is_close_only = False
         self._unless_owned = False
@@ -138,7 +138,7 @@ class LogSequencer:
         self._is_close_only = close_only
         self._ends_here = False
         self.changes.begin_pauses_anew()
-        self._refusal = ("log_unavailable", "the log is being taken over")
+        self.refusal = ("log_unavailable", "the log is being taken over")
         self.reason = ""
         self.takeover_count += 1
         self._read()
@@ -321,7 +321,7 @@ class LogSequencer:
 
     def on_timer(self, now_us: int) -> None:
         """Time has passed: deadlines, probes, retries, rolls."""
-        code, detail = self._refusal
+        code, detail = self.refusal
         if self.writer is not None:
             code, detail = "not_enough_bookies", self.writer.spell_shortage()
         self.outbox += self.transmit.expire(now_us, code, detail)
@@ -414,7 +414,7 @@ class LogSequencer:
     def _claim(self, view: LogView, now_us: int) -> None:
         proposal = propose_new_epoch(view, self._around, now_us)
         if isinstance(proposal, str):
-            self._refusal = ("not_enough_bookies", proposal)
+            self.refusal = ("not_enough_bookies", proposal)
             self._retry_later(now_us)
             return
         self.state = LogState.CLAIMING
@@ -503,8 +503,9 @@ class LogSequencer:
             owed_bytes_max=config.owed_bytes_max,
             ports=self._ports,
         )
-        self._roll = RollPolicy(config.roll, self._around.rng, now_us)
-        self._end = SegmentEnd(self.view.log, self._made_with or config, self._roll, self._around)
+        around = self._around
+        self._roll = RollPolicy(config.roll, around.rng, now_us, closes_idle=not around.holds_logs)
+        self._end = SegmentEnd(self.view.log, self._made_with or config, self._roll, around)
         self._end.configure(self.writer, config)
 
     def _begin_active(self, now_us: int) -> None:

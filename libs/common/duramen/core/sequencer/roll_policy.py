@@ -26,6 +26,9 @@ _PAUSE_US: Final = 5 * SECOND
 _LAST_ENTRY: Final = LAST_ENTRY_ID - 1_000_000
 """Roll well before entry ids run out (01-protocol section 1)."""
 
+_NEVER_US: Final = 1 << 50
+"""35 years: longer than any process lives."""
+
 _ROLLS_AT_ONCE: Final = 16
 """A roll takes some 10 ms of ZooKeeper's time: 16 keep it busy and let others in between."""
 
@@ -67,10 +70,14 @@ class RollPolicy:
         config: of the log.
         rng: draws the jitter.
         now_us: when the segment was opened.
+        closes_idle: whether silence ends it.
     """
 
-    def __init__(self, config: Roll, rng: random.Random, now_us: int) -> None:
+    def __init__(
+        self, config: Roll, rng: random.Random, now_us: int, *, closes_idle: bool = True
+    ) -> None:
         self._jitter = rng.uniform(1 - _JITTER, 1 + _JITTER)
+        self._closes_idle = closes_idle
         self.configure(config)
         self._opened_at_us = now_us
         self._last_append_us = now_us
@@ -81,7 +88,7 @@ class RollPolicy:
         """The bounds of the configuration hold from now on, for the open segment too."""
         self._size_bytes = int(config.size * self._jitter)
         self._interval_us = int(config.interval * self._jitter)
-        self._idle_us = config.idle_close
+        self._idle_us = config.idle_close if self._closes_idle else _NEVER_US
 
     def note_append(self, now_us: int) -> None:
         """Somebody appends: the segment is not idle."""

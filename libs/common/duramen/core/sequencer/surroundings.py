@@ -60,6 +60,9 @@ class Surroundings:
     is_metadata_reachable: bool = True
     is_rolling_suspended: bool = False
     """ZooKeeper is being worked on: no log rolls and none changes its ensemble."""
+    holds_logs: bool = False
+    """An owned log is not given up while nobody appends: its segment stays open (an embedded writer
+    is its log's one writer until it says otherwise)."""
     rolls: RollQueue = field(default_factory=RollQueue)
     spell_control: Callable[[ControlRecord], bytes] = _refuse_control
 

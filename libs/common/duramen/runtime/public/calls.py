@@ -84,7 +84,7 @@ _ANYWHERE: Final = (
 _OF_NAMESPACE: Final = (*_ANYWHERE, "invalid_name", "namespace_not_found")
 _OF_LOG: Final = (*_OF_NAMESPACE, "log_not_found", "log_deleted")
 _OF_READ: Final = (*_OF_LOG, "data_unavailable")
-_OF_CHANGE: Final = (*_OF_LOG, "log_unavailable", "batch_too_large")
+_OF_CHANGE: Final = (*_OF_LOG, "log_held", "log_unavailable", "batch_too_large")
 _OF_CONFIG: Final = ("unsupported_media", "batch_too_large", "log_unavailable")
 _PAGE: Final = ("prefix", "start_after", "limit")
 
@@ -106,9 +106,9 @@ CALLS: Final = (
         _given(200, "the records are on the disks of `ack_quorum` bookies", "Appended"),
         (
             *_OF_LOG, "unsupported_media", "record_too_large", "batch_too_large",
-            "too_many_records", "log_ended", "condition_failed", "fencing_token_mismatch",
-            "producer_fenced", "producer_gap", "producer_unknown", "append_uncertain",
-            "window_full", "not_enough_bookies", "log_unavailable",
+            "too_many_records", "log_ended", "log_held", "condition_failed",
+            "fencing_token_mismatch", "producer_fenced", "producer_gap", "producer_unknown",
+            "append_uncertain", "window_full", "not_enough_bookies", "log_unavailable",
         ),
         ("format", "timeout", "match_seq_num", "fencing_token", "producer"),
         {JSON: "NewRecords", NDJSON: None, **dict.fromkeys(RAW), BATCH: None},
@@ -220,7 +220,8 @@ CALLS: Final = (
     Call(
         "rollLog", "POST", f"{LOG_PATH}:roll", Side.WRITE,
         "Close the open segment and open the next one", "Soon. `epoch` null: none is open.",
-        _given(202, "it is being closed", "Rolled"), (*_OF_LOG, "log_unavailable", "log_ended"),
+        _given(202, "it is being closed", "Rolled"),
+        (*_OF_LOG, "log_unavailable", "log_ended", "log_held"),
         fate=Fate.REPEATABLE,
     ),
     Call(

@@ -75,6 +75,9 @@ class Home(Protocol):
     def resubmit(self, log_id: LogId, append: QueuedAppend, answer: Answer) -> None:
         """Take an append that was never sent and that another owner should get."""
 
+    def on_fenced(self, driver: LogDriver) -> None:
+        """Somebody sealed the open epoch; before anything is read, or claimed anew."""
+
     def on_idle(self, driver: LogDriver) -> None:
         """The log is nobody's here any more."""
 
@@ -111,6 +114,8 @@ class LogDriver:
         self.idle = asyncio.Event()
         self.idle.set()
         self.settled = asyncio.Event()
+        self.active = asyncio.Event()
+        """Set once an epoch is open and everything older is closed."""
 
     # --- requests --------------------------------------------------------------------------------
 
@@ -347,6 +352,10 @@ class LogDriver:
         self._tell_story(before)
         if self._state in _SETTLED:
             self.settled.set()
+        if self._state is LogState.ACTIVE:
+            self.active.set()
+        if self._state is LogState.READING and before is not LogState.IDLE and self.core.reason:
+            self._home.on_fenced(self)
         if self._state is LogState.IDLE:
             self.idle.set()
             self._home.on_idle(self)

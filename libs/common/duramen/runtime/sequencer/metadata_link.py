@@ -54,7 +54,11 @@ _OWED_TRIES = 5
 
 
 class MetadataLink:
-    """Reads and writes the nodes of logs for one sequencer."""
+    """Reads and writes the nodes of logs for one process that owns logs.
+
+    Args:
+        data_url: where it takes appends; empty: it is an embedded writer and takes none.
+    """
 
     def __init__(
         self, store: MetadataStore, paths: Paths, sequencer_id: SequencerId, data_url: str
@@ -160,6 +164,17 @@ class MetadataLink:
             # The node is advisory: seals and compare-and-set keep the log safe without it.
             _LOG.info("owner node of log %d: %s", log_id, error)
         return True
+
+    async def drop_owner(self, log_id: LogId) -> None:
+        """Remove the owner node if it is ours: we have let go of the log without closing it."""
+        path = self.paths.owner(log_id)
+        try:
+            stored = await self.store.get(path)
+            if stored is not None and self._is_ours(stored):
+                await self.store.delete(path, version=stored.version)
+        except MetadataError as error:
+            # It is ephemeral: it goes with the session at the latest.
+            _LOG.info("owner node of log %d: %s", log_id, error)
 
     async def persist_owed(self, owed: PersistOwed) -> bool:
         """Add a range to what a bookie incarnation is owed; False if it could not be recorded."""

@@ -1,10 +1,11 @@
 """Maintenance of ZooKeeper: a node that says whether rolling and ensemble changes are suspended.
 
-It is the cluster's, outlives restarts, and every sequencer watches it: with it set, an open segment
-needs nothing of ZooKeeper, so that appends go on however long ZooKeeper is away. Members that fail
-meanwhile are suspended, not replaced. A sequencer that cannot read it keeps what it knew.
+It is the cluster's, outlives restarts, and every process that owns logs watches it: with it set, an
+open segment needs nothing of ZooKeeper, so that appends go on however long ZooKeeper is away.
+Members that fail meanwhile are suspended, not replaced. Who cannot read it keeps what it knew.
 
-Called by `service` and `control`. Source: 01-protocol section 5 (roll), 08-interfaces "ZooKeeper".
+Called by the sequencer's service and `control`, and by `duramen.client.core`.
+Source: 01-protocol section 5 (roll), 08-interfaces "ZooKeeper".
 """
 
 from __future__ import annotations
