@@ -65,6 +65,9 @@ def test_the_examples_of_the_page_run(cluster: LocalCluster) -> None:
         assert await names["append_and_tell"](url, b"tell") == "stored"
         async with names["connect_carefully"](url) as client:
             assert (await client.log("shop/orders").tail()).seq_num == 2_007
+        zookeeper = cluster.state()["zookeeper"]
+        found = await names["write_strictly"](zookeeper, [b"a", b"b", b"c"])
+        assert found == [b"b", b"c"]
 
     run(scenario())
 
@@ -76,7 +79,10 @@ def test_the_examples_of_the_page_are_well_typed(tmp_path: Path) -> None:
         paths[-1].write_text(example, encoding="utf-8")
     wrong = tmp_path / "wrong.py"
     wrong.write_text("from duramen.client import Client\n\nClient(7301)\n", encoding="utf-8")
-    command = [sys.executable, "-m", "mypy", "--strict", "--config-file", os.devnull]
+    config = tmp_path / "mypy.ini"
+    # Who has Duramen installed sees no faults of its imports; here it is source.
+    config.write_text("[mypy]\n[mypy-kazoo.*]\nignore_missing_imports = True\n", encoding="utf-8")
+    command = [sys.executable, "-m", "mypy", "--strict", "--config-file", str(config)]
     command += ["--cache-dir", str(tmp_path / "cache")]
     environment = os.environ | {"MYPYPATH": str(ROOT / "libs" / "common")}
     checked = subprocess.run(

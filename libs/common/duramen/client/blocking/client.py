@@ -15,8 +15,9 @@ from duramen.client.blocking.portal import Portal
 from duramen.client.blocking.producer import SyncProducer
 from duramen.client.rest_client import Appended
 from duramen.client.retry import RetryPolicy
+from duramen.client.sdk.batches import Records
 from duramen.client.sdk.client import Client
-from duramen.client.sdk.log import Log, Namespace, Records
+from duramen.client.sdk.log import Log, Namespace
 from duramen.client.sdk.producer import BATCH_BYTES_DEFAULT, IN_FLIGHT_BYTES_DEFAULT
 from duramen.client.sdk.read_batch import ReadBatch
 from duramen.client.sdk.reader import ANSWER_BYTES

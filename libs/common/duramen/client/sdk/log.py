@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from duramen.client.rest_client import Appended
 from duramen.client.retry import Repeat
+from duramen.client.sdk.batches import Records, encode_records, list_records
 from duramen.client.sdk.delivery import check_count, deliver
 from duramen.client.sdk.faults import translate_fault
 from duramen.client.sdk.producer import (
@@ -33,11 +34,7 @@ from duramen.client.sdk.values import (
     Compression,
     Mark,
     Record,
-    check_body,
-    check_txid,
-    encode_headers,
     find_codec,
-    find_time_ms,
     read_mark,
 )
 from duramen.errors import DuramenError
@@ -48,14 +45,8 @@ from duramen.wire.edge.batch_codec import Codec
 from duramen.wire.record_batch import (
     PRODUCER_ID_BYTES_MAX,
     BatchError,
-    check_records,
-    encode_batch,
-    header_size,
 )
 from duramen.wire.record_batch import Producer as Stamp
-
-Records = bytes | Record | Sequence[bytes | Record]
-"""What can be appended at once."""
 
 RESULTS_KEPT_DEFAULT: Final = 64
 """Of a log's configuration, spelt again: `duramen.config` takes longer to load than all of this."""
@@ -174,7 +165,7 @@ class Log:
             DuramenError: refused, nothing was appended: `condition_failed` (its `facts` have the
                 number expected), `fencing_token_mismatch`, `log_ended`, `batch_too_large`, …
         """
-        items = _list_records(records)
+        items = list_records(records)
         codec = find_codec(compression)
         conditions = []
         if match_seq_num is not None:
@@ -203,7 +194,7 @@ class Log:
         codec: Codec,
         conditions: Sequence[tuple[str, str]],
     ) -> Appended:
-        batch = _encode_records(items, lane, codec)
+        batch = encode_records(items, lane, codec)
 
         async def send() -> Appended:
             write = self._session.write
@@ -450,12 +441,6 @@ class Log:
         await self._session.run(lambda: self._session.write.undelete_log(*self._key))
 
 
-def _list_records(records: Records) -> list[Record]:
-    if isinstance(records, bytes | Record):
-        records = (records,)
-    return [item if isinstance(item, Record) else Record(item) for item in records]
-
-
 def _check_producer_id(producer_id: str) -> None:
     is_text = producer_id.isascii() and producer_id.isprintable()
     if not (is_text and 0 < len(producer_id) <= PRODUCER_ID_BYTES_MAX):
@@ -472,31 +457,3 @@ def _check_limits(batch_bytes: int, batch_records: int, max_in_flight_bytes: int
         if value < 1 or (most is not None and value > most):
             detail = f"{field} is 1 or more" if most is None else f"{field} is from 1 to {most}"
             raise DuramenError("invalid_argument", detail, field=field)
-
-
-def _encode_records(items: Sequence[Record], stamp: Stamp | None, codec: Codec) -> bytes:
-    bodies = [item.body for item in items]
-    for item in items:
-        check_body(item.body)
-        check_txid(item.txid)
-    headers = [encode_headers(item.headers) for item in items]
-    has_headers = any(headers)
-    try:
-        check_records(bodies, [header_size(pairs) for pairs in headers] if has_headers else None)
-    except BatchError as error:
-        raise DuramenError(error.code, str(error), field="records") from None
-    txids = [item.txid for item in items if item.txid is not None]
-    if txids and len(txids) != len(items):
-        detail = "all records of an append have a txid, or none has"
-        raise DuramenError("invalid_argument", detail, field="txid")
-    now_ms = time.time_ns() // 1_000_000
-    times = [now_ms if item.timestamp is None else find_time_ms(item.timestamp) for item in items]
-    return encode_batch(
-        bodies,
-        now_ms,
-        timestamps_ms=times if any(item.timestamp is not None for item in items) else None,
-        txids=txids or None,
-        headers=headers if has_headers else None,
-        producer=stamp,
-        codec=codec,
-    )

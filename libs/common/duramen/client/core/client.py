@@ -1,0 +1,183 @@
+"""A process's place in a cluster as a writer and reader of its own: ZooKeeper, bookies, its logs.
+
+`CoreClient` runs the sequencer's driver and the read proxy's cursor inside the application. It has
+no port, so nobody can append through it; it registers nowhere but in the owner nodes of the logs
+that it opens. Logs are made by other means (REST, `duramen log create`).
+
+Not here: appends through proxies (`duramen.client.Client`), which most applications want.
+Source: 00-overview "Processes", 03-api "SDK", ADR 0013; docs/sdk.md.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+from types import TracebackType
+from typing import Any, Final, Self
+
+from duramen.client.core.owned_log import APPEND_TIMEOUT_S, OPEN_TIMEOUT_S, OwnedLog
+from duramen.client.core.parts import make_owning, make_reading
+from duramen.client.core.read_log import ReadLog
+from duramen.core.replica_order import Place
+from duramen.errors import DuramenError
+from duramen.ids import BookieId, LogId
+from duramen.limits import ZOOKEEPER_SESSION_S
+from duramen.runtime.cluster_node import find_cluster
+from duramen.runtime.http_client import PeerClient
+from duramen.runtime.metadata_store import MetadataError, MetadataStore, SessionState
+from duramen.runtime.sequencer.maintenance import Maintenance
+from duramen.runtime.sequencer.surveyor import Surveyor
+from duramen.runtime.zookeeper_store import ZooKeeperStore
+from duramen.units import MIB
+from duramen.wire.metadata_json import MetadataJsonError, Paths
+
+CLUSTER_DEFAULT: Final = "local"
+CACHE_BYTES_DEFAULT: Final = 32 * MIB
+"""For what is read ahead; a reader holds 8 MiB besides."""
+
+
+class CoreClient:
+    """Opens logs to append to, and reads logs; `async with` connects and leaves.
+
+    Args:
+        zookeeper: `host:port,host:port…`.
+        cluster: its name in ZooKeeper; `duramen run` calls it `local`.
+        name: who writes, for people that look at owner nodes; unique by what is added to it.
+        region, rack: where this process is; replicas near it are read first.
+        session_timeout_s: how long a log stays this process's after it has died.
+        cache_bytes: of entries that were read ahead.
+        store: in the place of ZooKeeper, for tests.
+    """
+
+    def __init__(
+        self,
+        zookeeper: str,
+        *,
+        cluster: str = CLUSTER_DEFAULT,
+        name: str | None = None,
+        region: str = "",
+        rack: str = "",
+        session_timeout_s: float = ZOOKEEPER_SESSION_S,
+        cache_bytes: int = CACHE_BYTES_DEFAULT,
+        store: MetadataStore | None = None,
+    ) -> None:
+        self.writer_id = f"core-{name or socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+        self._zookeeper = zookeeper
+        self._store = store or ZooKeeperStore(zookeeper, session_timeout_s=session_timeout_s)
+        self._paths = Paths(cluster)
+        self._client = PeerClient()
+        self._open_logs: dict[LogId, OwnedLog] = {}
+        self._owning = make_owning(
+            self._store, self._paths, self.writer_id, self._client, self._find_url
+        )
+        self._surveyor = Surveyor(
+            self._store, self._paths, self._owning.around, self._on_bookies_changed
+        )
+        self._maintenance = Maintenance(
+            self._store, self._paths, self._on_maintenance, self._count_changing
+        )
+        self._reading = make_reading(self._store, self._paths, Place(region, rack), cache_bytes)
+
+    async def __aenter__(self) -> Self:
+        """Connect.
+
+        Raises:
+            DuramenError: `metadata_unavailable`: ZooKeeper does not answer, or has no such cluster.
+        """
+        try:
+            await self._store.start()
+            if await find_cluster(self._store, self._paths) is None:
+                detail = f"{self._zookeeper} knows no cluster at {self._paths.root}"
+                raise DuramenError("metadata_unavailable", detail)
+            self._store.on_session(self._on_session)
+            await self._surveyor.start()
+            await self._maintenance.start()
+            await self._reading.bookies.start()
+        except (MetadataError, MetadataJsonError) as error:
+            await self._store.close()
+            raise DuramenError("metadata_unavailable", f"{self._zookeeper}: {error}") from error
+        except BaseException:
+            await self._store.close()
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        _kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _trace: TracebackType | None,
+    ) -> None:
+        """Leave; logs that are still open are left to their next owner."""
+        await self._reading.fetcher.stop()
+        await self._reading.bookies.stop()
+        await self._maintenance.stop()
+        await self._surveyor.stop()
+        await self._store.close()
+        await self._client.close()
+
+    def log(self, namespace: str, name: str) -> ReadLog:
+        """A log, to be read; asks nobody.
+
+        Raises:
+            DuramenError: `invalid_name`.
+        """
+        return ReadLog(self._reading, namespace, name)
+
+    def open_log(
+        self,
+        namespace: str,
+        name: str,
+        *,
+        open_timeout_s: float = OPEN_TIMEOUT_S,
+        append_timeout_s: float = APPEND_TIMEOUT_S,
+    ) -> OwnedLog:
+        """A log to own, from the beginning of `async with` to its end: see `OwnedLog`.
+
+        Whoever has the log loses it. Nobody else can append to it until it is closed, or until the
+        session of this process has ended.
+
+        Raises:
+            DuramenError: `invalid_name`.
+        """
+        return OwnedLog(
+            self._owning,
+            self._reading,
+            namespace,
+            name,
+            open_timeout_s=open_timeout_s,
+            append_timeout_s=append_timeout_s,
+            open_logs=self._open_logs,
+        )
+
+    def statistics(self) -> dict[str, Any]:
+        """Queues and counters of the process, and of its open logs."""
+        return {
+            "writer_id": self.writer_id,
+            "metadata": self._store.statistics(),
+            "lanes": self._owning.lanes.statistics(),
+            "bookies": self._reading.bookies.statistics(),
+            "upstream": self._reading.fetcher.statistics(),
+            "logs": {repr(log): log.statistics() for log in self._open_logs.values()},
+        }
+
+    def _find_url(self, bookie: BookieId) -> str | None:
+        return self._surveyor.urls.get(bookie)
+
+    def _on_bookies_changed(self) -> None:
+        rows = self._surveyor.list_bookies()
+        leaving = frozenset(row.bookie for row in rows if not row.duty.takes_new_ledgers)
+        for log in list(self._open_logs.values()):
+            log.on_bookies_changed(leaving)
+
+    def _on_maintenance(self, is_suspended: bool) -> None:
+        self._owning.around.is_rolling_suspended = is_suspended
+
+    def _count_changing(self) -> int:
+        return sum(log.is_changing for log in self._open_logs.values())
+
+    def _on_session(self, state: SessionState) -> None:
+        self._owning.around.is_metadata_reachable = state is SessionState.CONNECTED
+        if state is SessionState.CONNECTED:
+            for log in list(self._open_logs.values()):
+                log.on_session()

@@ -1,0 +1,79 @@
+"""What one `CoreClient` is made of: the same parts as a sequencer and a read proxy, in one process.
+
+Wires them and holds nothing else. `Owning` is what its open logs are given, `Reading` what its
+readers are given; both live on one metadata store and one roster of bookies each.
+
+Called by `core.client`. Source: 00-overview "Processes"; ADR 0013.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import SystemRandom
+from typing import NamedTuple
+
+from duramen.core.replica_order import Place
+from duramen.core.sequencer.surroundings import Surroundings
+from duramen.ids import BookieId
+from duramen.runtime.http_client import PeerClient
+from duramen.runtime.metadata_store import MetadataStore
+from duramen.runtime.reading.bookies import Bookies, RangeFetcher
+from duramen.runtime.reading.cache import EntryCache
+from duramen.runtime.reading.metadata import Catalog, LogFollower
+from duramen.runtime.reading.positioning.log_view import LiveLog
+from duramen.runtime.reading.positions import Positions
+from duramen.runtime.reading.tail import TailFinder
+from duramen.runtime.sequencer.bookie_lanes import BookieLanes
+from duramen.runtime.sequencer.metadata_link import MetadataLink
+from duramen.runtime.sequencer.process import make_surroundings
+from duramen.runtime.sequencer.story import Stories
+from duramen.wire.metadata_json import Paths
+
+EMBEDDED_URL = ""
+"""In the owner node: nobody can send appends there (docs/protocol/metadata.md)."""
+
+
+class Owning(NamedTuple):
+    """What every log that this process owns is driven with."""
+
+    around: Surroundings
+    lanes: BookieLanes
+    link: MetadataLink
+    stories: Stories
+
+
+class Reading(NamedTuple):
+    """What every reader of this process reads with."""
+
+    bookies: Bookies
+    fetcher: RangeFetcher
+    catalog: Catalog
+    tails: TailFinder
+    positions: Positions
+
+    def view(self, follower: LogFollower) -> LiveLog:
+        """A log, as searches for positions see it."""
+        return LiveLog(follower, self.fetcher, self.tails)
+
+
+def make_owning(
+    store: MetadataStore,
+    paths: Paths,
+    writer_id: str,
+    client: PeerClient,
+    find_url: Callable[[BookieId], str | None],
+) -> Owning:
+    """Parts of a process that has no data port and gives no log up while nobody appends."""
+    around = make_surroundings(writer_id)
+    around.holds_logs = True
+    link = MetadataLink(store, paths, around.sequencer_id, EMBEDDED_URL)
+    return Owning(around, BookieLanes(client, find_url), link, Stories())
+
+
+def make_reading(store: MetadataStore, paths: Paths, here: Place, cache_bytes: int) -> Reading:
+    """Parts that read. The cache is there for what is read ahead of a reader, for no more."""
+    bookies = Bookies(store, paths.available, here, SystemRandom())
+    fetcher = RangeFetcher(bookies, EntryCache(cache_bytes))
+    return Reading(
+        bookies, fetcher, Catalog(store, paths), TailFinder(bookies, fetcher), Positions()
+    )

@@ -1,0 +1,176 @@
+"""Reads one log from bookies: by position, bounded or following, each record once and in order.
+
+The rules of what may be shown are those of the read proxy, because the same reader decides
+(`core.reader`, driven by `runtime.reading.log_reader`): nothing above the LAC, segment e + 1 only
+after e is closed, losses told and never passed over. What is missing here is what a proxy is for:
+a cache and a feed that many readers share.
+
+Made by `CoreClient`. Source: 01-protocol section 8; docs/sdk.md, docs/protocol/read-answers.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from datetime import datetime
+
+from duramen.client.core.parts import Reading
+from duramen.client.rest_client import ReadAnswer
+from duramen.client.sdk.read_batch import ReadBatch
+from duramen.client.sdk.reader import Cut, make_batches, spell_position
+from duramen.client.sdk.values import Mark, Moved
+from duramen.core.reader import Deliver, ReaderLimits
+from duramen.errors import DuramenError
+from duramen.ids import Dlsn
+from duramen.runtime.reading.log_reader import LogCursor, Truncated
+from duramen.runtime.reading.metadata import LogFollower
+from duramen.runtime.reading.positions import Start
+from duramen.texts import check_log_name, check_namespace, parse_position
+from duramen.wire.entry import EntryError
+from duramen.wire.read_answers import place_batches
+from duramen.wire.record_batch import BatchError
+
+
+class ReadLog:
+    """A log, to be read; making one asks nobody."""
+
+    def __init__(self, reading: Reading, namespace: str, name: str) -> None:
+        self._reading = reading
+        self.namespace = check_namespace(namespace)
+        self.name = check_log_name(name)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.namespace}/{self.name}>"
+
+    async def read(
+        self,
+        from_: str | int | datetime = "head",
+        *,
+        follow: bool = False,
+        count: int | None = None,
+        until: int | None = None,
+    ) -> AsyncGenerator[ReadBatch, None]:
+        """The records from a position on, batch by batch, each record once and in order.
+
+        Args:
+            from_: a sequence number, a time, or a position: `head`, `tail`, `tail-N`, `seq:N`,
+                `dlsn:…`, `lsn:…`, `txid:N`, `time:…`, `ago:1h30m`.
+            follow: at the tail, wait for more; ends only at the end of an ended log.
+            count: how many records at most.
+            until: the sequence number to end before.
+
+        Raises:
+            DuramenError: `invalid_position`, `beyond_tail`, `log_not_found`, `log_deleted`;
+                `data_lost`: records are lost for ever, the text says where the log goes on;
+                `data_unavailable`, `metadata_unavailable`: worth repeating from `batch.end`.
+        """
+        text = spell_position(from_)
+        position, left = parse_position(text), count
+        follower = await self._find()
+        view = self._reading.view(follower)
+        while True:
+            start = await self._reading.positions.find(view, position, clamp=False)
+            at, stop = start.seq_num, _find_stop(start.seq_num, left, until)
+            batches = self._read_from(follower, start, stop, text, is_following=follow)
+            try:
+                async with aclosing(batches):
+                    async for batch in batches:
+                        at = batch.end
+                        yield batch
+                return
+            except Truncated:
+                # Given up while it was read: the next start tells where it goes on.
+                left = None if left is None else left - (at - start.seq_num)
+                text = f"seq:{at}"
+                position = parse_position(text)
+
+    async def tail(self) -> Mark:
+        """The mark behind the last record: every append acknowledged before is in front of it.
+
+        Raises:
+            DuramenError: `log_not_found`, `data_unavailable` (worth repeating), …
+        """
+        tail = await self._reading.tails.find(await self._find())
+        tail.check_sure()
+        return Mark(tail.seq_num, tail.timestamp_ms, str(Dlsn(tail.epoch, tail.entry, 0)))
+
+    async def _find(self) -> LogFollower:
+        return await self._reading.catalog.find(self.namespace, self.name)
+
+    async def _read_from(
+        self,
+        follower: LogFollower,
+        start: Start,
+        stop: int | None,
+        text: str,
+        *,
+        is_following: bool,
+    ) -> AsyncGenerator[ReadBatch, None]:
+        """The records from a start on, before `stop`; `text` is the position as it was asked for.
+
+        Raises:
+            Truncated: what comes next was given up.
+            DuramenError: as `read`.
+        """
+        wanted, moved_to = start.seq_num, start.seq_num if start.is_moved else None
+        reading, limits = self._reading, ReaderLimits()
+        position = (start.epoch, start.entry)
+        is_waiting = False
+        async with LogCursor(follower, reading.fetcher, position, limits) as cursor:
+            while stop is None or wanted < stop:
+                delivered = await cursor.take(wanted)
+                if delivered is not None:
+                    batches = _open(
+                        delivered,
+                        text,
+                        wanted=wanted,
+                        stop=stop,
+                        moved_to=moved_to,
+                        is_at_tail=cursor.tail is not None,
+                    )
+                    for batch in batches:
+                        moved_to, wanted = None, batch.end
+                        yield batch
+                    continue
+                if is_waiting:
+                    break  # a reader that waits comes to an end only where its log has ended
+                tail = await reading.tails.find(follower)
+                if await cursor.on_tail(tail):
+                    continue
+                if cursor.is_at_end_of_stream:
+                    break
+                if not is_following:
+                    tail.check_sure()
+                    break
+                cursor.follow()
+                is_waiting = True
+        if moved_to is not None:
+            yield ReadBatch((), moved_to, is_at_tail=True, moved_to=Moved(text, moved_to))
+
+
+def _find_stop(first: int, count: int | None, until: int | None) -> int | None:
+    if count is None:
+        return until
+    return first + count if until is None else min(until, first + count)
+
+
+def _open(
+    delivered: Deliver,
+    text: str,
+    *,
+    wanted: int,
+    stop: int | None,
+    moved_to: int | None,
+    is_at_tail: bool,
+) -> list[ReadBatch]:
+    """What of delivered entries was asked for, as readers get it."""
+    try:
+        placed = [
+            batch
+            for _, body in delivered.entries
+            for batch in place_batches(body, delivered.epoch, delivered.start_seq_num)
+        ]
+        answer = ReadAnswer(placed, "", is_at_tail, wanted, moved_to)
+        return make_batches(Cut(answer, text, wanted, stop))
+    except (BatchError, EntryError) as error:
+        raise DuramenError("internal", f"stored records are not valid: {error}") from error
