@@ -293,10 +293,18 @@ class RepairWorld:
         self.bookies[name].unknown |= {(segment.ledger_id, EntryId(e)) for e in entries}
         return path
 
-    async def seat(self, name: str = "s0", *, interval_s: float = 60, grace_s: float = 0) -> Seat:
-        """A sequencer that stands for election."""
+    async def seat(
+        self,
+        name: str = "s0",
+        *,
+        interval_s: float = 60,
+        grace_s: float = 0,
+        before_write: Callable[[Any], None] = lambda _: None,
+    ) -> Seat:
+        """A sequencer that stands for election; its writes are shown from the first on."""
         pace = AuditPace(int(interval_s * SECOND), 1 * MS, int(grace_s * SECOND))
         seat = Seat(self, name, pace)
+        seat.store.before_write = before_write
         self._seats.append(seat)
         await seat.start()
         return seat

@@ -105,6 +105,22 @@ def test_what_cannot_be_repaired_is_said_once_and_tried_again_when_the_facts_cha
     assert backlog.statistics()["unrepairable_reported"] == 1
 
 
+def test_what_was_judged_by_other_facts_than_a_round_found_is_tried_again() -> None:
+    # All bookies were away for a moment when it was judged, and here again in every round's eyes.
+    backlog = Backlog()
+    backlog.put(finding(facts="all are here"))
+    task = take(backlog)
+    task.judged_facts = "all are away"
+    assert not backlog.on_unrepairable(task, "nowhere to go", [], 5)
+    assert backlog.list_unrepairable() == []
+    backlog.put(finding(facts="all are here"))
+    assert take(backlog, MINUTE) is task
+    backlog.put(finding(facts="b is away"))  # a round that ends while it runs
+    assert not backlog.on_unrepairable(task, "nowhere to go", [], MINUTE)
+    assert take(backlog, 2 * MINUTE) is task
+    assert backlog.on_unrepairable(task, "nowhere to go", [], 2 * MINUTE)
+
+
 def test_a_whole_round_ends_what_it_did_not_find_but_not_what_runs() -> None:
     backlog = Backlog(running_max=1)
     for log_id in (1, 2, 3):

@@ -138,6 +138,7 @@ class Worker:
         finding = self._find(task, subject)
         if finding is None:
             return Done()
+        task.judged_facts = finding.facts
         match finding.key.action:
             case Action.ROLL:
                 return await self._roll(subject)

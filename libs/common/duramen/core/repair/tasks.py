@@ -11,7 +11,7 @@ Pure: time comes with the calls. Called by the auditor. Source: issue "The clust
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -34,10 +34,15 @@ _RATE_WINDOW_US: Final = 1 * MINUTE
 
 @dataclass(slots=True)
 class Task:
-    """One finding on its way. `swap`: already decided, as by the plan of a rebalance."""
+    """One finding on its way.
+
+    `swap`: already decided, as by the plan of a rebalance. `judged_facts`: those of the finding as
+    whoever carries the task out sees it, which may be newer or older than what a round found.
+    """
 
     finding: Finding
     swap: Swap | None = None
+    judged_facts: Hashable = None
     attempt_count: int = 0
     not_before_us: int = 0
     is_running: bool = False
@@ -131,6 +136,7 @@ class Backlog:
             return None
         task = min(waiting, key=lambda one: one.finding.urgency)
         task.is_running = True
+        task.judged_facts = task.finding.facts
         task.copied_bytes = 0
         return task
 
@@ -198,7 +204,14 @@ class Backlog:
         self._counts["failed"] += 1
 
     def on_unrepairable(self, task: Task, reason: str, flaws: Iterable[Flaw], now_us: int) -> bool:
-        """It cannot be repaired while the facts are these; whether that was not said before."""
+        """It cannot be repaired while the facts are these; whether that was not said before.
+
+        If a round has found other facts than it was judged by, it is tried again: they would be
+        found again by every round, and never differ from what is known.
+        """
+        if task.judged_facts != task.finding.facts:
+            self.on_failed(task, reason, now_us)
+            return False
         task.is_running = False
         is_news = task.unrepairable_since_us is None
         task.reason, task.flaws = reason, tuple(flaws)
