@@ -1,0 +1,1 @@
+"""Jobs that move closed segments between bookies and cold stores; see docs/protocol/archive.md."""
