@@ -95,3 +95,43 @@ def test_only_a_closed_segment_moves_the_lce() -> None:
 def test_the_invariants_are_checked(fields: dict[str, Any]) -> None:
     with pytest.raises(AssertionError):
         replace(make_log(), **fields).validate()
+
+
+# --- Hot copies released -------------------------------------------------------------------------
+
+
+def closed_log(epoch_count: int) -> LogNode:
+    """Epochs that are all closed and carry no state."""
+    log = make_log()
+    for epoch in range(1, epoch_count + 1):
+        log = log.with_new_epoch("n").with_clean(close_segment(epoch, Totals(1, 1)), "c")
+    return log.with_stateless()
+
+
+def test_the_first_hot_epoch_rises_and_bookies_keep_from_the_greater_bound_on() -> None:
+    log = closed_log(3).with_first_hot_epoch(Epoch(3), "h")
+    assert (log.first_hot_epoch, log.first_kept_epoch, log.nonce) == (3, 3, "h")
+    assert log.first_live_epoch == 1 and log.trim == closed_log(3).trim, "all stays readable"
+    with pytest.raises(AssertionError):
+        log.with_first_hot_epoch(Epoch(2), "h")
+    truncated = replace(log, first_live_epoch=Epoch(4), truncated_below=Epoch(4))
+    assert truncated.validated().first_kept_epoch == 4
+
+
+def test_no_unclosed_epoch_is_released() -> None:
+    log = closed_log(2).with_new_epoch("n")
+    assert log.with_first_hot_epoch(Epoch(3), "h").first_hot_epoch == 3
+    with pytest.raises(AssertionError, match="5"):
+        replace(log, snapshot_lsn=lsn_of(Epoch(9), EntryId(0))).with_first_hot_epoch(Epoch(4), "h")
+
+
+def test_what_a_takeover_may_read_is_not_released() -> None:
+    log = replace(closed_log(3), snapshot_lsn=lsn_of(Epoch(2), EntryId(7)))
+    assert log.first_stateful_epoch == 2
+    assert log.with_first_hot_epoch(Epoch(2), "h").first_kept_epoch == 2
+    with pytest.raises(AssertionError, match="5"):
+        log.with_first_hot_epoch(Epoch(3), "h")
+    unknown = replace(log, snapshot_lsn=None)
+    assert unknown.first_stateful_epoch == 1
+    with pytest.raises(AssertionError, match="5"):
+        unknown.with_first_hot_epoch(Epoch(2), "h")

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duramen.config import parse_log_config
+from duramen.core.cold_copy import ColdCopy
 from duramen.core.duty import Duty
 from duramen.core.log_node import LogNode
 from duramen.core.quorum import Quorum
@@ -75,9 +76,17 @@ CLOSED = OPEN.with_ensemble(EntryId(10), ensemble("b0", "b1", "b3"), Totals(20, 
 
 
 def test_golden_log_node() -> None:
-    assert read_log(read_golden("log-node-v1-flow.json", spell_log(LOG))) == LOG
+    assert read_log(read_golden("log-node-v1-tiering.json", spell_log(LOG))) == LOG
+    flow = read_golden("log-node-v1-flow.json", None)
+    assert read_log(flow) == LOG, "written before tiering.keep_hot and min_size"
     first = read_golden("log-node-v1.json", None)
     assert read_log(first) == LOG, "written before flush.interval, size and wait_max"
+
+
+def test_golden_log_node_that_released_hot_copies() -> None:
+    log = replace(LOG, first_hot_epoch=Epoch(2))
+    assert read_log(read_golden("log-node-released-v1.json", spell_log(log))) == log
+    assert b"first_hot_epoch" not in spell_log(LOG), "as before there was a cold store"
 
 
 def test_golden_log_node_at_the_end_of_its_life() -> None:
@@ -94,11 +103,17 @@ def test_golden_log_node_at_the_end_of_its_life() -> None:
         deleted_unix_ms=1_700_000_004_000,
         is_purged=True,
     )
-    assert read_log(read_golden("log-node-purged-v1.json", spell_log(log))) == log
+    assert read_log(read_golden("log-node-purged-v1-tiering.json", spell_log(log))) == log
+    first = read_golden("log-node-purged-v1.json", None)
+    assert read_log(first) == log, "written before tiering.keep_hot and min_size"
 
 
 PROVED = CLOSED.with_proved(EntryId(0), "s1.aaaa")
 LOST = CLOSED.with_lost([(0, 0)], "s1.bbbb")
+COLD = CLOSED.with_cold_copy(
+    ColdCopy("0a" * 16, "1b" * 32, 4_096, verified_unix_ms=1_700_000_003_000), "s1.cccc"
+)
+RECHECKED = COLD.with_recheck(1_700_000_004_000, "s1.dddd")
 BOOKIE = BookieNode(
     Incarnation("0123456789abcdef" * 2), "eu", "a", 2.5, Duty.DRAINING, {"later": [1]}
 )
@@ -134,6 +149,30 @@ def test_a_fragment_is_proved_only_by_the_word_true() -> None:
             read_segment(json.dumps(document).encode())
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"verified": False}, {"verified": 1}, {"attempt": "0A" * 16}, {"attempt": None},
+        {"manifest_sha256": "1b" * 16}, {"size_bytes": -1}, {"size_bytes": True},
+        {"verified_unix_ms": "now"}, {"rechecked_unix_ms": -1},
+    ],
+)  # fmt: skip
+def test_what_is_no_cold_copy_is_refused(wrong: dict[str, Any]) -> None:
+    document = json.loads(spell_segment(RECHECKED))
+    assert read_segment(json.dumps(document).encode()) == RECHECKED
+    document["cold_copy"].update(wrong)
+    with pytest.raises(MetadataJsonError):
+        read_segment(json.dumps(document).encode())
+
+
+def test_a_segment_that_is_not_closed_has_no_cold_copy() -> None:
+    copy = json.loads(spell_segment(COLD))["cold_copy"]
+    for segment in (OPEN, OPEN.marked("s2.0")):
+        document = {**json.loads(spell_segment(segment)), "cold_copy": copy}
+        with pytest.raises(MetadataJsonError):
+            read_segment(json.dumps(document).encode())
+
+
 BOUNDED = OPEN.marked("s2.0").bounded(EntryId(7), "s2.1")
 
 
@@ -145,6 +184,8 @@ BOUNDED = OPEN.marked("s2.0").bounded(EntryId(7), "s2.1")
         ("closed", CLOSED),
         ("proved", PROVED),
         ("lost", LOST),
+        ("cold", COLD),
+        ("rechecked", RECHECKED),
     ],
 )
 def test_golden_segment_nodes(name: str, segment: Segment) -> None:
@@ -203,6 +244,14 @@ def test_fuzzed_logs_raise_one_error_only(field: str, value: Any) -> None:
 def test_fuzzed_fragments_raise_one_error_only(value: Any, field: str) -> None:
     document = json.loads(spell_segment(CLOSED))
     document["fragments"][0][field] = value
+    with contextlib.suppress(MetadataJsonError):
+        read_segment(json.dumps(document).encode())
+
+
+@given(json_values, st.sampled_from(["cold_copy", "attempt", "rechecked_unix_ms", "size_bytes"]))
+def test_fuzzed_cold_copies_raise_one_error_only(value: Any, field: str) -> None:
+    document = json.loads(spell_segment(RECHECKED))
+    (document if field == "cold_copy" else document["cold_copy"])[field] = value
     with contextlib.suppress(MetadataJsonError):
         read_segment(json.dumps(document).encode())
 

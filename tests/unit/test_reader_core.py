@@ -31,6 +31,7 @@ from duramen.core.reader import (
     last_of_run,
     runs_beyond,
 )
+from duramen.core.reading.speculation import Speculation
 from duramen.core.replica_order import (
     FAILURE_MEMORY_US,
     LATENCY_MEMORY_US,
@@ -39,7 +40,6 @@ from duramen.core.replica_order import (
     ReplicaOrder,
 )
 from duramen.core.segment import Fragment, Segment, SegmentState, Totals
-from duramen.core.speculation import Speculation
 from duramen.core.status import BookieStatus
 from duramen.ids import (
     LAST_ENTRY_ID,

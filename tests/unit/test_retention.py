@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from duramen.config import parse_log_config
+from duramen.core.cold_copy import ColdCopy
 from duramen.core.life.retention import (
     HELD_AGAIN_MS,
     carry_out,
@@ -33,6 +34,7 @@ from tests.unit.core_fakes import LOG_ID
 from tests.unit.test_log_node import make_log
 
 HOUR_MS = HOUR // MS
+COPY = ColdCopy("0a" * 16, "1b" * 32, size_bytes=100, verified_unix_ms=5)
 MEMBER = Member(BookieId("b0"), Incarnation("0" * 32))
 
 
@@ -52,20 +54,20 @@ class Life:
             self.open_count = 0
         self.open_count += count
 
-    def close(self, **extra: Any) -> None:
+    def close(self, cold_copy: ColdCopy | None = None) -> None:
         """Close the open segment; a log without one gets an empty one first."""
         self.append(0)
         epoch = Epoch(self.log.next_epoch - 1)
         fragment = Fragment(EntryId(0), (MEMBER,))
-        self.segments[epoch] = Segment(
-            LOG_ID, epoch, Quorum(1, 1, 1), (fragment,), extra=extra
-        ).closed(
+        self.segments[epoch] = Segment(LOG_ID, epoch, Quorum(1, 1, 1), (fragment,)).closed(
             last_entry=EntryId(self.open_count - 1) if self.open_count else NOTHING,
             totals=Totals(self.open_count, 10 * self.open_count),
             start_seq_num=self.log.totals.record_count,
             completed_unix_ms=self.now_ms,
             nonce="close",
         )
+        if cold_copy is not None:
+            self.segments[epoch] = self.segments[epoch].with_cold_copy(cold_copy, "cold")
         self.log = self.log.with_clean(self.segments[epoch], "close").with_stateless()
 
     def add(self, *counts: int) -> None:
@@ -204,9 +206,9 @@ def test_an_empty_segment_goes_with_its_age() -> None:
 def test_without_a_verified_cold_copy_nothing_goes_where_one_is_required() -> None:
     life = Life(age="1h", truncated="0s", require_cold_copy=True)
     life.append(2)
-    life.close(cold_copy={"verified": True})
+    life.close(cold_copy=COPY)
     life.append(2)
-    life.close(cold_copy={"verified": "yes"})
+    life.close()
     life.add(2)
     verdict = judge(life.log, life.closed(), 2 * HOUR_MS)
     assert verdict.held_epoch == 2 and verdict.due_unix_ms == 2 * HOUR_MS + HELD_AGAIN_MS
@@ -214,7 +216,7 @@ def test_without_a_verified_cold_copy_nothing_goes_where_one_is_required() -> No
     assert life.retain().first_live_epoch == 2
     life.truncate(6)
     assert life.retain(hours=9).first_live_epoch == 2, "a truncation hides, the copy stays"
-    life.segments[2] = replace(life.segments[2], extra={"cold_copy": {"verified": True}})
+    life.segments[2] = life.segments[2].with_cold_copy(COPY, "cold")
     assert has_cold_copy(life.segments[2]) and not has_cold_copy(life.segments[3])
     assert life.retain().first_live_epoch == 3
 

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from duramen.core.cold_copy import ColdCopy
 from duramen.core.quorum import Quorum
 from duramen.core.segment import TRANSITIONS, Fragment, Segment, SegmentState, Totals
 from duramen.ids import NOTHING, BookieId, EntryId, Epoch, Incarnation, LogId, Member
@@ -166,3 +167,69 @@ def test_r9_an_owner_closes_with_what_it_knows_to_be_whole() -> None:
     assert [f.is_proved for f in close(early, 9).fragments] == [True, False]
     assert [f.is_proved for f in close(LONG, 9, proved={EntryId(5)}).fragments] == [False, True]
     assert [f.is_proved for f in close(LONG, 4, proved={EntryId(5)}).fragments] == [False]
+
+
+# --- Cold copies ---------------------------------------------------------------------------------
+
+COPY = ColdCopy("0a" * 16, "1b" * 32, size_bytes=100, verified_unix_ms=5)
+OTHER = replace(COPY, attempt="2c" * 16)
+
+
+def test_a1_a_closed_segment_gets_a_cold_copy_and_nothing_else_of_it_changes() -> None:
+    closed = close(LONG, 9)
+    cold = closed.with_cold_copy(COPY, "n5")
+    assert cold.cold_copy == COPY and replace(cold, cold_copy=None, nonce="closed") == closed
+    rechecked = cold.with_recheck(7, "n6")
+    assert rechecked.cold_copy == replace(COPY, rechecked_unix_ms=7)
+    assert rechecked.nonce == "n6"
+    assert replace(rechecked.without_cold_copy("n7"), nonce="closed") == closed
+
+
+def test_repair_keeps_the_cold_copy() -> None:
+    cold = close(LONG, 9).with_cold_copy(COPY, "n5")
+    for changed in (
+        cold.with_swapped(EntryId(5), member("d"), member("x"), "n6"),
+        cold.with_proved(EntryId(0), "n6"),
+        cold.with_lost([(3, 4)], "n6"),
+    ):
+        assert changed.cold_copy == COPY
+
+
+def test_only_a_closed_segment_has_a_cold_copy() -> None:
+    for segment in (LONG, LONG.marked("m")):
+        with pytest.raises(AssertionError):
+            segment.with_cold_copy(COPY, "n")
+        with pytest.raises(AssertionError, match="9"):
+            replace(segment, cold_copy=COPY).validate()
+
+
+def test_another_copy_takes_the_place_of_a_rechecked_one_only_if_it_is_rechecked() -> None:
+    cold = close(LONG, 9).with_cold_copy(COPY, "n5")
+    assert cold.with_cold_copy(OTHER, "n6").cold_copy == OTHER
+    rechecked = cold.with_recheck(7, "n6")
+    with pytest.raises(AssertionError):
+        rechecked.with_cold_copy(OTHER, "n7")
+    assert rechecked.with_cold_copy(OTHER.rechecked(8), "n7").cold_copy == OTHER.rechecked(8)
+
+
+def test_what_is_not_there_is_neither_rechecked_nor_taken_away() -> None:
+    closed = close(LONG, 9)
+    steps: tuple[Callable[[], Segment], ...] = (
+        lambda: closed.with_recheck(7, "n"),
+        lambda: closed.without_cold_copy("n"),
+    )
+    for step in steps:
+        with pytest.raises(AssertionError):
+            step()
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"attempt": ""}, {"attempt": "0A" * 16}, {"manifest_sha256": "1b" * 31},
+        {"size_bytes": -1}, {"verified_unix_ms": -1}, {"rechecked_unix_ms": -1},
+    ],
+)  # fmt: skip
+def test_a_cold_copy_that_names_nothing_is_a_fault_of_ours(fields: dict[str, Any]) -> None:
+    with pytest.raises(AssertionError):
+        close(LONG, 9).with_cold_copy(replace(COPY, **fields), "n")

@@ -181,9 +181,16 @@ class Producers(_Part):
 
 
 class Tiering(_Part):
-    """Which archive policy the log follows."""
+    """What the archive does with closed segments.
 
-    policy: Literal["none"] = "none"
+    `none`: nothing, unless a run names the log. `copy`: they are archived, and bookies keep them.
+    `move`: they are archived, and `keep_hot` after its completion a segment may leave the bookies.
+    """
+
+    policy: Literal["none", "copy", "move"] = "none"
+    keep_hot: Duration = parse_duration_us("24h")
+    min_size: Size = 0
+    """Segments with fewer bytes of batches are left alone."""
 
 
 _ACK_MODES_OFFERED: Final = ["ordered"]

@@ -16,6 +16,7 @@ from typing import Annotated, Any, Final, Protocol
 import orjson
 from fastapi import FastAPI, Query, Request, Response
 
+from duramen.core.cold_copy import ColdCopy
 from duramen.core.life.trim import min_active_dlsn, status_of
 from duramen.core.log_node import LogNode
 from duramen.core.reader import ReaderLimits
@@ -276,6 +277,8 @@ def spell_segment(segment: Segment, log: LogNode) -> dict[str, Any]:
         "bytes": None if totals is None else totals.length_bytes,
         "created": spell_time(segment.created_unix_ms),
         "completed": None if completed_ms is None else spell_time(completed_ms),
+        "cold_copy": _spell_cold_copy(segment.cold_copy),
+        "hot_copies": "released" if segment.epoch < log.first_hot_epoch else "kept",
         "ensemble_size": segment.quorum.ensemble_size,
         "write_quorum": segment.quorum.write_quorum,
         "ack_quorum": segment.quorum.ack_quorum,
@@ -293,6 +296,19 @@ def _next_of(next_seq_num: int | None, tail: Tail | None, start: Start) -> int:
     if next_seq_num is not None:
         return next_seq_num
     return start.seq_num if tail is None else max(tail.seq_num, start.seq_num)
+
+
+def _spell_cold_copy(copy: ColdCopy | None) -> dict[str, Any] | None:
+    if copy is None:
+        return None
+    rechecked_ms = copy.rechecked_unix_ms
+    return {
+        "attempt": copy.attempt,
+        "manifest_sha256": copy.manifest_sha256,
+        "bytes": copy.size_bytes,
+        "verified": spell_time(copy.verified_unix_ms),
+        "rechecked": None if rechecked_ms is None else spell_time(rechecked_ms),
+    }
 
 
 def _spell_member(member: Member) -> dict[str, str]:

@@ -8,7 +8,7 @@ Called by `cli.main`. Source: 03-api "CLI".
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
@@ -40,7 +40,7 @@ _PAGE_COUNT = 1_000
 """Rows of a page: as many as a proxy gives at once."""
 
 _SEGMENT_COLUMNS = (
-    "epoch", "state", "start_seq_num", "records", "bytes", "lost", "created", "completed",
+    "epoch", "state", "start_seq_num", "records", "bytes", "lost", "copies", "created", "completed",
 )  # fmt: skip
 
 
@@ -171,7 +171,7 @@ def segments(
         print_json(answer)
     else:
         rows = [
-            {**row, "lost": _spell_lost(row.get("lost") or ())}
+            {**row, "lost": _spell_lost(row.get("lost") or ()), "copies": _spell_copies(row)}
             for row in answer.get("segments", [])
             if isinstance(row, dict)
         ]
@@ -246,3 +246,10 @@ def print_object(value: dict[str, Any], *, is_json: bool) -> None:
 def _spell_lost(ranges: Sequence[Sequence[int]]) -> str | None:
     """Entries whose loss a person has accepted."""
     return ", ".join(f"{first}-{last}" for first, last in ranges) or None
+
+
+def _spell_copies(segment: Mapping[str, Any]) -> str:
+    """Where its records lie; a cold copy that was not rechecked yet does not count alone."""
+    if segment.get("hot_copies") == "released":
+        return "cold"
+    return "hot" if segment.get("cold_copy") is None else "hot, cold"

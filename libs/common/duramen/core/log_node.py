@@ -10,9 +10,9 @@ Invariants (checked by `validate`):
  2 first_live_epoch ≤ LCE + 1, and truncated_below too.
  3 trim_seq_num ≥ 0.
  4 ended or deleted ⇒ LCE = next_epoch − 1; purged ⇒ deleted.
+ 5 1 ≤ first_hot_epoch ≤ LCE + 1, and no takeover reads below it.
 
-Called by sequencer, recovery and reader. Spelled as JSON by `wire.metadata_json`.
-Source: 01-protocol section 2.
+Called by sequencer, recovery and reader. Spelled by `wire.metadata_json`. Source: 01-protocol 2.
 """
 
 from __future__ import annotations
@@ -78,6 +78,10 @@ class LogNode:
     """A rebuild of producers and token reads what follows; None: everything that is there, and
     nothing of it may be given up."""
 
+    first_hot_epoch: Epoch = Epoch(1)
+    """Every epoch below has released its hot copies: its records lie in the cold store alone, and
+    bookies drop it (docs/protocol/archive.md)."""
+
     is_ended: bool = False
     is_deleted: bool = False
     deleted_unix_ms: int | None = None
@@ -99,10 +103,20 @@ class LogNode:
         return self.last_clean_epoch == 0 or self.snapshot_lsn == _end_of(self.last_clean_epoch)
 
     @property
+    def first_stateful_epoch(self) -> Epoch:
+        """The oldest epoch that a takeover may read: 1 until a close has named a snapshot."""
+        return Epoch(1 if self.snapshot_lsn is None else max(1, (self.snapshot_lsn + 1) >> 32))
+
+    @property
     def rebuild_lsn(self) -> Lsn:
         """From here on a takeover reads producers and token back, truncated or not."""
         first = lsn_of(self.first_live_epoch, EntryId(0))
         return first if self.snapshot_lsn is None else Lsn(max(first, self.snapshot_lsn + 1))
+
+    @property
+    def first_kept_epoch(self) -> Epoch:
+        """Bookies keep this one and what follows: what lies below was given up, or released."""
+        return max(self.first_live_epoch, self.first_hot_epoch)
 
     @property
     def needed_lsn(self) -> Lsn:
@@ -151,6 +165,14 @@ class LogNode:
         if epoch < self.truncated_below:
             return given_up.validated()
         return given_up._with_next_truncated(unix_ms).validated()
+
+    def with_first_hot_epoch(self, epoch: Epoch, nonce: str) -> LogNode:
+        """Segments below `epoch`, all with a rechecked cold copy, release their hot copies.
+
+        Part of a `multi()` that checks the versions of those segment nodes.
+        """
+        assert self.first_hot_epoch <= epoch, (epoch, self)
+        return replace(self, first_hot_epoch=epoch, nonce=nonce).validated()
 
     def _with_next_truncated(self, unix_ms: int) -> LogNode:
         """From now on everything that is truncated by now waits."""
@@ -210,7 +232,7 @@ class LogNode:
         return self
 
     def validate(self) -> None:
-        """Assert invariants 1 to 4."""
+        """Assert invariants 1 to 5."""
         assert 0 <= self.last_clean_epoch < self.next_epoch, f"1: {self}"
         assert 1 <= self.first_live_epoch <= self.last_clean_epoch + 1, f"2: {self}"
         assert self.truncated_below <= self.last_clean_epoch + 1, f"2: {self}"
@@ -218,6 +240,8 @@ class LogNode:
         is_over = self.is_ended or self.is_deleted
         assert not is_over or self.last_clean_epoch == self.next_epoch - 1, f"4: {self}"
         assert self.is_deleted or not self.is_purged, f"4: {self}"
+        assert 1 <= self.first_hot_epoch <= self.last_clean_epoch + 1, f"5: {self}"
+        assert self.first_hot_epoch <= self.first_stateful_epoch, f"5: {self}"
 
     def __repr__(self) -> str:
         return (
@@ -231,6 +255,7 @@ class LogNode:
         marks = ("ended", self.is_ended), ("deleted", self.is_deleted), ("purged", self.is_purged)
         trim = f" trim={self.trim.dlsn}/{self.trim_seq_num}" if self.trim_seq_num else ""
         live = f" live=e{self.first_live_epoch}" if self.first_live_epoch > 1 else ""
+        live += f" hot=e{self.first_hot_epoch}" if self.first_hot_epoch > 1 else ""
         return trim + live + "".join(f" {name}" for name, is_so in marks if is_so)
 
 

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Mapping
 from random import Random
 from typing import Final, NamedTuple
 
-from duramen.core.speculation import Speculation
+from duramen.core.reading.speculation import Speculation
 from duramen.ids import BookieId, Member
 from duramen.units import MS, SECOND
 

@@ -2,7 +2,6 @@
 
 A segment (= ledger = epoch) goes OPEN → IN_RECOVERY → CLOSED, or OPEN → CLOSED by its owner. Every
 method gives a new value, which keeps what it does not mean to change; drivers store it (R3).
-
 Invariants (checked by `validate`):
  1 fragments begin at entry 0 and their first entries rise strictly.
  2 every ensemble has E distinct bookies.
@@ -12,7 +11,8 @@ Invariants (checked by `validate`):
  6 the last fragment of a segment that is not CLOSED is not proved (R9).
  7 a segment with a bound is no longer OPEN, and its last entry is not above the bound.
  8 lost ranges lie within a CLOSED segment, ascending, apart from one another and from holes.
-Spelled as JSON by `wire.metadata_json`. Source: 01-protocol section 2, R2–R4, R9, R15–R17, R21.
+ 9 only a CLOSED segment has a cold copy.
+Spelled by `wire.metadata_json`. Source: 01-protocol section 2, R2–R4, R9, R15–R17, R21.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from duramen.core.cold_copy import ColdCopy
 from duramen.core.entry_ranges import EntryRanges
 from duramen.core.quorum import Quorum, write_set
 from duramen.ids import NOTHING, EntryId, Epoch, LedgerId, LogId, Member, ledger_of
@@ -97,6 +98,9 @@ class Segment:
     """Closed ranges of entries that were there, and of which no copy is left: a person has said
     that the disks which had them are gone for ever (R15)."""
 
+    cold_copy: ColdCopy | None = None
+    """The whole segment in the cold store, read back and compared; None: nobody says so."""
+
     totals: Totals | None = None
     start_seq_num: int | None = None
     completed_unix_ms: int | None = None
@@ -163,6 +167,33 @@ class Segment:
             lost.add(first, last)
         spelled = tuple((EntryId(first), EntryId(last)) for first, last in lost.list_ranges())
         return replace(self, lost=spelled, nonce=nonce).validated()
+
+    def with_cold_copy(self, copy: ColdCopy, nonce: str) -> Segment:
+        """A copy in the cold store was verified; it proves at least what one before it proved.
+
+        Whoever loses a race for the segment finds a copy in it, and stands back: that is the
+        caller's predicate. Another copy takes the place of a rechecked one only if it is rechecked
+        too, since the hot copies may be gone.
+        """
+        assert self.is_closed, self
+        before = self.cold_copy
+        assert before is None or copy.is_rechecked or not before.is_rechecked, (self, copy)
+        return replace(self, cold_copy=copy, nonce=nonce).validated()
+
+    def with_recheck(self, unix_ms: int, nonce: str) -> Segment:
+        """The cold copy was found whole once more: the hot copies may go."""
+        assert self.cold_copy is not None, self
+        copy = self.cold_copy.rechecked(unix_ms)
+        return replace(self, cold_copy=copy, nonce=nonce).validated()
+
+    def without_cold_copy(self, nonce: str) -> Segment:
+        """The cold copy was found broken.
+
+        Only while the hot copies are there: part of a `multi()` that checks a version of the log
+        node with `first_hot_epoch` ≤ the segment's epoch.
+        """
+        assert self.cold_copy is not None, self
+        return replace(self, cold_copy=None, nonce=nonce).validated()
 
     def with_ensemble(
         self, first_entry: EntryId, ensemble: tuple[Member, ...], totals_before: Totals, nonce: str
@@ -262,7 +293,7 @@ class Segment:
         return self
 
     def validate(self) -> None:
-        """Assert invariants 1 to 7."""
+        """Assert invariants 1 to 9."""
         firsts = [fragment.first_entry for fragment in self.fragments]
         assert firsts and firsts[0] == 0, f"1: {self}"
         assert all(a < b for a, b in itertools.pairwise(firsts)), f"1: {self}"
@@ -295,11 +326,15 @@ class Segment:
         assert not self.lost or 0 <= self.lost[0][0] <= self.lost[-1][1] <= (
             self.last_entry or 0
         ), f"8: {self}"
+        if self.cold_copy is not None:
+            assert self.is_closed, f"9: {self}"
+            self.cold_copy.validate()
 
     def __repr__(self) -> str:
         ensembles = " ".join(f"{f.first_entry}:{list(f.ensemble)}" for f in self.fragments)
         end = "" if self.last_entry is None else f" last={self.last_entry}"
-        return f"<segment {self.log_id}.e{self.epoch} {self.state.value}{end} {ensembles}>"
+        cold = "" if self.cold_copy is None else f" cold={self.cold_copy.attempt[:8]}"
+        return f"<segment {self.log_id}.e{self.epoch} {self.state.value}{end}{cold} {ensembles}>"
 
 
 def _touching(

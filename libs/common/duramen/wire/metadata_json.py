@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from duramen.config import read_log_config
+from duramen.core.cold_copy import ColdCopy
 from duramen.core.duty import Duty
 from duramen.core.log_node import LogNode
 from duramen.core.quorum import Quorum
@@ -159,6 +160,7 @@ def spell_segment(segment: Segment) -> bytes:
         **({"holes": [list(hole) for hole in segment.holes]} if segment.holes else {}),
         **({} if segment.bound is None else {"bound": segment.bound}),
         **({"lost": [list(lost) for lost in segment.lost]} if segment.lost else {}),
+        **({} if segment.cold_copy is None else {"cold_copy": _spell_cold(segment.cold_copy)}),
         "totals": None if segment.totals is None else _spell_totals(segment.totals),
         "start_seq_num": segment.start_seq_num,
         "created_unix_ms": segment.created_unix_ms,
@@ -189,6 +191,7 @@ def read_segment(data: bytes) -> Segment:
             last_entry=_entry(take("last_entry")),
             holes=_read_ranges(document.pop("holes", ())),
             lost=_read_ranges(document.pop("lost", ())),
+            cold_copy=_read_cold(document.pop("cold_copy", None)),
             bound=_entry(document.pop("bound", None)),
             totals=None if totals is None else _read_totals(totals),
             start_seq_num=_whole_or_none(take("start_seq_num")),
@@ -226,7 +229,7 @@ def spell_log(log: LogNode) -> bytes:
 
 
 def _spell_life(log: LogNode) -> dict[str, Any]:
-    """Fields that only a log has which was truncated or deleted."""
+    """Fields that only a log has which was truncated, deleted or released."""
     fields: dict[str, Any] = {}
     if log.trim_slot:
         fields["trim_slot"] = log.trim_slot
@@ -237,6 +240,8 @@ def _spell_life(log: LogNode) -> dict[str, Any]:
         fields["deleted_unix_ms"] = log.deleted_unix_ms
     if log.is_purged:
         fields["purged"] = True
+    if log.first_hot_epoch > 1:
+        fields["first_hot_epoch"] = log.first_hot_epoch
     return fields
 
 
@@ -263,6 +268,7 @@ def read_log(data: bytes) -> LogNode:
             trim_seq_num=_whole(take("trim_seq_num")),
             first_live_epoch=Epoch(_whole(take("first_live_epoch"))),
             snapshot_lsn=None if snapshot_lsn is None else _number(snapshot_lsn),
+            first_hot_epoch=Epoch(_whole(document.pop("first_hot_epoch", 1))),
             is_ended=take("ended"),
             is_deleted=take("deleted"),
             trim_slot=_whole(document.pop("trim_slot", 0)),
@@ -333,6 +339,34 @@ def _read_fragment(document: Mapping[str, Any]) -> Fragment:
         ),
         _read_totals(document["totals_before"]),
         _truth(document.get("proved", False)),
+    )
+
+
+def _spell_cold(copy: ColdCopy) -> dict[str, Any]:
+    fields: dict[str, Any] = {
+        "verified": True,
+        "attempt": copy.attempt,
+        "manifest_sha256": copy.manifest_sha256,
+        "size_bytes": copy.size_bytes,
+        "verified_unix_ms": copy.verified_unix_ms,
+    }
+    if copy.rechecked_unix_ms is not None:
+        fields["rechecked_unix_ms"] = copy.rechecked_unix_ms
+    return fields
+
+
+def _read_cold(document: Mapping[str, Any] | None) -> ColdCopy | None:
+    """A cold copy; what is there and does not say that it was verified is none of ours."""
+    if document is None:
+        return None
+    if document["verified"] is not True:
+        raise ValueError("the cold copy is not verified")
+    return ColdCopy(
+        attempt=_text(document["attempt"]),
+        manifest_sha256=_text(document["manifest_sha256"]),
+        size_bytes=_whole(document["size_bytes"]),
+        verified_unix_ms=_whole(document["verified_unix_ms"]),
+        rechecked_unix_ms=_whole_or_none(document.get("rechecked_unix_ms")),
     )
 
 

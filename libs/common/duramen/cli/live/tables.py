@@ -162,6 +162,7 @@ async def _load_segments(sources: Sources) -> list[Row]:
             "log": log,
             "lost_entries": sum(last - first + 1 for first, last in segment.get("lost") or ()),
             "fragments": len(segment["fragments"]),
+            "cold_bytes": (segment.get("cold_copy") or {}).get("bytes"),
         }
         for log, segment in await sources.segments()
     ]
@@ -231,6 +232,8 @@ _SEGMENTS: Final = (
     Column("lost_entries", "INTEGER", "whose loss a person accepted"),
     Column("created", "TEXT", "RFC 3339"),
     Column("completed", "TEXT", "RFC 3339; NULL until it is closed"),
+    Column("hot_copies", "TEXT", "kept, or released: the bookies may have dropped it"),
+    Column("cold_bytes", "INTEGER", "of its verified copy in the cold store; NULL: there is none"),
     Column("ensemble_size", "INTEGER", "bookies of a fragment"),
     Column("write_quorum", "INTEGER", "copies of an entry"),
     Column("ack_quorum", "INTEGER", "copies that are awaited"),

@@ -15,7 +15,7 @@ Called by the sequencer's retention. Source: 01-protocol section 9, R4.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from duramen.config import Retention
@@ -94,9 +94,8 @@ def purge_time_ms(log: LogNode, window_us: int) -> int:
 
 
 def has_cold_copy(segment: Segment) -> bool:
-    """Whether the archive has verified a cold copy: `cold_copy.verified` of the segment node."""
-    copy = segment.extra.get("cold_copy")
-    return isinstance(copy, Mapping) and copy.get("verified") is True
+    """Whether the archive has verified a cold copy of it."""
+    return segment.cold_copy is not None
 
 
 def _judge_age_and_size(

@@ -206,12 +206,26 @@ _ANSWERS: Final[dict[str, Schema]] = {
             "bytes": nullable({"type": "integer", "minimum": 0}),
             "created": _TIMESTAMP,
             "completed": nullable(_TIMESTAMP),
+            "cold_copy": nullable(reference("ColdCopy")),
+            "hot_copies": {"enum": ["kept", "released"]},
             "ensemble_size": {"type": "integer"},
             "write_quorum": {"type": "integer"},
             "ack_quorum": {"type": "integer"},
             "fragments": listed(reference("Fragment")),
         }
     ),
+    "ColdCopy": {
+        **answered(
+            {
+                "attempt": text("of the archive: 32 hex digits"),
+                "manifest_sha256": text("64 hex digits"),
+                "bytes": {"type": "integer", "minimum": 0},
+                "verified": _TIMESTAMP,
+                "rechecked": nullable(_TIMESTAMP),
+            }
+        ),
+        "description": "the whole segment in the cold store, compared with the hot copies",
+    },
     "Fragment": answered(
         {
             "first_entry": {"type": "integer", "minimum": 0},
