@@ -274,3 +274,7 @@ COMPACT_BYTES_PER_S: Final = 32 * MIB
 COMPACT_HOURLY_RATIO: Final = 0.2
 COMPACT_DAILY_RATIO: Final = 0.8
 """Files with at most so much alive are rewritten, hourly and daily."""
+
+COLD_STORE_TIMEOUT_US: Final = 20 * SECOND
+"""A request to a cold store ends after so much at the latest, repetitions included: an object store
+answers a busy client in seconds, and a client of the read proxy waits for it."""
