@@ -135,19 +135,55 @@ def encode_batch(
     blobs: list[bytes] = []
     if headers is not None:
         flags |= HEADERS
-        blobs = [_encode_headers(pairs) for pairs in headers]
+        blobs = [encode_headers(pairs) for pairs in headers]
         columns.append(_little(array("I", map(len, blobs))))
     columns.append(_little(array("I", map(len, bodies))))
     decoded = b"".join([*columns, *blobs, *bodies])
     codec, body = compress(decoded, codec)
+    return _spell(
+        (codec, flags, count, len(body), len(decoded)), body, producer,
+        (NO_TXID, NO_TXID) if txids is None else (min(txids), max(txids)),
+        timestamp_ms if timestamps_ms is None else max(timestamps_ms),
+    )  # fmt: skip
+
+
+def wrap_columns(
+    columns: Sequence[bytes | memoryview],
+    *,
+    flags: int,
+    record_count: int,
+    txids: tuple[int, int] | None,
+    max_timestamp_ms: int,
+    producer: Producer | None,
+) -> bytes:
+    """A plain batch out of the columns that `read_columns` gave of it.
+
+    Args:
+        columns: those that `flags` names, in their order; then body sizes, headers, bodies.
+        txids: the smallest and the greatest.
+    """
+    body = b"".join(columns)
+    return _spell(
+        (Codec.NONE, flags, record_count, len(body), len(body)), body, producer,
+        txids or (NO_TXID, NO_TXID), max_timestamp_ms,
+    )  # fmt: skip
+
+
+def _spell(
+    shape: tuple[Codec, int, int, int, int],
+    body: bytes,
+    producer: Producer | None,
+    txids: tuple[int, int],
+    max_timestamp_ms: int,
+) -> bytes:
+    """`shape`: codec, flags, records, encoded and decoded bytes."""
+    codec, flags, count, encoded_bytes, decoded_bytes = shape
     name = b"" if producer is None else producer.producer_id.encode("ascii")
     assert len(name) <= PRODUCER_ID_BYTES_MAX, producer
     _, epoch, sequence = producer or ("", 0, 0)
     head = _HEAD.pack(
-        MAGIC, 0, codec, len(name), flags, count, len(body), len(decoded), epoch, sequence,
-        NO_TXID if txids is None else min(txids),
-        NO_TXID if txids is None else max(txids),
-        timestamp_ms if timestamps_ms is None else max(timestamps_ms),
+        MAGIC, 0, codec, len(name), flags, count, encoded_bytes, decoded_bytes, epoch, sequence,
+        *txids, max_timestamp_ms,
     )  # fmt: skip
     crc = google_crc32c.extend(google_crc32c.value(head[8:] + name), body)
     return b"".join([MAGIC, crc.to_bytes(4, "little"), head[8:], name, body])
@@ -242,14 +278,8 @@ def decode_batch(batch: bytes) -> Batch:
     Raises:
         BatchError: no batch, beyond the limits, or damaged.
     """
-    info = check_batch(batch)
+    info, batch, at = read_columns(batch)
     count = info.record_count
-    at = HEADER_BYTES + batch[9]
-    if info.codec is not Codec.NONE:
-        decoded = decompress(batch[at:], info.decoded_bytes)
-        if decoded is None:
-            raise BatchError("the record batch cannot be decompressed to what its header says")
-        batch, at = decoded, 0
     txids, at = _column(batch, at, "q", count, present=bool(info.flags & TXIDS))
     timestamps, at = _column(batch, at, "q", count, present=bool(info.flags & TIMESTAMPS))
     header_sizes, at = _column(batch, at, "I", count, present=bool(info.flags & HEADERS))
@@ -259,13 +289,29 @@ def decode_batch(batch: bytes) -> Batch:
     if header_sizes is not None:
         ends = list(itertools.accumulate(header_sizes, initial=at))
         at = ends[-1]
-        headers = [_decode_headers(batch[a:b]) for a, b in itertools.pairwise(ends)]
+        headers = [decode_headers(batch[a:b]) for a, b in itertools.pairwise(ends)]
     ends = list(itertools.accumulate(sizes, initial=at))
     if ends[-1] != len(batch):
         raise BatchError("the record batch's lengths do not add up")
     bodies = [batch[a:b] for a, b in itertools.pairwise(ends)]
     times = [info.max_timestamp_ms] * count if timestamps is None else timestamps
     return Batch(info, bodies, times, txids, headers)
+
+
+def read_columns(batch: bytes) -> tuple[BatchInfo, bytes, int]:
+    """The columns of exactly one batch, decompressed: bytes that hold them, and where they begin.
+
+    Raises:
+        BatchError: no batch, beyond the limits, or damaged.
+    """
+    info = check_batch(batch)
+    at = HEADER_BYTES + batch[9]
+    if info.codec is Codec.NONE:
+        return info, batch, at
+    decoded = decompress(batch[at:], info.decoded_bytes)
+    if decoded is None:
+        raise BatchError("the record batch cannot be decompressed to what its header says")
+    return info, decoded, 0
 
 
 def split_batches(data: bytes) -> list[bytes]:
@@ -295,14 +341,20 @@ def _read_producer(batch: bytes | memoryview, id_bytes: int, epoch: int, sequenc
     return Producer(name.decode("ascii"), epoch, sequence)
 
 
-def _encode_headers(pairs: Sequence[Header]) -> bytes:
+def encode_headers(pairs: Sequence[Header]) -> bytes:
+    """One record's headers, as the column of headers has them."""
     parts = [_COUNT.pack(len(pairs))]
     for name, value in pairs:
         parts += (_NAME.pack(len(name), len(value)), name, value)
     return b"".join(parts)
 
 
-def _decode_headers(blob: bytes) -> tuple[Header, ...]:
+def decode_headers(blob: bytes) -> tuple[Header, ...]:
+    """One record's headers.
+
+    Raises:
+        BatchError: they do not end where they should.
+    """
     try:
         (count,) = _COUNT.unpack_from(blob)
         pairs = []

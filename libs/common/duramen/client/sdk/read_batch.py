@@ -19,7 +19,7 @@ from duramen.wire.record_json import Record as ReadRecord
 __all__ = ["ReadBatch", "ReadRecord"]
 
 if TYPE_CHECKING:
-    import pyarrow  # type: ignore[import-untyped]  # it has no annotations and no stubs
+    import pyarrow
 
 
 class ReadBatch:

@@ -1,0 +1,98 @@
+"""Where what is archived lies, relative to the cold store's root.
+
+    v1/<cluster uuid>/<8 hex log_id>/e<epoch, 10 digits>/manifest.json
+    v1/<cluster uuid>/<8 hex log_id>/e<epoch, 10 digits>/<attempt>/part-<n>.parquet
+
+An attempt is one try of one job to archive one segment; its files belong to nobody until the
+manifest names it. Called by the archive job, cold reads and the sweep of orphans. Source:
+08-interfaces "Cold store"; written up in docs/protocol/archive.md.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+from duramen.ids import LAST_EPOCH, LAST_LOG_ID, Epoch, LogId
+
+LAYOUT: Final = "v1"
+MANIFEST: Final = "manifest.json"
+PART_COUNT_MAX: Final = 100_000
+"""Of an attempt: far more than a segment of any size is split into, and five digits of a name."""
+
+_SEGMENT = r"v1/([0-9a-f][0-9a-f-]{7,63})/([0-9a-f]{8})/e([0-9]{10})"
+_COLD_PATH = re.compile(
+    rf"{_SEGMENT}/(?:(manifest\.json)|([0-9a-f]{{32}})/part-([0-9]{{5}})\.parquet)"
+)
+_CLUSTER = re.compile(r"[0-9a-f][0-9a-f-]{7,63}")
+_ATTEMPT = re.compile(r"[0-9a-f]{32}")
+
+
+class ColdPath(NamedTuple):
+    """What a path says; `attempt` and `part_index` are None for a manifest."""
+
+    cluster: str
+    log_id: LogId
+    epoch: Epoch
+    attempt: str | None
+    part_index: int | None
+
+    @property
+    def is_manifest(self) -> bool:
+        """Whether it is the manifest's path."""
+        return self.attempt is None
+
+
+def cluster_folder(cluster: str) -> str:
+    """Everything that was archived of a cluster, with the closing slash of a prefix.
+
+    Args:
+        cluster: the cluster's uuid, as its node spells it.
+    """
+    assert _CLUSTER.fullmatch(cluster), cluster
+    return f"{LAYOUT}/{cluster}/"
+
+
+def log_folder(cluster: str, log_id: LogId) -> str:
+    """Everything that was archived of a log, with the closing slash of a prefix."""
+    assert 0 < log_id <= LAST_LOG_ID, log_id
+    return f"{cluster_folder(cluster)}{log_id:08x}/"
+
+
+def segment_folder(cluster: str, log_id: LogId, epoch: Epoch) -> str:
+    """Everything that was archived of a segment, with the closing slash of a prefix."""
+    assert 0 < epoch <= LAST_EPOCH, epoch
+    return f"{log_folder(cluster, log_id)}e{epoch:010d}/"
+
+
+def manifest_path(cluster: str, log_id: LogId, epoch: Epoch) -> str:
+    """The one file that says which attempt won."""
+    return segment_folder(cluster, log_id, epoch) + MANIFEST
+
+
+def attempt_folder(cluster: str, log_id: LogId, epoch: Epoch, attempt: str) -> str:
+    """The files of one attempt, with the closing slash of a prefix.
+
+    Args:
+        attempt: a uuid as 32 hex digits.
+    """
+    assert _ATTEMPT.fullmatch(attempt), attempt
+    return f"{segment_folder(cluster, log_id, epoch)}{attempt}/"
+
+
+def part_name(index: int) -> str:
+    """Name of a file within its attempt's folder."""
+    assert 0 <= index < PART_COUNT_MAX, index
+    return f"part-{index:05d}.parquet"
+
+
+def parse_path(path: str) -> ColdPath | None:
+    """What a path below the root says; None: it is not of this layout, so none of our business."""
+    match = _COLD_PATH.fullmatch(path)
+    if match is None:
+        return None
+    log_id, epoch = LogId(int(match[2], 16)), Epoch(int(match[3]))
+    if not (0 < log_id <= LAST_LOG_ID and 0 < epoch <= LAST_EPOCH):
+        return None
+    part = None if match[6] is None else int(match[6])
+    return ColdPath(match[1], log_id, epoch, match[5], part)
