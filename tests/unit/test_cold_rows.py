@@ -81,6 +81,7 @@ def test_every_kind_comes_back(row_group_bytes: int) -> None:
 
 
 texts = st.binary(max_size=12)
+header_lists = st.lists(st.tuples(texts, texts), max_size=3)
 
 
 @st.composite
@@ -103,9 +104,7 @@ def batches(draw: st.DrawFn) -> bytes:
         draw(times),
         timestamps_ms=draw(st.none() | column(times)),  # type: ignore[arg-type]
         txids=draw(st.none() | column(numbers)),  # type: ignore[arg-type]
-        headers=draw(
-            st.none() | column(st.lists(st.tuples(texts, texts), max_size=3))  # type: ignore[arg-type]
-        ),
+        headers=draw(st.none() | column(header_lists)),  # type: ignore[arg-type]
         producer=draw(st.none() | producers),
         codec=draw(st.sampled_from(Codec)),
     )
