@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from duramen.cluster.layout import CLUSTER_NAME
 from duramen.core.log_node import LogNode
-from duramen.core.reader import last_of_run
+from duramen.core.reading.runs import last_of_run
 from duramen.core.segment import Segment, SegmentState
 from duramen.core.status import BookieStatus
 from duramen.ids import NOTHING, BookieId, EntryId, Epoch, Incarnation, LogId, Member
@@ -125,7 +125,7 @@ class Replicas:
         assert found is not None, log
         node = read_log(found.data)
         segments = []
-        for epoch in range(node.first_live_epoch, node.next_epoch):
+        for epoch in range(node.first_kept_epoch, node.next_epoch):
             stored = await self._get(_PATHS.segment(log_id, Epoch(epoch)))
             if stored is not None:
                 segments.append(read_segment(stored.data))

@@ -301,6 +301,28 @@ def test_a_trimmed_log_loses_its_dead_ledgers_and_keeps_the_others() -> None:
     run(scenario)
 
 
+def test_a_log_that_released_hot_copies_loses_those_ledgers_and_keeps_the_others() -> None:
+    released = log_node(first_hot_epoch=Epoch(4), snapshot_lsn=8 << 32)
+
+    async def scenario(world: World) -> None:
+        world.holder.hold(LOG, 2, 3, 4, 9)
+        await world.put_log(released)
+        await world.run_rounds(1)
+        assert world.holder.dropped == [], "the proof is read twice"
+        await world.run_rounds(1)
+        assert world.holder.dropped == [ledger_of(LOG, epoch) for epoch in e(2, 3)]
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(("first_live", "first_hot"), [(6, 3), (3, 6)])
+def test_the_greater_of_both_bounds_counts(first_live: int, first_hot: int) -> None:
+    node = log_node(
+        first_live_epoch=Epoch(first_live), first_hot_epoch=Epoch(first_hot), snapshot_lsn=8 << 32
+    )
+    assert DeletionPlan(delay_us=0).judge_log(node, sights(2, 5, 6), 0).drop_below == 6
+
+
 def test_a_deleted_log_keeps_every_ledger_while_it_can_be_had_back() -> None:
     async def scenario(world: World) -> None:
         world.holder.hold(LOG, 1, 8, 9)

@@ -83,7 +83,7 @@ class ProducerWorld(World):
             log = log.with_trim(end, release=end, unix_ms=unix_ms, nonce="trim")
         epochs = range(log.first_live_epoch, log.last_clean_epoch + 1)
         closed = [self.store.segments[Epoch(epoch)][0] for epoch in epochs]
-        verdict = judge(log, closed, unix_ms)
+        verdict = judge(log, closed, closed, unix_ms)
         log = carry_out(log, verdict, now_unix_ms=unix_ms, nonce="retention") or log
         given_up_count = log.first_live_epoch - self.store.log.first_live_epoch
         self.counts["segments given up"] += given_up_count

@@ -28,9 +28,8 @@ from duramen.core.reader import (
     SendRead,
     SetTimer,
     Skip,
-    last_of_run,
-    runs_beyond,
 )
+from duramen.core.reading.runs import last_of_run, runs_beyond
 from duramen.core.reading.speculation import Speculation
 from duramen.core.replica_order import (
     FAILURE_MEMORY_US,
@@ -240,7 +239,6 @@ def test_a_striped_range_is_what_the_member_holds_without_a_gap() -> None:
         BookieStatus.NO_ENTRY,
         BookieStatus.UNKNOWN,
         BookieStatus.WRONG_INCARNATION,
-        BookieStatus.GONE,
         BookieStatus.READ_ONLY,
         BookieStatus.OVERLOADED,
         BookieStatus.UNREACHABLE,
@@ -352,8 +350,7 @@ def test_a_poll_refused_for_overload_still_brings_the_lac() -> None:
 
 def test_a_dropped_ledger_is_no_end_but_a_reason_to_look_at_the_metadata() -> None:
     bench, effects = open_bench(lac=3)
-    for _ in range(3):
-        effects = bench.answer(one_read(effects), status=BookieStatus.GONE)
+    effects = bench.answer(one_read(effects), status=BookieStatus.GONE)
     assert effects == [ReadMetadata(Epoch(1))]
     assert not bench.reader.is_at_tail and not bench.delivered
     assert bench.metadata(make_log(3, 1, 4, first_live=2), None) == [ReadMetadata(Epoch(2))]

@@ -7,6 +7,7 @@ and looks after every step at what was removed. Source: 01-protocol section 9, R
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -41,8 +42,9 @@ MEMBER = Member(BookieId("b0"), Incarnation("0" * 32))
 class Life:
     """One log whose segments have one record of ten bytes an entry."""
 
-    def __init__(self, **retention: Any) -> None:
-        config = parse_log_config({"retention": retention, "replication": {"min_racks": 1}})
+    def __init__(self, tiering: Mapping[str, Any] | None = None, **retention: Any) -> None:
+        parts = {"retention": retention, "tiering": tiering or {}, "replication": {"min_racks": 1}}
+        config = parse_log_config(parts)
         self.log = replace(make_log(), config=config)
         self.segments: dict[int, Segment] = {}
         self.now_ms = 0
@@ -101,19 +103,25 @@ class Life:
             )
 
     def closed(self) -> list[Segment]:
-        epochs = range(self.log.first_live_epoch, self.log.last_clean_epoch + 1)
-        return [self.segments[epoch] for epoch in epochs]
+        return self._closed_from(self.log.first_live_epoch)
+
+    def kept(self) -> list[Segment]:
+        """Those that bookies hold."""
+        return self._closed_from(self.log.first_kept_epoch)
+
+    def _closed_from(self, first: Epoch) -> list[Segment]:
+        return [self.segments[epoch] for epoch in range(first, self.log.last_clean_epoch + 1)]
 
     def retain(self, hours: float = 0) -> LogNode:
         """A round of retention, so much later."""
         self.now_ms += int(hours * HOUR_MS)
-        verdict = judge(self.log, self.closed(), self.now_ms)
+        verdict = judge(self.log, self.closed(), self.kept(), self.now_ms)
         after = carry_out(self.log, verdict, now_unix_ms=self.now_ms, nonce="retention")
         self.log = after or self.log
         return self.log
 
     def due_ms(self) -> int | None:
-        return judge(self.log, self.closed(), self.now_ms).due_unix_ms
+        return judge(self.log, self.closed(), self.kept(), self.now_ms).due_unix_ms
 
     def status(self) -> list[str]:
         return [status_of(segment, self.log).value for segment in self.closed()]
@@ -210,7 +218,7 @@ def test_without_a_verified_cold_copy_nothing_goes_where_one_is_required() -> No
     life.append(2)
     life.close()
     life.add(2)
-    verdict = judge(life.log, life.closed(), 2 * HOUR_MS)
+    verdict = judge(life.log, life.closed(), life.kept(), 2 * HOUR_MS)
     assert verdict.held_epoch == 2 and verdict.due_unix_ms == 2 * HOUR_MS + HELD_AGAIN_MS
     assert life.retain(hours=2).trim_seq_num == 2
     assert life.retain().first_live_epoch == 2

@@ -36,6 +36,9 @@ STORE_TIMEOUT_US: Final = 2 * SECOND
 READ_TIMEOUT_US: Final = 5 * SECOND
 """A read (beyond its long poll) that is not answered by then is tried elsewhere."""
 
+COLD_READ_TIMEOUT_US: Final = 20 * SECOND
+"""A read of the cold store, row groups of 16 MiB from elsewhere: nobody else can be asked."""
+
 SEAL_TIMEOUT_US: Final = 5 * SECOND
 """A seal that is not answered by then is asked again."""
 
@@ -194,6 +197,10 @@ RETENTION_INTERVAL_US: Final = 1 * MINUTE
 
 RETENTION_CONCURRENCY: Final = 8
 """Logs of one round that are looked at at once: the metadata store is there for writers first."""
+
+RELEASE_SEGMENT_COUNT_MAX: Final = 500
+"""Segments of which one change releases the hot copies: it checks the version of each node, some 60
+bytes of a request of at most 1 MiB."""
 
 RETENTION_SEGMENT_COUNT_MAX: Final = 5_000
 """Segment nodes of one log that one round reads: a year of two-hourly rolls; the rest is judged

@@ -104,6 +104,9 @@ class LogVerifier:
             done += piece.last - piece.first + 1
             on_progress(done, total)
         await self._check_counts(log, segments, report)
+        if not report.is_good:
+            await self._forget_what_went(log_id, report)
+        report.released_count = max(0, log.first_hot_epoch - log.first_live_epoch)
         return report
 
     # --- Metadata --------------------------------------------------------------------------------
@@ -127,6 +130,14 @@ class LogVerifier:
                 continue  # it was given up meanwhile
             report.add(FaultKey(Epoch(epoch), Fault.METADATA, None, "there is no segment node"))
         return log, segments
+
+    async def _forget_what_went(self, log_id: LogId, report: Report) -> None:
+        """What was given up or released since this began may be dropped by now."""
+        path = self._paths.log(log_id)
+        await self._store.sync(path)
+        found = await self._store.get(path)
+        if found is not None:
+            report.forget_below(Epoch(live_epochs(read_log(found.data)).start))
 
     async def _find_end(self, segment: Segment) -> EntryId:
         """The last entry, or the greatest LAC that a member of the last fragment tells."""

@@ -77,6 +77,8 @@ class Report:
     good_copy_count: int = 0
     lost_count: int = 0
     """Entries whose loss a person has accepted; they are no fault."""
+    released_count: int = 0
+    """Segments that have left the bookies: `duramen archive verify` looks at those."""
     segments: list[dict[str, Any]] = field(default_factory=list)
     faults: dict[FaultKey, EntryRanges] = field(default_factory=dict)
 
@@ -91,6 +93,10 @@ class Report:
         if entry is not None:
             ranges.add(entry)
 
+    def forget_below(self, epoch: Epoch) -> None:
+        """Epochs below left the bookies while this looked: what they lack is no fault."""
+        self.faults = {key: ranges for key, ranges in self.faults.items() if key.epoch >= epoch}
+
     def to_json(self) -> dict[str, Any]:
         """What `--json` prints of it."""
         return {
@@ -99,6 +105,7 @@ class Report:
             "copies": self.copy_count,
             "good_copies": self.good_copy_count,
             "lost_entries": self.lost_count,
+            "released_segments": self.released_count,
             "segments": self.segments,
             "findings": [
                 {

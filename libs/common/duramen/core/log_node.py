@@ -120,8 +120,9 @@ class LogNode:
 
     @property
     def needed_lsn(self) -> Lsn:
-        """The first entry that anybody may still read: a reader, or a takeover."""
-        return min(self.trim.lsn, self.rebuild_lsn)
+        """The first entry that anybody may still read from bookies: a reader, or a takeover."""
+        first = lsn_of(self.first_hot_epoch, EntryId(0))
+        return max(first, min(self.trim.lsn, self.rebuild_lsn))
 
     @property
     def trim(self) -> TrimPoint:
@@ -225,6 +226,15 @@ class LogNode:
         """
         assert lsn >= (self.snapshot_lsn or 0), (lsn, self)
         return replace(self, snapshot_lsn=lsn).validated()
+
+    def is_as_new_as(self, other: LogNode) -> bool:
+        """Whether this was not read before `other`, as far as one sees: all of these only rise."""
+        return (
+            self.next_epoch >= other.next_epoch
+            and self.last_clean_epoch >= other.last_clean_epoch
+            and self.first_live_epoch >= other.first_live_epoch
+            and self.first_hot_epoch >= other.first_hot_epoch
+        )
 
     def validated(self) -> LogNode:
         """The value itself, after its invariants were checked."""

@@ -3,7 +3,7 @@
 Sans-IO: inputs are the `on_…` methods, effects wait in an outbox that the driver drains with
 `take_effects`. The driver verifies entries; the reader decides whom to ask, what may be shown (up
 to the LAC in a segment that is not CLOSED, to its last entry in a CLOSED one: R17), and when the
-next segment begins (R18). It never seals or recovers: tail and recover are two verbs.
+next segment begins (R18). What left the bookies is asked of the cold store. Nothing is recovered.
 
     what it waits for   left by
     METADATA            on_metadata
@@ -25,11 +25,21 @@ from typing import Final
 
 from duramen.core.log_node import LogNode
 from duramen.core.reading.read_ahead import ReadAhead
+from duramen.core.reading.runs import last_of_run, runs_beyond
 from duramen.core.replica_order import ReplicaOrder
 from duramen.core.segment import Segment
 from duramen.core.status import BookieStatus
-from duramen.ids import LAST_ENTRY_ID, NOTHING, EntryId, Epoch, LedgerId, Member
-from duramen.limits import READ_TIMEOUT_US, RETRY_DELAY_MAX_US
+from duramen.ids import (
+    LAST_ENTRY_ID,
+    NOTHING,
+    BookieId,
+    EntryId,
+    Epoch,
+    Incarnation,
+    LedgerId,
+    Member,
+)
+from duramen.limits import COLD_READ_TIMEOUT_US, READ_TIMEOUT_US, RETRY_DELAY_MAX_US
 from duramen.units import MIB, MS, SECOND
 
 POLL_US: Final = 1 * SECOND
@@ -54,6 +64,9 @@ BOOKIE_FAULTS: Final = (
     BookieStatus.WRONG_INCARNATION,
 )
 """Failures of the bookie and not only of the entry: it is asked last for a while."""
+
+COLD_STORE: Final = Member(BookieId(""), Incarnation(""))
+"""In the place of a bookie: the archive, which holds whole CLOSED segments."""
 
 Entry = tuple[EntryId, bytes]
 
@@ -90,6 +103,11 @@ class SendRead:
     wait_us: int = 0
     wait_for: EntryId = NOTHING
     beyond: tuple[tuple[EntryId, EntryId], ...] = ()
+
+    @property
+    def is_cold(self) -> bool:
+        """Whether the cold store is asked, and no bookie: never a long poll."""
+        return self.member == COLD_STORE
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +216,8 @@ class Reader:
         self._stored: EntryId = NOTHING
         self._is_sealed = False
         self._tried: list[Member] = []
+        self._tries_cold = False
+        """No bookie gives what is wanted, and there is a cold copy of it."""
         self._polled: list[Member] = []
         self._failed_polls = 0
         self._failed_rounds = 0
@@ -248,6 +268,11 @@ class Reader:
         return self._unavailable_since_us
 
     @property
+    def is_cold(self) -> bool:
+        """Whether what comes next has left the bookies."""
+        return self._log is not None and self._log.first_hot_epoch > self._epoch
+
+    @property
     def upcoming_epoch(self) -> Epoch | None:
         """The segment behind this one, once this one's end is known and a range away.
 
@@ -283,7 +308,7 @@ class Reader:
     def on_metadata(self, log: LogNode, segment: Segment | None, now_us: int) -> None:
         """Log node and the segment node of `epoch` (None: it does not exist), read or changed."""
         known_log = self._log
-        if known_log is None or _is_newer(log, known_log):
+        if known_log is None or log.is_as_new_as(known_log):
             self._log = known_log = log
         if known_log.first_live_epoch > self._epoch:
             self._skip_truncated(known_log)
@@ -398,6 +423,7 @@ class Reader:
         self._lac = self._stored = NOTHING
         self._is_sealed = False
         self._tried = []
+        self._tries_cold = False
         self._polled = []
 
     def _skip_truncated(self, log: LogNode) -> None:
@@ -470,15 +496,20 @@ class Reader:
         if self._buffered_bytes >= self._limits.buffer_bytes:
             self._state = ReaderState.CONSUMER
             return
-        write_set = segment.write_set_of(self._next)
-        members = [m for m in write_set if m not in self._tried] or list(write_set)
-        self._ask_replica(segment, members, now_us)
+        if self.is_cold or self._tries_cold:
+            self._ask_cold_store(now_us)
+        else:
+            write_set = segment.write_set_of(self._next)
+            members = [m for m in write_set if m not in self._tried] or list(write_set)
+            self._ask_replica(segment, members, now_us)
 
     def _speculate(self, now_us: int) -> None:
         """The answer is late: ask the next replica as well; the first answer wins."""
         segment = self._segment
         assert segment is not None, self
         asked = [read.member for read in self._reads.values()]
+        if COLD_STORE in asked:
+            return
         members = [m for m in segment.write_set_of(self._next) if m not in (*asked, *self._tried)]
         if members:
             self._order.speculation.on_request()
@@ -501,6 +532,11 @@ class Reader:
         )
         self._speculate_at_us = now_us + self._order.speculation.delay_us(len(self._reads))
         self._effects.append(SetTimer(self._speculate_at_us))
+
+    def _ask_cold_store(self, now_us: int) -> None:
+        self._state = ReaderState.READ
+        ahead_bytes, timeout_us = self._ahead.range_bytes, COLD_READ_TIMEOUT_US
+        self._send(COLD_STORE, self._next, self.bound, ahead_bytes, timeout_us, now_us=now_us)
 
     def _find_beyond(self, segment: Segment, member: Member) -> tuple[tuple[EntryId, EntryId], ...]:
         """What the member holds of the entries that one range of bytes has room for."""
@@ -589,9 +625,10 @@ class Reader:
 
     def _on_progress(self, read: SendRead, now_us: int) -> None:
         self._cancel_reads()
-        self._order.on_success(read.member)
-        if not read.wait_us:
-            self._order.speculation.on_answer(now_us - self._sent_us)
+        if not read.is_cold:
+            self._order.on_success(read.member)
+            if not read.wait_us:
+                self._order.speculation.on_answer(now_us - self._sent_us)
         self._tried = []
         self._polled = []
         self._failed_polls = 0
@@ -622,22 +659,34 @@ class Reader:
             self._on_failed_round(now_us)
 
     def _on_failed_read(self, read: SendRead, status: BookieStatus, now_us: int) -> None:
-        """This replica did not give it: the next one, or all of them again after a pause."""
-        self._tried.append(read.member)
+        """This replica did not give it: the next one, or all of them again after a pause.
+
+        GONE from a bookie means that the log node has changed: it was given up, or released.
+        """
+        segment = self._segment
+        assert segment is not None
         self._on_error(read.member, status, now_us)
-        assert self._segment is not None
-        if all(member in self._tried for member in self._segment.write_set_of(self._next)):
+        if read.is_cold or (status is BookieStatus.GONE and not self._failed_rounds):
+            self._tries_cold = False
+            self._cancel_reads()
+            self._on_failed_round(now_us)
+            return
+        self._tried.append(read.member)
+        if all(member in self._tried for member in segment.write_set_of(self._next)):
+            self._tries_cold = self._failed_rounds > 0 and segment.cold_copy is not None
             self._on_failed_round(now_us)
 
     def _on_error(self, member: Member, status: BookieStatus, now_us: int) -> None:
         self._errors[status] += 1
+        if member == COLD_STORE:
+            return
         if status in BOOKIE_FAULTS:
             self._order.on_failure(member, now_us)
         elif status is BookieStatus.OVERLOADED:
             self._order.on_overload(member, now_us)
 
     def _on_failed_round(self, now_us: int) -> None:
-        """Every replica failed: the ensemble may have changed, so look at once, then ever later."""
+        """Every replica failed: ensemble or copies may have changed; look at once, then later."""
         self._tried = []
         self._failed_rounds += 1
         if self._unavailable_since_us is None:
@@ -646,45 +695,3 @@ class Reader:
             self._ask_metadata()
         else:
             self._pause(now_us)
-
-
-def last_of_run(segment: Segment, first: EntryId, member: Member) -> EntryId:
-    """The last entry of those from `first` on that one member holds without a gap.
-
-    Without striping (Qw = E) that is the fragment's last; with it, at most Qw entries.
-    """
-    fragment = segment.fragment_of(first)
-    later = [f.first_entry for f in segment.fragments if f.first_entry > first]
-    end = EntryId(later[0] - 1) if later else LAST_ENTRY_ID
-    size = len(fragment.ensemble)
-    if segment.quorum.write_quorum == size:
-        return end
-    return EntryId(min(end, first + (fragment.ensemble.index(member) - first) % size))
-
-
-def runs_beyond(
-    segment: Segment, first: EntryId, last: EntryId, member: Member
-) -> tuple[tuple[EntryId, EntryId], ...]:
-    """The runs that follow a member's one from `first` on, up to `last` and in the same fragment.
-
-    Without striping there are none. Between two runs lie the E − Qw entries that are written to
-    others.
-    """
-    fragment = segment.fragment_of(first)
-    size, write_quorum = len(fragment.ensemble), segment.quorum.write_quorum
-    if write_quorum == size:
-        return ()
-    later = [f.first_entry for f in segment.fragments if f.first_entry > first]
-    end = min([last, *(EntryId(entry - 1) for entry in later)])
-    run_end = last_of_run(segment, first, member)
-    begins = range(run_end + 1 + size - write_quorum, end + 1, size)
-    return tuple((EntryId(begin), EntryId(min(begin + write_quorum - 1, end))) for begin in begins)
-
-
-def _is_newer(log: LogNode, known: LogNode) -> bool:
-    """Whether a log node is not older than another: all three only ever rise."""
-    return (
-        log.next_epoch >= known.next_epoch
-        and log.last_clean_epoch >= known.last_clean_epoch
-        and log.first_live_epoch >= known.first_live_epoch
-    )

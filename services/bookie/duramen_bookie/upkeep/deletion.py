@@ -1,13 +1,12 @@
 """What may be forgotten: ledgers that metadata proves dead, entries beyond a closed end.
 
-`DeletionPlan` decides from nodes that were read by their own paths: an epoch below the log's
-`first_live_epoch`, or a tombstone of the log, proves a ledger dead; the proof is read a second
-time after a delay, then the ledgers are dropped. Entries beyond the last one of a CLOSED segment
-are leftovers (R17). A missing node, a listing, an error and a node of another cluster prove
-nothing. `Deletion` walks all logs that have ledgers here, so many nodes a round.
+`DeletionPlan` decides from nodes that were read by their own paths: an epoch that the log node
+says was given up, or has released its hot copies, or a tombstone of the log, proves a ledger dead;
+the proof is read a second time after a delay, then the ledgers are dropped. Entries beyond the last
+one of a CLOSED segment are leftovers (R17). A missing node, a listing, an error and a node of
+another cluster prove nothing. `Deletion` walks all logs with ledgers here, so many nodes a round.
 
-Not here: forgetting itself (`core.bookie`: journal first, then GONE), space (`compaction`), hot
-copies that were released (segment nodes do not say so yet).
+Not here: forgetting itself (`core.bookie`: journal first, then GONE), space (`compaction`).
 Called by `service`. Source: R4, R17, 01-protocol section 9, 02-storage "Space".
 """
 
@@ -190,9 +189,9 @@ class DeletionPlan:
 
 
 def _dead_below(node: LogNode, ledgers: Sequence[LedgerSight]) -> Epoch:
-    """Every epoch below is dead: by the tombstone all there are, else by `first_live_epoch`."""
+    """Every epoch below is dead: by the tombstone all there are, else what is kept no more."""
     if node.is_purged is not True:  # what else JSON may hold there, a text say, is no tombstone
-        return node.first_live_epoch
+        return node.first_kept_epoch
     last = ledgers[-1].epoch if ledgers else 0
     return Epoch(min(max(node.next_epoch, last + 1), LAST_EPOCH))
 

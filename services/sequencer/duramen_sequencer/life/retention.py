@@ -2,10 +2,11 @@
 
 In rounds with jitter it point-reads every log's node, judges (`core.life.retention`), and changes
 the node by one compare-and-set; whoever else changed it meanwhile wins, and the log is looked at
-again in the next round. What is not due yet is remembered by the node's version, so that a quiet
-log costs one read a round. Segment nodes that `first_live_epoch` passed, and all of a purged log,
-are removed: bookies need the log node alone, which stays until all of them have confirmed
-(`tombstones`, R4).
+again in the next round. A release of hot copies also checks the versions of the segments' nodes:
+each still has the cold copy that was judged. What is not due yet is remembered by the log node's
+version, so that a quiet log costs one read a round. Segment nodes that `first_live_epoch` passed,
+and all of a purged log, are removed: bookies need the log node alone, which stays until all of them
+have confirmed (`tombstones`, R4).
 
 A lost session ends a round at once (01-protocol section 2). Called by `service`.
 Source: 01-protocol section 9.
@@ -19,8 +20,8 @@ import logging
 import random
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any, NamedTuple
 
 from duramen.core.life.retention import (
     carry_out,
@@ -38,6 +39,7 @@ from duramen.limits import (
     UNDELETE_WINDOW_US,
 )
 from duramen.runtime.metadata_store import (
+    Check,
     Conflict,
     Delete,
     MetadataError,
@@ -61,6 +63,11 @@ from duramen_sequencer.life.workers import for_each
 _LOG = logging.getLogger(__name__)
 
 _JITTER = 0.2
+
+
+class _Stored(NamedTuple):
+    segment: Segment
+    version: int
 
 
 class RetentionRounds:
@@ -94,9 +101,10 @@ class RetentionRounds:
         self._quiet: dict[LogId, tuple[int, int | None]] = {}
         """Version of the log node and when it is due, of logs at which there is nothing to do."""
         self._held: dict[LogId, Epoch] = {}
+        self._unarchived: dict[LogId, Epoch] = {}
         self._counts = dict.fromkeys(
-            ("rounds", "rounds_cut", "logs_visited", "trims", "segments_given_up", "purges",
-             "nodes_removed", "conflicts"), 0
+            ("rounds", "rounds_cut", "logs_visited", "trims", "segments_given_up",
+             "segments_released", "purges", "nodes_removed", "conflicts"), 0
         )  # fmt: skip
 
     def start(self) -> None:
@@ -127,6 +135,9 @@ class RetentionRounds:
             "quiet_logs": len(self._quiet),
             "tombstones": self._tombstones.statistics(),
             "held_for_cold_copy": {str(log_id): epoch for log_id, epoch in self._held.items()},
+            "waiting_for_archive": {
+                str(log_id): epoch for log_id, epoch in self._unarchived.items()
+            },
         }
 
     # --- rounds ----------------------------------------------------------------------------------
@@ -165,6 +176,7 @@ class RetentionRounds:
         # A listing proves nothing, and forgetting is harmless: what is there is judged anew.
         self._quiet = {log_id: quiet for log_id, quiet in self._quiet.items() if log_id in seen}
         self._held = {log_id: epoch for log_id, epoch in self._held.items() if log_id in seen}
+        self._unarchived = {log_id: e for log_id, e in self._unarchived.items() if log_id in seen}
         self._counts["rounds"] += 1
 
     async def _list_logs(self) -> AsyncIterator[list[LogId]]:
@@ -210,6 +222,7 @@ class RetentionRounds:
     async def _look_after(self, log: LogNode, version: int, now_ms: int) -> int | None:
         """Do what is due; gives when the next thing is, if time alone decides it."""
         self._held.pop(log.log_id, None)
+        self._unarchived.pop(log.log_id, None)
         if log.is_purged:
             await self._remove_segments(log, Epoch(log.next_epoch))
             return None
@@ -218,33 +231,52 @@ class RetentionRounds:
                 await self._purge(log, version)
             return purge_time_ms(log, self._window_us)
         await self._remove_segments(log, log.first_live_epoch)
-        segments = await self._read_closed(log)
-        if segments is None:
+        stored = await self._read_closed(log)
+        if stored is None:
             return now_ms
-        verdict = judge(log, segments, now_ms)
+        verdict = judge(
+            log,
+            _segments_from(stored, log.first_live_epoch),
+            _segments_from(stored, log.first_kept_epoch),
+            now_ms,
+        )
         if verdict.held_epoch is not None:
             self._held[log.log_id] = verdict.held_epoch
+        if verdict.unarchived_epoch is not None:
+            self._unarchived[log.log_id] = verdict.unarchived_epoch
         after = carry_out(log, verdict, now_unix_ms=now_ms, nonce=secrets.token_hex(12))
         if after is None:
             return verdict.due_unix_ms
-        await self._link.store.set(
-            self._link.paths.log(log.log_id), spell_log(after), version=version
+        # What was judged of the segments must still be so: the archive may have found one broken.
+        released = [Epoch(e) for e in range(log.first_kept_epoch, verdict.first_hot_epoch or 0)]
+        await self._link.store.commit(
+            [
+                Set(self._link.paths.log(log.log_id), spell_log(after), version),
+                *(
+                    Check(self._link.paths.segment(log.log_id, epoch), stored[epoch].version)
+                    for epoch in released
+                ),
+            ]
         )
         _LOG.info("retention: %r", after)
         self._counts["trims"] += after.trim > log.trim
         self._counts["segments_given_up"] += after.first_live_epoch - log.first_live_epoch
+        self._counts["segments_released"] += len(released)
         return now_ms
 
-    async def _read_closed(self, log: LogNode) -> list[Segment] | None:
-        """The CLOSED segments from `first_live_epoch` on; None if one cannot be read now."""
-        last = min(log.last_clean_epoch, log.first_live_epoch + RETENTION_SEGMENT_COUNT_MAX - 1)
-        segments = []
-        for epoch in range(log.first_live_epoch, last + 1):
-            path = self._link.paths.segment(log.log_id, Epoch(epoch))
-            stored = await self._link.store.get(path)
-            if stored is None or not (segment := read_segment(stored.data)).is_closed:
-                return None
-            segments.append(segment)
+    async def _read_closed(self, log: LogNode) -> dict[Epoch, _Stored] | None:
+        """The CLOSED segments from `first_live_epoch` and from `first_kept_epoch` on, as many as
+        one round reads of each; None if one cannot be read now."""
+        segments: dict[Epoch, _Stored] = {}
+        for first in (log.first_live_epoch, log.first_kept_epoch):
+            last = min(log.last_clean_epoch, first + RETENTION_SEGMENT_COUNT_MAX - 1)
+            for epoch in map(Epoch, range(first, last + 1)):
+                if epoch in segments:
+                    continue
+                stored = await self._link.store.get(self._link.paths.segment(log.log_id, epoch))
+                if stored is None or not (segment := read_segment(stored.data)).is_closed:
+                    return None
+                segments[epoch] = _Stored(segment, stored.version)
         return segments
 
     async def _purge(self, log: LogNode, version: int) -> None:
@@ -279,3 +311,11 @@ class RetentionRounds:
                 continue
             await self._link.store.delete(path, version=stored.version)
             self._counts["nodes_removed"] += 1
+
+
+def _segments_from(stored: Mapping[Epoch, _Stored], first: Epoch) -> list[Segment]:
+    """Those from `first` on up to the first one that was not read, oldest first."""
+    last = first
+    while last in stored:
+        last = Epoch(last + 1)
+    return [stored[Epoch(epoch)].segment for epoch in range(first, last)]

@@ -146,7 +146,7 @@ class PlacementOperations:
         return await self.show_regions({})
 
     async def check_log(self, request: Mapping[str, Any]) -> Answer:
-        """Every write set of every fragment of a log's live segments that breaks its rule (R20).
+        """Every write set of every fragment that breaks its log's rule (R20), hot segments only.
 
         Members that are owed data do not count as copies.
 
@@ -156,7 +156,7 @@ class PlacementOperations:
         log = await self._read_log(read_log_id(request))
         violations: list[Answer] = []
         counts = {"segments": 0, "fragments": 0, "violations": 0}
-        for epoch in range(log.first_live_epoch, log.next_epoch):
+        for epoch in range(log.first_kept_epoch, log.next_epoch):
             stored = await self._store.get(self._paths.segment(log.log_id, Epoch(epoch)))
             if stored is None:
                 continue  # It was trimmed away meanwhile.

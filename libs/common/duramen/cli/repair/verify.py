@@ -129,6 +129,8 @@ def _show(log: str, found: dict[str, Any]) -> None:
         print(f"e{finding['epoch']}  {who}  {finding['fault']}{detail}{where}{rest}")
     if found["lost_entries"]:
         print(f"{found['lost_entries']:,} entries are lost, and that was accepted")
+    if found["released_segments"]:
+        print(f"{found['released_segments']:,} segments before these are in the cold store alone")
     verdict = "all good" if found["ok"] else f"{len(found['findings'])} findings"
     print(
         f"{log}: {len(found['segments'])} segments, {found['entries']:,} entries, "

@@ -1,4 +1,4 @@
-"""What retention may do to a log now: trim it, give truncated segments up, purge a deleted one.
+"""What retention may do to a log now: trim it, give segments up, release, purge a deleted one.
 
 Two steps, each monotone. A segment is *truncated* when the trim point has passed it: by request,
 or here, oldest first, when it was completed longer than `retention.age` ago or when the closed
@@ -10,7 +10,7 @@ segments are judged: the open one is nobody's to expire (T1).
 Held: segments without a verified cold copy where `retention.require_cold_copy`, neither expired nor
 given up; and everything from the log's last snapshot on, which takeovers read: all of it where no
 close has said yet from where they read (every segment was recovered, and one carries producers).
-Called by the sequencer's retention. Source: 01-protocol section 9, R4.
+Hot copies: `release`. Called by the sequencer's retention. Source: 01-protocol section 9, R4.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from duramen.config import Retention
+from duramen.core.life.release import judge_release
 from duramen.core.life.trim import end_of, is_truncated
 from duramen.core.log_node import LogNode, TrimPoint
 from duramen.core.segment import Segment
@@ -36,18 +37,26 @@ class Verdict(NamedTuple):
     """Where the trim point moves to; None: it stays."""
     first_live_epoch: Epoch | None
     """What `first_live_epoch` becomes; None: it stays."""
+    first_hot_epoch: Epoch | None
+    """What `first_hot_epoch` becomes, if the segments that it passes stay as they are until it is
+    written; None: it stays."""
+    unarchived_epoch: Epoch | None
+    """The oldest segment of which the hot copies stay only because it is not archived yet."""
     held_epoch: Epoch | None
     """The oldest segment that only waits for its cold copy."""
     due_unix_ms: int | None
     """When time alone may change the verdict; None: only a change of the log node can."""
 
 
-def judge(log: LogNode, segments: Sequence[Segment], now_unix_ms: int) -> Verdict:
+def judge(
+    log: LogNode, segments: Sequence[Segment], hot: Sequence[Segment], now_unix_ms: int
+) -> Verdict:
     """What retention may do to a log that is not deleted.
 
     Args:
         segments: the CLOSED ones from `first_live_epoch` on, oldest first, up to LCE or to as many
             as are read at once; what is not among them stays.
+        hot: the same from `first_kept_epoch` on.
     """
     assert len(segments) <= log.last_clean_epoch + 1 - log.first_live_epoch, (log, segments)
     for index, segment in enumerate(segments):
@@ -56,12 +65,15 @@ def judge(log: LogNode, segments: Sequence[Segment], now_unix_ms: int) -> Verdic
     live_epoch, is_held, live_due = _judge_truncated(log, segments, now_unix_ms)
     if held is None and is_held:
         held = live_epoch
-    dues = [time for time in (due, live_due) if time is not None]
-    if held is not None:
+    release = judge_release(log, hot, now_unix_ms)
+    dues = [time for time in (due, live_due, release.due_unix_ms) if time is not None]
+    if held is not None or release.waiting_epoch is not None:
         dues.append(now_unix_ms + HELD_AGAIN_MS)
     return Verdict(
         trim if trim > log.trim else None,
         live_epoch if live_epoch > log.first_live_epoch else None,
+        release.first_hot_epoch if release.first_hot_epoch > log.first_kept_epoch else None,
+        release.waiting_epoch,
         held,
         min(dues, default=None),
     )
@@ -77,6 +89,8 @@ def carry_out(log: LogNode, verdict: Verdict, *, now_unix_ms: int, nonce: str) -
     if verdict.first_live_epoch is not None:
         epoch = verdict.first_live_epoch
         after = after.with_first_live_epoch(epoch, unix_ms=now_unix_ms, nonce=nonce)
+    if verdict.first_hot_epoch is not None:
+        after = after.with_first_hot_epoch(verdict.first_hot_epoch, nonce)
     return None if after is log else after
 
 

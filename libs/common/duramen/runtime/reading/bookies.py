@@ -19,8 +19,9 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any
 
-from duramen.core.reader import SendRead, last_of_run
+from duramen.core.reader import SendRead
 from duramen.core.reading.read_ahead import FIRST_BYTES
+from duramen.core.reading.runs import last_of_run
 from duramen.core.replica_order import Place, ReplicaOrder
 from duramen.core.segment import Segment
 from duramen.core.status import BookieStatus
