@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 from duramen.runtime.memory_store import MemoryStore, MemoryTree
 from duramen.runtime.metadata_store import Stored
-from duramen.runtime.registry import Follower, Roster
+from duramen.runtime.registry import Follower, Registration, Roster
 from duramen.wire.metadata_json import spell_node
 from tests.component.waiting import wait_until
 
@@ -50,8 +51,34 @@ def run(scenario: Callable[[World], Awaitable[None]]) -> None:
     asyncio.run(main())
 
 
+def is_there(world: World, path: str, data: bytes | None = None) -> bool:
+    found = world.tree.get(path)
+    return found is not None and data in (None, found.data)
+
+
 def free_of(roster: Roster) -> dict[str, int]:
     return {name: fields["free"] for name, fields in roster.nodes.items()}
+
+
+def test_an_own_node_is_made_again_whoever_deleted_it() -> None:
+    """A deletion sent on a connection that broke is applied when the node is there anew.
+
+    Seen by the simulator (seed 783): the bookie lived, and nobody knew it any more.
+    """
+
+    async def scenario(world: World) -> None:
+        path = f"{PARENT}/b1"
+        registration = Registration(world.store, path, {"free": 1})
+        await registration.start()
+        for free in (2, 3):
+            await world.remove("b1")
+            await wait_until(lambda: is_there(world, path))
+            registration.update({"free": free})
+            data = spell_node({"free": free})
+            await wait_until(partial(is_there, world, path, data))
+        await registration.stop()
+
+    run(scenario)
 
 
 def test_a_roster_shows_who_comes_changes_and_goes() -> None:

@@ -1,7 +1,7 @@
 """Who is there: one's own ephemeral node kept alive, and nodes of others kept in view.
 
-`Registration` creates an ephemeral node and creates it again after every lost session; a node that
-a former life of the same process left is replaced. `Follower` is the one loop of whoever mirrors
+`Registration` creates an ephemeral node and creates it again whenever it is gone; a node that a
+former life of the same process left is replaced. `Follower` is the one loop of whoever mirrors
 nodes: a look, and another after every change; `Roster` mirrors by it the children of a parent
 with their data. What they show is a hint for routing and placement and proves nothing (R4): while
 ZooKeeper cannot be reached it stays what it was. What the read proxy keeps of logs is not this but
@@ -36,55 +36,35 @@ T = TypeVar("T")
 
 
 class Registration:
-    """One's own ephemeral node, for as long as the process wants it."""
+    """One's own ephemeral node, for as long as the process wants it.
+
+    It is watched too: a deletion that a former attempt sent may be applied late, after the node was
+    made anew, and nobody else would notice that a process which lives is not there.
+    """
 
     def __init__(self, store: MetadataStore, path: str, fields: Mapping[str, Any]) -> None:
         self._store = store
         self._path = path
         self._fields = dict(fields)
-        self._dirty = asyncio.Event()
-        self._done = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
-        store.on_session(self._on_session)
+        self._follower = Follower(store, f"registration of {path}", self._write)
 
     async def start(self) -> None:
         """Register; returns once the node is there."""
-        self._task = asyncio.create_task(self._keep())
-        self._dirty.set()
-        await self._done.wait()
+        await self._follower.start()
 
     def update(self, fields: Mapping[str, Any]) -> None:
         """Change the node's fields, soon."""
         self._fields = dict(fields)
-        self._dirty.set()
+        self._follower.look_again()
 
     async def stop(self) -> None:
         """Stop keeping the node; it vanishes with the session."""
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
-
-    def _on_session(self, state: SessionState) -> None:
-        if state is SessionState.CONNECTED:
-            self._dirty.set()
-
-    async def _keep(self) -> None:
-        while True:
-            await self._dirty.wait()
-            self._dirty.clear()
-            try:
-                await self._write()
-                self._done.set()
-            except MetadataError as error:
-                _LOG.info("registration of %s: %s", self._path, error)
-                self._dirty.set()
-                await asyncio.sleep(_RETRY_S)
+        await self._follower.stop()
 
     async def _write(self) -> None:
         data = spell_node(self._fields)
         await self._store.sync(self._path)
-        found = await self._store.get(self._path)
+        found = await self._follower.get(self._path)
         if found is not None and found.ephemeral_session != self._store.session_id:
             with contextlib.suppress(Conflict):
                 await self._store.delete(self._path, version=found.version)
@@ -128,6 +108,10 @@ class Follower:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
+
+    def look_again(self) -> None:
+        """Look once more, soon, although nothing changed in the store."""
+        self._dirty.set()
 
     async def get(self, path: str) -> Stored | None:
         """As `MetadataStore.get`; a change of the node leads to another look."""
