@@ -336,8 +336,12 @@ class BookieNode(Node):
             return
         for file in self._storage.shelf.list_files():
             if file.is_index_damaged:
-                self.world.counts["index rebuilt"] += 1
-                self._storage.rebuild_index(file.ref)
+                try:
+                    self._storage.rebuild_index(file.ref)
+                except OSError:
+                    self.world.counts["upkeep failed"] += 1
+                else:
+                    self.world.counts["index rebuilt"] += 1
         files = self._storage.shelf.list_files()
         if files and self.world.chance(0.3):
             self._carry_out(begin_compaction(self._storage, self.world.rng.choice(files)))
