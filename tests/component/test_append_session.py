@@ -9,6 +9,7 @@ import json
 from typing import Any
 
 import pytest
+from pyreqwest.client import ClientBuilder
 
 from duramen.errors import DuramenError
 from duramen.ids import Dlsn, EntryId, Epoch
@@ -65,7 +66,7 @@ def play(scenario: Scenario, sequencer_count: int = 1) -> None:
 async def read_answer(call: Call) -> dict[str, Any] | None:
     """The next answer; None: the session has ended."""
     found = await call.read_line()
-    answer: dict[str, Any] | None = json.loads(found) if found else None
+    answer: dict[str, Any] | None = json.loads(found) if found.strip() else None
     return answer
 
 
@@ -83,6 +84,20 @@ def sent_bodies(world: World) -> list[bytes]:
 def sessions_of(world: World) -> dict[str, int]:
     found: dict[str, int] = world.proxy.statistics()["sessions"]
     return found
+
+
+def test_one_connection_carries_any_number_of_sessions() -> None:
+    """HTTP/2 clients take a hundred empty frames in a connection's life for an attack."""
+
+    async def scenario(world: World) -> None:
+        async with ClientBuilder().http2_prior_knowledge().no_proxy().build() as client:
+            for number in range(1, 151):
+                request = client.post(f"http://127.0.0.1:{world.proxy.port}{STREAM}")
+                request = request.header("content-type", NDJSON).body_bytes(line("a"))
+                answer = await request.build().send()
+                assert (await answer.json())["start"]["seq_num"] == number
+
+    play(scenario)
 
 
 # --- Full duplex ---

@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 import pytest
 import uvloop
+from pyreqwest.client import ClientBuilder
 
 from duramen.core.replica_order import Place
 from duramen.errors import DuramenError
@@ -275,6 +276,26 @@ def test_both_bodies_pass_piece_by_piece_at_the_same_time() -> None:
         await reader.readuntil(b"0\r\n\r\n")
         writer.close()
         await wait_until(lambda: world.count("open") == 0)
+
+    play(scenario)
+
+
+def test_one_connection_carries_any_number_of_streamed_answers() -> None:
+    """HTTP/2 clients take a hundred empty frames in a connection's life for an attack."""
+
+    async def lines(_scope: Any, _receive: Any, send: Any) -> None:
+        await begin_lines(send)
+        for _ in range(2):
+            await send({"type": "http.response.body", "body": b"{}\n", "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def scenario(world: World) -> None:
+        world.own.answer = lines
+        async with ClientBuilder().http2_prior_knowledge().no_proxy().build() as client:
+            for _ in range(150):
+                request = client.get(f"http://127.0.0.1:{world.server.port}{RECORDS}")
+                answer = await request.build().send()
+                assert await answer.text() == "{}\n{}\n"
 
     play(scenario)
 

@@ -151,8 +151,10 @@ class _SessionAnswer(Response):
         headers = [(b"content-type", NDJSON.encode())]
         try:
             await send({"type": "http.response.start", "status": 200, "headers": headers})
-            # Granian keeps the head until the body begins, and some clients wait for it.
-            await send({"type": "http.response.body", "body": b"", "more_body": True})
+            # Granian keeps the head until the body begins, and some clients wait for it. The first
+            # line may begin with a space, and an empty frame may not be: HTTP/2 clients end a
+            # connection on which they saw a hundred of them.
+            await send({"type": "http.response.body", "body": b" ", "more_body": True})
             await self._session.run(_read_pieces(receive), _send_lines(send))
             if not self._session.is_body_read:
                 await drop_body(scope, receive)

@@ -316,8 +316,6 @@ class _Relay(Response):
                     "headers": self.raw_headers,
                 }
             )
-            # The server keeps the head until the body begins, and some clients wait for it.
-            await send({"type": "http.response.body", "body": b"", "more_body": True})
             await self._exchange.relay(self._answer, send)
         finally:
             await self._exchange.close()
