@@ -11,9 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
+from uuid import uuid4
+
+import httpx
+import pytest
 
 from duramen.runtime.cold import ColdStore, open_cold_store
 from duramen.runtime.cold.memory import MemoryColdStore
+from tests.cold_servers import ObjectServer
 
 
 class ColdBench(Protocol):
@@ -69,3 +74,40 @@ class FolderColdBench:
 
     def open_store_that_is_down(self) -> ColdStore:
         return open_cold_store((self._root.parent / "absent").as_uri())
+
+
+class S3ColdBench:
+    """A prefix of its own in one bucket; the store takes its server from the environment."""
+
+    drops_unfinished = False
+
+    def __init__(self, server: ObjectServer) -> None:
+        self.url = server.url(f"tests/{uuid4().hex}")
+        self.environment = server.environment
+
+    def open_store(self) -> ColdStore:
+        return open_cold_store(self.url)
+
+    def open_store_that_is_down(self) -> ColdStore:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+            return self.open_store()
+
+
+class HdfsColdBench:
+    """A directory of its own."""
+
+    drops_unfinished = True
+
+    def __init__(self, address: str) -> None:
+        path = f"/tests/{uuid4().hex}"
+        made = httpx.put(f"http://{address}/webhdfs/v1{path}", params={"op": "MKDIRS"})
+        assert made.json() == {"boolean": True}
+        self.url = f"webhdfs://duramen@{address}{path}"
+        self.environment: Mapping[str, str] = {}
+
+    def open_store(self) -> ColdStore:
+        return open_cold_store(self.url)
+
+    def open_store_that_is_down(self) -> ColdStore:
+        return open_cold_store("hdfs://127.0.0.1:1/tests")

@@ -16,28 +16,71 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
 from duramen.runtime.cold import AlreadyThere, ColdStore, ColdStoreDown, NotThere
-from tests.contract.cold_benches import ColdBench, FolderColdBench, MemoryColdBench
+from tests.cold_servers import Missing, ObjectServer, running_hdfs, running_s3
+from tests.contract.cold_benches import (
+    ColdBench,
+    FolderColdBench,
+    HdfsColdBench,
+    MemoryColdBench,
+    S3ColdBench,
+)
+
+pytestmark = pytest.mark.timeout(1200)  # the first run builds one server and fetches the other
+T = TypeVar("T")
 
 PATH = "v1/c1/0000002a/e0000000003/manifest.json"
 BIG = bytes(range(256)) * (3 << 12)  # 3 MiB
 LATER_UNIX_MS = 1 << 52
 
 
-@pytest.fixture(params=["memory", "folder"])
-def bench(request: pytest.FixtureRequest, tmp_path: Path) -> ColdBench:
+@pytest.fixture(scope="module")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectServer]:
+    with serving(running_s3(tmp_path_factory.mktemp("s3"))) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with serving(running_hdfs(tmp_path_factory.mktemp("hdfs"))) as address:
+        yield address
+
+
+@contextmanager
+def serving(server: AbstractContextManager[T]) -> Iterator[T]:
+    """A server that runs, or a skip that says why there is none."""
+    with ExitStack() as stack:
+        try:
+            running = stack.enter_context(server)
+        except Missing as missing:
+            pytest.skip(str(missing))
+        yield running
+
+
+@pytest.fixture(params=["memory", "folder", "s3", "hdfs"])
+def bench(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> ColdBench:
     match request.param:
         case "memory":
             return MemoryColdBench()
         case "folder":
             return FolderColdBench(tmp_path)
+        case "s3":
+            server: ObjectServer = request.getfixturevalue("s3")
+            for name, value in server.environment.items():
+                monkeypatch.setenv(name, value)
+            return S3ColdBench(server)
+        case "hdfs":
+            return HdfsColdBench(request.getfixturevalue("hdfs"))
         case kind:
             raise AssertionError(kind)
 

@@ -1,0 +1,249 @@
+"""Real servers for cold stores: an S3 server over a folder (versitygw), and HDFS (two processes).
+
+Both are made from pinned sources on first use and kept in `build/`, which git ignores: the one by
+Go's tool, the other's jars by Maven. Where the tool is not there, or cannot fetch, `Missing` says
+so and fixtures skip with it. Servers listen on loopback, keep their data in the caller's folder,
+and end with the context.
+
+Used by fixtures of tests/contract and of tests that need an object store. Source: docs/testing.md.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from threading import Event
+from typing import Final, NamedTuple
+
+from tests.zookeeper_fixture import free_port
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+
+S3_MODULE: Final = "github.com/versity/versitygw/cmd/versitygw"
+S3_VERSION: Final = "v1.8.0"
+BUCKET: Final = "cold"
+
+HADOOP_POM: Final = ROOT / "tests" / "hdfs" / "pom.xml"
+
+MAKE_S: Final = 600
+"""To build or to fetch: minutes on a busy machine."""
+
+READY_S: Final = 90
+
+
+class Missing(Exception):
+    """A server cannot be had here, and why."""
+
+
+class ObjectServer(NamedTuple):
+    """A running S3 server with one bucket."""
+
+    folder: Path
+    """Where the bucket's objects lie, as files."""
+    environment: Mapping[str, str]
+    """What clients need: endpoint, region, credentials."""
+
+    def url(self, prefix: str) -> str:
+        """A cold store in the bucket."""
+        return f"s3://{BUCKET}/{prefix}"
+
+
+@contextmanager
+def running_s3(folder: Path) -> Iterator[ObjectServer]:
+    """An S3 server with its data in `folder`.
+
+    Raises:
+        Missing: it cannot be built here.
+    """
+    program = _make_s3()
+    (folder / "objects" / BUCKET).mkdir(parents=True)
+    port = free_port()
+    keys = {"ROOT_ACCESS_KEY": "duramen", "ROOT_SECRET_KEY": "for tests only"}
+    command = [str(program), "--port", f"127.0.0.1:{port}", "--quiet", "posix", "objects"]
+    with _running(command, folder, "s3.log", keys) as is_alive:
+        _wait(lambda: _answers(f"http://127.0.0.1:{port}/"), is_alive, folder / "s3.log")
+        environment = {
+            "AWS_ACCESS_KEY_ID": keys["ROOT_ACCESS_KEY"],
+            "AWS_SECRET_ACCESS_KEY": keys["ROOT_SECRET_KEY"],
+            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
+            "AWS_ALLOW_HTTP": "true",
+            "AWS_REGION": "us-east-1",
+        }
+        yield ObjectServer(folder / "objects" / BUCKET, environment)
+
+
+@contextmanager
+def running_hdfs(folder: Path) -> Iterator[str]:
+    """A NameNode and a DataNode; yields `host:port` of the NameNode's HTTP server.
+
+    Raises:
+        Missing: there is no Java or Maven, or the jars cannot be fetched.
+    """
+    java = shutil.which("java")
+    if java is None:
+        raise Missing("no HDFS: there is no java on the path")
+    jars = _fetch_hadoop()
+    conf, address = _write_hadoop_conf(folder)
+    command = [java, "-Xmx192m", "--add-opens", "java.base/java.lang=ALL-UNNAMED"]
+    command += ["-cp", f"{conf}:{jars}/*"]
+    server = "org.apache.hadoop.hdfs.server"
+    name_node = [*command, f"{server}.namenode.NameNode"]
+    made = subprocess.run(
+        [*name_node, "-format", "-nonInteractive"],
+        cwd=folder, timeout=READY_S, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert made.returncode == 0, made.stderr[-1000:]
+    with ExitStack() as stack:
+        is_alive = stack.enter_context(_running(name_node, folder, "namenode.log", {}))
+        url = f"http://{address}/webhdfs/v1/?op=LISTSTATUS"
+        _wait(lambda: _answers(url), is_alive, folder / "namenode.log")
+        data_node = [*command, f"{server}.datanode.DataNode"]
+        is_alive = stack.enter_context(_running(data_node, folder, "datanode.log", {}))
+        state = f"http://{address}/jmx?qry=Hadoop:service=NameNode,name=FSNamesystemState"
+        log = folder / "datanode.log"
+        _wait(lambda: '"NumLiveDataNodes" : 1' in _fetch(state), is_alive, log)
+        yield address
+
+
+def _make_s3() -> Path:
+    """The server's program, built once for each version."""
+    folder = ROOT / "build" / f"versitygw-{S3_VERSION}"
+    program = folder / "versitygw"
+    if program.exists():
+        return program
+    go = shutil.which("go")
+    if go is None:
+        raise Missing("no S3 server: Go, which builds it, is not on the path")
+    with _made_beside(folder) as made_in:
+        environment = {**os.environ, "GOBIN": str(made_in)}
+        _make([go, "install", f"{S3_MODULE}@{S3_VERSION}"], environment)
+    return program
+
+
+def _fetch_hadoop() -> Path:
+    """Hadoop's jars, fetched once for each change of the pom."""
+    version = HADOOP_POM.read_text().partition("<hadoop.version>")[2].partition("<")[0]
+    folder = ROOT / "build" / f"hadoop-{version}"
+    if folder.exists():
+        return folder
+    maven = shutil.which("mvn")
+    if maven is None:
+        raise Missing("no HDFS: Maven, which fetches its jars, is not on the path")
+    with _made_beside(folder) as made_in:
+        command = [maven, "-q", "-B", "-f", str(HADOOP_POM), "dependency:copy-dependencies"]
+        command += ["-DincludeScope=runtime", f"-DoutputDirectory={made_in}"]
+        _make(command, dict(os.environ))
+    return folder
+
+
+@contextmanager
+def _made_beside(folder: Path) -> Iterator[Path]:
+    """A folder that takes its name when it is complete: another run may make the same."""
+    folder.parent.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, ignore_cleanup_errors=True) as made_in:
+        made = Path(made_in) / folder.name
+        made.mkdir()
+        yield made
+        if not folder.exists():
+            made.rename(folder)
+
+
+def _make(command: list[str], environment: dict[str, str]) -> None:
+    made = subprocess.run(
+        command, env=environment, timeout=MAKE_S, check=False, capture_output=True, text=True
+    )
+    if made.returncode != 0:
+        said = (made.stderr + made.stdout).strip()[-300:]
+        raise Missing(f"{Path(command[0]).name} cannot make it: {said}")
+
+
+def _write_hadoop_conf(folder: Path) -> tuple[Path, str]:
+    """Its two files of settings, and the web applications' folders, without which it stops."""
+    conf = folder / "conf"
+    address = f"127.0.0.1:{free_port()}"
+    _write_settings(
+        conf / "core-site.xml",
+        {"fs.defaultFS": f"hdfs://127.0.0.1:{free_port()}", "hadoop.tmp.dir": str(folder / "tmp")},
+    )
+    _write_settings(
+        conf / "hdfs-site.xml",
+        {
+            "dfs.replication": "1",
+            "dfs.namenode.name.dir": (folder / "name").as_uri(),
+            "dfs.datanode.data.dir": (folder / "data").as_uri(),
+            "dfs.namenode.http-address": address,
+            "dfs.datanode.address": f"127.0.0.1:{free_port()}",
+            "dfs.datanode.http.address": f"127.0.0.1:{free_port()}",
+            "dfs.datanode.ipc.address": f"127.0.0.1:{free_port()}",
+            "dfs.datanode.hostname": "127.0.0.1",
+            "dfs.permissions.enabled": "false",
+            "dfs.namenode.safemode.extension": "0",
+        },
+    )
+    for name in ("hdfs", "datanode"):
+        web = conf / "webapps" / name / "WEB-INF"
+        web.mkdir(parents=True)
+        (web / "web.xml").write_text("<web-app/>")
+    return conf, address
+
+
+def _write_settings(path: Path, settings: Mapping[str, str]) -> None:
+    path.parent.mkdir(exist_ok=True)
+    rows = "".join(
+        f"<property><name>{name}</name><value>{value}</value></property>"
+        for name, value in settings.items()
+    )
+    path.write_text(f"<configuration>{rows}</configuration>")
+
+
+@contextmanager
+def _running(
+    command: list[str], folder: Path, log: str, environment: Mapping[str, str]
+) -> Iterator[Callable[[], bool]]:
+    """A server as a child; yields whether it still runs."""
+    with (folder / log).open("ab") as output:
+        process = subprocess.Popen(
+            command, cwd=folder, stdout=output, stderr=output, env={**os.environ, **environment}
+        )
+    try:
+        yield lambda: process.poll() is None
+    finally:
+        process.terminate()
+        try:
+            process.wait(15)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(5)
+
+
+def _wait(is_ready: Callable[[], bool], is_alive: Callable[[], bool], log: Path) -> None:
+    deadline, tick = time.monotonic() + READY_S, Event()
+    while not is_ready():
+        assert is_alive(), log.read_text()[-1000:]
+        assert time.monotonic() < deadline, f"not ready in {READY_S} s: {log.read_text()[-1000:]}"
+        tick.wait(0.1)
+
+
+def _answers(url: str) -> bool:
+    """Whether a server is there, whatever it thinks of us."""
+    try:
+        _fetch(url)
+    except urllib.error.HTTPError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def _fetch(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=5) as answer:
+        body: bytes = answer.read()
+    return body.decode()
