@@ -26,6 +26,7 @@ GOLDEN = """\
   "write_url": "http://127.0.0.1:7301",
   "read_url": "http://127.0.0.1:7401",
   "admin_url": "http://127.0.0.1:7302",
+  "cold_store": "file://FOLDER/cold",
   "processes": [
     {
       "role": "zookeeper",
@@ -99,7 +100,7 @@ def plan(folder: Path = FOLDER, *, bookies: int = 1, base_port: int = 7100) -> l
 def state_in(folder: Path) -> ClusterState:
     pids = {"zookeeper": 100, "bookie": 101, "writeproxy": 102, "readproxy": 103}
     members = [cluster_file.member_of(p, pids.get(p.role)) for p in plan(folder)]
-    return ClusterState("local", "127.0.0.1:7181", tuple(members))
+    return ClusterState("local", "127.0.0.1:7181", tuple(members), f"file://{folder}/cold")
 
 
 # --- cluster.json --------------------------------------------------------------------------------
@@ -125,6 +126,15 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     assert cluster_file.read_state(tmp_path) == state
     assert state.ports()["bookie-0"] == Ports(7101, 7102)
     assert state.ports()["zookeeper-0"] == Ports(7181, None)
+
+
+def test_a_file_of_an_older_version_names_no_cold_store(tmp_path: Path) -> None:
+    cluster_file.write_state(tmp_path, state_in(tmp_path))
+    document = json.loads((tmp_path / "cluster.json").read_text())
+    del document["cold_store"]
+    (tmp_path / "cluster.json").write_text(json.dumps(document))
+    state = cluster_file.read_state(tmp_path)
+    assert state is not None and state.cold_store is None
 
 
 def test_the_old_file_stays_whole_when_writing_fails(

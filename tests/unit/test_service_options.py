@@ -1,4 +1,4 @@
-"""What a service is told on its command line: the address that it gives to others.
+"""What a service is told on its command line: addresses, patience, where the archive lies.
 
 Source: `duramen.runtime.service`, `duramen.runtime.role`.
 """
@@ -44,3 +44,14 @@ def test_a_sequencer_is_told_how_patient_its_audits_are() -> None:
     assert (options.audit_interval_us, options.lost_bookie_grace_us) == (5 * MINUTE, 90 * SECOND)
     with pytest.raises(SystemExit):
         parse_options("sequencer", [*ARGUMENTS, "--lost-bookie-grace", "soon"])
+
+
+def test_a_read_proxy_is_told_where_the_archive_lies(capsys: pytest.CaptureFixture[str]) -> None:
+    assert parse_options("readproxy", ARGUMENTS).cold_store is None
+    told = parse_options("readproxy", [*ARGUMENTS, "--cold-store", "file:///data/cold"])
+    assert told.cold_store == "file:///data/cold"
+    with pytest.raises(SystemExit):
+        parse_options("sequencer", [*ARGUMENTS, "--cold-store", "/data/cold"])
+    assert "schemes are file, s3, hdfs and webhdfs" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        parse_options("bookie", [*ARGUMENTS, "--data-dir", "x", "--cold-store", "file:///cold"])

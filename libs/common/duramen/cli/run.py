@@ -32,6 +32,7 @@ from duramen.client.retry import repeat_while_refused
 from duramen.cluster.cluster_file import ClusterState
 from duramen.cluster.layout import REGION, ClusterSize
 from duramen.cluster.supervisor import ClusterEvent, ClusterOptions, Supervisor
+from duramen.errors import DuramenError
 from duramen.limits import ZOOKEEPER_SESSION_S
 from duramen.runtime.edge.cross_origin import parse_origin
 from duramen.units import SECOND, parse_duration_us
@@ -49,6 +50,9 @@ _OriginsOption = Annotated[
         help="pages of this origin may call both proxies, such as http://localhost:8000; may be "
         "repeated",
     ),
+]
+_ColdStoreOption = Annotated[
+    str | None, Parameter(help="URL of the archive (docs/cold-store.md); without it <data>/cold")
 ]
 _TEXTS: Final = {
     "leftover": "{id}: ending pid {pid}, left behind by an earlier run",
@@ -98,6 +102,7 @@ def run(
     ] = f"{ZOOKEEPER_SESSION_S:g}s",
     restart: Annotated[bool, Parameter(help="start again what ends")] = True,
     cors_origin: _OriginsOption = (),
+    cold_store: _ColdStoreOption = None,
     json: JsonOption = False,
     demo: Annotated[
         bool, Parameter(negative="", help="append a file, read it back, compare")
@@ -133,6 +138,7 @@ def run(
         is_restarting=restart,
         session_timeout_s=_parse_session_s(session_timeout),
         cors_origins=_check_origins(cors_origin),
+        cold_store=_check_cold_store(cold_store),
     )
     wanted = _Demo(is_once=once, file=file) if demo else None
     return run_async(_run(options, wanted, is_json=json))
@@ -147,6 +153,17 @@ def _check_origins(origins: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(map(parse_origin, origins))
     except ValueError as error:
         raise UsageError(f"--cors-origin: {error}") from None
+
+
+def _check_cold_store(url: str | None) -> str | None:
+    from duramen.runtime.cold import open_cold_store
+
+    try:
+        if url is not None:
+            open_cold_store(url)
+    except DuramenError as error:
+        raise UsageError(f"--cold-store: {error.detail}") from None
+    return url
 
 
 def _parse_session_s(text: str) -> float:

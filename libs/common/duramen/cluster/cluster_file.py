@@ -65,6 +65,8 @@ class ClusterState:
     cluster: str
     zookeeper: str
     members: tuple[Member, ...]
+    cold_store: str | None = None
+    """URL of the archive; None in a file that an older version wrote."""
 
     def to_json(self) -> dict[str, Any]:
         """The JSON object of the whole file."""
@@ -77,6 +79,7 @@ class ClusterState:
             "write_url": write_proxy and write_proxy.data_url,
             "read_url": read_proxy and read_proxy.data_url,
             "admin_url": write_proxy and write_proxy.admin_url,
+            "cold_store": self.cold_store,
             "processes": [member.to_json() for member in self.members],
         }
 
@@ -167,7 +170,8 @@ def read_state(folder: Path) -> ClusterState | None:
     document = read_document(folder)
     try:
         members = tuple(_parse_member(entry) for entry in document["processes"])
-        return ClusterState(document["cluster"], document["zookeeper"], members)
+        cold_store = document.get("cold_store")
+        return ClusterState(document["cluster"], document["zookeeper"], members, cold_store)
     except (KeyError, TypeError, AttributeError) as error:
         raise ClusterFileError(f"{folder / FILE_NAME} lacks or has a wrong {error}") from error
 

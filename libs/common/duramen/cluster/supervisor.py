@@ -30,6 +30,7 @@ from duramen.limits import ZOOKEEPER_SESSION_S
 from duramen.runtime.embedded_zookeeper import EmbeddedServerError, is_serving
 from duramen.runtime.http_client import PeerError
 
+COLD_FOLDER: Final = "cold"
 READY_TIMEOUT_S: Final = 60.0
 STOP_TIMEOUT_S: Final = 10.0
 START_COUNT_MAX: Final = 5
@@ -77,7 +78,8 @@ class ClusterOptions:
     """What to run and where; `zookeeper` None runs one beside the services.
 
     `session_timeout_s`: of every service's session with ZooKeeper. `cors_origins`: whose pages may
-    read what the proxies answer.
+    read what the proxies answer. `cold_store`: URL of the archive; None is the folder `cold` beside
+    the other data, which is made.
     """
 
     folder: Path
@@ -89,6 +91,7 @@ class ClusterOptions:
     ready_timeout_s: float = READY_TIMEOUT_S
     stop_timeout_s: float = STOP_TIMEOUT_S
     cors_origins: tuple[str, ...] = ()
+    cold_store: str | None = None
 
 
 class Supervisor:
@@ -103,6 +106,7 @@ class Supervisor:
         self._options = options
         self._folder = options.folder.absolute()
         self._on_event = on_event
+        self._cold_store = options.cold_store or (self._folder / COLD_FOLDER).as_uri()
         self._make_command = make_command
         self._children: list[Child] = []
         self._keepers: dict[str, asyncio.Task[None]] = {}
@@ -118,7 +122,7 @@ class Supervisor:
     def state(self) -> ClusterState:
         """What the cluster consists of now."""
         members = tuple(member_of(child.plan, child.pid) for child in self._children)
-        return ClusterState(CLUSTER_NAME, self._zookeeper, members)
+        return ClusterState(CLUSTER_NAME, self._zookeeper, members, self._cold_store)
 
     def statistics(self) -> dict[str, Any]:
         """Starts and readiness of every process."""
@@ -136,6 +140,8 @@ class Supervisor:
         """
         self._folder.mkdir(parents=True, exist_ok=True)
         self._take_lock()
+        if self._options.cold_store is None:
+            (self._folder / COLD_FOLDER).mkdir(exist_ok=True)
         remembered = await self._end_leftovers()
         plans = plan_cluster(
             self._folder,
@@ -241,6 +247,8 @@ class Supervisor:
             flags += ["--session-timeout-s", f"{timeout_s:g}"]
         if plan.role in ("writeproxy", "readproxy"):
             flags += [f"--cors-origin={origin}" for origin in self._options.cors_origins]
+        if plan.role in ("sequencer", "readproxy"):
+            flags += ["--cold-store", self._cold_store]
         return flags
 
     async def _watch(self, child: Child) -> None:

@@ -24,7 +24,8 @@ class ServiceOptions:
     is a sequencer's: its share of the logs, relative to the others'. `audit_interval_us` and
     `lost_bookie_grace_us` are a sequencer's, for when it is the auditor: docs/protocol/repair.md.
     `is_forwarding` is a proxy's: whether it sends on what the other kind of proxy answers, and
-    `cors_origins`, of which origins pages may read its answers.
+    `cors_origins`, of which origins pages may read its answers. `cold_store` is the URL of the
+    archive, for read proxies and sequencers: docs/cold-store.md.
     """
 
     role: str
@@ -49,6 +50,7 @@ class ServiceOptions:
     lost_bookie_grace_us: int = LOST_BOOKIE_GRACE_US
     is_forwarding: bool = True
     cors_origins: tuple[str, ...] = ()
+    cold_store: str | None = None
 
     def data_url(self, port: int | None = None) -> str:
         """Where others reach the data plane that listens on `port` (default: `data_port`)."""

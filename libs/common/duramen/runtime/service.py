@@ -24,6 +24,7 @@ from pathlib import Path
 import uvloop
 
 from duramen.core.hashing import WEIGHT_MAX
+from duramen.errors import DuramenError
 from duramen.limits import (
     AUDIT_INTERVAL_US,
     JOURNAL_FILE_BYTES,
@@ -33,6 +34,7 @@ from duramen.limits import (
     ZOOKEEPER_SESSION_S,
 )
 from duramen.runtime.admin import make_admin_app
+from duramen.runtime.cold import open_cold_store
 from duramen.runtime.edge.cross_origin import parse_origin
 from duramen.runtime.http_server import AdminServer
 from duramen.runtime.role import Service, ServiceOptions, StartRefusedError
@@ -90,21 +92,14 @@ def parse_options(
         )
         _add_audit_options(parser)
     if role in ("writeproxy", "readproxy"):
+        _add_proxy_options(parser)
+    if role in ("sequencer", "readproxy"):
         parser.add_argument(
-            "--no-forwarding",
-            dest="is_forwarding",
-            action="store_false",
-            help="refuse calls that the other kind of proxy answers, instead of sending them on",
-        )
-        parser.add_argument(
-            "--cors-origin",
-            metavar="ORIGIN",
-            type=_parse_origin,
-            action="append",
-            default=[],
-            dest="cors_origins",
-            help="pages of this origin may read the answers, such as http://localhost:8000; may be "
-            "repeated (default: none)",
+            "--cold-store",
+            metavar="URL",
+            type=_parse_cold_store,
+            help="where the archive lies: file:///folder, s3://bucket/prefix or "
+            "webhdfs://host:port/directory (default: none)",
         )
     options = vars(parser.parse_args(argv))
     lists = {name: tuple(options.get(name) or ()) for name in ("ledger_dirs", "cors_origins")}
@@ -123,6 +118,33 @@ def _parse_origin(text: str) -> str:
         return parse_origin(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _add_proxy_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--no-forwarding",
+        dest="is_forwarding",
+        action="store_false",
+        help="refuse calls that the other kind of proxy answers, instead of sending them on",
+    )
+    parser.add_argument(
+        "--cors-origin",
+        metavar="ORIGIN",
+        type=_parse_origin,
+        action="append",
+        default=[],
+        dest="cors_origins",
+        help="pages of this origin may read the answers, such as http://localhost:8000; may be "
+        "repeated (default: none)",
+    )
+
+
+def _parse_cold_store(text: str) -> str:
+    try:
+        open_cold_store(text)
+    except DuramenError as error:
+        raise argparse.ArgumentTypeError(error.detail) from None
+    return text
 
 
 def _add_disk_options(parser: argparse.ArgumentParser) -> None:
