@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from duramen.core.segment import Totals
 from duramen.core.sequencer.exactly_once.stamps import TokenRecord
-from duramen.ids import EntryId, Epoch, LogId, ledger_of
+from duramen.ids import EntryId, Epoch, LedgerId, LogId, ledger_of
 from duramen.wire.cold.manifest import FilePart
 from duramen.wire.cold.part_reader import PartReader
 from duramen.wire.cold.part_writer import PartWriter
@@ -30,6 +30,8 @@ START_SEQ_NUM = 1_000
 class SegmentBytes:
     """A segment's entries as its sequencer would have written them."""
 
+    ledger_id: LedgerId = LEDGER
+    start_seq_num: int = START_SEQ_NUM
     entries: dict[EntryId, bytes] = field(default_factory=dict)
     totals: Totals = Totals()
     next_entry: EntryId = EntryId(0)
@@ -55,7 +57,7 @@ class SegmentBytes:
     def _add(self, batches: Sequence[bytes], own: Totals, flags: int) -> None:
         after = self.totals.plus(own)
         self.entries[self.next_entry] = encode_entry(
-            ledger_id=LEDGER,
+            ledger_id=self.ledger_id,
             entry_id=self.next_entry,
             before=self.totals,
             batches=batches,
@@ -67,9 +69,11 @@ class SegmentBytes:
         self.next_entry = EntryId(self.next_entry + 1)
 
 
-def make_every_kind() -> SegmentBytes:
+def make_every_kind(
+    ledger_id: LedgerId = LEDGER, start_seq_num: int = START_SEQ_NUM
+) -> SegmentBytes:
     """Every kind of record and entry that a log may hold, holes and lost ranges too."""
-    segment = SegmentBytes()
+    segment = SegmentBytes(ledger_id, start_seq_num)
     segment.add(encode_batch([b"plain", b"", b"third"], 1_000))
     segment.add(encode_batch([b"a"], 1_001, txids=[5]), encode_batch([b"b"], 1_002, txids=[5]))
     headers = [[(b"name", b"one"), (b"name", b"two"), (b"", b"")], []]
@@ -101,8 +105,8 @@ def write_part(
     writer = PartWriter(
         written.append,
         name=name or "part-00000.parquet",
-        ledger_id=LEDGER,
-        start_seq_num=START_SEQ_NUM,
+        ledger_id=segment.ledger_id,
+        start_seq_num=segment.start_seq_num,
         row_group_bytes=row_group_bytes,
     )
     for entry in segment.entries.values():

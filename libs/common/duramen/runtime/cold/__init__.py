@@ -4,6 +4,7 @@
 (jobs, proxies, the data source) imports from here alone.
 """
 
+from duramen.runtime.cold.manifests import find_manifest
 from duramen.runtime.cold.opening import open_cold_store
 from duramen.runtime.cold.store import (
     AlreadyThere,
@@ -21,5 +22,6 @@ __all__ = [
     "ColdStoreDown",
     "ColdWriter",
     "NotThere",
+    "find_manifest",
     "open_cold_store",
 ]

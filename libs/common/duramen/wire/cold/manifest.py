@@ -20,9 +20,12 @@ from typing import Any, Final
 from duramen.core.segment import Totals
 from duramen.ids import LAST_EPOCH, LAST_LOG_ID, NOTHING, EntryId, Epoch, LedgerId, LogId, ledger_of
 from duramen.wire.cold.chain import Chain
-from duramen.wire.cold.paths import PART_COUNT_MAX, attempt_folder
+from duramen.wire.cold.paths import PART_COUNT_MAX, attempt_folder, shared_folder
 
 MANIFEST_VERSION: Final = 1
+
+SHARED_VERSION: Final = 2
+"""Of a manifest that names files of several segments, which readers of version 1 would misread."""
 
 _HEX_64 = re.compile(r"[0-9a-f]{64}")
 _ATTEMPT = re.compile(r"[0-9a-f]{32}")
@@ -59,13 +62,31 @@ class RowGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class FilePart:
-    """One file of the attempt.
+class SharedFile:
+    """A file that has row groups of other segments too: which ones are this segment's.
 
     Attributes:
-        name: within the attempt's folder.
+        first_group: index of the segment's first row group in the file.
+        group_count: row groups of the file.
+        footer_offset: where the last row group of the file ends.
+    """
+
+    first_group: int
+    group_count: int
+    footer_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class FilePart:
+    """One file of the attempt, as far as it is the segment's.
+
+    Attributes:
+        name: within the attempt's folder, or among its shared files.
+        size_bytes, sha256: of the file, with all that is in it.
         footer_sha256: of what follows the last row group up to the end of the file.
+        row_groups: the segment's; they follow one another.
         identities, records: sums over its entries (`chain`).
+        shared: None: the file is the segment's alone.
     """
 
     name: str
@@ -75,6 +96,7 @@ class FilePart:
     row_groups: tuple[RowGroup, ...]
     identities: Chain
     records: Chain
+    shared: SharedFile | None = None
 
     @property
     def first_entry(self) -> EntryId:
@@ -97,8 +119,27 @@ class FilePart:
         return sum(group.row_count for group in self.row_groups)
 
     @property
+    def first_group(self) -> int:
+        """Index of the first row group in the file."""
+        return 0 if self.shared is None else self.shared.first_group
+
+    @property
+    def group_count(self) -> int:
+        """Row groups of the file, those of other segments too."""
+        return len(self.row_groups) if self.shared is None else self.shared.group_count
+
+    @property
+    def own_bytes(self) -> int:
+        """Of the file, or of the segment's row groups where others share it."""
+        if self.shared is None:
+            return self.size_bytes
+        return sum(group.size_bytes for group in self.row_groups)
+
+    @property
     def footer_offset(self) -> int:
-        """Where the last row group ends."""
+        """Where the last row group of the file ends."""
+        if self.shared is not None:
+            return self.shared.footer_offset
         return self.row_groups[-1].offset + self.row_groups[-1].size_bytes
 
 
@@ -138,8 +179,13 @@ class Manifest:
 
     @property
     def size_bytes(self) -> int:
-        """Of all files."""
-        return sum(part.size_bytes for part in self.files)
+        """Of all files; of shared ones, what is the segment's."""
+        return sum(part.own_bytes for part in self.files)
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether compaction made it: its files have other segments too."""
+        return any(part.shared is not None for part in self.files)
 
     @property
     def entry_count(self) -> int:
@@ -163,6 +209,8 @@ class Manifest:
 
     def path_of(self, part: FilePart) -> str:
         """Where one of its files lies, relative to the store's root."""
+        if part.shared is not None:
+            return shared_folder(self.cluster, self.log_id, self.attempt) + part.name
         folder = attempt_folder(self.cluster, self.log_id, self.epoch, self.attempt)
         return folder + part.name
 
@@ -179,7 +227,7 @@ def spell_manifest(manifest: Manifest) -> bytes:
     _check_manifest(manifest)
     ends = _find_ends(manifest)
     document = {
-        "v": MANIFEST_VERSION,
+        "v": SHARED_VERSION if manifest.is_shared else MANIFEST_VERSION,
         "cluster": manifest.cluster,
         "namespace": manifest.namespace,
         "log": manifest.log,
@@ -228,9 +276,12 @@ def read_manifest(data: bytes) -> Manifest:
         document = json.loads(data)
         if not isinstance(document, dict):
             raise ManifestError("a manifest is a JSON object")
-        if _whole(document["v"]) != MANIFEST_VERSION:
-            raise ManifestError(f"a manifest of version {document['v']!r}, not {MANIFEST_VERSION}")
+        version = _whole(document["v"])
+        if version not in (MANIFEST_VERSION, SHARED_VERSION):
+            raise ManifestError(f"a manifest of version {version}, which is not known here")
         manifest = _read_document(document)
+        if manifest.is_shared != (version == SHARED_VERSION):
+            raise ManifestError(f"files of another version than {version}")
         expected = {
             "entries": manifest.entry_count,
             "rows": manifest.row_count,
@@ -323,10 +374,20 @@ def _check_file(part: FilePart) -> None:
         if not 0 <= records <= group.row_count or group.row_count < group.entry_count:
             raise ManifestError(f"a row group of {part.name} counts other rows than records")
         at += group.size_bytes
-    if at >= part.size_bytes:
+    if part.shared is not None:
+        _check_shared(part, part.shared, at)
+    if part.footer_offset >= part.size_bytes:
         raise ManifestError(f"{part.name} has no footer")
     if part.identities.count != part.entry_count or part.records.count != part.entry_count:
         raise ManifestError(f"sums of {part.name} are over other entries")
+
+
+def _check_shared(part: FilePart, shared: SharedFile, end: int) -> None:
+    """Args: end: where the segment's last row group ends."""
+    if shared.first_group + len(part.row_groups) > shared.group_count:
+        raise ManifestError(f"{part.name} has fewer row groups than its part")
+    if end > shared.footer_offset:
+        raise ManifestError(f"the footer of {part.name} begins within a row group")
 
 
 def _spell_file(part: FilePart) -> dict[str, Any]:
@@ -351,6 +412,15 @@ def _spell_file(part: FilePart) -> dict[str, Any]:
             }
             for group in part.row_groups
         ],
+        **({} if part.shared is None else {"shared": _spell_shared(part.shared)}),
+    }
+
+
+def _spell_shared(shared: SharedFile) -> dict[str, Any]:
+    return {
+        "first_group": shared.first_group,
+        "groups": shared.group_count,
+        "footer_offset": shared.footer_offset,
     }
 
 
@@ -365,6 +435,15 @@ def _read_file(item: Mapping[str, Any]) -> FilePart:
         row_groups=groups,
         identities=Chain(count, int(_match(item["identities"], _HEX_64), 16)),
         records=Chain(count, int(_match(item["records"], _HEX_64), 16)),
+        shared=_read_shared(item["shared"]) if "shared" in item else None,
+    )
+
+
+def _read_shared(item: Mapping[str, Any]) -> SharedFile:
+    return SharedFile(
+        first_group=_whole(item["first_group"]),
+        group_count=_whole(item["groups"]),
+        footer_offset=_whole(item["footer_offset"]),
     )
 
 

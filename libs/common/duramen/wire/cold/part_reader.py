@@ -80,12 +80,21 @@ class PartReader:
                 pa.PythonFile(section, mode="r"), metadata=metadata, pre_buffer=False
             )
             names = None if columns is None else list(columns)
-            table = opened.read_row_group(index, columns=names, use_threads=False)
+            at = self._part.first_group + index
+            table = opened.read_row_group(at, columns=names, use_threads=False)
         except (pa.ArrowException, OSError) as error:
             raise ColdDataError(f"{self._part.name}: row group {index}: {error}") from error
         if table.num_rows != group.row_count:
             raise ColdDataError(f"{self._part.name}: row group {index} has other rows")
         return table
+
+    def read_footer(self) -> None:
+        """Read and check the footer, unless that was done.
+
+        Raises:
+            ColdDataError: it is not what was written, or of another schema or other row groups.
+        """
+        self._load_metadata()
 
     def check_group(self, index: int, data: bytes) -> None:
         """Compare bytes of a row group with the manifest.
@@ -144,7 +153,7 @@ class PartReader:
             raise ColdDataError(f"{part.name}: schema {version!r}, not {SCHEMA_VERSION}")
         if metadata.schema.to_arrow_schema().names != SCHEMA.names:
             raise ColdDataError(f"{part.name}: other columns than those of its schema")
-        if metadata.num_row_groups != len(part.row_groups):
+        if metadata.num_row_groups != part.group_count:
             raise ColdDataError(f"{part.name}: other row groups than the manifest says")
         self._metadata = metadata
         return metadata

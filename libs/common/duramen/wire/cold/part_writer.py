@@ -39,10 +39,11 @@ _STATISTICS_COLUMNS: Final = [
 ]  # fmt: skip
 """All but bodies and headers, whose extremes would be copies of them and tell nobody anything."""
 
-_MAGIC: Final = b"PAR1"
+MAGIC: Final = b"PAR1"
+"""What a file begins with."""
 
 
-class _Sink:
+class Sink:
     """What pyarrow writes to: counts and hashes what passes."""
 
     def __init__(self, write: Callable[[bytes], object]) -> None:
@@ -85,6 +86,23 @@ class _Sink:
         return False
 
 
+def open_parquet(sink: Sink) -> pq.ParquetWriter:
+    """Begin a file of archived rows; the sink stands before its first row group."""
+    writer = pq.ParquetWriter(
+        pa.PythonFile(sink, mode="w"),
+        SCHEMA,
+        compression="zstd",
+        compression_level=1,
+        use_dictionary=_DICTIONARY_COLUMNS,
+        column_encoding=_DELTA_COLUMNS,
+        write_statistics=_STATISTICS_COLUMNS,
+        store_schema=True,
+    )
+    assert sink.position == len(MAGIC), sink.position
+    sink.cut()
+    return writer
+
+
 class PartWriter:
     """One file; `add` each entry, then `finish`.
 
@@ -107,7 +125,7 @@ class PartWriter:
         self._name = name
         self._ledger_id = ledger_id
         self._row_group_bytes = row_group_bytes
-        self._sink = _Sink(write)
+        self._sink = Sink(write)
         self._writer: pq.ParquetWriter | None = None
         self._builder = RowGroupBuilder(ledger_id, start_seq_num)
         self._groups: list[RowGroup] = []
@@ -165,18 +183,7 @@ class PartWriter:
         assert before is not None and after is not None
         table = builder.finish()
         if self._writer is None:
-            self._writer = pq.ParquetWriter(
-                pa.PythonFile(sink, mode="w"),
-                SCHEMA,
-                compression="zstd",
-                compression_level=1,
-                use_dictionary=_DICTIONARY_COLUMNS,
-                column_encoding=_DELTA_COLUMNS,
-                write_statistics=_STATISTICS_COLUMNS,
-                store_schema=True,
-            )
-            assert sink.position == len(_MAGIC), sink.position
-            sink.cut()
+            self._writer = open_parquet(sink)
         offset = sink.position
         self._writer.write_table(table, row_group_size=table.num_rows)
         self._groups.append(

@@ -2,10 +2,13 @@
 
     v1/<cluster uuid>/<8 hex log_id>/e<epoch, 10 digits>/manifest.json
     v1/<cluster uuid>/<8 hex log_id>/e<epoch, 10 digits>/<attempt>/part-<n>.parquet
+    v1/<cluster uuid>/<8 hex log_id>/e<epoch, 10 digits>/manifest-<attempt>.json    compacted
+    v1/<cluster uuid>/<8 hex log_id>/shared/<attempt>/part-<n>.parquet              compacted
 
 An attempt is one try of one job to archive one segment; its files belong to nobody until the
-manifest names it. Called by the archive job, cold reads and the sweep of orphans. Source:
-08-interfaces "Cold store"; written up in docs/protocol/archive.md.
+manifest names it. Compaction's attempts are many segments', with a manifest for each of them that
+counts when the segment's node names the attempt (ADR 0016). Called by the archive job, cold reads,
+compaction and sweeps. Source: 08-interfaces "Cold store"; written up in docs/protocol/archive.md.
 """
 
 from __future__ import annotations
@@ -23,6 +26,10 @@ PART_COUNT_MAX: Final = 100_000
 _SEGMENT = r"v1/([0-9a-f][0-9a-f-]{7,63})/([0-9a-f]{8})/e([0-9]{10})"
 _COLD_PATH = re.compile(
     rf"{_SEGMENT}/(?:(manifest\.json)|([0-9a-f]{{32}})/part-([0-9]{{5}})\.parquet)"
+)
+_COMPACTED = re.compile(rf"{_SEGMENT}/manifest-([0-9a-f]{{32}})\.json")
+_SHARED = re.compile(
+    r"v1/([0-9a-f][0-9a-f-]{7,63})/([0-9a-f]{8})/shared/([0-9a-f]{32})/part-[0-9]{5}\.parquet"
 )
 _CLUSTER = re.compile(r"[0-9a-f][0-9a-f-]{7,63}")
 _ATTEMPT = re.compile(r"[0-9a-f]{32}")
@@ -78,6 +85,40 @@ def attempt_folder(cluster: str, log_id: LogId, epoch: Epoch, attempt: str) -> s
     """
     assert _ATTEMPT.fullmatch(attempt), attempt
     return f"{segment_folder(cluster, log_id, epoch)}{attempt}/"
+
+
+def compacted_manifest_path(cluster: str, log_id: LogId, epoch: Epoch, attempt: str) -> str:
+    """What compaction says of a segment: in force while the segment's node names the attempt."""
+    assert _ATTEMPT.fullmatch(attempt), attempt
+    return f"{segment_folder(cluster, log_id, epoch)}manifest-{attempt}.json"
+
+
+def shared_folder(cluster: str, log_id: LogId, attempt: str) -> str:
+    """The files of one compaction, each of several segments of a log; with the closing slash."""
+    assert _ATTEMPT.fullmatch(attempt), attempt
+    return f"{log_folder(cluster, log_id)}shared/{attempt}/"
+
+
+class CompactedPath(NamedTuple):
+    """What a path that compaction made says; `epoch` is None for a file of several segments."""
+
+    cluster: str
+    log_id: LogId
+    epoch: Epoch | None
+    attempt: str
+
+
+def parse_compacted(path: str) -> CompactedPath | None:
+    """As `parse_path`, for what compaction made; None: it did not make that."""
+    manifest, shared = _COMPACTED.fullmatch(path), _SHARED.fullmatch(path)
+    match = manifest or shared
+    if match is None:
+        return None
+    log_id = LogId(int(match[2], 16))
+    epoch = None if manifest is None else Epoch(int(manifest[3]))
+    if not 0 < log_id <= LAST_LOG_ID or (epoch is not None and not 0 < epoch <= LAST_EPOCH):
+        return None
+    return CompactedPath(match[1], log_id, epoch, match[match.lastindex or 0])
 
 
 def part_name(index: int) -> str:
