@@ -1,0 +1,1 @@
+"""The archive job: closed segments become Parquet files, verified before they count."""

@@ -1,0 +1,84 @@
+"""Which segments a run archives: closed, not archived yet, and wanted by log and operator.
+
+A log's own `tiering` says whether it is archived at all; a run's selector narrows that, and a
+selector that names one log (no wildcard) takes it whatever its policy is. Pure functions of nodes,
+so that a run can say of every segment why it was left alone.
+
+Called by `driver`. Source: 04-platform "Archive job"; written up in docs/archive.md.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from duramen.core.life.trim import SegmentStatus, status_of
+from duramen.core.log_node import LogNode
+from duramen.core.segment import Segment
+from duramen.units import MS
+
+_WILDCARDS = frozenset("*?[")
+
+
+class Verdict(enum.Enum):
+    """What a run does with a segment, or why it does nothing; the report has the values."""
+
+    ARCHIVE = "archive"
+    ARCHIVED = "archived before"
+    NOT_CLOSED = "not closed"
+    TOO_YOUNG = "completed too recently"
+    TOO_SMALL = "smaller than the minimum"
+    TRUNCATED = "truncated"
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What the operator asks of a run.
+
+    Attributes:
+        selectors: globs over `namespace/log`; a segment's log has to match one.
+        keep_hot_us: only segments that were completed so long ago.
+        min_bytes: only segments with so many bytes of batches, besides what their log demands.
+        includes_truncated: also segments that no reader is shown any more, while bookies have them.
+    """
+
+    selectors: tuple[str, ...] = ("*/*",)
+    keep_hot_us: int = 0
+    min_bytes: int = 0
+    includes_truncated: bool = False
+
+    def takes(self, log: LogNode) -> bool:
+        """Whether the run looks at a log at all."""
+        if log.is_deleted:
+            return False
+        name = f"{log.namespace}/{log.name}"
+        is_tiered = log.config.tiering.policy != "none"
+        for selector in self.selectors:
+            is_named = not _WILDCARDS.intersection(selector)
+            if selector == name if is_named else is_tiered and fnmatchcase(name, selector):
+                return True
+        return False
+
+    def judge(self, log: LogNode, segment: Segment, now_unix_ms: int) -> Verdict:
+        """What the run does with a segment of a log that it looks at."""
+        if not segment.is_closed:
+            return Verdict.NOT_CLOSED
+        if segment.cold_copy is not None:
+            return Verdict.ARCHIVED
+        if not self.includes_truncated and status_of(segment, log) is SegmentStatus.TRUNCATED:
+            return Verdict.TRUNCATED
+        completed_ms = segment.completed_unix_ms or 0
+        if now_unix_ms - completed_ms < self.keep_hot_us // MS:
+            return Verdict.TOO_YOUNG
+        assert segment.totals is not None, segment
+        if segment.totals.length_bytes < max(self.min_bytes, log.config.tiering.min_size):
+            return Verdict.TOO_SMALL
+        return Verdict.ARCHIVE
+
+
+def find_lag_ms(waiting: Sequence[Segment], now_unix_ms: int) -> int:
+    """How long ago the oldest of segments that wait for the archive was completed; 0: none."""
+    times = [segment.completed_unix_ms or now_unix_ms for segment in waiting]
+    return max([0, *[now_unix_ms - at for at in times]])

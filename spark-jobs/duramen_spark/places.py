@@ -1,0 +1,68 @@
+"""Where a job's cluster and cold store are: flags, else the cluster.json of a `duramen run`.
+
+Shared by the commands of `duramen-spark`. A job runs inside the cluster's network: it talks to
+ZooKeeper and to the bookies' data ports.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+from cyclopts import Parameter
+
+from duramen.cli.command import DATA_DEFAULT, UsageError
+from duramen.cluster.cluster_file import read_document
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, slots=True)
+class PlaceOptions:
+    """Flags that say where things are."""
+
+    zookeeper: Annotated[
+        str | None, Parameter(help="host:port of ZooKeeper, with commas (else cluster.json)")
+    ] = None
+    cluster: Annotated[
+        str | None, Parameter(help="the cluster's name in ZooKeeper (else cluster.json)")
+    ] = None
+    cold_store: Annotated[
+        str | None, Parameter(help="URL of the cold store, such as s3://bucket (else cluster.json)")
+    ] = None
+    region: Annotated[str, Parameter(help="where this runs: replicas near it are read first")] = ""
+    rack: Annotated[str, Parameter(help="the same")] = ""
+    data: Annotated[Path, Parameter(help="folder of a duramen run, for its cluster.json")] = (
+        DATA_DEFAULT
+    )
+
+
+class Place(NamedTuple):
+    """Where a cluster and its cold store are, and where this process is."""
+
+    zookeeper: str
+    cluster: str
+    cold_store: str
+    region: str
+    rack: str
+
+
+def find_place(options: PlaceOptions | None) -> Place:
+    """Resolve the flags.
+
+    Raises:
+        UsageError: a flag lacks another one.
+        ClusterFileError: something is not given, and no local cluster is found.
+    """
+    given = options or PlaceOptions()
+    if given.zookeeper is not None and (given.cluster is None or given.cold_store is None):
+        raise UsageError("--zookeeper needs --cluster and --cold-store")
+    if given.zookeeper is not None and given.cluster is not None and given.cold_store is not None:
+        where = given.zookeeper, given.cluster, given.cold_store
+    else:
+        document = read_document(given.data.absolute())
+        store = given.cold_store or document.get("cold_store")
+        if not isinstance(store, str):
+            raise UsageError("--cold-store: cluster.json names none, so say where the archive is")
+        where = str(document.get("zookeeper")), given.cluster or str(document.get("cluster")), store
+    return Place(*where, given.region, given.rack)

