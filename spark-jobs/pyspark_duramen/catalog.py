@@ -1,0 +1,199 @@
+"""What a cluster says of its logs: names, ids, head, tail, segments, and where a position is.
+
+Blocking, with an event loop in a thread; one for each reader, closed when the reader is. Logs are
+asked about side by side, a bounded number at once. Refusals that are worth it are repeated.
+
+Called by `reading.reader` and `streaming.reader`. Source: 03-api "REST v1".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fnmatch
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from typing import Any, Final, NamedTuple, Self, TypeVar
+
+from duramen.client.blocking.portal import Portal
+from duramen.client.rest_client import RestClient
+from duramen.client.retry import repeat_while_refused
+from duramen.errors import DuramenError
+from duramen.runtime.http_client import PeerError
+
+T = TypeVar("T")
+LogName = tuple[str, str]
+"""Namespace and name."""
+
+RETRY_S: Final = 60.0
+"""How long what is refused for now, or not answered, is asked again: a takeover takes seconds."""
+
+_AT_ONCE: Final = 32
+_GLOB: Final = frozenset("*?[")
+
+
+class LogFacts(NamedTuple):
+    """What a log is, and what of it can be read."""
+
+    log_id: str
+    head: int
+    tail: int
+
+
+class Segment(NamedTuple):
+    """A closed segment: its records, and where they lie.
+
+    Attributes:
+        cold_sha256: of the verified archive manifest, hex; None: it is not archived.
+        is_hot: bookies have it.
+    """
+
+    epoch: int
+    first: int
+    end: int
+    size_bytes: int
+    cold_sha256: str | None
+    is_hot: bool
+
+    @property
+    def record_count(self) -> int:
+        """How many records it has."""
+        return self.end - self.first
+
+
+class Catalog:
+    """Asks one proxy, which sends on what is the other kind's."""
+
+    def __init__(self, url: str) -> None:
+        """Connects with the first call."""
+        self._portal = Portal()
+        self._client = RestClient(url, has_http2=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close every connection, and end the thread."""
+        self._portal.call(self._client.close())
+        self._portal.close()
+
+    def find_logs(self, patterns: Sequence[str]) -> list[LogName]:
+        """The logs that match a pattern, each once, in the order of their names.
+
+        Raises:
+            DuramenError: `namespace_not_found`, or no answer.
+        """
+        return sorted(set(self._portal.call(self._find_logs(patterns))))
+
+    def find_facts(self, logs: Iterable[LogName]) -> dict[LogName, LogFacts]:
+        """What there is of each log; those that are not there (any more) are left out."""
+        return self._ask_all(logs, self._find_facts)
+
+    def find_segments(self, logs: Iterable[LogName]) -> dict[LogName, list[Segment]]:
+        """The closed live segments of each log, oldest first."""
+        return self._ask_all(logs, self._find_segments)
+
+    def locate(self, logs: Iterable[LogName], position: str) -> dict[LogName, int]:
+        """The sequence number at which a read from a position begins; the tail where it is beyond.
+
+        Raises:
+            DuramenError: `invalid_position`, or no answer.
+        """
+        return self._ask_all(logs, lambda log: self._locate(log, position))
+
+    def _ask_all(
+        self, logs: Iterable[LogName], ask: Callable[[LogName], Awaitable[T]]
+    ) -> dict[LogName, T]:
+        async def ask_all() -> dict[LogName, T]:
+            room = asyncio.Semaphore(_AT_ONCE)
+
+            async def ask_one(log: LogName) -> tuple[LogName, T | None]:
+                async with room:
+                    try:
+                        return log, await ask(log)
+                    except DuramenError as error:
+                        if error.code not in ("log_not_found", "log_deleted"):
+                            raise
+                        return log, None
+
+            found = await asyncio.gather(*map(ask_one, logs))
+            return {log: answer for log, answer in found if answer is not None}
+
+        return self._portal.call(ask_all())
+
+    async def _run(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        try:
+            return await repeat_while_refused(call, timeout_s=RETRY_S, is_read=True)
+        except PeerError as error:
+            raise DuramenError("log_unavailable", str(error)) from error
+
+    async def _find_logs(self, patterns: Sequence[str]) -> list[LogName]:
+        found: list[LogName] = []
+        for pattern in patterns:
+            wanted_namespace, _, wanted = pattern.partition("/")
+            for namespace in await self._find_namespaces(wanted_namespace):
+                if not _GLOB & set(wanted):
+                    found.append((namespace, wanted))
+                    continue
+                prefix = wanted[: min(wanted.find(mark) for mark in _GLOB & set(wanted))]
+                async for name in self._list_names(
+                    "logs", "name",
+                    lambda prefix=prefix, start_after="", namespace=namespace: (
+                        self._client.list_logs(namespace, prefix=prefix, start_after=start_after)
+                    ),
+                ):  # fmt: skip
+                    if fnmatch.fnmatchcase(name, wanted):
+                        found.append((namespace, name))
+        return found
+
+    async def _find_namespaces(self, wanted: str) -> list[str]:
+        if not _GLOB & set(wanted):
+            return [wanted]
+        names = self._list_names(
+            "namespaces", "namespace",
+            lambda start_after="": self._client.list_namespaces(start_after=start_after),
+        )  # fmt: skip
+        return [name async for name in names if fnmatch.fnmatchcase(name, wanted)]
+
+    async def _list_names(self, rows: str, key: str, ask: Callable[..., Any]) -> Any:
+        last, has_more = "", True
+        while has_more:
+            after = last
+            page = await self._run(lambda: ask(start_after=after))  # noqa: B023 - called at once
+            has_more = bool(page["has_more"])
+            for row in page[rows]:
+                last = row[key]
+                yield last
+
+    async def _find_facts(self, log: LogName) -> LogFacts:
+        shown = await self._run(lambda: self._client.show_log(*log))
+        tail = await self._run(lambda: self._client.find_tail(*log))
+        return LogFacts(str(shown["log_id"]), int(shown["head"]["seq_num"]), tail)
+
+    async def _find_segments(self, log: LogName) -> list[Segment]:
+        answer = await self._run(lambda: self._client.list_segments(*log))
+        return [_read_segment(row) for row in answer["segments"] if row["records"] is not None]
+
+    async def _locate(self, log: LogName, position: str) -> int:
+        try:
+            answer = await self._run(lambda: self._client.read(*log, position, most_bytes=1))
+        except DuramenError as error:
+            if error.code != "beyond_tail":
+                raise
+            return await self._run(lambda: self._client.find_tail(*log))
+        if answer.first_seq_num is not None:
+            return answer.first_seq_num
+        return int(answer.next_position.removeprefix("seq:"))
+
+
+def _read_segment(row: dict[str, Any]) -> Segment:
+    copy = row.get("cold_copy")
+    return Segment(
+        epoch=int(row["epoch"]),
+        first=int(row["start_seq_num"]),
+        end=int(row["start_seq_num"]) + int(row["records"]),
+        size_bytes=int(row["bytes"]),
+        cold_sha256=None if copy is None else str(copy["manifest_sha256"]),
+        is_hot=row.get("hot_copies") != "released",
+    )

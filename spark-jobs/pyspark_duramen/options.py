@@ -1,0 +1,191 @@
+"""The options of a read and of a write, parsed once; what is not known is refused by its name.
+
+Spark hands them over as text, with names in lower case. Called by `source`.
+Source: 08-interfaces "Texts" (positions, sizes, names); docs/spark.md has the table of them.
+"""
+
+from __future__ import annotations
+
+import difflib
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, NoReturn
+
+from duramen.client.sdk.producer import BATCH_BYTES_DEFAULT, BATCH_BYTES_MOST
+from duramen.client.sdk.values import find_codec
+from duramen.errors import DuramenError
+from duramen.texts import parse_log, parse_position
+from duramen.units import MIB, parse_size_bytes
+from duramen.wire.edge.batch_codec import Codec
+
+PARTITION_BYTES: Final = 32 * MIB
+"""A third of a second of reading: enough tasks to keep a few cores busy, few enough to start."""
+
+PARTITION_RECORDS: Final = 100_000
+"""Of a micro-batch, whose partitions may depend on its offsets alone."""
+
+_SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname", "outputmode", "path"})
+"""What Spark's own calls put among the options of a stream."""
+
+
+class OnTruncation(Enum):
+    """What becomes of a read whose records are not there any more."""
+
+    FAIL = "fail"
+    SKIP = "skip"
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """Of a batch read or a streaming read.
+
+    Attributes:
+        url: of a proxy, best the read proxy.
+        patterns: logs as `namespace/log`, in either part with `*`, `?` and `[…]`.
+        start, until: positions; `until` is None for the tail (batch only).
+        cold_store: url of the archive, where executors may read it.
+        partition_bytes: of a batch read's tasks, about.
+        partition_records: of a streaming read's tasks, exactly but for the last.
+        records_per_trigger, bytes_per_trigger: of a micro-batch at most; None: no bound.
+    """
+
+    url: str
+    patterns: tuple[str, ...]
+    start: str = "head"
+    until: str | None = None
+    on_truncation: OnTruncation = OnTruncation.FAIL
+    cold_store: str | None = None
+    partition_bytes: int = PARTITION_BYTES
+    partition_records: int = PARTITION_RECORDS
+    records_per_trigger: int | None = None
+    bytes_per_trigger: int | None = None
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> ReadOptions:
+        """The options of a read.
+
+        Raises:
+            DuramenError: `invalid_argument`, `invalid_position`; `field` names the option.
+        """
+        given = _Given(options, _READ_NAMES)
+        policy = given.get("on_truncation") or OnTruncation.FAIL.value
+        if policy not in {"fail", "skip"}:
+            _refuse("on_truncation", f"fail or skip, not {policy!r}")
+        patterns = tuple(part.strip() for part in given.need("logs").split(",") if part.strip())
+        for pattern in patterns:
+            if pattern.count("/") != 1:
+                _refuse("logs", f"{pattern!r}: write NAMESPACE/LOG, with a comma between several")
+        if not patterns:
+            _refuse("logs", "names no log")
+        start, until = given.get("from") or "head", given.get("until")
+        parse_position(start)
+        if until is not None:
+            parse_position(until)
+        return cls(
+            url=given.need("url"),
+            patterns=patterns,
+            start=start,
+            until=until,
+            on_truncation=OnTruncation(policy),
+            cold_store=given.get("cold_store"),
+            partition_bytes=given.size("partition_bytes") or PARTITION_BYTES,
+            partition_records=given.count("partition_records") or PARTITION_RECORDS,
+            records_per_trigger=given.count("max_records_per_trigger"),
+            bytes_per_trigger=given.size("max_bytes_per_trigger"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """Of a batch write or a streaming write.
+
+    Attributes:
+        url: of a proxy, best the write proxy.
+        log: where every row goes; None: where its columns `namespace` and `log` say.
+        write_id: what a repeated batch write is known by; made up where none is given.
+        codec: of the record batches.
+        batch_bytes: of bodies and headers in a record batch at most, unless one record is larger.
+    """
+
+    url: str
+    log: tuple[str, str] | None
+    write_id: str
+    codec: Codec = Codec.NONE
+    batch_bytes: int = BATCH_BYTES_DEFAULT
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> WriteOptions:
+        """The options of a write.
+
+        Raises:
+            DuramenError: `invalid_argument`, `invalid_name`; `field` names the option.
+        """
+        given = _Given(options, _WRITE_NAMES)
+        log = given.get("logs")
+        write_id = given.get("write_id") or secrets.token_hex(12)
+        if not (write_id.isascii() and write_id.isprintable()) or len(write_id) > 40:
+            _refuse("write_id", "1 to 40 printable ASCII characters")
+        batch_bytes = given.size("batch_bytes") or BATCH_BYTES_DEFAULT
+        if not 0 < batch_bytes <= BATCH_BYTES_MOST:
+            _refuse("batch_bytes", f"1 to {BATCH_BYTES_MOST} bytes")
+        return cls(
+            url=given.get("write_url") or given.need("url"),
+            log=None if log is None else parse_log(log),
+            write_id=write_id,
+            codec=find_codec(given.get("compression")),
+            batch_bytes=batch_bytes,
+        )
+
+
+_READ_NAMES: Final = (
+    "url", "logs", "from", "until", "on_truncation", "cold_store", "partition_bytes",
+    "partition_records", "max_records_per_trigger", "max_bytes_per_trigger", "write_url",
+)  # fmt: skip
+_WRITE_NAMES: Final = ("url", "write_url", "logs", "write_id", "compression", "batch_bytes")
+
+
+class _Given:
+    """The options that were given, each of them known."""
+
+    def __init__(self, options: Mapping[str, str], names: tuple[str, ...]) -> None:
+        self._options = {name.lower(): value for name, value in dict(options).items()}
+        for name in self._options:
+            if name not in names and name not in _SPARKS_OWN:
+                near = difflib.get_close_matches(name, names, 1)
+                hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}"
+                _refuse(name, f"there is no such option: {hint}")
+
+    def get(self, name: str) -> str | None:
+        return self._options.get(name)
+
+    def need(self, name: str) -> str:
+        value = self._options.get(name)
+        if not value:
+            _refuse(name, "this option is needed")
+        return value
+
+    def count(self, name: str) -> int | None:
+        text = self._options.get(name)
+        if text is None:
+            return None
+        if not (text.isascii() and text.isdigit()) or not int(text):
+            _refuse(name, f"a whole number from 1 on, not {text!r}")
+        return int(text)
+
+    def size(self, name: str) -> int | None:
+        text = self._options.get(name)
+        if text is None:
+            return None
+        try:
+            size_bytes = parse_size_bytes(text)
+        except ValueError as error:
+            _refuse(name, str(error))
+        if size_bytes < 1:
+            _refuse(name, "at least one byte")
+        return size_bytes
+
+
+def _refuse(name: str, why: str) -> NoReturn:
+    raise DuramenError("invalid_argument", f"option {name}: {why}", field=name)

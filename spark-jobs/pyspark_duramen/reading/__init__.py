@@ -1,0 +1,1 @@
+"""Records out of logs: what is planned, and what a task does."""

@@ -1,0 +1,119 @@
+"""Reads a range of a log by a proxy, as rows: what bookies have, or a proxy fetches for them.
+
+The next answer is asked for while one is made into rows. What is missing (truncated, lost) is a
+gap's row or the end of the task, as the policy says; a sequence number that is missing without a
+reason is an error. Called by `reading.reader` and `streaming.reader`, in executors.
+Source: docs/protocol/read-answers.md.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncIterator, Iterator
+from typing import Final
+
+import pyarrow as pa
+
+from duramen.client.blocking.portal import Portal
+from duramen.client.rest_client import ReadAnswer, RestClient
+from duramen.client.retry import repeat_while_refused
+from duramen.client.sdk.reader import Cut, check_progress, follow_answers
+from duramen.errors import DuramenError
+from duramen.runtime.http_client import PeerError
+from duramen.texts import parse_position
+from duramen.units import MIB
+from duramen.wire.record_batch import BatchError
+from pyspark_duramen.catalog import RETRY_S
+from pyspark_duramen.options import OnTruncation
+from pyspark_duramen.reading.columns import make_rows, open_pieces
+from pyspark_duramen.reading.gaps import Gap, GapReason, make_gap_row, refuse_gap
+from pyspark_duramen.reading.ranges import LogRange
+
+ANSWER_BYTES: Final = 8 * MIB
+"""Two of them are held at a time, and what one of them comes to as rows."""
+
+
+class HotReader:
+    """Reads ranges one after another; one for each task."""
+
+    def __init__(self, url: str, schema: pa.Schema, policy: OnTruncation) -> None:
+        """Connects with the first read."""
+        self._schema = schema
+        self._policy = policy
+        self._portal = Portal()
+        self._client = RestClient(url, has_http2=True)
+
+    def close(self) -> None:
+        """Close the connection, and end the thread."""
+        self._portal.call(self._client.close())
+        self._portal.close()
+
+    def read(self, wanted: LogRange) -> Iterator[pa.RecordBatch]:
+        """The rows of a range, in order, an answer's at a time.
+
+        Raises:
+            DuramenError: `data_lost`: records are not there any more, and the policy is fail;
+                others as of a read.
+        """
+        at = wanted.first
+        for cut in self._portal.iterate(self._ask(wanted)):
+            try:
+                pieces = open_pieces(cut.answer.batches, at, wanted.end)
+            except BatchError as error:
+                detail = f"the records of {'/'.join(wanted.log)} at {at} came damaged: {error}"
+                raise DuramenError("internal", detail) from error
+            found = pieces[0].placed.seq_num + pieces[0].skip if pieces else _next_of(cut)
+            if min(found, wanted.end) > at:
+                gap = _find_gap(cut, at, min(found, wanted.end))
+                if gap is not None:
+                    yield self._note(gap, wanted.log)
+            for before, after in itertools.pairwise(pieces):
+                if before.placed.seq_num + before.stop > after.placed.seq_num + after.skip:
+                    raise DuramenError("internal", f"records of {wanted.log} came twice")
+            if pieces:
+                yield make_rows(pieces, wanted.log, self._schema)
+                at = pieces[-1].placed.seq_num + pieces[-1].stop
+            at = max(at, min(found, wanted.end))
+            if at >= wanted.end:
+                return
+        if at < wanted.end:
+            detail = f"{'/'.join(wanted.log)} ended at {at}, {wanted.end - at} records too early"
+            raise DuramenError("internal", detail)
+
+    def _note(self, gap: Gap, log: tuple[str, str]) -> pa.RecordBatch:
+        if self._policy is OnTruncation.FAIL:
+            raise refuse_gap(gap, log)
+        return make_gap_row(gap, log, self._schema)
+
+    def _ask(self, wanted: LogRange) -> AsyncIterator[Cut]:
+        async def ask(position: str, wait_ms: int) -> ReadAnswer:
+            async def ask_once() -> ReadAnswer:
+                answer = await self._client.read(
+                    *wanted.log, position, most_bytes=ANSWER_BYTES, wait_ms=wait_ms
+                )
+                return check_progress(answer, position, wait_ms)
+
+            try:
+                return await repeat_while_refused(ask_once, timeout_s=RETRY_S, is_read=True)
+            except PeerError as error:
+                raise DuramenError("log_unavailable", str(error)) from error
+
+        text = f"seq:{wanted.first}"
+        return follow_answers(
+            ask, parse_position(text), text, count=None, until=wanted.end, is_following=False,
+            is_passing_losses=True,
+        )  # fmt: skip
+
+
+def _next_of(cut: Cut) -> int:
+    for known in (cut.answer.moved_to, cut.answer.first_seq_num):
+        if known is not None:
+            return known
+    return int(cut.answer.next_position.removeprefix("seq:"))
+
+
+def _find_gap(cut: Cut, first: int, end: int) -> Gap | None:
+    """Why records are missing; None: no record ever had these numbers (a hole)."""
+    if cut.answer.moved_to is not None:
+        return Gap(GapReason.TRUNCATED, first, end)
+    return None if cut.lost is None else Gap(GapReason.LOST, first, end)

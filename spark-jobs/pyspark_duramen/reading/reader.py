@@ -1,0 +1,173 @@
+"""The batch read: plans ranges in the driver, reads them in executors.
+
+The plan holds for the moment in which it is made: the tail is linearizable and ends the read where
+`until` is not given, so records that come later are not in it.
+Made by `source`. Source: 04-platform "Spark"; docs/spark.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, cast
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+
+from duramen.errors import DuramenError
+from pyspark_duramen.catalog import Catalog, LogFacts, LogName, Segment
+from pyspark_duramen.options import OnTruncation, ReadOptions
+from pyspark_duramen.reading.predicates import Predicates, split_filters
+from pyspark_duramen.reading.ranges import ColdPlace, LogRange, RangePartition, balance
+from pyspark_duramen.reading.task import read_ranges
+
+RECORD_BYTES: Final = 256.0
+"""A guess for a log without a closed segment."""
+
+
+class _FilterPush:
+    """`pushFilters` for Spark with and without `spark.sql.python.filterPushdown.enabled`.
+
+    Spark refuses every read of a source whose `pushFilters` is its own while that setting is off,
+    which is its default; it looks at `__func__`. A source that can do without need not be refused.
+    """
+
+    def __init__(self, reader: LogReader) -> None:
+        self.__func__ = DataSourceReader.pushFilters
+        self._reader = reader
+
+    def __call__(self, filters: list[Filter]) -> Iterable[Filter]:
+        reader = self._reader
+        reader.predicates, left = split_filters(filters, reader.schema.names)
+        return left
+
+
+class LogReader(DataSourceReader):
+    """One batch read. Spark pickles it for the executors."""
+
+    def __init__(self, options: ReadOptions, schema: pa.Schema) -> None:
+        self.options = options
+        self.schema = schema
+        self.predicates = Predicates()
+        self.pushFilters: Any = _FilterPush(self)
+
+    def partitions(self) -> list[InputPartition]:
+        """What each task reads.
+
+        Raises:
+            DuramenError: `log_not_found`, `data_lost` (it begins in what is truncated), …
+        """
+        with Catalog(self.options.url) as catalog:
+            named = [log for log in self._find_logs(catalog) if self.predicates.has_log(log)]
+            facts = catalog.find_facts(named)
+            _check_all_there(self.options.patterns, named, facts)
+            bounds = self._find_bounds(catalog, facts)
+            segments = catalog.find_segments(bounds)
+            ranges = [
+                part
+                for log, (first, end) in bounds.items()
+                for part in split_by_segments(
+                    log, facts[log], segments.get(log, []), first, end,
+                    has_cold_store=self.options.cold_store is not None,
+                )
+            ]  # fmt: skip
+        # Spark calls `read` once where there is nothing to read.
+        return cast(
+            "list[InputPartition]",
+            balance(ranges, self.options.partition_bytes) or [RangePartition([])],
+        )
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one task."""
+        assert isinstance(partition, RangePartition), partition
+        for rows in read_ranges(partition.ranges, self.options, self.schema):
+            kept = self.predicates.keep(rows)
+            if len(kept):
+                yield kept
+
+    def _find_logs(self, catalog: Catalog) -> list[LogName]:
+        return catalog.find_logs(self.options.patterns)
+
+    def _find_bounds(
+        self, catalog: Catalog, facts: dict[LogName, LogFacts]
+    ) -> dict[LogName, tuple[int, int]]:
+        """First and end of what is to be read of each log."""
+        low, high = self.predicates.find_bounds("seq_num")
+        first = {log: max(low, each.head) for log, each in facts.items()}
+        end = {log: min(high, each.tail) for log, each in facts.items()}
+        start = self.options.start
+        if start != "head":
+            begins = catalog.locate(facts, start)
+            first = {log: max(first[log], begins.get(log, 0)) for log in first}
+            number = start.removeprefix("seq:")
+            if number.isdigit():
+                self._check_truncated(int(number), facts)
+                # What is missing before the head has a row of its own, where that is allowed.
+                first = {log: min(first[log], max(low, int(number))) for log in first}
+        for position in self.predicates.list_starts():
+            begins = catalog.locate(facts, position)
+            first = {log: max(first[log], begins.get(log, 0)) for log in first}
+        for ending in (self.options.until, self.predicates.find_end()):
+            if ending is not None:
+                ends = catalog.locate(facts, ending)
+                end = {log: min(end[log], ends.get(log, end[log])) for log in end}
+        return {log: (first[log], end[log]) for log in facts if first[log] < end[log]}
+
+    def _check_truncated(self, number: int, facts: dict[LogName, LogFacts]) -> None:
+        """A sequence number that is named is meant, unless the policy says otherwise."""
+        if self.options.on_truncation is OnTruncation.SKIP:
+            return
+        for log, each in facts.items():
+            if number < each.head:
+                detail = (
+                    f"{'/'.join(log)} begins at {each.head}, records {number} to {each.head - 1} "
+                    "are truncated: read from head, or set on_truncation=skip"
+                )
+                raise DuramenError("data_lost", detail)
+
+
+def split_by_segments(
+    log: LogName,
+    facts: LogFacts,
+    segments: list[Segment],
+    first: int,
+    end: int,
+    *,
+    has_cold_store: bool,
+) -> Iterator[LogRange]:
+    """A range of a log in pieces that lie in one place each, with about their bytes.
+
+    Args:
+        segments: closed ones, in order; what follows them is in segments that are still open.
+        has_cold_store: executors may read the archive themselves.
+    """
+    at = first
+    total = sum(segment.record_count for segment in segments)
+    record_bytes = sum(s.size_bytes for s in segments) / total if total else RECORD_BYTES
+    for segment in segments:
+        stop = min(segment.end, end)
+        if stop <= at:
+            continue
+        if segment.first > at:
+            # Lost or in a hole: the proxy says which.
+            yield LogRange(log, at, segment.first, 0)
+            at = segment.first
+        size_bytes = segment.size_bytes * (stop - at) / segment.record_count
+        is_cold = has_cold_store and segment.cold_sha256 is not None and not segment.is_hot
+        cold = None
+        if is_cold and segment.cold_sha256 is not None:
+            cold = ColdPlace(int(facts.log_id), segment.epoch, segment.cold_sha256)
+        yield LogRange(log, at, stop, size_bytes, cold)
+        at = stop
+        if at >= end:
+            return
+    if at < end:
+        yield LogRange(log, at, end, (end - at) * record_bytes)
+
+
+def _check_all_there(
+    patterns: Iterable[str], logs: list[LogName], facts: dict[LogName, LogFacts]
+) -> None:
+    """A log that is named without a pattern has to be there."""
+    for log in logs:
+        if log not in facts and "/".join(log) in patterns:
+            raise DuramenError("log_not_found", f"there is no log {'/'.join(log)}")

@@ -1,0 +1,1 @@
+"""Logs as streams: offsets, limits, lag."""
