@@ -60,6 +60,13 @@ LIFE: Final = (
     "leftovers purged", "reader skips what is gone", "log ended", "exact append: log_ended",
 )  # fmt: skip
 
+ARCHIVE: Final = (
+    "segment archived: applied", "segment archived: refused", "segment archived: unknown",
+    "cold copy rechecked: applied", "cold copy taken back: applied",
+    "cold copy taken back: refused", "only copy found broken", "archiver killed",
+    "hot copies released", "cold read", "cold store unreachable",
+)  # fmt: skip
+
 REPAIR: Final = (
     # A drain to call back has to be under way: that may be missed.
     *(f"fault: {fault}" for fault in REPAIR_FAULTS if fault != "drain cancelled"),
@@ -76,7 +83,7 @@ REQUIRED: Final = (
     *(f"log {step}" for step in LOG_STEPS),
     *(f"writer {step}" for step in WRITER_STEPS),
     *(f"recovery {step}" for step in RECOVERY_STEPS),
-    *EXACTLY_ONCE, *OWNERSHIP, *LIFE, *REPAIR,
+    *EXACTLY_ONCE, *OWNERSHIP, *LIFE, *ARCHIVE, *REPAIR,
     "segment new → OPEN", "segment OPEN → IN_RECOVERY", "segment IN_RECOVERY → CLOSED",
     "segment OPEN → CLOSED", "segment with holes", "gap reported", "ensemble change",
     "entries written back", "member suspended",

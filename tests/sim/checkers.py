@@ -32,6 +32,7 @@ from duramen.ids import (
     ledger_of,
     log_of,
 )
+from tests.sim.archive.record import ArchiveRecord
 from tests.sim.condition_record import ConditionRecord, Demand, Refusal
 from tests.sim.life_record import LifeRecord
 from tests.sim.log_record import LogRecord, key_of
@@ -73,6 +74,7 @@ class Checkers:
         self._segments: dict[LogId, SegmentRecord] = {}
         self._conditions: dict[LogId, ConditionRecord] = {}
         self._life = LifeRecord(self._tally)
+        self._archive = ArchiveRecord(self._tally)
         self._bits: dict[Member, int] = {}
         self._copies = CopyRecord(self._tally, locations, rules, self._bit)
         self._lost = 0
@@ -381,16 +383,25 @@ class Checkers:
         self._tally.check("L1", lac >= known, *what)
         self._bookie_lacs[reader, member, ledger_id] = lac
 
-    # --- truncation: T1 --------------------------------------------------------------------------
+    # --- truncation: T1, archive: A1 --------------------------------------------------------------
 
     def on_log_changed(self, now_us: int, before: LogNode, after: LogNode) -> None:
         """A log node was replaced."""
-        self._life.on_log_changed(now_us, before, after, self._segment_record(after.log_id))
+        segments = self._segment_record(after.log_id)
+        self._life.on_log_changed(now_us, before, after, segments)
+        self._archive.on_log_changed(now_us, before, after, segments)
 
     def on_completed(self, now_us: int, log_id: LogId, epoch: Epoch, completed_us: int) -> None:
         """The close of a segment that was told of says when it was made."""
         segments = self._segment_record(log_id)
         self._life.on_closed(now_us, log_id, epoch, completed_us, segments)
+        self._archive.on_completed(log_id, epoch, completed_us)
+
+    def on_copies_changed(
+        self, now_us: int, before: Segment, after: Segment, stored: Collection[int] | None = None
+    ) -> None:
+        """As `ArchiveRecord.on_segment_changed`."""
+        self._archive.on_segment_changed(now_us, before, after, stored)
 
     def on_truncation(self, log_id: LogId, *, is_asked: bool) -> None:
         """An operator begins to truncate a log, or is answered."""
@@ -398,7 +409,7 @@ class Checkers:
 
     def on_dropped(self, log_id: LogId, epoch: Epoch) -> None:
         """A bookie drops every ledger of a log below `epoch`."""
-        self._life.on_forgotten(log_id, epoch)
+        self._life.on_dropped(log_id, epoch)
 
     def on_purged(self, ledger_id: LedgerId, last_entry: EntryId) -> None:
         """A bookie purges what lies beyond an entry."""

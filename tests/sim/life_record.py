@@ -27,6 +27,7 @@ class _Life:
     trim: TrimPoint | None = None
     trim_lsn: int = 0
     first_live_epoch: int = 1
+    first_hot_epoch: int = 1
     closed_us: dict[int, int] = field(default_factory=dict)
     truncated_us: dict[int, int] = field(default_factory=dict)
     """When the trim point passed each segment, as far as it was closed."""
@@ -75,6 +76,7 @@ class LifeRecord:
         if after.first_live_epoch > before.first_live_epoch:
             self._check_given_up(now_us, before, after, life)
         life.first_live_epoch = after.first_live_epoch
+        life.first_hot_epoch = after.first_hot_epoch
 
     def on_closed(
         self, now_us: int, log_id: LogId, epoch: Epoch, completed_us: int, segments: SegmentRecord
@@ -119,8 +121,14 @@ class LifeRecord:
         )
 
     def on_forgotten(self, log_id: LogId, epoch: Epoch) -> None:
-        """Everything below `epoch` is dropped by a bookie or removed from the metadata store."""
+        """Everything below `epoch` is removed from the metadata store."""
         first = self._life(log_id).first_live_epoch
+        self._check(epoch <= first, "log", log_id, "is removed below", epoch, "beyond", first)
+
+    def on_dropped(self, log_id: LogId, epoch: Epoch) -> None:
+        """Everything below `epoch` is dropped by a bookie: it was given up, or released."""
+        life = self._life(log_id)
+        first = max(life.first_live_epoch, life.first_hot_epoch)
         self._check(epoch <= first, "log", log_id, "is dropped below", epoch, "beyond", first)
 
     def on_purged(self, ledger_id: LedgerId, last_entry: int, segments: SegmentRecord) -> None:

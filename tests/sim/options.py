@@ -13,7 +13,7 @@ import random
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
-from duramen.config import LogConfig, Retention, read_log_config
+from duramen.config import LogConfig, Retention, Tiering, read_log_config
 from duramen.core.placement import Candidate, PlacementRule, choose_ensemble
 from duramen.core.quorum import Quorum
 from duramen.ids import BookieId, Incarnation, Member
@@ -49,6 +49,9 @@ PEACEFUL: Final = (
 lets go of everything: what takeovers must know has to survive all the same."""
 
 
+_ARCHIVE_RATIO: Final = 0.25
+"""Seeds with an archive: released segments are read from elsewhere, which hides what bookies do."""
+
 _REPAIR_RATIO: Final = 0.4
 """Seeds with repair: it is the dearest part of a run, and hides what only happens without it."""
 
@@ -64,6 +67,7 @@ class Options:
     """Bookies that join later, one for each that is removed."""
     has_repair: bool
     """Sequencers stand for auditor."""
+    archiver_count: int
     sequencer_count: int
     client_count: int
     producer_count: int
@@ -130,6 +134,8 @@ def draw_options(seed: int, *, duration_us: int | None = None) -> Options:
     if is_restless:
         faults = tuple(fault for fault in faults if fault not in PEACEFUL)
     early = random.Random(f"early append {seed}")
+    archive = random.Random(f"archive {seed}")
+    has_archive = archive.random() < _ARCHIVE_RATIO
     if has_repair:
         faults += tuple(fault for fault in REPAIR_FAULTS if repair.random() < 0.6)
     return Options(
@@ -137,13 +143,17 @@ def draw_options(seed: int, *, duration_us: int | None = None) -> Options:
         places=(*places, *spares),
         spare_count=len(spares),
         has_repair=has_repair,
+        archiver_count=2 * has_archive,
         sequencer_count=rng.choice((2, 2, 3)),
         client_count=rng.choice((2, 3, 3)),
         producer_count=rng.choice((1, 2, 3)),
         reader_count=rng.choice((1, 2, 2)),
         logs=tuple(
             _draw_log(rng, places, is_restless=is_restless).model_copy(
-                update={"early_append": early.random() < 0.4}
+                update={
+                    "early_append": early.random() < 0.4,
+                    **({"tiering": _draw_tiering(archive)} if has_archive else {}),
+                }
             )
             for _ in range(rng.choice((1, 2, 3)))
         ),
@@ -200,6 +210,11 @@ def _draw_log(
     })  # fmt: skip
 
 
+def _draw_tiering(rng: random.Random) -> Tiering:
+    policy = rng.choice(("move", "move", "move", "copy"))
+    return Tiering.model_validate({"policy": policy, "keep_hot": rng.choice(("0s", "2s", "8s"))})
+
+
 def _draw_retention(rng: random.Random) -> dict[str, Any]:
     """Mostly nothing goes, so that most logs can be read from their head at the end."""
     match rng.choice(("nothing", "nothing", "truncated", "age", "bytes")):
@@ -236,8 +251,14 @@ def _spell_log(log: LogConfig) -> str:
         f"-roll{roll.interval // SECOND}s/{roll.size}B/idle{roll.idle_close // SECOND}s"
         f"-owed{log.owed_bytes_max}B-{log.ack_mode}-{log.commit}-{log.flush.policy}"
         f"-kept{log.producers.results_kept}-{_spell_retention(log.retention)}"
-        f"{'-early' * log.early_append}"
+        f"{'-early' * log.early_append}{_spell_tiering(log.tiering)}"
     )
+
+
+def _spell_tiering(tiering: Tiering) -> str:
+    if tiering.policy == "none":
+        return ""
+    return f"-{tiering.policy}{tiering.keep_hot // SECOND}s"
 
 
 def _spell_retention(retention: Retention) -> str:

@@ -17,6 +17,7 @@ from typing import Final
 
 from duramen.config import LogConfig
 from duramen.core.duty import Duty
+from duramen.core.life import retention
 from duramen.core.log_node import LogNode
 from duramen.core.placement import Candidate, PlacementRule
 from duramen.core.repair.audit import first_needed
@@ -34,6 +35,8 @@ from duramen.wire.metadata_json import (
     spell_log,
     spell_node,
 )
+from tests.sim.archive.archiver import Archiver
+from tests.sim.archive.shelf import ColdShelf
 from tests.sim.checkers import Checkers, Violation
 from tests.sim.clock import virtual_time
 from tests.sim.exact_clients import ExactClient
@@ -61,11 +64,15 @@ _QUIET_US: Final = 20 * SECOND
 
 _TRANSITION_NAMES: Final = {SegmentState.IN_RECOVERY: "marked", SegmentState.CLOSED: "closed"}
 _SNAPSHOTS: Final = "SNAPSHOT_ENTRY_COUNT"
+_LOOK_AGAIN: Final = "HELD_AGAIN_MS"
+"""Constants of the product that are far too large for a minute."""
+
 _GIVING_UP_MAX: Final = 20
 """Readings of one log at the end, each broken by retention, before it is called stuck."""
-"""The product's constant, which is far too large for a minute."""
 
 _MOVE_READERS_US: Final = 4 * SECOND
+_ARCHIVERS: Final = 700
+"""Their numbers begin here: beyond those of readers."""
 
 
 class Stuck(Violation):
@@ -123,6 +130,8 @@ class Run:
         """Logs that are ended when everything is closed."""
         self.final_tokens: dict[LogId, list[tuple[Dlsn, str]]] = {}
         self._heads: dict[LogId, tuple[Epoch, EntryId]] = {}
+        self.shelf = ColdShelf(world, seed) if options.archiver_count else None
+        self.archivers = [self._make_archiver(index) for index in range(options.archiver_count)]
         self.readers = [self._make_reader(index) for index in range(options.reader_count)]
         self.clients = [
             ClientNode(
@@ -176,6 +185,22 @@ class Run:
             store=self.store,
             bookies=self.bookies,
             history=self.checkers,
+            shelf=self.shelf,
+        )
+
+    def _make_archiver(self, index: int) -> Archiver:
+        assert self.shelf is not None
+        return Archiver(
+            self.world,
+            _ARCHIVERS + index,
+            self.seed,
+            len(self.options.logs),
+            self.shelf,
+            options=self.options,
+            network=self.network,
+            store=self.store,
+            bookies=self.bookies,
+            history=self.checkers,
         )
 
     def _make_exact_client(self) -> ExactClient:
@@ -202,9 +227,11 @@ class Run:
 
     def _play(self) -> Result:
         violation: str | None = None
-        kept = vars(snapshots)[_SNAPSHOTS]
+        kept = vars(snapshots)[_SNAPSHOTS], vars(retention)[_LOOK_AGAIN]
         try:
             setattr(snapshots, _SNAPSHOTS, self.options.snapshot_entry_count)
+            if self.archivers:
+                setattr(retention, _LOOK_AGAIN, 2_000)
             self.world.advance(self.options.duration_us)
             self._heal()
             if self._converge():
@@ -218,7 +245,8 @@ class Run:
             self.world.note("world", "error", repr(error))
             violation = f"{error!r} at {_place_of(error)}"
         finally:
-            setattr(snapshots, _SNAPSHOTS, kept)
+            setattr(snapshots, _SNAPSHOTS, kept[0])
+            setattr(retention, _LOOK_AGAIN, kept[1])
         world = self.world
         self._count_checks()
         return Result(
@@ -237,6 +265,8 @@ class Run:
         self.nemesis.stop()
         self.network.heal()
         self.store.heal()
+        if self.shelf is not None:
+            self.shelf.heal()
         for bookie in self.bookies.values():
             bookie.disk.slow_us = 0
             bookie.disk.fails_next_sync = False
@@ -451,6 +481,7 @@ class Run:
         is_quiet = self._is_quiet(old, segment)
         self.world.counts["repair of what is quiet"] += is_quiet
         self.checkers.on_segment_changed(old, segment, first, is_quiet=is_quiet)
+        self._tell_copies(old, segment)
         if segment.lost != old.lost:
             is_possible = self.options.is_beyond_budget
             self.checkers.on_loss_recorded(segment, is_possible=is_possible)
@@ -498,6 +529,14 @@ class Run:
             self.checkers.on_ensemble_changed(segment)
         self.nemesis.on_transition(author, "ensemble changed", segment.log_id)
 
+    def _tell_copies(self, old: Segment, segment: Segment) -> None:
+        """What the metadata say of cold copies, and what of hot ones that are gone."""
+        stored = None
+        if segment.cold_copy is not None and segment.cold_copy != old.cold_copy:
+            assert self.shelf is not None, segment
+            stored = self.shelf.list_entries(segment.cold_copy.attempt)
+        self.checkers.on_copies_changed(self.world.now_us, old, segment, stored)
+
     def _tell_duty(self, path: str, before: OwnFields, after: OwnFields) -> None:
         if after.duty is before.duty:
             return
@@ -511,6 +550,7 @@ class Run:
     def _tell_log_changed(self, before: LogNode, after: LogNode) -> None:
         counts = self.world.counts
         counts["segments given up"] += after.first_live_epoch - before.first_live_epoch
+        counts["hot copies released"] += after.first_hot_epoch - before.first_hot_epoch
         counts["log node trimmed"] += after.trim_lsn != before.trim_lsn
         counts["snapshot named"] += after.snapshot_lsn != before.snapshot_lsn
         self.checkers.on_log_changed(self.world.now_us, before, after)

@@ -10,15 +10,23 @@ from __future__ import annotations
 import pytest
 
 from tests.sim.checkers import CODES, Checkers, Violation
-from tests.sim.histories import bad_records, bad_segments, conditions, good, repairs, trims
+from tests.sim.histories import (
+    archives,
+    bad_records,
+    bad_segments,
+    conditions,
+    good,
+    repairs,
+    trims,
+)
 from tests.sim.histories.history import History, Play, place
 
-PARTS = (bad_records.BAD, bad_segments.BAD, trims.BAD, conditions.BAD, repairs.BAD)
+PARTS = (bad_records.BAD, bad_segments.BAD, trims.BAD, conditions.BAD, repairs.BAD, archives.BAD)
 BAD = {
     code: tuple(play for part in PARTS for play in part.get(code, ()))
     for code in dict.fromkeys(code for part in PARTS for code in part)
 }
-GOOD = (*good.GOOD, *trims.GOOD, *conditions.GOOD, *repairs.GOOD)
+GOOD = (*good.GOOD, *trims.GOOD, *conditions.GOOD, *repairs.GOOD, *archives.GOOD)
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,7 @@ from duramen.wire.metadata_json import read_log, read_segment
 from duramen.wire.read_answers import place_batches
 from duramen.wire.record_batch import encode_batch
 from duramen.wire.sequencer_calls import Appended, AppendedEarly, AppendResult, Redirect
+from tests.sim.archive.shelf import ColdShelf
 from tests.sim.metadata import PATHS, Store, StoreSession
 from tests.sim.network import Call, Network
 from tests.sim.options import Options
@@ -296,6 +297,7 @@ class ReaderNode(Node):
         store: Store,
         bookies: dict[str, BookieNode],
         history: History,
+        shelf: ColdShelf | None = None,
     ) -> None:
         regions = sorted({region for region, _ in options.places})
         super().__init__(world, f"r{index}", regions[index % len(regions)])
@@ -313,7 +315,9 @@ class ReaderNode(Node):
         self._order = ReplicaOrder(Place(self.region, "k0"), self._rng)
         self._generation = 0
         self._timer_at_us: int | None = None
-        self._reads: dict[int, Call] = {}
+        self._shelf = shelf
+        self._reads: dict[int, Call | None] = {}
+        """None: of the cold store."""
         self._watched: dict[LogId, bool] = {}
         self.begin_life()
         self._session.open()
@@ -424,6 +428,9 @@ class ReaderNode(Node):
             self._pump()
 
     def _send(self, read: rd.SendRead) -> None:
+        if read.is_cold:
+            self._read_cold(read)
+            return
         bookie = self._bookies[read.member.bookie]
         wanted = ReadRange(
             read.ledger_id, read.first, read.last, read.bytes_max,
@@ -439,6 +446,25 @@ class ReaderNode(Node):
         self._reads[read.read_id] = self._network.call(
             self, bookie, "read", body, read.timeout_us, on_answer
         )
+
+    def _read_cold(self, read: rd.SendRead) -> None:
+        generation = self._generation
+
+        def on_answer(status: BookieStatus, entries: list[rd.Entry]) -> None:
+            if generation != self._generation or read.read_id not in self._reads:
+                return
+            del self._reads[read.read_id]
+            self.core.on_read_answer(
+                read.read_id, status=status, lac=NOTHING, highest=NOTHING, is_sealed=False,
+                entries=entries, now_us=self.world.now_us,
+            )  # fmt: skip
+            self._pump()
+
+        self._reads[read.read_id] = None
+        stored = self._store.find(PATHS.segment(self.log_id, self.core.epoch))
+        segment = None if stored is None else read_segment(stored.data)
+        assert self._shelf is not None, "nobody archives in this seed"
+        self._shelf.read(segment, read.first, read.bytes_max, on_answer)
 
     def _on_answer(self, read: rd.SendRead, status: BookieStatus, value: Any) -> None:
         lac = highest = NOTHING

@@ -14,7 +14,16 @@ import contextlib
 from collections.abc import Iterator
 from typing import Final
 
-from tests.sim.mutants import bookie, early_appends, exactly_once, life, repair, sequencer, writer
+from tests.sim.mutants import (
+    archive,
+    bookie,
+    early_appends,
+    exactly_once,
+    life,
+    repair,
+    sequencer,
+    writer,
+)
 from tests.sim.mutants.mutant import Mutant, Patch
 
 __all__ = ["MUTANTS", "Mutant", "Patch", "mutated"]
@@ -26,6 +35,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
     **exactly_once.MUTANTS,
     **early_appends.MUTANTS,
     **life.MUTANTS,
+    **archive.MUTANTS,
     **repair.MUTANTS,
 }
 

@@ -20,7 +20,7 @@ import logging
 import random
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from duramen.core.life.retention import (
@@ -247,17 +247,9 @@ class RetentionRounds:
         after = carry_out(log, verdict, now_unix_ms=now_ms, nonce=secrets.token_hex(12))
         if after is None:
             return verdict.due_unix_ms
-        # What was judged of the segments must still be so: the archive may have found one broken.
         released = [Epoch(e) for e in range(log.first_kept_epoch, verdict.first_hot_epoch or 0)]
-        await self._link.store.commit(
-            [
-                Set(self._link.paths.log(log.log_id), spell_log(after), version),
-                *(
-                    Check(self._link.paths.segment(log.log_id, epoch), stored[epoch].version)
-                    for epoch in released
-                ),
-            ]
-        )
+        change = Set(self._link.paths.log(log.log_id), spell_log(after), version)
+        await self._link.store.commit([change, *self._list_checks(log.log_id, released, stored)])
         _LOG.info("retention: %r", after)
         self._counts["trims"] += after.trim > log.trim
         self._counts["segments_given_up"] += after.first_live_epoch - log.first_live_epoch
@@ -278,6 +270,13 @@ class RetentionRounds:
                     return None
                 segments[epoch] = _Stored(segment, stored.version)
         return segments
+
+    def _list_checks(
+        self, log_id: LogId, released: Sequence[Epoch], stored: Mapping[Epoch, _Stored]
+    ) -> list[Op]:
+        """What was judged of segments is still so: the archive may have found a copy broken."""
+        paths = self._link.paths
+        return [Check(paths.segment(log_id, epoch), stored[epoch].version) for epoch in released]
 
     async def _purge(self, log: LogNode, version: int) -> None:
         """The tombstone; the name goes with it unless a new log has it."""

@@ -1,0 +1,1 @@
+"""The archive of a simulated cluster: its shelf, who fills it, and what is judged of both (A1)."""
