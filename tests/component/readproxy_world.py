@@ -3,7 +3,8 @@
 The fakes speak the real wire (`wire.bookie_calls`) over dictionaries and fail when told to; the
 metadata are written by `wire.metadata_json` into a store in memory. `World.fill` writes the log of
 most tests: segment 1 CLOSED with two fragments and leftovers beyond its end, 2 CLOSED and striped
-(E > Qw), 3 OPEN. Used by `test_readproxy` and `test_read_positions`. Source: 01-protocol section 8.
+(E > Qw), 3 OPEN. `World.archive` and `release` move closed segments to a cold store in memory.
+Used by `test_readproxy`, `test_read_positions` and others. Source: 01-protocol section 8.
 """
 
 import asyncio
@@ -31,10 +32,13 @@ from duramen.ids import (
     LogId,
     Member,
     ledger_of,
+    lsn_of,
     parse_lsn,
 )
+from duramen.runtime.cold.memory import MemoryColdStore
 from duramen.runtime.http_server import Answer, DataServer, Reply
 from duramen.runtime.memory_store import MemoryStore, MemoryTree
+from duramen.runtime.reading.cold.reads import make_cold_reads
 from duramen.runtime.role import ServiceOptions
 from duramen.wire.bookie_calls import (
     Marks,
@@ -46,12 +50,14 @@ from duramen.wire.bookie_calls import (
     parse_reads,
 )
 from duramen.wire.entry import CONTROL, HEADER_BYTES, encode_entry
-from duramen.wire.metadata_json import Paths, spell_log, spell_node, spell_segment
+from duramen.wire.metadata_json import Paths, read_segment, spell_log, spell_node, spell_segment
 from duramen.wire.record_batch import encode_batch
 from duramen_readproxy.service import ReadProxy
+from tests.cold_writer import archive_segment
 
 PATHS = Paths("c")
 LOG = LogId(9)
+CLUSTER = "c0" * 16
 RECORDS = "/v1/namespaces/ns/logs/log/records"
 BATCH = "application/vnd.duramen.batch"
 NDJSON = "application/x-ndjson"
@@ -75,6 +81,7 @@ class FakeBookie:
         self.read_count = 0
         self.given_count = 0
         self.lost: dict[tuple[LedgerId, EntryId], BookieStatus] = {}
+        self.dropped: set[LedgerId] = set()
         self.waiting_count = 0
         self._changed = asyncio.Condition()
         self.server = DataServer("127.0.0.1", 0, self._handle)
@@ -113,6 +120,8 @@ class FakeBookie:
         if incarnation != self.member.incarnation or self.status is not None:
             status = self.status or BookieStatus.WRONG_INCARNATION
             return ReadAnswer(status, NOTHING, NOTHING, False, [])
+        if wanted.ledger_id in self.dropped:
+            return ReadAnswer(BookieStatus.GONE, NOTHING, NOTHING, False, [])
         if wanted.wait_ms:
             await self._wait(wanted)
         run: list[tuple[EntryId, bytes]] = []
@@ -159,9 +168,12 @@ class World:
             "readproxy", "c", "rp-0", "127.0.0.1", 0, 0, "", "eu", "ra", "none", 4.0, None,
             cors_origins=cors_origins,
         )  # fmt: skip
+        self.cold_store = MemoryColdStore()
+        self.cold = make_cold_reads(self.cold_store, self.store, PATHS)
         self.proxy = ReadProxy(
-            options, MemoryStore(self.tree), registry=prometheus_client.CollectorRegistry()
-        )
+            options, MemoryStore(self.tree), cold=self.cold,
+            registry=prometheus_client.CollectorRegistry(),
+        )  # fmt: skip
         self.http = httpx.AsyncClient(timeout=30, trust_env=False)
 
     async def start(self) -> None:
@@ -181,6 +193,7 @@ class World:
                 ephemeral=True,
                 make_parents=True,
             )
+        await self.put(PATHS.cluster, spell_node({"uuid": CLUSTER, "format": 1, "last_log_id": 9}))
         await self.put(PATHS.namespace("ns"), spell_node({"config": {}}))
         await self.put(PATHS.name("ns", "log"), spell_node({"log_id": str(LOG)}))
         await self.put(PATHS.log(LOG), spell_log(self.log))
@@ -260,6 +273,39 @@ class World:
         async with asyncio.timeout(20):
             while (await follower.current_log()).trim_seq_num < seq_num:  # noqa: ASYNC110
                 await asyncio.sleep(0)
+
+    async def archive(
+        self, epoch: int, *, part_count: int = 1, row_group_bytes: int = 4096
+    ) -> None:
+        """Put a CLOSED segment into the cold store, as its rechecked copy."""
+        path = PATHS.segment(LOG, Epoch(epoch))
+        found = await self.store.get(path)
+        assert found is not None, path
+        segment = read_segment(found.data)
+        assert segment.last_entry is not None, segment
+        copy = archive_segment(
+            self.cold_store, CLUSTER, self.log, segment,
+            [self.find_entry(segment, EntryId(n)) for n in range(segment.last_entry + 1)],
+            part_count=part_count, row_group_bytes=row_group_bytes,
+        )  # fmt: skip
+        await self.put(path, spell_segment(segment.with_cold_copy(copy, "n")))
+
+    async def release(self, first_hot: int, *, is_dropped: bool = True) -> None:
+        """Move `first_hot_epoch`; bookies drop what lies below."""
+        snapshot = lsn_of(self.log.next_epoch, EntryId(0)) - 1
+        self.log = replace(self.log, snapshot_lsn=snapshot)
+        self.log = self.log.with_first_hot_epoch(Epoch(first_hot), "n")
+        await self.put(PATHS.log(LOG), spell_log(self.log))
+        for bookie in self.bookies.values() if is_dropped else ():
+            bookie.dropped |= {ledger_of(LOG, Epoch(epoch)) for epoch in range(1, first_hot)}
+
+    def find_entry(self, segment: Segment, entry: EntryId) -> bytes:
+        """An entry of any bookie's."""
+        for member in segment.write_set_of(entry):
+            body = self.bookies[member.bookie].entries.get((segment.ledger_id, entry))
+            if body is not None:
+                return body
+        raise AssertionError(f"nobody has e{segment.epoch}n{entry}")
 
     async def delete_segment(self, epoch: Epoch) -> None:
         found = await self.store.get(PATHS.segment(LOG, epoch))

@@ -32,7 +32,6 @@ NEVER: Final = {
     "forbidden": "there is no authorization yet",
     "segment_not_found": "no public call names a segment",
     "rate_limited": "there are no quotas yet",
-    "cold_store_unavailable": "there is no cold store yet",
 }
 """Codes that no public port gives in this version, and why."""
 
@@ -121,6 +120,15 @@ async def provoke_internal(world: read.World) -> httpx.Response:
     return await world.get("?from=head")
 
 
+async def provoke_cold_store_unavailable(world: read.World) -> httpx.Response:
+    """What is read has left the bookies, and the cold store cannot be reached."""
+    await world.fill()
+    await world.archive(1)
+    await world.release(2)
+    world.cold_store.is_down = True
+    return await world.get("?from=head")
+
+
 WRITES: Final[dict[str, Callable[[write.World], Awaitable[httpx.Response]]]] = {
     "append_uncertain": provoke_uncertain,
     "window_full": provoke_window_full,
@@ -134,6 +142,7 @@ WRITES: Final[dict[str, Callable[[write.World], Awaitable[httpx.Response]]]] = {
 READS: Final[dict[str, Callable[[read.World], Awaitable[httpx.Response]]]] = {
     "data_unavailable": provoke_data_unavailable,
     "data_lost": provoke_data_lost,
+    "cold_store_unavailable": provoke_cold_store_unavailable,
     "internal": provoke_internal,
 }
 

@@ -83,7 +83,7 @@ class Process:
         self.around.candidates, self.around.locations = [candidate], {MEMBER: candidate}
         link = MetadataLink(self.store, PATHS, SequencerId(name), EMBEDDED_URL)
         self.owning = Owning(self.around, cast(Any, self.lanes), link, Stories())
-        self.reading = make_reading(self.store, PATHS, Place("", ""), 1 << 20)
+        self.reading = make_reading(self.store, PATHS, Place("", ""), 1 << 20, None)
         self.open_logs: dict[LogId, OwnedLog] = {}
         self.store.on_session(self.on_session)
 

@@ -342,18 +342,16 @@ class Run:
         return [*map(str, missing), *self.judge.list_notes()]
 
     def _close_all(self) -> bool:
-        """Ask whoever is at it to close; whether every epoch of every log is closed.
-
-        One that still reads or claims may open the next epoch, so it is waited for.
-        """
+        """Ask whoever is at it to close; whether every epoch of every log is closed."""
         is_done = True
         for log_id, log in self._list_logs():
-            is_done = is_done and not log.unclosed_epochs
+            if not log.unclosed_epochs:
+                continue
+            is_done = False
             for sequencer in self.sequencers.values():
                 driver = sequencer.drivers.get(log_id)
-                if driver is None or driver.core.state is LogState.IDLE:
+                if driver is None:
                     continue
-                is_done = False
                 if driver.core.state is LogState.ACTIVE:
                     what = "end" if log_id in self._ending else "close"
                     sequencer.run(sequencer.life, sequencer.disturb, log_id, what)

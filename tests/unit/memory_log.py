@@ -115,6 +115,9 @@ class MemoryLog:
     async def find_tail(self) -> Tail:
         return self.tail
 
+    async def list_points(self, segment: Segment) -> list[tuple[EntryId, Totals]]:
+        return [(fragment.first_entry, fragment.totals_before) for fragment in segment.fragments]
+
     async def fetch_header(self, segment: Segment, entry: EntryId) -> EntryInfo:
         self.header_count += 1
         return read_entry_info(self._get(segment, entry))

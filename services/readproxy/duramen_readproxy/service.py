@@ -24,6 +24,7 @@ from duramen.runtime.public.forwarding import make_forwarder
 from duramen.runtime.public.serving import complete_app
 from duramen.runtime.reading.bookies import Bookies, RangeFetcher
 from duramen.runtime.reading.cache import CACHE_BYTES_DEFAULT, EntryCache
+from duramen.runtime.reading.cold.reads import ColdReads, open_cold_reads
 from duramen.runtime.reading.metadata import Catalog
 from duramen.runtime.reading.positions import Positions
 from duramen.runtime.reading.tail import TailFinder
@@ -45,6 +46,7 @@ class ReadProxy:
 
     Args:
         store: not started yet; the service starts and closes it.
+        cold: reads of the archive; None: those of `options.cold_store`.
         registry: where the metrics go.
     """
 
@@ -54,6 +56,7 @@ class ReadProxy:
         store: MetadataStore,
         *,
         cache_bytes: int = CACHE_BYTES_DEFAULT,
+        cold: ColdReads | None = None,
         registry: CollectorRegistry = REGISTRY,
     ) -> None:
         self._options = options
@@ -63,7 +66,8 @@ class ReadProxy:
         self._cache = EntryCache(cache_bytes)
         self._bookies = Bookies(store, paths.available, here, SystemRandom())
         self.catalog = Catalog(store, paths)
-        self.fetcher = RangeFetcher(self._bookies, self._cache)
+        self._cold = cold or open_cold_reads(options.cold_store, store, paths)
+        self.fetcher = RangeFetcher(self._bookies, self._cache, self._cold)
         self.tails = TailFinder(self._bookies, self.fetcher)
         self.feeds = Feeds(self.fetcher)
         self.encodings = SharedEncodings()
@@ -85,6 +89,8 @@ class ReadProxy:
         self._request_count = 0
         _add_metrics(registry, self._cache, self._bookies)
         _add_reader_metrics(registry, self.feeds, self.streams)
+        if self._cold is not None:
+            _add_cold_metrics(registry, self._cold)
 
     @property
     def port(self) -> int:
@@ -198,3 +204,20 @@ def _add_reader_metrics(registry: CollectorRegistry, feeds: Feeds, streams: Stre
         "duramen_readproxy_open_streams_count", "streams that are open now", registry=registry
     )
     opened.set_function(lambda: float(streams.open_count))
+
+
+def _add_cold_metrics(registry: CollectorRegistry, cold: ColdReads) -> None:
+    hits = Gauge(
+        "duramen_readproxy_cold_cache_hit_ratio",
+        "archived entries served from memory per archived entry served since the start",
+        registry=registry,
+    )
+    hits.set_function(lambda: cold.hit_ratio)
+    for key, name, text in (
+        ("bytes", "cache_bytes", "bytes of archived entries in memory"),
+        ("loaded_bytes", "loaded_bytes", "bytes of row groups that were read since the start"),
+        ("failures", "failures_count", "reads that the cold store failed since the start"),
+        ("damaged", "damaged_count", "reads that met damaged cold copies since the start"),
+    ):
+        gauge = Gauge(f"duramen_readproxy_cold_{name}", text, registry=registry)
+        gauge.set_function(lambda key=key: float(cold.statistics()[key]))  # type: ignore[misc]

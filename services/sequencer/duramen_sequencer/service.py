@@ -12,7 +12,7 @@ import json
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from fastapi import FastAPI
 
@@ -23,6 +23,7 @@ from duramen.runtime.cluster_node import ensure_cluster
 from duramen.runtime.http_client import PeerClient
 from duramen.runtime.http_server import Answer, DataServer
 from duramen.runtime.metadata_store import MetadataError, MetadataStore, SessionState
+from duramen.runtime.reading.cold.reads import open_cold_reads
 from duramen.runtime.registry import Registration, Roster
 from duramen.runtime.role import ServiceOptions, StartRefusedError
 from duramen.runtime.sequencer.bookie_lanes import BookieLanes
@@ -31,6 +32,7 @@ from duramen.runtime.sequencer.metadata_link import MetadataLink
 from duramen.runtime.sequencer.process import make_surroundings
 from duramen.runtime.sequencer.surveyor import Surveyor
 from duramen.runtime.zookeeper_store import ZooKeeperStore
+from duramen.units import MIB
 from duramen.wire.metadata_json import Paths
 from duramen_sequencer.append_frames import AppendFrames
 from duramen_sequencer.control import Control, Operation
@@ -50,6 +52,9 @@ from duramen_sequencer.repair.election import Election
 from duramen_sequencer.repair.operations import RepairOperations
 
 _LOG = logging.getLogger(__name__)
+
+_COLD_CACHE_BYTES: Final = 32 * MIB
+"""Two row groups: what is read of the archive here is headers, for truncations."""
 
 
 class SequencerService:
@@ -74,7 +79,10 @@ class SequencerService:
         self._placement = PlacementOperations(store, self._paths, self._surveyor)
         check_config = self._placement.check_config
         changes = LogChanges(store, self._paths, self.host, self._client, check_config)
-        self._life = LifeOperations(self.host, link, Boundaries(link, lanes))
+        self._cold = open_cold_reads(
+            options.cold_store, store, self._paths, cache_bytes=_COLD_CACHE_BYTES
+        )
+        self._life = LifeOperations(self.host, link, Boundaries(link, lanes, self._cold))
         self._retention = RetentionRounds(link, self.host.looks_after, self._around.rng)
         self._auditor, self._election = self._make_auditor(link, changes)
         self._repair = RepairOperations(self._auditor, self._election, self._around.rng)
@@ -138,6 +146,8 @@ class SequencerService:
         await self._server.stop()
         await self._surveyor.stop()
         await self._sequencers.stop()
+        if self._cold is not None:
+            await self._cold.stop()
         await self._store.close()
         await self._client.close()
 
@@ -149,6 +159,7 @@ class SequencerService:
         """Every queue and counter."""
         return {
             "frames": self._frames.statistics(),
+            "cold": None if self._cold is None else self._cold.statistics(),
             "metadata": self._store.statistics(),
             **self._surveyor.statistics(),
             "rolls": self._around.rolls.statistics(),

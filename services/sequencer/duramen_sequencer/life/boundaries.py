@@ -8,6 +8,8 @@ A position of which the entry is lost (R15), or a hole, is the first record behi
 as for readers. So a truncation to there leaves every record that is left at or above the position,
 removes every one below it, and the head is a record that can be read.
 
+Segments that the bookies have released are asked of the cold store.
+
 Not here: positions by txid and time, which a reader resolves first. Called by `operations`.
 Source: 01-protocol sections 8 and 9.
 """
@@ -23,6 +25,7 @@ from duramen.errors import BeyondTailError, DuramenError
 from duramen.ids import EntryId, Epoch, lsn_of
 from duramen.limits import READ_TIMEOUT_US
 from duramen.runtime.http_client import PeerError
+from duramen.runtime.reading.cold.reads import ColdReads
 from duramen.runtime.sequencer.bookie_lanes import BookieLanes
 from duramen.runtime.sequencer.metadata_link import MetadataLink
 from duramen.texts import Position, PositionKind
@@ -54,9 +57,12 @@ class Extent(NamedTuple):
 class Boundaries:
     """Finds record boundaries for one sequencer."""
 
-    def __init__(self, link: MetadataLink, lanes: BookieLanes) -> None:
+    def __init__(
+        self, link: MetadataLink, lanes: BookieLanes, cold: ColdReads | None = None
+    ) -> None:
         self._link = link
         self._lanes = lanes
+        self._cold = cold
         self.header_count = 0
 
     async def find(self, position: Position, extent: Extent, *, field: str) -> TrimPoint:
@@ -64,7 +70,8 @@ class Boundaries:
 
         Raises:
             DuramenError: `beyond_tail` with the tail, `invalid_position`, `data_unavailable` (no
-                replica gives a header now: retry), `log_unavailable` (retry).
+                replica gives a header now: retry), `cold_store_unavailable` (the same of what was
+                released), `log_unavailable` (retry).
             MetadataError: a segment node cannot be read.
         """
         match position.kind:
@@ -107,7 +114,7 @@ class Boundaries:
         assert segment is not None and last >= 0, extent
         if seq_num == start and segment.absence_at(EntryId(0)) is None:
             return TrimPoint(lsn_of(segment.epoch, EntryId(0)), 0, seq_num)
-        info = await self._bisect(segment, seq_num - start, last)
+        info = await self._bisect(log, segment, seq_num - start, last)
         if info is None:
             return end_of(segment)
         position = max(seq_num - start, info.first_position)
@@ -133,24 +140,26 @@ class Boundaries:
         assert segment is not None, extent
         absence = segment.absence_at(entry)
         if absence is not None:
-            return await self._find_behind(segment, absence[1], start)
+            return await self._find_behind(log, segment, absence[1], start)
         if (entry, slot) == (0, 0):
             return TrimPoint(lsn, 0, start)
-        info = await self._read_header(segment, entry)
+        info = await self._read_header(log, segment, entry)
         if slot < info.record_count:
             return TrimPoint(lsn, slot, start + info.first_position + slot)
         following = EntryId(entry + 1)
         if entry == segment.last_entry or segment.absence_at(following) is not None:
-            return await self._find_behind(segment, entry, start)
+            return await self._find_behind(log, segment, entry, start)
         return TrimPoint(lsn_of(epoch, following), 0, start + info.totals.record_count)
 
-    async def _find_behind(self, segment: Segment, entry: EntryId, start: int) -> TrimPoint:
+    async def _find_behind(
+        self, log: LogNode, segment: Segment, entry: EntryId, start: int
+    ) -> TrimPoint:
         """The beginning of the first entry behind `entry` of a CLOSED segment that is there."""
         assert segment.last_entry is not None, segment
         present = segment.list_present(EntryId(entry + 1), segment.last_entry)
         if not present:
             return end_of(segment)
-        info = await self._read_header(segment, present[0][0])
+        info = await self._read_header(log, segment, present[0][0])
         return TrimPoint(lsn_of(segment.epoch, info.entry_id), 0, start + info.first_position)
 
     async def _find_segment(self, seq_num: int, log: LogNode) -> Segment:
@@ -173,27 +182,42 @@ class Boundaries:
             )
         return segment
 
-    async def _bisect(self, segment: Segment, position: int, last: EntryId) -> EntryInfo | None:
+    async def _bisect(
+        self, log: LogNode, segment: Segment, position: int, last: EntryId
+    ) -> EntryInfo | None:
         """The first entry that is there with more than `position` records before its end."""
         first = EntryId(0)
-        for fragment in segment.fragments:
-            if fragment.totals_before.record_count <= position:
-                first = max(first, fragment.first_entry)
+        points = [(fragment.first_entry, fragment.totals_before) for fragment in segment.fragments]
+        if segment.epoch < log.first_hot_epoch and self._cold is not None:
+            points = list(await self._cold.list_points(segment))
+        for begin, totals in points:
+            if totals.record_count <= position:
+                first = max(first, begin)
+            else:
+                last = min(last, begin)  # it has more before its end, be it the first behind a loss
         present = segment.list_present(first, last)
         low, high = 0, sum(end + 1 - begin for begin, end in present)
         found: EntryInfo | None = None
         while low < high:
             middle = (low + high) // 2
-            info = await self._read_header(segment, _pick(present, middle))
+            info = await self._read_header(log, segment, _pick(present, middle))
             if info.totals.record_count > position:
                 high, found = middle, info
             else:
                 low = middle + 1
         return found
 
-    async def _read_header(self, segment: Segment, entry: EntryId) -> EntryInfo:
+    async def _read_header(self, log: LogNode, segment: Segment, entry: EntryId) -> EntryInfo:
         """The header of an entry at or below the release pointer, from whoever has it."""
         self.header_count += 1
+        if segment.epoch < log.first_hot_epoch:
+            if self._cold is None:
+                raise DuramenError(
+                    "cold_store_unavailable",
+                    f"e{segment.epoch} lies in the cold store alone, and this sequencer was "
+                    "started without --cold-store",
+                )
+            return await self._cold.fetch_header(segment, entry)
         wanted = calls.ReadRange(
             segment.ledger_id, entry, entry, _HEADER_ANSWER_BYTES, headers_only=True,
             service=calls.Service.CATCH_UP_READ,

@@ -47,6 +47,8 @@ class CoreClient:
         region, rack: where this process is; replicas near it are read first.
         session_timeout_s: how long a log stays this process's after it has died.
         cache_bytes: of entries that were read ahead.
+        cold_store: URL of the archive (`duramen[cold]`); None: what has left the bookies cannot be
+            read (`cold_store_unavailable`).
         store: in the place of ZooKeeper, for tests.
     """
 
@@ -60,6 +62,7 @@ class CoreClient:
         rack: str = "",
         session_timeout_s: float = ZOOKEEPER_SESSION_S,
         cache_bytes: int = CACHE_BYTES_DEFAULT,
+        cold_store: str | None = None,
         store: MetadataStore | None = None,
     ) -> None:
         self.writer_id = f"core-{name or socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
@@ -77,7 +80,9 @@ class CoreClient:
         self._maintenance = Maintenance(
             self._store, self._paths, self._on_maintenance, self._count_changing
         )
-        self._reading = make_reading(self._store, self._paths, Place(region, rack), cache_bytes)
+        self._reading = make_reading(
+            self._store, self._paths, Place(region, rack), cache_bytes, cold_store
+        )
 
     async def __aenter__(self) -> Self:
         """Connect.

@@ -19,6 +19,7 @@ from duramen.runtime.http_client import PeerClient
 from duramen.runtime.metadata_store import MetadataStore
 from duramen.runtime.reading.bookies import Bookies, RangeFetcher
 from duramen.runtime.reading.cache import EntryCache
+from duramen.runtime.reading.cold.reads import open_cold_reads
 from duramen.runtime.reading.metadata import Catalog, LogFollower
 from duramen.runtime.reading.positioning.log_view import LiveLog
 from duramen.runtime.reading.positions import Positions
@@ -70,10 +71,20 @@ def make_owning(
     return Owning(around, BookieLanes(client, find_url), link, Stories())
 
 
-def make_reading(store: MetadataStore, paths: Paths, here: Place, cache_bytes: int) -> Reading:
-    """Parts that read. The cache is there for what is read ahead of a reader, for no more."""
+def make_reading(
+    store: MetadataStore, paths: Paths, here: Place, cache_bytes: int, cold_store: str | None
+) -> Reading:
+    """Parts that read. The cache is there for what is read ahead of a reader, for no more.
+
+    Args:
+        cold_store: URL of the archive; None: what lies there alone cannot be read.
+
+    Raises:
+        DuramenError: `invalid_argument`: no such URL.
+    """
     bookies = Bookies(store, paths.available, here, SystemRandom())
-    fetcher = RangeFetcher(bookies, EntryCache(cache_bytes))
+    cold = open_cold_reads(cold_store, store, paths)
+    fetcher = RangeFetcher(bookies, EntryCache(cache_bytes), cold)
     return Reading(
         bookies, fetcher, Catalog(store, paths), TailFinder(bookies, fetcher), Positions()
     )

@@ -140,7 +140,8 @@ CALLS: Final = (
             204: Given("an event stream that came back for nothing: all was given", {}),
             304: Given("as `If-None-Match` says", {}, ("ETag", "Cache-Control")),
         },
-        (*_OF_READ, "invalid_position", "unsupported_media", "beyond_tail", "data_lost"),
+        (*_OF_READ, "invalid_position", "unsupported_media", "beyond_tail", "data_lost",
+         "cold_store_unavailable"),
         (
             "from", "count", "bytes", "until", "wait", "clamp", "format_query", "notes",
             "format", "if_none_match", "last_event_id",
@@ -197,7 +198,8 @@ CALLS: Final = (
         "truncateLog", "POST", f"{LOG_PATH}:truncate", Side.WRITE,
         "Truncate everything before a position", "`changed` is false if that was so already.",
         _given(200, "where the log begins now", "Truncated"),
-        (*_OF_CHANGE, "invalid_position", "beyond_tail", "data_unavailable", "data_lost"),
+        (*_OF_CHANGE, "invalid_position", "beyond_tail", "data_unavailable", "data_lost",
+         "cold_store_unavailable"),
         body={JSON: "Truncation"}, needs_body=True, fate=Fate.REPEATABLE,
     ),
     Call(

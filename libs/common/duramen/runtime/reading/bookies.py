@@ -36,6 +36,7 @@ from duramen.runtime.http_client import (
 )
 from duramen.runtime.metadata_store import MetadataStore
 from duramen.runtime.reading.cache import EntryCache
+from duramen.runtime.reading.cold.reads import ColdReads
 from duramen.runtime.registry import Roster
 from duramen.units import MS, SECOND
 from duramen.wire.bookie_calls import (
@@ -199,8 +200,9 @@ class _Flight:
 class RangeFetcher:
     """Reads through the cache, one request upstream for all who want the same."""
 
-    def __init__(self, bookies: Bookies, cache: EntryCache) -> None:
+    def __init__(self, bookies: Bookies, cache: EntryCache, cold: ColdReads | None = None) -> None:
         self.order = bookies.order
+        self._cold = cold
         self._bookies = bookies
         self._cache = cache
         self._flights: dict[tuple[LedgerId, EntryId, bool], _Flight] = {}
@@ -219,6 +221,8 @@ class RangeFetcher:
             return None
         last = read.beyond[-1][1] if read.beyond else read.last
         run = self._cache.get_run(read.ledger_id, read.first, last, read.bytes_max)
+        if not run and read.is_cold and self._cold is not None:
+            run = self._cold.find_run(read.ledger_id, read.first, last, read.bytes_max)
         return ReadAnswer(BookieStatus.OK, NOTHING, NOTHING, False, run) if run else None
 
     def find_run(
@@ -251,6 +255,21 @@ class RangeFetcher:
         if is_joined and not answer.entries and not read.wait_us and flight.member != read.member:
             return await self._request(read)  # another replica failed; one's own may not
         return answer
+
+    @property
+    def cold(self) -> ColdReads:
+        """Reads of what has left the bookies.
+
+        Raises:
+            DuramenError: `cold_store_unavailable`: this process was not told of one.
+        """
+        if self._cold is None:
+            raise DuramenError(
+                "cold_store_unavailable",
+                "the records lie in the cold store alone, and this process was started without "
+                "--cold-store",
+            )
+        return self._cold
 
     async def fetch_header(self, segment: Segment, entry_id: EntryId) -> EntryInfo:
         """The header of one entry, from the first replica that has it.
@@ -334,11 +353,14 @@ class RangeFetcher:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        if self._cold is not None:
+            await self._cold.stop()
 
     def statistics(self) -> dict[str, Any]:
         """Requests under way, and how often one was shared."""
         polls = sum(is_poll for _, _, is_poll in self._flights)
         return {
+            "cold": None if self._cold is None else self._cold.statistics(),
             "reads": len(self._flights) - polls,
             "long_polls": polls,
             "joined": self._joined_count,

@@ -29,8 +29,9 @@ from duramen.core.reader import (
     Skip,
 )
 from duramen.core.segment import Segment
+from duramen.core.status import BookieStatus
 from duramen.errors import DuramenError
-from duramen.ids import Dlsn, EntryId, Epoch, epoch_of
+from duramen.ids import NOTHING, Dlsn, EntryId, Epoch, epoch_of
 from duramen.runtime.reading.bookies import RangeFetcher, read_clock_us
 from duramen.runtime.reading.metadata import LogFollower
 from duramen.runtime.reading.tail import Tail
@@ -40,6 +41,9 @@ from duramen.wire.entry import read_entry_info
 
 UNAVAILABLE_US: Final = 6 * SECOND
 """How long a reader waits while no replica answers: one read time-out and a pause."""
+
+COLD_UNAVAILABLE_US: Final = 1 * SECOND
+"""The same for a cold store: its time-outs and repetitions lie behind each of its errors."""
 
 STALLED_US: Final = 20 * SECOND
 """How long a reader that is not at the tail waits for anything at all."""
@@ -107,6 +111,8 @@ class LogCursor:
         self._asked_epochs: set[Epoch] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._failure: DuramenError | None = None
+        self._cold_error: DuramenError | None = None
+        """Why the cold store did not give what comes next."""
         self._target: tuple[Epoch, EntryId] | None = None
         self._opened_early: Epoch | None = None
         self._early_task: asyncio.Task[None] | None = None
@@ -181,7 +187,8 @@ class LogCursor:
         Raises:
             Truncated: that one was given up meanwhile.
             DataLost: it is lost.
-            DuramenError: `data_unavailable` (no replica answers), or of the metadata.
+            DuramenError: `data_unavailable` (no replica answers), `cold_store_unavailable`, or of
+                the metadata.
         """
         began_us = read_clock_us()
         self._consume_taken(began_us)
@@ -221,9 +228,12 @@ class LogCursor:
             self._pump()
 
     def _refuse_unavailable(self, began_us: int, now_us: int) -> None:
-        since_us = self._core.unavailable_since_us
+        since_us, error = self._core.unavailable_since_us, self._cold_error
+        patience_us = UNAVAILABLE_US if error is None else COLD_UNAVAILABLE_US
         is_stalled = not self._is_at_end and now_us - began_us > STALLED_US
-        if is_stalled or (since_us is not None and now_us - since_us > UNAVAILABLE_US):
+        if is_stalled or (since_us is not None and now_us - since_us > patience_us):
+            if error is not None:
+                raise DuramenError(error.code, error.detail)
             epoch, entry = self._core.position
             raise DuramenError(
                 "data_unavailable", f"no replica of e{epoch}n{entry} can be read now"
@@ -290,12 +300,29 @@ class LogCursor:
         self._pump()
 
     async def _fetch(self, read: SendRead) -> None:
-        answer = await self._fetcher.fetch(read)
+        ask = self._fetch_cold if read.is_cold else self._fetcher.fetch
+        answer = await ask(read)
         if self._reads.pop(read.read_id, None) is not None:
             self._answer(read, answer)
             self._pump()
 
+    async def _fetch_cold(self, read: SendRead) -> ReadAnswer:
+        """From the cold store; an error counts as a replica that does not answer."""
+        entries: list[tuple[EntryId, bytes]] = []
+        known = self._follower.peek(epoch_of(read.ledger_id))
+        try:
+            if known is None or known[1] is None:
+                raise DuramenError("metadata_unavailable", "the segment's node is not known now")
+            cold = self._fetcher.cold
+            entries = await cold.read(known[1], read.first, read.last, read.bytes_max)
+        except DuramenError as error:
+            self._cold_error = error
+        status = BookieStatus.OK if entries else BookieStatus.UNKNOWN
+        return ReadAnswer(status, NOTHING, NOTHING, False, list(entries))
+
     def _answer(self, read: SendRead, answer: ReadAnswer) -> None:
+        if answer.entries:
+            self._cold_error = None
         self._follower.note_lac(epoch_of(read.ledger_id), answer.lac)
         self._core.on_read_answer(
             read.read_id,
@@ -331,7 +358,11 @@ class LogCursor:
         """
         with contextlib.suppress(DuramenError):
             log, segment = await self._follower.current(epoch)
-            if segment is not None and segment.is_closed and epoch < log.next_epoch:
+            if segment is None or not segment.is_closed:
+                return
+            if epoch < log.first_hot_epoch:
+                await self._fetcher.cold.open_ahead(segment)
+            elif epoch < log.next_epoch:
                 await self._fetcher.fetch_ahead(segment)
 
     def _on_metadata_change(self) -> None:

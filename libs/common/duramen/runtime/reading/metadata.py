@@ -105,14 +105,16 @@ class LogFollower:
         segment = self._segments.get(epoch)
         if segment is None and epoch >= self._log.next_epoch:
             return self._log, None
-        # An unclosed segment at or below LCE is older than the log node: its watch comes yet.
-        is_current = segment is not None and (
-            segment.is_closed
-            or (epoch in self._watched_epochs and epoch > self._log.last_clean_epoch)
-        )
-        if not is_current:
+        if segment is None or not self._is_current(self._log, segment):
             return await self.refresh(epoch)
         return self._log, segment
+
+    def _is_current(self, log: LogNode, segment: Segment) -> bool:
+        """Whether a known segment need not be read again."""
+        if segment.is_closed:  # one that was released has a cold copy, which its node tells
+            return segment.epoch >= log.first_hot_epoch or segment.cold_copy is not None
+        # An unclosed segment at or below LCE is older than the log node: its watch comes yet.
+        return segment.epoch in self._watched_epochs and segment.epoch > log.last_clean_epoch
 
     async def refresh(
         self, epoch: Epoch, *, is_synced: bool = False

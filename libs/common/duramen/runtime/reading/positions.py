@@ -197,8 +197,8 @@ class Positions:
     ) -> tuple[EntryId, bool]:
         """The entry of a record position, and whether no search was needed."""
         index = self._index_of(segment.ledger_id)
-        for fragment in segment.fragments:
-            index.add(fragment.totals_before.record_count, fragment.first_entry)
+        for first_entry, totals in await view.list_points(segment):
+            index.add(totals.record_count, first_entry)
         low, high, is_known = index.narrow(position, last)
         if is_known:
             return low, True

@@ -8,16 +8,19 @@ Called by `positions` and the searches of this package. Source: 01-protocol sect
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol, TypeVar
 
 from duramen.core.log_node import LogNode
-from duramen.core.segment import Segment
+from duramen.core.segment import Segment, Totals
+from duramen.errors import DuramenError
 from duramen.ids import EntryId, Epoch
 from duramen.runtime.reading.bookies import RangeFetcher
 from duramen.runtime.reading.metadata import LogFollower
 from duramen.runtime.reading.tail import Tail, TailFinder
 from duramen.wire.entry import EntryInfo
+
+T = TypeVar("T")
 
 
 class LogView(Protocol):
@@ -32,6 +35,9 @@ class LogView(Protocol):
     async def find_tail(self) -> Tail:
         """The tail at some moment after the call."""
 
+    async def list_points(self, segment: Segment) -> Sequence[tuple[EntryId, Totals]]:
+        """Entries, ascending, and the totals of the segment before each: what narrows a search."""
+
     async def fetch_header(self, segment: Segment, entry: EntryId) -> EntryInfo:
         """The header of an entry that is there and may be shown."""
 
@@ -44,8 +50,12 @@ class LogView(Protocol):
 class LiveLog:
     """A log in its cluster.
 
+    What was released is asked of the cold store; so is what bookies do not give, where there is a
+    cold copy of it: it may have been released since the log node was read.
+
     Every method raises what the follower, the tail finder or the fetcher raise: `log_not_found`,
-    `log_deleted`, `metadata_unavailable`, `data_unavailable`, `overloaded`.
+    `log_deleted`, `metadata_unavailable`, `data_unavailable`, `cold_store_unavailable`,
+    `overloaded`.
     """
 
     def __init__(self, follower: LogFollower, fetcher: RangeFetcher, tails: TailFinder) -> None:
@@ -62,10 +72,55 @@ class LiveLog:
     async def find_tail(self) -> Tail:
         return await self._tails.find(self._follower)
 
+    async def list_points(self, segment: Segment) -> Sequence[tuple[EntryId, Totals]]:
+        if segment.epoch < (await self.read_log()).first_hot_epoch:
+            return await self._fetch_cold(segment, self._fetcher.cold.list_points)
+        return [(fragment.first_entry, fragment.totals_before) for fragment in segment.fragments]
+
     async def fetch_header(self, segment: Segment, entry: EntryId) -> EntryInfo:
-        return await self._fetcher.fetch_header(segment, entry)
+        return await self._fetch(
+            segment,
+            lambda: self._fetcher.fetch_header(segment, entry),
+            lambda current: self._fetcher.cold.fetch_header(current, entry),
+        )
 
     async def fetch_run(
         self, segment: Segment, first: EntryId, last: EntryId, bytes_max: int
     ) -> Sequence[tuple[EntryId, bytes]]:
-        return await self._fetcher.fetch_run(segment, first, last, bytes_max)
+        return await self._fetch(
+            segment,
+            lambda: self._fetcher.fetch_run(segment, first, last, bytes_max),
+            lambda current: self._fetcher.cold.read(current, first, last, bytes_max),
+        )
+
+    async def _fetch(
+        self,
+        segment: Segment,
+        fetch_hot: Callable[[], Awaitable[T]],
+        fetch_cold: Callable[[Segment], Awaitable[T]],
+    ) -> T:
+        if segment.epoch < (await self.read_log()).first_hot_epoch:
+            return await self._fetch_cold(segment, fetch_cold)
+        try:
+            return await fetch_hot()
+        except DuramenError as error:
+            if error.code != "data_unavailable" or not segment.is_closed:
+                raise
+            current = (await self._follower.refresh(segment.epoch))[1]
+            if current is None or current.cold_copy is None:
+                raise
+        return await fetch_cold(current)
+
+    async def _fetch_cold(
+        self, segment: Segment, fetch_cold: Callable[[Segment], Awaitable[T]]
+    ) -> T:
+        """Ask the cold store, and once more where the node names another copy by now (ADR 0016)."""
+        try:
+            return await fetch_cold(segment)
+        except DuramenError as error:
+            if error.code != "data_unavailable":
+                raise
+            current = (await self._follower.refresh(segment.epoch))[1]
+            if current is None or current.cold_copy in (None, segment.cold_copy):
+                raise
+        return await fetch_cold(current)

@@ -11,6 +11,7 @@ Pure but for the port. Called by `positions`. Source: 01-protocol section 8.
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from duramen.core.segment import Segment, Totals
@@ -78,7 +79,7 @@ async def find_in_range(view: LogView, where: Range, wanted: Wanted) -> Found | 
     segment = where.segment
     if where.low > where.last:
         return None
-    low, high = _narrow(where, wanted)
+    low, high = _narrow(where, wanted, await view.list_points(segment))
     entry = await bisect_entries(
         view, segment, low, high, lambda info: wanted.is_reached(info.totals)
     )
@@ -133,13 +134,15 @@ def _find_in_batch(placed: PlacedBatch, first: int, wanted: Wanted) -> int | Non
     return next((index for index in later if values[index] >= wanted.number), None)
 
 
-def _narrow(where: Range, wanted: Wanted) -> tuple[EntryId, EntryId]:
-    """Bounds of the bisection: fragments tell the totals before them, without a request."""
+def _narrow(
+    where: Range, wanted: Wanted, points: Sequence[tuple[EntryId, Totals]]
+) -> tuple[EntryId, EntryId]:
+    """Bounds of the bisection: at some points the totals before them are known."""
     low, high = where.low, where.last
-    for fragment in where.segment.fragments[1:]:
-        if where.low < fragment.first_entry <= where.last:
-            if wanted.is_reached(fragment.totals_before):
-                high = EntryId(min(high, fragment.first_entry - 1))
+    for entry, totals_before in points:
+        if where.low < entry <= where.last:
+            if wanted.is_reached(totals_before):
+                high = EntryId(min(high, entry - 1))
             else:
-                low = max(low, fragment.first_entry)
+                low = max(low, entry)
     return low, max(low, high)
