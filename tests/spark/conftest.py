@@ -43,6 +43,8 @@ def spark_env() -> dict[str, str]:
     return {
         "JAVA_HOME": home,
         "PYSPARK_PYTHON": sys.executable,
+        # Its workers find what tests hand them by name.
+        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "PYSPARK_SUBMIT_ARGS": (
             f"--master local[{SLOT_COUNT},2] --driver-memory 512m "

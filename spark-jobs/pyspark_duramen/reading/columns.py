@@ -31,6 +31,16 @@ class Piece(NamedTuple):
     stop: int
 
     @property
+    def first(self) -> int:
+        """Sequence number of the first record that is wanted."""
+        return self.placed.seq_num + self.skip
+
+    @property
+    def end(self) -> int:
+        """Sequence number after the last record that is wanted."""
+        return self.placed.seq_num + self.stop
+
+    @property
     def record_count(self) -> int:
         """Records that are wanted."""
         return self.stop - self.skip

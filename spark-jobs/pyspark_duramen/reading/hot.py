@@ -8,7 +8,6 @@ Source: docs/protocol/read-answers.md.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import AsyncIterator, Iterator
 from typing import Final
 
@@ -57,23 +56,24 @@ class HotReader:
         """
         at = wanted.first
         for cut in self._portal.iterate(self._ask(wanted)):
+            # Batches are whole: the first may begin with records that are truncated.
+            found = min(max(at, _begin_of(cut)), wanted.end)
+            gap = _find_gap(cut, at, found) if found > at else None
+            if gap is not None:
+                yield self._note(gap, wanted.log)
             try:
-                pieces = open_pieces(cut.answer.batches, at, wanted.end)
+                pieces = open_pieces(cut.answer.batches, found, wanted.end)
             except BatchError as error:
                 detail = f"the records of {'/'.join(wanted.log)} at {at} came damaged: {error}"
                 raise DuramenError("internal", detail) from error
-            found = pieces[0].placed.seq_num + pieces[0].skip if pieces else _next_of(cut)
-            if min(found, wanted.end) > at:
-                gap = _find_gap(cut, at, min(found, wanted.end))
-                if gap is not None:
-                    yield self._note(gap, wanted.log)
-            for before, after in itertools.pairwise(pieces):
-                if before.placed.seq_num + before.stop > after.placed.seq_num + after.skip:
-                    raise DuramenError("internal", f"records of {wanted.log} came twice")
+            at = found
+            for piece in pieces:
+                if piece.first < at:
+                    detail = f"record {piece.first} of {'/'.join(wanted.log)} came twice"
+                    raise DuramenError("internal", detail)
+                at = piece.end
             if pieces:
                 yield make_rows(pieces, wanted.log, self._schema)
-                at = pieces[-1].placed.seq_num + pieces[-1].stop
-            at = max(at, min(found, wanted.end))
             if at >= wanted.end:
                 return
         if at < wanted.end:
@@ -105,7 +105,8 @@ class HotReader:
         )  # fmt: skip
 
 
-def _next_of(cut: Cut) -> int:
+def _begin_of(cut: Cut) -> int:
+    """The first record that is there, of those that were asked for."""
     for known in (cut.answer.moved_to, cut.answer.first_seq_num):
         if known is not None:
             return known

@@ -36,8 +36,9 @@ _ANSWER_BYTES: Final = 8 * MIB
 _LOOK_BACK_RECORDS: Final = 10_000
 """The first step back; each further one is four times as long."""
 
-_NEVER: Final = 1 << 62
-"""A sequence that no producer comes to: the log refuses it, and says which it expects."""
+_NEVER: Final = (1 << 53) - 1
+"""The last sequence that may be named, where no producer comes to: the log refuses it, and says
+which it expects."""
 
 
 class RestLogPort:

@@ -1,0 +1,339 @@
+"""The data source `duramen` on a real cluster: batch and streams, reads and writes, faults.
+
+One cluster with two sequencers, one session. What a query gives is compared with what was appended,
+record for record. The two promises that are tried with faults: a streaming read over 20 rolls, a
+sequencer killed and a restart from its checkpoint gives every record once; a streaming write whose
+task, and then whose driver, dies between write and commit leaves every record once.
+Source: 04-platform "Spark"; docs/spark.md.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sql
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamReader
+
+from duramen.client import Record, SyncClient, SyncLog
+from pyspark_duramen import find_lag
+from tests.process.cluster import LocalCluster, running_cluster, wait_until
+from tests.spark.faulty_sources import DyingSource
+
+pytestmark = [pytest.mark.process, pytest.mark.zookeeper]
+
+QUERY_S = 120
+COLUMNS = "log string, seq_num bigint, body binary, gap " + (
+    "struct<reason: string, first_seq_num: bigint, end_seq_num: bigint>"
+)
+
+
+class Site:
+    """Cluster, client and session of one test."""
+
+    def __init__(self, cluster: LocalCluster, client: SyncClient, spark: SparkSession) -> None:
+        self.cluster, self.client, self.spark = cluster, client, spark
+        spark.conf.set("spark.sql.shuffle.partitions", "2")
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
+        state = cluster.state()
+        self.write_url, self.read_url = state["write_url"], state["read_url"]
+
+    def make_log(self, name: str, **config: Any) -> SyncLog:
+        log = self.client["default"][name]
+        assert log.ensure(config)
+        return log
+
+    def read(self, logs: str, **options: Any) -> DataFrame:
+        reader = self.spark.read.format("duramen").option("url", self.read_url)
+        return reader.option("logs", logs).options(**options).load()
+
+    def stream(self, logs: str, **options: Any) -> DataStreamReader:
+        reader = self.spark.readStream.format("duramen").option("url", self.read_url)
+        return reader.option("logs", logs).options(**options).schema(COLUMNS)
+
+    def bodies(self, log: SyncLog) -> list[bytes]:
+        return [body for batch in log.read() for body in batch.bodies]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """A cluster of which one sequencer can be spared."""
+    folder = tmp_path_factory.mktemp("source") / "c"
+    with running_cluster(folder, "--sequencers", "2") as started:
+        yield started
+
+
+@pytest.fixture
+def site(cluster: LocalCluster, spark: SparkSession) -> Iterator[Site]:
+    state = cluster.state()
+    with SyncClient(state["write_url"], read_url=state["read_url"]) as client:
+        yield Site(cluster, client, spark)
+
+
+def fill(log: SyncLog, first: int, count: int, *, size_bytes: int = 0) -> None:
+    """Records whose body begins with their sequence number; two appends of every hundred."""
+    for begin in range(first, first + count, 50):
+        end = min(begin + 50, first + count)
+        log.append(
+            [
+                Record(
+                    b"%d " % n + b"x" * size_bytes,
+                    txid=n // 3,
+                    headers=[("n", str(n))] if n % 2 else (),
+                    timestamp=1_700_000_000_000 + n,
+                )
+                for n in range(begin, end)
+            ]
+        )
+
+
+def finish(query: StreamingQuery) -> None:
+    """Wait for a query with Trigger.AvailableNow."""
+    assert query.awaitTermination(QUERY_S), "the query does not end"
+
+
+def numbers(table: DataFrame) -> list[int]:
+    return [int(bytes(row.body)) for row in table.select("body").collect()]
+
+
+# --- Batch ----------------------------------------------------------------------------------------
+
+
+def test_a_log_is_a_table(site: Site) -> None:
+    log = site.make_log("table", roll={"size": "64KiB"})
+    fill(log, 0, 400, size_bytes=300)
+    assert len(log.segments()) > 1
+    table = site.read("default/table", partition_bytes="40KiB").cache()
+    assert table.rdd.getNumPartitions() > 2
+    rows = sorted(table.collect(), key=lambda row: row.seq_num)
+    found = [record for batch in log.read() for record in batch]
+    assert len(rows) == len(found) == 400
+    for row, record in zip(rows, found, strict=True):
+        assert (row.namespace, row.log, row.seq_num) == ("default", "table", record.seq_num)
+        assert (row.epoch, row.entry, row.slot) == tuple(record.dlsn)
+        assert (row.txid, row.timestamp_ms) == (record.txid, record.timestamp_ms)
+        assert [(bytes(h.name), bytes(h.value)) for h in row.headers] == list(record.headers)
+        assert bytes(row.body) == record.body and row.gap is None
+    seconds = table.select(sql.min("timestamp").cast("double").alias("s")).first()
+    assert seconds is not None and seconds.s == 1_700_000_000.0
+    table.unpersist()
+
+
+@pytest.mark.parametrize("is_pushed", [True, False])
+def test_filters_give_the_same_rows_pushed_down_or_not(site: Site, is_pushed: bool) -> None:
+    name = f"filtered-{is_pushed}"
+    log = site.make_log(name, roll={"size": "8KiB"})
+    fill(log, 0, 300)
+    setting = "spark.sql.python.filterPushdown.enabled"
+    before = site.spark.conf.get(setting)
+    site.spark.conf.set(setting, str(is_pushed).lower())
+    try:
+        table = site.read("default/filtered-*").where(sql.col("log") == name)
+        for condition, expected in (
+            ("seq_num between 100 and 119", range(100, 120)),
+            ("txid >= 50 and txid < 53", range(150, 159)),
+            ("timestamp_ms >= 1700000000290", range(290, 300)),
+            ("timestamp < timestamp_millis(1700000000003)", range(3)),
+            ("seq_num in (5, 7) or seq_num = 9", (5, 7, 9)),
+            ("txid = 77 and size(headers) = 1", (231, 233)),
+            ("seq_num > 1000", ()),
+        ):
+            assert sorted(numbers(table.where(condition))) == list(expected), condition
+    finally:
+        site.spark.conf.set(setting, before or "false")
+
+
+def test_positions_bound_a_read_and_what_is_truncated_is_refused_or_said(site: Site) -> None:
+    log = site.make_log("bounded", roll={"size": "4KiB"})
+    fill(log, 0, 300)
+    bounded = site.read("default/bounded", **{"from": "tail-20", "until": "txid:97"})
+    assert sorted(numbers(bounded)) == list(range(280, 291))
+    log.truncate(120)
+    assert site.read("default/bounded").count() == 180
+    with pytest.raises(Exception, match="records 100 to 119 are truncated"):
+        site.read("default/bounded", **{"from": "seq:100"}).count()
+    skipping = site.read("default/bounded", **{"from": "100", "on_truncation": "skip"})
+    gaps = [row.gap.asDict() for row in skipping.where("gap is not null").collect()]
+    assert gaps == [{"reason": "truncated", "first_seq_num": 100, "end_seq_num": 120}]
+    assert sorted(numbers(skipping.where("seq_num is not null"))) == list(range(120, 300))
+
+
+def test_what_cannot_be_read_is_refused_by_its_name(site: Site) -> None:
+    for options, said in (
+        ({"form": "head"}, "option form"),
+        ({"logs": "default/nobody"}, "there is no log default/nobody"),
+    ):
+        given = {"logs": "default/nobody"} | options
+        with pytest.raises(Exception, match=said):
+            site.read(given.pop("logs"), **given).count()
+
+
+def test_a_batch_write_with_a_killed_task_writes_each_row_once(site: Site, tmp_path: Path) -> None:
+    log = site.make_log("written")
+    site.spark.dataSource.register(DyingSource)
+    rows = site.spark.range(0, 3000, 1, 3).selectExpr(
+        "cast(id as string) as body",
+        "array(named_struct('name', 'id', 'value', cast(id as string))) as headers",
+        "1600000000000 + id as timestamp_ms",
+    )
+    marker = tmp_path / "died"
+    writer = rows.write.format("dying_duramen").mode("append").option("write_id", "w1")
+    writer = writer.option("url", site.write_url).option("logs", "default/written")
+    writer = writer.option("die_marker", str(marker)).option("batch_bytes", "4KiB")
+    writer.save()
+    assert marker.exists()
+    assert sorted(map(int, site.bodies(log))) == list(range(3000))
+    # The same write again, as after a driver's death: everything is there already.
+    writer.save()
+    assert log.tail().seq_num == 3000
+    last = next(iter(log.read(2999))).records[0]
+    body = last.body
+    assert last.headers == ((b"id", body),)
+    assert last.timestamp_ms == 1_600_000_000_000 + int(body)
+    with pytest.raises(Exception, match="a log is appended to"):
+        rows.write.format("duramen").options(url=site.write_url, logs="default/written").mode(
+            "overwrite"
+        ).save()
+
+
+def test_rows_go_to_the_log_that_they_name(site: Site) -> None:
+    logs = [site.make_log(f"routed-{n}") for n in range(3)]
+    rows = site.spark.range(0, 90, 1, 2).selectExpr(
+        "cast(id as string) as body", "'default' as namespace",
+        "concat('routed-', id % 3) as log",
+    )  # fmt: skip
+    rows.write.format("duramen").option("url", site.read_url).mode("append").save()
+    for n, log in enumerate(logs):
+        assert sorted(map(int, site.bodies(log))) == list(range(n, 90, 3))
+
+
+# --- Streams --------------------------------------------------------------------------------------
+
+
+def test_a_stream_takes_new_logs_says_its_lag_and_passes_what_is_gone(
+    site: Site, tmp_path: Path
+) -> None:
+    first = site.make_log("many-a", roll={"size": "4KiB"})
+    fill(first, 0, 100)
+
+    def run_once(**options: Any) -> list[Any]:
+        stream = site.stream("default/many-*", max_records_per_trigger=40, **options).load()
+        writer = stream.writeStream.format("parquet").option("path", str(tmp_path / "out"))
+        writer = writer.option("checkpointLocation", str(tmp_path / "check"))
+        query = writer.trigger(availableNow=True).start()
+        finish(query)
+        return list(query.recentProgress)
+
+    progress = [each for each in run_once() if each["numInputRows"]]
+    assert [each["numInputRows"] for each in progress] == [40, 40, 20]
+    assert [find_lag(each) for each in progress] == [{"default/many-a": lag} for lag in (60, 20, 0)]
+    second = site.make_log("many-b")
+    fill(second, 0, 30)
+    fill(first, 100, 200)
+    first.truncate(250)
+    with pytest.raises(Exception, match=r"records 100 to 1\d\d of default/many-a are truncated"):
+        run_once()
+    run_once(on_truncation="skip")
+    out = site.spark.read.parquet(str(tmp_path / "out"))
+    assert sorted(numbers(out.where("log = 'many-b'"))) == list(range(30))
+    found = sorted(numbers(out.where("log = 'many-a' and gap is null")))
+    assert found == [*range(100), *range(250, 300)]
+    gaps = out.where("gap is not null").select("gap.*").orderBy("first_seq_num").collect()
+    assert {row.reason for row in gaps} == {"truncated"}
+    assert [n for row in gaps for n in range(row.first_seq_num, row.end_seq_num)] == list(
+        range(100, 250)
+    )
+
+
+def test_a_stream_over_twenty_rolls_a_killed_sequencer_and_a_restart_gives_each_record_once(
+    site: Site, tmp_path: Path
+) -> None:
+    log = site.make_log("rolling", roll={"size": "4KiB"})
+    count = 2400
+    done = threading.Event()
+
+    def append() -> None:
+        for first in range(0, count, 50):
+            fill(log, first, 50, size_bytes=60)
+            if first == 1000:
+                site.cluster.send(find_owner(site, "rolling"), signal.SIGKILL)
+        done.set()
+
+    def start() -> StreamingQuery:
+        stream = site.stream("default/rolling", max_records_per_trigger=300).load()
+        writer = stream.writeStream.format("parquet").option("path", str(tmp_path / "out"))
+        writer = writer.option("checkpointLocation", str(tmp_path / "check"))
+        return writer.trigger(processingTime="200 milliseconds").start()
+
+    def reached(query: StreamingQuery) -> int:
+        error = query.exception()
+        assert error is None, error
+        last = query.lastProgress
+        if last is None or not last["sources"][0]["endOffset"]:
+            return 0
+        text = str(last["sources"][0]["endOffset"])
+        return int(text.partition('"seq": ')[2].partition("}")[0])
+
+    writer = threading.Thread(target=append)
+    writer.start()
+    query = start()
+    try:
+        wait_until(lambda: reached(query) >= 600, QUERY_S, "the query to be under way")
+        query.stop()
+        query = start()
+        writer.join(QUERY_S)
+        assert done.is_set()
+        wait_until(lambda: reached(query) >= count, QUERY_S, "the query to come to the end")
+    finally:
+        query.stop()
+        writer.join(QUERY_S)
+    assert len(log.segments()) > 20
+    out = site.spark.read.parquet(str(tmp_path / "out"))
+    rows = sorted(out.select("seq_num", "body").collect(), key=lambda row: row.seq_num)
+    assert [row.seq_num for row in rows] == list(range(count))
+    assert [int(bytes(row.body).split()[0]) for row in rows] == list(range(count))
+
+
+def find_owner(site: Site, name: str) -> str:
+    """The sequencer that has a log open."""
+    log_id = site.client["default"][name].show()["log_id"]
+    for node_id in site.cluster.ids("sequencer"):
+        logs = httpx.get(f"{site.cluster.process(node_id)['admin_url']}/v1/logs").json()
+        if any(log["log_id"] == log_id and log["epoch"] for log in logs):
+            return node_id
+    raise AssertionError("nobody has the log open")
+
+
+def test_a_streaming_write_whose_task_and_driver_die_before_commit_writes_each_row_once(
+    site: Site, tmp_path: Path
+) -> None:
+    source, target = site.make_log("from"), site.make_log("into")
+    fill(source, 0, 900)
+    site.spark.dataSource.register(DyingSource)
+    marker = tmp_path / "died"
+
+    def start() -> StreamingQuery:
+        # 300 records in three partitions for each micro-batch.
+        stream = site.stream(
+            "default/from", max_records_per_trigger=300, partition_records=100
+        ).load()
+        writer = stream.select("body").writeStream.format("dying_duramen")
+        writer = writer.option("url", site.write_url).option("logs", "default/into")
+        writer = writer.option("die_marker", str(marker)).option("batch_bytes", "128")
+        writer = writer.option("checkpointLocation", str(tmp_path / "check"))
+        return writer.trigger(availableNow=True).start()
+
+    with pytest.raises(Exception, match="the driver dies here"):
+        finish(start())
+    assert marker.exists() and marker.with_suffix(".commit").exists()
+    assert target.tail().seq_num == 900, "micro-batch 2 was written, and not committed"
+    fill(source, 900, 100)
+    finish(start())
+    assert sorted(int(body) for body in site.bodies(target)) == list(range(1000))
