@@ -17,6 +17,7 @@ import orjson
 from fastapi import FastAPI, Query, Request, Response
 
 from duramen.core.cold_copy import ColdCopy
+from duramen.core.life.release import can_do_without_hot_copies
 from duramen.core.life.trim import min_active_dlsn, status_of
 from duramen.core.log_node import LogNode
 from duramen.core.reader import ReaderLimits
@@ -249,9 +250,18 @@ async def list_segments(follower: LogFollower) -> tuple[LogNode, list[Segment]]:
     segments = []
     for epoch in range(log.first_live_epoch, log.next_epoch):
         segment = (await follower.current(Epoch(epoch)))[1]
+        if segment is not None and _may_be_archived_since(segment, log):
+            segment = (await follower.refresh(Epoch(epoch)))[1]
         if segment is not None:
             segments.append(segment)
     return log, segments
+
+
+def _may_be_archived_since(segment: Segment, log: LogNode) -> bool:
+    """Whether a closed segment's node may say more of its cold copy than when it was read."""
+    if log.config.tiering.policy == "none" or not segment.is_closed:
+        return False
+    return not can_do_without_hot_copies(segment)
 
 
 def spell_segment(segment: Segment, log: LogNode) -> dict[str, Any]:

@@ -119,7 +119,9 @@ class RetentionRounds:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def want_round(self) -> None:
-        """A round at once, or directly after the one that runs."""
+        """A round at once, or directly after the one that runs; what waits is looked at anew."""
+        for log_id in (*self._held, *self._unarchived):
+            self._quiet.pop(log_id, None)  # the archive does not change the log node
         self._wanted.set()
 
     def on_session(self, state: SessionState) -> None:
