@@ -35,6 +35,7 @@ def open_session(name: str) -> Any:
     if not conf.contains("spark.master"):
         conf.setMaster(LOCAL_MASTER)
     conf.setIfMissing("spark.ui.enabled", "false")
+    conf.setIfMissing("spark.ui.showConsoleProgress", "false")
     conf.setIfMissing("spark.app.name", name)
     session = SparkSession.builder.config(conf=conf).getOrCreate()
     session.sparkContext.setLogLevel("ERROR")

@@ -70,6 +70,7 @@ BEYOND_THE_SCHEMA: Final = {
     "replication": "copies that do not fit one another; 3.0 for an integer",
     "roll": "shorter than can be",
     "flush": "longer than can be",
+    "commit_delay": "the same",
     "window": "3.0 for an integer",
     "producers": "3.0 for an integer",
     None: "NDJSON that is no JSON",

@@ -342,16 +342,18 @@ class Run:
         return [*map(str, missing), *self.judge.list_notes()]
 
     def _close_all(self) -> bool:
-        """Ask whoever is at it to close; whether every epoch of every log is closed."""
+        """Ask whoever is at it to close; whether every epoch of every log is closed.
+
+        One that still reads or claims may open the next epoch, so it is waited for.
+        """
         is_done = True
         for log_id, log in self._list_logs():
-            if not log.unclosed_epochs:
-                continue
-            is_done = False
+            is_done = is_done and not log.unclosed_epochs
             for sequencer in self.sequencers.values():
                 driver = sequencer.drivers.get(log_id)
-                if driver is None:
+                if driver is None or driver.core.state is LogState.IDLE:
                     continue
+                is_done = False
                 if driver.core.state is LogState.ACTIVE:
                     what = "end" if log_id in self._ending else "close"
                     sequencer.run(sequencer.life, sequencer.disturb, log_id, what)

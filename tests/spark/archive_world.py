@@ -192,3 +192,20 @@ async def fill_log(url: str, name: str, *, rolls: int, tiering: str = "copy") ->
         return LogId(int((await client.show_log(NAMESPACE, name))["log_id"]))
     finally:
         await client.close()
+
+
+async def fill_briefly(url: str, name: str) -> LogId:
+    """A log with two closed segments of a dozen small entries each, and an open one."""
+    client = RestClient(url)
+    try:
+        await client.ensure_log(NAMESPACE, name, {"tiering": {"policy": "copy"}})
+        for segment in range(2):
+            for entry in range(12):
+                bodies = [b"%d/%d/%d " % (segment, entry, place) * 20 for place in range(5)]
+                producer = Producer("brief", segment, entry)
+                await client.append(NAMESPACE, name, encode_batch(bodies, entry, producer=producer))
+            await client.roll_log(NAMESPACE, name)
+        await client.append(NAMESPACE, name, encode_batch([b"open"], 0))
+        return LogId(int((await client.show_log(NAMESPACE, name))["log_id"]))
+    finally:
+        await client.close()

@@ -15,7 +15,6 @@ from cyclopts import App, CycloptsError
 
 from duramen import __version__
 from duramen.cli.append import append
-from duramen.cli.bench import bench_app
 from duramen.cli.command import ExitCode, UsageError, say, silence_stdout
 from duramen.cli.declare.apply import apply
 from duramen.cli.declare.namespaces import namespace_app
@@ -26,6 +25,8 @@ from duramen.cli.logs import log_app, maintenance, segments
 from duramen.cli.ownership import balance, hand_over, owners, story
 from duramen.cli.placement.bookies import bookies_app, regions_app
 from duramen.cli.placement.check import placement_app
+from duramen.cli.programs.archive import archive_app
+from duramen.cli.programs.bench import bench_app
 from duramen.cli.read import read, tail
 from duramen.cli.repair.auditor import accept_loss, disruption, drain, rebalance, repair_app
 from duramen.cli.repair.verify import verify
@@ -64,6 +65,7 @@ for repair_command in (repair_app, drain, rebalance, disruption, accept_loss):
     app.command(repair_command)
 for live_command in (top, sql, apply, make_completion(app)):
     app.command(live_command)
+app.command(archive_app)
 app.command(bench_app)
 
 
