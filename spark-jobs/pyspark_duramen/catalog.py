@@ -38,20 +38,21 @@ class LogFacts(NamedTuple):
     tail: int
 
 
-class Segment(NamedTuple):
-    """A closed segment: its records, and where they lie.
+class ColdCopy(NamedTuple):
+    """A verified copy in the archive, as the segment's node vouches for it."""
 
-    Attributes:
-        cold_sha256: of the verified archive manifest, hex; None: it is not archived.
-        is_hot: bookies have it.
-    """
+    attempt: str
+    manifest_sha256: str
+
+
+class Segment(NamedTuple):
+    """A closed segment: its records, and whether the archive has them."""
 
     epoch: int
     first: int
     end: int
     size_bytes: int
-    cold_sha256: str | None
-    is_hot: bool
+    cold_copy: ColdCopy | None = None
 
     @property
     def record_count(self) -> int:
@@ -194,6 +195,5 @@ def _read_segment(row: dict[str, Any]) -> Segment:
         first=int(row["start_seq_num"]),
         end=int(row["start_seq_num"]) + int(row["records"]),
         size_bytes=int(row["bytes"]),
-        cold_sha256=None if copy is None else str(copy["manifest_sha256"]),
-        is_hot=row.get("hot_copies") != "released",
+        cold_copy=None if copy is None else ColdCopy(copy["attempt"], copy["manifest_sha256"]),
     )

@@ -28,6 +28,7 @@ from tests.bench.machine import measure_round_trips, measure_syncs, measure_writ
 from tests.bench.read_workloads import measure_delivery, measure_fan_out
 from tests.bench.report import Figure, at_least, at_most, find_ms
 from tests.bench.sdk_load import SDK_MODES, SdkSpec, run_against_stub, run_sdk_load
+from tests.bench.spark_workloads import measure_spark_read
 
 BULK_MB_PER_S_TARGET: Final = 40.0
 SINGLES_PER_S_TARGET: Final = 2_500.0
@@ -277,6 +278,7 @@ WORKLOADS: Final[dict[str, Callable[[Bench], list[Figure]]]] = {
     "sdk": measure_sdk,
     "fanout": measure_fan_out,
     "delivery": measure_delivery,
+    "spark_read": measure_spark_read,
 }
 
 

@@ -33,13 +33,13 @@ from duramen.wire.edge.batch_columns import open_columns
 from duramen.wire.read_answers import PlacedBatch
 from duramen.wire.record_batch import BatchError, Producer, encode_batch
 from pyspark_duramen import find_lag
-from pyspark_duramen.catalog import LogFacts, Segment
+from pyspark_duramen.catalog import ColdCopy, LogFacts, Segment
 from pyspark_duramen.options import OnTruncation, ReadOptions, WriteOptions
 from pyspark_duramen.reading.columns import make_rows, open_pieces
 from pyspark_duramen.reading.gaps import Gap, GapReason, make_gap_row
+from pyspark_duramen.reading.places import split_by_segments
 from pyspark_duramen.reading.predicates import LAST_NUMBER, split_filters
 from pyspark_duramen.reading.ranges import LogRange, RangePartition, balance, cut_by_records
-from pyspark_duramen.reading.reader import split_by_segments
 from pyspark_duramen.streaming.offsets import (
     LogOffset,
     find_begin,
@@ -286,9 +286,9 @@ def test_partitions_are_balanced_by_bytes_and_lose_nothing() -> None:
 
 def test_segments_say_where_ranges_lie() -> None:
     segments = [
-        Segment(1, 0, 100, 1000, "aa", is_hot=False),
-        Segment(2, 100, 200, 9000, "bb", is_hot=True),
-        Segment(4, 210, 300, 900, None, is_hot=True),
+        Segment(1, 0, 100, 1000, ColdCopy("a", "aa")),
+        Segment(2, 100, 200, 9000),
+        Segment(4, 210, 300, 900),
     ]
     facts = LogFacts("5", 0, 350)
 

@@ -9,13 +9,16 @@ Source: 04-platform "Spark"; docs/spark.md.
 
 from __future__ import annotations
 
+import re
 import signal
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import httpx
+import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
@@ -24,11 +27,20 @@ from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from duramen.client import Record, SyncClient, SyncLog
 from pyspark_duramen import find_lag
-from tests.process.cluster import LocalCluster, running_cluster, wait_until
+from pyspark_duramen.catalog import Catalog
+from pyspark_duramen.options import OnTruncation
+from pyspark_duramen.reading.cold import ColdReader, NotFromHere
+from pyspark_duramen.reading.hot import HotReader
+from pyspark_duramen.reading.places import find_places
+from pyspark_duramen.reading.ranges import LogRange
+from pyspark_duramen.table import ARROW_TYPES
+from tests.process.cluster import LocalCluster, run, running_cluster, wait_until
+from tests.spark.archive_world import World, fill_log
 from tests.spark.faulty_sources import DyingSource
 
 pytestmark = [pytest.mark.process, pytest.mark.zookeeper]
 
+ROOT = Path(__file__).resolve().parents[2]
 QUERY_S = 120
 COLUMNS = "log string, seq_num bigint, body binary, gap " + (
     "struct<reason: string, first_seq_num: bigint, end_seq_num: bigint>"
@@ -163,6 +175,45 @@ def test_positions_bound_a_read_and_what_is_truncated_is_refused_or_said(site: S
     gaps = [row.gap.asDict() for row in skipping.where("gap is not null").collect()]
     assert gaps == [{"reason": "truncated", "first_seq_num": 100, "end_seq_num": 120}]
     assert sorted(numbers(skipping.where("seq_num is not null"))) == list(range(120, 300))
+
+
+def test_archived_segments_are_read_from_the_archive_whole_or_by_a_proxy(
+    site: Site, tmp_path: Path
+) -> None:
+    cold = tmp_path / "cold"
+    cold.mkdir()
+    world = World(site.cluster, cold)
+    run(fill_log(site.write_url, "archived", rolls=3, tiering="copy"))
+    code, report = world.archive("default/archived")
+    assert (code, report["segments"]) == (0, {"archived": 3})
+    name, everything = ("default", "archived"), pa.schema(list(ARROW_TYPES.items()))
+    with Catalog(site.read_url) as catalog:
+        tail = catalog.find_facts([name])[name].tail
+        places = list(find_places([LogRange(name, 0, tail, 0)], catalog))
+    assert [place.cold is not None for place in places] == [True, True, True, False]
+
+    def read_cold() -> list[dict[str, Any]]:
+        with closing(ColdReader(world.cold_url, everything)) as reader:
+            return [row for p in places[:3] for rows in reader.read(p) for row in rows.to_pylist()]
+
+    with closing(HotReader(site.read_url, everything, OnTruncation.FAIL)) as reader:
+        hot = [row for rows in reader.read(LogRange(name, 0, tail, 0)) for row in rows.to_pylist()]
+    assert read_cold() == hot[: places[3].first]
+
+    def read_by_spark() -> list[tuple[int, bytes]]:
+        table = site.read("default/archived", cold_store=world.cold_url)
+        return sorted((row.seq_num, bytes(row.body)) for row in table.collect())
+
+    bodies = [(row["seq_num"], row["body"]) for row in hot]
+    assert read_by_spark() == bodies
+    part = max(cold.rglob("*.parquet"), key=lambda path: path.stat().st_size)
+    data = bytearray(part.read_bytes())
+    data[len(data) // 2] ^= 1
+    part.chmod(0o644)
+    part.write_bytes(data)
+    with pytest.raises(NotFromHere, match="other bytes"):
+        read_cold()
+    assert read_by_spark() == bodies, "a proxy gives what the archive does not"
 
 
 def test_what_cannot_be_read_is_refused_by_its_name(site: Site) -> None:
@@ -337,3 +388,30 @@ def test_a_streaming_write_whose_task_and_driver_die_before_commit_writes_each_r
     fill(source, 900, 100)
     finish(start())
     assert sorted(int(body) for body in site.bodies(target)) == list(range(1000))
+
+
+# --- The page -------------------------------------------------------------------------------------
+
+
+def test_the_examples_of_the_page_run(site: Site, tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "spark.md").read_text(encoding="utf-8")
+    names: dict[str, Any] = {"__name__": "spark_page"}
+    for example in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
+        exec(example, names)
+    spark, url = site.spark, site.read_url
+    shop = site.client["shop"]
+    shop.ensure()
+    for name in ("orders", "greetings", "loud"):
+        shop[name].ensure()
+    shop["orders"].append([b"order %d" % n for n in range(10)])
+    orders = names["read_orders"](spark, url).collect()
+    assert sorted(row.body for row in orders) == [f"order {n}" for n in range(10)]
+    before = spark.conf.get("spark.sql.python.filterPushdown.enabled")
+    assert sum(count for _, count in names["count_by_minute"](spark, url)) == 10
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", before or "false")
+    names["copy_to_parquet"](spark, url, str(tmp_path))
+    assert spark.read.parquet(str(tmp_path / "orders")).count() == 10
+    for _ in range(2):
+        names["write_greetings"](spark, url)
+    finish(names["shout"](spark, url, str(tmp_path)))
+    assert sorted(site.bodies(shop["loud"])) == sorted(b"HELLO %d" % n for n in range(1000))

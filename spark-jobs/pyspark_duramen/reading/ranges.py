@@ -23,12 +23,12 @@ class ColdPlace(NamedTuple):
     """Where a segment lies in the archive.
 
     Attributes:
-        epoch: its segment.
-        manifest_sha256: of its manifest, hex: what the segment's node vouches for.
+        attempt, manifest_sha256: which copy, as the segment's node vouches for it.
     """
 
     log_id: int
     epoch: int
+    attempt: str
     manifest_sha256: str
 
 

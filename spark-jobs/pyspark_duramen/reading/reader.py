@@ -8,20 +8,18 @@ Made by `source`. Source: 04-platform "Spark"; docs/spark.md.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, Final, cast
+from typing import Any, cast
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from duramen.errors import DuramenError
-from pyspark_duramen.catalog import Catalog, LogFacts, LogName, Segment
+from pyspark_duramen.catalog import Catalog, LogFacts, LogName
 from pyspark_duramen.options import OnTruncation, ReadOptions
+from pyspark_duramen.reading.places import split_by_segments
 from pyspark_duramen.reading.predicates import Predicates, split_filters
-from pyspark_duramen.reading.ranges import ColdPlace, LogRange, RangePartition, balance
+from pyspark_duramen.reading.ranges import RangePartition, balance
 from pyspark_duramen.reading.task import read_ranges
-
-RECORD_BYTES: Final = 256.0
-"""A guess for a log without a closed segment."""
 
 
 class _FilterPush:
@@ -79,7 +77,7 @@ class LogReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task."""
         assert isinstance(partition, RangePartition), partition
-        for rows in read_ranges(partition.ranges, self.options, self.schema):
+        for rows in read_ranges(partition.ranges, self.options, self.schema, is_planned=True):
             kept = self.predicates.keep(rows)
             if len(kept):
                 yield kept
@@ -123,45 +121,6 @@ class LogReader(DataSourceReader):
                     "are truncated: read from head, or set on_truncation=skip"
                 )
                 raise DuramenError("data_lost", detail)
-
-
-def split_by_segments(
-    log: LogName,
-    facts: LogFacts,
-    segments: list[Segment],
-    first: int,
-    end: int,
-    *,
-    has_cold_store: bool,
-) -> Iterator[LogRange]:
-    """A range of a log in pieces that lie in one place each, with about their bytes.
-
-    Args:
-        segments: closed ones, in order; what follows them is in segments that are still open.
-        has_cold_store: executors may read the archive themselves.
-    """
-    at = first
-    total = sum(segment.record_count for segment in segments)
-    record_bytes = sum(s.size_bytes for s in segments) / total if total else RECORD_BYTES
-    for segment in segments:
-        stop = min(segment.end, end)
-        if stop <= at:
-            continue
-        if segment.first > at:
-            # Lost or in a hole: the proxy says which.
-            yield LogRange(log, at, segment.first, 0)
-            at = segment.first
-        size_bytes = segment.size_bytes * (stop - at) / segment.record_count
-        is_cold = has_cold_store and segment.cold_sha256 is not None and not segment.is_hot
-        cold = None
-        if is_cold and segment.cold_sha256 is not None:
-            cold = ColdPlace(int(facts.log_id), segment.epoch, segment.cold_sha256)
-        yield LogRange(log, at, stop, size_bytes, cold)
-        at = stop
-        if at >= end:
-            return
-    if at < end:
-        yield LogRange(log, at, end, (end - at) * record_bytes)
 
 
 def _check_all_there(

@@ -26,8 +26,8 @@ from duramen.errors import DuramenError
 from pyspark_duramen.catalog import Catalog, LogFacts, LogName
 from pyspark_duramen.options import OnTruncation, ReadOptions
 from pyspark_duramen.reading.gaps import Gap, GapReason, make_gap_row
+from pyspark_duramen.reading.places import RECORD_BYTES
 from pyspark_duramen.reading.ranges import RangePartition, cut_by_records
-from pyspark_duramen.reading.reader import RECORD_BYTES
 from pyspark_duramen.reading.task import read_ranges
 from pyspark_duramen.streaming.offsets import (
     LogOffset,
@@ -149,7 +149,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert isinstance(partition, RangePartition), partition
         for log, gap in partition.gaps:
             yield make_gap_row(gap, log, self._schema)
-        yield from read_ranges(partition.ranges, self._options, self._schema)
+        yield from read_ranges(partition.ranges, self._options, self._schema, is_planned=False)
 
     # ---------------------------------------------------------------------------------------------
 
