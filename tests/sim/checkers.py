@@ -72,6 +72,8 @@ class Checkers:
         self._tally = Tally()
         self._records: dict[LogId, LogRecord] = {}
         self._segments: dict[LogId, SegmentRecord] = {}
+        self._ledgers: dict[LedgerId, LedgerHoldings] = {}
+        """Those of `_segments`, found at once."""
         self._conditions: dict[LogId, ConditionRecord] = {}
         self._life = LifeRecord(self._tally)
         self._archive = ArchiveRecord(self._tally)
@@ -166,26 +168,26 @@ class Checkers:
 
     def on_durable(self, member: Member, ledger_id: LedgerId, entry_id: EntryId, crc: int) -> None:
         """An entry is in the durable layer of an incarnation, which only ever grows."""
-        ledger = self._segment_record(log_of(ledger_id)).ledger(epoch_of(ledger_id))
+        ledger = self._holdings(ledger_id)
         ledger.hold(entry_id, crc, self._bit(member))
 
     def on_vouched(self, member: Member, ledger_id: LedgerId, entry_id: EntryId) -> None:
         """A bookie's core was told that the entry is durable: from now on it says so."""
-        ledger = self._segment_record(log_of(ledger_id)).ledger(epoch_of(ledger_id))
+        ledger = self._holdings(ledger_id)
         ledger.vouch(entry_id, self._bit(member))
 
     def on_add_refused(
         self, member: Member, ledger_id: LedgerId, entry_id: EntryId, crc: int
     ) -> None:
         """A bookie refused an entry since it holds another one: never the same bytes (D2)."""
-        ledger = self._segment_record(log_of(ledger_id)).ledger(epoch_of(ledger_id))
+        ledger = self._holdings(ledger_id)
         is_held = ledger.holders(entry_id, crc) & self._bit(member) != 0
         what = member, "holds entry", entry_id, "of", ledger_id, "and refuses the same bytes"
         self._tally.check("D2", not is_held, *what)
 
     def on_entry_denied(self, member: Member, ledger_id: LedgerId, entry_id: EntryId) -> None:
         """A bookie vouched that it does not hold an entry: never one that it held (D2, R15)."""
-        ledger = self._segment_record(log_of(ledger_id)).ledger(epoch_of(ledger_id))
+        ledger = self._holdings(ledger_id)
         is_vouched = ledger.is_vouched(entry_id, self._bit(member))
         end = self._segment_record(log_of(ledger_id)).ends.get(epoch_of(ledger_id))
         if end is not None and entry_id > end.last_entry:
@@ -486,6 +488,13 @@ class Checkers:
         if record is None:
             record = self._segments[log_id] = SegmentRecord(log_id, self._tally)
         return record
+
+    def _holdings(self, ledger_id: LedgerId) -> LedgerHoldings:
+        holdings = self._ledgers.get(ledger_id)
+        if holdings is None:
+            record = self._segment_record(log_of(ledger_id))
+            holdings = self._ledgers[ledger_id] = record.ledger(epoch_of(ledger_id))
+        return holdings
 
     def _bit(self, member: Member) -> int:
         bit = self._bits.get(member)

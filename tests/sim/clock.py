@@ -3,7 +3,8 @@
 Cores are given time and randomness; what drives them looks at a clock. Where such a driver is
 production code that runs here (repair, identity, registration), its names are bound to this
 world's for the length of a run: virtual time, seeded nonces, and work that would go to a thread is
-done at once.
+done at once. Metrics that are moved with every add go nowhere, and what the same bytes of a node
+say is read once (`known_bytes`).
 
 Called by `run`. Documented in docs/testing.md.
 """
@@ -17,7 +18,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple, TypeVar
 from uuid import UUID
 
-from duramen_bookie import identity
+from duramen_bookie import identity, storage
 from duramen_bookie.repair import inventory, pulling
 from duramen_bookie.upkeep import repair_queue
 from duramen_sequencer.repair import (
@@ -29,10 +30,12 @@ from duramen_sequencer.repair import (
     rounds,
     worker,
 )
+from tests.sim import known_bytes
 from tests.sim.world import World
 
 T = TypeVar("T")
 
+_METRICS: Final = ("ADD_BYTES", "ADD_ENTRIES", "JOURNAL_QUEUE_BYTES", "JOURNAL_SYNC_SECONDS")
 _LOGGERS: Final = ("duramen_sequencer.repair", "duramen_bookie", "duramen.runtime.registry")
 
 
@@ -57,6 +60,19 @@ class _Nonces:
 
     def token_hex(self, byte_count: int) -> str:
         return self._rng.randbytes(byte_count).hex()
+
+
+class _Silence:
+    """As much of a metric as is asked for."""
+
+    def inc(self, amount: float = 1) -> None:
+        pass
+
+    def set(self, value: float) -> None:
+        pass
+
+    def observe(self, amount: float) -> None:
+        pass
 
 
 class _Binding(NamedTuple):
@@ -84,6 +100,7 @@ async def _run_at_once(work: Callable[[], T]) -> T:
 @contextlib.contextmanager
 def virtual_time(world: World, seed: int) -> Iterator[None]:
     """Bind the names for the length of the block."""
+    known_bytes.forget()
     bindings = _list_bindings(world, random.Random(f"nonces {seed}"))
     kept = [vars(owner)[name] for owner, name, _ in bindings]
     handler = _ErrorsEnd(world)
@@ -119,6 +136,8 @@ def _list_bindings(world: World, rng: random.Random) -> list[_Binding]:
         _Binding(commits, "secrets", _Nonces(rng)),
         *(_Binding(module, "uuid4", uuid4) for module in (identity, repair_queue)),
         _Binding(inventory, "run_in_thread", _run_at_once),
+        *(_Binding(storage, name, _Silence()) for name in _METRICS),
+        *(_Binding(*row) for row in known_bytes.list_node_readers()),
     ]
 
 

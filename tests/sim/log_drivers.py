@@ -184,7 +184,7 @@ class SimDriver:
         self._owed_bytes = 0
         self._timer_at_us: int | None = None
         self._writer: LedgerWriter | None = None
-        self._writer_state = ""
+        self._writer_state: WriterState | None = None
         self._seen_lac = NOTHING
         self._change_count = 0
         self._suspended_count = 0
@@ -207,10 +207,11 @@ class SimDriver:
         core = self.core
         core.pump(self._node.world.now_us)
         self._observe()
-        while effects := core.take_effects():
-            for effect in effects:
-                self._act(effect)
-        self._observe()
+        if core.outbox:
+            while effects := core.take_effects():
+                for effect in effects:
+                    self._act(effect)
+            self._observe()
         if core.state is not self._told_state:
             self._tell_state()
         self._count_owed()
@@ -283,7 +284,7 @@ class SimDriver:
             self._writer, self._seen_lac, self._change_count = core.writer, NOTHING, 0
             self._suspended_count = 0
             self._crcs = {}
-            self._writer_state = ""
+            self._writer_state = None
             self._observe_writer(core.writer)
         elif core.writer is None and self._writer is not None:
             self._writer = None
@@ -296,11 +297,12 @@ class SimDriver:
 
     def _observe_writer(self, writer: LedgerWriter) -> None:
         world = self._node.world
-        state = writer.state.value
-        if state != self._writer_state:
-            world.counts[f"writer {self._writer_state or 'new'} → {state}"] += 1
+        state, before = writer.state, self._writer_state
+        if state is not before:
+            seen = "new" if before is None else before.value
+            world.counts[f"writer {seen} → {state.value}"] += 1
             self._writer_state = state
-            if writer.state is WriterState.FENCED:
+            if state is WriterState.FENCED:
                 world.note(self._node.name, "fenced", writer.fence_reason)
         if writer.change_count != self._change_count:
             world.counts["ensemble change"] += writer.change_count - self._change_count

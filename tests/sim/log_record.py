@@ -221,7 +221,9 @@ class LogRecord:
         key = key_of(dlsn)
         seen = self._seen.get(key)
         if seen is not None:
-            self._check("O1", seen == (seq_num, body), *who, "was seen before as", seen)
+            self._tally.counts["O1"] += 1
+            if seen != (seq_num, body):
+                raise self._violation("O1", *who, "was seen before as", seen)
             return
         other_key = self._seen_seq_nums.get(seq_num)
         if other_key is not None:

@@ -122,7 +122,10 @@ class Network:
         world = self.world
         call = Call(self, source, peer, on_answer, world.now_us + timeout_us)
         call.is_stream = is_stream
-        self._deadlines.setdefault(timeout_us, deque()).append(call)
+        calls = self._deadlines.get(timeout_us)
+        if calls is None:
+            calls = self._deadlines[timeout_us] = deque()
+        calls.append(call)
         if self.is_cut(source.name, peer.name):
             world.counts["request cut off"] += 1
             if world.chance(0.3):
@@ -180,7 +183,7 @@ class Network:
         delay_us = 120 + int(draw * 400)
         if source.region != target.region:
             delay_us += self._cross_region_us + int(draw * 700)
-        if world.chance(self.slow_ratio):
+        if self.slow_ratio and world.chance(self.slow_ratio):
             world.counts["message slow"] += 1
             delay_us += world.between(10 * MS, 600 * MS)
         if self._clogs:

@@ -46,7 +46,7 @@ from duramen.runtime.metadata_store import MetadataError, SessionState
 from duramen.units import MS, SECOND
 from duramen.wire.bookie_calls import Add, Service
 from duramen.wire.checkpoint_format import Checkpoint
-from duramen.wire.entry import EntryError, check_entry
+from duramen.wire.entry import EntryError
 from duramen.wire.journal_format import JournalRecord, Kind, record_bytes
 from duramen.wire.metadata_json import read_segment
 from duramen_bookie.checkpoint import write_checkpoint
@@ -63,6 +63,7 @@ from duramen_bookie.upkeep.checkpointing import (
 from duramen_bookie.upkeep.deletion import Deletion
 from duramen_bookie.upkeep.transfer import Transfer
 from tests.sim.disk import PowerCut, SimDisk
+from tests.sim.known_bytes import know_entry
 from tests.sim.metadata import PATHS, Store, StoreSession
 from tests.sim.network import Network
 from tests.sim.options import Options
@@ -565,7 +566,7 @@ def _purpose_of(kind: str, rows: Any) -> str:
 def _check_add(add: Add) -> AddRow:
     """As `handlers`: verify an entry before the core sees it."""
     try:
-        info = check_entry(bytes(add.entry))
+        info = know_entry(bytes(add.entry))
     except EntryError:
         return AddRow(add.ledger_id, add.entry_id, add.lac, 0, add.is_recovery, False)
     is_valid = info.ledger_id == add.ledger_id and info.entry_id == add.entry_id

@@ -24,13 +24,13 @@ from duramen.ids import NOTHING, BookieId, Dlsn, EntryId, Epoch, LedgerId, LogId
 from duramen.runtime.metadata_store import MetadataError, SessionState
 from duramen.units import MS, SECOND
 from duramen.wire.bookie_calls import ReadRange, Service
-from duramen.wire.entry import EntryError, check_entry, read_entry_info
+from duramen.wire.entry import EntryError
 from duramen.wire.exactly_once.history import read_history
 from duramen.wire.metadata_json import read_log, read_segment
-from duramen.wire.read_answers import place_batches
 from duramen.wire.record_batch import encode_batch
 from duramen.wire.sequencer_calls import Appended, AppendedEarly, AppendResult, Redirect
 from tests.sim.archive.shelf import ColdShelf
+from tests.sim.known_bytes import know_entry, know_records
 from tests.sim.metadata import PATHS, Store, StoreSession
 from tests.sim.network import Call, Network
 from tests.sim.options import Options
@@ -397,19 +397,17 @@ class ReaderNode(Node):
         ledger_id = ledger_of(self.log_id, delivered.epoch)
         if self.core.epoch == delivered.epoch:
             self._history.on_reader_lac(self.number, ledger_id, self.core.bound)
-        now_us, size = self.world.now_us, 0
+        now_us, size, on_read = self.world.now_us, 0, self._history.on_read
         for entry_id, body in delivered.entries:
             size += len(body)
-            if read_entry_info(body).is_control:
+            if know_entry(body).is_control:
                 self._note_control(delivered.epoch, entry_id, body)
-            for placed in place_batches(body, delivered.epoch, delivered.start_seq_num):
-                for offset, record in enumerate(placed.decode().bodies):
-                    dlsn = placed.dlsn._replace(slot=placed.dlsn.slot + offset)
-                    seq_num = placed.seq_num + offset
-                    self.world.counts["record read"] += 1
-                    if self.records is not None:
-                        self.records.append((dlsn, seq_num, record))
-                    self._history.on_read(now_us, self.number, self.log_id, dlsn, seq_num, record)
+            records = know_records(body, delivered.epoch, delivered.start_seq_num)
+            self.world.counts["record read"] += len(records)
+            if self.records is not None:
+                self.records += records
+            for dlsn, seq_num, record in records:
+                on_read(now_us, self.number, self.log_id, dlsn, seq_num, record)
         delay_us = 0 if self.records is not None else self.world.between(0, 20 * MS)
         self.after(delay_us, self._consume, self._generation, size)
 
@@ -530,7 +528,7 @@ def _check(ledger_id: LedgerId, found: Any) -> list[rd.Entry]:
     for entry_id, view in found:
         body = bytes(view)
         try:
-            info = check_entry(body)
+            info = know_entry(body)
         except EntryError:
             break
         if (info.ledger_id, info.entry_id) != (ledger_id, entry_id):

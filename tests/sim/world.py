@@ -65,9 +65,9 @@ class World:
 
     def advance(self, until_us: int) -> None:
         """Play every event up to an instant; time stands there afterwards."""
-        heap = self._heap
+        heap, pop = self._heap, heapq.heappop
         while heap and heap[0][0] <= until_us:
-            self.now_us, _, action, args = heapq.heappop(heap)
+            self.now_us, _, action, args = pop(heap)
             self.event_count += 1
             action(*args)
         self.now_us = until_us
@@ -121,7 +121,10 @@ class Node:
 
     def after(self, delay_us: int, action: Callable[..., None], *args: Any) -> None:
         """An event of this life later on."""
-        self.world.at(delay_us, self.run, self.life, action, *args)
+        world = self.world  # as `World.at`, without a call: half of all events come from here
+        world._number += 1
+        event = (world.now_us + delay_us, world._number, self.run, (self.life, action, *args))
+        heapq.heappush(world._heap, event)
 
     @property
     def is_listening(self) -> bool:
