@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple, NewType, Protocol
 
 from duramen.core.entry_ranges import EntryRanges, group_ranges
@@ -166,8 +165,7 @@ class ReadPlan(NamedTuple):
     headers_only: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Persist:
+class Persist(NamedTuple):
     """Append these records to the journal as one unit, in the order of tokens; then `on_persisted`.
 
     The records of `request` are durable when its `on_persisted(token)` is called, and so are those
@@ -179,40 +177,35 @@ class Persist:
     records: tuple[Record, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ReplyStatuses:
+class ReplyStatuses(NamedTuple):
     """Answer an add request: one status per row."""
 
     request: RequestId
     statuses: Sequence[BookieStatus]
 
 
-@dataclass(frozen=True, slots=True)
-class ReplyMarks:
+class ReplyMarks(NamedTuple):
     """Answer a seal or LAC request: one answer per row."""
 
     request: RequestId
     marks: Sequence[MarksAnswer]
 
 
-@dataclass(frozen=True, slots=True)
-class ReadEntries:
+class ReadEntries(NamedTuple):
     """Fetch the planned entries and answer a read request: one answer per plan."""
 
     request: RequestId
     plans: Sequence[ReadPlan]
 
 
-@dataclass(frozen=True, slots=True)
-class StartTimer:
+class StartTimer(NamedTuple):
     """A long poll waits: call `on_wait_over(request)` after `wait_ms`, unless answered before."""
 
     request: RequestId
     wait_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class CheckSegment:
+class CheckSegment(NamedTuple):
     """Damage may have held anything of this ledger: sync, read its segment node, and report what
     it says to `on_segment_checked`."""
 
@@ -433,9 +426,10 @@ class LedgerState:
         self.unknown.validate()
         last = max(self.stored.last(), self.settled.last(), self.unknown.last())
         assert self.highest >= last, "3: highest"
-        union = EntryRanges([*self.stored.list_ranges(), *self.settled, *self.unknown])
-        total = len(self.stored) + len(self.settled) + len(self.unknown)
-        assert len(union) == total, "4: hot, settled and unknown"
+        if self.settled or self.unknown:  # else there is one set
+            union = EntryRanges([*self.stored.list_ranges(), *self.settled, *self.unknown])
+            total = len(self.stored) + len(self.settled) + len(self.unknown)
+            assert len(union) == total, "4: hot, settled and unknown"
         for entry_id in self.pending:
             assert entry_id not in self.stored and entry_id not in self.settled, "4: pending"
 

@@ -13,6 +13,8 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
+from itertools import islice
+from operator import lt
 
 from duramen.ids import NOTHING, EntryId
 
@@ -123,7 +125,7 @@ class EntryTable:
     def validate(self) -> None:
         """Assert the invariants."""
         ids = self._ids
-        assert all(ids[i] < ids[i + 1] for i in range(len(ids) - 1)), "1: ids rise"
+        assert all(map(lt, ids, islice(ids, 1, None))), "1: ids rise"
         assert all(len(column) == len(ids) for column in self._columns), "1: columns"
 
     def _find(self, entry_id: int) -> int:

@@ -22,7 +22,7 @@ import itertools
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from duramen.core.cold_copy import ColdCopy
 from duramen.core.entry_ranges import EntryRanges
@@ -45,9 +45,8 @@ TRANSITIONS: Mapping[SegmentState, frozenset[SegmentState]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Totals:
-    """What a prefix of a segment (or of a log) holds."""
+class Totals(NamedTuple):
+    """What a prefix of a segment (or of a log) holds; each look at an entry's header makes one."""
 
     record_count: int = 0
     length_bytes: int = 0

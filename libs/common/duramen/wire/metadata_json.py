@@ -13,7 +13,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from duramen.config import read_log_config
@@ -198,8 +198,9 @@ def read_segment(data: bytes) -> Segment:
             created_unix_ms=take("created_unix_ms"),
             completed_unix_ms=take("completed_unix_ms"),
             nonce=take("nonce"),
+            extra=document,  # what is left of it
         )
-        return replace(segment, extra=document).validated()
+        return segment.validated()
     except (KeyError, TypeError, ValueError, AssertionError) as error:
         raise MetadataJsonError(f"the node is no segment: {error!r}") from error
 
@@ -278,8 +279,9 @@ def read_log(data: bytes) -> LogNode:
             is_purged=document.pop("purged", False),
             created_unix_ms=take("created_unix_ms"),
             nonce=take("nonce"),
+            extra=document,  # what is left of it
         )
-        return replace(log, extra=document).validated()
+        return log.validated()
     except (KeyError, TypeError, ValueError, AssertionError, DuramenError) as error:
         raise MetadataJsonError(f"the node is no log: {error!r}") from error
 

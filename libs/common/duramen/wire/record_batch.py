@@ -43,8 +43,9 @@ NO_TXID: Final = -(1 << 63)
 TXIDS: Final = 1
 TIMESTAMPS: Final = 2
 HEADERS: Final = 4
+_FLAGS: Final = TXIDS | TIMESTAMPS | HEADERS
 PRODUCER_ID_BYTES_MAX: Final = 64
-_CODECS: Final = frozenset(Codec)
+_CODECS: Final = {codec.value: codec for codec in Codec}
 _COLUMNS_BYTES_MAX: Final = BATCH_BYTES_MAX + BATCH_RECORD_COUNT_MAX * 24
 """The largest legal records with every column."""
 
@@ -226,17 +227,18 @@ def read_info(batch: bytes | memoryview) -> BatchInfo:
     if len(batch) < HEADER_BYTES:
         raise BatchError("a record batch has at least 64 bytes")
     (
-        magic, _, codec, id_bytes, flags, count, encoded, decoded, epoch, sequence,
+        magic, _, codec_number, id_bytes, flags, count, encoded, decoded, epoch, sequence,
         min_txid, txid, timestamp_ms,
     ) = _HEAD.unpack_from(batch)  # fmt: skip
-    if magic != MAGIC or flags & ~(TXIDS | TIMESTAMPS | HEADERS):
+    if magic != MAGIC or flags & ~_FLAGS:
         raise BatchError("this is no record batch of a version that is spoken here")
-    if codec not in _CODECS:
+    codec = _CODECS.get(codec_number)
+    if codec is None:
         raise BatchError("a record batch is compressed by zstd, or not", "unsupported_media")
     size = HEADER_BYTES + id_bytes + encoded
     if size > len(batch) or max(encoded, decoded) > _COLUMNS_BYTES_MAX:
         raise BatchError("the record batch's lengths do not add up", "batch_too_large")
-    if codec == Codec.NONE and encoded != decoded:
+    if codec is Codec.NONE and encoded != decoded:
         raise BatchError("the record batch's lengths do not add up")
     if count == 0:
         raise BatchError("a record batch has at least one record")
@@ -247,9 +249,7 @@ def read_info(batch: bytes | memoryview) -> BatchInfo:
     producer = _read_producer(batch, id_bytes, epoch, sequence) if id_bytes else None
     if txid == NO_TXID:
         txid = min_txid = None
-    return BatchInfo(
-        count, size, flags, txid, timestamp_ms, min_txid, producer, Codec(codec), decoded
-    )
+    return BatchInfo(count, size, flags, txid, timestamp_ms, min_txid, producer, codec, decoded)
 
 
 def decoded_size(batch: bytes | memoryview) -> int:

@@ -110,8 +110,7 @@ class ReplaceOwner:
 Write = SetSegment | CreateSegment | SetLog | ReplaceOwner
 
 
-@dataclass(frozen=True, slots=True)
-class SendAdd:
+class SendAdd(NamedTuple):
     """Store an entry at a member. `payload` is the encoded entry, the same bytes at every send."""
 
     member: Member

@@ -181,6 +181,8 @@ class LedgerWriter:
     @property
     def suspended(self) -> list[Member]:
         """Members of the present ensemble that do not take entries."""
+        if not self._absent:
+            return []
         return [m for m in self.segment.last_fragment.ensemble if m in self._absent]
 
     @property
@@ -221,10 +223,12 @@ class LedgerWriter:
 
     def wakeup_at_us(self) -> int | None:
         """When `on_timer` wants to be called next."""
+        if self._is_still:
+            return None
         times = [absence.probe_at_us for absence in self._absent.values()]
         own = (self._retry_at_us, self._lac_due_us, self._round_again_at_us)
         times += [t for t in own if t is not None]
-        return None if self._is_still or not times else min(times)
+        return min(times, default=None)
 
     @property
     def _is_still(self) -> bool:

@@ -105,6 +105,8 @@ class LogSequencer:
 
     def take_effects(self) -> list[Effect]:
         """Empty the outbox, once per batch of events."""
+        if not self.outbox:
+            return []
         effects = list(self.outbox)
         self.outbox.clear()
         return effects
@@ -306,8 +308,9 @@ class LogSequencer:
 
     def wakeup_at_us(self, now_us: int) -> int | None:
         """When `on_timer` wants to be called next."""
-        parts = self.exactly_once, self.older
-        times = [self.changes.retry_at_us, *(part.wakeup_at_us() for part in parts)]
+        # After every event of a log: no generators here.
+        older = self.older
+        times = [self.changes.retry_at_us, self.exactly_once.wakeup_at_us(), older.wakeup_at_us()]
         if self.writer is not None:
             times.append(self.writer.wakeup_at_us())
             if self.state is LogState.ACTIVE and self._end is not None:
@@ -317,7 +320,7 @@ class LogSequencer:
         is_waited_for = not self.transmit.is_empty or self.exactly_once.held_count
         if is_waited_for or self.state is LogState.DRAINING:
             times.append(now_us + _TICK_US)
-        return min((time for time in times if time is not None), default=None)
+        return min([time for time in times if time is not None], default=None)
 
     def on_timer(self, now_us: int) -> None:
         """Time has passed: deadlines, probes, retries, rolls."""

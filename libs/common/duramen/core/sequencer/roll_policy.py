@@ -86,7 +86,7 @@ class RollPolicy:
 
     def configure(self, config: Roll) -> None:
         """The bounds of the configuration hold from now on, for the open segment too."""
-        self._size_bytes = int(config.size * self._jitter)
+        self._size_bytes = max(int(config.size * self._jitter), 1)
         self._interval_us = int(config.interval * self._jitter)
         self._idle_us = config.idle_close if self._closes_idle else _NEVER_US
 
@@ -111,9 +111,9 @@ class RollPolicy:
         if self._is_requested:
             return self._not_before_us
         due_us = self._last_append_us + self._idle_us
-        if totals.record_count:
-            due_us = min(due_us, self._opened_at_us + self._interval_us)
-        return max(due_us, self._not_before_us)
+        if totals.record_count and self._opened_at_us + self._interval_us < due_us:
+            due_us = self._opened_at_us + self._interval_us
+        return due_us if due_us > self._not_before_us else self._not_before_us
 
     def must_end(self, totals: Totals, last: EntryId, now_us: int) -> bool:
         """Whether the segment, which holds `totals` up to `last`, ends now."""
@@ -121,7 +121,7 @@ class RollPolicy:
             return False
         return (
             self._is_requested
-            or totals.length_bytes >= max(self._size_bytes, 1)
+            or totals.length_bytes >= self._size_bytes
             or last >= _LAST_ENTRY
             or now_us >= self.due_us(totals)
         )

@@ -98,7 +98,8 @@ class SegmentEnd:
         """
         if writer.wants_roll:
             self._policy.request()
-        if self._is_blocked or not self._policy.must_end(writer.totals, writer.lap, now_us):
+        is_wanted = self._policy.must_end(writer.totals, writer.lap, now_us)
+        if not is_wanted or self._is_blocked:
             self.leave()
             return False
         if not self._policy.is_idle(now_us) and self._choose(self._log) is None:
