@@ -330,20 +330,20 @@ class Checkers:
         self._record(log_id).on_read(reader, dlsn, seq_num, body)
         check = self._tally.check
         what = "log", log_id, dlsn, "for reader", reader, "at", now_us, "µs"
+        epoch, entry, _ = dlsn
         expected, is_gap = self._cursors.get((reader, log_id), (seq_num, False))
         is_next = seq_num == expected or (is_gap and seq_num > expected)
         check("G1", is_next, *what, "seq", seq_num, "where", expected, "follows")
         self._cursors[reader, log_id] = (seq_num + 1, False)
         ends = self._segment_record(log_id).ends
-        end = ends.get(dlsn.epoch)
+        end = ends.get(epoch)
         if end is not None:
-            check("G1", dlsn.entry <= end.last_entry, *what, "is beyond", end)
+            check("G1", entry <= end.last_entry, *what, "is beyond", end)
             return
-        is_entered = dlsn.epoch == 1 or dlsn.epoch - 1 in ends
-        check("L1", is_entered, *what, "before the epoch below was closed")
-        lac = self._reader_lacs.get((reader, ledger_of(log_id, dlsn.epoch)))
+        check("L1", epoch == 1 or epoch - 1 in ends, *what, "before the epoch below was closed")
+        lac = self._reader_lacs.get((reader, ledger_of(log_id, epoch)))
         if lac is not None:
-            check("L1", dlsn.entry <= lac, *what, "is above its LAC", lac)
+            check("L1", entry <= lac, *what, "is above its LAC", lac)
 
     def on_control_entry(
         self, log_id: LogId, epoch: Epoch, entry_id: EntryId, token: str | None = None

@@ -57,8 +57,10 @@ class SimFile:
     def pwritev(self, buffers: Sequence[bytes], offset: int) -> None:
         self._disk.operate()
         data = b"".join(buffers)
-        self.data.extend(bytes(max(0, offset + len(data) - len(self.data))))
-        self.data[offset : offset + len(data)] = data
+        end = offset + len(data)
+        if end > len(self.data):
+            self.data.extend(bytes(end - len(self.data)))
+        self.data[offset:end] = data
         self._unsynced.append((offset, data))
         self._last_write = offset
 

@@ -132,7 +132,8 @@ class SimLane:
                 size += len(self._waiting[0].add.entry)
                 frame.append(self._waiting.popleft())
             self._in_flight += 1
-            self._node.world.counts["shared frame"] += len({w.driver.log_id for w in frame}) > 1
+            if len(frame) > 1 and len({w.driver.log_id for w in frame}) > 1:
+                self._node.world.counts["shared frame"] += 1
             is_counted = [True]
 
             def on_answer(
@@ -159,12 +160,12 @@ class SimLane:
             is_counted[0] = False
             self._in_flight -= 1
         drivers: dict[LogId, SimDriver] = {}
+        world = self._node.world
         for (add, driver), row_status in zip(frame, statuses, strict=True):
             epoch = epoch_of(add.ledger_id)
-            driver.core.on_add(
-                self._member, epoch, add.entry_id, row_status, self._node.world.now_us
-            )
-            self._node.world.counts["zombie add refused"] += row_status is BookieStatus.SEALED
+            driver.core.on_add(self._member, epoch, add.entry_id, row_status, world.now_us)
+            if row_status is BookieStatus.SEALED:
+                world.counts["zombie add refused"] += 1
             drivers[driver.log_id] = driver
         for driver in drivers.values():
             driver.flush()

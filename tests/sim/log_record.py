@@ -264,8 +264,9 @@ class LogRecord:
         for key, seen in self._seen.items():
             if key < head_key:
                 continue
-            is_same = found.get(key) == seen
-            self._check("O1", is_same, _spell(key), "was", seen, "and is", found.get(key))
+            self._tally.counts["O1"] += 1
+            if found.get(key) != seen:
+                raise self._violation("O1", _spell(key), "was", seen, "and is", found.get(key))
 
     def _find_appends(self, complete: Sequence[Record]) -> None:
         """D3: the log consists of whole appends, each within one entry."""
@@ -337,10 +338,10 @@ class LogRecord:
 
     def _check_order(self, append: _Append, seq_num: int, key: int) -> None:
         """O3 against the client's own acknowledged appends, O2 against everybody's."""
-        is_later = key >= append.own_key_floor
-        self._check("O3", is_later, append, _spell(key), "below", _spell(append.own_key_floor))
-        is_later = key >= append.key_floor
-        self._check("O2", is_later, append, _spell(key), "below", _spell(append.key_floor))
+        for code, floor in ("O3", append.own_key_floor), ("O2", append.key_floor):
+            self._tally.counts[code] += 1
+            if key < floor:  # put into words only then
+                raise self._violation(code, append, _spell(key), "below", _spell(floor))
         if seq_num < 0:
             return
         if append.own_floor:
@@ -366,7 +367,8 @@ def _number(append: _Append, at: int, seen: int) -> int:
 
 def key_of(dlsn: Dlsn) -> int:
     """A DLSN as one number; the next slot's is greater by one."""
-    return dlsn.epoch << 64 | dlsn.entry << 32 | dlsn.slot
+    epoch, entry, slot = dlsn
+    return epoch << 64 | entry << 32 | slot
 
 
 def _spell(key: int) -> str:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -453,7 +452,10 @@ class StoreSession:
         self.view = max(self.view, seen)
         found = store.find(path, self.view)
         if found is not None and path in store.parents:
-            found = replace(found, children_count=len(store.list_children(path, self.view)))
+            count = len(store.list_children(path, self.view))
+            found = Stored(
+                found.data, found.version, found.ephemeral_session, count, made=found.made
+            )
         view = self.view
         await self._return()
         if watch is not None:

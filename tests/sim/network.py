@@ -100,7 +100,13 @@ class Network:
 
     def is_cut(self, source: str, target: str) -> bool:
         """Whether the link is cut now."""
-        return self._cuts.get((source, target), 0) > self.world.now_us
+        until_us = self._cuts.get((source, target))
+        if until_us is None:
+            return False
+        if until_us <= self.world.now_us:
+            del self._cuts[source, target]  # most of the time there are none at all
+            return False
+        return True
 
     # --- Traffic ---------------------------------------------------------------------------------
 
@@ -126,16 +132,17 @@ class Network:
         if calls is None:
             calls = self._deadlines[timeout_us] = deque()
         calls.append(call)
-        if self.is_cut(source.name, peer.name):
+        if self._cuts and self.is_cut(source.name, peer.name):
             world.counts["request cut off"] += 1
             if world.chance(0.3):
                 world.at(min(timeout_us, SECOND), call.end, BookieStatus.UNREACHABLE, None)
             return call
-        if world.chance(self.loss_ratio):
+        draw = world.rng.random
+        if self.loss_ratio and draw() < self.loss_ratio:  # as `World.chance`, which costs a call
             world.counts["request lost"] += 1
             return call
         world.at(self._delay_us(source, peer), self._arrive, call, kind, body)
-        if not is_stream and world.chance(self.duplicate_ratio):
+        if not is_stream and self.duplicate_ratio and draw() < self.duplicate_ratio:
             world.counts["request doubled"] += 1
             world.at(self._delay_us(source, peer) + 5 * MS, self._arrive, call, kind, body)
         return call
@@ -155,9 +162,9 @@ class Network:
     def send_answer(self, call: Call, value: Any) -> None:
         """The answer to a call leaves the peer."""
         world = self.world
-        if self.is_cut(call.peer.name, call.source.name):
+        if self._cuts and self.is_cut(call.peer.name, call.source.name):
             world.counts["answer cut off"] += 1
-        elif world.chance(self.loss_ratio):
+        elif self.loss_ratio and world.rng.random() < self.loss_ratio:
             world.counts["answer lost"] += 1
         else:
             delay_us = self._delay_us(call.peer, call.source)
@@ -183,7 +190,7 @@ class Network:
         delay_us = 120 + int(draw * 400)
         if source.region != target.region:
             delay_us += self._cross_region_us + int(draw * 700)
-        if self.slow_ratio and world.chance(self.slow_ratio):
+        if self.slow_ratio and world.rng.random() < self.slow_ratio:
             world.counts["message slow"] += 1
             delay_us += world.between(10 * MS, 600 * MS)
         if self._clogs:

@@ -504,7 +504,8 @@ class BookieNode(Node):
                 match effect:
                     case Persist():
                         self._storage.append_nowait(effect, adds, [bytes(a.entry) for a in adds])
-                    case ReplyStatuses(request, answer) | ReplyMarks(request, answer):
+                    case ReplyStatuses() | ReplyMarks():
+                        request, answer = effect
                         self._waiting.pop(request)(answer)
                     case ReadEntries():
                         self._read(effect)

@@ -134,6 +134,8 @@ class SegmentRecord:
         self._openers: dict[int, SequencerId] = {}
         self._conclusions: dict[tuple[int, EntryId, Holes], SegmentEnd] = {}
         self._ledgers: dict[int, LedgerHoldings] = {}
+        self._bare = 1
+        """The first epoch that is neither closed nor covered, as far as was looked."""
 
     def ledger(self, epoch: int) -> LedgerHoldings:
         """The ledger of an epoch; one first heard of under a cover held nothing then."""
@@ -150,9 +152,10 @@ class SegmentRecord:
 
     def check_sealed_below(self, epoch: int) -> None:
         """E1: nothing is acknowledged while an older epoch is neither closed nor sealed."""
-        bare = [e for e in range(1, epoch) if e not in self.ends and e not in self.covered]
-        what = "log", self.log_id, "epoch", epoch, "acknowledges before a cover seals", bare
-        self._tally.check("E1", not bare, *what)
+        while self._bare in self.ends or self._bare in self.covered:
+            self._bare += 1
+        what = "log", self.log_id, "epoch", epoch, "acknowledges before a cover seals", self._bare
+        self._tally.check("E1", epoch <= self._bare, *what)
 
     def on_opened(self, epoch: Epoch, sequencer_id: SequencerId) -> None:
         """E1: one sequencer for each epoch, and epochs rise by one."""

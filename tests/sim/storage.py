@@ -43,6 +43,9 @@ class _Figures(NamedTuple):
     sync_us_total: int = 0
 
 
+_NO_FIGURES: Final = _Figures()
+
+
 class SimJournal:
     """`group_commit.Journal` with virtual time in the place of its threads."""
 
@@ -102,7 +105,7 @@ class SimJournal:
         done()
 
     def statistics(self) -> JournalStatistics:
-        return cast(JournalStatistics, _Figures())
+        return cast(JournalStatistics, _NO_FIGURES)
 
     async def close(self) -> None:
         raise AssertionError("a simulated bookie stops by itself")
