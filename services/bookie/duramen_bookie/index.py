@@ -38,9 +38,7 @@ class EntryIndex:
         table = self._ledgers.get(ledger_id)
         if table is None:
             table = self._ledgers[ledger_id] = EntryTable("IQI")
-        before = len(table)
-        table.put(entry_id, *location)
-        if len(table) != before:
+        if table.put(entry_id, *location):
             self._entry_bytes += location.length_bytes
 
     def select(

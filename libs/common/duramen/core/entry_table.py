@@ -41,26 +41,27 @@ class EntryTable:
     def __contains__(self, entry_id: int) -> bool:
         return self._find(entry_id) >= 0
 
-    def put(self, entry_id: int, *values: int) -> None:
-        """Add an entry, or replace its values."""
+    def put(self, entry_id: int, *values: int) -> bool:
+        """Add an entry, or replace its values; whether it is a new one."""
         assert len(values) == len(self._columns), (entry_id, values)
         ids = self._ids
         if not ids or entry_id > ids[-1]:
             ids.append(entry_id)
             if len(values) == 1:  # the core's table, once for every entry that is ever added
                 self._columns[0].append(values[0])
-                return
+                return True
             for column, value in zip(self._columns, values, strict=True):
                 column.append(value)
-            return
+            return True
         index = bisect_left(ids, entry_id)
         if ids[index] == entry_id:
             for column, value in zip(self._columns, values, strict=True):
                 column[index] = value
-            return
+            return False
         ids.insert(index, entry_id)
         for column, value in zip(self._columns, values, strict=True):
             column.insert(index, value)
+        return True
 
     def get(self, entry_id: int) -> tuple[int, ...] | None:
         """The values of an entry, or None if it is not here."""

@@ -124,6 +124,9 @@ class Segment:
 
     def fragment_of(self, entry: EntryId) -> Fragment:
         """The fragment that holds `entry`."""
+        last = self.fragments[-1]
+        if last.first_entry <= entry:  # as for every entry that is on its way
+            return last
         for fragment in reversed(self.fragments):
             if fragment.first_entry <= entry:
                 return fragment

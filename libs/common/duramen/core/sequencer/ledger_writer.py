@@ -225,9 +225,10 @@ class LedgerWriter:
         """When `on_timer` wants to be called next."""
         if self._is_still:
             return None
-        times = [absence.probe_at_us for absence in self._absent.values()]
         own = (self._retry_at_us, self._lac_due_us, self._round_again_at_us)
-        times += [t for t in own if t is not None]
+        times = [at_us for at_us in own if at_us is not None]
+        if self._absent:
+            times += [absence.probe_at_us for absence in self._absent.values()]
         return min(times, default=None)
 
     @property

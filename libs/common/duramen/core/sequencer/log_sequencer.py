@@ -105,8 +105,6 @@ class LogSequencer:
 
     def take_effects(self) -> list[Effect]:
         """Empty the outbox, once per batch of events."""
-        if not self.outbox:
-            return []
         effects = list(self.outbox)
         self.outbox.clear()
         return effects
@@ -157,7 +155,7 @@ class LogSequencer:
     def pump(self, now_us: int) -> None:
         """Make entries of what waits, as far as the pipeline has room. Call after every batch."""
         writer, is_early = self.writer, self.state is LogState.EARLY
-        if writer is None or not self._is_sending:
+        if writer is None or not (self.state is LogState.ACTIVE or self._is_sending):
             return
         assert self._end is not None and self._roll is not None and self.view is not None
         if not is_early and self._end.is_due(writer, now_us):
@@ -218,8 +216,9 @@ class LogSequencer:
         self, member: Member, epoch: Epoch, entry: EntryId, status: BookieStatus, now_us: int
     ) -> None:
         """A bookie answered an add."""
-        self.older.on_add(member, epoch, entry, status, now_us)
-        self._follow_older(now_us)
+        if self.state is not LogState.ACTIVE:  # no older epoch is left then (invariant 1)
+            self.older.on_add(member, epoch, entry, status, now_us)
+            self._follow_older(now_us)
         if self.writer is not None and self.writer.segment.epoch == epoch:
             self._acknowledge(self.writer.on_add(member, entry, status, now_us), now_us)
             self._follow_writer(now_us)
@@ -307,15 +306,15 @@ class LogSequencer:
             self.on_timer(now_us)
 
     def wakeup_at_us(self, now_us: int) -> int | None:
-        """When `on_timer` wants to be called next."""
-        # After every event of a log: no generators here.
-        older = self.older
-        times = [self.changes.retry_at_us, self.exactly_once.wakeup_at_us(), older.wakeup_at_us()]
+        """When `on_timer` wants to be called next; asked after every event, so it is short."""
+        times = [self.changes.retry_at_us, self.exactly_once.wakeup_at_us()]
+        if self.older.recoveries:
+            times.append(self.older.wakeup_at_us())
         if self.writer is not None:
             times.append(self.writer.wakeup_at_us())
             if self.state is LogState.ACTIVE and self._end is not None:
                 times.append(self._end.wakeup_at_us(self.writer, now_us))
-            if self._is_sending:
+            if self.transmit.queue and self._is_sending:
                 times.append(self._flush_due_us(self.writer))
         is_waited_for = not self.transmit.is_empty or self.exactly_once.held_count
         if is_waited_for or self.state is LogState.DRAINING:
@@ -530,7 +529,8 @@ class LogSequencer:
     def _flush_due_us(self, writer: LedgerWriter) -> int | None:
         """When the next entry is to be made; None while nothing waits or nothing may be sent."""
         assert self.view is not None
-        return self.transmit.due_us(self.view.log.config.flush) if writer.has_room else None
+        is_possible = self.transmit.queue and writer.has_room
+        return self.transmit.due_us(self.view.log.config.flush) if is_possible else None
 
     def _acknowledge(self, entries: Sequence[SentEntry], now_us: int) -> None:
         if entries:

@@ -76,6 +76,8 @@ class SegmentEnd:
         self._policy = policy
         self._around = around
         self._following = choose_segment(log, around.candidates, around.rng)
+        self._has_asked = False
+        """Whether the log may have a place in the queue of rolls."""
         self._drain_end_us = 0
         self._owed_end_us: int | None = None
 
@@ -100,18 +102,21 @@ class SegmentEnd:
             self._policy.request()
         is_wanted = self._policy.must_end(writer.totals, writer.lap, now_us)
         if not is_wanted or self._is_blocked:
-            self.leave()
+            if self._has_asked:
+                self.leave()
             return False
         if not self._policy.is_idle(now_us) and self._choose(self._log) is None:
             self._policy.postpone(now_us)
             self.leave()
             return False
+        self._has_asked = True
         return self._around.rolls.enter(self._log.log_id)
 
     def wakeup_at_us(self, writer: LedgerWriter, now_us: int) -> int:
         """When `is_due` is to be asked again, if nothing else happens before."""
         pause_us = _BLOCKED_TICK_US if self._is_blocked else _TICK_US
-        return max(self._policy.due_us(writer.totals), now_us + pause_us)
+        due_us, next_us = self._policy.due_us(writer.totals), now_us + pause_us
+        return due_us if due_us > next_us else next_us
 
     @property
     def _is_blocked(self) -> bool:
@@ -119,6 +124,7 @@ class SegmentEnd:
 
     def leave(self) -> None:
         """The segment does not end now, or has ended: another log may."""
+        self._has_asked = False
         self._around.rolls.leave(self._log.log_id)
 
     def start(self, now_us: int) -> None:

@@ -127,10 +127,8 @@ class OlderEpochs:
 
     def wakeup_at_us(self) -> int | None:
         """When `on_timer` wants to be called next."""
-        if not self.recoveries:
-            return None
         times = [recovery.wakeup_at_us() for recovery in self.recoveries]
-        return min([time for time in times if time is not None], default=None)
+        return min((time for time in times if time is not None), default=None)
 
     def on_timer(self, now_us: int) -> None:
         """Ask again where doubt or silence was left."""
