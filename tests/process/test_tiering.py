@@ -19,7 +19,7 @@ from duramen.client.rest_client import RestClient
 from duramen.ids import Epoch, LogId, ledger_of
 from tests.process.cluster import LocalCluster, create_log, run, running_cluster, wait_until
 from tests.process.hasty_bookie import hasty
-from tests.process.history import History
+from tests.process.history import History, read_log
 
 pytestmark = [pytest.mark.process, pytest.mark.zookeeper]
 
@@ -108,6 +108,9 @@ def test_what_is_archived_leaves_the_bookies_and_stays_in_the_log(tmp_path: Path
         code, found = command(cluster, "duramen.cli.main", "verify", LOG)
         assert (code, found["ok"], found["released_segments"]) == (0, True, 2), found
 
+        read_url, count = cluster.state()["read_url"], 12 * history.records_per_append
+        history.check(run(read_log(read_url, "tiers", expect_count=count)))
+
         for node_id in cluster.ids("sequencer")[:1]:
             cluster.kill(node_id)  # whoever owned it: what is cold is in nobody's way
         fill(cluster, history, 4, rolls=False)
@@ -115,4 +118,6 @@ def test_what_is_archived_leaves_the_bookies_and_stays_in_the_log(tmp_path: Path
         url = cluster.state()["read_url"] + "/v1/namespaces/default/logs/tiers/records"
         answer = httpx.get(f"{url}?from=seq:{first}&count=100", timeout=70).json()
         assert len(answer["records"]) == 8 * history.records_per_append, "the hot ones"
-        assert "moved_to" not in httpx.get(f"{url}?from=seq:{first}", timeout=70).json()
+        assert "moved_to" not in httpx.get(f"{url}?from=seq:0", timeout=70).json()
+        count += 4 * history.records_per_append
+        history.check(run(read_log(read_url, "tiers", expect_count=count)))

@@ -48,6 +48,8 @@ _TRIES: Final = 4
 _DEATH_RATIO: Final = 0.04
 _BROKEN_RATIO: Final = 0.12
 _LOOK_AGAIN_RATIO: Final = 0.1
+_DUE_AGAIN_RATIO: Final = 0.6
+_DUE_BROKEN_RATIO: Final = 0.4
 
 Change = Callable[[Segment], Segment | None]
 
@@ -94,16 +96,16 @@ class Archiver(ReaderNode):
             # What has left the bookies is looked at too: it may be found broken.
             first = max(log.first_live_epoch, log.first_kept_epoch - 2)
             for number in range(first, min(first + _SEGMENT_COUNT, log.last_clean_epoch + 1)):
-                if await self._visit(log_id, Epoch(number)):
+                if await self._visit(log, Epoch(number)):
                     return
         except MetadataError:
             return
         except _Killed:
             self.world.counts["archiver killed"] += 1
 
-    async def _visit(self, log_id: LogId, epoch: Epoch) -> bool:
+    async def _visit(self, log: LogNode, epoch: Epoch) -> bool:
         """Do what is to be done for a segment; whether there was anything."""
-        stored = await self._session.get(PATHS.segment(log_id, epoch))
+        stored = await self._session.get(PATHS.segment(log.log_id, epoch))
         if stored is None:
             return False
         segment = read_segment(stored.data)
@@ -114,9 +116,16 @@ class Archiver(ReaderNode):
             await self._archive(segment)
             return True
         is_ripe = self.world.now_us // MS >= copy.verified_unix_ms + _RECHECK_US // MS
-        if (copy.is_rechecked and self._chance.random() > _LOOK_AGAIN_RATIO) or not is_ripe:
+        # What may be released at any moment is looked at most: the two changes should race.
+        is_due = epoch >= log.first_hot_epoch
+        ratio = _DUE_AGAIN_RATIO if is_due else _LOOK_AGAIN_RATIO
+        if (copy.is_rechecked and self._chance.random() > ratio) or not is_ripe:
             return False
-        await self._look_again(segment, copy)
+        broken_ratio = _DUE_BROKEN_RATIO if is_due and copy.is_rechecked else _BROKEN_RATIO
+        if self._chance.random() < broken_ratio:
+            await self._take_back(segment, copy)
+        else:
+            await self._recheck(segment, copy)
         return True
 
     # --- The five steps --------------------------------------------------------------------------
@@ -143,11 +152,7 @@ class Archiver(ReaderNode):
             self._shelf_written.remove(attempt)
         self._die_perhaps()
 
-    async def _look_again(self, segment: Segment, copy: ColdCopy) -> None:
-        if self._chance.random() < _BROKEN_RATIO:
-            await self._take_back(segment, copy)
-            return
-
+    async def _recheck(self, segment: Segment, copy: ColdCopy) -> None:
         def recheck(now: Segment) -> Segment | None:
             if now.cold_copy is None or now.cold_copy.attempt != copy.attempt:
                 return None
