@@ -11,8 +11,9 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from duramen.core.cold_copy import ColdCopy
 from duramen.errors import DuramenError
-from duramen.ids import EntryId
+from duramen.ids import EntryId, Epoch, lsn_of
 from duramen.wire.metadata_json import read_node
 from tests.component.repair_world import PATHS, RepairWorld, repair_world
 from tests.component.waiting import wait_until
@@ -61,6 +62,33 @@ def test_entries_that_only_the_gone_had_are_recorded_and_the_others_copied_anew(
         for name in "cde":
             held = world.bookies[name].entries[segment.ledger_id]
             assert set(held) == {0, 1, 2, 5, 6, 7, 8}
+
+    run(act)
+
+
+def test_what_the_archive_has_is_not_lost_unless_a_takeover_reads_it() -> None:
+    async def act(world: RepairWorld) -> None:
+        copy = ColdCopy("0a" * 16, "1b" * 32, size_bytes=100, verified_unix_ms=5)
+        ends = [make_segment([(0, "abc")], 9, epoch=epoch, proved=True) for epoch in (1, 2)]
+        segments = [segment.with_cold_copy(copy, "cold") for segment in ends]
+        await world.add(*segments, snapshot_lsn=lsn_of(Epoch(2), EntryId(0)))
+        for segment in segments:
+            del world.bookies["c"].entries[segment.ledger_id][EntryId(3)]
+        await world.lose("a")
+        await world.lose("b")
+        seat = await world.seat()
+        await wait_until(lambda: seat.auditor.backlog.statistics()["failed"] >= 1)
+        for name in "ab":
+            await seat.operations.accept_loss(name, word(name))
+
+        async def is_recorded() -> bool:
+            return (await world.segment(epoch=2)).lost == ((3, 3),)
+
+        await world.wait_for(is_recorded)
+        await wait_until(lambda: bool(seat.auditor.backlog.list_unrepairable()))
+        (task,) = seat.auditor.backlog.list_unrepairable()
+        assert task.finding.key.ledger_id == segments[0].ledger_id
+        assert not (await world.segment()).lost, "readers are served from the cold store"
 
     run(act)
 

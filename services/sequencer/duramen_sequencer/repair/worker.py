@@ -247,8 +247,13 @@ class Worker:
         return await self._done(task, judged)
 
     async def _lose(self, task: Task, subject: _Subject, flaws: Sequence[Flaw]) -> Outcome | None:
-        """Record what nobody can have any more, if a person accepts that; None: nothing is lost."""
+        """Record what nobody can have any more, if a person accepts that; None: nothing is lost.
+
+        What the archive has is not lost to readers; to a takeover it is, which asks bookies alone.
+        """
         segment = subject.segment
+        if segment.cold_copy is not None and segment.epoch < subject.log.first_stateful_epoch:
+            return None
         ranges = find_lost(segment, flaws, self._view())
         if not ranges:
             return None
