@@ -27,6 +27,7 @@ RETRY_S: Final = 60.0
 """How long what is refused for now, or not answered, is asked again: a takeover takes seconds."""
 
 _AT_ONCE: Final = 32
+_GONE: Final = frozenset({"log_not_found", "log_deleted", "namespace_not_found"})
 _GLOB: Final = frozenset("*?[")
 
 
@@ -114,7 +115,7 @@ class Catalog:
                     try:
                         return log, await ask(log)
                     except DuramenError as error:
-                        if error.code not in ("log_not_found", "log_deleted"):
+                        if error.code not in _GONE:
                             raise
                         return log, None
 

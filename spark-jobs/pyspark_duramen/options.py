@@ -26,7 +26,7 @@ PARTITION_BYTES: Final = 32 * MIB
 PARTITION_RECORDS: Final = 100_000
 """Of a micro-batch, whose partitions may depend on its offsets alone."""
 
-_SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname", "outputmode", "path"})
+_SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
 """What Spark's own calls put among the options of a stream."""
 
 
@@ -153,6 +153,8 @@ class _Given:
         self._options = {name.lower(): value for name, value in dict(options).items()}
         for name in self._options:
             if name not in names and name not in _SPARKS_OWN:
+                if name == "path":
+                    _refuse(name, "a log has no path: say `NAMESPACE/LOG` with option logs")
                 near = difflib.get_close_matches(name, names, 1)
                 hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}"
                 _refuse(name, f"there is no such option: {hint}")

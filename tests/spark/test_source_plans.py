@@ -71,6 +71,7 @@ def test_options_of_a_read() -> None:
     ("change", "field"),
     [
         ({"form": "head"}, "form"),
+        ({"path": "shop/orders"}, "path"),
         ({"logs": "orders"}, "logs"),
         ({"logs": " , "}, "logs"),
         ({"url": ""}, "url"),
