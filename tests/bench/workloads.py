@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final, NamedTuple
 
+from tests.bench.archive_workload import measure_archive
 from tests.bench.cluster import NAMESPACE, BenchError, LocalCluster
 from tests.bench.load import LoadResult, LoadSpec, run_load
 from tests.bench.machine import measure_round_trips, measure_syncs, measure_writers
@@ -271,6 +272,7 @@ WORKLOADS: Final[dict[str, Callable[[Bench], list[Figure]]]] = {
     "machine": measure_machine,
     "bulk": measure_bulk,
     "read": measure_read,
+    "archive": measure_archive,
     "singles": measure_singles,
     "lone": measure_lone,
     "rate": measure_rate,

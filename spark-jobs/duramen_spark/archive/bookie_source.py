@@ -10,11 +10,13 @@ section 8, R1, R15.
 
 from __future__ import annotations
 
+import asyncio
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from random import SystemRandom
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Protocol, Self
 
 from duramen.client.bookie_client import BookieClient
 from duramen.core.entry_ranges import EntryRanges
@@ -35,7 +37,7 @@ _CACHE_BYTES: Final = 1 * MIB
 
 
 class SourceError(Exception):
-    """Bookies do not tell what they hold, or contradict one another; a later run may get on."""
+    """No bookie tells what it holds of some entry; a later run may get on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,23 @@ class ClusterAddress:
     cluster: str
     region: str = ""
     rack: str = ""
+
+
+class EntrySource(Protocol):
+    """Where entries of closed segments come from, and who says which there are.
+
+    `BookieSource` has the contract of each method.
+    """
+
+    async def read_run(
+        self, segment: Segment, first: EntryId, last: EntryId, bytes_max: int
+    ) -> list[tuple[EntryId, bytes]]: ...
+
+    async def read_length_before(self, segment: Segment, entry: EntryId) -> int: ...
+
+    async def read_identities(
+        self, segment: Segment, first: EntryId, last: EntryId, turn: int
+    ) -> list[tuple[EntryId, int]]: ...
 
 
 class BookieSource:
@@ -115,31 +134,49 @@ class BookieSource:
     ) -> list[tuple[EntryId, int]]:
         """(entry id, identity CRC32C) of every entry of a range, as bookies say who read it anew.
 
+        Every member of an ensemble is asked for a share of it, all at once: each reads at the pace
+        that its upkeep may take. What one does not say the next one is asked for.
+
         Args:
-            turn: which member is asked first: callers with other numbers ask others.
+            turn: which member gets the first share: callers with other numbers begin with others.
 
         Raises:
-            SourceError: for some entry no member of its write set can say it now, or two differ.
+            SourceError: for some entry no member of its write set can say it now.
         """
         found: dict[EntryId, int] = {}
         missing = EntryRanges(segment.list_present(first, last))
-        for begin, end in _list_fragments(segment, first, last):
-            ensemble = segment.fragment_of(begin).ensemble
-            for index in range(len(ensemble)):
-                wanted = _clip(missing, begin, end)
-                if not wanted:
-                    break
-                # Of a striped segment a member has some entries only: ask for all at once.
-                low, high = wanted[0][0], wanted[-1][1]
-                member = ensemble[(turn + index) % len(ensemble)]
-                for entry, crc in await self._take_inventory(segment, member, low, high):
-                    if found.setdefault(entry, crc) != crc:
-                        raise SourceError(f"bookies differ about e{segment.epoch}n{entry}")
-                    missing.remove(entry)
+        shares = [
+            (begin, end, segment.fragment_of(begin).ensemble, turn + index)
+            for low, high in _list_fragments(segment, first, last)
+            for index, (begin, end) in enumerate(_share(low, high, segment.quorum.ensemble_size))
+        ]
+        async with asyncio.TaskGroup() as group:
+            for begin, end, ensemble, index in shares:
+                members = [*ensemble[index % len(ensemble) :], *ensemble[: index % len(ensemble)]]
+                group.create_task(self._learn(segment, (begin, end), members, found, missing))
         if ranges := missing.list_ranges():
             raise SourceError(f"no bookie says what it holds of e{segment.epoch}: {ranges[:3]}")
         present = EntryRanges(segment.list_present(first, last))
         return sorted(pair for pair in found.items() if pair[0] in present)
+
+    async def _learn(
+        self,
+        segment: Segment,
+        share: tuple[EntryId, EntryId],
+        members: Sequence[Member],
+        found: dict[EntryId, int],
+        missing: EntryRanges,
+    ) -> None:
+        """Ask one member after the other until nothing of a share is missing."""
+        for member in members:
+            wanted = _clip(missing, *share)
+            if not wanted:
+                return
+            # Of a striped segment a member has some entries only: ask for all at once.
+            low, high = wanted[0][0], wanted[-1][1]
+            for entry, crc in await self._take_inventory(segment, member, low, high):
+                found.setdefault(entry, crc)
+                missing.remove(entry)
 
     async def _take_inventory(
         self, segment: Segment, member: Member, first: EntryId, last: EntryId
@@ -170,6 +207,13 @@ def _list_fragments(
     begins = [f.first_entry for f in segment.fragments if first < f.first_entry <= last]
     cuts = [first, *begins, EntryId(last + 1)]
     return [(a, EntryId(b - 1)) for a, b in itertools.pairwise(cuts)]
+
+
+def _share(first: EntryId, last: EntryId, count: int) -> list[tuple[EntryId, EntryId]]:
+    """The range in `count` pieces of about equal length, or in fewer."""
+    length = last - first + 1
+    cuts = sorted({first + length * index // count for index in range(count + 1)})
+    return [(EntryId(a), EntryId(b - 1)) for a, b in itertools.pairwise(cuts)]
 
 
 def _clip(ranges: EntryRanges, first: EntryId, last: EntryId) -> list[tuple[EntryId, EntryId]]:

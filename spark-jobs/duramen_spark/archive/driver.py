@@ -30,7 +30,7 @@ from duramen.wire.cold.manifest import FilePart, Manifest, ManifestError
 from duramen.wire.cold.paths import attempt_folder, manifest_path
 from duramen.wire.cold.schema import ROW_GROUP_BYTES_MAX
 from duramen.wire.metadata_json import MetadataJsonError, spell_segment
-from duramen_spark.archive.bookie_source import BookieSource, ClusterAddress, SourceError
+from duramen_spark.archive.bookie_source import ClusterAddress, EntrySource, SourceError
 from duramen_spark.archive.cluster_nodes import ClusterNodes
 from duramen_spark.archive.commit import (
     Outcome,
@@ -121,7 +121,7 @@ class ArchiveRun:
         *,
         address: ClusterAddress,
         nodes: ClusterNodes,
-        source: BookieSource,
+        source: EntrySource,
         store: ColdStore,
         store_url: str,
         runner: Runner,

@@ -30,7 +30,12 @@ from duramen.wire.cold.rebuild import ColdDataError
 from duramen.wire.entry import EntryError
 from duramen.wire.metadata_json import read_segment
 from duramen.wire.record_batch import BatchError
-from duramen_spark.archive.bookie_source import BookieSource, ClusterAddress, SourceError
+from duramen_spark.archive.bookie_source import (
+    BookieSource,
+    ClusterAddress,
+    EntrySource,
+    SourceError,
+)
 from duramen_spark.archive.read_back import read_back
 
 TRY_COUNT_MAX: Final = 100
@@ -101,23 +106,31 @@ async def _run_tasks(tasks: Sequence[PartTask], try_index: int) -> list[PartResu
         return [PartResult(task, None, failure=f"ZooKeeper: {error}") for task in tasks]
 
 
-async def run_task(task: PartTask, source: BookieSource, try_index: int) -> PartResult:
+async def run_task(task: PartTask, source: EntrySource, try_index: int) -> PartResult:
     """Run one task."""
     began_us = _clock_us()
     segment = read_segment(task.segment)
     store = open_cold_store(task.cold_store)
     failure, is_mismatch, part, entry_bytes = "", False, task.stored, 0
+    # Bookies read for it at their own pace: it takes as long as all the rest.
+    telling = asyncio.create_task(
+        source.read_identities(segment, task.first, task.last, task.index)
+    )
     try:
         if part is None:
             part, entry_bytes = await _write(task, segment, store, source, try_index)
-        identities = await source.read_identities(segment, task.first, task.last, task.index)
-        _steps.debug("part compared: part %d", task.index)
-        await _check(task, segment, store, part, identities)
+        path = _folder_of(task, segment) + part.name
+        await asyncio.to_thread(read_back, store, path, part, segment)
         _steps.debug("part read back: part %d", task.index)
+        _compare(task, segment, part, await telling)
+        _steps.debug("part compared: part %d", task.index)
     except (ColdDataError, EntryError, BatchError, NotThere) as error:
         failure, is_mismatch = f"{type(error).__name__}: {error}", True
     except (DuramenError, SourceError, MetadataError, AlreadyThere) as error:
         failure = f"{type(error).__name__}: {error}"
+    finally:
+        telling.cancel()
+        await asyncio.gather(telling, return_exceptions=True)
     return PartResult(
         task=task,
         part=None if failure else part,
@@ -129,13 +142,13 @@ async def run_task(task: PartTask, source: BookieSource, try_index: int) -> Part
 
 
 async def _write(
-    task: PartTask, segment: Segment, store: ColdStore, source: BookieSource, try_index: int
+    task: PartTask, segment: Segment, store: ColdStore, source: EntrySource, try_index: int
 ) -> tuple[FilePart, int]:
     """Write the task's file; what the manifest is to say of it, and bytes of its entries."""
     assert segment.start_seq_num is not None, segment
     name = part_name(task.index * TRY_COUNT_MAX + try_index % TRY_COUNT_MAX)
-    folder = attempt_folder(task.cluster_uuid, segment.log_id, segment.epoch, task.attempt)
-    file = await asyncio.to_thread(store.open_writer, folder + name)
+    path = _folder_of(task, segment) + name
+    file = await asyncio.to_thread(store.open_writer, path)
     _steps.debug("part begun: part %d", task.index)
     try:
         writer = PartWriter(
@@ -169,7 +182,7 @@ def _add(writer: PartWriter, run: Sequence[tuple[EntryId, bytes]]) -> None:
 
 
 async def _read_ahead(
-    task: PartTask, segment: Segment, source: BookieSource
+    task: PartTask, segment: Segment, source: EntrySource
 ) -> AsyncIterator[list[tuple[EntryId, bytes]]]:
     """Runs of entries, the next one on its way while the consumer works on the last."""
     for first, last in segment.list_present(task.first, task.last):
@@ -191,21 +204,14 @@ async def _read_ahead(
                 raise
 
 
-async def _check(
-    task: PartTask,
-    segment: Segment,
-    store: ColdStore,
-    part: FilePart,
-    identities: Sequence[tuple[EntryId, int]],
+def _compare(
+    task: PartTask, segment: Segment, part: FilePart, identities: Sequence[tuple[EntryId, int]]
 ) -> None:
-    """Compare the stored file with what was meant to be there, and with what bookies hold.
+    """Compare what was read back with what bookies say that they hold.
 
     Raises:
-        ColdDataError: it is another.
-        NotThere: there is no file.
+        ColdDataError: they are different entries.
     """
-    folder = attempt_folder(task.cluster_uuid, segment.log_id, segment.epoch, task.attempt)
-    await asyncio.to_thread(read_back, store, folder + part.name, part, segment)
     bookies: Chain = chain_identities(segment.ledger_id, identities)
     ends = (identities[0][0], identities[-1][0]) if identities else None
     if bookies != part.identities or ends != (part.first_entry, part.last_entry):
@@ -213,6 +219,10 @@ async def _check(
             f"{part.name} has {part.identities.count} entries, and not those that bookies have: "
             f"{bookies.count} entries from {task.first} to {task.last}"
         )
+
+
+def _folder_of(task: PartTask, segment: Segment) -> str:
+    return attempt_folder(task.cluster_uuid, segment.log_id, segment.epoch, task.attempt)
 
 
 def _clock_us() -> int:
