@@ -19,6 +19,7 @@ from typing import Final
 from tests.bench.cluster import BenchError
 
 _WITHIN_S: Final = 100.0
+_TWO_COLUMNS: Final = "seq_num bigint, body binary"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +77,10 @@ def _main(spec: SparkSpec) -> SparkRead:
         return time.perf_counter() - began, int(row.b)
 
     # Twice: the first query starts the workers and loads classes, the second compiles.
-    for _ in range(2):
-        read(min(spec.record_count, 20_000))
+    for schema in (None, _TWO_COLUMNS) * 2:
+        read(min(spec.record_count, 20_000), schema)
     all_columns_s, body_bytes = read(spec.record_count)
-    two_columns_s, _ = read(spec.record_count, "seq_num bigint, body binary")
+    two_columns_s, _ = read(spec.record_count, _TWO_COLUMNS)
     session.stop()
     return SparkRead(body_bytes, all_columns_s, two_columns_s)
 
