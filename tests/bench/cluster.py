@@ -135,21 +135,21 @@ class LocalCluster:
     def statistics(self, role: str) -> dict[str, dict[str, Any]]:
         """`/v1/statistics` of each process of a role, by its id."""
         return {
-            m["id"]: json.loads(_call("GET", m["admin_url"] + "/v1/statistics"))
+            m["id"]: json.loads(call("GET", m["admin_url"] + "/v1/statistics"))
             for m in self.members(role)
         }
 
     def metrics(self, role: str) -> dict[str, dict[str, float]]:
         """`/metrics` of each process of a role, by its id: sample with its labels → value."""
         return {
-            m["id"]: parse_metrics(_call("GET", m["admin_url"] + "/metrics").decode())
+            m["id"]: parse_metrics(call("GET", m["admin_url"] + "/metrics").decode())
             for m in self.members(role)
         }
 
     def make_log(self, log: str) -> str:
         """Ensure a log with default configuration; gives the URL of its records."""
         url = f"{self.document()['write_url']}/v1/namespaces/{NAMESPACE}/logs/{log}"
-        _call("PUT", url, b"{}")
+        call("PUT", url, b"{}")
         return f"{url}/records"
 
     # --- The command -----------------------------------------------------------------------------
@@ -203,7 +203,8 @@ def parse_metrics(text: str) -> dict[str, float]:
     return samples
 
 
-def _call(method: str, url: str, body: bytes | None = None) -> bytes:
+def call(method: str, url: str, body: bytes | None = None) -> bytes:
+    """The body of an answer; whatever is not a success raises."""
     headers = {"content-type": "application/json"} if body is not None else {}
     request = urllib.request.Request(url, body, headers, method=method)
     with _OPENER.open(request, timeout=_CALL_TIMEOUT_S) as response:

@@ -24,6 +24,7 @@ from typing import Any, Final, NamedTuple
 
 from tests.bench.archive_workload import measure_archive
 from tests.bench.cluster import NAMESPACE, BenchError, LocalCluster
+from tests.bench.cold_workloads import measure_cold
 from tests.bench.load import LoadResult, LoadSpec, run_load
 from tests.bench.machine import measure_round_trips, measure_syncs, measure_writers
 from tests.bench.read_workloads import measure_delivery, measure_fan_out
@@ -95,6 +96,10 @@ class Bench:
     def bulk(self) -> BulkAppend:
         """The bulk append, made once, when first asked for."""
         return append_bulk(self)
+
+    def read_bulk(self, record_count: int) -> float:
+        """Read what `bulk` wrote; gives MB/s. Raises: as the function of that name."""
+        return read_bulk(self, record_count)
 
 
 class BulkAppend(NamedTuple):
@@ -281,6 +286,7 @@ WORKLOADS: Final[dict[str, Callable[[Bench], list[Figure]]]] = {
     "fanout": measure_fan_out,
     "delivery": measure_delivery,
     "spark_read": measure_spark_read,
+    "cold": measure_cold,
 }
 
 

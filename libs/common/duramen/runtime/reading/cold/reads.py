@@ -278,11 +278,11 @@ class ColdReads:
 
     async def _find_archive(self) -> Archive:
         if self._archive is None:
-            from duramen.runtime.reading.cold.archive import (  # noqa: PLC0415 - pyarrow: an extra
-                Archive,
-            )
-
-            self._archive = Archive(self._store, await self._find_cluster_uuid())
+            cluster = await self._find_cluster_uuid()
+            loop = asyncio.get_running_loop()
+            # pyarrow takes half a second to load: never while the loop waits for it.
+            made = await loop.run_in_executor(self._pool, _make_archive, self._store, cluster)
+            self._archive = self._archive or made
         return self._archive
 
     async def _run(self, work: Callable[[], T]) -> T:
@@ -387,6 +387,12 @@ _COUNTED: Final = (
 
 def _key(layout: ColdLayout, index: int) -> _Key:
     return layout.ledger_id, layout.manifest.attempt, index
+
+
+def _make_archive(store: ColdStore, cluster: str) -> Archive:
+    from duramen.runtime.reading.cold.archive import Archive  # noqa: PLC0415 - pyarrow: an extra
+
+    return Archive(store, cluster)
 
 
 def open_cold_reads(
