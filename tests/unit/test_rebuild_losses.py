@@ -146,7 +146,7 @@ class History:
 
 
 class Bench:
-    """A rebuild, and the disks that it reads: never what is lost, nor what was given up."""
+    """A rebuild, and the disks that it reads: never what is lost, given up, or released."""
 
     def __init__(self, history: History) -> None:
         self.history = history
@@ -172,7 +172,7 @@ class Bench:
                 continue
             effect = self.effects.pop(0)
             if isinstance(effect, ReadSegment):
-                assert effect.epoch >= self.history.log.first_live_epoch, effect
+                assert effect.epoch >= self.history.log.first_kept_epoch, effect
                 segment = self.history.segments[effect.epoch]
                 self.rebuild.on_segment(effect.token, segment, self.now_us)
             else:
@@ -216,7 +216,7 @@ def judge(table: ProducerTable, stamp: Stamp) -> str:
 
 
 def draw(rng: random.Random) -> History:
-    """A log with producers, tokens, snapshots and closed epochs, truncated somewhere."""
+    """A log with producers, tokens, snapshots and closed epochs, truncated and archived."""
     history = History()
     is_used = rng.random() < 0.9
     for _ in range(rng.randint(1, 4)):
@@ -236,6 +236,10 @@ def draw(rng: random.Random) -> History:
                     history.write_plain()
         history.close(by_owner=rng.random() < 0.5)
     _truncate(history, rng)
+    if rng.random() < 0.4:
+        first_hot = rng.randint(1, history.log.first_stateful_epoch)
+        first_hot = min(first_hot, history.log.last_clean_epoch + 1)
+        history.log = history.log.with_first_hot_epoch(Epoch(first_hot), "hot")
     return history
 
 
