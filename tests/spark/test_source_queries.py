@@ -28,11 +28,12 @@ from pyspark.sql.streaming.readwriter import DataStreamReader
 from duramen.client import Record, SyncClient, SyncLog
 from pyspark_duramen import find_lag
 from pyspark_duramen.catalog import Catalog
-from pyspark_duramen.options import OnTruncation
+from pyspark_duramen.options import OnTruncation, ReadOptions
 from pyspark_duramen.reading.cold import ColdReader, NotFromHere
 from pyspark_duramen.reading.hot import HotReader
 from pyspark_duramen.reading.places import find_places
 from pyspark_duramen.reading.ranges import LogRange
+from pyspark_duramen.reading.task import read_ranges
 from pyspark_duramen.table import ARROW_TYPES
 from tests.process.cluster import LocalCluster, run, running_cluster, wait_until
 from tests.spark.archive_world import World, fill_log
@@ -200,6 +201,11 @@ def test_archived_segments_are_read_from_the_archive_whole_or_by_a_proxy(
         hot = [row for rows in reader.read(LogRange(name, 0, tail, 0)) for row in rows.to_pylist()]
     assert read_cold() == hot[: places[3].first]
 
+    options = ReadOptions(site.read_url, ("default/archived",), cold_store=world.cold_url)
+    whole = [LogRange(name, 0, tail, 0)]
+    streamed = read_ranges(whole, options, everything, is_planned=False)
+    assert [row for rows in streamed for row in rows.to_pylist()] == hot
+
     def read_by_spark() -> list[tuple[int, bytes]]:
         table = site.read("default/archived", cold_store=world.cold_url)
         return sorted((row.seq_num, bytes(row.body)) for row in table.collect())
@@ -236,14 +242,20 @@ def test_a_batch_write_with_a_killed_task_writes_each_row_once(site: Site, tmp_p
         "1600000000000 + id as timestamp_ms",
     )
     marker = tmp_path / "died"
-    writer = rows.write.format("dying_duramen").mode("append").option("write_id", "w1")
-    writer = writer.option("url", site.write_url).option("logs", "default/written")
-    writer = writer.option("die_marker", str(marker)).option("batch_bytes", "4KiB")
-    writer.save()
+
+    def save(rows: DataFrame) -> None:
+        writer = rows.write.format("dying_duramen").mode("append").option("write_id", "w1")
+        writer = writer.option("url", site.write_url).option("logs", "default/written")
+        writer.option("die_marker", str(marker)).option("batch_bytes", "4KiB").save()
+
+    save(rows)
     assert marker.exists()
     assert sorted(map(int, site.bodies(log))) == list(range(3000))
-    # The same write again, as after a driver's death: everything is there already.
-    writer.save()
+    # The same write again, as after a driver's death, in another order: everything is there.
+    save(rows.sortWithinPartitions(sql.desc("timestamp_ms")))
+    assert log.tail().seq_num == 3000
+    with pytest.raises(Exception, match="its input is another than it was"):
+        save(rows.where("body != '7'"))
     assert log.tail().seq_num == 3000
     last = next(iter(log.read(2999))).records[0]
     body = last.body

@@ -114,7 +114,9 @@ class RestLogPort:
 
     async def _deliver(self, batch: bytes, count: int) -> Appended:
         async def send() -> Appended:
-            return check_count(await self._client.append(*self._log, batch), count)
+            appended = await self._client.append(*self._log, batch)
+            # What another try has sent under this sequence may be of another size.
+            return appended if appended.is_duplicate else check_count(appended, count)
 
         try:
             pauses = Pauses(RetryPolicy(within_s=RETRY_S))
