@@ -82,11 +82,16 @@ def held_ledgers(cluster: LocalCluster, log_id: LogId) -> set[str]:
     return {str(row["ledger_id"]) for row in rows if int(row["log_id"]) == log_id}
 
 
-def count_hot(cluster: LocalCluster, log: str) -> int:
-    """Segments that bookies are to keep; a round of retention is asked for."""
+def want_retention(cluster: LocalCluster) -> None:
+    """A round of every sequencer that is there."""
     for node_id in cluster.ids("sequencer"):
         with contextlib.suppress(httpx.TransportError):  # one may be killed
             httpx.post(cluster.process(node_id)["admin_url"] + "/v1/retention", timeout=30)
+
+
+def count_hot(cluster: LocalCluster, log: str) -> int:
+    """Segments that bookies are to keep; a round of retention is asked for."""
+    want_retention(cluster)
     return sum(segment["hot_copies"] == "kept" for segment in list_segments(cluster, log))
 
 
