@@ -22,10 +22,15 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from duramen.client import Record, SyncClient, SyncLog
+from duramen.core.segment import SegmentState
+from duramen.errors import DuramenError
+from duramen.ids import EntryId, Epoch, LogId
+from duramen.wire.metadata_json import read_segment, spell_segment
 from pyspark_duramen import find_lag
 from pyspark_duramen.catalog import Catalog
 from pyspark_duramen.options import OnTruncation, ReadOptions
@@ -34,8 +39,10 @@ from pyspark_duramen.reading.hot import HotReader
 from pyspark_duramen.reading.places import find_places
 from pyspark_duramen.reading.ranges import LogRange
 from pyspark_duramen.reading.task import read_ranges
+from pyspark_duramen.streaming.reader import LogStreamReader
 from pyspark_duramen.table import ARROW_TYPES
 from tests.process.cluster import LocalCluster, run, running_cluster, wait_until
+from tests.process.copies import open_store
 from tests.spark.archive_world import World, fill_log
 from tests.spark.faulty_sources import DyingSource
 
@@ -222,6 +229,40 @@ def test_archived_segments_are_read_from_the_archive_whole_or_by_a_proxy(
     assert read_by_spark() == bodies, "a proxy gives what the archive does not"
 
 
+def test_records_that_are_lost_end_a_read_or_have_a_row(site: Site) -> None:
+    log = site.make_log("lossy")
+    for n in range(4):
+        log.append([b"%d" % (2 * n), b"%d" % (2 * n + 1)])
+    log_id = LogId(int(log.show()["log_id"]))
+
+    async def lose_entry() -> bool:
+        """Entry 1 is recorded as lost, once its segment is closed; bookies are not to be asked."""
+        async with open_store(site.cluster) as (store, paths):
+            path = paths.segment(log_id, Epoch(1))
+            found = await store.get(path)
+            assert found is not None
+            segment = read_segment(found.data)
+            if segment.state is not SegmentState.CLOSED:
+                return False
+            lossy = segment.with_lost([(EntryId(1), EntryId(1))], "lost")
+            await store.set(path, spell_segment(lossy), version=found.version)
+            return True
+
+    log.roll()
+    wait_until(lambda: run(lose_entry()), 30, "the segment to be closed")
+    wanted = LogRange(("default", "lossy"), 1, 8, 0)
+    schema = pa.schema([(name, ARROW_TYPES[name]) for name in ("seq_num", "gap")])
+    with closing(HotReader(site.read_url, schema, OnTruncation.SKIP)) as reader:
+        rows = [row for rows in reader.read(wanted) for row in rows.to_pylist()]
+    gap = {"reason": "lost", "first_seq_num": 2, "end_seq_num": 4}
+    assert [row["gap"] or row["seq_num"] for row in rows] == [1, gap, 4, 5, 6, 7]
+    with closing(HotReader(site.read_url, schema, OnTruncation.FAIL)) as reader:
+        found = reader.read(wanted)
+        assert next(found).column("seq_num").to_pylist() == [1]
+        with pytest.raises(DuramenError, match="records 2 to 3 of default/lossy are lost"):
+            next(found)
+
+
 def test_what_cannot_be_read_is_refused_by_its_name(site: Site) -> None:
     for options, said in (
         ({"form": "head"}, "option form"),
@@ -314,6 +355,41 @@ def test_a_stream_takes_new_logs_says_its_lag_and_passes_what_is_gone(
     assert [n for row in gaps for n in range(row.first_seq_num, row.end_seq_num)] == list(
         range(100, 250)
     )
+
+
+def test_a_log_that_is_deleted_and_made_anew_is_another_one(site: Site) -> None:
+    log = site.make_log("renewed")
+    fill(log, 0, 10)
+    schema = pa.schema([(name, ARROW_TYPES[name]) for name in ("seq_num", "gap")])
+    patterns = ("default/renewed*",)
+    strict = LogStreamReader(ReadOptions(site.read_url, patterns), schema)
+    lenient = LogStreamReader(
+        ReadOptions(site.read_url, patterns, on_truncation=OnTruncation.SKIP), schema
+    )
+    try:
+        start = strict.initialOffset()
+        old = strict.latestOffset(start, ReadMaxRows(4))
+        assert old["default/renewed"]["seq"] == 4
+        assert strict.latestOffset(old, ReadMaxBytes(1))["default/renewed"]["seq"] == 5
+        log.delete()
+        with pytest.raises(DuramenError, match="was deleted when it had been read up to 4"):
+            strict.latestOffset(old, ReadAllAvailable())
+        assert lenient.latestOffset(old, ReadAllAvailable()) == old
+        fill(site.make_log("renewed"), 0, 3)
+        new = lenient.latestOffset(old, ReadAllAvailable())
+        assert new["default/renewed"]["seq"] == 3 and new != old
+        rows = [
+            row
+            for partition in lenient.partitions(old, new)
+            for rows in lenient.read(partition)
+            for row in rows.to_pylist()
+        ]
+        gap = {"reason": "deleted", "first_seq_num": 4, "end_seq_num": None}
+        assert [row["gap"] or row["seq_num"] for row in rows] == [gap, 0, 1, 2]
+        assert lenient.partitions(new, new) == []
+    finally:
+        strict.stop()
+        lenient.stop()
 
 
 def test_a_stream_over_twenty_rolls_a_killed_sequencer_and_a_restart_gives_each_record_once(
