@@ -1,0 +1,81 @@
+"""One cluster and its cold store, as a job that is no archive run works with them.
+
+Connects by what the flags or cluster.json say, and picks logs by selectors. What goes wrong with
+ZooKeeper becomes the error that its callers tell people.
+
+Called by the commands verify, compact, restore, retention and export. Source: 04-platform "Spark".
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from fnmatch import fnmatchcase
+from typing import NamedTuple
+
+from duramen.core.log_node import LogNode
+from duramen.errors import DuramenError
+from duramen.runtime.cold import ColdStore, open_cold_store
+from duramen.runtime.metadata_store import MetadataError, MetadataStore
+from duramen.runtime.zookeeper_store import ZooKeeperStore
+from duramen.wire.metadata_json import MetadataJsonError, Paths
+from duramen_spark.archive.bookie_source import BookieSource, ClusterAddress
+from duramen_spark.archive.cluster_nodes import ClusterNodes
+from duramen_spark.places import Place
+
+
+class Connection(NamedTuple):
+    """What a job works with; `uuid` is the cluster's, `store_url` what tasks open the store by."""
+
+    metadata: MetadataStore
+    paths: Paths
+    nodes: ClusterNodes
+    source: BookieSource
+    store: ColdStore
+    store_url: str
+    uuid: str
+
+
+@asynccontextmanager
+async def connect(place: Place) -> AsyncIterator[Connection]:
+    """Connect, and leave at the end.
+
+    Raises:
+        DuramenError: `metadata_unavailable`: ZooKeeper gives no answer, or knows no such cluster;
+            `invalid_argument`: no URL of a cold store; `internal`: a node cannot be read.
+    """
+    store = open_cold_store(place.cold_store)
+    metadata = ZooKeeperStore(place.zookeeper)
+    address = ClusterAddress(place.zookeeper, place.cluster, place.region, place.rack)
+    paths = Paths(place.cluster)
+    try:
+        await metadata.start()
+        nodes = ClusterNodes(metadata, paths)
+        uuid = await nodes.read_uuid()
+        if uuid is None:
+            detail = f"{place.zookeeper} knows no cluster {place.cluster!r}"
+            raise DuramenError("metadata_unavailable", detail)
+        async with BookieSource(address, metadata) as source:
+            yield Connection(metadata, paths, nodes, source, store, place.cold_store, uuid)
+    except MetadataError as error:
+        detail = f"ZooKeeper at {place.zookeeper}: {error}"
+        raise DuramenError("metadata_unavailable", detail) from error
+    except MetadataJsonError as error:
+        raise DuramenError("internal", f"a node cannot be read: {error}") from error
+    finally:
+        await metadata.close()
+
+
+async def list_logs(nodes: ClusterNodes, selectors: Sequence[str]) -> list[LogNode]:
+    """Logs that are there and match one of the globs over `namespace/log`; all, if there is none.
+
+    Raises:
+        MetadataError: ZooKeeper gives no answer.
+    """
+    wanted = selectors or ("*/*",)
+    return [
+        log
+        for log in await nodes.list_logs()
+        if not log.is_deleted
+        and any(fnmatchcase(f"{log.namespace}/{log.name}", selector) for selector in wanted)
+    ]

@@ -1,0 +1,1 @@
+"""Verify: cold copies against their manifests, and against what bookies hold."""

@@ -1,0 +1,274 @@
+"""One verification: choose copies, have them read, compare with bookies, withdraw what is broken.
+
+A copy that is not whole loses its mark in the segment's node as long as the hot copies are there
+(one `multi()` proves that they are): the next archive run makes another. Where they are gone it is
+only told, loudly: what is left of it is all that there is of these records.
+
+Not here: reading files (`check`). Called by the command `duramen-spark verify`.
+Source: docs/protocol/archive.md, docs/archive.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, NamedTuple, TypeVar
+
+from duramen.core.cold_copy import ColdCopy
+from duramen.core.log_node import LogNode
+from duramen.core.segment import Segment
+from duramen.errors import DuramenError
+from duramen.ids import EntryId, Epoch, LogId
+from duramen.runtime.cold import NotThere
+from duramen.runtime.cold.manifests import read_manifest_bytes
+from duramen.runtime.metadata_store import MetadataError
+from duramen.wire.cold.chain import Chain, chain_identities
+from duramen.wire.cold.manifest import ManifestError, read_manifest
+from duramen.wire.cold.paths import compacted_manifest_path, manifest_path, segment_folder
+from duramen.wire.metadata_json import spell_segment
+from duramen_spark.archive.bookie_source import SourceError
+from duramen_spark.archive.recheck import remove_broken_manifest
+from duramen_spark.connection import Connection, list_logs
+from duramen_spark.verify.check import (
+    Damage,
+    VerifyResult,
+    VerifyTask,
+    last_entry_of,
+    verify_segment,
+)
+
+T = TypeVar("T")
+
+RunTasks = Callable[
+    [Callable[[VerifyTask], VerifyResult], Sequence[VerifyTask]], list[VerifyResult]
+]
+"""A function and tasks → results in their order; blocks."""
+
+
+class Chosen(NamedTuple):
+    """A segment with a cold copy."""
+
+    log: LogNode
+    segment: Segment
+
+    @property
+    def is_released(self) -> bool:
+        """Whether its hot copies are gone, as far as was known when it was read."""
+        return self.segment.epoch < self.log.first_hot_epoch
+
+    def __str__(self) -> str:
+        return f"{self.log.namespace}/{self.log.name} e{self.segment.epoch}"
+
+
+def choose_sample(items: Sequence[T], count: int | None, seed: int) -> list[T]:
+    """`count` of the items by chance, in their order; None: all."""
+    if count is None or count >= len(items):
+        return list(items)
+    chosen = sorted(random.Random(seed).sample(range(len(items)), count))
+    return [items[index] for index in chosen]
+
+
+@dataclass(slots=True)
+class VerifyReport:
+    """What a verification found.
+
+    Attributes:
+        segments: one row for each copy that was looked at.
+        mismatches: sentences: a copy is not what it should be.
+        failures: sentences: nothing was found out about a copy.
+        outcomes: copies by "whole", "withdrawn", "broken" (the hot ones are gone), "failed".
+    """
+
+    segments: list[dict[str, Any]] = field(default_factory=list)
+    mismatches: list[str] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+    outcomes: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def is_good(self) -> bool:
+        """Whether every copy was looked at and is whole."""
+        return not self.mismatches and not self.failures
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as one JSON object."""
+        return {
+            "ok": self.is_good,
+            "copies": dict(sorted(self.outcomes.items())),
+            "records": sum(row["records"] for row in self.segments),
+            "bytes": sum(row["bytes"] for row in self.segments),
+            "mismatches": self.mismatches,
+            "failures": self.failures,
+            "rows": self.segments,
+        }
+
+    def list_lines(self) -> list[str]:
+        """The report as lines of text."""
+        lines = [f"MISMATCH {text}" for text in self.mismatches]
+        lines += [f"FAILED {text}" for text in self.failures]
+        counts = ", ".join(f"{count} {name}" for name, count in sorted(self.outcomes.items()))
+        records = sum(row["records"] for row in self.segments)
+        size_bytes = sum(row["bytes"] for row in self.segments)
+        lines.append(f"cold copies: {counts or 'none'}; {records:,} records, {size_bytes:,} bytes")
+        return lines
+
+    def list_metrics(self) -> list[str]:
+        """Lines of Prometheus' text format."""
+        return [
+            "# HELP duramen_archive_verify_mismatches Faults of cold copies, by the last verify.",
+            "# TYPE duramen_archive_verify_mismatches gauge",
+            f"duramen_archive_verify_mismatches {len(self.mismatches)}",
+            "# HELP duramen_archive_verify_copies Cold copies that it looked at.",
+            "# TYPE duramen_archive_verify_copies gauge",
+            f"duramen_archive_verify_copies {len(self.segments)}",
+        ]
+
+
+class Verification:
+    """One verification.
+
+    Args:
+        run_tasks: where files are read.
+    """
+
+    def __init__(self, connection: Connection, run_tasks: RunTasks) -> None:
+        self._connection = connection
+        self._run_tasks = run_tasks
+        self.report = VerifyReport()
+
+    async def run(
+        self,
+        selectors: Sequence[str] = (),
+        *,
+        sample: int | None = None,
+        seed: int = 0,
+        against_bookies: bool = False,
+        withdraws: bool = True,
+    ) -> VerifyReport:
+        """Look at the copies of all logs that match.
+
+        Args:
+            sample: so many segments, by chance; None: all.
+            against_bookies: also ask bookies what they hold of what is hot.
+            withdraws: take the mark off a broken copy whose hot ones are there.
+
+        Raises:
+            MetadataError: ZooKeeper gives no answer.
+        """
+        connection = self._connection
+        copies = [
+            Chosen(log, segment)
+            for log in await list_logs(connection.nodes, selectors)
+            for segment in await connection.nodes.list_segments(log)
+            if segment.cold_copy is not None
+        ]
+        chosen = choose_sample(copies, sample, seed)
+        tasks = [
+            VerifyTask(connection.store_url, connection.uuid, spell_segment(one.segment))
+            for one in chosen
+        ]
+        results = await asyncio.to_thread(self._run_tasks, verify_segment, tasks)
+        for one, result in zip(chosen, results, strict=True):
+            await self._judge(one, result, against_bookies=against_bookies, withdraws=withdraws)
+        return self.report
+
+    async def _judge(
+        self, one: Chosen, result: VerifyResult, *, against_bookies: bool, withdraws: bool
+    ) -> None:
+        damages, failure = list(result.damages), result.failure
+        if failure == "" and not await self._is_current(one):
+            # Compacted or archived anew while it was read: what was seen is of no copy that counts.
+            damages, failure = [], "the copy was replaced meanwhile: look again"
+        identities = result.identities
+        if against_bookies and not damages and not failure and identities is not None:
+            try:
+                damages += await self._compare(one, identities)
+            except (SourceError, DuramenError) as error:
+                failure = f"bookies: {error}"
+        outcome = "failed" if failure else "whole"
+        if failure:
+            self.report.failures.append(f"{one}: {failure}")
+        if damages:
+            is_withdrawn = withdraws and await self._withdraw(one)
+            outcome = "withdrawn" if is_withdrawn else "broken"
+            rest = ": archived anew by the next run" if is_withdrawn else ""
+            if one.is_released:
+                rest = ": ITS HOT COPIES ARE GONE; nothing was changed"
+            self.report.mismatches += [f"{one}: {damage}{rest}" for damage in damages]
+        self.report.outcomes[outcome] += 1
+        self.report.segments.append(
+            {
+                "log": f"{one.log.namespace}/{one.log.name}",
+                "log_id": str(one.segment.log_id),
+                "epoch": one.segment.epoch,
+                "outcome": outcome,
+                **result.to_json(),
+                "damages": [asdict(damage) for damage in damages],
+            }
+        )
+
+    async def _is_current(self, one: Chosen) -> bool:
+        segment = one.segment
+        now = await self._connection.nodes.read_segment(segment.log_id, segment.epoch)
+        if now is None or now.cold_copy is None or segment.cold_copy is None:
+            return False
+        return now.cold_copy.attempt == segment.cold_copy.attempt
+
+    async def _compare(self, one: Chosen, archived: Chain) -> list[Damage]:
+        """Compare with what bookies say that they hold; nothing where hot copies are gone."""
+        segment = one.segment
+        if one.is_released or not archived.count:
+            return []
+        last = last_entry_of(segment)
+        found = await self._connection.source.read_identities(segment, EntryId(0), last, 0)
+        hot = chain_identities(segment.ledger_id, found)
+        if hot == archived:
+            return []
+        folder = segment_folder(self._connection.uuid, segment.log_id, segment.epoch)
+        detail = f"{archived.count} entries, and not the {hot.count} that bookies hold"
+        return [Damage(folder, "bookies", detail)]
+
+    async def _withdraw(self, one: Chosen) -> bool:
+        """Take the mark off, if the hot copies are there; whether it is off."""
+        log_id, epoch = one.segment.log_id, one.segment.epoch
+        seen = one.segment.cold_copy
+        assert seen is not None, one
+
+        def refute(found: Segment, nonce: str) -> Segment | None:
+            return found.without_cold_copy(nonce) if _is_same(found.cold_copy, seen) else None
+
+        try:
+            after = await self._connection.nodes.change_segment(
+                log_id, epoch, refute, only_hot=True
+            )
+            if after is None or after.cold_copy is not None:
+                return False
+            await self._remove_manifest(log_id, epoch, seen.attempt)
+        except (MetadataError, DuramenError) as error:
+            self.report.failures.append(f"{one}: withdrawing: {error}")
+            return False
+        return True
+
+    async def _remove_manifest(self, log_id: LogId, epoch: Epoch, attempt: str) -> None:
+        """Remove what vouched for a withdrawn copy, so that the next run does not take it up."""
+        connection = self._connection
+        store, cluster = connection.store, connection.uuid
+        path = manifest_path(cluster, log_id, epoch)
+        try:
+            data = await asyncio.to_thread(read_manifest_bytes, store, path)
+            is_broken = read_manifest(data).attempt == attempt
+        except NotThere:
+            is_broken = False
+        except ManifestError:
+            is_broken = True
+        if is_broken:
+            await remove_broken_manifest(connection.nodes, store, cluster, log_id, epoch)
+        compacted = compacted_manifest_path(cluster, log_id, epoch, attempt)
+        await asyncio.to_thread(store.delete, compacted)
+
+
+def _is_same(found: ColdCopy | None, seen: ColdCopy) -> bool:
+    """Whether it is the copy that was looked at, be it rechecked meanwhile or not."""
+    return found is not None and found.attempt == seen.attempt
