@@ -100,6 +100,11 @@ class SharedWriter:
             for epoch, section in self._sections.items()
         }
 
+    def abandon(self) -> None:
+        """Write nothing more: the file is not finished. No effect after `finish`."""
+        self._sink.mute()
+        self._writer.close()
+
     def _write_group(self) -> None:
         """Write what waits, as one row group."""
         if not self._waiting:

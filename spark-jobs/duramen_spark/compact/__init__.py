@@ -1,0 +1,1 @@
+"""Compact: small files of a log become few that its segments share."""

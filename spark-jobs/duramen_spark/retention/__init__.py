@@ -1,0 +1,1 @@
+"""Retention: what of the archive may go, and making it go."""
