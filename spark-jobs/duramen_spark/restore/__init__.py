@@ -1,0 +1,1 @@
+"""Restore: a log comes back out of the archive, under a new id."""

@@ -1,0 +1,190 @@
+"""Writes a restored segment to bookies, and asks each of them what it holds.
+
+Adds travel as those of a recovery: the segment is nobody's to seal, and what comes twice is the
+same entry. Every member of a write set must have its copy: then each is asked for its inventory,
+read anew from its disks, and the sums are compared. Memory: one frame a member.
+
+Called by `restore.driver`. Source: R5, R9, R13, 01-protocol section 9.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from duramen.client.bookie_client import BookieClient
+from duramen.core.quorum import Quorum, write_set
+from duramen.core.status import BookieStatus
+from duramen.ids import NOTHING, BookieId, EntryId, LedgerId, Member
+from duramen.limits import OVERLOADED_PAUSE_US
+from duramen.runtime.cold import ColdStore
+from duramen.runtime.http_client import OverloadedError, PeerClient, PeerError
+from duramen.units import MIB, SECOND
+from duramen.wire.bookie_calls import Add, Service, pack_adds, parse_statuses
+from duramen.wire.cold.chain import Chain, chain_identities
+from duramen.wire.cold.manifest import Manifest
+from duramen.wire.frame import FrameError
+from duramen.wire.repair_calls import Inventory, Source
+from duramen_spark.cold_parts import open_parts
+from duramen_spark.restore.entries import NewEntry, Respelling
+
+_FRAME_BYTES: Final = 4 * MIB
+"""Of entries that are on their way: large enough that a journal's sync is shared by many."""
+
+_CALL_TIMEOUT_US: Final = 10 * SECOND
+_PATIENCE_US: Final = 120 * SECOND
+"""For a bookie that is overloaded: it has clients to serve, and a restore has time."""
+
+
+class WriteFailed(Exception):
+    """A bookie has not taken its copies, or does not hold them; another one may."""
+
+    def __init__(self, member: Member, detail: str) -> None:
+        super().__init__(f"bookie {member.bookie}: {detail}")
+        self.member = member
+
+
+def read_entries(
+    store: ColdStore, manifest: Manifest, respelling: Respelling
+) -> Iterator[list[NewEntry]]:
+    """Entries of a segment by row group, spelled anew. Blocking.
+
+    Raises:
+        ColdDataError: what is archived is not what it was.
+        NotThere, ColdStoreDown: it is not there, or not now.
+    """
+    for reader in open_parts(store, manifest):
+        for index, group in enumerate(reader.part.row_groups):
+            length_bytes = group.totals_before.length_bytes
+            entries = []
+            for entry in reader.read_entries(index):
+                entries.append(respelling.spell(entry, length_bytes))
+                length_bytes = entry.totals.length_bytes
+            yield entries
+
+
+class SegmentWriter:
+    """Writes one segment.
+
+    Args:
+        urls: of the ensemble's bookies.
+    """
+
+    def __init__(
+        self,
+        client: PeerClient,
+        urls: Mapping[BookieId, str],
+        ledger_id: LedgerId,
+        quorum: Quorum,
+        ensemble: tuple[Member, ...],
+    ) -> None:
+        self._client = client
+        self._urls = urls
+        self._ledger_id = ledger_id
+        self._quorum = quorum
+        self._ensemble = ensemble
+        self._written: dict[Member, Chain] = defaultdict(Chain)
+        self._waiting: list[NewEntry] = []
+        self._waiting_bytes = 0
+
+    async def add(self, entry: NewEntry) -> None:
+        """Write an entry, now or with those that follow.
+
+        Raises:
+            WriteFailed: a bookie has not taken it.
+        """
+        self._waiting.append(entry)
+        self._waiting_bytes += len(entry.data)
+        if self._waiting_bytes >= _FRAME_BYTES:
+            await self.flush()
+
+    async def flush(self) -> None:
+        """Write what waits. Raises: as `add`."""
+        by_member: dict[Member, list[NewEntry]] = defaultdict(list)
+        for entry in self._waiting:
+            for member in write_set(self._ensemble, self._quorum, entry.entry_id):
+                by_member[member].append(entry)
+        self._waiting, self._waiting_bytes = [], 0
+        try:
+            async with asyncio.TaskGroup() as group:
+                for member, entries in by_member.items():
+                    group.create_task(self._send(member, entries))
+        except* WriteFailed as failures:
+            raise failures.exceptions[0] from None
+
+    async def _send(self, member: Member, entries: Sequence[NewEntry]) -> None:
+        adds = [
+            Add(self._ledger_id, entry.entry_id, NOTHING, entry.data, True, Service.REPAIR)
+            for entry in entries
+        ]
+        deadline_us = _clock_us() + _PATIENCE_US
+        left = adds
+        while left:
+            statuses = await self._ask(member, left, deadline_us)
+            refused = []
+            for add, status in zip(left, statuses, strict=True):
+                if status is BookieStatus.OVERLOADED and _clock_us() < deadline_us:
+                    refused.append(add)
+                elif status is not BookieStatus.OK:
+                    raise WriteFailed(member, f"entry {add.entry_id}: {status.name}")
+            left = refused
+            if left:
+                await asyncio.sleep(OVERLOADED_PAUSE_US / SECOND)
+        sums = chain_identities(self._ledger_id, [(one.entry_id, one.crc) for one in entries])
+        self._written[member] = self._written[member].plus(sums)
+
+    async def _ask(
+        self, member: Member, adds: Sequence[Add], deadline_us: int
+    ) -> list[BookieStatus]:
+        url = self._urls.get(member.bookie)
+        if url is None:
+            raise WriteFailed(member, "it has gone")
+        body = pack_adds(member.incarnation, adds)
+        while True:
+            try:
+                statuses = parse_statuses(
+                    await self._client.call(f"{url}/b/add", body, _CALL_TIMEOUT_US)
+                )
+            except OverloadedError as error:
+                if _clock_us() >= deadline_us:
+                    raise WriteFailed(member, str(error)) from error
+                await asyncio.sleep(error.retry_after_us / SECOND)
+                continue
+            except (PeerError, FrameError) as error:
+                raise WriteFailed(member, str(error)) from error
+            if len(statuses) != len(adds):
+                raise WriteFailed(member, "its answer has another number of rows")
+            return statuses
+
+    async def verify(self, bookies: BookieClient, last: EntryId) -> None:
+        """Ask every member what it holds: what was written to it, and nothing else.
+
+        Raises:
+            WriteFailed: a member does not hold it, or does not say.
+        """
+        for member in self._ensemble:
+            found = await self._take_inventory(bookies, member, last)
+            if found != self._written[member]:
+                expected = self._written[member].count
+                raise WriteFailed(member, f"holds {found.count} entries, not the {expected}")
+
+    async def _take_inventory(self, bookies: BookieClient, member: Member, last: EntryId) -> Chain:
+        source = Source(member, self._urls[member.bookie])
+        chain = Chain()
+        at: EntryId | None = EntryId(0)
+        while at is not None and at <= last:
+            answer = await bookies.take_inventory(source, Inventory(self._ledger_id, at, last))
+            if answer.status is not BookieStatus.OK or answer.unknown:
+                raise WriteFailed(member, f"says nothing of what it holds: {answer.status.name}")
+            chain = chain.plus(chain_identities(self._ledger_id, answer.entries))
+            if answer.next is not None and answer.next <= at:
+                raise WriteFailed(member, "its inventory does not go on")
+            at = answer.next
+        return chain
+
+
+def _clock_us() -> int:
+    return time.monotonic_ns() // 1_000
