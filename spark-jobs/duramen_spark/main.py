@@ -19,15 +19,21 @@ from duramen.cli.shell.advice import advise
 from duramen.cluster.cluster_file import ClusterFileError
 from duramen.errors import DuramenError
 from duramen_spark.archive_command import archive
+from duramen_spark.commands.compact import compact
+from duramen_spark.commands.export import export
+from duramen_spark.commands.restore import restore
+from duramen_spark.commands.retention import retention
+from duramen_spark.commands.verify import verify
 
 app = App(
     name="duramen-spark",
-    help="Jobs over closed segments: archive them in a cold store.",
+    help="Jobs over closed segments and the archive that they go to.",
     version=__version__,
     result_action="return_value",
     help_format="markdown",
 )
-app.command(archive)
+for _command in (archive, verify, compact, restore, export, retention):
+    app.command(_command)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

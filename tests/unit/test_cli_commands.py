@@ -52,7 +52,11 @@ ARGUMENTS = {
 }
 """What a command cannot do without, where that is not `a/b` or nothing."""
 
-HANDED_OVER = ("archive run", "bench journal", "bench bookie")
+HANDED_OVER = (
+    *[f"archive {job}" for job in ("run", "verify", "compact", "restore", "export", "retention")],
+    "bench journal",
+    "bench bookie",
+)
 """Become another program, whose arguments and codes these are."""
 
 OF_THIS_MACHINE = ("run", "completion", "apply", "verify", *HANDED_OVER)

@@ -1,0 +1,1 @@
+"""Export: archived records as rows of Delta and Iceberg tables."""
