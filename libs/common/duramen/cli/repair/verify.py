@@ -57,7 +57,8 @@ def verify(
 
     Each bookie reads its copies anew from its disks; identities are compared between replicas, and
     counts with the metadata. Told is what is missing, damaged or different where. In the open
-    segment entries up to the last confirmed one are looked at. Nothing is changed.
+    segment entries up to the last confirmed one are looked at. Segments that have left the bookies
+    for the cold store are only counted. Nothing is changed.
 
     Exit codes: 0 every copy is there and whole; 1 something is not, or failed; 2 usage.
     """
