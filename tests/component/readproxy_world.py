@@ -21,6 +21,7 @@ from duramen.config import parse_log_config
 from duramen.core.log_node import LogNode
 from duramen.core.quorum import Quorum
 from duramen.core.segment import Fragment, Segment, Totals
+from duramen.core.sequencer.exactly_once.stamps import TokenRecord
 from duramen.core.status import BookieStatus
 from duramen.ids import (
     NOTHING,
@@ -50,6 +51,7 @@ from duramen.wire.bookie_calls import (
     parse_reads,
 )
 from duramen.wire.entry import CONTROL, HEADER_BYTES, encode_entry
+from duramen.wire.exactly_once.control_record import spell_control
 from duramen.wire.metadata_json import Paths, read_segment, spell_log, spell_node, spell_segment
 from duramen.wire.record_batch import encode_batch
 from duramen_readproxy.service import ReadProxy
@@ -252,9 +254,11 @@ class World:
     async def append_control(self) -> None:
         """An entry without records."""
         assert self.segment is not None
+        before, control = self.totals, spell_control(TokenRecord("token"))
+        self.totals = before.plus(Totals(0, len(control)))
         entry = encode_entry(
             ledger_id=self.segment.ledger_id, entry_id=EntryId(self.entry_count),
-            before=self.totals, batches=[], record_count=0, after=self.totals, flags=CONTROL,
+            before=before, batches=[control], record_count=0, after=self.totals, flags=CONTROL,
         )  # fmt: skip
         await self.store_entry(entry, is_confirmed=True)
 
@@ -298,6 +302,11 @@ class World:
         await self.put(PATHS.log(LOG), spell_log(self.log))
         for bookie in self.bookies.values() if is_dropped else ():
             bookie.dropped |= {ledger_of(LOG, Epoch(epoch)) for epoch in range(1, first_hot)}
+
+    def forget(self) -> None:
+        """Empty the proxy's cache of entries, and what it has learnt of positions."""
+        self.proxy.fetcher._cache.__init__()  # type: ignore[misc]
+        self.proxy.positions.__init__()  # type: ignore[misc]
 
     def find_entry(self, segment: Segment, entry: EntryId) -> bytes:
         """An entry of any bookie's."""

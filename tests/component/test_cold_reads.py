@@ -8,13 +8,16 @@ from __future__ import annotations
 import asyncio
 import json
 from contextlib import aclosing
+from typing import NamedTuple
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from duramen.client.core.client import CoreClient
 from duramen.ids import Epoch
 from duramen.runtime.memory_store import MemoryStore
-from tests.component.readproxy_world import World, check, run
+from tests.component.readproxy_world import BATCH, NDJSON, World, check, run
 from tests.component.waiting import wait_until
 
 QUERIES = [
@@ -55,6 +58,94 @@ def test_every_position_and_form_gives_the_same_wherever_records_lie() -> None:
                 found = (await world.get("?from=head&count=25", accept=form)).content
                 assert found == content, (form, first_hot)
         assert world.cold.statistics()["loads"] > 4
+
+    run(scenario)
+
+
+class Plan(NamedTuple):
+    """A log, which part of it is cold and how it was archived, and reads of it."""
+
+    segments: list[list[tuple[int, int | None]]]
+    """Records, and txid of the first, of each entry; no records: a control entry."""
+    first_hot: int
+    row_group_bytes: int
+    part_count: int
+    queries: list[tuple[str, str]]
+    """Query and media type."""
+
+
+ENTRIES = st.tuples(st.integers(0, 4), st.none() | st.integers(0, 5))
+FORMS = st.sampled_from(["application/json", NDJSON, BATCH])
+POSITIONS = st.one_of(
+    st.integers(0, 40).map("seq:{}".format), st.integers(0, 40).map("tail-{}".format),
+    st.tuples(st.integers(1, 4), st.integers(0, 6)).map(lambda p: f"lsn:e{p[0]}n{p[1]}"),
+    st.tuples(st.integers(1, 4), st.integers(0, 6), st.integers(0, 3)).map(
+        lambda p: f"dlsn:e{p[0]}n{p[1]}s{p[2]}"
+    ),
+    st.integers(0, 40).map("txid:{}".format), st.integers(990, 1_045).map("time:{}".format),
+    st.just("head"),
+)  # fmt: skip
+BOUNDS = st.sampled_from(["", "&count=1", "&count=5", "&bytes=1", "&until=seq:9"])
+
+
+@st.composite
+def make_plan(draw: st.DrawFn) -> Plan:
+    segments = draw(st.lists(st.lists(ENTRIES, max_size=6), min_size=1, max_size=4))
+    read = st.tuples(POSITIONS, BOUNDS, FORMS).map(lambda r: (f"from={r[0]}{r[1]}", r[2]))
+    return Plan(
+        segments,
+        draw(st.integers(2, len(segments) + 1)),
+        draw(st.sampled_from([1, 300, 4096])),
+        draw(st.integers(1, 3)),
+        draw(st.lists(read, min_size=8, max_size=8)),
+    )
+
+
+async def write(world: World, plan: Plan) -> None:
+    """Every segment but a last one, with three records, is closed; txids only rise."""
+    greatest = 0
+    for entries in plan.segments:
+        await world.open_segment()
+        for count, step in entries:
+            if count == 0:
+                await world.append_control()
+                continue
+            txids = None
+            if step is not None:
+                txids = [greatest + step] * count
+                greatest += step
+            await world.append(count, txids=txids)
+        await world.close_segment()
+    await world.open_segment()
+    await world.append(3)
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(make_plan())
+def test_whatever_is_cold_any_read_gives_the_same(plan: Plan) -> None:
+    """Before anything is archived, and after a part of the log has left the bookies."""
+
+    async def scenario(world: World) -> None:
+        await write(world, plan)
+
+        async def ask() -> list[tuple[int, bytes, str | None]]:
+            found = []
+            for query, form in plan.queries:
+                answer = await world.get(f"?{query}&clamp=true", accept=form)
+                following = answer.headers.get("duramen-next")
+                found.append((answer.status_code, answer.content, following))
+            return found
+
+        hot = await ask()
+        for epoch in range(1, plan.first_hot):
+            await world.archive(
+                epoch, part_count=plan.part_count, row_group_bytes=plan.row_group_bytes
+            )
+        await world.release(plan.first_hot)
+        follower = await world.proxy.catalog.find("ns", "log")
+        await follower.refresh(Epoch(1))
+        world.forget()
+        assert await ask() == hot
 
     run(scenario)
 

@@ -84,6 +84,8 @@ class MemoryLog:
         self.lac = NOTHING
         self.trim = Dlsn(Epoch(1), EntryId(0), 0)
         self._open_totals = Totals()
+        self.group_entry_count = 0
+        """Entries of a row group, where CLOSED segments lie in a cold store; 0: on bookies."""
         self.header_count = 0
         self.run_count = 0
         for number, plan in enumerate(plans):
@@ -116,7 +118,28 @@ class MemoryLog:
         return self.tail
 
     async def list_points(self, segment: Segment) -> list[tuple[EntryId, Totals]]:
+        if self.group_entry_count and segment.last_entry is not None:
+            return self._list_groups(segment, segment.last_entry)
         return [(fragment.first_entry, fragment.totals_before) for fragment in segment.fragments]
+
+    def _list_groups(self, segment: Segment, last: EntryId) -> list[tuple[EntryId, Totals]]:
+        """As a manifest has them: a group begins anew behind a hole, where the totals before it
+        are the greatest that its own header allows."""
+        points: list[tuple[EntryId, Totals]] = []
+        before: Totals | None = Totals()
+        count = 0
+        for entry in map(EntryId, range(last + 1)):
+            if segment.hole_at(entry) is not None:
+                before = None
+                continue
+            info = read_entry_info(self._get(segment, entry))
+            if before is None or count == self.group_entry_count:
+                count = 0
+            if count == 0:
+                known = info.totals._replace(record_count=info.first_position)
+                points.append((entry, before or known))
+            count, before = count + 1, info.totals
+        return points
 
     async def fetch_header(self, segment: Segment, entry: EntryId) -> EntryInfo:
         self.header_count += 1

@@ -1,7 +1,8 @@
 """Every kind of position against brute force, over generated logs; and what a search costs.
 
 The logs have empty segments, equal txids over several segments, txids and times in any order,
-control entries, holes, several fragments, truncation inside entries, and entries above the LAC.
+control entries, holes, several fragments, truncation inside entries, and entries above the LAC; of
+some the closed segments lie in a cold store, whose manifests tell of row groups.
 Source: 01-protocol section 8, 08-interfaces "Texts".
 """
 
@@ -55,7 +56,9 @@ def make_log(draw: st.DrawFn) -> MemoryLog:
     ]
     if draw(st.booleans()):
         sort_values(plans)
-    return MemoryLog(plans, is_closed=draw(st.booleans()))
+    log = MemoryLog(plans, is_closed=draw(st.booleans()))
+    log.group_entry_count = draw(st.integers(0, 3))
+    return log
 
 
 def sort_values(plans: Iterable[SegmentPlan]) -> None:

@@ -266,8 +266,8 @@ class RangeFetcher:
         if self._cold is None:
             raise DuramenError(
                 "cold_store_unavailable",
-                "the records lie in the cold store alone, and this process was started without "
-                "--cold-store",
+                "the records lie in the cold store alone, and this process knows none: start it "
+                "with --cold-store URL, or give the core library cold_store=URL",
             )
         return self._cold
 
