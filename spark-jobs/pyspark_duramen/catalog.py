@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import asyncio
 import fnmatch
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Self, TypeVar
 
 from duramen.client.blocking.portal import Portal
-from duramen.client.rest_client import RestClient
+from duramen.client.rest_client import ReadAnswer, RestClient
 from duramen.client.retry import repeat_while_refused
 from duramen.errors import DuramenError
 from duramen.runtime.http_client import PeerError
+from duramen.units import KIB
 
 T = TypeVar("T")
 LogName = tuple[str, str]
@@ -27,6 +28,7 @@ RETRY_S: Final = 60.0
 """How long what is refused for now, or not answered, is asked again: a takeover takes seconds."""
 
 _AT_ONCE: Final = 32
+_SAMPLE_BYTES: Final = 64 * KIB
 _GONE: Final = frozenset({"log_not_found", "log_deleted", "namespace_not_found"})
 _GLOB: Final = frozenset("*?[")
 
@@ -95,6 +97,10 @@ class Catalog:
     def find_segments(self, logs: Iterable[LogName]) -> dict[LogName, list[Segment]]:
         """The closed live segments of each log, oldest first."""
         return self._ask_all(logs, self._find_segments)
+
+    def sample_record_bytes(self, places: Mapping[LogName, int]) -> dict[LogName, float]:
+        """Bytes of a record, as the first ones from a sequence number on go; 0 at the tail."""
+        return self._ask_all(places, lambda log: self._sample(log, places[log]))
 
     def locate(self, logs: Iterable[LogName], position: str) -> dict[LogName, int]:
         """The sequence number at which a read from a position begins; the tail where it is beyond.
@@ -177,9 +183,14 @@ class Catalog:
         answer = await self._run(lambda: self._client.list_segments(*log))
         return [_read_segment(row) for row in answer["segments"] if row["records"] is not None]
 
+    async def _sample(self, log: LogName, seq_num: int) -> float:
+        answer = await self._read(log, f"seq:{seq_num}", _SAMPLE_BYTES)
+        count = sum(placed.record_count for placed in answer.batches)
+        return sum(len(placed.batch) for placed in answer.batches) / count if count else 0.0
+
     async def _locate(self, log: LogName, position: str) -> int:
         try:
-            answer = await self._run(lambda: self._client.read(*log, position, most_bytes=1))
+            answer = await self._read(log, position, 1)
         except DuramenError as error:
             if error.code != "beyond_tail":
                 raise
@@ -187,6 +198,16 @@ class Catalog:
         if answer.first_seq_num is not None:
             return answer.first_seq_num
         return int(answer.next_position.removeprefix("seq:"))
+
+    async def _read(self, log: LogName, position: str, most_bytes: int) -> ReadAnswer:
+        """One answer; behind records that are lost, where the position is among them."""
+        try:
+            return await self._run(lambda: self._client.read(*log, position, most_bytes=most_bytes))
+        except DuramenError as error:
+            following = error.facts.get("next")
+            if error.code != "data_lost" or not isinstance(following, str) or following == position:
+                raise
+            return await self._read(log, following, most_bytes)
 
 
 def _read_segment(row: dict[str, Any]) -> Segment:

@@ -141,7 +141,7 @@ class WriteOptions:
 
 _READ_NAMES: Final = (
     "url", "logs", "from", "until", "on_truncation", "cold_store", "partition_bytes",
-    "partition_records", "max_records_per_trigger", "max_bytes_per_trigger", "write_url",
+    "partition_records", "max_records_per_trigger", "max_bytes_per_trigger",
 )  # fmt: skip
 _WRITE_NAMES: Final = ("url", "write_url", "logs", "write_id", "compression", "batch_bytes")
 

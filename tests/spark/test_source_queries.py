@@ -38,6 +38,7 @@ from pyspark_duramen.reading.cold import ColdReader, NotFromHere
 from pyspark_duramen.reading.hot import HotReader
 from pyspark_duramen.reading.places import find_places
 from pyspark_duramen.reading.ranges import LogRange
+from pyspark_duramen.reading.reader import LogReader
 from pyspark_duramen.reading.task import read_ranges
 from pyspark_duramen.streaming.reader import LogStreamReader
 from pyspark_duramen.table import ARROW_TYPES
@@ -256,6 +257,9 @@ def test_records_that_are_lost_end_a_read_or_have_a_row(site: Site) -> None:
         rows = [row for rows in reader.read(wanted) for row in rows.to_pylist()]
     gap = {"reason": "lost", "first_seq_num": 2, "end_seq_num": 4}
     assert [row["gap"] or row["seq_num"] for row in rows] == [1, gap, 4, 5, 6, 7]
+    with Catalog(site.read_url) as catalog:
+        assert catalog.locate([wanted.log], "seq:2") == {wanted.log: 4}
+        assert catalog.sample_record_bytes({wanted.log: 2})[wanted.log] > 1
     with closing(HotReader(site.read_url, schema, OnTruncation.FAIL)) as reader:
         found = reader.read(wanted)
         assert next(found).column("seq_num").to_pylist() == [1]
@@ -355,6 +359,18 @@ def test_a_stream_takes_new_logs_says_its_lag_and_passes_what_is_gone(
     assert [n for row in gaps for n in range(row.first_seq_num, row.end_seq_num)] == list(
         range(100, 250)
     )
+
+
+def test_a_log_whose_segment_is_open_is_cut_by_what_its_records_look_like(site: Site) -> None:
+    log = site.make_log("open")
+    fill(log, 0, 200, size_bytes=2000)
+    options = ReadOptions(site.read_url, ("default/open",), partition_bytes=100_000)
+    schema = pa.schema([("seq_num", pa.int64())])
+    reader = LogReader(options, schema)
+    partitions = reader.partitions()
+    assert 4 <= len(partitions) <= 6, "400 kB"
+    found = [rows.column("seq_num").to_pylist() for p in partitions for rows in reader.read(p)]
+    assert [n for numbers in found for n in numbers] == list(range(200))
 
 
 def test_a_log_that_is_deleted_and_made_anew_is_another_one(site: Site) -> None:

@@ -14,7 +14,7 @@ from pyspark_duramen.catalog import Catalog, LogFacts, LogName, Segment
 from pyspark_duramen.reading.ranges import ColdPlace, LogRange
 
 RECORD_BYTES: Final = 256.0
-"""A guess for a log without a closed segment."""
+"""A guess for a log without a closed segment, where it is not worth a look."""
 
 
 def find_places(ranges: Iterable[LogRange], catalog: Catalog) -> Iterator[LogRange]:
@@ -46,16 +46,18 @@ def split_by_segments(
     end: int,
     *,
     has_cold_store: bool,
+    open_record_bytes: float = RECORD_BYTES,
 ) -> Iterator[LogRange]:
     """A range of a log in pieces that lie in one place each, with about their bytes.
 
     Args:
         segments: closed ones, in order; what follows them is in segments that are still open.
         has_cold_store: executors may read the archive themselves.
+        open_record_bytes: of a record, where no closed segment tells.
     """
     at = first
     total = sum(segment.record_count for segment in segments)
-    record_bytes = sum(s.size_bytes for s in segments) / total if total else RECORD_BYTES
+    record_bytes = sum(s.size_bytes for s in segments) / total if total else open_record_bytes
     for segment in segments:
         stop = min(segment.end, end)
         if stop <= at:

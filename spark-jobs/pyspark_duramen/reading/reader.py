@@ -60,12 +60,16 @@ class LogReader(DataSourceReader):
             _check_all_there(self.options.patterns, named, facts)
             bounds = self._find_bounds(catalog, facts)
             segments = catalog.find_segments(bounds)
+            # Nothing tells how large an open segment is: its first records do, where it is alone.
+            alone = {log: first for log, (first, _) in bounds.items() if not segments.get(log)}
+            sampled = catalog.sample_record_bytes(alone)
             ranges = [
                 part
                 for log, (first, end) in bounds.items()
                 for part in split_by_segments(
                     log, facts[log], segments.get(log, []), first, end,
                     has_cold_store=self.options.cold_store is not None,
+                    open_record_bytes=sampled.get(log, 0.0),
                 )
             ]  # fmt: skip
         # Spark calls `read` once where there is nothing to read.
