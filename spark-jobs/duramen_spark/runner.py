@@ -9,8 +9,10 @@ Source: 04-platform "Runners".
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from threading import Thread
 from typing import Any, Protocol
 
 from duramen_spark.archive.part_task import PartResult, PartTask, run_tasks
@@ -66,8 +68,13 @@ class SparkRunner:
     """Tasks on Spark's executors, one partition a list."""
 
     def __init__(self, session: Any) -> None:
-        """Use a `SparkSession`, which stays the caller's."""
+        """Use a `SparkSession`, which stays the caller's.
+
+        Python workers start and import while the driver still reads metadata.
+        """
         self._context = session.sparkContext
+        self._starting = Thread(target=self._start_workers, daemon=True)
+        self._starting.start()
 
     @property
     def slot_count(self) -> int:
@@ -87,6 +94,17 @@ class SparkRunner:
 
     def close(self) -> None:
         """See the port."""
+        self._starting.join()
+
+    def _start_workers(self) -> None:
+        count = self.slot_count
+        # What keeps them from starting keeps tasks from it too, and is told there.
+        with contextlib.suppress(Exception):
+            self._context.parallelize(range(count), count).foreachPartition(_start_worker)
+
+
+def _start_worker(_items: Iterable[int]) -> None:
+    """Nothing: to find this function a worker has imported what tasks need."""
 
 
 def _run_partition(lists: Iterable[Sequence[PartTask]]) -> Iterator[PartResult]:

@@ -172,14 +172,25 @@ def make_batches() -> list[bytes]:
     ]
 
 
-async def fill_log(url: str, name: str, *, rolls: int, tiering: str = "copy") -> LogId:
+async def truncate_log(url: str, name: str, to: str) -> None:
+    """Hide what lies before a position."""
+    client = RestClient(url)
+    try:
+        await client.truncate_log(NAMESPACE, name, to)
+    finally:
+        await client.close()
+
+
+async def fill_log(
+    url: str, name: str, *, rolls: int, tiering: str = "copy", **config: Any
+) -> LogId:
     """A log with every kind of record, closed segments of different sizes and an open one.
 
     The first segment has every kind and a fencing token; the others a few records, of producers.
     """
     client = RestClient(url)
     try:
-        await client.ensure_log(NAMESPACE, name, {"tiering": {"policy": tiering}})
+        await client.ensure_log(NAMESPACE, name, {"tiering": {"policy": tiering}, **config})
         await client.fence_log(NAMESPACE, name, "a token")
         await client.fence_log(NAMESPACE, name, "")
         for batch in make_batches():

@@ -10,7 +10,7 @@ import pytest
 
 from duramen.ids import LogId
 from tests.process.cluster import run
-from tests.spark.archive_world import World, fill_log
+from tests.spark.archive_world import World, fill_log, truncate_log
 
 pytestmark = [pytest.mark.process, pytest.mark.zookeeper]
 
@@ -66,3 +66,24 @@ def test_on_spark_too(world: World, spark_env: dict[str, str]) -> None:
     lines = metrics.read_text().splitlines()
     assert f"duramen_archive_run_records {report['records']}" in lines
     assert "duramen_archive_lag_seconds 0" in lines
+
+
+def test_striped_and_truncated_logs(world: World) -> None:
+    """E > Qw: no bookie has all of it. A trim point hides, and removes nothing."""
+    replication = {"ensemble_size": 3, "write_quorum": 2, "ack_quorum": 2}
+    url = world.cluster.state()["write_url"]
+    log_id = run(fill_log(url, "striped", rolls=3, replication=replication))
+    before = world.read_log("striped")
+    segments = world.list_segments(log_id)
+    assert segments[1].start_seq_num is not None
+    within = segments[1].start_seq_num + 2
+    run(truncate_log(url, "striped", f"seq:{within}"))
+    code, report = world.archive("default/striped", "--part-size", "256KiB")
+    assert (code, report["segments"], report["skipped"]) == (0, {"archived": 2}, {"truncated": 1})
+    assert world.list_segments(log_id)[0].cold_copy is None
+    archived = world.read_archive(log_id)
+    assert archived == before[segments[1].start_seq_num :][: len(archived)] and archived
+    assert world.read_log("striped")[0].seq_num == within
+    code, report = world.archive("default/striped", "--include-truncated", "--part-size", "256KiB")
+    assert (code, report["segments"]) == (0, {"archived": 1})
+    assert world.read_archive(log_id) == before[: len(world.read_archive(log_id))]

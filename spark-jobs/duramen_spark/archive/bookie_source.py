@@ -1,8 +1,9 @@
 """Reads entries of closed segments straight from bookies: the nearest replica, catch-up class.
 
 The read proxy's own reader, without its cache: replicas by nearness and latency, checksums of every
-entry verified, another replica on any doubt. And inventories, in which a bookie says what it holds,
-read anew from its disks: what the archive is compared with.
+entry verified, another replica on any doubt. And identities, as another replica tells them: it
+reads and verifies its own copy of every entry, and sends the header. An inventory would say the
+same at the pace of repair, which yields to clients: too slow to archive by, and needed for repair.
 
 Called by `part_task` in executors, and by `driver` for a few entry headers. Source: 01-protocol
 section 8, R1, R15.
@@ -12,28 +13,33 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from random import SystemRandom
 from types import TracebackType
 from typing import Final, Protocol, Self
 
-from duramen.client.bookie_client import BookieClient
 from duramen.core.entry_ranges import EntryRanges
+from duramen.core.reading.runs import last_of_run
 from duramen.core.replica_order import Place
 from duramen.core.segment import Segment
 from duramen.core.status import BookieStatus
 from duramen.ids import EntryId, Member
+from duramen.limits import OVERLOADED_PAUSE_US, READ_BYTES_MAX, READ_TIMEOUT_US
 from duramen.runtime.metadata_store import MetadataStore
-from duramen.runtime.reading.bookies import Bookies, RangeFetcher
+from duramen.runtime.reading.bookies import Bookies, RangeFetcher, read_clock_us
 from duramen.runtime.reading.cache import EntryCache
 from duramen.runtime.zookeeper_store import ZooKeeperStore
-from duramen.units import MIB
-from duramen.wire.metadata_json import Paths, read_node
-from duramen.wire.repair_calls import Inventory, Source
+from duramen.units import MIB, SECOND
+from duramen.wire.bookie_calls import ReadRange, Service
+from duramen.wire.entry import read_entry_info
+from duramen.wire.metadata_json import Paths
 
 _CACHE_BYTES: Final = 1 * MIB
 """Every entry is read once: there is nothing to keep."""
+
+_PATIENCE_US: Final = 10 * SECOND
+"""How long a member that is overloaded is asked again, before another one is."""
 
 
 class SourceError(Exception):
@@ -82,7 +88,6 @@ class BookieSource:
         here = Place(address.region, address.rack)
         self._bookies = Bookies(self._store, self._paths.available, here, SystemRandom())
         self._fetcher = RangeFetcher(self._bookies, EntryCache(_CACHE_BYTES))
-        self._client = BookieClient()
 
     async def __aenter__(self) -> Self:
         """Connect.
@@ -110,7 +115,6 @@ class BookieSource:
         await self._close()
 
     async def _close(self) -> None:
-        await self._client.close()
         if self._owns_store:
             await self._store.close()
 
@@ -132,32 +136,32 @@ class BookieSource:
     async def read_identities(
         self, segment: Segment, first: EntryId, last: EntryId, turn: int
     ) -> list[tuple[EntryId, int]]:
-        """(entry id, identity CRC32C) of every entry of a range, as bookies say who read it anew.
+        """(entry id, identity CRC32C) of every entry of a range, as bookies say who verified it.
 
-        Every member of an ensemble is asked for a share of it, all at once: each reads at the pace
-        that its upkeep may take. What one does not say the next one is asked for.
+        Every member of an ensemble is asked for a share of it, all at once, the nearest one last:
+        that is whom entries are read from. What one does not say the next one is asked for.
 
         Args:
-            turn: which member gets the first share: callers with other numbers begin with others.
+            turn: callers with other numbers begin with other members.
 
         Raises:
             SourceError: for some entry no member of its write set can say it now.
         """
         found: dict[EntryId, int] = {}
         missing = EntryRanges(segment.list_present(first, last))
-        shares = [
-            (begin, end, segment.fragment_of(begin).ensemble, turn + index)
-            for low, high in _list_fragments(segment, first, last)
-            for index, (begin, end) in enumerate(_share(low, high, segment.quorum.ensemble_size))
-        ]
         async with asyncio.TaskGroup() as group:
-            for begin, end, ensemble, index in shares:
-                members = [*ensemble[index % len(ensemble) :], *ensemble[: index % len(ensemble)]]
-                group.create_task(self._learn(segment, (begin, end), members, found, missing))
+            for low, high in _list_fragments(segment, first, last):
+                ranked = self._fetcher.order.rank(
+                    segment.fragment_of(low).ensemble, read_clock_us()
+                )
+                nearest, others = ranked[:1], ranked[1:]
+                for index, share in enumerate(_share(low, high, max(1, len(others)))):
+                    at = (turn + index) % max(1, len(others))
+                    members = [*others[at:], *others[:at], *nearest]
+                    group.create_task(self._learn(segment, share, members, found, missing))
         if ranges := missing.list_ranges():
             raise SourceError(f"no bookie says what it holds of e{segment.epoch}: {ranges[:3]}")
-        present = EntryRanges(segment.list_present(first, last))
-        return sorted(pair for pair in found.items() if pair[0] in present)
+        return sorted(found.items())
 
     async def _learn(
         self,
@@ -169,34 +173,33 @@ class BookieSource:
     ) -> None:
         """Ask one member after the other until nothing of a share is missing."""
         for member in members:
-            wanted = _clip(missing, *share)
-            if not wanted:
-                return
-            # Of a striped segment a member has some entries only: ask for all at once.
-            low, high = wanted[0][0], wanted[-1][1]
-            for entry, crc in await self._take_inventory(segment, member, low, high):
-                found.setdefault(entry, crc)
-                missing.remove(entry)
+            for first, last in _clip(missing, *share):
+                for begin, end in _list_held(segment, first, last, member):
+                    for entry, crc in await self._read_headers(segment, member, begin, end):
+                        found[entry] = crc
+                        missing.remove(entry)
 
-    async def _take_inventory(
+    async def _read_headers(
         self, segment: Segment, member: Member, first: EntryId, last: EntryId
     ) -> list[tuple[EntryId, int]]:
-        """What one member tells of a range; nothing where it does not answer."""
-        node = await self._store.get(f"{self._paths.available}/{member.bookie}")
-        url = None if node is None else read_node(node.data).get("data_url")
-        if not isinstance(url, str):
-            return []
+        """Identities from `first` on without a gap, as far as one member tells them."""
         rows: list[tuple[EntryId, int]] = []
-        at: EntryId | None = first
-        while at is not None and at <= last:
-            wanted = Inventory(segment.ledger_id, at, last)
-            answer = await self._client.take_inventory(Source(member, url), wanted)
-            if answer.status is not BookieStatus.OK:
+        deadline_us = read_clock_us() + _PATIENCE_US
+        at = first
+        while at <= last and read_clock_us() < deadline_us:
+            wanted = ReadRange(
+                segment.ledger_id, at, last, READ_BYTES_MAX,
+                headers_only=True, service=Service.CATCH_UP_READ,
+            )  # fmt: skip
+            answer = await self._bookies.read(member, wanted, READ_TIMEOUT_US)
+            if answer.status is BookieStatus.OVERLOADED:
+                await asyncio.sleep(OVERLOADED_PAUSE_US / SECOND)
+                continue
+            if not answer.entries or answer.entries[0][0] != at:
                 break
-            rows += answer.entries
-            if answer.next is not None and answer.next <= at:
-                break
-            at = answer.next
+            rows += [(entry, read_entry_info(header).crc) for entry, header in answer.entries]
+            at = EntryId(answer.entries[-1][0] + 1)
+            deadline_us = read_clock_us() + _PATIENCE_US
         return rows
 
 
@@ -220,3 +223,17 @@ def _clip(ranges: EntryRanges, first: EntryId, last: EntryId) -> list[tuple[Entr
     """What of ranges lies within `first` … `last`."""
     clipped = [(max(a, first), min(b, last)) for a, b in ranges.list_ranges()]
     return [(EntryId(a), EntryId(b)) for a, b in clipped if a <= b]
+
+
+def _list_held(
+    segment: Segment, first: EntryId, last: EntryId, member: Member
+) -> Iterator[tuple[EntryId, EntryId]]:
+    """What of a range of one fragment a member holds: all, or runs of a striped segment."""
+    at = first
+    while at <= last:
+        if member in segment.write_set_of(at):
+            end = min(last, last_of_run(segment, at, member))
+            yield at, end
+            at = EntryId(end + 1)
+        else:
+            at = EntryId(at + 1)
