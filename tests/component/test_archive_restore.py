@@ -19,7 +19,7 @@ from duramen.errors import DuramenError
 from duramen.ids import EntryId, Epoch, LedgerId, LogId, epoch_of, ledger_of
 from duramen.runtime.http_client import OverloadedError, PeerClient, UnreachableError
 from duramen.wire.bookie_calls import pack_statuses, parse_adds
-from duramen.wire.cold.paths import segment_folder
+from duramen.wire.cold.paths import parse_path, segment_folder
 from duramen.wire.cold.rebuild import ColdDataError
 from duramen.wire.entry import HEADER_BYTES, check_entry
 from duramen.wire.metadata_json import read_node, spell_node
@@ -170,6 +170,20 @@ def test_every_record_is_in_its_place(tmp_path: Path) -> None:
                 assert decode(copies[0]) == decode(data)
         again = await restore(world, bookies)
         assert (again.is_new, again.log_id) == (False, restored.log_id)
+
+    run(work())
+
+
+def test_what_is_left_is_compacted_alone(tmp_path: Path) -> None:
+    async def work() -> None:
+        world, bookies = await prepare(tmp_path, every_kind, 3)
+        await compact(world)
+        for path in world.list_files():
+            if parse_path(path) is not None:
+                world.store.delete(path)
+        assert find_archived_log(world.store, CLUSTER, "space", "log") == LOG
+        restored = await restore(world, bookies)
+        assert restored.to_json()["records"] == 63
 
     run(work())
 

@@ -147,3 +147,32 @@ def test_what_is_archived_leaves_the_bookies_and_stays_in_the_log(cluster: Local
     cluster.kill(cluster.ids("sequencer")[0])  # whoever owned it: the cold is in nobody's way
     fill(cluster, history, 4, rolls=False)
     check_whole(cluster, history)
+
+
+def test_a_cold_copy_that_is_replaced_under_its_readers(cluster: LocalCluster) -> None:
+    """Compaction, and old files removed at once: who has read the old node goes on by the new."""
+    run(create_log(cluster, "joined", MOVE))
+    history = History("joined")
+    for _ in range(3):
+        fill(cluster, history, 4, rolls=True)
+
+    def is_closed() -> bool:
+        return sum(one["state"] == "CLOSED" for one in list_segments(cluster, "joined")) == 3
+
+    wait_until(is_closed, 60, "three closed segments")
+    job = ("duramen_spark.main",)
+    code, report = command(cluster, *JOB, "default/joined", "--recheck-after", "0s")
+    assert (code, report["rechecked"]) == (0, 3), report
+    wait_until(lambda: count_hot(cluster, "joined") == 1, 60, "the release of three segments")
+    check_whole(cluster, history)
+    code, report = command(cluster, *job, "compact", "default/joined")
+    assert (code, report["files_before"], report["files_after"]) == (0, 3, 1), report
+    check_whole(cluster, history)
+    policy = ("retention", "default/joined", "--delay", "0s", "--remove")
+    code, report = command(cluster, *job, *policy)
+    assert (code, report["removed"]) == (0, 6), report
+    check_whole(cluster, history)
+    code, report = command(cluster, *job, "restore", "default/joined", "--as", "default/rejoined")
+    assert (code, report["records"]) == (0, len(history.acknowledged) * history.records_per_append)
+    code, report = command(cluster, *job, "verify", "default/joined", "--against-bookies")
+    assert (code, report["copies"]) == (0, {"whole": 3}), report

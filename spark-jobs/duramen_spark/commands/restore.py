@@ -13,9 +13,8 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from duramen.cli.command import ConfigOption, ExitCode, UsageError, print_json
+from duramen.cli.command import ConfigOption, ExitCode, UsageError, print_json, say
 from duramen.config import LogConfig, parse_log_config
-from duramen.errors import DuramenError
 from duramen.ids import LAST_LOG_ID, Epoch, LogId
 from duramen.runtime.cold import NotThere
 from duramen.texts import check_log_name, check_namespace
@@ -78,10 +77,13 @@ def restore(
 
     try:
         restored = run_connected(find_place(place), use)
-    except (RestoreError, ColdDataError) as error:
-        raise DuramenError("data_unavailable", f"not restored: {error}") from error
-    except NotThere as error:
-        raise DuramenError("data_unavailable", f"not restored: {error} is not there") from error
+    except RestoreError as error:
+        say(f"duramen-spark: not restored: {error}")
+        return ExitCode.FAILED
+    except (ColdDataError, NotThere) as error:
+        say(f"duramen-spark: not restored: the archive is not whole: {error}")
+        say("next: duramen-spark verify tells what of it is not")
+        return ExitCode.FAILED
     if json:
         print_json(restored.to_json())
     else:

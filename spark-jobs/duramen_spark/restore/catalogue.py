@@ -28,10 +28,10 @@ def find_archived_log(store: ColdStore, cluster: str, namespace: str, name: str)
     """
     newest: dict[LogId, tuple[Epoch, str]] = {}
     for file in store.list(cluster_folder(cluster)):
-        path = parse_path(file.path)
-        if path is not None and path.is_manifest:
-            found = path.epoch, file.path
-            newest[path.log_id] = max(newest.get(path.log_id, found), found)
+        place = _place_of(file.path)
+        if place is not None:
+            log_id, epoch = place
+            newest[log_id] = max(newest.get(log_id, (epoch, "")), (epoch, file.path))
     named = []
     for log_id, (_, path_text) in sorted(newest.items()):
         manifest = _read(store, path_text)
@@ -54,12 +54,20 @@ def load_log(store: ColdStore, cluster: str, log_id: LogId) -> list[Manifest]:
     """
     paths: dict[Epoch, list[str]] = defaultdict(list)
     for file in store.list(log_folder(cluster, log_id)):
-        plain, compacted = parse_path(file.path), parse_compacted(file.path)
-        if plain is not None and plain.is_manifest:
-            paths[plain.epoch].append(file.path)
-        elif compacted is not None and compacted.epoch is not None:
-            paths[compacted.epoch].append(file.path)
+        place = _place_of(file.path)
+        if place is not None:
+            paths[place[1]].append(file.path)
     return [_choose(store, epoch, paths[epoch]) for epoch in sorted(paths)]
+
+
+def _place_of(path: str) -> tuple[LogId, Epoch] | None:
+    """The segment that a path is a manifest of, the archive job's or compaction's; else None."""
+    plain, compacted = parse_path(path), parse_compacted(path)
+    if plain is not None and plain.is_manifest:
+        return plain.log_id, plain.epoch
+    if compacted is not None and compacted.epoch is not None:
+        return compacted.log_id, compacted.epoch
+    return None
 
 
 def _choose(store: ColdStore, epoch: Epoch, paths: list[str]) -> Manifest:
