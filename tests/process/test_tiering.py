@@ -157,7 +157,7 @@ def test_a_cold_copy_that_is_replaced_under_its_readers(cluster: LocalCluster) -
         fill(cluster, history, 4, rolls=True)
 
     def is_closed() -> bool:
-        return sum(one["state"] == "CLOSED" for one in list_segments(cluster, "joined")) == 3
+        return [one["state"] for one in list_segments(cluster, "joined")].count("CLOSED") == 3
 
     wait_until(is_closed, 60, "three closed segments")
     job = ("duramen_spark.main",)
