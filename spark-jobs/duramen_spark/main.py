@@ -18,7 +18,7 @@ from duramen.cli.command import ExitCode, UsageError, say, silence_stdout
 from duramen.cli.shell.advice import advise
 from duramen.cluster.cluster_file import ClusterFileError
 from duramen.errors import DuramenError
-from duramen_spark.archive_command import archive
+from duramen_spark.commands.archive import archive
 from duramen_spark.commands.compact import compact
 from duramen_spark.commands.export import export
 from duramen_spark.commands.restore import restore

@@ -6,6 +6,9 @@ Source: 04-platform "Archive job", invariant A1.
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from duramen.ids import LogId
@@ -87,3 +90,24 @@ def test_striped_and_truncated_logs(world: World) -> None:
     code, report = world.archive("default/striped", "--include-truncated", "--part-size", "256KiB")
     assert (code, report["segments"]) == (0, {"archived": 1})
     assert world.read_archive(log_id) == before[: len(world.read_archive(log_id))]
+
+
+def test_on_a_laptop_nothing_has_to_be_said(world: World) -> None:
+    """`duramen archive run` finds ZooKeeper and the cold store of a `duramen run`."""
+    log_id = fill(world, "laptop", rolls=1)
+    here = World(world.cluster, world.cluster.folder / "cold")
+    command = [sys.executable, "-m", "duramen.cli.main", "archive", "run", "default/laptop"]
+    command += ["--data", str(world.cluster.folder), "--runner", "threads"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert (done.returncode, done.stderr) == (0, ""), done
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("default/laptop e1  archived  ") and "0 mismatches" in lines[-1]
+    assert_archived(here, "laptop", log_id, 1)
+    done = subprocess.run(
+        [*command[:-1], "threads", "--part-size", "many"],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 2 and "is no size" in done.stderr
