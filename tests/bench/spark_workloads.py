@@ -38,5 +38,5 @@ def measure_spark_read(bench: Bench) -> list[Figure]:
             target=at_least(READ_MB_PER_S_TARGET),
         ),
         Figure(name, "local[2], all columns", mb / done.all_columns_s, "MB/s"),
-        Figure(name, "CPU of the read proxy", used_s["readproxy"] / (2 * mb) * 1e3, "s/GB"),
+        Figure(name, "CPU of the read proxy", used_s["readproxy"] / (3 * mb) * 1e3, "s/GB"),
     ]  # fmt: skip
