@@ -251,6 +251,26 @@ def test_a_copy_that_is_withdrawn_meanwhile_is_not_replaced(tmp_path: Path) -> N
     run(work())
 
 
+def test_a_copy_that_is_made_anew_meanwhile_stays(tmp_path: Path) -> None:
+    async def work() -> None:
+        world = await make_world(tmp_path / "cold", every_kind, 3)
+
+        def anew(segment: Segment) -> Segment:
+            assert segment.cold_copy is not None
+            return replace(segment, cold_copy=replace(segment.cold_copy, attempt="e" * 32))
+
+        class Slow(Compaction):
+            async def _swap(self, segments: Any, manifests: Any) -> bool:
+                await world.change_segment(2, anew)
+                return await super()._swap(segments, manifests)
+
+        report = await Slow(world.connection, run_here, CompactOptions()).run()
+        assert not report.is_good and report.groups == []
+        assert [(await world.copy(epoch)).attempt for epoch in (1, 2)] == [f"{1:032x}", "e" * 32]
+
+    run(work())
+
+
 def test_damage_of_one_segment_in_a_shared_file(tmp_path: Path) -> None:
     async def work() -> None:
         world = await make_world(tmp_path / "cold", every_kind, 3)

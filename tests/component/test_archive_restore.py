@@ -5,6 +5,7 @@ Against real bookies: tests/spark/test_archive_companions.py. Source: docs/archi
 
 from __future__ import annotations
 
+import random
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, cast
@@ -21,9 +22,11 @@ from duramen.runtime.http_client import OverloadedError, PeerClient, Unreachable
 from duramen.wire.bookie_calls import pack_statuses, parse_adds
 from duramen.wire.cold.paths import parse_path, segment_folder
 from duramen.wire.cold.rebuild import ColdDataError
+from duramen.wire.edge import batch_codec
+from duramen.wire.edge.batch_codec import Codec
 from duramen.wire.entry import HEADER_BYTES, check_entry
 from duramen.wire.metadata_json import read_node, spell_node
-from duramen.wire.record_batch import decode_batch, split_batches
+from duramen.wire.record_batch import decode_batch, encode_batch, split_batches
 from duramen.wire.repair_calls import Inventory, InventoryAnswer, Source
 from duramen_spark.restore.catalogue import find_archived_log, load_log
 from duramen_spark.restore.driver import Restore, Restored
@@ -201,6 +204,41 @@ def test_lengths_are_those_of_what_is_stored(tmp_path: Path) -> None:
         assert last.totals == node.totals
         original = world.segments[Epoch(1)].totals
         assert node.totals._replace(length_bytes=0) == original._replace(length_bytes=0)
+
+    run(work())
+
+
+def test_batches_that_compress_otherwise_than_they_did(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another version of the library, or level: lengths move for all that follows, nothing else."""
+
+    def make(epoch: int) -> SegmentBytes:
+        chance = random.Random(epoch)
+        segment = SegmentBytes(ledger_of(LOG, Epoch(epoch)))
+        for index in range(4):
+            body = bytes(chance.choices(b"abcdefgh ", k=20_000))
+            segment.add(encode_batch([body, body[:99]], 5, txids=[index] * 2, codec=Codec.ZSTD))
+            segment.add(encode_batch([b"plain"], 6), encode_batch([body], 7, codec=Codec.ZSTD))
+        return segment
+
+    async def work() -> None:
+        with monkeypatch.context() as then:
+            then.setattr(batch_codec, "_LEVEL", 19)
+            world, bookies = await prepare(tmp_path, make, 2)
+        restored = await restore(world, bookies)
+        for epoch, segment in world.segments.items():
+            ledger = ledger_of(restored.log_id, epoch)
+            held = {key: data for one in bookies.held.values() for key, data in one.items()}
+            length_bytes = 0
+            for entry_id, data in segment.entries.items():
+                found = check_entry(held[ledger, entry_id])
+                length_bytes += found.payload_bytes
+                assert found.totals.length_bytes == length_bytes
+                assert decode(held[ledger, entry_id]) == decode(data)
+            node = await world.connection.nodes.read_segment(restored.log_id, epoch)
+            assert node is not None and node.totals is not None
+            assert node.totals.length_bytes == length_bytes != segment.totals.length_bytes
 
     run(work())
 
