@@ -112,8 +112,10 @@ def test_a_log_that_left_the_bookies_whole_is_read_and_appended_to(cluster: Loca
         return all(one["state"] == "CLOSED" for one in list_segments(cluster, "idle"))
 
     wait_until(is_closed, 60, "the idle log to close its segment")
+    # One, or more where the machine took longer than a second between two appends.
+    count = len(list_segments(cluster, "idle"))
     code, report = command(cluster, *JOB, "default/idle", "--recheck-after", "0s")
-    assert (code, report["rechecked"]) == (0, 1), report
+    assert (code, report["rechecked"]) == (0, count), report
     wait_until(lambda: count_hot(cluster, "idle") == 0, 60, "the release of all there is")
     wait_until(lambda: not held_ledgers(cluster, log_id), 60, "bookies to drop all of it")
     check_whole(cluster, history)
