@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from contextlib import aclosing
 from typing import NamedTuple
 
@@ -330,5 +331,17 @@ def test_a_stream_ends_with_the_error_and_goes_on_later() -> None:
         lines = (await world.get("?from=seq:0&count=31", accept="application/x-ndjson")).text
         bodies = [json.loads(line)["body"] for line in lines.splitlines()]
         assert bodies == world.bodies
+
+    run(scenario)
+
+
+def test_a_process_without_pyarrow_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "duramen.runtime.reading.cold.archive", None)
+
+    async def scenario(world: World) -> None:
+        await world.fill()
+        await cool(world, 2)
+        problem = await world.problem(503, "cold_store_unavailable", None, "?from=head")
+        assert "duramen[cold]" in problem["detail"]
 
     run(scenario)

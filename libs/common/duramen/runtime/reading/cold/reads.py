@@ -390,8 +390,11 @@ def _key(layout: ColdLayout, index: int) -> _Key:
 
 
 def _make_archive(store: ColdStore, cluster: str) -> Archive:
-    from duramen.runtime.reading.cold.archive import Archive  # noqa: PLC0415 - pyarrow: an extra
-
+    try:
+        from duramen.runtime.reading.cold.archive import Archive  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        detail = f"archived records cannot be read here: {error}: install duramen[cold]"
+        raise DuramenError("cold_store_unavailable", detail) from error
     return Archive(store, cluster)
 
 
