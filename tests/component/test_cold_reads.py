@@ -335,6 +335,24 @@ def test_a_stream_ends_with_the_error_and_goes_on_later() -> None:
     run(scenario)
 
 
+def test_a_node_that_was_read_before_its_archive_is_read_again() -> None:
+    """CLOSED segments are cached as they are; one that was released has a cold copy."""
+
+    async def scenario(world: World) -> None:
+        await world.fill()
+        follower = await world.proxy.catalog.find("ns", "log")
+        before = (await follower.current(Epoch(1)))[1]
+        assert before is not None and before.cold_copy is None
+        await world.archive(1)
+        assert (await follower.current(Epoch(1)))[1] == before, "nobody needs it yet"
+        await world.release(2)
+        await follower.refresh(Epoch(3))
+        after = (await follower.current(Epoch(1)))[1]
+        assert after is not None and after.cold_copy is not None
+
+    run(scenario)
+
+
 def test_a_process_without_pyarrow_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "duramen.runtime.reading.cold.archive", None)
 

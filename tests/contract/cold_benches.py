@@ -38,6 +38,7 @@ class ColdBench(Protocol):
 
     def open_store(self) -> ColdStore: ...
     def open_store_that_is_down(self) -> ColdStore: ...
+    def open_store_without_root(self) -> ColdStore: ...
 
 
 OpenColdBench = Callable[[], ColdBench]
@@ -59,6 +60,9 @@ class MemoryColdBench:
         store.is_down = True
         return store
 
+    def open_store_without_root(self) -> ColdStore:
+        return self.open_store_that_is_down()
+
 
 class FolderColdBench:
     drops_unfinished = True
@@ -73,6 +77,11 @@ class FolderColdBench:
         return open_cold_store(self.url)
 
     def open_store_that_is_down(self) -> ColdStore:
+        root = self._root.parent / "a file"
+        root.touch()
+        return open_cold_store(root.as_uri())
+
+    def open_store_without_root(self) -> ColdStore:
         return open_cold_store((self._root.parent / "absent").as_uri())
 
 
@@ -93,6 +102,9 @@ class S3ColdBench:
             patch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
             return self.open_store()
 
+    def open_store_without_root(self) -> ColdStore:
+        return open_cold_store("s3://no-such-bucket/tests")
+
 
 class HdfsColdBench:
     """A directory of its own."""
@@ -111,3 +123,6 @@ class HdfsColdBench:
 
     def open_store_that_is_down(self) -> ColdStore:
         return open_cold_store("hdfs://127.0.0.1:1/tests")
+
+    def open_store_without_root(self) -> ColdStore:
+        return open_cold_store(f"{self.url}-absent")

@@ -350,9 +350,12 @@ def test_many_threads_share_a_store(store: ColdStore) -> None:
     assert len(list_paths(store, "v1")) == 48
 
 
-def test_a_store_that_is_down_says_so_in_every_call(bench: ColdBench) -> None:
-    """Never "no such file": a proxy would take the archive for damaged."""
-    store = bench.open_store_that_is_down()
+@pytest.mark.parametrize("fault", ["down", "without root"])
+def test_a_store_that_is_down_says_so_in_every_call(bench: ColdBench, fault: str) -> None:
+    """Never "no such file": a proxy would take the archive for damaged. The same where folder,
+    bucket or directory is missing: it is not mounted, or has another name."""
+    is_down = fault == "down"
+    store = bench.open_store_that_is_down() if is_down else bench.open_store_without_root()
     calls: list[Callable[[], Any]] = [
         lambda: store.put_new(PATH, b"x"),
         lambda: write_file(store, b"x"),
