@@ -206,8 +206,8 @@ def test_an_aborted_file_is_none(bench: ColdBench, store: ColdStore) -> None:
         with pytest.raises(NotThere):
             store.read(PATH, 0, 1)
     assert list_paths(store, "") == []
-    if bench.drops_unfinished:
-        assert store.drop_unfinished(LATER_UNIX_MS) == 0
+    if bench.drops_unfinished:  # HDFS may make a file that was given up while it was asked for
+        assert store.drop_unfinished(LATER_UNIX_MS) <= 2
     store.put_new(PATH, b"by another attempt")
     assert read_all(store, PATH) == b"by another attempt"
 

@@ -187,14 +187,15 @@ class Boundaries:
     ) -> EntryInfo | None:
         """The first entry that is there with more than `position` records before its end."""
         first = EntryId(0)
-        points = [(fragment.first_entry, fragment.totals_before) for fragment in segment.fragments]
+        for fragment in segment.fragments:
+            if fragment.totals_before.record_count <= position:
+                first = max(first, fragment.first_entry)
         if segment.epoch < log.first_hot_epoch and self._cold is not None:
-            points = list(await self._cold.list_points(segment))
-        for begin, totals in points:
-            if totals.record_count <= position:
-                first = max(first, begin)
-            else:
-                last = min(last, begin)  # it has more before its end, be it the first behind a loss
+            for begin, totals in await self._cold.list_points(segment):
+                if totals.record_count <= position:
+                    first = max(first, begin)
+                else:  # more records lie before its end; it is there, as a row group's first entry
+                    last = min(last, begin)
         present = segment.list_present(first, last)
         low, high = 0, sum(end + 1 - begin for begin, end in present)
         found: EntryInfo | None = None
