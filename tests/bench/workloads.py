@@ -311,7 +311,7 @@ def read_counts(cluster: LocalCluster) -> dict[str, int]:
 # --- The command line as a client ----------------------------------------------------------------
 
 
-def append_bulk(bench: Bench) -> BulkAppend:
+def append_bulk(bench: Bench, log: str = _BULK_LOG) -> BulkAppend:
     """Append a file of lines for a bounded time.
 
     Raises:
@@ -323,7 +323,7 @@ def append_bulk(bench: Bench) -> BulkAppend:
     block = b"".join(os.urandom(RECORD_BYTES // 2).hex().encode() + b"\n" for _ in range(1_000))
     with path.open("wb") as file:
         file.writelines([block] * -(-sizes.bulk_bytes // (RECORD_BYTES * 1_000)))
-    arguments = ["append", _BULK_LOG, str(path), "--create", "--json"]
+    arguments = ["append", log, str(path), "--create", "--json"]
     arguments += ["--url", cluster.document()["write_url"]]
     before = cluster.read_cpu()
     journaled = read_counts(cluster)["journaled_bytes"]
