@@ -229,7 +229,8 @@ class LogCursor:
 
     def _refuse_unavailable(self, began_us: int, now_us: int) -> None:
         since_us, error = self._core.unavailable_since_us, self._cold_error
-        patience_us = UNAVAILABLE_US if error is None else COLD_UNAVAILABLE_US
+        is_only_cold = error is not None and self._core.is_cold
+        patience_us = COLD_UNAVAILABLE_US if is_only_cold else UNAVAILABLE_US
         is_stalled = not self._is_at_end and now_us - began_us > STALLED_US
         if is_stalled or (since_us is not None and now_us - since_us > patience_us):
             if error is not None:
