@@ -114,15 +114,20 @@ class Fixture:
         )
 
 
+def hasten_bookies(cluster: LocalCluster) -> None:
+    """Start the bookies anew, so that they drop what is released at once."""
+    bookies = cluster.ids("bookie")
+    for node_id in bookies:
+        cluster.kill(node_id)
+    for node_id in bookies:
+        cluster.revive(node_id, hasty)
+
+
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fixture]:
     folder = tmp_path_factory.mktemp("cold") / "c"
     with running_cluster(folder, "--no-restart") as cluster:
-        bookies = cluster.ids("bookie")
-        for node_id in bookies:
-            cluster.kill(node_id)
-        for node_id in bookies:
-            cluster.revive(node_id, hasty)
+        hasten_bookies(cluster)
         run(create_log(cluster, "cold", MOVE))
         fixture = Fixture(cluster)
         fixture.fill()
