@@ -485,12 +485,16 @@ def test_delta(tmp_path: Path) -> None:
 
 def test_iceberg(tmp_path: Path) -> None:
     pytest.importorskip("pyiceberg")
+    from pyiceberg.catalog import load_catalog
+
     from duramen_spark.export.iceberg import IcebergSink
-    from tests.component.iceberg_catalog import MemoryCatalog
 
     async def work() -> None:
         world = await make_world(tmp_path / "cold", every_kind, 3)
-        catalog = MemoryCatalog((tmp_path / "tables").as_uri())
+        tables = tmp_path / "tables"
+        tables.mkdir()
+        uri = f"sqlite:///{tmp_path / 'catalog.db'}"
+        catalog = load_catalog("test", type="sql", uri=uri, warehouse=tables.as_uri())
         await check_sink(
             world,
             lambda: IcebergSink(catalog, "space.records"),
