@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from duramen.config import parse_log_config
 from duramen.core.log_node import LogNode
 from duramen.core.quorum import Quorum
@@ -94,7 +96,7 @@ class DirectRunner:
 class World:
     """A cluster of one log with one closed segment, and an archive."""
 
-    def __init__(self, folder: Path, segment: SegmentBytes) -> None:
+    def __init__(self, folder: Path, segment: SegmentBytes, *, has_holes: bool = False) -> None:
         folder.mkdir()
         self.folder = folder
         self.store = FolderStore(folder)
@@ -103,17 +105,21 @@ class World:
         self.metadata = MemoryStore(MemoryTree())
         self.nodes = ClusterNodes(self.metadata, PATHS)
         last = EntryId(segment.next_entry - 1)
-        lost = [EntryId(n) for n in range(segment.next_entry) if n not in segment.entries]
-        self.segment = replace(
-            Segment(LOG, EPOCH, Quorum(3, 3, 2), (Fragment(EntryId(0), MEMBERS),)).closed(
-                last_entry=last,
-                totals=segment.totals,
-                start_seq_num=START_SEQ_NUM,
-                completed_unix_ms=1,
-                nonce="n",
-            ),
-            lost=tuple((entry, entry) for entry in lost),
-        ).validated()
+        absent = [EntryId(n) for n in range(segment.next_entry) if n not in segment.entries]
+        ranges = tuple((entry, entry) for entry in absent)
+        opened = Segment(
+            LOG, EPOCH, Quorum(3, 3, 2), (Fragment(EntryId(0), MEMBERS),),
+            ack_mode="out_of_order" if has_holes else "ordered",
+        )  # fmt: skip
+        closed = opened.closed(
+            last_entry=last,
+            totals=segment.totals,
+            start_seq_num=START_SEQ_NUM,
+            completed_unix_ms=1,
+            nonce="n",
+            holes=ranges if has_holes else (),
+        )
+        self.segment = replace(closed, lost=() if has_holes else ranges).validated()
         self.log = LogNode(
             log_id=LOG,
             namespace="prod",
@@ -166,8 +172,10 @@ class World:
         return [path for path in files if not path.endswith("manifest.json")]
 
 
-async def make(folder: Path, segment: SegmentBytes | None = None) -> World:
-    world = World(folder / "cold", segment or make_every_kind())
+async def make(
+    folder: Path, segment: SegmentBytes | None = None, *, has_holes: bool = False
+) -> World:
+    world = World(folder / "cold", segment or make_every_kind(), has_holes=has_holes)
     await world.start()
     return world
 
@@ -185,14 +193,17 @@ async def assert_untouched(world: World) -> None:
     assert (await world.read_segment()).cold_copy is None
 
 
-def test_lost_entries_and_every_kind(tmp_path: Path) -> None:
+@pytest.mark.parametrize("has_holes", [True, False])
+def test_every_kind_with_holes_or_lost_entries(has_holes: bool, tmp_path: Path) -> None:
     async def scenario() -> None:
-        world = await make(tmp_path)
+        world = await make(tmp_path, has_holes=has_holes)
         report = await world.archive(replace(ONE_FILE, part_bytes=300))
         assert report.is_good and report.outcomes == {"archived": 1}
         await assert_archived(world)
         manifest = world.read_manifest()
-        assert manifest is not None and manifest.lost == ((7, 7),) and len(manifest.files) > 1
+        assert manifest is not None and len(manifest.files) > 1
+        absent = (manifest.holes, manifest.lost)
+        assert absent == ((((7, 7),), ()) if has_holes else ((), ((7, 7),)))
         assert manifest.history["fragments"][0]["ensemble"][0] == list(MEMBERS[0])
         assert report.lag_us == 0
 
