@@ -6,6 +6,7 @@ Everything that is refused is refused with one error and a field. Source: 08-int
 from __future__ import annotations
 
 import contextlib
+import re
 from typing import Any
 
 import pytest
@@ -39,7 +40,13 @@ from duramen.texts import (
     parse_log,
     parse_position,
 )
-from duramen.units import parse_duration_us, parse_size_bytes, spell_duration, spell_size
+from duramen.units import (
+    DURATION_PATTERN,
+    parse_duration_us,
+    parse_size_bytes,
+    spell_duration,
+    spell_size,
+)
 
 epochs = st.integers(1, 2**32 - 1).map(Epoch)
 entries = st.integers(0, LAST_ENTRY_ID).map(EntryId)
@@ -150,6 +157,13 @@ def test_a_log_is_namespace_and_name() -> None:
 def test_durations_and_sizes_read_back(number: int) -> None:
     assert parse_duration_us(spell_duration(number)) == number
     assert parse_size_bytes(spell_size(number)) == number
+
+
+def test_a_duration_of_many_large_parts_is_spelled_as_the_pattern_says() -> None:
+    """Found by made-up API calls: what was accepted came back as what the document forbids."""
+    duration_us = parse_duration_us("999999999999999d" * 3 + "999999999999999h")
+    text = spell_duration(duration_us)
+    assert re.fullmatch(DURATION_PATTERN, text) and parse_duration_us(text) == duration_us
 
 
 @pytest.mark.parametrize(

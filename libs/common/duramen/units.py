@@ -27,6 +27,7 @@ DURATION_PATTERN: Final = "^([0-9]{1,15}(ms|us|d|h|m|s))+$"
 SIZE_PATTERN: Final = "^[0-9]{1,15} ?(TiB|GiB|MiB|KiB|B)?$"
 """What the two functions below read, for the documents."""
 
+_PART_MAX: Final = 10**15 - 1
 _DURATION_PART = re.compile(r"([0-9]{1,15})(ms|us|d|h|m|s)")
 _SIZE = re.compile(r"([0-9]{1,15}) ?(TiB|GiB|MiB|KiB|B)?")
 
@@ -56,13 +57,18 @@ def parse_size_bytes(text: str) -> int:
 
 
 def spell_duration(duration_us: int) -> str:
-    """The shortest exact text of a duration, such as "1h30m"."""
+    """The shortest exact text of a duration, such as "1h30m".
+
+    What several parts have added up to may need several parts of days again.
+    """
     parts = []
     rest = duration_us
     for unit, size in _DURATIONS.items():
         count, rest = divmod(rest, size)
-        if count:
-            parts.append(f"{count}{unit}")
+        while count:
+            part = min(count, _PART_MAX)
+            parts.append(f"{part}{unit}")
+            count -= part
     return "".join(parts) or "0s"
 
 
