@@ -567,7 +567,8 @@ def test_a_dead_connection_thread_is_replaced(zookeeper: EmbeddedZooKeeper) -> N
 @pytest.mark.zookeeper
 def test_many_calls_wait_their_turn(zookeeper: EmbeddedZooKeeper) -> None:
     async def scenario() -> None:
-        store = ZooKeeperStore(zookeeper.address, in_flight_max_count=4)
+        # This loop spins, so on a busy machine kazoo's thread seldom has its turn.
+        store = ZooKeeperStore(zookeeper.address, in_flight_max_count=4, call_timeout_s=60.0)
         await store.start()
         answers = asyncio.gather(*(store.get("/") for _ in range(500)))
         peak = 0
