@@ -1,0 +1,1 @@
+"""Tests on a real Kubernetes: API server alone, with controllers, with real nodes."""

@@ -1,0 +1,1 @@
+"""A throw-away Kubernetes of real components, without Docker and without a registry."""

@@ -1,0 +1,115 @@
+"""What a test gets of a running cluster: its address, kubectl, helm and namespaces of its own.
+
+A handle starts and stops nothing. `kubectl` and `helm` are those that were built with the cluster,
+with its kubeconfig and without anything of the user's own. Made by the fixtures of
+tests/kubernetes/conftest.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.kubernetes.cluster import binaries
+
+COMMAND_S = 120.0
+
+
+@dataclass(frozen=True)
+class ClusterHandle:
+    """A running cluster. `token` and `certificate` are what `kubeconfig` holds."""
+
+    kubeconfig: Path
+    url: str
+    token: str
+    certificate: Path
+    folder: Path
+    """Logs of the components, and a place for helm's own files."""
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """For children: PATH begins with the cluster's programs, KUBECONFIG is set."""
+        home = self.folder / "home"
+        home.mkdir(exist_ok=True)
+        path = f"{binaries.folder()}{os.pathsep}{os.environ['PATH']}"
+        return {
+            **os.environ,
+            "HOME": str(home),
+            "HELM_CACHE_HOME": str(home / "helm"),
+            "KUBECONFIG": str(self.kubeconfig),
+            "PATH": path,
+        }
+
+    def kubectl(
+        self,
+        *arguments: str | Path,
+        stdin: str | None = None,
+        check: bool = True,
+        timeout_s: float = COMMAND_S,
+    ) -> subprocess.CompletedProcess[str]:
+        """Run kubectl; a failure is an AssertionError with what it said, unless `check` is off."""
+        return self._run("kubectl", *arguments, stdin=stdin, check=check, timeout_s=timeout_s)
+
+    def helm(
+        self,
+        *arguments: str | Path,
+        stdin: str | None = None,
+        check: bool = True,
+        timeout_s: float = COMMAND_S,
+    ) -> subprocess.CompletedProcess[str]:
+        """Run helm, as `kubectl` does."""
+        return self._run("helm", *arguments, stdin=stdin, check=check, timeout_s=timeout_s)
+
+    def get(self, *arguments: str | Path) -> Any:
+        """What `kubectl get … -o json` prints, parsed."""
+        return json.loads(self.kubectl("get", *arguments, "-o", "json").stdout)
+
+    def apply(self, *manifests: Any, namespace: str | None = None) -> None:
+        """Server-side apply of manifests as dictionaries, with validation."""
+        everything = {"apiVersion": "v1", "kind": "List", "items": list(manifests)}
+        where = () if namespace is None else ("--namespace", namespace)
+        flags = ("--server-side", "--validate=strict", "--filename=-")
+        self.kubectl("apply", *flags, *where, stdin=json.dumps(everything))
+
+    @contextmanager
+    def namespace(self, **labels: str) -> Iterator[str]:
+        """A fresh namespace; its deletion is asked for at the end and not awaited."""
+        name = f"t-{secrets.token_hex(4)}"
+        metadata = {"name": name, "labels": {k.replace("__", "/"): v for k, v in labels.items()}}
+        self.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
+        try:
+            yield name
+        finally:
+            with contextlib.suppress(AssertionError):
+                self.kubectl("delete", "namespace", name, "--wait=false")
+
+    def _run(
+        self,
+        program: str,
+        *arguments: str | Path,
+        stdin: str | None,
+        check: bool,
+        timeout_s: float,
+    ) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [str(binaries.folder() / program), *map(str, arguments)],
+            check=False,
+            input="" if stdin is None else stdin,
+            env=self.environment,
+            cwd=binaries.HERE.parents[2],
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+        )
+        if check:
+            said = f"{done.stderr}{done.stdout}"[-4000:]
+            assert done.returncode == 0, f"{program} {' '.join(map(str, arguments))}: {said}"
+        return done
