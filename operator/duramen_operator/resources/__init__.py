@@ -1,0 +1,68 @@
+"""The custom resources of `duramen.io/v1alpha1` as typed models; CRDs and documents come from them.
+
+`parse(document)` reads an object; the models say what a spec may hold and what a status tells.
+"""
+
+from duramen_operator.resources.archives import (
+    ArchivePolicy,
+    ArchivePolicySpec,
+    ArchivePolicyStatus,
+)
+from duramen_operator.resources.bookies import (
+    Bookie,
+    BookieSet,
+    BookieSetSpec,
+    BookieSetStatus,
+    BookieSpec,
+    BookieStatus,
+)
+from duramen_operator.resources.clusters import LogCluster, LogClusterSpec, LogClusterStatus
+from duramen_operator.resources.logs import (
+    Log,
+    LogNamespace,
+    LogNamespaceSpec,
+    LogNamespaceStatus,
+    LogSpec,
+    LogStatus,
+    merge_config,
+)
+from duramen_operator.resources.part import API_VERSION, GROUP, VERSION, Condition, Resource
+from duramen_operator.resources.reading import (
+    KINDS,
+    AnyResource,
+    ResourceError,
+    parse,
+    parse_as,
+)
+
+__all__ = [
+    "API_VERSION",
+    "GROUP",
+    "KINDS",
+    "VERSION",
+    "AnyResource",
+    "ArchivePolicy",
+    "ArchivePolicySpec",
+    "ArchivePolicyStatus",
+    "Bookie",
+    "BookieSet",
+    "BookieSetSpec",
+    "BookieSetStatus",
+    "BookieSpec",
+    "BookieStatus",
+    "Condition",
+    "Log",
+    "LogCluster",
+    "LogClusterSpec",
+    "LogClusterStatus",
+    "LogNamespace",
+    "LogNamespaceSpec",
+    "LogNamespaceStatus",
+    "LogSpec",
+    "LogStatus",
+    "Resource",
+    "ResourceError",
+    "merge_config",
+    "parse",
+    "parse_as",
+]

@@ -1,0 +1,152 @@
+"""BookieSet and Bookie: the storage nodes of a cluster.
+
+A BookieSet is what people write: so many bookies of one size, spread over the cluster's domains.
+A Bookie stands for one of them and is made by the operator; people write its intents only.
+
+Called by the operator, the plugin and `schema`. Source: 04-platform "Custom resources".
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from duramen.config import Size
+from duramen_operator.resources.part import (
+    ObjectName,
+    Part,
+    Requirements,
+    Resource,
+    Status,
+    Storage,
+)
+
+
+class BookieSetSpec(Part):
+    """What a set of bookies is to be."""
+
+    cluster_name: Annotated[
+        ObjectName, Field(description="The LogCluster that they serve, in the same namespace.")
+    ]
+    replicas: Annotated[
+        int,
+        Field(
+            strict=True,
+            ge=0,
+            le=1000,
+            description="How many bookies, spread evenly over the cluster's domains. A log with 3 "
+            "copies needs 3. Fewer than there are is refused for now (condition Progressing, "
+            "reason NotYetSupported): their data would have to move first.",
+        ),
+    ] = 3
+    journal: Annotated[
+        Storage,
+        Field(
+            description="Volume of the journal: every append is synced there first. Fast, small."
+        ),
+    ] = Storage(size="20Gi")
+    ledgers: Annotated[
+        Storage, Field(description="Volume of the entries: it holds the data. Large.")
+    ] = Storage(size="100Gi")
+    weight: Annotated[
+        float,
+        Field(
+            ge=0,
+            le=1000,
+            description="Share of new data, as compared with other bookies. 0: none.",
+        ),
+    ] = 1.0
+    resources: Annotated[
+        Requirements, Field(description="What each bookie asks for and may use.")
+    ] = Requirements()
+    journal_file_size: Annotated[
+        Size | None,
+        Field(description='Size of a journal file, such as "64MiB". Left out: the bookie\'s own.'),
+    ] = None
+    claims: Annotated[
+        Literal["Retain", "Delete"],
+        Field(
+            description="What becomes of the volumes' claims when the set is deleted. Retain: they "
+            "stay, with the data. Delete: they go, and the data with them."
+        ),
+    ] = "Retain"
+
+
+class BookieSetStatus(Status):
+    """What became of a set of bookies."""
+
+    replicas: Annotated[int, Field(ge=0, description="Bookies that exist.")] = 0
+    ready_replicas: Annotated[int, Field(ge=0, description="Bookies that serve.")] = 0
+    draining: Annotated[int, Field(ge=0, description="Bookies that give up their data.")] = 0
+    selector: Annotated[
+        str, Field(max_length=1024, description="Label selector of the pods, for kubectl scale.")
+    ] = ""
+    stateful_sets: Annotated[
+        tuple[str, ...], Field(description="StatefulSets of it, one a failure domain.")
+    ] = ()
+
+
+class BookieSet(Resource):
+    """Bookies of one size, spread over the failure domains of a cluster."""
+
+    kind: Literal["BookieSet"] = "BookieSet"
+    spec: BookieSetSpec
+    status: BookieSetStatus = BookieSetStatus()
+
+
+class BookieSpec(Part):
+    """One bookie. Only the intents are for people to write."""
+
+    cluster_name: Annotated[ObjectName, Field(description="The LogCluster that it serves.")]
+    bookie_set: Annotated[ObjectName, Field(description="The BookieSet that it belongs to.")]
+    decommission: Annotated[
+        bool,
+        Field(
+            strict=True,
+            description="Move its data elsewhere, then let it go. Refused for now (reason "
+            "NotYetSupported).",
+        ),
+    ] = False
+    repair_action: Annotated[
+        Literal["None", "ReplaceDisk", "AcceptLoss"],
+        Field(
+            description="What to do about a bookie that cannot start with the disks it has. "
+            "Refused for now but None (reason NotYetSupported)."
+        ),
+    ] = "None"
+
+
+class BookieStatus(Status):
+    """What a bookie is and holds."""
+
+    identity: Annotated[
+        str, Field(max_length=64, description="Its duty, such as serve, drain or stand-still.")
+    ] = ""
+    incarnation: Annotated[
+        str, Field(max_length=64, description="Names what is on its disks; new disks, new name.")
+    ] = ""
+    region: Annotated[str, Field(max_length=253, description="Region that it says it is in.")] = ""
+    zone: Annotated[str, Field(max_length=253, description="Zone that it says it is in.")] = ""
+    node: Annotated[str, Field(max_length=253, description="Node that its pod runs on.")] = ""
+    is_writable: Annotated[
+        bool | None, Field(alias="writable", description="Whether it takes new data.")
+    ] = None
+    is_safe_to_stop: Annotated[
+        bool | None,
+        Field(alias="safeToStop", description="Whether a restart now would block no append."),
+    ] = None
+    free_bytes: Annotated[
+        int | None, Field(ge=0, description="Free space for entries, in bytes.")
+    ] = None
+    entries_to_move: Annotated[
+        int | None, Field(ge=0, description="Of a drain: copies that are still to be moved.")
+    ] = None
+
+
+class Bookie(Resource):
+    """One storage node. Made by the operator."""
+
+    kind: Literal["Bookie"] = "Bookie"
+    spec: BookieSpec
+    status: BookieStatus = BookieStatus()

@@ -1,0 +1,339 @@
+"""LogCluster: one Duramen cluster with its ZooKeeper, sequencers and proxies.
+
+Bookies are not in it: a BookieSet names the cluster that it belongs to, so that bookies of several
+sizes can serve one cluster. `security` has one value until TLS and tokens exist, and has to be
+written out: nobody shall find out later that a cluster was open.
+
+Called by the operator, the plugin and `schema`. Source: 04-platform "Custom resources".
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from duramen.config import Duration
+from duramen_operator.resources.logs import LogDefaults
+from duramen_operator.resources.part import (
+    Label,
+    LocalReference,
+    ObjectName,
+    Part,
+    Requirements,
+    Resource,
+    Status,
+    StatusPart,
+    Storage,
+)
+
+PAUSED_ANNOTATION = "duramen.io/paused"
+"""With "true" on a LogCluster the operator only observes it, and all that belongs to it."""
+
+PullPolicy = Literal["Always", "IfNotPresent", "Never"]
+
+
+class ExternalZooKeeper(Part):
+    """A ZooKeeper ensemble that somebody else runs."""
+
+    servers: Annotated[
+        str,
+        Field(
+            min_length=3,
+            max_length=1024,
+            pattern=r"^[A-Za-z0-9._\-\[\]:]+:[0-9]+(,[A-Za-z0-9._\-\[\]:]+:[0-9]+)*$",
+            description='Its servers as "host:port,host:port".',
+        ),
+    ]
+
+
+class ZooKeeper(Part):
+    """Where the cluster keeps its metadata: a bundled ensemble, or an external one."""
+
+    members: Annotated[
+        Literal[1, 3, 5],
+        Field(description="Servers of the bundled ensemble: 1, 3 or 5. With 3 one may be lost."),
+    ] = 3
+    image: Annotated[
+        str | None,
+        Field(
+            max_length=512,
+            description="Image of the bundled servers. Left out: the operator's default.",
+        ),
+    ] = None
+    storage: Annotated[
+        Storage, Field(description="Volume of each bundled server: snapshots and log.")
+    ] = Storage(size="5Gi")
+    resources: Annotated[
+        Requirements, Field(description="What a bundled server asks for and may use.")
+    ] = Requirements()
+    external: Annotated[
+        ExternalZooKeeper | None,
+        Field(description="An ensemble that somebody else runs; then none is bundled."),
+    ] = None
+
+
+class Domain(Part):
+    """A failure domain: a zone in a region, as the labels of the nodes say."""
+
+    region: Annotated[
+        Label, Field(description="Value of the nodes' label topology.kubernetes.io/region.")
+    ]
+    zone: Annotated[
+        Label,
+        Field(
+            description="Value of the nodes' label topology.kubernetes.io/zone. Duramen calls it "
+            "a rack."
+        ),
+    ]
+
+
+class Sequencers(Part):
+    """The servers that order appends. Each log is owned by one of them."""
+
+    replicas: Annotated[int, Field(strict=True, ge=1, le=100, description="How many run.")] = 2
+    resources: Annotated[
+        Requirements, Field(description="What each of them asks for and may use.")
+    ] = Requirements()
+
+
+class Autoscaling(Part):
+    """How many proxies run, by their load: a HorizontalPodAutoscaler."""
+
+    min_replicas: Annotated[
+        int, Field(strict=True, ge=1, le=1000, description="How many run at least.")
+    ] = 2
+    max_replicas: Annotated[
+        int, Field(strict=True, ge=1, le=1000, description="How many run at most.")
+    ]
+    target_cpu_percent: Annotated[
+        int,
+        Field(
+            strict=True,
+            ge=1,
+            le=100,
+            alias="targetCPUPercent",
+            description="Load that is aimed at, in percent of the requested CPU.",
+        ),
+    ] = 70
+
+
+class Proxies(Part):
+    """Servers that clients talk to. They hold no state."""
+
+    replicas: Annotated[
+        int,
+        Field(strict=True, ge=1, le=1000, description="How many run, unless autoscaling says."),
+    ] = 2
+    resources: Annotated[
+        Requirements,
+        Field(description="What each asks for and may use; autoscaling needs requests.cpu."),
+    ] = Requirements()
+    autoscaling: Annotated[
+        Autoscaling | None,
+        Field(description="Let load decide how many run. `replicas` is overlooked then."),
+    ] = None
+
+
+class ColdStore(Part):
+    """Where archived segments go."""
+
+    url: Annotated[
+        str,
+        Field(
+            min_length=1,
+            max_length=2048,
+            description="Root of the archive, as s3://bucket/path, webhdfs://host:port/path, "
+            "gs://…, az://… or file:///path. It stays once it is set: what was archived lies "
+            "there.",
+        ),
+    ]
+    claim_name: Annotated[
+        ObjectName | None,
+        Field(
+            description="For file: URLs, a PersistentVolumeClaim (ReadWriteMany, unless there is "
+            "one node) that is mounted at the URL's path."
+        ),
+    ] = None
+    secret_name: Annotated[
+        ObjectName | None,
+        Field(description="A Secret whose keys become environment variables: the credentials."),
+    ] = None
+
+
+RunnerKind = Literal["CronJob", "SparkOnKubernetes", "ScheduledSparkApplication"]
+
+
+class Archive(Part):
+    """How archive runs of this cluster are run, unless an ArchivePolicy says otherwise."""
+
+    image: Annotated[
+        str | None,
+        Field(
+            max_length=512,
+            description="Image with Spark and `duramen-spark`. Left out: the operator's default.",
+        ),
+    ] = None
+    runner: Annotated[
+        RunnerKind,
+        Field(
+            description="CronJob: spark-submit in one pod. SparkOnKubernetes: its driver starts "
+            "executor pods. ScheduledSparkApplication: kubeflow's Spark operator runs it."
+        ),
+    ] = "CronJob"
+    resources: Annotated[
+        Requirements, Field(description="What the pod of a run asks for and may use.")
+    ] = Requirements()
+
+
+class ClusterDefaults(Part):
+    """What namespaces and logs of the cluster get where they do not say it themselves."""
+
+    auto_create: Annotated[
+        bool | None,
+        Field(strict=True, description="Whether an append creates its log. Default: false."),
+    ] = None
+    log: Annotated[
+        LogDefaults,
+        Field(description="Configuration that a new log starts from, where it names nothing."),
+    ] = LogDefaults()
+
+
+class LogClusterSpec(Part):
+    """What a cluster is to be."""
+
+    image: Annotated[
+        str | None,
+        Field(
+            max_length=512,
+            description="Image of all services. Left out: the operator's own image.",
+        ),
+    ] = None
+    image_pull_policy: Annotated[
+        PullPolicy, Field(description="When nodes fetch images: Always, IfNotPresent or Never.")
+    ] = "IfNotPresent"
+    image_pull_secrets: Annotated[
+        tuple[LocalReference, ...],
+        Field(max_length=16, description="Secrets that images are fetched with."),
+    ] = ()
+    security: Annotated[
+        Literal["none"],
+        Field(
+            description="none: no TLS and no tokens, whoever reaches the ports may do everything. "
+            "The only value so far, and it has to be written out."
+        ),
+    ]
+    zookeeper: Annotated[
+        ZooKeeper,
+        Field(alias="zookeeper", description="Where the cluster keeps its metadata."),
+    ] = ZooKeeper()
+    domains: Annotated[
+        tuple[Domain, ...],
+        Field(
+            max_length=64,
+            description="Failure domains that bookies are spread over evenly. Empty: one zone, "
+            "each bookie its own rack.",
+        ),
+    ] = ()
+    placement: Annotated[
+        Literal["strict", "preferred"],
+        Field(
+            description="strict: a bookie whose place is not known does not register, and a pod "
+            "waits rather than run outside its domain. preferred: it runs where there is room."
+        ),
+    ] = "strict"
+    sequencers: Annotated[Sequencers, Field(description="The servers that order appends.")] = (
+        Sequencers()
+    )
+    write_proxies: Annotated[
+        Proxies, Field(description="The servers that take appends and changes.")
+    ] = Proxies()
+    read_proxies: Annotated[Proxies, Field(description="The servers that answer readers.")] = (
+        Proxies()
+    )
+    cold_store: Annotated[
+        ColdStore | None, Field(description="Where archived segments go. Left out: no archive.")
+    ] = None
+    archive: Annotated[Archive, Field(description="How archive runs are run.")] = Archive()
+    defaults: Annotated[
+        ClusterDefaults, Field(description="What its namespaces and logs start from.")
+    ] = ClusterDefaults()
+    lost_bookie_grace: Annotated[
+        Duration,
+        Field(
+            description="How long a bookie may be away before its copies are made again elsewhere, "
+            'such as "5m". Longer than a restart, an image pull and a move of its volume.'
+        ),
+    ] = 300_000_000
+
+
+class BookieCount(StatusPart):
+    """Bookies of one failure domain."""
+
+    region: str = ""
+    zone: str = ""
+    wanted: Annotated[int, Field(ge=0, description="How many ought to be there.")] = 0
+    ready: Annotated[int, Field(ge=0, description="How many serve.")] = 0
+
+
+class ServerCount(StatusPart):
+    """Servers of one kind."""
+
+    wanted: Annotated[int, Field(ge=0, description="How many ought to run.")] = 0
+    ready: Annotated[int, Field(ge=0, description="How many are ready.")] = 0
+
+
+class Endpoints(StatusPart):
+    """Where clients find the cluster, inside Kubernetes."""
+
+    write: Annotated[str, Field(description="URL of the write proxies.")] = ""
+    read: Annotated[str, Field(description="URL of the read proxies.")] = ""
+    admin: Annotated[str, Field(description="Admin URL of the write proxies.")] = ""
+    zookeeper: Annotated[str, Field(description="ZooKeeper's servers.")] = ""
+
+
+class LogClusterStatus(Status):
+    """What became of a cluster."""
+
+    phase: Annotated[
+        str,
+        Field(
+            max_length=64, description="In a word: Pending, Starting, Running, Degraded, Paused."
+        ),
+    ] = ""
+    cluster_id: Annotated[str, Field(max_length=64, description="The cluster's uuid.")] = ""
+    bookies: Annotated[ServerCount, Field(description="Bookies of all its sets.")] = ServerCount()
+    bookies_by_domain: Annotated[
+        tuple[BookieCount, ...], Field(description="The same by failure domain.")
+    ] = ()
+    zookeeper: Annotated[
+        ServerCount, Field(alias="zookeeper", description="Bundled ZooKeeper servers.")
+    ] = ServerCount()
+    sequencers: Annotated[ServerCount, Field(description="Sequencers.")] = ServerCount()
+    write_proxies: Annotated[ServerCount, Field(description="Write proxies.")] = ServerCount()
+    read_proxies: Annotated[ServerCount, Field(description="Read proxies.")] = ServerCount()
+    logs: Annotated[int | None, Field(ge=0, description="Logs in it.")] = None
+    placement_violations: Annotated[
+        int | None, Field(ge=0, description="Segments whose copies lie against their rule.")
+    ] = None
+    owed_entries: Annotated[
+        int | None, Field(ge=0, description="Entries of which a copy is still to be made.")
+    ] = None
+    versions: dict[str, int] = Field(
+        default_factory=dict,
+        description="Version of Duramen to the number of its processes that run it.",
+    )
+    endpoints: Annotated[Endpoints, Field(description="Where clients find it.")] = Endpoints()
+
+
+class LogCluster(Resource):
+    """A Duramen cluster: replicated logs for whoever reaches its proxies."""
+
+    kind: Literal["LogCluster"] = "LogCluster"
+    spec: LogClusterSpec
+    status: LogClusterStatus = LogClusterStatus()
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether the operator may only look."""
+        return self.metadata.annotations.get(PAUSED_ANNOTATION) == "true"
