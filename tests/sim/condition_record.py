@@ -217,9 +217,18 @@ class ConditionRecord:
                 self._check("U1", asked.bodies[0] in found, *what)
 
     def _first_known(self, tokens: Sequence[tuple[int, str]], head_key: int) -> int:
-        """From where on it is known which token is in force: some may be given up unseen."""
+        """From where on it is known which token is in force: some may be given up unseen.
+
+        So may the first record of a token that was acknowledged later, at a repetition.
+        """
+        seen_below = {token for key, token in self._tokens.items() if key < head_key}
         seen = {*self._tokens.values()}
-        is_unclear = any(s.is_open and s.token not in seen for s in self._settings.values())
+        is_unclear = any(
+            (setting.is_open or setting.token in seen)
+            and setting.token not in seen_below
+            and setting.floor < head_key
+            for setting in self._settings.values()
+        )
         if not head_key or not is_unclear:
             return 0
         return tokens[0][0] if tokens else 1 << 128

@@ -57,10 +57,12 @@ def stamped(h: History, append_id: int, text: str, epoch: int, sequence: int) ->
     ask(h, append_id, text, Demand(stamp=Stamp("p", epoch, sequence)))
 
 
-def finish(h: History, *rows: Row, tokens: tuple[tuple[Dlsn, str], ...] = ()) -> None:
+def finish(
+    h: History, *rows: Row, tokens: tuple[tuple[Dlsn, str], ...] = (), head: Dlsn = place(1, 0)
+) -> None:
     for dlsn, token in tokens:
         control(h, dlsn, token)
-    h.checkers.finish({LOG: records(*rows)}, {LOG: tokens})
+    h.checkers.finish({LOG: records(*rows)}, {LOG: tokens}, {LOG: (head.epoch, head.entry)})
 
 
 # --- Q1 ------------------------------------------------------------------------------------------
@@ -171,6 +173,15 @@ def replace_another_token(h: History) -> None:
     finish(h, tokens=tuple((place(1, entry), name) for entry, name in enumerate(names)))
 
 
+def refuse_under_a_token_given_up_since(h: History) -> None:
+    set_token(h, 1, "new", place(1, 0))
+    begin_token(h, 2, "newer")
+    under(h, 1, "x", "new")
+    fence(h, 1, place(1, 3), 0)
+    h.checkers.conditions(LOG).on_token_failed(0, 2)
+    finish(h, head=place(1, 2))
+
+
 # --- U1, O3 --------------------------------------------------------------------------------------
 
 
@@ -238,6 +249,16 @@ def change_tokens_under_way(h: History) -> None:
     finish(h, (1, 1, 0, 0, "x"), (1, 3, 0, 1, "z"), tokens=tokens)
 
 
+def set_a_token_twice_and_see_it_once(h: History) -> None:
+    """Its setter's call was repeated: the first record was truncated before anybody read it."""
+    set_token(h, 1, "old", place(1, 0))
+    begin_token(h, 2, "new")
+    under(h, 1, "x", "old")
+    fence(h, 1, place(1, 3), 0)
+    h.checkers.conditions(LOG).on_token_set(0, 2, place(1, 4))
+    finish(h, tokens=((place(1, 4), "new"),), head=place(1, 2))
+
+
 def repeat_until_it_is_there(h: History) -> None:
     stamped(h, 1, "x", 0, 0)
     h.uncertain(1)
@@ -260,7 +281,7 @@ BAD: dict[str, tuple[Play, ...]] = {
     "O2": (append_below_what_a_refusal_told,),
     "K1": (
         append_under_an_old_token, append_before_the_token, forget_the_token, lose_a_token,
-        read_another_token, replace_another_token,
+        read_another_token, replace_another_token, refuse_under_a_token_given_up_since,
     ),
     "U1": (tell_a_repetition_another_place, lose_what_was_said_to_be_stored),
     "O3": (leave_out_a_sequence, go_back_to_an_older_instance),
@@ -268,5 +289,5 @@ BAD: dict[str, tuple[Play, ...]] = {
 
 GOOD: tuple[Play, ...] = (
     refuse_what_became_true_meanwhile, refuse_for_what_is_uncertain, change_tokens_under_way,
-    repeat_until_it_is_there,
+    set_a_token_twice_and_see_it_once, repeat_until_it_is_there,
 )  # fmt: skip
