@@ -39,6 +39,8 @@ TAKEN_S_MAX = 40.0
 PLAIN = ["plain-0", "plain-1", "plain-2"]
 PRODUCED = ["produced-0", "produced-1", "produced-2"]
 SENT_TO_THE_FROZEN = 8
+STALE_ROUTES_MAX = 2 * len(PLAIN + PRODUCED)
+"""A proxy that has sent nothing to a log meanwhile asks the old owner once, and is redirected."""
 ACKNOWLEDGED = (Appended, AlreadyStored)
 
 
@@ -78,7 +80,8 @@ async def scenario(cluster: LocalCluster, folder: Path) -> None:
         await check_owners(cluster, victim, heir)
         last = (await statistics(cluster, victim))["frames"]["appends"]
         await asyncio.gather(first.finish(), second.finish())
-        assert (await statistics(cluster, victim))["frames"]["appends"] == last, "somebody asks it"
+        asked = (await statistics(cluster, victim))["frames"]["appends"] - last
+        assert asked <= STALE_ROUTES_MAX, "somebody goes on asking it"
     await direct.close()
     file.close()
     old = before.start.dlsn.epoch

@@ -11,6 +11,7 @@ from tests.sim.condition_record import Demand, Refusal
 from tests.sim.histories.history import LOG, History, Play, bodies_of, place, records
 
 OTHER_CLIENT = 1
+FIRST = place(1, 0)
 Row = tuple[int, int, int, int, str]
 
 
@@ -58,7 +59,7 @@ def stamped(h: History, append_id: int, text: str, epoch: int, sequence: int) ->
 
 
 def finish(
-    h: History, *rows: Row, tokens: tuple[tuple[Dlsn, str], ...] = (), head: Dlsn = place(1, 0)
+    h: History, *rows: Row, tokens: tuple[tuple[Dlsn, str], ...] = (), head: Dlsn = FIRST
 ) -> None:
     for dlsn, token in tokens:
         control(h, dlsn, token)
