@@ -1,0 +1,119 @@
+"""What things are called in Kubernetes: labels, annotations, ports, the objects of the operator.
+
+Nothing here decides anything and nothing does any I/O. The names are relied on by the chart, by the
+kubectl plugin, by dashboards and by people's scripts: changing one needs a decision record.
+"""
+
+import hashlib
+import re
+
+GROUP = "duramen.io"
+VERSION = "v1alpha1"
+API_VERSION = f"{GROUP}/{VERSION}"
+FIELD_MANAGER = "duramen-operator"
+"""Who the operator is in server-side apply; also what it says it is in events."""
+
+# --- Labels and annotations -----------------------------------------------------------------------
+
+NAME_LABEL = "app.kubernetes.io/name"
+INSTANCE_LABEL = "app.kubernetes.io/instance"
+COMPONENT_LABEL = "app.kubernetes.io/component"
+MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"
+CLUSTER_LABEL = f"{GROUP}/cluster"
+BOOKIE_SET_LABEL = f"{GROUP}/bookie-set"
+REGION_LABEL = f"{GROUP}/region"
+ZONE_LABEL = f"{GROUP}/zone"
+
+APP = "duramen"
+MANAGED_BY = "duramen-operator"
+MANAGED_BY_SELECTOR = f"{MANAGED_BY_LABEL}={MANAGED_BY}"
+
+PAUSED_ANNOTATION = f"{GROUP}/paused"
+"""With the value "true" on a LogCluster: the operator only observes it."""
+MANIFEST_ANNOTATION = f"{GROUP}/manifest"
+"""On what the operator applied: the digest of what it applied, to see what needs no second time."""
+FINALIZER = f"{GROUP}/delete"
+"""On namespaces and logs whose deletionPolicy is Delete, and on nothing else."""
+
+NODE_REGION_LABEL = "topology.kubernetes.io/region"
+NODE_ZONE_LABEL = "topology.kubernetes.io/zone"
+HOST_LABEL = "kubernetes.io/hostname"
+
+# --- Components and their ports -------------------------------------------------------------------
+
+BOOKIE = "bookie"
+SEQUENCER = "sequencer"
+WRITE_PROXY = "writeproxy"
+READ_PROXY = "readproxy"
+ZOOKEEPER = "zookeeper"
+ARCHIVE = "archive"
+OPERATOR = "operator"
+
+DATA_PORTS = {BOOKIE: 7101, SEQUENCER: 7201, WRITE_PROXY: 7301, READ_PROXY: 7401}
+ADMIN_PORTS = {BOOKIE: 7102, SEQUENCER: 7202, WRITE_PROXY: 7302, READ_PROXY: 7402}
+ZOOKEEPER_CLIENT_PORT = 2181
+ZOOKEEPER_PEER_PORT = 2888
+ZOOKEEPER_ELECTION_PORT = 3888
+OPERATOR_HEALTH_PORT = 8081
+OPERATOR_METRICS_PORT = 8080
+
+USER_ID = 10001
+"""User and group of every image of ours."""
+
+NAME_MAX = 48
+"""A StatefulSet's pods carry the label `<name>-<hash of 10>` and the host name `<name>-<ordinal>`,
+both of 63 characters at most; 48 leaves room for ordinals of four digits too."""
+_DIGEST_LENGTH = 8
+
+
+def make_labels(cluster: str, component: str) -> dict[str, str]:
+    """The labels of everything that the operator makes for a cluster."""
+    return {
+        **make_selector(cluster, component),
+        MANAGED_BY_LABEL: MANAGED_BY,
+        CLUSTER_LABEL: cluster,
+    }
+
+
+def make_selector(cluster: str, component: str) -> dict[str, str]:
+    """The labels by which services, disruption budgets and spreads find a component's pods."""
+    return {NAME_LABEL: APP, INSTANCE_LABEL: cluster, COMPONENT_LABEL: component}
+
+
+def name_component(cluster: str, component: str) -> str:
+    """The name of the workload and of the service of a component (`main-writeproxy`)."""
+    return shorten(f"{cluster}-{component}")
+
+
+def name_zookeeper_client(cluster: str) -> str:
+    """The service at which ZooKeeper's clients knock."""
+    return shorten(f"{cluster}-{ZOOKEEPER}-client")
+
+
+def name_bookies(bookie_set: str, region: str, zone: str) -> str:
+    """The StatefulSet of a BookieSet's bookies in one failure domain; without domains the set's own
+    name."""
+    parts = [bookie_set, region, zone]
+    return shorten("-".join(part for part in parts if part))
+
+
+def name_bookie_service(cluster: str) -> str:
+    """The headless service that gives every bookie of a cluster its name in DNS."""
+    return name_component(cluster, BOOKIE)
+
+
+def name_host(pod: str, service: str, namespace: str) -> str:
+    """The stable name in DNS of a pod behind a headless service."""
+    return f"{pod}.{service}.{namespace}.svc"
+
+
+def shorten(text: str) -> str:
+    """A DNS label made of any text: what had to be changed or cut is told apart by a digest.
+
+    Node labels may hold capitals, dots and underscores; names of objects may not.
+    """
+    name = re.sub(r"[^a-z0-9-]+", "-", text.lower()).strip("-")
+    if name == text and len(name) <= NAME_MAX:
+        return name
+    digest = hashlib.sha256(text.encode()).hexdigest()[:_DIGEST_LENGTH]
+    return f"{name[: NAME_MAX - _DIGEST_LENGTH - 1].rstrip('-')}-{digest}"

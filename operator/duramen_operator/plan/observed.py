@@ -1,0 +1,160 @@
+"""What the operator sees at one moment: the objects around one cluster, and what its services said.
+
+Frozen and complete: a plan looks at nothing else, so the same observation always gives the same
+plan. Filled by `observe/`, or by a test. Objects are kept as the API server gave them (JSON); the
+models of `resources/` read them.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from duramen_operator.names import API_VERSION, CLUSTER_LABEL
+
+Json = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Ref:
+    """Names one object of the operator's namespace."""
+
+    api_version: str
+    kind: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class KubeObject:
+    """An object as the API server gave it."""
+
+    body: Json
+
+    @property
+    def ref(self) -> Ref:
+        return Ref(self.body["apiVersion"], self.body["kind"], self.name)
+
+    @property
+    def name(self) -> str:
+        return str(self.metadata["name"])
+
+    @property
+    def uid(self) -> str:
+        return str(self.metadata.get("uid", ""))
+
+    @property
+    def resource_version(self) -> str:
+        return str(self.metadata.get("resourceVersion", ""))
+
+    @property
+    def generation(self) -> int:
+        return int(self.metadata.get("generation", 0))
+
+    @property
+    def metadata(self) -> Json:
+        return _mapping(self.body["metadata"])
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        return _mapping(self.metadata.get("labels"))
+
+    @property
+    def annotations(self) -> Mapping[str, str]:
+        return _mapping(self.metadata.get("annotations"))
+
+    @property
+    def finalizers(self) -> tuple[str, ...]:
+        return tuple(self.metadata.get("finalizers") or ())
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether it was deleted and only finalizers (or its pods' ends) keep it."""
+        return bool(self.metadata.get("deletionTimestamp"))
+
+    @property
+    def owner_uids(self) -> tuple[str, ...]:
+        return tuple(owner["uid"] for owner in self.metadata.get("ownerReferences") or ())
+
+    @property
+    def spec(self) -> Json:
+        return _mapping(self.body.get("spec"))
+
+    @property
+    def status(self) -> Json:
+        return _mapping(self.body.get("status"))
+
+    @property
+    def cluster_name(self) -> str:
+        """The cluster that it belongs to: by its spec, or by its label where it is made by us."""
+        return str(self.spec.get("clusterName") or self.labels.get(CLUSTER_LABEL) or "")
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Why a step was refused: by the API server, or by the cluster's admin API.
+
+    `code` is a code of Duramen's error table or the `reason` of Kubernetes' Status.
+    """
+
+    code: str
+    message: str
+    is_retryable: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class AdminView:
+    """What the cluster's own admin API said, through the write proxy.
+
+    `bookies` maps the id to the registration as `GET /v1/cluster/bookies` gives it; `namespaces`
+    maps the name to the configuration; `logs` maps `namespace/log` to the description. They are
+    None where that was not asked or not answered, which is not the same as empty.
+    """
+
+    is_reachable: bool = False
+    reason: str = "not asked"
+    bookies: Mapping[str, Json] | None = None
+    namespaces: Mapping[str, Json] | None = None
+    logs: Mapping[str, Json] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """Everything about one cluster in one namespace at one moment."""
+
+    namespace: str
+    cluster_name: str
+    objects: Mapping[Ref, KubeObject]
+    admin: AdminView = AdminView()
+    refusals: Mapping[Ref, Problem] = field(default_factory=dict)
+    """What the last pass was refused, by the object that the step was about. Not a state: a worker
+    that starts anew tries once more and is told the same again."""
+
+    @property
+    def cluster(self) -> KubeObject | None:
+        """The LogCluster, if there is one."""
+        return self.find("LogCluster", self.cluster_name)
+
+    def find(self, kind: str, name: str) -> KubeObject | None:
+        """The object of a kind with that name, if it was seen."""
+        found = (o for ref, o in self.objects.items() if ref.kind == kind and ref.name == name)
+        return next(found, None)
+
+    def list(self, kind: str) -> tuple[KubeObject, ...]:
+        """All objects of a kind, by name."""
+        return tuple(self.objects[ref] for ref in sorted(self.objects) if ref.kind == kind)
+
+
+def observe_objects(
+    namespace: str, cluster_name: str, objects: Iterable[Json], **others: Any
+) -> Observed:
+    """An observation of these objects: the way for tests, and for `observe/`."""
+    seen = [KubeObject(body) for body in objects]
+    return Observed(namespace, cluster_name, {item.ref: item for item in seen}, **others)
+
+
+def name_own(kind: str, name: str) -> Ref:
+    """Names an object of our own group."""
+    return Ref(API_VERSION, kind, name)
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}

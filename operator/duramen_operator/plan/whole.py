@@ -1,0 +1,38 @@
+"""The whole plan for one cluster: the parts in the order in which they are done.
+
+Each part is a pure function of what was observed and of the time, and knows nothing of the others.
+A paused cluster gets its statuses, and nothing else. Called by the worker; explained in ADR 0020.
+"""
+
+from collections.abc import Callable, Iterable
+from datetime import datetime
+
+from duramen_operator.names import PAUSED_ANNOTATION
+from duramen_operator.plan.observed import Observed
+from duramen_operator.plan.steps import Event, Plan, Status, Step
+
+Part = Callable[[Observed, datetime], Plan]
+
+PARTS: tuple[Part, ...] = ()
+"""In order: what holds the cluster, its services, its namespaces and logs, its archive."""
+
+
+def make_plan(observed: Observed, now: datetime, parts: Iterable[Part] = PARTS) -> Plan:
+    """What to do next, in order; an empty plan when everything is as it should be."""
+    plans = [part(observed, now) for part in parts]
+    steps = tuple(step for plan in plans for step in plan.steps)
+    if is_paused(observed):
+        steps = tuple(step for step in steps if isinstance(step, Status | Event))
+    moments = [plan.again_at for plan in plans if plan.again_at is not None]
+    return Plan(steps, min(moments) if moments else None)
+
+
+def is_paused(observed: Observed) -> bool:
+    """Whether people asked the operator to keep its hands off this cluster."""
+    cluster = observed.cluster
+    return cluster is not None and cluster.annotations.get(PAUSED_ANNOTATION) == "true"
+
+
+def collect(steps: Iterable[Step], again_at: datetime | None = None) -> Plan:
+    """A part's plan of its steps."""
+    return Plan(tuple(steps), again_at)

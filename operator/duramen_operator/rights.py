@@ -1,0 +1,65 @@
+"""What the operator may do in its namespace, and why: the chart's Role is compared with this list.
+
+No wildcard, no secret, no node, nothing beyond the namespace. A right that is missing here is a
+right that the code must not need; the tests start the operator with the chart's Role alone.
+"""
+
+from dataclasses import dataclass
+
+from duramen_operator.names import GROUP
+
+SEE = ("get", "list", "watch")
+APPLY = ("create", "patch")
+"""Server-side apply is a patch; where the object does not exist yet it also needs to create."""
+
+
+@dataclass(frozen=True, slots=True)
+class Right:
+    """One rule of the Role: verbs on resources of one API group, and what for."""
+
+    group: str
+    resources: tuple[str, ...]
+    verbs: tuple[str, ...]
+    why: str
+
+
+RIGHTS = (
+    Right(
+        GROUP,
+        ("logclusters", "bookiesets", "lognamespaces", "logs", "archivepolicies"),
+        (*SEE, "patch"),
+        "what people ask for; patched to let go of finalizers",
+    ),
+    Right(GROUP, ("bookies",), (*SEE, *APPLY, "delete"), "the operator makes one for each bookie"),
+    Right(
+        GROUP,
+        (
+            "logclusters/status",
+            "bookiesets/status",
+            "bookies/status",
+            "lognamespaces/status",
+            "logs/status",
+            "archivepolicies/status",
+        ),
+        ("get", "patch"),
+        "what became of it",
+    ),
+    Right(
+        "apps", ("statefulsets", "deployments"), (*SEE, *APPLY, "delete"), "the services' workloads"
+    ),
+    Right("", ("services",), (*SEE, *APPLY, "delete"), "where the services are reached"),
+    Right("", ("configmaps",), (*SEE, *APPLY, "delete"), "ZooKeeper's settings"),
+    Right("", ("pods",), SEE, "which bookies run, where, and since when"),
+    Right("", ("persistentvolumeclaims",), SEE, "which bookies have disks"),
+    Right("policy", ("poddisruptionbudgets",), (*SEE, *APPLY, "delete"), "drains of nodes wait"),
+    Right(
+        "autoscaling",
+        ("horizontalpodautoscalers",),
+        (*SEE, *APPLY, "delete"),
+        "proxies grow with their load",
+    ),
+    Right("batch", ("cronjobs", "jobs"), (*SEE, *APPLY, "delete"), "archive runs"),
+    Right(
+        "events.k8s.io", ("events",), ("create", "patch"), "what happened, for `kubectl describe`"
+    ),
+)
