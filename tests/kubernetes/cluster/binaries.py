@@ -62,6 +62,8 @@ def reason_no_nodes() -> str | None:
     for command in ("nft", "ip", "setpriv", "unshare", "sysctl"):
         if shutil.which(command) is None:
             return f"no {command}, which real nodes need"
+    if not Path("/sys/fs/cgroup/cpuset").is_dir():
+        return "real nodes were made for cgroup v1 only, and this machine has v2"
     return reason_missing((*COMMANDS, *CONTROLLERS, *NODE_COMMANDS))
 
 
