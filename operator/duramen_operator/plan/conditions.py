@@ -1,0 +1,90 @@
+"""What a plan says of an object: its conditions, its status as a whole, and events of what changed.
+
+A condition keeps the time of its last change of `status`, so that saying it again changes nothing:
+where the status would read as it does, there is no step. Nothing is remembered but in the object.
+
+Called by the parts of the plan. Source: Kubernetes' API conventions, "typical status properties".
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+
+from duramen_operator.plan.observed import Json, KubeObject
+from duramen_operator.plan.steps import Event, Status
+
+Truth = Literal["True", "False", "Unknown"]
+_MESSAGE_CHARACTERS = 1024
+"""Of an event's note; conditions may say 32 times as much, and nobody reads it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """One condition, without its history."""
+
+    type: str
+    status: Truth
+    reason: str
+    message: str
+    is_event: bool = False
+    """Whether people are told by an event too, when the reason is a new one."""
+
+
+def tell(
+    item: KubeObject, said: Iterable[Said], figures: Json, now: datetime
+) -> Iterator[Status | Event]:
+    """The steps that make an object's status read so: none where it does already.
+
+    Args:
+        figures: the status' other fields; those that it has and that are not named go.
+    """
+    conditions = tuple(said)
+    for one in conditions:
+        old = find_condition(item, one.type)
+        if one.is_event and (old is None or old.get("reason") != one.reason):
+            yield Event(
+                item.ref, item.uid, one.reason, one.message[:_MESSAGE_CHARACTERS], now,
+                is_warning=one.status != "True",
+            )  # fmt: skip
+    status = {
+        **figures,
+        "observedGeneration": item.generation,
+        "conditions": [_spell(item, one, now) for one in conditions],
+    }
+    if status != item.status:
+        yield Status(item.ref, item.uid, status)
+
+
+def find_condition(item: KubeObject, condition_type: str) -> Json | None:
+    """The condition of a type as the object has it."""
+    for condition in item.status.get("conditions") or ():
+        if condition.get("type") == condition_type:
+            found: Json = condition
+            return found
+    return None
+
+
+def is_true(item: KubeObject, condition_type: str) -> bool:
+    """Whether the object says so itself."""
+    condition = find_condition(item, condition_type)
+    return condition is not None and condition.get("status") == "True"
+
+
+def spell_time(moment: datetime) -> str:
+    """RFC 3339 in UTC with whole seconds, as metav1.Time."""
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _spell(item: KubeObject, said: Said, now: datetime) -> dict[str, Any]:
+    old = find_condition(item, said.type)
+    is_kept = old is not None and old.get("status") == said.status
+    since = str(old.get("lastTransitionTime")) if old is not None and is_kept else spell_time(now)
+    return {
+        "type": said.type,
+        "status": said.status,
+        "reason": said.reason,
+        "message": said.message,
+        "observedGeneration": item.generation,
+        "lastTransitionTime": since,
+    }
