@@ -21,10 +21,11 @@ from duramen.client import Client
 from duramen.client.rest_client import RestClient
 from duramen.core.segment import Segment
 from duramen.ids import Dlsn, EntryId, Epoch, LogId
-from duramen.runtime.cold import open_cold_store
+from duramen.runtime.cold import find_manifest, open_cold_store
 from duramen.runtime.zookeeper_store import ZooKeeperStore
 from duramen.wire.cold.manifest import Manifest
 from duramen.wire.cold.part_reader import PartReader
+from duramen.wire.cold.paths import manifest_path
 from duramen.wire.edge.batch_codec import Codec
 from duramen.wire.metadata_json import Paths
 from duramen.wire.record_batch import Header, Producer, encode_batch
@@ -51,10 +52,22 @@ class World:
 
     def command(self, *flags: str, runner: str = "threads") -> list[str]:
         """The command line of a run."""
+        return [*self._place("archive", *flags), "--runner", runner]
+
+    def _place(self, *arguments: str) -> list[str]:
         state = self.cluster.state()
-        command = [sys.executable, "-m", "duramen_spark.main", "archive", *flags]
+        command = [sys.executable, "-m", "duramen_spark.main", *arguments]
         command += ["--zookeeper", state["zookeeper"], "--cluster", state["cluster"]]
-        return [*command, "--cold-store", self.cold_url, "--runner", runner, "--json"]
+        return [*command, "--cold-store", self.cold_url, "--json"]
+
+    def retain(self, *flags: str) -> dict[str, Any]:
+        """The report of the archive's retention."""
+        done = subprocess.run(
+            self._place("retention", *flags), capture_output=True, timeout=200, check=False
+        )
+        assert done.returncode == 0, done.stderr.decode()
+        report: dict[str, Any] = json.loads(done.stdout)
+        return report
 
     def archive(
         self, *flags: str, runner: str = "threads", env: dict[str, str] | None = None
@@ -103,16 +116,26 @@ class World:
         return sorted(file.path for file in open_cold_store(self.cold_url).list(""))
 
     def list_manifests(self, log_id: LogId) -> list[Manifest]:
-        """Manifests of a log by epoch; asserts that each one's files are there, whole in size."""
-        store = open_cold_store(self.cold_url)
+        """Manifests of a log by epoch; asserts that each one's files are there, whole in size.
+
+        Of a segment that is not marked the one under the well-known name, if it is there.
+        """
+        store, cluster = open_cold_store(self.cold_url), self.read_uuid()
         found = []
-        for path in self.list_files():
-            if path.endswith("manifest.json") and f"/{log_id:08x}/" in path:
-                stored = read_stored_manifest(store, path)
-                assert stored is not None
-                for part in stored[0].files:
-                    assert store.size(stored[0].path_of(part)) == part.size_bytes
-                found.append(stored[0])
+        for segment in self.list_segments(log_id):
+            place, copy = (cluster, log_id, segment.epoch), segment.cold_copy
+            if copy is None:
+                stored = read_stored_manifest(store, manifest_path(*place))
+                if stored is None:
+                    continue
+                manifest = stored[0]
+            else:
+                manifest = find_manifest(
+                    store, *place, attempt=copy.attempt, sha256=copy.manifest_sha256
+                )
+            for part in manifest.files:
+                assert store.size(manifest.path_of(part)) == part.size_bytes
+            found.append(manifest)
         return found
 
     def read_archive(self, log_id: LogId) -> list[Record]:

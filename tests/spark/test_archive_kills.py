@@ -82,7 +82,7 @@ class Case:
         manifests = self.world.list_manifests(self.log_id)
         named = {manifest.path_of(part) for manifest in manifests for part in manifest.files}
         mine = [path for path in self.world.list_files() if f"/{self.log_id:08x}/" in path]
-        assert {path for path in mine if not path.endswith("manifest.json")} == named
+        assert {path for path in mine if not path.endswith(".json")} == named
         assert not list((self.world.cold / ".incoming").iterdir())
 
 
@@ -132,23 +132,28 @@ def test_killed_while_looking_again(world: World, tmp_path: Path, point: str) ->
     assert all(copy is not None and copy.is_rechecked for copy in copies)
 
 
-@pytest.mark.parametrize("point", ["copy refuted", "manifest removed", "orphan removed", None])
+@pytest.mark.parametrize(
+    "point", ["copy refuted", "tasks done", "manifest put", "segment marked", None]
+)
 def test_a_broken_copy_is_archived_anew(world: World, tmp_path: Path, point: str | None) -> None:
     case = make(world, tmp_path, f"broken-{point}".replace(" ", "-"), f"{point}=kill")
     assert case.archive()[0] == 0
     manifest = world.list_manifests(case.log_id)[0]
     (world.cold / manifest.path_of(manifest.files[0])).unlink()
+    files = world.list_files()
     code, report = case.archive("--recheck-after", "0s", "--orphan-age", "1h", env=case.env)
-    if point in ("copy refuted", "manifest removed"):
+    if point is not None:
         assert code == -signal.SIGKILL
         code, report = case.archive()
+    if point == "segment marked":
+        assert code == 0 and report["segments"] == {}
     else:
         assert code == 1 and len(report["mismatches"]) == 1
-    assert report["segments"] == {"archived": 1}
+        assert report["segments"] == {"archived": 1}
     case.judge_whole()
-    if point == "orphan removed":
-        code, _ = case.archive("--orphan-age", "0s", env=case.env)
-        assert code == -signal.SIGKILL
+    assert {*files} <= {*world.list_files()}, "nothing is removed by its name"
+    world.retain(case.selector, "--delay", "0s", "--remove")
+    case.judge_whole()
     case.judge_swept()
 
 
@@ -166,6 +171,7 @@ def test_files_of_a_dead_run_are_checked_before_they_are_adopted(
     assert code == 1 and len(report["mismatches"]) == 1 and "other bytes" in report["mismatches"][0]
     assert report["segments"] == {"archived": 2}
     case.judge_whole()
+    world.retain(case.selector, "--delay", "0s", "--remove")
     case.judge_swept()
 
 

@@ -26,7 +26,7 @@ from duramen.wire.cold.manifest import (
 from duramen.wire.cold.part_reader import PartReader
 from duramen.wire.cold.paths import (
     CompactedPath,
-    compacted_manifest_path,
+    attempt_manifest_path,
     manifest_path,
     parse_compacted,
     parse_path,
@@ -171,7 +171,7 @@ def test_versions_and_files_belong_together() -> None:
 
 
 def test_paths_of_compaction() -> None:
-    path = compacted_manifest_path(CLUSTER, LOG, Epoch(5), COMPACTED)
+    path = attempt_manifest_path(CLUSTER, LOG, Epoch(5), COMPACTED)
     assert parse_compacted(path) == CompactedPath(CLUSTER, LOG, Epoch(5), COMPACTED)
     shared = shared_folder(CLUSTER, LOG, COMPACTED) + part_name(2)
     assert parse_compacted(shared) == CompactedPath(CLUSTER, LOG, None, COMPACTED)
@@ -194,7 +194,7 @@ def test_the_manifest_that_the_node_vouches_for_is_found() -> None:
     with pytest.raises(NotThere):
         find(first)
     store.put_new(manifest_path(*place), spell_manifest(first))
-    store.put_new(compacted_manifest_path(*place, COMPACTED), spell_manifest(compacted))
+    store.put_new(attempt_manifest_path(*place, COMPACTED), spell_manifest(compacted))
     assert find(first) == first and find(compacted) == compacted
     with pytest.raises(ManifestError, match="not the manifest that was verified"):
         find(replace(first, archived_unix_ms=1))

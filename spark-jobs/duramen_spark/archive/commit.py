@@ -1,8 +1,10 @@
 """Makes an archived segment count: the manifest, put once, then the segment's node.
 
-Steps 3 and 4 of the commit. Exactly one attempt's manifest is ever there; whoever finds another's
-removes the files of its own. An attempt whose manifest may have been put is never removed by hand:
-the sweep decides by age, when nothing can be under way any more.
+Steps 3 and 4 of the commit. Exactly one attempt's manifest gets the segment's well-known name, and
+keeps it; whoever finds another's there removes the files of its own. If that one is not whole, the
+next attempt's manifest has a name of its own, and the node alone decides between several. An
+attempt whose manifest may have been put is never removed by hand: sweep and retention decide by
+age, when nothing can be under way any more.
 
 Called by `driver`. Source: 04-platform "Archive job"; written up in docs/protocol/archive.md.
 """
@@ -30,7 +32,7 @@ from duramen.wire.cold.manifest import (
     read_manifest,
     spell_manifest,
 )
-from duramen.wire.cold.paths import manifest_path
+from duramen.wire.cold.paths import attempt_manifest_path, manifest_path
 from duramen_spark.archive.cluster_nodes import ClusterNodes
 
 _steps = logging.getLogger("duramen.archive.steps")
@@ -122,14 +124,25 @@ def read_stored_manifest(store: ColdStore, path: str) -> tuple[Manifest, bytes] 
     return read_manifest(data), data
 
 
-async def put_manifest(store: ColdStore, manifest: Manifest) -> bool:
-    """Put an attempt's manifest; False: another attempt's is there, and one's own files are gone.
+def name_manifest(manifest: Manifest, *, is_replacement: bool) -> str:
+    """The path of an attempt's manifest.
+
+    Args:
+        is_replacement: what has the segment's well-known name is not whole.
+    """
+    place = manifest.cluster, manifest.log_id, manifest.epoch
+    if is_replacement:
+        return attempt_manifest_path(*place, manifest.attempt)
+    return manifest_path(*place)
+
+
+async def put_manifest(store: ColdStore, path: str, manifest: Manifest) -> bool:
+    """Put an attempt's manifest under its path; False: another attempt's is there.
 
     Raises:
-        ColdStoreDown: it may be there, or appear later; nothing was removed.
+        ColdStoreDown: it may be there, or appear later.
         ManifestError: something else is there.
     """
-    path = manifest_path(manifest.cluster, manifest.log_id, manifest.epoch)
     try:
         await asyncio.to_thread(store.put_new, path, spell_manifest(manifest))
     except AlreadyThere:

@@ -22,7 +22,7 @@ from uuid import uuid4
 from duramen.core.log_node import LogNode
 from duramen.core.segment import Segment
 from duramen.errors import DuramenError
-from duramen.ids import EntryId
+from duramen.ids import EntryId, Epoch, LogId
 from duramen.runtime.cold import ColdStore
 from duramen.runtime.metadata_store import MetadataError
 from duramen.units import HOUR, MIB, MINUTE, MS
@@ -37,6 +37,7 @@ from duramen_spark.archive.commit import (
     check_fits,
     make_manifest,
     mark_segment,
+    name_manifest,
     put_manifest,
     read_stored_manifest,
     remove_attempt,
@@ -44,7 +45,7 @@ from duramen_spark.archive.commit import (
 from duramen_spark.archive.part_task import PartResult, PartTask
 from duramen_spark.archive.plan import balance, batch, cut_segment
 from duramen_spark.archive.policy import Policy, Verdict, find_lag_ms
-from duramen_spark.archive.recheck import is_due, recheck, remove_broken_manifest
+from duramen_spark.archive.recheck import is_due, recheck
 from duramen_spark.archive.report import Report
 from duramen_spark.archive.sweep import sweep
 from duramen_spark.runner import Runner, RunnerFailed
@@ -99,6 +100,9 @@ class _Work:
     stored: Manifest | None = None
     """Another attempt's, found there: its files are checked, and nothing is written."""
 
+    is_replacement: bool = False
+    """What has the manifest's well-known name is not whole."""
+
     @property
     def size_bytes(self) -> int:
         assert self.segment.totals is not None
@@ -137,6 +141,8 @@ class ArchiveRun:
         self._options = options
         self._on_progress = on_progress
         self._cluster = ""
+        self._refuted: set[tuple[LogId, Epoch]] = set()
+        """Segments whose copy this run found broken."""
         self._done_bytes = 0
         self._total_bytes = 0
         self._began_us = time.monotonic_ns() // 1_000
@@ -175,7 +181,8 @@ class ArchiveRun:
             for segment in await self._nodes.list_segments(log):
                 verdict = policy.judge(log, segment, now_unix_ms)
                 if verdict is Verdict.ARCHIVE:
-                    works.append(_Work(log, segment, uuid4().hex))
+                    is_refuted = (log.log_id, segment.epoch) in self._refuted
+                    works.append(_Work(log, segment, uuid4().hex, is_replacement=is_refuted))
                 else:
                     self.report.skipped[verdict.value] += 1
         return works
@@ -243,13 +250,15 @@ class ArchiveRun:
         """Find out whether another attempt's manifest is there, and cut the segment into tasks."""
         segment = work.segment
         path = manifest_path(self._cluster, segment.log_id, segment.epoch)
+        found = None
         try:
-            found = await asyncio.to_thread(read_stored_manifest, self._store, path)
+            if not work.is_replacement:
+                found = await asyncio.to_thread(read_stored_manifest, self._store, path)
             if found is not None:
                 check_fits(found[0], segment)
         except ManifestError as error:
-            await self._remove_broken(work, str(error))
-            found = None
+            self.report.mismatches.append(f"{work}: {error}")
+            found, work.is_replacement = None, True
         if found is not None:
             work.stored, work.attempt = found[0], found[0].attempt
             work.tasks = [
@@ -320,18 +329,9 @@ class ArchiveRun:
             self._fail(work, str(error))
 
     async def _rearchive(self, work: _Work) -> None:
-        """Another attempt's files are not whole: away with its manifest, and archive anew."""
-        if not await self._remove_broken(work, ""):
-            self.report.outcomes[Outcome.LOST_RACE.value] += 1
-            return
-        work.attempt = uuid4().hex
+        """Another attempt's files are not whole: archive anew, with a manifest beside its."""
+        work.attempt, work.is_replacement = uuid4().hex, True
         await self._archive_batch([work])
-
-    async def _remove_broken(self, work: _Work, text: str) -> bool:
-        if text:
-            self.report.mismatches.append(f"{work}: {text}")
-        log_id, epoch = work.segment.log_id, work.segment.epoch
-        return await remove_broken_manifest(self._nodes, self._store, self._cluster, log_id, epoch)
 
     async def _commit(self, work: _Work, results: Sequence[PartResult]) -> None:
         outcome = Outcome.ADOPTED
@@ -343,7 +343,8 @@ class ArchiveRun:
             if time.monotonic_ns() // 1_000 - self._began_us > self._options.orphan_age_us // 2:
                 raise RunnerFailed(f"{work}: this run lasts longer than half of the orphans' age")
             _steps.debug("manifest made: %s", work)
-            if not await put_manifest(self._store, manifest):
+            path = name_manifest(manifest, is_replacement=work.is_replacement)
+            if not await put_manifest(self._store, path, manifest):
                 _steps.debug("race lost: %s", work)
                 await self._remove_own(work, [])
                 self.report.outcomes[Outcome.LOST_RACE.value] += 1
@@ -351,7 +352,7 @@ class ArchiveRun:
             _steps.debug("manifest put: %s", work)
             outcome = Outcome.ARCHIVED
             await self._remove_own(work, manifest.files)
-        path = manifest_path(self._cluster, manifest.log_id, manifest.epoch)
+        path = name_manifest(manifest, is_replacement=work.is_replacement)
         found = await asyncio.to_thread(read_stored_manifest, self._store, path)
         if found is None or found[0] != manifest:
             raise ManifestError(f"{path} is not what was put there")
@@ -427,7 +428,7 @@ class ArchiveRun:
                 released = " (its hot copies are gone)" if found.is_released else ""
                 self.report.mismatches.append(f"{work}: {found.fault}{released}")
                 if not found.is_released:
-                    await self._remove_broken(work, "")
+                    self._refuted.add((work.segment.log_id, work.segment.epoch))
         except _FAULTS as error:
             self.report.failures.append(f"{work}: {error}")
 

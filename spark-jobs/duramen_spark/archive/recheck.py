@@ -3,7 +3,8 @@
 What is looked for is what a first look cannot see: a manifest that was replaced, files that were
 removed by somebody's sweep or a bucket's rule. So it reads the manifest again by its SHA-256 and
 asks for every file's size, or reads every file back, if told to. A copy that is not whole loses its
-mark, as long as hot copies are there; then its manifest goes, and the segment is archived anew.
+mark, as long as hot copies are there, and the segment is archived anew. What lies in the store
+stays until retention removes it by age: a removal by name might meet what was put there since.
 
 Called by `driver`. Source: 04-platform "Archive job", step 5; docs/protocol/archive.md.
 """
@@ -11,21 +12,17 @@ Called by `driver`. Source: 04-platform "Archive job", step 5; docs/protocol/arc
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 import time
-from dataclasses import replace
 from typing import NamedTuple
 
 from duramen.core.segment import Segment
-from duramen.ids import Epoch, LogId
-from duramen.runtime.cold import ColdStore, NotThere
+from duramen.runtime.cold import ColdStore, NotThere, find_manifest
 from duramen.units import MS
 from duramen.wire.cold.manifest import ManifestError
-from duramen.wire.cold.paths import manifest_path
 from duramen.wire.cold.rebuild import ColdDataError
 from duramen_spark.archive.cluster_nodes import ClusterNodes
-from duramen_spark.archive.commit import check_fits, read_stored_manifest
+from duramen_spark.archive.commit import check_fits
 from duramen_spark.archive.read_back import read_back
 
 _steps = logging.getLogger("duramen.archive.steps")
@@ -88,12 +85,14 @@ def find_fault(store: ColdStore, cluster: str, segment: Segment, *, reads_files:
     copy = segment.cold_copy
     assert copy is not None, segment
     try:
-        found = read_stored_manifest(store, manifest_path(cluster, segment.log_id, segment.epoch))
-        if found is None:
-            return "there is no manifest"
-        manifest, data = found
-        if hashlib.sha256(data).hexdigest() != copy.manifest_sha256:
-            return "the manifest is another one than was verified"
+        manifest = find_manifest(
+            store,
+            cluster,
+            segment.log_id,
+            segment.epoch,
+            attempt=copy.attempt,
+            sha256=copy.manifest_sha256,
+        )
         check_fits(manifest, segment)
         for part in manifest.files:
             path = manifest.path_of(part)
@@ -106,24 +105,3 @@ def find_fault(store: ColdStore, cluster: str, segment: Segment, *, reads_files:
     except NotThere as error:
         return f"{error} is not there"
     return ""
-
-
-async def remove_broken_manifest(
-    nodes: ClusterNodes, store: ColdStore, cluster: str, log_id: LogId, epoch: Epoch
-) -> bool:
-    """Remove a manifest whose files are not whole, of a segment that has no mark.
-
-    Whoever is about to mark the segment by this manifest has read its node before: the change of
-    the nonce makes them read again. The files stay until the sweep: should the node name their
-    attempt by then after all, they are kept. False: the segment has a mark.
-    """
-
-    def touch(found: Segment, nonce: str) -> Segment | None:
-        return None if found.cold_copy is not None else replace(found, nonce=nonce)
-
-    after = await nodes.change_segment(log_id, epoch, touch)
-    if after is None or after.cold_copy is not None:
-        return False
-    await asyncio.to_thread(store.delete, manifest_path(cluster, log_id, epoch))
-    _steps.debug("manifest removed: e%d", epoch)
-    return True

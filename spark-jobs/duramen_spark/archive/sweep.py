@@ -2,8 +2,8 @@
 
 Age is the only proof that nobody is still at work on an attempt, so it is long, and an attempt that
 has lasted half as long may not put its manifest any more (`driver`). Kept is whatever a manifest or
-a segment's node names, and all of a segment whose manifest cannot be read. Files of segments and
-logs that are gone from the cluster are the archive's retention to remove, not the sweep's.
+a segment's node names, and all of a segment whose manifest cannot be read. Manifests, what they
+name, and files of segments and logs that are gone are the archive's retention to remove.
 
 Called by `driver`. Source: 04-platform "Archive job".
 """
@@ -19,7 +19,13 @@ from duramen.ids import Epoch, LogId
 from duramen.runtime.cold import ColdFile, ColdStore
 from duramen.units import MS
 from duramen.wire.cold.manifest import ManifestError
-from duramen.wire.cold.paths import ColdPath, cluster_folder, manifest_path, parse_path
+from duramen.wire.cold.paths import (
+    ColdPath,
+    cluster_folder,
+    manifest_path,
+    parse_compacted,
+    parse_path,
+)
 from duramen_spark.archive.cluster_nodes import ClusterNodes
 from duramen_spark.archive.commit import read_stored_manifest
 
@@ -41,7 +47,7 @@ async def sweep(
         MetadataError: the same.
     """
     before_unix_ms = now_unix_ms - age_us // MS
-    old = await asyncio.to_thread(_list_old, store, cluster, before_unix_ms)
+    old, vouched = await asyncio.to_thread(_list_old, store, cluster, before_unix_ms)
     removed = 0
     for (log_id, epoch), group in itertools.groupby(old, key=_segment_of):
         orphans = list(group)
@@ -49,7 +55,7 @@ async def sweep(
         if named is None:
             continue
         for orphan in orphans:
-            if orphan.file.path in named or orphan.path.attempt in named:
+            if orphan.file.path in named or orphan.path.attempt in named | vouched:
                 continue
             await asyncio.to_thread(store.delete, orphan.file.path)
             _steps.debug("orphan removed: %s", orphan.file.path)
@@ -57,15 +63,20 @@ async def sweep(
     return removed + await asyncio.to_thread(store.drop_unfinished, before_unix_ms)
 
 
-def _list_old(store: ColdStore, cluster: str, before_unix_ms: int) -> list[_Orphan]:
-    """Parts that are old enough, those of a segment together."""
+def _list_old(
+    store: ColdStore, cluster: str, before_unix_ms: int
+) -> tuple[list[_Orphan], set[str | None]]:
+    """Parts that are old enough, those of a segment together; attempts with their own manifest."""
     found = []
+    vouched: set[str | None] = set()
     for file in store.list(cluster_folder(cluster)):
-        path = parse_path(file.path)
+        path, own = parse_path(file.path), parse_compacted(file.path)
+        if own is not None and own.epoch is not None:
+            vouched.add(own.attempt)
         is_part = path is not None and not path.is_manifest
         if path is not None and is_part and file.modified_unix_ms < before_unix_ms:
             found.append(_Orphan(file, path))
-    return sorted(found, key=lambda orphan: orphan.file.path)
+    return sorted(found, key=lambda orphan: orphan.file.path), vouched
 
 
 def _segment_of(orphan: _Orphan) -> tuple[LogId, Epoch]:

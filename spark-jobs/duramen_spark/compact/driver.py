@@ -27,7 +27,7 @@ from duramen.runtime.cold import AlreadyThere, NotThere
 from duramen.runtime.metadata_store import Conflict, MetadataError, Op, OutcomeUnknown, Set
 from duramen.units import MIB
 from duramen.wire.cold.manifest import Manifest, ManifestError, spell_manifest
-from duramen.wire.cold.paths import compacted_manifest_path
+from duramen.wire.cold.paths import attempt_manifest_path
 from duramen.wire.cold.schema import ROW_GROUP_BYTES_MAX
 from duramen.wire.metadata_json import read_segment, spell_segment
 from duramen_spark.compact.plan import Candidate, plan_compaction
@@ -171,7 +171,7 @@ class Compaction:
         """Put each, and read what it names once more: a second look, as the archive job's."""
         store = self._connection.store
         for manifest in manifests:
-            path = compacted_manifest_path(
+            path = attempt_manifest_path(
                 manifest.cluster, manifest.log_id, manifest.epoch, manifest.attempt
             )
             store.put_new(path, spell_manifest(manifest))

@@ -28,7 +28,7 @@ class Reason(enum.Enum):
 
     LOG_GONE = "its log was deleted for good"
     GIVEN_UP = "its segment was truncated and given up"
-    REPLACED = "compaction has replaced it"
+    REPLACED = "another copy has replaced it"
     ORPHAN = "no node and no manifest names it"
 
 

@@ -21,16 +21,12 @@ from duramen.core.cold_copy import ColdCopy
 from duramen.core.log_node import LogNode
 from duramen.core.segment import Segment
 from duramen.errors import DuramenError
-from duramen.ids import EntryId, Epoch, LogId
-from duramen.runtime.cold import NotThere
-from duramen.runtime.cold.manifests import read_manifest_bytes
+from duramen.ids import EntryId
 from duramen.runtime.metadata_store import MetadataError
 from duramen.wire.cold.chain import Chain, chain_identities
-from duramen.wire.cold.manifest import ManifestError, read_manifest
-from duramen.wire.cold.paths import compacted_manifest_path, manifest_path, segment_folder
+from duramen.wire.cold.paths import segment_folder
 from duramen.wire.metadata_json import spell_segment
 from duramen_spark.archive.bookie_source import SourceError
-from duramen_spark.archive.recheck import remove_broken_manifest
 from duramen_spark.connection import Connection, list_logs
 from duramen_spark.verify.check import (
     Damage,
@@ -245,28 +241,10 @@ class Verification:
             )
             if after is None or after.cold_copy is not None:
                 return False
-            await self._remove_manifest(log_id, epoch, seen.attempt)
         except (MetadataError, DuramenError) as error:
             self.report.failures.append(f"{one}: withdrawing: {error}")
             return False
         return True
-
-    async def _remove_manifest(self, log_id: LogId, epoch: Epoch, attempt: str) -> None:
-        """Remove what vouched for a withdrawn copy, so that the next run does not take it up."""
-        connection = self._connection
-        store, cluster = connection.store, connection.uuid
-        path = manifest_path(cluster, log_id, epoch)
-        try:
-            data = await asyncio.to_thread(read_manifest_bytes, store, path)
-            is_broken = read_manifest(data).attempt == attempt
-        except NotThere:
-            is_broken = False
-        except ManifestError:
-            is_broken = True
-        if is_broken:
-            await remove_broken_manifest(connection.nodes, store, cluster, log_id, epoch)
-        compacted = compacted_manifest_path(cluster, log_id, epoch, attempt)
-        await asyncio.to_thread(store.delete, compacted)
 
 
 def _is_same(found: ColdCopy | None, seen: ColdCopy) -> bool:

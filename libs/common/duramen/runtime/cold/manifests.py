@@ -1,8 +1,8 @@
 """Finds the manifest of a cold copy: the one that the segment's node vouches for, by its SHA-256.
 
-A copy is named by its attempt. The archive job's manifest has the segment's one well-known name,
-which is asked first; compaction's lie beside it, under names with their attempts (ADR 0016). What
-is there under a name and has another SHA-256 is not this copy.
+A copy is named by its attempt. The first attempt's manifest has the segment's one well-known name,
+which is asked first; those of compaction, and of whoever found the first one broken, lie beside it,
+under names with their attempts (ADR 0016). What has another SHA-256 is not this copy.
 
 A copy that compaction has replaced goes after a delay: `NotThere` tells a reader to read the node
 again. Called by cold reads, the data source, verify, compaction, restore and export.
@@ -17,7 +17,7 @@ from duramen.ids import Epoch, LogId
 from duramen.runtime.cold.store import ColdStore, NotThere
 from duramen.units import MIB
 from duramen.wire.cold.manifest import Manifest, ManifestError, read_manifest
-from duramen.wire.cold.paths import compacted_manifest_path, manifest_path
+from duramen.wire.cold.paths import attempt_manifest_path, manifest_path
 
 MANIFEST_BYTES_MAX: Final = 256 * MIB
 """Of a segment of a terabyte in row groups of 16 MiB: some 40 MB."""
@@ -53,7 +53,7 @@ def find_manifest(
     other = ""
     for path in (
         manifest_path(cluster, log_id, epoch),
-        compacted_manifest_path(cluster, log_id, epoch, attempt),
+        attempt_manifest_path(cluster, log_id, epoch, attempt),
     ):
         try:
             data = read_manifest_bytes(store, path)

@@ -2,13 +2,14 @@
 
     v1/<cluster uuid>/<8 hex log_id>/e<epoch, 10 digits>/manifest.json
     v1/<cluster uuid>/<8 hex log_id>/e<epoch, 10 digits>/<attempt>/part-<n>.parquet
-    v1/<cluster uuid>/<8 hex log_id>/e<epoch, 10 digits>/manifest-<attempt>.json    compacted
+    v1/<cluster uuid>/<8 hex log_id>/e<epoch, 10 digits>/manifest-<attempt>.json
     v1/<cluster uuid>/<8 hex log_id>/shared/<attempt>/part-<n>.parquet              compacted
 
 An attempt is one try of one job to archive one segment; its files belong to nobody until the
-manifest names it. Compaction's attempts are many segments', with a manifest for each of them that
-counts when the segment's node names the attempt (ADR 0016). Called by the archive job, cold reads,
-compaction and sweeps. Source: 08-interfaces "Cold store"; written up in docs/protocol/archive.md.
+manifest names it. Where `manifest.json` is not whole the next attempt's has a name of its own, and
+counts when the segment's node names the attempt; so have compaction's, whose attempts are many
+segments' (ADR 0016). Called by the archive job, cold reads, compaction and sweeps. Source:
+08-interfaces "Cold store"; written up in docs/protocol/archive.md.
 """
 
 from __future__ import annotations
@@ -87,8 +88,8 @@ def attempt_folder(cluster: str, log_id: LogId, epoch: Epoch, attempt: str) -> s
     return f"{segment_folder(cluster, log_id, epoch)}{attempt}/"
 
 
-def compacted_manifest_path(cluster: str, log_id: LogId, epoch: Epoch, attempt: str) -> str:
-    """What compaction says of a segment: in force while the segment's node names the attempt."""
+def attempt_manifest_path(cluster: str, log_id: LogId, epoch: Epoch, attempt: str) -> str:
+    """A manifest that counts while the segment's node names its attempt, and only then."""
     assert _ATTEMPT.fullmatch(attempt), attempt
     return f"{segment_folder(cluster, log_id, epoch)}manifest-{attempt}.json"
 
@@ -100,7 +101,7 @@ def shared_folder(cluster: str, log_id: LogId, attempt: str) -> str:
 
 
 class CompactedPath(NamedTuple):
-    """What a path that compaction made says; `epoch` is None for a file of several segments."""
+    """What an attempt's own manifest's or a shared file's path says; `epoch` is None for that."""
 
     cluster: str
     log_id: LogId
@@ -109,7 +110,7 @@ class CompactedPath(NamedTuple):
 
 
 def parse_compacted(path: str) -> CompactedPath | None:
-    """As `parse_path`, for what compaction made; None: it did not make that."""
+    """As `parse_path`, for attempts' own manifests and shared files; None: it is neither."""
     manifest, shared = _COMPACTED.fullmatch(path), _SHARED.fullmatch(path)
     match = manifest or shared
     if match is None:
