@@ -117,6 +117,16 @@ class AdminView:
 
 
 @dataclass(frozen=True, slots=True)
+class Images:
+    """What runs where a LogCluster names no image: set by the chart, through the operator's
+    flags."""
+
+    services: str = "duramen"
+    zookeeper: str = "duramen-zookeeper"
+    spark: str = "duramen-spark"
+
+
+@dataclass(frozen=True, slots=True)
 class Observed:
     """Everything about one cluster in one namespace at one moment."""
 
@@ -124,6 +134,7 @@ class Observed:
     cluster_name: str
     objects: Mapping[Ref, KubeObject]
     admin: AdminView = AdminView()
+    images: Images = Images()
     refusals: Mapping[Ref, Problem] = field(default_factory=dict)
     """What the last pass was refused, by the object that the step was about. Not a state: a worker
     that starts anew tries once more and is told the same again."""

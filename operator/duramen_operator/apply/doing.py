@@ -1,0 +1,157 @@
+"""Does the steps of a plan, in order; a refused one does not keep the others from being tried.
+
+What it gives back is for the next observation: which objects' steps were refused, and why. A
+precondition that no longer holds is no refusal: the world moved on, and the next pass sees it so.
+Called by the worker.
+"""
+
+import hashlib
+import logging
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Protocol, assert_never
+
+from duramen_operator.kinds import EVENT
+from duramen_operator.kube import Kube, Refused
+from duramen_operator.names import FIELD_MANAGER
+from duramen_operator.plan.observed import Json, Problem, Ref
+from duramen_operator.plan.steps import Apply, Call, Delete, Event, Patch, Plan, Status, Step
+
+_log = logging.getLogger(__name__)
+_GONE = 404
+_CONFLICT = 409
+_NOTE_CHARACTERS = 1024
+
+
+class CallRefused(Exception):
+    """The cluster's admin API said no, or did not answer."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(f"{problem.code}: {problem.message}")
+        self.problem = problem
+
+
+class AdminCalls(Protocol):
+    """Whoever can make the calls of a plan."""
+
+    async def call(self, step: Call) -> None:
+        """Make one call.
+
+        Raises:
+            CallRefused: it was refused, or its fate is open; doing it again is safe.
+        """
+        ...
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What became of a plan's steps."""
+
+    refusals: dict[Ref, Problem] = field(default_factory=dict)
+    done_count: int = 0
+    stale_count: int = 0
+    """Steps whose precondition no longer held: look again at once."""
+
+
+async def do_plan(plan: Plan, kube: Kube, admin: AdminCalls) -> Outcome:
+    """Do what a plan says.
+
+    Raises:
+        Unreachable: the API server does not answer; what was left is planned anew.
+    """
+    outcome = Outcome()
+    for step in plan.steps:
+        try:
+            await _do(step, kube, admin)
+            outcome.done_count += 1
+        except CallRefused as refused:
+            outcome.refusals[step.about] = refused.problem
+            _log.warning("%s refused: %s", _spell(step), refused)
+        except Refused as refused:
+            if _is_stale(step, refused):
+                outcome.stale_count += 1
+                _log.info("%s: the object has changed: %s", _spell(step), refused)
+            else:
+                outcome.refusals[step.about] = refused.problem
+                _log.warning("%s refused: %s", _spell(step), refused)
+        else:
+            _log.info("%s", _spell(step))
+    return outcome
+
+
+async def _do(step: Step, kube: Kube, admin: AdminCalls) -> None:
+    match step:
+        case Apply():
+            await kube.apply(_with_uid(step.manifest, step.uid))
+        case Delete():
+            await kube.delete(step.about, step.uid, step.resource_version)
+        case Patch():
+            metadata = dict(step.patch.get("metadata") or {})
+            metadata |= {"uid": step.uid, "resourceVersion": step.resource_version}
+            await kube.merge(step.about, {**step.patch, "metadata": metadata})
+        case Call():
+            await admin.call(step)
+        case Status():
+            ref = step.about
+            head: Json = {"apiVersion": ref.api_version, "kind": ref.kind}
+            named = {**head, "metadata": {"name": ref.name}, "status": step.status}
+            await kube.apply(_with_uid(named, step.uid), is_status=True)
+        case Event():
+            await kube.create(make_event(step, kube.namespace))
+        case _:
+            assert_never(step)
+
+
+def _is_stale(step: Step, refused: Refused) -> bool:
+    if isinstance(step, Event):
+        return refused.status in {_GONE, _CONFLICT}  # 409: it has been told already
+    if isinstance(step, Apply):
+        return refused.status == _CONFLICT
+    return refused.status in {_GONE, _CONFLICT}
+
+
+def _with_uid(manifest: Json, uid: str | None) -> Json:
+    """With a uid the API server refuses to make the object anew, or to touch another one."""
+    if uid is None:
+        return manifest
+    return {**manifest, "metadata": {**manifest["metadata"], "uid": uid}}
+
+
+def make_event(step: Event, namespace: str) -> Json:
+    """The event as the API server takes it; its name makes a second telling a conflict."""
+    moment = spell_micro_time(step.at)
+    identity = "\n".join((step.uid, step.reason, step.message, moment))
+    digest = hashlib.sha256(identity.encode()).hexdigest()[:16]
+    about = step.about
+    regarding = {
+        "apiVersion": about.api_version,
+        "kind": about.kind,
+        "name": about.name,
+        "namespace": namespace,
+        "uid": step.uid,
+    }
+    return {
+        "apiVersion": EVENT.api_version,
+        "kind": EVENT.name,
+        "metadata": {"name": f"{about.name[:200]}.{digest}", "namespace": namespace},
+        "eventTime": moment,
+        "reportingController": f"duramen.io/{FIELD_MANAGER}",
+        "reportingInstance": FIELD_MANAGER,
+        "action": "Reconcile",
+        "reason": step.reason,
+        "note": step.message[:_NOTE_CHARACTERS],
+        "type": "Warning" if step.is_warning else "Normal",
+        "regarding": regarding,
+    }
+
+
+def spell_micro_time(moment: datetime) -> str:
+    """RFC 3339 with six digits, as MicroTime wants it."""
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def _spell(step: Step) -> str:
+    what = type(step).__name__
+    more = f" {step.method} {step.path}" if isinstance(step, Call) else ""
+    more = f" {step.reason}" if isinstance(step, Event) else more
+    return f"{what} {step.about.kind}/{step.about.name}{more}"

@@ -1,0 +1,190 @@
+"""The way to the API server: lists, server-side apply, deletes and patches in one namespace.
+
+A thin layer over kr8s, which knows kubeconfigs, service accounts and tokens that are renewed;
+bodies and preconditions are ours. Whatever goes wrong is one of two errors: `Refused` (the API
+server said no, and why) or `Unreachable`. Called by `observe/`, `apply/` and `release.py`.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import kr8s.asyncio
+import orjson
+from kr8s.asyncio import Api
+
+from duramen_operator.kinds import BY_NAME, Kind
+from duramen_operator.names import FIELD_MANAGER
+from duramen_operator.plan.observed import Json, Problem, Ref
+
+REQUEST_S = 20.0
+"""One request; the API server ends its own at 60 s, and a pass is tried again anyway."""
+PAGE_OBJECTS = 500
+_UNAUTHORIZED = 401
+_RETRYABLE_FROM = 500
+_TOO_MANY = 429
+_CONFLICT = 409
+
+
+class Refused(Exception):
+    """The API server said no. `status` is HTTP's, `problem.code` the reason of its Status."""
+
+    def __init__(self, status: int, problem: Problem) -> None:
+        super().__init__(f"{problem.code}: {problem.message}")
+        self.status = status
+        self.problem = problem
+
+
+class Unreachable(Exception):
+    """The API server did not answer in time, or not at all: whether it acted is open."""
+
+
+class Kube:
+    """The API server, seen from one namespace."""
+
+    def __init__(self, api: Api, namespace: str) -> None:
+        self._api = api
+        self.namespace = namespace
+
+    @classmethod
+    async def connect(cls, namespace: str, kubeconfig: str | None = None) -> Kube:
+        """By the kubeconfig ($KUBECONFIG), or the service account of the pod that this runs in.
+
+        Raises:
+            Unreachable: there are no credentials that lead anywhere.
+        """
+        try:
+            return cls(
+                await kr8s.asyncio.api(namespace=namespace, kubeconfig=kubeconfig), namespace
+            )
+        except (ValueError, OSError, httpx.HTTPError) as error:
+            raise Unreachable(str(error)) from error
+
+    @property
+    def auth(self) -> Any:
+        """What kr8s found: server, token and files, for the watches to use the same."""
+        return self._api.auth
+
+    async def renew_auth(self) -> None:
+        """Read the credentials again: a service account's token changes every hour."""
+        await self._api.auth.reauthenticate()
+
+    async def list(self, kind: Kind, selector: str = "") -> list[Json]:
+        """Every object of a kind, as they are now (no cache of the API server's)."""
+        return [item async for item in self._list(kind, selector)]
+
+    async def get(self, ref: Ref) -> Json | None:
+        """One object; None where there is none."""
+        try:
+            return await self._request("GET", self._path(ref))
+        except Refused as refused:
+            if refused.status == 404:
+                return None
+            raise
+
+    async def apply(self, manifest: Json, *, is_status: bool = False) -> Json:
+        """Server-side apply in the operator's name; fields that others set by hand are taken
+        back."""
+        ref = Ref(manifest["apiVersion"], manifest["kind"], manifest["metadata"]["name"])
+        path = self._path(ref) + ("/status" if is_status else "")
+        query = {"fieldManager": FIELD_MANAGER, "force": "true"}
+        return await self._request("PATCH", path, manifest, "application/apply-patch+yaml", query)
+
+    async def merge(self, ref: Ref, patch: Json) -> Json:
+        """A JSON merge patch. Preconditions stand in the patch's metadata."""
+        query = {"fieldManager": FIELD_MANAGER}
+        path = self._path(ref)
+        return await self._request("PATCH", path, patch, "application/merge-patch+json", query)
+
+    async def create(self, manifest: Json) -> Json:
+        """Make an object that must not be there yet."""
+        kind = BY_NAME[manifest["apiVersion"], manifest["kind"]]
+        query = {"fieldManager": FIELD_MANAGER}
+        return await self._request("POST", self._folder(kind), manifest, query=query)
+
+    async def delete(self, ref: Ref, uid: str, resource_version: str) -> None:
+        """Delete exactly this object in this state; its dependents go in the background."""
+        body = {
+            "apiVersion": "v1",
+            "kind": "DeleteOptions",
+            "preconditions": {"uid": uid, "resourceVersion": resource_version},
+            "propagationPolicy": "Background",
+        }
+        await self._request("DELETE", self._path(ref), body)
+
+    async def _list(self, kind: Kind, selector: str) -> AsyncIterator[Json]:
+        query = {"limit": str(PAGE_OBJECTS), "labelSelector": selector}
+        while True:
+            page = await self._request("GET", self._folder(kind), query=query)
+            for item in page.get("items") or ():
+                yield {"apiVersion": kind.api_version, "kind": kind.name, **item}
+            query["continue"] = page.get("metadata", {}).get("continue") or ""
+            if not query["continue"]:
+                return
+
+    def _folder(self, kind: Kind) -> str:
+        base = f"/apis/{kind.group}/{kind.version}" if kind.group else f"/api/{kind.version}"
+        return f"{base}/namespaces/{self.namespace}/{kind.plural}"
+
+    def _path(self, ref: Ref) -> str:
+        return f"{self._folder(BY_NAME[ref.api_version, ref.kind])}/{ref.name}"
+
+    async def _request(
+        self,
+        method: str,
+        path: str,
+        body: Json | None = None,
+        content_type: str = "application/json",
+        query: dict[str, str] | None = None,
+    ) -> Json:
+        try:
+            answer = await self._send(method, path, body, content_type, query, is_first=True)
+            if answer.status_code == _UNAUTHORIZED:
+                # The token has run out; kr8s reads it again where a failure is an exception.
+                answer = await self._send(method, path, body, content_type, query, is_first=False)
+        except kr8s.ServerError as error:
+            answer = error.response if error.response is not None else httpx.Response(500)
+        except (httpx.HTTPError, kr8s.APITimeoutError, OSError, ssl.SSLError) as error:
+            raise Unreachable(f"{method} {path}: {error!r}") from error
+        return _read(answer)
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        body: Json | None,
+        content_type: str,
+        query: dict[str, str] | None,
+        *,
+        is_first: bool,
+    ) -> httpx.Response:
+        async with self._api.call_api(
+            method=method,
+            base=path,
+            version="",
+            raise_for_status=not is_first,
+            content=None if body is None else orjson.dumps(body),
+            headers={"Content-Type": content_type},
+            params={key: value for key, value in (query or {}).items() if value},
+            timeout=REQUEST_S,
+        ) as answer:
+            return answer
+
+
+def _read(answer: httpx.Response) -> Json:
+    try:
+        document = orjson.loads(answer.content or b"{}")
+    except orjson.JSONDecodeError:
+        document = {}
+    if not isinstance(document, dict):
+        document = {}
+    if answer.is_success:
+        return document
+    status = answer.status_code
+    is_retryable = status >= _RETRYABLE_FROM or status in {_TOO_MANY, _CONFLICT}
+    code = str(document.get("reason") or f"Http{status}")
+    message = str(document.get("message") or answer.text[:500])
+    raise Refused(status, Problem(code, message, is_retryable))
