@@ -27,7 +27,8 @@ CRON_PATTERN = (
     r"^(@(yearly|annually|monthly|weekly|daily|midnight|hourly)|"
     r"[0-9A-Za-z*/,-]+( [0-9A-Za-z*/,?-]+){4})$"
 )
-_GLOB_PATTERN = r"^[A-Za-z0-9*?._\[\]!-]+$"
+NAMESPACE_GLOB_PATTERN = r"^[a-z0-9*?\[\]!-]+$"
+LOG_GLOB_PATTERN = r"^[A-Za-z0-9*?._\[\]!-]+$"
 
 
 class Selector(Part):
@@ -38,7 +39,7 @@ class Selector(Part):
         Field(
             min_length=1,
             max_length=63,
-            pattern=r"^[a-z0-9*?\[\]!-]+$",
+            pattern=NAMESPACE_GLOB_PATTERN,
             description="Namespace in Duramen, or a glob such as prod-*.",
         ),
     ] = "*"
@@ -47,7 +48,7 @@ class Selector(Part):
         Field(
             min_length=1,
             max_length=255,
-            pattern=_GLOB_PATTERN,
+            pattern=LOG_GLOB_PATTERN,
             description="Log, or a glob such as orders-*. A log whose tiering.policy is none is "
             "only archived when its name and its namespace are written without a wildcard.",
         ),

@@ -30,6 +30,8 @@ from duramen_operator.resources.part import (
 PAUSED_ANNOTATION = "duramen.io/paused"
 """With "true" on a LogCluster the operator only observes it, and all that belongs to it."""
 
+SERVERS_PATTERN = r"^[A-Za-z0-9._:\[\]-]+:[0-9]+(,[A-Za-z0-9._:\[\]-]+:[0-9]+)*$"
+
 PullPolicy = Literal["Always", "IfNotPresent", "Never"]
 
 
@@ -41,7 +43,7 @@ class ExternalZooKeeper(Part):
         Field(
             min_length=3,
             max_length=1024,
-            pattern=r"^[A-Za-z0-9._\-\[\]:]+:[0-9]+(,[A-Za-z0-9._\-\[\]:]+:[0-9]+)*$",
+            pattern=SERVERS_PATTERN,
             description='Its servers as "host:port,host:port".',
         ),
     ]
@@ -143,9 +145,9 @@ class ColdStore(Part):
         Field(
             min_length=1,
             max_length=2048,
-            description="Root of the archive, as s3://bucket/path, webhdfs://host:port/path, "
-            "gs://…, az://… or file:///path. It stays once it is set: what was archived lies "
-            "there.",
+            description="Root of the archive: s3://bucket/prefix, "
+            "webhdfs://user@host:port/directory or file:///folder. It stays once it is set: what "
+            "was archived lies there.",
         ),
     ]
     claim_name: Annotated[
@@ -270,8 +272,8 @@ class LogClusterSpec(Part):
 class BookieCount(StatusPart):
     """Bookies of one failure domain."""
 
-    region: str = ""
-    zone: str = ""
+    region: Annotated[str, Field(description="Region of the domain.")] = ""
+    zone: Annotated[str, Field(description="Zone of the domain.")] = ""
     wanted: Annotated[int, Field(ge=0, description="How many ought to be there.")] = 0
     ready: Annotated[int, Field(ge=0, description="How many serve.")] = 0
 

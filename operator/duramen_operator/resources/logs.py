@@ -41,6 +41,11 @@ DeletionPolicy = Literal["Retain", "Delete"]
 
 NAMESPACE_PATTERN = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
 LOG_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,254}$"
+TRUNCATION_PATTERN = (
+    r"^(seq:[0-9]+|[0-9]+|dlsn:e[0-9]+n[0-9]+s[0-9]+|lsn:e[0-9]+n[0-9]+|txid:[0-9]+|time:.+)$"
+)
+"""No position that moves by itself: the operator comes back again and again, and `tail` would cut
+off each time what was written since."""
 
 
 class LogFields(Part):
@@ -194,8 +199,9 @@ class LogSpec(LogFields):
         str | None,
         Field(
             max_length=100,
-            description="Readers are shown nothing before this position: seq:N, dlsn:…, txid:N, "
-            "time:… or tail. It only moves forward.",
+            pattern=TRUNCATION_PATTERN,
+            description="Readers are shown nothing before this position: seq:N, dlsn:e1n2s3, "
+            "lsn:e1n2, txid:N or time:2026-01-31T00:00:00Z. It only moves forward.",
         ),
     ] = None
 

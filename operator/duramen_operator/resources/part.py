@@ -78,18 +78,25 @@ class Requirements(Part):
 
     requests: Annotated[
         dict[str, Quantity],
-        Field(description='What is set aside for it, such as {cpu: "500m", memory: 1Gi}.'),
+        Field(
+            max_length=16,
+            description='What is set aside for it, such as {cpu: "500m", memory: 1Gi}.',
+        ),
     ] = {}
     limits: Annotated[
         dict[str, Quantity],
-        Field(description="What it may use at most; beyond its memory it is killed."),
+        Field(
+            max_length=16, description="What it may use at most; beyond its memory it is killed."
+        ),
     ] = {}
 
 
 class Storage(Part):
     """A claim for a volume. It cannot be changed: a StatefulSet keeps its claims as they are."""
 
-    size: Annotated[Quantity, Field(description='How large the volume is, such as "20Gi".')]
+    size: Annotated[
+        str, Field(max_length=32, description='How large the volume is, such as "20Gi".')
+    ]
     storage_class_name: Annotated[
         ObjectName | None,
         Field(description="StorageClass of the volume. Left out: the default one of the cluster."),

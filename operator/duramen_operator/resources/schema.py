@@ -1,0 +1,212 @@
+"""Turns a model into the structural schema that the API server checks objects by.
+
+Kubernetes wants a tree without references, unions or null types, and prunes what it does not name.
+Defaults are written into objects by the API server, so that `kubectl get -o yaml` shows what is in
+force; only the configuration of a log has none but in `replication`, since a field that is not
+named there is left as it is (ADR 0019). Descriptions of that configuration are those of
+docs/protocol/configuration.md, given by the caller: they are written once.
+
+Pure. Called by `definitions`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from pydantic import BaseModel
+
+from duramen.config import LogConfig
+from duramen.units import DURATION_PATTERN, spell_duration
+from duramen_operator.resources.rules import HINTS, RULES
+
+Schema = dict[str, Any]
+
+_KEPT: Final = (
+    "description",
+    "type",
+    "format",
+    "enum",
+    "minimum",
+    "maximum",
+    "minLength",
+    "maxLength",
+    "minItems",
+    "maxItems",
+    "maxProperties",
+    "x-kubernetes-int-or-string",
+)
+_TEXT_MAX: Final = 1024
+"""Of a text that says nothing else: rules are refused when a text could be of any length."""
+_SPELLING_MAX: Final = 64
+"""Of a duration or a size, which have a pattern and no length in REST."""
+
+_LIST_KEYS: Final[Mapping[str, list[str]]] = {
+    "conditions": ["type"],
+    "domains": ["region", "zone"],
+    "imagePullSecrets": ["name"],
+}
+_WHOLE: Final = "Replication"
+
+
+def spell_schema(model: type[BaseModel], texts: Mapping[str, str]) -> Schema:
+    """The structural schema of a whole object.
+
+    Args:
+        texts: path of a log's configuration field, such as `roll.size`, to its description.
+    """
+    document = model.model_json_schema(by_alias=True, mode="validation")
+    tree = _Tree(document.get("$defs", {}), texts)
+    properties = {
+        name: tree.spell(value, name)
+        for name, value in document["properties"].items()
+        if name in ("spec", "status")
+    }
+    # The operator writes statuses: it is not to be stopped by a rule, nor find what it did not say.
+    for part in walk(properties["status"]):
+        part.pop("x-kubernetes-validations", None)
+        part.pop("default", None)
+    return {
+        "type": "object",
+        "description": model.__doc__,
+        "required": ["spec"],
+        "properties": {
+            "apiVersion": {"type": "string", "description": "duramen.io/v1alpha1."},
+            "kind": {"type": "string", "description": f"{model.__name__}."},
+            "metadata": {"type": "object"},
+            **properties,
+        },
+        **_rules(model.__name__),
+    }
+
+
+def walk(schema: Schema) -> Iterator[Schema]:
+    """A schema and all that are in it."""
+    yield schema
+    for name in ("items", "additionalProperties"):
+        if name in schema:
+            yield from walk(schema[name])
+    for value in schema.get("properties", {}).values():
+        yield from walk(value)
+
+
+class _Tree:
+    """What is needed all the way down: the parts of a document, and texts for a configuration."""
+
+    def __init__(self, parts: Mapping[str, Schema], texts: Mapping[str, str]) -> None:
+        self._parts = parts
+        self._texts = texts
+
+    def spell(
+        self, source: Schema, field: str, path: str = "", *, is_config: bool = False
+    ) -> Schema:
+        """One value.
+
+        Args:
+            path: where it is in a log's configuration; empty outside.
+            is_config: whether it is a part of one.
+        """
+        found, part, is_nullable = self._resolve(source)
+        schema: Schema = {name: found[name] for name in _KEPT if name in found}
+        if "const" in found:
+            schema |= {"type": "string", "enum": [found["const"]]}
+        if "enum" in schema:
+            schema["type"] = "integer" if isinstance(schema["enum"][0], int) else "string"
+        rules = list(_rules(part).get("x-kubernetes-validations", ()))
+        if found.get("type") == "object" and "properties" in found:
+            schema |= self._spell_object(found, part, path, is_config=is_config)
+        elif "additionalProperties" in found and found["additionalProperties"] is not True:
+            schema["additionalProperties"] = self.spell(found["additionalProperties"], "")
+        elif found.get("type") == "object":
+            schema["x-kubernetes-preserve-unknown-fields"] = True
+        if "items" in found:
+            schema["items"] = self.spell(found["items"], "")
+        if field in _LIST_KEYS:
+            schema["x-kubernetes-list-type"] = "map"
+            schema["x-kubernetes-list-map-keys"] = _LIST_KEYS[field]
+        rules += _spell_pattern(found, schema)
+        if rules:
+            schema["x-kubernetes-validations"] = rules
+        if path in self._texts:
+            schema["description"] = self._texts[path]
+        if is_nullable and is_config:
+            schema["nullable"] = True
+        _add_default(schema, found, is_config=is_config)
+        return schema
+
+    def _resolve(self, source: Schema) -> tuple[Schema, str, bool]:
+        """What a value is: without `$ref` and `anyOf`, and whether null may stand for it."""
+        found = dict(source)
+        is_nullable = False
+        if "anyOf" in found:
+            options = found.pop("anyOf")
+            is_nullable = {"type": "null"} in options
+            (option,) = [option for option in options if option != {"type": "null"}]
+            found = {**option, **found}
+        part = ""
+        if "$ref" in found:
+            part = found.pop("$ref").rpartition("/")[2]
+            found = {**self._parts[part], **found}
+        return found, part, is_nullable
+
+    def _spell_object(self, found: Schema, part: str, path: str, *, is_config: bool) -> Schema:
+        properties = {}
+        for name, value in found["properties"].items():
+            is_inside = is_config or (name in LogConfig.model_fields and part in _CONFIG_PARTS)
+            below = (f"{path}." if path else "") + name if is_inside else ""
+            properties[name] = self.spell(value, name, below, is_config=is_inside)
+        if part == _WHOLE:
+            _keep_defaults(found, properties)
+        required = found.get("required")
+        return {"properties": properties} | ({"required": required} if required else {})
+
+
+_CONFIG_PARTS: Final = frozenset({"LogSpec", "LogDefaults"})
+
+
+def _rules(part: str) -> Schema:
+    rules = RULES.get(part, ())
+    return {"x-kubernetes-validations": [rule.to_json() for rule in rules]} if rules else {}
+
+
+def _spell_pattern(found: Schema, schema: Schema) -> list[dict[str, str]]:
+    """A text's pattern, as a rule that says what to write; its length, that rules can be costed."""
+    if "x-kubernetes-int-or-string" in found:
+        schema["pattern"] = found["pattern"]
+        return []
+    if found.get("type") != "string" or "enum" in schema or "format" in found:
+        return []
+    pattern = found.get("pattern")
+    schema.setdefault("maxLength", _SPELLING_MAX if pattern else _TEXT_MAX)
+    if pattern is None:
+        return []
+    return [{"rule": f"self.matches(r'{pattern}')", "message": HINTS[pattern]}]
+
+
+def _add_default(schema: Schema, found: Schema, *, is_config: bool) -> None:
+    """What the API server fills in: values, and objects that have values to fill in."""
+    default = found.get("default")
+    if is_config or default is None or default == []:
+        return
+    if found.get("pattern") == DURATION_PATTERN:
+        default = spell_duration(default)
+    if schema.get("type") == "object":
+        # Spelled out: rules are tried on the default before what is in it is filled in.
+        default = _strip(default)
+    if default != {}:
+        schema["default"] = default
+
+
+def _strip(value: Any) -> Any:
+    """Without what is None or empty: nothing that an object has to say."""
+    if not isinstance(value, dict):
+        return value
+    found = {name: _strip(item) for name, item in value.items()}
+    return {name: item for name, item in found.items() if item not in (None, [], {})}
+
+
+def _keep_defaults(found: Schema, properties: Mapping[str, Schema]) -> None:
+    """`replication` is named as a whole: what is left out of it is filled in."""
+    for name, value in found["properties"].items():
+        if value.get("default") is not None:
+            properties[name]["default"] = value["default"]

@@ -1,0 +1,1 @@
+"""The custom resources: their definitions, and what a real API server makes of them."""
