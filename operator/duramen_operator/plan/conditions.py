@@ -8,13 +8,17 @@ Called by the parts of the plan. Source: Kubernetes' API conventions, "typical s
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Literal
 
+from duramen_operator.names import FIELD_MANAGER
 from duramen_operator.plan.observed import Json, KubeObject
 from duramen_operator.plan.steps import Event, Status
 
 Truth = Literal["True", "False", "Unknown"]
+FIGURES_EVERY = timedelta(seconds=15)
+"""Figures that move by themselves are written so often at most: each writing wakes the worker."""
+
 _MESSAGE_CHARACTERS = 1024
 """Of an event's note; conditions may say 32 times as much, and nobody reads it."""
 
@@ -32,12 +36,17 @@ class Said:
 
 
 def tell(
-    item: KubeObject, said: Iterable[Said], figures: Json, now: datetime
+    item: KubeObject,
+    said: Iterable[Said],
+    figures: Json,
+    now: datetime,
+    moving: Iterable[str] = (),
 ) -> Iterator[Status | Event]:
     """The steps that make an object's status read so: none where it does already.
 
     Args:
         figures: the status' other fields; those that it has and that are not named go.
+        moving: those of them that alone are a reason only every FIGURES_EVERY.
     """
     conditions = tuple(said)
     for one in conditions:
@@ -52,8 +61,12 @@ def tell(
         "observedGeneration": item.generation,
         "conditions": [_spell(item, one, now) for one in conditions],
     }
-    if status != item.status:
-        yield Status(item.ref, item.uid, status)
+    if status == item.status:
+        return
+    calm = {name: item.status[name] for name in moving if name in item.status}
+    if {**status, **calm} == item.status and now < _written_at(item, now) + FIGURES_EVERY:
+        return
+    yield Status(item.ref, item.uid, status)
 
 
 def find_condition(item: KubeObject, condition_type: str) -> Json | None:
@@ -74,6 +87,16 @@ def is_true(item: KubeObject, condition_type: str) -> bool:
 def spell_time(moment: datetime) -> str:
     """RFC 3339 in UTC with whole seconds, as metav1.Time."""
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _written_at(item: KubeObject, now: datetime) -> datetime:
+    """When the operator last wrote the status, as the API server noted; long ago if it did not."""
+    times = [
+        datetime.fromisoformat(str(entry["time"]))
+        for entry in item.metadata.get("managedFields") or ()
+        if entry.get("manager") == FIELD_MANAGER and entry.get("subresource") == "status"
+    ]
+    return max(times, default=now - FIGURES_EVERY)
 
 
 def _spell(item: KubeObject, said: Said, now: datetime) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from duramen_operator.names import API_VERSION, CLUSTER_LABEL
+from duramen_operator.names import API_VERSION, CLUSTER_LABEL, PAUSED_ANNOTATION
 
 Json = Mapping[str, Any]
 
@@ -143,6 +143,12 @@ class Observed:
     def cluster(self) -> KubeObject | None:
         """The LogCluster, if there is one."""
         return self.find("LogCluster", self.cluster_name)
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether people asked the operator to keep its hands off this cluster."""
+        cluster = self.cluster
+        return cluster is not None and cluster.annotations.get(PAUSED_ANNOTATION) == "true"
 
     def find(self, kind: str, name: str) -> KubeObject | None:
         """The object of a kind with that name, if it was seen."""

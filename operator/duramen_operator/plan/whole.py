@@ -7,13 +7,14 @@ A paused cluster gets its statuses, and nothing else. Called by the worker; expl
 from collections.abc import Callable, Iterable
 from datetime import datetime
 
-from duramen_operator.names import PAUSED_ANNOTATION
+from duramen_operator.plan.log_namespaces import plan_namespaces
+from duramen_operator.plan.logs import plan_logs
 from duramen_operator.plan.observed import Observed
 from duramen_operator.plan.steps import Event, Plan, Status, Step
 
 Part = Callable[[Observed, datetime], Plan]
 
-PARTS: tuple[Part, ...] = ()
+PARTS: tuple[Part, ...] = (plan_namespaces, plan_logs)
 """In order: what holds the cluster, its services, its namespaces and logs, its archive."""
 
 
@@ -21,16 +22,11 @@ def make_plan(observed: Observed, now: datetime, parts: Iterable[Part] = PARTS) 
     """What to do next, in order; an empty plan when everything is as it should be."""
     plans = [part(observed, now) for part in parts]
     steps = tuple(step for plan in plans for step in plan.steps)
-    if is_paused(observed):
-        steps = tuple(step for step in steps if isinstance(step, Status | Event))
+    if observed.is_paused:
+        # Nothing is done, so there is nothing to come back for at once.
+        return Plan(tuple(step for step in steps if isinstance(step, Status | Event)))
     moments = [plan.again_at for plan in plans if plan.again_at is not None]
     return Plan(steps, min(moments) if moments else None)
-
-
-def is_paused(observed: Observed) -> bool:
-    """Whether people asked the operator to keep its hands off this cluster."""
-    cluster = observed.cluster
-    return cluster is not None and cluster.annotations.get(PAUSED_ANNOTATION) == "true"
 
 
 def collect(steps: Iterable[Step], again_at: datetime | None = None) -> Plan:

@@ -9,11 +9,9 @@ import logging
 import signal
 import time
 
-from duramen_operator.apply.doing import CallRefused
 from duramen_operator.kinds import OURS
 from duramen_operator.kube import Kube, Refused, Unreachable
-from duramen_operator.plan.observed import AdminView, Observed, Problem
-from duramen_operator.plan.steps import Call
+from duramen_operator.serving.cluster_admin import ClusterAdmin
 from duramen_operator.serving.handlers import WATCHED, make_registry, watch
 from duramen_operator.serving.health import HealthServer
 from duramen_operator.serving.watches import Watches
@@ -25,18 +23,6 @@ _log = logging.getLogger(__name__)
 STUCK_S = 300.0
 """A pass ends within a minute even when every request runs into its limit."""
 RETRY_S = 2.0
-
-
-class NoAdmin:
-    """A cluster that cannot be asked: what the worker is given until there is a client."""
-
-    async def look(self, seen: Observed) -> AdminView:
-        """Nothing is known."""
-        return AdminView(reason=f"{seen.cluster_name} is not asked")
-
-    async def call(self, step: Call) -> None:
-        """Refused, always."""
-        raise CallRefused(Problem("unavailable", f"{step.path}: the cluster is not asked"))
 
 
 class Operator:
@@ -97,8 +83,10 @@ class Operator:
             return
 
     def _make_admin(self, cluster_name: str) -> AdminApi:
-        _log.debug("%s: no client for its admin API", cluster_name)
-        return NoAdmin()
+        settings = self._settings
+        return ClusterAdmin(
+            settings.find_write_url(cluster_name), settings.find_admin_url(cluster_name)
+        )
 
     def _find_sickness(self) -> str:
         late = self._watches.find_late()
