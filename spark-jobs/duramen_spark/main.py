@@ -11,13 +11,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from cyclopts import App, CycloptsError
+from cyclopts import App
 
 from duramen import __version__
-from duramen.cli.command import ExitCode, UsageError, say, silence_stdout
-from duramen.cli.shell.advice import advise
-from duramen.cluster.cluster_file import ClusterFileError
-from duramen.errors import DuramenError
+from duramen.cli.shell.frame import run_app
 from duramen_spark.commands.archive import archive
 from duramen_spark.commands.compact import compact
 from duramen_spark.commands.export import export
@@ -38,26 +35,7 @@ for _command in (archive, verify, compact, restore, export, retention):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one job; gives its exit code."""
-    tokens = list(sys.argv[1:] if argv is None else argv)
-    try:
-        code = app(tokens, exit_on_error=False, print_error=True)
-    except CycloptsError:
-        return ExitCode.USAGE
-    except UsageError as error:
-        say(f"duramen-spark: {error}")
-        return ExitCode.USAGE
-    except BrokenPipeError:
-        silence_stdout()
-        return ExitCode.OK
-    except (ClusterFileError, DuramenError, OSError) as error:
-        say(f"duramen-spark: {error}")
-        advice = advise(error)
-        if advice is not None:
-            say(f"next: {advice}")
-        return ExitCode.FAILED
-    except KeyboardInterrupt:
-        return ExitCode.INTERRUPTED
-    return code if isinstance(code, int) else ExitCode.OK
+    return run_app(app, argv)
 
 
 if __name__ == "__main__":

@@ -349,7 +349,7 @@ class BookieService:
         return {
             "incarnation": self._cookie.incarnation,
             "data_url": self.data_url,
-            "admin_url": f"http://{self._options.host}:{self._options.admin_port}",
+            "admin_url": self._options.admin_url(),
             "state": self._space.state,
             "free_bytes": self._space.free_bytes,
             "draining": not node.duty.takes_new_ledgers,

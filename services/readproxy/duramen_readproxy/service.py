@@ -17,6 +17,7 @@ from prometheus_client import REGISTRY, CollectorRegistry, Gauge
 
 from duramen.core.replica_order import Place
 from duramen.errors import DuramenError
+from duramen.runtime.cluster_node import wait_session
 from duramen.runtime.edge.cross_origin import allow_origins
 from duramen.runtime.http_server import PublicServer
 from duramen.runtime.metadata_store import MetadataStore, SessionState
@@ -101,8 +102,8 @@ class ReadProxy:
         """The read proxy has no routes of its own beyond those of every service."""
 
     async def start(self) -> None:
-        """Follow the bookies, listen, and be found."""
-        await self._store.start()
+        """Follow the bookies, listen, and be found; waits for ZooKeeper as long as it takes."""
+        await wait_session(self._store)
         await self._bookies.start()
         await self.homes.start()
         if self._forwarder is not None:
@@ -163,7 +164,7 @@ class ReadProxy:
         options = self._options
         return {
             "data_url": options.data_url(self._server.port),
-            "admin_url": f"http://{options.host}:{options.admin_port}",
+            "admin_url": options.admin_url(),
             "region": options.region,
             "rack": options.rack,
         }

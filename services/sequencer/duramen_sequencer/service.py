@@ -19,10 +19,10 @@ from fastapi import FastAPI
 from duramen.client.bookie_client import BookieClient
 from duramen.errors import DuramenError
 from duramen.ids import LogId
-from duramen.runtime.cluster_node import ensure_cluster
+from duramen.runtime.cluster_node import wait_cluster
 from duramen.runtime.http_client import PeerClient
 from duramen.runtime.http_server import Answer, DataServer
-from duramen.runtime.metadata_store import MetadataError, MetadataStore, SessionState
+from duramen.runtime.metadata_store import MetadataStore, Rejected, SessionState
 from duramen.runtime.reading.cold.reads import open_cold_reads
 from duramen.runtime.registry import Registration, Roster
 from duramen.runtime.role import ServiceOptions, StartRefusedError
@@ -33,7 +33,7 @@ from duramen.runtime.sequencer.process import make_surroundings
 from duramen.runtime.sequencer.surveyor import Surveyor
 from duramen.runtime.zookeeper_store import ZooKeeperStore
 from duramen.units import MIB
-from duramen.wire.metadata_json import Paths
+from duramen.wire.metadata_json import MetadataJsonError, Paths
 from duramen_sequencer.append_frames import AppendFrames
 from duramen_sequencer.control import Control, Operation
 from duramen_sequencer.fencing import set_token
@@ -104,7 +104,7 @@ class SequencerService:
         )
         fields = {
             "data_url": data_url,
-            "admin_url": f"http://{options.host}:{options.admin_port}",
+            "admin_url": options.admin_url(),
             "region": options.region,
             "rack": options.rack,
             "weight": options.weight,
@@ -114,15 +114,17 @@ class SequencerService:
         self._is_ready = False
 
     async def start(self) -> None:
-        """Register, learn who is there, listen, look for orphans."""
+        """Register, learn who is there, listen, look for orphans.
+
+        Waits for ZooKeeper for as long as it takes.
+
+        Raises:
+            StartRefusedError: what is at the cluster's place is none of ours.
+        """
         try:
-            await self._store.start()
-            await ensure_cluster(self._store, self._paths)
-        except MetadataError as error:
-            raise StartRefusedError(
-                f"ZooKeeper at {self._options.zookeeper} cannot be used ({error}): "
-                "start it or correct --zookeeper"
-            ) from error
+            await wait_cluster(self._store, self._paths)
+        except (Rejected, MetadataJsonError) as error:
+            raise StartRefusedError(f"ZooKeeper holds something else: {error}") from error
         self._store.on_session(self._on_session)
         await self._surveyor.start()
         await self._maintenance.start()
@@ -206,7 +208,7 @@ class SequencerService:
         auditor = Auditor(link, BookieClient(), ask_roll, self._around.rng, pace)
         fields = {
             "sequencer": options.node_id,
-            "admin_url": f"http://{options.host}:{options.admin_port}",
+            "admin_url": options.admin_url(),
         }
         election = Election(self._store, self._paths.auditor, fields, auditor.on_office)
         return auditor, election

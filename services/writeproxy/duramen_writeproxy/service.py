@@ -14,10 +14,11 @@ import contextlib
 import logging
 from typing import Any, Final
 
+from duramen.runtime.cluster_node import wait_session
 from duramen.runtime.edge.cross_origin import allow_origins
 from duramen.runtime.http_client import PeerClient
 from duramen.runtime.http_server import PublicServer
-from duramen.runtime.metadata_store import MetadataStore, Unavailable
+from duramen.runtime.metadata_store import MetadataStore
 from duramen.runtime.public.forwarding import make_forwarder
 from duramen.runtime.public.serving import complete_app
 from duramen.runtime.registry import Registration, Roster
@@ -105,7 +106,7 @@ class WriteProxy:
 
     async def start(self) -> None:
         """Serve; waits for ZooKeeper for as long as it takes."""
-        await self._open_store()
+        await wait_session(self._store)
         await self._roster.start()
         if self._forwarder is not None:
             await self._forwarder.start()
@@ -113,7 +114,7 @@ class WriteProxy:
         options = self._options
         fields = {
             "data_url": options.data_url(self.port),
-            "admin_url": f"http://{options.host}:{options.admin_port}",
+            "admin_url": options.admin_url(),
             "region": options.region,
             "rack": options.rack,
         }
@@ -159,14 +160,6 @@ class WriteProxy:
             "forwarding": None if self._forwarder is None else self._forwarder.statistics(),
             "metadata": self._store.statistics(),
         }
-
-    async def _open_store(self) -> None:
-        while True:
-            try:
-                await self._store.start()
-                return
-            except Unavailable as error:
-                _LOG.info("waiting for ZooKeeper: %s", error)
 
     def _on_roster(self) -> None:
         self._router.on_roster()

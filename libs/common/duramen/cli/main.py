@@ -1,7 +1,7 @@
-"""The `duramen` command: which commands there are, and how what goes wrong becomes an exit code.
+"""The `duramen` command: which commands there are.
 
-Every command prints one clear sentence on stderr when it fails, and what to do next; never a
-traceback for what others sent or refused. The codes stand in `command.ExitCode`.
+How what goes wrong becomes an exit code stands in `shell.frame`; each command's help says what its
+codes mean.
 
 Called by the console script `duramen` and by `python -m duramen.cli.main`. Source: 03-api "CLI".
 """
@@ -11,11 +11,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from cyclopts import App, CycloptsError
+from cyclopts import App
 
 from duramen import __version__
 from duramen.cli.append import append
-from duramen.cli.command import ExitCode, UsageError, say, silence_stdout
 from duramen.cli.declare.apply import apply
 from duramen.cli.declare.namespaces import namespace_app
 from duramen.cli.live.sql import sql
@@ -31,12 +30,10 @@ from duramen.cli.read import read, tail
 from duramen.cli.repair.auditor import accept_loss, disruption, drain, rebalance, repair_app
 from duramen.cli.repair.verify import verify
 from duramen.cli.run import run
-from duramen.cli.shell.advice import advise
 from duramen.cli.shell.completion import make_completion
-from duramen.cluster.cluster_file import ClusterFileError
+from duramen.cli.shell.frame import run_app
 from duramen.cluster.layout import LayoutError
 from duramen.cluster.supervisor import ClusterError
-from duramen.errors import DuramenError
 from duramen.runtime.http_client import PeerError
 
 app = App(
@@ -71,26 +68,7 @@ app.command(bench_app)
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; gives its exit code."""
-    tokens = list(sys.argv[1:] if argv is None else argv)
-    try:
-        code = app(tokens, exit_on_error=False, print_error=True)
-    except CycloptsError:
-        return ExitCode.USAGE
-    except (UsageError, LayoutError) as error:
-        say(f"duramen: {error}")
-        return ExitCode.USAGE
-    except BrokenPipeError:
-        silence_stdout()  # `| head` has seen enough
-        return ExitCode.OK
-    except (ClusterError, ClusterFileError, DuramenError, PeerError, OSError) as error:
-        say(f"duramen: {error}")
-        advice = advise(error)
-        if advice is not None:
-            say(f"next: {advice}")
-        return ExitCode.FAILED
-    except KeyboardInterrupt:
-        return ExitCode.INTERRUPTED
-    return code if isinstance(code, int) else ExitCode.OK
+    return run_app(app, argv, usage_errors=(LayoutError,), failures=(ClusterError, PeerError))
 
 
 if __name__ == "__main__":

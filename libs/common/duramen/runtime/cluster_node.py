@@ -1,21 +1,60 @@
 """The node that makes a place in ZooKeeper a cluster: its uuid, format and log-id counter.
 
 Made by the first bookie or sequencer that starts, whichever it is, and never replaced. Bookies keep
-the uuid in their cookies, so that disks of one cluster are never taken into another.
-Called at start by bookie and sequencer. Source: 08-interfaces "ZooKeeper", 02-storage "Identity".
+the uuid in their cookies, so that disks of one cluster are never taken into another. Where a whole
+cluster is started at once, ZooKeeper and even its name may come last: who starts waits for it.
+Called at start by every service. Source: 08-interfaces "ZooKeeper", 02-storage "Identity".
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import logging
 from typing import Final
 from uuid import uuid4
 
-from duramen.runtime.metadata_store import Conflict, ConflictKind, MetadataStore, OutcomeUnknown
+from duramen.runtime.metadata_store import (
+    Conflict,
+    ConflictKind,
+    MetadataStore,
+    OutcomeUnknown,
+    Unavailable,
+)
 from duramen.wire.metadata_json import MetadataJsonError, Paths, read_node, spell_node
 
 FORMAT: Final = 1
 """Of the whole tree of nodes; code refuses a cluster whose format is newer than its own."""
+
+
+_LOG = logging.getLogger(__name__)
+_RETRY_S: Final = 0.3
+
+
+async def wait_session(store: MetadataStore) -> None:
+    """Start the store; waits for ZooKeeper, and for its name in DNS, as long as it takes."""
+    while True:
+        try:
+            return await store.start()
+        except Unavailable as error:
+            _LOG.warning("waiting for ZooKeeper: %s", error)
+            await asyncio.sleep(_RETRY_S)
+
+
+async def wait_cluster(store: MetadataStore, paths: Paths) -> str:
+    """Start the store and return the cluster's uuid, however long that takes.
+
+    Raises:
+        Rejected: ZooKeeper will never allow it.
+        MetadataJsonError: the node is no cluster node, or of a newer format.
+    """
+    while True:
+        await wait_session(store)
+        try:
+            return await ensure_cluster(store, paths)
+        except (Unavailable, OutcomeUnknown) as error:
+            _LOG.warning("waiting for ZooKeeper: %s", error)
+            await asyncio.sleep(_RETRY_S)
 
 
 async def ensure_cluster(store: MetadataStore, paths: Paths) -> str:

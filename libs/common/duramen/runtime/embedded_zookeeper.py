@@ -23,8 +23,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, NamedTuple
 
+from duramen.units import MIB
+
 # Spark 4 needs 17 too, so one installation serves both; older ones are passed over.
 JAVA_MAJOR_MIN = 17
+LOOPBACK = "127.0.0.1"
+EVERY_ADDRESS = "0.0.0.0"
+HEAP_BYTES = 256 * MIB
+JARS_VARIABLE = "DURAMEN_ZOOKEEPER_JARS"
 MAIN_CLASS = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 # What a standalone server without admin page, TLS and command line loads; found by leaving out
 # jar after jar. Of the rest, Netty would be needed for TLS and commons-cli for the tools.
@@ -44,7 +50,7 @@ _POLL_INTERVAL_S = 0.05
 
 _CONFIGURATION = """\
 dataDir=./data
-clientPortAddress=127.0.0.1
+clientPortAddress={host}
 clientPort={port}
 # Half a second: sessions may be as short as one second, and short ones end on time.
 tickTime=500
@@ -76,15 +82,16 @@ rootLogger.appenderRef.console.ref = console
 
 
 class EnsembleMember(NamedTuple):
-    """One server of an ensemble on loopback; `server_id` is 1 to 255."""
+    """One server of an ensemble; `server_id` is 1 to 255."""
 
     server_id: int
     quorum_port: int
     election_port: int
+    host: str = LOOPBACK
 
     def spell(self) -> str:
         """Its line in every member's configuration."""
-        return f"server.{self.server_id}=127.0.0.1:{self.quorum_port}:{self.election_port}\n"
+        return f"server.{self.server_id}={self.host}:{self.quorum_port}:{self.election_port}\n"
 
 
 class EmbeddedServerError(Exception):
@@ -112,51 +119,64 @@ def find_java() -> Path:
 
 
 def find_jars() -> tuple[Path, ...]:
-    """The jars of PySpark that the server needs.
+    """The jars of PySpark that the server needs, or those of an image that has nothing else of it.
 
     Raises:
         EmbeddedServerError: PySpark is not installed or lacks one of them.
     """
-    folder = _package_folder("pyspark")
-    if folder is None:
+    package = _package_folder("pyspark")
+    if JARS_VARIABLE in os.environ:
+        folder = Path(os.environ[JARS_VARIABLE])
+    elif package is not None:
+        folder = package / "jars"
+    else:
         raise EmbeddedServerError("PySpark, which ships ZooKeeper's jars, is not installed")
-    names = sorted(path.name for path in (folder / "jars").glob("*.jar"))
+    names = sorted(path.name for path in folder.glob("*.jar"))
     jars = []
     for wanted in _JAR_NAMES:
         found = [name for name in names if re.fullmatch(rf"{re.escape(wanted)}-\d.*\.jar", name)]
         if not found:
-            raise EmbeddedServerError(f"no {wanted} among the jars in {folder / 'jars'}")
-        jars.append(folder / "jars" / found[-1])
+            raise EmbeddedServerError(f"no {wanted} among the jars in {folder}")
+        jars.append(folder / found[-1])
     return tuple(jars)
 
 
 def write_configuration(
-    data_dir: Path, port: int, *, members: Sequence[EnsembleMember] = (), server_id: int = 0
+    data_dir: Path,
+    port: int,
+    *,
+    members: Sequence[EnsembleMember] = (),
+    server_id: int = 0,
+    host: str = LOOPBACK,
 ) -> None:
     """Writes the server's configuration; its data goes to `data_dir`/data.
 
     Args:
         members: every server of the ensemble, this one too; none: a server that stands alone.
         server_id: which of them this one is.
+        host: the address that it listens on, for clients and for other members.
     """
     data_dir.mkdir(parents=True, exist_ok=True)
-    text = _CONFIGURATION.format(port=port)
+    text = _CONFIGURATION.format(host=host, port=port)
     if members:
         assert server_id in {member.server_id for member in members}, (server_id, members)
         text += _ENSEMBLE + "".join(member.spell() for member in members)
+        if host == EVERY_ADDRESS:
+            # A pod's own name need not be in DNS yet when the server binds its ports.
+            text += "quorumListenOnAllIPs=true\n"
         (data_dir / "data").mkdir(exist_ok=True)
         (data_dir / "data" / "myid").write_text(f"{server_id}\n")
     (data_dir / "zoo.cfg").write_text(text)
     (data_dir / "log4j2.properties").write_text(_LOGGING)
 
 
-def server_command(java: Path, jars: Sequence[Path]) -> list[str]:
+def server_command(java: Path, jars: Sequence[Path], *, heap_bytes: int = HEAP_BYTES) -> list[str]:
     """The command line; pure. To be run with the folder of `write_configuration` as working
     directory, which keeps paths with odd characters out of Java's property files. SIGTERM stops
     it."""
     return [
         str(java),
-        "-Xmx256m",
+        f"-Xmx{heap_bytes // MIB}m",
         "-XX:+UseSerialGC",
         "-XX:TieredStopAtLevel=1",  # half the CPU time at start; the server waits for the disk
         "-XX:-UsePerfData",  # leaves no file in the temporary folder

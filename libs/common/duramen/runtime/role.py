@@ -20,7 +20,8 @@ class ServiceOptions:
     """What a service process is started with.
 
     Those from `data_dir` to `journal_file_bytes` are for bookies: docs/bookie.md. `advertise` is
-    HOST:PORT under which others reach the data port, where it is not the one listened on. `weight`
+    HOST:PORT under which others reach the data port, where it is not the one listened on; others
+    reach the administration under the same host. `weight`
     is a sequencer's: its share of the logs, relative to the others'. `audit_interval_us` and
     `lost_bookie_grace_us` are a sequencer's, for when it is the auditor: docs/protocol/repair.md.
     `is_forwarding` is a proxy's: whether it sends on what the other kind of proxy answers, and
@@ -56,6 +57,11 @@ class ServiceOptions:
         """Where others reach the data plane that listens on `port` (default: `data_port`)."""
         listening = f"{self.host}:{self.data_port if port is None else port}"
         return f"http://{self.advertise or listening}"
+
+    def admin_url(self) -> str:
+        """Where others reach the administration: the host of the data plane, and our own port."""
+        host = self.advertise.rpartition(":")[0] if self.advertise else self.host
+        return f"http://{host}:{self.admin_port}"
 
 
 class StartRefusedError(Exception):

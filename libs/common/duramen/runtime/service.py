@@ -78,7 +78,8 @@ def parse_options(
         "--advertise",
         metavar="HOST:PORT",
         type=_parse_address,
-        help="where others reach the data port, as behind a proxy; default: HOST:DATA_PORT",
+        help="where others reach the data port, as behind a proxy or in a pod, and under whose "
+        "host they reach the admin port; default: HOST:DATA_PORT",
     )
     parser.add_argument("--data-dir", type=Path, required=role == "bookie")
     if role == "bookie":

@@ -1,0 +1,21 @@
+# What `helm test` runs: a hundred lines go in through the write proxy's service and come back, byte for byte and in
+# their order, through the read proxy's. Environment: LOG, WRITE_URL, READ_URL.
+set -eu
+cd /tmp
+run="$(hostname)-$(date +%s)"
+i=0
+while [ "$i" -lt 100 ]; do
+  echo "helm test $run line $i"
+  i=$((i + 1))
+done > sent
+
+duramen namespace create "${LOG%%/*}" --url "$WRITE_URL" || echo "namespace: left as it is"
+duramen append "$LOG" sent --create --url "$WRITE_URL"
+# A read proxy may answer a moment later than the write proxy: a few looks, then it is a fault.
+looks=0
+until duramen read "$LOG" --from tail-100 --url "$READ_URL" > found && cmp sent found; do
+  looks=$((looks + 1))
+  [ "$looks" -lt 10 ] || { echo "not what was appended:"; head -5 found; exit 1; }
+  sleep 1
+done
+echo "100 records of 100 appended to $LOG came back as they were sent"

@@ -1,0 +1,71 @@
+{{/* Names, labels and pod settings that several templates share. */}}
+
+{{- define "duramen.fullname" -}}
+{{- $name := .Release.Name | trunc 40 | trimSuffix "-" -}}
+{{- if contains "duramen" $name }}{{ $name }}{{ else }}{{ printf "%s-duramen" $name }}{{ end -}}
+{{- end }}
+
+{{- define "duramen.cluster" -}}
+{{- .Values.cluster.name | default .Release.Name -}}
+{{- end }}
+
+{{- define "duramen.labels" -}}
+{{ include "duramen.ownerLabels" . }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- end }}
+
+{{- define "duramen.ownerLabels" -}}
+app.kubernetes.io/name: duramen
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{/* Of an image: the digest wins, then the tag, then the chart's appVersion. Argument: (list root suffix). */}}
+{{- define "duramen.image" -}}
+{{- $root := index . 0 -}}
+{{- $image := $root.Values.image -}}
+{{- $name := printf "%s%s" $image.repository (index . 1) -}}
+{{- if and $image.digest (eq (index . 1) "") -}}
+{{ printf "%s@%s" $name $image.digest }}
+{{- else -}}
+{{ printf "%s:%s" $name ($image.tag | default $root.Chart.AppVersion) }}
+{{- end -}}
+{{- end }}
+
+{{/* What the restricted profile asks of a pod. */}}
+{{- define "duramen.podSecurity" -}}
+runAsNonRoot: true
+runAsUser: 10001
+runAsGroup: 10001
+fsGroup: 10001
+seccompProfile:
+  type: RuntimeDefault
+{{- end }}
+
+{{/* And of a container. */}}
+{{- define "duramen.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+runAsNonRoot: true
+capabilities:
+  drop: [ALL]
+{{- end }}
+
+{{- define "duramen.pullSecrets" -}}
+{{- with .Values.image.pullSecrets }}
+imagePullSecrets:
+{{- range . }}
+  - name: {{ . }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* "yes" if a kind of monitoring.coreos.com/v1 is to be made. Argument: (list root mode). */}}
+{{- define "duramen.monitored" -}}
+{{- $root := index . 0 -}}
+{{- $mode := index . 1 -}}
+{{- if or (eq $mode "always") (and (eq $mode "auto") ($root.Capabilities.APIVersions.Has "monitoring.coreos.com/v1")) -}}
+yes
+{{- end -}}
+{{- end }}

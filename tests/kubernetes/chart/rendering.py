@@ -1,0 +1,94 @@
+"""The chart as helm renders it, without a cluster: what the tests of this folder look at.
+
+`render` gives objects, `lint` and `try_values` what helm says. Needs the helm that is built with
+the test cluster; without it the tests skip with that reason.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.kubernetes.cluster import binaries
+from tests.kubernetes.conftest import require
+
+ROOT = Path(__file__).parents[3]
+CHART = ROOT / "charts" / "duramen"
+RELEASE = "demo"
+NAMESPACE = "shop"
+
+EVERYTHING = {
+    "monitoring": {"monitors": "always", "rules": "always"},
+    "cluster": {"domains": [{"region": "eu", "zone": f"eu-{n}"} for n in "123"]},
+}
+"""Values that switch on every template."""
+
+
+def helm(*arguments: str | Path, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    """Run helm with nothing of the user's own."""
+    require(binaries.reason_missing(("helm",)))
+    with tempfile.TemporaryDirectory() as home:
+        return subprocess.run(
+            [str(binaries.folder() / "helm"), *map(str, arguments)],
+            input=stdin,
+            env={"PATH": os.environ["PATH"], "HOME": home},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+
+
+def try_values(values: dict[str, Any]) -> subprocess.CompletedProcess[str]:
+    """Render with values on top of the defaults; whatever helm says."""
+    where = ("--namespace", NAMESPACE, "--values", "-")
+    return helm("template", RELEASE, CHART, *where, stdin=yaml.safe_dump(values))
+
+
+def render_text(values: dict[str, Any] | None = None) -> str:
+    """All manifests, hooks too, as one text."""
+    done = try_values(values or {})
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def render(values: dict[str, Any] | None = None) -> list[dict[str, Any]]:
+    """All objects, hooks too."""
+    return [one for one in yaml.safe_load_all(render_text(values)) if one]
+
+
+def of_kind(objects: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
+    """Those of one kind."""
+    return [one for one in objects if one["kind"] == kind]
+
+
+def is_hook(one: dict[str, Any]) -> bool:
+    """Whether helm makes it at a moment of its own, and not with the release."""
+    return "helm.sh/hook" in (one["metadata"].get("annotations") or {})
+
+
+def defaults(objects: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The custom resources that the hook applies."""
+    found = next(
+        one["data"]["defaults.yaml"]
+        for one in of_kind(objects, "ConfigMap")
+        if "defaults.yaml" in one["data"]
+    )
+    return [one for one in yaml.safe_load_all(found) if one]
+
+
+def pod_specs(objects: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Of every pod that the chart makes, by itself or through a controller."""
+    found = {}
+    for one in objects:
+        name = f"{one['kind']} {one['metadata']['name']}"
+        if one["kind"] == "Pod":
+            found[name] = one["spec"]
+        elif one["kind"] in {"Deployment", "StatefulSet", "DaemonSet", "Job"}:
+            found[name] = one["spec"]["template"]["spec"]
+    return found

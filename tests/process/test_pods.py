@@ -1,0 +1,183 @@
+"""Services and ZooKeeper as pods start them: names not there yet, advertised hosts, probes.
+
+A whole cluster is created at once, so ZooKeeper comes up after those who need it, and its name in
+DNS with it; what a service registers must be reachable from other pods, which know it by another
+host than the one it listens on; and a member of ZooKeeper is only its flags and its volume.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from duramen.cluster import health, zookeeper_node
+from duramen.runtime.zookeeper_store import ZooKeeperStore
+from duramen.wire.metadata_json import Paths, read_node
+from tests.process.cluster import wait_until
+from tests.zookeeper_fixture import free_port, run, running_zookeeper
+
+pytestmark = pytest.mark.process
+
+CLUSTER = "pods"
+POD_HOST = "pod-0.headless.duramen.svc"
+ROLES = ("bookie", "sequencer", "writeproxy", "readproxy")
+SOON_S = 60.0
+
+
+@contextmanager
+def started(*command: str) -> Iterator[subprocess.Popen[str]]:
+    """A child with its output in a pipe, ended by force if the block did not end it."""
+    child = subprocess.Popen(
+        [sys.executable, "-m", *command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        yield child
+    finally:
+        if child.poll() is None:
+            child.kill()
+        child.communicate()
+
+
+def service_command(role: str, folder: Path, zookeeper: str, admin_port: int) -> list[str]:
+    command = [f"duramen_{role}.main", "--cluster", CLUSTER, "--id", f"{role}-0"]
+    command += ["--data-port", str(free_port()), "--admin-port", str(admin_port)]
+    command += ["--zookeeper", zookeeper, "--security", "none", "--advertise", f"{POD_HOST}:7101"]
+    return command + (["--data-dir", str(folder / role)] if role == "bookie" else [])
+
+
+def test_services_wait_for_the_name_of_zookeeper(tmp_path: Path) -> None:
+    ports = {role: free_port() for role in ROLES}
+    with ExitStack() as stack:
+        children = [
+            stack.enter_context(
+                started(*service_command(role, tmp_path, "zookeeper.invalid:2181", port))
+            )
+            for role, port in ports.items()
+        ]
+        for child in children:
+            assert child.stdout is not None
+            # Twice: it is seen to try again.
+            waiting = (line for line in child.stdout if "waiting for ZooKeeper" in line)
+            assert next(waiting)
+            assert next(waiting)
+        for port in ports.values():
+            assert health.main([str(port), "--alive"]) == 0
+            assert health.main([str(port)]) == 1
+        for child in children:
+            child.terminate()
+            assert child.wait(SOON_S) == 0
+
+
+def test_others_are_told_the_advertised_host(tmp_path: Path) -> None:
+    ports = {role: free_port() for role in ROLES}
+    paths = Paths(CLUSTER)
+    places = {
+        "bookie": paths.available,
+        "sequencer": paths.sequencers,
+        "writeproxy": paths.write_proxies,
+        "readproxy": paths.read_proxies,
+    }
+    with running_zookeeper(tmp_path) as zookeeper:
+        for role, port in ports.items():
+            with started(*service_command(role, tmp_path, zookeeper.address, port)) as child:
+                wait_until(ready(port), SOON_S, f"the {role}")
+                found = run(read_fields(zookeeper.address, f"{places[role]}/{role}-0"))
+                assert found["admin_url"] == f"http://{POD_HOST}:{port}"
+                assert found["data_url"] == f"http://{POD_HOST}:7101"
+                child.terminate()
+                assert child.wait(SOON_S) == 0
+
+
+async def read_fields(zookeeper: str, path: str) -> dict[str, Any]:
+    store = ZooKeeperStore(zookeeper)
+    await store.start()
+    try:
+        found = await store.get(path)
+        assert found is not None
+        return read_node(found.data)
+    finally:
+        await store.close()
+
+
+def ready(port: int) -> Callable[[], bool]:
+    def ask() -> bool:
+        try:
+            answer = httpx.get(f"http://127.0.0.1:{port}/readyz", trust_env=False)
+        except httpx.TransportError:
+            return False
+        return answer.status_code == 200
+
+    return ask
+
+
+def member_command(folder: Path, index: int, hosts: list[str], ports: list[int]) -> list[str]:
+    command = ["duramen.cluster.zookeeper_node", "--data-dir", str(folder / f"zookeeper-{index}")]
+    command += ["--name", f"zookeeper-{index}", "--members", ",".join(hosts)]
+    command += ["--host", hosts[index], "--client-port", str(ports[0])]
+    return [*command, "--quorum-port", str(ports[1]), "--election-port", str(ports[2])]
+
+
+def serving(host: str, port: int) -> Callable[[], bool]:
+    arguments = ["health", "--host", host, "--client-port", str(port)]
+    return lambda: zookeeper_node.main(arguments) == 0
+
+
+def test_one_member_stands_alone_and_ends_on_a_signal(tmp_path: Path) -> None:
+    ports = [free_port() for _ in range(3)]
+    assert not serving("127.0.0.1", ports[0])()
+    with started(*member_command(tmp_path, 0, ["127.0.0.1"], ports)) as child:
+        wait_until(serving("127.0.0.1", ports[0]), SOON_S, "the server")
+        child.terminate()
+        assert child.wait(SOON_S) == 143  # Java's way to say that it obeyed
+
+
+def test_three_members_elect_a_leader(tmp_path: Path) -> None:
+    hosts = ["127.0.0.1", "127.0.0.2", "127.0.0.3"]
+    ports = [free_port() for _ in range(3)]
+    with started(*member_command(tmp_path, 2, hosts, ports)) as alone:
+        alive = ["health", "--alive", "--host", hosts[2], "--client-port", str(ports[0])]
+        wait_until(lambda: zookeeper_node.main(alive) == 0, SOON_S, "a member")
+        assert not serving(hosts[2], ports[0])(), "one of three is no quorum"
+        with (
+            started(*member_command(tmp_path, 0, hosts, ports)),
+            started(*member_command(tmp_path, 1, hosts, ports)),
+        ):
+            for host in hosts:
+                wait_until(serving(host, ports[0]), SOON_S, f"the member on {host}")
+        assert alone.poll() is None
+
+
+@pytest.mark.parametrize(
+    ("flags", "advice"),
+    [
+        (["--name", "zookeeper-3", "--members", "a,b,c"], "from 0 to 2"),
+        (["--name", "zookeeper", "--members", "a,b,c"], "from 0 to 2"),
+        (["--name", "zookeeper-0", "--members", "a,b"], "1, 3 or 5"),
+        (["--name", "zookeeper-0", "--members", "a,b,a"], "1, 3 or 5"),
+    ],
+)
+def test_flags_that_make_no_member_are_refused(
+    flags: list[str], advice: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert zookeeper_node.main([*flags, "--data-dir", str(tmp_path)]) == 1
+    assert advice in capsys.readouterr().err
+
+
+def test_the_data_of_another_member_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "myid").write_text("2\n")
+    flags = ["--name", "zookeeper-0", "--members", "a,b,c", "--data-dir", str(tmp_path)]
+    assert zookeeper_node.main(flags) == 1
+    assert "give it its own volume" in capsys.readouterr().err
