@@ -211,6 +211,16 @@ def test_the_defaults_are_those_of_the_interface_page() -> None:
     assert parse_log_config(document) == config, "what is stored reads back"
 
 
+def test_no_limit_is_null_or_none() -> None:
+    """Tools that drop what is null have the word; it is stored and answered as null."""
+    for spelling in (None, "none"):
+        retention = parse_log_config({"retention": {"age": spelling, "bytes": spelling}}).retention
+        assert retention.age is None and retention.bytes is None
+        assert retention.model_dump(mode="json")["age"] is None
+    with pytest.raises(DuramenError, match="is no duration"):
+        parse_log_config({"roll": {"interval": "none"}})
+
+
 @pytest.mark.parametrize(
     ("document", "code", "field"),
     [

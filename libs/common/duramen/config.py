@@ -63,6 +63,28 @@ Size = Annotated[
     Field(ge=0),
     WithJsonSchema({"type": "string", "pattern": SIZE_PATTERN}),
 ]
+
+
+def _read_limit(value: object) -> object:
+    """No limit is also spelled "none": tools that carry a configuration drop what is null, as
+    kubectl does, and a limit that was to go would stay."""
+    return None if value == "none" else value
+
+
+LIMIT_PATTERN: Final = "^none$|"
+"""Before the pattern of a duration or a size: what may also be written."""
+
+
+def _limit_schema(pattern: str) -> WithJsonSchema:
+    text = {"type": "string", "pattern": LIMIT_PATTERN + pattern}
+    return WithJsonSchema({"anyOf": [text, {"type": "null"}]})
+
+
+DurationLimit = Annotated[
+    Duration | None, BeforeValidator(_read_limit), _limit_schema(DURATION_PATTERN)
+]
+SizeLimit = Annotated[Size | None, BeforeValidator(_read_limit), _limit_schema(SIZE_PATTERN)]
+
 Count = Annotated[int, Field(strict=True, ge=1, le=1_000_000)]
 
 
@@ -143,8 +165,8 @@ class Roll(_Part):
 class Retention(_Part):
     """How long records are kept."""
 
-    age: Duration | None = parse_duration_us("72h")
-    bytes: Size | None = None
+    age: DurationLimit = parse_duration_us("72h")
+    bytes: SizeLimit = None
     truncated: Duration = parse_duration_us("1h")
     require_cold_copy: bool = False
 

@@ -20,7 +20,20 @@ from duramen_operator.resources.part import (
     Resource,
     Status,
     Storage,
+    StorageSize,
 )
+
+
+class JournalStorage(Storage):
+    """Volume of a bookie's journal."""
+
+    size: StorageSize = "20Gi"
+
+
+class LedgersStorage(Storage):
+    """Volume of a bookie's entries."""
+
+    size: StorageSize = "100Gi"
 
 
 class BookieSetSpec(Part):
@@ -41,14 +54,14 @@ class BookieSetSpec(Part):
         ),
     ] = 3
     journal: Annotated[
-        Storage,
+        JournalStorage,
         Field(
             description="Volume of the journal: every append is synced there first. Fast, small."
         ),
-    ] = Storage(size="20Gi")
+    ] = JournalStorage()
     ledgers: Annotated[
-        Storage, Field(description="Volume of the entries: it holds the data. Large.")
-    ] = Storage(size="100Gi")
+        LedgersStorage, Field(description="Volume of the entries: it holds the data. Large.")
+    ] = LedgersStorage()
     weight: Annotated[
         float,
         Field(

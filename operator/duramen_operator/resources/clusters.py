@@ -25,6 +25,7 @@ from duramen_operator.resources.part import (
     Status,
     StatusPart,
     Storage,
+    StorageSize,
 )
 
 PAUSED_ANNOTATION = "duramen.io/paused"
@@ -49,6 +50,12 @@ class ExternalZooKeeper(Part):
     ]
 
 
+class ZooKeeperStorage(Storage):
+    """Volume of a bundled ZooKeeper server."""
+
+    size: StorageSize = "5Gi"
+
+
 class ZooKeeper(Part):
     """Where the cluster keeps its metadata: a bundled ensemble, or an external one."""
 
@@ -64,8 +71,9 @@ class ZooKeeper(Part):
         ),
     ] = None
     storage: Annotated[
-        Storage, Field(description="Volume of each bundled server: snapshots and log.")
-    ] = Storage(size="5Gi")
+        ZooKeeperStorage,
+        Field(description="Volume of each bundled server: snapshots and log."),
+    ] = ZooKeeperStorage()
     resources: Annotated[
         Requirements, Field(description="What a bundled server asks for and may use.")
     ] = Requirements()

@@ -91,12 +91,15 @@ class Requirements(Part):
     ] = {}
 
 
+StorageSize = Annotated[
+    str, Field(max_length=32, description='How large the volume is, such as "20Gi".')
+]
+
+
 class Storage(Part):
     """A claim for a volume. It cannot be changed: a StatefulSet keeps its claims as they are."""
 
-    size: Annotated[
-        str, Field(max_length=32, description='How large the volume is, such as "20Gi".')
-    ]
+    size: StorageSize
     storage_class_name: Annotated[
         ObjectName | None,
         Field(description="StorageClass of the volume. Left out: the default one of the cluster."),

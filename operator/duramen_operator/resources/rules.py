@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+from duramen.config import LIMIT_PATTERN
 from duramen.units import DURATION_PATTERN, SIZE_PATTERN
 from duramen_operator.resources.archives import (
     CRON_PATTERN,
@@ -43,6 +44,10 @@ SET_NAME_MAX: Final = 40
 
 HINTS: Final[Mapping[str, str]] = {
     DURATION_PATTERN: 'write a duration with its unit, such as "250ms", "1h30m" or "7d"',
+    LIMIT_PATTERN + DURATION_PATTERN: 'write a duration with its unit, such as "72h" or "30d", or '
+    '"none" for ever',
+    LIMIT_PATTERN + SIZE_PATTERN: 'write a size with its unit, such as "10GiB", or "none" for no '
+    "limit",
     SIZE_PATTERN: 'write a size with its unit, such as "64MiB" or "10GiB"',
     QUANTITY_PATTERN: 'write an amount as Kubernetes does, such as "20Gi", greater than 0',
     LABEL_PATTERN: "write 1 to 63 of a-z, 0-9 and '-', beginning and ending with a letter or digit",
@@ -90,8 +95,6 @@ def _name_stays(what: str) -> Rule:
 
 _IN_CLUSTER: Final = "what it names lives in that cluster. Make a new object"
 _SUFFICE: Final = "self.regions_that_must_suffice"
-_IS_SUFFICE_NAMED: Final = f"has({_SUFFICE}) && dyn({_SUFFICE}) != null"
-"""`dyn`, because null may be pasted there, and CEL takes the field for a number."""
 _REPLICATION: Final = (
     Rule(
         "self.ensemble_size >= self.write_quorum",
@@ -111,14 +114,14 @@ _REPLICATION: Final = (
         "min_regions",
     ),
     Rule(
-        f"!({_IS_SUFFICE_NAMED}) || {_SUFFICE} >= self.min_regions",
+        f"!has({_SUFFICE}) || {_SUFFICE} >= self.min_regions",
         "fewer regions than min_regions never suffice: raise regions_that_must_suffice to "
         "min_regions, or lower min_regions",
     ),
     # Spread as evenly as can be over S regions, the (min − 1) fullest hold this many of Qw copies;
     # with Qa of them in so few regions an acknowledged entry could be lost with them (R20).
     Rule(
-        f"self.min_regions <= 1 || [{_IS_SUFFICE_NAMED} ? {_SUFFICE} : self.min_regions]"
+        f"self.min_regions <= 1 || [has({_SUFFICE}) ? {_SUFFICE} : self.min_regions]"
         ".all(s, s < self.min_regions || (self.min_regions - 1) * (self.write_quorum / s) + "
         "(self.write_quorum % s < self.min_regions - 1 ? self.write_quorum % s : "
         "self.min_regions - 1) < self.ack_quorum)",
@@ -145,6 +148,13 @@ _COLD_STORE: Final = (
     ),
 )
 
+_STORAGE: Final = (
+    Rule(
+        "isQuantity(self.size) && quantity(self.size).isGreaterThan(quantity('0'))",
+        f"size: {HINTS[QUANTITY_PATTERN]}",
+    ),
+)
+
 _REQUIREMENTS: Final = tuple(
     Rule(
         f"!has(self.requests) || !has(self.limits) || !('{what}' in self.requests) || "
@@ -158,6 +168,20 @@ _REQUIREMENTS: Final = tuple(
 RULES: Final[Mapping[str, tuple[Rule, ...]]] = {
     "Requirements": _REQUIREMENTS,
     "Replication": _REPLICATION,
+    # Else `age: null`, which `kubectl apply` drops, would mean the default, which deletes records.
+    # Null that does get here is not there either, for `has`.
+    "Retention": (
+        Rule(
+            "has(self.age)",
+            'age: write how long records are kept, such as "72h", or "none" for ever (null may be '
+            "dropped on the way here)",
+        ),
+        Rule(
+            "!has(oldSelf.bytes) || has(self.bytes)",
+            'bytes: write "none" to lift the limit, or put it back: what is not named stays as it '
+            "is (null may be dropped on the way here)",
+        ),
+    ),
     "Roll": (
         Rule(
             "!has(self.interval) || self.interval.contains('d') || "
@@ -178,12 +202,9 @@ RULES: Final[Mapping[str, tuple[Rule, ...]]] = {
         )
         for field in ("interval", "wait_max")
     ),
-    "Storage": (
-        Rule(
-            "isQuantity(self.size) && quantity(self.size).isGreaterThan(quantity('0'))",
-            f"size: {HINTS[QUANTITY_PATTERN]}",
-        ),
-    ),
+    "ZooKeeperStorage": _STORAGE,
+    "JournalStorage": _STORAGE,
+    "LedgersStorage": _STORAGE,
     "ColdStore": _COLD_STORE,
     "LogCluster": (_object_name(CLUSTER_NAME_MAX, "services and pods"),),
     "LogClusterSpec": (
