@@ -146,8 +146,19 @@ class ControlPlane:
             if time.monotonic() > deadline:
                 raise StartError(f"waited {timeout_s:.0f} s for {what}; logs in {self.folder}")
             signal.sigtimedwait([], _POLL_S)
-        passed_s = time.monotonic() - self._began
-        print(f"{passed_s:6.2f} s: {what}", file=sys.stderr, flush=True)
+        self._say(what)
+
+    def wait_end(self, name: str, child: subprocess.Popen[bytes], timeout_s: float) -> None:
+        """Wait until a component that does one thing has done it."""
+        self._children.remove((name, child))
+        try:
+            status = child.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            status = child.wait()
+        if status:
+            raise StartError(f"{name} ended with {status}:\n{self._log_end(name)}")
+        self._say(name)
 
     def ready_nodes_count(self) -> int:
         """Nodes whose condition Ready is True."""
@@ -241,8 +252,14 @@ class ControlPlane:
     def _require_children(self) -> None:
         for name, child in self._children:
             if child.poll() is not None:
-                end = (self.folder / f"{name}.log").read_text(errors="replace")[-3000:]
-                raise StartError(f"{name} ended with {child.returncode}:\n{end}")
+                raise StartError(f"{name} ended with {child.returncode}:\n{self._log_end(name)}")
+
+    def _log_end(self, name: str) -> str:
+        return (self.folder / f"{name}.log").read_text(errors="replace")[-3000:]
+
+    def _say(self, what: str) -> None:
+        passed_s = time.monotonic() - self._began
+        print(f"{passed_s:6.2f} s: {what}", file=sys.stderr, flush=True)
 
 
 def _spell(flags: Mapping[str, object]) -> list[str]:

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # One real node: containerd, kubelet and kube-proxy. Runs in namespaces of its own, made by real_nodes.py,
 # which hands it an eth0.
-# Environment: NAME INDEX DIR BIN DEB CGROUP KUBECONFIG LABELS IMAGES
+# Environment: NAME INDEX DIR BIN DEB CGROUP KUBECONFIG LABELS STORE
 set -euo pipefail
 export PATH=$DEB/usr/sbin:$DEB/usr/bin:$PATH
 until ip link show eth0 >/dev/null 2>&1; do sleep 0.05; done
@@ -35,27 +35,7 @@ cat > "$DIR/cni/10-bridge.conflist" <<X
    "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.244.$INDEX.0/24"}]],
             "dataDir": "$DIR/ipam", "routes": [{"dst": "0.0.0.0/0"}]}}]}
 X
-cat > "$DIR/containerd.toml" <<X
-version = 2
-root = "$DIR/containerd/root"
-state = "$DIR/containerd/state"
-[grpc]
-  address = "$DIR/containerd.sock"
-[plugins."io.containerd.internal.v1.opt"]
-  path = "$DIR/opt"
-[plugins."io.containerd.grpc.v1.cri"]
-  # No right to lower the score of a process (CAP_SYS_RESOURCE) on machines of this kind.
-  sandbox_image = "localhost/pause:test"
-  restrict_oom_score_adj = true
-  [plugins."io.containerd.grpc.v1.cri".cni]
-    bin_dir = "$DEB/usr/lib/cni"
-    conf_dir = "$DIR/cni"
-  [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
-    runtime_type = "io.containerd.runc.v2"
-    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
-      BinaryName = "$DEB/usr/sbin/runc"
-      SystemdCgroup = false
-X
+"$(dirname "$0")/containerd.sh" "$DIR"
 cat > "$DIR/kubelet.yaml" <<X
 apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
@@ -79,10 +59,16 @@ nodeLeaseDurationSeconds: 8
 X
 : > "$DIR/resolv.conf"
 
+# The images, already unpacked: files of the lower layers never change, so nodes share them. Databases do.
+mkdir -p "$DIR/containerd"
+cp -al "$STORE/containerd/root" "$DIR/containerd/root"
+find "$DIR/containerd/root" -name '*.db' | while read -r db; do
+  cp --remove-destination "$STORE/containerd/root/${db#"$DIR/containerd/root/"}" "$db"
+done
+
 containerd -c "$DIR/containerd.toml" > "$DIR/containerd.log" 2>&1 &
 ctr() { command ctr -a "$DIR/containerd.sock" -n k8s.io "$@"; }
 until [ -S "$DIR/containerd.sock" ] && ctr version >/dev/null 2>&1; do sleep 0.05; done
-for i in $IMAGES; do ctr images import "$i"; done
 "$BIN/kube-proxy" --kubeconfig="$KUBECONFIG" --hostname-override="$NAME" --proxy-mode=nftables \
   --conntrack-max-per-core=0 --conntrack-tcp-timeout-established=0 --conntrack-tcp-timeout-close-wait=0 \
   > "$DIR/kube-proxy.log" 2>&1 &

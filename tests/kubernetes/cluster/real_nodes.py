@@ -25,6 +25,7 @@ BRIDGE_ADDRESS = "10.200.0.1"
 _VOLUMES_PER_NODE = 16
 _VOLUME_SIZE = "20Gi"
 _NODES_READY_S = 180.0
+_IMPORT_S = 240.0
 _CGROUPS = Path("/sys/fs/cgroup")
 CGROUP = "duramen-tests"
 
@@ -65,10 +66,10 @@ def start_nodes(plane: ControlPlane, count: int, images: Sequence[Path]) -> tupl
     corefile = plane.folder / "Corefile"
     corefile.write_text(_COREFILE.format(address=BRIDGE_ADDRESS, kubeconfig=plane.kubeconfig))
     plane.spawn("coredns", plane.binaries / "coredns", "-conf", corefile)
-    pause = _pause_image(plane)
+    store = _import_images(plane, [_pause_image(plane), *images])
     names = tuple(f"node{index}" for index in range(count))
     for index, name in enumerate(names):
-        _start_node(plane, index, name, [pause, *images])
+        _start_node(plane, index, name, store)
     plane.wait(f"{count} real nodes", lambda: plane.ready_nodes_count() >= count, _NODES_READY_S)
     for name in names:
         _offer_volumes(plane, name)
@@ -82,7 +83,23 @@ def _pause_image(plane: ControlPlane) -> Path:
     return image
 
 
-def _start_node(plane: ControlPlane, index: int, name: str, images: Sequence[Path]) -> None:
+def _import_images(plane: ControlPlane, images: Sequence[Path]) -> Path:
+    """Unpack the images once; returns the folder that every node's containerd starts from."""
+    store = plane.folder / "store"
+    child = plane.spawn(
+        "images",
+        binaries.HERE / "images.sh",
+        env={
+            "DIR": str(store),
+            "DEB": str(binaries.node_folder()),
+            "IMAGES": " ".join(map(str, images)),
+        },
+    )
+    plane.wait_end("images", child, _IMPORT_S)
+    return store
+
+
+def _start_node(plane: ControlPlane, index: int, name: str, store: Path) -> None:
     folder = plane.folder / name
     folder.mkdir()
     labels = objects.domain_labels(index % 3, index // 3 % 3)
@@ -98,7 +115,7 @@ def _start_node(plane: ControlPlane, index: int, name: str, images: Sequence[Pat
             "DEB": str(binaries.node_folder()),
             "CGROUP": f"/{CGROUP}/{plane.folder.name}/{name}",
             "KUBECONFIG": str(plane.kubeconfig),
-            "IMAGES": " ".join(map(str, images)),
+            "STORE": str(store),
             "LABELS": ",".join(f"{key}={value}" for key, value in labels.items()),
         },
     )

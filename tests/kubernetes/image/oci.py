@@ -26,6 +26,7 @@ class Settings:
     """What a container of the image starts with; the Dockerfile says the same."""
 
     entrypoint: Sequence[str] = ()
+    command: Sequence[str] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     user: str = ""
     folder: str = "/"
@@ -35,6 +36,7 @@ class Settings:
         return {
             "Env": [f"{name}={value}" for name, value in self.environment.items()],
             "Entrypoint": list(self.entrypoint) or None,
+            "Cmd": list(self.command) or None,
             "User": self.user,
             "WorkingDir": self.folder,
         }
@@ -48,9 +50,7 @@ def write_layer(out: Path, files: Iterable[tuple[Path, str]], folders: Iterable[
         folders: empty ones that everybody may write to, where a pod mounts nothing.
     """
 
-    def owned_by_root(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
-        if "/__pycache__" in member.name:
-            return None
+    def owned_by_root(member: tarfile.TarInfo) -> tarfile.TarInfo:
         member.uid = member.gid = 0
         member.uname = member.gname = "root"
         member.mtime = 0

@@ -1,157 +1,38 @@
-"""`duramen-zookeeper`: one member of a bundled ZooKeeper, made for a pod with a stable name.
+"""`duramen-zookeeper`: one member of a bundled ZooKeeper, or the question whether it is healthy.
 
-Writes the server's configuration from its flags and becomes the Java process, so that signals
-reach it directly. One member stands alone; three or five are an ensemble, and a member's id is the
-number at the end of its name plus one. `duramen-zookeeper health` is for probes: whether this
-member serves clients (which an ensemble does with a quorum only), or with `--alive` whether the
-process answers at all. A member that finds the data of another id refuses to start.
+`duramen-zookeeper FLAGS` becomes the server (`zookeeper_member`). `duramen-zookeeper health` is for
+probes: whether this member serves clients, which one of an ensemble does with a quorum only, or
+with `--alive` whether its process answers at all. A probe runs every few seconds with little time,
+so for it nothing is loaded but the standard library.
 
-Called by the ZooKeeper image. Source: docs/kubernetes; `duramen.runtime.embedded_zookeeper` has
-what the server needs.
+Called by the ZooKeeper image. Source: docs/kubernetes.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
-import re
 import socket
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Final
 
-from duramen.runtime.embedded_zookeeper import (
-    EVERY_ADDRESS,
-    HEAP_BYTES,
-    LOOPBACK,
-    EmbeddedServerError,
-    EnsembleMember,
-    find_jars,
-    find_java,
-    server_command,
-    write_configuration,
-)
-from duramen.units import MIB, parse_size_bytes
-
-MEMBER_COUNTS: Final = (1, 3, 5)
-_HEAP_BYTES_MIN: Final = 64 * MIB
 _ANSWER_S: Final = 3.0
 
 
-class ConfigurationError(ValueError):
-    """The flags do not make a member; the text says what to change."""
-
-
 def main(argv: Sequence[str] | None = None) -> int:
-    """Become the server, or ask the one that runs; returns the status of what did not."""
+    """Become the server, or ask the one that runs; returns the exit status."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments[:1] == ["health"]:
         return _check_health(arguments[1:])
-    options = _parse(arguments)
-    try:
-        write_member(options)
-        command = server_command(find_java(), find_jars(), heap_bytes=options.heap_bytes)
-    except (ConfigurationError, EmbeddedServerError, OSError) as error:
-        sys.stderr.write(f"{options.name} cannot start: {error}\n")
-        return 1
-    os.chdir(options.data_dir)
-    os.execv(command[0], command)
-    return 1  # never reached: `execv` raises or does not return
+    from duramen.cluster.zookeeper_member import run_member  # noqa: PLC0415
 
-
-def list_members(
-    hosts: Sequence[str], *, quorum_port: int, election_port: int
-) -> tuple[EnsembleMember, ...]:
-    """The ensemble: ids in the order of the hosts, from 1.
-
-    Raises:
-        ConfigurationError: not 1, 3 or 5 different hosts.
-    """
-    if len(hosts) not in MEMBER_COUNTS or len(set(hosts)) < len(hosts) or not all(hosts):
-        raise ConfigurationError(
-            f"--members {','.join(hosts)}: name 1, 3 or 5 different hosts, separated by commas"
-        )
-    return tuple(
-        EnsembleMember(server_id, quorum_port, election_port, host)
-        for server_id, host in enumerate(hosts, start=1)
-    )
-
-
-def find_server_id(name: str, members_count: int) -> int:
-    """The id of the member with this name: the number at its end, plus one.
-
-    Raises:
-        ConfigurationError: there is no number, or too great a one.
-    """
-    found = re.search(r"(\d+)$", name)
-    if members_count > 1 and (found is None or int(found[1]) >= members_count):
-        raise ConfigurationError(
-            f"--name {name}: it must end in a number from 0 to {members_count - 1}, as the names "
-            "of a StatefulSet's pods do"
-        )
-    return int(found[1]) + 1 if found and members_count > 1 else 1
-
-
-def write_member(options: argparse.Namespace) -> None:
-    """Write the configuration of one member into its data folder.
-
-    Raises:
-        ConfigurationError: the flags, or the data of another member.
-    """
-    members = list_members(
-        options.members, quorum_port=options.quorum_port, election_port=options.election_port
-    )
-    server_id = find_server_id(options.name, len(members))
-    written = options.data_dir / "data" / "myid"
-    if len(members) > 1 and written.exists() and written.read_text().strip() != str(server_id):
-        raise ConfigurationError(
-            f"{written} is that of member {written.read_text().strip()}, and {options.name} is "
-            f"member {server_id}: give it its own volume"
-        )
-    write_configuration(
-        options.data_dir,
-        options.client_port,
-        members=members if len(members) > 1 else (),
-        server_id=server_id,
-        host=options.host,
-    )
-
-
-def _parse(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="duramen-zookeeper",
-        epilog="duramen-zookeeper health [--alive] [--client-port 2181]: for probes",
-    )
-    parser.add_argument("--data-dir", type=Path, default=Path("/data"))
-    parser.add_argument("--name", default=socket.gethostname(), help="default: the host's name")
-    parser.add_argument(
-        "--members",
-        type=lambda text: text.split(","),
-        default=["localhost"],
-        help="HOST[,HOST…] of all members, this one too, in the order of their numbers",
-    )
-    parser.add_argument("--host", default=EVERY_ADDRESS, help="the address to listen on")
-    parser.add_argument("--client-port", type=int, default=2181)
-    parser.add_argument("--quorum-port", type=int, default=2888)
-    parser.add_argument("--election-port", type=int, default=3888)
-    parser.add_argument(
-        "--heap", dest="heap_bytes", type=_parse_heap, default=HEAP_BYTES, help="default: 256MiB"
-    )
-    return parser.parse_args(arguments)
-
-
-def _parse_heap(text: str) -> int:
-    size = parse_size_bytes(text)
-    if size < _HEAP_BYTES_MIN:
-        raise argparse.ArgumentTypeError("must be 64MiB or more")
-    return size
+    return run_member(arguments)
 
 
 def _check_health(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="duramen-zookeeper health")
     parser.add_argument("--alive", action="store_true", help="ask only whether it answers at all")
-    parser.add_argument("--host", default=LOOPBACK)
+    parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--client-port", type=int, default=2181)
     options = parser.parse_args(arguments)
     question, wanted = (b"ruok", b"imok") if options.alive else (b"srvr", b"Mode: ")
