@@ -114,6 +114,9 @@ class AdminView:
     bookies: Mapping[str, Json] | None = None
     namespaces: Mapping[str, Json] | None = None
     logs: Mapping[str, Json] | None = None
+    holdings: Mapping[str, Json] | None = None
+    """The id of a bookie to what the auditor counted there, as a row of
+    `GET /v1/cluster/repair/bookies`."""
 
 
 @dataclass(frozen=True, slots=True)

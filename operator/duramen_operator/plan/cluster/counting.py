@@ -1,0 +1,122 @@
+"""Counts of what runs, and where, as workloads, pods and the cluster itself tell it.
+
+Called by `telling` and `telling_bookies`. Pure.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from duramen_operator.names import (
+    READ_PROXY,
+    SEQUENCER,
+    WRITE_PROXY,
+    ZOOKEEPER,
+    name_component,
+)
+from duramen_operator.plan.cluster.bookies import SetFrame
+from duramen_operator.plan.cluster.frame import Frame
+from duramen_operator.plan.cluster.servers import count_proxies
+from duramen_operator.plan.cluster.spread import Share
+from duramen_operator.plan.cluster.zookeeper import count_members
+from duramen_operator.plan.observed import Json, KubeObject, Observed
+from duramen_operator.resources.clusters import BookieCount, ServerCount
+
+_KINDS = {ZOOKEEPER: "StatefulSet", SEQUENCER: "StatefulSet"}
+
+
+def count_servers(frame: Frame) -> dict[str, ServerCount]:
+    """Wanted and ready servers of each component but the bookies."""
+    spec = frame.spec
+    wanted = {
+        ZOOKEEPER: count_members(frame) if frame.is_bundled else 0,
+        SEQUENCER: spec.sequencers.replicas,
+        WRITE_PROXY: count_proxies(frame, WRITE_PROXY, spec.write_proxies),
+        READ_PROXY: count_proxies(frame, READ_PROXY, spec.read_proxies),
+    }
+    return {
+        component: ServerCount(wanted=count, ready=_count_ready(frame, component))
+        for component, count in wanted.items()
+    }
+
+
+def count_bookies(sets: Iterable[SetFrame]) -> ServerCount:
+    """Wanted and ready bookies of all sets."""
+    counts = count_by_domain(sets)
+    return ServerCount(
+        wanted=sum(count.wanted for count in counts), ready=sum(count.ready for count in counts)
+    )
+
+
+def count_by_domain(sets: Iterable[SetFrame]) -> tuple[BookieCount, ...]:
+    """The same by failure domain."""
+    wanted: Counter[tuple[str, str]] = Counter()
+    ready: Counter[tuple[str, str]] = Counter()
+    for own in sets:
+        for share in own.shares:
+            place = (share.region, share.zone)
+            wanted[place] += share.count
+            ready[place] += sum(is_ready(own.frame.observed, name) for name in share.bookies)
+    return tuple(
+        BookieCount(region=place[0], zone=place[1], wanted=wanted[place], ready=ready[place])
+        for place in sorted(wanted)
+        if wanted[place]
+    )
+
+
+def is_ready(observed: Observed, pod_name: str) -> bool:
+    """Whether a pod is ready, and not on its way out."""
+    pod = observed.find("Pod", pod_name)
+    if pod is None or pod.is_leaving:
+        return False
+    condition = find_pod_condition(pod, "Ready")
+    return condition is not None and condition.get("status") == "True"
+
+
+def find_pod_condition(pod: KubeObject, condition_type: str) -> Json | None:
+    """A condition of a pod."""
+    for condition in pod.status.get("conditions") or ():
+        if condition.get("type") == condition_type:
+            found: Json = condition
+            return found
+    return None
+
+
+def find_misplaced(own: SetFrame) -> Iterator[tuple[str, str]]:
+    """Reason and sentence for each bookie that is not, or may not be, where it ought to be."""
+    nodes: dict[str, str] = {}
+    for share in own.shares:
+        for name in share.bookies:
+            pod = own.frame.observed.find("Pod", name)
+            if pod is None:
+                continue
+            yield from _find_unscheduled(share, pod)
+            yield from _find_wrong(own, share, name)
+            node = str(pod.spec.get("nodeName") or "")
+            if node and not share.zone and node in nodes:
+                yield "SharedNode", f"{nodes[node]} and {name} run on one node: one loss for both"
+            nodes.setdefault(node, name)
+
+
+def _find_unscheduled(share: Share, pod: KubeObject) -> Iterator[tuple[str, str]]:
+    condition = find_pod_condition(pod, "PodScheduled")
+    if condition is not None and condition.get("status") == "False":
+        why = condition.get("message") or condition.get("reason")
+        yield "Unschedulable", f"{pod.name} has no node in {share.place}: {why}"
+
+
+def _find_wrong(own: SetFrame, share: Share, name: str) -> Iterator[tuple[str, str]]:
+    row = (own.frame.observed.admin.bookies or {}).get(name)
+    if row is None or not share.zone:
+        return
+    says = (str(row.get("region")), str(row.get("rack")))
+    if says != (share.region, share.zone):
+        yield (
+            "WrongPlace",
+            f"{name} is registered in {'/'.join(says)}, and ought to be {share.place}",
+        )
+
+
+def _count_ready(frame: Frame, component: str) -> int:
+    kind = _KINDS.get(component, "Deployment")
+    found = frame.observed.find(kind, name_component(frame.name, component))
+    return int(found.status.get("readyReplicas") or 0) if found is not None else 0

@@ -1,0 +1,220 @@
+"""Sequencers and proxies: what holds no data, and may come and go.
+
+Sequencers are a StatefulSet, since proxies and one another reach each by its name; proxies are
+Deployments behind a service, with an autoscaler where the spec asks for one. Called by `whole`.
+Pure.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from duramen.units import spell_duration
+from duramen_operator.names import (
+    DATA_PORTS,
+    READ_PROXY,
+    SEQUENCER,
+    WRITE_PROXY,
+    make_selector,
+    name_component,
+    name_host,
+)
+from duramen_operator.plan.cluster.frame import Frame
+from duramen_operator.plan.cluster.pods import (
+    POD_NAME,
+    Pod,
+    list_ports,
+    make_template,
+    probe_service,
+    spread_anyway,
+)
+from duramen_operator.plan.manifests import make_manifest
+from duramen_operator.plan.observed import Json
+from duramen_operator.resources.clusters import Proxies
+from duramen_operator.resources.part import Requirements
+
+GRACE_S = 60
+START_S = 300
+PRE_STOP_S = 5
+"""As long as kube-proxy and load balancers need to send nothing new to a pod that is leaving; what
+is under way then is drained by the process itself, on SIGTERM."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A manifest, and how it is compared where an autoscaler decides a field of it."""
+
+    manifest: Json
+    silent: Json | None = None
+
+
+def make_sequencers(frame: Frame) -> Iterator[Json]:
+    """Manifests of the sequencers."""
+    name = name_component(frame.name, SEQUENCER)
+    labels = frame.make_labels(SEQUENCER)
+    selector = make_selector(frame.name, SEQUENCER)
+    service = {
+        "clusterIP": "None",
+        # A sequencer that takes over logs is not ready yet, and is asked whether it lives.
+        "publishNotReadyAddresses": True,
+        "selector": selector,
+        "ports": _make_service_ports(SEQUENCER),
+    }
+    yield make_manifest(("v1", "Service"), name, labels, frame.cluster, spec=service)
+    yield _make_budget(frame, SEQUENCER, 1)
+    host = name_host(POD_NAME, name, frame.namespace)
+    extra = {"--advertise": f"{host}:{DATA_PORTS[SEQUENCER]}"}
+    extra["--lost-bookie-grace"] = spell_duration(frame.spec.lost_bookie_grace)
+    pod = _make_pod(frame, SEQUENCER, frame.spec.sequencers.resources, extra, is_cold=True)
+    spec = {
+        "serviceName": name,
+        "replicas": frame.spec.sequencers.replicas,
+        "podManagementPolicy": "Parallel",
+        "updateStrategy": {"type": "RollingUpdate"},
+        "selector": {"matchLabels": selector},
+        "template": make_template(frame, pod),
+    }
+    yield make_manifest(("apps/v1", "StatefulSet"), name, labels, frame.cluster, spec=spec)
+
+
+def make_proxies(frame: Frame) -> Iterator[Wanted]:
+    """Manifests of both kinds of proxies."""
+    for component, proxies in (
+        (WRITE_PROXY, frame.spec.write_proxies),
+        (READ_PROXY, frame.spec.read_proxies),
+    ):
+        name = name_component(frame.name, component)
+        labels = frame.make_labels(component)
+        service = {
+            "selector": make_selector(frame.name, component),
+            "ports": _make_service_ports(component),
+        }
+        kind = ("v1", "Service")
+        yield Wanted(make_manifest(kind, name, labels, frame.cluster, spec=service))
+        yield Wanted(_make_budget(frame, component, "25%"))
+        yield _make_deployment(frame, component, proxies)
+        if proxies.autoscaling is not None:
+            yield Wanted(_make_autoscaler(frame, component, proxies))
+
+
+def count_proxies(frame: Frame, component: str, proxies: Proxies) -> int:
+    """How many there are to be: what the autoscaler has decided, within its bounds."""
+    scaling = proxies.autoscaling
+    if scaling is None:
+        return proxies.replicas
+    found = frame.observed.find("Deployment", name_component(frame.name, component))
+    there = int(found.spec.get("replicas", 1)) if found is not None else scaling.min_replicas
+    return max(scaling.min_replicas, min(there, scaling.max_replicas))
+
+
+def find_needless_autoscalers(frame: Frame) -> Iterator[str]:
+    """Names of autoscalers that the spec does not ask for any more."""
+    for component, proxies in (
+        (WRITE_PROXY, frame.spec.write_proxies),
+        (READ_PROXY, frame.spec.read_proxies),
+    ):
+        if proxies.autoscaling is None:
+            yield name_component(frame.name, component)
+
+
+def _make_deployment(frame: Frame, component: str, proxies: Proxies) -> Wanted:
+    name = name_component(frame.name, component)
+    # A pod of a Deployment has no name in DNS: others reach it by its address.
+    extra = {"--advertise": f"$(POD_IP):{DATA_PORTS[component]}"}
+    pod = _make_pod(frame, component, proxies.resources, extra, is_cold=component == READ_PROXY)
+    spec = {
+        "selector": {"matchLabels": make_selector(frame.name, component)},
+        "strategy": {
+            "type": "RollingUpdate",
+            "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0},
+        },
+        "template": make_template(frame, pod),
+    }
+    labels = frame.make_labels(component)
+    count = count_proxies(frame, component, proxies)
+    kind = ("apps/v1", "Deployment")
+    if proxies.autoscaling is None:
+        whole = make_manifest(kind, name, labels, frame.cluster, spec={**spec, "replicas": count})
+        return Wanted(whole)
+    # The number is applied (a field that is let go falls back to 1), but it never is a reason to.
+    silent = make_manifest(kind, name, labels, frame.cluster, spec=spec)
+    return Wanted({**silent, "spec": {**silent["spec"], "replicas": count}}, silent)
+
+
+def _make_pod(
+    frame: Frame,
+    component: str,
+    resources: Requirements,
+    extra: dict[str, str],
+    *,
+    is_cold: bool,
+) -> Pod:
+    ports = list_ports(component)
+    flags = {
+        "--cluster": frame.name,
+        "--id": POD_NAME,
+        "--host": "0.0.0.0",
+        "--data-port": str(ports["data"]),
+        "--admin-port": str(ports["admin"]),
+        "--zookeeper": frame.zookeeper_servers,
+        "--security": frame.spec.security,
+        **extra,
+    }
+    cold = frame.spec.cold_store if is_cold else None
+    mounts: dict[str, str] = {}
+    volumes: list[Json] = []
+    if cold is not None:
+        flags["--cold-store"] = cold.url
+        if frame.cold_folder:
+            mounts["cold"] = frame.cold_folder
+            claim = {"claimName": cold.claim_name}
+            volumes.append({"name": "cold", "persistentVolumeClaim": claim})
+    return Pod(
+        component=component,
+        labels=frame.make_labels(component),
+        image=frame.image,
+        command=f"duramen-{component}",
+        arguments=[token for flag in flags.items() for token in flag],
+        ports=ports,
+        resources=resources,
+        probes=probe_service(start_s=START_S),
+        grace_s=GRACE_S,
+        mounts=mounts,
+        volumes=volumes,
+        environment={} if component == SEQUENCER else {"POD_IP": "status.podIP"},
+        environment_secret=cold.secret_name if cold is not None else None,
+        spread=spread_anyway(make_selector(frame.name, component)),
+        pre_stop_s=0 if component == SEQUENCER else PRE_STOP_S,
+    )
+
+
+def _make_service_ports(component: str) -> list[Json]:
+    ports = list_ports(component)
+    return [{"name": name, "port": port, "targetPort": name} for name, port in ports.items()]
+
+
+def _make_budget(frame: Frame, component: str, unavailable: int | str) -> Json:
+    selector = make_selector(frame.name, component)
+    spec = {
+        "maxUnavailable": unavailable,
+        "selector": {"matchLabels": selector},
+        # One that does not work holds up no drain: there is nothing that it would lose.
+        "unhealthyPodEvictionPolicy": "AlwaysAllow",
+    }
+    name = name_component(frame.name, component)
+    kind = ("policy/v1", "PodDisruptionBudget")
+    return make_manifest(kind, name, frame.make_labels(component), frame.cluster, spec=spec)
+
+
+def _make_autoscaler(frame: Frame, component: str, proxies: Proxies) -> Json:
+    scaling = proxies.autoscaling
+    assert scaling is not None
+    name = name_component(frame.name, component)
+    target = {"type": "Utilization", "averageUtilization": scaling.target_cpu_percent}
+    spec = {
+        "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": name},
+        "minReplicas": scaling.min_replicas,
+        "maxReplicas": scaling.max_replicas,
+        "metrics": [{"type": "Resource", "resource": {"name": "cpu", "target": target}}],
+    }
+    kind = ("autoscaling/v2", "HorizontalPodAutoscaler")
+    return make_manifest(kind, name, frame.make_labels(component), frame.cluster, spec=spec)

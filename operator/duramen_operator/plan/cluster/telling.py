@@ -1,0 +1,212 @@
+"""What is told of a LogCluster: counts, endpoints, conditions, and in a word how it goes.
+
+Called by `whole`. Pure. Source: `resources.conditions` says what each condition means.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+
+from duramen_operator.names import (
+    ADMIN_PORTS,
+    DATA_PORTS,
+    PAUSED_ANNOTATION,
+    READ_PROXY,
+    SEQUENCER,
+    WRITE_PROXY,
+    ZOOKEEPER,
+    name_component,
+)
+from duramen_operator.plan.cluster import bookies, zookeeper
+from duramen_operator.plan.cluster.bookies import SetFrame
+from duramen_operator.plan.cluster.counting import count_bookies, count_by_domain, count_servers
+from duramen_operator.plan.cluster.frame import Frame
+from duramen_operator.plan.cluster.telling_bookies import (
+    count_needed,
+    figures_of,
+    judge_placement,
+    judge_scale_down,
+    spell_refusal,
+)
+from duramen_operator.plan.conditions import Said, tell
+from duramen_operator.plan.observed import KubeObject
+from duramen_operator.plan.steps import Event, Status
+from duramen_operator.resources import LogClusterStatus
+from duramen_operator.resources.clusters import Endpoints, ServerCount
+from duramen_operator.resources.conditions import (
+    AVAILABLE,
+    CONDITIONS,
+    NOT_YET_SUPPORTED,
+    PROGRESSING,
+    READY,
+    SECURE,
+)
+
+PAUSED = "Paused"
+_TEXTS = {
+    ZOOKEEPER: "ZooKeeper servers",
+    SEQUENCER: "sequencers",
+    WRITE_PROXY: "write proxies",
+    READ_PROXY: "read proxies",
+}
+_MADE_KINDS = frozenset(
+    {
+        "StatefulSet",
+        "Deployment",
+        "Service",
+        "ConfigMap",
+        "PodDisruptionBudget",
+        "HorizontalPodAutoscaler",
+    }
+)
+
+Counts = Mapping[str, ServerCount]
+
+
+def tell_cluster(
+    frame: Frame, sets: Sequence[SetFrame], taken: Sequence[str], now: datetime
+) -> Iterator[Status | Event]:
+    """The status of a LogCluster."""
+    counts, all_bookies = count_servers(frame), count_bookies(sets)
+    names = [name for own in sets for share in own.shares for name in share.bookies]
+    available = _judge_available(frame, counts, all_bookies)
+    missing = _find_missing(counts, all_bookies, sets)
+    is_whole = all_bookies.ready == all_bookies.wanted
+    ready = _judge_ready(available, missing)
+    said = [
+        ready,
+        available,
+        _judge_progress(frame, sets, taken, missing),
+        judge_placement(sets, is_whole=is_whole and bool(sets)),
+        judge_scale_down(frame, names),
+        Said(
+            SECURE,
+            "False",
+            "NoSecurity",
+            "security is none: whoever reaches the ports may do everything",
+        ),
+    ]
+    observed = frame.observed
+    logs = observed.admin.logs
+    status = LogClusterStatus(
+        phase=_name_phase(frame, ready, available, counts),
+        bookies=all_bookies,
+        bookies_by_domain=count_by_domain(sets),
+        zookeeper=counts[ZOOKEEPER],
+        sequencers=counts[SEQUENCER],
+        write_proxies=counts[WRITE_PROXY],
+        read_proxies=counts[READ_PROXY],
+        logs=None if logs is None else len(logs),
+        endpoints=_find_endpoints(frame),
+    )
+    yield from tell(frame.cluster, said, figures_of(status), now)
+
+
+def tell_invalid(item: KubeObject, why: str, now: datetime) -> Iterator[Status | Event]:
+    """What a LogCluster or BookieSet is told that cannot be read."""
+    said = [
+        Said(
+            type=condition,
+            status="False" if condition == READY else "Unknown",
+            reason="InvalidSpec",
+            message=why,
+            is_event=condition == READY,
+        )
+        for condition in CONDITIONS[item.ref.kind]
+    ]
+    figures = {
+        k: v for k, v in item.status.items() if k not in {"observedGeneration", "conditions"}
+    }
+    yield from tell(item, said, figures, now)
+
+
+def _judge_available(frame: Frame, counts: Counts, all_bookies: ServerCount) -> Said:
+    """Whether appends and reads are served: one of each, a quorum, and bookies for a segment."""
+    lacking = [
+        f"no {_TEXTS[component]} are ready"
+        for component in (SEQUENCER, WRITE_PROXY, READ_PROXY)
+        if not counts[component].ready
+    ]
+    members = counts[ZOOKEEPER]
+    if members.wanted and members.ready <= members.wanted // 2:
+        lacking.append(f"ZooKeeper has no quorum: {members.ready} of {members.wanted} are ready")
+    needed = count_needed(frame)
+    if all_bookies.ready < needed:
+        lacking.append(f"{all_bookies.ready} bookies are ready, and a segment needs {needed}")
+    if lacking:
+        return Said(AVAILABLE, "False", "NotServing", "; ".join(lacking), is_event=True)
+    return Said(AVAILABLE, "True", "Serving", "appends and reads are served", is_event=True)
+
+
+def _find_missing(counts: Counts, all_bookies: ServerCount, sets: Sequence[SetFrame]) -> list[str]:
+    """What is not ready yet, for people."""
+    every = {**{_TEXTS[name]: count for name, count in counts.items()}, "bookies": all_bookies}
+    missing = [
+        f"{count.ready} of {count.wanted} {text}"
+        for text, count in every.items()
+        if count.ready < count.wanted
+    ]
+    return missing if sets else [*missing, "no BookieSet names this cluster"]
+
+
+def _judge_ready(available: Said, missing: Sequence[str]) -> Said:
+    if available.status != "True":
+        return Said(READY, "False", available.reason, available.message)
+    if missing:
+        return Said(READY, "False", "NotAllReady", f"ready: {', '.join(missing)}")
+    return Said(READY, "True", "AsWanted", "all of it runs as the spec says", is_event=True)
+
+
+def _judge_progress(
+    frame: Frame, sets: Sequence[SetFrame], taken: Sequence[str], missing: Sequence[str]
+) -> Said:
+    if is_paused(frame):
+        message = f"nothing is changed while {PAUSED_ANNOTATION} is true"
+        return Said(PROGRESSING, "False", PAUSED, message, is_event=True)
+    refused = [
+        spell_refusal(ref, problem.code, problem.message)
+        for ref, problem in sorted(frame.observed.refusals.items(), key=lambda item: item[0])
+        if ref.kind in _MADE_KINDS
+    ]
+    if taken:
+        message = f"these belong to somebody else, and are left alone: {', '.join(taken)}"
+        return Said(PROGRESSING, "False", "NameTaken", message, is_event=True)
+    if refused:
+        return Said(PROGRESSING, "False", "ApplyRefused", "; ".join(refused), is_event=True)
+    unsupported = [
+        *zookeeper.find_refusals(frame),
+        *(sentence for own in sets for sentence in bookies.find_refusals(own)),
+    ]
+    if unsupported:
+        message = "; ".join(unsupported)
+        return Said(PROGRESSING, "False", NOT_YET_SUPPORTED, message, is_event=True)
+    if missing:
+        return Said(PROGRESSING, "True", "Starting", f"ready: {', '.join(missing)}")
+    return Said(PROGRESSING, "False", "Settled", "nothing is left to be done")
+
+
+def is_paused(frame: Frame) -> bool:
+    """Whether people asked the operator to keep its hands off."""
+    return frame.cluster.annotations.get(PAUSED_ANNOTATION) == "true"
+
+
+def _name_phase(frame: Frame, ready: Said, available: Said, counts: Counts) -> str:
+    if is_paused(frame):
+        return PAUSED
+    if ready.status == "True":
+        return "Running"
+    if available.status == "True":
+        return "Degraded"
+    return "Starting" if any(count.ready for count in counts.values()) else "Pending"
+
+
+def _find_endpoints(frame: Frame) -> Endpoints:
+    def name_url(component: str, ports: Mapping[str, int]) -> str:
+        host = f"{name_component(frame.name, component)}.{frame.namespace}.svc"
+        return f"http://{host}:{ports[component]}"
+
+    return Endpoints(
+        write=name_url(WRITE_PROXY, DATA_PORTS),
+        read=name_url(READ_PROXY, DATA_PORTS),
+        admin=name_url(WRITE_PROXY, ADMIN_PORTS),
+        zookeeper=frame.zookeeper_servers,
+    )

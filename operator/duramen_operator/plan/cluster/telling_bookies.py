@@ -1,0 +1,224 @@
+"""What is told of BookieSets and Bookies: counts, places, what is refused, whether one could go.
+
+Called by `whole`. Pure. Source: `resources.conditions` says what each condition means.
+"""
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import Any
+
+from duramen.config import LogConfig
+from duramen_operator.names import BOOKIE, BOOKIE_SET_LABEL, make_selector
+from duramen_operator.plan.cluster.bookies import SetFrame, find_outdated, find_refusals
+from duramen_operator.plan.cluster.counting import find_misplaced, is_ready
+from duramen_operator.plan.cluster.frame import Frame
+from duramen_operator.plan.cluster.spread import Share
+from duramen_operator.plan.conditions import Said, Truth, tell
+from duramen_operator.plan.observed import Json, KubeObject, Ref
+from duramen_operator.plan.steps import Event, Status
+from duramen_operator.resources import BookieSetStatus, BookieStatus
+from duramen_operator.resources.conditions import (
+    AVAILABLE,
+    CONDITIONS,
+    NOT_YET_SUPPORTED,
+    PLACEMENT_SATISFIED,
+    PROGRESSING,
+    READY,
+    SAFE_TO_SCALE_DOWN,
+)
+
+NAMES_SHOWN_MAX = 10
+_CONDITION_FIELDS = frozenset({"observedGeneration", "conditions"})
+
+
+def tell_set(own: SetFrame, impossible: Sequence[str], now: datetime) -> Iterator[Status | Event]:
+    """The status of a BookieSet."""
+    observed = own.frame.observed
+    names = [name for share in own.shares for name in share.bookies]
+    running = [name for name in names if observed.find("Pod", name) is not None]
+    ready = [name for name in names if is_ready(observed, name)]
+    selector = make_selector(own.frame.name, BOOKIE) | {BOOKIE_SET_LABEL: own.bookie_set.name}
+    status = BookieSetStatus(
+        replicas=len(running),
+        ready_replicas=len(ready),
+        draining=sum(_is_draining(own.frame, name) for name in names),
+        selector=",".join(f"{key}={value}" for key, value in selector.items()),
+        stateful_sets=tuple(share.name for share in own.shares if share.count),
+    )
+    said = [
+        judge_ready(len(ready), len(names), impossible),
+        judge_available(own.frame, len(ready)),
+        _judge_progress(own, impossible, len(ready), len(names)),
+        judge_placement([own], is_whole=len(ready) == len(names)),
+        judge_scale_down(own.frame, names),
+    ]
+    yield from tell(own.bookie_set, said, figures_of(status), now)
+
+
+def tell_bookie(
+    own: SetFrame, share: Share, item: KubeObject, now: datetime
+) -> Iterator[Status | Event]:
+    """The status of a Bookie."""
+    observed = own.frame.observed
+    pod = observed.find("Pod", item.name)
+    row = (observed.admin.bookies or {}).get(item.name, {})
+    free = row.get("free_bytes")
+    status = BookieStatus(
+        identity=str(row.get("duty") or ""),
+        incarnation=str(row.get("incarnation") or ""),
+        region=share.region,
+        zone=share.zone or item.name,
+        node=str(pod.spec.get("nodeName") or "") if pod is not None else "",
+        is_writable=row.get("takes_new_data"),
+        free_bytes=free if isinstance(free, int) and free >= 0 else None,
+    )
+    said = [
+        _judge_bookie_ready(own, item.name, pod),
+        _judge_intents(own, item),
+        judge_scale_down(own.frame, [item.name]),
+    ]
+    yield from tell(item, said, figures_of(status), now)
+
+
+def tell_orphan(item: KubeObject, cluster: str, now: datetime) -> Iterator[Status | Event]:
+    """What a BookieSet or Bookie is told whose cluster is not there; what it has runs on."""
+    message = f"there is no LogCluster {cluster} in this namespace"
+    truth: Truth = "False"
+    said = [
+        Said(
+            type=condition,
+            status=truth if condition == READY else "Unknown",
+            reason="ClusterMissing",
+            message=message,
+            is_event=condition == READY,
+        )
+        for condition in CONDITIONS[item.ref.kind]
+    ]
+    yield from tell(item, said, keep_figures(item), now)
+
+
+def keep_figures(item: KubeObject) -> Json:
+    """The figures that an object has, where there are no newer ones."""
+    return {k: v for k, v in item.status.items() if k not in _CONDITION_FIELDS}
+
+
+def figures_of(status: BookieSetStatus | BookieStatus | Any) -> Json:
+    """A status without what `tell` adds."""
+    return {k: v for k, v in status.to_json().items() if k not in _CONDITION_FIELDS}
+
+
+def judge_ready(ready: int, wanted: int, faults: Sequence[str]) -> Said:
+    """Whether all bookies serve."""
+    if faults:
+        return Said(READY, "False", "CannotBeMade", "; ".join(faults), is_event=True)
+    if ready < wanted:
+        return Said(READY, "False", "BookiesMissing", f"{ready} of {wanted} bookies are ready")
+    return Said(READY, "True", "AllReady", f"{ready} bookies are ready", is_event=True)
+
+
+def judge_available(frame: Frame, ready: int) -> Said:
+    """Whether a new segment finds its bookies."""
+    needed = count_needed(frame)
+    message = f"{ready} bookies are ready, and a segment of the cluster's defaults needs {needed}"
+    if ready < needed:
+        return Said(AVAILABLE, "False", "NotEnoughBookies", message)
+    return Said(AVAILABLE, "True", "EnoughBookies", message)
+
+
+def count_needed(frame: Frame) -> int:
+    """Bookies that a segment of a log needs that says nothing about it."""
+    replication = frame.spec.defaults.log.replication
+    named = replication.ensemble_size if replication is not None else None
+    return named if named is not None else LogConfig().replication.ensemble_size
+
+
+def judge_placement(sets: Sequence[SetFrame], *, is_whole: bool) -> Said:
+    """Whether each bookie runs in its domain and says so."""
+    found = [fault for own in sets for fault in find_misplaced(own)]
+    if found:
+        message = "; ".join(sentence for _, sentence in found[:NAMES_SHOWN_MAX])
+        return Said(PLACEMENT_SATISFIED, "False", found[0][0], message, is_event=True)
+    if not is_whole:
+        message = "not all bookies run yet; those that do are where they ought to be"
+        return Said(PLACEMENT_SATISFIED, "Unknown", "NotAllRun", message)
+    message = "each bookie runs in its failure domain and says so"
+    return Said(PLACEMENT_SATISFIED, "True", "AsDeclared", message)
+
+
+def judge_scale_down(frame: Frame, names: Sequence[str]) -> Said:
+    """Whether one of these bookies could go: whether the auditor counts no copy there."""
+    holdings = frame.observed.admin.holdings
+    kind = SAFE_TO_SCALE_DOWN
+    if holdings is None:
+        return Said(
+            kind, "Unknown", "NotAnswered", f"the cluster says: {frame.observed.admin.reason}"
+        )
+    empty = [n for n in names if n in holdings and holdings[n].get("copies") == 0]
+    left = sum(is_ready(frame.observed, name) for name in holdings) - 1
+    needed = count_needed(frame)
+    if left < needed:
+        message = f"{max(left, 0)} bookies would be left, and a new segment needs {needed}"
+        return Said(kind, "False", "NotEnoughBookies", message)
+    if not empty:
+        return Said(kind, "False", "CopiesHeld", "each of them holds copies, which would be missed")
+    shown = ", ".join(empty[:NAMES_SHOWN_MAX])
+    return Said(kind, "True", "Empty", f"no copy lies on {shown}; the operator removes none yet")
+
+
+def _judge_progress(own: SetFrame, impossible: Sequence[str], ready: int, wanted: int) -> Said:
+    refusals = tuple(find_refusals(own))
+    if impossible:
+        return Said(PROGRESSING, "False", "CannotBeMade", "; ".join(impossible))
+    told = _find_refused_step(own)
+    if told:
+        return Said(PROGRESSING, "False", "ApplyRefused", told, is_event=True)
+    if refusals:
+        message = "; ".join(refusals)
+        return Said(PROGRESSING, "False", NOT_YET_SUPPORTED, message, is_event=True)
+    if ready < wanted:
+        return Said(PROGRESSING, "True", "BookiesStart", f"{wanted - ready} bookies are starting")
+    return Said(PROGRESSING, "False", "Settled", "nothing is left to be done")
+
+
+def _find_refused_step(own: SetFrame) -> str:
+    """What the API server refused of the set's objects in the last pass."""
+    names = {share.name for share in own.shares} | {b for s in own.shares for b in s.bookies}
+    for ref, problem in sorted(own.frame.observed.refusals.items(), key=lambda item: item[0]):
+        if ref.name in names and ref.kind in {"StatefulSet", "Bookie"}:
+            return spell_refusal(ref, problem.code, problem.message)
+    return ""
+
+
+def spell_refusal(ref: Ref, code: str, message: str) -> str:
+    """A refused step for people."""
+    return f"{ref.kind} {ref.name}: {code}: {message}"
+
+
+def _judge_bookie_ready(own: SetFrame, name: str, pod: KubeObject | None) -> Said:
+    if pod is None:
+        return Said(READY, "False", "NoPod", "its pod is not there")
+    if is_ready(own.frame.observed, name):
+        return Said(READY, "True", "Serves", "it serves")
+    return Said(READY, "False", "NotReady", f"its pod is {pod.status.get('phase', 'Pending')}")
+
+
+def _judge_intents(own: SetFrame, item: KubeObject) -> Said:
+    asked = []
+    if item.spec.get("decommission"):
+        asked.append("decommission")
+    if item.spec.get("repairAction", "None") != "None":
+        asked.append("repairAction")
+    if asked:
+        message = f"{' and '.join(asked)}: not done by the operator yet; take it back"
+        return Said(PROGRESSING, "False", NOT_YET_SUPPORTED, message, is_event=True)
+    if item.name in find_outdated(own):
+        message = "it runs as before the last change: delete its pod when all others are ready"
+        return Said(PROGRESSING, "False", NOT_YET_SUPPORTED, message)
+    if not is_ready(own.frame.observed, item.name):
+        return Said(PROGRESSING, "True", "Starting", "it is starting")
+    return Said(PROGRESSING, "False", "Settled", "nothing is left to be done")
+
+
+def _is_draining(frame: Frame, name: str) -> bool:
+    row = (frame.observed.admin.bookies or {}).get(name, {})
+    return row.get("duty") in {"draining", "leaving"}

@@ -1,0 +1,153 @@
+"""The bundled ZooKeeper: one StatefulSet of 1, 3 or 5 members, spread over the failure domains.
+
+Its members keep their claims, whatever happens: they hold which logs there are. Their number and
+their volumes cannot be changed yet, and a wish to is told as refused. Called by `whole`. Pure.
+"""
+
+from collections.abc import Iterator
+
+from duramen_operator.names import (
+    HOST_LABEL,
+    NODE_REGION_LABEL,
+    NODE_ZONE_LABEL,
+    ZOOKEEPER,
+    ZOOKEEPER_CLIENT_PORT,
+    ZOOKEEPER_ELECTION_PORT,
+    ZOOKEEPER_PEER_PORT,
+    make_selector,
+    name_component,
+    name_host,
+    name_zookeeper_client,
+)
+from duramen_operator.plan.cluster.claims import describe_change, make_claim, read_storage
+from duramen_operator.plan.cluster.frame import Frame
+from duramen_operator.plan.cluster.pods import (
+    POD_NAME,
+    Pod,
+    make_template,
+    probe_command,
+    spread_over,
+)
+from duramen_operator.plan.manifests import make_manifest
+from duramen_operator.plan.observed import Json
+
+GRACE_S = 30
+START_S = 300
+_PORTS = {
+    "client": ZOOKEEPER_CLIENT_PORT,
+    "peer": ZOOKEEPER_PEER_PORT,
+    "election": ZOOKEEPER_ELECTION_PORT,
+}
+_HEALTH = ("duramen-zookeeper", "health")
+
+
+def make_zookeeper(frame: Frame) -> Iterator[Json]:
+    """Manifests of the bundled ensemble; none where it is an external one."""
+    if not frame.is_bundled:
+        return
+    name = name_component(frame.name, ZOOKEEPER)
+    labels = frame.make_labels(ZOOKEEPER)
+    selector = make_selector(frame.name, ZOOKEEPER)
+    ports = [{"name": key, "port": port, "targetPort": key} for key, port in _PORTS.items()]
+    members = {
+        "clusterIP": "None",
+        # They have to find one another before any of them is ready.
+        "publishNotReadyAddresses": True,
+        "selector": selector,
+        "ports": ports,
+    }
+    clients = {"selector": selector, "ports": ports[:1]}
+    cluster = frame.cluster
+    yield make_manifest(("v1", "Service"), name, labels, cluster, spec=members)
+    client_name = name_zookeeper_client(frame.name)
+    yield make_manifest(("v1", "Service"), client_name, labels, cluster, spec=clients)
+    budget = {"maxUnavailable": 1, "selector": {"matchLabels": selector}}
+    kind = ("policy/v1", "PodDisruptionBudget")
+    yield make_manifest(kind, name, labels, cluster, spec=budget)
+    yield make_manifest(
+        ("apps/v1", "StatefulSet"), name, labels, cluster, spec=_make_set(frame, name)
+    )
+
+
+def count_members(frame: Frame) -> int:
+    """How many members there are to be: as many as there are, once there are any."""
+    found = frame.observed.find("StatefulSet", name_component(frame.name, ZOOKEEPER))
+    return int(found.spec.get("replicas", 1)) if found else frame.spec.zookeeper.members
+
+
+def find_refusals(frame: Frame) -> Iterator[str]:
+    """What is wished of the ensemble and not done, for people."""
+    wanted = frame.spec.zookeeper
+    if frame.is_bundled != (wanted.external is None):
+        yield (
+            "a cluster cannot move between a bundled ZooKeeper and an external one: it stays with "
+            f"{frame.zookeeper_servers}; set zookeeper.external back"
+        )
+        return
+    found = frame.observed.find("StatefulSet", name_component(frame.name, ZOOKEEPER))
+    if found is None:
+        return
+    if count_members(frame) != wanted.members:
+        yield (
+            f"the number of ZooKeeper members stays {count_members(frame)}: "
+            f"set zookeeper.members back from {wanted.members}"
+        )
+    yield from describe_change(found, "data", wanted.storage, "zookeeper.storage")
+
+
+def _make_set(frame: Frame, name: str) -> Json:
+    wanted = frame.spec.zookeeper
+    found = frame.observed.find("StatefulSet", name)
+    selector = make_selector(frame.name, ZOOKEEPER)
+    count = count_members(frame)
+    hosts = [name_host(f"{name}-{index}", name, frame.namespace) for index in range(count)]
+    arguments = ["--data-dir", "/data", "--name", POD_NAME, "--members", ",".join(hosts)]
+    is_strict = frame.spec.placement == "strict" and bool(frame.spec.domains)
+    pod = Pod(
+        component=ZOOKEEPER,
+        labels=frame.make_labels(ZOOKEEPER),
+        image=frame.zookeeper_image,
+        command="duramen-zookeeper",
+        arguments=arguments,
+        ports=_PORTS,
+        resources=wanted.resources,
+        probes=probe_command(_HEALTH, (*_HEALTH, "--alive"), start_s=START_S),
+        grace_s=GRACE_S,
+        mounts={"data": "/data"},
+        affinity=_make_affinity(frame),
+        spread=[
+            spread_over(NODE_ZONE_LABEL, selector, is_strict=is_strict),
+            spread_over(HOST_LABEL, selector),
+        ],
+    )
+    storage = read_storage(found, "data") or wanted.storage
+    return {
+        "serviceName": name,
+        "replicas": count,
+        "podManagementPolicy": "Parallel",
+        "updateStrategy": {"type": "RollingUpdate"},
+        "persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Retain", "whenScaled": "Retain"},
+        "selector": {"matchLabels": selector},
+        "template": make_template(frame, pod),
+        "volumeClaimTemplates": [make_claim("data", storage, frame.make_labels(ZOOKEEPER))],
+    }
+
+
+def _make_affinity(frame: Frame) -> Json | None:
+    """Only in the cluster's domains, if it names any; with one term for each of them."""
+    if not frame.spec.domains:
+        return None
+    terms = [
+        {
+            "matchExpressions": [
+                {"key": NODE_REGION_LABEL, "operator": "In", "values": [domain.region]},
+                {"key": NODE_ZONE_LABEL, "operator": "In", "values": [domain.zone]},
+            ]
+        }
+        for domain in frame.spec.domains
+    ]
+    if frame.spec.placement == "strict":
+        required = {"nodeSelectorTerms": terms}
+        return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
+    preferred = [{"weight": 100, "preference": term} for term in terms]
+    return {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": preferred}}

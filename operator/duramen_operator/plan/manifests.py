@@ -1,0 +1,144 @@
+"""Manifests, and whether the world is already as they say: what keeps a plan empty when all is
+well.
+
+Each manifest carries the digest of what it says. An object needs no step where that digest is on it
+and every field of the manifest still reads so: the first notices what we changed, the second what
+others did. Called by every part that makes objects. Pure.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from decimal import Decimal
+from typing import Any
+
+from duramen_operator.names import MANIFEST_ANNOTATION
+from duramen_operator.plan.observed import Json, KubeObject, Observed
+from duramen_operator.plan.steps import Apply
+
+_DIGEST_LENGTH = 16
+_FACTORS = {
+    "": Decimal(1), "m": Decimal("0.001"),
+    "k": Decimal(10**3), "M": Decimal(10**6), "G": Decimal(10**9), "T": Decimal(10**12),
+    "P": Decimal(10**15), "E": Decimal(10**18),
+    "Ki": Decimal(2**10), "Mi": Decimal(2**20), "Gi": Decimal(2**30), "Ti": Decimal(2**40),
+    "Pi": Decimal(2**50), "Ei": Decimal(2**60),
+}  # fmt: skip
+_QUANTITY = re.compile(r"([0-9]+(?:\.[0-9]+)?)(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?")
+
+
+def make_manifest(
+    kind: tuple[str, str],
+    name: str,
+    labels: Mapping[str, str],
+    owner: KubeObject,
+    **sections: Any,
+) -> Json:
+    """A manifest with labels, its one owner, and no empty fields.
+
+    Args:
+        kind: apiVersion and kind.
+        sections: what stands beside the metadata, as `spec` or `data`.
+    """
+    metadata = {"name": name, "labels": dict(labels), "ownerReferences": [refer_to(owner)]}
+    plain = {"apiVersion": kind[0], "kind": kind[1], "metadata": metadata, **prune(sections)}
+    return _with_digest(plain)
+
+
+def refer_to(owner: KubeObject) -> Json:
+    """An owner reference: the object goes when its owner has gone.
+
+    Without blockOwnerDeletion, which would need a right on the owner's finalizers.
+    """
+    ref = owner.ref
+    named = {"apiVersion": ref.api_version, "kind": ref.kind, "name": ref.name, "uid": owner.uid}
+    return {**named, "controller": True}
+
+
+def _with_digest(manifest: Json) -> Json:
+    """The manifest with the digest of what it says."""
+    text = json.dumps(manifest, sort_keys=True, separators=(",", ":"))
+    digest = hashlib.sha256(text.encode()).hexdigest()[:_DIGEST_LENGTH]
+    metadata = {**manifest["metadata"], "annotations": {MANIFEST_ANNOTATION: digest}}
+    return {**manifest, "metadata": metadata}
+
+
+def plan_apply(
+    observed: Observed, manifest: Json, *, silent: Json | None = None
+) -> Iterator[Apply]:
+    """The step that makes an object so; none where it is so, is leaving, or is somebody else's.
+
+    Args:
+        silent: the manifest as it is compared, where a field of it must never be a reason for a
+            step (the number of replicas while an autoscaler decides it).
+    """
+    found = observed.find(manifest["kind"], manifest["metadata"]["name"])
+    if found is None:
+        yield Apply(manifest)
+    elif (
+        not found.is_leaving
+        and not is_foreign(found, manifest)
+        and not covers(found.body, silent or manifest)
+    ):
+        yield Apply(manifest, found.uid)
+
+
+def is_foreign(found: KubeObject, manifest: Json) -> bool:
+    """Whether an object of that name belongs to another owner: a namesake, or one that is gone."""
+    owners = {owner["uid"] for owner in manifest["metadata"].get("ownerReferences", ())}
+    return not owners & set(found.owner_uids)
+
+
+def covers(live: Any, wanted: Any) -> bool:
+    """Whether everything wanted is there; what the API server filled in does not matter.
+
+    Lists of named things are compared by name, other lists item by item; amounts by their value,
+    since the API server writes "1" where we wrote "1000m".
+    """
+    if isinstance(wanted, Mapping):
+        return isinstance(live, Mapping) and all(
+            key in live and covers(live[key], value) for key, value in wanted.items()
+        )
+    if isinstance(wanted, Sequence) and not isinstance(wanted, str):
+        return _covers_list(live, wanted)
+    return bool(live == wanted) or _is_same_amount(live, wanted)
+
+
+def prune(value: Any) -> Any:
+    """Without fields that are None or empty: the API server drops them, and they would look
+    missing.
+
+    An empty `emptyDir: {}` means something and stays.
+    """
+    if isinstance(value, Mapping):
+        pruned = {key: item if key == "emptyDir" else prune(item) for key, item in value.items()}
+        return {
+            k: item for k, item in pruned.items() if item not in (None, {}, []) or k == "emptyDir"
+        }
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [prune(item) for item in value]
+    return value
+
+
+def _covers_list(live: Any, wanted: Sequence[Any]) -> bool:
+    if not isinstance(live, Sequence) or isinstance(live, str):
+        return False
+    if wanted and all(isinstance(item, Mapping) and "name" in item for item in wanted):
+        by_name = {item.get("name"): item for item in live if isinstance(item, Mapping)}
+        return all(
+            item["name"] in by_name and covers(by_name[item["name"]], item) for item in wanted
+        )
+    return len(live) == len(wanted) and all(map(covers, live, wanted))
+
+
+def _is_same_amount(live: Any, wanted: Any) -> bool:
+    one, two = _read_amount(live), _read_amount(wanted)
+    return one is not None and one == two
+
+
+def _read_amount(value: Any) -> Decimal | None:
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        return None
+    found = _QUANTITY.fullmatch(str(value))
+    return None if found is None else Decimal(found[1]) * _FACTORS[found[2] or ""]

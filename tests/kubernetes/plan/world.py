@@ -1,0 +1,213 @@
+"""A world without Kubernetes for tests of the plan: objects, and what is done to them.
+
+It does what a plan relies on: server-side apply by one manager, uids, resource versions,
+preconditions. `run_controllers` makes pods and claims and lets everything be ready, as a cluster of
+real nodes would. Used by the tests of this folder.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from duramen_operator.names import API_VERSION, MANIFEST_ANNOTATION
+from duramen_operator.plan.observed import Json, Observed, Problem, Ref, observe_objects
+from duramen_operator.plan.steps import Apply, Call, Delete, Event, Patch, Plan, Status, Step
+from duramen_operator.plan.whole import make_plan
+from duramen_operator.resources.conditions import first_conditions
+
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+NAMESPACE = "here"
+PASSES_MAX = 6
+
+
+def make_cluster(name: str = "main", **spec: Any) -> dict[str, Any]:
+    """A LogCluster as people write it."""
+    return _make_own("LogCluster", name, {"security": "none", **spec})
+
+
+def make_bookie_set(name: str = "bookies", cluster: str = "main", **spec: Any) -> dict[str, Any]:
+    """A BookieSet as people write it."""
+    return _make_own("BookieSet", name, {"clusterName": cluster, **spec})
+
+
+def make_domains(regions: int, zones: int) -> list[dict[str, str]]:
+    """`domains` of a LogCluster."""
+    places = itertools.product(range(regions), range(zones))
+    return [{"region": f"r{region}", "zone": f"r{region}-k{zone}"} for region, zone in places]
+
+
+class World:
+    """Objects of one namespace."""
+
+    def __init__(self, *objects: dict[str, Any]) -> None:
+        self.objects: dict[Ref, dict[str, Any]] = {}
+        self.events: list[Event] = []
+        self.calls: list[Call] = []
+        self._versions = itertools.count(1)
+        for item in objects:
+            self.add(item)
+
+    def add(self, item: dict[str, Any]) -> Ref:
+        """Somebody makes an object."""
+        item = copy.deepcopy(item)
+        version = next(self._versions)
+        named = {"uid": f"uid-{version}", "resourceVersion": str(version), "generation": 1}
+        item["metadata"] = {**named, **item["metadata"]}
+        ref = Ref(item["apiVersion"], item["kind"], item["metadata"]["name"])
+        self.objects[ref] = item
+        return ref
+
+    def observe(self, **others: Any) -> Observed:
+        """What the operator would see."""
+        objects = [copy.deepcopy(item) for item in self.objects.values()]
+        return observe_objects(NAMESPACE, "main", objects, **others)
+
+    def plan(self, now: datetime = NOW, **others: Any) -> Plan:
+        """What it would do."""
+        return make_plan(self.observe(**others), now)
+
+    def do(self, steps: Iterable[Step]) -> dict[Ref, Problem]:
+        """Do steps; a precondition that does not hold raises, as nothing else changes the world."""
+        for step in steps:
+            match step:
+                case Apply():
+                    self._apply(step)
+                case Delete():
+                    metadata = self.objects[step.about]["metadata"]
+                    assert metadata["uid"] == step.uid
+                    assert metadata["resourceVersion"] == step.resource_version
+                    del self.objects[step.about]
+                case Status():
+                    item = self.objects[step.about]
+                    assert item["metadata"]["uid"] == step.uid
+                    item["status"] = _plain(step.status)
+                    item["metadata"]["resourceVersion"] = str(next(self._versions))
+                case Event():
+                    self.events.append(step)
+                case Call():
+                    self.calls.append(step)
+                case Patch():
+                    raise AssertionError("no finalizers in these tests")
+        return {}
+
+    def settle(self, now: datetime = NOW) -> int:
+        """Plan and do until there is nothing to be done; gives how many passes had steps."""
+        for count in range(PASSES_MAX):
+            plan = self.plan(now)
+            if not plan.steps:
+                return count
+            self.do(plan.steps)
+        raise AssertionError(f"never empty: {self.plan(now).steps}")
+
+    def converge(self) -> None:
+        """Operator and controllers, until both have nothing to do."""
+        for _ in range(PASSES_MAX):
+            passes = self.settle()
+            if not self.run_controllers() and not passes:
+                return
+        raise AssertionError("the operator and the controllers never come to rest")
+
+    def run_controllers(self) -> bool:
+        """Pods and claims of StatefulSets; everything ready. Gives whether anything changed."""
+        before = copy.deepcopy(self.objects)
+        for item in list(self.objects.values()):
+            spec = item.get("spec", {})
+            if item["kind"] == "StatefulSet":
+                revision = item["metadata"]["annotations"][MANIFEST_ANNOTATION]
+                for index in range(spec["replicas"]):
+                    self._make_pod(item, index, revision)
+                ready = {"readyReplicas": spec["replicas"], "updateRevision": revision}
+                item["status"] = {"replicas": spec["replicas"], **ready}
+            elif item["kind"] == "Deployment":
+                item["status"] = {"replicas": spec["replicas"], "readyReplicas": spec["replicas"]}
+        return before != self.objects
+
+    def find(self, kind: str, name: str) -> dict[str, Any]:
+        """One object; it must be there."""
+        (found,) = (o for ref, o in self.objects.items() if (ref.kind, ref.name) == (kind, name))
+        return found
+
+    def names(self, kind: str) -> list[str]:
+        """Names of a kind's objects."""
+        return sorted(ref.name for ref in self.objects if ref.kind == kind)
+
+    def change(self, kind: str, name: str, **spec: Any) -> None:
+        """People change a spec."""
+        item = self.find(kind, name)
+        item["spec"] = {**item["spec"], **spec}
+        item["metadata"]["generation"] += 1
+
+    def condition(self, kind: str, name: str, condition: str) -> dict[str, Any]:
+        """A condition of an object."""
+        conditions = self.find(kind, name)["status"]["conditions"]
+        (found,) = (one for one in conditions if one["type"] == condition)
+        return dict(found)
+
+    def manifests(self) -> dict[Ref, Any]:
+        """What was made, without what differs between two worlds: uids, versions, statuses."""
+        return {
+            ref: (item.get("spec"), item["metadata"].get("labels"))
+            for ref, item in self.objects.items()
+            if ref.kind not in {"Pod", "PersistentVolumeClaim"}
+        }
+
+    def _apply(self, step: Apply) -> None:
+        found = self.objects.get(step.about)
+        if found is None:
+            assert step.uid is None, f"{step.about} is gone, and may not be made again"
+            made = _plain(step.manifest)
+            if made["apiVersion"] == API_VERSION:
+                made["status"] = {"conditions": first_conditions(made["kind"])}
+            self.add(made)
+            return
+        assert step.uid in {None, found["metadata"]["uid"]}
+        _check_fixed(found, step.manifest)
+        said = _plain(step.manifest)
+        metadata = {**found["metadata"], **said.pop("metadata")}
+        changed = {**found, **said, "metadata": metadata}
+        if changed != found:
+            metadata["resourceVersion"] = str(next(self._versions))
+            self.objects[step.about] = changed
+
+    def _make_pod(self, owner: Mapping[str, Any], index: int, revision: str) -> None:
+        name = f"{owner['metadata']['name']}-{index}"
+        template = owner["spec"]["template"]
+        for claim in owner["spec"].get("volumeClaimTemplates", ()):
+            claim_name = f"{claim['metadata']['name']}-{name}"
+            metadata = {"name": claim_name, "labels": claim["metadata"]["labels"]}
+            self._add_once("PersistentVolumeClaim", metadata, claim["spec"])
+        labels = {**template["metadata"]["labels"], "controller-revision-hash": revision}
+        pod = self._add_once("Pod", {"name": name, "labels": labels}, _plain(template["spec"]))
+        pod["spec"].setdefault("nodeName", f"node-of-{name}")
+        pod["status"] = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+
+    def _add_once(self, kind: str, metadata: Json, spec: Any) -> dict[str, Any]:
+        ref = Ref("v1", kind, metadata["name"])
+        if ref not in self.objects:
+            self.add({"apiVersion": "v1", "kind": kind, "metadata": metadata, "spec": spec})
+        return self.objects[ref]
+
+
+def _make_own(kind: str, name: str, spec: dict[str, Any]) -> dict[str, Any]:
+    status = {"conditions": first_conditions(kind)}
+    head = {"apiVersion": API_VERSION, "kind": kind, "metadata": {"name": name}}
+    return {**head, "spec": spec, "status": status}
+
+
+def _check_fixed(found: Mapping[str, Any], wanted: Json) -> None:
+    """What the API server refuses to change."""
+    if found["kind"] == "StatefulSet":
+        for key in ("volumeClaimTemplates", "selector", "serviceName", "podManagementPolicy"):
+            assert found["spec"].get(key) == _plain(wanted)["spec"].get(key), key
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value
