@@ -29,7 +29,7 @@ CONDITIONS: Final[Mapping[str, Mapping[str, str]]] = {
         READY: "all of it runs as the spec says",
         AVAILABLE: "appends and reads are served",
         PROGRESSING: "something is being made or changed; False with NotYetSupported: refused",
-        PLACEMENT_SATISFIED: "all copies lie as their logs' rules want",
+        PLACEMENT_SATISFIED: "each bookie runs in its failure domain and says so",
         SAFE_TO_SCALE_DOWN: "a bookie could go without a copy being missed",
         SECURE: "False while security is none",
     },

@@ -42,10 +42,10 @@ DeletionPolicy = Literal["Retain", "Delete"]
 NAMESPACE_PATTERN = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
 LOG_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,254}$"
 TRUNCATION_PATTERN = (
-    r"^(seq:[0-9]+|[0-9]+|dlsn:e[0-9]+n[0-9]+s[0-9]+|lsn:e[0-9]+n[0-9]+|txid:[0-9]+|time:.+)$"
+    r"^((seq:)?[0-9]{1,16}|dlsn:e[0-9]{1,10}n[0-9]{1,10}s[0-9]{1,10}|lsn:e[0-9]{1,10}n[0-9]{1,10})$"
 )
-"""No position that moves by itself: the operator comes back again and again, and `tail` would cut
-off each time what was written since."""
+"""No position that moves: the operator comes back again and again, and `tail` or `ago:` would cut
+off each time what was written since. What `time:` and `txid:` name, only the log knows."""
 
 
 class LogFields(Part):
@@ -200,8 +200,8 @@ class LogSpec(LogFields):
         Field(
             max_length=100,
             pattern=TRUNCATION_PATTERN,
-            description="Readers are shown nothing before this position: seq:N, dlsn:e1n2s3, "
-            "lsn:e1n2, txid:N or time:2026-01-31T00:00:00Z. It only moves forward.",
+            description="Readers are shown nothing before this position: seq:N, dlsn:e1n2s3 or "
+            "lsn:e1n2. It only moves forward.",
         ),
     ] = None
 

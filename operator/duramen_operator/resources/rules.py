@@ -57,9 +57,8 @@ HINTS: Final[Mapping[str, str]] = {
     "digit",
     LOG_PATTERN: "write 1 to 255 of A-Z, a-z, 0-9, '.', '_' and '-', beginning with a letter or "
     "digit",
-    TRUNCATION_PATTERN: "write a position that stands still: seq:N, dlsn:e1n2s3, lsn:e1n2, txid:N "
-    "or time:2026-01-31T00:00:00Z; tail and ago: would move on by themselves and cut off records "
-    "that were just written",
+    TRUNCATION_PATTERN: "write a position that stands still: seq:N, dlsn:e1n2s3 or lsn:e1n2; tail "
+    "and ago: would move on by themselves and cut off records that were just written",
     CRON_PATTERN: "write five fields as cron does (minute hour day month weekday), such as "
     '"15 * * * *", or @hourly, @daily, @weekly, @monthly, @yearly',
     NAMESPACE_GLOB_PATTERN: "write the name of a namespace, or a glob of a-z, 0-9, '-' with *, ? "

@@ -17,6 +17,7 @@ from duramen_operator.resources import KINDS
 from duramen_operator.resources.conditions import CONDITIONS
 from duramen_operator.resources.definitions import NAMES, define_all, spell_template
 from duramen_operator.resources.logs import LogFields, LogSpec
+from duramen_operator.resources.pages import spell_page
 from duramen_operator.resources.rules import HINTS, RULES
 from duramen_operator.resources.schema import walk
 from tests.kubernetes.resources.texts import ROOT, read_texts
@@ -41,6 +42,10 @@ def check_file(path: Any, made: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_charts_definitions_are_those_of_the_models(kind: str) -> None:
     check_file(CRDS / f"{NAMES[kind].plural}.yaml", spell_template(DEFINITIONS[kind]))
+
+
+def test_the_document_is_that_of_the_models() -> None:
+    check_file(ROOT / "docs" / "kubernetes" / "resources.md", spell_page(DEFINITIONS))
 
 
 def test_the_chart_has_no_other_definitions() -> None:
