@@ -79,4 +79,5 @@ def advise(error: Exception) -> str | None:
         case ClusterFileError():
             return NO_CLUSTER
         case _:
-            return None
+            told = getattr(error, "advice", None)  # errors of programs beside this library
+            return told if isinstance(told, str) else None

@@ -1,0 +1,1 @@
+"""`kubectl duramen`: a cluster's state, a support bundle, append and read, through kubectl."""

@@ -1,0 +1,39 @@
+"""The command `kubectl-duramen`, which kubectl runs as `kubectl duramen`.
+
+Called by the console script and by `python -m kubectl_duramen.main`. Failures are one sentence on
+standard error and what to do next, as those of `duramen` (`cli.shell.frame`).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from cyclopts import App
+
+from duramen import __version__
+from duramen.cli.shell.frame import run_app
+from duramen.runtime.http_client import PeerError
+from kubectl_duramen.access import AccessError
+from kubectl_duramen.records import append, read
+from kubectl_duramen.report import report
+from kubectl_duramen.status import status
+
+app = App(
+    name="kubectl duramen",
+    help="Duramen clusters on Kubernetes: how they are, support bundles, append and read.",
+    version=__version__,
+    result_action="return_value",
+    help_format="markdown",
+)
+for command in (status, report, append, read):
+    app.command(command)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; gives its exit code."""
+    return run_app(app, argv, failures=(AccessError, PeerError))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,28 @@
+"""Flags that every command has, and how its failures become sentences and exit codes.
+
+The exit codes are those of `duramen` (docs/cli.md). The flags that choose a cluster are kubectl's
+own: `--kubeconfig`, `--context`, `--namespace` (`-n`), and `--cluster` where a namespace has more
+than one.
+
+Called by the commands and by `main`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+KubeconfigOption = Annotated[
+    Path | None, Parameter(help="the kubeconfig (else $KUBECONFIG, else ~/.kube/config)")
+]
+ContextOption = Annotated[str | None, Parameter(help="the context in the kubeconfig")]
+NamespaceOption = Annotated[
+    str | None,
+    Parameter(name=["--namespace", "-n"], help="the namespace (else the context's)"),
+]
+ClusterOption = Annotated[
+    str | None, Parameter(help="the LogCluster, where the namespace has more than one")
+]
+JsonOption = Annotated[bool, Parameter(negative="", help="machine-readable output")]
