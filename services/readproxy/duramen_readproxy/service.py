@@ -13,7 +13,7 @@ from random import SystemRandom
 from typing import Any, Final
 
 from fastapi import FastAPI
-from prometheus_client import REGISTRY, CollectorRegistry, Gauge
+from prometheus_client import REGISTRY, CollectorRegistry
 
 from duramen.core.replica_order import Place
 from duramen.errors import DuramenError
@@ -36,6 +36,7 @@ from duramen_readproxy.following.encodings import SharedEncodings
 from duramen_readproxy.following.feed import Feeds
 from duramen_readproxy.following.homes import Homes
 from duramen_readproxy.following.streams import StreamCounts
+from duramen_readproxy.metrics import show_cache, show_cold, show_readers
 from duramen_readproxy.rest import make_app
 
 _STREAMS_END_S: Final = 2.0
@@ -88,10 +89,10 @@ class ReadProxy:
         self._is_serving = False
         self._is_draining = False
         self._request_count = 0
-        _add_metrics(registry, self._cache, self._bookies)
-        _add_reader_metrics(registry, self.feeds, self.streams)
+        show_cache(registry, self._cache, self._bookies)
+        show_readers(registry, self.feeds, self.streams)
         if self._cold is not None:
-            _add_cold_metrics(registry, self._cold)
+            show_cold(registry, self._cold)
 
     @property
     def port(self) -> int:
@@ -168,57 +169,3 @@ class ReadProxy:
             "region": options.region,
             "rack": options.rack,
         }
-
-
-def _add_metrics(registry: CollectorRegistry, cache: EntryCache, bookies: Bookies) -> None:
-    hits = Gauge(
-        "duramen_readproxy_cache_hit_ratio",
-        "entries served from the cache per entry served since the start",
-        registry=registry,
-    )
-    hits.set_function(lambda: cache.hit_ratio)
-    size = Gauge("duramen_readproxy_cache_bytes", "bytes of cached entries", registry=registry)
-    size.set_function(lambda: float(cache.statistics()["bytes"]))
-    damaged = Gauge(
-        "duramen_readproxy_damaged_answers_count",
-        "answers of bookies that held a damaged entry since the start",
-        registry=registry,
-    )
-    damaged.set_function(lambda: float(bookies.statistics().get("damaged", 0)))
-    speculative = Gauge(
-        "duramen_readproxy_speculative_reads_count",
-        "replicas asked because another one was late, since the start",
-        registry=registry,
-    )
-    speculative.set_function(lambda: float(bookies.order.speculation.request_count))
-
-
-def _add_reader_metrics(registry: CollectorRegistry, feeds: Feeds, streams: StreamCounts) -> None:
-    for name in ("feeds", "readers"):
-        gauge = Gauge(
-            f"duramen_readproxy_tail_{name}_count",
-            f"{name} at the tail of a log now",
-            registry=registry,
-        )
-        gauge.set_function(lambda name=name: float(feeds.statistics()[name]))  # type: ignore[misc]
-    opened = Gauge(
-        "duramen_readproxy_open_streams_count", "streams that are open now", registry=registry
-    )
-    opened.set_function(lambda: float(streams.open_count))
-
-
-def _add_cold_metrics(registry: CollectorRegistry, cold: ColdReads) -> None:
-    hits = Gauge(
-        "duramen_readproxy_cold_cache_hit_ratio",
-        "archived entries served from memory per archived entry served since the start",
-        registry=registry,
-    )
-    hits.set_function(lambda: cold.hit_ratio)
-    for key, name, text in (
-        ("bytes", "cache_bytes", "bytes of archived entries in memory"),
-        ("loaded_bytes", "loaded_bytes", "bytes of row groups that were read since the start"),
-        ("failures", "failures_count", "reads that the cold store failed since the start"),
-        ("damaged", "damaged_count", "reads that met damaged cold copies since the start"),
-    ):
-        gauge = Gauge(f"duramen_readproxy_cold_{name}", text, registry=registry)
-        gauge.set_function(lambda key=key: float(cold.statistics()[key]))  # type: ignore[misc]
