@@ -1,0 +1,112 @@
+"""Alerts: promtool accepts them, each fires and keeps quiet as its case says, each has its runbook.
+
+promtool comes with Debian's package prometheus; without it those tests skip with that reason. That
+a test of an alert can fail is shown by moving its bound out of reach.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.kubernetes.chart.alerts import CASES, Case
+from tests.kubernetes.chart.rendering import CHART, EVERYTHING, ROOT, of_kind, render
+from tests.kubernetes.conftest import require
+
+RULES = CHART / "rules" / "duramen.yaml"
+RUNBOOKS = ROOT / "docs" / "runbooks"
+SECTIONS = ("## What it means", "## What to look at", "## What to do")
+
+
+def _promtool(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    if shutil.which("promtool") is None:
+        require("no promtool: Debian's package prometheus has it (apt-get install prometheus)")
+    command = ["promtool", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+
+
+def _rules() -> dict[str, dict[str, Any]]:
+    groups = yaml.safe_load(RULES.read_text())["groups"]
+    return {rule["alert"]: rule for group in groups for rule in group["rules"]}
+
+
+def _write_tests(folder: Path, cases: tuple[Case, ...], rules: Path = RULES) -> Path:
+    texts = _rules()
+    tests = [test for case in cases for test in case.spell(texts[case.alert])]
+    file = folder / "tests.yaml"
+    document = {"rule_files": [str(rules)], "evaluation_interval": "1m", "tests": tests}
+    file.write_text(yaml.safe_dump(document, width=1000))
+    return file
+
+
+def test_promtool_accepts_the_rules() -> None:
+    done = _promtool("check", "rules", "--lint-fatal", RULES)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{len(_rules())} rules found" in done.stdout
+
+
+def test_every_alert_has_a_case() -> None:
+    assert sorted(case.alert for case in CASES) == sorted(_rules())
+
+
+def test_every_alert_fires_and_keeps_quiet(tmp_path: Path) -> None:
+    done = _promtool("test", "rules", _write_tests(tmp_path, CASES))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case.alert for case in CASES])
+def test_a_case_sees_an_alert_that_never_fires(case: Case, tmp_path: Path) -> None:
+    document = yaml.safe_load(RULES.read_text())
+    for group in document["groups"]:
+        for rule in group["rules"]:
+            rule["expr"] = f"({rule['expr']}) > 1e18"
+    deaf = tmp_path / "deaf.yaml"
+    deaf.write_text(yaml.safe_dump(document))
+    done = _promtool("test", "rules", _write_tests(tmp_path, (case,), deaf))
+    assert done.returncode != 0
+    assert case.alert in done.stdout + done.stderr
+
+
+def test_every_alert_says_how_bad_it_is_and_where_to_read_on() -> None:
+    for name, rule in _rules().items():
+        assert rule["labels"]["severity"] in {"critical", "warning"}, name
+        assert set(rule["annotations"]) == {"summary", "description", "runbook_url"}, name
+        assert rule["annotations"]["runbook_url"] == f"docs/runbooks/{name}.md"
+
+
+def test_every_alert_has_its_runbook_and_every_runbook_its_alert() -> None:
+    pages = {page.stem: page.read_text() for page in RUNBOOKS.glob("Duramen*.md")}
+    assert set(pages) == set(_rules())
+    index = (RUNBOOKS / "README.md").read_text()
+    for name, text in pages.items():
+        assert text.startswith(f"# {name}\n"), name
+        assert f"[{name}]({name}.md)" in index
+        found = [line for line in text.splitlines() if line.startswith("## ")]
+        assert tuple(found) == SECTIONS, name
+        for section in re.split(r"^## .*$", text, flags=re.MULTILINE)[1:]:
+            assert len(section.strip()) > 40, name
+
+
+def test_runbooks_name_commands_that_there_are() -> None:
+    table = (ROOT / "docs" / "cli.md").read_text()
+    known = set(re.findall(r"^\| `([a-z -]+)` \|", table, re.MULTILINE))
+    assert len(known) > 40
+    for page in RUNBOOKS.glob("*.md"):
+        for words in re.findall(
+            r"(?:^|`|&& )duramen ([a-z-]+(?: [a-z]+)?)", page.read_text(), re.M
+        ):
+            assert {words, words.split()[0]} & known, f"{page.name}: duramen {words}"
+
+
+def test_the_chart_carries_the_rules_with_its_own_links() -> None:
+    values = {"monitoring": {**EVERYTHING["monitoring"], "runbookBase": "https://wiki.test/r"}}  # type: ignore[dict-item]
+    (carried,) = of_kind(render(values), "PrometheusRule")
+    groups = yaml.safe_load(RULES.read_text().replace("docs/runbooks", "https://wiki.test/r"))
+    assert carried["spec"] == groups
+    assert of_kind(render(), "PrometheusRule") == []
