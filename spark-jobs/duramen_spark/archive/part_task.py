@@ -188,20 +188,19 @@ async def _read_ahead(
     for first, last in segment.list_present(task.first, task.last):
         at = first
         coming = asyncio.create_task(source.read_run(segment, at, last, task.read_bytes))
-        while at <= last:
-            try:
+        try:
+            while at <= last:
                 run = await coming
-            except asyncio.CancelledError:
-                coming.cancel()
-                raise
-            at = EntryId(run[-1][0] + 1)
-            if at <= last:
-                coming = asyncio.create_task(source.read_run(segment, at, last, task.read_bytes))
-            try:
+                at = EntryId(run[-1][0] + 1)
+                if at <= last:
+                    coming = asyncio.create_task(
+                        source.read_run(segment, at, last, task.read_bytes)
+                    )
                 yield run
-            except BaseException:
-                coming.cancel()
-                raise
+        finally:
+            # Not only told to end: whoever closes the source next finds nobody in it.
+            coming.cancel()
+            await asyncio.gather(coming, return_exceptions=True)
 
 
 def _compare(
