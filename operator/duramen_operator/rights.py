@@ -60,6 +60,12 @@ RIGHTS = (
     ),
     Right("batch", ("cronjobs", "jobs"), (*SEE, *APPLY, "delete"), "archive runs"),
     Right(
+        "sparkoperator.k8s.io",
+        ("scheduledsparkapplications",),
+        ("get", "list", *APPLY, "delete"),
+        "archive runs by kubeflow's Spark operator, where a policy asks for that",
+    ),
+    Right(
         "events.k8s.io", ("events",), ("create", "patch"), "what happened, for `kubectl describe`"
     ),
 )

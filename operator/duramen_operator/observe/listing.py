@@ -7,21 +7,30 @@ safe (preconditions), but it would be refused, and made again. Called by the wor
 import asyncio
 from collections.abc import Iterable
 
-from duramen_operator.kinds import KINDS, Kind
-from duramen_operator.kube import Kube
+from duramen_operator.kinds import KINDS, OPTIONAL, Kind
+from duramen_operator.kube import Kube, Refused
 from duramen_operator.names import CLUSTER_LABEL, MANAGED_BY_SELECTOR
 from duramen_operator.plan.observed import Json
+
+_ABSENT = (403, 404)
+"""There is no such kind, or an older chart gave no right to it."""
 
 
 async def list_around(kube: Kube, cluster_name: str) -> dict[str, list[Json]]:
     """Objects of each kind that concern a cluster, by the kind's name."""
-    found = await asyncio.gather(*(_list(kube, kind, cluster_name) for kind in KINDS))
-    return dict(zip((kind.name for kind in KINDS), found, strict=True))
+    kinds = (*KINDS, *OPTIONAL)
+    found = await asyncio.gather(*(_list(kube, kind, cluster_name) for kind in kinds))
+    return dict(zip((kind.name for kind in kinds), found, strict=True))
 
 
 async def _list(kube: Kube, kind: Kind, cluster_name: str) -> list[Json]:
     if not kind.is_ours:
-        return await kube.list(kind, f"{MANAGED_BY_SELECTOR},{CLUSTER_LABEL}={cluster_name}")
+        try:
+            return await kube.list(kind, f"{MANAGED_BY_SELECTOR},{CLUSTER_LABEL}={cluster_name}")
+        except Refused as refused:
+            if kind in OPTIONAL and refused.status in _ABSENT:
+                return []
+            raise
     return list(select_own(await kube.list(kind), cluster_name))
 
 

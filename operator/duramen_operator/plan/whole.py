@@ -7,6 +7,7 @@ A paused cluster gets its statuses, and nothing else. Called by the worker; expl
 from collections.abc import Callable, Iterable
 from datetime import datetime
 
+from duramen_operator.plan.archive.whole import plan_archive
 from duramen_operator.plan.cluster.whole import plan_cluster
 from duramen_operator.plan.log_namespaces import plan_namespaces
 from duramen_operator.plan.logs import plan_logs
@@ -15,7 +16,7 @@ from duramen_operator.plan.steps import Event, Plan, Status, Step
 
 Part = Callable[[Observed, datetime], Plan]
 
-PARTS: tuple[Part, ...] = (plan_cluster, plan_namespaces, plan_logs)
+PARTS: tuple[Part, ...] = (plan_cluster, plan_namespaces, plan_logs, plan_archive)
 """In order: what holds the cluster, its services, its namespaces and logs, its archive."""
 
 

@@ -9,6 +9,7 @@ Called by `driver` (fills it) and the command (prints it). Source: 04-platform "
 
 from __future__ import annotations
 
+import json
 import os
 from collections import Counter
 from collections.abc import Sequence
@@ -19,6 +20,7 @@ from typing import Any, Final
 from duramen.units import MIB, SECOND
 
 _SHOWN_COUNT: Final = 20
+_SUMMARY_CHARACTERS: Final = 500
 
 
 @dataclass(slots=True)
@@ -80,6 +82,14 @@ class Report:
             "rows": self.segments,
         }
 
+    def summarize(self) -> dict[str, Any]:
+        """The report in a few hundred bytes, for a place that keeps no more (Kubernetes: 4 KiB)."""
+        summary = {name: value for name, value in self.to_json().items() if name != "rows"}
+        summary["mismatches"], summary["failures"] = len(self.mismatches), len(self.failures)
+        if self.mismatches or self.failures:
+            summary["failure"] = [*self.mismatches, *self.failures][0][:_SUMMARY_CHARACTERS]
+        return summary
+
     def list_lines(self) -> list[str]:
         """The report as lines of text."""
         lines = [f"{_spell_row(row)}" for row in self.segments[:_SHOWN_COUNT]]
@@ -127,6 +137,11 @@ def write_metrics(path: Path, lines: Sequence[str]) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
     temporary.rename(path)
+
+
+def write_summary(path: Path, report: Report) -> None:
+    """Write the summary where it is looked for; in place, since that may be no common file."""
+    path.write_text(json.dumps(report.summarize()), encoding="utf-8")
 
 
 def _spell_row(row: dict[str, Any]) -> str:

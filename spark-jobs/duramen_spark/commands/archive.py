@@ -31,7 +31,7 @@ from duramen_spark.archive.bookie_source import BookieSource, ClusterAddress
 from duramen_spark.archive.cluster_nodes import ClusterNodes
 from duramen_spark.archive.driver import ArchiveRun, OnProgress, Options
 from duramen_spark.archive.policy import Policy
-from duramen_spark.archive.report import Report, write_metrics
+from duramen_spark.archive.report import Report, write_metrics, write_summary
 from duramen_spark.places import Place, PlaceOptions, find_place
 from duramen_spark.runner import Runner, SparkRunner, ThreadRunner
 from duramen_spark.session import open_session
@@ -71,6 +71,9 @@ def archive(
     metrics_file: Annotated[
         Path | None, Parameter(help="write Prometheus metrics there, for a textfile collector")
     ] = None,
+    summary_file: Annotated[
+        Path | None, Parameter(help="write a short report there as JSON, for Kubernetes")
+    ] = None,
     json: Annotated[bool, Parameter(negative="", help="the report as JSON")] = False,
 ) -> int:
     """Archive closed segments, look again at earlier copies, sweep what killed runs left.
@@ -101,11 +104,17 @@ def archive(
         report = asyncio.run(_run(found, tasks, options, on_progress))
     if metrics_file is not None:
         write_metrics(metrics_file, report.list_metrics(time.time()))
-    if json:
+    if summary_file is not None:
+        write_summary(summary_file, report)
+    _print(report, is_json=json)
+    return ExitCode.OK if report.is_good else ExitCode.FAILED
+
+
+def _print(report: Report, *, is_json: bool) -> None:
+    if is_json:
         print_json(report.to_json())
     else:
         print("\n".join(report.list_lines()))
-    return ExitCode.OK if report.is_good else ExitCode.FAILED
 
 
 async def _run(place: Place, runner: Runner, options: Options, on_progress: OnProgress) -> Report:

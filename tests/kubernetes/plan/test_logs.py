@@ -153,7 +153,7 @@ def test_truncation_to_a_place_that_moves_is_refused(wanted: str) -> None:
     log = make_log(spec={"truncation": wanted})
     plan = plan_logs(observe(make_cluster(), log, logs={PATH: see_log()}), NOW)
     assert calls_of(plan) == []
-    assert condition_of(plan, "orders")[:2] == ("False", "TruncationRefused")
+    assert condition_of(plan, "orders")[:2] == ("False", "InvalidSpec")
 
 
 def test_a_silent_cluster_makes_nothing_untrue() -> None:

@@ -1,0 +1,119 @@
+"""Which segments a policy is about, and which of them wait for the archive.
+
+The same rules as the archive job's own (docs/archive.md): a log whose tiering is `none` is chosen
+only by its whole name, and small, young, open or truncated segments are left alone. A segment that
+the job would not take must not be called waiting, or runs would be started for nothing.
+
+Called by `whole`. Source: docs/archive.md.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from fnmatch import fnmatchcase
+
+from duramen.units import parse_size_bytes
+from duramen_operator.plan.observed import Json
+from duramen_operator.plan.seen_logs import (
+    SeenLog,
+    completed_at,
+    is_archived,
+    is_closed,
+    is_live,
+)
+from duramen_operator.resources.archives import Selector
+
+_WILDCARDS = frozenset("*?[")
+_DIGEST_LENGTH = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A segment without a cold copy that a run would take now."""
+
+    log_id: str
+    epoch: int
+    completed: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What a policy's selector comes to.
+
+    Attributes:
+        closed_count: closed segments of the chosen logs that readers are shown.
+        waiting: those that a run would archive now, the longest completed first.
+        is_known: whether all of the chosen logs could be read.
+        next_at: when the next segment is old enough; None: time alone changes nothing.
+    """
+
+    closed_count: int
+    waiting: tuple[Waiting, ...]
+    is_known: bool
+    next_at: datetime | None
+
+    @property
+    def digest(self) -> str:
+        """Names what waits: another set has another name, whoever looks at it."""
+        spelt = ",".join(f"{one.log_id}/{one.epoch}" for one in self.waiting)
+        return hashlib.sha256(spelt.encode()).hexdigest()[:_DIGEST_LENGTH]
+
+
+NOTHING_KNOWN = Choice(0, (), is_known=False, next_at=None)
+
+
+def choose(
+    logs: Mapping[str, Json] | None, selector: Selector, keep_hot: timedelta, now: datetime
+) -> Choice:
+    """The segments that a policy is about.
+
+    Args:
+        logs: of the admin view; None: the cluster was not asked, or did not answer.
+        keep_hot: only segments that were completed so long ago.
+    """
+    if logs is None:
+        return NOTHING_KNOWN
+    closed_count, is_known, found = 0, True, []
+    next_times = []
+    for path in sorted(logs):
+        log = SeenLog(logs[path])
+        if not _is_named(path, selector):
+            continue
+        if log.is_absent:
+            continue
+        if log.problem is not None or log.segments is None:
+            is_known = False
+            continue
+        closed = [one for one in log.segments if is_live(one) and is_closed(one)]
+        if not _is_taken(selector, log):
+            continue
+        closed_count += len(closed)
+        least = parse_size_bytes(str(log.tiering.get("min_size", "0")))
+        for segment in closed:
+            completed = completed_at(segment)
+            is_small = int(segment.get("bytes") or 0) < least
+            if is_archived(segment) or is_small or completed is None:
+                continue
+            if completed + keep_hot > now:
+                next_times.append(completed + keep_hot)
+                continue
+            found.append(Waiting(log.log_id, int(segment["epoch"]), completed))
+    found.sort(key=lambda one: (one.completed, one.log_id, one.epoch))
+    return Choice(closed_count, tuple(found), is_known, min(next_times, default=None))
+
+
+def spell_selector(selector: Selector) -> str:
+    """As the archive job takes it."""
+    return f"{selector.namespace}/{selector.logs}"
+
+
+def _is_named(path: str, selector: Selector) -> bool:
+    space, _, name = path.partition("/")
+    return fnmatchcase(space, selector.namespace) and fnmatchcase(name, selector.logs)
+
+
+def _is_taken(selector: Selector, log: SeenLog) -> bool:
+    """By its whole name, or by its own tiering."""
+    is_whole = not _WILDCARDS.intersection(spell_selector(selector))
+    return is_whole or log.tiering.get("policy", "none") != "none"

@@ -1,0 +1,221 @@
+"""The plan for ArchivePolicies: manifests as they should be, runs that are due, and what to tell.
+
+What a policy lacks (a cold store, a schedule that is one) is told and keeps it from running; a
+silent cluster keeps only runs from being started that depend on what waits. With the policy, its
+objects go by owner references; nothing has a finalizer.
+
+Called by `plan.whole`. Source: 04-platform "Tiering"; docs/archive.md.
+"""
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from typing import Any
+
+from duramen_operator.plan.archive.manifests import Job, make_run, make_scheduled
+from duramen_operator.plan.archive.runs import (
+    POLICY_LABEL,
+    Run,
+    count_failed,
+    list_runs,
+)
+from duramen_operator.plan.archive.triggers import (
+    Due,
+    Schedule,
+    ScheduleError,
+    find_closed,
+    find_last_due,
+    find_missed,
+)
+from duramen_operator.plan.archive.waiting import Choice, choose
+from duramen_operator.plan.cluster.frame import Frame
+from duramen_operator.plan.conditions import Said, spell_time, tell
+from duramen_operator.plan.manifests import plan_apply
+from duramen_operator.plan.observed import KubeObject, Observed
+from duramen_operator.plan.steps import Apply, Delete, Event, Plan, Step
+from duramen_operator.resources import ArchivePolicy, ResourceError
+from duramen_operator.resources.reading import parse_as
+
+READY, PROGRESSING, ARCHIVED = "Ready", "Progressing", "Archived"
+LOOK_AGAIN = timedelta(seconds=30)
+LAG_STEP_S = 60
+"""The lag grows by itself: it is told in whole minutes."""
+
+MOVING = ("lagSeconds", "lagSegments", "closedSegments")
+MADE = ("CronJob", "ScheduledSparkApplication", "ConfigMap")
+
+
+def plan_archive(observed: Observed, now: datetime) -> Plan:
+    """The steps for all ArchivePolicies of the cluster."""
+    steps: list[Step] = []
+    policies = [item for item in observed.list("ArchivePolicy") if not item.is_leaving]
+    for item in policies:
+        steps += _plan_policy(observed, item, now)
+    return Plan(tuple(steps), now + LOOK_AGAIN if policies else None)
+
+
+def _plan_policy(observed: Observed, item: KubeObject, now: datetime) -> Iterator[Step]:
+    runs = list_runs(observed, item.name)
+    try:
+        job = _read(observed, item)
+        if isinstance(job, Said):
+            yield from _tell(item, job, runs, None, now)
+            return
+        if job.spec.schedule is not None:
+            find_last_due(job.spec.schedule, now)
+    except (ResourceError, ScheduleError) as error:
+        said = Said(READY, "False", "InvalidSpec", str(error), is_event=True)
+        yield from _tell(item, said, runs, None, now)
+        return
+    manifests = make_scheduled(job)
+    for manifest in manifests:
+        yield from plan_apply(observed, manifest)
+    yield from _plan_removal(
+        observed, item, {(m["kind"], m["metadata"]["name"]) for m in manifests}
+    )
+    keep_hot = timedelta(microseconds=job.spec.keep_hot)
+    logs = observed.admin.logs if observed.admin.is_reachable else None
+    choice = choose(logs, job.spec.selector, keep_hot, now)
+    due = _find_due(job, item, runs, choice, now)
+    if due is not None:
+        yield Apply(make_run(job, due))
+        message = f"{due.name}: {len(choice.waiting)} segments wait"
+        yield Event(item.ref, item.uid, f"{due.cause}Run", message, now)
+    yield from _tell(item, _tell_ready(observed, item, job), runs, choice, now)
+
+
+def _read(observed: Observed, item: KubeObject) -> Job | Said:
+    cluster = observed.cluster
+    if cluster is None or cluster.is_leaving:
+        message = f"there is no LogCluster {observed.cluster_name} in this namespace"
+        return Said(READY, "False", "ClusterMissing", message)
+    spec = parse_as(ArchivePolicy, item.body).spec
+    frame = Frame.read(observed, cluster)
+    store = spec.destination or frame.spec.cold_store
+    if store is None:
+        message = (
+            "nowhere to archive to: set spec.coldStore of the LogCluster, which its readers need "
+            "as well, or spec.destination"
+        )
+        return Said(READY, "False", "NoColdStore", message, is_event=True)
+    return Job(frame, item, spec, store)
+
+
+def _find_due(
+    job: Job, item: KubeObject, runs: tuple[Run, ...], choice: Choice, now: datetime
+) -> Due | None:
+    if (
+        job.spec.suspend
+        or job.runner == "ScheduledSparkApplication"
+        or job.frame.observed.is_paused
+    ):
+        return None
+    since = datetime.fromisoformat(str(item.metadata["creationTimestamp"]))
+    missed = None
+    if job.spec.schedule is not None:
+        missed = find_missed(Schedule(job.base, job.spec.schedule, since), runs, choice, now)
+    if missed is None and job.spec.on_closed_segments:
+        return find_closed(job.base, runs, choice, now)
+    return missed
+
+
+def _plan_removal(
+    observed: Observed, item: KubeObject, wanted: set[tuple[str, str]]
+) -> Iterator[Delete]:
+    """What another runner, or a schedule that is gone, has left."""
+    for kind in MADE:
+        for made in observed.list(kind):
+            is_ours = made.labels.get(POLICY_LABEL) == item.name and item.uid in made.owner_uids
+            if is_ours and (kind, made.name) not in wanted and not made.is_leaving:
+                yield Delete(made.ref, made.uid, made.resource_version)
+
+
+# --- What is so -----------------------------------------------------------------------------------
+
+
+def _tell_ready(observed: Observed, item: KubeObject, job: Job) -> Said:
+    refusal = observed.refusals.get(item.ref)
+    for about, problem in observed.refusals.items():
+        if about.kind in (*MADE, "Job") and about.name.startswith(job.base):
+            refusal = problem
+    if refusal is not None:
+        message = f"{refusal.code}: {refusal.message}"
+        return Said(READY, "False", "Refused", message, is_event=True)
+    if job.spec.suspend:
+        return Said(READY, "True", "Suspended", "no new runs: spec.suspend")
+    if job.spec.schedule is None and not job.spec.on_closed_segments:
+        message = "nothing starts a run: set spec.schedule or spec.onClosedSegments"
+        return Said(READY, "False", "NoTrigger", message)
+    if job.runner == "ScheduledSparkApplication":
+        message = "the Spark operator runs it at its schedule, and makes up for nothing"
+        return Said(READY, "True", "Scheduled", message)
+    causes = [f"at {job.spec.schedule} UTC"] if job.spec.schedule else []
+    causes += ["as segments are closed"] if job.spec.on_closed_segments else []
+    return Said(READY, "True", "Scheduled", f"runs {' and '.join(causes)}")
+
+
+def _tell(
+    item: KubeObject,
+    ready: Said,
+    runs: tuple[Run, ...],
+    choice: Choice | None,
+    now: datetime,
+) -> Iterator[Step]:
+    running = [run for run in runs if run.is_running]
+    progressing = Said(PROGRESSING, "False", "Idle", "no run is under way")
+    if running:
+        progressing = Said(PROGRESSING, "True", "Running", f"{running[-1].name} runs")
+    conditions = [ready, progressing, _tell_archived(choice, runs)]
+    yield from tell(item, conditions, _figures(item, runs, choice, now), now, MOVING)
+
+
+def _tell_archived(choice: Choice | None, runs: tuple[Run, ...]) -> Said:
+    if choice is None or not choice.is_known:
+        return Said(ARCHIVED, "Unknown", "NotAnswered", "not all chosen logs could be read")
+    ended = [run for run in runs if not run.is_running]
+    if ended and ended[-1].report.get("mismatches"):
+        message = f"{ended[-1].name} found copies that do not agree: see docs/archive.md"
+        return Said(ARCHIVED, "False", "Mismatch", message, is_event=True)
+    if choice.waiting and count_failed(runs):
+        failures = str(ended[-1].report.get("failure") or "see the log of its pod")
+        message = f"{len(choice.waiting)} segments wait; {ended[-1].name} failed: {failures}"
+        return Said(ARCHIVED, "False", "RunFailed", message, is_event=True)
+    if choice.waiting:
+        message = f"{len(choice.waiting)} of {choice.closed_count} closed segments wait"
+        return Said(ARCHIVED, "False", "Waiting", message)
+    return Said(ARCHIVED, "True", "AllArchived", "no segment waits")
+
+
+def _figures(
+    item: KubeObject, runs: tuple[Run, ...], choice: Choice | None, now: datetime
+) -> dict[str, Any]:
+    kept = ("lastScheduledTime", "lastRun", "lastSuccess", "bytesArchived", "mismatches")
+    figures: dict[str, Any] = {name: item.status[name] for name in kept if name in item.status}
+    figures["failedRuns"] = count_failed(runs)
+    if choice is not None and choice.is_known:
+        lag_s = 0
+        if choice.waiting:
+            lag_s = int((now - choice.waiting[0].completed).total_seconds())
+        figures |= {
+            "closedSegments": choice.closed_count,
+            "lagSegments": len(choice.waiting),
+            "lagSeconds": lag_s // LAG_STEP_S * LAG_STEP_S,
+        }
+    served = [int(run.due) for run in runs if run.due.isdigit()]
+    if served:
+        moment = datetime.fromtimestamp(max(served) * 60, now.tzinfo)
+        figures["lastScheduledTime"] = spell_time(moment)
+    if runs:
+        newest = runs[-1]
+        figures["lastRun"] = {
+            "name": newest.name, "cause": newest.cause, "started": spell_time(newest.started),
+            "finished": "" if newest.finished is None else spell_time(newest.finished),
+            "result": newest.result,
+        }  # fmt: skip
+    good = [run for run in runs if run.result == "Succeeded" and run.finished is not None]
+    if good and good[-1].finished is not None:
+        figures["lastSuccess"] = spell_time(good[-1].finished)
+    told = [run.report for run in runs if run.report]
+    if told:
+        figures["bytesArchived"] = int(told[-1].get("file_bytes", 0))
+        figures["mismatches"] = int(told[-1].get("mismatches", 0))
+    return figures
