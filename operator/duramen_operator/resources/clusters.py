@@ -48,6 +48,14 @@ class ExternalZooKeeper(Part):
             description='Its servers as "host:port,host:port".',
         ),
     ]
+    cluster: Annotated[
+        Label | None,
+        Field(
+            description="Name of this cluster in that ensemble. Left out: namespace.name of this "
+            "object, so that clusters of one name in several namespaces stay apart. To go on "
+            "with a cluster that is there, write its name."
+        ),
+    ] = None
 
 
 class ZooKeeperStorage(Storage):

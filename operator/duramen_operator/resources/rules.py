@@ -226,6 +226,14 @@ RULES: Final[Mapping[str, tuple[Rule, ...]]] = {
             "holds",
         ),
     ),
+    "ExternalZooKeeper": (
+        Rule(
+            "has(self.cluster) == has(oldSelf.cluster) && "
+            "(!has(self.cluster) || self.cluster == oldSelf.cluster)",
+            "cluster cannot be changed: an empty cluster would be found under the new name. Put "
+            "back the old value",
+        ),
+    ),
     "ZooKeeper": (
         Rule(
             "has(self.external) == has(oldSelf.external)",

@@ -38,6 +38,7 @@ ACCEPTED: list[tuple[str, dict[str, Any]]] = [
     ("LogCluster", {"zookeeper": {"members": 1, "storage": {"size": "1Gi"}}}),
     ("LogCluster", {"zookeeper": {"members": 5, "storage": {"storageClassName": "fast"}}}),
     ("LogCluster", {"zookeeper": {"external": {"servers": "zk-0.zk:2181,[fd00::1]:2181"}}}),
+    ("LogCluster", {"zookeeper": {"external": {"servers": "zk:2181", "cluster": "old"}}}),
     ("LogCluster", {"writeProxies": {"autoscaling": {"maxReplicas": 9}, "resources": CPU}}),
     ("LogCluster", {"readProxies": {"replicas": 5, "resources": {"limits": {"memory": "2Gi"}}}}),
     ("LogCluster", {"sequencers": {"resources": {"requests": {"cpu": "500m", "memory": "1Gi"}}}}),

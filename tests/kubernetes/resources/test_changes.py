@@ -41,6 +41,12 @@ REFUSED: list[tuple[str, Spec, Spec, str]] = [
     ("LogCluster", {"domains": NORTH}, {"domains": GONE}, "a domain cannot be taken away yet"),
     ("LogCluster", {}, OUTSIDE, "external can neither be added nor taken away: the metadata"),
     ("LogCluster", OUTSIDE, {"zookeeper": {"external": GONE}}, "external can neither be added nor"),
+    (
+        "LogCluster",
+        OUTSIDE,
+        {"zookeeper": {"external": {"cluster": "other"}}},
+        "cluster cannot be changed: an empty cluster would be found under the new name",
+    ),
     ("LogCluster", {}, {"zookeeper": {"members": 5}}, "members cannot be changed yet: an ensemble"),
     (
         "LogCluster",

@@ -224,7 +224,7 @@ def _make_arguments(own: SetFrame, share: Share) -> list[str]:
     ports = list_ports(BOOKIE)
     host = name_host(POD_NAME, name_bookie_service(frame.name), frame.namespace)
     flags = {
-        "--cluster": frame.name,
+        "--cluster": frame.metadata_name,
         "--id": POD_NAME,
         "--host": "0.0.0.0",
         "--data-port": str(ports["data"]),

@@ -73,6 +73,18 @@ class Frame:
         return external.servers
 
     @property
+    def metadata_name(self) -> str:
+        """What the cluster is called in its ZooKeeper.
+
+        An ensemble of somebody else's may serve several namespaces of Kubernetes, in each of which
+        a LogCluster may have this name: two clusters under one name would be one.
+        """
+        external = self.spec.zookeeper.external
+        if self.is_bundled or external is None:
+            return self.name
+        return external.cluster or f"{self.namespace}.{self.name}"
+
+    @property
     def cold_folder(self) -> str:
         """Where the cold store's claim is mounted; "" where it needs none."""
         cold = self.spec.cold_store

@@ -150,7 +150,7 @@ def _make_pod(
 ) -> Pod:
     ports = list_ports(component)
     flags = {
-        "--cluster": frame.name,
+        "--cluster": frame.metadata_name,
         "--id": POD_NAME,
         "--host": "0.0.0.0",
         "--data-port": str(ports["data"]),

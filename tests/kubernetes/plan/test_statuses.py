@@ -1,0 +1,126 @@
+"""Every status that a plan writes is one that the definitions know, whole.
+
+The API server drops what a definition does not name, without a word: a status that is not as it was
+written would be written again and again. So is one that lacks a condition of its kind never told
+of. Also here: under which name a cluster stands in a ZooKeeper of somebody else's.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import jsonschema_rs
+import pytest
+
+from duramen_operator.plan.cluster.frame import read_argument
+from duramen_operator.plan.observed import KubeObject
+from duramen_operator.plan.steps import Plan, Status
+from duramen_operator.plan.whole import make_plan
+from duramen_operator.resources.conditions import CONDITIONS
+from duramen_operator.resources.definitions import define_all
+from tests.kubernetes.plan import worlds
+from tests.kubernetes.plan.test_whole import SPECS, make_world
+from tests.kubernetes.plan.world import World, make_bookie_set, make_cluster
+from tests.kubernetes.plan.worlds import NOW, make_log, make_space, observe, see_log, see_problem
+
+
+def close(schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema, refusing what the API server would drop."""
+    closed = copy.deepcopy(schema)
+    if "properties" in closed:
+        closed["additionalProperties"] = False
+        closed["properties"] = {k: close(v) for k, v in closed["properties"].items()}
+    if "items" in closed:
+        closed["items"] = close(closed["items"])
+    return closed
+
+
+CLOSED = {
+    kind: jsonschema_rs.Draft202012Validator(
+        close(
+            definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"]
+        )
+    )
+    for kind, definition in define_all({}).items()
+}
+
+
+def check_status(kind: str, status: dict[str, Any]) -> None:
+    CLOSED[kind].validate(status)
+    assert {c["type"] for c in status["conditions"]} == set(CONDITIONS[kind])
+
+
+def statuses_of(world: World) -> Iterator[tuple[str, dict[str, Any]]]:
+    for ref, item in world.objects.items():
+        if ref.kind in CONDITIONS and item.get("status"):
+            yield ref.kind, item["status"]
+
+
+@pytest.mark.parametrize("case", SPECS)
+def test_statuses_of_clusters_are_known_in_each_moment(case: str) -> None:
+    world = make_world(case)
+    for _ in range(4):
+        for step in world.plan().steps:
+            if isinstance(step, Status):
+                check_status(step.about.kind, dict(step.status))
+        world.do(world.plan().steps)
+        world.run_controllers()
+    world.converge()
+    assert {kind for kind, _ in statuses_of(world)} == {"LogCluster", "BookieSet", "Bookie"}
+    for kind, status in statuses_of(world):
+        check_status(kind, status)
+
+
+def test_statuses_of_what_is_wrong_are_known() -> None:
+    world = World(make_bookie_set())
+    world.settle()
+    check_status("BookieSet", world.find("BookieSet", "bookies")["status"])
+    world = World(make_cluster(zookeeper={"members": 4}), make_bookie_set())
+    world.settle()
+    for kind, status in statuses_of(world):
+        check_status(kind, status)
+
+
+def list_log_plans() -> Iterator[Plan]:
+    cluster, log, space = worlds.make_cluster(), make_log(), make_space()
+    answers = (see_log(), see_problem("log_not_found"), see_problem("metadata_unavailable"))
+    for answer in answers:
+        seen = observe(cluster, log, space, logs={"shop/orders": answer}, namespaces={})
+        yield make_plan(seen, NOW)
+    yield make_plan(observe(cluster, log, space, is_reachable=False), NOW)
+    yield make_plan(observe(log, space), NOW)
+    there = {"shop": {"config": {"auto_create": True}, "logs": 3}}
+    yield make_plan(observe(cluster, space, namespaces=there), NOW)
+
+
+def test_statuses_of_logs_and_namespaces_are_known() -> None:
+    told = [
+        step
+        for plan in list_log_plans()
+        for step in plan.steps
+        if isinstance(step, Status) and step.about.kind in {"Log", "LogNamespace"}
+    ]
+    assert {step.about.kind for step in told} == {"Log", "LogNamespace"}
+    for step in told:
+        check_status(step.about.kind, dict(step.status))
+
+
+@pytest.mark.parametrize(
+    ("zookeeper", "name"),
+    [
+        ({}, "main"),
+        ({"external": {"servers": "a:2181"}}, "here.main"),
+        ({"external": {"servers": "a:2181", "cluster": "old"}}, "old"),
+    ],
+)
+def test_clusters_of_one_name_stay_apart_in_one_ensemble(zookeeper: Any, name: str) -> None:
+    world = World(make_cluster(zookeeper=zookeeper), make_bookie_set())
+    world.converge()
+    found = {
+        read_argument(KubeObject(item), "--cluster")
+        for ref, item in world.objects.items()
+        if ref.kind in {"StatefulSet", "Deployment"} and not ref.name.endswith("-zookeeper")
+    }
+    assert found == {name}
