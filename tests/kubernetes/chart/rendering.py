@@ -92,3 +92,14 @@ def pod_specs(objects: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
         elif one["kind"] in {"Deployment", "StatefulSet", "DaemonSet", "Job"}:
             found[name] = one["spec"]["template"]["spec"]
     return found
+
+
+def pod_labels(objects: list[dict[str, Any]]) -> dict[str, dict[str, str]]:
+    """By component: the labels of every pod that the chart makes."""
+    found = {}
+    for one in objects:
+        template = one if one["kind"] == "Pod" else one.get("spec", {}).get("template")
+        if template is not None:
+            labels = template["metadata"]["labels"]
+            found[labels["app.kubernetes.io/component"]] = labels
+    return found
