@@ -153,10 +153,7 @@ def test_truncation_to_a_place_that_moves_is_refused(wanted: str) -> None:
     log = make_log(spec={"truncation": wanted})
     plan = plan_logs(observe(make_cluster(), log, logs={PATH: see_log()}), NOW)
     assert calls_of(plan) == []
-<<<<<<< HEAD
-=======
     # The API server refuses it as well; this is an object from before it did.
->>>>>>> 81ad1b8 (Keep clusters of one name apart in somebody else's ZooKeeper, and statuses whole)
     assert condition_of(plan, "orders")[:2] == ("False", "InvalidSpec")
 
 
