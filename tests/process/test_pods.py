@@ -7,6 +7,9 @@ host than the one it listens on; and a member of ZooKeeper is only its flags and
 
 from __future__ import annotations
 
+import ast
+import importlib.util
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -181,3 +184,27 @@ def test_the_data_of_another_member_is_refused(
     flags = ["--name", "zookeeper-0", "--members", "a,b,c", "--data-dir", str(tmp_path)]
     assert zookeeper_node.main(flags) == 1
     assert "give it its own volume" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a namespace of processes needs root")
+def test_the_first_process_of_a_container_can_be_ended_while_it_loads() -> None:
+    code = (
+        "import os, signal, sys\n"
+        "assert os.getpid() == 1\n"
+        "from duramen.runtime import first_process\n"
+        "os.kill(1, signal.SIGTERM)\n"
+        "sys.exit('it was not ended')\n"
+    )
+    wrapped = ["unshare", "--pid", "--fork", "--kill-child", sys.executable, "-c", code]
+    assert subprocess.run(wrapped, check=False).returncode == 143
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_service_can_be_ended_before_it_loads_anything_large(role: str) -> None:
+    module = importlib.util.find_spec(f"duramen_{role}.main")
+    assert module is not None
+    assert module.origin is not None
+    tree = ast.parse(Path(module.origin).read_text())
+    imports = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
+    ours = [node for node in imports if (node.module or "").startswith("duramen")]
+    assert [name.name for name in ours[0].names] == ["first_process"]

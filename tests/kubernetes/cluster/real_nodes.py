@@ -23,7 +23,7 @@ from tests.kubernetes.image.oci import Settings, write_image, write_layer
 
 BRIDGE_ADDRESS = "10.200.0.1"
 _VOLUMES_PER_NODE = 16
-_VOLUME_SIZE = "20Gi"
+_VOLUME_SIZE = "100Gi"
 _NODES_READY_S = 180.0
 _IMPORT_S = 240.0
 _CGROUPS = Path("/sys/fs/cgroup")

