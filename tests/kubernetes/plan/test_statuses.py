@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 import jsonschema_rs
@@ -20,7 +21,7 @@ from duramen_operator.plan.steps import Plan, Status
 from duramen_operator.plan.whole import make_plan
 from duramen_operator.resources.conditions import CONDITIONS
 from duramen_operator.resources.definitions import define_all
-from tests.kubernetes.plan import worlds
+from tests.kubernetes.plan import test_archive, worlds
 from tests.kubernetes.plan.test_whole import SPECS, make_world
 from tests.kubernetes.plan.world import World, make_bookie_set, make_cluster
 from tests.kubernetes.plan.worlds import NOW, make_log, make_space, observe, see_log, see_problem
@@ -37,6 +38,7 @@ def close(schema: dict[str, Any]) -> dict[str, Any]:
     return closed
 
 
+KINDS = {"Log", "LogNamespace", "ArchivePolicy"}
 CLOSED = {
     kind: jsonschema_rs.Draft202012Validator(
         close(
@@ -95,14 +97,23 @@ def list_log_plans() -> Iterator[Plan]:
     yield make_plan(observe(cluster, space, namespaces=there), NOW)
 
 
-def test_statuses_of_logs_and_namespaces_are_known() -> None:
+def list_policy_plans() -> Iterator[Plan]:
+    done = test_archive.make_job("all-1", NOW - timedelta(hours=2), NOW, due="29000000")
+    failed = test_archive.make_job("all-2", NOW - timedelta(hours=1), NOW, is_good=False)
+    for jobs in ((), (done,), (done, failed)):
+        yield make_plan(test_archive.world(test_archive.HOURLY, *jobs), NOW)
+    yield make_plan(test_archive.world(test_archive.CLOSED, is_reachable=False), NOW)
+    yield make_plan(test_archive.world({"schedule": "never"}), NOW)
+
+
+def test_statuses_of_logs_namespaces_and_policies_are_known() -> None:
     told = [
         step
-        for plan in list_log_plans()
+        for plan in (*list_log_plans(), *list_policy_plans())
         for step in plan.steps
-        if isinstance(step, Status) and step.about.kind in {"Log", "LogNamespace"}
+        if isinstance(step, Status) and step.about.kind in KINDS
     ]
-    assert {step.about.kind for step in told} == {"Log", "LogNamespace"}
+    assert {step.about.kind for step in told} == KINDS
     for step in told:
         check_status(step.about.kind, dict(step.status))
 

@@ -78,7 +78,12 @@ class Job:
     def arguments(self) -> list[str]:
         """Of the archive job itself."""
         given = ["archive", spell_selector(self.spec.selector)]
-        given += ["--zookeeper", self.frame.zookeeper_servers, "--cluster", self.frame.name]
+        given += [
+            "--zookeeper",
+            self.frame.zookeeper_servers,
+            "--cluster",
+            self.frame.metadata_name,
+        ]
         given += ["--cold-store", self.store.url, "--summary-file", LAST_WORDS]
         if self.spec.keep_hot:
             given += ["--keep-hot", spell_duration(self.spec.keep_hot)]
