@@ -191,7 +191,7 @@ def test_the_first_process_of_a_container_can_be_ended_while_it_loads() -> None:
     code = (
         "import os, signal, sys\n"
         "assert os.getpid() == 1\n"
-        "from duramen.runtime import first_process\n"
+        "from duramen.cluster import first_process\n"
         "os.kill(1, signal.SIGTERM)\n"
         "sys.exit('it was not ended')\n"
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 
-from duramen.runtime import first_process  # noqa: F401 - importing it is the act
+from duramen.cluster import first_process  # noqa: F401 - importing it is the act
 from duramen.runtime.role import ServiceOptions
 from duramen.runtime.service import parse_options, run_service
 from duramen.runtime.zookeeper_store import ZooKeeperStore

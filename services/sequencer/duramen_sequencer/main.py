@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 
-from duramen.runtime import first_process  # noqa: F401 - importing it is the act
+from duramen.cluster import first_process  # noqa: F401 - importing it is the act
 from duramen.runtime.service import parse_options, run_service
 from duramen_sequencer.service import make_service
 

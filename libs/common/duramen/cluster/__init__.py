@@ -1,1 +1,1 @@
-"""A whole cluster on this machine: its layout, its processes, its supervisor."""
+"""A whole cluster on this machine, and what its processes need where others supervise them."""
