@@ -140,6 +140,10 @@ def _reads(twin: AdminTwin) -> list[tuple[str, Read]]:
         limit = int(query.get("limit", "100"))
         return state.list_logs(_namespace_of(request), query.get("start_after", ""), limit)
 
+    def list_namespaces(request: Request) -> Answer:
+        query = read_query(request, _PAGE)
+        return state.list_namespaces(query.get("start_after", ""), int(query.get("limit", "100")))
+
     def owners(_request: Request) -> Answer:
         rows = [
             {"log_id": str(log.log_id), "name": f"{log.namespace}/{log.name}",
@@ -169,6 +173,7 @@ def _reads(twin: AdminTwin) -> list[tuple[str, Read]]:
         (_LOG, lambda r: state.show_log(*_log_of(r))),
         (_NAMESPACE, lambda r: state.show_namespace(_namespace_of(r))),
         (_NAMESPACE + "/logs", list_logs),
+        ("/v1/namespaces", list_namespaces),
         ("/v1/cluster/owners", owners),
         ("/v1/cluster/bookies", lambda _: {"bookies": state.bookies}),
         ("/v1/cluster/regions", regions),

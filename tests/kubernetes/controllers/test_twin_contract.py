@@ -139,6 +139,8 @@ def case_log(proxy: Proxy) -> None:
     assert stale == (409, "config_conflict", "config_version")
     again = proxy.call("PATCH", path, {"retention": {"age": None}})[1]
     assert (again["changed"], again["config_version"]) == (False, 2)
+    spaces = proxy.call("GET", "/v1/namespaces?start_after=logs-n&limit=1")[1]
+    assert spaces["namespaces"] == [{"namespace": "logs-ns"}]
     listed = proxy.call("GET", "/v1/namespaces/logs-ns/logs")[1]
     assert [row["name"] for row in listed["logs"]] == ["orders"]
 

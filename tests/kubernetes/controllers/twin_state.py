@@ -140,6 +140,12 @@ class TwinState:
         is_changed = self.namespaces.pop(namespace, None) is not None
         return {"namespace": namespace, "changed": is_changed}
 
+    def list_namespaces(self, start_after: str, limit: int) -> Answer:
+        """A page, sorted by name."""
+        names = sorted(name for name in self.namespaces if name > start_after)
+        rows = [{"namespace": name} for name in names[:limit]]
+        return {"namespaces": rows, "has_more": len(names) > limit}
+
     def list_logs(self, namespace: str, start_after: str, limit: int) -> Answer:
         """A page, sorted by name."""
         self._find_namespace(namespace)

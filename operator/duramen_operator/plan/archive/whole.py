@@ -137,6 +137,12 @@ def _tell_ready(observed: Observed, item: KubeObject, job: Job) -> Said:
     for about, problem in observed.refusals.items():
         if about.kind in (*MADE, "Job") and about.name.startswith(job.base):
             refusal = problem
+    is_kubeflow = job.runner == "ScheduledSparkApplication"
+    if is_kubeflow and refusal is not None and refusal.code == "Http404":
+        message = (
+            "there is no kind ScheduledSparkApplication here: install kubeflow's Spark operator"
+        )
+        return Said(READY, "False", "NoSparkOperator", message, is_event=True)
     if refusal is not None:
         message = f"{refusal.code}: {refusal.message}"
         return Said(READY, "False", "Refused", message, is_event=True)
@@ -145,7 +151,7 @@ def _tell_ready(observed: Observed, item: KubeObject, job: Job) -> Said:
     if job.spec.schedule is None and not job.spec.on_closed_segments:
         message = "nothing starts a run: set spec.schedule or spec.onClosedSegments"
         return Said(READY, "False", "NoTrigger", message)
-    if job.runner == "ScheduledSparkApplication":
+    if is_kubeflow:
         message = "the Spark operator runs it at its schedule, and makes up for nothing"
         return Said(READY, "True", "Scheduled", message)
     causes = [f"at {job.spec.schedule} UTC"] if job.spec.schedule else []
