@@ -14,15 +14,18 @@ from typing import Any
 
 import yaml
 
+from duramen_operator.names import API_VERSION
+from duramen_operator.resources.conditions import first_conditions
 from tests.kubernetes.cluster import binaries
 from tests.kubernetes.conftest import require
+from tests.kubernetes.plan.world import World
 
 ROOT = Path(__file__).parents[3]
 CHART = ROOT / "charts" / "duramen"
 RELEASE = "demo"
 NAMESPACE = "shop"
 
-EVERYTHING = {
+EVERYTHING: dict[str, Any] = {
     "monitoring": {"monitors": "always", "rules": "always"},
     "cluster": {"domains": [{"region": "eu", "zone": f"eu-{n}"} for n in "123"]},
 }
@@ -90,7 +93,15 @@ def pod_specs(objects: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
         if one["kind"] == "Pod":
             found[name] = one["spec"]
         elif one["kind"] in {"Deployment", "StatefulSet", "DaemonSet", "Job"}:
-            found[name] = one["spec"]["template"]["spec"]
+            spec = dict(one["spec"]["template"]["spec"])
+            # As the controller does it.
+            claims = [
+                each["metadata"]["name"] for each in one["spec"].get("volumeClaimTemplates", ())
+            ]
+            mounts = [
+                {"name": each, "persistentVolumeClaim": {"claimName": each}} for each in claims
+            ]
+            found[name] = {**spec, "volumes": [*spec.get("volumes", ()), *mounts]}
     return found
 
 
@@ -103,3 +114,20 @@ def pod_labels(objects: list[dict[str, Any]]) -> dict[str, dict[str, str]]:
             labels = template["metadata"]["labels"]
             found[labels["app.kubernetes.io/component"]] = labels
     return found
+
+
+def is_own(one: dict[str, Any]) -> bool:
+    """Whether it is one of our custom resources, or the definition of one."""
+    return one["apiVersion"] == API_VERSION or bool(one["kind"] == "CustomResourceDefinition")
+
+
+def operate(objects: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What the operator makes of the chart's own cluster, which has to be called `main`."""
+    own = [one for one in defaults(objects) if one["kind"] != "LogNamespace"]
+    for one in own:
+        assert one["metadata"]["name"] == "main"
+        one["status"] = {"conditions": first_conditions(one["kind"])}
+    world = World(*own)
+    world.converge()
+    made = [one for one in world.objects.values() if not is_own(one)]
+    return [one for one in made if one["kind"] not in {"Pod", "PersistentVolumeClaim"}]

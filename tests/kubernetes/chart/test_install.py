@@ -23,6 +23,7 @@ from tests.kubernetes.chart.rendering import (
     EVERYTHING,
     RELEASE,
     defaults,
+    operate,
     pod_specs,
     render,
 )
@@ -147,15 +148,20 @@ def test_the_server_accepts_every_object_in_a_dry_run(
 
 
 def test_every_pod_passes_the_restricted_profile(api_server: ClusterHandle) -> None:
-    specs = pod_specs(render(EVERYTHING))
+    objects = render({**EVERYTHING, "cluster": {**EVERYTHING["cluster"], "name": "main"}})
+    specs = pod_specs(objects)
     assert set(specs) == {
         f"Deployment {RELEASE}-duramen-operator",
         f"Job {RELEASE}-duramen-apply",
         f"Job {RELEASE}-duramen-release",
         f"Pod {RELEASE}-duramen-test",
     }
+    of_operator = pod_specs(operate(objects))
+    components = {owner.split("-")[1] for owner in of_operator if owner.startswith("Deploy")}
+    assert components == {"writeproxy", "readproxy"}
+    assert {"StatefulSet main-zookeeper", "StatefulSet main-sequencer"} < set(of_operator)
     with installed(api_server) as namespace:
-        for owner, spec in specs.items():
+        for owner, spec in {**specs, **of_operator}.items():
             assert "pod/probe" in _dry_run(api_server, [_pod(namespace, spec)]), owner
             with pytest.raises(AssertionError, match="violates PodSecurity"):
                 _dry_run(api_server, [_pod(namespace, {**spec, "securityContext": {}})])
