@@ -12,6 +12,7 @@ from typing import Any
 
 FAKE_NODE = "kwok.x-k8s.io/node=fake"
 STORAGE_CLASS = "local"
+SHARED_CLASS = "shared"
 _NODE_SIZE = {"cpu": "8", "memory": "16Gi", "pods": "110"}
 
 
@@ -66,6 +67,22 @@ def local_volume(name: str, node: str, path: Path, size: str) -> dict[str, Any]:
             "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [here]}]}},
             "persistentVolumeReclaimPolicy": "Retain",
             "storageClassName": STORAGE_CLASS,
+        },
+    }
+
+
+def shared_volume(name: str, path: Path, size: str) -> dict[str, Any]:
+    """A folder that every node sees, as a volume for many pods at once."""
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {"name": name},
+        "spec": {
+            "accessModes": ["ReadWriteMany"],
+            "capacity": {"storage": size},
+            "hostPath": {"path": str(path)},
+            "persistentVolumeReclaimPolicy": "Retain",
+            "storageClassName": SHARED_CLASS,
         },
     }
 

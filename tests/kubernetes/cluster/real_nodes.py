@@ -23,6 +23,7 @@ from tests.kubernetes.image.oci import Settings, write_image, write_layer
 
 BRIDGE_ADDRESS = "10.200.0.1"
 _VOLUMES_PER_NODE = 16
+_SHARED_VOLUMES = 4
 _VOLUME_SIZE = "100Gi"
 _NODES_READY_S = 180.0
 _IMPORT_S = 240.0
@@ -73,6 +74,7 @@ def start_nodes(plane: ControlPlane, count: int, images: Sequence[Path]) -> tupl
     plane.wait(f"{count} real nodes", lambda: plane.ready_nodes_count() >= count, _NODES_READY_S)
     for name in names:
         _offer_volumes(plane, name)
+    _offer_shared_volumes(plane)
     return names
 
 
@@ -128,6 +130,16 @@ def _start_node(plane: ControlPlane, index: int, name: str, store: Path) -> None
         f"ip route add 10.244.{index}.0/24 via 10.200.0.{10 + index}",
     ):
         subprocess.run(command.split(), check=True)
+
+
+def _offer_shared_volumes(plane: ControlPlane) -> None:
+    """For a cold store in a folder: nodes here are on one machine, and see the same files."""
+    for index in range(_SHARED_VOLUMES):
+        path = plane.folder / "shared" / str(index)
+        path.mkdir(parents=True)
+        # Kubernetes gives such a folder no group of the pod's.
+        path.chmod(0o777)
+        plane.create(objects.shared_volume(f"shared-{index}", path, _VOLUME_SIZE))
 
 
 def _offer_volumes(plane: ControlPlane, node: str) -> None:
