@@ -13,7 +13,7 @@ from typing import Protocol, assert_never
 
 from duramen_operator.kinds import EVENT
 from duramen_operator.kube import Kube, Refused
-from duramen_operator.names import FIELD_MANAGER
+from duramen_operator.names import FIELD_MANAGER, MANAGED_BY, MANAGED_BY_LABEL
 from duramen_operator.plan.observed import Json, Problem, Ref
 from duramen_operator.plan.steps import Apply, Call, Delete, Event, Patch, Plan, Status, Step
 
@@ -82,6 +82,8 @@ async def do_plan(plan: Plan, kube: Kube, admin: AdminCalls) -> Outcome:
 async def _do(step: Step, kube: Kube, admin: AdminCalls) -> None:
     match step:
         case Apply():
+            if step.uid is None:
+                await _check_name_is_free(kube, step.about)
             await kube.apply(_with_uid(step.manifest, step.uid))
         case Delete():
             await kube.delete(step.about, step.uid, step.resource_version)
@@ -102,7 +104,25 @@ async def _do(step: Step, kube: Kube, admin: AdminCalls) -> None:
             assert_never(step)
 
 
+async def _check_name_is_free(kube: Kube, ref: Ref) -> None:
+    """Before making an object: one that somebody made by hand is not taken over.
+
+    The plan does not see it, for want of our label. Made in between, it would be taken; that takes
+    the same name in the same millisecond.
+
+    Raises:
+        Refused: there is one.
+    """
+    found = await kube.get(ref)
+    labels = found["metadata"].get("labels", {}) if found is not None else None
+    if labels is not None and labels.get(MANAGED_BY_LABEL) != MANAGED_BY:
+        message = "there is one that the operator did not make; delete it, or rename the cluster"
+        raise Refused(_CONFLICT, Problem("NameTaken", message))
+
+
 def _is_stale(step: Step, refused: Refused) -> bool:
+    if refused.problem.code == "NameTaken":
+        return False
     if isinstance(step, Event):
         return refused.status in {_GONE, _CONFLICT}  # 409: it has been told already
     if isinstance(step, Apply):

@@ -59,4 +59,13 @@ class ClusterAdmin:
             bookies=bookies,
             namespaces=logs.namespaces,
             logs=logs.logs,
+            holdings=await self._count_copies(),
         )
+
+    async def _count_copies(self) -> dict[str, Json] | None:
+        """What the auditor counted on each bookie; None until it has, or while there is none."""
+        try:
+            found = await self._calls.admin.get_json("/v1/cluster/repair/bookies")
+        except (PeerError, DuramenError):
+            return None
+        return {str(row["bookie"]): row for row in found["bookies"]}

@@ -1,0 +1,334 @@
+"""Clusters in tier kwok: a real API server with controllers, fake nodes and the operator as a
+process.
+
+The namespace admits nothing but restricted pods, so every pod of ours that comes up is one. Pods
+only pretend to run here; what they do is shown by the tests on real nodes.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from duramen_operator.names import FINALIZER, PAUSED_ANNOTATION
+from tests.kubernetes.cluster.handle import ClusterHandle
+from tests.kubernetes.controllers.admin_twin import AdminTwin, running_twin
+from tests.kubernetes.controllers.operators import (
+    SETTLE_S,
+    Objects,
+    OperatorProcess,
+    install_definitions,
+    running_operator,
+)
+from tests.process.cluster import wait_until
+
+RESTRICTED = {"pod-security.kubernetes.io__enforce": "restricted"}
+ZONES = [{"region": f"r{region}", "zone": f"r{region}-k{region}"} for region in range(3)]
+SIZES = {"journal": {"size": "1Gi"}, "ledgers": {"size": "2Gi"}}
+MADE = "statefulsets,deployments,services,poddisruptionbudgets,horizontalpodautoscalers,bookies"
+
+
+CALLS_OF_THREE_PASSES = 9
+"""The twin is asked three times a pass and more."""
+
+
+class Ground(Objects):
+    """A namespace with an operator."""
+
+    def __init__(self, cluster: ClusterHandle, namespace: str, twin: AdminTwin) -> None:
+        super().__init__(cluster, namespace)
+        self.twin = twin
+
+    def install(self, name: str = "main", *, replicas: int = 3, **spec: Any) -> None:
+        """A LogCluster with a BookieSet, and wait until it is ready."""
+        wanted = {"security": "none", "domains": ZONES, **spec}
+        self.apply("LogCluster", name, wanted)
+        self.apply("BookieSet", name, {"clusterName": name, "replicas": replicas, **SIZES})
+        self.wait("LogCluster", name, "True/AsWanted")
+
+    def pods(self, component: str = "bookie") -> list[dict[str, Any]]:
+        """The pods of a component."""
+        selector = f"app.kubernetes.io/component={component}"
+        found: list[dict[str, Any]] = self.cluster.get(
+            "pods", "-n", self.namespace, "-l", selector
+        )["items"]
+        return found
+
+    def uids(self, kind: str) -> dict[str, str]:
+        """Name to uid of everything of these kinds."""
+        return {
+            f"{one['kind']}/{one['metadata']['name']}": one["metadata"]["uid"]
+            for one in self.list(kind)
+        }
+
+    def message(self, kind: str, name: str, condition: str) -> str:
+        """What a condition says."""
+        item = self.find(kind, name) or {}
+        conditions = item["status"]["conditions"]
+        return next(str(one["message"]) for one in conditions if one["type"] == condition)
+
+
+@contextmanager
+def ground(cluster: ClusterHandle) -> Iterator[Ground]:
+    """A fresh namespace with an operator."""
+    install_definitions(cluster)
+    with cluster.namespace(**RESTRICTED) as namespace, running_twin() as twin:
+        operator = OperatorProcess(cluster.kubeconfig, namespace, twin.url)
+        with running_operator(operator):
+            yield Ground(cluster, namespace, twin)
+
+
+@pytest.fixture(scope="module")
+def here(kwok_cluster: ClusterHandle) -> Iterator[Ground]:
+    """One cluster with three bookies, for the tests that leave it as it was."""
+    with ground(kwok_cluster) as made:
+        made.install()
+        yield made
+
+
+def test_bookies_come_up_in_their_zones_with_disks_of_their_own(here: Ground) -> None:
+    found = here.cluster.get("nodes")["items"]
+    nodes = {one["metadata"]["name"]: one["metadata"]["labels"] for one in found}
+    pods = here.pods()
+    zones = {p["metadata"]["labels"]["duramen.io/zone"] for p in pods}
+    assert zones == {zone["zone"] for zone in ZONES}
+    for pod in pods:
+        labels = nodes[pod["spec"]["nodeName"]]
+        assert labels["topology.kubernetes.io/zone"] == pod["metadata"]["labels"]["duramen.io/zone"]
+        arguments = pod["spec"]["containers"][0]["args"]
+        assert labels["topology.kubernetes.io/zone"] in arguments
+        assert labels["topology.kubernetes.io/region"] in arguments
+        claims = [
+            v["persistentVolumeClaim"]["claimName"]
+            for v in pod["spec"]["volumes"]
+            if "persistentVolumeClaim" in v
+        ]
+        name = pod["metadata"]["name"]
+        assert sorted(claims) == [f"journal-{name}", f"ledgers-{name}"]
+    members = Counter(
+        nodes[p["spec"]["nodeName"]]["topology.kubernetes.io/zone"] for p in here.pods("zookeeper")
+    )
+    assert members == {zone["zone"]: 1 for zone in ZONES}
+
+
+def test_the_status_tells_counts_places_and_endpoints(here: Ground) -> None:
+    cluster = here.find("LogCluster", "main")
+    assert cluster is not None
+    status = cluster["status"]
+    assert status["phase"] == "Running"
+    assert status["bookies"] == {"wanted": 3, "ready": 3}
+    assert [(d["zone"], d["ready"]) for d in status["bookiesByDomain"]] == [
+        (zone["zone"], 1) for zone in ZONES
+    ]
+    assert status["endpoints"]["write"] == f"http://main-writeproxy.{here.namespace}.svc:7301"
+    assert here.condition("LogCluster", "main", "PlacementSatisfied") == "True/AsDeclared"
+    assert here.condition("LogCluster", "main", "Secure") == "False/NoSecurity"
+    scaled = here.cluster.kubectl(
+        "get", "bks", "main", "-n", here.namespace, "-o", "jsonpath={.status.readyReplicas}"
+    )
+    assert scaled.stdout == "3"
+    assert {b["metadata"]["name"] for b in here.list("Bookie")} == {
+        p["metadata"]["name"] for p in here.pods()
+    }
+    assert "AsWanted" in here.events("main")
+
+
+def test_a_cluster_at_rest_is_left_alone(here: Ground) -> None:
+    kinds = f"{MADE},logclusters,bookiesets"
+
+    def read_versions() -> dict[str, str]:
+        metadata = [one["metadata"] for one in here.list(kinds)]
+        return {one["uid"]: one["resourceVersion"] for one in metadata}
+
+    def is_at_rest() -> bool:
+        versions = read_versions()
+        calls = here.twin.call_count + CALLS_OF_THREE_PASSES
+        wait_until(lambda: here.twin.call_count >= calls, SETTLE_S, "three more passes")
+        return read_versions() == versions
+
+    wait_until(is_at_rest, SETTLE_S, "three passes without a change")
+
+
+def test_what_people_delete_or_change_comes_back(here: Ground) -> None:
+    run = here.cluster.kubectl
+    before = here.uids("service")
+    run("-n", here.namespace, "delete", "service/main-writeproxy", "statefulset/main-sequencer")
+    run("-n", here.namespace, "scale", "deployment/main-readproxy", "--replicas=5")
+    wait_until(lambda: here.uids("service").keys() == before.keys(), SETTLE_S, "the service")
+
+    def count() -> int:
+        found = here.find("deployment", "main-readproxy")
+        return 0 if found is None else int(found["spec"]["replicas"])
+
+    wait_until(lambda: count() == 2, SETTLE_S, "two read proxies")
+    here.wait("LogCluster", "main", "True/AsWanted")
+    assert here.find("statefulset", "main-sequencer") is not None
+
+
+def test_a_cluster_grows_and_never_shrinks(kwok_cluster: ClusterHandle) -> None:
+    with ground(kwok_cluster) as here:
+        here.install(replicas=3)
+        before = here.uids("pods")
+        run = here.cluster.kubectl
+        run("-n", here.namespace, "scale", "bks/main", "--replicas=7")
+        wait_until(lambda: len(here.pods()) == 7, SETTLE_S, "seven bookies")
+        here.wait("BookieSet", "main", "True/AllReady")
+        sizes = {
+            one["metadata"]["name"]: one["spec"]["replicas"]
+            for one in here.list("statefulset")
+            if "bookie-set" in str(one["metadata"]["labels"])
+        }
+        assert sizes == {"main-r0-r0-k0": 3, "main-r1-r1-k1": 2, "main-r2-r2-k2": 2}
+        assert before.items() <= here.uids("pods").items()
+
+        run("-n", here.namespace, "scale", "bks/main", "--replicas=4")
+        here.wait("BookieSet", "main", "False/NotYetSupported", "Progressing")
+        assert "set replicas to 7" in here.message("BookieSet", "main", "Progressing")
+        assert "NotYetSupported" in here.events("main")
+        assert len(here.pods()) == 7
+        assert here.condition("LogCluster", "main", "Progressing") == "False/NotYetSupported"
+
+        # It blocks nothing else.
+        wider = {"security": "none", "domains": ZONES, "writeProxies": {"replicas": 4}}
+        here.apply("LogCluster", "main", wider)
+        wait_until(lambda: len(here.pods("writeproxy")) == 4, SETTLE_S, "four write proxies")
+
+        run("-n", here.namespace, "scale", "bks/main", "--replicas=7")
+        here.wait("BookieSet", "main", "False/Settled", "Progressing")
+
+
+def test_a_new_image_rolls_all_but_the_bookies(kwok_cluster: ClusterHandle) -> None:
+    with ground(kwok_cluster) as here:
+        here.install()
+        before = {p["metadata"]["name"]: p["metadata"]["uid"] for p in here.pods()}
+        here.apply(
+            "LogCluster",
+            "main",
+            {"security": "none", "domains": ZONES, "image": "localhost/duramen:next"},
+        )
+
+        def images(component: str) -> set[str]:
+            return {p["spec"]["containers"][0]["image"] for p in here.pods(component)}
+
+        for component in ("sequencer", "writeproxy", "readproxy"):
+            wait_until(
+                lambda component=component: images(component) == {"localhost/duramen:next"},  # type: ignore[misc]
+                SETTLE_S,
+                f"new {component}",
+            )
+        here.wait("BookieSet", "main", "False/NotYetSupported", "Progressing")
+        assert {p["metadata"]["name"]: p["metadata"]["uid"] for p in here.pods()} == before
+        assert images("bookie") == {"localhost/duramen:test"}
+        # People restart them, one by one; the last one settles it.
+        for name, old in before.items():
+            assert name in here.message("BookieSet", "main", "Progressing")
+            here.cluster.kubectl("-n", here.namespace, "delete", "pod", name)
+            wait_until(
+                lambda name=name, old=old: here.uids("pods").get(f"Pod/{name}", old) != old,  # type: ignore[misc]
+                SETTLE_S,
+                f"a new {name}",
+            )
+        here.wait("BookieSet", "main", "False/Settled", "Progressing")
+        assert images("bookie") == {"localhost/duramen:next"}
+
+
+def test_a_paused_cluster_is_only_looked_at(kwok_cluster: ClusterHandle) -> None:
+    with ground(kwok_cluster) as here:
+        paused = {"annotations": {PAUSED_ANNOTATION: "true"}}
+        here.apply("LogCluster", "main", {"security": "none"}, **paused)
+        here.apply("BookieSet", "main", {"clusterName": "main", **SIZES})
+        here.wait("LogCluster", "main", "False/Paused", "Progressing")
+        assert here.uids(MADE) == {}
+        here.cluster.kubectl("-n", here.namespace, "annotate", "dc/main", f"{PAUSED_ANNOTATION}-")
+        here.wait("LogCluster", "main", "True/AsWanted")
+
+
+def test_one_zone_gets_a_rack_for_each_bookie_and_is_told_of_shared_nodes(
+    kwok_cluster: ClusterHandle,
+) -> None:
+    with ground(kwok_cluster) as here:
+        here.install(domains=[], zookeeper={"members": 1})
+        for pod in here.pods():
+            arguments = pod["spec"]["containers"][0]["args"]
+            assert arguments[arguments.index("--rack") + 1] == "$(POD_NAME)"
+        assert here.condition("LogCluster", "main", "PlacementSatisfied") == "True/AsDeclared"
+        found = here.find("LogCluster", "main")
+        assert found is not None
+        assert [one["wanted"] for one in found["status"]["bookiesByDomain"]] == [3]
+
+
+def test_a_zone_without_nodes_is_told_and_nothing_runs_elsewhere(
+    kwok_cluster: ClusterHandle,
+) -> None:
+    with ground(kwok_cluster) as here:
+        nowhere = [*ZONES[:2], {"region": "r9", "zone": "r9-k9"}]
+        here.apply("LogCluster", "main", {"security": "none", "domains": nowhere})
+        here.apply("BookieSet", "main", {"clusterName": "main", "replicas": 3, **SIZES})
+        here.wait("LogCluster", "main", "False/Unschedulable", "PlacementSatisfied")
+        assert "r9/r9-k9" in here.message("LogCluster", "main", "PlacementSatisfied")
+        assert here.condition("LogCluster", "main", "Ready") == "False/NotServing"
+
+        def list_homeless() -> list[str]:
+            pods = [one for one in here.pods() if not one["spec"].get("nodeName")]
+            return [one["metadata"]["name"] for one in pods]
+
+        last = ["main-r9-r9-k9-0"]
+        wait_until(lambda: list_homeless() == last, SETTLE_S, "nodes for two bookies")
+
+
+def test_an_uninstall_leaves_nothing_but_claims_and_an_install_finds_them(
+    kwok_cluster: ClusterHandle,
+) -> None:
+    with ground(kwok_cluster) as here:
+        here.install()
+        claims = here.uids("pvc")
+        assert len(claims) == 9
+        here.delete("BookieSet", "main")
+        here.delete("LogCluster", "main")
+        everything = f"{MADE},pods,logclusters,bookiesets"
+        wait_until(lambda: here.uids(everything) == {}, SETTLE_S, "everything to go")
+        assert here.uids("pvc") == claims
+        here.install(replicas=1)
+        # Three bookies have disks, so three come back, whatever the number says.
+        here.wait("BookieSet", "main", "False/NotYetSupported", "Progressing")
+        wait_until(lambda: len(here.pods()) == 3, SETTLE_S, "three bookies")
+        assert here.uids("pvc") == claims
+
+
+def test_release_lets_go_of_finalizers_without_an_operator(
+    kwok_cluster: ClusterHandle,
+) -> None:
+    install_definitions(kwok_cluster)
+    with kwok_cluster.namespace() as namespace:
+        objects = Objects(kwok_cluster, namespace)
+        kept = {"finalizers": [FINALIZER, "example.org/another"]}
+        spec = {"clusterName": "main", "deletionPolicy": "Delete"}
+        objects.apply("LogNamespace", "one", spec, finalizers=[FINALIZER])
+        objects.apply("LogNamespace", "two", spec, **kept)
+        for name in ("one", "two"):
+            objects.delete("LogNamespace", name)
+        run_release(kwok_cluster, namespace)
+        objects.wait_gone("LogNamespace", "one")
+        left = objects.find("LogNamespace", "two")
+        assert left is not None
+        assert left["metadata"]["finalizers"] == ["example.org/another"]
+        run_release(kwok_cluster, namespace)
+        patch = '{"metadata": {"finalizers": null}}'
+        kwok_cluster.kubectl(
+            "-n", namespace, "patch", "lns", "two", "--type=merge", f"--patch={patch}"
+        )
+
+
+def run_release(cluster: ClusterHandle, namespace: str) -> None:
+    """The hook's command."""
+    command = [sys.executable, "-m", "duramen_operator.main", "release", "--namespace", namespace]
+    done = subprocess.run(
+        command, env=cluster.environment, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
