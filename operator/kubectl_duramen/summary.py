@@ -161,7 +161,6 @@ def _spell_bookie(
         "duty": row.get("duty"),
         "free_bytes": row.get("free_bytes", status.get("freeBytes")),
         "takes_new_data": row.get("takes_new_data", status.get("writable")),
-        "safe_to_stop": status.get("safeToStop"),
         "node": (pod or {}).get("spec", {}).get("nodeName") or status.get("node") or None,
         "restarts": None if pod is None else _count_restarts(pod),
         "drain": None if drain is None else {

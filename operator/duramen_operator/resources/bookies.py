@@ -145,15 +145,16 @@ class BookieStatus(Status):
     is_writable: Annotated[
         bool | None, Field(alias="writable", description="Whether it takes new data.")
     ] = None
-    is_safe_to_stop: Annotated[
-        bool | None,
-        Field(alias="safeToStop", description="Whether a restart now would block no append."),
-    ] = None
     free_bytes: Annotated[
         int | None, Field(ge=0, description="Free space for entries, in bytes.")
     ] = None
-    entries_to_move: Annotated[
-        int | None, Field(ge=0, description="Of a drain: copies that are still to be moved.")
+    copies: Annotated[
+        int | None,
+        Field(
+            ge=0,
+            description="Copies of fragments that lie on it, as segments say; while it drains: "
+            "what is left to be moved.",
+        ),
     ] = None
 
 

@@ -319,7 +319,6 @@ class LogClusterStatus(Status):
             max_length=64, description="In a word: Pending, Starting, Running, Degraded, Paused."
         ),
     ] = ""
-    cluster_id: Annotated[str, Field(max_length=64, description="The cluster's uuid.")] = ""
     bookies: Annotated[ServerCount, Field(description="Bookies of all its sets.")] = ServerCount()
     bookies_by_domain: Annotated[
         tuple[BookieCount, ...], Field(description="The same by failure domain.")
@@ -331,16 +330,6 @@ class LogClusterStatus(Status):
     write_proxies: Annotated[ServerCount, Field(description="Write proxies.")] = ServerCount()
     read_proxies: Annotated[ServerCount, Field(description="Read proxies.")] = ServerCount()
     logs: Annotated[int | None, Field(ge=0, description="Logs in it.")] = None
-    placement_violations: Annotated[
-        int | None, Field(ge=0, description="Segments whose copies lie against their rule.")
-    ] = None
-    owed_entries: Annotated[
-        int | None, Field(ge=0, description="Entries of which a copy is still to be made.")
-    ] = None
-    versions: dict[str, int] = Field(
-        default_factory=dict,
-        description="Version of Duramen to the number of its processes that run it.",
-    )
     endpoints: Annotated[Endpoints, Field(description="Where clients find it.")] = Endpoints()
 
 

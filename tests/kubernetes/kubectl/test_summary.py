@@ -142,7 +142,7 @@ def test_an_empty_status_is_shown_too() -> None:
 
 def test_fields_of_the_status_are_those_of_the_models() -> None:
     used: dict[type[BaseModel], tuple[str, ...]] = {
-        BookieStatus: ("region", "zone", "identity", "freeBytes", "writable", "safeToStop", "node"),
+        BookieStatus: ("region", "zone", "identity", "freeBytes", "writable", "node"),
         BookieSetStatus: ("replicas", "readyReplicas"),
         LogStatus: ("logId",),
         ArchivePolicyStatus: ("lastRun", "lastSuccess", "lagSegments", "lagSeconds", "mismatches",

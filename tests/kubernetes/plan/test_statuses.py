@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import jsonschema_rs
 import pytest
 
 from duramen_operator.plan.cluster.frame import read_argument
-from duramen_operator.plan.observed import KubeObject
+from duramen_operator.plan.conditions import spell_time
+from duramen_operator.plan.observed import AdminView, KubeObject
 from duramen_operator.plan.steps import Plan, Status
 from duramen_operator.plan.whole import make_plan
 from duramen_operator.resources.conditions import CONDITIONS
@@ -135,3 +136,26 @@ def test_clusters_of_one_name_stay_apart_in_one_ensemble(zookeeper: Any, name: s
         if ref.kind in {"StatefulSet", "Deployment"} and not ref.name.endswith("-zookeeper")
     }
     assert found == {name}
+
+
+def test_free_space_alone_is_written_now_and_then() -> None:
+    """It changes with every append: each writing wakes the worker, which would never rest."""
+
+    def plan(free: int, copies: int, moment: datetime) -> list[str]:
+        rows = {name: {"free_bytes": free, "duty": "serving"} for name in world.names("Bookie")}
+        held = {name: {"copies": copies} for name in rows}
+        view = AdminView(True, "", rows, {}, {}, holdings=held)
+        steps = world.plan(moment, admin=view).steps
+        world.do(step for step in steps if isinstance(step, Status))
+        return [step.about.kind for step in steps if isinstance(step, Status)]
+
+    world = make_world("plain", replicas=3)
+    world.converge()
+    plan(1000, 1, NOW)
+    stamp = {"manager": "duramen-operator", "subresource": "status", "time": spell_time(NOW)}
+    for name in world.names("Bookie"):
+        item = world.find("Bookie", name)
+        assert (item["status"]["freeBytes"], item["status"]["copies"]) == (1000, 1)
+        item["metadata"]["managedFields"] = [stamp]
+    assert plan(900, 2, NOW + timedelta(seconds=5)) == []
+    assert plan(800, 3, NOW + timedelta(seconds=20)) == ["Bookie"] * 3

@@ -28,6 +28,9 @@ from duramen_operator.resources.conditions import (
 )
 
 NAMES_SHOWN_MAX = 10
+MOVING = ("freeBytes", "copies")
+"""They change with every append somewhere, and that alone is no reason to write at once."""
+
 _CONDITION_FIELDS = frozenset({"observedGeneration", "conditions"})
 
 
@@ -71,13 +74,14 @@ def tell_bookie(
         node=str(pod.spec.get("nodeName") or "") if pod is not None else "",
         is_writable=row.get("takes_new_data"),
         free_bytes=free if isinstance(free, int) and free >= 0 else None,
+        copies=(observed.admin.holdings or {}).get(item.name, {}).get("copies"),
     )
     said = [
         _judge_bookie_ready(own, item.name, pod),
         _judge_intents(own, item),
         judge_scale_down(own.frame, [item.name]),
     ]
-    yield from tell(item, said, figures_of(status), now)
+    yield from tell(item, said, figures_of(status), now, MOVING)
 
 
 def tell_orphan(item: KubeObject, cluster: str, now: datetime) -> Iterator[Status | Event]:
