@@ -15,6 +15,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.kubernetes.chart import checkov, promtool
 from tests.kubernetes.cluster import binaries
 from tests.kubernetes.image import recipes
 
@@ -59,6 +60,9 @@ def main() -> int:
     reason = binaries.reason_no_go()
     if reason is None:
         binaries.main()
+    # What only the chart's tests ask; where it cannot be had they skip, or fail where they may not.
+    promtool.main()
+    checkov.main()
     reason = binaries.reason_missing((*binaries.COMMANDS, *binaries.CONTROLLERS)) and reason
     if reason is not None:
         required = bool(os.environ.get("DURAMEN_KUBERNETES_REQUIRED"))

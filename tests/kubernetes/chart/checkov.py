@@ -90,9 +90,18 @@ def _digest() -> str:
 
 
 def main() -> int:
-    """Install it, if what is there was not made from this lock."""
+    """Install it, if what is there was not made from this lock; 1 where it cannot be had."""
     if reason_missing() is None:
         return 0
+    try:
+        _install()
+    except subprocess.CalledProcessError as error:
+        print(f"no checkov: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _install() -> None:
     shutil.rmtree(FOLDER, ignore_errors=True)
     FOLDER.parent.mkdir(parents=True, exist_ok=True)
     uv = [str(Path(sys.executable).with_name("uv"))]
@@ -101,7 +110,6 @@ def main() -> int:
     hashed = ["--require-hashes", "--no-deps", "-r", str(LOCK)]
     subprocess.run([*uv, "pip", "install", "-q", *python, *hashed], check=True)
     STAMP.write_text(_digest())
-    return 0
 
 
 if __name__ == "__main__":

@@ -1,39 +1,25 @@
 """Alerts: promtool accepts them, each fires and keeps quiet as its case says, each has its runbook.
 
-promtool comes with Debian's package prometheus; without it those tests skip with that reason. That
+Without promtool those tests skip with that reason (`promtool` says how to have it). That
 a test of an alert can fail is shown by moving its bound out of reach.
 """
 
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from tests.kubernetes.chart import promtool
 from tests.kubernetes.chart.alerts import CASES, Case
 from tests.kubernetes.chart.rendering import CHART, ROOT, of_kind, render
-from tests.kubernetes.conftest import require
 
 RULES = CHART / "rules" / "duramen.yaml"
 RUNBOOKS = ROOT / "docs" / "runbooks"
 SECTIONS = ("## What it means", "## What to look at", "## What to do")
-
-
-def find_promtool() -> str:
-    """Where it is; without it the test skips."""
-    found = shutil.which("promtool")
-    require(None if found else "no promtool: apt-get install prometheus")
-    return str(found)
-
-
-def _promtool(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [find_promtool(), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
 
 
 def _rules() -> dict[str, dict[str, Any]]:
@@ -51,7 +37,7 @@ def _write_tests(folder: Path, cases: tuple[Case, ...], rules: Path = RULES) -> 
 
 
 def test_promtool_accepts_the_rules() -> None:
-    done = _promtool("check", "rules", "--lint-fatal", RULES)
+    done = promtool.run("check", "rules", "--lint-fatal", RULES)
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{len(_rules())} rules found" in done.stdout
 
@@ -61,7 +47,7 @@ def test_every_alert_has_a_case() -> None:
 
 
 def test_every_alert_fires_and_keeps_quiet(tmp_path: Path) -> None:
-    done = _promtool("test", "rules", _write_tests(tmp_path, CASES))
+    done = promtool.run("test", "rules", _write_tests(tmp_path, CASES))
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -73,7 +59,7 @@ def test_a_case_sees_an_alert_that_never_fires(case: Case, tmp_path: Path) -> No
             rule["expr"] = f"({rule['expr']}) > 1e18"
     deaf = tmp_path / "deaf.yaml"
     deaf.write_text(yaml.safe_dump(document))
-    done = _promtool("test", "rules", _write_tests(tmp_path, (case,), deaf))
+    done = promtool.run("test", "rules", _write_tests(tmp_path, (case,), deaf))
     assert done.returncode != 0
     assert case.alert in done.stdout + done.stderr
 

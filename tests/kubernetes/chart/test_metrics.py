@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,8 +19,9 @@ import pytest
 import yaml
 
 from duramen_operator.serving import metrics as operator_metrics
+from tests.kubernetes.chart import promtool
 from tests.kubernetes.chart.rendering import CHART
-from tests.kubernetes.chart.test_alerts import RULES, find_promtool
+from tests.kubernetes.chart.test_alerts import RULES
 from tests.process.cluster import LocalCluster
 
 ROLES = ("bookie", "sequencer", "writeproxy", "readproxy")
@@ -49,16 +49,10 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
 @pytest.mark.process
 @pytest.mark.parametrize("role", [*ROLES, "operator"])
 def test_promtool_accepts_the_page(pages: dict[str, str], role: str) -> None:
-    command = [find_promtool(), "check", "metrics"]
-    done = subprocess.run(
-        command, input=pages[role], capture_output=True, text=True, check=False, timeout=60
-    )
+    done = promtool.run("check", "metrics", stdin=pages[role])
     assert done.returncode == 0, done.stdout + done.stderr
     bad = pages[role] + "# TYPE duramen_x_count gauge\nduramen_x_count 1\n"
-    again = subprocess.run(
-        command, input=bad, capture_output=True, text=True, check=False, timeout=60
-    )
-    assert again.returncode != 0
+    assert promtool.run("check", "metrics", stdin=bad).returncode != 0
 
 
 @pytest.mark.process
@@ -132,6 +126,5 @@ def test_prometheus_understands_every_query(path: Path, tmp_path: Path) -> None:
     ]
     file = tmp_path / "rules.yaml"
     file.write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": rules}]}))
-    command = [find_promtool(), "check", "rules", str(file)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    done = promtool.run("check", "rules", file)
     assert done.returncode == 0, done.stdout + done.stderr
