@@ -113,6 +113,8 @@ def shorten(text: str) -> str:
     Node labels may hold capitals, dots and underscores; names of objects may not.
     """
     name = re.sub(r"[^a-z0-9-]+", "-", text.lower()).strip("-")
+    if not name[:1].isalpha():
+        name = f"d-{name}".rstrip("-")  # a service's name begins with a letter
     if name == text and len(name) <= NAME_MAX:
         return name
     digest = hashlib.sha256(text.encode()).hexdigest()[:_DIGEST_LENGTH]

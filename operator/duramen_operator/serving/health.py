@@ -41,6 +41,11 @@ class HealthServer:
             self._runners.append(runner)
             await web.TCPSite(runner, host, port).start()
 
+    @property
+    def ports(self) -> tuple[int, ...]:
+        """The ports that are open: of health, of metrics."""
+        return tuple(int(address[1]) for runner in self._runners for address in runner.addresses)
+
     async def stop(self) -> None:
         """Close both ports."""
         for runner in self._runners:

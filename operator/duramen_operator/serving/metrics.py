@@ -4,9 +4,15 @@ Counters and gauges only; the worker and the watches move them. Served at `/metr
 port by `health.py`. Labels hold names of clusters, never of logs.
 """
 
+import contextlib
+from collections.abc import Iterable
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from duramen_operator.plan.observed import KubeObject
+
 registry = CollectorRegistry()
+STATUSES = ("True", "False", "Unknown")
 
 PASSES = Counter(
     "duramen_operator_passes",
@@ -56,3 +62,37 @@ LATE_WATCHES = Gauge(
     "Kinds of objects of which lists show changes that no watch has told.",
     registry=registry,
 )
+
+
+class ClusterSeries:
+    """The series of one cluster: they go when it goes, or alerts would fire for what is not
+    there."""
+
+    def __init__(self, cluster: str) -> None:
+        self._cluster = cluster
+        self._conditions: set[tuple[str, str, str]] = set()
+
+    def tell_conditions(self, items: Iterable[KubeObject]) -> None:
+        """The conditions of these objects, as they read now; those of others that were told go."""
+        told = set()
+        for item in items:
+            for condition in item.status.get("conditions") or ():
+                key = (item.ref.kind, item.name, str(condition["type"]))
+                told.add(key)
+                for status in STATUSES:
+                    CONDITION.labels(*key, status).set(condition["status"] == status)
+        for key in self._conditions - told:
+            self._remove_condition(key)
+        self._conditions = told
+
+    def forget(self) -> None:
+        """The cluster is gone."""
+        for key in self._conditions:
+            self._remove_condition(key)
+        for gauge in (LAST_PASS, REFUSED_STEPS):
+            with contextlib.suppress(KeyError):
+                gauge.remove(self._cluster)
+
+    def _remove_condition(self, key: tuple[str, str, str]) -> None:
+        for status in STATUSES:
+            CONDITION.remove(*key, status)

@@ -15,7 +15,8 @@ GRACE_S = 90.0
 """Longer than kopf's own inactivity limit (70 s) and its reconnect, shorter than anybody's
 patience."""
 
-Key = tuple[str, str]
+LateKey = tuple[str, str, str]
+"""Kind, scope of the list, uid."""
 
 
 class Watches:
@@ -24,41 +25,42 @@ class Watches:
     def __init__(self, watched: Iterable[str], clock_s: Callable[[], float]) -> None:
         self._watched = frozenset(watched)
         self._clock_s = clock_s
-        self._seen: dict[Key, str] = {}
-        self._late_since_s: dict[Key, float] = {}
+        self._seen: dict[tuple[str, str], str] = {}
+        self._late_since_s: dict[LateKey, float] = {}
 
     def on_event(self, kind: str, item: Json, *, is_deleted: bool) -> None:
         """An event came about an object."""
         key = (kind, str(item["metadata"].get("uid")))
         metrics.WATCH_EVENTS.labels(kind).inc()
-        self._late_since_s.pop(key, None)
+        for late in [k for k in self._late_since_s if (k[0], k[2]) == key]:
+            del self._late_since_s[late]
         if is_deleted:
             self._seen.pop(key, None)
         else:
             self._seen[key] = str(item["metadata"].get("resourceVersion"))
 
-    def on_list(self, kind: str, items: Iterable[Json]) -> None:
-        """A list of a kind (or of a part of it) shows these objects."""
+    def on_list(self, kind: str, items: Iterable[Json], scope: str = "") -> None:
+        """A list shows these objects of a kind; it is complete within its scope (a cluster)."""
         if kind not in self._watched:
             return
+        listed = set()
         for item in items:
-            key = (kind, str(item["metadata"].get("uid")))
+            key = (kind, scope, str(item["metadata"].get("uid")))
+            listed.add(key)
             version = str(item["metadata"].get("resourceVersion"))
-            if self._seen.get(key) == version:
+            if self._seen.get((kind, key[2])) == version:
                 self._late_since_s.pop(key, None)
             else:
                 self._late_since_s.setdefault(key, self._clock_s())
+        gone = [k for k in self._late_since_s if k[:2] == (kind, scope) and k not in listed]
+        for key in gone:
+            del self._late_since_s[key]
         metrics.LATE_WATCHES.set(len(self.find_late()))
-
-    def forget(self, kind: str, uids: Iterable[str]) -> None:
-        """These objects are not asked about any more."""
-        for uid in uids:
-            self._late_since_s.pop((kind, uid), None)
 
     def find_late(self) -> tuple[str, ...]:
         """Kinds whose watch is silent for longer than the grace."""
         now_s = self._clock_s()
-        late = {k for (k, _), since in self._late_since_s.items() if now_s - since > GRACE_S}
+        late = {k for (k, _, _), since in self._late_since_s.items() if now_s - since > GRACE_S}
         return tuple(sorted(late))
 
     def statistics(self) -> dict[str, int]:

@@ -60,6 +60,7 @@ class Worker:
         self._woken = asyncio.Event()
         self._refusals: dict[Ref, Problem] = {}
         self._failures = 0
+        self._series = metrics.ClusterSeries(cluster_name)
         self.passed_at_s = time.monotonic()
 
     def wake(self) -> None:
@@ -96,7 +97,8 @@ class Worker:
             _log.exception("%s: pass failed", self.cluster_name)
             return self._back_off("failed")
         metrics.PASS_SECONDS.labels(self.cluster_name).observe(time.monotonic() - began_s)
-        metrics.LAST_PASS.labels(self.cluster_name).set_to_current_time()
+        if again_s is not None:
+            metrics.LAST_PASS.labels(self.cluster_name).set_to_current_time()
         return again_s
 
     async def do_pass(self) -> float | None:
@@ -107,7 +109,9 @@ class Worker:
         """
         observed = await self._observe()
         if not observed.objects:
+            self._series.forget()
             return None
+        self._series.tell_conditions((*observed.list("LogCluster"), *observed.list("BookieSet")))
         now = datetime.now(UTC)
         plan = make_plan(observed, now)
         outcome = await do_plan(plan, self._around.kube, self._admin)
@@ -116,7 +120,7 @@ class Worker:
     async def _observe(self) -> Observed:
         found = await list_around(self._around.kube, self.cluster_name)
         for kind, items in found.items():
-            self._around.watches.on_list(kind, items)
+            self._around.watches.on_list(kind, items, self.cluster_name)
         objects = [item for items in found.values() for item in items]
         settings = self._around.settings
         seen = observe_objects(

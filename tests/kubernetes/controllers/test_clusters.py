@@ -67,6 +67,10 @@ class Ground(Objects):
             for one in self.list(kind)
         }
 
+    def wait_another(self, kind: str, name: str, old: str) -> None:
+        """Until an object of that name is there again, and not the old one."""
+        wait_until(lambda: self.uids(kind).get(name, old) != old, SETTLE_S, f"a new {name}")
+
     def message(self, kind: str, name: str, condition: str) -> str:
         """What a condition says."""
         item = self.find(kind, name) or {}
@@ -216,12 +220,11 @@ def test_a_new_image_rolls_all_but_the_bookies(kwok_cluster: ClusterHandle) -> N
         def images(component: str) -> set[str]:
             return {p["spec"]["containers"][0]["image"] for p in here.pods(component)}
 
-        for component in ("sequencer", "writeproxy", "readproxy"):
-            wait_until(
-                lambda component=component: images(component) == {"localhost/duramen:next"},  # type: ignore[misc]
-                SETTLE_S,
-                f"new {component}",
-            )
+        new = {"localhost/duramen:next"}
+        servers = ("sequencer", "writeproxy", "readproxy")
+        wait_until(
+            lambda: all(images(component) == new for component in servers), SETTLE_S, "new servers"
+        )
         here.wait("BookieSet", "main", "False/NotYetSupported", "Progressing")
         assert {p["metadata"]["name"]: p["metadata"]["uid"] for p in here.pods()} == before
         assert images("bookie") == {"localhost/duramen:test"}
@@ -229,11 +232,7 @@ def test_a_new_image_rolls_all_but_the_bookies(kwok_cluster: ClusterHandle) -> N
         for name, old in before.items():
             assert name in here.message("BookieSet", "main", "Progressing")
             here.cluster.kubectl("-n", here.namespace, "delete", "pod", name)
-            wait_until(
-                lambda name=name, old=old: here.uids("pods").get(f"Pod/{name}", old) != old,  # type: ignore[misc]
-                SETTLE_S,
-                f"a new {name}",
-            )
+            here.wait_another("pods", f"Pod/{name}", old)
         here.wait("BookieSet", "main", "False/Settled", "Progressing")
         assert images("bookie") == {"localhost/duramen:next"}
 
