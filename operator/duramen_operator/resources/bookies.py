@@ -67,7 +67,8 @@ class BookieSetSpec(Part):
         Field(
             ge=0,
             le=1000,
-            description="Share of new data, as compared with other bookies. 0: none.",
+            description="Share of new data, as compared with other bookies. 0: none. What is "
+            "changed outside is set again.",
         ),
     ] = 1.0
     resources: Annotated[
