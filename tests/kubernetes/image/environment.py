@@ -13,6 +13,7 @@ import py_compile
 import re
 import shutil
 import sys
+import tomllib
 from collections.abc import Iterable, Sequence
 from importlib import metadata
 from pathlib import Path, PurePosixPath
@@ -21,7 +22,8 @@ from typing import Final
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-_LOCK: Final = Path(__file__).resolve().parents[3] / "requirements.lock"
+_ROOT: Final = Path(__file__).resolve().parents[3]
+_LOCK: Final = _ROOT / "requirements.lock"
 _MINOR: Final = (3, 11)
 
 
@@ -42,10 +44,12 @@ def closure(name: str, extras: Iterable[str]) -> set[str]:
             continue
         known = found.setdefault(package, set())
         known |= wanted
-        for text in metadata.requires(package) or ():
-            needed = Requirement(text)
+        for extra, needed in _requirements(package):
             marker = needed.marker
-            if marker is None or any(marker.evaluate({"extra": e}) for e in ("", *known)):
+            is_wanted = extra is None or extra in known
+            if is_wanted and (
+                marker is None or any(marker.evaluate({"extra": e}) for e in ("", *known))
+            ):
                 waiting.append((canonicalize_name(needed.name), frozenset(needed.extras)))
     return set(found)
 
@@ -90,6 +94,21 @@ def compile_modules(site: Path) -> None:
         stripdir=str(site),
         prependdir="/opt/duramen/lib/python3.11/site-packages",
     )
+
+
+def _requirements(package: str) -> list[tuple[str | None, Requirement]]:
+    """What a package needs, each with its extra where that is not in the marker.
+
+    The project's own stand in pyproject.toml: what is installed of it may be of an older checkout.
+    """
+    if package != "duramen":
+        return [(None, Requirement(text)) for text in metadata.requires(package) or ()]
+    project = tomllib.loads((_ROOT / "pyproject.toml").read_text())["project"]
+    found: list[tuple[str | None, Requirement]] = []
+    found += [(None, Requirement(text)) for text in project["dependencies"]]
+    for extra, texts in project["optional-dependencies"].items():
+        found += [(extra, Requirement(text)) for text in texts]
+    return found
 
 
 @functools.cache
