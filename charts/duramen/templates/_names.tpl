@@ -5,8 +5,13 @@
 {{- if contains "duramen" $name }}{{ $name }}{{ else }}{{ printf "%s-duramen" $name }}{{ end -}}
 {{- end }}
 
+{{- /* Refused here: the API server would refuse the LogCluster only after all else is installed. */ -}}
 {{- define "duramen.cluster" -}}
-{{- .Values.cluster.name | default .Release.Name -}}
+{{- $name := .Values.cluster.name | default .Release.Name -}}
+{{- if and .Values.cluster.create (not (regexMatch "^[a-z]([-a-z0-9]{0,38}[a-z0-9])?$" $name)) -}}
+{{- fail (printf "%s is no name of a cluster: set cluster.name to at most 40 of a-z, 0-9 and '-', beginning with a letter" $name) -}}
+{{- end -}}
+{{- $name -}}
 {{- end }}
 
 {{- define "duramen.labels" -}}

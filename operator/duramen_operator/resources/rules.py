@@ -38,9 +38,9 @@ class Rule(NamedTuple):
         return {"rule": self.rule, "message": self.message}
 
 
-CLUSTER_NAME_MAX: Final = 32
-SET_NAME_MAX: Final = 40
-"""Names of pods are made from it, with "-writeproxy" or a region and a zone; a label has 63."""
+NAME_MAX: Final = 40
+"""Names of pods are made from it, with "-writeproxy" or a region and a zone. What is longer is
+shortened by a digest, which people can read less well; so few are."""
 
 HINTS: Final[Mapping[str, str]] = {
     DURATION_PATTERN: 'write a duration with its unit, such as "250ms", "1h30m" or "7d"',
@@ -205,7 +205,7 @@ RULES: Final[Mapping[str, tuple[Rule, ...]]] = {
     "JournalStorage": _STORAGE,
     "LedgersStorage": _STORAGE,
     "ColdStore": _COLD_STORE,
-    "LogCluster": (_object_name(CLUSTER_NAME_MAX, "services and pods"),),
+    "LogCluster": (_object_name(NAME_MAX, "services and pods"),),
     "LogClusterSpec": (
         Rule(
             "!has(oldSelf.coldStore) || has(self.coldStore) && "
@@ -264,7 +264,7 @@ RULES: Final[Mapping[str, tuple[Rule, ...]]] = {
             "autoscaling by CPU is a share of what is requested: set resources.requests.cpu",
         ),
     ),
-    "BookieSet": (_object_name(SET_NAME_MAX, "pods and claims"),),
+    "BookieSet": (_object_name(NAME_MAX, "pods and claims"),),
     "BookieSetSpec": (
         _stays("clusterName", "its bookies hold that cluster's data. Make a new BookieSet"),
         *(

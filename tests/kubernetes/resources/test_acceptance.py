@@ -208,9 +208,9 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 BAD_NAMES: list[tuple[str, str, str]] = [
-    ("LogCluster", "demo.eu", "metadata.name: use at most 32 of a-z, 0-9 and '-', beginning with"),
-    ("LogCluster", "7demo", "metadata.name: use at most 32 of a-z, 0-9 and '-', beginning with"),
-    ("LogCluster", "d" * 33, "services and pods are named after it"),
+    ("LogCluster", "demo.eu", "metadata.name: use at most 40 of a-z, 0-9 and '-', beginning with"),
+    ("LogCluster", "7demo", "metadata.name: use at most 40 of a-z, 0-9 and '-', beginning with"),
+    ("LogCluster", "d" * 41, "services and pods are named after it"),
     ("BookieSet", "big.disks", "metadata.name: use at most 40 of a-z, 0-9 and '-', beginning"),
     ("BookieSet", "b" * 41, "pods and claims are named after it"),
     ("LogNamespace", "shop.eu", "metadata.name is no name of a namespace"),
