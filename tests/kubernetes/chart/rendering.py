@@ -27,7 +27,10 @@ NAMESPACE = "shop"
 
 EVERYTHING: dict[str, Any] = {
     "monitoring": {"monitors": "always", "rules": "always"},
-    "cluster": {"domains": [{"region": "eu", "zone": f"eu-{n}"} for n in "123"]},
+    "cluster": {
+        "domains": [{"region": "eu", "zone": f"eu-{n}"} for n in "123"],
+        "archive": {"runner": "SparkOnKubernetes"},
+    },
 }
 """Values that switch on every template."""
 

@@ -117,6 +117,22 @@ def test_a_second_release_shares_the_definitions(api_server: ClusterHandle, tmp_
         _helm(api_server, "uninstall", other)
 
 
+def test_helm_runs_the_hooks_in_one_go(kwok_cluster: ClusterHandle) -> None:
+    """On fake nodes a job's pod ends well without having run; helm's part of it is real."""
+    with kwok_cluster.namespace(**RESTRICTED) as namespace:
+        where = ("--namespace", namespace)
+        flags = ("--wait", "--timeout=90s", "--take-ownership")
+        said = kwok_cluster.helm("install", RELEASE, CHART, *where, *flags).stdout
+        assert "STATUS: deployed" in said
+        assert "SECURITY: none" in said
+        assert f"wait logcluster/{RELEASE} --for=condition=Ready" in said
+        assert kwok_cluster.get("jobs", *where)["items"] == []
+        kwok_cluster.helm("upgrade", RELEASE, CHART, *where, *flags, "--set=operator.verbose=true")
+        kwok_cluster.helm("uninstall", RELEASE, *where, "--wait", "--timeout=90s")
+        left = kwok_cluster.get("deployments,jobs,configmaps,roles", *where)["items"]
+        assert [one["metadata"]["name"] for one in left] == ["kube-root-ca.crt"]
+
+
 def test_what_the_server_refuses_is_told_in_its_words(
     api_server: ClusterHandle, tmp_path: Path
 ) -> None:

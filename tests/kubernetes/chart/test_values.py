@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from duramen_operator.names import ARCHIVE, name_component
 from tests.kubernetes.chart.rendering import (
     CHART,
     EVERYTHING,
@@ -115,6 +116,16 @@ def test_the_image_goes_to_every_pod_and_resource() -> None:
     assert cluster["image"] == f"reg.test/d@{digest}"
     assert cluster["zookeeper"]["image"] == "reg.test/d-zookeeper:1.2"
     assert cluster["archive"]["image"] == "reg.test/d-spark:1.2"
+
+
+def test_runs_with_executors_get_an_account_that_may_start_them() -> None:
+    def accounts(runner: str) -> set[str]:
+        objects = render({"cluster": {"name": "main", "archive": {"runner": runner}}})
+        return {one["metadata"]["name"] for one in of_kind(objects, "ServiceAccount")}
+
+    extra = accounts("SparkOnKubernetes") - accounts("CronJob")
+    assert extra == {name_component("main", ARCHIVE)}
+    assert accounts("ScheduledSparkApplication") == accounts("SparkOnKubernetes")
 
 
 def test_definitions_stay_when_the_release_goes_unless_told_otherwise() -> None:
