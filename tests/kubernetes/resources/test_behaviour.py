@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from duramen.config import LogConfig
 from duramen_operator.resources import GROUP, KINDS, LogNamespace, parse, parse_as
 from duramen_operator.resources.conditions import CONDITIONS
 from duramen_operator.resources.definitions import CATEGORY, NAMES
@@ -238,3 +239,25 @@ def test_replication_is_filled_in_as_a_whole_and_nothing_else_is(api: Api) -> No
     }
     assert found["retention"] == {"age": "1d"}
     assert "tiering" not in found
+
+
+def test_a_configuration_is_shown_as_it_is(
+    resource_server: ClusterHandle, api: Api, namespace: str
+) -> None:
+    """A status that came back otherwise than it was written would be written for ever."""
+    create(api, "Log", "whole")
+    config = LogConfig().to_json()
+    assert config["retention"]["bytes"] is None
+    status = {"config": config, "segments": {"open": 1, "closed": 0}, "conditions": []}
+    patch = {
+        "apiVersion": "duramen.io/v1alpha1",
+        "kind": "Log",
+        "metadata": {"name": "whole", "namespace": namespace},
+        "status": status,
+    }
+    flags = ("--server-side", "--field-manager=duramen-operator", "--filename=-")
+    for _ in range(2):
+        resource_server.kubectl("apply", "--subresource=status", *flags, stdin=json.dumps(patch))
+        found = api.read("Log", "whole")["status"]
+        assert found["config"] == config
+        assert found["segments"] == status["segments"]
