@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from duramen_operator.resources import API_VERSION, parse
+from duramen_operator.resources.conditions import CONDITIONS
 from tests.kubernetes.resources.objects import Api
 from tests.kubernetes.resources.texts import ROOT
 
@@ -35,6 +36,16 @@ MANIFESTS = read_manifests()
 def test_the_pages_have_examples_of_what_people_write() -> None:
     kinds = {document["kind"] for _, document in MANIFESTS}
     assert kinds == {"LogCluster", "BookieSet", "LogNamespace", "Log", "ArchivePolicy"}
+
+
+def test_the_reasons_that_are_explained_are_given() -> None:
+    text = (ROOT / "docs" / "kubernetes" / "operations.md").read_text("utf-8")
+    rows = re.findall(r"^\| \w+ \| (?:`(\w+)`|any), `(\w+)` \|", text, re.MULTILINE)
+    assert len(rows) > 15
+    given = "".join(p.read_text("utf-8") for p in (ROOT / "operator").rglob("*.py"))
+    assert [row for row in rows if f'"{row[1]}"' not in given] == []
+    conditions = {name for kind in CONDITIONS.values() for name in kind} | {""}
+    assert {condition for condition, _ in rows} <= conditions
 
 
 @pytest.mark.parametrize("document", [d for _, d in MANIFESTS], ids=[name for name, _ in MANIFESTS])
