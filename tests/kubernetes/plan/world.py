@@ -8,12 +8,14 @@ real nodes would. Used by the tests of this folder.
 from __future__ import annotations
 
 import copy
+import hashlib
 import itertools
+import json
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from duramen_operator.names import API_VERSION, MANIFEST_ANNOTATION
+from duramen_operator.names import API_VERSION
 from duramen_operator.plan.observed import Json, Observed, Problem, Ref, observe_objects
 from duramen_operator.plan.steps import Apply, Call, Delete, Event, Patch, Plan, Status, Step
 from duramen_operator.plan.whole import make_plan
@@ -117,7 +119,8 @@ class World:
         for item in list(self.objects.values()):
             spec = item.get("spec", {})
             if item["kind"] == "StatefulSet":
-                revision = item["metadata"]["annotations"][MANIFEST_ANNOTATION]
+                template = json.dumps(spec["template"], sort_keys=True)
+                revision = hashlib.sha256(template.encode()).hexdigest()[:10]
                 for index in range(spec["replicas"]):
                     self._make_pod(item, index, revision)
                 ready = {"readyReplicas": spec["replicas"], "updateRevision": revision}

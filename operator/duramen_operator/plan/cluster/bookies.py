@@ -35,7 +35,8 @@ from duramen_operator.plan.cluster.pods import (
 )
 from duramen_operator.plan.cluster.spread import Share, find_same_names, share_out
 from duramen_operator.plan.manifests import make_manifest
-from duramen_operator.plan.observed import Json, KubeObject
+from duramen_operator.plan.observed import Json, KubeObject, Ref
+from duramen_operator.plan.steps import Call
 from duramen_operator.resources import BookieSet, BookieSetSpec
 from duramen_operator.resources.part import Storage
 from duramen_operator.resources.reading import parse_as
@@ -96,7 +97,7 @@ def make_service(frame: Frame) -> Iterator[Json]:
 def make_bookies(own: SetFrame) -> Iterator[Json]:
     """The StatefulSets of a set, and an object for each of its bookies."""
     for share in own.shares:
-        if share.is_declared and share.count:
+        if share.count:
             yield _make_share(own, share)
         for bookie in share.bookies:
             yield make_manifest(
@@ -106,6 +107,19 @@ def make_bookies(own: SetFrame) -> Iterator[Json]:
                 own.bookie_set,
                 spec={"clusterName": own.frame.name, "bookieSet": own.bookie_set.name},
             )
+
+
+def plan_weights(own: SetFrame) -> Iterator[Call]:
+    """Calls that give each registered bookie its share of new data; it has no flag for that."""
+    rows = own.frame.observed.admin.bookies or {}
+    for share in own.shares:
+        for bookie in share.bookies:
+            weight = rows.get(bookie, {}).get("weight")
+            if isinstance(weight, int | float) and weight != own.spec.weight:
+                about = Ref(API_VERSION, "Bookie", bookie)
+                body = {"weight": own.spec.weight}
+                path = f"/v1/cluster/bookies/{bookie}"
+                yield Call(about, "PATCH", path, body, is_admin_port=True)
 
 
 def find_refusals(own: SetFrame) -> Iterator[str]:
@@ -123,7 +137,7 @@ def find_refusals(own: SetFrame) -> Iterator[str]:
                 f"{share.count} bookies there stay: name it again"
             )
         found = observed.find("StatefulSet", share.name)
-        if found is not None and share.is_declared:
+        if found is not None:
             yield from describe_change(found, "journal", own.spec.journal, "journal")
             yield from describe_change(found, "ledgers", own.spec.ledgers, "ledgers")
     old = find_outdated(own)

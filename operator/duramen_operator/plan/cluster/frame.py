@@ -77,8 +77,12 @@ class Frame:
         """What the cluster is called in its ZooKeeper.
 
         An ensemble of somebody else's may serve several namespaces of Kubernetes, in each of which
-        a LogCluster may have this name: two clusters under one name would be one.
+        a LogCluster may have this name: two clusters under one name would be one. Once services
+        run under a name, it stays: under another one they would found a second cluster.
         """
+        there = self._find_argument("--cluster")
+        if there:
+            return there
         external = self.spec.zookeeper.external
         if self.is_bundled or external is None:
             return self.name
@@ -105,8 +109,12 @@ class Frame:
         """The servers that the cluster's services use now; "" where there are none yet."""
         if self.observed.find("StatefulSet", name_component(self.name, ZOOKEEPER)):
             return self._bundled_servers
-        found = (read_argument(s, "--zookeeper") for s in self.observed.list("StatefulSet"))
-        return next((servers for servers in found if servers), "")
+        return self._find_argument("--zookeeper")
+
+    def _find_argument(self, flag: str) -> str:
+        """What the cluster's StatefulSets are started with."""
+        found = (read_argument(s, flag) for s in self.observed.list("StatefulSet"))
+        return next((value for value in found if value), "")
 
 
 def read_argument(workload: KubeObject, flag: str) -> str:

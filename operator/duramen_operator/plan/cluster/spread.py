@@ -24,7 +24,7 @@ class Share:
     zone: str
     count: int
     is_declared: bool = True
-    """Whether the cluster's domains still name it; what is not named only stays."""
+    """Whether the cluster's domains still name it; what is not named stays, and gets no more."""
 
     @property
     def bookies(self) -> tuple[str, ...]:
@@ -43,16 +43,10 @@ def share_out(
     """The shares of a set, declared ones in the order of the domains, then those that only stay."""
     places = [(domain.region, domain.zone) for domain in domains] or [("", "")]
     names = [name_bookies(bookie_set.name, *place) for place in places]
-    stay = [found for found in _list_sets(observed, bookie_set) if found.name not in names]
     kept = [
-        Share(
-            found.name,
-            found.labels.get(REGION_LABEL, ""),
-            found.labels.get(ZONE_LABEL, ""),
-            count_known(observed, bookie_set, found.name),
-            is_declared=False,
-        )
-        for found in stay
+        Share(name, *place, count_known(observed, bookie_set, name), is_declared=False)
+        for name, place in sorted(_find_places(observed, bookie_set).items())
+        if name not in names
     ]
     known = [count_known(observed, bookie_set, name) for name in names]
     counts = add_evenly(known, replicas - sum(share.count for share in kept))
@@ -92,13 +86,16 @@ def find_same_names(bookie_set: str, domains: Iterable[Domain]) -> tuple[str, ..
     return tuple(sorted({name for name in names if names.count(name) > 1}))
 
 
-def _list_sets(observed: Observed, bookie_set: KubeObject) -> list[KubeObject]:
-    return [
-        found
-        for found in observed.list("StatefulSet")
-        if found.labels.get(BOOKIE_SET_LABEL) == bookie_set.name
-        and bookie_set.uid in found.owner_uids
-    ]
+def _find_places(observed: Observed, bookie_set: KubeObject) -> dict[str, tuple[str, str]]:
+    """Where bookies of the set are or have disks: the name of their StatefulSet, and their
+    place."""
+    sets = (s for s in observed.list("StatefulSet") if bookie_set.uid in s.owner_uids)
+    places = {}
+    for found in (*sets, *observed.list("PersistentVolumeClaim")):
+        if found.labels.get(BOOKIE_SET_LABEL) == bookie_set.name:
+            place = (found.labels.get(REGION_LABEL, ""), found.labels.get(ZONE_LABEL, ""))
+            places[name_bookies(bookie_set.name, *place)] = place
+    return places
 
 
 def _count_ordinals(prefix: str, names: Iterable[str]) -> int:

@@ -72,6 +72,7 @@ def _plan_set(own: SetFrame, now: datetime) -> Iterator[Step]:
     if not impossible:
         for manifest in bookies.make_bookies(own):
             yield from plan_apply(observed, manifest)
+        yield from bookies.plan_weights(own)
     yield from tell_set(own, impossible, now)
     for share in own.shares:
         for name in share.bookies:

@@ -84,6 +84,12 @@ def find_refusals(frame: Frame) -> Iterator[str]:
             f"{frame.zookeeper_servers}; set zookeeper.external back"
         )
         return
+    named = wanted.external.cluster if wanted.external is not None else None
+    if named is not None and named != frame.metadata_name:
+        yield (
+            f"the cluster is called {frame.metadata_name} in its ZooKeeper, and stays so: "
+            f"set zookeeper.external.cluster back from {named}"
+        )
     found = frame.observed.find("StatefulSet", name_component(frame.name, ZOOKEEPER))
     if found is None:
         return

@@ -1,0 +1,311 @@
+"""Bookies in the plan: spread evenly, told their place, never removed, restarted or moved.
+
+Their number only grows, their disks stay, and what is wished beyond that is told as refused. Worlds
+that are wished at random show that no step ever takes anything with data away.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from duramen_operator.plan.cluster.spread import add_evenly
+from duramen_operator.plan.observed import AdminView, Ref
+from duramen_operator.plan.steps import Apply, Call, Delete
+from tests.kubernetes.plan.world import World, make_bookie_set, make_cluster, make_domains
+
+
+def make_world(replicas: int = 3, zones: int = 3, **spec: Any) -> World:
+    cluster = make_cluster(domains=make_domains(1, zones) if zones else [])
+    world = World(cluster, make_bookie_set(replicas=replicas, **spec))
+    world.converge()
+    return world
+
+
+def read_sizes(world: World) -> dict[str, int]:
+    names = [name for name in world.names("StatefulSet") if name.startswith("bookies")]
+    return {name: world.find("StatefulSet", name)["spec"]["replicas"] for name in names}
+
+
+def read_arguments(world: World, name: str) -> list[str]:
+    spec = world.find("StatefulSet", name)["spec"]["template"]["spec"]
+    return list(spec["containers"][0]["args"])
+
+
+def read_progress(world: World) -> tuple[str, str]:
+    found = world.condition("BookieSet", "bookies", "Progressing")
+    return str(found["reason"]), str(found["message"])
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_bookies_are_added_evenly_and_none_is_taken(seed: int) -> None:
+    rng = random.Random(seed)
+    there = [rng.randrange(5) for _ in range(rng.randrange(1, 9))]
+    wanted = rng.randrange(40)
+    counts = add_evenly(there, wanted)
+    assert all(after >= before for before, after in zip(there, counts, strict=True))
+    assert sum(counts) == max(sum(there), wanted)
+    grown = [after for before, after in zip(there, counts, strict=True) if after > before]
+    assert max(grown, default=0) - min(grown, default=0) <= 1
+    assert not grown or max(grown) <= min(counts) + 1
+
+
+def test_growing_by_steps_ends_where_growing_at_once_does() -> None:
+    counts = [0] * 4
+    for wanted in range(30):
+        counts = add_evenly(counts, wanted)
+        assert counts == add_evenly([0] * 4, wanted)
+
+
+def test_each_zone_has_a_set_that_is_pinned_there_and_told_so() -> None:
+    world = make_world(replicas=7)
+    assert read_sizes(world) == {
+        "bookies-r0-r0-k0": 3,
+        "bookies-r0-r0-k1": 2,
+        "bookies-r0-r0-k2": 2,
+    }
+    arguments = read_arguments(world, "bookies-r0-r0-k1")
+    assert arguments[arguments.index("--region") + 1] == "r0"
+    assert arguments[arguments.index("--rack") + 1] == "r0-k1"
+    affinity = world.find("StatefulSet", "bookies-r0-r0-k1")["spec"]["template"]["spec"]["affinity"]
+    (term,) = affinity["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"][
+        "nodeSelectorTerms"
+    ]
+    assert [(e["key"], e["values"]) for e in term["matchExpressions"]] == [
+        ("topology.kubernetes.io/region", ["r0"]),
+        ("topology.kubernetes.io/zone", ["r0-k1"]),
+    ]
+
+
+def test_no_bookie_starts_without_a_place() -> None:
+    for zones in (0, 1, 3):
+        world = make_world(zones=zones)
+        for name in read_sizes(world):
+            arguments = read_arguments(world, name)
+            assert arguments[arguments.index("--rack") + 1] not in {"", "default"}
+            assert ("--region" in arguments) == bool(zones)
+    arguments = read_arguments(make_world(zones=0), "bookies")
+    assert arguments[arguments.index("--rack") + 1] == "$(POD_NAME)"
+
+
+def test_journal_and_entries_have_claims_of_their_own_that_stay() -> None:
+    spec = make_world().find("StatefulSet", "bookies-r0-r0-k0")["spec"]
+    assert [c["metadata"]["name"] for c in spec["volumeClaimTemplates"]] == ["journal", "ledgers"]
+    policy = spec["persistentVolumeClaimRetentionPolicy"]
+    assert policy == {"whenDeleted": "Retain", "whenScaled": "Retain"}
+    assert spec["updateStrategy"] == {"type": "OnDelete"}
+    deleted = make_world(claims="Delete").find("StatefulSet", "bookies-r0-r0-k0")["spec"]
+    assert deleted["persistentVolumeClaimRetentionPolicy"]["whenDeleted"] == "Delete"
+    assert deleted["persistentVolumeClaimRetentionPolicy"]["whenScaled"] == "Retain"
+
+
+@pytest.mark.parametrize("wanted", [0, 1, 4])
+def test_fewer_bookies_are_refused(wanted: int) -> None:
+    world = make_world(replicas=5)
+    sizes = read_sizes(world)
+    world.change("BookieSet", "bookies", replicas=wanted)
+    world.converge()
+    assert read_sizes(world) == sizes
+    reason, message = read_progress(world)
+    assert reason == "NotYetSupported"
+    assert "set replicas to 5" in message
+    assert world.condition("LogCluster", "main", "Progressing")["reason"] == "NotYetSupported"
+    world.change("BookieSet", "bookies", replicas=6)
+    world.converge()
+    assert sum(read_sizes(world).values()) == 6
+    assert read_progress(world)[0] == "Settled"
+
+
+def test_a_lost_statefulset_comes_back_as_large_as_it_was() -> None:
+    world = make_world(replicas=6)
+    world.change("BookieSet", "bookies", replicas=3)
+    world.converge()
+    del world.objects[Ref("apps/v1", "StatefulSet", "bookies-r0-r0-k1")]
+    world.converge()
+    assert read_sizes(world)["bookies-r0-r0-k1"] == 2
+
+
+def test_disks_that_are_there_bring_their_bookies_back() -> None:
+    world = make_world(replicas=6)
+    claims = [o for ref, o in world.objects.items() if ref.kind == "PersistentVolumeClaim"]
+    again = World(make_cluster(domains=make_domains(1, 3)), make_bookie_set(replicas=3), *claims)
+    again.converge()
+    assert Counter(read_sizes(again).values()) == {2: 3}
+    assert read_progress(again)[0] == "NotYetSupported"
+
+
+def test_bookies_of_a_zone_that_is_not_named_any_more_stay() -> None:
+    world = make_world(replicas=3)
+    world.change("LogCluster", "main", domains=make_domains(1, 2))
+    world.converge()
+    assert sum(read_sizes(world).values()) == 3
+    reason, message = read_progress(world)
+    assert reason == "NotYetSupported"
+    assert "r0/r0-k2" in message
+    world.change("BookieSet", "bookies", replicas=5)
+    world.converge()
+    assert read_sizes(world) == {
+        "bookies-r0-r0-k0": 2,
+        "bookies-r0-r0-k1": 2,
+        "bookies-r0-r0-k2": 1,
+    }
+
+
+def test_zones_that_are_named_later_get_only_new_bookies() -> None:
+    world = make_world(replicas=3, zones=0)
+    world.change("LogCluster", "main", domains=make_domains(1, 3))
+    world.converge()
+    assert read_sizes(world) == {"bookies": 3}
+    world.change("BookieSet", "bookies", replicas=6)
+    world.converge()
+    assert sorted(read_sizes(world).values()) == [1, 1, 1, 3]
+
+
+@pytest.mark.parametrize("field", ["journal", "ledgers"])
+def test_other_disks_are_refused(field: str) -> None:
+    world = make_world()
+    world.change("BookieSet", "bookies", **{field: {"size": "999Gi"}})
+    world.converge()
+    reason, message = read_progress(world)
+    assert reason == "NotYetSupported"
+    assert f"{field}.size stays" in message
+    # Written in another way it is the same.
+    sizes = {"journal": "20480Mi", "ledgers": "102400Mi"}
+    world.change("BookieSet", "bookies", **{field: {"size": sizes[field]}})
+    world.converge()
+    assert read_progress(world)[0] == "Settled"
+
+
+def test_a_changed_template_waits_for_people() -> None:
+    world = make_world()
+    uids = {ref.name: o["metadata"]["uid"] for ref, o in world.objects.items() if ref.kind == "Pod"}
+    world.change("LogCluster", "main", image="localhost/duramen:next")
+    world.converge()
+    now = {ref.name: o["metadata"]["uid"] for ref, o in world.objects.items() if ref.kind == "Pod"}
+    assert now == uids
+    reason, message = read_progress(world)
+    assert reason == "NotYetSupported"
+    assert "bookies-r0-r0-k0-0" in message
+    bookie = world.condition("Bookie", "bookies-r0-r0-k0-0", "Progressing")
+    assert bookie["reason"] == "NotYetSupported"
+    for name in [name for name in uids if name.startswith("bookies")]:
+        del world.objects[Ref("v1", "Pod", name)]
+    world.converge()
+    assert read_progress(world)[0] == "Settled"
+
+
+def test_intents_of_a_bookie_are_refused_and_stay_written() -> None:
+    world = make_world()
+    world.change("Bookie", "bookies-r0-r0-k0-0", decommission=True)
+    world.converge()
+    found = world.condition("Bookie", "bookies-r0-r0-k0-0", "Progressing")
+    assert (found["status"], found["reason"]) == ("False", "NotYetSupported")
+    assert "decommission" in found["message"]
+    assert world.find("Bookie", "bookies-r0-r0-k0-0")["spec"]["decommission"] is True
+
+
+def test_two_domains_with_one_name_are_refused_before_anything_is_made() -> None:
+    same = [{"region": "a", "zone": "b-c"}, {"region": "a-b", "zone": "c"}]
+    world = World(make_cluster(domains=same), make_bookie_set())
+    world.settle()
+    assert not [name for name in world.names("StatefulSet") if name.startswith("bookies")]
+    assert world.condition("BookieSet", "bookies", "Ready")["reason"] == "CannotBeMade"
+
+
+def test_two_sets_serve_one_cluster() -> None:
+    sets = [make_bookie_set("one", replicas=3), make_bookie_set("two", replicas=3)]
+    world = World(make_cluster(domains=make_domains(1, 3)), *sets)
+    world.converge()
+    assert len(world.names("Bookie")) == 6
+    assert world.find("LogCluster", "main")["status"]["bookies"] == {"wanted": 6, "ready": 6}
+    assert world.names("PodDisruptionBudget").count("main-bookie") == 1
+
+
+def test_a_bookie_that_says_another_place_is_told() -> None:
+    world = make_world()
+    row = {"region": "r0", "rack": "r0-k2", "weight": 1.0, "duty": "serving"}
+    world.do(world.plan(admin=AdminView(True, "", {"bookies-r0-r0-k0-0": row})).steps)
+    placement = world.condition("LogCluster", "main", "PlacementSatisfied")
+    assert (placement["status"], placement["reason"]) == ("False", "WrongPlace")
+
+
+def test_two_bookies_on_one_node_are_told_where_there_are_no_zones() -> None:
+    world = make_world(zones=0)
+    for name in ("bookies-0", "bookies-1"):
+        world.find("Pod", name)["spec"]["nodeName"] = "only"
+    world.settle()
+    placement = world.condition("BookieSet", "bookies", "PlacementSatisfied")
+    assert (placement["status"], placement["reason"]) == ("False", "SharedNode")
+
+
+def test_a_weight_is_given_by_the_cluster_itself_until_it_says_so() -> None:
+    world = make_world(weight=2.5)
+    rows = {"bookies-r0-r0-k0-0": {"region": "r0", "rack": "r0-k0", "weight": 1.0}}
+    calls = [s for s in world.plan(admin=AdminView(True, "", rows)).steps if isinstance(s, Call)]
+    assert [(c.method, c.path, c.body) for c in calls] == [
+        ("PATCH", "/v1/cluster/bookies/bookies-r0-r0-k0-0", {"weight": 2.5})
+    ]
+    assert calls[0].is_admin_port
+    rows["bookies-r0-r0-k0-0"]["weight"] = 2.5
+    plan = world.plan(admin=AdminView(True, "", rows))
+    assert not [step for step in plan.steps if isinstance(step, Call)]
+
+
+@pytest.mark.parametrize(
+    ("copies", "count", "expected"),
+    [
+        ([5, 5, 5, 5], 4, ("False", "CopiesHeld")),
+        ([5, 5, 5, 0], 4, ("True", "Empty")),
+        ([5, 5, 0], 3, ("False", "NotEnoughBookies")),
+        (None, 4, ("Unknown", "NotAnswered")),
+    ],
+)
+def test_safe_to_scale_down_is_what_the_auditor_counted(
+    copies: list[int] | None, count: int, expected: tuple[str, str]
+) -> None:
+    world = make_world(replicas=count, zones=0)
+    rows = (
+        None
+        if copies is None
+        else {f"bookies-{index}": {"copies": number} for index, number in enumerate(copies)}
+    )
+    world.do(world.plan(admin=AdminView(True, "", holdings=rows)).steps)
+    found = world.condition("BookieSet", "bookies", "SafeToScaleDown")
+    assert (found["status"], found["reason"]) == expected
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_whatever_is_wished_nothing_with_data_is_taken_away(seed: int) -> None:
+    rng = random.Random(seed)
+    world = make_world(replicas=rng.randrange(1, 6), zones=rng.randrange(4))
+    for _ in range(6):
+        sizes = read_sizes(world)
+        wish = rng.choice(["replicas", "domains", "journal", "image", "zookeeper", "lose"])
+        if wish == "replicas":
+            world.change("BookieSet", "bookies", replicas=rng.randrange(9))
+        elif wish == "domains":
+            world.change("LogCluster", "main", domains=make_domains(1, rng.randrange(4)))
+        elif wish == "journal":
+            world.change("BookieSet", "bookies", journal={"size": f"{rng.randrange(1, 9)}Gi"})
+        elif wish == "image":
+            world.change("LogCluster", "main", image=f"localhost/duramen:{rng.randrange(9)}")
+        elif wish == "zookeeper":
+            wanted = rng.choice([{"members": 5}, {"external": {"servers": "far:2181"}}])
+            world.change("LogCluster", "main", zookeeper=wanted)
+        else:
+            name = rng.choice(list(sizes))
+            world.objects.pop(Ref("apps/v1", "StatefulSet", name))
+        for _ in range(3):
+            steps = world.plan().steps
+            assert not any(isinstance(step, Delete) for step in steps)
+            for step in steps:
+                if isinstance(step, Apply) and step.about.kind == "StatefulSet":
+                    before = sizes.get(step.about.name, 0)
+                    assert step.manifest["spec"]["replicas"] >= before
+            world.do(steps)
+        world.converge()
+        after = read_sizes(world)
+        assert all(after[name] >= size for name, size in sizes.items())
