@@ -38,7 +38,7 @@ SITE: Final = f"{PREFIX}/lib/python3.11/site-packages"
 JARS: Final = "/opt/zookeeper/jars"
 USER: Final = "10001:10001"
 SERVICE_EXTRAS: Final = ("bookie", "sequencer", "writeproxy", "readproxy", "operator")
-_KEPT_PER_NAME: Final = 4
+_KEPT_PER_NAME: Final = 2
 # Whoever changes how a layer is written changes this too, so that no old one is taken for it.
 _FORMAT: Final = "1"
 
