@@ -80,7 +80,10 @@ class ArchivePolicySpec(Part):
     ] = "parquet"
     destination: Annotated[
         ColdStore | None,
-        Field(description="Where the files go. Left out: the cluster's cold store."),
+        Field(
+            description="Where the files go. Left out: the cluster's cold store. For now it has "
+            "the same url, since readers look nowhere else; claim and secret may be others."
+        ),
     ] = None
     runner: Annotated[
         RunnerKind | None,

@@ -117,7 +117,8 @@ def test_a_cron_job_submits_the_archive_job() -> None:
 
 def test_a_store_in_a_claim_is_mounted_where_its_url_says() -> None:
     store = {"url": "file:///archive", "claimName": "archive"}
-    cron = made(world({**HOURLY, "destination": store}), "CronJob")
+    policy = make_policy({**HOURLY, "destination": store})
+    cron = made(observe(make_cluster({"coldStore": store}), policy, logs={}), "CronJob")
     pod = cron["spec"]["jobTemplate"]["spec"]["template"]["spec"]
     claims = [v for v in pod["volumes"] if "persistentVolumeClaim" in v]
     assert [v["persistentVolumeClaim"]["claimName"] for v in claims] == ["archive"]
@@ -329,6 +330,18 @@ def test_runs_that_went_wrong_are_told(report: dict[str, Any], reason: str) -> N
 def test_what_a_policy_lacks_is_told() -> None:
     plan = plan_archive(observe(make_cluster(), make_policy(HOURLY), logs={}), NOW)
     assert condition_of(plan, "all")[:2] == ("False", "NoColdStore")
+
+
+def test_segments_are_archived_where_readers_look_and_nowhere_else() -> None:
+    """The mark of a cold copy does not say where it is, and bookies drop what has one."""
+    observed = world({**HOURLY, "destination": {"url": "s3://other"}})
+    plan = plan_archive(observed, NOW)
+    assert steps_of(plan, Apply) == []
+    assert condition_of(plan, "all")[:2] == ("False", "OtherColdStore")
+    same = {"url": STORE["coldStore"]["url"], "secretName": "others"}
+    job = made(world({**HOURLY, "destination": same}), "CronJob")["spec"]["jobTemplate"]
+    container = job["spec"]["template"]["spec"]["containers"][0]
+    assert container["envFrom"] == [{"secretRef": {"name": "others"}}]
     assert not steps_of(plan, Apply)
     plan = plan_archive(observe(make_policy(HOURLY)), NOW)
     assert condition_of(plan, "all")[:2] == ("False", "ClusterMissing")

@@ -90,14 +90,21 @@ def _read(observed: Observed, item: KubeObject) -> Job | Said:
         return Said(READY, "False", "ClusterMissing", message)
     spec = parse_as(ArchivePolicy, item.body).spec
     frame = Frame.read(observed, cluster)
-    store = spec.destination or frame.spec.cold_store
+    store = frame.spec.cold_store
     if store is None:
         message = (
             "nowhere to archive to: set spec.coldStore of the LogCluster, which its readers need "
-            "as well, or spec.destination"
+            "as well"
         )
         return Said(READY, "False", "NoColdStore", message, is_event=True)
-    return Job(frame, item, spec, store)
+    if spec.destination is not None and spec.destination.url != store.url:
+        # A segment's mark says that there is a cold copy, not where: hot ones may go after it.
+        message = (
+            f"readers look into {store.url}: what is archived elsewhere could not be read once it "
+            "has left the bookies; write that URL in spec.destination, or leave it out"
+        )
+        return Said(READY, "False", "OtherColdStore", message, is_event=True)
+    return Job(frame, item, spec, spec.destination or store)
 
 
 def _find_due(
