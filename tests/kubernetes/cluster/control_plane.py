@@ -35,6 +35,8 @@ LOOPBACK = "127.0.0.1"
 READY_S = 90.0
 STOP_S = 10.0
 _REQUEST_S = 5.0
+# A run of tests that is killed leaves no processes behind, as far as util-linux is there.
+_END_WITH_US = ("setpriv", "--pdeathsig", "KILL") if shutil.which("setpriv") else ()
 _POLL_S = 0.05
 
 
@@ -105,7 +107,7 @@ class ControlPlane:
         """Start a component whose end is an error; its output goes to NAME.log."""
         with (self.folder / f"{name}.log").open("ab") as log:
             child = subprocess.Popen(
-                [str(part) for part in command],
+                [*_END_WITH_US, *(str(part) for part in command)],
                 cwd=self.folder,
                 env={**os.environ, **(env or {})},
                 stdin=subprocess.DEVNULL,
