@@ -90,6 +90,17 @@ class Installation:
                 self._wait_gone(one, deadline_s)
             print(f"removed {_describe(one)}", flush=True)
 
+    def remove_pod(self, name: str) -> None:
+        """Delete a pod that helm made and leaves: that of `helm test`.
+
+        Raises:
+            InstallationError: refused. Safe to repeat.
+        """
+        path = f"/api/v1/namespaces/{self._namespace}/pods/{name}"
+        answer = self._try(partial(self._client.delete, path), self._now_s() + _GONE_S)
+        if answer.status_code != 404:
+            _check(answer, {"kind": "Pod", "metadata": {"name": name}})
+
     def _apply_one(self, one: dict[str, Any], deadline_s: float) -> None:
         body = yaml.safe_dump(one)
         while True:
@@ -193,6 +204,7 @@ def remove(
     *,
     namespace: str,
     file: Path,
+    pod: str | None = None,
     server: str | None = None,
     token_file: Path = _ACCOUNT / "token",
     authority_file: Path = _ACCOUNT / "ca.crt",
@@ -202,12 +214,16 @@ def remove(
     Args:
         namespace: where they are.
         file: YAML documents.
+        pod: a pod that goes too, if it is there.
         server: URL of the API server; the pod's own if left out.
         token_file: who asks.
         authority_file: whose certificate the server shows.
     """
     with _open(server, token_file, authority_file) as client:
-        Installation(client, namespace).remove(read_resources(file))
+        installation = Installation(client, namespace)
+        installation.remove(read_resources(file))
+        if pod is not None:
+            installation.remove_pod(pod)
 
 
 def main() -> None:

@@ -27,6 +27,7 @@ from kubectl_duramen.sources import find_cluster
 
 
 def report(
+    cluster: ClusterOption = None,
     *,
     output: Annotated[
         Path | None,
@@ -35,7 +36,6 @@ def report(
             help="the file, - for standard output (else duramen-report-CLUSTER-TIME.tar.gz)",
         ),
     ] = None,
-    cluster: ClusterOption = None,
     namespace: NamespaceOption = None,
     context: ContextOption = None,
     kubeconfig: KubeconfigOption = None,

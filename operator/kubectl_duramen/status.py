@@ -24,8 +24,8 @@ _COLOURS = {"ok ": "32", "!! ": "31;1", "?? ": "33", "-- ": "2"}
 
 
 def status(
-    *,
     cluster: ClusterOption = None,
+    *,
     namespace: NamespaceOption = None,
     context: ContextOption = None,
     kubeconfig: KubeconfigOption = None,

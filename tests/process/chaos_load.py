@@ -1,7 +1,8 @@
 """The load of the chaos runs beside a cluster of these tests: writers, readers and histories.
 
 It runs as a process of its own, tethered to the test; `judge_logs` reads every log whole and gives
-what the chaos judge finds. Used by `test_frozen_owner`. Source: `tests.chaos.load`.
+what the chaos judge finds. Used by `test_frozen_owner` and the tests on Kubernetes. Source:
+`tests.chaos.load`.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,6 @@ from tests.chaos.judge import Verdict, judge
 from tests.chaos.load import LoadOptions, read_once, spell_options
 from tests.chaos.run import ROOT
 from tests.chaos.waiting import wait_until
-from tests.process.cluster import LocalCluster
 
 NAMESPACE = "default"
 _SETTLED_S = 90.0
@@ -73,9 +73,15 @@ class ChaosLoad:
 
 
 @asynccontextmanager
-async def running_load(options: LoadOptions) -> AsyncIterator[ChaosLoad]:
-    """A load that has begun with every log; nothing of it stays."""
-    command = [sys.executable, "-m", "tests.chaos.load", spell_options(options)]
+async def running_load(
+    options: LoadOptions, *, prefix: Sequence[str] = ()
+) -> AsyncIterator[ChaosLoad]:
+    """A load that has begun with every log; nothing of it stays.
+
+    Args:
+        prefix: a command that runs another one in its own place, such as in other namespaces.
+    """
+    command = [*prefix, sys.executable, "-m", "tests.chaos.load", spell_options(options)]
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-IS", tether.__file__, str(os.getpid()), *command,
@@ -95,10 +101,10 @@ async def running_load(options: LoadOptions) -> AsyncIterator[ChaosLoad]:
 
 
 async def judge_logs(
-    cluster: LocalCluster, folder: Path, logs: Iterable[str], *, must_be_definite: bool
+    read_url: str, folder: Path, logs: Iterable[str], *, must_be_definite: bool
 ) -> list[Verdict]:
     """Read logs whole through a fresh client and judge what their histories say."""
-    client = RestClient(cluster.state()["read_url"])
+    client = RestClient(read_url)
     verdicts = []
     try:
         for log in logs:

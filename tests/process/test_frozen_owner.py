@@ -142,7 +142,8 @@ async def check_histories(cluster: LocalCluster, folder: Path) -> None:
     """Nothing lost, doubled, reordered or invented, and producers know of every append."""
     counts: Counter[str] = Counter()
     for logs, must_be_definite in ((PLAIN, False), (PRODUCED, True)):
-        verdicts = await judge_logs(cluster, folder, logs, must_be_definite=must_be_definite)
+        url = cluster.state()["read_url"]
+        verdicts = await judge_logs(url, folder, logs, must_be_definite=must_be_definite)
         for verdict in verdicts:
             violations: list[Any] = verdict.violations
             assert not violations, violations

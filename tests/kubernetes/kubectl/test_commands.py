@@ -118,6 +118,7 @@ def test_which_cluster_is_meant_must_be_clear(
     assert main(["status", "--cluster", "none"]) == ExitCode.FAILED
     assert "no LogCluster none" in capsys.readouterr().err
     assert main(["status", "--cluster", "main"]) == ExitCode.OK
+    assert main(["status", "main"]) == ExitCode.OK
 
 
 def test_what_one_source_refuses_leaves_the_others_shown(

@@ -1,0 +1,1 @@
+"""End to end on real nodes: the chart is installed, used, hurt and taken away."""

@@ -1,0 +1,114 @@
+"""A bookie's pod and then a whole node die under load: nothing that was acknowledged is lost.
+
+Writers with producers and readers of the chaos harness work through the two services, from inside a
+node that stays. Their histories go before the judge of the chaos runs, with a complete read made
+when all is over. The node does not come back, nor do its bookie's data. There are four bookies,
+as a new segment of three copies needs three: the node may have had a log's sequencer too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.history import read_clock_ns
+from tests.chaos.load import LoadOptions
+from tests.chaos.waiting import wait_until
+from tests.kubernetes.cluster.inside import RealCluster
+from tests.kubernetes.kubelet.installation import RELEASE, Installation, installed, values
+from tests.process.chaos_load import ChaosLoad, judge_logs, running_load
+
+LOGS = [f"survives-{number}" for number in range(4)]
+REPLICAS = {"ensemble_size": 3, "write_quorum": 3, "ack_quorum": 2, "min_racks": 2}
+POD_BACK_S = 90.0
+GOES_ON_S = 60.0
+NODE_LOST_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def release(kubelet: RealCluster) -> Iterator[Installation]:
+    with installed(kubelet, values(bookies={"replicas": 4})) as found:
+        yield found
+
+
+def test_nothing_acknowledged_is_lost(release: Installation, tmp_path: Path) -> None:
+    release.apply(*map(_make_log, LOGS))
+    for log in LOGS:
+        release.wait(f"log/{log}", "condition=Ready")
+    bookies: dict[str, list[str]] = {}
+    for pod in release.pods("bookie"):
+        bookies.setdefault(pod["spec"]["nodeName"], []).append(pod["metadata"]["name"])
+    # The node with two bookies stays, so that three are left.
+    node_dies, pod_dies, stays = sorted(bookies, key=lambda node: len(bookies[node]))
+    options = LoadOptions(
+        folder=str(tmp_path),
+        write_urls=[release.service_url("writeproxy")],
+        read_urls=[release.service_url("readproxy")],
+        logs=LOGS, writers=8, readers=4, seed=1, think_ms=20, has_producers=True,
+    )  # fmt: skip
+    asyncio.run(_scenario(release, options, stays, bookies[pod_dies][0], node_dies))
+    print(f"\n{release.seconds}")
+
+
+async def _scenario(
+    release: Installation, options: LoadOptions, stays: str, pod: str, node: str
+) -> None:
+    async with running_load(options, prefix=release.inside(stays)) as load:
+        await _kill_pod(release, load, pod)
+        await _kill_node(release, load, node)
+        await load.finish()
+        print(f"\nappends that were refused or not answered, by code: {load.codes}")
+    urls = [
+        f"http://{proxy['status']['podIP']}:7401"
+        for proxy in release.pods("readproxy")
+        if proxy["spec"]["nodeName"] != node
+    ]
+    verdicts = await judge_logs(urls[0], Path(options.folder), LOGS, must_be_definite=True)
+    counts: Counter[str] = Counter()
+    for verdict in verdicts:
+        assert not verdict.violations, verdict.violations
+        assert verdict.counts["ok"] > 50 and verdict.counts["read"] > 5, verdict.counts
+        counts.update(verdict.counts)
+    print(f"judged: {dict(counts)}, {sum(v.epoch_count for v in verdicts)} segments")
+
+
+async def _kill_pod(release: Installation, load: ChaosLoad, pod: str) -> None:
+    old = release.get(f"pod/{pod}")["metadata"]["uid"]
+    with release.timed("bookie's pod back"):
+        release.kubectl("delete", "pod", pod, "--grace-period=0", "--force")
+
+        def is_back() -> bool:
+            found = release.kubectl("get", "pod", pod, "--output=jsonpath={.metadata.uid}",
+                                    check=False)  # fmt: skip
+            return bool(found) and found != old
+
+        assert await wait_until(is_back, POD_BACK_S), release.describe()
+        await asyncio.to_thread(release.wait, f"pod/{pod}", "condition=Ready", POD_BACK_S)
+    await load.wait_acked_since(read_clock_ns(), GOES_ON_S)
+
+
+async def _kill_node(release: Installation, load: ChaosLoad, node: str) -> None:
+    release.kubelet.kill_node(node)
+    killed_ns = read_clock_ns()
+    with release.timed("every log acknowledges after the node's death"):
+        await load.wait_acked_since(killed_ns + 1_000_000_000, GOES_ON_S)
+    with release.timed("Kubernetes calls the node lost"):
+        lost = "condition=Ready=Unknown"
+        await asyncio.to_thread(release.wait, f"node/{node}", lost, NODE_LOST_S)
+    await load.wait_acked_since(read_clock_ns(), GOES_ON_S)
+    told = release.plugin("status")
+    assert told.returncode == 1 and "!!" in told.stdout, told.stdout
+
+
+def _make_log(name: str) -> dict[str, object]:
+    spec = {
+        "clusterName": RELEASE, "namespace": "default", "replication": REPLICAS,
+        "roll": {"interval": "10s", "size": "256KiB"},
+    }  # fmt: skip
+    return {
+        "apiVersion": "duramen.io/v1alpha1", "kind": "Log", "metadata": {"name": name}, "spec": spec
+    }  # fmt: skip
