@@ -146,6 +146,8 @@ def test_a_report_has_the_logs_of_every_pod(release: Installation, tmp_path: Pat
 
 
 def test_uninstall_leaves_nothing_but_claims(release: Installation) -> None:
+    # What people made beside the release is theirs to take away, and stays otherwise.
+    release.kubectl("delete", "archivepolicies,logs", "--all")
     before = _names(release, "persistentvolumeclaims")
     release.print_figures()
     with release.timed("uninstall until nothing runs"):
