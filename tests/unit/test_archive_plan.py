@@ -6,6 +6,7 @@ Source: 04-platform "Archive job"; docs/archive.md.
 from __future__ import annotations
 
 import asyncio
+import json
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -33,7 +34,7 @@ from duramen.ids import (
 from duramen.units import HOUR
 from duramen_spark.archive.plan import balance, batch, cut_segment
 from duramen_spark.archive.policy import Policy, Verdict, find_lag_ms
-from duramen_spark.archive.report import Report, write_metrics
+from duramen_spark.archive.report import Report, write_metrics, write_summary
 
 MEMBERS = tuple(Member(BookieId(n), Incarnation(n.encode().hex() * 16)) for n in "abc")
 HOUR_MS = 3_600_000
@@ -181,3 +182,18 @@ def test_a_report_tells_people_and_collectors(tmp_path: Path) -> None:
     assert "duramen_archive_lag_seconds 1.5" in told
     assert "duramen_archive_run_mismatches 1" in told
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_summary_fits_where_kubernetes_keeps_it(tmp_path: Path) -> None:
+    report = Report(file_bytes=4096, mismatches=["x" * 9_000], failures=["y"] * 50)
+    report.segments = [{"log": f"shop/log-{n}", "epoch": n} for n in range(1_000)]
+    place = tmp_path / "words"
+    place.touch()
+    inode = place.stat().st_ino
+    write_summary(place, report)
+    assert place.stat().st_ino == inode, "a bind mount cannot be replaced"
+    text = place.read_text()
+    assert len(text) < 2_000
+    found = json.loads(text)
+    assert (found["mismatches"], found["failures"], found["file_bytes"]) == (1, 50, 4096)
+    assert found["failure"] == "x" * 500

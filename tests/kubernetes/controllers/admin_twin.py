@@ -63,6 +63,8 @@ class AdminTwin:
         self.is_down = False
         self.fail_next = 0
         """So many changes take effect, and are answered with 503."""
+        self.on_change: Callable[[str], bool] | None = None
+        """Is told "before" and "after" each change; True: its caller is dead, nothing is done."""
         self.url = ""
 
     def asked(self, method: str, path: str) -> list[TwinCall]:
@@ -188,6 +190,8 @@ def _change_route(twin: AdminTwin, work: Work) -> Callable[[Request], Any]:
         length = dict(request.scope["headers"]).get(b"content-length")
         data = await read_body(request, _BODY_BYTES_MAX, announced=announced_bytes(length))
         body = parse_object(data) if data else {}
+        if await _strikes(twin, "before"):
+            return Response(status_code=503)
         with twin.lock:
             twin.call_count += 1
             status = 503
@@ -204,9 +208,14 @@ def _change_route(twin: AdminTwin, work: Work) -> Callable[[Request], Any]:
             finally:
                 call = TwinCall(request.method, request.url.path, body, status)
                 twin.changes.append(call)
+        await _strikes(twin, "after")
         return _answer(document, status)
 
     return answer
+
+
+async def _strikes(twin: AdminTwin, moment: str) -> bool:
+    return twin.on_change is not None and await asyncio.to_thread(twin.on_change, moment)
 
 
 def _read_route(twin: AdminTwin, read: Read) -> Callable[[Request], Any]:

@@ -1,0 +1,153 @@
+"""A proxy between an operator and the API server that counts requests, and kills at one of them.
+
+Clear text in, TLS out, watches passed on as they come. At the chosen request it calls back before
+passing it on, or after the API server did it and before anybody hears of that: the two sides of a
+crash. Counting starts anew with `arm`.
+
+Used by test_restarts. Source: 04-platform "Every step is safe when the operator dies between any
+two API calls".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import ssl
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import aiohttp
+from aiohttp import web
+
+_HOP_HEADERS: Final = frozenset({"connection", "host", "transfer-encoding", "content-length"})
+_START_S: Final = 20.0
+_BODY_BYTES_MAX: Final = 1 << 24
+
+
+class Moment(enum.Enum):
+    """When the callback comes."""
+
+    BEFORE = "before"
+    AFTER = "after"
+
+
+@dataclass(slots=True)
+class Aim:
+    """At which request, of those that count, and what happens then."""
+
+    number: int
+    moment: Moment
+    is_writes_only: bool
+    strike: Callable[[], None]
+
+
+class DeadlyProxy:
+    """Counts, passes on, strikes once for each `arm`."""
+
+    def __init__(self, target: str, certificate: Path) -> None:
+        self._target = target
+        self._tls = ssl.create_default_context(cafile=str(certificate))
+        self._lock = threading.Lock()
+        self._aim: Aim | None = None
+        self._count = 0
+        self.url = ""
+        self.request_count = 0
+        self.struck: list[str] = []
+        """Method and path of each request that was struck at."""
+
+    def arm(self, aim: Aim | None) -> None:
+        """Count from here; None: never strike."""
+        with self._lock:
+            self._aim, self._count = aim, 0
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        """Pass one request on."""
+        aim = self._count_in(request)
+        if aim is not None and aim.moment is Moment.BEFORE:
+            await asyncio.to_thread(aim.strike)
+            return web.Response(status=503)
+        body = await request.read() or None
+        headers = {k: v for k, v in request.headers.items() if k.lower() not in _HOP_HEADERS}
+        session: aiohttp.ClientSession = request.app[_SESSION]
+        url = self._target + request.raw_path
+        async with session.request(
+            request.method,
+            url,
+            data=body,
+            headers=headers,
+            ssl=self._tls,
+            allow_redirects=False,
+            skip_auto_headers=("Content-Type",),
+        ) as found:
+            if aim is not None:
+                await found.read()
+                await asyncio.to_thread(aim.strike)
+                return web.Response(status=503)
+            kept = {k: v for k, v in found.headers.items() if k.lower() not in _HOP_HEADERS}
+            response = web.StreamResponse(status=found.status, headers=kept)
+            await response.prepare(request)
+            # A watch ends when the operator does, at whichever side that is noticed first.
+            with suppress(aiohttp.ClientError, ConnectionError, asyncio.CancelledError):
+                async for piece in found.content.iter_any():
+                    await response.write(piece)
+                await response.write_eof()
+            return response
+
+    def _count_in(self, request: web.Request) -> Aim | None:
+        with self._lock:
+            self.request_count += 1
+            aim = self._aim
+            if aim is None or (aim.is_writes_only and request.method == "GET"):
+                return None
+            self._count += 1
+            if self._count < aim.number:
+                return None
+            self._aim = None
+            self.struck.append(f"{request.method} {request.path}")
+            return aim
+
+
+_SESSION: Final = web.AppKey("session", aiohttp.ClientSession)
+
+
+@contextmanager
+def running_proxy(target: str, certificate: Path) -> Iterator[DeadlyProxy]:
+    """A proxy on a free port of this machine, in a thread of its own."""
+    proxy = DeadlyProxy(target, certificate)
+    ready, stop = threading.Event(), asyncio.Event()
+    loops: list[asyncio.AbstractEventLoop] = []
+
+    async def serve() -> None:
+        loops.append(asyncio.get_running_loop())
+        app = web.Application(client_max_size=_BODY_BYTES_MAX)
+        app.router.add_route("*", "/{path:.*}", proxy.answer)
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=_START_S)
+        connector = aiohttp.TCPConnector(limit=0)
+        async with aiohttp.ClientSession(
+            timeout=timeout, connector=connector, auto_decompress=False
+        ) as session:
+            app[_SESSION] = session
+            runner = web.AppRunner(
+                app, access_log=None, shutdown_timeout=1.0, handler_cancellation=True
+            )
+            await runner.setup()
+            site = web.TCPSite(runner, "127.0.0.1", 0)
+            await site.start()
+            host, port = runner.addresses[0][:2]
+            proxy.url = f"http://{host}:{port}"
+            ready.set()
+            await stop.wait()
+            await runner.cleanup()
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)
+    thread.start()
+    assert ready.wait(_START_S)
+    try:
+        yield proxy
+    finally:
+        loops[0].call_soon_threadsafe(stop.set)
+        thread.join(_START_S)

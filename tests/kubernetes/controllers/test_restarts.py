@@ -1,0 +1,327 @@
+"""The operator is killed at a random request, 100 times and more, and everything converges.
+
+People change objects all the while. Each life of the operator ends by SIGKILL at the n-th request
+to the API server (before it is done, or after it was done and before the answer), or at a call to
+the cluster. In the end an undisturbed operator finishes; then the objects are those of an operator
+that nobody ever disturbed, and the twin's record says that nothing was done twice wrongly.
+
+DURAMEN_RESTARTS is how many (100), DURAMEN_SEED where the random numbers begin.
+Source: 04-platform "Operator"; issue 10.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import random
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any, Final, NamedTuple
+
+import pytest
+
+from duramen.errors import DuramenError
+from tests.kubernetes.cluster.handle import ClusterHandle
+from tests.kubernetes.controllers.admin_twin import AdminTwin, running_twin
+from tests.kubernetes.controllers.deadly_proxy import Aim, DeadlyProxy, Moment, running_proxy
+from tests.kubernetes.controllers.operators import (
+    Objects,
+    OperatorProcess,
+    install_definitions,
+    running_operator,
+    write_kubeconfig,
+)
+from tests.process.cluster import wait_until
+
+pytestmark = pytest.mark.timeout(1_500)
+
+RESTARTS: Final = int(os.environ.get("DURAMEN_RESTARTS", "100"))
+SEED: Final = int(os.environ.get("DURAMEN_SEED", "10"))
+LIFE_S: Final = 7.0
+"""A life that has nothing left to do before its request ends here; it counts as none."""
+
+START_REQUESTS: Final = 70
+"""About what an operator asks before its first write: definitions, watches, lists."""
+
+END_S: Final = 90.0
+BOOKIES: Final = 5
+SIZES: Final = {"journal": {"size": "1Gi"}, "ledgers": {"size": "1Gi"}}
+MADE: Final = (
+    "statefulsets,deployments,services,poddisruptionbudgets,cronjobs,configmaps,"
+    "lognamespaces,logs,archivepolicies,logclusters,bookiesets,bookies"
+)
+CHANGING: Final = frozenset(
+    {
+        "uid", "resourceVersion", "creationTimestamp", "managedFields", "generation", "namespace",
+        "lastTransitionTime", "observedGeneration", "observedRevision", "clusterIP", "clusterIPs",
+        "message", "lagSeconds", "status", "ownerReferences", "duramen.io/manifest",
+        "healthCheckNodePort", "currentRevision", "updateRevision", "deletionTimestamp",
+    }
+)  # fmt: skip
+
+
+class Ground(NamedTuple):
+    """One namespace, its twin, and the operator of it."""
+
+    objects: Objects
+    twin: AdminTwin
+    operator: OperatorProcess
+
+
+class Change(NamedTuple):
+    """What somebody does, once something is so."""
+
+    do: Callable[[Ground], None]
+    is_time: Callable[[Ground], bool]
+
+
+def make_changes() -> list[Change]:
+    """What people do, in order; the same in every ground."""
+
+    def apply(kind: str, name: str, spec: dict[str, Any]) -> Change:
+        return Change(lambda ground: ground.objects.apply(kind, name, spec), lambda _: True)
+
+    def log(name: str, **spec: Any) -> Change:
+        return apply("Log", name, {"clusterName": "main", "namespace": "shop", **spec})
+
+    def delete(kind: str, name: str) -> Change:
+        # What was never made cannot go: the two worlds would differ for that reason alone.
+        return Change(
+            lambda ground: ground.objects.delete(kind, name),
+            lambda ground: ground.objects.condition(kind, name).startswith("True/"),
+        )
+
+    return [
+        apply("LogCluster", "main", {"security": "none", "coldStore": {"url": "s3://b/a"}}),
+        apply("BookieSet", "main", {"clusterName": "main", "replicas": 3, **SIZES}),
+        apply("LogNamespace", "shop", {"clusterName": "main"}),
+        apply("LogNamespace", "fair", {"clusterName": "main", "deletionPolicy": "Delete"}),
+        *[log(f"log-{n}", deletionPolicy="Delete" if n % 2 else "Retain") for n in range(8)],
+        apply("ArchivePolicy", "all", {"clusterName": "main", "schedule": "0 0 1 1 *"}),
+        *[log(f"log-{n}", deletionPolicy="Delete" if n % 2 else "Retain",
+              retention={"age": f"{n + 1}h"}, sealed=n > 5) for n in range(8)],
+        apply("BookieSet", "main", {"clusterName": "main", "replicas": BOOKIES, **SIZES}),
+        *[delete("Log", f"log-{n}") for n in (1, 2, 3)],
+        apply("LogNamespace", "shop", {"clusterName": "main", "auto_create": True}),
+        log("late", truncation="seq:0"),
+        apply("ArchivePolicy", "all", {"clusterName": "main", "schedule": "0 3 * * *"}),
+        apply("LogCluster", "main", {"security": "none", "coldStore": {"url": "s3://b/a"},
+                                     "sequencers": {"replicas": 3}}),
+        delete("LogNamespace", "fair"),
+    ]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def proxy(kwok_cluster: ClusterHandle) -> Iterator[DeadlyProxy]:
+    install_definitions(kwok_cluster)
+    with running_proxy(kwok_cluster.url, kwok_cluster.certificate) as found:
+        yield found
+
+
+def list_unsettled(ground: Ground) -> list[str]:
+    """What is not as wanted yet, or has not gone yet; pods of fake nodes may take their time."""
+    objects = ground.objects
+    found = []
+    for item in objects.list("lognamespaces,logs,archivepolicies"):
+        kind, name = item["kind"], item["metadata"]["name"]
+        ready = ""
+        for one in item.get("status", {}).get("conditions", ()):
+            is_current = one["observedGeneration"] == item["metadata"]["generation"]
+            if one["type"] == "Ready" and is_current:
+                ready = f"{one['status']}/{one['reason']}"
+        if "deletionTimestamp" in item["metadata"] or not ready.startswith("True/"):
+            found.append(f"{kind} {name}: {ready}")
+    return found
+
+
+def settle(ground: Ground, what: str) -> None:
+    """Wait until nothing is left to be done."""
+    last: list[str] = []
+
+    def is_settled() -> bool:
+        last[:] = list_unsettled(ground)
+        return not last and len(ground.objects.list("bookies")) == BOOKIES
+
+    try:
+        wait_until(is_settled, END_S, f"{what} to settle")
+    except AssertionError as error:
+        raise AssertionError(f"{error}: {last}") from None
+
+
+def dump(ground: Ground) -> dict[str, Any]:
+    """All objects of a namespace, without what no two of them can have alike."""
+    return {
+        f"{item['kind']}/{item['metadata']['name']}": strip(item)
+        for item in ground.objects.list(MADE)
+        if item["metadata"]["name"] != "kube-root-ca.crt"
+    }
+
+
+def strip(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: strip(below) for name, below in value.items() if name not in CHANGING}
+    if isinstance(value, list):
+        return [strip(item) for item in value]
+    return value
+
+
+def describe_twin(twin: AdminTwin) -> dict[str, Any]:
+    """What became of the cluster."""
+    state = twin.state
+    return {
+        "namespaces": {name: one.to_json() for name, one in sorted(state.namespaces.items())},
+        "logs": sorted(
+            (log.namespace, log.name, log.is_ended, log.deleted_ms is not None,
+             json.dumps(log.config.to_json()["retention"]))
+            for log in state.logs.values()
+        ),
+    }  # fmt: skip
+
+
+def replace_namespace(found: dict[str, Any], namespace: str) -> dict[str, Any]:
+    """Names of services hold the namespace."""
+    replaced: dict[str, Any] = json.loads(json.dumps(found).replace(namespace, "NAMESPACE"))
+    return replaced
+
+
+def test_a_killed_operator_goes_on_where_it_was(
+    kwok_cluster: ClusterHandle, proxy: DeadlyProxy
+) -> None:
+    with running_twin() as twin, kwok_cluster.namespace() as namespace:
+        operator = OperatorProcess(kwok_cluster.kubeconfig, namespace, twin.url)
+        calm = Ground(Objects(kwok_cluster, namespace), twin, operator)
+        with running_operator(operator):
+            do_all(calm, make_changes())
+            settle(calm, "the calm world")
+            expected = replace_namespace(dump(calm), namespace), describe_twin(twin)
+    with running_twin() as twin, kwok_cluster.namespace() as namespace:
+        folder = kwok_cluster.kubeconfig.parent / namespace
+        folder.mkdir()
+        config = write_kubeconfig(folder / "kubeconfig", proxy.url, kwok_cluster.token)
+        operator = OperatorProcess(config, namespace, twin.url)
+        ground = Ground(Objects(kwok_cluster, namespace), twin, operator)
+        changes = make_changes()
+        kills = kill_and_change(ground, proxy, changes)
+        left = len(changes)
+        proxy.arm(None)
+        twin.on_change = None
+        with running_operator(operator):
+            do_all(ground, changes)
+            settle(ground, "the disturbed world")
+            found = replace_namespace(dump(ground), namespace), describe_twin(twin)
+        tell(proxy, kills, left)
+        assert kills >= RESTARTS
+        assert "Traceback" not in operator.log.read_text()
+        assert found[0] == expected[0]
+        assert found[1] == expected[1]
+        check_calls(twin)
+
+
+def kill_and_change(ground: Ground, proxy: DeadlyProxy, changes: list[Change]) -> int:
+    """Lives that end in the middle, with changes in between; gives how many ended so."""
+    dice = random.Random(SEED)
+    kills = 0
+    for _ in range(2 * RESTARTS):
+        if kills >= RESTARTS:
+            break
+        # Some lives begin with much to do, some with nothing new.
+        for _ in range(dice.choice((0, 1, 1, 2))):
+            if changes and changes[0].is_time(ground):
+                changes.pop(0).do(ground)
+        if not changes:
+            disturb(ground, dice)
+        aim_somewhere(ground, proxy, dice)
+        ground.operator.start()
+        wait_for_end(ground.operator)
+        kills = len(proxy.struck)
+    return kills
+
+
+def do_all(ground: Ground, changes: list[Change]) -> None:
+    """What is left of the changes, each at its time."""
+    for change in changes:
+        ready = functools.partial(change.is_time, ground)
+        wait_until(ready, END_S, "the next change to have its time")
+        change.do(ground)
+
+
+def disturb(ground: Ground, dice: random.Random) -> None:
+    """Somebody changes what the operator keeps: it has something to do again."""
+    with ground.twin.lock, suppress(DuramenError):
+        log = ground.twin.state.find_log("shop", dice.choice(("log-0", "log-4")))
+        patch = {"retention": {"age": f"{dice.randrange(100, 999)}h"}}
+        ground.twin.state.change_log("shop", log.name, patch, None)
+    name = dice.choice(("main-writeproxy", "main-readproxy"))
+    ground.objects.cluster.kubectl(
+        "-n", ground.objects.namespace, "delete", "service", name, "--ignore-not-found"
+    )
+
+
+def aim_somewhere(ground: Ground, proxy: DeadlyProxy, dice: random.Random) -> None:
+    """At one of a life's first writes, at any request of its first hundreds, or at a call."""
+    kill = ground.operator.kill
+    moment = dice.choice(tuple(Moment))
+    kind = dice.random()
+    ground.twin.on_change = None
+    proxy.arm(None)
+    if kind < 0.6:
+        proxy.arm(Aim(dice.randint(1, 8), moment, is_writes_only=True, strike=kill))
+    elif kind < 0.8:
+        number = dice.randint(1, 2 * START_REQUESTS)
+        proxy.arm(Aim(number, moment, is_writes_only=False, strike=kill))
+    else:
+        ground.twin.on_change = CallStrike(dice.randint(1, 3), moment, kill, proxy)
+
+
+class CallStrike:
+    """Kills at the n-th change that the operator asks of the cluster."""
+
+    def __init__(
+        self, number: int, moment: Moment, kill: Callable[[], None], proxy: DeadlyProxy
+    ) -> None:
+        self._left, self._moment, self._kill, self._proxy = number, moment, kill, proxy
+
+    def __call__(self, moment: str) -> bool:
+        if moment != self._moment.value:
+            return False
+        self._left -= 1
+        if self._left:
+            return False
+        self._proxy.struck.append(f"CALL {moment}")
+        self._kill()
+        return True
+
+
+def wait_for_end(operator: OperatorProcess) -> None:
+    """Until a life is over; one that found nothing to do is ended here."""
+    try:
+        wait_until(lambda: not operator.is_running, LIFE_S, "the end of a life")
+    except AssertionError:
+        operator.kill()
+
+
+def check_calls(twin: AdminTwin) -> None:
+    """Nothing was made twice, deleted twice with effect, or asked of what nobody named."""
+    made = Counter(call.path for call in twin.changes if call.status == 201)
+    assert set(made.values()) == {1}, made
+    # An answer that nobody heard may be asked for once more, and finds it done.
+    assert not [call for call in twin.changes if call.status >= 500]
+    deleted = {log.name for log in twin.state.logs.values() if log.deleted_ms is not None}
+    assert deleted == {"log-1", "log-3"}
+    named = {f"/v1/namespaces/shop/logs/{name}" for name in
+             (*(f"log-{n}" for n in range(8)), "late")}  # fmt: skip
+    named |= {f"{path}{verb}" for path in named for verb in (":end", ":truncate")}
+    named |= {"/v1/namespaces/shop", "/v1/namespaces/fair"}
+    assert {call.path for call in twin.changes} <= named
+
+
+def tell(proxy: DeadlyProxy, kills: int, left: int) -> None:
+    """Where it was struck, for who reads the test's output."""
+    verbs = Counter(text.partition(" ")[0] for text in proxy.struck)
+    sys.stderr.write(
+        f"{kills} lives ended at {dict(verbs)}, {proxy.request_count} requests, "
+        f"{left} changes left for the end\n"
+    )
