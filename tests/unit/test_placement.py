@@ -177,6 +177,23 @@ def test_another_life_of_a_member_that_stays_is_no_replacement() -> None:
     ) is None  # fmt: skip
 
 
+def test_a_new_life_takes_no_other_place_while_the_former_one_stays() -> None:
+    """Seeds 2671, 2788: three failed, two of them have new disks, and one bookie came in twice."""
+    stay, failed = ["b3", "b4"], ["b2", "b0", "b1"]
+    cluster = [candidate(name) for name in (*stay, *failed)]
+    where = {one.member: one for one in cluster}
+    ensemble = tuple(where)
+    listed = [*cluster[:2], candidate("b0", life=2), candidate("b1", life=2)]
+    for seed in range(50):
+        changed = choose_replacements(
+            ensemble, ensemble[2:], listed, Quorum(5, 5, 3), PlacementRule(), where,
+            random.Random(seed),
+        )  # fmt: skip
+        assert changed is not None
+        assert len({member.bookie for member in changed}) == 5, changed
+        assert sum(member in ensemble for member in changed) == 3, "both new ones are taken"
+
+
 # --- Who does not count ---------------------------------------------------------------------------
 
 

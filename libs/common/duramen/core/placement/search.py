@@ -135,6 +135,8 @@ class Search:
     best: dict[int, Candidate] | None = None
     _chosen: dict[int, Candidate] = field(default_factory=dict)
     _used: set[BookieId] = field(default_factory=set)
+    """Bookies in slots that are dealt with: chosen, or a former life of them stays there."""
+
     _dead: set[object] = field(default_factory=set)
     _racks_of: dict[str, list[Pool]] = field(default_factory=dict)
     _known_racks: set[Place] = field(default_factory=set)
@@ -183,14 +185,16 @@ class Search:
             return False
         if not self.ring.put(free.slot, free.place):
             return False
+        self._used.add(free.stays.bookie)
         is_over = self._descend(index + 1)
+        self._used.remove(free.stays.bookie)
         self.ring.take(free.slot, free.place)
         return is_over
 
     def _try(self, pool: Pool, free: Free, index: int) -> bool:
-        if not self.ring.put(free.slot, pool.place):
-            return False
         bookie = pool.bookies[pool.taken]
+        if bookie.member.bookie in self._used or not self.ring.put(free.slot, pool.place):
+            return False
         pool.taken += 1
         self._chosen[free.slot] = bookie
         self._used.add(bookie.member.bookie)
