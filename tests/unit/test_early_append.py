@@ -139,6 +139,26 @@ def test_nothing_is_sent_before_the_epoch_before_is_sealed_and_bounded(missing: 
     assert driver.state() is LogState.RECOVERING and driver.take(fx.SendAdd) == []
 
 
+def test_a_read_of_before_the_seal_does_not_outlive_it() -> None:
+    """Seed 1240: its answer began a new epoch, and the end of the pause then took it for none."""
+    driver = go_early()
+    driver.append(1)
+    adds = driver.take(fx.SendAdd)
+    while driver.core.older.recoveries:
+        for read in driver.take(fx.SendRead):
+            driver.core.on_read(read.member, Epoch(1), read.entry, BookieStatus.NO_ENTRY, None, 0)
+        driver.commit_all()
+    (asked,) = driver.take(fx.ReadMetadata)
+    driver.core.on_add(adds[0].member, Epoch(2), adds[0].entry, BookieStatus.SEALED, 0)
+    assert driver.state() is LogState.READING and codes(driver) == [(1, "append_uncertain")]
+    driver.core.on_metadata(asked.token, driver.store.view(), driver.now_us)
+    assert driver.take(fx.Commit) == [], "re-activation has a pause"
+    driver.pass_time(RETRY_DELAY_US)
+    driver.read()
+    driver.commit_all()
+    assert driver.state() is LogState.RECOVERING
+
+
 def test_every_older_epoch_is_marked_and_sealed_in_one_round() -> None:
     store = make_store()
     EarlyDriver(store, THIRD).claim()

@@ -686,7 +686,7 @@ class LogSequencer:
         assert (self.writer is not None) == (self.state in with_writer), f"1: {self}"
         is_early = self.state is LogState.EARLY
         assert self.writer is None or is_early or not self.older.recoveries, f"1: {self}"
-        for part in (self.transmit, self.exactly_once, self.older):
+        for part in (self.transmit, self.exactly_once, self.older, self.changes):
             part.validate()
         if self.writer is not None:
             self.writer.validate()

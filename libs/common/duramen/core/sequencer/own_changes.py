@@ -4,6 +4,7 @@ What a change whose outcome is not known may have done is recognised later by it
 are kept until they are found in force, or the log is given up. What a read or an outcome means for
 the log is `log_sequencer`'s.
 
+Invariant (checked by `validate`): an answer is awaited, or a pause ends some time, never both.
 Called by `log_sequencer`. Source: 01-protocol section 2, R3.
 """
 
@@ -78,7 +79,11 @@ class OwnChanges:
         return view if self._news is None else view.with_config(*self._news)
 
     def retry_later(self, now_us: int) -> None:
-        """Read again after a pause, which is twice as long each time."""
+        """Read again after a pause, which is twice as long each time.
+
+        A read under way is given up: its answer would begin something, and the pause's end disturb.
+        """
+        self._token = None
         self.retry_at_us = now_us + self._retry_delay_us
         self._retry_delay_us = min(2 * self._retry_delay_us, RETRY_DELAY_MAX_US)
 
@@ -98,3 +103,10 @@ class OwnChanges:
         self.nonces.clear()
         self.retry_at_us = None
         self._token = None
+
+    def validate(self) -> None:
+        """Assert the invariant."""
+        assert self._token is None or self.retry_at_us is None, f"a pause while asking: {self}"
+
+    def __repr__(self) -> str:
+        return f"<own changes token={self._token} retry_at_us={self.retry_at_us}>"
