@@ -366,6 +366,34 @@ def test_the_replaced_disk_of_a_failed_member_may_take_its_place() -> None:
     assert proposal.last_fragment.ensemble[2] == member("b2", 2)
 
 
+def test_r5_what_lay_on_a_disk_that_was_replaced_acknowledges_nothing() -> None:
+    """Seed 2152: the entry waits for its second copy, and the first one goes meanwhile."""
+    driver = Driver()
+    driver.add()
+    assert driver.ok(0, "b0") == []
+    driver.answer(0, "b0", BookieStatus.WRONG_INCARNATION)
+    assert driver.ok(0, "b1") == []
+    assert driver.ok(0, "b0") == [], "a late answer of the disk that is gone"
+    assert driver.ok(0, "b2") == [0]
+
+
+def test_r5_a_lac_too_tells_of_a_disk_that_was_replaced() -> None:
+    driver = Driver()
+    driver.add()
+    driver.ok(0, "b0")
+    driver.writer.on_lac(member("b0"), BookieStatus.WRONG_INCARNATION, driver.now_us)
+    assert driver.ok(0, "b1") == []
+
+
+def test_what_is_acknowledged_stays_so_when_a_disk_is_replaced() -> None:
+    driver = Driver(ack_mode="out_of_order")
+    driver.add(2)
+    assert driver.ok(1, "b0", "b1") == [1]
+    driver.answer(0, "b0", BookieStatus.WRONG_INCARNATION)
+    assert driver.ok(0, "b1", "b2") == [0]
+    assert driver.writer.lac == 1
+
+
 # --- R9 and suspended members --------------------------------------------------------------------
 
 

@@ -133,6 +133,9 @@ class LedgerWriter:
             owed_bytes_max=owed_bytes_max,
         )
         self._absent: dict[Member, _Absence] = {}
+        self._gone: set[Member] = set()
+        """Members that said that their disks were replaced: nothing of them counts any more."""
+
         self._change_token: int | None = None
         self._read_token: int | None = None
         self._proposal: Segment | None = None
@@ -267,7 +270,7 @@ class LedgerWriter:
         if status is BookieStatus.SEALED:
             self._fence(f"{member.bookie} is sealed")
         else:
-            self._on_member_failed(member, now_us)
+            self._on_refused(member, status, now_us)
         return []
 
     def on_lac(self, member: Member, status: BookieStatus, now_us: int, round_id: int = 0) -> None:
@@ -277,7 +280,7 @@ class LedgerWriter:
         if status is BookieStatus.SEALED:
             self._fence(f"{member.bookie} is sealed")
         elif status is not BookieStatus.OK:
-            self._on_member_failed(member, now_us)
+            self._on_refused(member, status, now_us)
         else:
             if member in self._absent:
                 self._resume(member)
@@ -449,6 +452,8 @@ class LedgerWriter:
         self._ports.put(SendAdd(member, self.segment.ledger_id, entry.entry, lac, entry.payload))
 
     def _on_stored(self, member: Member, entry_id: EntryId) -> None:
+        if member in self._gone:
+            return
         if entry_id > self.lac:
             index = entry_id - self.lac - 1
             if index >= len(self.window):
@@ -524,6 +529,15 @@ class LedgerWriter:
                 self._ports.put(SendLac(member, self.segment.ledger_id, self.lac))
 
     # --- members that fail -----------------------------------------------------------------------
+
+    def _on_refused(self, member: Member, status: BookieStatus, now_us: int) -> None:
+        if status is BookieStatus.WRONG_INCARNATION:
+            # R5: what lay on the disks that it had is no copy for what is yet to be acknowledged.
+            self._gone.add(member)
+            for entry in self.window:
+                if member in entry.holders and not entry.is_acknowledged:
+                    entry.holders.remove(member)
+        self._on_member_failed(member, now_us)
 
     def _on_member_failed(self, member: Member, now_us: int) -> None:
         absence = self._absent.get(member)
