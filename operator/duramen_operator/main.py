@@ -9,6 +9,7 @@ import sys
 
 import cyclopts
 
+from duramen.cluster import first_process  # noqa: F401 - importing it is the act
 from duramen_operator.log_lines import set_up_logging
 from duramen_operator.names import OPERATOR_HEALTH_PORT, OPERATOR_METRICS_PORT
 from duramen_operator.plan.observed import Images

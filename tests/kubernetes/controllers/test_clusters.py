@@ -231,7 +231,8 @@ def test_a_new_image_rolls_all_but_the_bookies(kwok_cluster: ClusterHandle) -> N
         # People restart them, one by one; the last one settles it.
         for name, old in before.items():
             assert name in here.message("BookieSet", "main", "Progressing")
-            here.cluster.kubectl("-n", here.namespace, "delete", "pod", name)
+            # Not waiting by kubectl: KWOK may take its pod away after the new one is there.
+            here.cluster.kubectl("-n", here.namespace, "delete", "pod", name, "--wait=false")
             here.wait_another("pods", f"Pod/{name}", old)
         here.wait("BookieSet", "main", "False/Settled", "Progressing")
         assert images("bookie") == {"localhost/duramen:next"}

@@ -156,6 +156,8 @@ def test_what_another_runner_left_is_removed() -> None:
     plan = plan_archive(world(CLOSED, left), NOW)
     assert [step.about.kind for step in steps_of(plan, Delete)] == ["CronJob"]
     assert not steps_of(plan_archive(world(HOURLY, left), NOW), Delete)
+    alone = observe(make_policy(HOURLY), left)
+    assert [step.about.kind for step in steps_of(plan_archive(alone, NOW), Delete)] == ["CronJob"]
 
 
 # --- Closed segments ------------------------------------------------------------------------------

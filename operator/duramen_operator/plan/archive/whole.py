@@ -58,6 +58,9 @@ def _plan_policy(observed: Observed, item: KubeObject, now: datetime) -> Iterato
     try:
         job = _read(observed, item)
         if isinstance(job, Said):
+            if job.reason == "ClusterMissing":
+                # A policy outlives its cluster; a schedule of runs that must fail shall not.
+                yield from _plan_removal(observed, item, set())
             yield from _tell(item, job, runs, None, now)
             return
         if job.spec.schedule is not None:
