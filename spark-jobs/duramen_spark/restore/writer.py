@@ -112,8 +112,12 @@ class SegmentWriter:
             async with asyncio.TaskGroup() as group:
                 for member, entries in by_member.items():
                     group.create_task(self._send(member, entries))
-        except* WriteFailed as failures:
-            raise failures.exceptions[0] from None
+        except BaseExceptionGroup as failures:
+            # Not `except*`: what is raised in it is a group again before Python 3.11.4.
+            failed = failures.subgroup(WriteFailed)
+            if failed is None or failures.split(WriteFailed)[1] is not None:
+                raise
+            raise failed.exceptions[0] from None
 
     async def _send(self, member: Member, entries: Sequence[NewEntry]) -> None:
         adds = [

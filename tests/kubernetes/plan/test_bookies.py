@@ -14,7 +14,7 @@ import pytest
 
 from duramen_operator.plan.cluster.spread import add_evenly
 from duramen_operator.plan.observed import AdminView, Ref
-from duramen_operator.plan.steps import Apply, Call, Delete
+from duramen_operator.plan.steps import Apply, Delete
 from tests.kubernetes.plan.world import World, make_bookie_set, make_cluster, make_domains
 
 
@@ -239,19 +239,6 @@ def test_two_bookies_on_one_node_are_told_where_there_are_no_zones() -> None:
     world.settle()
     placement = world.condition("BookieSet", "bookies", "PlacementSatisfied")
     assert (placement["status"], placement["reason"]) == ("False", "SharedNode")
-
-
-def test_a_weight_is_given_by_the_cluster_itself_until_it_says_so() -> None:
-    world = make_world(weight=2.5)
-    rows = {"bookies-r0-r0-k0-0": {"region": "r0", "rack": "r0-k0", "weight": 1.0}}
-    calls = [s for s in world.plan(admin=AdminView(True, "", rows)).steps if isinstance(s, Call)]
-    assert [(c.method, c.path, c.body) for c in calls] == [
-        ("PATCH", "/v1/cluster/bookies/bookies-r0-r0-k0-0", {"weight": 2.5})
-    ]
-    assert calls[0].is_admin_port
-    rows["bookies-r0-r0-k0-0"]["weight"] = 2.5
-    plan = world.plan(admin=AdminView(True, "", rows))
-    assert not [step for step in plan.steps if isinstance(step, Call)]
 
 
 @pytest.mark.parametrize(

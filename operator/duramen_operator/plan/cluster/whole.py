@@ -6,7 +6,6 @@ cannot be made keeps nobody else from being made. Called by `plan.whole`. Pure.
 
 from collections.abc import Iterator
 from datetime import datetime
-from urllib.parse import quote
 
 from duramen_operator.plan.cluster import bookies, servers, zookeeper
 from duramen_operator.plan.cluster.bookies import SetFrame, read_set
@@ -14,8 +13,8 @@ from duramen_operator.plan.cluster.frame import Frame
 from duramen_operator.plan.cluster.telling import tell_cluster, tell_invalid
 from duramen_operator.plan.cluster.telling_bookies import tell_bookie, tell_orphan, tell_set
 from duramen_operator.plan.manifests import is_foreign, plan_apply
-from duramen_operator.plan.observed import KubeObject, Observed
-from duramen_operator.plan.steps import Call, Delete, Plan, Step
+from duramen_operator.plan.observed import Observed
+from duramen_operator.plan.steps import Delete, Plan, Step
 from duramen_operator.resources import ResourceError
 
 
@@ -78,16 +77,7 @@ def _plan_set(own: SetFrame, now: datetime) -> Iterator[Step]:
         for name in share.bookies:
             item = observed.find("Bookie", name)
             if item is not None and own.bookie_set.uid in item.owner_uids:
-                yield from _plan_weight(own, item)
                 yield from tell_bookie(own, share, item, now)
-
-
-def _plan_weight(own: SetFrame, item: KubeObject) -> Iterator[Step]:
-    """What share of new data a bookie gets stands in the cluster: set there as the set says."""
-    row = (own.frame.observed.admin.bookies or {}).get(item.name)
-    if row is not None and row.get("weight") not in (None, own.spec.weight):
-        path = f"/v1/cluster/bookies/{quote(item.name)}"
-        yield Call(item.ref, "PATCH", path, {"weight": own.spec.weight}, is_admin_port=True)
 
 
 def find_taken(frame: Frame) -> tuple[str, ...]:
