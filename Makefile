@@ -36,7 +36,7 @@ run: setup ## Start a whole cluster here, append a file, compare, serve (ONCE=1 
 	$(BIN)/duramen run --demo $(if $(ONCE),--once) $(if $(FILE),--file "$(FILE)") $(RUNFLAGS)
 
 test: setup ## Run all the tests (TESTFLAGS="-k name" for some)
-	$(BIN)/python -m pytest -q tests -m "not kwok" $(TESTFLAGS)
+	$(BIN)/python -m pytest -q -rs tests -m "not kwok" $(TESTFLAGS)
 
 # The programs take ten minutes to build once, and are built again only when their go.mod changes.
 test-kubernetes: setup ## Build a real Kubernetes and run the tests that need one, as far as this machine can
