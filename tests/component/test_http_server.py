@@ -301,3 +301,36 @@ def test_a_refusal_for_overload_promises_that_nothing_was_done() -> None:
             await server.stop()
 
     run(scenario)
+
+
+def test_a_port_that_somebody_listens_on_is_refused() -> None:
+    """The HTTP library would share it, and calls would reach either server."""
+
+    async def scenario() -> None:
+        async with serving() as first:
+            with pytest.raises(OSError, match="in use"):
+                DataServer("127.0.0.1", first.port, measure)
+        again = DataServer("127.0.0.1", first.port, measure)
+        await again.start()
+        assert await exchange(again, b"abc") == b"3"
+        await again.stop()
+
+    run(scenario)
+
+
+def test_servers_that_were_made_and_do_not_listen_yet_have_ports_of_their_own() -> None:
+    async def scenario() -> None:
+        servers = [DataServer("127.0.0.1", 0, measure) for _ in range(400)]
+        assert len({server.port for server in servers}) == len(servers)
+        for server in servers:
+            await server.stop()
+
+    run(scenario)
+
+
+async def exchange(server: DataServer, body: bytes) -> bytes:
+    client = PeerClient()
+    try:
+        return await client.call(f"http://127.0.0.1:{server.port}/x", body, SECOND)
+    finally:
+        await client.close()

@@ -365,7 +365,8 @@ class _EmbeddedServer:
     def __init__(
         self, host: str, port: int, interface: Interfaces, target: Any, connection_count_max: int
     ) -> None:
-        self.port = port or _free_port(host)
+        self._reserved = _reserve_port(host, port)
+        self.port: int = self._reserved.getsockname()[1]
         self._host = host
         self._server = Server(
             target,
@@ -397,11 +398,13 @@ class _EmbeddedServer:
             with contextlib.suppress(OSError):
                 _, writer = await asyncio.open_connection(self._host, self.port)
                 writer.close()
+                self._reserved.close()
                 return
             await asyncio.sleep(0.01)
         raise TimeoutError(f"port {self.port} did not come up")
 
     async def stop(self) -> None:
+        self._reserved.close()
         if self._task is None:
             return
         self._server.stop()  # type: ignore[no-untyped-call]  # granian has no annotation there
@@ -443,7 +446,22 @@ def count_connections(port: int) -> tuple[int, int] | None:
     return accepted, waiting
 
 
-def _free_port(host: str) -> int:
-    with socket.create_server((host, 0)) as probe:
-        port: int = probe.getsockname()[1]
-        return port
+def _reserve_port(host: str, port: int) -> socket.socket:
+    """A socket that keeps a port (0: any that is free) for the server until the server listens.
+
+    Granian shares its port with whoever else does: without this, two servers that were given the
+    same port would both start, and calls would reach either.
+
+    Raises:
+        OSError: the port is taken.
+    """
+    reserved = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    try:
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reserved.bind((host, port))
+        # Only from here on, so that the bind itself found out whether somebody listens already.
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    except OSError:
+        reserved.close()
+        raise
+    return reserved
