@@ -23,7 +23,7 @@ from pathlib import Path
 from threading import Event
 from typing import Final, NamedTuple
 
-from tests.zookeeper_fixture import free_port
+from duramen.cluster.layout import pick_free_port
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 
@@ -65,7 +65,7 @@ def running_s3(folder: Path) -> Iterator[ObjectServer]:
     """
     program = _make_s3()
     (folder / "objects" / BUCKET).mkdir(parents=True)
-    port = free_port()
+    port = pick_free_port()
     keys = {"ROOT_ACCESS_KEY": "duramen", "ROOT_SECRET_KEY": "for tests only"}
     command = [str(program), "--port", f"127.0.0.1:{port}", "--quiet", "posix", "objects"]
     with _running(command, folder, "s3.log", keys) as is_alive:
@@ -168,10 +168,13 @@ def _make(command: list[str], environment: dict[str, str]) -> None:
 def _write_hadoop_conf(folder: Path) -> tuple[Path, str]:
     """Its two files of settings, and the web applications' folders, without which it stops."""
     conf = folder / "conf"
-    address = f"127.0.0.1:{free_port()}"
+    address = f"127.0.0.1:{pick_free_port()}"
     _write_settings(
         conf / "core-site.xml",
-        {"fs.defaultFS": f"hdfs://127.0.0.1:{free_port()}", "hadoop.tmp.dir": str(folder / "tmp")},
+        {
+            "fs.defaultFS": f"hdfs://127.0.0.1:{pick_free_port()}",
+            "hadoop.tmp.dir": str(folder / "tmp"),
+        },
     )
     _write_settings(
         conf / "hdfs-site.xml",
@@ -180,9 +183,9 @@ def _write_hadoop_conf(folder: Path) -> tuple[Path, str]:
             "dfs.namenode.name.dir": (folder / "name").as_uri(),
             "dfs.datanode.data.dir": (folder / "data").as_uri(),
             "dfs.namenode.http-address": address,
-            "dfs.datanode.address": f"127.0.0.1:{free_port()}",
-            "dfs.datanode.http.address": f"127.0.0.1:{free_port()}",
-            "dfs.datanode.ipc.address": f"127.0.0.1:{free_port()}",
+            "dfs.datanode.address": f"127.0.0.1:{pick_free_port()}",
+            "dfs.datanode.http.address": f"127.0.0.1:{pick_free_port()}",
+            "dfs.datanode.ipc.address": f"127.0.0.1:{pick_free_port()}",
             "dfs.datanode.hostname": "127.0.0.1",
             "dfs.permissions.enabled": "false",
             "dfs.namenode.safemode.extension": "0",

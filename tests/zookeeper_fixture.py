@@ -7,12 +7,12 @@ its data in a temporary folder, stopped at the end. Tests keep apart by the path
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
+from duramen.cluster.layout import pick_free_port
 from duramen.runtime.embedded_zookeeper import EmbeddedZooKeeper
 
 T = TypeVar("T")
@@ -33,18 +33,10 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
     return asyncio.run(bounded())
 
 
-def free_port() -> int:
-    """A port of loopback that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 @contextmanager
 def running_zookeeper(folder: Path) -> Iterator[EmbeddedZooKeeper]:
     """A server with its data and log in `folder`, stopped at the end."""
-    server = EmbeddedZooKeeper(folder / "data", free_port(), log_file=folder / "zookeeper.log")
+    server = EmbeddedZooKeeper(folder / "data", pick_free_port(), log_file=folder / "zookeeper.log")
     run(server.start())
     try:
         yield server

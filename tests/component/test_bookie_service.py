@@ -98,8 +98,7 @@ class Bookie:
 
     async def wait_waiters(self, count: int) -> None:
         """Until so many long polls wait inside the bookie; a core has no events to wait for."""
-        while self.service.statistics()["core"]["waiters"] != count:  # noqa: ASYNC110
-            await asyncio.sleep(0)
+        await wait_until(lambda: self.service.statistics()["core"]["waiters"] == count)
 
 
 def options(data_dir: Path, node_id: str = "b1") -> ServiceOptions:

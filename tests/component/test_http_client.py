@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 
 from duramen.client.rest_client import RestClient
+from duramen.cluster.layout import pick_free_port
 from duramen.runtime.http_client import NoAnswerError, PeerClient, PeerError, UnreachableError
-from tests.zookeeper_fixture import free_port, run
+from tests.zookeeper_fixture import run
 
 _SERVER = """
 import asyncio, sys
@@ -66,7 +67,7 @@ async def _fault_of(call: Call, client: PeerClient, url: str) -> type[PeerError]
 @pytest.mark.parametrize("call", [_call, _stream, _request])
 def test_a_server_killed_after_it_took_the_request_proves_nothing(call: Call) -> None:
     async def scenario() -> None:
-        port = free_port()
+        port = pick_free_port()
         server = _start_server(port)
         assert server.stdout is not None
         client = PeerClient()
@@ -90,7 +91,7 @@ def test_a_refused_connection_proves_that_nothing_was_processed(call: Call) -> N
     async def scenario() -> None:
         client = PeerClient()
         try:
-            url = f"http://127.0.0.1:{free_port()}/x"
+            url = f"http://127.0.0.1:{pick_free_port()}/x"
             assert await _fault_of(call, client, url) is UnreachableError
         finally:
             await client.close()
@@ -125,7 +126,7 @@ def test_a_call_that_is_cancelled_never_returns(call: Any) -> None:
     """Nor if its answer is there by then: a task that was told to stop must not go on."""
 
     async def scenario() -> None:
-        port = free_port()
+        port = pick_free_port()
         server = _start_server(port, _ANSWERING)
         assert server.stdout is not None
         url = f"http://127.0.0.1:{port}"

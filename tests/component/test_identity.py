@@ -42,6 +42,7 @@ from tests.component.identity_world import (
     refused,
     run,
 )
+from tests.component.waiting import wait_until
 from tests.golden import read_golden
 
 
@@ -212,8 +213,7 @@ def test_a_new_incarnation_waits_until_the_old_one_is_unregistered(disks: Disks)
         start = asyncio.create_task(
             disks.start(store, accepts_new_incarnation=True, old_session_s=50)
         )
-        while not store.statistics()["watches"]:  # noqa: ASYNC110
-            await asyncio.sleep(0)
+        await wait_until(lambda: bool(store.statistics()["watches"]))
         assert not start.done()
         await registered.close()
         assert (await start).incarnation == disks.node()["incarnation"]

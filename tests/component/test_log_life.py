@@ -42,6 +42,7 @@ from duramen_sequencer.life.retention import RetentionRounds
 from duramen_sequencer.log_host import LogHost
 from tests.component import readproxy_world
 from tests.component.readproxy_world import NAMES
+from tests.component.waiting import wait_until
 
 PATHS = Paths("c")
 HOUR_MS = HOUR // MS
@@ -455,12 +456,10 @@ def test_a_lost_session_ends_a_round_at_once() -> None:
         await reached.wait()
         world.retention.on_session(SessionState.SUSPENDED)
         go_on.set()
-        while not world.retention.statistics()["rounds_cut"]:  # noqa: ASYNC110 - no event
-            await asyncio.sleep(0)
+        await wait_until(lambda: bool(world.retention.statistics()["rounds_cut"]))
         assert (await world.log(log_id)).trim_seq_num == 0
         world.retention.want_round()
-        while not world.retention.statistics()["trims"]:  # noqa: ASYNC110 - no event
-            await asyncio.sleep(0)
+        await wait_until(lambda: bool(world.retention.statistics()["trims"]))
         await world.retention.stop()
 
     run(act)

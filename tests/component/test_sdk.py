@@ -30,6 +30,7 @@ from duramen.client import (
     Uncertain,
     Unreachable,
 )
+from duramen.cluster.layout import pick_free_port
 from duramen.errors import DuramenError
 from tests.component.sdk_faces import FACES, open_client
 from tests.component.sdk_world import (
@@ -40,7 +41,6 @@ from tests.component.sdk_world import (
     serve,
     store_and_lose,
 )
-from tests.zookeeper_fixture import free_port
 
 Scenario = Callable[[FakeCluster, Any], Awaitable[None]]
 SOON = RetryPolicy(within_s=5, first_pause_s=0.001, longest_pause_s=0.01)
@@ -313,7 +313,7 @@ def test_names_are_checked_and_missing_logs_are_said(face: str, name: str, code:
 @face
 def test_nobody_there_is_no_doubt(face: str) -> None:
     async def run() -> None:
-        url = f"http://127.0.0.1:{free_port()}"
+        url = f"http://127.0.0.1:{pick_free_port()}"
         quick = RetryPolicy(within_s=0.05, first_pause_s=0.01)
         async with open_client(face, url, retry=quick) as client:
             for call in (client["ns"]["log"].append(b"x"), client["ns"]["log"].tail()):

@@ -7,12 +7,30 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
 
-WITHIN_S = 30
+WITHIN_S: Final = 30
+
+_TURN_COUNT: Final = 50
+_REST_S: Final = 0.001
 
 
 async def wait_until(condition: Callable[[], bool]) -> None:
-    """Return once the condition holds; TimeoutError if it does not come true."""
+    """Return once the condition holds; TimeoutError if it does not come true.
+
+    Looks in every turn of the loop, so that a state which soon passes is seen, and rests now and
+    then: a loop that only spins gives the interpreter's lock away and takes it back so fast that
+    the threads of the HTTP server and client may never get it.
+    """
+    turn_count = 0
     async with asyncio.timeout(WITHIN_S):
-        while not condition():  # noqa: ASYNC110 - there is no event
-            await asyncio.sleep(0)
+        while not condition():
+            turn_count += 1
+            await (_rest() if turn_count % _TURN_COUNT == 0 else asyncio.sleep(0))
+
+
+async def _rest() -> None:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_REST_S):
+            await asyncio.Event().wait()

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from duramen.cluster.layout import pick_free_port
 from duramen.runtime.embedded_zookeeper import (
     EmbeddedServerError,
     EmbeddedZooKeeper,
@@ -36,7 +37,7 @@ from duramen.runtime.metadata_store import (
 )
 from duramen.runtime.zookeeper_store import ZooKeeperStore
 from tests.contract.conftest import CALL_TIMEOUT_S, OpenBench
-from tests.zookeeper_fixture import free_port, run
+from tests.zookeeper_fixture import run
 
 # A call may take its time-out and what a busy machine adds.
 BOUND_S = CALL_TIMEOUT_S + 5.0
@@ -585,7 +586,7 @@ def test_many_calls_wait_their_turn(zookeeper: EmbeddedZooKeeper) -> None:
 @pytest.mark.zookeeper
 def test_start_without_a_server_is_bounded_and_may_be_repeated(tmp_path: Path) -> None:
     async def scenario() -> None:
-        port = free_port()
+        port = pick_free_port()
         server = EmbeddedZooKeeper(tmp_path / "zk", port, log_file=tmp_path / "log")
         store = ZooKeeperStore(server.address, call_timeout_s=0.2)
         with pytest.raises(Unavailable):

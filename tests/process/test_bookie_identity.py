@@ -17,8 +17,9 @@ from pathlib import Path
 import httpx
 import pytest
 
+from duramen.cluster.layout import pick_free_port
 from tests.process.cluster import wait_until
-from tests.zookeeper_fixture import free_port, running_zookeeper
+from tests.zookeeper_fixture import running_zookeeper
 
 pytestmark = [pytest.mark.process, pytest.mark.zookeeper]
 
@@ -31,7 +32,7 @@ class Start:
 
     def __init__(self, root: Path, zookeeper: str) -> None:
         self.paths = {name: root / name for name in ("data", "journal", "first", "second")}
-        self.admin_port = free_port()
+        self.admin_port = pick_free_port()
         self._zookeeper = zookeeper
 
     def directories(self) -> list[str]:
@@ -41,7 +42,7 @@ class Start:
     def command(self, *more: str) -> list[str]:
         return [
             *BOOKIE, "--cluster", "c", "--id", "b1", "--zookeeper", self._zookeeper,
-            "--data-port", str(free_port()), "--admin-port", str(self.admin_port),
+            "--data-port", str(pick_free_port()), "--admin-port", str(self.admin_port),
             "--security", "none", "--data-dir", str(self.paths["data"]), *self.directories(), *more,
         ]  # fmt: skip
 

@@ -21,10 +21,11 @@ import httpx
 import pytest
 
 from duramen.cluster import health, zookeeper_node
+from duramen.cluster.layout import pick_free_port
 from duramen.runtime.zookeeper_store import ZooKeeperStore
 from duramen.wire.metadata_json import Paths, read_node
 from tests.process.cluster import wait_until
-from tests.zookeeper_fixture import free_port, run, running_zookeeper
+from tests.zookeeper_fixture import run, running_zookeeper
 
 pytestmark = pytest.mark.process
 
@@ -53,13 +54,13 @@ def started(*command: str) -> Iterator[subprocess.Popen[str]]:
 
 def service_command(role: str, folder: Path, zookeeper: str, admin_port: int) -> list[str]:
     command = [f"duramen_{role}.main", "--cluster", CLUSTER, "--id", f"{role}-0"]
-    command += ["--data-port", str(free_port()), "--admin-port", str(admin_port)]
+    command += ["--data-port", str(pick_free_port()), "--admin-port", str(admin_port)]
     command += ["--zookeeper", zookeeper, "--security", "none", "--advertise", f"{POD_HOST}:7101"]
     return command + (["--data-dir", str(folder / role)] if role == "bookie" else [])
 
 
 def test_services_wait_for_the_name_of_zookeeper(tmp_path: Path) -> None:
-    ports = {role: free_port() for role in ROLES}
+    ports = {role: pick_free_port() for role in ROLES}
     with ExitStack() as stack:
         children = [
             stack.enter_context(
@@ -82,7 +83,7 @@ def test_services_wait_for_the_name_of_zookeeper(tmp_path: Path) -> None:
 
 
 def test_others_are_told_the_advertised_host(tmp_path: Path) -> None:
-    ports = {role: free_port() for role in ROLES}
+    ports = {role: pick_free_port() for role in ROLES}
     paths = Paths(CLUSTER)
     places = {
         "bookie": paths.available,
@@ -136,7 +137,7 @@ def serving(host: str, port: int) -> Callable[[], bool]:
 
 
 def test_one_member_stands_alone_and_ends_on_a_signal(tmp_path: Path) -> None:
-    ports = [free_port() for _ in range(3)]
+    ports = [pick_free_port() for _ in range(3)]
     assert not serving("127.0.0.1", ports[0])()
     with started(*member_command(tmp_path, 0, ["127.0.0.1"], ports)) as child:
         wait_until(serving("127.0.0.1", ports[0]), SOON_S, "the server")
@@ -146,7 +147,7 @@ def test_one_member_stands_alone_and_ends_on_a_signal(tmp_path: Path) -> None:
 
 def test_three_members_elect_a_leader(tmp_path: Path) -> None:
     hosts = ["127.0.0.1", "127.0.0.2", "127.0.0.3"]
-    ports = [free_port() for _ in range(3)]
+    ports = [pick_free_port() for _ in range(3)]
     with started(*member_command(tmp_path, 2, hosts, ports)) as alone:
         alive = ["health", "--alive", "--host", hosts[2], "--client-port", str(ports[0])]
         wait_until(lambda: zookeeper_node.main(alive) == 0, SOON_S, "a member")
