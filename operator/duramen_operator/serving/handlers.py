@@ -20,6 +20,9 @@ UNWATCHED = frozenset({"ConfigMap", "Service", "HorizontalPodAutoscaler", "PodDi
 """Nothing happens to them by themselves: if people change them, the next pass sets them right."""
 WATCHED = tuple(kind for kind in KINDS if kind.name not in UNWATCHED)
 _CONNECT_S = 10.0
+_RETRY_AFTER_S = (1, 1, 2, 3, *(5 for _ in range(20)))
+"""Kopf's own pauses grow to 21 s: a watch would stay away for so long after the API server is back,
+and after 54 s in all it gives up."""
 
 
 def make_registry(kube: Kube, workers: Workers, watches: Watches) -> kopf.OperatorRegistry:
@@ -51,6 +54,7 @@ def make_settings() -> kopf.OperatorSettings:
     settings.posting.enabled = False
     settings.peering.standalone = True
     settings.watching.connect_timeout = _CONNECT_S
+    settings.networking.error_backoffs = _RETRY_AFTER_S
     return settings
 
 

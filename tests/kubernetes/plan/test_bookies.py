@@ -247,7 +247,7 @@ def test_two_bookies_on_one_node_are_told_where_there_are_no_zones() -> None:
         ([5, 5, 5, 5], 4, ("False", "CopiesHeld")),
         ([5, 5, 5, 0], 4, ("True", "Empty")),
         ([5, 5, 0], 3, ("False", "NotEnoughBookies")),
-        (None, 4, ("Unknown", "NotAnswered")),
+        (None, 4, ("Unknown", "NotCounted")),
     ],
 )
 def test_safe_to_scale_down_is_what_the_auditor_counted(
@@ -262,6 +262,14 @@ def test_safe_to_scale_down_is_what_the_auditor_counted(
     world.do(world.plan(admin=AdminView(True, "", holdings=rows)).steps)
     found = world.condition("BookieSet", "bookies", "SafeToScaleDown")
     assert (found["status"], found["reason"]) == expected
+
+
+def test_of_a_silent_cluster_the_reason_is_told() -> None:
+    world = make_world(replicas=4, zones=0)
+    world.do(world.plan(admin=AdminView(reason="http://w:1 takes longer than 60 s")).steps)
+    found = world.condition("BookieSet", "bookies", "SafeToScaleDown")
+    assert (found["status"], found["reason"]) == ("Unknown", "NotAnswered")
+    assert found["message"].endswith("takes longer than 60 s")
 
 
 @pytest.mark.parametrize("seed", range(25))

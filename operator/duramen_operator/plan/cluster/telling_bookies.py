@@ -151,12 +151,12 @@ def judge_placement(sets: Sequence[SetFrame], *, is_whole: bool) -> Said:
 
 def judge_scale_down(frame: Frame, names: Sequence[str]) -> Said:
     """Whether one of these bookies could go: whether the auditor counts no copy there."""
-    holdings = frame.observed.admin.holdings
-    kind = SAFE_TO_SCALE_DOWN
+    admin, kind = frame.observed.admin, SAFE_TO_SCALE_DOWN
+    holdings = admin.holdings
+    if not admin.is_reachable:
+        return Said(kind, "Unknown", "NotAnswered", f"the cluster says: {admin.reason}")
     if holdings is None:
-        return Said(
-            kind, "Unknown", "NotAnswered", f"the cluster says: {frame.observed.admin.reason}"
-        )
+        return Said(kind, "Unknown", "NotCounted", "the auditor has not told what lies where")
     empty = [n for n in names if n in holdings and holdings[n].get("copies") == 0]
     left = sum(is_ready(frame.observed, name) for name in holdings) - 1
     needed = count_needed(frame)
