@@ -3,7 +3,7 @@
 First the API server and the controllers with fake nodes, which need Go to be built and no root;
 then nine real nodes with pods of the images, which need root, Debian's packages and cgroup v1. At
 the end stands what ran, for how long, and what was left out and why. Where the environment has
-DURAMEN_KUBERNETES_REQUIRED, a machine without Go fails. Arguments go to pytest.
+DURAMEN_KUBERNETES_REQUIRED, as in CI, a machine without Go fails. Arguments go to pytest.
 """
 
 from __future__ import annotations

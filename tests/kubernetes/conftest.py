@@ -3,7 +3,7 @@
 `api_server` stores and checks objects; `kwok_cluster` has controllers and nine fake nodes too;
 `kubelet` is the cluster of real nodes that `python -m tests.kubernetes.cluster` started and runs
 these tests in. What the machine lacks skips the test with that reason; where the environment has
-DURAMEN_KUBERNETES_REQUIRED, it fails instead. CONTRIBUTING.md says how to run them.
+DURAMEN_KUBERNETES_REQUIRED, as in CI, it fails instead. CONTRIBUTING.md says how to run them.
 """
 
 from __future__ import annotations

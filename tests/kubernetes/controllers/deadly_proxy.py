@@ -2,10 +2,11 @@
 
 Clear text in, TLS out, watches passed on as they come. At the chosen request it calls back before
 passing it on, or after the API server did it and before anybody hears of that: the two sides of a
-crash. Counting starts anew with `arm`.
+crash. Counting starts anew with `arm`. Watches can be made silent: their connections stay open, and
+nothing comes.
 
-Used by test_restarts. Source: 04-platform "Every step is safe when the operator dies between any
-two API calls".
+Used by test_restarts and test_silent_watch. Source: 04-platform "Every step is safe when the
+operator dies between any two API calls".
 """
 
 from __future__ import annotations
@@ -58,6 +59,8 @@ class DeadlyProxy:
         self.request_count = 0
         self.struck: list[str] = []
         """Method and path of each request that was struck at."""
+        self.silent_plurals: frozenset[str] = frozenset()
+        """Kinds of whose changes no watch tells any more, whether it is open or begins."""
 
     def arm(self, aim: Aim | None) -> None:
         """Count from here; None: never strike."""
@@ -89,13 +92,18 @@ class DeadlyProxy:
                 return web.Response(status=503)
             kept = {k: v for k, v in found.headers.items() if k.lower() not in _HOP_HEADERS}
             response = web.StreamResponse(status=found.status, headers=kept)
-            await response.prepare(request)
             # A watch ends when the operator does, at whichever side that is noticed first.
             with suppress(aiohttp.ClientError, ConnectionError, asyncio.CancelledError):
+                await response.prepare(request)
                 async for piece in found.content.iter_any():
-                    await response.write(piece)
+                    if not self._is_silent(request):
+                        await response.write(piece)
                 await response.write_eof()
             return response
+
+    def _is_silent(self, request: web.Request) -> bool:
+        is_watch = request.query.get("watch") in ("1", "true")
+        return is_watch and request.path.rpartition("/")[2] in self.silent_plurals
 
     def _count_in(self, request: web.Request) -> Aim | None:
         with self._lock:

@@ -36,15 +36,22 @@ class OperatorProcess:
     """One operator of one namespace; `start` again after `kill` is the next one."""
 
     def __init__(
-        self, kubeconfig: Path, namespace: str, cluster_url: str, *, resync_s: float = 2.0
+        self,
+        kubeconfig: Path,
+        namespace: str,
+        cluster_url: str,
+        *,
+        resync_s: float = 2.0,
+        health_port: int = 0,
     ) -> None:
-        """`cluster_url`: of whoever answers for every cluster's write proxy."""
+        """`cluster_url`: of whoever answers for every cluster's write proxy; `health_port` 0: any
+        that is free."""
         self.log = kubeconfig.with_name(f"operator-{namespace}.log")
         self._kubeconfig = kubeconfig
         self._flags = [
             "run", "--namespace", namespace, "--write-url", cluster_url, "--admin-url", cluster_url,
-            "--resync-seconds", str(resync_s), "--host", "127.0.0.1", "--health-port", "0",
-            "--metrics-port", "0", "--image", "localhost/duramen:test",
+            "--resync-seconds", str(resync_s), "--host", "127.0.0.1", "--health-port",
+            str(health_port), "--metrics-port", "0", "--image", "localhost/duramen:test",
             "--zookeeper-image", "localhost/duramen-zookeeper:test",
             "--spark-image", "localhost/duramen-spark:test",
         ]  # fmt: skip

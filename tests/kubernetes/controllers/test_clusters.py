@@ -262,6 +262,11 @@ def test_one_zone_gets_a_rack_for_each_bookie_and_is_told_of_shared_nodes(
         assert found is not None
         assert [one["wanted"] for one in found["status"]["bookiesByDomain"]] == [3]
 
+        here.cluster.kubectl("-n", here.namespace, "scale", "bks/main", "--replicas=5")
+        here.wait("BookieSet", "main", "True/AllReady")
+        here.wait("LogCluster", "main", "True/AsWanted")
+        assert len(here.pods()) == 5
+
 
 def test_a_zone_without_nodes_is_told_and_nothing_runs_elsewhere(
     kwok_cluster: ClusterHandle,

@@ -9,6 +9,7 @@ as a new segment of three copies needs three: the node may have had a log's sequ
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,6 +28,7 @@ REPLICAS = {"ensemble_size": 3, "write_quorum": 3, "ack_quorum": 2, "min_racks":
 POD_BACK_S = 90.0
 GOES_ON_S = 60.0
 NODE_LOST_S = 60.0
+TOLD_S = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -100,8 +102,14 @@ async def _kill_node(release: Installation, load: ChaosLoad, node: str) -> None:
         lost = "condition=Ready=Unknown"
         await asyncio.to_thread(release.wait, f"node/{node}", lost, NODE_LOST_S)
     await load.wait_acked_since(read_clock_ns(), GOES_ON_S)
+    with release.timed("the cluster is told to be not ready"):
+        is_told = functools.partial(_is_told, release)
+        assert await wait_until(is_told, TOLD_S), release.describe()
+
+
+def _is_told(release: Installation) -> bool:
     told = release.plugin("status")
-    assert told.returncode == 1 and "!!" in told.stdout, told.stdout
+    return told.returncode == 1 and "!!" in told.stdout
 
 
 def _make_log(name: str) -> dict[str, object]:
