@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -57,6 +58,22 @@ def service_command(role: str, folder: Path, zookeeper: str, admin_port: int) ->
     command += ["--data-port", str(pick_free_port()), "--admin-port", str(admin_port)]
     command += ["--zookeeper", zookeeper, "--security", "none", "--advertise", f"{POD_HOST}:7101"]
     return command + (["--data-dir", str(folder / role)] if role == "bookie" else [])
+
+
+def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        zookeeper = stack.enter_context(running_zookeeper(tmp_path))
+        other = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        taken = str(other.getsockname()[1])
+        for role in ROLES:
+            for option in ("--data-port", "--admin-port"):
+                command = service_command(role, tmp_path, zookeeper.address, pick_free_port())
+                command[command.index(option) + 1] = taken
+                with started(*command) as child:
+                    told = child.communicate(timeout=SOON_S)[0].splitlines()[-1]
+                assert child.returncode == 1
+                refusal = f"{role}-0 cannot start: Address already in use: 127.0.0.1, port "
+                assert told.startswith(refusal) and taken in told and option in told, told
 
 
 def test_services_wait_for_the_name_of_zookeeper(tmp_path: Path) -> None:

@@ -14,8 +14,10 @@ import argparse
 import asyncio
 import contextlib
 import ctypes
+import errno
 import gc
 import logging
+import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -47,6 +49,8 @@ _JOURNAL_BLOCK_BYTES = 4 * KIB
 
 _MALLOC_OPTIONS = ((-3, 32 * MIB), (-1, 128 * MIB), (-2, 16 * MIB))
 """Of glibc's mallopt: M_MMAP_THRESHOLD, M_TRIM_THRESHOLD, M_TOP_PAD."""
+
+_ADDRESS_ERRORS = (errno.EADDRINUSE, errno.EADDRNOTAVAIL)
 
 _COLLECT_AFTER_COUNT = 20_000
 """Objects between two looks for cycles; Python's own 700 are for programs that hold little."""
@@ -220,6 +224,15 @@ def run_service(options: ServiceOptions, make: MakeService) -> int:
         return uvloop.run(_Frame(options, make).run())
     except StartRefusedError as error:
         sys.stderr.write(f"{options.node_id} cannot start: {error}\n")
+        return 1
+    except OSError as error:
+        if error.errno not in _ADDRESS_ERRORS:
+            raise
+        sys.stderr.write(
+            f"{options.node_id} cannot start: {os.strerror(error.errno)}: {options.host}, port "
+            f"{options.data_port} or {options.admin_port}. End what listens there, or give others "
+            "as --host, --data-port and --admin-port\n"
+        )
         return 1
 
 
