@@ -4,7 +4,8 @@ People change objects all the while. Each life of the operator ends by SIGKILL a
 to the API server (before it is done, or after it was done and before the answer), or at a call to
 the cluster. In the end an undisturbed operator finishes; then the objects are those of an operator
 that nobody ever disturbed, and the twin's record says that nothing was done twice wrongly.
-Operators wait more than they work: four worlds are disturbed at once, each by numbers of its own.
+Then all is uninstalled while operators die, and only claims are left. Operators wait more than
+they work: four worlds are disturbed at once, each by numbers of its own.
 
 DURAMEN_RESTARTS is how many in all (100), DURAMEN_SEED where the random numbers begin.
 Source: 04-platform "Operator"; issue 10.
@@ -26,6 +27,7 @@ from typing import Any, Final, NamedTuple
 import pytest
 
 from duramen.errors import DuramenError
+from duramen_operator.names import PAUSED_ANNOTATION
 from tests.kubernetes.cluster.handle import ClusterHandle
 from tests.kubernetes.controllers.admin_twin import AdminTwin, running_twin
 from tests.kubernetes.controllers.deadly_proxy import Aim, DeadlyProxy, Moment, running_proxy
@@ -55,6 +57,9 @@ CALLS_OF_THREE_PASSES: Final = 120
 
 END_S: Final = 90.0
 BOOKIES: Final = 5
+ZOOKEEPERS: Final = 3
+UNINSTALL_KILLS: Final = 4
+CLUSTER: Final = {"security": "none", "coldStore": {"url": "s3://b/a"}}
 SIZES: Final = {"journal": {"size": "1Gi"}, "ledgers": {"size": "1Gi"}}
 MADE: Final = (
     "statefulsets,deployments,services,poddisruptionbudgets,cronjobs,configmaps,"
@@ -92,8 +97,10 @@ class Change(NamedTuple):
 def make_changes() -> list[Change]:
     """What people do, in order; the same in every ground."""
 
-    def apply(kind: str, name: str, spec: dict[str, Any]) -> Change:
-        return Change(lambda ground: ground.objects.apply(kind, name, spec), lambda _: True)
+    def apply(kind: str, name: str, spec: dict[str, Any], **metadata: Any) -> Change:
+        return Change(
+            lambda ground: ground.objects.apply(kind, name, spec, **metadata), lambda _: True
+        )
 
     def log(name: str, **spec: Any) -> Change:
         return apply("Log", name, {"clusterName": "main", "namespace": "shop", **spec})
@@ -105,8 +112,9 @@ def make_changes() -> list[Change]:
             lambda ground: ground.objects.condition(kind, name).startswith("True/"),
         )
 
+    upgraded = {**CLUSTER, "sequencers": {"replicas": 3}, "image": "localhost/duramen:next"}
     return [
-        apply("LogCluster", "main", {"security": "none", "coldStore": {"url": "s3://b/a"}}),
+        apply("LogCluster", "main", CLUSTER),
         apply("BookieSet", "main", {"clusterName": "main", "replicas": 3, **SIZES}),
         apply("LogNamespace", "shop", {"clusterName": "main"}),
         apply("LogNamespace", "fair", {"clusterName": "main", "deletionPolicy": "Delete"}),
@@ -119,9 +127,11 @@ def make_changes() -> list[Change]:
         apply("LogNamespace", "shop", {"clusterName": "main", "auto_create": True}),
         log("late", truncation="seq:0"),
         apply("ArchivePolicy", "all", {"clusterName": "main", "schedule": "0 3 * * *"}),
-        apply("LogCluster", "main", {"security": "none", "coldStore": {"url": "s3://b/a"},
-                                     "sequencers": {"replicas": 3}}),
+        apply("LogCluster", "main", {**CLUSTER, "sequencers": {"replicas": 3}}),
         delete("LogNamespace", "fair"),
+        apply("LogCluster", "main", upgraded, annotations={PAUSED_ANNOTATION: "true"}),
+        log("late", truncation="seq:0", retention={"age": "9h"}),
+        apply("LogCluster", "main", upgraded),
     ]  # fmt: skip
 
 
@@ -252,7 +262,32 @@ def live_disturbed(cluster: ClusterHandle, seed: int) -> Outcome:
         assert kills >= WORLD_RESTARTS
         assert not list_faults(operator.log.read_text())
         check_calls(twin)
+        uninstall(ground, proxy, random.Random(seed))
         return found
+
+
+def uninstall(ground: Ground, proxy: DeadlyProxy, dice: random.Random) -> None:
+    """All that people made is deleted while operators die; what is left in the end are claims."""
+    objects = ground.objects
+    for kind in ("archivepolicies", "logs", "lognamespaces", "bookiesets", "logclusters"):
+        objects.cluster.kubectl("-n", objects.namespace, "delete", kind, "--all", "--wait=false")
+    for _ in range(UNINSTALL_KILLS):
+        aim_somewhere(ground, proxy, dice)
+        ground.operator.start()
+        wait_for_end(ground.operator)
+    proxy.arm(None)
+    ground.twin.on_change = None
+    with running_operator(ground.operator):
+        wait_until(lambda: not list_left(objects), END_S, "everything to go")
+    assert len(objects.list("persistentvolumeclaims")) == 2 * BOOKIES + ZOOKEEPERS
+    kept = {log.name for log in ground.twin.state.logs.values() if log.deleted_ms is None}
+    assert kept >= {"late", "log-0", "log-2", "log-4", "log-6"}
+
+
+def list_left(objects: Objects) -> list[str]:
+    """What is ours and still there, but for claims."""
+    names = [item["metadata"]["name"] for item in objects.list(f"{MADE},pods")]
+    return [name for name in names if name != "kube-root-ca.crt"]
 
 
 def list_faults(log: str) -> list[str]:
