@@ -12,6 +12,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ import httpx
 import pytest
 
 from duramen.client import Client, DuramenError, RetryPolicy
-from tests.process.cluster import LocalCluster, run, running_cluster
+from tests.process.cluster import LocalCluster, create_log, run, running_cluster
 
 pytestmark = [pytest.mark.process, pytest.mark.zookeeper]
 
@@ -179,6 +180,26 @@ def test_compressed_records_are_smaller_on_disk_and_read_in_every_form(
         assert stored_bytes[1] * 4 < stored_bytes[0], stored_bytes
 
     run(scenario())
+
+
+def test_a_program_that_ends_right_after_its_last_record_ends_well(cluster: LocalCluster) -> None:
+    """Two at a time: of such runs one in twenty aborted, with everything stored."""
+    run(create_log(cluster, "brief", {}))
+    program = (
+        "from duramen.client import SyncClient\n"
+        f"with SyncClient({find_url(cluster)!r}) as client:\n"
+        "    with client['default']['brief'].producer() as producer:\n"
+        "        for _ in range(10_000):\n"
+        "            producer.append(b'x' * 40)\n"
+    )
+
+    def repeat() -> list[int]:
+        command = [sys.executable, "-c", program]
+        return [subprocess.run(command, timeout=60, check=False).returncode for _ in range(20)]
+
+    with ThreadPoolExecutor(2) as pool:
+        found = [pool.submit(repeat) for _ in range(2)]
+    assert [one.result() for one in found] == [[0] * 20] * 2
 
 
 @pytest.mark.timeout(6 * GIVEN_UP_S)
