@@ -1,13 +1,16 @@
-"""`duramen balance` on real processes: logs move under load, and what moved stays where it is.
+"""`duramen balance` on real processes: logs move under load, until one more round moves none.
 
-One sequencer is given every log; each log has a writer at an even pace. A dry run shows the moves
-and makes none, a round makes them, a second round finds nothing to do. Nothing is lost, doubled or
-even refused meanwhile. Source: docs/protocol/ownership.md "Balancing", 06-testing.
+One sequencer is given every log; each log has a writer at an even pace. A dry run shows moves and
+makes none, a round makes them, the last one finds nothing to do. Nothing is lost, doubled or even
+refused meanwhile. Which moves a plan makes of which loads is tests/unit/test_balance.py's: what a
+machine shared with others measures is not always even.
+Source: docs/protocol/ownership.md "Balancing", 06-testing.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -25,15 +28,18 @@ from tests.process.test_rolling import duramen
 pytestmark = [pytest.mark.process, pytest.mark.zookeeper]
 
 LOG_COUNT = 9
-MOVE_COUNT = 4
+BALANCED = {4, 5}
 """Of nine even logs: five and four differ by less than the quarter that balancing leaves alone."""
 
+ROUND_COUNT_MAX = 4
+"""Two do where loads are even: one that moves, one that finds nothing."""
+
 PACE_S = 0.03
-KNOWN_S = 45.0
+KNOWN_S = 120.0
 """Loads are known after two windows of 5 s; a busy machine may take longer."""
 
 
-def test_a_round_of_balancing_moves_logs_under_load_and_a_second_one_none(tmp_path: Path) -> None:
+def test_rounds_of_balancing_move_logs_under_load_until_one_moves_none(tmp_path: Path) -> None:
     flags = ("--sequencers", "2", "--write-proxies", "2", "--no-restart")
     with running_cluster(tmp_path / "c", *flags) as cluster:
 
@@ -46,17 +52,25 @@ def test_a_round_of_balancing_moves_logs_under_load_and_a_second_one_none(tmp_pa
                 await give_all(cluster, giver)
                 await wait_even_rates(cluster)
                 planned = await balance(cluster, "--dry-run")
-                assert planned["dry_run"] and len(planned["moves"]) == MOVE_COUNT
-                assert list((await owners_of(cluster)).values()) == [{giver}] * LOG_COUNT
-                done = await balance(cluster)
-                assert {move["outcome"] for move in done["moves"]} == {"moved"}, done
-                assert {(m["from"], m["to"]) for m in done["moves"]} == {(giver, taker)}
-                moved = {move["name"].partition("/")[2] for move in done["moves"]}
-                assert len(moved) == MOVE_COUNT
+                assert planned["dry_run"]
+                assert {(m["from"], m["to"]) for m in planned["moves"]} == {(giver, taker)}
+                expected = {history.log: giver for history in histories}
+                assert await owners_of(cluster) == {log: {giver} for log in expected}
+                for _ in range(ROUND_COUNT_MAX):
+                    await wait_even_rates(cluster)
+                    moves = (await balance(cluster))["moves"]
+                    assert {move["outcome"] for move in moves} <= {"moved"}, moves
+                    expected |= {m["name"].partition("/")[2]: m["to"] for m in moves}
+                    if not moves:
+                        break
+                else:
+                    pytest.fail(
+                        f"{ROUND_COUNT_MAX} rounds, and the last still moved logs: {expected}"
+                    )
                 await wait_even_rates(cluster)
-                found = await owners_of(cluster)
-                assert {log for log, names in found.items() if names == {taker}} == moved
-                assert (await balance(cluster))["moves"] == []
+                assert await owners_of(cluster) == {log: {name} for log, name in expected.items()}
+                counts = Counter(expected.values())
+                assert set(counts.values()) == BALANCED, counts
             for history in histories:
                 assert not history.codes, (history.log, history.codes)
                 await check(cluster, history)

@@ -14,6 +14,7 @@ from duramen.runtime.sequencer.story import Stories
 from duramen.units import SECOND
 
 LOG = LogId(7)
+WHEN = 29 * SECOND + 300_000
 
 
 def test_a_story_keeps_its_newest_events_and_a_process_its_latest_logs(
@@ -40,6 +41,17 @@ def test_a_rate_is_that_of_the_last_two_windows() -> None:
     assert 9 <= appends_per_s <= 11 and bytes_per_s == 100 * appends_per_s
     assert meter.rates(20 * SECOND + WINDOW_US)[0] <= 6, "it fades"
     assert meter.rates(20 * SECOND + 4 * WINDOW_US)[0] == 0
+
+
+def test_logs_of_one_pace_have_one_rate_whenever_they_began_and_after_a_standstill() -> None:
+    """The process stood still for 7 s: windows of their own made these rates differ tenfold."""
+    begun_us = (1 * SECOND, 2 * SECOND + 500_000, 4 * SECOND, 5 * SECOND + 900_000)
+    meters = [LoadMeter(now_us) for now_us in begun_us]
+    for now_us in (*range(6 * SECOND, 22 * SECOND, 30_000), *range(29 * SECOND, WHEN, 30_000)):
+        for meter in meters:
+            meter.note(100, now_us)
+    assert len({meter.rates(WHEN) for meter in meters}) == 1
+    assert meters[0].rates(WHEN)[0] > 0
 
 
 def test_rates_of_logs_that_left_are_bounded_and_idle_ones_not_kept(

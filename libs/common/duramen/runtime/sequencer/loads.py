@@ -1,8 +1,10 @@
 """How much is appended to a log: counted as it comes, told as a rate.
 
 Two numbers a log, over windows of WINDOW_US: the rate told is that of the last full window and of
-the running one together, so it is neither empty at a window's start nor old. Rates of logs that
-left are kept for a while, because who takes over many logs at once begins with the hottest.
+the running one together, so it is neither empty at a window's start nor old. Windows are those of
+the clock, the same for all logs: what stops a whole process for seconds makes every rate lower by
+the same part, and a balancer that compares them moves nothing for it. Rates of logs that left are
+kept for a while, because who takes over many logs at once begins with the hottest.
 
 Called by `log_driver` and the sequencer's `log_host`; read by the balancer through control.
 """
@@ -21,35 +23,35 @@ _KNOWN_COUNT_MAX: Final = 10_000
 class LoadMeter:
     """Appends and bytes of one log."""
 
-    __slots__ = ("_began_us", "_bytes", "_count", "_last_bytes", "_last_count")
+    __slots__ = ("_bytes", "_count", "_last_bytes", "_last_count", "_window")
 
     def __init__(self, now_us: int) -> None:
-        self._began_us = now_us
+        self._window = now_us // WINDOW_US
         self._count = self._bytes = 0
         self._last_count = self._last_bytes = 0
 
     def note(self, size_bytes: int, now_us: int) -> None:
         """One append came."""
-        if now_us - self._began_us >= WINDOW_US:
+        if now_us // WINDOW_US != self._window:
             self._turn(now_us)
         self._count += 1
         self._bytes += size_bytes
 
     def rates(self, now_us: int) -> tuple[float, float]:
         """Appends and bytes per second."""
-        if now_us - self._began_us >= WINDOW_US:
+        if now_us // WINDOW_US != self._window:
             self._turn(now_us)
-        seconds = (now_us - self._began_us + WINDOW_US) / SECOND
+        seconds = (now_us % WINDOW_US + WINDOW_US) / SECOND
         return (self._count + self._last_count) / seconds, (
             self._bytes + self._last_bytes
         ) / seconds
 
     def _turn(self, now_us: int) -> None:
-        is_next = now_us - self._began_us < 2 * WINDOW_US
+        is_next = now_us // WINDOW_US == self._window + 1
         self._last_count = self._count if is_next else 0
         self._last_bytes = self._bytes if is_next else 0
         self._count = self._bytes = 0
-        self._began_us = now_us
+        self._window = now_us // WINDOW_US
 
 
 class KnownRates:
