@@ -114,7 +114,11 @@ async def post(cluster: LocalCluster, path: str, fields: dict[str, Any] | None =
 
 
 async def close_segment(cluster: LocalCluster, log: str, timeout_s: float = 60) -> None:
-    """End the open segment of a log: only then may its last fragment be proved or moved (R21)."""
+    """Roll a log and wait for it, and end its last fragment by that, so that it may move (R21).
+
+    A roll is only asked for: until it is done appends go to the old segment, and another one asked
+    for is the same one.
+    """
     writing, reading = (RestClient(cluster.state()[url]) for url in ("write_url", "read_url"))
     epochs: list[int] = []
 

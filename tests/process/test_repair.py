@@ -19,6 +19,7 @@ from duramen.client.rest_client import RestClient
 from duramen.errors import DuramenError
 from duramen.runtime.http_client import PeerError
 from tests.process.cluster import LocalCluster, create_log, run, running_cluster
+from tests.process.copies import close_segment
 from tests.process.history import History, read_log
 
 pytestmark = [pytest.mark.process, pytest.mark.zookeeper]
@@ -57,7 +58,7 @@ async def write(cluster: LocalCluster, history: History, rounds: int) -> None:
             mark = len(history.acknowledged)
             while len(history.acknowledged) < mark + 5:
                 await history.append(client)
-            await client.roll_log("default", history.log)
+            await close_segment(cluster, history.log)
     finally:
         await client.close()
 

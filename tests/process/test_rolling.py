@@ -25,6 +25,7 @@ import pytest
 from duramen.client.rest_client import RestClient
 from duramen.errors import DuramenError
 from tests.process.cluster import LocalCluster, create_log, run, running_cluster
+from tests.process.copies import close_segment
 from tests.process.history import NAMESPACE, History, read_log
 
 pytestmark = [pytest.mark.process, pytest.mark.zookeeper]
@@ -200,7 +201,7 @@ def test_a_log_that_commits_by_control_entries_is_read_whole(tmp_path: Path) -> 
                 )
                 history.check(bodies)
                 assert len(bodies) == expected
-            await client.roll_log(NAMESPACE, "control")
+            await close_segment(cluster, "control")
             assert await history.append(client)
             history.check(await read_log(cluster.state()["read_url"], "control", expect_count=63))
             first = (await _segments(cluster, "control"))[0]

@@ -19,6 +19,7 @@ import pytest
 from duramen.client.rest_client import RestClient
 from duramen.ids import Epoch, LogId, ledger_of
 from tests.process.cluster import LocalCluster, create_log, run, running_cluster, wait_until
+from tests.process.copies import close_segment
 from tests.process.hasty_bookie import hasty
 from tests.process.history import History, read_log
 
@@ -58,7 +59,7 @@ def fill(cluster: LocalCluster, history: History, count: int, *, rolls: bool) ->
             for _ in range(count):
                 assert await history.append(client), history.codes
             if rolls:
-                await client.roll_log("default", history.log)
+                await close_segment(cluster, history.log)
         finally:
             await client.close()
 
@@ -162,10 +163,6 @@ def test_a_cold_copy_that_is_replaced_under_its_readers(cluster: LocalCluster) -
     for _ in range(3):
         fill(cluster, history, 4, rolls=True)
 
-    def is_closed() -> bool:
-        return [one["state"] for one in list_segments(cluster, "joined")].count("CLOSED") == 3
-
-    wait_until(is_closed, 60, "three closed segments")
     job = ("duramen_spark.main",)
     code, report = command(cluster, *JOB, "default/joined", "--recheck-after", "0s")
     assert (code, report["rechecked"]) == (0, 3), report

@@ -21,6 +21,7 @@ from duramen.client.rest_client import RestClient
 from duramen.ids import EntryId, Epoch, LedgerId, LogId, ledger_of
 from duramen.wire.entry import HEADER_BYTES, MAGIC, read_entry_info
 from tests.process.cluster import LocalCluster, create_log, run, running_cluster, wait_until
+from tests.process.copies import close_segment
 from tests.process.history import History
 
 pytestmark = [pytest.mark.process, pytest.mark.zookeeper]
@@ -49,7 +50,7 @@ async def fill(cluster: LocalCluster) -> None:
             for _ in range(count):
                 assert await history.append(client), history.codes
             if count == 6:
-                await client.roll_log("default", "checked")
+                await close_segment(cluster, "checked")
     finally:
         await client.close()
 

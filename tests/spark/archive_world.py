@@ -33,6 +33,7 @@ from duramen.wire.record_json import Record
 from duramen_spark.archive.cluster_nodes import ClusterNodes
 from duramen_spark.archive.commit import read_stored_manifest
 from tests.process.cluster import LocalCluster, run
+from tests.process.copies import close_segment
 
 NAMESPACE = "default"
 MIB = 1 << 20
@@ -205,13 +206,13 @@ async def truncate_log(url: str, name: str, to: str) -> None:
 
 
 async def fill_log(
-    url: str, name: str, *, rolls: int, tiering: str = "copy", **config: Any
+    cluster: LocalCluster, name: str, *, rolls: int, tiering: str = "copy", **config: Any
 ) -> LogId:
     """A log with every kind of record, closed segments of different sizes and an open one.
 
     The first segment has every kind and a fencing token; the others a few records, of producers.
     """
-    client = RestClient(url)
+    client = RestClient(cluster.state()["write_url"])
     try:
         await client.ensure_log(NAMESPACE, name, {"tiering": {"policy": tiering}, **config})
         await client.fence_log(NAMESPACE, name, "a token")
@@ -219,7 +220,7 @@ async def fill_log(
         for batch in make_batches():
             await client.append(NAMESPACE, name, batch)
         for index in range(rolls):
-            await client.roll_log(NAMESPACE, name)
+            await close_segment(cluster, name)
             producer = Producer("later", 0, index)
             bodies = [b"%d/%d" % (index, place) for place in range(5)]
             await client.append(NAMESPACE, name, encode_batch(bodies, 2_000, producer=producer))
@@ -228,9 +229,9 @@ async def fill_log(
         await client.close()
 
 
-async def fill_briefly(url: str, name: str) -> LogId:
+async def fill_briefly(cluster: LocalCluster, name: str) -> LogId:
     """A log with two closed segments of a dozen small entries each, and an open one."""
-    client = RestClient(url)
+    client = RestClient(cluster.state()["write_url"])
     try:
         await client.ensure_log(NAMESPACE, name, {"tiering": {"policy": "copy"}})
         for segment in range(2):
@@ -238,7 +239,7 @@ async def fill_briefly(url: str, name: str) -> LogId:
                 bodies = [b"%d/%d/%d " % (segment, entry, place) * 20 for place in range(5)]
                 producer = Producer("brief", segment, entry)
                 await client.append(NAMESPACE, name, encode_batch(bodies, entry, producer=producer))
-            await client.roll_log(NAMESPACE, name)
+            await close_segment(cluster, name)
         await client.append(NAMESPACE, name, encode_batch([b"open"], 0))
         return LogId(int((await client.show_log(NAMESPACE, name))["log_id"]))
     finally:

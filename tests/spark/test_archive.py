@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.process, pytest.mark.zookeeper]
 
 
 def fill(world: World, name: str, *, rolls: int = 2, tiering: str = "copy") -> LogId:
-    return run(fill_log(world.cluster.state()["write_url"], name, rolls=rolls, tiering=tiering))
+    return run(fill_log(world.cluster, name, rolls=rolls, tiering=tiering))
 
 
 def assert_archived(world: World, name: str, log_id: LogId, count: int) -> None:
@@ -75,7 +75,7 @@ def test_striped_and_truncated_logs(world: World) -> None:
     """E > Qw: no bookie has all of it. A trim point hides, and removes nothing."""
     replication = {"ensemble_size": 3, "write_quorum": 2, "ack_quorum": 2}
     url = world.cluster.state()["write_url"]
-    log_id = run(fill_log(url, "striped", rolls=3, replication=replication))
+    log_id = run(fill_log(world.cluster, "striped", rolls=3, replication=replication))
     before = world.read_log("striped")
     segments = world.list_segments(log_id)
     assert segments[1].start_seq_num is not None

@@ -51,8 +51,7 @@ def call(
 
 def archive(world: World, name: str) -> LogId:
     """A log with every kind of record, archived up to the open segment."""
-    url = world.cluster.state()["write_url"]
-    log_id = run(fill_log(url, name, rolls=4))
+    log_id = run(fill_log(world.cluster, name, rolls=4))
     code, report = world.archive(
         f"default/{name}", "--part-size", "256KiB", "--recheck-after", "0s"
     )

@@ -34,7 +34,7 @@ class Case:
     def __init__(self, world: World, name: str, points: str, marks: Path) -> None:
         self.world = world
         self.name = name
-        self.log_id: LogId = run(fill_briefly(world.cluster.state()["write_url"], name))
+        self.log_id: LogId = run(fill_briefly(world.cluster, name))
         marks.mkdir()
         self.marks = marks
         path = os.pathsep.join([str(KILL_POINTS), os.environ.get("PYTHONPATH", "")])

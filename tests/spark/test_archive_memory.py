@@ -18,7 +18,8 @@ import pytest
 
 from duramen.client.rest_client import RestClient
 from duramen.wire.record_batch import encode_batch
-from tests.process.cluster import run
+from tests.process.cluster import LocalCluster, run
+from tests.process.copies import close_segment
 from tests.process.skipping import skip_if
 from tests.spark.archive_world import NAMESPACE, World
 
@@ -30,9 +31,9 @@ BATCH_RECORDS = 1_000
 TICK_S = 0.1
 
 
-async def append_segment(url: str, name: str) -> None:
+async def append_segment(cluster: LocalCluster, name: str) -> None:
     """One closed segment of random records of 1 KiB, in batches of 1 MB, four at a time."""
-    client = RestClient(url, has_http2=True)
+    client = RestClient(cluster.state()["write_url"], has_http2=True)
     room = asyncio.Semaphore(4)
 
     async def append(index: int) -> None:
@@ -46,7 +47,7 @@ async def append_segment(url: str, name: str) -> None:
         async with asyncio.TaskGroup() as group:
             for index in range(SEGMENT_BYTES // (BATCH_RECORDS * 1_024) + 1):
                 group.create_task(append(index))
-        await client.roll_log(NAMESPACE, name)
+        await close_segment(cluster, name)
         await client.append(NAMESPACE, name, encode_batch([b"open"], 0))
     finally:
         await client.close()
@@ -104,7 +105,7 @@ def test_memory_is_bounded_whatever_the_segment(
 ) -> None:
     is_wanted = os.environ.get("DURAMEN_SLOW") == "1"
     skip_if(None if is_wanted else "slow (1 GB through Spark): set DURAMEN_SLOW=1", capsys)
-    run(append_segment(world.cluster.state()["write_url"], "large"), 600)
+    run(append_segment(world.cluster, "large"), 600)
     child = subprocess.Popen(
         world.command("default/large", runner="spark"),
         env={**os.environ, **spark_env},

@@ -192,7 +192,7 @@ def test_archived_segments_are_read_from_the_archive_whole_or_by_a_proxy(
     cold = tmp_path / "cold"
     cold.mkdir()
     world = World(site.cluster, cold)
-    run(fill_log(site.write_url, "archived", rolls=3, tiering="copy"))
+    run(fill_log(site.cluster, "archived", rolls=3, tiering="copy"))
     code, report = world.archive("default/archived")
     assert (code, report["segments"]) == (0, {"archived": 3})
     name, everything = ("default", "archived"), pa.schema(list(ARROW_TYPES.items()))
