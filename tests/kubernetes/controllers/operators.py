@@ -121,14 +121,16 @@ def install_definitions(cluster: ClusterHandle) -> None:
     cluster.kubectl("wait", "--for=condition=Established", "--timeout=60s", *names)
 
 
-def write_kubeconfig(path: Path, url: str, token: str) -> Path:
-    """A kubeconfig for another address of the same API server, in clear text."""
+def write_kubeconfig(cluster: ClusterHandle, namespace: str, url: str) -> Path:
+    """A kubeconfig for another address of the same API server, in clear text, in a new folder."""
     document = {
         "apiVersion": "v1", "kind": "Config", "current-context": "test",
         "clusters": [{"name": "test", "cluster": {"server": url}}],
-        "users": [{"name": "test", "user": {"token": token}}],
+        "users": [{"name": "test", "user": {"token": cluster.token}}],
         "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
     }  # fmt: skip
+    path = cluster.kubeconfig.parent / namespace / "kubeconfig"
+    path.parent.mkdir()
     path.write_text(yaml.safe_dump(document), encoding="utf-8")
     return path
 

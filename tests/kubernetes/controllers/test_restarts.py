@@ -246,9 +246,7 @@ def live_disturbed(cluster: ClusterHandle, seed: int) -> Outcome:
         running_proxy(cluster.url, cluster.certificate) as proxy,
         cluster.namespace() as namespace,
     ):
-        folder = cluster.kubeconfig.parent / namespace
-        folder.mkdir()
-        config = write_kubeconfig(folder / "kubeconfig", proxy.url, cluster.token)
+        config = write_kubeconfig(cluster, namespace, proxy.url)
         operator = OperatorProcess(config, namespace, twin.url)
         ground = Ground(Objects(cluster, namespace), twin, operator)
         changes = make_changes()

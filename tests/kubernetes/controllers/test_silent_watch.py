@@ -47,9 +47,7 @@ def test_an_operator_whose_watch_is_silent_calls_itself_dead(kwok_cluster: Clust
         running_proxy(kwok_cluster.url, kwok_cluster.certificate) as proxy,
         kwok_cluster.namespace() as namespace,
     ):
-        folder = kwok_cluster.kubeconfig.parent / namespace
-        folder.mkdir()
-        config = write_kubeconfig(folder / "kubeconfig", proxy.url, kwok_cluster.token)
+        config = write_kubeconfig(kwok_cluster, namespace, proxy.url)
         port = pick_free_port()
         operator = OperatorProcess(config, namespace, twin.url, health_port=port)
         objects = Objects(kwok_cluster, namespace)
