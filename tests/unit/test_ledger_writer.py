@@ -629,6 +629,20 @@ def test_a_lac_that_nothing_carries_is_told_to_the_whole_fragment_once() -> None
     assert driver.take(fx.SendLac) == []
 
 
+def test_later_acknowledgements_do_not_put_off_what_an_earlier_one_waits_for() -> None:
+    """Regression: each began the delay anew, so readers waited for twice as long and more."""
+    driver = Driver()
+    driver.add()
+    driver.add()
+    driver.ok(0, "b0", "b1")
+    driver.pass_time(COMMIT_DELAY_US - 1)
+    driver.ok(1, "b0", "b1")
+    driver.pass_time(1)
+    assert [lac.lac for lac in driver.take(fx.SendLac)] == [1, 1, 1]
+    driver.pass_time(COMMIT_DELAY_US)
+    assert driver.take(fx.SendLac) == []
+
+
 # --- out_of_order --------------------------------------------------------------------------------
 
 

@@ -482,7 +482,8 @@ class LedgerWriter:
                 self.owed[entry.entry] = entry
                 self.owed_bytes += len(entry.payload)
         if acknowledged:
-            self._lac_due_us = now_us + self._commit_delay_us
+            if self._lac_due_us is None:
+                self._lac_due_us = now_us + self._commit_delay_us
             self._bound_owed(now_us)
         return acknowledged
 
