@@ -28,6 +28,7 @@ from duramen.wire.cold.paths import manifest_path
 from duramen.wire.entry import HEADER_BYTES, check_entry, read_entry_info
 from duramen.wire.metadata_json import Paths, spell_log, spell_node, spell_segment
 from duramen.wire.record_batch import encode_batch
+from duramen_spark.archive import driver
 from duramen_spark.archive.bookie_source import ClusterAddress, SourceError
 from duramen_spark.archive.cluster_nodes import ClusterNodes
 from duramen_spark.archive.commit import read_stored_manifest
@@ -359,6 +360,29 @@ def test_a_store_that_is_down_fails_a_run_and_nothing_else(tmp_path: Path) -> No
         (tmp_path / "away").rename(world.folder)
         await assert_untouched(world)
         assert (await world.archive()).is_good
+
+    asyncio.run(scenario())
+
+
+def test_a_session_that_is_lost_after_the_archiving_takes_nothing_from_the_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job that was stopped for a while meets it; what it finished was not told."""
+
+    async def scenario() -> None:
+        world = await make(tmp_path)
+
+        async def sweep(*_: object, **__: object) -> int:
+            world.metadata.disconnect()
+            return 0
+
+        monkeypatch.setattr(driver, "sweep", sweep)
+        report = await world.archive()
+        assert report.outcomes == {"archived": 1}
+        (failure,) = report.failures
+        assert failure.startswith("lag: ")
+        world.metadata.reconnect()
+        await assert_archived(world)
 
     asyncio.run(scenario())
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -149,11 +149,11 @@ class ArchiveRun:
         self.report = Report()
 
     async def run(self) -> Report:
-        """Do everything once.
+        """Do everything once; what fails after the archiving is in the report.
 
         Raises:
             DuramenError: `metadata_unavailable`: there is no such cluster.
-            MetadataError: ZooKeeper gives no answer.
+            MetadataError: ZooKeeper gives no answer, and nothing was archived yet.
         """
         cluster = await self._nodes.read_uuid()
         if cluster is None:
@@ -164,9 +164,9 @@ class ArchiveRun:
         _steps.debug("chosen: %d segments", len(works))
         await self._archive_all(works)
         if self._options.recheck_after_us == 0:
-            await self._recheck_all()
-        await self._sweep()
-        await self._measure_lag()
+            await self._attempt("looking again", self._recheck_all())
+        await self._attempt("sweep", self._sweep())
+        await self._attempt("lag", self._measure_lag())
         self.report.elapsed_us = time.monotonic_ns() // 1_000 - self._began_us
         return self.report
 
@@ -433,16 +433,20 @@ class ArchiveRun:
             self.report.failures.append(f"{work}: {error}")
 
     async def _sweep(self) -> None:
+        self.report.removed_file_count += await sweep(
+            self._nodes,
+            self._store,
+            self._cluster,
+            age_us=self._options.orphan_age_us,
+            now_unix_ms=_now_unix_ms(),
+        )
+
+    async def _attempt(self, what: str, work: Awaitable[None]) -> None:
+        """Something whose failure leaves everything that was archived as it is."""
         try:
-            self.report.removed_file_count += await sweep(
-                self._nodes,
-                self._store,
-                self._cluster,
-                age_us=self._options.orphan_age_us,
-                now_unix_ms=_now_unix_ms(),
-            )
+            await work
         except _FAULTS as error:
-            self.report.failures.append(f"sweep: {error}")
+            self.report.failures.append(f"{what}: {error}")
 
 
 def _now_unix_ms() -> int:
