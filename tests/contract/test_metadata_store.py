@@ -39,8 +39,8 @@ from duramen.runtime.zookeeper_store import ZooKeeperStore
 from tests.contract.conftest import CALL_TIMEOUT_S, OpenBench
 from tests.zookeeper_fixture import run
 
-# A call may take its time-out and what a busy machine adds.
-BOUND_S = CALL_TIMEOUT_S + 5.0
+PATIENCE_S = 5.0
+"""Of a store whose server is paused: an fsync on a busy machine takes less."""
 
 
 class Story:
@@ -501,13 +501,15 @@ async def _fails_in_time(store: MetadataStore, path: str) -> None:
         await store.set(path, b"x", version=0)
     with pytest.raises(Unavailable):
         await store.get(path)
-    assert asyncio.get_running_loop().time() - started_s < 2 * BOUND_S
+    assert asyncio.get_running_loop().time() - started_s < 2 * (PATIENCE_S + 5.0)
 
 
 @pytest.mark.zookeeper
 def test_a_paused_server_costs_a_time_out_and_no_more(own_zookeeper: EmbeddedZooKeeper) -> None:
     async def scenario() -> None:
-        store = ZooKeeperStore(own_zookeeper.address, call_timeout_s=1.0, session_timeout_s=20.0)
+        store = ZooKeeperStore(
+            own_zookeeper.address, call_timeout_s=PATIENCE_S, session_timeout_s=40.0
+        )
         await store.start()
         await store.create("/n", b"")
         assert own_zookeeper.pid is not None
@@ -568,14 +570,13 @@ def test_a_dead_connection_thread_is_replaced(zookeeper: EmbeddedZooKeeper) -> N
 @pytest.mark.zookeeper
 def test_many_calls_wait_their_turn(zookeeper: EmbeddedZooKeeper) -> None:
     async def scenario() -> None:
-        # This loop spins, so on a busy machine kazoo's thread seldom has its turn.
         store = ZooKeeperStore(zookeeper.address, in_flight_max_count=4, call_timeout_s=60.0)
         await store.start()
         answers = asyncio.gather(*(store.get("/") for _ in range(100)))
         peak = 0
         while not answers.done():
             peak = max(peak, store.statistics()["in_flight"])
-            await asyncio.sleep(0)
+            await asyncio.wait([answers], timeout=0.001)
         assert len(await answers) == 100
         assert peak == 4
         await store.close()

@@ -321,7 +321,7 @@ class Load:
 
     async def wait_acknowledged(self, count: int) -> None:
         """Until so many entries of this life are stored."""
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(180):
             while self.acknowledged_count < count:
                 self.changed.clear()
                 await self.changed.wait()

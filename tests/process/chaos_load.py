@@ -91,7 +91,7 @@ async def running_load(
     load = ChaosLoad(options, process)
     follower = asyncio.create_task(load.follow())
     try:
-        await load.wait_acked_since(0, 30)
+        await load.wait_acked_since(0, 90)
         yield load
     finally:
         if process.returncode is None:

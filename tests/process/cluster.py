@@ -19,14 +19,21 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+import httpx
+
 from duramen.client.rest_client import RestClient
+from duramen.client.retry import repeat_while_refused
 
 T = TypeVar("T")
 
 READY_S = 120.0
+
+PATIENCE = 3
+"""Bounds end waits that would never end; a machine shared with others may need as much longer."""
 
 
 class LocalCluster:
@@ -103,6 +110,21 @@ class LocalCluster:
         self._revived.append(revived)
         self._revived_as[node_id] = revived.pid
 
+    def start_anew(
+        self, *node_ids: str, wrap: Callable[[list[str]], list[str]] | None = None
+    ) -> None:
+        """Kill processes, start them again, and wait until all serve; `wrap` as of `revive`."""
+        for node_id in node_ids:
+            self.kill(node_id)
+        for node_id in node_ids:
+            self.revive(node_id, wrap)
+        self.wait_ready(*node_ids)
+
+    def wait_ready(self, *node_ids: str) -> None:
+        """Until processes that were started again serve."""
+        for node_id in node_ids:
+            wait_until(partial(self._is_ready, node_id), READY_S, f"{node_id} to be ready")
+
     def kill_everything(self) -> None:
         """SIGKILL the supervisor and all its processes, at once."""
         assert self._run is not None
@@ -120,7 +142,7 @@ class LocalCluster:
             revived.terminate()
         self._run.send_signal(signal.SIGINT)
         try:
-            status = self._run.wait(40)
+            status = self._run.wait(120)
         finally:
             self.end_by_force(pids)
         assert status == 0
@@ -139,6 +161,13 @@ class LocalCluster:
             for pid in (self._run.pid, *filter(_is_alive, pids)):
                 os.kill(pid, signal.SIGKILL)
             self._run.wait(10)
+
+    def _is_ready(self, node_id: str) -> bool:
+        try:
+            url = self.process(node_id)["admin_url"]
+            return httpx.get(f"{url}/readyz", timeout=5).status_code == 200
+        except httpx.HTTPError:
+            return False
 
     def _collect(self, lines: Iterator[str]) -> None:
         for line in lines:
@@ -160,21 +189,25 @@ def running_cluster(folder: Path, *flags: str) -> Iterator[LocalCluster]:
 
 
 async def create_log(cluster: LocalCluster, name: str, config: dict[str, Any]) -> str:
-    """Create `default/name`; returns its log id."""
+    """Create `default/name`; returns its log id. What may be repeated is, as every client does."""
     client = RestClient(cluster.state()["write_url"])
-    try:
+
+    async def create() -> str:
         await client.ensure_log("default", name, config)
         return str((await client.show_log("default", name))["log_id"])
+
+    try:
+        return await repeat_while_refused(create, timeout_s=READY_S, is_read=True)
     finally:
         await client.close()
 
 
 def wait_until(condition: Callable[[], bool], timeout_s: float, what: str) -> None:
     """Poll a condition; fails with its name when it does not come true in time."""
-    deadline = time.monotonic() + timeout_s
+    deadline = time.monotonic() + timeout_s * PATIENCE
     tick = threading.Event()
     while not condition():
-        assert time.monotonic() < deadline, f"waited {timeout_s} s for {what}"
+        assert time.monotonic() < deadline, f"waited {timeout_s * PATIENCE} s for {what}"
         tick.wait(0.05)
 
 

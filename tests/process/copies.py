@@ -21,7 +21,7 @@ from duramen.runtime.http_client import PeerError
 from duramen.runtime.metadata_store import MetadataError
 from duramen.runtime.zookeeper_store import ZooKeeperStore
 from duramen.wire.metadata_json import Paths
-from tests.process.cluster import LocalCluster
+from tests.process.cluster import PATIENCE, LocalCluster
 
 NAMESPACE = "default"
 LOOK_PAUSE_S = 0.2
@@ -123,12 +123,12 @@ async def close_segment(cluster: LocalCluster, log: str, timeout_s: float = 60) 
     epochs: list[int] = []
 
     async def is_closed() -> bool:
+        rows = (await reading.list_segments(NAMESPACE, log))["segments"]
         if not epochs:
             epoch = await writing.roll_log(NAMESPACE, log)
-            if epoch is None:
-                return True
+            if epoch is None:  # or its owner is gone, and another has not closed it yet
+                return all(row["state"] == "CLOSED" for row in rows)
             epochs.append(epoch)
-        rows = (await reading.list_segments(NAMESPACE, log))["segments"]
         return any(row["epoch"] == epochs[0] and row["state"] == "CLOSED" for row in rows)
 
     try:
@@ -143,7 +143,7 @@ async def wait_until_so(
 ) -> None:
     """Ask until it is so; who does not answer now is asked again."""
     try:
-        async with asyncio.timeout(timeout_s):
+        async with asyncio.timeout(timeout_s * PATIENCE):
             while True:
                 try:
                     if await condition():
@@ -152,7 +152,7 @@ async def wait_until_so(
                     pass
                 await rest(LOOK_PAUSE_S)
     except TimeoutError:
-        raise AssertionError(f"after {timeout_s} s {complaint()}") from None
+        raise AssertionError(f"after {timeout_s * PATIENCE} s {complaint()}") from None
 
 
 async def rest(seconds: float) -> None:

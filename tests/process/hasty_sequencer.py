@@ -17,7 +17,7 @@ from duramen_sequencer.life.operations import LifeOperations
 from duramen_sequencer.life.retention import RetentionRounds
 from duramen_sequencer.main import main
 
-_WINDOW_US = 3 * SECOND
+_WINDOW_US = 15 * SECOND
 
 
 def hasty(command: list[str]) -> list[str]:

@@ -16,9 +16,12 @@ from dataclasses import dataclass, field
 
 from duramen.client.records import open_batches
 from duramen.client.rest_client import RestClient
+from duramen.client.retry import is_repeatable
 from duramen.errors import DuramenError
 from duramen.runtime.http_client import PeerError
 from duramen.wire.record_batch import encode_batch
+from tests.process.cluster import PATIENCE
+from tests.process.copies import rest
 
 NAMESPACE = "default"
 
@@ -68,7 +71,7 @@ class History:
         await self._wait(lambda: len(self.codes) >= count, timeout_s)
 
     async def _wait(self, condition: Callable[[], bool], timeout_s: float) -> None:
-        async with asyncio.timeout(timeout_s):
+        async with asyncio.timeout(timeout_s * PATIENCE):
             while not condition():
                 self.changed.clear()
                 await self.changed.wait()
@@ -136,9 +139,10 @@ async def read_log(read_url: str, log: str, *, expect_count: int = 0) -> list[by
                 answer = await client.read(
                     NAMESPACE, log, position, most_bytes=4 << 20, wait_ms=300
                 )
-            except DuramenError as error:
-                if not error.problem()["retryable"]:
+            except (DuramenError, PeerError) as error:
+                if not is_repeatable(error, is_read=True):
                     raise
+                await rest(0.05)
                 continue
             for records in open_batches(answer.batches, first=len(bodies)):
                 assert records.first == len(bodies), f"G1: {records.first} after {len(bodies)}"

@@ -7,26 +7,32 @@ Used by `test_frozen_owner` and `test_balance`. Source: docs/protocol/ownership.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Any
 
 from duramen.client.rest_client import RestClient
+from duramen.errors import DuramenError
+from duramen.runtime.http_client import PeerError
 from tests.process.cluster import LocalCluster
+from tests.process.copies import rest
 
-_GIVEN_S = 30.0
+_GIVEN_S = 90.0
 
 
 async def owned_rows(cluster: LocalCluster) -> list[dict[str, Any]]:
-    """A row for each log and each sequencer that says that it owns it, once all know their names.
-
-    A sequencer that is only about to take a log does not know its name yet.
+    """A row for each log and each sequencer that says that it owns it, once all answer and know
+    its name: one that is only about to take a log does not know it yet.
     """
     client = RestClient(cluster.state()["admin_url"])
     try:
         async with asyncio.timeout(_GIVEN_S):
             while True:
-                found: list[dict[str, Any]] = (await client.get_json("/v1/cluster/owners"))["logs"]
-                if all(row["name"] for row in found):
-                    return found
+                with contextlib.suppress(DuramenError, PeerError):
+                    answer = await client.get_json("/v1/cluster/owners")
+                    found: list[dict[str, Any]] = answer["logs"]
+                    if not answer["silent"] and all(row["name"] for row in found):
+                        return found
+                await rest(0.05)
     finally:
         await client.close()
 
@@ -43,7 +49,7 @@ async def wait_owned_by(cluster: LocalCluster, owner: str) -> None:
     """Until one sequencer has every log that anybody has, alone."""
     async with asyncio.timeout(_GIVEN_S):
         while set().union(*(await owners_of(cluster)).values()) != {owner}:
-            pass
+            await rest(0.05)
 
 
 async def give_all(cluster: LocalCluster, owner: str) -> None:

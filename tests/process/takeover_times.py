@@ -23,13 +23,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-import httpx
-
 from duramen.client.rest_client import RestClient
 from duramen.errors import DuramenError
 from duramen.runtime.http_client import PeerError
 from duramen.wire.record_batch import encode_batch
-from tests.process.cluster import LocalCluster, create_log, running_cluster, wait_until
+from tests.process.cluster import LocalCluster, create_log, running_cluster
 
 SETTLED_S = 60.0
 _CREATED_TOGETHER = 4
@@ -86,7 +84,7 @@ async def measure(cluster: LocalCluster, options: argparse.Namespace) -> dict[st
             await settle(writers, killed_s)
             say(f"{victim} was killed; all again after {time.monotonic() - killed_s:.1f} s")
             gaps.append(max(writer.gap_after(killed_s) or 0.0 for writer in writers))
-            await asyncio.to_thread(wait_ready, cluster, victim)
+            await asyncio.to_thread(cluster.wait_ready, victim)
             await settle(writers, time.monotonic())
     finally:
         for writer in writers:
@@ -130,19 +128,6 @@ async def pause(seconds: float) -> None:
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await asyncio.Event().wait()
-
-
-def wait_ready(cluster: LocalCluster, node_id: str) -> None:
-    """Until a process that was started again serves."""
-    wait_until(lambda: is_ready(cluster, node_id), 60, node_id)
-
-
-def is_ready(cluster: LocalCluster, node_id: str) -> bool:
-    try:
-        url = cluster.process(node_id)["admin_url"]
-        return httpx.get(f"{url}/readyz", timeout=2).status_code == 200
-    except httpx.HTTPError:
-        return False
 
 
 def main() -> None:

@@ -19,7 +19,7 @@ import pytest
 from tests.component.raw_http import open_call
 from tests.process.cluster import LocalCluster, create_log, run, running_cluster
 from tests.process.history import read_log
-from tests.process.owners import owners_of
+from tests.process.test_ownership import owner_of
 
 pytestmark = [pytest.mark.process, pytest.mark.zookeeper]
 
@@ -71,8 +71,7 @@ def test_a_killed_sequencer_leaves_the_order_of_every_session(tmp_path: Path) ->
                 for log in ("safe", "plain")
             ]
             await killing.wait()
-            for owner in (await owners_of(cluster))["safe"]:
-                cluster.send(owner, signal.SIGKILL)
+            cluster.send(await owner_of(cluster, "safe"), signal.SIGKILL)
             safe, plain = await asyncio.gather(*sessions)
             assert [answer.get("code") for answer in safe] == [None] * BATCH_COUNT
             assert [a["start"]["seq_num"] for a in safe if a["start"]] == list(range(BATCH_COUNT))

@@ -116,11 +116,7 @@ class Fixture:
 
 def hasten_bookies(cluster: LocalCluster) -> None:
     """Start the bookies anew, so that they drop what is released at once."""
-    bookies = cluster.ids("bookie")
-    for node_id in bookies:
-        cluster.kill(node_id)
-    for node_id in bookies:
-        cluster.revive(node_id, hasty)
+    cluster.start_anew(*cluster.ids("bookie"), wrap=hasty)
 
 
 @pytest.fixture(scope="module")
@@ -167,10 +163,7 @@ def test_every_position_is_found_in_what_is_cold(world: Fixture) -> None:
 
 
 def test_a_proxy_that_begins_anew_reads_the_archive(world: Fixture) -> None:
-    world.cluster.kill("readproxy-0")
-    world.cluster.revive("readproxy-0")
-    admin_url = world.cluster.process("readproxy-0")["admin_url"]
-    wait_until(lambda: is_ready(admin_url), 60, "the read proxy")
+    world.cluster.start_anew("readproxy-0")
     assert world.cold()["loads"] == 0
     assert world.read("from=head") == world.bodies
     assert world.cold()["loads"] >= SEGMENTS
@@ -188,10 +181,7 @@ def test_the_core_library_reads_what_is_cold(world: Fixture) -> None:
 
 
 def test_a_store_that_is_taken_away_and_comes_back(world: Fixture) -> None:
-    world.cluster.kill("readproxy-0")
-    world.cluster.revive("readproxy-0")
-    admin_url = world.cluster.process("readproxy-0")["admin_url"]
-    wait_until(lambda: is_ready(admin_url), 60, "the read proxy")
+    world.cluster.start_anew("readproxy-0")
     folder = world.cluster.folder / "cold"
     folder.rename(folder.with_name("away"))
     try:
@@ -213,10 +203,3 @@ def test_a_truncation_into_a_cold_segment(world: Fixture) -> None:
     assert answer.json()["head"]["seq_num"] == 77
     wait_until(lambda: len(world.read("from=head")) == len(world.bodies) - 77, 30, "the new head")
     assert world.read("from=head") == world.bodies[77:]
-
-
-def is_ready(admin_url: str) -> bool:
-    try:
-        return httpx.get(f"{admin_url}/readyz", timeout=5).status_code == 200
-    except httpx.HTTPError:
-        return False

@@ -57,17 +57,28 @@ def test_what_a_user_types(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         wait_until(
             lambda: "CLOSED" in ask("segments", "shop/orders"), 20, "the segment to be closed"
         )
-        ask_in_sql(ask_rows)
         wait_until(lambda: main(["repair", "status", "--data", str(cluster.folder)]) == 0, 30,
                    "an auditor in office")  # fmt: skip
-        capsys.readouterr()
-        moment = json.loads(ask("top", "--once", "--json"))
-        assert moment["unknown"] == {} and moment["logs_owned"] == 1
+        ask_in_sql(ask_rows)
+
+        def show_moment() -> dict[str, Any]:
+            capsys.readouterr()
+            main(["top", "--once", "--json", "--data", str(cluster.folder)])
+            moment: dict[str, Any] = json.loads(capsys.readouterr().out)
+            return moment
+
+        def is_known() -> bool:
+            """Who does not answer within seconds is not waited for, and named."""
+            found = show_moment()
+            syncs_ms = [row["sync_ms"] for row in found["bookies"]]
+            return not found["unknown"] and None not in syncs_ms
+
+        wait_until(is_known, 60, "an answer of everybody")
+        moment = show_moment()
+        assert moment["logs_owned"] == 1
         assert [row["sequencer"] for row in moment["sequencers"]] == ["sequencer-0"]
         assert len(moment["bookies"]) == 4
-        assert all(
-            row["queue_bytes"] == 0 and row["sync_ms"] is not None for row in moment["bookies"]
-        )
+        assert all(row["queue_bytes"] == 0 for row in moment["bookies"])
         assert "repair: 0 fragments wait" in ask("top", "--once")
         complete_in_bash(tmp_path, cluster.folder)
 
@@ -103,7 +114,7 @@ def ask_in_sql(ask_rows: Callable[[str], list[dict[str, Any]]]) -> None:
         "join bookies using (bookie) join segments using (log, epoch) "
         "where segments.state = 'CLOSED'"
     )
-    assert len(members) == 3
+    assert members and len(members) % 3 == 0, "three to a fragment, which one late bookie ends"
     assert all(row["has_room"] == row["takes_new_data"] == 1 for row in members)
     idle = "select log from logs left join owners using (log) where sequencer is null"
     assert ask_rows(idle) == [{"log": "shop/audit"}]
@@ -134,10 +145,17 @@ def complete_in_bash(folder: Path, data: Path) -> None:
         ]
     places = os.pathsep.join(os.path.abspath(place) for place in sys.path if place)
     path = f"{folder}{os.pathsep}{os.environ['PATH']}"
-    done = subprocess.run(
-        ["bash", "-c", "\n".join(script)],
-        env={**os.environ, "PATH": path, "PYTHONPATH": places}, capture_output=True, text=True,
-        timeout=60, check=True,
-    )  # fmt: skip
-    assert done.stderr == ""
-    assert done.stdout.split("\n")[:-1] == list(questions.values())
+    found: list[str] = []
+
+    def is_completed() -> bool:
+        """A cluster that does not answer within a second is not waited for."""
+        done = subprocess.run(
+            ["bash", "-c", "\n".join(script)],
+            env={**os.environ, "PATH": path, "PYTHONPATH": places}, capture_output=True, text=True,
+            timeout=120, check=True,
+        )  # fmt: skip
+        assert done.stderr == ""
+        found[:] = done.stdout.split("\n")[:-1]
+        return found == list(questions.values())
+
+    wait_until(is_completed, 30, f"{questions} to be completed")

@@ -27,6 +27,7 @@ from duramen.client.core import AppendTicket, CoreClient, NotOwner, OwnedLog, Re
 from duramen.runtime.http_client import PeerClient
 from duramen.units import SECOND
 from tests.process.cluster import LocalCluster, create_log, run, running_cluster
+from tests.process.copies import rest
 
 pytestmark = [pytest.mark.process, pytest.mark.zookeeper]
 
@@ -211,7 +212,9 @@ def test_the_proxies_and_an_embedded_writer_take_turns(cluster: LocalCluster) ->
             check_bodies(await read_by_rest(cluster, "shared"))
             await remote.truncate(2)
             local = core.log("default", "shared")
-            first, *_ = [batch async for batch in local.read(0)]
+            async with asyncio.timeout(60):  # readers learn of it within moments, not at once
+                while not (first := (await anext(local.read(0)))).moved_to:
+                    await rest(0.1)
             assert first.moved_to == Moved("seq:0", 2) and first.bodies[0] == b"2"
             (empty,) = [batch async for batch in local.read(0, until=1)]
             assert (empty.moved_to, len(empty)) == (Moved("seq:0", 2), 0)
@@ -230,12 +233,14 @@ def test_a_writer_that_appends_nothing_learns_of_its_end(cluster: LocalCluster) 
     async def scenario() -> None:
         log_id = await create_log(cluster, "lost", {})
         peers = PeerClient()
-        url = cluster.process(cluster.ids("sequencer")[0])["data_url"]
+        url = cluster.process(cluster.ids("sequencer")[0])["data_url"] + "/s/control"
         async with connect(cluster) as core:
             log = await core.open_log("default", "lost").__aenter__()
             await log.append(b"0")
             body = json.dumps({"op": "take", "log_id": log_id}).encode()
-            assert (await peers.request_json("POST", f"{url}/s/control", body, SECOND))[0] == 200
+            async with asyncio.timeout(60):  # who has no session at this moment refuses
+                while (await peers.request_json("POST", url, body, 30 * SECOND))[0] != 200:
+                    await rest(0.1)
             assert isinstance(await log.wait_ended(), NotOwner)
             with pytest.raises(NotOwner):
                 _ = log.append(b"x")

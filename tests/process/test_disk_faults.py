@@ -101,7 +101,7 @@ def test_a_small_volume_fills_up(tmp_path: Path, capsys: pytest.CaptureFixture[s
 @pytest.mark.parametrize(
     ("what", "expected", "count"),
     [
-        ("error=EIO:when=2", ["ok False", str(errno.EIO), "ok False"], 1),
+        ("error=EIO:when=2", ["ok", str(errno.EIO), "ok"], 1),
         ("delay_exit=60000", ["ok True"] * 3, 3),
     ],
 )
@@ -115,5 +115,8 @@ def test_system_calls_of_any_thread_fail_or_wait(
         injecting(command, "fdatasync", what, log), stdout=subprocess.PIPE, text=True
     )
     output, _ = process.communicate(timeout=60)
-    assert process.returncode == 7 and output.splitlines() == expected
+    lines = output.splitlines()
+    if what.startswith("error"):  # how long a sync takes that nobody delays is the disk's affair
+        lines = [line.partition(" ")[0] for line in lines]
+    assert process.returncode == 7 and lines == expected
     assert count_injected(log) == count

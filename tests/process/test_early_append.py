@@ -24,7 +24,7 @@ def test_appends_go_on_while_the_log_of_a_killed_owner_is_recovered(tmp_path: Pa
 
         async def scenario() -> None:
             history = History("early")
-            await create_log(cluster, "early", {"early_append": True})
+            await create_log(cluster, "early", {"early_append": True, "commit_delay": "2s"})
             client = RestClient(cluster.state()["write_url"])
             await history.append(client)
             await client.close()

@@ -7,6 +7,7 @@ the fencing token are tried against the new owner. Source: 01-protocol section 5
 
 from __future__ import annotations
 
+import asyncio
 import signal
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,10 @@ import pytest
 from duramen.ids import EntryId, Epoch, LogId
 from duramen.wire.metadata_json import read_segment, spell_segment
 from tests.process.cluster import LocalCluster, create_log, run, running_cluster
-from tests.process.copies import open_store
+from tests.process.copies import open_store, rest
 from tests.process.history import read_log
+
+INSISTED_S = 120
 
 pytestmark = [pytest.mark.process, pytest.mark.zookeeper]
 
@@ -48,12 +51,11 @@ class Client:
 
     async def insist(self, seq: int) -> dict[str, Any]:
         """As many tries as it takes, for some seconds of takeover."""
-        for _ in range(30):
-            answer = await self.send(f"batch {seq}", seq)
-            if "start" in answer:
-                return answer
-            self.codes.append(answer["code"])
-        raise AssertionError(f"batch {seq} was never acknowledged: {self.codes}")
+        async with asyncio.timeout(INSISTED_S):
+            while "start" not in (answer := await self.send(f"batch {seq}", seq)):
+                self.codes.append(answer["code"])
+                await rest(0.1)
+        return answer
 
     async def truncate(self, position: str) -> dict[str, Any]:
         """Remove what lies before the position."""
@@ -147,7 +149,7 @@ async def _lose(cluster: LocalCluster, log_id: LogId, entry: EntryId) -> None:
 async def _check_repetitions(client: Client, places: dict[int, dict[str, Any]]) -> None:
     """Every batch again, whoever owned the log when it came first: the same positions."""
     for seq, first in places.items():
-        again = await client.send(f"batch {seq}", seq)
+        again = await client.insist(seq)
         assert again["duplicate"] is True, again
         assert (again["start"], again["end"]) == (first["start"], first["end"])
 

@@ -67,7 +67,7 @@ async def scenario(cluster: LocalCluster, folder: Path) -> None:
                 await load.wait_acked_since(stopped_ns, TAKEN_S_MAX)
             taken_ns = read_clock_ns()
             sent = [asyncio.create_task(direct.append()) for _ in range(SENT_TO_THE_FROZEN)]
-            await wait_at_most(max(FROZEN_S - (taken_ns - stopped_ns) / 1e9, 1.0))
+            await wait_at_most(max(FROZEN_S - (taken_ns - stopped_ns) / 1e9, 5.0))
             assert not any(task.done() for task in sent), "it was not frozen"
         finally:
             cluster.send(victim, signal.SIGCONT)
@@ -76,7 +76,7 @@ async def scenario(cluster: LocalCluster, folder: Path) -> None:
         check_answers(answers, (taken_ns - stopped_ns) / 1e9)
         continued_ns = read_clock_ns()
         for load in (first, second):
-            await load.wait_acked_since(continued_ns, 20)
+            await load.wait_acked_since(continued_ns, 60)
         await check_owners(cluster, victim, heir)
         last = (await statistics(cluster, victim))["frames"]["appends"]
         await asyncio.gather(first.finish(), second.finish())
@@ -133,7 +133,7 @@ def check_epochs(folder: Path, log: str, old: Epoch, taken_ns: int) -> None:
     """Whatever was acknowledged and began after the takeover stands in a later epoch."""
     lines = [line for line in read_history(folder, log) if line["op"] == "append"]
     acked = [line for line in lines if line["outcome"] == "ok" and line["t0_ns"] > taken_ns]
-    assert len(acked) > 50
+    assert len(acked) > 20
     epochs = {int(line["dlsn"].partition("n")[0].removeprefix("e")) for line in acked}
     assert min(epochs) > old, (old, epochs)
 

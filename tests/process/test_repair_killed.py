@@ -14,7 +14,6 @@ import random
 import shutil
 from pathlib import Path
 
-import httpx
 import pytest
 
 from duramen.client.rest_client import RestClient
@@ -30,7 +29,7 @@ from tests.process.copies import (
 from tests.process.drain_figures import fill
 from tests.process.history import History, read_log
 
-pytestmark = [pytest.mark.process, pytest.mark.zookeeper]
+pytestmark = [pytest.mark.process, pytest.mark.zookeeper, pytest.mark.timeout(900)]
 
 SEED = int(os.environ.get("DURAMEN_KILL_SEED", "7"))
 ROUNDS = 2
@@ -70,7 +69,7 @@ def test_repair_that_is_killed_at_any_moment_is_done_by_another(tmp_path: Path) 
             url = cluster.state()["read_url"]
             history.check(await read_log(url, history.log, expect_count=expected))
 
-        run(scenario())
+        run(scenario(), timeout_s=850)
 
 
 async def find_fullest(cluster: LocalCluster) -> str:
@@ -84,7 +83,7 @@ async def wipe(cluster: LocalCluster, bookie: str) -> None:
     await asyncio.to_thread(cluster.kill, bookie)
     shutil.rmtree(cluster.process(bookie)["data_dir"])
     cluster.revive(bookie, lambda line: [*line, "--accept-new-incarnation"])
-    await wait_ready(cluster, bookie)
+    await asyncio.to_thread(cluster.wait_ready, bookie)
 
 
 async def kill_all(cluster: LocalCluster, rng: random.Random) -> None:
@@ -106,18 +105,4 @@ async def kill_all(cluster: LocalCluster, rng: random.Random) -> None:
         await rest(rng.uniform(0.0, KILL_PAUSE_MAX_S))
         await asyncio.to_thread(cluster.kill, victim)
         cluster.revive(victim)
-    for victim in victims:
-        await wait_ready(cluster, victim)
-
-
-async def wait_ready(cluster: LocalCluster, node_id: str) -> None:
-    """Until a process that was started again serves."""
-    url = cluster.process(node_id)["admin_url"]
-
-    async def is_ready() -> bool:
-        try:
-            return (await asyncio.to_thread(httpx.get, f"{url}/readyz")).status_code == 200
-        except httpx.TransportError:
-            return False
-
-    await wait_until_so(is_ready, READY_S, lambda: f"{node_id} is not ready")
+    await asyncio.to_thread(cluster.wait_ready, *victims)

@@ -14,7 +14,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from duramen.client.rest_client import RestClient
@@ -66,15 +65,7 @@ def stop(cluster: LocalCluster, node_id: str) -> Path:
 
 def start(cluster: LocalCluster, node_id: str, *more: str) -> None:
     cluster.revive(node_id, wrap=lambda command: [*command, *more])
-
-    def is_ready() -> bool:
-        try:
-            url = cluster.process(node_id)["admin_url"]
-            return httpx.get(f"{url}/readyz").status_code == 200
-        except httpx.TransportError:
-            return False
-
-    wait_until(is_ready, READY_S, f"{node_id} to be ready")
+    cluster.wait_ready(node_id)
 
 
 def flip(folder: Path, ledger_id: LedgerId, entry_id: EntryId) -> None:

@@ -24,8 +24,9 @@ from tests.spark.archive_world import NAMESPACE, World, fill_briefly
 pytestmark = [pytest.mark.process, pytest.mark.zookeeper]
 
 KILL_POINTS = Path(__file__).parent / "kill_points"
-SMALL = ["--part-size", "4KiB", "--read-size", "1KiB"]
-"""Several parts and several reads of each segment."""
+SMALL = ["--part-size", "4KiB", "--read-size", "1KiB", "--threads", "4"]
+"""Several parts and several reads of each segment; both segments fit into one batch of four slots,
+and are finished one after the other."""
 
 
 class Case:

@@ -68,7 +68,7 @@ class Site:
 
     def make_log(self, name: str, **config: Any) -> SyncLog:
         log = self.client["default"][name]
-        assert log.ensure(config)
+        log.ensure(config)
         return log
 
     def read(self, logs: str, **options: Any) -> DataFrame:
@@ -461,7 +461,7 @@ def find_owner(site: Site, name: str) -> str:
     """The sequencer that has a log open."""
     log_id = site.client["default"][name].show()["log_id"]
     for node_id in site.cluster.ids("sequencer"):
-        logs = httpx.get(f"{site.cluster.process(node_id)['admin_url']}/v1/logs").json()
+        logs = httpx.get(f"{site.cluster.process(node_id)['admin_url']}/v1/logs", timeout=30).json()
         if any(log["log_id"] == log_id and log["epoch"] for log in logs):
             return node_id
     raise AssertionError("nobody has the log open")

@@ -25,7 +25,7 @@ from tests.kubernetes.cluster.handle import ClusterHandle
 from tests.kubernetes.resources.texts import read_texts
 from tests.process.cluster import wait_until
 
-END_S: Final = 20.0
+END_S: Final = 60.0
 SETTLE_S: Final = 60.0
 
 _CONTEXT: Final[ForkServerContext] = multiprocessing.get_context("forkserver")
@@ -68,6 +68,12 @@ class OperatorProcess:
         """Whether it runs."""
         return self._process is not None and self._process.is_alive()
 
+    def join(self, timeout_s: float) -> bool:
+        """Whether it ended by itself within that time."""
+        assert self._process is not None
+        self._process.join(timeout_s)
+        return not self._process.is_alive()
+
     def kill(self) -> None:
         """SIGKILL."""
         assert self._process is not None
@@ -78,8 +84,7 @@ class OperatorProcess:
         """SIGTERM, and it ends by itself."""
         assert self._process is not None
         self._process.terminate()
-        self._process.join(END_S)
-        if self._process.is_alive():
+        if not self.join(END_S):
             self.kill()
             raise AssertionError("the operator did not end")
 

@@ -126,11 +126,17 @@ def test_closed_segments_are_archived_by_one_run(objects: Objects, twin: AdminTw
     with twin.lock:
         assert twin.state.archive(log) == 1
     objects.wait("ArchivePolicy", "orders", "True/AllArchived", "Archived")
-    found = objects.find("ArchivePolicy", "orders")
-    assert found is not None
-    status = found["status"]
+
+    def read_status() -> dict[str, Any]:
+        found = objects.find("ArchivePolicy", "orders")
+        assert found is not None
+        return dict(found["status"])
+
+    wait_until(
+        lambda: read_status()["lastRun"]["result"] == "Succeeded", SETTLE_S, "the run to be told"
+    )
+    status = read_status()
     assert status["lastRun"]["cause"] == "ClosedSegments"
-    assert status["lastRun"]["result"] == "Succeeded"
     assert (status["closedSegments"], status["lagSegments"]) == (1, 0)
     assert len(jobs_of(objects, "orders")) == 1
     assert "ClosedSegmentsRun" in objects.events("orders")

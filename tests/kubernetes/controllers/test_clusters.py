@@ -12,6 +12,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -196,7 +197,7 @@ def test_a_cluster_grows_and_never_shrinks(kwok_cluster: ClusterHandle) -> None:
         assert "set replicas to 7" in here.message("BookieSet", "main", "Progressing")
         assert "NotYetSupported" in here.events("main")
         assert len(here.pods()) == 7
-        assert here.condition("LogCluster", "main", "Progressing") == "False/NotYetSupported"
+        here.wait("LogCluster", "main", "False/NotYetSupported", "Progressing")
 
         # It blocks nothing else.
         wider = {"security": "none", "domains": ZONES, "writeProxies": {"replicas": 4}}
@@ -228,9 +229,13 @@ def test_a_new_image_rolls_all_but_the_bookies(kwok_cluster: ClusterHandle) -> N
         here.wait("BookieSet", "main", "False/NotYetSupported", "Progressing")
         assert {p["metadata"]["name"]: p["metadata"]["uid"] for p in here.pods()} == before
         assert images("bookie") == {"localhost/duramen:test"}
+
+        def is_named(name: str) -> bool:
+            return name in here.message("BookieSet", "main", "Progressing")
+
         # People restart them, one by one; the last one settles it.
         for name, old in before.items():
-            assert name in here.message("BookieSet", "main", "Progressing")
+            wait_until(partial(is_named, name), SETTLE_S, f"{name} to be named")
             # Not waiting by kubectl: KWOK may take its pod away after the new one is there.
             here.cluster.kubectl("-n", here.namespace, "delete", "pod", name, "--wait=false")
             here.wait_another("pods", f"Pod/{name}", old)

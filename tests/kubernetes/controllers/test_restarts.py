@@ -46,7 +46,7 @@ RESTARTS: Final = int(os.environ.get("DURAMEN_RESTARTS", "100"))
 SEED: Final = int(os.environ.get("DURAMEN_SEED", "10"))
 WORLD_COUNT: Final = 4
 WORLD_RESTARTS: Final = -(-RESTARTS // WORLD_COUNT)
-LIFE_S: Final = 7.0
+LIFE_S: Final = 10.0
 """A life that has nothing left to do before its request ends here; it counts as none."""
 
 START_REQUESTS: Final = 70
@@ -310,7 +310,7 @@ def kill_and_change(
 ) -> int:
     """Lives that end in the middle, with changes in between; gives how many ended so."""
     kills = 0
-    for _ in range(2 * WORLD_RESTARTS):
+    for _ in range(3 * WORLD_RESTARTS):
         if kills >= WORLD_RESTARTS:
             break
         # Some lives begin with much to do, some with nothing new.
@@ -383,9 +383,7 @@ class CallStrike:
 
 def wait_for_end(operator: OperatorProcess) -> None:
     """Until a life is over; one that found nothing to do is ended here."""
-    try:
-        wait_until(lambda: not operator.is_running, LIFE_S, "the end of a life")
-    except AssertionError:
+    if not operator.join(LIFE_S):
         operator.kill()
 
 

@@ -55,7 +55,7 @@ def test_an_operator_whose_watch_is_silent_calls_itself_dead(kwok_cluster: Clust
             objects.apply("LogCluster", "main", {"security": "none"})
             objects.apply("LogNamespace", "shop", {"clusterName": "main"})
             objects.wait("LogNamespace", "shop", "True/AsWanted")
-            assert ask_health(port) == (200, "ok\n")
+            wait_until(lambda: ask_health(port) == (200, "ok\n"), SETTLE_S, "health")
 
             proxy.silent_plurals = frozenset({"lognamespaces"})
             began_at = time.monotonic()
