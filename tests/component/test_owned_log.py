@@ -154,7 +154,7 @@ def test_appends_are_acknowledged_in_the_order_of_the_calls_and_the_end_is_in_pe
 
 def test_what_waits_too_long_ends_the_log_and_nothing_behind_it_is_sent() -> None:
     async def scenario(one: Process) -> None:
-        async with one.open_log(append_timeout_s=0.05) as log:
+        async with one.open_log(append_timeout_s=1.0) as log:
             await log.append(b"a")
             one.lanes.is_holding = True
             stuck = log.append(b"b")
@@ -178,7 +178,7 @@ def test_what_waits_too_long_ends_the_log_and_nothing_behind_it_is_sent() -> Non
 
 def test_who_ended_by_a_failure_does_not_keep_others_off_and_may_open_it_again() -> None:
     async def scenario(one: Process) -> None:
-        log = await one.open_log(append_timeout_s=0.05).__aenter__()
+        log = await one.open_log(append_timeout_s=0.5).__aenter__()
         one.lanes.is_holding = True
         with pytest.raises(Uncertain):
             await log.append(b"a")

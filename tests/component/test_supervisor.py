@@ -293,7 +293,7 @@ def test_deaf_and_paused_processes_are_ended_too(
 ) -> None:
     async def check() -> None:
         monkeypatch.setenv("FAKE_bookie_0", "deaf")
-        cluster = Cluster(tmp_path / "data", stop_timeout_s=0.5)
+        cluster = Cluster(tmp_path / "data", stop_timeout_s=3.0)
         await cluster.supervisor.start()
         pids = cluster.pids()
         os.kill(cluster.entry("readproxy-0")["pid"], signal.SIGSTOP)
