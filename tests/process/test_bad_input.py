@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import httpx
 import pytest
 
+from tests.process.answers import ask_until_settled
 from tests.process.cluster import LocalCluster, create_log, run, running_cluster
 
 pytestmark = [pytest.mark.process, pytest.mark.zookeeper]
@@ -117,7 +118,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 def _nothing_is_written(cluster: LocalCluster) -> Iterator[None]:
     pids = [p["pid"] for p in cluster.state()["processes"]]
     yield
-    tail = httpx.get(cluster.state()["read_url"] + f"{RECORDS}/tail", timeout=30).json()["tail"]
+    url = cluster.state()["read_url"] + f"{RECORDS}/tail"
+    tail = ask_until_settled(lambda: httpx.get(url, timeout=30)).json()["tail"]
     assert tail["seq_num"] == 1, "something was written"
     assert [p["pid"] for p in cluster.state()["processes"]] == pids, "a process died"
 
@@ -137,14 +139,16 @@ def _check(answer: httpx.Response, status: int, code: str, field: str | None) ->
 @pytest.mark.parametrize("case", APPENDS.values(), ids=APPENDS.keys())
 def test_bad_append(cluster: LocalCluster, case: Case) -> None:
     url = cluster.state()["write_url"] + case.path
-    answer = httpx.post(url, headers=case.headers, content=case.body, timeout=30)
+    answer = ask_until_settled(
+        lambda: httpx.post(url, headers=case.headers, content=case.body, timeout=30)
+    )
     _check(answer, case.status, case.code, case.field)
 
 
 @pytest.mark.parametrize("query", READS)
 def test_bad_read(cluster: LocalCluster, query: str) -> None:
-    answer = httpx.get(cluster.state()["read_url"] + f"{RECORDS}?{query}", timeout=30)
-    _check(answer, *READS[query])
+    url = cluster.state()["read_url"] + f"{RECORDS}?{query}"
+    _check(ask_until_settled(lambda: httpx.get(url, timeout=30)), *READS[query])
 
 
 def test_unknown_log_cannot_be_read(cluster: LocalCluster) -> None:
