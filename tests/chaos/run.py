@@ -18,7 +18,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -112,7 +112,9 @@ async def run_until_valid(
     keeps_folder: bool = False,
     say: Callable[[str], None] = lambda text: None,
 ) -> Summary:
-    """A run, repeated while it is void; the folder of a failed one stays, and is named."""
+    """A run, repeated while it is void, each time for half as long again: what a slow machine does
+    not meet of its schedule in time, it meets later. The folder of a failed one stays, and is told.
+    """
     summary: Summary | None = None
     for _ in range(tries):
         folder = Path(tempfile.mkdtemp(prefix="duramen-chaos-"))
@@ -132,6 +134,7 @@ async def run_until_valid(
                 say(f"histories and logs: {folder}")
         if not summary.void:
             break
+        options = replace(options, seconds=1.5 * options.seconds)
     assert summary is not None
     return summary
 
