@@ -25,7 +25,7 @@ from types import TracebackType
 from typing import IO, Any, Final, NamedTuple
 
 NAMESPACE: Final = "default"
-_READY_TIMEOUT_S: Final = 60.0
+_READY_TIMEOUT_S: Final = 150.0
 _STOP_TIMEOUT_S: Final = 25.0
 _CALL_TIMEOUT_S: Final = 5.0
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")

@@ -30,7 +30,7 @@ from duramen.client.retry import repeat_while_refused
 
 T = TypeVar("T")
 
-READY_S = 120.0
+READY_S = 150.0
 
 PATIENCE = 3
 """Bounds end waits that would never end; a machine shared with others may need as much longer."""

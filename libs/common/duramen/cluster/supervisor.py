@@ -31,7 +31,7 @@ from duramen.runtime.embedded_zookeeper import EmbeddedServerError, is_serving
 from duramen.runtime.http_client import PeerError
 
 COLD_FOLDER: Final = "cold"
-READY_TIMEOUT_S: Final = 60.0
+READY_TIMEOUT_S: Final = 120.0
 STOP_TIMEOUT_S: Final = 10.0
 START_COUNT_MAX: Final = 5
 """Starts of one process before the cluster was ever ready, after which waiting is pointless."""
