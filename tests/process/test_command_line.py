@@ -59,6 +59,7 @@ def test_what_a_user_types(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         )
         wait_until(lambda: main(["repair", "status", "--data", str(cluster.folder)]) == 0, 30,
                    "an auditor in office")  # fmt: skip
+        capsys.readouterr()
         ask_in_sql(ask_rows)
 
         def show_moment() -> dict[str, Any]:
