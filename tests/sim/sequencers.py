@@ -152,6 +152,7 @@ class SequencerNode(Process):
         self._log_count = len(options.logs)
         self._places = options.places[: len(options.places) - options.spare_count]
         self._has_repair = options.has_repair
+        self._least_ack_quorum = min(log.replication.ack_quorum for log in options.logs)
 
     @property
     def drivers(self) -> dict[LogId, SimDriver]:
@@ -391,9 +392,10 @@ class SequencerNode(Process):
             size, write, racks, regions = (
                 part.ensemble_size, part.write_quorum, part.min_racks, part.min_regions,
             )  # fmt: skip
+            # Disks are lost within a budget that the lowest ack quorum of the beginning allows.
             possible = [
                 ack
-                for ack in range(2, write + 1)
+                for ack in range(self._least_ack_quorum, write + 1)
                 if can_place(self._places, Quorum(size, write, ack), racks, regions)
             ]
             changed = part.model_copy(update={

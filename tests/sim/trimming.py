@@ -16,6 +16,7 @@ from typing import Any, Final, cast
 from duramen.core.sequencer.log_sequencer import LogSequencer
 from duramen.errors import DuramenError
 from duramen.ids import LogId
+from duramen.runtime.http_client import NoAnswerError
 from duramen.runtime.metadata_store import MetadataError
 from duramen.units import MS, SECOND
 from duramen.wire.sequencer_calls import Redirect
@@ -75,7 +76,7 @@ class Trimmer:
         self._world.at(int(rng.uniform(0.1, 2) * _PAUSE_US), self._ask)
 
     async def _truncate(self, node: SequencerNode, log_id: LogId, to: str) -> None:
-        boundaries = Boundaries(node.link, cast(Any, None))  # no entry is read for these positions
+        boundaries = Boundaries(node.link, cast(Any, _SilentLanes()))
         host = cast(Any, _Host(node))
         life = LifeOperations(
             host, node.link, boundaries, now_unix_ms=lambda: self._world.now_us // MS
@@ -107,6 +108,14 @@ class Trimmer:
             return error.code
         except MetadataError:
             return "metadata unavailable"
+
+
+class _SilentLanes:
+    """No entry is read for these positions but where the first of a segment is a hole: then no
+    bookie answers, and the request is refused."""
+
+    async def insist(self, *_: object) -> bytes:
+        raise NoAnswerError("not simulated")
 
 
 class _Host:
