@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import itertools
 import json
 import random
@@ -28,6 +27,7 @@ from duramen.errors import DuramenError
 from duramen.runtime.http_client import PeerError
 from duramen.wire.record_batch import encode_batch
 from tests.process.cluster import LocalCluster, create_log, running_cluster
+from tests.process.copies import rest
 
 SETTLED_S = 60.0
 _CREATED_TOGETHER = 4
@@ -52,7 +52,7 @@ class Writer:
                 await self._client.append("default", self.log, batch)
             except (DuramenError, PeerError) as error:
                 self.failures.append(getattr(error, "code", "unreachable"))
-                await pause(0.01)
+                await rest(0.01)
             else:
                 self.times.append(time.monotonic())
 
@@ -103,7 +103,7 @@ async def settle(writers: list[Writer], since_s: float) -> None:
     """Until every log was acknowledged three times since a moment."""
     async with asyncio.timeout(SETTLED_S):
         while not all(len(w.times) > 3 and w.times[-3] > since_s for w in writers):
-            await pause(0.02)
+            await rest(0.02)
 
 
 async def choose(cluster: LocalCluster, role: str, rng: random.Random) -> str:
@@ -121,13 +121,6 @@ async def choose(cluster: LocalCluster, role: str, rng: random.Random) -> str:
 
 def say(text: str) -> None:
     sys.stderr.write(f"{text}\n")
-
-
-async def pause(seconds: float) -> None:
-    """A measured load goes on in real time: this is its clock, not a wait for a state."""
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            await asyncio.Event().wait()
 
 
 def main() -> None:

@@ -10,7 +10,6 @@ Source: 01-protocol section 8, docs/protocol/read-answers.md.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
 import signal
@@ -28,6 +27,7 @@ from pyreqwest.client import ClientBuilder
 from duramen.wire.read_answers import NEXT_HEADER, parse_batches
 from tests.component.event_stream import listen
 from tests.process.cluster import LocalCluster, create_log, run, running_cluster
+from tests.process.copies import rest
 
 pytestmark = [pytest.mark.process, pytest.mark.zookeeper]
 
@@ -113,7 +113,7 @@ class Site:
         """Until so many wait at the tail."""
         async with asyncio.timeout(60):
             while (await self.statistics())["feeds"]["readers"] < count:
-                await pass_time(0.05)
+                await rest(0.05)
 
 
 class Seen:
@@ -127,13 +127,6 @@ class Seen:
         assert seq_num == self.next, (seq_num, self.next)
         assert int(body.split(maxsplit=1)[0]) == seq_num
         self.next += 1
-
-
-async def pass_time(seconds: float) -> None:
-    """A pace: of appends, of a client that comes back, of looks at a condition."""
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            await asyncio.Event().wait()
 
 
 Read = Callable[[Site, Seen, int], Awaitable[None]]
@@ -196,7 +189,7 @@ async def persist(read: Read, site: Site, first: int, end: int) -> Seen:
                 raise
         if seen.next < end:
             seen.breaks += 1
-            await pass_time(_RETRY_S)
+            await rest(_RETRY_S)
     return seen
 
 
@@ -341,7 +334,7 @@ def test_a_killed_proxy_costs_no_reader_a_record(cluster: LocalCluster) -> None:
         killed_at = {tail + 150 * k + 75 for k in range(NUMBERS.kills)}
         while site.count < end:
             await site.append(1)
-            await pass_time(0.005)
+            await rest(0.005)
             if site.count in killed_at:
                 await asyncio.to_thread(cluster.kill, PROXY)
                 cluster.revive(PROXY)
