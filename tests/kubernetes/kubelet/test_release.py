@@ -28,6 +28,7 @@ from tests.kubernetes.kubelet.installation import (
     installed,
     values,
 )
+from tests.process.cluster import wait_until
 
 LINES = "".join(f"line {number}\n" for number in range(20_000))
 GONE_S = 120
@@ -152,10 +153,7 @@ def test_uninstall_leaves_nothing_but_claims(release: Installation) -> None:
     release.print_figures()
     with release.timed("uninstall until nothing runs"):
         release.helm("uninstall", RELEASE, f"--timeout={READY_S}s", "--wait")
-        names = [name for name in _names(release, WORKLOADS) if "/kubernetes" not in name]
-        for name in names:
-            release.kubectl("wait", name, "--for=delete", f"--timeout={GONE_S}s", timeout_s=GONE_S)
-    assert not _names(release, WORKLOADS)
+        wait_until(lambda: not _names(release, WORKLOADS), GONE_S, "everything to go")
     kinds = "logclusters,bookiesets,bookies,lognamespaces,logs,archivepolicies"
     assert not _names(release, kinds)
     assert len(before) == len(("zookeeper", "journal", "ledgers")) * 3 + len(("cold",)), before

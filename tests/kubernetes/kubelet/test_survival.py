@@ -22,13 +22,14 @@ from tests.chaos.waiting import wait_until
 from tests.kubernetes.cluster.inside import RealCluster
 from tests.kubernetes.kubelet.installation import RELEASE, Installation, installed, values
 from tests.process.chaos_load import ChaosLoad, judge_logs, running_load
+from tests.process.cluster import PATIENCE
 
 LOGS = [f"survives-{number}" for number in range(4)]
 REPLICAS = {"ensemble_size": 3, "write_quorum": 3, "ack_quorum": 2, "min_racks": 2}
-POD_BACK_S = 90.0
-GOES_ON_S = 60.0
-NODE_LOST_S = 60.0
-TOLD_S = 60.0
+POD_BACK_S = 90.0 * PATIENCE
+GOES_ON_S = 60.0 * PATIENCE
+NODE_LOST_S = 60.0 * PATIENCE
+TOLD_S = 60.0 * PATIENCE
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +38,7 @@ def release(kubelet: RealCluster) -> Iterator[Installation]:
         yield found
 
 
+@pytest.mark.timeout(900)  # every wait to its bound would take longer than any test may
 def test_nothing_acknowledged_is_lost(release: Installation, tmp_path: Path) -> None:
     release.apply(*map(_make_log, LOGS))
     for log in LOGS:
