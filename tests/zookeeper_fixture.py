@@ -44,6 +44,14 @@ def running_zookeeper(folder: Path) -> Iterator[EmbeddedZooKeeper]:
         run(server.stop())
 
 
+def _types(chunk: bytes) -> Iterator[bytes]:
+    """Types of the requests that begin in a chunk, of which the first begins with it."""
+    begin = 0
+    while begin + 12 <= len(chunk):
+        yield chunk[begin + 8 : begin + 12]
+        begin += 4 + int.from_bytes(chunk[begin : begin + 4], "big")
+
+
 class FaultyProxy:
     """Forwards TCP to ZooKeeper until told otherwise."""
 
@@ -105,7 +113,7 @@ class FaultyProxy:
     ) -> None:
         with suppress(OSError):
             while chunk := await reader.read(1 << 16):
-                if self._is_reply_doomed and chunk[8:12] == _MULTI_TYPE:
+                if self._is_reply_doomed and _MULTI_TYPE in _types(chunk):
                     self._is_reply_doomed = False
                     lost.set()
                 writer.write(chunk)

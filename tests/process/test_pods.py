@@ -91,8 +91,8 @@ def test_services_wait_for_the_name_of_zookeeper(tmp_path: Path) -> None:
             waiting = (line for line in child.stdout if "waiting for ZooKeeper" in line)
             assert next(waiting)
             assert next(waiting)
-        for port in ports.values():
-            assert health.main([str(port), "--alive"]) == 0
+        for role, port in ports.items():
+            wait_until(alive(port), SOON_S, f"the {role} to say that it is alive")
             assert health.main([str(port)]) == 1
         for child in children:
             child.terminate()
@@ -128,6 +128,10 @@ async def read_fields(zookeeper: str, path: str) -> dict[str, Any]:
         return read_node(found.data)
     finally:
         await store.close()
+
+
+def alive(port: int) -> Callable[[], bool]:
+    return lambda: health.main([str(port), "--alive"]) == 0
 
 
 def ready(port: int) -> Callable[[], bool]:

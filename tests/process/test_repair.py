@@ -19,7 +19,7 @@ import pytest
 from duramen.client.rest_client import RestClient
 from duramen.errors import DuramenError
 from duramen.runtime.http_client import PeerError
-from tests.process.cluster import LocalCluster, create_log, run, running_cluster
+from tests.process.cluster import LocalCluster, create_log, run, running_cluster, wait_until
 from tests.process.copies import close_segment
 from tests.process.history import History, read_log
 
@@ -115,8 +115,11 @@ def test_a_lost_bookie_is_replaced_and_another_is_emptied(tmp_path: Path) -> Non
         drained = command(cluster, "drain", emptied, "--wait", "--json")
         assert drained.returncode == 0, drained.stderr
         assert json.loads(drained.stdout)["duty"] == "drained"
-        allowed = command(cluster, "disruption", emptied, "--kind", "remove")
-        assert allowed.returncode == 0, allowed.stdout
+
+        def is_allowed() -> bool:
+            return command(cluster, "disruption", emptied, "--kind", "remove").returncode == 0
+
+        wait_until(is_allowed, 30, "an auditor that is sure of it")
         cluster.kill(emptied)
 
         async def read_all() -> list[bytes]:

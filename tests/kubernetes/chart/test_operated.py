@@ -41,8 +41,10 @@ class Release(Objects):
         """`helm upgrade --install`, hooks too, then what the hook's job would have done."""
         self.cluster.helm(
             "upgrade", "--install", RELEASE, CHART, "-n", self.namespace, "--values=-", "--wait",
-            "--take-ownership", "--timeout=90s", *flags, stdin=yaml.safe_dump(VALUES),
+            "--take-ownership", "--timeout=240s", *flags, stdin=yaml.safe_dump(VALUES),
+            timeout_s=300,
         )  # fmt: skip
+        self.wait_right("hooks")
         self.run_hook("apply")
 
     def uninstall(self) -> None:
@@ -53,9 +55,10 @@ class Release(Objects):
             [*command, "--namespace", self.namespace],
             env={**os.environ, "KUBECONFIG": str(self.write_kubeconfig("hooks"))},
             check=True,
-            timeout=90,
+            timeout=240,
         )
-        self.cluster.helm("uninstall", RELEASE, "-n", self.namespace, "--wait", "--timeout=90s")
+        flags = ("--wait", "--timeout=240s")
+        self.cluster.helm("uninstall", RELEASE, "-n", self.namespace, *flags, timeout_s=300)
 
     def run_hook(self, command: str) -> None:
         """`apply` or `remove`, as the hooks' account."""
@@ -71,6 +74,11 @@ class Release(Objects):
             token_file=token,
             authority_file=self.cluster.certificate,
         )
+
+    def wait_right(self, account: str) -> None:
+        """Until the API server knows what one of the chart's accounts may do."""
+        name = f"system:serviceaccount:{self.namespace}:{RELEASE}-duramen-{account}"
+        self.cluster.wait_right(name, self.namespace, "get", "logclusters.duramen.io")
 
     def write_kubeconfig(self, account: str) -> Path:
         """The cluster's, with the token of one of the chart's accounts."""
@@ -92,6 +100,7 @@ def operated(cluster: ClusterHandle, folder: Path) -> Iterator[Release]:
         release = Release(cluster, namespace, folder)
         release.install()
         kubeconfig = release.write_kubeconfig("operator")
+        release.wait_right("operator")
         with running_operator(OperatorProcess(kubeconfig, namespace, twin.url)):
             yield release
 

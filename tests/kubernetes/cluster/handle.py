@@ -19,8 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from tests.kubernetes.cluster import binaries
+from tests.process.cluster import wait_until
 
 COMMAND_S = 120.0
+HEARD_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,17 @@ class ClusterHandle:
         where = () if namespace is None else ("--namespace", namespace)
         flags = ("--server-side", "--validate=strict", "--filename=-")
         self.kubectl("apply", *flags, *where, stdin=json.dumps(everything))
+
+    def may(self, account: str, namespace: str, verb: str, kind: str) -> bool:
+        """Whether the API server would let an account do that to objects of a kind there."""
+        flags = ("--as", account, "--namespace", namespace)
+        said = self.kubectl("auth", "can-i", verb, kind, *flags, check=False)
+        return said.stdout.strip() == "yes"
+
+    def wait_right(self, account: str, namespace: str, verb: str, kind: str) -> None:
+        """Until the API server has heard of a right that it stored a moment ago."""
+        what = f"{account}'s right to {verb} {kind}"
+        wait_until(lambda: self.may(account, namespace, verb, kind), HEARD_S, what)
 
     @contextmanager
     def namespace(self, **labels: str) -> Iterator[str]:

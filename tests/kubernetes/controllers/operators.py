@@ -192,3 +192,7 @@ class Objects:
         """Reasons of the events about an object."""
         found = self.cluster.get("events.events.k8s.io", "-n", self.namespace)["items"]
         return {one["reason"] for one in found if one["regarding"]["name"] == name}
+
+    def wait_event(self, name: str, reason: str) -> None:
+        """Until an event with that reason was told of an object."""
+        wait_until(lambda: reason in self.events(name), SETTLE_S, f"{reason} of {name}")

@@ -95,7 +95,7 @@ def test_a_policy_is_a_cron_job_that_the_api_server_takes(objects: Objects) -> N
     )
     job = "job.batch/by-hand"
     objects.cluster.kubectl(
-        "-n", objects.namespace, "wait", "--for=condition=Complete", "--timeout=60s", job
+        "-n", objects.namespace, "wait", "--for=condition=Complete", "--timeout=110s", job
     )
     apply_policy(objects, "nightly", "none-*", schedule="0 3 * * *", suspend=True)
 
@@ -122,7 +122,7 @@ def test_closed_segments_are_archived_by_one_run(objects: Objects, twin: AdminTw
     name = jobs_of(objects, "orders")[0]["metadata"]["name"]
     job = f"job.batch/{name}"
     where = ("-n", objects.namespace)
-    objects.cluster.kubectl(*where, "wait", "--for=condition=Complete", "--timeout=60s", job)
+    objects.cluster.kubectl(*where, "wait", "--for=condition=Complete", "--timeout=110s", job)
     with twin.lock:
         assert twin.state.archive(log) == 1
     objects.wait("ArchivePolicy", "orders", "True/AllArchived", "Archived")
@@ -139,7 +139,7 @@ def test_closed_segments_are_archived_by_one_run(objects: Objects, twin: AdminTw
     assert status["lastRun"]["cause"] == "ClosedSegments"
     assert (status["closedSegments"], status["lagSegments"]) == (1, 0)
     assert len(jobs_of(objects, "orders")) == 1
-    assert "ClosedSegmentsRun" in objects.events("orders")
+    objects.wait_event("orders", "ClosedSegmentsRun")
 
 
 def test_what_a_run_says_is_told(objects: Objects, twin: AdminTwin) -> None:

@@ -141,7 +141,7 @@ def test_the_status_tells_counts_places_and_endpoints(here: Ground) -> None:
     assert {b["metadata"]["name"] for b in here.list("Bookie")} == {
         p["metadata"]["name"] for p in here.pods()
     }
-    assert "AsWanted" in here.events("main")
+    here.wait_event("main", "AsWanted")
 
 
 def test_a_cluster_at_rest_is_left_alone(here: Ground) -> None:
@@ -172,8 +172,10 @@ def test_what_people_delete_or_change_comes_back(here: Ground) -> None:
         return 0 if found is None else int(found["spec"]["replicas"])
 
     wait_until(lambda: count() == 2, SETTLE_S, "two read proxies")
+    wait_until(
+        lambda: here.find("statefulset", "main-sequencer") is not None, SETTLE_S, "the sequencers"
+    )
     here.wait("LogCluster", "main", "True/AsWanted")
-    assert here.find("statefulset", "main-sequencer") is not None
 
 
 def test_a_cluster_grows_and_never_shrinks(kwok_cluster: ClusterHandle) -> None:
@@ -195,7 +197,7 @@ def test_a_cluster_grows_and_never_shrinks(kwok_cluster: ClusterHandle) -> None:
         run("-n", here.namespace, "scale", "bks/main", "--replicas=4")
         here.wait("BookieSet", "main", "False/NotYetSupported", "Progressing")
         assert "set replicas to 7" in here.message("BookieSet", "main", "Progressing")
-        assert "NotYetSupported" in here.events("main")
+        here.wait_event("main", "NotYetSupported")
         assert len(here.pods()) == 7
         here.wait("LogCluster", "main", "False/NotYetSupported", "Progressing")
 
@@ -344,6 +346,6 @@ def run_release(cluster: ClusterHandle, namespace: str) -> None:
     """The hook's command."""
     command = [sys.executable, "-m", "duramen_operator.main", "release", "--namespace", namespace]
     done = subprocess.run(
-        command, env=cluster.environment, capture_output=True, text=True, check=False, timeout=60
+        command, env=cluster.environment, capture_output=True, text=True, check=False, timeout=180
     )
     assert done.returncode == 0, done.stderr

@@ -75,7 +75,7 @@ def test_a_log_goes_with_its_object(world: World) -> None:
     world.objects.wait_gone("Log", "goes")
     assert world.twin.state.logs[int(log_id)].deleted_ms is not None
     assert len(world.twin.asked("DELETE", URL.format("shop", "goes"))) == 1
-    assert "Deleted" in world.objects.events("goes")
+    world.objects.wait_event("goes", "Deleted")
 
 
 def test_what_is_changed_outside_is_set_again(world: World) -> None:
@@ -85,7 +85,7 @@ def test_what_is_changed_outside_is_set_again(world: World) -> None:
     log = world.twin.state.logs[int(log_id)]
     wait_until(lambda: log.config.to_json()["retention"]["age"] == "1h", SETTLE_S, "the correction")
     world.objects.wait("Log", "drifts", "True/AsWanted")
-    assert "ConfigCorrected" in world.objects.events("drifts")
+    world.objects.wait_event("drifts", "ConfigCorrected")
 
 
 def test_a_refused_configuration_is_told(world: World) -> None:
@@ -142,7 +142,7 @@ def test_a_namespace_goes_once_it_is_empty(world: World) -> None:
     world.objects.wait_gone("Log", "stand")
     # The name of the deleted log keeps the namespace, and nobody waits for that.
     world.objects.wait_gone("LogNamespace", "fair")
-    assert "Retained" in world.objects.events("fair")
+    world.objects.wait_event("fair", "Retained")
     assert "fair" in world.twin.state.namespaces
 
 
@@ -168,5 +168,5 @@ def test_nothing_waits_for_a_cluster_that_is_gone(world: World) -> None:
     world.objects.wait_gone("LogCluster", "brief")
     world.objects.delete("Log", "orphan")
     world.objects.wait_gone("Log", "orphan")
-    assert "ClusterGone" in world.objects.events("orphan")
+    world.objects.wait_event("orphan", "ClusterGone")
     assert not world.twin.asked("DELETE", URL.format("shop", "orphan"))

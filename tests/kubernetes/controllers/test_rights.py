@@ -65,9 +65,9 @@ def test_the_charts_role_is_enough(kwok_cluster: ClusterHandle, tmp_path: Path) 
     with kwok_cluster.namespace() as namespace, running_twin() as twin:
         kubeconfig = make_account(kwok_cluster, namespace, tmp_path)
         account = f"system:serviceaccount:{namespace}:{NAME}"
+        kwok_cluster.wait_right(account, namespace, "list", "logclusters.duramen.io")
         for verb, kind in (("list", "nodes"), ("get", "secrets"), ("list", "namespaces")):
-            flags = ("-n", namespace, "auth", "can-i", verb, kind, f"--as={account}")
-            assert kwok_cluster.kubectl(*flags, check=False).stdout.strip() == "no"
+            assert not kwok_cluster.may(account, namespace, verb, kind)
         operator = OperatorProcess(kubeconfig, namespace, twin.url)
         with running_operator(operator):
             here = Objects(kwok_cluster, namespace)
@@ -84,6 +84,6 @@ def test_the_charts_role_is_enough(kwok_cluster: ClusterHandle, tmp_path: Path) 
             wait_until(lambda: here.list("hpa") == [], SETTLE_S, "the autoscaler to go")
             here.delete("LogNamespace", "shop")
             here.wait_gone("LogNamespace", "shop")
-            assert "AsWanted" in here.events("main")
+            here.wait_event("main", "AsWanted")
         assert "Forbidden" not in operator.say()
         assert "forbidden" not in operator.say()

@@ -22,7 +22,7 @@ from tests.kubernetes.cluster.handle import ClusterHandle
 from tests.kubernetes.kubectl import things
 from tests.kubernetes.resources.texts import read_texts
 
-DEFINED_S = "--timeout=30s"
+DEFINED_S = "--timeout=120s"
 RULES: list[dict[str, Any]] = [
     {"apiGroups": ["duramen.io"], "resources": ["*"], "verbs": ["list"]},
     {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]},
@@ -125,6 +125,7 @@ def test_who_may_not_look_is_told_which_right_is_missing(
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "looks"},
     }  # fmt: skip
     api_server.apply(role, binding, namespace=shop)
+    api_server.wait_right("somebody", shop, "list", "logclusters.duramen.io")
     done = run(api_server, "status", "-n", shop, "--kubeconfig", str(as_user))
     assert "NOT READY" in done.stdout and "services/proxy" in done.stdout
     done = run(api_server, "append", "orders/paid", "-n", shop, "--kubeconfig", str(as_user))
