@@ -41,7 +41,7 @@ _ASK_TIMEOUT_S: Final = 2.0
 _AUDIT_INTERVAL_S: Final = 3
 """Far below the default: what no event has started is found within the time of a run."""
 
-_LINKED_S: Final = 20.0
+_LINKED_S: Final = 60.0
 _HELD_S_MAX: Final = 120.0
 _THREADS: Final = 64
 

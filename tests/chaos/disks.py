@@ -27,7 +27,7 @@ from tests.chaos.replicas import Replicas
 from tests.chaos.schedule import Step
 from tests.chaos.waiting import wait_at_most, wait_until
 
-_EXIT_S: Final = 15.0
+_EXIT_S: Final = 45.0
 _BEGIN_REPAIR_S: Final = 60.0
 _DRAIN_S: Final = 150.0
 _LOOK_AGAIN_S: Final = 1.0

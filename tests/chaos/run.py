@@ -223,14 +223,14 @@ class _Run:
         client = RestClient(cluster.url("writeproxy-0"))
         try:
             await repeat_while_refused(
-                lambda: client.ensure_namespace(NAMESPACE, {}), timeout_s=20, is_read=True
+                lambda: client.ensure_namespace(NAMESPACE, {}), timeout_s=60, is_read=True
             )
             says, forms = knows_what_suffices(), self._options.layout.forms
             for number, log in enumerate(self._logs):
                 replication = forms[number % len(forms)].spell(says_what_suffices=says)
                 config = {"replication": replication, "roll": _ROLL}
                 create = partial(client.ensure_log, NAMESPACE, log, config)
-                await repeat_while_refused(create, timeout_s=20, is_read=True)
+                await repeat_while_refused(create, timeout_s=60, is_read=True)
         finally:
             await client.close()
 

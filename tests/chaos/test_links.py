@@ -17,7 +17,7 @@ from duramen.cluster.layout import HOST, pick_free_port
 from tests.chaos.links import Cut, Links
 
 ME, SERVER = frozenset({"me"}), frozenset({"server"})
-WAIT_S = 10
+WAIT_S = 30
 HELD_S = 0.2
 """How long nothing may come where nothing can come: no guess about speed."""
 

@@ -115,7 +115,7 @@ class ZooKeeperBench:
 
 def _close_session(address: str, session_id: int, password: bytes) -> None:
     thief = KazooClient(hosts=address, client_id=(session_id, password))
-    thief.start(timeout=10)
+    thief.start(timeout=30)
     assert thief.client_id[0] == session_id
     thief.stop()
     thief.close()

@@ -148,7 +148,7 @@ class BookieProcess:
 
     def ask(self, path: str) -> Any:
         """GET of an admin route."""
-        answer = httpx.get(self.admin_url + path, timeout=10)
+        answer = httpx.get(self.admin_url + path, timeout=30)
         answer.raise_for_status()
         return answer.json()
 
@@ -164,7 +164,7 @@ class BookieProcess:
 
     def tell(self, path: str) -> None:
         """POST to an admin route."""
-        httpx.post(self.admin_url + path, timeout=10).raise_for_status()
+        httpx.post(self.admin_url + path, timeout=30).raise_for_status()
 
     def is_running(self) -> bool:
         """Whether the process has not ended."""

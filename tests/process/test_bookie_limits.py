@@ -135,7 +135,7 @@ def fill(volume: Volume, bookie: BookieProcess, leave_bytes: int, level: str) ->
 def suspend_settling(bookie: BookieProcess, *, is_on: bool) -> None:
     """Suspend or resume it."""
     url = f"{bookie.admin_url}/v1/upkeep/settling/suspended"
-    httpx.put(url, json={"is_on": is_on}, timeout=10).raise_for_status()
+    httpx.put(url, json={"is_on": is_on}, timeout=30).raise_for_status()
 
 
 def settle_in_vain(bookie: BookieProcess) -> None:
