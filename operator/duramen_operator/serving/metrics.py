@@ -1,11 +1,12 @@
 """The operator's metrics, under the names that dashboards and alerts use.
 
 Counters and gauges only; the worker and the watches move them. Served at `/metrics` of the metrics
-port by `health.py`. Labels hold names of clusters, never of logs.
+port by `health.py`. Labels hold names of clusters and policies, never of logs.
 """
 
 import contextlib
 from collections.abc import Iterable
+from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -51,6 +52,18 @@ CONDITION = Gauge(
     ["kind", "name", "type", "status"],
     registry=registry,
 )
+ARCHIVE_LAG_SECONDS = Gauge(
+    "duramen_operator_archive_lag_seconds",
+    "Age of the oldest closed segment that an ArchivePolicy chose and that is not archived.",
+    ["cluster", "policy"],
+    registry=registry,
+)
+ARCHIVE_MISMATCHES = Gauge(
+    "duramen_operator_archive_mismatches",
+    "Copies that did not agree in the last run of an ArchivePolicy.",
+    ["cluster", "policy"],
+    registry=registry,
+)
 WATCH_EVENTS = Counter(
     "duramen_operator_watch_events",
     "Events that the watches brought, by kind of object.",
@@ -64,6 +77,10 @@ LATE_WATCHES = Gauge(
 )
 
 
+_ARCHIVE_FIGURES: Final = {ARCHIVE_LAG_SECONDS: "lagSeconds", ARCHIVE_MISMATCHES: "mismatches"}
+"""What a policy's status says of them."""
+
+
 class ClusterSeries:
     """The series of one cluster: they go when it goes, or alerts would fire for what is not
     there."""
@@ -71,6 +88,7 @@ class ClusterSeries:
     def __init__(self, cluster: str) -> None:
         self._cluster = cluster
         self._conditions: set[tuple[str, str, str]] = set()
+        self._policies: set[tuple[Gauge, str]] = set()
 
     def tell_conditions(self, items: Iterable[KubeObject]) -> None:
         """The conditions of these objects, as they read now; those of others that were told go."""
@@ -85,8 +103,22 @@ class ClusterSeries:
             self._remove_condition(key)
         self._conditions = told
 
+    def tell_archive(self, policies: Iterable[KubeObject]) -> None:
+        """How far behind these policies are; of others, or of what is not known now, nothing."""
+        told = set()
+        for policy in policies:
+            for gauge, field in _ARCHIVE_FIGURES.items():
+                figure = policy.status.get(field)
+                if isinstance(figure, int):
+                    gauge.labels(self._cluster, policy.name).set(figure)
+                    told.add((gauge, policy.name))
+        for gauge, name in self._policies - told:
+            gauge.remove(self._cluster, name)
+        self._policies = told
+
     def forget(self) -> None:
         """The cluster is gone."""
+        self.tell_archive(())
         for key in self._conditions:
             self._remove_condition(key)
         for gauge in (LAST_PASS, REFUSED_STEPS):

@@ -112,6 +112,7 @@ class Worker:
             self._series.forget()
             return None
         self._series.tell_conditions((*observed.list("LogCluster"), *observed.list("BookieSet")))
+        self._series.tell_archive(observed.list("ArchivePolicy"))
         now = datetime.now(UTC)
         plan = make_plan(observed, now)
         outcome = await do_plan(plan, self._around.kube, self._admin)

@@ -245,6 +245,22 @@ TRAFFIC = [
         "archived segments of main are damaged",
         {series("duramen_readproxy_cold_damaged_total", pod="r-0"): "1x20"},
     ),
+    Case(
+        "DuramenArchiveLags",
+        {of_operator("duramen_operator_archive_lag_seconds", policy="all"): "172860x40"},
+        "31m",
+        {**OPERATED, "policy": "all"},
+        "segments that ArchivePolicy all chose wait since 2d 0h 1m 0s",
+        {of_operator("duramen_operator_archive_lag_seconds", policy="all"): "172800x40"},
+    ),
+    Case(
+        "DuramenArchiveMismatch",
+        {of_operator("duramen_operator_archive_mismatches", policy="all"): "0x5 3x10"},
+        "10m",
+        {**OPERATED, "policy": "all"},
+        "3 copies that the last run of ArchivePolicy all read do not agree",
+        {of_operator("duramen_operator_archive_mismatches", policy="all"): "3x5 0x10"},
+    ),
 ]
 PROCESSES = [
     Case(

@@ -148,6 +148,35 @@ def test_the_series_of_a_cluster_go_with_it() -> None:
     series.forget()
 
 
+def test_an_archive_that_is_behind_is_told_by_policy() -> None:
+    def spell(name: str, **status: object) -> KubeObject:
+        return KubeObject(
+            {
+                "apiVersion": "duramen.io/v1alpha1",
+                "kind": "ArchivePolicy",
+                "metadata": {"name": name},
+                "status": status,
+            }
+        )
+
+    def read(policy: str) -> dict[str, float | None]:
+        labels = {"cluster": "archived", "policy": policy}
+        names = ("lag_seconds", "mismatches")
+        prefix = "duramen_operator_archive_"
+        return {n: metrics.registry.get_sample_value(prefix + n, labels) for n in names}
+
+    series = metrics.ClusterSeries("archived")
+    series.tell_archive([spell("new"), spell("all", lagSeconds=120, mismatches=2)])
+    assert read("new") == {"lag_seconds": None, "mismatches": None}
+    assert read("all") == {"lag_seconds": 120.0, "mismatches": 2.0}
+    # Not known any more, then gone.
+    series.tell_archive([spell("new", lagSeconds=60), spell("all", mismatches=0)])
+    assert read("new") == {"lag_seconds": 60.0, "mismatches": None}
+    assert read("all") == {"lag_seconds": None, "mismatches": 0.0}
+    series.forget()
+    assert read("new") == read("all") == {"lag_seconds": None, "mismatches": None}
+
+
 def test_an_event_told_twice_has_one_name() -> None:
     about = Ref("duramen.io/v1alpha1", "LogCluster", "main")
     event = Event(about, "uid-1", "Serving", "it serves " * 200, NOW)
