@@ -7,9 +7,11 @@ once doubled an append when a sequencer was killed.
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import subprocess
 import sys
+import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -17,7 +19,13 @@ import pytest
 
 from duramen.client.rest_client import RestClient
 from duramen.cluster.layout import pick_free_port
-from duramen.runtime.http_client import NoAnswerError, PeerClient, PeerError, UnreachableError
+from duramen.runtime.http_client import (
+    NoAnswerError,
+    PeerClient,
+    PeerError,
+    UnreachableError,
+    close_client,
+)
 from tests.zookeeper_fixture import run
 
 _SERVER = """
@@ -148,5 +156,41 @@ def test_a_call_that_is_cancelled_never_returns(call: Any) -> None:
             server.wait()
             server.stdout.close()
             await client.close()
+
+    run(scenario())
+
+
+class _Closable:
+    """A client of the library that closes at once."""
+
+    async def close(self) -> None:
+        return
+
+
+@pytest.mark.parametrize("is_stuck", [False, True], ids=["it leaves", "it stays"])
+def test_closing_waits_for_a_thread_of_the_library_to_leave(is_stuck: bool) -> None:
+    """A process that ends while such a thread is inside the interpreter aborts."""
+    entered, may_leave, has_left = (threading.Event() for _ in range(3))
+
+    def answer() -> None:
+        entered.set()
+        may_leave.wait(60)
+        has_left.set()
+
+    async def scenario() -> None:
+        # As the library's: not started by `threading`, and not known to it.
+        _thread.start_new_thread(answer, ())
+        assert entered.wait(60)
+        closing = asyncio.create_task(close_client(_Closable()))  # type: ignore[arg-type]
+        try:
+            if is_stuck:
+                await closing
+                assert not has_left.is_set(), "not for ever"
+            else:
+                assert not (await asyncio.wait([closing], timeout=0.05))[0]
+        finally:
+            may_leave.set()
+        await closing
+        assert await asyncio.to_thread(has_left.wait, 60)
 
     run(scenario())

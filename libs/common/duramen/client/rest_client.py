@@ -29,6 +29,7 @@ from duramen.runtime.http_client import (
     NoAnswerError,
     PeerError,
     UnreachableError,
+    close_client,
     translate,
 )
 from duramen.units import MIB
@@ -112,7 +113,7 @@ class RestClient:
 
     async def close(self) -> None:
         """Close every connection."""
-        await self._client.close()
+        await close_client(self._client)
 
     async def ensure_namespace(self, namespace: str, config: Mapping[str, Any]) -> bool:
         """Create a namespace if it is missing; True if this call created it.

@@ -11,19 +11,14 @@ Source: 03-api "SDK"; docs/sdk.md.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
-from typing import Final, Self
+from typing import Self
 
 from duramen.client.retry import RetryPolicy
 from duramen.client.sdk.log import Log, Namespace
 from duramen.client.sdk.session import Session
 from duramen.errors import DuramenError
 from duramen.texts import parse_log
-
-_LIBRARY_REST_S: Final = 0.02
-"""Without it a program that ended right after `close` aborted once in 220 runs; with two at a time
-on two cores, once in 20."""
 
 
 class Client:
@@ -67,13 +62,8 @@ class Client:
         await self.close()
 
     async def close(self) -> None:
-        """Close every connection; producers and readers are to be closed before.
-
-        Takes some milliseconds: the HTTP library's thread gives its last answer with the
-        interpreter's lock, and a process that ended under it would abort after all was done.
-        """
+        """Close every connection; producers and readers are to be closed before."""
         await self._session.close()
-        await asyncio.sleep(_LIBRARY_REST_S)
 
     def __getitem__(self, namespace: str) -> Namespace:
         return Namespace(self._session, namespace)

@@ -35,6 +35,7 @@ from duramen.runtime.http_client import (
     NoAnswerError,
     PeerError,
     UnreachableError,
+    close_client,
     translate,
 )
 from duramen.runtime.metadata_store import MetadataStore
@@ -118,7 +119,7 @@ class Forwarder:
             exchange.end()
         await self._roster.stop()
         for client in itertools.islice(self._clients, _CONNECTION_COUNT):
-            await client.close()
+            await close_client(client)
 
     def statistics(self) -> dict[str, int]:
         """Calls under way and how calls went since the start."""
