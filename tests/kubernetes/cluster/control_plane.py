@@ -17,7 +17,6 @@ import os
 import secrets
 import shutil
 import signal
-import socket
 import ssl
 import subprocess
 import sys
@@ -29,6 +28,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from duramen.cluster.layout import pick_free_port
 from tests.kubernetes.cluster import binaries, objects
 
 LOOPBACK = "127.0.0.1"
@@ -60,7 +60,7 @@ class ControlPlane:
         self.tier = tier
         self.host = host
         self.token = secrets.token_hex(16)
-        self.url = f"https://{host}:{_free_port(host)}"
+        self.url = f"https://{host}:{pick_free_port()}"
         self.kubeconfig = self.folder / "kubeconfig"
         self.certificate = self.folder / "certs" / "apiserver.crt"
         self.binaries = binaries.folder()
@@ -169,7 +169,7 @@ class ControlPlane:
         return sum(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
 
     def _start_store_and_api(self, key: Path) -> None:
-        client, peer = (f"http://{LOOPBACK}:{_free_port()}" for _ in range(2))
+        client, peer = (f"http://{LOOPBACK}:{pick_free_port()}" for _ in range(2))
         self.spawn(
             "etcd",
             self.binaries / "etcd",
@@ -216,7 +216,7 @@ class ControlPlane:
         flags = {
             "service-account-private-key-file": key,
             "root-ca-file": self.certificate,
-            "secure-port": _free_port(),
+            "secure-port": pick_free_port(),
             "allocate-node-cidrs": "true",
             "cluster-cidr": "10.244.0.0/16",
             "service-cluster-ip-range": "10.96.0.0/16",
@@ -230,7 +230,7 @@ class ControlPlane:
         name = "kube-controller-manager"
         self.spawn(name, self.binaries / name, *_spell(both | flags))
         name = "kube-scheduler"
-        self.spawn(name, self.binaries / name, *_spell(both | {"secure-port": _free_port()}))
+        self.spawn(name, self.binaries / name, *_spell(both | {"secure-port": pick_free_port()}))
 
     def _start_fake_nodes(self) -> None:
         flags = {
@@ -267,13 +267,6 @@ class ControlPlane:
 
 def _spell(flags: Mapping[str, object]) -> list[str]:
     return [f"--{name}={value}" for name, value in flags.items()]
-
-
-def _free_port(host: str = LOOPBACK) -> int:
-    with socket.socket() as probe:
-        probe.bind((host, 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _make_key(path: Path) -> None:
