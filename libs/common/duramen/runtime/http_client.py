@@ -102,8 +102,8 @@ async def close_client(client: Client) -> None:
 
 
 def _is_entered() -> bool:
-    """Whether a thread that Python did not start is inside the interpreter."""
-    own = {thread.ident for thread in threading.enumerate()}
+    """Whether another thread is inside the interpreter that Python did not start."""
+    own = {thread.ident for thread in threading.enumerate()} | {threading.get_ident()}
     return any(ident not in own for ident in sys._current_frames())
 
 
