@@ -185,7 +185,7 @@ class Seat:
 
     async def start(self) -> None:
         await self.store.start()
-        self.election.start()
+        await self.election.start()
 
     async def stop(self) -> None:
         await self.election.stop()

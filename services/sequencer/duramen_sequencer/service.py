@@ -133,7 +133,7 @@ class SequencerService:
         await self._sequencers.start()
         self.host.start()
         self._retention.start()
-        self._election.start()
+        await self._election.start()
         self._is_ready = True
 
     async def stop(self) -> None:

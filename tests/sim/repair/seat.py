@@ -55,7 +55,7 @@ class AuditSeat:
         fields = {"sequencer": node.name, "admin_url": node.name}
         self._election = Election(store, PATHS.auditor, fields, self._on_office)
         self._operations = RepairOperations(self.auditor, self._election, rng)
-        node.loop.call_soon(self._election.start)
+        node.loop.run_task(self._election.start())
 
     @property
     def is_in_office(self) -> bool:

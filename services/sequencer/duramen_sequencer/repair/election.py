@@ -11,11 +11,10 @@ Source: 01-protocol section 9; docs/protocol/repair.md.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any
 
 from duramen.runtime.metadata_store import (
     Conflict,
@@ -24,10 +23,10 @@ from duramen.runtime.metadata_store import (
     OutcomeUnknown,
     SessionState,
 )
+from duramen.runtime.registry import Follower
 from duramen.wire.metadata_json import MetadataJsonError, read_node, spell_node
 
 _LOG = logging.getLogger(__name__)
-_RETRY_S: Final = 0.3
 
 
 class Election:
@@ -52,24 +51,16 @@ class Election:
         self._path = path
         self._fields = dict(fields)
         self._on_change = on_change
-        self._dirty = asyncio.Event()
-        self._is_armed = False
-        self._task: asyncio.Task[None] | None = None
-        self._is_stopping = False
+        self._follower = Follower(store, "election of the auditor", self._look)
         store.on_session(self._on_session)
 
-    def start(self) -> None:
-        """Stand for election, for as long as the process lives."""
-        self._dirty.set()
-        self._task = asyncio.create_task(self._stand_for_ever())
+    async def start(self) -> None:
+        """Stand for election, for as long as the process lives; returns after the first look."""
+        await self._follower.start()
 
     async def stop(self) -> None:
         """Leave the office; the node goes at once, so that another may take over."""
-        self._is_stopping = True
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+        await self._follower.stop()
         was_held = self.is_held
         self._hold(is_held=False)
         if was_held:
@@ -81,33 +72,13 @@ class Election:
     def _on_session(self, state: SessionState) -> None:
         if state is not SessionState.CONNECTED:
             self._hold(is_held=False)
-        self._dirty.set()
-
-    def _on_node(self) -> None:
-        self._is_armed = False
-        self._dirty.set()
-
-    async def _stand_for_ever(self) -> None:
-        while True:
-            await self._dirty.wait()
-            self._dirty.clear()
-            if self._store.session is not SessionState.CONNECTED:
-                continue
-            try:
-                await self._look()
-            except MetadataError as error:
-                _LOG.info("election of the auditor: %s", error)
-                self._dirty.set()
-                await asyncio.sleep(_RETRY_S)
 
     async def _look(self) -> None:
-        watch = None if self._is_armed else self._on_node
-        stored = await self._store.get(self._path, watch)
-        self._is_armed = True
+        stored = await self._follower.get(self._path)
         if stored is None:
             with contextlib.suppress(Conflict, OutcomeUnknown):
                 await self._store.create(self._path, spell_node(self._fields), ephemeral=True)
-            self._dirty.set()  # the node says who has it, ourselves as well
+            self._follower.look_again()  # the node says who has it, ourselves as well
             return
         try:
             self.holder = read_node(stored.data)
@@ -117,7 +88,7 @@ class Election:
         session_id = self._store.session_id
         is_ours = stored.ephemeral_session == session_id and session_id != 0
         is_connected = self._store.session is SessionState.CONNECTED
-        self._hold(is_held=is_ours and is_connected and not self._is_stopping)
+        self._hold(is_held=is_ours and is_connected)
 
     def _hold(self, *, is_held: bool) -> None:
         if is_held != self.is_held:
