@@ -85,6 +85,8 @@ class Load:
         self.deadline: float | None = None
         self.acked: dict[str, int] = dict.fromkeys(options.logs, 0)
         self.ends: dict[str, int] = dict.fromkeys(options.logs, 0)
+        self.appends: dict[str, int] = dict.fromkeys(options.logs, 0)
+        self.reads: dict[str, int] = dict.fromkeys(options.logs, 0)
         self.codes: dict[str, int] = {}
         self.writers = [RestClient(url) for url in options.write_urls]
         self.readers = [RestClient(url) for url in options.read_urls]
@@ -121,9 +123,12 @@ class Load:
         """Put an operation into the history of its log."""
         self._files[line["log"]].write(line)
         if line["op"] == "append" and line["outcome"] == "ok":
+            self.appends[line["log"]] += 1
             self.acked[line["log"]] = line["t1_ns"]
             self.ends[line["log"]] = max(self.ends[line["log"]], line["end"])
-        elif line["outcome"] != "ok":
+        elif line["outcome"] == "ok":
+            self.reads[line["log"]] += line["op"] == "read"
+        else:
             self.codes[line["code"]] = self.codes.get(line["code"], 0) + 1
 
     async def _say_last_words(self, log: str) -> bool:
@@ -148,7 +153,10 @@ class Load:
             self._print()
 
     def _print(self) -> None:
-        line = {"acked_ns": self.acked, "ends": self.ends, "codes": self.codes}
+        line = {
+            "acked_ns": self.acked, "ends": self.ends, "codes": self.codes,
+            "appends": self.appends, "reads": self.reads,
+        }  # fmt: skip
         sys.stdout.buffer.write(orjson.dumps(line) + b"\n")
         sys.stdout.buffer.flush()
 

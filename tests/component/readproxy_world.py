@@ -85,6 +85,7 @@ class FakeBookie:
         self.lost: dict[tuple[LedgerId, EntryId], BookieStatus] = {}
         self.dropped: set[LedgerId] = set()
         self.waiting_count = 0
+        self.on_call: Callable[[str], Awaitable[None]] | None = None
         self._changed = asyncio.Condition()
         self.server = DataServer("127.0.0.1", 0, self._handle)
 
@@ -96,6 +97,8 @@ class FakeBookie:
             self._changed.notify_all()
 
     async def _handle(self, path: str, body: bytes) -> Answer:
+        if self.on_call is not None:
+            await self.on_call(path)
         if self.is_broken:
             return 500, "text/plain", b""
         if self.refusals[path]:
@@ -246,10 +249,15 @@ class World:
         await self.put(PATHS.log(LOG), spell_log(self.log))
 
     async def append(
-        self, *counts: int, is_confirmed: bool = True, txids: Sequence[int] | None = None
+        self,
+        *counts: int,
+        is_confirmed: bool = True,
+        txids: Sequence[int] | None = None,
+        at_ms: int | None = None,
     ) -> None:
         """One entry with a batch of each count; its bodies are `r<sequence number>`."""
-        await self.store_entry(self.make_entry(*counts, txids=txids), is_confirmed=is_confirmed)
+        entry = self.make_entry(*counts, txids=txids, at_ms=at_ms)
+        await self.store_entry(entry, is_confirmed=is_confirmed)
 
     async def append_control(self) -> None:
         """An entry without records."""
@@ -339,18 +347,21 @@ class World:
             bookie = self.bookies[member.bookie]
             await bookie.change(self.segment.ledger_id, self.entry_count - 1, None)
 
-    def make_entry(self, *counts: int, txids: Sequence[int] | None = None) -> bytes:
+    def make_entry(
+        self, *counts: int, txids: Sequence[int] | None = None, at_ms: int | None = None
+    ) -> bytes:
         assert self.segment is not None
         batches = []
         for count in counts:
             texts = [f"r{len(self.bodies) + i}" for i in range(count)]
             self.bodies += texts
-            time_ms = 1_000 + len(self.bodies)
+            time_ms = at_ms or 1_000 + len(self.bodies)
             batches.append(encode_batch([t.encode() for t in texts], time_ms, txids=txids))
         before = self.totals
         size = sum(map(len, batches))
         max_txid = None if txids is None else max(txids)
-        self.totals = before.plus(Totals(sum(counts), size, max_txid, 1_000 + len(self.bodies)))
+        last_ms = at_ms or 1_000 + len(self.bodies)
+        self.totals = before.plus(Totals(sum(counts), size, max_txid, last_ms))
         return encode_entry(
             ledger_id=self.segment.ledger_id, entry_id=EntryId(self.entry_count), before=before,
             batches=batches, record_count=sum(counts), after=self.totals,

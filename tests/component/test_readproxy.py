@@ -293,6 +293,22 @@ def test_a_long_poll_is_woken_and_shared() -> None:
     run(scenario)
 
 
+def test_the_greatest_timestamp_may_lie_in_an_earlier_segment() -> None:
+    async def scenario(world: World) -> None:
+        await world.open_segment()
+        await world.append(1, at_ms=9_000)
+        await world.close_segment()
+        await world.open_segment()
+        reader = asyncio.create_task(world.read("?from=tail&wait=20s"))
+        await wait_until(lambda: world.proxy.feeds.statistics()["readers"] == 1)
+        await world.append(1, at_ms=2_000)
+        tail = (await reader)["tail"]
+        assert tail == (await world.http.get(f"{RECORDS}/tail")).json()["tail"]
+        assert tail["timestamp"] == "1970-01-01T00:00:09.000Z" and tail["seq_num"] == 2
+
+    run(scenario)
+
+
 def test_a_wait_that_brings_nothing_ends_with_the_tail() -> None:
     async def scenario(world: World) -> None:
         await world.fill()

@@ -57,6 +57,20 @@ class ChaosLoad:
         )
         assert is_acked, (since_ns, self.acked_ns, self.codes)
 
+    async def wait_worked(self, *, appends: int, reads: int, timeout_s: float) -> None:
+        """Until every log has so many more acknowledged appends and so many more reads."""
+        wanted = {"appends": appends, "reads": reads}
+        before = self._told
+
+        def has_worked() -> bool:
+            return all(
+                self._told[kind][log] - before[kind][log] >= count
+                for kind, count in wanted.items()
+                for log in self._logs
+            )
+
+        assert await wait_until(has_worked, timeout_s), (before, self._told)
+
     async def finish(self) -> None:
         """Let it settle what is open and say its last words, through every proxy."""
         assert self._process.stdin is not None

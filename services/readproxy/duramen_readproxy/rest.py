@@ -169,7 +169,7 @@ async def answer_read(backend: Backend, follower: LogFollower, wanted: ReadReque
             headers[START_HEADER] = f"seq:{batches.first_seq_num}"
         if tail is not None:
             headers[TAIL_HEADER] = json.dumps(tail.spell())
-            if (await follower.current_log()).is_ended:
+            if _is_end_of(await follower.current_log(), tail):
                 headers["Duramen-Ended"] = "true"
         elif batches.is_full:
             headers |= spell_caching(asked, start, await follower.current_log(), next_seq_num)
@@ -181,7 +181,7 @@ async def answer_read(backend: Backend, follower: LogFollower, wanted: ReadReque
     document: dict[str, Any] = {"records": records.drain(), "next": f"seq:{next_seq_num}"}
     if tail is not None:
         document["tail"] = tail.spell()
-        if (await follower.current_log()).is_ended:
+        if _is_end_of(await follower.current_log(), tail):
             document["ended"] = True
     elif records.is_full:
         headers |= spell_caching(asked, start, await follower.current_log(), next_seq_num)
@@ -300,6 +300,11 @@ def spell_segment(segment: Segment, log: LogNode) -> dict[str, Any]:
             for fragment in segment.fragments
         ],
     }
+
+
+def _is_end_of(log: LogNode, tail: Tail) -> bool:
+    """Whether the log has ended there: it may have grown, and ended, since the tail was found."""
+    return log.is_ended and tail.seq_num == log.totals.record_count
 
 
 def _next_of(next_seq_num: int | None, tail: Tail | None, start: Start) -> int:

@@ -26,6 +26,9 @@ from tests.process.cluster import PATIENCE
 
 LOGS = [f"survives-{number}" for number in range(4)]
 REPLICAS = {"ensemble_size": 3, "write_quorum": 3, "ack_quorum": 2, "min_racks": 2}
+APPENDS_COUNT, READS_COUNT = 50, 5
+"""What each log must see after both deaths, so that the histories say something."""
+
 POD_BACK_S = 90.0 * PATIENCE
 GOES_ON_S = 60.0 * PATIENCE
 NODE_LOST_S = 60.0 * PATIENCE
@@ -75,7 +78,8 @@ async def _scenario(
     counts: Counter[str] = Counter()
     for verdict in verdicts:
         assert not verdict.violations, verdict.violations
-        assert verdict.counts["ok"] > 50 and verdict.counts["read"] > 5, verdict.counts
+        assert verdict.counts["ok"] > APPENDS_COUNT, verdict.counts
+        assert verdict.counts["read"] > READS_COUNT, verdict.counts
         counts.update(verdict.counts)
     print(f"judged: {dict(counts)}, {sum(v.epoch_count for v in verdicts)} segments")
 

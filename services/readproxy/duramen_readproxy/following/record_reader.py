@@ -6,7 +6,8 @@ more than a position and a waiter; when the feed is ahead of what the cache stil
 before something lost or truncated, it has a cursor again until it has caught up.
 
 `fill` is the loop of a bounded answer: read until the pick is full or the end is reached, look
-where the end is now, and only then wait.
+once where the end is, read to there, and only then wait. What a busy log gets meanwhile is for the
+next answer: nobody would get one if its end were chased.
 
 Called by the REST routes and `streams`. Source: 01-protocol section 8;
 docs/protocol/read-answers.md.
@@ -124,6 +125,11 @@ class RecordReader:
             self._leave_feed()
             await self._open_cursor()
 
+    @property
+    def end(self) -> Tail | None:
+        """See `LogCursor.end`; None while following."""
+        return None if self._cursor is None else self._cursor.end
+
     async def on_tail(self, tail: Tail) -> bool:
         """Learn where the end is now; whether there is more to take up to there."""
         assert self._cursor is not None, "who follows does not look for the end"
@@ -195,6 +201,7 @@ async def fill(
         DuramenError: as `RecordReader.take` and `TailFinder.find`.
     """
     deadline_us = read_clock_us() + wait_us
+    end: Tail | None = None
     async with reader:
         while not pick.is_full:
             try:
@@ -212,19 +219,24 @@ async def fill(
                         return None
             elif reader.is_following or not await _go_on(reader, pick, wait_us, find_tail):
                 return _sure(reader.tail)
+        end = reader.end
     if reader.tail is None or reader.is_following:
         return _sure(reader.tail)
-    tail = await find_tail()  # full just where the end seemed to be: say so only if it still is
+    # Full just where the end seemed to be: say so only if it was there since the question.
+    tail = end or await find_tail()
     return _sure(tail) if tail.seq_num == pick.next_seq_num else None
 
 
 async def _go_on(
     reader: RecordReader, pick: Pick, wait_us: int, find_tail: Callable[[], Awaitable[Tail]]
 ) -> bool:
-    """At the end as far as is known: look where it is now; whether to take, or wait for, more."""
-    reader.tail = await find_tail()
-    if await reader.on_tail(reader.tail):
-        return True
+    """At the end as far as is known: look once where it is; whether to take, or wait for, more."""
+    tail = reader.end
+    if tail is None:
+        tail = await find_tail()
+        if await reader.on_tail(tail):
+            return True
+    reader.tail = tail
     if wait_us == 0 or not pick.is_empty or reader.is_at_end_of_stream:
         return False
     await reader.follow()

@@ -141,9 +141,11 @@ class _Stream:
                 if reason is None:
                     yield form.note_nothing()
             else:
-                tail = await self._find_tail()
-                if await reader.on_tail(tail):
-                    continue
+                tail = reader.end
+                if tail is None:
+                    tail = await self._find_tail()
+                    if await reader.on_tail(tail):
+                        continue
                 if reader.is_at_end_of_stream or self._wanted.wait_us == 0:
                     tail.check_sure()  # a stream that ends properly is complete
                     reason = "ended" if reader.is_at_end_of_stream else "tail"

@@ -134,9 +134,11 @@ class ReadLog:
                     continue
                 if is_waiting:
                     break  # a reader that waits comes to an end only where its log has ended
-                tail = await reading.tails.find(follower)
-                if await cursor.on_tail(tail):
-                    continue
+                tail = cursor.end
+                if tail is None:
+                    tail = await reading.tails.find(follower)
+                    if await cursor.on_tail(tail):
+                        continue
                 if cursor.is_at_end_of_stream:
                     break
                 if not is_following:

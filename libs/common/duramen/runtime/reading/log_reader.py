@@ -114,6 +114,9 @@ class LogCursor:
         self._cold_error: DuramenError | None = None
         """Why the cold store did not give what comes next."""
         self._target: tuple[Epoch, EntryId] | None = None
+        """How far a cursor that does not follow goes: the end that it knew first, then the tail."""
+        self._found: Tail | None = None
+        self._taken_to: Tail | None = None
         self._opened_early: Epoch | None = None
         self._early_task: asyncio.Task[None] | None = None
         self._taken: Deliver | None = None
@@ -158,28 +161,49 @@ class LogCursor:
 
     async def on_tail(self, tail: Tail) -> bool:
         """Learn where the end is now; whether there is more to take up to there."""
+        self._found = tail
         self._target = (tail.epoch, tail.entry)
         self._follower.note_lac(tail.epoch, tail.lac)
         log, segment = await self._follower.current(self._core.epoch)
         self._learn(log, segment)
-        return bool(self._ready) or not self._is_at_end
+        return bool(self._ready) or not self._has_come_to_target
 
     @property
-    def _is_at_end(self) -> bool:
-        """At the tail as far as the core knows, and not before the end that is known."""
+    def end(self) -> Tail | None:
+        """The log's end at a moment since `on_tail` was asked for, and no record is left before it.
+
+        None: it was not looked for yet, or what was found was not sure. Where more was taken than
+        up to the tail that was found, the end lay there too, a little later.
+        """
+        found, taken = self._found, self._taken_to
+        if found is None or not found.is_sure or not self._has_come_to_target:
+            return None
+        is_past = taken is not None and (taken.epoch, taken.entry) > (found.epoch, found.entry)
+        return taken if is_past else found
+
+    @property
+    def _has_come_to_target(self) -> bool:
         core = self._core
-        return core.is_at_tail and (self._target is None or core.position >= self._target)
+        return core.is_at_tail if self._target is None else core.position >= self._target
+
+    @property
+    def _is_at_tail(self) -> bool:
+        """At the tail as far as the core knows, and not before the end that is known."""
+        return self._core.is_at_tail and self._has_come_to_target
 
     @property
     def is_at_end_of_stream(self) -> bool:
         """The log has ended, and all of it was taken: nothing comes any more."""
         known = self._follower.peek(self._core.epoch)
-        if known is None or not known[0].is_ended or not self._is_at_end:
+        if known is None or not known[0].is_ended or not self._is_at_tail:
             return False
         return self._core.epoch > known[0].last_clean_epoch
 
     async def take(self, wanted_seq_num: int) -> Deliver | None:
-        """The next entries; None at the tail, which who follows meets only where the log has ended.
+        """The next entries; None at the end, which who follows meets only where the log has ended.
+
+        For who does not follow that is the end as it was known first, and after `on_tail` the tail:
+        a log that grows all the time is not chased.
 
         Args:
             wanted_seq_num: the next record that the answer is to have.
@@ -196,7 +220,8 @@ class LogCursor:
             now_us = read_clock_us()
             if self._failure is not None:
                 raise self._failure
-            if (self._is_at_end and not self._is_following) or self.is_at_end_of_stream:
+            has_come = self._has_come_to_target and not self._is_following
+            if has_come or self.is_at_end_of_stream:
                 return None
             self._refuse_unavailable(began_us, now_us)
             self._news.clear()
@@ -231,7 +256,7 @@ class LogCursor:
         since_us, error = self._core.unavailable_since_us, self._cold_error
         is_only_cold = error is not None and self._core.is_cold
         patience_us = COLD_UNAVAILABLE_US if is_only_cold else UNAVAILABLE_US
-        is_stalled = not self._is_at_end and now_us - began_us > STALLED_US
+        is_stalled = not self._is_at_tail and now_us - began_us > STALLED_US
         if is_stalled or (since_us is not None and now_us - since_us > patience_us):
             if error is not None:
                 raise DuramenError(error.code, error.detail)
@@ -243,15 +268,17 @@ class LogCursor:
     def _note_end(self, delivered: Deliver) -> None:
         entry_id, body = delivered.entries[-1]
         totals = read_entry_info(body).totals
-        self.tail = None
-        if not self._ready and self._core.is_at_tail:
-            self.tail = Tail(
-                delivered.epoch,
-                EntryId(entry_id + 1),
-                entry_id,
-                delivered.start_seq_num + totals.record_count,
-                totals.max_timestamp_ms or 0,
-            )
+        known = self._follower.peek(delivered.epoch)
+        earlier_ms = 0 if known is None else known[0].totals.max_timestamp_ms or 0
+        self._taken_to = Tail(
+            delivered.epoch,
+            EntryId(entry_id + 1),
+            entry_id,
+            delivered.start_seq_num + totals.record_count,
+            max(earlier_ms, totals.max_timestamp_ms or 0),
+        )
+        is_last = not self._ready and self._core.is_at_tail
+        self.tail = self._taken_to if is_last else None
 
     # --- Effects ---------------------------------------------------------------------------------
 
@@ -324,7 +351,11 @@ class LogCursor:
     def _answer(self, read: SendRead, answer: ReadAnswer) -> None:
         if answer.entries:
             self._cold_error = None
-        self._follower.note_lac(epoch_of(read.ledger_id), answer.lac)
+        epoch = epoch_of(read.ledger_id)
+        self._follower.note_lac(epoch, answer.lac)
+        known = self._follower.peek(epoch)
+        if known is not None and known[1] is not None and not known[1].is_closed:
+            self._note_first_end(epoch)
         self._core.on_read_answer(
             read.read_id,
             status=answer.status,
@@ -334,6 +365,12 @@ class LogCursor:
             entries=[(entry_id, bytes(body)) for entry_id, body in answer.entries],
             now_us=read_clock_us(),
         )
+
+    def _note_first_end(self, epoch: Epoch) -> None:
+        """What is known of an open segment's end when it is met."""
+        lac = self._follower.known_lac(epoch)
+        if self._target is None and lac != NOTHING:
+            self._target = (epoch, EntryId(lac + 1))
 
     async def _read_metadata(self, epoch: Epoch) -> None:
         """The first look at a segment may be what a watch vouches for; later ones are fresh."""
@@ -374,6 +411,8 @@ class LogCursor:
     def _learn(self, log: LogNode, segment: Segment | None) -> None:
         """Metadata, and the LAC that other readers have learnt."""
         now_us = read_clock_us()
+        if segment is not None and not segment.is_closed:
+            self._note_first_end(segment.epoch)
         self._core.on_lac(self._core.epoch, self._follower.known_lac(self._core.epoch), now_us)
         self._core.on_metadata(log, segment, now_us)
         self._pump()
