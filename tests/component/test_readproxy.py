@@ -13,6 +13,7 @@ import pytest
 
 from duramen.core.segment import Totals
 from duramen.core.status import BookieStatus
+from duramen.errors import DuramenError
 from duramen.ids import (
     BookieId,
     EntryId,
@@ -20,6 +21,8 @@ from duramen.ids import (
     Member,
 )
 from duramen.runtime.http_server import refuse_overloaded
+from duramen.runtime.reading.metadata import LogFollower
+from duramen.runtime.reading.tail import Tail
 from duramen.wire.entry import encode_entry
 from duramen.wire.metadata_json import spell_node
 from duramen.wire.read_answers import parse_batches
@@ -481,6 +484,34 @@ def test_the_tail_needs_a_cover() -> None:
         world.bookies[B.bookie].is_broken = True
         response = await world.http.get(f"{RECORDS}/tail")
         assert response.status_code == 503 and response.json()["code"] == "data_unavailable"
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("code", ["data_unavailable", "metadata_unavailable"])
+def test_records_are_given_where_nobody_can_say_the_tail(
+    code: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cover or a ZooKeeper that is gone keeps nobody from what one replica has."""
+
+    async def scenario(world: World) -> None:
+        await world.fill()
+        await world.read()
+        await world.append(3)
+        world.forget()
+
+        async def refuse(_: LogFollower) -> Tail:
+            raise DuramenError(code, "nobody says")
+
+        monkeypatch.setattr(world.proxy.tails, "find", refuse)
+        seen, query = 0, "?from=head"
+        while (response := await world.get(query)).status_code == 200:
+            answer = response.json()
+            assert answer["records"] and "tail" not in answer
+            check(world, answer, seen, seen + len(answer["records"]))
+            seen += len(answer["records"])
+            query = f"?from={answer['next']}"
+        assert (seen, response.json()["code"]) == (34, code)
 
     run(scenario)
 

@@ -19,6 +19,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from duramen.core.reader import Deliver, ReaderLimits
 from duramen.core.reading.feed_window import FedEntry, Position
+from duramen.errors import DuramenError, Retry
 from duramen.ids import EntryId, ledger_of
 from duramen.runtime.reading.bookies import RangeFetcher, read_clock_us
 from duramen.runtime.reading.log_reader import DataLost, LogCursor, Truncated
@@ -193,8 +194,8 @@ async def fill(
     """Take into `pick` until it is full or the end is reached; gives the tail if it was.
 
     With `wait_us` an answer that would be empty waits that long at the tail. A tail that is not
-    sure is not given: the answer ends there and does not say that this is the end. It also ends
-    before records that were truncated meanwhile, so that whoever goes on is told (`moved_to`), and
+    sure, or that cannot be found now, is not given: the answer ends there and does not say that
+    this is the end. It also ends before records that were truncated meanwhile, so that whoever goes on is told (`moved_to`), and
     before those that are lost, which the next answer tells.
 
     Raises:
@@ -233,7 +234,13 @@ async def _go_on(
     """At the end as far as is known: look once where it is; whether to take, or wait for, more."""
     tail = reader.end
     if tail is None:
-        tail = await find_tail()
+        try:
+            tail = await find_tail()
+        except DuramenError as error:
+            if pick.is_empty or error.kind.retry is Retry.NO:
+                raise
+            reader.tail = None  # what was read stands, whoever may say where the end is
+            return False
         if await reader.on_tail(tail):
             return True
     reader.tail = tail
