@@ -195,8 +195,8 @@ async def fill(
 
     With `wait_us` an answer that would be empty waits that long at the tail. A tail that is not
     sure, or that cannot be found now, is not given: the answer ends there and does not say that
-    this is the end. It also ends before records that were truncated meanwhile, so that whoever goes on is told (`moved_to`), and
-    before those that are lost, which the next answer tells.
+    this is the end. It also ends before records that were truncated meanwhile, so that whoever
+    goes on is told (`moved_to`), and before those that are lost, which the next answer tells.
 
     Raises:
         DuramenError: as `RecordReader.take` and `TailFinder.find`.
