@@ -409,14 +409,19 @@ class BookieNode(Node):
         storage = self._storage
         self.world.note(self.name, "checkpoint", checkpoint.number, checkpoint.covered_file_id)
         storage.checkpoint = checkpoint._replace(state=storage.checkpoint.state)
-        add_files(storage, transfer)
+        self._carried = None
+        try:
+            add_files(storage, transfer)
+        except (OSError, IndexDamaged):
+            # As the bookie's `Carrier`: the old files serve on, and the next round copies again.
+            self.world.counts["switch failed"] += 1
+            return
         switch(storage, transfer, _nothing)
         storage.shelf.retire(transfer.replaced)
         self.world.counts["entries settled"] += sum(map(len, transfer.moved.values()))
         self.world.counts["settled damage"] += len(transfer.damaged)
         for ledger_id in dict.fromkeys(ledger_id for ledger_id, _ in transfer.damaged):
             self._desk.on_damage(ledger_id)
-        self._carried = None
         self.drain()
 
     # --- Data plane (as `handlers`) --------------------------------------------------------------

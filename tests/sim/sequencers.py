@@ -19,6 +19,7 @@ from dataclasses import replace
 from typing import Any, Final, NamedTuple, cast
 
 from duramen.config import LogConfig
+from duramen.core.duty import Duty
 from duramen.core.log_node import Ending
 from duramen.core.placement import Candidate
 from duramen.core.placement.roster import choose_candidates, read_rows
@@ -45,7 +46,7 @@ from duramen.units import MS, SECOND
 from duramen.wire.bookie_calls import Add, Service
 from duramen.wire.entry import CONTROL, STATE, encode_entry
 from duramen.wire.exactly_once.control_record import spell_control
-from duramen.wire.metadata_json import read_log, spell_log
+from duramen.wire.metadata_json import read_bookie, read_log, spell_log
 from duramen.wire.record_batch import read_info
 from duramen.wire.record_json import spell_mark
 from duramen.wire.sequencer_calls import (
@@ -150,7 +151,6 @@ class SequencerNode(Process):
         self._command_ids = itertools.count(-1, -1)
         self._hand_over: HandOver
         self._log_count = len(options.logs)
-        self._places = options.places[: len(options.places) - options.spare_count]
         self._has_repair = options.has_repair
         self._least_ack_quorum = min(log.replication.ack_quorum for log in options.logs)
 
@@ -396,7 +396,7 @@ class SequencerNode(Process):
             possible = [
                 ack
                 for ack in range(self._least_ack_quorum, write + 1)
-                if can_place(self._places, Quorum(size, write, ack), racks, regions)
+                if can_place(self._list_places(), Quorum(size, write, ack), racks, regions)
             ]
             changed = part.model_copy(update={
                 "ack_quorum": self.world.rng.choice([*possible, part.ack_quorum]),
@@ -410,6 +410,17 @@ class SequencerNode(Process):
         except MetadataError:
             return None
         return config, version
+
+    def _list_places(self) -> tuple[tuple[str, str], ...]:
+        """Where the bookies are that are to stay: operators ask for nothing that needs others."""
+        staying = []
+        for bookie in self._bookies.values():
+            if bookie.is_removed:
+                continue
+            stored = self._store.find(PATHS.bookie(bookie.member.bookie))
+            if stored is None or read_bookie(stored.data).duty is Duty.SERVING:
+                staying.append((bookie.region, bookie.rack))
+        return tuple(staying)
 
     def _on_reconfigured(self, log_id: LogId, news: tuple[LogConfig, int] | None) -> None:
         driver = self.drivers.get(log_id)
