@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import pytest
 
 from duramen.core.log_node import Ending
-from duramen.ids import Epoch
+from duramen.ids import EntryId, Epoch
 from duramen.runtime.reading.metadata import LogFollower
 from duramen.runtime.reading.tail import Tail
 from duramen.wire.read_answers import TAIL_HEADER, parse_batches
@@ -35,8 +35,11 @@ CALLS_COUNT_MAX = 40
 
 
 @asynccontextmanager
-async def growing(world: World, path: str) -> AsyncIterator[None]:
-    """The log of most tests, which gets another record with every call of the path."""
+async def growing(world: World, path: str) -> AsyncIterator[Callable[[str], Awaitable[None]]]:
+    """The log of most tests, which gets another record with every call of the path.
+
+    Gives what takes a call: with the path itself it appends, too.
+    """
     await world.fill()
     assert len(world.bodies) == BEFORE_COUNT
     lock = asyncio.Lock()
@@ -48,7 +51,7 @@ async def growing(world: World, path: str) -> AsyncIterator[None]:
 
     for bookie in world.bookies.values():
         bookie.on_call = grow
-    yield
+    yield grow
 
 
 growth = pytest.mark.parametrize("path", ["/b/lac", "/b/read"])
@@ -103,7 +106,7 @@ def test_a_stream_that_stays_tells_the_tail(path: str) -> None:
 
     async def scenario(world: World) -> None:
         async with (
-            growing(world, path),
+            growing(world, path) as grow,
             world.http.stream(
                 "GET", "/v1/namespaces/ns/logs/log/records?notes=true&wait=20s",
                 headers={"accept": NDJSON},
@@ -116,7 +119,8 @@ def test_a_stream_that_stays_tells_the_tail(path: str) -> None:
                     told = document["tail"]["tail"]["seq_num"]
                     assert document["tail"]["next"] == f"seq:{next_seq_num}"
                     assert BEFORE_COUNT <= told == next_seq_num < BEFORE_COUNT + CALLS_COUNT_MAX
-                else:
+                    await grow(path)  # who waits makes no call that would
+                elif "heartbeat" not in document:
                     assert document["seq_num"] == next_seq_num
                     next_seq_num += 1
                 if told and next_seq_num > told:
@@ -171,5 +175,31 @@ def test_a_log_that_ends_after_the_look_is_not_called_ended_there(
             if answer.get("ended"):
                 break
         assert seen == len(world.bodies) == BEFORE_COUNT + 3
+
+    run(scenario)
+
+
+def test_an_answer_that_came_past_the_tail_ends_where_its_records_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What is read up to a LAC that somebody learnt after the look comes in one piece."""
+
+    async def scenario(world: World) -> None:
+        await world.fill()
+        await world.read()
+        find_tail = world.proxy.tails.find
+
+        async def find_and_grow(follower: LogFollower) -> Tail:
+            await world.append(1)
+            tail = await find_tail(follower)
+            await world.append(2)
+            follower.note_lac(Epoch(3), EntryId(world.entry_count - 1))
+            return tail
+
+        monkeypatch.setattr(world.proxy.tails, "find", find_and_grow)
+        answer = await world.read()
+        assert len(answer["records"]) == len(world.bodies) == BEFORE_COUNT + 3
+        assert answer["next"] == f"seq:{BEFORE_COUNT + 3}"
+        assert answer["tail"]["seq_num"] == BEFORE_COUNT + 3
 
     run(scenario)

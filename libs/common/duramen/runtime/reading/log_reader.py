@@ -116,6 +116,7 @@ class LogCursor:
         self._target: tuple[Epoch, EntryId] | None = None
         """How far a cursor that does not follow goes: the end that it knew first, then the tail."""
         self._found: Tail | None = None
+        """The tail as `on_tail` told it last."""
         self._taken_to: Tail | None = None
         self._opened_early: Epoch | None = None
         self._early_task: asyncio.Task[None] | None = None
@@ -170,10 +171,10 @@ class LogCursor:
 
     @property
     def end(self) -> Tail | None:
-        """The log's end at a moment since `on_tail` was asked for, and no record is left before it.
+        """The tail, once one that is sure was told (`on_tail`) and all up to it was taken.
 
-        None: it was not looked for yet, or what was found was not sure. Where more was taken than
-        up to the tail that was found, the end lay there too, a little later.
+        Where more was taken than that, the end lay there too, a little later: what was taken is
+        acknowledged, entry after entry. So either is the log's end at a moment since the look.
         """
         found, taken = self._found, self._taken_to
         if found is None or not found.is_sure or not self._has_come_to_target:
@@ -354,8 +355,7 @@ class LogCursor:
         epoch = epoch_of(read.ledger_id)
         self._follower.note_lac(epoch, answer.lac)
         known = self._follower.peek(epoch)
-        if known is not None and known[1] is not None and not known[1].is_closed:
-            self._note_first_end(epoch)
+        self._note_first_end(None if known is None else known[1])
         self._core.on_read_answer(
             read.read_id,
             status=answer.status,
@@ -366,11 +366,13 @@ class LogCursor:
             now_us=read_clock_us(),
         )
 
-    def _note_first_end(self, epoch: Epoch) -> None:
-        """What is known of an open segment's end when it is met."""
-        lac = self._follower.known_lac(epoch)
-        if self._target is None and lac != NOTHING:
-            self._target = (epoch, EntryId(lac + 1))
+    def _note_first_end(self, segment: Segment | None) -> None:
+        """What is known of an open segment's end when it is met is how far to go for now."""
+        if self._target is not None or segment is None or segment.is_closed:
+            return
+        lac = self._follower.known_lac(segment.epoch)
+        if lac != NOTHING:
+            self._target = (segment.epoch, EntryId(lac + 1))
 
     async def _read_metadata(self, epoch: Epoch) -> None:
         """The first look at a segment may be what a watch vouches for; later ones are fresh."""
@@ -411,8 +413,7 @@ class LogCursor:
     def _learn(self, log: LogNode, segment: Segment | None) -> None:
         """Metadata, and the LAC that other readers have learnt."""
         now_us = read_clock_us()
-        if segment is not None and not segment.is_closed:
-            self._note_first_end(segment.epoch)
+        self._note_first_end(segment)
         self._core.on_lac(self._core.epoch, self._follower.known_lac(self._core.epoch), now_us)
         self._core.on_metadata(log, segment, now_us)
         self._pump()
