@@ -243,6 +243,23 @@ def test_a_picked_port_is_free() -> None:
     assert layout.is_free_port(layout.pick_free_port())
 
 
+def test_free_ports_are_picked_where_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(layout.FREE_PORTS_VARIABLE, "20000-20999")
+    assert layout.find_port_range() == range(20_000, 21_000)
+    assert all(20_000 <= layout.pick_free_port() <= 20_999 for _ in range(20))
+    monkeypatch.delenv(layout.FREE_PORTS_VARIABLE)
+    assert layout.find_port_range().start == layout.FIRST_FREE_PORT
+
+
+@pytest.mark.parametrize("said", ["20000", "20000-", "30-40", "3000-2000", "60000-70000", "a-b"])
+def test_a_range_of_free_ports_that_is_none_is_refused_by_name(
+    monkeypatch: pytest.MonkeyPatch, said: str
+) -> None:
+    monkeypatch.setenv(layout.FREE_PORTS_VARIABLE, said)
+    with pytest.raises(LayoutError, match=r"DURAMEN_FREE_PORTS=.*FIRST-LAST"):
+        layout.pick_free_port()
+
+
 def test_impossible_clusters_are_refused() -> None:
     with pytest.raises(LayoutError, match="bookie"):
         ClusterSize(bookies=0)

@@ -4,7 +4,9 @@ Ports are a base plus an offset by role: with the base 7100 bookie i has 7101 + 
 7102 + 2i (administration), sequencers begin at 7201, write proxies at 7301, read proxies at 7401;
 the embedded ZooKeeper has 7181, beside the 2181 of one that the machine may run already. A port
 that is taken, or every port with the base 0, is replaced by a free one below the range that the
-kernel gives to outgoing connections: none of those can sit on it while its process restarts.
+kernel gives to outgoing connections: none of those can sit on it while its process restarts. The
+environment's DURAMEN_FREE_PORTS narrows the choice: a port is picked before its process listens, so
+clusters that start at the same moment keep apart by ranges of their own.
 
 Where nobody says otherwise there is one region, and each process is a rack of its own, because
 placement is strict about racks (08-interfaces "Log configuration"). Regions that are named take
@@ -15,6 +17,7 @@ Pure but for `is_free_port` and `pick_free_port`. Called by the supervisor.
 
 from __future__ import annotations
 
+import os
 import random
 import re
 import socket
@@ -36,6 +39,11 @@ _OFFSETS: Final = {
     "writeproxy": 201,
     "readproxy": 301,
 }
+FREE_PORTS_VARIABLE: Final = "DURAMEN_FREE_PORTS"
+"""`FIRST-LAST`, both included."""
+
+FIRST_FREE_PORT: Final = 10_000
+
 _EPHEMERAL_RANGE: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _PORT_TRIES_MAX: Final = 1000
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
@@ -132,17 +140,39 @@ def is_free_port(port: int) -> bool:
 
 
 def pick_free_port() -> int:
-    """A port of loopback that is free now and is never given to an outgoing connection."""
+    """A port of loopback that is free now and is never given to an outgoing connection.
+
+    Raises:
+        LayoutError: none was found, or DURAMEN_FREE_PORTS is no range of ports.
+    """
+    ports = find_port_range()
+    for _ in range(_PORT_TRIES_MAX):
+        port = random.choice(ports)
+        if is_free_port(port):
+            return port
+    raise LayoutError(f"no free port from {ports[0]} to {ports[-1]} was found on loopback")
+
+
+def find_port_range() -> range:
+    """Where free ports are picked: below those of outgoing connections, or as the environment says.
+
+    Raises:
+        LayoutError: DURAMEN_FREE_PORTS is no range of ports.
+    """
+    said = os.environ.get(FREE_PORTS_VARIABLE)
+    if said:
+        found = re.fullmatch(r"(\d{1,5})-(\d{1,5})", said)
+        if found is None or not 1024 <= int(found[1]) <= int(found[2]) <= 65_535:
+            raise LayoutError(
+                f"{FREE_PORTS_VARIABLE}={said!r}: FIRST-LAST, from 1024 to 65535, as 20000-20999"
+            )
+        return range(int(found[1]), int(found[2]) + 1)
     try:
         first_ephemeral = int(_EPHEMERAL_RANGE.read_text().split()[0])
     except (OSError, ValueError, IndexError):
         first_ephemeral = 32768
-    most = first_ephemeral if first_ephemeral > 11_000 else 65_536
-    for _ in range(_PORT_TRIES_MAX):
-        port = random.randrange(10_000, most)
-        if is_free_port(port):
-            return port
-    raise LayoutError("no free port was found on loopback")
+    most = first_ephemeral if first_ephemeral > FIRST_FREE_PORT + 1_000 else 65_536
+    return range(FIRST_FREE_PORT, most)
 
 
 def plan_cluster(
