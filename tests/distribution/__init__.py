@@ -1,0 +1,1 @@
+"""What is shipped: made with the same bytes each time, and tried where nothing else is."""
