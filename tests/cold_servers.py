@@ -1,6 +1,6 @@
 """Real servers for cold stores: an S3 server over a folder (versitygw), and HDFS (two processes).
 
-Both are made from pinned sources on first use and kept in `build/`, which git ignores: the one by
+Both are made from pinned sources on first use and kept in the user's cache folder: the one by
 Go's tool, the other's jars by Maven. Where the tool is not there, or cannot fetch, `Missing` says
 so and fixtures skip with it. Servers listen on loopback, keep their data in the caller's folder,
 and end with the context.
@@ -13,17 +13,18 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import tempfile
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from threading import Event
 from typing import Final, NamedTuple
 
 from duramen.cluster.layout import pick_free_port
+from tests.cache import cache_folder
+from tests.pauses import look_again
+from tests.requirements import Need
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 
@@ -40,7 +41,11 @@ READY_S: Final = 90
 
 
 class Missing(Exception):
-    """A server cannot be had here, and why."""
+    """A server cannot be had here: what it lacks, and what was found instead."""
+
+    def __init__(self, need: Need, detail: str) -> None:
+        super().__init__(f"{need}: {detail}")
+        self.need, self.detail = need, detail
 
 
 class ObjectServer(NamedTuple):
@@ -89,7 +94,7 @@ def running_hdfs(folder: Path) -> Iterator[str]:
     """
     java = shutil.which("java")
     if java is None:
-        raise Missing("no HDFS: there is no java on the path")
+        raise Missing(Need.JDK, "there is no java on the path, which runs HDFS")
     jars = _fetch_hadoop()
     conf, address = _write_hadoop_conf(folder)
     command = [java, "-Xmx192m", "--add-opens", "java.base/java.lang=ALL-UNNAMED"]
@@ -115,45 +120,29 @@ def running_hdfs(folder: Path) -> Iterator[str]:
 
 def _make_s3() -> Path:
     """The server's program, built once for each version."""
-    folder = ROOT / "build" / f"versitygw-{S3_VERSION}"
-    program = folder / "versitygw"
-    if program.exists():
-        return program
-    go = shutil.which("go")
-    if go is None:
-        raise Missing("no S3 server: Go, which builds it, is not on the path")
-    with _made_beside(folder) as made_in:
-        environment = {**os.environ, "GOBIN": str(made_in)}
+
+    def build(folder: Path) -> None:
+        go = shutil.which("go")
+        if go is None:
+            raise Missing(Need.GO, "it is not on the path, and builds the S3 server")
+        environment = {**os.environ, "GOBIN": str(folder)}
         _make([go, "install", f"{S3_MODULE}@{S3_VERSION}"], environment)
-    return program
+
+    return cache_folder("versitygw", S3_MODULE, S3_VERSION, make=build) / "versitygw"
 
 
 def _fetch_hadoop() -> Path:
     """Hadoop's jars, fetched once for each change of the pom."""
-    version = HADOOP_POM.read_text().partition("<hadoop.version>")[2].partition("<")[0]
-    folder = ROOT / "build" / f"hadoop-{version}"
-    if folder.exists():
-        return folder
-    maven = shutil.which("mvn")
-    if maven is None:
-        raise Missing("no HDFS: Maven, which fetches its jars, is not on the path")
-    with _made_beside(folder) as made_in:
+
+    def fetch(folder: Path) -> None:
+        maven = shutil.which("mvn")
+        if maven is None:
+            raise Missing(Need.MAVEN, "it is not on the path, and fetches the jars of HDFS")
         command = [maven, "-q", "-B", "-f", str(HADOOP_POM), "dependency:copy-dependencies"]
-        command += ["-DincludeScope=runtime", f"-DoutputDirectory={made_in}"]
+        command += ["-DincludeScope=runtime", f"-DoutputDirectory={folder}"]
         _make(command, dict(os.environ))
-    return folder
 
-
-@contextmanager
-def _made_beside(folder: Path) -> Iterator[Path]:
-    """A folder that takes its name when it is complete: another run may make the same."""
-    folder.parent.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent, ignore_cleanup_errors=True) as made_in:
-        made = Path(made_in) / folder.name
-        made.mkdir()
-        yield made
-        if not folder.exists():
-            made.rename(folder)
+    return cache_folder("hadoop", HADOOP_POM.read_bytes(), make=fetch)
 
 
 def _make(command: list[str], environment: dict[str, str]) -> None:
@@ -162,7 +151,8 @@ def _make(command: list[str], environment: dict[str, str]) -> None:
     )
     if made.returncode != 0:
         said = (made.stderr + made.stdout).strip()[-300:]
-        raise Missing(f"{Path(command[0]).name} cannot make it: {said}")
+        need = Need.GO if Path(command[0]).name == "go" else Need.MAVEN
+        raise Missing(need, f"{Path(command[0]).name} cannot make it: {said}")
 
 
 def _write_hadoop_conf(folder: Path) -> tuple[Path, str]:
@@ -228,11 +218,11 @@ def _running(
 
 
 def _wait(is_ready: Callable[[], bool], is_alive: Callable[[], bool], log: Path) -> None:
-    deadline, tick = time.monotonic() + READY_S, Event()
+    deadline = time.monotonic() + READY_S
     while not is_ready():
         assert is_alive(), log.read_text()[-1000:]
         assert time.monotonic() < deadline, f"not ready in {READY_S} s: {log.read_text()[-1000:]}"
-        tick.wait(0.1)
+        look_again()
 
 
 def _answers(url: str) -> bool:

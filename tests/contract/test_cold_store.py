@@ -33,6 +33,7 @@ from tests.contract.cold_benches import (
     MemoryColdBench,
     S3ColdBench,
 )
+from tests.requirements import leave_out
 
 pytestmark = pytest.mark.timeout(1200)  # the first run builds one server and fetches the other
 T = TypeVar("T")
@@ -61,7 +62,7 @@ def serving(server: AbstractContextManager[T]) -> Iterator[T]:
         try:
             running = stack.enter_context(server)
         except Missing as missing:
-            pytest.skip(str(missing))
+            leave_out(missing.need, missing.detail)
         yield running
 
 
@@ -308,8 +309,8 @@ def test_a_path_that_some_store_would_change_is_refused(store: ColdStore, path: 
 
 
 def test_an_open_file_is_what_pyarrow_reads(store: ColdStore) -> None:
-    pyarrow = pytest.importorskip("pyarrow")
-    parquet = pytest.importorskip("pyarrow.parquet")
+    import pyarrow
+    from pyarrow import parquet
 
     table = pyarrow.table(
         {"n": list(range(50_000)), "body": [bytes([n % 251]) * 20 for n in range(50_000)]}

@@ -2,13 +2,12 @@
 
 `api_server` stores and checks objects; `kwok_cluster` has controllers and nine fake nodes too;
 `kubelet` is the cluster of real nodes that `python -m tests.kubernetes.cluster` started and runs
-these tests in. What the machine lacks skips the test with that reason; where the environment has
-DURAMEN_KUBERNETES_REQUIRED, as in CI, it fails instead. CONTRIBUTING.md says how to run them.
+these tests in. What needs one of them, or a program that is built with them, gets the mark
+`kubernetes`: `make test-kubernetes` runs it, and `make test` the others. CONTRIBUTING.md says how.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,19 +17,24 @@ import pytest
 from tests.kubernetes.cluster import binaries, inside
 from tests.kubernetes.cluster.control_plane import ControlPlane, Tier
 from tests.kubernetes.cluster.handle import ClusterHandle
+from tests.requirements import Need, leave_out, leave_out_if
+
+CHART = Path(__file__).resolve().parent / "chart"
+BUILT = frozenset({"api_server", "kwok_cluster", "kubelet"})
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """`make test` leaves out what needs controllers: it runs for minutes."""
+    """Mark what needs a built Kubernetes, or the helm, promtool and checkov that come with it."""
     for item in items:
-        if "kwok_cluster" in getattr(item, "fixturenames", ()):
-            item.add_marker("kwok")
+        is_charted = CHART in item.path.parents
+        if is_charted or not BUILT.isdisjoint(getattr(item, "fixturenames", ())):
+            item.add_marker("kubernetes")
 
 
 @pytest.fixture(scope="session")
 def api_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterHandle]:
     """etcd and kube-apiserver: ready in four seconds, 0.3 GB, no root."""
-    require(binaries.reason_missing(binaries.COMMANDS))
+    leave_out_if(Need.KUBERNETES, binaries.reason_missing(binaries.COMMANDS))
     with running(tmp_path_factory.mktemp("api"), Tier.API) as handle:
         yield handle
 
@@ -38,7 +42,8 @@ def api_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterHand
 @pytest.fixture(scope="session")
 def kwok_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterHandle]:
     """Controllers, scheduler and nine fake nodes as well: six seconds, 0.5 GB, no root."""
-    require(binaries.reason_missing((*binaries.COMMANDS, *binaries.CONTROLLERS)))
+    programs = (*binaries.COMMANDS, *binaries.CONTROLLERS)
+    leave_out_if(Need.KUBERNETES, binaries.reason_missing(programs))
     with running(tmp_path_factory.mktemp("kwok"), Tier.KWOK) as handle:
         yield handle
 
@@ -48,8 +53,7 @@ def kubelet() -> inside.RealCluster:
     """The cluster of real nodes around this run of pytest."""
     found = inside.find_cluster()
     if found is None:
-        # Not `require`: only what runs inside such a cluster can have one.
-        pytest.skip("not inside a cluster of real nodes: make test-kubernetes starts one")
+        leave_out(Need.REAL_NODES, "this run is not inside a cluster of them")
     return found
 
 
@@ -64,11 +68,3 @@ def running(folder: Path, tier: Tier) -> Iterator[ClusterHandle]:
         )
     finally:
         plane.stop()
-
-
-def require(reason: str | None) -> None:
-    """Skip, or fail where nothing may be skipped, for this reason; go on when there is none."""
-    if reason is not None:
-        if os.environ.get("DURAMEN_KUBERNETES_REQUIRED"):
-            pytest.fail(reason)
-        pytest.skip(reason)

@@ -18,6 +18,7 @@ import pytest
 
 from duramen.runtime.embedded_zookeeper import EmbeddedServerError, find_java
 from tests.process.cluster import LocalCluster, running_cluster
+from tests.requirements import Need, leave_out
 from tests.spark.archive_world import World
 
 SLOT_COUNT = 2
@@ -39,7 +40,7 @@ def spark_env() -> dict[str, str]:
     """The environment in which a process finds a small local Spark."""
     home = _find_java_home()
     if home is None:
-        pytest.skip("no JDK 17 or newer (JAVA_HOME, or java on PATH): Spark cannot run")
+        leave_out(Need.JDK, "Spark finds none by JAVA_HOME or on the path")
     return {
         "JAVA_HOME": home,
         "PYSPARK_PYTHON": sys.executable,

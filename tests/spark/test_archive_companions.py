@@ -26,7 +26,7 @@ from duramen.wire.record_batch import Producer, encode_batch
 from tests.process.cluster import run
 from tests.spark.archive_world import NAMESPACE, World, fill_log
 
-pytestmark = [pytest.mark.process, pytest.mark.zookeeper]
+pytestmark = [pytest.mark.process, pytest.mark.zookeeper, pytest.mark.long]
 
 
 def call(
@@ -120,7 +120,8 @@ async def check_alive(world: World, name: str, count: int, *, knows_txids: bool 
 
 
 def test_verify_compact_and_export(world: World, tmp_path: Path) -> None:
-    deltalake = pytest.importorskip("deltalake")
+    import deltalake
+
     log_id = archive(world, "small")
     archived = world.read_archive(log_id)
     code, report = call(world, "verify", "default/small", "--against-bookies")

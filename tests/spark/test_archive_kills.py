@@ -19,9 +19,10 @@ import pytest
 from duramen.ids import LogId
 from duramen.wire.cold.manifest import spell_manifest
 from tests.process.cluster import run, wait_until
+from tests.process.times import HANG_S
 from tests.spark.archive_world import NAMESPACE, World, fill_briefly
 
-pytestmark = [pytest.mark.process, pytest.mark.zookeeper]
+pytestmark = [pytest.mark.process, pytest.mark.zookeeper, pytest.mark.long]
 
 KILL_POINTS = Path(__file__).parent / "kill_points"
 SMALL = ["--part-size", "4KiB", "--read-size", "1KiB", "--threads", "4"]
@@ -187,7 +188,9 @@ def test_of_two_runs_at_once_one_wins(world: World, tmp_path: Path, is_loser_kil
         text=True,
     )
     try:
-        wait_until((case.marks / "manifest-made").exists, 60, "the slow run to have written files")
+        wait_until(
+            (case.marks / "manifest-made").exists, HANG_S, "the slow run to have written files"
+        )
         code, report = case.archive()
         assert code == 0 and report["segments"]["archived"] >= 1
         slow.send_signal(signal.SIGCONT)

@@ -1,6 +1,6 @@
 """A segment of 1 GB is archived by executors of 512 MB: memory follows the flags, not the segment.
 
-Slow (a minute or two, 5 GB of disk), so only with DURAMEN_SLOW=1. Spark limits its Python workers'
+It takes minutes and 5 GB of disk, so only the night runs it. Spark limits its Python workers'
 address space no closer than by the machine's word, so their resident memory is watched here.
 Source: 04-platform "Archive job"; docs/archive.md "Memory".
 """
@@ -20,10 +20,9 @@ from duramen.client.rest_client import RestClient
 from duramen.wire.record_batch import encode_batch
 from tests.process.cluster import LocalCluster, run
 from tests.process.copies import close_segment
-from tests.process.skipping import skip_if
 from tests.spark.archive_world import NAMESPACE, World
 
-pytestmark = [pytest.mark.process, pytest.mark.zookeeper]
+pytestmark = [pytest.mark.process, pytest.mark.zookeeper, pytest.mark.night]
 
 SEGMENT_BYTES = 1_000_000_000
 EXECUTOR_BYTES = 512 << 20
@@ -103,8 +102,6 @@ class MemoryWatch(threading.Thread):
 def test_memory_is_bounded_whatever_the_segment(
     world: World, spark_env: dict[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    is_wanted = os.environ.get("DURAMEN_SLOW") == "1"
-    skip_if(None if is_wanted else "slow (1 GB through Spark): set DURAMEN_SLOW=1", capsys)
     run(append_segment(world.cluster, "large"), 600)
     child = subprocess.Popen(
         world.command("default/large", runner="spark"),

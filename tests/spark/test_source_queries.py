@@ -44,13 +44,13 @@ from pyspark_duramen.streaming.reader import LogStreamReader
 from pyspark_duramen.table import ARROW_TYPES
 from tests.process.cluster import LocalCluster, run, running_cluster, wait_until
 from tests.process.copies import open_store
+from tests.process.times import HANG_S
 from tests.spark.archive_world import World, fill_log
 from tests.spark.faulty_sources import DyingSource
 
-pytestmark = [pytest.mark.process, pytest.mark.zookeeper]
+pytestmark = [pytest.mark.process, pytest.mark.zookeeper, pytest.mark.long]
 
 ROOT = Path(__file__).resolve().parents[2]
-QUERY_S = 120
 COLUMNS = "log string, seq_num bigint, body binary, gap " + (
     "struct<reason: string, first_seq_num: bigint, end_seq_num: bigint>"
 )
@@ -117,7 +117,7 @@ def fill(log: SyncLog, first: int, count: int, *, size_bytes: int = 0) -> None:
 
 def finish(query: StreamingQuery) -> None:
     """Wait for a query with Trigger.AvailableNow."""
-    assert query.awaitTermination(QUERY_S), "the query does not end"
+    assert query.awaitTermination(int(HANG_S)), "the query does not end"
 
 
 def numbers(table: DataFrame) -> list[int]:
@@ -250,7 +250,7 @@ def test_records_that_are_lost_end_a_read_or_have_a_row(site: Site) -> None:
             return True
 
     log.roll()
-    wait_until(lambda: run(lose_entry()), 30, "the segment to be closed")
+    wait_until(lambda: run(lose_entry()), HANG_S, "the segment to be closed")
     wanted = LogRange(("default", "lossy"), 1, 8, 0)
     schema = pa.schema([(name, ARROW_TYPES[name]) for name in ("seq_num", "gap")])
     with closing(HotReader(site.read_url, schema, OnTruncation.SKIP)) as reader:
@@ -441,15 +441,15 @@ def test_a_stream_over_twenty_rolls_a_killed_sequencer_and_a_restart_gives_each_
     writer.start()
     query = start()
     try:
-        wait_until(lambda: reached(query) >= 600, QUERY_S, "the query to be under way")
+        wait_until(lambda: reached(query) >= 600, HANG_S, "the query to be under way")
         query.stop()
         query = start()
-        writer.join(QUERY_S)
+        writer.join(HANG_S)
         assert done.is_set()
-        wait_until(lambda: reached(query) >= count, QUERY_S, "the query to come to the end")
+        wait_until(lambda: reached(query) >= count, HANG_S, "the query to come to the end")
     finally:
         query.stop()
-        writer.join(QUERY_S)
+        writer.join(HANG_S)
     assert len(log.segments()) > 20
     out = site.spark.read.parquet(str(tmp_path / "out"))
     rows = sorted(out.select("seq_num", "body").collect(), key=lambda row: row.seq_num)

@@ -1,6 +1,6 @@
 """checkov, which looks for careless settings in manifests: kept out of the project's environment.
 
-It wants eighty packages in versions of its own, so it lives in build/checkov, made from
+It wants eighty packages in versions of its own, so it lives in the user's cache folder, made from
 checkov.lock by `python -m tests.kubernetes.chart.checkov`, as `make test-kubernetes` does. It asks
 nobody for anything while it runs. EXCEPTIONS says which findings stand, and why.
 
@@ -9,19 +9,17 @@ Called by `test_scanners` and tests/kubernetes/__main__.py.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tests.cache import cache_folder, cached_path
+
 HERE = Path(__file__).resolve().parent
 LOCK = HERE / "checkov.lock"
-FOLDER = HERE.parents[2] / "build" / "checkov"
-STAMP = FOLDER / "made-of"
 
 
 class Finding(NamedTuple):
@@ -54,16 +52,16 @@ EXCEPTIONS = (
 
 def reason_missing() -> str | None:
     """Why it cannot run here; None when it can."""
-    if STAMP.exists() and STAMP.read_text() == _digest():
+    if _folder().is_dir():
         return None
-    return f"no checkov in {FOLDER}: python -m tests.kubernetes.chart.checkov installs it"
+    return "python -m tests.kubernetes.chart.checkov installs it"
 
 
 def scan(manifests: Path) -> list[Finding]:
     """What it finds in a file, exceptions included."""
-    command = [FOLDER / "bin" / "checkov", "--framework", "kubernetes", "--skip-download"]
+    command = [str(_folder() / "bin" / "python"), "-m", "checkov.main", "--skip-download"]
     done = subprocess.run(
-        [*map(str, command), "--output", "json", "--file", str(manifests)],
+        [*command, "--framework", "kubernetes", "--output", "json", "--file", str(manifests)],
         capture_output=True,
         text=True,
         check=False,
@@ -85,8 +83,13 @@ def _strip(resource: str) -> str:
     return f"{kind}.{name}"
 
 
-def _digest() -> str:
-    return hashlib.sha256(LOCK.read_bytes()).hexdigest()
+def _made_of() -> tuple[bytes, str]:
+    """Its packages, and the interpreter that they are compiled for."""
+    return LOCK.read_bytes(), sys.version
+
+
+def _folder() -> Path:
+    return cached_path("checkov", *_made_of())
 
 
 def main() -> int:
@@ -94,22 +97,21 @@ def main() -> int:
     if reason_missing() is None:
         return 0
     try:
-        _install()
+        cache_folder("checkov", *_made_of(), make=_install)
     except subprocess.CalledProcessError as error:
         print(f"no checkov: {error}", file=sys.stderr)
         return 1
     return 0
 
 
-def _install() -> None:
-    shutil.rmtree(FOLDER, ignore_errors=True)
-    FOLDER.parent.mkdir(parents=True, exist_ok=True)
+def _install(into: Path) -> None:
     uv = [str(Path(sys.executable).with_name("uv"))]
-    subprocess.run([*uv, "venv", "-q", "--python", sys.executable, str(FOLDER)], check=True)
-    python = ["--python", str(FOLDER / "bin" / "python")]
+    # Relocatable: the folder gets its name when it is whole.
+    made = [*uv, "venv", "-q", "--relocatable", "--allow-existing", "--python", sys.executable]
+    subprocess.run([*made, str(into)], check=True)
+    python = ["--python", str(into / "bin" / "python")]
     hashed = ["--require-hashes", "--no-deps", "-r", str(LOCK)]
     subprocess.run([*uv, "pip", "install", "-q", *python, *hashed], check=True)
-    STAMP.write_text(_digest())
 
 
 if __name__ == "__main__":

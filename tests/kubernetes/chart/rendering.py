@@ -17,8 +17,8 @@ import yaml
 from duramen_operator.names import API_VERSION
 from duramen_operator.resources.conditions import first_conditions
 from tests.kubernetes.cluster import binaries
-from tests.kubernetes.conftest import require
 from tests.kubernetes.plan.world import World
+from tests.requirements import Need, leave_out_if
 
 ROOT = Path(__file__).parents[3]
 CHART = ROOT / "charts" / "duramen"
@@ -37,7 +37,7 @@ EVERYTHING: dict[str, Any] = {
 
 def helm(*arguments: str | Path, stdin: str = "") -> subprocess.CompletedProcess[str]:
     """Run helm with nothing of the user's own."""
-    require(binaries.reason_missing(("helm",)))
+    leave_out_if(Need.KUBERNETES, binaries.reason_missing(("helm",)))
     with tempfile.TemporaryDirectory() as home:
         return subprocess.run(
             [str(binaries.folder() / "helm"), *map(str, arguments)],

@@ -1,18 +1,16 @@
 """The programs that the throw-away cluster consists of: where they lie, and how they are made.
 
 `python -m tests.kubernetes.cluster.binaries` builds what go.mod names (Kubernetes, etcd, helm,
-CoreDNS, KWOK) and unpacks Debian's containerd, runc and network plugins, all below
-build/kubernetes. Nothing is installed but what nodes call by name, as nft. Both are made
-again only when what they are made of has changed: a cold build takes about ten minutes and 4 GB of
-Go's cache, a warm one seconds.
+CoreDNS, KWOK) and unpacks Debian's containerd, runc and network plugins, both in the user's cache
+folder, so that all checkouts share them. Nothing is installed but what nodes call by name, as nft.
+Both are made again only when what they are made of has changed: a cold build takes about ten
+minutes and 4 GB of Go's cache.
 
-Variables: DURAMEN_KUBERNETES_BIN is another folder with the programs, such as that of another
-checkout. Called by the fixtures of tests/kubernetes/conftest.py, `make test-kubernetes` and people.
+Called by the fixtures of tests/kubernetes/conftest.py, `make test-kubernetes` and people.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import shutil
@@ -21,9 +19,10 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from tests import debian
+from tests.cache import cache_folder, cached_path
+
 HERE = Path(__file__).resolve().parent
-BUILD = HERE.parents[2] / "build" / "kubernetes"
-STAMP = "made-of"
 SOURCES = ("go.mod", "go.sum", "kwok/go.mod", "kwok/go.sum", "*/main.go")
 COMMANDS = ("etcd", "kube-apiserver", "kubectl", "helm")
 CONTROLLERS = ("kube-controller-manager", "kube-scheduler", "kwok")
@@ -37,6 +36,7 @@ TOOLS = {
     "setpriv": "util-linux",
     "mmdebstrap": "mmdebstrap",
 }
+NO_CGROUPS = "real nodes were made for cgroup v1 only, and this machine has v2"
 GO_MAJOR, GO_MINOR = 1, 26
 _GO = {"CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOFLAGS": "-mod=readonly -trimpath"}
 
@@ -47,12 +47,12 @@ class BuildError(Exception):
 
 def folder() -> Path:
     """Where the programs lie, or will."""
-    return Path(os.environ.get("DURAMEN_KUBERNETES_BIN") or BUILD / "bin").absolute()
+    return cached_path("kubernetes", *_sources())
 
 
 def node_folder() -> Path:
-    """Where Debian's packages of a node are unpacked: beside the programs."""
-    return folder().parent / "debian"
+    """Where Debian's packages of a node are unpacked, or will be."""
+    return cached_path("node-packages", *PACKAGES)
 
 
 def reason_missing(commands: tuple[str, ...]) -> str | None:
@@ -69,13 +69,13 @@ def reason_no_nodes() -> str | None:
     """Why no real nodes can be started here; None when they can."""
     if os.geteuid() != 0:
         return "real nodes need root: namespaces, mounts and cgroups"
-    if not (node_folder() / STAMP).exists():
+    if not node_folder().is_dir():
         return f"no containerd in {node_folder()}: make test-kubernetes unpacks it (needs apt)"
     for command, package in TOOLS.items():
         if shutil.which(command) is None:
             return f"no {command}, which real nodes need (Debian's package {package})"
     if not Path("/sys/fs/cgroup/cpuset").is_dir():
-        return "real nodes were made for cgroup v1 only, and this machine has v2"
+        return NO_CGROUPS
     return reason_missing((*COMMANDS, *CONTROLLERS, *NODE_COMMANDS))
 
 
@@ -90,34 +90,13 @@ def reason_no_go() -> str | None:
     return None
 
 
-def source_hash() -> str:
-    """Names one state of everything that the programs are built from."""
-    digest = hashlib.sha256()
-    for pattern in SOURCES:
-        for path in sorted(HERE.glob(pattern)):
-            digest.update(f"{path.relative_to(HERE)}\n".encode() + path.read_bytes())
-    return digest.hexdigest()
-
-
 def build() -> None:
-    """Build all programs into `folder()`, unless they are of this go.mod already.
+    """Build all programs into `folder()`, unless they are there.
 
     Raises:
         BuildError: Go cannot build them.
     """
-    out = folder()
-    stamp = out / STAMP
-    if stamp.exists() and stamp.read_text() == source_hash():
-        return
-    print(f"building Kubernetes into {out}: ten minutes when Go's cache is empty", flush=True)
-    out.mkdir(parents=True, exist_ok=True)
-    stamp.unlink(missing_ok=True)
-    flags = ["-buildvcs=false", "-o", f"{out}/"]
-    linked = _linker_flags(_version("k8s.io/kubernetes"), _version("helm.sh/helm/v3"))
-    _go("build", *flags, "-ldflags", linked, "tool", "./etcd", "./pause", "./coredns")
-    _go("build", *flags, "-ldflags", "-s -w", "tool", cwd=HERE / "kwok")
-    (out / "kwok-stages.yaml").write_text(_stages())
-    stamp.write_text(source_hash())
+    cache_folder("kubernetes", *_sources(), make=_build)
 
 
 def unpack_node_packages() -> None:
@@ -126,25 +105,32 @@ def unpack_node_packages() -> None:
     Raises:
         BuildError: apt cannot give them.
     """
-    out = node_folder()
-    stamp = out / STAMP
-    wanted = "\n".join(PACKAGES)
-    if not (stamp.exists() and stamp.read_text() == wanted):
-        shutil.rmtree(out, ignore_errors=True)
-        if not any(Path("/var/lib/apt/lists").glob("*Packages*")):
-            _run("apt-get", "update", "-qq")
-        archives = out / "archives"
-        archives.mkdir(parents=True)
-        # apt downloads as its own user, who must be able to write there.
-        archives.chmod(0o777)
-        _run("apt-get", "download", "-qq", *PACKAGES, cwd=archives)
-        for archive in sorted(archives.glob("*.deb")):
-            _run("dpkg-deb", "-x", str(archive), str(out))
-        shutil.rmtree(archives)
-        stamp.write_text(wanted)
-    missing = [package for command, package in TOOLS.items() if shutil.which(command) is None]
-    if missing:
-        _run("apt-get", "install", "-qq", "-y", "--no-install-recommends", *missing)
+    try:
+        cache_folder("node-packages", *PACKAGES, make=lambda out: debian.unpack(out, *PACKAGES))
+        missing = [package for command, package in TOOLS.items() if shutil.which(command) is None]
+        if missing:
+            debian.update_lists()
+            _run("apt-get", "install", "-qq", "-y", "--no-install-recommends", *missing)
+    except subprocess.CalledProcessError as error:
+        raise BuildError(str(error)) from error
+
+
+def _sources() -> list[str | bytes]:
+    """Everything that the programs are built from: names and contents, in turn."""
+    found: list[str | bytes] = []
+    for pattern in SOURCES:
+        for path in sorted(HERE.glob(pattern)):
+            found += [path.relative_to(HERE).as_posix(), path.read_bytes()]
+    return found
+
+
+def _build(out: Path) -> None:
+    print("building Kubernetes: ten minutes when Go's cache is empty", flush=True)
+    flags = ["-buildvcs=false", "-o", f"{out}/"]
+    linked = _linker_flags(_version("k8s.io/kubernetes"), _version("helm.sh/helm/v3"))
+    _go("build", *flags, "-ldflags", linked, "tool", "./etcd", "./pause", "./coredns")
+    _go("build", *flags, "-ldflags", "-s -w", "tool", cwd=HERE / "kwok")
+    (out / "kwok-stages.yaml").write_text(_stages())
 
 
 def _linker_flags(kubernetes: str, helm: str) -> str:

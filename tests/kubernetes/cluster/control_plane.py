@@ -16,7 +16,6 @@ import json
 import os
 import secrets
 import shutil
-import signal
 import ssl
 import subprocess
 import sys
@@ -30,6 +29,7 @@ from typing import Any
 
 from duramen.cluster.layout import pick_free_port
 from tests.kubernetes.cluster import binaries, objects
+from tests.pauses import look_again
 
 LOOPBACK = "127.0.0.1"
 READY_S = 90.0
@@ -37,7 +37,6 @@ STOP_S = 10.0
 _REQUEST_S = 5.0
 # A run of tests that is killed leaves no processes behind, as far as util-linux is there.
 _END_WITH_US = ("setpriv", "--pdeathsig", "KILL") if shutil.which("setpriv") else ()
-_POLL_S = 0.05
 
 
 class Tier(enum.Enum):
@@ -147,7 +146,7 @@ class ControlPlane:
                     break
             if time.monotonic() > deadline:
                 raise StartError(f"waited {timeout_s:.0f} s for {what}; logs in {self.folder}")
-            signal.sigtimedwait([], _POLL_S)
+            look_again()
         self._say(what)
 
     def wait_end(self, name: str, child: subprocess.Popen[bytes], timeout_s: float) -> None:

@@ -20,9 +20,9 @@ from typing import Any
 
 from tests.kubernetes.cluster import binaries
 from tests.process.cluster import wait_until
+from tests.process.times import HANG_S
 
 COMMAND_S = 120.0
-HEARD_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class ClusterHandle:
     def wait_right(self, account: str, namespace: str, verb: str, kind: str) -> None:
         """Until the API server has heard of a right that it stored a moment ago."""
         what = f"{account}'s right to {verb} {kind}"
-        wait_until(lambda: self.may(account, namespace, verb, kind), HEARD_S, what)
+        wait_until(lambda: self.may(account, namespace, verb, kind), HANG_S, what)
 
     @contextmanager
     def namespace(self, **labels: str) -> Iterator[str]:

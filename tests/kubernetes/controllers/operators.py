@@ -24,9 +24,11 @@ from duramen_operator.resources.definitions import define_all
 from tests.kubernetes.cluster.handle import ClusterHandle
 from tests.kubernetes.resources.texts import read_texts
 from tests.process.cluster import wait_until
+from tests.process.times import HANG_S
 
-END_S: Final = 60.0
-SETTLE_S: Final = 60.0
+END_S: Final = HANG_S
+SETTLE_S: Final = HANG_S
+"""Hang bounds both: an operator ends, and objects settle, long before."""
 
 _CONTEXT: Final[ForkServerContext] = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["duramen_operator.main", "tests.kubernetes.controllers.operators"])

@@ -29,6 +29,8 @@ from tests.kubernetes.controllers.operators import (
 )
 from tests.process.cluster import wait_until
 
+pytestmark = pytest.mark.long
+
 RESTRICTED = {"pod-security.kubernetes.io__enforce": "restricted"}
 ZONES = [{"region": f"r{region}", "zone": f"r{region}-k{region}"} for region in range(3)]
 SIZES = {"journal": {"size": "1Gi"}, "ledgers": {"size": "2Gi"}}

@@ -26,10 +26,11 @@ from tests.kubernetes.controllers.operators import (
     write_kubeconfig,
 )
 from tests.process.cluster import wait_until
+from tests.process.times import HANG_S
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = [pytest.mark.timeout(400), pytest.mark.long]
 
-NOTICED_S: Final = GRACE_S + 30.0
+NOTICED_S: Final = GRACE_S + HANG_S
 
 
 def ask_health(port: int) -> tuple[int, str]:

@@ -23,10 +23,10 @@ from duramen.runtime.public.openapi import make_document
 from tests.kubernetes.controllers.admin_twin import running_twin
 from tests.kubernetes.controllers.twin_state import make_bookie
 from tests.process.cluster import running_cluster, wait_until
+from tests.process.times import HANG_S
 
 Answer = dict[str, Any]
 
-WAIT_S: Final = 30.0
 RECORDS: Final = {"records": [{"body": "one"}, {"body": "two"}, {"body": "three"}]}
 
 
@@ -201,7 +201,7 @@ def case_segments_and_owner(proxy: Proxy) -> None:
         found: Answer = proxy.call("GET", path + "/segments")[1]["segments"][0]
         return found
 
-    wait_until(lambda: first()["state"] == "CLOSED", WAIT_S, "the segment to close")
+    wait_until(lambda: first()["state"] == "CLOSED", HANG_S, "the segment to close")
     closed = first()
     assert (closed["epoch"], closed["records"], closed["cold_copy"]) == (1, 3, None)
     assert closed["completed"] is not None

@@ -2,7 +2,7 @@
 
     python -m tests.kubernetes.image.recipes [duramen|duramen-spark|duramen-zookeeper]…
 
-prints the paths of image tars in build/kubernetes/images. The root file system is Debian's, made by
+prints the paths of image tars in the user's cache folder. The root file system is Debian's, made by
 mmdebstrap; the packages are those of this environment, which `make setup` made from
 requirements.lock, each compared with its pin there; the project is its wheel. So nothing but
 Debian's packages is fetched, and what runs in pods are the files that the other tests ran with.
@@ -14,10 +14,8 @@ compares with this; docs/kubernetes.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -28,6 +26,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from tests.cache import cache_folder
 from tests.kubernetes.cluster import binaries
 from tests.kubernetes.image import environment, root
 from tests.kubernetes.image.oci import Settings, write_image, write_layer
@@ -38,7 +37,6 @@ SITE: Final = f"{PREFIX}/lib/python3.11/site-packages"
 JARS: Final = "/opt/zookeeper/jars"
 USER: Final = "10001:10001"
 SERVICE_EXTRAS: Final = ("bookie", "sequencer", "writeproxy", "readproxy", "operator")
-_KEPT_PER_NAME: Final = 2
 # Whoever changes how a layer is written changes this too, so that no old one is taken for it.
 _FORMAT: Final = "1"
 
@@ -94,32 +92,26 @@ def reason_missing() -> str | None:
 
 def build(name: str) -> Path:
     """The image tar, built unless it is there; its name in pods is localhost/NAME:test."""
-    folder = binaries.folder().parent / "images"
-    folder.mkdir(parents=True, exist_ok=True)
-    with _alone(folder / "lock"):
-        recipe = RECIPES[name]
-        layers = [_layer(folder, layer) for layer in recipe.layers]
-        spelt = json.dumps([[path.name for path in layers], settings(recipe).to_json()])
-        image = folder / f"{name}-{_hash(spelt)}.tar"
-        if not image.exists():
-            write_image(image, f"localhost/{name}:test", layers, settings(recipe))
-        for path in (image, *layers):
-            path.touch()
-        _forget_old(folder, name)
-    return image
+    recipe = RECIPES[name]
+    layers = [_layer(layer) for layer in recipe.layers]
+    # A layer's folder is named by the hash of what is in it.
+    spelt = json.dumps([[path.parent.name for path in layers], settings(recipe).to_json()])
+
+    def make(folder: Path) -> None:
+        write_image(folder / "image.tar", f"localhost/{name}:test", layers, settings(recipe))
+
+    return cache_folder(f"image-{name}", spelt, make=make) / "image.tar"
 
 
-def _layer(folder: Path, name: str) -> Path:
+def _layer(name: str) -> Path:
     """A layer's tar file, made unless it is there."""
     inputs, write = _LAYERS[name]()
-    layer = folder / f"layer-{name}-{_hash(_FORMAT, *inputs)}.tar"
-    if not layer.exists():
+
+    def make(folder: Path) -> None:
         print(f"making the layer {name}", file=sys.stderr, flush=True)
-        temporary = layer.with_suffix(".part")
-        write(temporary)
-        temporary.rename(layer)
-    _forget_old(folder, f"layer-{name}")
-    return layer
+        write(folder / "layer.tar")
+
+    return cache_folder(f"layer-{name}", _FORMAT, *inputs, make=make) / "layer.tar"
 
 
 _Made = tuple[Sequence[str], Callable[[Path], None]]
@@ -241,25 +233,6 @@ _LAYERS: Final[Mapping[str, Callable[[], _Made]]] = {
 def _staging(out: Path) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(dir=out.parent, prefix="staging-") as folder:
         yield Path(folder)
-
-
-@contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    """Two runs at once build one after the other."""
-    with path.open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
-def _forget_old(folder: Path, name: str) -> None:
-    """Keep the last few of a name: other checkouts may share the folder."""
-    found = sorted(folder.glob(f"{name}-" + "?" * 16 + ".tar"), key=os.path.getmtime)
-    for old in found[:-_KEPT_PER_NAME]:
-        old.unlink()
-
-
-def _hash(*texts: str) -> str:
-    return hashlib.sha256("\n".join(texts).encode()).hexdigest()[:16]
 
 
 def main() -> None:

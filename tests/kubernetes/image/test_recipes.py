@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import subprocess
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,52 @@ def test_the_same_packages_of_debian_are_installed(name: str) -> None:
     if recipes.RECIPES[name].layers[0] == "root-java":
         wanted += root.JAVA_PACKAGES
     assert sorted(" ".join(found).split()) == sorted(wanted)
+
+
+def test_the_base_image_is_pinned() -> None:
+    """A tag moves: a digest does not."""
+    text = (recipes.REPOSITORY / "Dockerfile").read_text()
+    arguments = dict(re.findall(r"^ARG (DEBIAN_[A-Z]+)=(\S+)$", text, re.MULTILINE))
+    image = r"debian:bookworm-\d{8}-slim@sha256:[0-9a-f]{64}"
+    assert re.fullmatch(image, arguments["DEBIAN_IMAGE"])
+
+
+def test_every_stage_that_installs_packages_takes_them_from_the_snapshot() -> None:
+    for name, stage in read_stages().items():
+        runs = find("RUN", stage)
+        first = next((at for at, run in enumerate(runs) if "apt-get" in run), None)
+        if first is not None:
+            settled = [at for at, run in enumerate(runs) if "/archive/" in run]
+            assert settled, name
+            assert settled[0] < first, name
+    text = (recipes.REPOSITORY / "Dockerfile").read_text()
+    bases = {found[0] for found in re.findall(r"^FROM (\S+) AS (\S+)$", text, re.MULTILINE)}
+    stages = set(read_stages())
+    assert bases - stages == {"${DEBIAN_IMAGE}"}, "nothing else comes from outside"
+
+
+def test_packages_come_from_the_day_that_the_base_was_made_on(tmp_path: Path) -> None:
+    """The stage's own command, run on a list as Debian's images have it, and on others."""
+    [command] = [run for run in find("RUN", read_stages()["debian"]) if "sed" in run]
+    listed, settings = tmp_path / "debian.sources", tmp_path / "80snapshot"
+    command = command.replace("/etc/apt/sources.list.d/debian.sources", str(listed))
+    command = command.replace("/etc/apt/apt.conf.d/80snapshot", str(settings))
+
+    def rewrite(text: str) -> tuple[int, list[str]]:
+        listed.write_text(text)
+        shell = ["sh", "-c", command]
+        done = subprocess.run(shell, check=False, env={"PATH": "/usr/bin:/bin"})
+        return done.returncode, re.findall(r"^URIs: (.*)$", listed.read_text(), re.MULTILINE)
+
+    day = "http://kept.example/archive/debian/20200101T000000Z"
+    safe = "http://kept.example/archive/debian-security/20200101T000000Z"
+    main = f"Types: deb\n# {day}\nURIs: http://mirror.example/debian\nSuites: bookworm\n"
+    security = f"Types: deb\n# {safe}\nURIs: http://mirror.example/debian-security\nSuites: s\n"
+    assert rewrite(f"{main}\n{security}") == (0, [day, safe])
+    assert listed.read_text().count("Suites: ") == 2
+    assert 'Check-Valid-Until "false"' in settings.read_text()
+    for unknown in (main.replace(f"# {day}\n", ""), "", f"{main}\nURIs: http://mirror.example/x\n"):
+        assert rewrite(unknown)[0] != 0
 
 
 def test_the_same_extras_are_installed() -> None:

@@ -10,7 +10,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -21,7 +20,8 @@ from kubectl_duramen.forward import Forward
 from tests.chaos.waiting import wait_until
 from tests.kubernetes.kubectl import things
 from tests.kubernetes.kubectl.fake_kubectl import plant
-from tests.process.cluster import LocalCluster, running_cluster
+from tests.process.cluster import LocalCluster
+from tests.process.times import HANG_S
 
 pytestmark = pytest.mark.process
 
@@ -29,9 +29,8 @@ CLUSTERS = "/apis/duramen.io/v1alpha1/namespaces/shop/logclusters"
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    with running_cluster(tmp_path_factory.mktemp("forwarded") / "data") as started:
-        yield started
+def cluster(shared_cluster: LocalCluster) -> LocalCluster:
+    return shared_cluster
 
 
 def run(*arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
@@ -74,9 +73,9 @@ def test_a_forward_that_ends_is_begun_again_on_its_port(
 
         import asyncio
 
-        assert asyncio.run(wait_until(lambda: calls.read_text().count("port-forward") == 2, 20))
+        assert asyncio.run(wait_until(lambda: calls.read_text().count("port-forward") == 2, HANG_S))
         assert "service/main-readproxy 7:7401" in calls.read_text()
-        assert asyncio.run(wait_until(lambda: forward.pid != first, 20))
+        assert asyncio.run(wait_until(lambda: forward.pid != first, HANG_S))
     finally:
         forward.close()
     with pytest.raises(ProcessLookupError):

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,18 +20,13 @@ from tests.chaos.load import LoadOptions
 from tests.chaos.waiting import wait_until
 from tests.kubernetes.cluster.inside import RealCluster
 from tests.kubernetes.kubelet.installation import RELEASE, Installation, installed, values
-from tests.process.chaos_load import ChaosLoad, judge_logs, running_load
-from tests.process.cluster import PATIENCE
+from tests.process.chaos_load import ChaosLoad, judge_logs, require_good, running_load
+from tests.process.times import HANG_S
 
 LOGS = [f"survives-{number}" for number in range(4)]
 REPLICAS = {"ensemble_size": 3, "write_quorum": 3, "ack_quorum": 2, "min_racks": 2}
 APPENDS_COUNT, READS_COUNT = 50, 5
 """What each log must see after both deaths, so that the histories say something."""
-
-POD_BACK_S = 90.0 * PATIENCE
-GOES_ON_S = 60.0 * PATIENCE
-NODE_LOST_S = 60.0 * PATIENCE
-TOLD_S = 60.0 * PATIENCE
 
 
 @pytest.fixture(scope="module")
@@ -75,12 +69,7 @@ async def _scenario(
         if proxy["spec"]["nodeName"] != node
     ]
     verdicts = await judge_logs(urls[0], Path(options.folder), LOGS, must_be_definite=True)
-    counts: Counter[str] = Counter()
-    for verdict in verdicts:
-        assert not verdict.violations, verdict.violations
-        assert verdict.counts["ok"] > APPENDS_COUNT, verdict.counts
-        assert verdict.counts["read"] > READS_COUNT, verdict.counts
-        counts.update(verdict.counts)
+    counts = require_good(verdicts, appends=APPENDS_COUNT, reads=READS_COUNT)
     print(f"judged: {dict(counts)}, {sum(v.epoch_count for v in verdicts)} segments")
 
 
@@ -94,23 +83,23 @@ async def _kill_pod(release: Installation, load: ChaosLoad, pod: str) -> None:
                                     check=False)  # fmt: skip
             return bool(found) and found != old
 
-        assert await wait_until(is_back, POD_BACK_S), release.describe()
-        await asyncio.to_thread(release.wait, f"pod/{pod}", "condition=Ready", POD_BACK_S)
-    await load.wait_acked_since(read_clock_ns(), GOES_ON_S)
+        assert await wait_until(is_back, HANG_S), release.describe()
+        await asyncio.to_thread(release.wait, f"pod/{pod}", "condition=Ready", HANG_S)
+    await load.wait_acked_since(read_clock_ns(), HANG_S)
 
 
 async def _kill_node(release: Installation, load: ChaosLoad, node: str) -> None:
     release.kubelet.kill_node(node)
     killed_ns = read_clock_ns()
     with release.timed("every log acknowledges after the node's death"):
-        await load.wait_acked_since(killed_ns + 1_000_000_000, GOES_ON_S)
+        await load.wait_acked_since(killed_ns + 1_000_000_000, HANG_S)
     with release.timed("Kubernetes calls the node lost"):
         lost = "condition=Ready=Unknown"
-        await asyncio.to_thread(release.wait, f"node/{node}", lost, NODE_LOST_S)
-    await load.wait_acked_since(read_clock_ns(), GOES_ON_S)
+        await asyncio.to_thread(release.wait, f"node/{node}", lost, HANG_S)
+    await load.wait_acked_since(read_clock_ns(), HANG_S)
     with release.timed("the cluster is told to be not ready"):
         is_told = functools.partial(_is_told, release)
-        assert await wait_until(is_told, TOLD_S), release.describe()
+        assert await wait_until(is_told, HANG_S), release.describe()
 
 
 def _is_told(release: Installation) -> bool:

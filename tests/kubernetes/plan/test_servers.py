@@ -95,6 +95,29 @@ def test_every_component_has_a_disruption_budget_for_its_own_pods() -> None:
         assert labels["app.kubernetes.io/instance"] == "main"
 
 
+@pytest.mark.parametrize("zones", [0, 3])
+def test_every_member_has_its_name_before_it_is_ready_and_no_proxy_is_sent_anything(
+    zones: int,
+) -> None:
+    """A name in DNS that waits for readiness is one that the members need to become ready."""
+    world = make_world(domains=make_domains(1, zones))
+    headless = set()
+    for name in world.names("StatefulSet"):
+        spec = world.find("StatefulSet", name)["spec"]
+        service = world.find("Service", spec["serviceName"])["spec"]
+        headless.add(spec["serviceName"])
+        assert service["clusterIP"] == "None", name
+        assert service["publishNotReadyAddresses"] is True, name
+        assert service["selector"].items() <= spec["template"]["metadata"]["labels"].items()
+        told = ",".join(read_arguments(world, "StatefulSet", name))
+        pod = f"{name}-0" if name == "main-zookeeper" else "$(POD_NAME)"
+        assert f"{pod}.{spec['serviceName']}.here.svc" in told, name
+    assert headless == {"main-bookie", "main-sequencer", "main-zookeeper"}
+    for name in set(world.names("Service")) - headless:
+        service = world.find("Service", name)["spec"]
+        assert "publishNotReadyAddresses" not in service and "clusterIP" not in service, name
+
+
 @pytest.mark.parametrize("members", [1, 3, 5])
 def test_zookeeper_members_know_one_another_and_spread(members: int) -> None:
     world = make_world(zookeeper={"members": members}, domains=make_domains(1, 3))
@@ -110,7 +133,8 @@ def test_zookeeper_members_know_one_another_and_spread(members: int) -> None:
         "DoNotSchedule",
     )
     assert nodes["whenUnsatisfiable"] == "ScheduleAnyway"
-    assert found["persistentVolumeClaimRetentionPolicy"]["whenDeleted"] == "Retain"
+    kept = {"whenDeleted": "Retain", "whenScaled": "Retain"}
+    assert found["persistentVolumeClaimRetentionPolicy"] == kept
 
 
 def test_an_external_zookeeper_is_used_and_none_is_made() -> None:

@@ -35,7 +35,15 @@ SPECS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
 )
 """The least that each kind takes."""
 
-GONE = object()
+
+class _Gone:
+    """Has a name of its own, so that names of tests are the same in every process."""
+
+    def __repr__(self) -> str:
+        return "GONE"
+
+
+GONE = _Gone()
 """In a patch: the field is not there."""
 
 
