@@ -9,10 +9,16 @@ PIP := $(PYTHON) -m pip --disable-pip-version-check --python $(BIN)/python
 
 # No Python started here may import from the directory it happens to stand in: `operator/` stands in this one.
 export PYTHONSAFEPATH := 1
+# Where this is set, every process that a test starts compiles all its modules anew, half a second each.
+export PYTHONDONTWRITEBYTECODE :=
+
+PYTEST := $(BIN)/python -m pytest -q tests --ignore=tests/style
+SPREAD := -n auto --dist loadfile
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup run test test-kubernetes check format lock scenario sim explore mutants chaos bench clean
+.PHONY: help setup run test test-fast test-kubernetes check format lock scenario sim explore mutants chaos bench bench-compare \
+	dist soak night clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -35,8 +41,12 @@ $(STAMP): requirements.lock pyproject.toml
 run: setup ## Start a whole cluster here, append a file, compare, serve (ONCE=1 FILE=path RUNFLAGS=…)
 	$(BIN)/duramen run --demo $(if $(ONCE),--once) $(if $(FILE),--file "$(FILE)") $(RUNFLAGS)
 
-test: setup ## Run all the tests (TESTFLAGS="-k name" for some)
-	$(BIN)/python -m pytest -q -rs tests -m "not kwok" $(TESTFLAGS)
+# Files are spread over a worker for each processor, the quiet ones last and alone: tests/scheduling.py.
+test: setup ## Run the tests of the gate (TESTFLAGS="-k name" for some): half an hour, a JVM comes along
+	$(PYTEST) $(SPREAD) -m "not kubernetes and not night" $(TESTFLAGS)
+
+test-fast: setup ## Run what needs no server: the inner loop
+	DURAMEN_TIER=fast $(PYTEST) $(SPREAD) -m "not (kubernetes or night or process or zookeeper)" $(TESTFLAGS)
 
 # The programs take ten minutes to build once, and are built again only when their go.mod changes.
 test-kubernetes: setup ## Build a real Kubernetes and run the tests that need one, as far as this machine can
@@ -79,6 +89,19 @@ chaos: setup ## Kill, pause and cut off real processes under load (MINUTES=20 SE
 
 bench: setup ## Run the benchmarks (BENCHFLAGS="--help" says which)
 	PYTHONPATH=. $(BIN)/python -m tests.bench $(BENCHFLAGS)
+
+bench-compare: setup ## Compare this tree with another revision, pair by pair (BASE=rev COMPAREFLAGS=--help)
+	PYTHONPATH=. $(BIN)/python -m tests.bench.compare "$(or $(BASE),HEAD)" $(COMPAREFLAGS)
+
+dist: setup ## Make what is shipped in ./dist: wheel, sdist, chart, bill of materials, licences
+	PYTHONPATH=. $(BIN)/python -m tests.distribution
+
+soak: setup ## Load a cluster for hours and see whether anything grows (HOURS=8 SOAKFLAGS=--help)
+	PYTHONPATH=. $(BIN)/python -m tests.soak --hours $(or $(HOURS),8) $(SOAKFLAGS)
+
+# What the gate has no time for: other seeds each time, long chaos, every size turned up. One report.
+night: setup ## Play long tests until its time is over, write build/night.md (HOURS=8 NIGHTFLAGS=--help)
+	PYTHONPATH=. $(BIN)/python -m tests.night --hours $(or $(HOURS),8) $(NIGHTFLAGS)
 
 clean: ## Remove .venv, caches, build outputs and the local cluster's data
 	rm -rf .venv .duramen dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

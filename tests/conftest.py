@@ -9,10 +9,42 @@ import sys
 
 import pytest
 
+from tests import examples
+
+# Hooks and a fixture: pytest finds them here by their names.
+from tests.requirements import (
+    pytest_make_collect_report,
+    pytest_runtest_makereport,
+    pytest_terminal_summary,
+)
+from tests.scheduling import (
+    keep_ports_apart,
+    pytest_xdist_auto_num_workers,
+    pytest_xdist_make_scheduler,
+)
+from tests.shared_cluster import shared_cluster
+
+__all__ = [
+    "pytest_make_collect_report",
+    "pytest_runtest_makereport",
+    "pytest_terminal_summary",
+    "pytest_xdist_auto_num_workers",
+    "pytest_xdist_make_scheduler",
+    "shared_cluster",
+]
+
+examples.load_profile()
+keep_ports_apart()
+
 EXIT_WITHIN_S = 60
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_unconfigure() -> None:
-    """Let the interpreter end soon, or with the stacks of what keeps it and status 1."""
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Let the interpreter end soon, or with the stacks of what keeps it and status 1.
+
+    A worker that has done its part waits for the others, and is ended by the run's own process.
+    """
+    if hasattr(config, "workerinput"):
+        return
     faulthandler.dump_traceback_later(EXIT_WITHIN_S, exit=True, file=sys.stderr)

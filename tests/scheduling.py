@@ -1,0 +1,169 @@
+"""How the tests of one run are spread over worker processes: files in parallel, quiet ones last.
+
+pytest-xdist hands out whole files (`--dist loadfile`), so that what a module's fixtures start is
+started once. Here is the order: files that are marked `long` first, then those that wait for real
+processes, then the others; and when nothing else runs any more, one worker alone carries out the
+files that are marked `quiet`, because they measure what a busy machine would distort. Files that
+share a worker's cluster go to a worker that has one. All of it is one run of pytest, whose closing
+line counts everything.
+
+There is a worker for each processor, as far as memory goes. Three of them each were tried: what
+computes, the simulator's seeds and Spark above all, then met bounds that only end hangs.
+Loaded by `tests/conftest.py`. Source: CONTRIBUTING.md "Three tiers of tests".
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+import pytest
+from xdist.remote import Producer
+from xdist.scheduler.loadfile import LoadFileScheduling
+from xdist.workermanage import WorkerController
+
+from duramen.cluster.layout import FREE_PORTS_VARIABLE, find_port_range
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+WORKERS_PER_PROCESSOR: Final = 1
+WORKER_BYTES: Final = 3 << 29
+"""1.5 GiB: what a worker has imported, a local cluster of 0.5 GB, Spark in one of four."""
+
+WORKERS_MORE: Final = 2
+"""Workers that take the place of some that died have names, and so ports, of their own."""
+
+SHARED_FIXTURE: Final = "shared_cluster"
+
+_RANKED_MARKS: Final = ("long", "process", "zookeeper")
+
+
+def keep_ports_apart() -> None:
+    """In a worker: pick free ports where no other worker does.
+
+    A port is picked some seconds before its process listens; of two clusters that start at the same
+    moment one would find it taken, time and again.
+    """
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "")
+    if not worker or FREE_PORTS_VARIABLE in os.environ:
+        return
+    count, index = int(os.environ["PYTEST_XDIST_WORKER_COUNT"]), int(worker.removeprefix("gw"))
+    ports = find_port_range()
+    share = len(ports) // (count + WORKERS_MORE)
+    first = ports[(index % (count + WORKERS_MORE)) * share]
+    os.environ[FREE_PORTS_VARIABLE] = f"{first}-{first + share - 1}"
+
+
+@pytest.hookimpl
+def pytest_xdist_auto_num_workers() -> int:
+    """What `-n auto` means here: a worker for each processor, as far as memory goes."""
+    processor_count = len(os.sched_getaffinity(0))
+    return max(1, min(WORKERS_PER_PROCESSOR * processor_count, _free_bytes() // WORKER_BYTES))
+
+
+@pytest.hookimpl
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFileScheduling | None:
+    """The order above for `--dist loadfile`; xdist's own for whatever else was asked for."""
+    return QuietLast(config, log) if config.getvalue("dist") == "loadfile" else None
+
+
+class QuietLast(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
+    """Spreads files over workers; keeps the quiet ones until a single worker is left for them.
+
+    A worker begins a test only when it knows the next one, or that there is none. So the workers
+    that are not kept are told to end when only quiet files are left, and the kept one, which may
+    hold back its last loud test, gets the first quiet file once the others have nothing to do.
+    """
+
+    def mark_test_complete(
+        self, node: WorkerController, item_index: int, duration: float = 0
+    ) -> None:
+        """Note it, and see whether the kept worker may go on now."""
+        super().mark_test_complete(node, item_index, duration)
+        if self._has_only_quiet():
+            for other in self.nodes:
+                self._reschedule(other)
+
+    def remove_node(self, node: WorkerController) -> str | None:
+        """Forget a worker that has ended; the kept one may have waited for that.
+
+        Of one that died only what it has not finished goes back into the queue: a file without
+        tests to run would be given to a worker that then waits for ever.
+        """
+        work = self.assigned_work[node]
+        for scope in [scope for scope, tests in work.items() if all(tests.values())]:
+            del work[scope]
+        crashed: str | None = super().remove_node(node)
+        for other in self.nodes:
+            self._reschedule(other)
+        return crashed
+
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        if self._has_only_quiet() and not self._may_be_quiet(node):
+            return
+        # The first who comes gets a cluster to share, and then all who use it, until others idle.
+        is_wanted = self._is_sharer(node) or not any(map(self._is_sharer, self.nodes))
+        chosen = min(self.workqueue, key=lambda scope: self._rank(scope, is_wanted=is_wanted))
+        self.workqueue.move_to_end(chosen, last=False)
+        super()._assign_work_unit(node)
+
+    def _reschedule(self, node: WorkerController) -> None:
+        if node.shutting_down or not self._has_only_quiet():
+            super()._reschedule(node)
+        elif node is not self._kept_node():
+            node.shutdown()
+        elif self._may_be_quiet(node):
+            super()._reschedule(node)
+
+    def _has_only_quiet(self) -> bool:
+        return bool(self.workqueue) and all(map(is_quiet, self.workqueue))
+
+    def _kept_node(self) -> WorkerController | None:
+        return next((node for node in self.nodes if not node.shutting_down), None)
+
+    def _may_be_quiet(self, node: WorkerController) -> bool:
+        """Whether this worker is the kept one and all others are idle."""
+        busy = (other for other in self.nodes if self._pending_of(self.assigned_work[other]))
+        return node is self._kept_node() and all(other is node for other in busy)
+
+    def _is_sharer(self, node: WorkerController) -> bool:
+        return any(map(is_sharing, self.assigned_work[node]))
+
+    def _rank(self, scope: str, *, is_wanted: bool) -> tuple[int, bool, int]:
+        return rank(scope), is_sharing(scope) != is_wanted, -len(self.workqueue[scope])
+
+
+def is_quiet(scope: str) -> bool:
+    """Whether a file has a test that is marked `quiet`: such a file is quiet as a whole."""
+    return "quiet" in _read_marks(scope)
+
+
+def is_sharing(scope: str) -> bool:
+    """Whether a file uses the cluster that all tests of a worker share."""
+    return SHARED_FIXTURE in _read_marks(scope)
+
+
+def rank(scope: str) -> int:
+    """Where a file stands: long ones, processes, servers, the rest, and the quiet ones."""
+    marks = _read_marks(scope)
+    if "quiet" in marks:
+        return len(_RANKED_MARKS) + 1
+    found = (place for place, mark in enumerate(_RANKED_MARKS) if mark in marks)
+    return next(found, len(_RANKED_MARKS))
+
+
+@cache
+def _read_marks(scope: str) -> frozenset[str]:
+    """The marks that a file names, and the shared fixture: a scheduler knows tests by name."""
+    path = ROOT / scope
+    text = path.read_text(encoding="utf-8") if path.is_file() else ""
+    found = re.findall(rf"pytest\.mark\.(\w+)|\b({SHARED_FIXTURE})\b", text)
+    return frozenset(mark or fixture for mark, fixture in found)
+
+
+def _free_bytes() -> int:
+    lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    available = next(line for line in lines if line.startswith("MemAvailable:"))
+    return int(available.split()[1]) << 10

@@ -1,0 +1,195 @@
+"""Files in parallel, quiet ones last and alone: the scheduler, driven by workers that are played.
+
+A played worker does as xdist's do: it begins a test once it knows the next one, or was told that
+there is none. Whose turn it is, is drawn. Source: tests/scheduling.py.
+"""
+
+from __future__ import annotations
+
+import random
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from duramen.cluster.layout import FREE_PORTS_VARIABLE, find_port_range
+from tests import scheduling
+from tests.scheduling import QuietLast
+
+MARKS = {
+    "tests/a/test_plain.py": "",
+    "tests/a/test_other.py": "",
+    "tests/a/test_long.py": "process",
+    "tests/a/test_server.py": "zookeeper",
+    "tests/a/test_shares.py": "process shared_cluster",
+    "tests/a/test_shares_too.py": "process shared_cluster",
+    "tests/a/test_slow.py": "long process",
+    "tests/b/test_figures.py": "quiet",
+    "tests/b/test_times.py": "quiet process",
+}
+READ_MARKS = scheduling._read_marks
+
+
+class PlayedWorker:
+    """Holds the tests that it was given; ends when it was told to and has none."""
+
+    def __init__(self, name: str) -> None:
+        self.gateway = SimpleNamespace(id=name)
+        self.waiting: list[int] = []
+        self.shutting_down = False
+        self.has_ended = False
+
+    def send_runtest_some(self, indices: list[int]) -> None:
+        assert not self.shutting_down, "work for a worker that ends"
+        self.waiting += indices
+
+    def shutdown(self) -> None:
+        self.shutting_down = True
+
+    def can_run(self) -> bool:
+        return len(self.waiting) > int(not self.shutting_down)
+
+
+class Run:
+    """A scheduler with its workers, played to the end."""
+
+    def __init__(self, tests: list[str], *, workers: int, seed: int) -> None:
+        option = SimpleNamespace(loadscopereorder=True)
+        config: Any = SimpleNamespace(option=option, getvalue=lambda _name: ["popen"] * workers)
+        self.tests = tests
+        self.done: list[str] = []
+        self.ran: list[tuple[str, str]] = []
+        self.crashed: list[str] = []
+        self._rng = random.Random(seed)
+        self._scheduler = QuietLast(config)
+        self._workers = [PlayedWorker(f"gw{n}") for n in range(workers)]
+        for worker in self._workers:
+            self._join(worker)
+        self._scheduler.schedule()
+
+    def play(self, *, crashes: int = 0) -> None:
+        """To the end; the first quiet tests that are begun kill their worker, as often as said."""
+        for _ in range(1_000):
+            for worker in self._workers:
+                if worker.shutting_down and not worker.waiting and not worker.has_ended:
+                    worker.has_ended = True
+                    if worker in self._scheduler.nodes:
+                        self._scheduler.remove_node(worker)
+            if self._scheduler.tests_finished:
+                for worker in self._workers:
+                    worker.shutdown()
+            ready = [worker for worker in self._workers if worker.can_run()]
+            if not ready:
+                break
+            worker = self._rng.choice(ready)
+            is_crash = crashes > len(self.crashed) and self._is_quiet(worker.waiting[0])
+            (self._crash if is_crash else self._step)(worker)
+        assert all(worker.has_ended for worker in self._workers), "a worker waits for ever"
+        assert not self._scheduler.has_pending
+
+    def _join(self, worker: PlayedWorker) -> None:
+        self._scheduler.add_node(worker)
+        self._scheduler.add_node_collection(worker, self.tests)
+
+    def _step(self, worker: PlayedWorker) -> None:
+        index = worker.waiting.pop(0)
+        if self._is_quiet(index):
+            others = [other for other in self._workers if other is not worker]
+            assert not any(other.waiting for other in others), "it was not quiet"
+        self.done.append(self.tests[index])
+        self.ran.append((worker.gateway.id, self.tests[index]))
+        self._scheduler.mark_test_complete(worker, index)
+
+    def _crash(self, worker: PlayedWorker) -> None:
+        """The worker dies in a test; xdist counts that test as failed and starts another worker."""
+        crashed = self._scheduler.remove_node(worker)
+        assert crashed is not None
+        self.crashed.append(crashed)
+        worker.waiting, worker.has_ended = [], True
+        substitute = PlayedWorker(f"{worker.gateway.id}'")
+        self._workers.append(substitute)
+        self._join(substitute)
+        self._scheduler.schedule()
+
+    def _is_quiet(self, index: int) -> bool:
+        return "quiet" in MARKS[self.tests[index].partition("::")[0]]
+
+
+@pytest.fixture(autouse=True)
+def marks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scheduling, "_read_marks", lambda scope: frozenset(MARKS[scope].split()))
+
+
+def name_tests(*files: str, count: int = 3) -> list[str]:
+    return [f"{file}::test_{n}" for file in files for n in range(count)]
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 6, 9])
+@pytest.mark.parametrize("seed", range(20))
+def test_every_test_runs_once_and_the_quiet_ones_alone(workers: int, seed: int) -> None:
+    run = Run(name_tests(*MARKS), workers=workers, seed=seed)
+    run.play()
+    assert sorted(run.done) == sorted(run.tests)
+    assert all("tests/b/" in name for name in run.done[-6:])
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_quiet_ones_run_alone_where_nothing_else_was_chosen(workers: int, count: int) -> None:
+    quiet = name_tests(*(file for file in MARKS if "quiet" in MARKS[file]), count=count)
+    run = Run(quiet, workers=workers, seed=1)
+    run.play()
+    assert sorted(run.done) == sorted(quiet)
+
+
+def test_what_takes_long_begins_first() -> None:
+    run = Run(name_tests(*MARKS), workers=1, seed=0)
+    run.play()
+    order = list(dict.fromkeys(name.partition("::")[0] for name in run.done))
+    ranks = [scheduling.rank(scope) for scope in order]
+    assert ranks == sorted(ranks) and order[0] == "tests/a/test_slow.py"
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_worker_with_a_shared_cluster_gets_the_files_that_use_it(
+    monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    marks = {f"tests/c/test_{n}.py": "process shared_cluster" for n in range(3)}
+    marks |= {f"tests/d/test_{n}.py": "process" for n in range(12)}
+    monkeypatch.setattr(scheduling, "_read_marks", lambda scope: frozenset(marks[scope].split()))
+    monkeypatch.setattr("tests.unit.test_scheduling.MARKS", marks)
+    run = Run(name_tests(*marks), workers=3, seed=seed)
+    run.play()
+    assert len({worker for worker, name in run.ran if "tests/c/" in name}) == 1
+
+
+def test_a_worker_that_dies_in_the_quiet_part_is_replaced() -> None:
+    run = Run(name_tests(*MARKS), workers=3, seed=2)
+    run.play(crashes=1)
+    assert len(run.crashed) == 1
+    assert sorted({*run.done, *run.crashed}) == sorted(run.tests)
+
+
+def test_marks_are_read_from_the_file_itself() -> None:
+    paths = ("tests/unit/test_scheduling.py", "tests/process/test_positions.py", "tests/none.py")
+    here, there, none = map(READ_MARKS, paths)
+    assert here >= {"parametrize"} and not none
+    assert there >= {"process", "zookeeper", "shared_cluster"} and "long" not in there
+
+
+def test_workers_pick_ports_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(FREE_PORTS_VARIABLE, raising=False)
+    whole, found = find_port_range(), []
+    monkeypatch.setenv("PYTEST_XDIST_WORKER_COUNT", "6")
+    for index in range(8):
+        monkeypatch.delenv(FREE_PORTS_VARIABLE, raising=False)
+        monkeypatch.setenv("PYTEST_XDIST_WORKER", f"gw{index}")
+        scheduling.keep_ports_apart()
+        found.append(find_port_range())
+    taken = [port for ports in found for port in ports]
+    assert len(taken) == len(set(taken)) <= len(whole) and min(map(len, found)) > 1_000
+    assert min(taken) == whole.start and max(taken) < whole.stop
+    monkeypatch.delenv("PYTEST_XDIST_WORKER")
+    monkeypatch.delenv(FREE_PORTS_VARIABLE)
+    scheduling.keep_ports_apart()
+    assert find_port_range() == whole
