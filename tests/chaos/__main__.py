@@ -2,8 +2,8 @@
 
 What happens goes to stderr as it happens, the summary to stdout, also as JSON with --json FILE.
 
-Exit codes: 0 all held; 1 an invariant was broken, or the cluster did not come back; 2 usage;
-4 void, three times; 130 interrupted.
+Exit codes: 0 all held; 1 an invariant was broken (void or not), the cluster did not come back, or
+two runs in a row met too few appends or reads; 2 usage; 4 void, three times; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from pathlib import Path
 import uvloop
 
 from tests.chaos.layout import FLAT, REGIONS
-from tests.chaos.run import ChaosOptions, RunError, end_on_signals, run_until_valid
+from tests.chaos.run import ChaosOptions, RunError, end_on_signals
 from tests.chaos.schedule import ALL_KINDS, list_kinds
+from tests.chaos.trials import TRIES, run_until_valid
 
 
 def main() -> int:
@@ -53,10 +54,12 @@ def main() -> int:
         metavar="KIND",
         help=f"one of: {', '.join(ALL_KINDS)}",
     )
-    parser.add_argument("--tries", type=int, default=3, help="how often a void run is repeated")
+    parser.add_argument("--tries", type=int, default=TRIES, help="runs at most, while each is void")
     parser.add_argument("--keep", action="store_true", help="keep histories and logs")
     parser.add_argument("--json", type=Path, metavar="FILE", help="the summary for machines")
     arguments = parser.parse_args()
+    if arguments.tries < 1:
+        parser.error("--tries is at least 1")
     layout = REGIONS if arguments.regions else FLAT
     if unknown := set(arguments.only) - set(list_kinds(layout)):
         kinds = ", ".join(list_kinds(layout))
@@ -93,7 +96,7 @@ async def _run(options: ChaosOptions, arguments: argparse.Namespace) -> int:
     summary = await run_until_valid(
         options, tries=arguments.tries, keeps_folder=arguments.keep, say=_say
     )
-    sys.stdout.write(f"seed {options.seed}, {options.seconds:g} s\n{summary.spell()}\n")
+    sys.stdout.write(f"seed {options.seed}, {summary.seconds:g} s\n{summary.spell()}\n")
     if arguments.json is not None:
         document = {"seed": options.seed} | summary.to_json()
         arguments.json.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")

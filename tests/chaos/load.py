@@ -7,8 +7,9 @@ failure to the next. Readers start at random places, follow for a while, ask for
 anew. Without producers an append of unknown fate stays `info`; with them it is sent again, the same
 batch with the same sequence, until the answer is definite.
 
-Progress goes to stdout, a line each half second. "finish" on stdin (or its end) lets the writers
-settle what is open and append a last word to each log through every write proxy.
+Progress goes to stdout, a line each half second, with the violations that were seen. "finish" on
+stdin (or its end) lets the writers settle what is open and append a last word to each log through
+every write proxy.
 Called by `run`. Source: 08-interfaces "History of a workload".
 """
 
@@ -41,6 +42,7 @@ from tests.chaos.history import (
     spell_batches,
 )
 from tests.chaos.waiting import wait_at_most
+from tests.chaos.watch import Watch
 
 NAMESPACE: Final = "default"
 SETTLE_S: Final = 60.0
@@ -88,6 +90,7 @@ class Load:
         self.appends: dict[str, int] = dict.fromkeys(options.logs, 0)
         self.reads: dict[str, int] = dict.fromkeys(options.logs, 0)
         self.codes: dict[str, int] = {}
+        self._watch = Watch()
         self.writers = [RestClient(url) for url in options.write_urls]
         self.readers = [RestClient(url) for url in options.read_urls]
         folder = Path(options.folder)
@@ -122,6 +125,7 @@ class Load:
     def note(self, line: Line) -> None:
         """Put an operation into the history of its log."""
         self._files[line["log"]].write(line)
+        self._watch.take(line)
         if line["op"] == "append" and line["outcome"] == "ok":
             self.appends[line["log"]] += 1
             self.acked[line["log"]] = line["t1_ns"]
@@ -156,6 +160,7 @@ class Load:
         line = {
             "acked_ns": self.acked, "ends": self.ends, "codes": self.codes,
             "appends": self.appends, "reads": self.reads,
+            "violations": self._watch.spell(),
         }  # fmt: skip
         sys.stdout.buffer.write(orjson.dumps(line) + b"\n")
         sys.stdout.buffer.flush()

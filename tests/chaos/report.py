@@ -39,6 +39,8 @@ class Summary:
 
     Attributes:
         void: why the run proves nothing; empty if it does.
+        starved: those reasons that are a want of appends or reads.
+        voids_before: the reasons of each void run that this one repeats.
         faults: effective ones by kind; `idle_faults` had no effect.
         stalls_s: kind of fault → longest time without acknowledgement, one a fault.
         copies: what was counted at the end; None: nothing was.
@@ -56,6 +58,8 @@ class Summary:
     stalls_s: dict[str, list[float]]
     copies: CopyCount | None = None
     repairs: Mapping[str, int] = field(default_factory=dict)
+    starved: Sequence[str] = ()
+    voids_before: Sequence[Sequence[str]] = ()
 
     @property
     def is_good(self) -> bool:
@@ -66,6 +70,7 @@ class Summary:
         """For machines."""
         return {
             "seconds": self.seconds, "is_good": self.is_good, "void": self.void,
+            "voids_before": [list(reasons) for reasons in self.voids_before],
             "violations": [violation._asdict() for violation in self.violations],
             "counts": self.counts, "codes": self.codes, "epochs": self.epochs,
             "faults": self.faults, "idle_faults": self.idle_faults,
@@ -99,7 +104,11 @@ class Summary:
             lines += ["", self.copies.spell()]
         if self.repairs:
             lines.append(", ".join(f"{name} {count}" for name, count in self.repairs.items()))
-        lines += ["", *(f"void: {reason}" for reason in self.void)]
+        lines.append("")
+        if self.voids_before:
+            lines.append(f"{len(self.voids_before)} void before this one:")
+            lines += [f"  {'; '.join(reasons)}" for reasons in self.voids_before]
+        lines += [f"void: {reason}" for reason in self.void]
         lines += [f"VIOLATION {v.code} {v.log}: {v.text}" for v in self.violations]
         if self.is_good:
             lines.append("nothing lost, doubled, reordered or invented")
@@ -131,6 +140,7 @@ def summarize(
         codes.update(verdict.codes)
     effective = [fault for fault in faults if is_effective(fault, verdicts)]
     idle = [fault for fault in faults if fault not in effective]
+    starved = find_starvation(counts, seconds)
     stalls: dict[str, list[float]] = {}
     for fault, until_ns in find_lone(faults):
         if fault in effective:
@@ -139,7 +149,7 @@ def summarize(
     return Summary(
         seconds=seconds,
         violations=[*extra, *(v for verdict in verdicts for v in verdict.violations)],
-        void=find_voids(counts, effective, seconds, layout, only),
+        void=[*starved, *find_voids(effective, seconds, layout, only)],
         counts=dict(counts),
         codes=dict(codes),
         epochs=sum(verdict.epoch_count for verdict in verdicts),
@@ -148,6 +158,7 @@ def summarize(
         stalls_s=stalls,
         copies=copies,
         repairs=repairs or {},
+        starved=starved,
     )
 
 
@@ -196,19 +207,21 @@ def find_stall_s(verdicts: Sequence[Verdict], t0_ns: int, until_ns: int) -> floa
     return longest / 1e9
 
 
-def find_voids(
-    counts: Counter[str],
-    effective: Sequence[Line],
-    seconds: float,
-    layout: Layout,
-    only: Sequence[str] = (),
-) -> list[str]:
-    """Why the run proves nothing."""
-    voids = []
+def find_starvation(counts: Counter[str], seconds: float) -> list[str]:
+    """What there was too little of that a cluster at work gives to a load."""
+    starved = []
     if counts["ok"] < ACKS_PER_S_MIN * seconds:
-        voids.append(f"{counts['ok']} appends acknowledged in {seconds:g} s")
+        starved.append(f"{counts['ok']} appends acknowledged in {seconds:g} s")
     if counts["read"] < READS_PER_S_MIN * seconds:
-        voids.append(f"{counts['read']} reads in {seconds:g} s")
+        starved.append(f"{counts['read']} reads in {seconds:g} s")
+    return starved
+
+
+def find_voids(
+    effective: Sequence[Line], seconds: float, layout: Layout, only: Sequence[str] = ()
+) -> list[str]:
+    """Why the faults prove nothing."""
+    voids = []
     if len(effective) < int(layout.faults_per_minute_min * seconds / 60):
         voids.append(f"{len(effective)} effective faults in {seconds:g} s")
     required = only or layout.required

@@ -3,22 +3,21 @@
 After the last fault everything is continued, healed and started again; the load settles its open
 appends and says a last word to every log; fresh readers read every log whole through all read
 proxies, one of which has just been started anew; every copy of every entry is counted on the
-bookies, and where all has to be repaired, again until it is. All of it is bounded in time.
+bookies, and where all has to be repaired, again until it is. All of it is bounded in time. A
+violation that is seen meanwhile ends the faults (`evidence`).
 
-Called by `__main__` and `test_chaos`. Source: 06-testing "Real processes".
+Called by `trials`. Source: 06-testing "Real processes".
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import signal
 import sys
-import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -37,6 +36,7 @@ from tests.chaos.abilities import Abilities, find_abilities, knows_what_suffices
 from tests.chaos.cluster import ChaosCluster
 from tests.chaos.copies import CopyCount
 from tests.chaos.disks import DiskHands
+from tests.chaos.evidence import Evidence
 from tests.chaos.history import FINAL, HistoryFile, history_path, read_clock_ns, read_history
 from tests.chaos.judge import Violation, judge
 from tests.chaos.layout import FLAT, Layout
@@ -45,7 +45,7 @@ from tests.chaos.nemesis import Nemesis
 from tests.chaos.repairs import RepairTally
 from tests.chaos.replicas import Replicas
 from tests.chaos.report import Summary, summarize
-from tests.chaos.schedule import PAUSE_S_MAX, draw_steps
+from tests.chaos.schedule import PAUSE_S_MAX, Step, draw_steps
 from tests.chaos.waiting import wait_at_most, wait_until
 
 ROOT: Final = Path(__file__).parents[2]
@@ -99,44 +99,19 @@ async def run_chaos(
     Raises:
         RunError: no verdict, as something did not happen in time.
     """
-    async with asyncio.timeout(options.seconds + _BEYOND_S):
-        run = _Run(options, folder, say)
-        await run.carry_out()
+    run = _Run(options, folder, say)
+    limit_s = options.seconds + _BEYOND_S
+    limit = asyncio.timeout(limit_s)
+    try:
+        async with limit:
+            await run.carry_out()
+    except TimeoutError as error:
+        if not limit.expired():
+            raise
+        raise RunError(run.tell(f"no end within {limit_s:g} s")) from error
+    except RunError as error:
+        raise RunError(run.tell(str(error))) from error
     return await asyncio.to_thread(run.judge)
-
-
-async def run_until_valid(
-    options: ChaosOptions,
-    *,
-    tries: int = 3,
-    keeps_folder: bool = False,
-    say: Callable[[str], None] = lambda text: None,
-) -> Summary:
-    """A run, repeated while it is void, each time for half as long again: what a slow machine does
-    not meet of its schedule in time, it meets later. The folder of a failed one stays, and is told.
-    """
-    summary: Summary | None = None
-    for _ in range(tries):
-        folder = Path(tempfile.mkdtemp(prefix="duramen-chaos-"))
-        is_wanted = keeps_folder
-        try:
-            summary = await run_chaos(options, folder, say)
-            is_wanted |= not summary.is_good
-        except asyncio.CancelledError:
-            raise
-        except BaseException:
-            is_wanted = True
-            raise
-        finally:
-            if not is_wanted:
-                shutil.rmtree(folder)
-            else:
-                say(f"histories and logs: {folder}")
-        if not summary.void:
-            break
-        options = replace(options, seconds=1.5 * options.seconds)
-    assert summary is not None
-    return summary
 
 
 class _Run:
@@ -147,7 +122,8 @@ class _Run:
         self._began_ns = read_clock_ns()
         self._logs = [f"chaos-{n}" for n in range(options.logs)]
         self._progress: dict[str, Any] = {}
-        self._extra: list[Violation] = []
+        self.evidence = Evidence()
+        self._struck_s = options.seconds
         self._load: asyncio.subprocess.Process | None = None
         self._copies = CopyCount()
         self._repairs: dict[str, int] = {}
@@ -183,8 +159,7 @@ class _Run:
             steps = draw_steps(
                 options.seed, options.layout, pause_s_max=options.pause_s_max, only=options.only
             )
-            until = asyncio.get_running_loop().time() + options.seconds
-            await nemesis.run(steps, until)
+            await self._strike(nemesis, steps)
             await self._converge(cluster)
             await self._read_all(cluster)
             await self._count_copies(cluster, replicas, abilities)
@@ -209,13 +184,18 @@ class _Run:
         return summarize(
             verdicts,
             self._folder / FAULTS_FILE,
-            self._options.seconds,
-            self._extra,
+            self._struck_s,
+            self.evidence.violations,
             layout=self._options.layout,
             only=self._options.only,
             copies=self._copies,
             repairs=self._repairs,
         )
+
+    def tell(self, reason: str) -> str:
+        """Why there is no verdict, and what was seen all the same."""
+        seen = [f"VIOLATION {v.code} {v.log}: {v.text}" for v in self.evidence.violations]
+        return "; ".join([reason, *seen])
 
     # --- steps -----------------------------------------------------------------------------------
 
@@ -265,6 +245,17 @@ class _Run:
         assert load.stdout is not None
         async for line in load.stdout:
             self._progress = orjson.loads(line)
+            self.evidence.note_told(self._progress)
+
+    async def _strike(self, nemesis: Nemesis, steps: Iterator[Step]) -> None:
+        """All faults of the schedule, or those until a violation is seen."""
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        faults = nemesis.run(steps, began + self._options.seconds)
+        if not await self.evidence.wait_unless(faults):
+            self._struck_s = loop.time() - began
+            first = self.evidence.violations[0]
+            self._note(f"no more faults: VIOLATION {first.code} {first.log}: {first.text}")
 
     async def _converge(self, cluster: ChaosCluster) -> None:
         """Peace: everything runs, the load settles what is open, and ends."""
@@ -283,7 +274,7 @@ class _Run:
             raise RunError(f"the load did not end within {_LOAD_END_S:g} s") from None
         if status == 1 and not self._read_load_log():
             text = f"not every log took an append within {SETTLE_S:g} s after the faults"
-            self._extra.append(Violation("liveness", "*", text))
+            self.evidence.note(Violation("liveness", "*", text))
         elif status:
             raise RunError(f"the load ended with {status}: {self._read_load_log()}")
 
@@ -334,7 +325,7 @@ class _Run:
                             return
         except TimeoutError:
             text = f"{name} came to {position} within {_FINAL_READ_S:g} s, not to {expected}"
-            self._extra.append(Violation("liveness", log, f"{text}; last error: {last}"))
+            self.evidence.note(Violation("liveness", log, f"{text}; last error: {last}"))
         finally:
             await client.close()
 
@@ -355,7 +346,8 @@ class _Run:
     ) -> None:
         """Every copy of every entry, asked of the bookies; again until all is repaired."""
         loop = asyncio.get_running_loop()
-        expects_repaired = self._options.expects_repaired
+        # A run that has failed does not wait for more.
+        expects_repaired = self._options.expects_repaired and not self.evidence.is_there
         self._note("copies are counted")
         self._copies = await replicas.count(self._logs)
         deadline = loop.time() + (_REPAIRED_S if expects_repaired else 0)
@@ -364,14 +356,14 @@ class _Run:
             self._note(f"{missing} copies are missing")
             await wait_at_most(_COUNT_AGAIN_S)
             self._copies = await replicas.count(self._logs)
-        self._extra += self._copies.violations(expects_repaired=expects_repaired)
+        self.evidence.note(*self._copies.violations(expects_repaired=expects_repaired))
         if expects_repaired and abilities.verifies:
             where = ("--zookeeper", cluster.zookeeper, "--cluster", CLUSTER_NAME)
             for log in self._logs:
                 status, text = await run_cli("verify", f"{NAMESPACE}/{log}", *where)
                 if (status == 0) != self._copies.is_whole:
                     said = f"`duramen verify` ends with {status}, against what was counted: {text}"
-                    self._extra.append(Violation("verify", log, said))
+                    self.evidence.note(Violation("verify", log, said))
 
     # --- what goes on ----------------------------------------------------------------------------
 
@@ -383,7 +375,7 @@ class _Run:
         return (self._folder / "load.log").read_text(errors="replace")[-2000:]
 
     def _blame(self, code: str, text: str) -> None:
-        self._extra.append(Violation(code, "*", text))
+        self.evidence.note(Violation(code, "*", text))
 
     def _note(self, text: str) -> None:
         self._say(f"{(read_clock_ns() - self._began_ns) / 1e9:7.1f} s  {text}")

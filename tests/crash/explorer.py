@@ -115,11 +115,15 @@ class Explorer:
                 raise
 
         run.disk.hook = hook
+        failure: Exception | None = None
         try:
             self._workload(run)
             hook(Operation(_END, ""))
         except Exception as error:
-            fault = faults[0] if faults else error
+            failure = error
+        # Where the workload expects an error, it takes a fault for it: what was judged counts.
+        fault = faults[0] if faults else failure
+        if fault is not None:
             raise Faulty(f"{self._workload.__name__}, seed {self._seed}: {fault}") from fault
 
     # --- Judging ---------------------------------------------------------------------------------

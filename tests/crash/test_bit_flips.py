@@ -3,7 +3,7 @@
 Journal, shelf file, index and both copies of the checkpoint, each with something that only it
 holds. After the flip every answer is right, UNKNOWN or doubt: no other bytes, no denial of what was
 acknowledged, no seal that is gone. Flips where nothing stands (zeros that are never looked at) are
-among them. `make test` tries a sample, the more the more meaningful the bytes are;
+among them. The gate tries 1,500, the more the more meaningful the bytes are;
 DURAMEN_BIT_FLIPS=all tries every bit, a number so many.
 """
 
@@ -23,8 +23,9 @@ from duramen.wire.bookie_calls import ReadRange
 from tests.crash.disk import Disk
 from tests.crash.promises import Key, ledger, make_addition
 from tests.crash.storage_engine import INCARNATION, StorageEngine
+from tests.tiers import sized
 
-FLIP_COUNT = os.environ.get("DURAMEN_BIT_FLIPS", "1500")
+FLIP_COUNT = os.environ.get("DURAMEN_BIT_FLIPS", str(sized(fast=150, gate=1_500, night=15_000)))
 SETTLED, HOT, SEALED = ledger(7, 3), ledger(8, 1), ledger(9, 2)
 
 

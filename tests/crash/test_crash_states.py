@@ -1,7 +1,7 @@
 """The power goes at every operation of every workload: nothing acknowledged is lost, nothing wrong
 is served, the bookie starts.
 
-`make test` judges 6,000 states; DURAMEN_CRASH_STATES=20000 (or any number) judges more. Each case,
+The gate judges 6,000 states; DURAMEN_CRASH_STATES=20000 (or any number) judges more. Each case,
 an engine and a workload, prints how many it judged of how many there are. Here too: that the judge
 sees what it is there for, with engines that break one promise each.
 """
@@ -23,7 +23,7 @@ from tests.crash.disk import Disk, ModelFile
 from tests.crash.explorer import Explorer, Figures, share_out
 from tests.crash.journal_engine import DIRECTORY, JournalEngine
 from tests.crash.promises import Addition, View, ledger
-from tests.crash.runs import Faulty, OpenEngine, Workload
+from tests.crash.runs import Faulty, OpenEngine, Run, Workload
 from tests.crash.storage_engine import StorageEngine
 from tests.crash.workloads import (
     ALWAYS,
@@ -35,8 +35,11 @@ from tests.crash.workloads import (
     seals_alone,
     small_commits,
 )
+from tests.tiers import sized
 
-STATE_COUNT = int(os.environ.get("DURAMEN_CRASH_STATES", "6000"))
+pytestmark = pytest.mark.long
+
+STATE_COUNT = int(os.environ.get("DURAMEN_CRASH_STATES", sized(fast=600, gate=6_000, night=60_000)))
 """Of all cases together."""
 
 CASES: list[tuple[OpenEngine, Workload]] = [
@@ -207,6 +210,27 @@ def test_a_broken_promise_is_seen(
 ) -> None:
     with pytest.raises(Faulty, match=fault):
         Explorer(workload, lambda: disk(random.Random(1)), engine).run(8)
+
+
+class SeesOne(Explorer):
+    """Objects at one point, and to nothing afterwards."""
+
+    def _judge_point(self, run: Run, point: str, limit: int) -> None:
+        self.figures.point_count += 1
+        if self.figures.point_count == 2:
+            raise Faulty("seen once")
+
+
+def swallowing(run: Run) -> None:
+    """Expects an error where none comes, as a workload does whose disk fails."""
+    with contextlib.suppress(Exception):
+        small_commits(run)
+
+
+def test_a_fault_is_final_whatever_the_workload_makes_of_it() -> None:
+    explorer = SeesOne(swallowing, lambda: Disk(random.Random(1)), JournalEngine)
+    with pytest.raises(Faulty, match="seen once"):
+        explorer.run(8)
 
 
 def test_the_budget_is_shared_out() -> None:

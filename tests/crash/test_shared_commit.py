@@ -21,11 +21,12 @@ from duramen_bookie.journal.writer import JournalPoisoned
 from tests.crash.disk import Disk, Operation, PowerCut, crash_states
 from tests.crash.promises import Addition, ledger, make_addition
 from tests.crash.storage_engine import StorageEngine
+from tests.tiers import sized
 
 LEDGERS = [ledger(log_id, 1) for log_id in (7, 8, 9)]
 MEMBERS = tuple(Member(BookieId(f"b{i}"), Incarnation("0" * 32)) for i in range(3))
 QUORUM = Quorum(3, 3, 2)
-ROUND_COUNT = 100
+ROUND_COUNT = sized(fast=20, gate=100, night=2_000)
 
 
 def shared_commit(entry_id: int) -> list[Addition]:
