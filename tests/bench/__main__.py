@@ -2,8 +2,10 @@
 
 Starts a cluster in a new folder below --data, runs the workloads one after the other, prints a
 table, stops the cluster and removes the folder. Ends within six minutes, one way or the other.
+With --keep it writes instead what an append costs now to tests/bench/kept.json; with --against-kept
+it compares with what is there.
 
-Exit codes: 0 measured, also where a target was missed; 1 void; 2 usage.
+Exit codes: 0 measured, also where a target was missed; 1 void, or worse than kept; 2 usage.
 """
 
 from __future__ import annotations
@@ -12,16 +14,22 @@ import argparse
 import datetime
 import json
 import shutil
-import signal
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 from duramen import __version__
 from tests.bench.cluster import BenchError, LocalCluster
+from tests.bench.compare.kept import (
+    KEPT,
+    Result,
+    compare_with_kept,
+    explain_machines,
+    keep,
+    measure_short,
+)
+from tests.bench.ending import bounded
 from tests.bench.machine import CpuWatch, describe_machine
 from tests.bench.report import Figure, spell_table
 from tests.bench.workloads import QUICK, WORKLOADS, Bench, Sizes
@@ -33,6 +41,8 @@ _RUN_S_MAX: Final = 330
 def main() -> int:
     """Measure, print."""
     options = _parse()
+    if options.keep or options.against_kept:
+        return _measure_kept(options)
     options.data.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="bench-", dir=options.data)).absolute()
     machine = describe_machine(folder)
@@ -40,7 +50,7 @@ def main() -> int:
     fault = None
     watch = CpuWatch()
     try:
-        with _bounded(), LocalCluster(folder) as cluster:
+        with bounded(_RUN_S_MAX), LocalCluster(folder) as cluster:
             bench = Bench(cluster, QUICK if options.quick else Sizes())
             for name in options.only or WORKLOADS:
                 _say(f"{name} …")
@@ -71,6 +81,33 @@ def main() -> int:
     return 0 if fault is None else 1
 
 
+def _measure_kept(options: argparse.Namespace) -> int:
+    try:
+        with bounded(_RUN_S_MAX):
+            result = measure_short(options.data, say=_say)
+    except BenchError as error:
+        _say(f"void: {error}")
+        return 1
+    sys.stdout.write(f"{spell_kept(result)}\n")
+    if options.keep:
+        keep(result)
+        sys.stdout.write(f"kept in {KEPT}\n")
+        return 0
+    note = explain_machines(result)
+    complaints = compare_with_kept(result)
+    for line in [*([note] if note else []), *complaints]:
+        sys.stdout.write(f"{line}\n")
+    return 1 if complaints else 0
+
+
+def spell_kept(result: Result) -> str:
+    """The figures of the short loads as a table."""
+    return spell_table([
+        Figure(figure.workload, figure.name, value, figure.unit)
+        for figure, value in result.figures.items()
+    ])  # fmt: skip
+
+
 def spell_header(machine: dict[str, Any], *, is_quick: bool) -> str:
     """Two lines: what was measured, and on what."""
     now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
@@ -88,6 +125,9 @@ def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make bench", description=__doc__.partition("\n")[0])
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there, too")
     parser.add_argument("--quick", action="store_true", help="shorter, and less to be trusted")
+    kept = parser.add_mutually_exclusive_group()
+    kept.add_argument("--keep", action="store_true", help="write today's cost of an append")
+    kept.add_argument("--against-kept", action="store_true", help="compare with what was written")
     parser.add_argument(
         "--only", action="append", choices=list(WORKLOADS), help="this workload (may be repeated)"
     )
@@ -95,27 +135,6 @@ def _parse() -> argparse.Namespace:
         "--data", type=Path, default=Path("build"), help="folder on the disk to be measured"
     )
     return parser.parse_args()
-
-
-@contextmanager
-def _bounded() -> Iterator[None]:
-    """Ends what runs inside by an exception: at the time limit, or when the process is told to."""
-
-    def on_alarm(*_: object) -> NoReturn:
-        raise BenchError(f"not done within {_RUN_S_MAX} s")
-
-    def on_end(*_: object) -> NoReturn:
-        raise BenchError("ended by a signal")
-
-    signal.signal(signal.SIGALRM, on_alarm)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, on_end)
-    signal.alarm(_RUN_S_MAX)
-    try:
-        yield
-    finally:
-        # Whatever comes now must not disturb the stopping; it is bounded by itself.
-        signal.alarm(0)
 
 
 def _say(text: str) -> None:

@@ -20,6 +20,7 @@ import sys
 import time
 import urllib.request
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Final, NamedTuple
@@ -61,10 +62,12 @@ class LocalCluster:
 
     Args:
         folder: for data and logs; on the disk that is to be measured. Kept: the caller's to remove.
+        environment: of its processes, besides that of this one.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, environment: Mapping[str, str] | None = None) -> None:
         self.folder = folder.absolute()
+        self._environment = os.environ | (environment or {})
         self._child: subprocess.Popen[bytes] | None = None
         self._errors: IO[bytes] | None = None
         self._buffer = b""
@@ -74,8 +77,9 @@ class LocalCluster:
         self._errors = (self.folder / "run.log").open("wb")
         command = [sys.executable, "-m", "duramen.cli.main", "run", "--json", "--base-port", "0"]
         self._child = subprocess.Popen(
-            [*command, "--data", str(self.folder)], stdout=subprocess.PIPE, stderr=self._errors
-        )
+            [*command, "--data", str(self.folder)],
+            stdout=subprocess.PIPE, stderr=self._errors, env=self._environment,
+        )  # fmt: skip
         try:
             self._wait_event(_READY_TIMEOUT_S, event="cluster_ready")
         except BaseException:

@@ -13,11 +13,11 @@ import json
 import subprocess
 import sys
 import time
-from threading import Event
 from typing import TYPE_CHECKING, Any, Final
 
 from tests.bench.cluster import NAMESPACE, BenchError, call
 from tests.bench.report import Figure, at_least
+from tests.pauses import look_again
 
 if TYPE_CHECKING:
     from tests.bench.workloads import Bench
@@ -81,7 +81,7 @@ def archive_bulk(bench: Bench) -> None:
         )  # fmt: skip
         if done.returncode:
             raise BenchError(f"the archive job failed: {done.stderr.decode()[-500:]}")
-    deadline, tick = time.monotonic() + _RELEASE_S_MAX, Event()
+    deadline = time.monotonic() + _RELEASE_S_MAX
     while time.monotonic() < deadline:
         for member in cluster.members("sequencer"):
             call("POST", member["admin_url"] + "/v1/retention", b"")
@@ -91,5 +91,5 @@ def archive_bulk(bench: Bench) -> None:
         end = bench.bulk.summary["end_seq_num"]
         if all(one["hot_copies"] == "released" for one in segments if one["start_seq_num"] < end):
             return
-        tick.wait(0.2)
+        look_again()
     raise BenchError(f"not released in {_RELEASE_S_MAX} s: {_LOG}")

@@ -30,8 +30,12 @@ import uvloop
 from pyreqwest.client import Client, ClientBuilder
 from pyreqwest.exceptions import PyreqwestError
 
+from duramen.wire.read_answers import MEDIA_TYPE
+from duramen.wire.record_batch import encode_batch
 from tests.bench.cluster import BenchError
+from tests.pauses import observe_for
 
+_RECORD: Final = "application/octet-stream"
 _TIMEOUT: Final = timedelta(seconds=15)
 _START_S: Final = 30.0
 """On top of the measured time: interpreter, connections, a first append to each log."""
@@ -49,6 +53,10 @@ class LoadSpec:
     in_flight: int = 64
     rate_per_s: float | None = None
     body_bytes: int = 1024
+    batch_records: int | None = None
+    """So many records of `body_bytes` a request, as one batch; None is one record as it is."""
+    count_min: int = 0
+    """Closed loop: it goes on after `seconds` until so many were answered, `_START_S` at most."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -73,7 +81,7 @@ def run_load(spec: LoadSpec) -> LoadResult:
         BenchError: it did not end well, or an answer was not 200.
     """
     command = [sys.executable, "-m", "tests.bench.load", json.dumps(dataclasses.asdict(spec))]
-    limit_s = spec.seconds + _START_S
+    limit_s = spec.seconds + _START_S * (2 if spec.count_min else 1)
     # A file takes any amount at once: what is measured never waits for whoever reads it.
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
         try:
@@ -102,7 +110,8 @@ async def post_at_once(url: str, body: bytes, count: int) -> None:
     """
     client = _connect()
     try:
-        statuses = await asyncio.gather(*(_post(client, url, body) for _ in range(count)))
+        posts = (_post(client, url, body, _RECORD) for _ in range(count))
+        statuses = await asyncio.gather(*posts)
     finally:
         await client.close()
     if set(statuses) != {"200"}:
@@ -116,6 +125,10 @@ class _Run:
         self._spec = spec
         self._client = client
         self._body = os.urandom(spec.body_bytes // 2).hex().encode()
+        self._media = _RECORD
+        if spec.batch_records is not None:
+            self._body = encode_batch([self._body] * spec.batch_records, 1)
+            self._media = MEDIA_TYPE
         self._urls = itertools.cycle(spec.urls)
         self._latencies_s: list[float] = []
         self._failed: Counter[str] = Counter()
@@ -123,7 +136,7 @@ class _Run:
     async def run(self) -> LoadResult:
         for url in self._spec.urls:
             # The first append to a log makes a sequencer take it over: that is not measured.
-            if (status := await _post(self._client, url, self._body)) != "200":
+            if (status := await _post(self._client, url, self._body, self._media)) != "200":
                 raise BenchError(f"{url}: {status}")
         began_s = time.perf_counter()
         before = resource.getrusage(resource.RUSAGE_SELF)
@@ -138,7 +151,10 @@ class _Run:
         return LoadResult(seconds, self._latencies_s, dict(self._failed), cpu_s)
 
     async def _work(self, began_s: float) -> None:
-        while (now_s := time.perf_counter()) < began_s + self._spec.seconds:
+        ends_s = began_s + self._spec.seconds
+        while (now_s := time.perf_counter()) < ends_s or (
+            len(self._latencies_s) < self._spec.count_min and now_s < ends_s + _START_S
+        ):
             await self._send(now_s)
 
     async def _keep_rate(self, rate_per_s: float) -> None:
@@ -161,11 +177,10 @@ class _Run:
 
         def pace() -> None:
             began_s = time.perf_counter()
-            waiting = threading.Event()
             for index in range(count):
                 due_s = began_s + index / rate_per_s
                 while (left_s := due_s - time.perf_counter()) > 0:
-                    waiting.wait(left_s)
+                    observe_for(left_s, what="until the next append is due")
                 loop.call_soon_threadsafe(start, due_s)
             loop.call_soon_threadsafe(done.set)
 
@@ -174,7 +189,7 @@ class _Run:
         await asyncio.gather(*tasks)
 
     async def _send(self, due_s: float) -> None:
-        status = await _post(self._client, next(self._urls), self._body)
+        status = await _post(self._client, next(self._urls), self._body, self._media)
         if status == "200":
             self._latencies_s.append(time.perf_counter() - due_s)
         else:
@@ -186,9 +201,9 @@ def _connect() -> Client:
     return ClientBuilder().http2_prior_knowledge().no_proxy().timeout(_TIMEOUT).build()
 
 
-async def _post(client: Client, url: str, body: bytes) -> str:
+async def _post(client: Client, url: str, body: bytes, media: str) -> str:
     """The status, or the name of the error."""
-    request = client.post(url).header("content-type", "application/octet-stream")
+    request = client.post(url).header("content-type", media)
     try:
         response = await request.body_bytes(body).build().send()
         await response.bytes()

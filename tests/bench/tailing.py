@@ -12,7 +12,6 @@ Called by `read_workloads` through `run_tailing`. Source: docs/benchmarks.md.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
 import json
 import re
@@ -28,6 +27,7 @@ import uvloop
 from pyreqwest.client import Client, ClientBuilder
 
 from tests.bench.cluster import BenchError
+from tests.pauses import let_pass
 
 _TIMEOUT: Final = timedelta(seconds=30)
 _START_S: Final = 60.0
@@ -140,9 +140,7 @@ class _Tailing:
         tasks = []
         for index in range(int(self._spec.rate_per_s * self._spec.seconds)):
             due_ns = began_ns + int(index * 1e9 / self._spec.rate_per_s)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(max(0, due_ns - time.monotonic_ns()) / 1e9):
-                    await asyncio.Event().wait()
+            await let_pass((due_ns - time.monotonic_ns()) / 1e9, what="the pace of the load")
             tasks.append(asyncio.create_task(self._append_due(due_ns)))
         await asyncio.gather(*tasks)
 
