@@ -52,9 +52,8 @@ from duramen.wire.bookie_calls import (
 )
 from tests.crash.promises import Addition, Promises, View, ledger, make_addition
 from tests.process.cluster import wait_until
+from tests.process.times import HANG_S
 
-START_S: Final = 30.0
-STOP_S: Final = 30.0
 _CALL_US: Final = 20 * SECOND
 _READ_BYTES: Final = 4 << 20
 _NO_ROOM: Final = frozenset({BookieStatus.READ_ONLY, BookieStatus.OVERLOADED})
@@ -116,20 +115,20 @@ class BookieProcess:
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
                 env=os.environ | {"PYTHONFAULTHANDLER": "1"},
             )  # fmt: skip
-        wait_until(self._is_ready_or_gone, START_S, "the bookie to be ready")
+        wait_until(self._is_ready_or_gone, HANG_S, "the bookie to be ready")
         assert self._process.poll() is None, f"the bookie did not start: {self.log_tail()}"
 
     def kill(self) -> None:
         """SIGKILL, and wait until it is gone."""
         assert self._process is not None
         self._process.send_signal(signal.SIGKILL)
-        self._process.wait(STOP_S)
+        self._process.wait(HANG_S)
 
     def stop(self) -> int:
         """SIGTERM; the exit status."""
         assert self._process is not None
         self._process.send_signal(signal.SIGTERM)
-        return self._process.wait(STOP_S)
+        return self._process.wait(HANG_S)
 
     def wait_exit(self) -> int:
         """Wait until it ends by itself; the exit status.
@@ -139,10 +138,10 @@ class BookieProcess:
         """
         assert self._process is not None
         try:
-            return self._process.wait(STOP_S)
+            return self._process.wait(HANG_S)
         except subprocess.TimeoutExpired:
             self._process.send_signal(signal.SIGABRT)  # faulthandler writes the stacks
-            self._process.wait(STOP_S)
+            self._process.wait(HANG_S)
             lines = self.log_file.read_text(errors="replace").splitlines()
             raise AssertionError("\n".join(["the bookie does not end", *lines[-80:]])) from None
 
@@ -282,7 +281,7 @@ class Load:
             await self.wait_acknowledged(after)
             self.is_void = voids_late_answers
             await asyncio.to_thread(fault)
-            await asyncio.wait_for(asyncio.gather(*writers), STOP_S)
+            await asyncio.wait_for(asyncio.gather(*writers), HANG_S)
 
     @asynccontextmanager
     async def running(self, bookie: BookieProcess) -> AsyncIterator[list[asyncio.Task[None]]]:
@@ -300,7 +299,7 @@ class Load:
         finally:
             self._is_over = True
             # Not cancelled: the HTTP client may take a cancellation for the answer that comes.
-            await asyncio.wait_for(asyncio.gather(*writers), STOP_S)
+            await asyncio.wait_for(asyncio.gather(*writers), HANG_S)
             await client.close()
 
     @property
@@ -314,14 +313,14 @@ class Load:
 
     async def wait_code(self, code: str) -> None:
         """Until a request of this life was answered so."""
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(HANG_S):
             while code not in self.codes:
                 self.changed.clear()
                 await self.changed.wait()
 
     async def wait_acknowledged(self, count: int) -> None:
         """Until so many entries of this life are stored."""
-        async with asyncio.timeout(180):
+        async with asyncio.timeout(HANG_S):
             while self.acknowledged_count < count:
                 self.changed.clear()
                 await self.changed.wait()

@@ -26,14 +26,11 @@ from typing import Any, TypeVar
 import httpx
 
 from duramen.client.rest_client import RestClient
-from duramen.client.retry import repeat_while_refused
+from tests.pauses import look_again
+from tests.process.answers import repeat_safely
+from tests.process.times import HANG_S
 
 T = TypeVar("T")
-
-READY_S = 150.0
-
-PATIENCE = 3
-"""Bounds end waits that would never end; a machine shared with others may need as much longer."""
 
 
 class LocalCluster:
@@ -57,13 +54,16 @@ class LocalCluster:
         )
         assert self._run.stdout is not None
         threading.Thread(target=self._collect, args=(self._run.stdout,), daemon=True).start()
-        self.wait_event("cluster_ready", READY_S)
+        self.wait_event("cluster_ready")
 
-    def wait_event(self, kind: str, timeout_s: float) -> dict[str, Any]:
+    def wait_event(self, kind: str, timeout_s: float = HANG_S) -> dict[str, Any]:
         """The next event of a kind."""
         deadline = time.monotonic() + timeout_s
         while True:
-            event = self._events.get(timeout=max(deadline - time.monotonic(), 0.001))
+            try:
+                event = self._events.get(timeout=max(deadline - time.monotonic(), 0.001))
+            except queue.Empty:
+                raise AssertionError(f"no {kind} in {timeout_s} s") from None
             if event["event"] == kind:
                 return event
             assert event["event"] != "end", f"duramen run ended while {kind} was awaited"
@@ -72,6 +72,12 @@ class LocalCluster:
         """`cluster.json` as it is now."""
         state: dict[str, Any] = json.loads((self.folder / "cluster.json").read_text())
         return state
+
+    def list_pids(self) -> list[int]:
+        """The processes that run, as far as the cluster came to write them down."""
+        if not (self.folder / "cluster.json").exists():
+            return []
+        return [p["pid"] for p in self.state()["processes"] if p["pid"] is not None]
 
     def process(self, node_id: str) -> dict[str, Any]:
         """The entry of one process."""
@@ -94,7 +100,7 @@ class LocalCluster:
     def kill(self, node_id: str) -> None:
         """SIGKILL one process and wait until it is gone."""
         pid = self.send(node_id, signal.SIGKILL)
-        wait_until(lambda: not _is_alive(pid), 10, f"{node_id} to die")
+        wait_until(lambda: not _is_alive(pid), HANG_S, f"{node_id} to die")
 
     def revive(self, node_id: str, wrap: Callable[[list[str]], list[str]] | None = None) -> None:
         """Start a killed process again as it was started (for clusters with --no-restart).
@@ -123,26 +129,26 @@ class LocalCluster:
     def wait_ready(self, *node_ids: str) -> None:
         """Until processes that were started again serve."""
         for node_id in node_ids:
-            wait_until(partial(self._is_ready, node_id), READY_S, f"{node_id} to be ready")
+            wait_until(partial(self._is_ready, node_id), HANG_S, f"{node_id} to be ready")
 
     def kill_everything(self) -> None:
         """SIGKILL the supervisor and all its processes, at once."""
         assert self._run is not None
-        pids = [p["pid"] for p in self.state()["processes"] if p["pid"] is not None]
+        pids = self.list_pids()
         for pid in (self._run.pid, *pids):
             os.kill(pid, signal.SIGKILL)
         self._run.wait(10)
-        wait_until(lambda: not any(map(_is_alive, pids)), 10, "every process to die")
+        wait_until(lambda: not any(map(_is_alive, pids)), HANG_S, "every process to die")
 
     def stop(self) -> None:
         """Ctrl-C; asserts that it ends in time with 0 and leaves no process."""
         assert self._run is not None
-        pids = [p["pid"] for p in self.state()["processes"] if p["pid"] is not None]
+        pids = self.list_pids()
         for revived in self._revived:
             revived.terminate()
         self._run.send_signal(signal.SIGINT)
         try:
-            status = self._run.wait(120)
+            status = self._run.wait(HANG_S)
         finally:
             self.end_by_force(pids)
         assert status == 0
@@ -179,11 +185,11 @@ class LocalCluster:
 def running_cluster(folder: Path, *flags: str) -> Iterator[LocalCluster]:
     """A started cluster that is stopped, and found to be gone, at the end."""
     cluster = LocalCluster(folder, *flags)
-    cluster.start()
     try:
+        cluster.start()
         yield cluster
     except BaseException:
-        cluster.end_by_force([p["pid"] for p in cluster.state()["processes"] if p["pid"]])
+        cluster.end_by_force(cluster.list_pids())
         raise
     cluster.stop()
 
@@ -197,18 +203,17 @@ async def create_log(cluster: LocalCluster, name: str, config: dict[str, Any]) -
         return str((await client.show_log("default", name))["log_id"])
 
     try:
-        return await repeat_while_refused(create, timeout_s=READY_S, is_read=True)
+        return await repeat_safely(create)
     finally:
         await client.close()
 
 
 def wait_until(condition: Callable[[], bool], timeout_s: float, what: str) -> None:
     """Poll a condition; fails with its name when it does not come true in time."""
-    deadline = time.monotonic() + timeout_s * PATIENCE
-    tick = threading.Event()
+    deadline = time.monotonic() + timeout_s
     while not condition():
-        assert time.monotonic() < deadline, f"waited {timeout_s * PATIENCE} s for {what}"
-        tick.wait(0.05)
+        assert time.monotonic() < deadline, f"waited {timeout_s} s for {what}"
+        look_again()
 
 
 def run(work: Coroutine[Any, Any, T], timeout_s: float = 250) -> T:

@@ -21,7 +21,9 @@ from duramen.runtime.http_client import PeerError
 from duramen.runtime.metadata_store import MetadataError
 from duramen.runtime.zookeeper_store import ZooKeeperStore
 from duramen.wire.metadata_json import Paths
-from tests.process.cluster import PATIENCE, LocalCluster
+from tests.pauses import let_pass
+from tests.process.cluster import LocalCluster
+from tests.process.times import HANG_S
 
 NAMESPACE = "default"
 LOOK_PAUSE_S = 0.2
@@ -43,7 +45,7 @@ async def verify_logs(cluster: LocalCluster, logs: Sequence[str]) -> dict[str, d
 
 
 async def wait_whole(
-    cluster: LocalCluster, logs: Sequence[str], timeout_s: float
+    cluster: LocalCluster, logs: Sequence[str], timeout_s: float = HANG_S
 ) -> dict[str, dict[str, Any]]:
     """Until every entry of the logs is on its whole write set; returns the reports."""
     found: dict[str, dict[str, Any]] = {}
@@ -70,7 +72,7 @@ async def list_notes(cluster: LocalCluster) -> list[str]:
         return notes
 
 
-async def wait_settled(cluster: LocalCluster, timeout_s: float) -> dict[str, Any]:
+async def wait_settled(cluster: LocalCluster, timeout_s: float = HANG_S) -> dict[str, Any]:
     """Until a whole round that begins now finds everything proved, and no task or note is left.
 
     Rounds are asked for, as what an operator changes does: by themselves they are a minute apart.
@@ -113,7 +115,7 @@ async def post(cluster: LocalCluster, path: str, fields: dict[str, Any] | None =
         await client.close()
 
 
-async def close_segment(cluster: LocalCluster, log: str, timeout_s: float = 60) -> None:
+async def close_segment(cluster: LocalCluster, log: str, timeout_s: float = HANG_S) -> None:
     """Roll a log and wait for it, and end its last fragment by that, so that it may move (R21).
 
     A roll is only asked for: until it is done appends go to the old segment, and another one asked
@@ -143,23 +145,16 @@ async def wait_until_so(
 ) -> None:
     """Ask until it is so; who does not answer now is asked again."""
     try:
-        async with asyncio.timeout(timeout_s * PATIENCE):
+        async with asyncio.timeout(timeout_s):
             while True:
                 try:
                     if await condition():
                         return
                 except (DuramenError, PeerError, MetadataError):
                     pass
-                await rest(LOOK_PAUSE_S)
+                await let_pass(LOOK_PAUSE_S, what="between two looks, which cost much")
     except TimeoutError:
-        raise AssertionError(f"after {timeout_s * PATIENCE} s {complaint()}") from None
-
-
-async def rest(seconds: float) -> None:
-    """The pace of a load, or between two looks at other processes: never a wait for a state."""
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            await asyncio.Event().wait()
+        raise AssertionError(f"after {timeout_s} s {complaint()}") from None
 
 
 @contextlib.asynccontextmanager

@@ -19,12 +19,13 @@ import struct
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
+
+from tests.pauses import look_again
 
 EXT4_IOC_SHUTDOWN: Final = 0x8004587D
 """_IOR('X', 125, __u32); also XFS's and f2fs's."""
@@ -122,7 +123,6 @@ class Volume:
         self._image.unlink(missing_ok=True)
 
     def _unmount_by_force(self) -> None:
-        tick = threading.Event()
         for _ in range(_UNMOUNT_TRIES_MAX):
             try:
                 self.unmount()
@@ -131,7 +131,7 @@ class Volume:
                 # By pid, and only who has something of this file system open.
                 for pid in find_users(self.path):
                     os.kill(pid, signal.SIGKILL)
-                tick.wait(0.05)
+                look_again()
         _run("umount", "--lazy", str(self.path))
         self._is_mounted = False
 

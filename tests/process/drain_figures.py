@@ -32,16 +32,17 @@ from duramen.errors import DuramenError
 from duramen.runtime.http_client import PeerError
 from duramen.units import MIB
 from duramen.wire.record_batch import encode_batch
+from tests.pauses import let_pass
 from tests.process.cluster import LocalCluster, create_log, running_cluster
 from tests.process.copies import (
     ask,
     close_segment,
     post,
-    rest,
     wait_settled,
     wait_until_so,
     wait_whole,
 )
+from tests.process.times import HANG_S
 
 _FILLED_TOGETHER = 4
 _FILL_BATCH_BYTES = MIB
@@ -78,7 +79,7 @@ async def running(cluster: LocalCluster, load: Load) -> AsyncIterator[None]:
         batch = encode_batch([b"x" * load.record_bytes], timestamp_ms=1)
         due = time.monotonic() + lag_s
         while not stop.is_set():
-            await rest(max(due - time.monotonic(), 0))
+            await let_pass(due - time.monotonic(), what="the pace of the load")
             sent = time.monotonic()
             due = max(due + load.pause_s, sent)
             try:
@@ -116,9 +117,9 @@ async def drain_under_load(
     held_bytes, bookie = max((int(row["bytes"]), row["bookie"]) for row in rows)
     load = Load(warm, pause_s=0.1, record_bytes=1_000)
     async with running(cluster, load):
-        await rest(before_s / 3)
+        await let_pass(before_s / 3, what="the load begins")
         began, used_at_first = time.monotonic(), used_cpu_s(cluster)
-        await rest(before_s)
+        await let_pass(before_s, what="the load without a drain, which is compared")
         assert not (await judge(cluster, bookie))["allowed"]
         asked, used_before = time.monotonic(), used_cpu_s(cluster)
         await post(cluster, f"bookies/{bookie}/drain")
@@ -130,7 +131,9 @@ async def drain_under_load(
         cluster.kill(bookie)
         shutil.rmtree(cluster.process(bookie)["data_dir"])
         mark = len(load.acked)
-        await wait_until_so(lambda: _is_beyond(load, mark + log_count), 60, lambda: "no appends")
+        await wait_until_so(
+            lambda: _is_beyond(load, mark + log_count), HANG_S, lambda: "no appends"
+        )
     before, during = load.between(began, asked), load.between(asked, drained)
     figures = {
         "bookies": count, "held_mib": held_bytes >> 20, "seconds": round(drained - asked, 1),

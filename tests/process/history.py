@@ -11,19 +11,30 @@ of a refused append; O2/O3 order; U1 once; G1 sequence numbers 0 … n − 1.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple
 
 from duramen.client.records import open_batches
 from duramen.client.rest_client import RestClient
-from duramen.client.retry import is_repeatable
 from duramen.errors import DuramenError
 from duramen.runtime.http_client import PeerError
 from duramen.wire.record_batch import encode_batch
-from tests.process.cluster import PATIENCE
-from tests.process.copies import rest
+from tests.pauses import let_pass
+from tests.process.answers import repeat_safely
+from tests.process.times import HANG_S
 
 NAMESPACE = "default"
+
+
+class Failure(NamedTuple):
+    """An append that was not acknowledged: from when to when it was tried, and what was said."""
+
+    began_s: float
+    ended_s: float
+    code: str
 
 
 @dataclass
@@ -40,6 +51,9 @@ class History:
     uncertain: list[int] = field(default_factory=list)
     refused: list[int] = field(default_factory=list)
     codes: list[str] = field(default_factory=list)
+    acked_s: list[float] = field(default_factory=list)
+    """When each append was acknowledged, by the monotonic clock."""
+    failed: list[Failure] = field(default_factory=list)
     count: int = 0
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -58,20 +72,20 @@ class History:
         finally:
             self.changed.set()
 
-    async def wait_acknowledged(self, count: int, timeout_s: float = 60) -> None:
+    async def wait_acknowledged(self, count: int, timeout_s: float = HANG_S) -> None:
         """Until that many appends are acknowledged."""
         await self._wait(lambda: len(self.acknowledged) >= count, timeout_s)
 
-    async def wait_early(self, timeout_s: float = 60) -> None:
+    async def wait_early(self, timeout_s: float = HANG_S) -> None:
         """Return once an append was acknowledged without a sequence number."""
         await self._wait(lambda: bool(self.early), timeout_s)
 
-    async def wait_failed(self, count: int, timeout_s: float = 60) -> None:
+    async def wait_failed(self, count: int, timeout_s: float = HANG_S) -> None:
         """Until that many appends have failed or become uncertain."""
         await self._wait(lambda: len(self.codes) >= count, timeout_s)
 
     async def _wait(self, condition: Callable[[], bool], timeout_s: float) -> None:
-        async with asyncio.timeout(timeout_s * PATIENCE):
+        async with asyncio.timeout(timeout_s):
             while not condition():
                 self.changed.clear()
                 await self.changed.wait()
@@ -79,17 +93,16 @@ class History:
     async def _append(self, client: RestClient) -> bool:
         number = self.count
         self.count += 1
-        batch = encode_batch(self.bodies(number), timestamp_ms=1)
+        batch, began_s = encode_batch(self.bodies(number), timestamp_ms=1), time.monotonic()
         try:
             done = await client.append(self.namespace, self.log, batch)
-        except DuramenError as error:
-            (self.uncertain if error.uncertain else self.refused).append(number)
-            self.codes.append(error.code)
+        except (DuramenError, PeerError) as error:
+            is_uncertain = isinstance(error, DuramenError) and error.uncertain
+            (self.uncertain if is_uncertain else self.refused).append(number)
+            self.codes.append(error.code if isinstance(error, DuramenError) else "unreachable")
+            self.failed.append(Failure(began_s, time.monotonic(), self.codes[-1]))
             return False
-        except PeerError:
-            self.refused.append(number)
-            self.codes.append("unreachable")
-            return False
+        self.acked_s.append(time.monotonic())
         if done.start is None or done.end is None:
             self.early.append(number)
         else:
@@ -101,7 +114,11 @@ class History:
         while not stop.is_set():
             if not await self.append(client):
                 # Nobody answers: do not spin, the fault is what the test is about.
-                await asyncio.wait([asyncio.ensure_future(stop.wait())], timeout=0.1)
+                await let_pass(0.1, what="before a client tries again", until=stop)
+
+    def silences(self, begin_s: float, end_s: float) -> list[float]:
+        """The moments that bound the times without an acknowledgement in an interval."""
+        return [begin_s, *[at_s for at_s in self.acked_s if begin_s < at_s < end_s], end_s]
 
     def check(self, bodies: list[bytes]) -> None:
         """Compare a complete read with the history."""
@@ -135,15 +152,8 @@ async def read_log(read_url: str, log: str, *, expect_count: int = 0) -> list[by
     position = "head"
     try:
         while True:
-            try:
-                answer = await client.read(
-                    NAMESPACE, log, position, most_bytes=4 << 20, wait_ms=300
-                )
-            except (DuramenError, PeerError) as error:
-                if not is_repeatable(error, is_read=True):
-                    raise
-                await rest(0.05)
-                continue
+            read = partial(client.read, NAMESPACE, log, position, most_bytes=4 << 20, wait_ms=300)
+            answer = await repeat_safely(read)
             for records in open_batches(answer.batches, first=len(bodies)):
                 assert records.first == len(bodies), f"G1: {records.first} after {len(bodies)}"
                 bodies += records.bodies

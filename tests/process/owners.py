@@ -13,10 +13,9 @@ from typing import Any
 from duramen.client.rest_client import RestClient
 from duramen.errors import DuramenError
 from duramen.runtime.http_client import PeerError
+from tests.pauses import look_again_soon
 from tests.process.cluster import LocalCluster
-from tests.process.copies import rest
-
-_GIVEN_S = 90.0
+from tests.process.times import HANG_S
 
 
 async def owned_rows(cluster: LocalCluster) -> list[dict[str, Any]]:
@@ -25,14 +24,14 @@ async def owned_rows(cluster: LocalCluster) -> list[dict[str, Any]]:
     """
     client = RestClient(cluster.state()["admin_url"])
     try:
-        async with asyncio.timeout(_GIVEN_S):
+        async with asyncio.timeout(HANG_S):
             while True:
                 with contextlib.suppress(DuramenError, PeerError):
                     answer = await client.get_json("/v1/cluster/owners")
                     found: list[dict[str, Any]] = answer["logs"]
                     if not answer["silent"] and all(row["name"] for row in found):
                         return found
-                await rest(0.05)
+                await look_again_soon()
     finally:
         await client.close()
 
@@ -47,9 +46,9 @@ async def owners_of(cluster: LocalCluster) -> dict[str, set[str]]:
 
 async def wait_owned_by(cluster: LocalCluster, owner: str) -> None:
     """Until one sequencer has every log that anybody has, alone."""
-    async with asyncio.timeout(_GIVEN_S):
+    async with asyncio.timeout(HANG_S):
         while set().union(*(await owners_of(cluster)).values()) != {owner}:
-            await rest(0.05)
+            await look_again_soon()
 
 
 async def give_all(cluster: LocalCluster, owner: str) -> None:

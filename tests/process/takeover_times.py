@@ -26,10 +26,10 @@ from duramen.client.rest_client import RestClient
 from duramen.errors import DuramenError
 from duramen.runtime.http_client import PeerError
 from duramen.wire.record_batch import encode_batch
+from tests.pauses import let_pass, look_again_soon
 from tests.process.cluster import LocalCluster, create_log, running_cluster
-from tests.process.copies import rest
+from tests.process.times import HANG_S
 
-SETTLED_S = 60.0
 _CREATED_TOGETHER = 4
 """Log ids come from one counter by compare-and-set."""
 
@@ -52,7 +52,7 @@ class Writer:
                 await self._client.append("default", self.log, batch)
             except (DuramenError, PeerError) as error:
                 self.failures.append(getattr(error, "code", "unreachable"))
-                await rest(0.01)
+                await let_pass(0.01, what="before a client comes back")
             else:
                 self.times.append(time.monotonic())
 
@@ -101,9 +101,9 @@ async def measure(cluster: LocalCluster, options: argparse.Namespace) -> dict[st
 
 async def settle(writers: list[Writer], since_s: float) -> None:
     """Until every log was acknowledged three times since a moment."""
-    async with asyncio.timeout(SETTLED_S):
+    async with asyncio.timeout(HANG_S):
         while not all(len(w.times) > 3 and w.times[-3] > since_s for w in writers):
-            await rest(0.02)
+            await look_again_soon()
 
 
 async def choose(cluster: LocalCluster, role: str, rng: random.Random) -> str:

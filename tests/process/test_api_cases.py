@@ -112,7 +112,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 @pytest.mark.parametrize("side", SIDES)
 @schema.parametrize()
 @settings(
-    max_examples=EXAMPLES, deadline=None, derandomize=CASE_COUNT <= 1500, database=None,
+    max_examples=EXAMPLES, derandomize=CASE_COUNT <= 1500, database=None,
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=list(HealthCheck),
 )  # fmt: skip

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from tests.process.answers import ask_until_settled
-from tests.process.cluster import LocalCluster, create_log, run, running_cluster
+from tests.process.cluster import LocalCluster, create_log, run
 
 pytestmark = [pytest.mark.process, pytest.mark.zookeeper]
 
@@ -104,14 +104,12 @@ CONFIGS: dict[str, tuple[bytes, str, str]] = {
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    with running_cluster(tmp_path_factory.mktemp("input") / "c") as started:
-        run(create_log(started, "input", {}))
-        url = started.state()["write_url"] + RECORDS
-        assert (
-            httpx.post(url, headers=RAW, content=b"the only record", timeout=30).status_code == 200
-        )
-        yield started
+def cluster(shared_cluster: LocalCluster) -> LocalCluster:
+    run(create_log(shared_cluster, "input", {}))
+    url = shared_cluster.state()["write_url"] + RECORDS
+    made = httpx.post(url, headers=RAW, content=b"the only record", timeout=30)
+    assert made.status_code == 200
+    return shared_cluster
 
 
 @pytest.fixture(autouse=True)

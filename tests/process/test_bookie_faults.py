@@ -31,10 +31,11 @@ from tests.process.disk_faults import (
 )
 from tests.process.hasty_bookie import hasty
 from tests.process.metadata_nodes import MetadataNodes, open_nodes
-from tests.process.skipping import skip_if
+from tests.process.times import HANG_S
+from tests.requirements import Need, leave_out_if
 from tests.zookeeper_fixture import running_zookeeper
 
-pytestmark = [pytest.mark.process, pytest.mark.zookeeper]
+pytestmark = [pytest.mark.process, pytest.mark.zookeeper, pytest.mark.long]
 
 POWER_CUT_COUNT = int(os.environ.get("DURAMEN_POWER_CUTS", "4"))
 KILL_COUNT = int(os.environ.get("DURAMEN_KILLS", "4"))
@@ -45,7 +46,6 @@ VOLUME_BYTES = 2 << 30
 """The image is sparse."""
 
 SMALL_FILES = ("--journal-file-size", str(JOURNAL_FILE_BYTES_MIN))
-ACCOUNTED_S = 30.0
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +91,7 @@ def test_a_bookie_that_is_killed_during_upkeep_loses_and_leaks_nothing(
 def test_a_power_cut_during_upkeep_loses_and_leaks_nothing(
     tmp_path: Path, zookeeper: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    skip_if(Volume.reason_to_skip(), capsys)
+    leave_out_if(Need.LOOP_DEVICES, Volume.reason_to_skip())
     rng = random.Random(2)
     load = Load(seed=2, first_log=401)
 
@@ -136,8 +136,8 @@ def test_after_a_failed_sync_nothing_more_is_acknowledged(
 ) -> None:
     """What the failed sync was for is still in the page cache: the next start may show it, but then
     has to keep it, also when the power goes right after."""
-    skip_if(reason_to_skip_injecting(), capsys)
-    skip_if(Volume.reason_to_skip(), capsys)
+    leave_out_if(Need.STRACE, reason_to_skip_injecting())
+    leave_out_if(Need.LOOP_DEVICES, Volume.reason_to_skip())
     load = Load(seed=nth)
     log = tmp_path / "strace.log"
 
@@ -184,7 +184,7 @@ def require_no_leak(bookie: BookieProcess) -> None:
         return not strays
 
     try:
-        wait_until(is_accounted, ACCOUNTED_S, "files to be accounted for")
+        wait_until(is_accounted, HANG_S, "files to be accounted for")
     except AssertionError as error:
         raise AssertionError("\n".join(strays)) from error
 

@@ -37,10 +37,11 @@ from tests.process.disk_faults import (
 )
 from tests.process.hasty_bookie import hasty
 from tests.process.metadata_nodes import MetadataNodes, open_nodes
-from tests.process.skipping import skip_if
+from tests.process.times import HANG_S
+from tests.requirements import Need, leave_out_if
 from tests.zookeeper_fixture import running_zookeeper
 
-pytestmark = [pytest.mark.process, pytest.mark.zookeeper]
+pytestmark = [pytest.mark.process, pytest.mark.zookeeper, pytest.mark.long]
 
 SLOW_ROUND_COUNT = int(os.environ.get("DURAMEN_SLOW_ROUNDS", "1"))
 IDLE_LEDGER_COUNT = int(os.environ.get("DURAMEN_IDLE_LEDGERS", "50000"))
@@ -62,7 +63,6 @@ HELD_BYTES_MAX: Final = (
 """What adds may cost at most beside an idle bookie: those that wait for the journal, the bodies
 that arrive, and the window of the one connection, which the HTTP library holds."""
 
-CHANGE_S = 30.0
 
 SMALL_DISK_BYTES: Final = 96 * MIB
 READ_ONLY_FREE_BYTES: Final = 3 * MIB
@@ -80,7 +80,7 @@ def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def test_a_full_disk_costs_new_entries_and_nothing_else(
     tmp_path: Path, zookeeper: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    skip_if(Volume.reason_to_skip(), capsys)
+    leave_out_if(Need.LOOP_DEVICES, Volume.reason_to_skip())
     load = Load(seed=4, first_log=201)
 
     async def scenario(bookie: BookieProcess, volume: Volume, nodes: MetadataNodes) -> None:
@@ -128,7 +128,7 @@ def fill(volume: Volume, bookie: BookieProcess, leave_bytes: int, level: str) ->
         filler[:] = [volume.fill(leave_bytes)]
         return bool(bookie.ask("/v1/disks")["level"] == level)
 
-    wait_until(is_full, CHANGE_S, f"the disk to be {level}")
+    wait_until(is_full, HANG_S, f"the disk to be {level}")
     return filler[0]
 
 
@@ -147,13 +147,13 @@ def settle_in_vain(bookie: BookieProcess) -> None:
 
     suspend_settling(bookie, is_on=False)
     before = settling()["postponed_count"]
-    wait_until(lambda: settling()["postponed_count"] > before + 1, CHANGE_S, "settling to wait")
+    wait_until(lambda: settling()["postponed_count"] > before + 1, HANG_S, "settling to wait")
     assert settling()["rounds"]["failed_round_count"] == 0
 
 
 async def wait_state(nodes: MetadataNodes, bookie: BookieProcess, state: str) -> None:
     """Until its registration says so."""
-    async with asyncio.timeout(CHANGE_S):
+    async with asyncio.timeout(HANG_S):
         while (await nodes.registration(bookie.node_id)).get("state") != state:
             pass
 
@@ -207,7 +207,7 @@ def test_idle_ledgers_cost_little_memory(
 def test_a_slow_disk_costs_refusals_and_not_memory(
     tmp_path: Path, zookeeper: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    skip_if(reason_to_skip_injecting(), capsys)
+    leave_out_if(Need.STRACE, reason_to_skip_injecting())
     load = Load(seed=5, first_log=301, writers=SLOW_WRITER_COUNT, entry_bytes_max=RECORD_BYTES_MAX)
     log = tmp_path / "strace.log"
     figures: dict[str, int] = {}

@@ -24,13 +24,14 @@ import pytest
 from tests.process.cluster import running_cluster
 from tests.process.pages import read_page
 from tests.process.test_quickstart import DOCS
+from tests.process.times import HANG_S
+from tests.requirements import Need, leave_out
 
 pytestmark = pytest.mark.process
 
 PAGE: Final = "quickstart-browser.md"
 BROWSER: Final = Path(__file__).with_name("browser.mjs")
 RECORDS: Final = "/v1/namespaces/board/logs/prices/records"
-WITHIN_S: Final = 30.0
 
 
 class Browser:
@@ -52,7 +53,7 @@ class Browser:
     def wait(self, what: str, value: Any = None) -> Any:
         """The next thing said of this kind, with this value if one is given."""
         while True:
-            said = self._said.get(timeout=WITHIN_S)
+            said = self._said.get(timeout=HANG_S)
             if "records" in said:
                 self.shown.append(said["records"])
             if what in said and value in (None, said[what]):
@@ -89,7 +90,7 @@ class _QuietHandler(http.server.SimpleHTTPRequestHandler):
 def node() -> str:
     found = shutil.which("node")
     if found is None:
-        pytest.skip("Node is not installed: nothing here can play a page")
+        leave_out(Need.NODE, "nothing here can play a page")
     return found
 
 

@@ -23,10 +23,10 @@ from tests.process.cluster import LocalCluster, create_log, run, running_cluster
 from tests.process.copies import close_segment
 from tests.process.hasty_bookie import hasty
 from tests.process.test_tiering import MOVE, command, want_retention
+from tests.process.times import HANG_S
 
 pytestmark = [pytest.mark.process, pytest.mark.zookeeper]
 
-pytest.importorskip("pyarrow", reason="the archive needs the extra cold")
 
 LOG = "default/cold"
 SEGMENTS = 3
@@ -70,8 +70,8 @@ class Fixture:
         assert (code, report["rechecked"]) == (0, SEGMENTS), report
 
     def release(self) -> None:
-        wait_until(lambda: self._count_released() == SEGMENTS, 60, "the release")
-        wait_until(lambda: not self._is_held(), 60, "bookies to drop what was released")
+        wait_until(lambda: self._count_released() == SEGMENTS, HANG_S, "the release")
+        wait_until(lambda: not self._is_held(), HANG_S, "bookies to drop what was released")
 
     def read(self, query: str) -> list[bytes]:
         """All records of a query, request by request, each to its end."""
@@ -193,7 +193,7 @@ def test_a_store_that_is_taken_away_and_comes_back(world: Fixture) -> None:
         assert world.read(f"from=seq:{first_hot}") == world.bodies[first_hot:]
     finally:
         folder.with_name("away").rename(folder)
-    wait_until(lambda: world.get("from=head&count=1").status_code == 200, 30, "cold reads")
+    wait_until(lambda: world.get("from=head&count=1").status_code == 200, HANG_S, "cold reads")
     assert world.read("from=head") == world.bodies
 
 
@@ -203,5 +203,7 @@ def test_a_truncation_into_a_cold_segment(world: Fixture) -> None:
     answer = httpx.post(url, json={"to": "seq:77"}, timeout=60)
     assert answer.status_code == 200, answer.text
     assert answer.json()["head"]["seq_num"] == 77
-    wait_until(lambda: len(world.read("from=head")) == len(world.bodies) - 77, 30, "the new head")
+    wait_until(
+        lambda: len(world.read("from=head")) == len(world.bodies) - 77, HANG_S, "the new head"
+    )
     assert world.read("from=head") == world.bodies[77:]

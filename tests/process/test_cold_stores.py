@@ -17,8 +17,10 @@ from tests.contract.cold_benches import HdfsColdBench, S3ColdBench
 from tests.process.cluster import create_log, run, running_cluster
 from tests.process.test_cold_reads import LOG, SEGMENTS, Fixture, hasten_bookies
 from tests.process.test_tiering import MOVE, command
+from tests.requirements import leave_out
 
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.process,
     pytest.mark.zookeeper,
     pytest.mark.timeout(1200),  # the first run builds one server and fetches the other
@@ -42,7 +44,7 @@ def store_url(
             else:
                 url = HdfsColdBench(stack.enter_context(running_hdfs(folder))).url
         except Missing as missing:
-            pytest.skip(str(missing))
+            leave_out(missing.need, missing.detail)
         yield url
 
 

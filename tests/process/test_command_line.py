@@ -18,6 +18,7 @@ import pytest
 
 from duramen.cli.main import main
 from tests.process.cluster import running_cluster, wait_until
+from tests.process.times import HANG_S
 
 pytestmark = pytest.mark.process
 
@@ -55,9 +56,9 @@ def test_what_a_user_types(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         assert ask("tail", "shop/orders", "-n", "2") == "998\n999\n"
         assert ask("log", "roll", "shop/orders").endswith("e1 is being closed\n")
         wait_until(
-            lambda: "CLOSED" in ask("segments", "shop/orders"), 20, "the segment to be closed"
+            lambda: "CLOSED" in ask("segments", "shop/orders"), HANG_S, "the segment to be closed"
         )
-        wait_until(lambda: main(["repair", "status", "--data", str(cluster.folder)]) == 0, 30,
+        wait_until(lambda: main(["repair", "status", "--data", str(cluster.folder)]) == 0, HANG_S,
                    "an auditor in office")  # fmt: skip
         capsys.readouterr()
         ask_in_sql(ask_rows)
@@ -74,7 +75,7 @@ def test_what_a_user_types(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
             syncs_ms = [row["sync_ms"] for row in found["bookies"]]
             return not found["unknown"] and None not in syncs_ms
 
-        wait_until(is_known, 60, "an answer of everybody")
+        wait_until(is_known, HANG_S, "an answer of everybody")
         moment = show_moment()
         assert moment["logs_owned"] == 1
         assert [row["sequencer"] for row in moment["sequencers"]] == ["sequencer-0"]
@@ -159,4 +160,4 @@ def complete_in_bash(folder: Path, data: Path) -> None:
         found[:] = done.stdout.split("\n")[:-1]
         return found == list(questions.values())
 
-    wait_until(is_completed, 30, f"{questions} to be completed")
+    wait_until(is_completed, HANG_S, f"{questions} to be completed")

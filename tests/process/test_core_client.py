@@ -26,8 +26,10 @@ from duramen.client import Client, DuramenError, Moved, ReadRecord, Record, Unce
 from duramen.client.core import AppendTicket, CoreClient, NotOwner, OwnedLog, ReadLog
 from duramen.runtime.http_client import PeerClient
 from duramen.units import SECOND
+from tests.pauses import let_pass, look_again_soon
+from tests.process.answers import note_come_again
 from tests.process.cluster import LocalCluster, create_log, run, running_cluster
-from tests.process.copies import rest
+from tests.process.times import HANG_S
 
 pytestmark = [pytest.mark.process, pytest.mark.zookeeper]
 
@@ -212,9 +214,9 @@ def test_the_proxies_and_an_embedded_writer_take_turns(cluster: LocalCluster) ->
             check_bodies(await read_by_rest(cluster, "shared"))
             await remote.truncate(2)
             local = core.log("default", "shared")
-            async with asyncio.timeout(60):  # readers learn of it within moments, not at once
+            async with asyncio.timeout(HANG_S):  # readers learn of it within moments, not at once
                 while not (first := (await anext(local.read(0)))).moved_to:
-                    await rest(0.1)
+                    await look_again_soon()
             assert first.moved_to == Moved("seq:0", 2) and first.bodies[0] == b"2"
             (empty,) = [batch async for batch in local.read(0, until=1)]
             assert (empty.moved_to, len(empty)) == (Moved("seq:0", 2), 0)
@@ -238,9 +240,9 @@ def test_a_writer_that_appends_nothing_learns_of_its_end(cluster: LocalCluster) 
             log = await core.open_log("default", "lost").__aenter__()
             await log.append(b"0")
             body = json.dumps({"op": "take", "log_id": log_id}).encode()
-            async with asyncio.timeout(60):  # who has no session at this moment refuses
-                while (await peers.request_json("POST", url, body, 30 * SECOND))[0] != 200:
-                    await rest(0.1)
+            while (answer := await peers.request_json("POST", url, body, 30 * SECOND))[0] != 200:
+                # Who has no session at this moment refuses.
+                await let_pass(note_come_again(str(answer)), what="before a client comes back")
             assert isinstance(await log.wait_ended(), NotOwner)
             with pytest.raises(NotOwner):
                 _ = log.append(b"x")

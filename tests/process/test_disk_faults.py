@@ -22,7 +22,7 @@ from tests.process.disk_faults import (
     injecting,
     reason_to_skip_injecting,
 )
-from tests.process.skipping import skip_if
+from tests.requirements import Need, leave_out_if
 
 pytestmark = pytest.mark.process
 
@@ -60,7 +60,7 @@ def loop_devices(folder: Path) -> str:
 def test_a_power_cut_keeps_what_was_synced_and_nothing_else(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    skip_if(Volume.reason_to_skip(), capsys)
+    leave_out_if(Need.LOOP_DEVICES, Volume.reason_to_skip())
     with Volume(tmp_path, 64 << 20) as volume:
         write(volume.path / "a", b"synced", is_synced=True)
         write(volume.path / "a", b" and not", is_synced=False)
@@ -79,7 +79,7 @@ def test_a_power_cut_keeps_what_was_synced_and_nothing_else(
 def test_a_volume_in_use_is_removed_all_the_same(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    skip_if(Volume.reason_to_skip(), capsys)
+    leave_out_if(Need.LOOP_DEVICES, Volume.reason_to_skip())
     with Volume(tmp_path, 64 << 20) as volume:
         user = subprocess.Popen(["sleep", "100"], cwd=volume.path)
         assert find_users(volume.path) == [user.pid]
@@ -88,7 +88,7 @@ def test_a_volume_in_use_is_removed_all_the_same(
 
 
 def test_a_small_volume_fills_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    skip_if(Volume.reason_to_skip(), capsys)
+    leave_out_if(Need.LOOP_DEVICES, Volume.reason_to_skip())
     with Volume(tmp_path, 64 << 20) as volume:
         filler = volume.fill(leave_bytes=1 << 20)
         with pytest.raises(OSError, match="No space") as caught:
@@ -108,7 +108,7 @@ def test_a_small_volume_fills_up(tmp_path: Path, capsys: pytest.CaptureFixture[s
 def test_system_calls_of_any_thread_fail_or_wait(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], what: str, expected: list[str], count: int
 ) -> None:
-    skip_if(reason_to_skip_injecting(), capsys)
+    leave_out_if(Need.STRACE, reason_to_skip_injecting())
     log = tmp_path / "strace.log"
     command = [sys.executable, "-c", SYNC, str(tmp_path / "file")]
     process = subprocess.Popen(

@@ -35,7 +35,7 @@ def test_appends_go_on_while_the_log_of_a_killed_owner_is_recovered(tmp_path: Pa
                 cluster.send(frozen, signal.SIGSTOP)
                 cluster.kill(owner)
                 try:
-                    await history.wait_early(timeout_s=30)
+                    await history.wait_early()
                 finally:
                     cluster.send(frozen, signal.SIGCONT)
 

@@ -7,7 +7,6 @@ the fencing token are tried against the new owner. Source: 01-protocol section 5
 
 from __future__ import annotations
 
-import asyncio
 import signal
 from pathlib import Path
 from typing import Any
@@ -17,11 +16,11 @@ import pytest
 
 from duramen.ids import EntryId, Epoch, LogId
 from duramen.wire.metadata_json import read_segment, spell_segment
+from tests.pauses import let_pass
+from tests.process.answers import COME_AGAINS_AFTER_A_FAULT_MAX, note_come_again
 from tests.process.cluster import LocalCluster, create_log, run, running_cluster
-from tests.process.copies import open_store, rest
+from tests.process.copies import open_store
 from tests.process.history import read_log
-
-INSISTED_S = 120
 
 pytestmark = [pytest.mark.process, pytest.mark.zookeeper]
 
@@ -50,11 +49,11 @@ class Client:
         return found
 
     async def insist(self, seq: int) -> dict[str, Any]:
-        """As many tries as it takes, for some seconds of takeover."""
-        async with asyncio.timeout(INSISTED_S):
-            while "start" not in (answer := await self.send(f"batch {seq}", seq)):
-                self.codes.append(answer["code"])
-                await rest(0.1)
+        """As many tries as it takes, for some seconds of takeover; they are counted."""
+        while "start" not in (answer := await self.send(f"batch {seq}", seq)):
+            self.codes.append(answer["code"])
+            pause_s = note_come_again(answer["code"], COME_AGAINS_AFTER_A_FAULT_MAX)
+            await let_pass(pause_s, what="before a client comes back")
         return answer
 
     async def truncate(self, position: str) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,13 @@ import httpx
 import pytest
 
 from duramen.client.rest_client import RestClient
+from tests.pauses import let_pass, look_again_soon
 from tests.process.cluster import LocalCluster, create_log, run, running_cluster
-from tests.process.copies import rest
 from tests.process.history import History, read_log
+from tests.process.times import FAILOVER_S, HANG_S, SILENCE_S
+from tests.ticker import running_ticker
 
-pytestmark = [pytest.mark.process, pytest.mark.zookeeper]
+pytestmark = [pytest.mark.process, pytest.mark.zookeeper, pytest.mark.quiet]
 
 
 async def _append_while(cluster: LocalCluster, history: History, fault: Any) -> None:
@@ -68,9 +71,9 @@ def test_bookie_killed_with_a_spare_changes_the_ensemble(tmp_path: Path) -> None
                 victim = _ensemble((await _segments(cluster, "spare"))[-1])[0]
                 await asyncio.to_thread(cluster.kill, victim)
                 await history.wait_acknowledged(len(history.acknowledged) + 50)
-                async with asyncio.timeout(60):
+                async with asyncio.timeout(HANG_S):
                     while victim in _ensemble((await _segments(cluster, "spare"))[-1]):
-                        await rest(0.1)
+                        await look_again_soon()
 
             await _append_while(cluster, history, fault())
             assert not history.uncertain, history.codes
@@ -108,7 +111,7 @@ def test_bookie_killed_without_a_spare_is_suspended_and_catches_up(tmp_path: Pat
             await _append_while(cluster, history, fault())
             assert not history.uncertain, history.codes
             assert not history.refused, history.codes
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(HANG_S):
                 while True:
                     ranges = await held(log_id << 32 | 1)
                     if ranges[0] == ranges[1] == ranges[2] and len(ranges[0]) == 1:
@@ -131,7 +134,7 @@ def test_two_of_three_bookies_killed_waits_fails_clearly_and_goes_on(tmp_path: P
             async def fault() -> None:
                 await asyncio.to_thread(cluster.kill, "bookie-0")
                 await asyncio.to_thread(cluster.kill, "bookie-2")
-                await history.wait_failed(len(history.codes) + 1, timeout_s=30)
+                await history.wait_failed(len(history.codes) + 1)
                 assert set(history.codes) <= {"append_uncertain", "not_enough_bookies"}
                 cluster.revive("bookie-2")
 
@@ -147,7 +150,7 @@ def test_sequencer_killed_in_mid_run(tmp_path: Path, sequencers: int) -> None:
     flags = ["--sequencers", str(sequencers)]
     if sequencers == 2:
         flags.append("--no-restart")
-    with running_cluster(tmp_path / "c", *flags) as cluster:
+    with running_cluster(tmp_path / "c", *flags) as cluster, running_ticker(tmp_path) as ticker:
 
         async def owner(log_id: str) -> str:
             async with httpx.AsyncClient(timeout=30) as http:
@@ -159,12 +162,18 @@ def test_sequencer_killed_in_mid_run(tmp_path: Path, sequencers: int) -> None:
 
         async def scenario() -> None:
             log_id = await create_log(cluster, "owner", {})
-            history = History("owner")
+            history, killed_s = History("owner"), []
 
             async def fault() -> None:
-                await asyncio.to_thread(cluster.kill, await owner(log_id))
+                victim = await owner(log_id)
+                killed_s.append(time.monotonic())
+                await asyncio.to_thread(cluster.kill, victim)
 
             await _append_while(cluster, history, fault())
+            silent_s = ticker.longest_s(history.silences(killed_s[0], history.acked_s[-1]))
+            print(f"{sequencers} sequencers, one killed: {silent_s:.2f} s without acknowledgement")
+            if sequencers == 2:  # a process that starts again needs the CPU that it needs
+                assert silent_s < FAILOVER_S
             bodies = await _check(cluster, history)
             assert len(bodies) >= 3 * len(history.acknowledged)
             segments = await _segments(cluster, "owner")
@@ -205,9 +214,9 @@ def test_everything_killed_at_once_keeps_what_was_acknowledged(tmp_path: Path) -
             for history in histories:
                 await _check(again, history)
                 client = RestClient(again.state()["write_url"])
-                async with asyncio.timeout(60):
+                async with asyncio.timeout(HANG_S):
                     while not await history.append(client):
-                        await rest(0.1)
+                        await look_again_soon()
                 await client.close()
                 await _check(again, history)
 
@@ -215,7 +224,7 @@ def test_everything_killed_at_once_keeps_what_was_acknowledged(tmp_path: Path) -
 
 
 def test_zookeeper_stopped_for_20_s_does_not_stop_appends(tmp_path: Path) -> None:
-    with running_cluster(tmp_path / "c") as cluster:
+    with running_cluster(tmp_path / "c") as cluster, running_ticker(tmp_path) as ticker:
 
         async def scenario() -> None:
             await create_log(cluster, "zookeeper", {})
@@ -223,15 +232,15 @@ def test_zookeeper_stopped_for_20_s_does_not_stop_appends(tmp_path: Path) -> Non
 
             async def fault() -> None:
                 cluster.send("zookeeper-0", signal.SIGSTOP)
+                began_s = time.monotonic()
                 try:
-                    seen = [len(history.acknowledged)]
-                    for _ in range(2):
-                        await asyncio.to_thread(_wait_ten_seconds)
-                        seen.append(len(history.acknowledged))
-                    # Whoever stops with its session, after 4 s, does nothing in the last ten.
-                    assert seen[0] < seen[1] < seen[2] - 20, seen
+                    await let_pass(20, what="ZooKeeper stands still, beyond every session")
                 finally:
+                    ended_s = time.monotonic()
                     cluster.send("zookeeper-0", signal.SIGCONT)
+                silent_s = ticker.longest_s(history.silences(began_s, ended_s))
+                print(f"longest time without an acknowledgement: {silent_s:.3f} s")
+                assert silent_s < SILENCE_S
 
             await _append_while(cluster, history, fault())
             assert not history.uncertain, history.codes
@@ -240,8 +249,3 @@ def test_zookeeper_stopped_for_20_s_does_not_stop_appends(tmp_path: Path) -> Non
             assert len(await _segments(cluster, "zookeeper")) == 1
 
         run(scenario())
-
-
-def _wait_ten_seconds() -> None:
-    """The fault lasts a given time by its definition: this is its clock, not a wait for a state."""
-    signal.sigtimedwait([], 10)

@@ -20,10 +20,11 @@ from pathlib import Path
 import pytest
 
 from duramen.client.rest_client import RestClient
-from duramen.client.retry import repeat_while_refused
 from duramen.wire.record_batch import encode_batch
+from tests.process.answers import COME_AGAINS_AFTER_A_FAULT_MAX, repeat_safely
 from tests.process.cluster import LocalCluster, run, running_cluster, wait_until
 from tests.process.test_ownership import statistics
+from tests.process.times import HANG_S
 
 pytestmark = [pytest.mark.process, pytest.mark.zookeeper]
 
@@ -40,7 +41,9 @@ CONCURRENCY = 48
 LOT_COUNT = 500
 """Logs that are open at one time at most: what active logs take is not what is measured."""
 
-_RETRIED_S = 30.0
+COME_AGAINS_MAX = COME_AGAINS_AFTER_A_FAULT_MAX + LOG_COUNT // 10
+"""Of thousands of calls, for logs whose owner was killed."""
+
 _TIMEOUT_S = 250 + LOG_COUNT // 10
 _CONFIG = {"roll": {"idle_close": "1s"}}
 
@@ -98,9 +101,7 @@ async def for_all(names: list[str], work: Callable[[str], Awaitable[object]]) ->
     async def carry_out() -> None:
         for name in left:
             # Whether it is appended once or twice is not what is looked at here.
-            await repeat_while_refused(
-                partial(work, name), timeout_s=_RETRIED_S, is_read=True, has_producer=True
-            )
+            await repeat_safely(partial(work, name), COME_AGAINS_MAX, has_producer=True)
 
     began = time.monotonic()
     await asyncio.gather(*(carry_out() for _ in range(CONCURRENCY)))
@@ -109,7 +110,7 @@ async def for_all(names: list[str], work: Callable[[str], Awaitable[object]]) ->
 
 async def wait_idle(cluster: LocalCluster, node_id: str) -> None:
     """Until the sequencer has no log any more: every segment is closed."""
-    async with asyncio.timeout(90):
+    async with asyncio.timeout(HANG_S):
         while any((await statistics(cluster, node_id))["logs"].values()):
             pass
 
@@ -126,9 +127,9 @@ async def check_takeover(cluster: LocalCluster, client: RestClient, owner: str, 
     batch = encode_batch([b"twice"], timestamp_ms=1)
     assert (await client.append("default", "in-use", batch)).start == 0
     cluster.revive(heir)
-    await asyncio.to_thread(wait_until, lambda: is_registered(cluster, heir), 20, "the heir")
+    await asyncio.to_thread(wait_until, lambda: is_registered(cluster, heir), HANG_S, "the heir")
     await asyncio.to_thread(cluster.kill, owner)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(HANG_S):
         while (await statistics(cluster, heir))["recoveries"] < 1:
             pass
     found = await statistics(cluster, heir)
@@ -136,7 +137,7 @@ async def check_takeover(cluster: LocalCluster, client: RestClient, owner: str, 
     some = [f"idle-{i}" for i in range(0, LOG_COUNT, max(LOG_COUNT // 20, 1))]
     for name in some:
         append = partial(client.append, "default", name, batch)
-        done = await repeat_while_refused(append, timeout_s=_RETRIED_S, is_read=False)
+        done = await repeat_safely(append, COME_AGAINS_MAX, is_read=False)
         assert done.start is not None and done.start >= 1 and not done.dlsn.startswith("e1n"), name
     found = await statistics(cluster, heir)
     assert found["recoveries"] == 1, "an idle log is opened, not recovered"

@@ -25,9 +25,11 @@ from tests.chaos.cluster import ChaosCluster
 from tests.chaos.layout import FLAT
 from tests.chaos.links import Cut, Mode
 from tests.chaos.waiting import wait_until
+from tests.pauses import let_pass, look_again_soon
+from tests.process.answers import COME_AGAINS_AFTER_A_FAULT_MAX, note_come_again
 from tests.process.cluster import run
-from tests.process.copies import rest
 from tests.process.history import read_log
+from tests.process.times import HANG_S
 
 pytestmark = [pytest.mark.process, pytest.mark.zookeeper, pytest.mark.timeout(600)]
 
@@ -37,9 +39,6 @@ LOG = "journey"
 REDIRECT_COUNT = 3
 JOURNEY_COUNT_MAX = 5
 """On a machine that stands still for seconds a try may be over before its redirect comes."""
-
-WITHIN_S = 90.0
-"""Nothing is meant by it but that it comes."""
 
 
 def test_three_redirects_and_a_takeover_leave_one_copy_at_one_position(tmp_path: Path) -> None:
@@ -154,7 +153,7 @@ class Travels:
         print(f"batch {seq}: {counts}, owned by {names}; stands at {place['start']['dlsn']}")
         assert counts["repeats"] >= 1
         self.cluster.release(last)
-        assert await self.cluster.wait_ready(120) == []
+        assert await self.cluster.wait_ready(HANG_S) == []
         return counts["redirects"], place
 
     def cut(self, sender: str, receiver: str, mode: Mode = "silent") -> Cut:
@@ -165,29 +164,29 @@ class Travels:
 
     async def wait_held(self, cut: Cut) -> None:
         """Until something waits on the way."""
-        assert await wait_until(lambda: self.cluster.links.is_holding(cut), WITHIN_S), cut
+        assert await wait_until(lambda: self.cluster.links.is_holding(cut), HANG_S), cut
 
     async def hand_over(self, owner: str, target: str) -> None:
         """Told to the owner itself, once it has the log; nobody else learns of it."""
         url = self.cluster.url(owner, "admin_url")
-        async with asyncio.timeout(WITHIN_S):
-            while True:
-                path = f"{url}/v1/logs/default/{LOG}/hand-over"
-                answer = await self._http.post(path, params={"to": target})
-                if answer.status_code == 200:
-                    return
-                code = answer.json()["code"]
-                assert code in ("log_unavailable", "metadata_unavailable"), answer.text
-                await rest(0.05)
+        while True:
+            path = f"{url}/v1/logs/default/{LOG}/hand-over"
+            answer = await self._http.post(path, params={"to": target})
+            if answer.status_code == 200:
+                return
+            code = answer.json()["code"]
+            assert code in ("log_unavailable", "metadata_unavailable"), answer.text
+            pause_s = note_come_again(code, COME_AGAINS_AFTER_A_FAULT_MAX)
+            await let_pass(pause_s, what="before a client comes back")
 
     async def find_owner(self) -> str:
-        async with asyncio.timeout(WITHIN_S):
+        async with asyncio.timeout(HANG_S):
             while True:
                 for node_id in self.cluster.ids("sequencer"):
                     for log in await self.ask(node_id, "/v1/logs"):
                         if (log["log_id"], log["state"]) == (self._log_id, "active"):
                             return node_id
-                await rest(0.05)
+                await look_again_soon()
 
     async def counts(self) -> dict[str, int]:
         """What the proxy counts of appends that did not go straight."""
@@ -196,15 +195,15 @@ class Travels:
 
     async def ask(self, node_id: str, path: str) -> Any:
         """An answer of an admin port; who is busy is asked again."""
-        async with asyncio.timeout(WITHIN_S):
+        async with asyncio.timeout(HANG_S):
             while (answer := await self.cluster.ask(node_id, path)) is None:
-                await rest(0.05)
+                await look_again_soon()
         return answer
 
     async def wait_readable(self, seq: int) -> None:
         """Until a reader sees the batch: it is written."""
         url = f"{self.cluster.url('readproxy-0')}/v1/namespaces/default/logs/{LOG}/records"
-        async with asyncio.timeout(WITHIN_S):
+        async with asyncio.timeout(HANG_S):
             while True:
                 answer = await self._http.get(f"{url}?from=seq:{seq}&count=1&wait=1s")
                 records = answer.json().get("records")

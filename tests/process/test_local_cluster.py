@@ -17,6 +17,8 @@ from typing import Any
 import pytest
 
 from tests.process.cluster import LocalCluster, create_log, run, running_cluster, wait_until
+from tests.process.drain_figures import used_cpu_s
+from tests.process.times import HANG_S, READY_CPU_S
 
 pytestmark = [pytest.mark.process, pytest.mark.zookeeper]
 
@@ -49,6 +51,9 @@ def test_the_demo_carries_a_real_file_and_compares_it(tmp_path: Path) -> None:
 def test_a_second_start_serves_what_was_written(tmp_path: Path) -> None:
     lines = b"".join(b"line %d\n" % i for i in range(5_000))
     with running_cluster(tmp_path / "c") as cluster:
+        used_s = used_cpu_s(cluster)
+        print(f"ready after {sum(used_s.values()):.1f} s of CPU: {used_s}")
+        assert sum(used_s.values()) < READY_CPU_S
         assert [p["role"] for p in cluster.state()["processes"]] == _ROLES
         racks = [p["rack"] for p in cluster.state()["processes"] if p["role"] == "bookie"]
         assert len(dict.fromkeys(racks)) == 3
@@ -70,9 +75,11 @@ def test_a_dead_process_is_started_again_and_the_file_stays_true(tmp_path: Path)
         before = cluster.process("writeproxy-0")["pid"]
         cluster.kill("writeproxy-0")
         wait_until(
-            lambda: cluster.process("writeproxy-0")["pid"] not in (None, before), 20, "a restart"
+            lambda: cluster.process("writeproxy-0")["pid"] not in (None, before),
+            HANG_S,
+            "a restart",
         )
-        wait_until(lambda: _answers(cluster), 20, "the write proxy")
+        wait_until(lambda: _answers(cluster), HANG_S, "the write proxy")
         for process in cluster.state()["processes"]:
             os.kill(process["pid"], 0)
 

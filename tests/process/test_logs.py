@@ -14,9 +14,10 @@ import httpx
 import pytest
 
 from duramen.client.rest_client import RestClient
+from tests.pauses import look_again_soon
 from tests.process.cluster import LocalCluster, create_log, run, running_cluster, wait_until
-from tests.process.copies import rest
 from tests.process.history import History, read_log
+from tests.process.times import HANG_S
 from tests.zookeeper_fixture import running_zookeeper
 
 pytestmark = [pytest.mark.process, pytest.mark.zookeeper]
@@ -41,28 +42,30 @@ async def _segments(cluster: LocalCluster, log: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("roll", [{"size": "64KiB"}, {"interval": "500ms"}], ids=["size", "time"])
-def test_rolls_under_load_leave_no_gap_and_no_double(tmp_path: Path, roll: dict[str, str]) -> None:
+def test_rolls_under_load_leave_no_gap_and_no_double(
+    shared_cluster: LocalCluster, roll: dict[str, str]
+) -> None:
     """Rolled by size or by time alone: every append gets its answer, segments are contiguous."""
-    with running_cluster(tmp_path / "c") as cluster:
+    cluster, name = shared_cluster, f"rolls-by-{'-'.join(roll)}"
 
-        async def scenario() -> None:
-            await create_log(cluster, "rolls", {"roll": roll})
-            history = History("rolls", record_bytes=1_000)
-            async with asyncio.timeout(60):
-                while len(await _segments(cluster, "rolls")) < 8:
-                    await _append(cluster, history, 50)
-            assert not history.codes
-            total = 3 * len(history.acknowledged)
-            bodies = await read_log(cluster.state()["read_url"], "rolls", expect_count=total)
-            history.check(bodies)
-            segments = await _segments(cluster, "rolls")
-            closed = segments[:-1]
-            assert [s["epoch"] for s in segments] == list(range(1, len(segments) + 1))
-            assert all(s["state"] == "CLOSED" for s in closed)
-            starts = [sum(s["records"] for s in closed[:i]) for i in range(len(closed))]
-            assert [s["start_seq_num"] for s in closed] == starts
+    async def scenario() -> None:
+        await create_log(cluster, name, {"roll": roll})
+        history = History(name, record_bytes=1_000)
+        async with asyncio.timeout(HANG_S):
+            while len(await _segments(cluster, name)) < 8:
+                await _append(cluster, history, 50)
+        assert not history.codes
+        total = 3 * len(history.acknowledged)
+        bodies = await read_log(cluster.state()["read_url"], name, expect_count=total)
+        history.check(bodies)
+        segments = await _segments(cluster, name)
+        closed = segments[:-1]
+        assert [s["epoch"] for s in segments] == list(range(1, len(segments) + 1))
+        assert all(s["state"] == "CLOSED" for s in closed)
+        starts = [sum(s["records"] for s in closed[:i]) for i in range(len(closed))]
+        assert [s["start_seq_num"] for s in closed] == starts
 
-        run(scenario())
+    run(scenario())
 
 
 def test_two_sequencers_share_the_logs_and_redirect(tmp_path: Path) -> None:
@@ -110,12 +113,12 @@ def test_an_orphaned_log_is_closed_without_an_append(tmp_path: Path) -> None:
             for history in histories:
                 bodies = await read_log(cluster.state()["read_url"], history.log, expect_count=60)
                 history.check(bodies)
-            async with asyncio.timeout(90):
+            async with asyncio.timeout(HANG_S):
                 while True:
                     firsts = [(await _segments(cluster, history.log))[0] for history in histories]
                     if [first["state"] for first in firsts].count("CLOSED") >= orphan_count:
                         break
-                    await rest(0.1)
+                    await look_again_soon()
 
         run(scenario())
 
@@ -135,4 +138,4 @@ def test_an_existing_zookeeper_is_used(tmp_path: Path) -> None:
                 history.check(bodies)
 
             run(scenario())
-        wait_until(lambda: server.pid is not None, 20, "the server that was there before")
+        wait_until(lambda: server.pid is not None, HANG_S, "the server that was there before")

@@ -26,6 +26,8 @@ from duramen.cluster.layout import pick_free_port
 from duramen.runtime.zookeeper_store import ZooKeeperStore
 from duramen.wire.metadata_json import Paths, read_node
 from tests.process.cluster import wait_until
+from tests.process.times import HANG_S
+from tests.requirements import Need, leave_out
 from tests.zookeeper_fixture import run, running_zookeeper
 
 pytestmark = pytest.mark.process
@@ -33,7 +35,6 @@ pytestmark = pytest.mark.process
 CLUSTER = "pods"
 POD_HOST = "pod-0.headless.duramen.svc"
 ROLES = ("bookie", "sequencer", "writeproxy", "readproxy")
-SOON_S = 60.0
 
 
 @contextmanager
@@ -70,7 +71,7 @@ def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
                 command = service_command(role, tmp_path, zookeeper.address, pick_free_port())
                 command[command.index(option) + 1] = taken
                 with started(*command) as child:
-                    told = child.communicate(timeout=SOON_S)[0].splitlines()[-1]
+                    told = child.communicate(timeout=HANG_S)[0].splitlines()[-1]
                 assert child.returncode == 1
                 refusal = f"{role}-0 cannot start: Address already in use: 127.0.0.1, port "
                 assert told.startswith(refusal) and taken in told and option in told, told
@@ -92,11 +93,11 @@ def test_services_wait_for_the_name_of_zookeeper(tmp_path: Path) -> None:
             assert next(waiting)
             assert next(waiting)
         for role, port in ports.items():
-            wait_until(alive(port), SOON_S, f"the {role} to say that it is alive")
+            wait_until(alive(port), HANG_S, f"the {role} to say that it is alive")
             assert health.main([str(port)]) == 1
         for child in children:
             child.terminate()
-            assert child.wait(SOON_S) == 0
+            assert child.wait(HANG_S) == 0
 
 
 def test_others_are_told_the_advertised_host(tmp_path: Path) -> None:
@@ -111,12 +112,12 @@ def test_others_are_told_the_advertised_host(tmp_path: Path) -> None:
     with running_zookeeper(tmp_path) as zookeeper:
         for role, port in ports.items():
             with started(*service_command(role, tmp_path, zookeeper.address, port)) as child:
-                wait_until(ready(port), SOON_S, f"the {role}")
+                wait_until(ready(port), HANG_S, f"the {role}")
                 found = run(read_fields(zookeeper.address, f"{places[role]}/{role}-0"))
                 assert found["admin_url"] == f"http://{POD_HOST}:{port}"
                 assert found["data_url"] == f"http://{POD_HOST}:7101"
                 child.terminate()
-                assert child.wait(SOON_S) == 0
+                assert child.wait(HANG_S) == 0
 
 
 async def read_fields(zookeeper: str, path: str) -> dict[str, Any]:
@@ -161,9 +162,9 @@ def test_one_member_stands_alone_and_ends_on_a_signal(tmp_path: Path) -> None:
     ports = [pick_free_port() for _ in range(3)]
     assert not serving("127.0.0.1", ports[0])()
     with started(*member_command(tmp_path, 0, ["127.0.0.1"], ports)) as child:
-        wait_until(serving("127.0.0.1", ports[0]), SOON_S, "the server")
+        wait_until(serving("127.0.0.1", ports[0]), HANG_S, "the server")
         child.terminate()
-        assert child.wait(SOON_S) == 143  # Java's way to say that it obeyed
+        assert child.wait(HANG_S) == 143  # Java's way to say that it obeyed
 
 
 def test_three_members_elect_a_leader(tmp_path: Path) -> None:
@@ -171,14 +172,14 @@ def test_three_members_elect_a_leader(tmp_path: Path) -> None:
     ports = [pick_free_port() for _ in range(3)]
     with started(*member_command(tmp_path, 2, hosts, ports)) as alone:
         alive = ["health", "--alive", "--host", hosts[2], "--client-port", str(ports[0])]
-        wait_until(lambda: zookeeper_node.main(alive) == 0, SOON_S, "a member")
+        wait_until(lambda: zookeeper_node.main(alive) == 0, HANG_S, "a member")
         assert not serving(hosts[2], ports[0])(), "one of three is no quorum"
         with (
             started(*member_command(tmp_path, 0, hosts, ports)),
             started(*member_command(tmp_path, 1, hosts, ports)),
         ):
             for host in hosts:
-                wait_until(serving(host, ports[0]), SOON_S, f"the member on {host}")
+                wait_until(serving(host, ports[0]), HANG_S, f"the member on {host}")
         assert alone.poll() is None
 
 
@@ -208,8 +209,9 @@ def test_the_data_of_another_member_is_refused(
     assert "give it its own volume" in capsys.readouterr().err
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="a namespace of processes needs root")
 def test_the_first_process_of_a_container_can_be_ended_while_it_loads() -> None:
+    if os.geteuid() != 0:
+        leave_out(Need.ROOT, "it makes a namespace of processes")
     code = (
         "import os, signal, sys\n"
         "assert os.getpid() == 1\n"

@@ -10,7 +10,6 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -22,8 +21,8 @@ from duramen.ids import LogId, parse_lsn
 from duramen.runtime.zookeeper_store import ZooKeeperStore
 from duramen.wire.metadata_json import Paths, read_log, spell_log
 from duramen.wire.record_batch import encode_batch
-from tests.process.cluster import LocalCluster, create_log, run, running_cluster
-from tests.process.copies import rest
+from tests.pauses import look_again_soon
+from tests.process.cluster import LocalCluster, create_log, run
 
 pytestmark = [pytest.mark.process, pytest.mark.zookeeper]
 
@@ -72,7 +71,7 @@ async def roll(cluster: LocalCluster, log_id: str) -> None:
         assert answer.status_code == 200, answer.text
     epoch = answer.json()["epoch"]
     while (await list_segments(cluster))[-1]["epoch"] == epoch:
-        await rest(0.05)
+        await look_again_soon()
 
 
 async def list_segments(cluster: LocalCluster) -> list[dict[str, Any]]:
@@ -99,7 +98,7 @@ async def truncate(cluster: LocalCluster, log_id: str, seq_num: int, lsn: str) -
     await store.close()
     async with httpx.AsyncClient(base_url=cluster.state()["read_url"], timeout=20) as http:
         while (await http.get(RECORDS)).json().get("records", [{}])[0].get("seq_num") != seq_num:
-            await rest(0.05)
+            await look_again_soon()
 
 
 async def read_seq_nums(http: httpx.AsyncClient, position: str) -> tuple[list[int], int | None]:
@@ -132,30 +131,30 @@ async def check_every_kind(cluster: LocalCluster, firsts: dict[str, int], oldest
         assert [r["seq_num"] for r in answer.json()["records"]] == [10]
 
 
-def test_every_kind_of_position_in_a_running_cluster(tmp_path: Path) -> None:
-    with running_cluster(tmp_path / "c") as cluster:
+def test_every_kind_of_position_in_a_running_cluster(shared_cluster: LocalCluster) -> None:
+    cluster = shared_cluster
 
-        async def scenario() -> None:
-            log_id = await create_log(cluster, "positions", {})
-            await append_all(cluster, log_id)
-            last_entries = [s["last_entry"] for s in await list_segments(cluster)]
-            assert last_entries == [1, 0, -1, 1, None], "equal txids span an empty segment"
-            await check_every_kind(cluster, FIRSTS, 0)
+    async def scenario() -> None:
+        log_id = await create_log(cluster, "positions", {})
+        await append_all(cluster, log_id)
+        last_entries = [s["last_entry"] for s in await list_segments(cluster)]
+        assert last_entries == [1, 0, -1, 1, None], "equal txids span an empty segment"
+        await check_every_kind(cluster, FIRSTS, 0)
 
-        run(scenario())
-        for position in ("txid:8", "time:2023-11-14T22:13:28Z", "tail-4", "dlsn:e4n1s1", "8"):
-            done = read_by_command(cluster, position)
-            assert (done.returncode, done.stdout) == (0, "r8\nr9\nr10\nr11\n"), done.stderr
-        assert read_by_command(cluster, "ago:1s").stdout == ""
-        assert "beyond_tail" in read_by_command(cluster, "txid:13").stderr
+    run(scenario())
+    for position in ("txid:8", "time:2023-11-14T22:13:28Z", "tail-4", "dlsn:e4n1s1", "8"):
+        done = read_by_command(cluster, position)
+        assert (done.returncode, done.stdout) == (0, "r8\nr9\nr10\nr11\n"), done.stderr
+    assert read_by_command(cluster, "ago:1s").stdout == ""
+    assert "beyond_tail" in read_by_command(cluster, "txid:13").stderr
 
-        async def truncate_inside_the_open_segment() -> None:
-            log_id = await create_log(cluster, "positions", {})
-            await truncate(cluster, log_id, 10, "e5n0")
-            await check_every_kind(cluster, FIRSTS, 10)
+    async def truncate_inside_the_open_segment() -> None:
+        log_id = await create_log(cluster, "positions", {})
+        await truncate(cluster, log_id, 10, "e5n0")
+        await check_every_kind(cluster, FIRSTS, 10)
 
-        run(truncate_inside_the_open_segment())
-        for position in ("head", "txid:2", "lsn:e1n0", "3", "ago:900000h"):
-            done = read_by_command(cluster, position)
-            assert (done.returncode, done.stdout) == (0, "r10\nr11\n"), done.stderr
-            assert ("truncated" in done.stderr) == (position != "head"), done.stderr
+    run(truncate_inside_the_open_segment())
+    for position in ("head", "txid:2", "lsn:e1n0", "3", "ago:900000h"):
+        done = read_by_command(cluster, position)
+        assert (done.returncode, done.stdout) == (0, "r10\nr11\n"), done.stderr
+        assert ("truncated" in done.stderr) == (position != "head"), done.stderr

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from duramen.client.rest_client import RestClient
+from tests.pauses import look_again_soon
 from tests.process.cluster import LocalCluster, create_log, run, running_cluster
 from tests.process.copies import (
     ask,
     close_segment,
-    rest,
     wait_settled,
     wait_until_so,
     wait_whole,
@@ -26,13 +26,13 @@ from tests.process.copies import (
 from tests.process.drain_figures import fill
 from tests.process.history import History, read_log
 from tests.process.test_rolling import duramen
+from tests.process.times import HANG_S
 
 pytestmark = [pytest.mark.process, pytest.mark.zookeeper, pytest.mark.timeout(900)]
 
 FLAGS = ("--bookies", "4", "--sequencers", "2", "--no-restart")
 FILLED_BYTES = 32 << 20
 TOLERANCE = 0.15
-DONE_S = 100.0
 
 
 def test_a_bookie_that_joins_gets_its_share_and_a_killed_auditor_is_succeeded(
@@ -47,13 +47,15 @@ def test_a_bookie_that_joins_gets_its_share_and_a_killed_auditor_is_succeeded(
             for log in (history.log, *filled):
                 await create_log(cluster, log, {"roll": {"size": "1MiB"}})
             await fill(cluster, filled, FILLED_BYTES)
-            await wait_settled(cluster, DONE_S)
+            await wait_settled(cluster)
             client, stop = RestClient(cluster.state()["write_url"]), asyncio.Event()
             writer = asyncio.create_task(append_slowly(history, client, stop))
             try:
                 cluster.revive(newcomer)
                 await wait_until_so(
-                    lambda: takes_data(cluster, newcomer), 40, lambda: f"{newcomer} does not join"
+                    lambda: takes_data(cluster, newcomer),
+                    HANG_S,
+                    lambda: f"{newcomer} does not join",
                 )
                 await rebalance_all(cluster, newcomer)
                 await history.wait_acknowledged(len(history.acknowledged) + 3)
@@ -62,8 +64,8 @@ def test_a_bookie_that_joins_gets_its_share_and_a_killed_auditor_is_succeeded(
                 await writer
                 await client.close()
             await close_segment(cluster, history.log)
-            await wait_settled(cluster, DONE_S)
-            await wait_whole(cluster, [history.log, *filled], 30)
+            await wait_settled(cluster)
+            await wait_whole(cluster, [history.log, *filled])
             expected = max(end for _, end in history.acknowledged.values())
             url = cluster.state()["read_url"]
             history.check(await read_log(url, history.log, expect_count=expected))
@@ -83,7 +85,7 @@ async def rebalance_all(cluster: LocalCluster, newcomer: str) -> None:
     async def has_moved() -> bool:
         return await count_swaps(cluster) > repaired
 
-    await wait_until_so(has_moved, DONE_S, lambda: "nothing moves")
+    await wait_until_so(has_moved, HANG_S, lambda: "nothing moves")
     await asyncio.to_thread(cluster.kill, first)
     left: dict[str, Any] = {}
 
@@ -91,7 +93,7 @@ async def rebalance_all(cluster: LocalCluster, newcomer: str) -> None:
         left.update(await ask(cluster, "rebalance"))
         return not left["running"]
 
-    await wait_until_so(is_over, DONE_S, lambda: f"the rebalance goes on: {left}")
+    await wait_until_so(is_over, HANG_S, lambda: f"the rebalance goes on: {left}")
     answer = await ask(cluster, "repair")
     assert answer["auditor"] != first and answer["statistics"]["commits"]["swaps"] > 0, answer
     shares = (await ask(cluster, "rebalance"))["shares"]
@@ -104,7 +106,7 @@ async def append_slowly(history: History, client: RestClient, stop: asyncio.Even
     """Appends that go on meanwhile, but little data: it counts in the shares."""
     while not stop.is_set():
         await history.append(client)
-        await rest(0.05)
+        await look_again_soon()
 
 
 async def rebalance(cluster: LocalCluster, *flags: str) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from tests.process.drain_figures import judge, wait_drained
 from tests.process.history import History, read_log
 from tests.process.test_rebalance import append_slowly, copies_of
 from tests.process.test_rolling import duramen
+from tests.process.times import HANG_S
 
 pytestmark = [pytest.mark.process, pytest.mark.zookeeper]
 
@@ -44,7 +45,7 @@ def test_a_region_is_closed_emptied_and_removed_and_another_is_added(tmp_path: P
         history = History("moved")
 
         async def scenario() -> None:
-            await wait_until_so(lambda: takes(cluster, "z", 0), 30, lambda: "z is seen still")
+            await wait_until_so(lambda: takes(cluster, "z", 0), HANG_S, lambda: "z is seen still")
             await create_log(cluster, history.log, {})
             client, stop = RestClient(cluster.state()["write_url"]), asyncio.Event()
             writer = asyncio.create_task(append_slowly(history, client, stop))
@@ -54,10 +55,12 @@ def test_a_region_is_closed_emptied_and_removed_and_another_is_added(tmp_path: P
                     await close_segment(cluster, history.log)
                 await remove(cluster, "y", leaving)
                 await history.wait_acknowledged(len(history.acknowledged) + 5)
-                await wait_whole(cluster, [history.log], 40)
+                await wait_whole(cluster, [history.log])
                 for name in coming:
                     cluster.revive(name)
-                await wait_until_so(lambda: takes(cluster, "z", 2), 40, lambda: "z does not come")
+                await wait_until_so(
+                    lambda: takes(cluster, "z", 2), HANG_S, lambda: "z does not come"
+                )
                 for _ in range(2):  # the open segment has its bookies, the next one has those of z
                     await close_segment(cluster, history.log)
                     await history.wait_acknowledged(len(history.acknowledged) + 5)
@@ -66,9 +69,9 @@ def test_a_region_is_closed_emptied_and_removed_and_another_is_added(tmp_path: P
                 await writer
                 await client.close()
             await close_segment(cluster, history.log)
-            await wait_settled(cluster, 60)
+            await wait_settled(cluster)
             assert sum([await copies_of(cluster, name) for name in coming]) > 0
-            await wait_whole(cluster, [history.log], 40)
+            await wait_whole(cluster, [history.log])
             assert history.codes == []
             expected = max(end for _, end in history.acknowledged.values())
             url = cluster.state()["read_url"]

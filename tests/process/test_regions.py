@@ -21,6 +21,7 @@ from duramen.client.rest_client import RestClient
 from duramen.errors import DuramenError
 from tests.process.cluster import LocalCluster, create_log, run, running_cluster, wait_until
 from tests.process.history import History, read_log
+from tests.process.times import HANG_S
 
 pytestmark = [pytest.mark.process, pytest.mark.zookeeper]
 
@@ -63,7 +64,7 @@ def test_a_region_is_lost_under_load_and_appends_go_on(tmp_path: Path) -> None:
         assert (code, checked["violations"]) == (0, 0), checked
         assert checked["fragments"] >= 1
 
-        wait_until(lambda: takers(cluster, "regions")["z"] == 0, 30, "z to be seen as lost")
+        wait_until(lambda: takers(cluster, "regions")["z"] == 0, HANG_S, "z to be seen as lost")
         assert takers(cluster, "regions", "close", "y") == {"x": 3, "y": 0, "z": 0}
         run(expect_impossible(cluster))
         assert duramen(cluster, "regions", "open", "y")[1]["closed"] == []
@@ -92,7 +93,7 @@ async def lose_region(cluster: LocalCluster, history: History, region: str) -> N
         assert len(lost) == 3
         for name in lost:
             cluster.kill(name)
-        await history.wait_acknowledged(len(history.acknowledged) + 10, timeout_s=60)
+        await history.wait_acknowledged(len(history.acknowledged) + 10)
         stop.set()
         await writer
     finally:

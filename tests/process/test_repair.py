@@ -19,15 +19,18 @@ import pytest
 from duramen.client.rest_client import RestClient
 from duramen.errors import DuramenError
 from duramen.runtime.http_client import PeerError
+from tests.pauses import look_again_soon
 from tests.process.cluster import LocalCluster, create_log, run, running_cluster, wait_until
 from tests.process.copies import close_segment
 from tests.process.history import History, read_log
+from tests.process.times import HANG_S, SETTLED_S
+from tests.ticker import running_ticker
 
-pytestmark = [pytest.mark.process, pytest.mark.zookeeper]
+pytestmark = [pytest.mark.process, pytest.mark.zookeeper, pytest.mark.quiet]
 
 LOG = "kept"
 FLAGS = ("--bookies", "5", "--no-restart")
-PATIENCE = ["--lost-bookie-grace", "2s", "--audit-interval", "1s"]
+HURRIED = ["--lost-bookie-grace", "2s", "--audit-interval", "1s"]
 
 
 async def ask(cluster: LocalCluster, path: str) -> dict[str, Any]:
@@ -40,7 +43,7 @@ async def ask(cluster: LocalCluster, path: str) -> dict[str, Any]:
 
 async def wait_for(cluster: LocalCluster, path: str, condition: Any) -> dict[str, Any]:
     """Ask until the answer is as wanted; what cannot be asked now is asked again."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(HANG_S):
         while True:
             try:
                 answer = await ask(cluster, path)
@@ -48,7 +51,7 @@ async def wait_for(cluster: LocalCluster, path: str, condition: Any) -> dict[str
                     return answer
             except (DuramenError, PeerError):
                 pass
-            await asyncio.wait([asyncio.ensure_future(asyncio.Event().wait())], timeout=0.2)
+            await look_again_soon()
 
 
 async def write(cluster: LocalCluster, history: History, rounds: int) -> None:
@@ -91,7 +94,7 @@ async def wait_quiet(cluster: LocalCluster) -> None:
 
 
 def test_a_lost_bookie_is_replaced_and_another_is_emptied(tmp_path: Path) -> None:
-    with running_cluster(tmp_path / "c", *FLAGS) as cluster:
+    with running_cluster(tmp_path / "c", *FLAGS) as cluster, running_ticker(tmp_path) as ticker:
         history = History(LOG)
         (sequencer,) = cluster.ids("sequencer")
         lost, emptied = cluster.ids("bookie")[:2]
@@ -99,13 +102,15 @@ def test_a_lost_bookie_is_replaced_and_another_is_emptied(tmp_path: Path) -> Non
         async def lose_one() -> None:
             await create_log(cluster, LOG, {})
             cluster.kill(sequencer)
-            cluster.revive(sequencer, lambda line: [*line, *PATIENCE])
+            cluster.revive(sequencer, lambda line: [*line, *HURRIED])
             await write(cluster, history, 8)
             await wait_quiet(cluster)
             before = await ask(cluster, "repair/bookies")
             assert sum(one["copies"] for one in before["bookies"]) >= 8 * 3
             cluster.kill(lost)
+            killed_s = time.monotonic()
             await wait_for(cluster, "repair/bookies", lambda a: copies_of(a, lost) == 0)
+            ticker.require_within(killed_s, SETTLED_S, "all copies of a lost bookie made anew")
             await wait_quiet(cluster)
 
         run(lose_one())
@@ -119,7 +124,7 @@ def test_a_lost_bookie_is_replaced_and_another_is_emptied(tmp_path: Path) -> Non
         def is_allowed() -> bool:
             return command(cluster, "disruption", emptied, "--kind", "remove").returncode == 0
 
-        wait_until(is_allowed, 30, "an auditor that is sure of it")
+        wait_until(is_allowed, HANG_S, "an auditor that is sure of it")
         cluster.kill(emptied)
 
         async def read_all() -> list[bytes]:

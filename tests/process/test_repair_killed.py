@@ -17,17 +17,18 @@ from pathlib import Path
 import pytest
 
 from duramen.client.rest_client import RestClient
+from tests.pauses import let_pass
 from tests.process.cluster import LocalCluster, create_log, run, running_cluster
 from tests.process.copies import (
     ask,
     close_segment,
-    rest,
     wait_settled,
     wait_until_so,
     wait_whole,
 )
 from tests.process.drain_figures import fill
 from tests.process.history import History, read_log
+from tests.process.times import HANG_S
 
 pytestmark = [pytest.mark.process, pytest.mark.zookeeper, pytest.mark.timeout(900)]
 
@@ -36,7 +37,6 @@ ROUNDS = 2
 KILL_PAUSE_MAX_S = 0.4
 FLAGS = ("--bookies", "5", "--sequencers", "2", "--no-restart")
 FILLED_BYTES = 48 << 20
-READY_S = 40.0
 
 
 def test_repair_that_is_killed_at_any_moment_is_done_by_another(tmp_path: Path) -> None:
@@ -53,7 +53,7 @@ def test_repair_that_is_killed_at_any_moment_is_done_by_another(tmp_path: Path) 
             try:
                 for _ in range(ROUNDS):
                     # Only when nothing lacks a copy may a bookie be lost again.
-                    await wait_settled(cluster, 120)
+                    await wait_settled(cluster)
                     await wipe(cluster, await find_fullest(cluster))
                     await kill_all(cluster, rng)
                     await history.wait_acknowledged(len(history.acknowledged) + 3)
@@ -62,9 +62,9 @@ def test_repair_that_is_killed_at_any_moment_is_done_by_another(tmp_path: Path) 
                 await writer
                 await client.close()
             await close_segment(cluster, history.log)
-            answer = await wait_settled(cluster, 120)
+            answer = await wait_settled(cluster)
             assert answer["unrepairable"] == []
-            await wait_whole(cluster, [history.log, *filled], 30)
+            await wait_whole(cluster, [history.log, *filled])
             expected = max(end for _, end in history.acknowledged.values())
             url = cluster.state()["read_url"]
             history.check(await read_log(url, history.log, expect_count=expected))
@@ -97,12 +97,15 @@ async def kill_all(cluster: LocalCluster, rng: random.Random) -> None:
         busy[:], auditor = answer["backlog"]["targets"], answer["auditor"]
         return bool(busy)
 
-    await wait_until_so(is_repairing, READY_S, lambda: "nothing is repaired")
+    await wait_until_so(is_repairing, HANG_S, lambda: "nothing is repaired")
     others = [bookie for bookie in cluster.ids("bookie") if bookie not in busy]
     victims = rng.sample(busy, len(busy)) + rng.sample(others, len(others))
     victims.insert(rng.randint(1, len(victims)), auditor)
     for victim in victims:
-        await rest(rng.uniform(0.0, KILL_PAUSE_MAX_S))
+        await let_pass(
+            rng.uniform(0.0, KILL_PAUSE_MAX_S),
+            what="repair goes on until it is killed at some moment",
+        )
         await asyncio.to_thread(cluster.kill, victim)
         cluster.revive(victim)
     await asyncio.to_thread(cluster.wait_ready, *victims)

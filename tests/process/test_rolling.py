@@ -24,11 +24,14 @@ import pytest
 
 from duramen.client.rest_client import RestClient
 from duramen.errors import DuramenError
+from tests.pauses import let_pass, look_again_soon
 from tests.process.cluster import LocalCluster, create_log, run, running_cluster
-from tests.process.copies import close_segment, rest
+from tests.process.copies import close_segment
 from tests.process.history import NAMESPACE, History, read_log
+from tests.process.times import HANG_S, SILENCE_S
+from tests.ticker import running_ticker
 
-pytestmark = [pytest.mark.process, pytest.mark.zookeeper]
+pytestmark = [pytest.mark.process, pytest.mark.zookeeper, pytest.mark.quiet]
 
 ROLL_COUNT = int(os.environ.get("DURAMEN_ROLLS", "60"))
 OUTAGE_S = int(os.environ.get("DURAMEN_ZOOKEEPER_OUTAGE_S", "15"))
@@ -104,7 +107,7 @@ class Roller:
             epoch = await self._client.roll_log(NAMESPACE, log)
             assert epoch is not None, "no segment is open: there was no load"
             while await self._is_open(log, epoch):
-                await rest(0.02)
+                await look_again_soon()
 
     async def close(self) -> None:
         await self._client.close()
@@ -125,27 +128,27 @@ async def _segments(cluster: LocalCluster, log: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.timeout(300 + ROLL_COUNT)
-def test_rolls_under_load_lose_double_and_stall_nothing(tmp_path: Path) -> None:
-    with running_cluster(tmp_path / "c") as cluster:
+def test_rolls_under_load_lose_double_and_stall_nothing(shared_cluster: LocalCluster) -> None:
+    cluster = shared_cluster
 
-        async def scenario() -> None:
-            logs = [f"rolled-{i}" for i in range(LOG_COUNT)]
-            ids = {log: await create_log(cluster, log, {}) for log in logs}
-            load = Load(cluster, logs)
-            roller = Roller(cluster, ids)
-            async with load.running():
-                began = time.monotonic()
-                await asyncio.gather(*(roller.roll(log, ROLL_COUNT // LOG_COUNT) for log in logs))
-                took_s = time.monotonic() - began
-                print(
-                    f"{ROLL_COUNT} rolls of {LOG_COUNT} logs in {took_s:.1f} s "
-                    f"({ROLL_COUNT / took_s:.1f}/s), {load.spell_waits()}"
-                )
-            await roller.close()
-            segment_count = sum([len(await _segments(cluster, log)) for log in logs])
-            assert segment_count >= ROLL_COUNT
+    async def scenario() -> None:
+        logs = [f"rolled-{i}" for i in range(LOG_COUNT)]
+        ids = {log: await create_log(cluster, log, {}) for log in logs}
+        load = Load(cluster, logs)
+        roller = Roller(cluster, ids)
+        async with load.running():
+            began = time.monotonic()
+            await asyncio.gather(*(roller.roll(log, ROLL_COUNT // LOG_COUNT) for log in logs))
+            took_s = time.monotonic() - began
+            print(
+                f"{ROLL_COUNT} rolls of {LOG_COUNT} logs in {took_s:.1f} s "
+                f"({ROLL_COUNT / took_s:.1f}/s), {load.spell_waits()}"
+            )
+        await roller.close()
+        segment_count = sum([len(await _segments(cluster, log)) for log in logs])
+        assert segment_count >= ROLL_COUNT
 
-        run(scenario(), timeout_s=250 + ROLL_COUNT)
+    run(scenario(), timeout_s=250 + ROLL_COUNT)
 
 
 def test_a_changed_configuration_is_in_force_after_a_roll_of_its_own(tmp_path: Path) -> None:
@@ -160,9 +163,9 @@ def test_a_changed_configuration_is_in_force_after_a_roll_of_its_own(tmp_path: P
                 )
                 assert answer["config"]["replication"]["ack_quorum"] == 3
                 assert answer["config_version"] == 2 and answer["changed"]
-                async with asyncio.timeout(60):
+                async with asyncio.timeout(HANG_S):
                     while (await _segments(cluster, "changed"))[-1]["ack_quorum"] != 3:
-                        await rest(0.1)
+                        await look_again_soon()
                 with pytest.raises(DuramenError, match="config_conflict"):
                     await client.reconfigure_log(NAMESPACE, "changed", {}, version=1)
                 patch = '{"retention": {"age": null}}'
@@ -176,49 +179,48 @@ def test_a_changed_configuration_is_in_force_after_a_roll_of_its_own(tmp_path: P
                 assert [s["ack_quorum"] for s in await _segments(cluster, "changed")] == [2, 3]
                 done = await asyncio.to_thread(duramen, cluster, "log", "roll", log)
                 assert done == {"log": log, "epoch": 2}
-                async with asyncio.timeout(60):
+                async with asyncio.timeout(HANG_S):
                     while len(await _segments(cluster, "changed")) != 3:
-                        await rest(0.1)
+                        await look_again_soon()
             await client.close()
 
         run(scenario())
 
 
-def test_a_log_that_commits_by_control_entries_is_read_whole(tmp_path: Path) -> None:
-    with running_cluster(tmp_path / "c") as cluster:
+def test_a_log_that_commits_by_control_entries_is_read_whole(shared_cluster: LocalCluster) -> None:
+    cluster = shared_cluster
 
-        async def scenario() -> None:
-            config = {"commit": "control", "flush": {"policy": "periodic"}}
-            await create_log(cluster, "control", config)
-            client = RestClient(cluster.state()["write_url"])
-            history = History("control")
-            for _ in range(20):
-                # A reader that waits is woken by the control entry, for nothing else follows.
-                assert await history.append(client), history.codes
-                expected = max(end for _, end in history.acknowledged.values())
-                bodies = await read_log(
-                    cluster.state()["read_url"], "control", expect_count=expected
-                )
-                history.check(bodies)
-                assert len(bodies) == expected
-            await close_segment(cluster, "control")
-            assert await history.append(client)
-            history.check(await read_log(cluster.state()["read_url"], "control", expect_count=63))
-            first = (await _segments(cluster, "control"))[0]
-            assert first["records"] == 60 and first["last_entry"] >= 30, "control entries are there"
-            reader = RestClient(cluster.state()["read_url"])
-            for number, (start, _) in history.acknowledged.items():
-                answer = await reader.read(NAMESPACE, "control", f"seq:{start}", most_bytes=1)
-                assert answer.batches[0].seq_num == start, number
-            await reader.close()
-            await client.close()
+    async def scenario() -> None:
+        config = {"commit": "control", "flush": {"policy": "periodic"}}
+        await create_log(cluster, "control", config)
+        client = RestClient(cluster.state()["write_url"])
+        history = History("control")
+        for _ in range(20):
+            # A reader that waits is woken by the control entry, for nothing else follows.
+            assert await history.append(client), history.codes
+            expected = max(end for _, end in history.acknowledged.values())
+            bodies = await read_log(cluster.state()["read_url"], "control", expect_count=expected)
+            history.check(bodies)
+            assert len(bodies) == expected
+        await close_segment(cluster, "control")
+        assert await history.append(client)
+        history.check(await read_log(cluster.state()["read_url"], "control", expect_count=63))
+        first = (await _segments(cluster, "control"))[0]
+        assert first["records"] == 60 and first["last_entry"] >= 30, "control entries are there"
+        reader = RestClient(cluster.state()["read_url"])
+        for number, (start, _) in history.acknowledged.items():
+            answer = await reader.read(NAMESPACE, "control", f"seq:{start}", most_bytes=1)
+            assert answer.batches[0].seq_num == start, number
+        await reader.close()
+        await client.close()
 
-        run(scenario())
+    run(scenario())
 
 
 @pytest.mark.timeout(300 + OUTAGE_S)
 def test_with_rolling_suspended_appends_go_on_without_zookeeper(tmp_path: Path) -> None:
-    with running_cluster(tmp_path / "c", "--bookies", "4", "--no-restart") as cluster:
+    flags = ("--bookies", "4", "--no-restart")
+    with running_cluster(tmp_path / "c", *flags) as cluster, running_ticker(tmp_path) as ticker:
 
         async def scenario() -> None:
             await create_log(cluster, "maintained", {"roll": {"interval": "5s"}})
@@ -231,22 +233,23 @@ def test_with_rolling_suspended_appends_go_on_without_zookeeper(tmp_path: Path) 
                     victim = segment["fragments"][-1]["ensemble"][0]["bookie"]
                     await asyncio.to_thread(cluster.kill, victim)
                     load.waits_ms.clear()
-                    end = time.monotonic() + OUTAGE_S
-                    while time.monotonic() < end:
-                        # Both others must have it now, and one that syncs slowly has 2 s.
-                        await load.histories[0].wait_acknowledged(load.append_count + 1, 8)
-                        await rest(0.2)
+                    began_s = time.monotonic()
+                    await let_pass(OUTAGE_S, what="no ZooKeeper and one bookie less")
                 finally:
+                    ended_s = time.monotonic()
                     cluster.send("zookeeper-0", signal.SIGCONT)
+                # Both other members must have every append now: a slow sync is the machine's.
+                silences = load.histories[0].silences(began_s, ended_s)
+                assert ticker.longest_s(silences) < SILENCE_S
                 print(f"{OUTAGE_S} s without ZooKeeper, a bookie killed: {load.spell_waits()}")
                 segments = await _wait_segments(cluster, "maintained")
                 assert segments[-1]["epoch"] == segment["epoch"], "nothing has rolled"
                 assert len(segments[-1]["fragments"]) == len(segment["fragments"])
                 answer = await _resume_rolling(cluster)
                 assert not answer["rolling_suspended"], answer
-                async with asyncio.timeout(60):
+                async with asyncio.timeout(HANG_S):
                     while len(await _wait_segments(cluster, "maintained")) == segment["epoch"]:
-                        await rest(0.1)
+                        await look_again_soon()
 
         run(scenario(), timeout_s=250 + OUTAGE_S)
 
@@ -257,7 +260,7 @@ async def _maintenance(cluster: LocalCluster, state: str) -> dict[str, Any]:
 
 async def _resume_rolling(cluster: LocalCluster) -> dict[str, Any]:
     """As told to whoever is answered "not settled", repeat it: sequencers are registering anew."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(HANG_S):
         while True:
             done = await asyncio.to_thread(_run_duramen, cluster, "maintenance", "off")
             assert done.returncode in {0, 1}, done.stderr.decode()
@@ -283,7 +286,7 @@ def _run_duramen(cluster: LocalCluster, *arguments: str) -> subprocess.Completed
 
 async def _wait_segments(cluster: LocalCluster, log: str) -> list[dict[str, Any]]:
     """The segments, once the read proxy has its session again."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(HANG_S):
         while True:
             try:
                 return await _segments(cluster, log)

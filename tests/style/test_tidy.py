@@ -148,6 +148,67 @@ def test_a_sleep_is_found() -> None:
 
 
 @pytest.mark.parametrize(
+    "bad",
+    [
+        "signal.sigtimedwait([], 1)",
+        "select.select([], [], [], 0.5)",
+        "threading.Event().wait(0.5)",
+        "threading.Condition().wait(timeout=1)",
+        "queue.Queue().get(timeout=1)",
+        "await asyncio.Event().wait()",
+        "await asyncio.wait_for(asyncio.Event(), 1)",
+        "await (event or asyncio.Event()).wait()",
+        "await asyncio.get_running_loop().create_future()",
+        "await asyncio.wait([task], timeout=0.2)",
+        "tick = threading.Event()\n    while not done():\n        tick.wait(0.1)",
+        "ends_s, tick = now() + 3, threading.Event()\n    tick.wait(0.1)",
+        "await wait_at_most(3)",
+        'subprocess.run(["sleep", "1"])',
+    ],
+)
+def test_a_sleep_by_another_name_is_found(bad: str) -> None:
+    (fault,) = tidiness.find_sleeps(Module("tests/a.py", f"async def f():\n    {bad}\n"))
+    assert "sleeps instead of waiting" in fault
+
+
+@pytest.mark.parametrize(
+    "good",
+    [
+        "gate.wait(30)",
+        "gate = threading.Event()\n    start(gate)\n    gate.wait(30)",
+        "gate = threading.Event()\n    start(gate.set)\n    gate.wait(30)",
+        "done, late = await asyncio.wait([task], timeout=0.2)",
+        "await asyncio.wait([task])",
+        "process.wait(10)",
+        "signal.sigtimedwait([signal.SIGTERM], 1)",
+        "select.select([reader], [], [], 0.5)",
+        'subprocess.Popen(["sleep", "60"])',
+        'observe_for(3, what="a frozen bookie")',
+    ],
+)
+def test_a_wait_that_somebody_can_end_is_none(good: str) -> None:
+    assert not tidiness.find_sleeps(Module("tests/a.py", f"async def f():\n    {good}\n"))
+
+
+@pytest.mark.parametrize(
+    "pause", ["observe_for(3)", 'let_pass(3, what="")', "let_pass(3, what=reason)"]
+)
+def test_a_pause_that_does_not_say_what_it_measures_is_found(pause: str) -> None:
+    (fault,) = tidiness.find_sleeps(Module("tests/a.py", pause))
+    assert "what it measures" in fault
+
+
+def test_pauses_are_made_in_their_own_modules_alone() -> None:
+    bad = "threading.Event().wait(seconds)\n"
+    assert tidiness.find_sleeps(Module("tests/process/pauses.py", bad))
+    chaos = "await wait_at_most(3)"
+    assert not tidiness.find_sleeps(Module("tests/chaos/nemesis.py", chaos)), "a fault's length"
+    for path in tidiness.PAUSE_MODULES:
+        assert (ROOT / path).is_file()
+        assert not tidiness.find_sleeps(Module(path, bad))
+
+
+@pytest.mark.parametrize(
     "line",
     [
         "import time",

@@ -38,6 +38,13 @@ IMPURE_MODULES = frozenset({
     "pathlib", "pyreqwest", "secrets", "select", "selectors", "shutil", "signal", "socket", "ssl",
     "subprocess", "tempfile", "threading", "time", "uvloop",
 })
+# Where time passes on purpose; the pauses of chaos runs are the lengths of their faults.
+PAUSE_MODULES = frozenset({"tests/pauses.py", "tests/ticker.py", "tests/chaos/waiting.py"})
+PAUSES = frozenset({"observe_for", "let_pass"})
+SIGNALS = frozenset({"Event", "Condition", "Semaphore", "Queue", "SimpleQueue", "Future"})
+WAITS = frozenset({"wait", "wait_for", "get", "acquire", "result"})
+COMMANDS = frozenset({"run", "call", "check_call", "check_output"})
+
 IMPURE_CALLS = frozenset({"now", "today", "utcnow", "uuid1", "uuid4", "urandom", "open"})
 # fmt: on
 
@@ -104,12 +111,27 @@ def find_unfinished(path: str, text: str) -> list[str]:
 
 
 def find_sleeps(module: Module) -> list[str]:
-    """Tests wait for conditions: `sleep` with anything but a literal 0 is a guess about time."""
-    return [
-        f"{module.path}:{call.lineno}: sleeps instead of waiting for a condition"
-        for call in ast.walk(module.tree)
-        if isinstance(call, ast.Call) and _called_name(call) == "sleep" and not _is_zero(call.args)
-    ]
+    """Tests wait for conditions: what only lets time pass is a guess about it, however it is spelt.
+
+    `sleep` with anything but a literal 0; a wait for signals, sockets or futures that are none; a
+    wait for what was made on the spot or is never handed on, so that nobody can end it; a wait with
+    a time-out whose outcome nobody looks at; a `sleep` as a command. Time that is the matter itself
+    passes in `tests/pauses.py`, which asks what it measures, in words.
+    """
+    if module.path in PAUSE_MODULES:
+        return []
+    dead_ends = {id(node) for node in _find_dead_ends(module.tree)}
+    faults = []
+    for node in ast.walk(module.tree):
+        if not isinstance(node, ast.Call):
+            continue
+        if _called_name(node) == "wait_at_most" and module.is_in("tests/chaos"):
+            continue
+        if id(node) in dead_ends or _is_pause(node):
+            faults.append(f"{module.path}:{node.lineno}: sleeps instead of waiting for a condition")
+        elif _is_unnamed_pause(node):
+            faults.append(f"{module.path}:{node.lineno}: a pause does not say what it measures")
+    return faults
 
 
 def find_impurities(module: Module) -> list[str]:
@@ -190,6 +212,102 @@ def _called_name(call: ast.Call) -> str:
     if isinstance(call.func, ast.Attribute):
         return call.func.attr
     return call.func.id if isinstance(call.func, ast.Name) else ""
+
+
+def _is_pause(call: ast.Call) -> bool:
+    """A call that only lets time pass, as one can see it at the call itself."""
+    name, first = _called_name(call), call.args[0] if call.args else None
+    match name:
+        case "sleep":
+            return not _is_zero(call.args)
+        case "sigtimedwait":
+            return _is_empty(first)
+        case "select":
+            return len(call.args) >= 3 and all(map(_is_empty, call.args[:3]))
+        case "wait_at_most":
+            return True
+        case _ if name in COMMANDS:
+            return (
+                isinstance(first, ast.List) and bool(first.elts) and _is_word_sleep(first.elts[0])
+            )
+        case _:
+            return False
+
+
+def _find_dead_ends(tree: ast.AST) -> Iterator[ast.Call]:
+    """Waits for what nobody else knows, and waits with a time-out whose outcome is dropped."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and _called_name(node) in WAITS:
+            waited = node.func.value if isinstance(node.func, ast.Attribute) else None
+            if _is_signal(waited) or any(map(_is_signal, node.args)):
+                yield node
+        elif isinstance(node, ast.Await) and isinstance(node.value, ast.Call):
+            if _called_name(node.value) == "create_future":
+                yield node.value
+        elif isinstance(node, ast.Expr):
+            call = node.value.value if isinstance(node.value, ast.Await) else node.value
+            if isinstance(call, ast.Call) and _is_asyncio_wait(call):
+                yield call
+    for function in _walk_functions(tree):
+        yield from _find_lonely_waits(function)
+
+
+def _find_lonely_waits(function: Function) -> Iterator[ast.Call]:
+    """Waits of a function for a signal of its own that it never sets and hands to nobody."""
+    made: set[str] = set()
+    waits: dict[str, list[ast.Call]] = {}
+    uses = Counter[str]()
+    for node in ast.walk(function):
+        if isinstance(node, ast.Assign):
+            for target, value in _pair_up(node.targets[0], node.value):
+                if isinstance(target, ast.Name) and _is_signal(value):
+                    made.add(target.id)
+        elif isinstance(node, ast.Call) and _called_name(node) in WAITS:
+            if isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Name):
+                waits.setdefault(node.func.value.id, []).append(node)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+            uses[node.id] += 1
+    for name in sorted(made & waits.keys()):
+        if uses[name] == len(waits[name]):
+            yield from waits[name]
+
+
+def _pair_up(target: ast.expr, value: ast.expr) -> list[tuple[ast.expr, ast.expr]]:
+    if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+        return list(zip(target.elts, value.elts, strict=False))
+    return [(target, value)]
+
+
+def _is_signal(node: ast.expr | None) -> bool:
+    """`Event()` and the like, made on the spot."""
+    if isinstance(node, ast.BoolOp):
+        return any(map(_is_signal, node.values))
+    return isinstance(node, ast.Call) and _called_name(node) in SIGNALS
+
+
+def _is_asyncio_wait(call: ast.Call) -> bool:
+    """`asyncio.wait(…, timeout=…)`; the method of an event or a process is called otherwise."""
+    match call.func:
+        case ast.Attribute(value=ast.Name(id="asyncio"), attr="wait"):
+            return any(keyword.arg == "timeout" for keyword in call.keywords)
+        case _:
+            return False
+
+
+def _is_unnamed_pause(call: ast.Call) -> bool:
+    """A pause whose `what` is missing, or says nothing, or is put together elsewhere."""
+    if _called_name(call) not in PAUSES:
+        return False
+    said = [keyword.value for keyword in call.keywords if keyword.arg == "what"]
+    return not any(isinstance(one, ast.Constant) and str(one.value).strip() for one in said)
+
+
+def _is_empty(node: ast.expr | None) -> bool:
+    return isinstance(node, ast.List | ast.Tuple) and not node.elts
+
+
+def _is_word_sleep(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value == "sleep"
 
 
 def _is_zero(args: list[ast.expr]) -> bool:
