@@ -187,7 +187,8 @@ class MemoryDisk:
         ]
 
     def usage(self, directory: str) -> DiskUsage:
-        used_bytes = sum(len(file.data) for file in self.files.values())
+        # Other threads make files meanwhile: the list is taken at once.
+        used_bytes = sum(len(file.data) for file in list(self.files.values()))
         return DiskUsage(self.total_bytes, max(0, self.total_bytes - used_bytes))
 
     def survive(self, keep: Callable[[], bool]) -> MemoryDisk:

@@ -467,7 +467,8 @@ async def check_sink(world: ArchiveWorld, open_sink: Any, read: Any) -> None:
 
 
 def test_delta(tmp_path: Path) -> None:
-    deltalake = pytest.importorskip("deltalake")
+    import deltalake
+
     from duramen_spark.export.delta import DeltaSink
 
     async def work() -> None:
@@ -483,7 +484,6 @@ def test_delta(tmp_path: Path) -> None:
 
 
 def test_iceberg(tmp_path: Path) -> None:
-    pytest.importorskip("pyiceberg")
     from pyiceberg.catalog import load_catalog
 
     from duramen_spark.export.iceberg import IcebergSink

@@ -22,6 +22,7 @@ from duramen.runtime.sequencer.bookie_lanes import BookieLanes
 from duramen.units import MS
 from duramen.wire import bookie_calls as calls
 from tests.component.waiting import wait_until
+from tests.pauses import stay
 
 OK = BookieStatus.OK
 OVERLOADED = BookieStatus.OVERLOADED
@@ -281,7 +282,7 @@ def test_other_failures_are_reported_at_once(
             raise error
 
         async def hold(_call: Call) -> bytes:
-            await asyncio.Event().wait()
+            await stay()
             raise AssertionError
 
         world.client.decide = fail

@@ -12,7 +12,7 @@ from contextlib import aclosing
 from typing import NamedTuple
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from duramen.client.core.client import CoreClient
@@ -121,7 +121,7 @@ async def write(world: World, plan: Plan) -> None:
     await world.append(3)
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=20)
 @given(make_plan())
 def test_whatever_is_cold_any_read_gives_the_same(plan: Plan) -> None:
     """Before anything is archived, and after a part of the log has left the bookies."""

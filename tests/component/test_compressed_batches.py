@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from duramen.client import Record
@@ -79,7 +79,7 @@ def test_a_compression_that_nobody_reads_is_refused(face: str) -> None:
 
 
 @settings(
-    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow],
+    max_examples=15,
     database=None, derandomize=True,
 )  # fmt: skip
 @given(

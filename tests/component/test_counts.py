@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -25,6 +24,7 @@ from duramen.wire.record_batch import encode_batch
 from tests.bench.cluster import NAMESPACE, LocalCluster
 from tests.bench.load import post_at_once
 from tests.bench.workloads import read_counts
+from tests.pauses import look_again
 
 pytestmark = [pytest.mark.process, pytest.mark.zookeeper]
 
@@ -109,10 +109,10 @@ def test_nothing_is_done_for_each_record_behind_the_proxy(cluster: LocalCluster)
     before = count_all(cluster)
     payload_bytes = asyncio.run(append_batches(cluster, "batches"))
     # The third bookie may still be at it when the last append is acknowledged by two.
-    ends_s, tick = time.monotonic() + TIMEOUT_S, threading.Event()
+    ends_s = time.monotonic() + TIMEOUT_S
     while (used := count_all(cluster) - before)["adds"] < BATCH_COUNT * BOOKIE_COUNT:
         assert time.monotonic() < ends_s, f"an add was lost: {used}"
-        tick.wait(0.05)
+        look_again()
     assert used["appends"] == BATCH_COUNT
     # A batch travels whole and each is answered before the next is sent: at every hop there are as
     # many units as batches, whatever the speed. Fewer would mean a lost one.

@@ -10,7 +10,7 @@ import base64
 import json
 from typing import Any, NamedTuple, TypeVar
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from duramen.core.segment import Totals
@@ -103,7 +103,7 @@ def drawn(draw: st.DrawFn) -> Drawn:
 
 
 few = settings(
-    max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow],
+    max_examples=8,
     database=None, derandomize=True,
 )  # fmt: skip
 

@@ -16,7 +16,7 @@ import pytest
 
 from duramen.ids import BookieId, EntryId, Incarnation, LedgerId, Member
 from duramen.runtime.memory_store import MemoryStore, MemoryTree, WriteFate
-from duramen.runtime.metadata_store import Rejected
+from duramen.runtime.metadata_store import Rejected, Stored, Unavailable
 from duramen.units import DAY, MIB
 from duramen.wire.metadata_json import MetadataJsonError, Paths, read_node, spell_node
 from duramen_bookie.upkeep.pacing import Pace
@@ -364,6 +364,29 @@ def test_a_foreign_node_is_left_alone_and_does_not_hold_up_the_others() -> None:
         assert found.data == b"what is this"
         assert world.queue.statistics()["given_up"] == 1
         assert world.queue.statistics()["waiting"] == 0
+
+    run(scenario)
+
+
+def test_a_ledger_that_cannot_be_reported_now_does_not_hold_up_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(world: World) -> None:
+        get = world.store.get
+
+        async def fail_for_one(path: str) -> Stored | None:
+            if path == PATHS.queued(LedgerId(1)):
+                raise Unavailable("not this one")
+            return await get(path)
+
+        monkeypatch.setattr(world.store, "get", fail_for_one)
+        world.queue.put(LedgerId(1), SCRUB)
+        world.queue.put(LedgerId(2), SCRUB)
+        world.queue.start()
+        await world.wait_reported(1)
+        await world.queue.stop()
+        assert sorted(world.queued()) == [2]
+        assert world.queue.statistics()["waiting"] == 1
 
     run(scenario)
 

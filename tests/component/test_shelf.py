@@ -175,7 +175,7 @@ ranges = st.sets(
 ).map(lambda runs: {(a, b) for a, first, count in runs for b in range(first, first + count)})
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(keys | ranges)
 def test_an_index_finds_what_a_dictionary_finds(wanted: set[tuple[int, int]]) -> None:
     disk = Disk(random.Random(1))

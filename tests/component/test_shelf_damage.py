@@ -225,7 +225,7 @@ def test_an_index_that_is_not_the_named_one_is_damage() -> None:
 # --- Without an index -----------------------------------------------------------------------------
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.sets(st.tuples(st.integers(1, 5), st.integers(0, 300)), max_size=400), st.randoms())
 def test_an_index_is_made_anew_byte_for_byte(
     wanted: set[tuple[int, int]], rng: random.Random

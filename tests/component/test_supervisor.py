@@ -30,6 +30,7 @@ from duramen.cluster.supervisor import (
     ClusterOptions,
     Supervisor,
 )
+from tests.pauses import stay
 
 pytestmark = pytest.mark.process
 
@@ -204,7 +205,7 @@ def test_a_probe_that_loses_its_cancellation_does_not_hold_up_a_restart(
 
     async def lose_cancellation(plan: Plan, client: object) -> bool:
         with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.Event().wait()
+            await stay()
         return False
 
     async def check() -> None:

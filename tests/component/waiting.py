@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Final
+
+from tests.pauses import let_pass
 
 WITHIN_S: Final = 30
 
@@ -27,10 +28,7 @@ async def wait_until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(WITHIN_S):
         while not condition():
             turn_count += 1
-            await (_rest() if turn_count % _TURN_COUNT == 0 else asyncio.sleep(0))
-
-
-async def _rest() -> None:
-    with suppress(TimeoutError):
-        async with asyncio.timeout(_REST_S):
-            await asyncio.Event().wait()
+            if turn_count % _TURN_COUNT == 0:
+                await let_pass(_REST_S, what="for the threads of HTTP server and client")
+            else:
+                await asyncio.sleep(0)

@@ -74,8 +74,10 @@ class SegmentPlan:
 class MemoryLog:
     """A `LogView`: every segment but the last is CLOSED, and that one if `is_closed`."""
 
-    def __init__(self, plans: Sequence[SegmentPlan], *, is_closed: bool) -> None:
-        self.log = LogNode(LOG, "ns", "log", parse_log_config({}))
+    def __init__(
+        self, plans: Sequence[SegmentPlan], *, is_closed: bool, log_id: LogId = LOG
+    ) -> None:
+        self.log = LogNode(log_id, "ns", "log", parse_log_config({}))
         self.segments: dict[Epoch, Segment] = {}
         self.entries: dict[tuple[Epoch, EntryId], bytes] = {}
         self.records: list[Made] = []
@@ -224,7 +226,9 @@ class MemoryLog:
             if not is_closed and entry <= self.lac:
                 self._open_totals = totals
         ack_mode = "out_of_order" if holes else "ordered"
-        segment = Segment(LOG, epoch, Quorum(3, 3, 2), tuple(fragments), ack_mode=ack_mode)
+        segment = Segment(
+            self.log.log_id, epoch, Quorum(3, 3, 2), tuple(fragments), ack_mode=ack_mode
+        )
         if is_closed:
             segment = segment.closed(
                 last_entry=EntryId(len(entries) - 1), totals=totals, start_seq_num=start_seq_num,
@@ -250,8 +254,8 @@ class MemoryLog:
             self.hidden += [(max(txids, default=None), max(times))]
         if not plan.is_hole:
             self.entries[epoch, entry] = encode_entry(
-                ledger_id=ledger_of(LOG, epoch), entry_id=entry, before=before, batches=batches,
-                record_count=count, after=after, flags=CONTROL * plan.is_control,
+                ledger_id=ledger_of(self.log.log_id, epoch), entry_id=entry, before=before,
+                batches=batches, record_count=count, after=after, flags=CONTROL * plan.is_control,
             )  # fmt: skip
         return after
 

@@ -403,7 +403,7 @@ def accept_or_refuse(media: str, body: bytes, *, is_base64: bool) -> None:
         json.dumps(refused.problem(), ensure_ascii=False).encode()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(RECORDS | JSON_VALUES, max_size=4), st.booleans())
 def test_any_json_is_accepted_or_refused(records: list[Any], is_base64: bool) -> None:
     document = json.dumps({"records": records}).encode()
@@ -411,13 +411,13 @@ def test_any_json_is_accepted_or_refused(records: list[Any], is_base64: bool) ->
     accept_or_refuse(NDJSON, document.replace(b", ", b"\n"), is_base64=is_base64)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.binary(max_size=200), st.sampled_from([JSON, NDJSON, BATCH, "text/plain"]))
 def test_any_bytes_are_accepted_or_refused(body: bytes, media: str) -> None:
     accept_or_refuse(media, body, is_base64=False)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.integers(8, 90), st.integers(0, 255), st.booleans())
 def test_any_forged_batch_is_accepted_or_refused(at: int, value: int, has_columns: bool) -> None:
     columns: dict[str, Any] = {}

@@ -15,10 +15,12 @@ import pytest
 
 from duramen.core.bookie import BookieCore
 from duramen.ids import NOTHING, EntryId, Epoch, LogId, ledger_of
+from tests.tiers import sized
 from tests.unit.bookie_driver import LIFE
 
-LEDGER_COUNT = 20_000
-ENTRY_COUNT = 100_000
+# Powers of four apart, so that tables are equally full in each tier and a unit costs the same.
+LEDGER_COUNT = sized(fast=1_250, gate=5_000, night=20_000)
+ENTRY_COUNT = sized(fast=6_250, gate=25_000, night=100_000)
 ENTRIES_OF_LEDGER = 3
 
 LEDGER_BYTES_MAX = 1024

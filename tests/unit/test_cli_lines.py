@@ -22,6 +22,7 @@ from duramen.client.bulk_append import PreparedBatch
 from duramen.limits import RECORD_BYTES_MAX
 from duramen.units import MS, SECOND
 from duramen.wire.record_batch import decode_batch
+from tests.pauses import observe_for
 
 STREAMS = st.lists(st.sampled_from([b"\n", b"a", b"bc", b"\r", b"\0\xff", b"x" * 40])).map(b"".join)
 
@@ -152,7 +153,7 @@ def test_lines_of_a_pipe_wait_for_others_for_as_long_as_is_asked() -> None:
     thread = threading.Thread(target=take)
     thread.start()
     while count_waiting(read_fd):  # until the first line is taken, and lingers
-        threading.Event().wait(0.001)
+        observe_for(0.001, what="between two looks")
     os.write(write_fd, b"two\n")
     os.write(write_fd, b"three\nfour\n")
     batch = found.get(timeout=10)  # full: it waits no longer

@@ -11,7 +11,7 @@ import io
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from duramen.core.segment import Totals
@@ -126,7 +126,6 @@ def segments(draw: st.DrawFn) -> SegmentBytes:
     return segment
 
 
-@settings(deadline=None)
 @given(segments(), st.sampled_from([1, 300, 1 << 24]))
 def test_any_segment_comes_back(segment: SegmentBytes, row_group_bytes: int) -> None:
     assert_same(segment, row_group_bytes)

@@ -41,7 +41,7 @@ def cut(data: bytes, size: int) -> list[bytes]:
     return [data[start : start + size] for start in range(0, len(data), size)]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(codings, st.lists(st.binary(max_size=3_000)), st.integers(1, 500), st.integers(1, 5_000))
 def test_what_was_coded_piece_by_piece_is_decoded_piece_by_piece(
     coding: str, pieces: list[bytes], size: int, most_bytes: int

@@ -19,12 +19,14 @@ from duramen.core.sequencer.exactly_once.log_state import ExactlyOnce
 from duramen.core.sequencer.exactly_once.producer_table import ProducerTable
 from duramen.core.sequencer.exactly_once.rebuild import Rebuild, RebuildState
 from duramen.ids import Epoch
+from tests.tiers import sized
 from tests.unit.producer_world import ProducerWorld
 
-SEED_COUNT = 16
+SEED_COUNT = sized(fast=8, gate=16, night=400)
 MUTANT_SEED_COUNT = 40
 
 
+@pytest.mark.timeout(max(300, SEED_COUNT))
 @pytest.mark.parametrize("snapshot_entry_count", [5, 4_000])
 def test_a_producer_s_batches_are_in_the_log_once(
     monkeypatch: pytest.MonkeyPatch, snapshot_entry_count: int

@@ -28,12 +28,13 @@ from duramen.core.status import BookieStatus
 from duramen.ids import NOTHING, EntryId, Epoch, Member, SequencerId
 from duramen.limits import CLOSE_OWED_WAIT_US, RETRY_DELAY_MAX_US, RETRY_DELAY_US, ROLL_DRAIN_US
 from duramen.units import SECOND
+from tests.tiers import Tier, read_tier, sized
 from tests.unit.core_fakes import LOG_ID, FakeBookie, FakeStore
 from tests.unit.core_spelling import spell_entry
 from tests.unit.core_world import FAULTS, World
 from tests.unit.test_log_node import make_log
 
-SEED_COUNT = 250
+SEED_COUNT = sized(fast=40, gate=120, night=10_000)
 FIRST_SEED = 400
 """With this one the rarest transition is among the seeds."""
 ME = SequencerId("me")
@@ -644,6 +645,7 @@ ANSWERS_SEEN = (
 )  # fmt: skip
 
 
+@pytest.mark.timeout(max(300, SEED_COUNT // 2))
 def test_sweep_nothing_acknowledged_is_lost_doubled_or_moved() -> None:
     counts: Counter[str] = Counter()
     for seed in range(FIRST_SEED, FIRST_SEED + SEED_COUNT):
@@ -655,7 +657,8 @@ def test_sweep_nothing_acknowledged_is_lost_doubled_or_moved() -> None:
         counts.update(world.counts)
     expected = (*FAULTS, *TRANSITIONS_SEEN, *ANSWERS_SEEN)
     missing = [name for name in expected if not counts[name]]
-    assert not missing, f"{missing} never happened in {counts}"
+    # The inner loop's few seeds may miss what is rare; the gate's may not.
+    assert read_tier() is Tier.FAST or not missing, f"{missing} never happened in {counts}"
     assert counts["Complete"] > 50 * SEED_COUNT
 
 

@@ -1,8 +1,9 @@
 """What placement accepts satisfies R20, what it refuses cannot be done: against brute force.
 
 Every way of spreading up to nine bookies over racks and regions (up to renaming), every E, Qw, Qa,
-min_racks and min_regions. `make test` takes all of it up to six bookies and a seeded sample up to
-nine; with DURAMEN_PLACEMENT_FORCE=9 all 1.3 million cases up to nine are taken.
+min_racks and min_regions. The gate takes all of it up to six bookies and a seeded sample up to
+nine (other tiers: another size); with DURAMEN_PLACEMENT_FORCE=9 all 1.3 million cases up to nine
+are taken.
 
 The brute force shares nothing with the product: it lists ensembles as orders of bookies, and judges
 each by listing all ack sets of all its write sets. Source: 01-protocol section 7 (R20).
@@ -28,9 +29,10 @@ from duramen.core.placement import (
 )
 from duramen.core.quorum import Quorum
 from duramen.ids import BookieId, Incarnation, Member
+from tests.tiers import sized
 
-WHOLE_UP_TO = int(os.environ.get("DURAMEN_PLACEMENT_FORCE", "6"))
-SAMPLE_COUNT = 1_500
+WHOLE_UP_TO = int(os.environ.get("DURAMEN_PLACEMENT_FORCE", sized(fast=5, gate=6, night=7)))
+SAMPLE_COUNT = sized(fast=200, gate=600, night=20_000)
 MOST = 9
 """Bookies of the greatest cluster."""
 
@@ -190,6 +192,7 @@ def spots_of(case: Case, ensemble: tuple[Member, ...]) -> tuple[Spot, ...]:
 # --- Checks --------------------------------------------------------------------------------------
 
 
+@pytest.mark.timeout(max(300, SAMPLE_COUNT // 5))
 def test_r20_what_is_chosen_is_good_and_what_is_refused_is_impossible() -> None:
     rng = random.Random(1)
     chosen = refused = given_up = 0

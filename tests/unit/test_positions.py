@@ -197,7 +197,7 @@ def has_hidden(log: MemoryLog, position: Position) -> bool:
             return False
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(make_log(), st.data())
 def test_every_position_is_where_brute_force_finds_it(log: MemoryLog, data: st.DataObject) -> None:
     positions = Positions(lambda: NOW_MS)

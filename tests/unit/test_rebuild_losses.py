@@ -33,10 +33,11 @@ from duramen.core.sequencer.exactly_once.stamps import (
 from duramen.core.sequencer.surroundings import Ports
 from duramen.ids import NOTHING, Dlsn, EntryId, Epoch, Lsn, lsn_of
 from duramen.limits import FENCING_TOKEN_BYTES_MAX
+from tests.tiers import sized
 from tests.unit.repair_world import make_log, make_segment
 
 KEPT = 2
-SEED_COUNT = 1_500
+SEED_COUNT = sized(fast=300, gate=1_500, night=30_000)
 NAMES = "pqr"
 
 

@@ -99,7 +99,7 @@ def test_a_replaced_disk_may_follow_its_own_bookies_old_one() -> None:
     assert choose("abc", "c", seen) == Swap(member("c"), member("c", 2))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.lists(st.tuples(st.sampled_from("xy"), st.sampled_from("123"),
                        st.sampled_from(["here", "here", "lost", "leaving"])),
@@ -325,7 +325,7 @@ def test_an_answer_names_so_many_logs_and_counts_the_others() -> None:
     assert (len(answer["logs_at_risk"]), answer["logs_at_risk_count"]) == (100, 105)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     st.integers(2, 5),
     st.data(),
@@ -414,7 +414,7 @@ def test_weights_are_shares() -> None:
     assert len(plan_moves(loads, heavy)) > len(plan_moves(loads, even))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(st.sampled_from(["abc", "abd", "bcd", "ace", "cde"]), min_size=1, max_size=30),
     st.lists(st.sampled_from("12"), min_size=5, max_size=5),

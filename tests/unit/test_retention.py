@@ -331,7 +331,7 @@ def test_a_deleted_log_comes_back_until_it_is_purged() -> None:
 # --- T1 ------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     seed=st.integers(0, 2**32),
     age=st.sampled_from([None, "1h", "3h"]),

@@ -55,7 +55,7 @@ def spell(decoded: Decoded) -> list[Any]:
     return list(zip(decoded.bodies, headers, txids, strict=True))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(STEPS)
 def test_records_come_out_once_and_in_order(steps: list[Any]) -> None:
     collector = Collector(

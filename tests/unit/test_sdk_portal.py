@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from duramen.client.blocking.portal import Portal
+from tests.pauses import stay
 
 
 async def count() -> AsyncIterator[int]:
@@ -26,7 +27,7 @@ def test_what_comes_while_the_loop_ends_is_refused_and_a_reader_is_let_go() -> N
     async def linger() -> None:
         begun.set()
         try:
-            await asyncio.Event().wait()
+            await stay()
         finally:
             ending.set()
             await asyncio.to_thread(may_end.wait, 30)

@@ -52,7 +52,7 @@ def test_a_refused_repetition_of_an_uncertain_batch_stays_uncertain() -> None:
 FATES = ("ok", "refused", "later", "redirect", "in doubt, stored", "in doubt, not stored")
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(
     st.lists(st.sampled_from([None, "p", "q"]), min_size=1, max_size=4),
     st.lists(st.lists(st.sampled_from(FATES), min_size=4, max_size=4), min_size=1, max_size=4),

@@ -1,0 +1,181 @@
+"""What a driver and its link keep and tell beside the core: owed copies, refusals, unknown ends.
+
+A real driver on a store in memory, its lanes do everything at once; what the core would say is said
+by the test. What the core itself says is in `tests/unit/test_ledger_writer.py`.
+"""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from duramen.core.sequencer.effects import (
+    CommitOutcome,
+    Expected,
+    Fail,
+    PersistOwed,
+    SetLog,
+    TailMark,
+)
+from duramen.core.sequencer.log_sequencer import LogState
+from duramen.ids import Dlsn, EntryId, Epoch, LogId, SequencerId, ledger_of
+from duramen.runtime.memory_store import MemoryStore, MemoryTree, WriteFate
+from duramen.runtime.sequencer import log_driver
+from duramen.runtime.sequencer.log_driver import LogDriver
+from duramen.runtime.sequencer.metadata_link import MetadataLink, merge_ranges
+from duramen.runtime.sequencer.process import make_surroundings
+from duramen.wire.metadata_json import Paths, read_node, spell_log, spell_node
+from tests.component.host_world import MEMBER, Lanes
+from tests.component.waiting import wait_until
+from tests.unit.core_fakes import LOG_ID
+from tests.unit.test_log_node import make_log
+
+LOG = LogId(LOG_ID)
+LEDGER = ledger_of(LOG, Epoch(1))
+
+
+class Link:
+    """Writes what is owed when it may."""
+
+    def __init__(self) -> None:
+        self.written: list[tuple[int, int]] = []
+        self.may_write = asyncio.Event()
+
+    async def persist_owed(self, owed: PersistOwed) -> bool:
+        self.written.append((owed.first, owed.last))
+        await self.may_write.wait()
+        return True
+
+
+class World:
+    """A driver that nothing happens to but what a test does."""
+
+    def __init__(self) -> None:
+        self.around = make_surroundings("s1")
+        self.link = Link()
+        lanes, home = cast(Any, Lanes()), cast(Any, None)
+        self.driver = LogDriver(LOG, self.around, lanes, cast(Any, self.link), home)
+        self.settled: list[PersistOwed] = []
+        core: Any = self.driver.core
+        core.on_owed_persisted = self.settled.append
+
+    def owe(self, first: int, last: int) -> None:
+        self.driver._note_owed(PersistOwed(LEDGER, MEMBER, EntryId(first), EntryId(last)))
+
+
+@pytest.mark.parametrize(("first", "last"), [(3, 5), (8, 12)])
+def test_a_range_that_is_owed_only_grows_and_is_written_as_it_became(first: int, last: int) -> None:
+    async def scenario() -> None:
+        world = World()
+        world.owe(0, 9)
+        await wait_until(lambda: bool(world.link.written))
+        world.owe(first, last)
+        world.link.may_write.set()
+        await wait_until(lambda: bool(world.settled))
+        whole = (0, max(9, last))
+        assert world.link.written[-1] == whole
+        assert (world.settled[0].first, world.settled[0].last) == whole
+
+    asyncio.run(scenario())
+
+
+def test_owed_bytes_follow_the_writer_up_and_down() -> None:
+    async def scenario() -> None:
+        world = World()
+
+        class Writer:
+            owed_bytes = 0
+
+        for owed_bytes in (100, 100, 30, 0):
+            Writer.owed_bytes = owed_bytes
+            world.driver._count_owed(cast(Any, Writer))
+            assert world.around.owed_bytes == owed_bytes
+
+    asyncio.run(scenario())
+
+
+def test_a_refusal_tells_a_number_also_if_it_is_zero() -> None:
+    tail = TailMark(Dlsn(Epoch(1), EntryId(0), 0), 0, 0)
+    refused = Fail(
+        1, "condition_failed", "the first record would get 0", expected=Expected(tail, 0, 0)
+    )
+    facts = log_driver._failed(refused).problem()
+    assert (facts["expected_seq_num"], facts["expected_producer_seq"]) == (0, 0)
+
+
+def test_who_lost_a_log_did_not_hand_it_over() -> None:
+    async def leave(reason: str) -> bool:
+        driver = World().driver
+        core = SimpleNamespace(state=LogState.IDLE, reason=reason, stop=lambda _: None)
+        driver.core = cast(Any, core)
+        driver.flush = lambda: None  # type: ignore[method-assign]  # nothing is left to do
+        return await driver.leave(1.0)
+
+    assert asyncio.run(leave(""))
+    assert not asyncio.run(leave("another sequencer took the log over"))
+
+
+def test_a_takeover_reads_what_is_true_now_and_an_unknown_end_stays_unknown() -> None:
+    async def scenario() -> None:
+        tree = MemoryTree()
+        store, paths = MemoryStore(tree), Paths("test")
+        await store.start()
+        log = make_log()
+        await store.create(paths.log(LOG), spell_log(log), make_parents=True)
+        read: list[str] = []
+        sync, get = store.sync, store.get
+
+        async def note_sync(path: str) -> None:
+            read.append("sync")
+            await sync(path)
+
+        async def note_get(path: str, watch: Any = None) -> Any:
+            read.append("get")
+            return await get(path, watch)
+
+        store.sync, store.get = note_sync, note_get  # type: ignore[method-assign]
+        link = MetadataLink(store, paths, SequencerId("s1"), "http://s1")
+        view = await link.read_view(LOG)
+        assert view is not None and view.log == log
+        assert read[:2] == ["sync", "get"], "else it may be long ago"
+        store.doom_next_write(WriteFate.LATE)
+        assert await link.commit(LOG, [SetLog(log, view.log_version)]) is CommitOutcome.UNKNOWN
+        store.deliver_late_writes()
+        assert await link.commit(LOG, [SetLog(log, view.log_version)]) is CommitOutcome.CONFLICT
+
+    asyncio.run(scenario())
+
+
+def test_ranges_are_merged_to_all_that_they_cover() -> None:
+    assert merge_ranges([[0, 9], [2, 3]]) == [[0, 9]]
+    assert merge_ranges([[5, 9], [0, 4], [20, 21]]) == [[0, 9], [20, 21]]
+
+
+def test_the_owner_node_is_of_this_session_and_nobody_elses_is_touched() -> None:
+    async def scenario() -> None:
+        tree, paths = MemoryTree(), Paths("test")
+        before, store = MemoryStore(tree), MemoryStore(tree)
+        for one in (before, store):
+            await one.start()
+        owner = paths.owner(LOG)
+
+        async def own(session: MemoryStore, name: str) -> None:
+            fields = {"sequencer": name, "epoch": 1, "data_url": f"http://{name}"}
+            await session.create(owner, spell_node(fields), ephemeral=True, make_parents=True)
+
+        await own(before, "s1")
+        link = MetadataLink(store, paths, SequencerId("s1"), "http://s1")
+        assert await link.keep_owner(LOG, Epoch(1))
+        await before.close()
+        found = tree.get(owner)
+        assert found is not None and found.ephemeral_session == store.session_id
+
+        await link.drop_owner(LOG)
+        assert tree.get(owner) is None
+        await own(store, "s2")
+        await link.drop_owner(LOG)
+        found = tree.get(owner)
+        assert found is not None and read_node(found.data)["sequencer"] == "s2"
+
+    asyncio.run(scenario())
