@@ -6,7 +6,7 @@ images that the chart names, with what the Dockerfile puts into them. The docume
 the same each time: its number follows from its content, its time is the commit's.
 
 Not here: files inside a package, such as PySpark's jars; versions of Debian's packages, which
-follow from the date of the snapshot. Called by `make`.
+follow from the day of the base image. Called by `make`.
 """
 
 from __future__ import annotations
@@ -83,11 +83,15 @@ def spell_bill(pins: Sequence[Pin], licences: Iterable[Licence], *, epoch: int) 
     return _spell(bom)
 
 
-def read_dockerfile() -> tuple[str, str]:
-    """The Dockerfile's base image, with its digest, and the date of Debian's snapshot."""
+def base_image() -> tuple[str, str, str]:
+    """The Dockerfile's base: name, tag and digest.
+
+    The tag's day is that of Debian's packages too: the image's own list of sources names it.
+    """
     text = (ROOT / "Dockerfile").read_text()
-    found = dict(re.findall(r"^ARG (DEBIAN_[A-Z]+)=(\S+)$", text, re.MULTILINE))
-    return found["DEBIAN_IMAGE"], found["DEBIAN_SNAPSHOT"]
+    found = re.search(r"^ARG DEBIAN_IMAGE=(\w+):([\w-]+)@(sha256:\w+)$", text, re.MULTILINE)
+    assert found is not None, "the Dockerfile pins its base by tag and digest"
+    return found[1], found[2], found[3]
 
 
 def image_names() -> Sequence[str]:
@@ -129,7 +133,7 @@ def _images() -> Mapping[str, Component]:
     repository = _values()["image"]["repository"]
     chart = yaml.safe_load((ROOT / "charts" / "duramen" / "Chart.yaml").read_text())
     version = chart["appVersion"]
-    _, snapshot = read_dockerfile()
+    _, tag, _ = base_image()
     images = {}
     for name, suffix in zip(image_names(), _SUFFIXES, strict=True):
         is_java = recipes.RECIPES[name].layers[0] == "root-java"
@@ -141,16 +145,14 @@ def _images() -> Mapping[str, Component]:
             bom_ref=f"image:{name}",
             properties=[
                 Property(name="duramen:debian-packages", value=" ".join(sorted(debian))),
-                Property(name="duramen:debian-snapshot", value=snapshot),
+                Property(name="duramen:debian-snapshot", value=tag),
             ],
         )
     return images
 
 
 def _base() -> Component:
-    reference, _ = read_dockerfile()
-    tagged, _, digest = reference.partition("@")
-    name, _, tag = tagged.partition(":")
+    name, tag, digest = base_image()
     return Component(
         name=name,
         version=tag,
