@@ -12,6 +12,7 @@ import pytest
 from tests import examples
 
 # Hooks and a fixture: pytest finds them here by their names.
+from tests.machine import pytest_runtest_protocol, pytest_runtestloop
 from tests.requirements import (
     pytest_make_collect_report,
     pytest_runtest_makereport,
@@ -27,6 +28,8 @@ from tests.shared_cluster import shared_cluster
 __all__ = [
     "pytest_make_collect_report",
     "pytest_runtest_makereport",
+    "pytest_runtest_protocol",
+    "pytest_runtestloop",
     "pytest_terminal_summary",
     "pytest_xdist_auto_num_workers",
     "pytest_xdist_make_scheduler",
