@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import sys
-import threading
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from types import CodeType, FrameType
 from typing import Final
 
 from pyreqwest.client import Client, ClientBuilder
@@ -33,6 +33,7 @@ _RETRY_AFTER_MAX_US: Final = 60 * SECOND
 
 _LEAVE_MAX_S: Final = 1.0
 _LEAVE_LOOK_S: Final = 0.0005
+_TELLS_LOOP: Final = asyncio.BaseEventLoop.call_soon_threadsafe.__code__
 
 _CONNECT_CAUSE: Final = "client error (Connect)"
 """How the HTTP library spells that a connection could not be made, as against `(SendRequest)`."""
@@ -97,14 +98,23 @@ async def close_client(client: Client) -> None:
     await client.close()
     loop = asyncio.get_running_loop()
     deadline_s = loop.time() + _LEAVE_MAX_S
-    while _is_entered() and loop.time() < deadline_s:  # noqa: ASYNC110 - nobody tells when
+    while _is_answering() and loop.time() < deadline_s:  # noqa: ASYNC110 - nobody tells when
         await asyncio.sleep(_LEAVE_LOOK_S)
 
 
-def _is_entered() -> bool:
-    """Whether another thread is inside the interpreter that Python did not start."""
-    own = {thread.ident for thread in threading.enumerate()} | {threading.get_ident()}
-    return any(ident not in own for ident in sys._current_frames())
+def _is_answering() -> bool:
+    """Whether a thread of the library tells an event loop something.
+
+    No Python code called the first of its frames, which is the loop's. Other threads that Python's
+    `threading` does not know are none of ours, and may stay inside for as long as they like.
+    """
+    return any(_first_code(frame) is _TELLS_LOOP for frame in sys._current_frames().values())
+
+
+def _first_code(frame: FrameType) -> CodeType:
+    while frame.f_back is not None:
+        frame = frame.f_back
+    return frame.f_code
 
 
 class PeerClient:
