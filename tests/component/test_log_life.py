@@ -23,7 +23,17 @@ from duramen.core.quorum import Quorum
 from duramen.core.segment import Fragment, Segment, Totals
 from duramen.core.sequencer.surroundings import Surroundings
 from duramen.errors import DuramenError
-from duramen.ids import BookieId, EntryId, Epoch, Incarnation, LogId, Member, SequencerId, lsn_of
+from duramen.ids import (
+    BookieId,
+    EntryId,
+    Epoch,
+    Incarnation,
+    LogId,
+    Member,
+    SequencerId,
+    ledger_of,
+    lsn_of,
+)
 from duramen.runtime.cluster_node import ensure_cluster
 from duramen.runtime.http_client import PeerClient
 from duramen.runtime.memory_store import MemoryStore, MemoryTree
@@ -32,7 +42,7 @@ from duramen.runtime.registry import Roster
 from duramen.runtime.sequencer.bookie_lanes import BookieLanes
 from duramen.runtime.sequencer.metadata_link import MetadataLink
 from duramen.texts import parse_position
-from duramen.units import HOUR, MS
+from duramen.units import HOUR, MIB, MS
 from duramen.wire.metadata_json import Paths, read_log, read_node, spell_log, spell_node
 from duramen.wire.metadata_json import spell_segment as spell
 from duramen_sequencer.control import Control
@@ -48,6 +58,8 @@ PATHS = Paths("c")
 HOUR_MS = HOUR // MS
 MEMBER = Member(BookieId("b0"), Incarnation("0" * 32))
 Act = Callable[["World"], Awaitable[None]]
+Find = Callable[[str], Awaitable[TrimPoint]]
+"""From a position to its boundary."""
 
 
 class World:
@@ -149,32 +161,42 @@ def run(act: Act) -> None:
 # --- Positions -----------------------------------------------------------------------------------
 
 
+@asynccontextmanager
+async def finding(source: readproxy_world.World) -> AsyncIterator[Find]:
+    """Finds boundaries in the log that `fill` has written, at the bookies of that world."""
+    client = PeerClient()
+    urls = {name: f"http://127.0.0.1:{source.bookies[BookieId(name)].server.port}"
+            for name in NAMES}  # fmt: skip
+    link = MetadataLink(source.store, PATHS, SequencerId("s0"), "http://s0")
+    boundaries = Boundaries(link, BookieLanes(client, lambda bookie: urls[bookie]))
+    end = TrimPoint(lsn_of(Epoch(3), EntryId(3)), 0, 31)
+    extent = Extent(source.log, 0, end, 5, source.segment)
+
+    async def find(position: str) -> TrimPoint:
+        return await boundaries.find(parse_position(position), extent, field="to")
+
+    try:
+        yield find
+    finally:
+        await client.close()
+
+
 def test_every_position_of_a_record_is_found_as_its_boundary() -> None:
     """Two closed segments and an open one, with fragments, striping and leftovers."""
 
     async def scenario(source: readproxy_world.World) -> None:
         await source.fill()
         records = (await source.read())["records"]
-        client = PeerClient()
-        urls = {name: f"http://127.0.0.1:{source.bookies[BookieId(name)].server.port}"
-                for name in NAMES}  # fmt: skip
-        link = MetadataLink(source.store, PATHS, SequencerId("s0"), "http://s0")
-        boundaries = Boundaries(link, BookieLanes(client, lambda bookie: urls[bookie]))
-        end = TrimPoint(lsn_of(Epoch(3), EntryId(3)), 0, 31)
-        extent = Extent(source.log, 0, end, 5, source.segment)
-
-        async def find(position: str) -> TrimPoint:
-            return await boundaries.find(parse_position(position), extent, field="to")
-
-        try:
+        async with finding(source) as find:
             for record in records:
                 expected = (record["dlsn"], record["seq_num"])
                 for position in (f"seq:{record['seq_num']}", f"dlsn:{record['dlsn']}",
                                  f"tail-{31 - record['seq_num']}"):  # fmt: skip
                     point = await find(position)
                     assert (str(point.dlsn), point.seq_num) == expected, position
+            end = TrimPoint(lsn_of(Epoch(3), EntryId(3)), 0, 31)
             assert await find("tail") == await find("seq:31") == await find("lsn:e3n3") == end
-            assert await find("head") == await find("lsn:e1n0") == extent.log.trim
+            assert await find("head") == await find("lsn:e1n0") == source.log.trim
             first_of_third = TrimPoint(lsn_of(Epoch(3), EntryId(0)), 0, 22)
             for behind in ("dlsn:e2n4s1", "lsn:e2n5", "dlsn:e2n9s9"):
                 assert await find(behind) == first_of_third, behind
@@ -186,8 +208,56 @@ def test_every_position_of_a_record_is_found_as_its_boundary() -> None:
             for other in ("txid:5", "ago:1h", "time:5"):
                 with pytest.raises(DuramenError, match="invalid_position"):
                     await find(other)
-        finally:
-            await client.close()
+
+    readproxy_world.run(scenario)
+
+
+POSITIONS = {"seq:4": "e1n1s1", "seq:7": "e1n2s1", "seq:10": "e1n3s1", "seq:15": "e2n1s1",
+             "seq:27": "e3n1s1", "dlsn:e1n1s3": "e1n2s0", "dlsn:e2n2s2": "e2n2s2"}  # fmt: skip
+
+
+def test_a_replica_that_is_away_is_passed_over_while_one_is_left() -> None:
+    """Two of three replicas, or one of two where the entries are striped, may be away."""
+
+    async def scenario(source: readproxy_world.World) -> None:
+        await source.fill()
+        async with finding(source) as find:
+            for away in ("a", "b", "c", "d"):
+                source.bookies[BookieId(away)].is_broken = True
+                for position, dlsn in POSITIONS.items():
+                    assert str((await find(position)).dlsn) == dlsn, (away, position)
+                source.bookies[BookieId(away)].is_broken = False
+            for bookie in source.bookies.values():
+                bookie.is_broken = True
+            with pytest.raises(DuramenError, match="data_unavailable"):
+                await find("seq:4")
+
+    readproxy_world.run(scenario)
+
+
+@pytest.mark.parametrize("other", [(1, 3), (2, 1)], ids=["another entry", "another segment"])
+def test_what_a_replica_says_of_another_entry_does_not_decide_what_is_deleted(
+    other: tuple[int, int],
+) -> None:
+    """A disk that mixes its entries up: the right one's replicas are asked, and else nobody."""
+
+    async def scenario(source: readproxy_world.World) -> None:
+        await source.fill()
+        right = (ledger_of(source.log.log_id, Epoch(1)), EntryId(1))
+        holders = [bookie for bookie in source.bookies.values() if right in bookie.entries]
+        epoch, entry = other
+        ledger_id = ledger_of(source.log.log_id, Epoch(epoch))
+        (wrong, *_) = [
+            bookie.entries[ledger_id, EntryId(entry)]
+            for bookie in source.bookies.values()
+            if (ledger_id, EntryId(entry)) in bookie.entries
+        ]
+        async with finding(source) as find:
+            for bookie in holders:
+                assert str((await find("seq:4")).dlsn) == "e1n1s1"
+                bookie.entries[right] = wrong
+            with pytest.raises(DuramenError, match="data_unavailable"):
+                await find("seq:4")
 
     readproxy_world.run(scenario)
 
@@ -317,6 +387,28 @@ def test_a_name_that_was_taken_meanwhile_is_not_taken_away() -> None:
             log_ids = {answer["log_id"] for answer in made}
             assert len(log_ids) == 1 and [answer["created"] for answer in made].count(True) == 1
             await world.ask("delete", log_id=log_ids.pop())
+
+    run(act)
+
+
+def test_a_log_that_is_there_is_not_created_with_another_configuration() -> None:
+    async def act(world: World) -> None:
+        small, large = ({"roll": {"size": size}} for size in ("1MiB", "2MiB"))
+        asking = {"op": "create_log", "namespace": "ns", "log": "log"}
+        # All see the name free: who comes second finds the log as who comes later.
+        both = [world.ask(**asking, config=config) for config in (small, large) * 3]
+        made = await asyncio.gather(*both, return_exceptions=True)
+        answers = [answer for answer in made if isinstance(answer, dict)]
+        refusals = [error.code for error in made if isinstance(error, DuramenError)]
+        assert sorted(answer["created"] for answer in answers) == [False, False, True]
+        assert refusals == ["log_exists_with_other_config"] * 3
+        log = await world.log(answers[0]["log_id"])
+        kept, other = (small, large) if log.config.roll.size == MIB else (large, small)
+        again = await world.ask(**asking, config=kept)
+        assert (again["created"], again["log_id"]) == (False, str(log.log_id))
+        refused = await world.refused(**asking, config=other)
+        assert refused.code == "log_exists_with_other_config"
+        assert await world.log(str(log.log_id)) == log
 
     run(act)
 
