@@ -128,6 +128,22 @@ def test_the_fields_that_are_named_change_and_the_owner_is_told(kind: type[Memor
     run(scenario, kind)
 
 
+def test_who_has_read_an_older_configuration_does_not_write_over_the_next_one() -> None:
+    async def scenario(world: World) -> None:
+        first = await world.reconfigure({"commit_delay": "9ms"}, config_version=1)
+        assert first["config_version"] == 2
+        with pytest.raises(DuramenError) as caught:
+            await world.reconfigure({"commit_delay": "7ms"}, config_version=1)
+        assert (caught.value.code, caught.value.field) == ("config_conflict", "config_version")
+        assert "has version 2" in caught.value.detail
+        stored = await world.store.get(PATHS.log(LOG_ID))
+        assert stored is not None
+        assert read_log(stored.data).config.to_json() == first["config"]
+        assert (await world.reconfigure({"commit_delay": "7ms"}, config_version=2))["changed"]
+
+    run(scenario)
+
+
 def test_the_same_configuration_is_not_written_again() -> None:
     async def scenario(world: World) -> None:
         answer = await world.reconfigure({"commit": "lac"})
