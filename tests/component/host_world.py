@@ -2,7 +2,7 @@
 
 The bookies are lanes that answer at once and hold nothing: an add is durable, a seal finds an empty
 ledger. Silent, they answer no add. Enough for what hosts decide: who claims, when, what waits, what
-is forgotten. What bookies must hold is for other tests. Used by `test_ownership`.
+is forgotten. What bookies must hold is for other tests. Used by `test_ownership` and others.
 """
 
 from __future__ import annotations
