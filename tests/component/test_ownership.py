@@ -22,11 +22,13 @@ from duramen.core.hashing import rank_nodes
 from duramen.errors import DuramenError
 from duramen.ids import Epoch, LogId, SequencerId
 from duramen.runtime.memory_store import MemoryStore
+from duramen.runtime.metadata_store import Stored, Watch
 from duramen.runtime.sequencer.metadata_link import MetadataLink
 from duramen.wire.metadata_json import read_log
 from duramen.wire.sequencer_calls import Appended, Redirect
 from duramen_sequencer import log_host
 from duramen_sequencer.log_host import LogHost
+from duramen_sequencer.ownership import claims
 from duramen_sequencer.ownership.hand_over import HandOver
 from tests.component.host_world import PATHS, HostWorld, host_world
 from tests.component.waiting import wait_until
@@ -126,6 +128,33 @@ def test_an_owner_that_lets_go_while_it_is_waited_for_is_succeeded() -> None:
             assert stored is not None
             await world.setup.delete(PATHS.owner(LOG), version=stored.version)
             assert isinstance(await append, Appended)
+
+    play(scenario)
+
+
+def test_an_owner_that_has_let_go_is_succeeded_behind_a_server_that_lags() -> None:
+    """What the second look reads is no older than that look, whatever ZooKeeper server answers."""
+
+    async def scenario(world: HostWorld) -> None:
+        async with listening() as url:
+            host = await world.add_host(SECOND)
+            await world.add_host(FIRST, {"data_url": url})
+            await world.own_elsewhere(LOG, FIRST, url)
+            store, is_behind = world.stores[SECOND], True
+            old, get, sync = world.tree.get(PATHS.owner(LOG)), store.get, store.sync
+            assert old is not None
+
+            async def lag(path: str, watch: Watch | None = None) -> Stored | None:
+                return old if is_behind and path == PATHS.owner(LOG) else await get(path, watch)
+
+            async def catch_up(path: str) -> None:
+                nonlocal is_behind
+                await sync(path)
+                is_behind = False
+
+            store.get, store.sync = lag, catch_up  # type: ignore[method-assign]
+            await world.setup.delete(PATHS.owner(LOG), version=old.version)
+            assert isinstance(await world.append(host, LOG, tried=(FIRST,)), Appended)
 
     play(scenario)
 
@@ -318,6 +347,26 @@ def test_a_target_that_does_not_answer_leaves_the_log_to_the_hash() -> None:
         wire.is_cut = True
         await hand_over.hand_over(LOG, SECOND)
         assert isinstance(await world.append(first, LOG), Appended), "the hash names it again"
+
+    play(scenario)
+
+
+def test_of_many_logs_that_were_handed_over_the_last_heirs_are_remembered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nobody takes them: where nobody is remembered, the hash names this sequencer."""
+
+    async def scenario(world: HostWorld) -> None:
+        monkeypatch.setattr(claims, "_HEIR_COUNT_MAX", 3)
+        _, first, _, _ = await two_hosts(world)
+        logs = [LogId(100 + number) for number in range(8)]
+        for log_id in logs:
+            await world.add_log(log_id)
+        for log_id in (*logs, logs[0]):
+            first.claims.note_heir(log_id, SECOND)
+        named = [await first.find_owner(log_id) for log_id in logs]
+        heirs = [None if redirect is None else redirect.sequencer_id for redirect in named]
+        assert heirs == [SECOND, *[None] * 5, SECOND, SECOND]
 
     play(scenario)
 
