@@ -28,6 +28,7 @@ from duramen.runtime.metadata_store import OutcomeUnknown
 from duramen.runtime.sequencer.surveyor import Surveyor
 from duramen.wire.metadata_json import Paths, read_node, spell_log, spell_node, spell_segment
 from duramen_sequencer.control import Control
+from duramen_sequencer.placement import operations
 from duramen_sequencer.placement.operations import PlacementOperations
 from tests.component.waiting import wait_until
 from tests.unit.core_fakes import LOG_ID
@@ -45,8 +46,8 @@ class World:
         self.around = Surroundings(SequencerId("s"), random.Random(1), lambda *_, **__: b"")
         self.surveyor = Surveyor(self.store, PATHS, self.around, lambda: None)
         self.placement = PlacementOperations(self.store, PATHS, self.surveyor)
-        operations = self.placement.by_name
-        self.control = Control(self.store, PATHS, operations, self.placement.check_config)
+        by_name = self.placement.by_name
+        self.control = Control(self.store, PATHS, by_name, self.placement.check_config)
 
     @property
     def takers(self) -> list[str]:
@@ -228,6 +229,22 @@ def test_r20_a_log_that_cannot_be_placed_is_refused_at_its_creation(
     with_world(scenario)
 
 
+def test_r20_a_log_that_fits_into_a_closed_region_alone_is_refused_at_its_creation() -> None:
+    async def scenario(world: World) -> None:
+        await world.ask("create_namespace", namespace="ns", config={})
+        wide = {"min_regions": 2, "regions_that_must_suffice": 3}
+        await world.ask("close_regions", closed=["z"])
+        await wait_until(lambda: len(world.takers) == 4)
+        with pytest.raises(DuramenError) as refused:
+            await world.create(**wide)
+        assert (refused.value.code, refused.value.field) == ("placement_impossible", "replication")
+        await world.ask("close_regions", closed=[])
+        await wait_until(lambda: len(world.takers) == 6)
+        assert (await world.create(**wide))["created"]
+
+    with_world(scenario)
+
+
 def test_nothing_is_said_about_a_cluster_of_which_no_bookie_is_known() -> None:
     async def scenario(world: World) -> None:
         await world.ask("create_namespace", namespace="ns", config={})
@@ -264,5 +281,32 @@ def test_r20_a_log_is_checked_write_set_by_write_set() -> None:
         answer = await world.ask("check_placement", log_id=str(LOG_ID))
         kinds = [(one["kind"], one["write_set"][0]["bookie"]) for one in answer["shown"]]
         assert ("copies", "b1") in kinds and ("copies", "b2") in kinds
+
+    with_world(scenario)
+
+
+def test_of_a_log_that_is_misplaced_everywhere_so_much_is_shown_and_all_is_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Three segments, and in each of them four fragments in one region where two are wanted."""
+
+    async def scenario(world: World) -> None:
+        monkeypatch.setattr(operations, "VIOLATIONS_SHOWN_MAX", 6)
+        config = parse_log_config(
+            {"replication": {
+                "ensemble_size": 2, "write_quorum": 2, "ack_quorum": 2, "min_regions": 2,
+            }}
+        )  # fmt: skip
+        log = replace(make_log(), config=config, next_epoch=Epoch(4), last_clean_epoch=Epoch(0))
+        await world.store.create(PATHS.log(LOG_ID), spell_log(log), make_parents=True)
+        ensembles = [(member(0), member(1)), (member(1), member(0))] * 2
+        fragments = tuple(Fragment(EntryId(n), one) for n, one in enumerate(ensembles))
+        for epoch in (Epoch(1), Epoch(2), Epoch(3)):
+            segment = Segment(LOG_ID, epoch, Quorum(2, 2, 2), fragments)
+            path = PATHS.segment(LOG_ID, epoch)
+            await world.store.create(path, spell_segment(segment), make_parents=True)
+        answer = await world.ask("check_placement", log_id=str(LOG_ID))
+        assert (answer["segments"], answer["violations"]) == (3, 12)
+        assert [one["epoch"] for one in answer["shown"]] == [1, 1, 1, 1, 2, 2]
 
     with_world(scenario)
