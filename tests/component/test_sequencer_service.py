@@ -1,0 +1,99 @@
+"""What a sequencer's service does by itself when bookies or other sequencers go.
+
+The service is the product's, with its ports, on a store in memory; the others are nodes that the
+test deletes. What it has in place of events, a look every while, is an hour away here. Its parts
+have tests of their own; of processes it is in tests/process/test_repair.py and test_ownership.py.
+Source: 01-protocol sections 2 and 9.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import pytest
+
+from duramen.runtime.memory_store import MemoryStore, MemoryTree
+from duramen.runtime.role import ServiceOptions
+from duramen.units import HOUR, SECOND
+from duramen.wire.metadata_json import Paths, spell_node
+from duramen_sequencer import log_host
+from duramen_sequencer.service import SequencerService
+from tests.component.waiting import wait_until
+
+PATHS: Final = Paths("test")
+BOOKIE: Final = f"{PATHS.available}/b0"
+OTHER: Final = f"{PATHS.sequencers}/s1"
+
+
+class World:
+    """A sequencer beside a bookie and another sequencer; it has looked once at everything."""
+
+    def __init__(self) -> None:
+        tree = MemoryTree()
+        self.setup = MemoryStore(tree)
+        options = ServiceOptions(
+            "sequencer", "test", "s0", "127.0.0.1", 0, 0, "", "x", "a", "none", 4.0, None,
+            audit_interval_us=HOUR,
+        )  # fmt: skip
+        self.service = SequencerService(options, MemoryStore(tree))
+
+    async def start(self) -> None:
+        await self.setup.start()
+        url, place = {"data_url": "http://127.0.0.1:1"}, {"region": "x", "rack": "a"}
+        fields = {**url, **place, "incarnation": "0" * 32, "state": "rw", "draining": False}
+        for path in (BOOKIE, OTHER):
+            await self.setup.create(path, spell_node(fields), make_parents=True)
+        await self.service.start()
+        await wait_until(lambda: self.audit_count() > 0 and self.scan_count() > 0)
+
+    async def stop(self) -> None:
+        await self.service.stop()
+        await self.setup.close()
+
+    async def remove(self, path: str) -> None:
+        await self.setup.delete(path, version=0)
+
+    def statistics(self) -> dict[str, Any]:
+        return self.service.statistics()
+
+    def audit_count(self) -> int:
+        return int(self.statistics()["repair"]["rounds"])
+
+    def scan_count(self) -> int:
+        return int(self.statistics()["orphan_scans"])
+
+
+def run(scenario: Callable[[World], Awaitable[None]], monkeypatch: pytest.MonkeyPatch) -> None:
+    async def play() -> None:
+        world = World()
+        await world.start()
+        try:
+            await scenario(world)
+        finally:
+            await world.stop()
+
+    monkeypatch.setattr(log_host, "_SCAN_INTERVAL_S", HOUR / SECOND)
+    asyncio.run(play())
+
+
+def test_when_a_bookie_goes_its_copies_are_audited_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(world: World) -> None:
+        assert world.statistics()["repair"]["is_auditor"]
+        before = world.audit_count()
+        await world.remove(BOOKIE)
+        await wait_until(lambda: world.audit_count() > before)
+
+    run(scenario, monkeypatch)
+
+
+def test_when_a_sequencer_goes_its_logs_are_looked_for_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(world: World) -> None:
+        before = world.scan_count()
+        await world.remove(OTHER)
+        await wait_until(lambda: world.scan_count() > before)
+
+    run(scenario, monkeypatch)
