@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import struct
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 
@@ -18,7 +19,7 @@ import pytest
 from duramen.errors import DuramenError
 from duramen.ids import LogId, SequencerId
 from duramen.runtime.http_client import NoAnswerError, OverloadedError, UnreachableError
-from duramen.wire.frame import FrameError
+from duramen.wire.frame import FRAME_BYTES_HARD_MAX, HEADER_BYTES, FrameError
 from duramen.wire.sequencer_calls import AppendResult, Redirect, pack_results
 from duramen_writeproxy.lanes import GRACE_S, SLOW_S, Lane, Lanes
 from tests.component.lane_world import (
@@ -253,6 +254,20 @@ def test_an_answer_to_what_is_not_open_ends_the_frame(index: int) -> None:
         assert frame.is_over, "and its stream with it"
         assert [fate_of(task) for task in tasks] == [OK, UNCERTAIN]
         assert f"row {index} is not open" in str(tasks[1].exception())
+
+    play(scenario)
+
+
+def test_an_answer_that_is_longer_than_any_may_be_is_not_waited_for() -> None:
+    """Its head says so: nothing of it is gathered."""
+
+    async def scenario(world: LaneWorld) -> None:
+        task = await world.send()
+        [frame] = world.frames
+        answer = pack_results([(0, OK)])
+        size_bytes = struct.pack("<I", FRAME_BYTES_HARD_MAX)
+        await frame.give(answer[:28] + size_bytes + answer[32:HEADER_BYTES])
+        assert frame.is_over and fate_of(task) == UNCERTAIN
 
     play(scenario)
 
