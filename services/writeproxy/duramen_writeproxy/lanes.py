@@ -24,7 +24,7 @@ from duramen.ids import LogId
 from duramen.limits import FRAME_BYTES_MAX
 from duramen.runtime.http_client import NoAnswerError, OverloadedError, UnreachableError
 from duramen.units import KIB, MIB, MS
-from duramen.wire.frame import FRAME_BYTES_HARD_MAX, ROW_COUNT_MAX, FrameError
+from duramen.wire.frame import ROW_COUNT_MAX, FrameError
 from duramen.wire.sequencer_calls import (
     NO_OPTIONS,
     Append,
@@ -385,8 +385,6 @@ class Lane:
                 buffer += piece
                 while (data := take_frame(buffer)) is not None:
                     self._on_results(frame, data)
-                if len(buffer) > FRAME_BYTES_HARD_MAX:
-                    raise FrameError("the answer's frame is too long")
         finally:
             if isinstance(pieces, AsyncGenerator):
                 await pieces.aclose()
