@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import select
+import subprocess
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -22,6 +23,8 @@ from tests.night.commands import Outcome, run_command
 from tests.night.memory import FIRST_SEED, Memory, read_memory, write_memory
 from tests.night.report import Played, spell_report
 from tests.night.stages import STAGES, Finding
+from tests.process.cluster import wait_until
+from tests.process.times import HANG_S
 
 FOREVER_S = 3_600.0
 
@@ -185,19 +188,38 @@ def test_the_report_says_first_what_failed() -> None:
     assert "nothing failed" in spell_report(played[1:], began="now", took_s=1)
 
 
-def test_a_command_is_ended_at_its_time_with_all_that_it_started(tmp_path: Path) -> None:
+def test_a_command_is_ended_at_its_time_with_all_that_it_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     marker = tmp_path / "pid"
     code = (
         "import subprocess, sys, pathlib\n"
         "child = subprocess.Popen([sys.executable, '-c', 'import signal; signal.pause()'])\n"
-        f"pathlib.Path({str(marker)!r}).write_text(str(child.pid))\n"
         "print('began', flush=True)\n"
+        f"pathlib.Path({str(marker)!r}).write_text(f'{{child.pid}}.')\n"
         "child.wait()\n"
     )
-    outcome = run_command(["-c", code], time.monotonic() + 3)
+
+    def has_begun() -> bool:
+        return marker.exists() and marker.read_text().endswith(".")
+
+    class UntilBegun(subprocess.Popen[bytes]):
+        """Its time is over once it has begun, however long the machine takes for that."""
+
+        is_over = False
+
+        def wait(self, timeout: float | None = None) -> int:
+            if not self.is_over and timeout is not None:
+                wait_until(has_begun, HANG_S, "the command to begin")
+                self.is_over = True
+                raise subprocess.TimeoutExpired(self.args, timeout)
+            return super().wait(timeout)
+
+    monkeypatch.setattr(subprocess, "Popen", UntilBegun)
+    outcome = run_command(["-c", code], later())
     assert outcome.is_cut and not outcome.has_failed and "began" in outcome.output
     with suppress(ProcessLookupError):
-        child = os.pidfd_open(int(marker.read_text()))
+        child = os.pidfd_open(int(marker.read_text().removesuffix(".")))
         assert select.select([child], [], [], 10)[0], "it lives on"
         os.close(child)
 
