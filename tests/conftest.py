@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from tests import examples
+from tests import examples, interrupts
 
 # Hooks and a fixture: pytest finds them here by their names.
 from tests.machine import pytest_runtest_protocol, pytest_runtestloop
@@ -37,6 +37,7 @@ __all__ = [
 ]
 
 examples.load_profile()
+interrupts.heed()
 keep_ports_apart()
 
 EXIT_WITHIN_S = 60

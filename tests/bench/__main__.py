@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from duramen import __version__
+from tests import interrupts
 from tests.bench.cluster import BenchError, LocalCluster
 from tests.bench.compare.kept import (
     KEPT,
@@ -41,6 +42,7 @@ _RUN_S_MAX: Final = 330
 def main() -> int:
     """Measure, print."""
     options = _parse()
+    interrupts.heed()
     if options.keep or options.against_kept:
         return _measure_kept(options)
     options.data.mkdir(parents=True, exist_ok=True)

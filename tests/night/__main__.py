@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NoReturn
 
+from tests import interrupts
 from tests.night.memory import default_path, read_memory, write_memory
 from tests.night.report import Played, spell_report
 from tests.night.stages import STAGES, Finding, Stage
@@ -24,6 +25,7 @@ from tests.night.stages import STAGES, Finding, Stage
 def main() -> int:
     """Play, report."""
     options = _parse()
+    interrupts.heed()
     signal.signal(signal.SIGTERM, _end)
     began_s, began = time.monotonic(), datetime.datetime.now(datetime.UTC)
     memory = read_memory(options.memory)

@@ -20,12 +20,14 @@ from pathlib import Path
 
 import uvloop
 
+from tests import interrupts
 from tests.soak.report import spell_report
 from tests.soak.run import Soak
 
 
 def main() -> int:
     """Run, report."""
+    interrupts.heed()
     parser = argparse.ArgumentParser(prog="python -m tests.soak")
     parser.add_argument("--hours", type=float, default=1.0)
     parser.add_argument("--seed", type=int, help="of the load; default: a new one")

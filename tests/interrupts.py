@@ -1,0 +1,17 @@
+"""SIGINT ends what tests start, wherever they were started themselves.
+
+A shell has what it starts in the background ignore SIGINT, and a process hands that on to all that
+it starts: a test that interrupts a program would wait for ever. So it is in CI, and for whoever
+types `make night &`. Called first by what sends SIGINT: pytest (`tests/conftest.py`), the night,
+the benchmark, the soak.
+"""
+
+from __future__ import annotations
+
+import signal
+
+
+def heed() -> None:
+    """Have this process, and what it starts from now on, heed SIGINT, as in the foreground."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
