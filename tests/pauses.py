@@ -10,6 +10,7 @@ every other pause, however it is spelt. Called by the tests of all layers.
 from __future__ import annotations
 
 import asyncio
+import select
 import threading
 from contextlib import suppress
 from typing import Final
@@ -43,6 +44,16 @@ async def look_again_soon() -> None:
 def look_again() -> None:
     """Rest between two looks at a condition, in a thread."""
     observe_for(LOOK_S, what="between two looks")
+
+
+def is_readable(descriptor: int, within_s: float) -> bool:
+    """Whether something can be read there, or its end has come, within that time.
+
+    Unlike `select.select` it takes descriptors above 1,023, which a long run of tests may have.
+    """
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(max(within_s, 0.0) * 1_000))
 
 
 async def stay() -> None:

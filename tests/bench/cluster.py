@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -24,6 +23,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Final, NamedTuple
+
+from tests.pauses import is_readable
 
 NAMESPACE: Final = "default"
 _READY_TIMEOUT_S: Final = 150.0
@@ -171,7 +172,7 @@ class LocalCluster:
                     return event
                 continue
             left_s = deadline - time.monotonic()
-            ready = left_s > 0 and select.select([self._child.stdout], [], [], left_s)[0]
+            ready = left_s > 0 and is_readable(self._child.stdout.fileno(), left_s)
             piece = os.read(self._child.stdout.fileno(), 1 << 16) if ready else b""
             if not piece:
                 log = (self.folder / "run.log").read_text(encoding="utf-8", errors="replace")

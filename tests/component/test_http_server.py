@@ -7,8 +7,11 @@ handlers of services do with a body.
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 
@@ -316,6 +319,39 @@ def test_a_port_that_somebody_listens_on_is_refused() -> None:
         await again.stop()
 
     run(scenario)
+
+
+def test_a_server_that_has_ended_holds_no_socket() -> None:
+    """The HTTP library binds one more than it listens on."""
+
+    async def scenario() -> None:
+        ports = []
+        for _ in range(5):
+            async with serving() as server:
+                ports.append(server.port)
+                assert _count_sockets(server.port) == 1
+        assert [_count_sockets(port) for port in ports] == [0] * 5
+
+    run(scenario)
+
+
+def _count_sockets(port: int) -> int:
+    """How many sockets of this process are bound to a port, and go nowhere."""
+    found = 0
+    for path in Path("/proc/self/fd").iterdir():
+        if path.is_socket():
+            with socket.socket(fileno=os.dup(int(path.name))) as copy:
+                is_bound = copy.family == socket.AF_INET and copy.getsockname()[1] == port
+                found += is_bound and not _has_peer(copy)
+    return found
+
+
+def _has_peer(connection: socket.socket) -> bool:
+    try:
+        connection.getpeername()
+    except OSError:
+        return False
+    return True
 
 
 def test_servers_that_were_made_and_do_not_listen_yet_have_ports_of_their_own() -> None:

@@ -12,7 +12,6 @@ import contextlib
 import json
 import os
 import re
-import select
 import shutil
 import signal
 import subprocess
@@ -27,6 +26,7 @@ from uuid import uuid4
 
 from tests.mutants_services.fault import Fault
 from tests.mutants_services.touching import FILE_VARIABLE, Span, put_probes, read_touches
+from tests.pauses import is_readable
 
 _MARK: Final = "DURAMEN_MUTANT_RUN"
 _NOTICED: Final = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
@@ -142,7 +142,7 @@ class Tree:
         self._warm.stdin.write(json.dumps(order) + "\n")
         self._warm.stdin.flush()
         self._child = child = int(self._warm.stdout.readline())
-        ready, _, _ = select.select([self._warm.stdout], [], [], max(0, until_s - time.monotonic()))
+        ready = is_readable(self._warm.stdout.fileno(), until_s - time.monotonic())
         if not ready:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(child, signal.SIGKILL)

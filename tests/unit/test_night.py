@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import subprocess
 import time
 from collections.abc import Callable, Sequence
@@ -23,6 +22,7 @@ from tests.night.commands import Outcome, run_command
 from tests.night.memory import FIRST_SEED, Memory, read_memory, write_memory
 from tests.night.report import Played, spell_report
 from tests.night.stages import STAGES, Finding
+from tests.pauses import is_readable
 from tests.process.cluster import wait_until
 from tests.process.times import HANG_S
 
@@ -220,7 +220,7 @@ def test_a_command_is_ended_at_its_time_with_all_that_it_started(
     assert outcome.is_cut and not outcome.has_failed and "began" in outcome.output
     with suppress(ProcessLookupError):
         child = os.pidfd_open(int(marker.read_text().removesuffix(".")))
-        assert select.select([child], [], [], 10)[0], "it lives on"
+        assert is_readable(child, HANG_S), "it lives on"
         os.close(child)
 
 

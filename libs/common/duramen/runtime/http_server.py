@@ -26,6 +26,7 @@ from typing import Any, Final, NamedTuple, Protocol
 import uvicorn
 from granian.constants import HTTPModes, Interfaces
 from granian.http import HTTP1Settings, HTTP2Settings
+from granian.net import SocketSpec  # type: ignore[attr-defined]  # under its own name there
 from granian.server.embed import Server
 
 from duramen.limits import (
@@ -359,6 +360,17 @@ class _QuietUvicorn(uvicorn.Server):
         yield
 
 
+class _Granian(Server):
+    """Granian without the socket that it binds to see whether it can, and never closes.
+
+    Whether the port can be had is known: it is reserved. What a worker listens on it binds itself.
+    """
+
+    def _init_shared_socket(self) -> None:
+        spec = SocketSpec(self.bind_addr, self.bind_port, self.backlog)
+        self._ssp = spec  # type: ignore[assignment]  # granian says None there
+
+
 class _EmbeddedServer:
     """Granian inside this event loop."""
 
@@ -368,7 +380,7 @@ class _EmbeddedServer:
         self._reserved = _reserve_port(host, port)
         self.port: int = self._reserved.getsockname()[1]
         self._host = host
-        self._server = Server(
+        self._server = _Granian(
             target,
             address=host,
             port=self.port,
