@@ -9,6 +9,7 @@ Source: 08-interfaces "Requests" and "Answers"; docs/protocol/rest.md.
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
@@ -366,12 +367,15 @@ def hold(until: asyncio.Event) -> Fault:
 
 
 class Relay:
-    """A way to the cluster that can be cut: connections break, and none is made until `mend`."""
+    """A way to the cluster that can be cut: connections break, and none is made until `mend`.
+
+    Not by asyncio's server: a connection that it accepts as it is closed stays open, and mute.
+    """
 
     def __init__(self, cluster: FakeCluster) -> None:
         self._cluster = cluster
-        self._server: asyncio.Server | None = None
-        self._writers: list[asyncio.StreamWriter] = []
+        self._listener: socket.socket | None = None
+        self._joins: set[asyncio.Task[None]] = set()
         self._port = 0
 
     @property
@@ -379,29 +383,45 @@ class Relay:
         return f"http://127.0.0.1:{self._port}"
 
     async def mend(self) -> None:
-        self._server = await asyncio.start_server(self._join, "127.0.0.1", self._port)
-        self._port = self._server.sockets[0].getsockname()[1]
+        self._listener = socket.create_server(("127.0.0.1", self._port))
+        self._listener.setblocking(False)
+        self._port = self._listener.getsockname()[1]
+        asyncio.get_running_loop().add_reader(self._listener, self._accept, self._listener)
 
     def cut(self) -> None:
-        assert self._server is not None
-        self._server.close()
-        for writer in self._writers:
-            writer.transport.abort()
-        self._writers.clear()
+        assert self._listener is not None
+        asyncio.get_running_loop().remove_reader(self._listener)
+        self._listener.close()
+        for join in self._joins:
+            join.cancel()
 
-    async def _join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._cluster.port)
-        self._writers += [writer, far_writer]
-        await asyncio.gather(
-            _pass_on(reader, far_writer), _pass_on(far_reader, writer), return_exceptions=True
-        )
+    def _accept(self, listener: socket.socket) -> None:
+        with suppress(BlockingIOError):
+            near, _ = listener.accept()
+            near.setblocking(False)
+            join = asyncio.create_task(self._join(near))
+            self._joins.add(join)
+            join.add_done_callback(self._joins.discard)
+            # Here, because one that is cancelled before it began never gets as far as to close it.
+            join.add_done_callback(lambda _: near.close())
+
+    async def _join(self, near: socket.socket) -> None:
+        with socket.socket() as far:
+            far.setblocking(False)
+            await asyncio.get_running_loop().sock_connect(far, ("127.0.0.1", self._cluster.port))
+            ways = [asyncio.create_task(_pass_on(*way)) for way in ((near, far), (far, near))]
+            try:
+                await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for way in ways:
+                    way.cancel()
+                await asyncio.gather(*ways, return_exceptions=True)
 
 
-async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    while piece := await reader.read(1 << 16):
-        writer.write(piece)
-        await writer.drain()
-    writer.close()
+async def _pass_on(source: socket.socket, target: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    while piece := await loop.sock_recv(source, 1 << 16):
+        await loop.sock_sendall(target, piece)
 
 
 @asynccontextmanager
