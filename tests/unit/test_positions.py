@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from duramen.errors import DuramenError
 from duramen.ids import Dlsn, EntryId, Epoch
 from duramen.runtime.reading.positions import Positions, Start
+from duramen.runtime.reading.tail import Tail
 from duramen.texts import Position, PositionKind, parse_position
 from tests.unit.memory_log import BatchPlan, EntryPlan, Made, MemoryLog, SegmentPlan
 
@@ -261,6 +262,24 @@ def test_a_log_without_txids_says_so_and_an_empty_one_has_a_tail() -> None:
         find_first(log, "txid:0")
     with pytest.raises(DuramenError, match="beyond the tail seq:0"):
         find_first(MemoryLog([], is_closed=True), "txid:0")
+
+
+class UnsureLog(MemoryLog):
+    """Bookies hold more than its sequencer has confirmed, and it does not answer."""
+
+    async def find_tail(self) -> Tail:
+        return self.tail._replace(is_sure=False)
+
+
+@pytest.mark.parametrize("clamp", [False, True])
+@pytest.mark.parametrize("text", ["seq:3", "dlsn:e1n2s0"])
+def test_a_position_beyond_a_tail_that_is_not_sure_may_yet_be_none(text: str, clamp: bool) -> None:
+    """An acknowledged record may lie there: its reader is not wrong, nor to be put back."""
+    log = UnsureLog([SegmentPlan([plan_entry(0), plan_entry(1)], 1)], is_closed=False)
+    assert log.tail.seq_num == 1
+    with pytest.raises(DuramenError) as caught:
+        asyncio.run(Positions().find(log, parse_position(text), clamp=clamp))
+    assert caught.value.code == "data_unavailable"
 
 
 @pytest.mark.parametrize("text", ["txid:{}", "time:{}", "seq:{}"])
