@@ -1,0 +1,213 @@
+"""What a reader believes of a log's metadata: while it changes, is deleted, or cannot be read.
+
+`LogFollower`, `Catalog` and the synced look of `TailFinder` on a store in memory that can be cut
+off and that can lag; the clock stands still. Source: duramen.runtime.reading.metadata, R4,
+01-protocol sections 2 and 8.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final, cast
+
+import pytest
+
+from duramen.config import parse_log_config
+from duramen.core.log_node import Ending, LogNode
+from duramen.core.quorum import Quorum
+from duramen.core.segment import Fragment, Segment, Totals
+from duramen.errors import DuramenError
+from duramen.ids import BookieId, EntryId, Epoch, Incarnation, LogId, Member
+from duramen.runtime.memory_store import MemoryTree
+from duramen.runtime.reading import metadata
+from duramen.runtime.reading.bookies import Bookies, RangeFetcher
+from duramen.runtime.reading.metadata import Catalog, LogFollower
+from duramen.runtime.reading.tail import TailFinder
+from duramen.wire.metadata_json import Paths, spell_log, spell_node, spell_segment
+from tests.component.lagging_store import LaggingStore
+from tests.component.still_clock import run_still, wait_clock, wait_quiet
+
+PATHS: Final = Paths("c")
+LOG: Final = LogId(9)
+MEMBERS: Final = tuple(Member(BookieId(n), Incarnation(n.encode().hex() * 16)) for n in "abc")
+LOG_NODE: Final = LogNode(LOG, "ns", "log", parse_log_config({}))
+RECORD_COUNT: Final = 5
+OUTAGE_S: Final = 2.0
+
+
+class World:
+    """A store with one namespace, and the store of whoever changes its logs."""
+
+    def __init__(self) -> None:
+        tree = MemoryTree()
+        self.store = LaggingStore(tree)
+        self.others = LaggingStore(tree)
+        self.catalog = Catalog(self.store, PATHS)
+
+    async def put(self, path: str, data: bytes) -> None:
+        found = await self.others.get(path)
+        if found is None:
+            await self.others.create(path, data, make_parents=True)
+        else:
+            await self.others.set(path, data, version=found.version)
+
+    async def put_log(self, name: str, log_id: int) -> None:
+        await self.put(PATHS.name("ns", name), spell_node({"log_id": str(log_id)}))
+        await self.put(PATHS.log(LogId(log_id)), spell_log(LOG_NODE))
+
+    async def remove_name(self, name: str) -> None:
+        await self.others.delete(PATHS.name("ns", name), version=0)
+        await wait_quiet()
+
+    async def follow(self) -> LogFollower:
+        await self.put(PATHS.log(LOG), spell_log(LOG_NODE))
+        return LogFollower(self.store, PATHS, LOG)
+
+
+def play(scenario: Callable[[World], Awaitable[None]]) -> None:
+    async def work() -> None:
+        world = World()
+        await world.store.start()
+        await world.others.start()
+        await world.put(PATHS.namespace("ns"), spell_node({"config": {}}))
+        await scenario(world)
+        await world.store.close()
+        await world.others.close()
+
+    run_still(work())
+
+
+def open_segment(log: LogNode) -> tuple[LogNode, Segment]:
+    segment = Segment(LOG, log.next_epoch, Quorum(3, 3, 2), (Fragment(EntryId(0), MEMBERS),))
+    return log.with_new_epoch("n"), segment
+
+
+def close_segment(log: LogNode, segment: Segment) -> tuple[LogNode, Segment]:
+    closed = segment.closed(
+        last_entry=EntryId(0), totals=Totals(RECORD_COUNT, 50, None, 7),
+        start_seq_num=log.totals.record_count, completed_unix_ms=1, nonce="n",
+    )  # fmt: skip
+    return log.with_clean(closed, "n"), closed
+
+
+# --- A log's nodes ---
+
+
+@pytest.mark.parametrize("is_watching", [True, False])
+def test_a_deleted_log_is_refused_every_time(is_watching: bool) -> None:
+    async def scenario(world: World) -> None:
+        follower = await world.follow()
+        with follower.subscribe(lambda: None):
+            assert await follower.current_log() == LOG_NODE
+            if not is_watching:
+                follower = LogFollower(world.store, PATHS, LOG)
+                assert await follower.current_log() == LOG_NODE
+            deleted = LOG_NODE.with_ending(Ending.DELETE, unix_ms=1, nonce="n")
+            await world.put(PATHS.log(LOG), spell_log(deleted))
+            await wait_quiet()
+            for _ in range(2):
+                for look in (follower.current_log(), follower.current(Epoch(1))):
+                    with pytest.raises(DuramenError) as caught:
+                        await look
+                    assert caught.value.code == "log_deleted"
+
+    play(scenario)
+
+
+def test_a_segment_that_was_opened_in_an_outage_is_told_when_it_is_over() -> None:
+    async def scenario(world: World) -> None:
+        follower = await world.follow()
+        told: list[int] = []
+        with follower.subscribe(lambda: told.append(1)):
+            assert await follower.current(Epoch(1)) == (LOG_NODE, None)
+            told.clear()
+            world.store.disconnect()
+            log, segment = open_segment(LOG_NODE)
+            await world.put(PATHS.log(LOG), spell_log(log))
+            await world.put(PATHS.segment(LOG, Epoch(1)), spell_segment(segment))
+            await wait_clock(asyncio.get_running_loop().time() + OUTAGE_S)
+            assert not told, "nobody knows of anything new yet"
+            world.store.reconnect()
+            await wait_clock(asyncio.get_running_loop().time() + OUTAGE_S)
+            assert told
+            assert await follower.current(Epoch(1)) == (log, segment)
+
+    play(scenario)
+
+
+# --- Names ---
+
+
+def test_a_name_that_was_given_to_another_log_leads_there() -> None:
+    async def scenario(world: World) -> None:
+        await world.put_log("log", 1)
+        assert (await world.catalog.find("ns", "log")).log_id == 1
+        await world.remove_name("log")
+        with pytest.raises(DuramenError, match="no log ns/log"):
+            await world.catalog.find("ns", "log")
+        await world.put_log("log", 2)
+        assert (await world.catalog.find("ns", "log")).log_id == 2
+
+    play(scenario)
+
+
+def test_names_and_logs_that_nobody_follows_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of many short-lived logs the last ones are kept."""
+    monkeypatch.setattr(metadata, "LOGS_MAX", 3)
+
+    async def scenario(world: World) -> None:
+        for number in range(1, 10):
+            await world.put_log(f"log{number}", number)
+            assert (await world.catalog.find("ns", f"log{number}")).log_id == number
+            numbers = world.catalog.statistics()
+            assert max(numbers.values()) <= 3, numbers
+
+    play(scenario)
+
+
+def test_a_log_that_is_followed_is_kept_whoever_else_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metadata, "LOGS_MAX", 3)
+
+    async def scenario(world: World) -> None:
+        await world.put_log("first", 1)
+        followed = await world.catalog.find("ns", "first")
+        with followed.subscribe(lambda: None):
+            for number in range(2, 10):
+                await world.put_log(f"log{number}", number)
+                await world.catalog.find("ns", f"log{number}")
+            assert await world.catalog.find("ns", "first") is followed
+        for number in range(2, 10):
+            await world.catalog.find("ns", f"log{number}")
+        assert await world.catalog.find("ns", "first") is not followed, "nobody follows it any more"
+
+    play(scenario)
+
+
+# --- A server that lags ---
+
+
+def test_a_tail_is_that_of_the_newest_epoch_however_old_ones_server_is() -> None:
+    """What was acknowledged before the question lies below it."""
+
+    async def scenario(world: World) -> None:
+        follower = await world.follow()
+        await world.store.fall_behind(PATHS.log(LOG), PATHS.segment(LOG, Epoch(1)))
+        log, segment = close_segment(*open_segment(LOG_NODE))
+        await world.put(PATHS.segment(LOG, Epoch(1)), spell_segment(segment))
+        await world.put(PATHS.log(LOG), spell_log(log))
+        assert await follower.current_log() == LOG_NODE, "as its server knows it"
+        nobody = cast("Bookies", None), cast("RangeFetcher", None)
+        tail = await TailFinder(*nobody).find(follower)
+        assert (tail.epoch, tail.entry, tail.seq_num) == (2, 0, RECORD_COUNT)
+
+    play(scenario)
+
+
+def test_a_name_that_ones_server_does_not_know_yet_is_found() -> None:
+    async def scenario(world: World) -> None:
+        await world.store.fall_behind(PATHS.name("ns", "log"))
+        await world.put_log("log", 1)
+        assert (await world.catalog.find("ns", "log")).log_id == 1
+
+    play(scenario)
