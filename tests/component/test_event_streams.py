@@ -129,16 +129,17 @@ def test_what_is_lost_is_a_gap_and_the_stream_goes_on() -> None:
     run(scenario)
 
 
-def test_numbers_that_no_record_got_are_a_gap() -> None:
+@pytest.mark.parametrize("count", [1, 3])
+def test_numbers_that_no_record_got_are_a_gap(count: int) -> None:
     async def scenario(world: World) -> None:
         await world.open_segment()
         await world.append(2)
-        world.totals = world.totals.plus(Totals(3, 0, None, 1_002))
+        world.totals = world.totals.plus(Totals(count, 0, None, 1_002))
         await world.append(1)
         events = await collect(world, "?wait=0s&format=base64")
         assert [e.kind for e in events] == ["records", "gap", "records", "end"]
-        assert events[1].data == {"kind": "hole", "from": "seq:2", "next": "seq:5"}
-        assert [e.id for e in events[:3]] == ["seq:2", "seq:5", "seq:6"]
+        assert events[1].data == {"kind": "hole", "from": "seq:2", "next": f"seq:{2 + count}"}
+        assert [e.id for e in events[:3]] == ["seq:2", f"seq:{2 + count}", f"seq:{3 + count}"]
         assert bodies_of(events) == ["cjA=", "cjE=", "cjI="]
 
     run(scenario)

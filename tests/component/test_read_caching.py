@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import pytest
 
+from duramen.errors import DuramenError
+from duramen.runtime.reading.metadata import LogFollower
+from duramen.runtime.reading.tail import Tail
 from tests.component.readproxy_world import BATCH, NDJSON, World, run
 
 KEPT = "public, max-age=3600, immutable"
@@ -75,6 +78,36 @@ def test_a_range_is_kept_once_its_segment_is_closed() -> None:
         # The proxy sees it by a watch; each look is a request.
         while (await world.get("?from=seq:22&count=2")).headers["cache-control"] != KEPT:
             pass
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("accept", ["application/json", BATCH])
+def test_an_answer_that_stopped_half_way_is_not_kept(
+    accept: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the log ends nobody could say: soon the same request has more to show."""
+
+    async def scenario(world: World) -> None:
+        await world.fill()
+        await world.close_segment()
+        await world.open_segment()
+        await world.append(4)
+
+        async def refuse(_: LogFollower) -> Tail:
+            raise DuramenError("data_unavailable", "too few bookies answer")
+
+        find_tail = world.proxy.tails.find
+        monkeypatch.setattr(world.proxy.tails, "find", refuse)
+        query = "?from=seq:13&count=100"
+        half = await world.get(query, Accept=accept)
+        assert half.status_code == 200
+        monkeypatch.setattr(world.proxy.tails, "find", find_tail)
+        whole = await world.get(query, Accept=accept)
+        assert len(half.content) < len(whole.content)
+        for answer in (half, whole):
+            assert answer.headers["cache-control"] == "no-store"
+            assert "etag" not in answer.headers
 
     run(scenario)
 
