@@ -175,8 +175,9 @@ class World:
         )  # fmt: skip
         self.cold_store = MemoryColdStore()
         self.cold = make_cold_reads(self.cold_store, self.store, PATHS)
+        self.proxy_store = MemoryStore(self.tree)
         self.proxy = ReadProxy(
-            options, MemoryStore(self.tree), cold=self.cold,
+            options, self.proxy_store, cold=self.cold,
             registry=prometheus_client.CollectorRegistry(),
         )  # fmt: skip
         self.http = httpx.AsyncClient(timeout=30, trust_env=False)

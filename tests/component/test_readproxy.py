@@ -656,3 +656,38 @@ def test_it_registers_and_refuses_when_it_stops() -> None:
         assert not world.proxy.is_ready()
 
     run(scenario)
+
+
+def test_it_is_ready_while_it_is_connected_to_the_metadata() -> None:
+    """Else a load balancer goes on sending it reads that another proxy could answer."""
+
+    async def scenario(world: World) -> None:
+        assert world.proxy.is_ready()
+        world.proxy_store.disconnect()
+        assert not world.proxy.is_ready()
+        world.proxy_store.reconnect()
+        assert world.proxy.is_ready()
+
+    run(scenario)
+
+
+def test_what_comes_while_it_stops_is_sent_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(world: World) -> None:
+        await world.fill()
+        may_end, is_ending = asyncio.Event(), asyncio.Event()
+
+        async def wait_none(_timeout_s: float) -> None:
+            is_ending.set()
+            await may_end.wait()
+
+        monkeypatch.setattr(world.proxy.streams, "wait_none", wait_none)
+        stopping = asyncio.create_task(world.proxy.stop())
+        await is_ending.wait()
+        try:
+            for query in ("?from=seq:0&count=5", "/tail"):
+                await world.problem(503, "server_draining", None, query)
+        finally:
+            may_end.set()
+            await stopping
+
+    run(scenario)
