@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 from duramen.runtime.memory_store import MemoryStore, MemoryTree
-from duramen.runtime.metadata_store import Stored
+from duramen.runtime.metadata_store import Stored, Unavailable, Watch
 from duramen.runtime.registry import Follower, Registration, Roster
 from duramen.wire.metadata_json import spell_node
 from tests.component.waiting import wait_until
@@ -81,6 +81,23 @@ def test_an_own_node_is_made_again_whoever_deleted_it() -> None:
     run(scenario)
 
 
+def test_the_node_of_a_life_before_is_replaced_before_its_session_ends() -> None:
+    """Else it goes with that session, some seconds later, and nobody knows who lives there."""
+
+    async def scenario(world: World) -> None:
+        path = f"{PARENT}/b1"
+        before = Registration(world.others, path, {"free": 1})
+        await before.start()
+        await before.stop()
+        registration = Registration(world.store, path, {"free": 1})
+        await registration.start()
+        await world.others.close()
+        assert is_there(world, path)
+        await registration.stop()
+
+    run(scenario)
+
+
 def test_a_roster_shows_who_comes_changes_and_goes() -> None:
     async def scenario(world: World) -> None:
         await world.write("b1", free=1)
@@ -133,6 +150,33 @@ def test_a_roster_is_right_again_after_a_cut_and_after_a_lost_session() -> None:
         await wait_until(lambda: free_of(roster) == {"b1": 3})
         await world.write("b1", free=4)
         await wait_until(lambda: free_of(roster) == {"b1": 4})
+        await roster.stop()
+
+    run(scenario)
+
+
+def test_a_look_that_failed_is_repeated_without_any_other_news() -> None:
+    class Failing(MemoryStore):
+        """A store whose next read gets no answer, while its session goes on."""
+
+        is_failing = False
+
+        async def get(self, path: str, watch: Watch | None = None) -> Stored | None:
+            if self.is_failing:
+                self.is_failing = False
+                raise Unavailable("no answer in time")
+            return await super().get(path, watch)
+
+    async def scenario(world: World) -> None:
+        world.store = store = Failing(world.tree)
+        await world.store.start()
+        await world.write("b1", free=1)
+        roster = Roster(world.store, PARENT)
+        await roster.start()
+        store.is_failing = True
+        await world.write("b1", free=2)
+        await wait_until(lambda: free_of(roster) == {"b1": 2})
+        assert not store.is_failing
         await roster.stop()
 
     run(scenario)
