@@ -9,7 +9,7 @@ import pytest
 
 from duramen.limits import LOST_BOOKIE_GRACE_US
 from duramen.runtime.service import parse_options
-from duramen.units import MINUTE, SECOND
+from duramen.units import KIB, MINUTE, SECOND
 
 ARGUMENTS = [
     "--cluster", "c", "--id", "sequencer-0", "--host", "10.0.0.7", "--data-port", "7201",
@@ -55,3 +55,14 @@ def test_a_read_proxy_is_told_where_the_archive_lies(capsys: pytest.CaptureFixtu
     assert "schemes are file, s3, hdfs and webhdfs" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         parse_options("bookie", [*ARGUMENTS, "--data-dir", "x", "--cold-store", "file:///cold"])
+
+
+@pytest.mark.parametrize("size", ["1025KiB", "1023KiB", "65GiB", "0"])
+def test_a_journal_file_is_made_of_whole_blocks(
+    size: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = [*ARGUMENTS, "--data-dir", "x", "--journal-file-size"]
+    assert parse_options("bookie", [*arguments, "1028KiB"]).journal_file_bytes == 1028 * KIB
+    with pytest.raises(SystemExit):
+        parse_options("bookie", [*arguments, size])
+    assert "must be a multiple of 4KiB from 1MiB to" in capsys.readouterr().err
