@@ -9,6 +9,7 @@ import asyncio
 import os
 import signal
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -494,6 +495,26 @@ def test_the_twin_loses_and_delays_requests() -> None:
         await store.set("/n", b"moved", version=1)  # R3: now "not applied" is certain
         store.deliver_late_writes()
         assert await store.get("/n") == Stored(b"moved", 2, 0, 0)
+
+    run(scenario())
+
+
+def test_a_node_whose_parent_is_of_unknown_fate_was_not_made() -> None:
+    """Its creator may try again: nothing of its own was sent."""
+
+    class LosesParents(MemoryStore):
+        async def commit(self, ops: Sequence[Op]) -> tuple[int, ...]:
+            if ops[0].path == "/parent":
+                self.doom_next_write(WriteFate.APPLIED)
+            return await super().commit(ops)
+
+    async def scenario() -> None:
+        store = LosesParents(MemoryTree())
+        await store.start()
+        with pytest.raises(Unavailable, match="ancestor /parent"):
+            await store.create("/parent/n", b"", make_parents=True)
+        assert await store.get("/parent/n") is None
+        await store.create("/parent/n", b"", make_parents=True)
 
     run(scenario())
 
