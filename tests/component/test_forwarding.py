@@ -19,6 +19,7 @@ from duramen.core.replica_order import Place
 from duramen.errors import DuramenError
 from duramen.runtime.http_server import PublicServer
 from duramen.runtime.memory_store import MemoryStore, MemoryTree
+from duramen.runtime.public import forwarding
 from duramen.runtime.public.forwarding import FORWARDED_HEADER, Forwarder
 from duramen.runtime.public.serving import complete_app
 from duramen.runtime.rest import make_public_app
@@ -372,6 +373,48 @@ def test_a_large_body_goes_up_as_it_comes_and_is_not_kept() -> None:
         assert sent[0] < 1_024
         call.cancel()
         taking.set()
+
+    play(scenario)
+
+
+def test_the_rest_of_a_body_is_sent_to_nobody() -> None:
+    """The first piece is with a peer that then drains: a second peer would take half a batch."""
+
+    async def take_one_and_drain(_scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        taken.set()
+        await answer_json(send, {"code": "server_draining"}, 503, "application/problem+json")
+
+    async def pieces() -> AsyncIterator[bytes]:
+        yield b"first"
+        await taken.wait()
+        yield b"second"
+
+    taken = asyncio.Event()
+
+    async def scenario(world: World) -> None:
+        world.own.answer = take_one_and_drain
+        answer = await world.http.post(RECORDS, content=pieces(), headers=RAW)
+        check_problem(answer, 503, "server_draining")
+        assert world.called() == ["own"]
+
+    play(scenario)
+
+
+def test_more_calls_than_peers_carry_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forwarding, "CALL_COUNT_MAX", 4)
+
+    async def scenario(world: World) -> None:
+        world.own.answer = world.own.wait_gone
+        async with contextlib.AsyncExitStack() as stack:
+            for _ in range(4):
+                answer = await stack.enter_async_context(world.http.stream("GET", RECORDS))
+                assert answer.status_code == 200
+            check_problem(await world.http.get(RECORDS), 503, "overloaded")
+            assert (world.count("open"), world.count("refused")) == (4, 1)
+        await wait_until(lambda: world.count("open") == 0)
+        async with world.http.stream("GET", RECORDS) as answer:
+            assert answer.status_code == 200, "there is room again"
 
     play(scenario)
 
