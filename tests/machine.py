@@ -2,7 +2,7 @@
 
 `tests.scheduling` keeps the workers of one run apart. CI tests on Kubernetes beside `make test`,
 and people test in several checkouts: so each process that runs tests holds a lock in the user's
-cache folder, a shared one, and for files that are marked `quiet` the whole. It waits for that
+cache folder, a shared one, and for tests that are marked `quiet` the whole. It waits for that
 outside of any test's time-out. Loaded by `tests/conftest.py`.
 """
 
@@ -18,7 +18,6 @@ from typing import Final
 import pytest
 
 from tests.cache import cache_root
-from tests.scheduling import is_quiet
 
 LOCK_NAME: Final = "machine.lock"
 
@@ -66,9 +65,9 @@ def pytest_runtestloop(session: pytest.Session) -> None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Hold as much of it as the test's file needs, before its time begins to count."""
+    """Hold as much of it as the test needs, before its time begins to count."""
     lock = item.config.stash[_LOCK]
-    if is_quiet(item.nodeid.partition("::")[0]):
+    if item.get_closest_marker("quiet") is not None:
         lock.take_whole()
     else:
         lock.share()

@@ -1,9 +1,9 @@
-"""How the tests of one run are spread over worker processes: files in parallel, quiet ones last.
+"""How the tests of one run are spread over worker processes: files in parallel, quiet tests last.
 
 pytest-xdist hands out whole files (`--dist loadfile`), so that what a module's fixtures start is
 started once. Here is the order: files that are marked `long` first, then those that wait for real
 processes, then the others; and when nothing else runs any more, one worker alone carries out the
-files that are marked `quiet`, because they measure what a busy machine would distort. Files that
+tests that are marked `quiet`, because they measure what a busy machine would distort. Files that
 share a worker's cluster go to a worker that has one. All of it is one run of pytest, whose closing
 line counts everything.
 
@@ -14,6 +14,7 @@ Loaded by `tests/conftest.py`. Source: CONTRIBUTING.md "Three tiers of tests".
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 from functools import cache
@@ -36,6 +37,9 @@ WORKERS_MORE: Final = 2
 """Workers that take the place of some that died have names, and so ports, of their own."""
 
 SHARED_FIXTURE: Final = "shared_cluster"
+
+QUIET_SUFFIX: Final = "::quiet"
+"""Behind the name of a file: the tests of it that are marked so."""
 
 _RANKED_MARKS: Final = ("long", "process", "zookeeper")
 
@@ -70,12 +74,17 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFil
 
 
 class QuietLast(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
-    """Spreads files over workers; keeps the quiet ones until a single worker is left for them.
+    """Spreads files over workers; keeps quiet tests until a single worker is left for them.
 
     A worker begins a test only when it knows the next one, or that there is none. So the workers
-    that are not kept are told to end when only quiet files are left, and the kept one, which may
-    hold back its last loud test, gets the first quiet file once the others have nothing to do.
+    that are not kept are told to end when only quiet tests are left, and the kept one, which may
+    hold back its last loud test, gets the first quiet ones once the others have nothing to do.
     """
+
+    def _split_scope(self, nodeid: str) -> str:
+        """What a worker is given at once: a file, without its quiet tests or those alone."""
+        path = nodeid.partition("::")[0]
+        return f"{path}{QUIET_SUFFIX}" if is_quiet_test(nodeid) else path
 
     def mark_test_complete(
         self, node: WorkerController, item_index: int, duration: float = 0
@@ -136,20 +145,27 @@ class QuietLast(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
 
 
 def is_quiet(scope: str) -> bool:
-    """Whether a file has a test that is marked `quiet`: such a file is quiet as a whole."""
-    return "quiet" in _read_marks(scope)
+    """Whether these are the quiet tests of a file."""
+    return scope.endswith(QUIET_SUFFIX)
+
+
+def is_quiet_test(nodeid: str) -> bool:
+    """Whether a test is marked `quiet`, or its file is."""
+    path, _, name = nodeid.partition("::")
+    quiet = _read_quiet(path)
+    return quiet is None or name.partition("[")[0] in quiet
 
 
 def is_sharing(scope: str) -> bool:
     """Whether a file uses the cluster that all tests of a worker share."""
-    return SHARED_FIXTURE in _read_marks(scope)
+    return SHARED_FIXTURE in _read_marks(scope.removesuffix(QUIET_SUFFIX))
 
 
 def rank(scope: str) -> int:
     """Where a file stands: long ones, processes, servers, the rest, and the quiet ones."""
-    marks = _read_marks(scope)
-    if "quiet" in marks:
+    if is_quiet(scope):
         return len(_RANKED_MARKS) + 1
+    marks = _read_marks(scope)
     found = (place for place, mark in enumerate(_RANKED_MARKS) if mark in marks)
     return next(found, len(_RANKED_MARKS))
 
@@ -161,6 +177,25 @@ def _read_marks(scope: str) -> frozenset[str]:
     text = path.read_text(encoding="utf-8") if path.is_file() else ""
     found = re.findall(rf"pytest\.mark\.(\w+)|\b({SHARED_FIXTURE})\b", text)
     return frozenset(mark or fixture for mark, fixture in found)
+
+
+@cache
+def _read_quiet(path: str) -> frozenset[str] | None:
+    """The tests of a file that are marked quiet; None: the whole file is."""
+    file = ROOT / path
+    text = file.read_text(encoding="utf-8") if file.is_file() else ""
+    if "mark.quiet" not in text:
+        return frozenset()
+    names = set()
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.Assign) and "pytestmark" in map(ast.unparse, node.targets):
+            if "mark.quiet" in ast.unparse(node.value):
+                return None
+        elif isinstance(node, ast.FunctionDef) and any(
+            ast.unparse(mark) == "pytest.mark.quiet" for mark in node.decorator_list
+        ):
+            names.add(node.name)
+    return frozenset(names)
 
 
 def _free_bytes() -> int:

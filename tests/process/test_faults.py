@@ -22,7 +22,7 @@ from tests.process.history import History, read_log
 from tests.process.times import FAILOVER_S, HANG_S, SILENCE_S
 from tests.ticker import running_ticker
 
-pytestmark = [pytest.mark.process, pytest.mark.zookeeper, pytest.mark.quiet]
+pytestmark = [pytest.mark.process, pytest.mark.zookeeper]
 
 
 async def _append_while(cluster: LocalCluster, history: History, fault: Any) -> None:
@@ -145,6 +145,7 @@ def test_two_of_three_bookies_killed_waits_fails_clearly_and_goes_on(tmp_path: P
         run(scenario())
 
 
+@pytest.mark.quiet
 @pytest.mark.parametrize("sequencers", [1, 2])
 def test_sequencer_killed_in_mid_run(tmp_path: Path, sequencers: int) -> None:
     flags = ["--sequencers", str(sequencers)]
@@ -223,6 +224,7 @@ def test_everything_killed_at_once_keeps_what_was_acknowledged(tmp_path: Path) -
         run(after())
 
 
+@pytest.mark.quiet
 def test_zookeeper_stopped_for_20_s_does_not_stop_appends(tmp_path: Path) -> None:
     with running_cluster(tmp_path / "c") as cluster, running_ticker(tmp_path) as ticker:
 

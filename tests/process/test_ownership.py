@@ -29,7 +29,7 @@ from tests.process.owners import owners_of
 from tests.process.times import HANG_S, STILL_S
 from tests.ticker import running_ticker
 
-pytestmark = [pytest.mark.process, pytest.mark.zookeeper, pytest.mark.quiet]
+pytestmark = [pytest.mark.process, pytest.mark.zookeeper]
 
 UNCERTAIN = "append_uncertain"
 PAIR = ("--sequencers", "2", "--no-restart")
@@ -142,6 +142,7 @@ def test_one_log_is_handed_over_and_back_under_load(tmp_path: Path) -> None:
         run(scenario())
 
 
+@pytest.mark.quiet
 def test_every_log_of_a_killed_sequencer_takes_appends_again(tmp_path: Path) -> None:
     with running_cluster(tmp_path / "c", *PAIR) as cluster, running_ticker(tmp_path) as ticker:
 

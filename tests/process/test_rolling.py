@@ -31,7 +31,7 @@ from tests.process.history import NAMESPACE, History, read_log
 from tests.process.times import HANG_S, SILENCE_S
 from tests.ticker import running_ticker
 
-pytestmark = [pytest.mark.process, pytest.mark.zookeeper, pytest.mark.quiet]
+pytestmark = [pytest.mark.process, pytest.mark.zookeeper]
 
 ROLL_COUNT = int(os.environ.get("DURAMEN_ROLLS", "60"))
 OUTAGE_S = int(os.environ.get("DURAMEN_ZOOKEEPER_OUTAGE_S", "15"))
@@ -217,6 +217,7 @@ def test_a_log_that_commits_by_control_entries_is_read_whole(shared_cluster: Loc
     run(scenario())
 
 
+@pytest.mark.quiet
 @pytest.mark.timeout(300 + OUTAGE_S)
 def test_with_rolling_suspended_appends_go_on_without_zookeeper(tmp_path: Path) -> None:
     flags = ("--bookies", "4", "--no-restart")

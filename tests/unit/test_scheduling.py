@@ -27,7 +27,9 @@ MARKS = {
     "tests/b/test_figures.py": "quiet",
     "tests/b/test_times.py": "quiet process",
 }
+PARTLY_QUIET = {"tests/a/test_plain.py": {"test_1"}, "tests/a/test_slow.py": {"test_0", "test_2"}}
 READ_MARKS = scheduling._read_marks
+READ_QUIET = scheduling._read_quiet
 
 
 class PlayedWorker:
@@ -66,6 +68,10 @@ class Run:
         for worker in self._workers:
             self._join(worker)
         self._scheduler.schedule()
+
+    def scope_of(self, test: str) -> str:
+        """What is handed out with a test."""
+        return self._scheduler._split_scope(test)
 
     def play(self, *, crashes: int = 0) -> None:
         """To the end; the first quiet tests that are begun kill their worker, as often as said."""
@@ -112,12 +118,21 @@ class Run:
         self._scheduler.schedule()
 
     def _is_quiet(self, index: int) -> bool:
-        return "quiet" in MARKS[self.tests[index].partition("::")[0]]
+        return is_quiet(self.tests[index])
 
 
 @pytest.fixture(autouse=True)
 def marks(monkeypatch: pytest.MonkeyPatch) -> None:
+    def read_quiet(path: str) -> frozenset[str] | None:
+        return None if "quiet" in MARKS[path] else frozenset(PARTLY_QUIET.get(path, ()))
+
     monkeypatch.setattr(scheduling, "_read_marks", lambda scope: frozenset(MARKS[scope].split()))
+    monkeypatch.setattr(scheduling, "_read_quiet", read_quiet)
+
+
+def is_quiet(test: str) -> bool:
+    path, _, name = test.partition("::")
+    return "quiet" in MARKS[path] or name in PARTLY_QUIET.get(path, ())
 
 
 def name_tests(*files: str, count: int = 3) -> list[str]:
@@ -130,7 +145,9 @@ def test_every_test_runs_once_and_the_quiet_ones_alone(workers: int, seed: int) 
     run = Run(name_tests(*MARKS), workers=workers, seed=seed)
     run.play()
     assert sorted(run.done) == sorted(run.tests)
-    assert all("tests/b/" in name for name in run.done[-6:])
+    quiet = [name for name in run.tests if is_quiet(name)]
+    assert set(run.done[-len(quiet) :]) == set(quiet)
+    assert len(quiet) == 9
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
@@ -145,7 +162,7 @@ def test_quiet_ones_run_alone_where_nothing_else_was_chosen(workers: int, count:
 def test_what_takes_long_begins_first() -> None:
     run = Run(name_tests(*MARKS), workers=1, seed=0)
     run.play()
-    order = list(dict.fromkeys(name.partition("::")[0] for name in run.done))
+    order = list(dict.fromkeys(map(run.scope_of, run.done)))
     ranks = [scheduling.rank(scope) for scope in order]
     assert ranks == sorted(ranks) and order[0] == "tests/a/test_slow.py"
 
@@ -175,6 +192,15 @@ def test_marks_are_read_from_the_file_itself() -> None:
     here, there, none = map(READ_MARKS, paths)
     assert here >= {"parametrize"} and not none
     assert there >= {"process", "zookeeper", "shared_cluster"} and "long" not in there
+
+
+def test_quiet_tests_are_those_that_are_marked_or_whose_file_is() -> None:
+    paths = ("tests/process/test_repair.py", "tests/process/test_faults.py", "tests/none.py")
+    whole, partly, none = map(READ_QUIET, paths)
+    assert whole is None and none == frozenset()
+    assert partly is not None
+    assert "test_zookeeper_stopped_for_20_s_does_not_stop_appends" in partly
+    assert "test_everything_killed_at_once_keeps_what_was_acknowledged" not in partly
 
 
 def test_workers_pick_ports_apart(monkeypatch: pytest.MonkeyPatch) -> None:
