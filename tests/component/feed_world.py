@@ -2,7 +2,7 @@
 
 `HandCursor` stands where `feed` and `record_reader` have a `LogCursor`: it gives what the test
 says, raises, or ends, and notes what it was asked. Everything else is real, under a clock that
-stands still (`still_clock`). Used by `test_feed` and `test_record_reader`.
+stands still (`still_clock`). Used by `test_feed`, `test_record_reader` and `test_streams`.
 """
 
 from __future__ import annotations

@@ -5,7 +5,8 @@ machine does meanwhile. A scenario that waits for something that never comes fai
 nothing is left that could wake it. Only for classes whose neighbours are all faked: threads and
 sockets know nothing of this clock.
 
-Used by the component tests of `duramen_writeproxy.lanes` and of `duramen_readproxy.following`.
+Used by the component tests of `duramen_writeproxy.lanes`, `duramen_readproxy.following`,
+`duramen.runtime.reading` and `duramen.runtime.rest`.
 """
 
 from __future__ import annotations
