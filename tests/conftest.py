@@ -37,10 +37,15 @@ __all__ = [
 ]
 
 examples.load_profile()
-interrupts.heed()
 keep_ports_apart()
 
 EXIT_WITHIN_S = 60
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """A test that interrupts itself is interrupted, whoever has run in this process before."""
+    interrupts.heed()
 
 
 @pytest.hookimpl(trylast=True)

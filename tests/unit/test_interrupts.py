@@ -5,9 +5,14 @@ Shown with processes of their own, which inherit that SIGINT is ignored as a she
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
+
+from tests import interrupts
 
 ROOT = Path(__file__).resolve().parents[2]
 HANG_S = 60
@@ -27,6 +32,14 @@ try:
 finally:
     child.kill()
 """
+
+
+def test_a_handler_that_somebody_left_behind_is_replaced() -> None:
+    signal.signal(signal.SIGINT, lambda *_: None)
+    interrupts.heed()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
 
 
 def test_children_heed_sigint_where_it_was_ignored() -> None:
