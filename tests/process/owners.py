@@ -45,10 +45,18 @@ async def owners_of(cluster: LocalCluster) -> dict[str, set[str]]:
 
 
 async def wait_owned_by(cluster: LocalCluster, owner: str) -> None:
-    """Until one sequencer has every log that anybody has, alone."""
-    async with asyncio.timeout(HANG_S):
-        while set().union(*(await owners_of(cluster)).values()) != {owner}:
-            await look_again_soon()
+    """Until one sequencer has every log that anybody has, alone, and appends to each: one that
+    still claims it is not its owner, and may lose it.
+    """
+    rows: list[dict[str, Any]] = []
+    try:
+        async with asyncio.timeout(HANG_S):
+            while {(row["sequencer"], row["state"]) for row in rows} != {(owner, "active")}:
+                await look_again_soon()
+                rows = await owned_rows(cluster)
+    except TimeoutError:
+        states = {row["name"]: (row["sequencer"], row["state"]) for row in rows}
+        raise AssertionError(f"not everything is {owner}'s: {states}") from None
 
 
 async def give_all(cluster: LocalCluster, owner: str) -> None:

@@ -50,7 +50,7 @@ ACKNOWLEDGED = (Appended, AlreadyStored)
 def test_an_owner_frozen_for_15_s_acknowledges_nothing_after_the_seal(tmp_path: Path) -> None:
     flags = ("--sequencers", "2", "--write-proxies", "2", "--no-restart")
     with running_cluster(tmp_path / "c", *flags) as cluster, running_ticker(tmp_path) as ticker:
-        run(scenario(cluster, tmp_path, ticker))
+        run(scenario(cluster, tmp_path, ticker), timeout_s=2 * HANG_S)
 
 
 async def scenario(cluster: LocalCluster, folder: Path, ticker: Ticker) -> None:

@@ -48,6 +48,7 @@ def test_a_bookie_that_joins_gets_its_share_and_a_killed_auditor_is_succeeded(
                 await create_log(cluster, log, {"roll": {"size": "1MiB"}})
             await fill(cluster, filled, FILLED_BYTES)
             await wait_settled(cluster)
+            await wait_gone(cluster, newcomer)
             client, stop = RestClient(cluster.state()["write_url"]), asyncio.Event()
             writer = asyncio.create_task(append_slowly(history, client, stop))
             try:
@@ -117,6 +118,15 @@ async def rebalance(cluster: LocalCluster, *flags: str) -> dict[str, Any]:
 
 async def count_swaps(cluster: LocalCluster) -> int:
     return int((await ask(cluster, "repair"))["statistics"]["commits"]["swaps"])
+
+
+async def wait_gone(cluster: LocalCluster, bookie: str) -> None:
+    """Until its session has ended: before that, a killed bookie looks like one that has joined."""
+
+    async def is_gone() -> bool:
+        return not await takes_data(cluster, bookie)
+
+    await wait_until_so(is_gone, HANG_S, lambda: f"{bookie} is dead and still takes data")
 
 
 async def takes_data(cluster: LocalCluster, bookie: str) -> bool:
