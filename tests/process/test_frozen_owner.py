@@ -32,7 +32,12 @@ from tests.process.test_ownership import statistics
 from tests.process.times import HANG_S, SESSION_FAILOVER_S
 from tests.ticker import Ticker, running_ticker
 
-pytestmark = [pytest.mark.process, pytest.mark.zookeeper, pytest.mark.quiet]
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.zookeeper,
+    pytest.mark.quiet,
+    pytest.mark.timeout(3 * HANG_S),
+]
 
 FROZEN_S = 15.0
 
