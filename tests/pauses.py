@@ -41,9 +41,9 @@ async def look_again_soon() -> None:
     await let_pass(LOOK_S, what="between two looks")
 
 
-def look_again() -> None:
-    """Rest between two looks at a condition, in a thread."""
-    observe_for(LOOK_S, what="between two looks")
+def look_again(rest_s: float = LOOK_S) -> None:
+    """Rest between two looks at a condition, in a thread; longer where a look costs more."""
+    observe_for(rest_s, what="between two looks")
 
 
 def is_readable(descriptor: int, within_s: float) -> bool:

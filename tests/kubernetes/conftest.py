@@ -8,6 +8,7 @@ these tests in. What needs one of them, or a program that is built with them, ge
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -63,8 +64,10 @@ def running(folder: Path, tier: Tier) -> Iterator[ClusterHandle]:
     plane = ControlPlane(folder, tier)
     try:
         plane.start()
-        yield ClusterHandle(
+        handle = ClusterHandle(
             plane.kubeconfig, plane.url, plane.token, plane.certificate, plane.folder
         )
+        with contextlib.closing(handle):
+            yield handle
     finally:
         plane.stop()

@@ -26,7 +26,7 @@ from typing import Any, TypeVar
 import httpx
 
 from duramen.client.rest_client import RestClient
-from tests.pauses import look_again
+from tests.pauses import LOOK_S, look_again
 from tests.process.answers import repeat_safely
 from tests.process.times import HANG_S
 
@@ -208,12 +208,14 @@ async def create_log(cluster: LocalCluster, name: str, config: dict[str, Any]) -
         await client.close()
 
 
-def wait_until(condition: Callable[[], bool], timeout_s: float, what: str) -> None:
+def wait_until(
+    condition: Callable[[], bool], timeout_s: float, what: str, *, rest_s: float = LOOK_S
+) -> None:
     """Poll a condition; fails with its name when it does not come true in time."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, f"waited {timeout_s} s for {what}"
-        look_again()
+        look_again(rest_s)
 
 
 def run(work: Coroutine[Any, Any, T], timeout_s: float = 250) -> T:

@@ -8,6 +8,7 @@ tests/kubernetes/conftest.py.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import secrets
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.kubernetes.cluster import binaries
+from tests.kubernetes.cluster.lists import Lists
 from tests.process.cluster import wait_until
 from tests.process.times import HANG_S
 
@@ -74,6 +76,14 @@ class ClusterHandle:
         """What `kubectl get … -o json` prints, parsed."""
         return json.loads(self.kubectl("get", *arguments, "-o", "json").stdout)
 
+    def list(self, kinds: str, namespace: str, selector: str = "") -> list[dict[str, Any]]:
+        """The objects of some kinds without a start of kubectl, for who looks again and again."""
+        return self._lists.list(kinds, namespace, selector)
+
+    def close(self) -> None:
+        """Close its connections."""
+        self._lists.close()
+
     def apply(self, *manifests: Any, namespace: str | None = None) -> None:
         """Server-side apply of manifests as dictionaries, with validation."""
         everything = {"apiVersion": "v1", "kind": "List", "items": list(manifests)}
@@ -103,6 +113,10 @@ class ClusterHandle:
         finally:
             with contextlib.suppress(AssertionError):
                 self.kubectl("delete", "namespace", name, "--wait=false")
+
+    @functools.cached_property
+    def _lists(self) -> Lists:
+        return Lists(self.url, self.token, self.certificate)
 
     def _run(
         self,

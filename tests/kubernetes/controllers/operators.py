@@ -12,7 +12,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
@@ -23,12 +23,15 @@ import yaml
 from duramen_operator.resources.definitions import define_all
 from tests.kubernetes.cluster.handle import ClusterHandle
 from tests.kubernetes.resources.texts import read_texts
-from tests.process.cluster import wait_until
+from tests.process import cluster as processes
 from tests.process.times import HANG_S
 
 END_S: Final = HANG_S
 SETTLE_S: Final = HANG_S
 """Hang bounds both: an operator ends, and objects settle, long before."""
+
+OBJECTS_REST_S: Final = 0.2
+"""Between two looks at objects: each look lists some kinds, and many tests wait at once."""
 
 _CONTEXT: Final[ForkServerContext] = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["duramen_operator.main", "tests.kubernetes.controllers.operators"])
@@ -142,6 +145,11 @@ def write_kubeconfig(cluster: ClusterHandle, namespace: str, url: str) -> Path:
     return path
 
 
+def wait_until(condition: Callable[[], bool], timeout_s: float, what: str) -> None:
+    """Poll a condition of objects; fails with its name when it does not come true in time."""
+    processes.wait_until(condition, timeout_s, what, rest_s=OBJECTS_REST_S)
+
+
 class Objects:
     """The custom resources of one namespace, as a test looks at them."""
 
@@ -164,8 +172,7 @@ class Objects:
 
     def list(self, kind: str) -> list[dict[str, Any]]:
         """All of a kind."""
-        found: list[dict[str, Any]] = self.cluster.get(kind, "-n", self.namespace)["items"]
-        return found
+        return self.cluster.list(kind, self.namespace)
 
     def find(self, kind: str, name: str) -> dict[str, Any] | None:
         """One object, if it is there."""
@@ -192,7 +199,7 @@ class Objects:
 
     def events(self, name: str) -> set[str]:
         """Reasons of the events about an object."""
-        found = self.cluster.get("events.events.k8s.io", "-n", self.namespace)["items"]
+        found = self.cluster.list("events.events.k8s.io", self.namespace)
         return {one["reason"] for one in found if one["regarding"]["name"] == name}
 
     def wait_event(self, name: str, reason: str) -> None:

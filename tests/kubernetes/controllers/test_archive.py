@@ -22,8 +22,8 @@ from tests.kubernetes.controllers.operators import (
     OperatorProcess,
     install_definitions,
     running_operator,
+    wait_until,
 )
-from tests.process.cluster import wait_until
 
 RESTRICTED = {"pod-security.kubernetes.io__enforce": "restricted"}
 NEVER = "0 0 1 1 *"

@@ -26,8 +26,8 @@ from tests.kubernetes.controllers.operators import (
     OperatorProcess,
     install_definitions,
     running_operator,
+    wait_until,
 )
-from tests.process.cluster import wait_until
 
 pytestmark = pytest.mark.long
 
@@ -58,10 +58,7 @@ class Ground(Objects):
     def pods(self, component: str = "bookie") -> list[dict[str, Any]]:
         """The pods of a component."""
         selector = f"app.kubernetes.io/component={component}"
-        found: list[dict[str, Any]] = self.cluster.get(
-            "pods", "-n", self.namespace, "-l", selector
-        )["items"]
-        return found
+        return self.cluster.list("pods", self.namespace, selector)
 
     def uids(self, kind: str) -> dict[str, str]:
         """Name to uid of everything of these kinds."""

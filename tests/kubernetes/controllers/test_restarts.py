@@ -38,10 +38,10 @@ from tests.kubernetes.controllers.operators import (
     OperatorProcess,
     install_definitions,
     running_operator,
+    wait_until,
     write_kubeconfig,
 )
 from tests.kubernetes.controllers.outcomes import Outcome, compare, describe_objects
-from tests.process.cluster import wait_until
 from tests.process.times import HANG_S
 
 pytestmark = [pytest.mark.timeout(1_500), pytest.mark.long]

@@ -19,8 +19,8 @@ from tests.kubernetes.controllers.operators import (
     OperatorProcess,
     install_definitions,
     running_operator,
+    wait_until,
 )
-from tests.process.cluster import wait_until
 
 NAME = "operator"
 RBAC = "rbac.authorization.k8s.io"

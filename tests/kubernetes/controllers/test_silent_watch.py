@@ -23,9 +23,9 @@ from tests.kubernetes.controllers.operators import (
     OperatorProcess,
     install_definitions,
     running_operator,
+    wait_until,
     write_kubeconfig,
 )
-from tests.process.cluster import wait_until
 from tests.process.times import HANG_S
 
 pytestmark = [pytest.mark.timeout(400), pytest.mark.long]
