@@ -97,7 +97,10 @@ def running_hdfs(folder: Path) -> Iterator[str]:
         raise Missing(Need.JDK, "there is no java on the path, which runs HDFS")
     jars = _fetch_hadoop()
     conf, address = _write_hadoop_conf(folder)
-    command = [java, "-Xmx192m", "--add-opens", "java.base/java.lang=ALL-UNNAMED"]
+    command = [
+        java, "-Xmx192m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC",
+        "--add-opens", "java.base/java.lang=ALL-UNNAMED",
+    ]  # fmt: skip
     command += ["-cp", f"{conf}:{jars}/*"]
     server = "org.apache.hadoop.hdfs.server"
     name_node = [*command, f"{server}.namenode.NameNode"]
