@@ -34,6 +34,8 @@ from tests.pauses import look_again
 LOOPBACK = "127.0.0.1"
 READY_S = 90.0
 STOP_S = 10.0
+GARBAGE_PERCENT = "400"
+"""How much garbage Go's collector lets grow: a cluster lives for minutes, and memory is there."""
 _REQUEST_S = 5.0
 # A run of tests that is killed leaves no processes behind, as far as util-linux is there.
 _END_WITH_US = ("setpriv", "--pdeathsig", "KILL") if shutil.which("setpriv") else ()
@@ -108,7 +110,7 @@ class ControlPlane:
             child = subprocess.Popen(
                 [*_END_WITH_US, *(str(part) for part in command)],
                 cwd=self.folder,
-                env={**os.environ, **(env or {})},
+                env={**os.environ, "GOGC": GARBAGE_PERCENT, **(env or {})},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
