@@ -41,7 +41,7 @@ $(STAMP): requirements.lock pyproject.toml
 run: setup ## Start a whole cluster here, append a file, compare, serve (ONCE=1 FILE=path RUNFLAGS=…)
 	$(BIN)/duramen run --demo $(if $(ONCE),--once) $(if $(FILE),--file "$(FILE)") $(RUNFLAGS)
 
-# Files are spread over a worker for each processor, the quiet ones last and alone: tests/scheduling.py.
+# Files are spread over worker processes, the quiet ones last and alone: tests/scheduling.py.
 test: setup ## Run the tests of the gate (TESTFLAGS="-k name" for some): half an hour, a JVM comes along
 	$(PYTEST) $(SPREAD) -m "not kubernetes and not night" $(TESTFLAGS)
 
