@@ -30,6 +30,9 @@ END_S: Final = HANG_S
 SETTLE_S: Final = HANG_S
 """Hang bounds both: an operator ends, and objects settle, long before."""
 
+RESYNC_S: Final = 2.0
+"""How often an operator looks by its own clock."""
+
 OBJECTS_REST_S: Final = 0.2
 """Between two looks at objects: each look lists some kinds, and many tests wait at once."""
 
@@ -46,7 +49,7 @@ class OperatorProcess:
         namespace: str,
         cluster_url: str,
         *,
-        resync_s: float = 2.0,
+        resync_s: float = RESYNC_S,
         health_port: int = 0,
     ) -> None:
         """`cluster_url`: of whoever answers for every cluster's write proxy; `health_port` 0: any

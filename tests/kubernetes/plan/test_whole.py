@@ -56,6 +56,14 @@ def test_a_plan_after_its_apply_is_empty(case: str) -> None:
 
 
 @pytest.mark.parametrize("case", SPECS)
+def test_a_cluster_is_ready_after_three_passes(case: str) -> None:
+    """One makes it, one tells what was made, one sees it ready: how fast it settles, in counts."""
+    world = make_world(case)
+    assert world.converge() == 3
+    assert world.condition("LogCluster", "main", "Ready")["status"] == "True"
+
+
+@pytest.mark.parametrize("case", SPECS)
 def test_every_step_may_be_done_twice(case: str) -> None:
     world, twice = make_world(case), make_world(case)
     world.converge()

@@ -105,12 +105,14 @@ class World:
             self.do(plan.steps)
         raise AssertionError(f"never empty: {self.plan(now).steps}")
 
-    def converge(self) -> None:
-        """Operator and controllers, until both have nothing to do."""
+    def converge(self) -> int:
+        """Operator and controllers, until both have nothing to do; gives the passes with steps."""
+        total = 0
         for _ in range(PASSES_MAX):
             passes = self.settle()
+            total += passes
             if not self.run_controllers() and not passes:
-                return
+                return total
         raise AssertionError("the operator and the controllers never come to rest")
 
     def run_controllers(self) -> bool:
