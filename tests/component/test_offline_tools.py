@@ -27,7 +27,7 @@ from duramen_bookie.checkpoint import read_checkpoint, write_checkpoint
 from duramen_bookie.file_system import PosixFileSystem
 from duramen_bookie.journal.replay import open_journal
 from duramen_bookie.offline.commands import run_command
-from duramen_bookie.offline.stopped_bookie import ReadOnlyDisk
+from duramen_bookie.offline.stopped_bookie import ReadOnlyDisk, open_stopped
 from duramen_bookie.shelf.shelf import Shelf, ref_of
 from tests.component.identity_world import Disks, run
 
@@ -51,6 +51,11 @@ def add(number: int, ledger: LedgerId = FIRST) -> JournalRecord:
     return JournalRecord(
         Kind.ADD, ledger, EntryId(number), EntryId(number - 1), entry(number, ledger)
     )
+
+
+def drop_below(epoch: int) -> JournalRecord:
+    """Everything of the first log below an epoch is dropped."""
+    return JournalRecord(Kind.TOMBSTONE, ledger_of(LogId(9), Epoch(epoch)), is_all_below=True)
 
 
 class Stopped(NamedTuple):
@@ -89,6 +94,36 @@ class Stopped(NamedTuple):
         status = run_command(["inspect", what, *self.arguments(), *more, "--json"])
         assert self.disks.everything() == before
         return status, [json.loads(line) for line in self.capture.readouterr().out.splitlines()]
+
+    def append_to_journal(self, *records: JournalRecord) -> None:
+        """One more commit, as after another clean start and stop."""
+        opened, _ = open_journal(
+            str(self.journal), PosixFileSystem(), self.disks.cookie("data").incarnation,
+            lambda _item: None, now_unix_us=lambda: 0, file_bytes=FILE_BYTES,
+        )  # fmt: skip
+        opened.commit(list(records))
+        opened.write_end()
+        opened.close()
+
+    def tear_end(self) -> None:
+        """What a power cut leaves: the last commit is there, and nothing says that it is whole."""
+        file = self.journal / "000001.dj"
+        data = bytearray(file.read_bytes())
+        at = data.rindex(b"DJR1")
+        data[at : at + 4096] = bytes(4096)
+        file.write_bytes(data)
+        (self.data / "DIRTY").write_bytes(b"")
+
+    def lose(self, entry_id: int) -> None:
+        """The next checkpoint says that an entry of the first ledger is to be repaired."""
+        incarnation = self.disks.cookie("data").incarnation
+        found = read_checkpoint(PosixFileSystem(), str(self.data), incarnation)
+        assert found is not None
+        first, second = found.state.ledgers
+        lossy = first._replace(unknown=EntryRanges([(entry_id, entry_id)]))
+        state = found.state._replace(ledgers=(lossy, second))
+        changed = found._replace(number=found.number + 1, state=state)
+        write_checkpoint(PosixFileSystem(), str(self.data), changed)
 
 
 def flip(file: Path, at: int) -> None:
@@ -200,15 +235,38 @@ def test_every_byte_that_means_something_is_checked(stopped: Stopped) -> None:
 
 
 def test_an_unclean_stop_alone_is_no_damage(stopped: Stopped) -> None:
-    file = stopped.journal / "000001.dj"
-    data = bytearray(file.read_bytes())
-    at = data.rindex(b"DJR1")
-    data[at : at + 4096] = bytes(4096)
-    file.write_bytes(data)
-    (stopped.data / "DIRTY").write_bytes(b"")
+    stopped.tear_end()
     status, report = stopped.fsck()
     assert (status, report["was_clean"]) == (0, False)
     assert any("not stopped cleanly" in note for note in report["notes"])
+
+
+def test_what_the_last_commit_before_a_power_cut_holds_is_not_lost(stopped: Stopped) -> None:
+    stopped.lose(12)
+    stopped.tear_end()
+    status, report = stopped.fsck()
+    assert (status, report["damages"]) == (0, [])
+
+
+def test_a_shelf_file_that_grew_is_damage(stopped: Stopped) -> None:
+    file = stopped.shelf_file(1)
+    said = file.stat().st_size
+    file.write_bytes(file.read_bytes() + bytes(4096))
+    status, report = stopped.fsck()
+    (damage,) = report["damages"]
+    assert (status, damage["path"]) == (1, str(file))
+    assert damage["what"] == f"{said + 4096} bytes, and the checkpoint says {said}"
+
+
+@pytest.mark.parametrize(("below", "is_missed"), [(1, True), (2, False)])
+def test_what_is_lost_is_missed_from_the_first_live_epoch_on(
+    stopped: Stopped, below: int, is_missed: bool
+) -> None:
+    stopped.append_to_journal(drop_below(below))
+    stopped.shelf_file(1).unlink()
+    _, report = stopped.fsck()
+    promised = [d["entries"] for d in report["damages"] if d.get("ledger_id") == str(FIRST)]
+    assert promised == ([[[0, 9]]] if is_missed else [])
 
 
 def test_a_lost_data_file_is_told_by_what_was_promised(stopped: Stopped) -> None:
@@ -286,6 +344,14 @@ def test_entries_that_are_lost_stay_promised_by_the_new_index(stopped: Stopped) 
     assert checkpoint is not None and checkpoint.number == 2, "written once, for the new index"
 
 
+def test_a_tool_that_only_reads_is_given_no_way_to_write(stopped: Stopped) -> None:
+    data, journal, *ledgers = stopped.disks.paths.values()
+    refused = pytest.raises(OSError, match="only reads")
+    with open_stopped(data, journal, ledgers) as bookie, refused:
+        bookie.fs.remove(str(stopped.shelf_file(1)))
+    assert stopped.shelf_file(1).exists()
+
+
 def test_a_check_that_only_reads_cannot_write(tmp_path: Path) -> None:
     disk = ReadOnlyDisk()
     file = tmp_path / "file"
@@ -344,6 +410,37 @@ def test_inspect_ledger_shows_where_its_entries_are(stopped: Stopped) -> None:
         assert (shelf["file"], shelf["entries"]) == (str(stopped.shelf_file(1)), [[0, 9]])
     status, rows = stopped.inspect("ledger", "11:1")
     assert (status, rows[0]["is_known"], len(rows)) == (1, False, 1)
+
+
+def test_inspect_ledger_shows_the_last_commit_before_a_power_cut(stopped: Stopped) -> None:
+    stopped.tear_end()
+    _, (summary, journal, _) = stopped.inspect("ledger", "9:1")
+    assert (summary["highest"], journal["entries"]) == (12, [[10, 12]])
+
+
+@pytest.mark.parametrize(
+    ("dropped", "is_dropped"),
+    [
+        (drop_below(1), False),
+        (drop_below(2), True),
+        (JournalRecord(Kind.TOMBSTONE, FIRST), True),
+        (JournalRecord(Kind.TOMBSTONE, SECOND), False),
+    ],
+)
+def test_inspect_ledger_shows_what_a_drop_means_for_it(
+    stopped: Stopped, dropped: JournalRecord, is_dropped: bool
+) -> None:
+    stopped.append_to_journal(dropped)
+    _, rows = stopped.inspect("ledger", "9:1")
+    assert rows[0]["is_dropped"] is is_dropped
+
+
+def test_inspect_entry_tells_of_a_damaged_copy_beside_a_whole_one(stopped: Stopped) -> None:
+    stopped.append_to_journal(add(3))
+    assert stopped.inspect("entry", "9:1", "3")[0] == 0
+    flip(stopped.shelf_file(1), stopped.shelf_file(1).read_bytes().index(entry(3)) + 80)
+    status, copies = stopped.inspect("entry", "9:1", "3")
+    assert (status, [copy["is_intact"] for copy in copies]) == (1, [True, False])
 
 
 def test_inspect_entry_shows_each_copy_and_gives_its_bytes(

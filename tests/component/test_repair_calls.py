@@ -34,6 +34,8 @@ from duramen.wire.repair_calls import (
     Source,
 )
 from duramen_bookie.repair import calls
+from duramen_bookie.repair.yielding import Yielding, YieldingPace
+from duramen_bookie.upkeep.pacing import monotonic_us
 from tests.component.test_bookie_service import (
     LEDGER,
     LOG,
@@ -484,6 +486,23 @@ def test_repair_is_charged_where_it_reads_and_where_it_writes_and_clients_are_he
             assert pace(target)["late_beyond_us"] == 0, "what repair adds is no client's"
             await world.inventory(0, 0, 9)
             assert pace(source)["admitted_bytes"] >= 2 * size
+
+    run(scenario)
+
+
+def test_a_source_that_yields_answers_before_it_counts_as_silent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = Yielding(1, bytes_per_s_min=1, bytes_per_s_first=1, now_us=monotonic_us)
+    paces = iter([YieldingPace(slow), YieldingPace()])
+    monkeypatch.setattr(calls, "YieldingPace", lambda: next(paces))
+    monkeypatch.setattr(calls, "_READ_PATIENCE_US", 50 * MS)
+
+    async def scenario() -> None:
+        async with cluster(tmp_path, 2) as world:
+            await world.bookies[0].add(*[add(n) for n in range(10)])
+            answer = await world.pull(1, [(0, 9)], [world.source(0)])
+            assert parts(answer) == [(0, 9, OK)]
 
     run(scenario)
 

@@ -152,7 +152,8 @@ def view_ledger(bookie: StoppedBookie, ledger_id: LedgerId) -> Iterator[Row]:
             summary["sealed_epoch"] = max(summary["sealed_epoch"], epoch)
         elif header.kind is Kind.TOMBSTONE:
             is_below = header.is_all_below and epoch_of(ledger_id) < epoch
-            summary["is_dropped"] |= is_below or header.ledger_id == ledger_id
+            is_this = not header.is_all_below and header.ledger_id == ledger_id
+            summary["is_dropped"] |= is_below or is_this
         elif header.ledger_id == ledger_id:
             summary["is_known"] = True
             if header.kind is Kind.ADD:
