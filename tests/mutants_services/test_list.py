@@ -88,6 +88,11 @@ def test_the_list_is_long_and_has_what_was_once_not_noticed() -> None:
     assert not WAS_NOT_NOTICED - names
 
 
+def test_no_fault_is_shown_to_quiet_tests() -> None:
+    # They want the whole machine, which the player shares for as long as they run.
+    assert not [name for fault in FAULTS for name in fault.tests if "mark.quiet" in read(name)]
+
+
 def test_a_text_that_is_there_twice_or_not_at_all_is_refused() -> None:
     fault = Fault("a-fault", "area", "a.py", "x = 1", "x = 2", "Wrong.", ("tests/test_a.py",))
     assert fault.apply("x = 1\n") == "x = 2\n"

@@ -8,13 +8,17 @@ import shutil
 import subprocess
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from tests.machine import MachineLock
+from tests.mutants_services import tree
 from tests.mutants_services.__main__ import choose, describe, is_enough, spell, summarize
 from tests.mutants_services.fault import Fault
 from tests.mutants_services.playing import Fate, Player, Verdict
 from tests.mutants_services.touching import list_changed_spans, put_probes
+from tests.mutants_services.tree import Tree
 
 HERE = Path(__file__).parent
 TALLY = """\
@@ -75,6 +79,26 @@ NOTICED = make("noticed", "one + other", "one - other")
 NOT_NOTICED = make("not-noticed", "one < 0", "one < -1")
 UNSAID = make("unsaid", "one + other", "one - other", "tests/test_broken.py")
 ENDLESS = make("endless", "while not is_over:", "while is_over:")
+
+
+def test_waiting_for_the_machine_counts_as_no_hang(
+    checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = [0.0]
+
+    class Contended(MachineLock):
+        def share(self) -> None:
+            super().share()
+            now_s[0] += 1_000.0
+
+    def carry_out(_tree: Tree, _order: object, until_s: float) -> int:
+        return 0 if now_s[0] < until_s else 1
+
+    monkeypatch.setattr(tree, "MachineLock", Contended)
+    monkeypatch.setattr(tree, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    monkeypatch.setattr(Tree, "_carry_out", carry_out)
+    run = Tree(checkout, tmp_path / "copy").run(["tests/test_add.py"], limit_s=60.0)
+    assert run.has_passed and run.elapsed_s == 0.0 and now_s == [1_000.0]
 
 
 def test_verdicts_follow_the_tests(checkout: Path) -> None:

@@ -24,6 +24,8 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 from uuid import uuid4
 
+from tests.cache import cache_root
+from tests.machine import LOCK_NAME, MachineLock
 from tests.mutants_services.fault import Fault
 from tests.mutants_services.touching import FILE_VARIABLE, Span, put_probes, read_touches
 from tests.pauses import is_readable
@@ -107,13 +109,15 @@ class Tree:
             "log": str(log), "arguments": arguments,
             "environment": {_MARK: mark, FILE_VARIABLE: str(self._touches)},
         }  # fmt: skip
-        began_s = time.monotonic()
-        code = self._carry_out(order, began_s + limit_s)
+        with _machine_shared():
+            began_s = time.monotonic()
+            code = self._carry_out(order, began_s + limit_s)
+            elapsed_s = time.monotonic() - began_s
         _end_marked(mark)
         text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
         found = _NOTICED.search(text)
         noticed = "" if found is None else found[1]
-        return Run(code, time.monotonic() - began_s, noticed, text)
+        return Run(code, elapsed_s, noticed, text)
 
     def read_touches(self) -> dict[str, set[str]]:
         """For each probe that was put last, the tests that came to it ("": while importing)."""
@@ -192,6 +196,21 @@ def list_files(checkout: Path) -> list[str]:
 def _list_import_roots(root: Path) -> list[str]:
     project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
     return list(project["tool"]["hatch"]["build"]["dev-mode-dirs"])
+
+
+@contextlib.contextmanager
+def _machine_shared() -> Iterator[None]:
+    """Share the machine for the block; waits for quiet tests of others.
+
+    The tests of a run share it themselves. Where they had to wait, their limit counted it, and a
+    fault that nobody had looked at was noticed by a hang.
+    """
+    lock = MachineLock(cache_root() / LOCK_NAME)
+    try:
+        lock.share()
+        yield
+    finally:
+        lock.release()
 
 
 def _end_marked(mark: str) -> None:
