@@ -28,8 +28,6 @@ _COMPACTION_US = 30 * SECOND
 _CACHE_BYTES = 16 * MIB
 """Of entries of bookies, and of those of the archive: full after a generation of logs."""
 
-_ROLES = ("sequencer", "bookie", "readproxy")
-
 
 def quick(command: list[str]) -> list[str]:
     """The same process, quick; others as they are."""
@@ -37,7 +35,7 @@ def quick(command: list[str]) -> list[str]:
     if module is None:
         return command
     role = command[module + 1].removeprefix("duramen_").removesuffix(".main")
-    if role not in _ROLES:
+    if role not in _RUNS:
         return command
     return [*command[:module], str(Path(__file__)), role, *command[module + 2 :]]
 
