@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.kubernetes.cluster import binaries
-from tests.kubernetes.cluster.lists import Lists
+from tests.kubernetes.cluster.api_server import ApiServer
 from tests.process.cluster import wait_until
 from tests.process.times import HANG_S
 
@@ -77,19 +77,21 @@ class ClusterHandle:
         return json.loads(self.kubectl("get", *arguments, "-o", "json").stdout)
 
     def list(self, kinds: str, namespace: str, selector: str = "") -> list[dict[str, Any]]:
-        """The objects of some kinds without a start of kubectl, for who looks again and again."""
-        return self._lists.list(kinds, namespace, selector)
-
-    def close(self) -> None:
-        """Close its connections."""
-        self._lists.close()
+        """The objects of some kinds, as `kubectl get` prints them."""
+        return self._api_server.list(kinds, namespace, selector)
 
     def apply(self, *manifests: Any, namespace: str | None = None) -> None:
         """Server-side apply of manifests as dictionaries, with validation."""
-        everything = {"apiVersion": "v1", "kind": "List", "items": list(manifests)}
-        where = () if namespace is None else ("--namespace", namespace)
-        flags = ("--server-side", "--validate=strict", "--filename=-")
-        self.kubectl("apply", *flags, *where, stdin=json.dumps(everything))
+        for manifest in manifests:
+            self._api_server.apply(manifest, namespace)
+
+    def delete(self, kind: str, name: str, namespace: str = "") -> bool:
+        """Ask for the deletion of an object, and do not wait; whether it was there."""
+        return self._api_server.delete(kind, name, namespace)
+
+    def close(self) -> None:
+        """Close its connections."""
+        self._api_server.close()
 
     def may(self, account: str, namespace: str, verb: str, kind: str) -> bool:
         """Whether the API server would let an account do that to objects of a kind there."""
@@ -112,11 +114,11 @@ class ClusterHandle:
             yield name
         finally:
             with contextlib.suppress(AssertionError):
-                self.kubectl("delete", "namespace", name, "--wait=false")
+                self.delete("namespace", name)
 
     @functools.cached_property
-    def _lists(self) -> Lists:
-        return Lists(self.url, self.token, self.certificate)
+    def _api_server(self) -> ApiServer:
+        return ApiServer(self.url, self.token, self.certificate)
 
     def _run(
         self,

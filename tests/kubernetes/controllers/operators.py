@@ -171,7 +171,7 @@ class Objects:
 
     def delete(self, kind: str, name: str) -> None:
         """Ask for a deletion, and do not wait."""
-        self.cluster.kubectl("-n", self.namespace, "delete", kind, name, "--wait=false")
+        assert self.cluster.delete(kind, name, self.namespace), f"no {kind} {name}"
 
     def list(self, kind: str) -> list[dict[str, Any]]:
         """All of a kind."""

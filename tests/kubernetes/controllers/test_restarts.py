@@ -352,9 +352,7 @@ def disturb(ground: Ground, dice: random.Random) -> None:
         patch = {"retention": {"age": f"{dice.randrange(100, 999)}h"}}
         ground.twin.state.change_log("shop", log.name, patch, None)
     name = dice.choice(("main-writeproxy", "main-readproxy"))
-    ground.objects.cluster.kubectl(
-        "-n", ground.objects.namespace, "delete", "service", name, "--ignore-not-found"
-    )
+    ground.objects.cluster.delete("service", name, ground.objects.namespace)
 
 
 def aim_somewhere(ground: Ground, proxy: DeadlyProxy, dice: random.Random) -> None:
