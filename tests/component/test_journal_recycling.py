@@ -29,6 +29,7 @@ from duramen_bookie.journal.writer import JournalPoisoned
 from tests.component.journal_world import Opened, fill, live_until, recycled
 from tests.component.memory_disk import SECTOR_BYTES, MemoryDisk, MemoryFile, PowerCut
 from tests.component.test_journal import FILE_BYTES, Cutter, add
+from tests.tiers import sized
 
 # --- What stood there before ----------------------------------------------------------------------
 
@@ -208,7 +209,7 @@ def test_without_its_sidecar_a_torn_commit_counts_as_damaged() -> None:
     assert again.numbers == set(range(7)) and len(again.result.damages) == 1
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(sized(fast=10, gate=60, night=600)))
 def test_one_damaged_range_in_recycled_files_is_never_silent(seed: int) -> None:
     rng = random.Random(seed)
     disk = MemoryDisk()

@@ -66,7 +66,14 @@ def serving(server: AbstractContextManager[T]) -> Iterator[T]:
         yield running
 
 
-@pytest.fixture(params=["memory", "folder", "s3", "hdfs"])
+@pytest.fixture(
+    params=[
+        "memory",
+        "folder",
+        pytest.param("s3", marks=pytest.mark.gate),
+        pytest.param("hdfs", marks=pytest.mark.gate),
+    ]
+)
 def bench(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> ColdBench:

@@ -31,7 +31,7 @@ from tests.kubernetes.image import recipes
 from tests.requirements import Need, leave_out
 
 # Each make takes some seconds; on a machine full of other work it was seen to take minutes.
-pytestmark = pytest.mark.timeout(1800)
+pytestmark = [pytest.mark.gate, pytest.mark.timeout(1800)]
 
 EPOCH = 1_700_000_000
 HANG_S = 900.0

@@ -12,6 +12,8 @@ import pytest
 
 from tests.mutants_services.fault import Fault, ListError, read_faults
 
+pytestmark = pytest.mark.gate
+
 ROOT = Path(__file__).resolve().parents[2]
 FAULTS = read_faults()
 COUNT_MIN = 60

@@ -20,6 +20,8 @@ from tests.mutants_services.playing import Fate, Player, Verdict
 from tests.mutants_services.touching import list_changed_spans, put_probes
 from tests.mutants_services.tree import Tree
 
+pytestmark = pytest.mark.gate
+
 HERE = Path(__file__).parent
 TALLY = """\
 def add(one: int, other: int) -> int:

@@ -24,9 +24,9 @@ from tests.sim.run import Result, Run, run_seed
 from tests.sim.world import World
 from tests.tiers import sized
 
-SEEDS: Final = range(1, 1 + sized(fast=8, gate=100, night=400))
+SEEDS: Final = range(1, 1 + sized(fast=4, gate=100, night=400))
 WORKER_COUNT: Final = 2
-DIGEST_SEEDS: Final = sized(fast=5, gate=50, night=200)
+DIGEST_SEEDS: Final = sized(fast=2, gate=50, night=200)
 REPAIR_SEED: Final = 4
 """Drained, removed, lost and replaced bookies, in few events: played whole."""
 

@@ -15,6 +15,7 @@ import pytest
 from duramen_operator.names import PAUSED_ANNOTATION
 from duramen_operator.plan.steps import Apply, Delete, Event, Status
 from tests.kubernetes.plan.world import World, make_bookie_set, make_cluster, make_domains
+from tests.tiers import sized
 
 SPECS: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -87,7 +88,7 @@ def test_a_pass_that_ends_anywhere_is_gone_on_with(case: str) -> None:
         assert other.manifests() == world.manifests(), count
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(sized(fast=8, gate=40, night=400)))
 def test_whatever_is_missing_comes_back(seed: int) -> None:
     rng = random.Random(seed)
     world = make_world(rng.choice(list(SPECS)))
@@ -100,7 +101,7 @@ def test_whatever_is_missing_comes_back(seed: int) -> None:
     assert world.manifests() == whole
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(sized(fast=4, gate=20, night=200)))
 def test_what_others_changed_is_set_right(seed: int) -> None:
     rng = random.Random(seed)
     world = make_world("three zones")
