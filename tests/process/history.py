@@ -109,12 +109,20 @@ class History:
             self.acknowledged[number] = (done.start, done.end)
         return True
 
-    async def append_until(self, client: RestClient, stop: asyncio.Event) -> None:
-        """Append one after the other until told to stop."""
+    async def append_until(
+        self, client: RestClient, stop: asyncio.Event, *, rest_s: float = 0.0
+    ) -> None:
+        """Append one after the other until told to stop.
+
+        Args:
+            rest_s: between two, where many appends prove no more than some do.
+        """
         while not stop.is_set():
             if not await self.append(client):
                 # Nobody answers: do not spin, the fault is what the test is about.
                 await let_pass(0.1, what="before a client tries again", until=stop)
+            elif rest_s:
+                await let_pass(rest_s, what="the pace of the load", until=stop)
 
     def silences(self, begin_s: float, end_s: float) -> list[float]:
         """The moments that bound the times without an acknowledgement in an interval."""

@@ -24,12 +24,17 @@ from tests.ticker import running_ticker
 
 pytestmark = [pytest.mark.process, pytest.mark.zookeeper]
 
+PACE_S = 0.02
+"""Of a load that is to see every gap of a second, and need not keep a processor busy for that."""
 
-async def _append_while(cluster: LocalCluster, history: History, fault: Any) -> None:
-    """Append without a pause while `fault` (a coroutine) runs, and a little before and after."""
+
+async def _append_while(
+    cluster: LocalCluster, history: History, fault: Any, *, rest_s: float = 0.0
+) -> None:
+    """Append while `fault` (a coroutine) runs, and a little before and after."""
     client = RestClient(cluster.state()["write_url"])
     stop = asyncio.Event()
-    writer = asyncio.create_task(history.append_until(client, stop))
+    writer = asyncio.create_task(history.append_until(client, stop, rest_s=rest_s))
     try:
         await history.wait_acknowledged(20)
         await fault
@@ -145,7 +150,6 @@ def test_two_of_three_bookies_killed_waits_fails_clearly_and_goes_on(tmp_path: P
         run(scenario())
 
 
-@pytest.mark.quiet
 @pytest.mark.parametrize("sequencers", [1, 2])
 def test_sequencer_killed_in_mid_run(tmp_path: Path, sequencers: int) -> None:
     flags = ["--sequencers", str(sequencers)]
@@ -224,7 +228,6 @@ def test_everything_killed_at_once_keeps_what_was_acknowledged(tmp_path: Path) -
         run(after())
 
 
-@pytest.mark.quiet
 def test_zookeeper_stopped_for_20_s_does_not_stop_appends(tmp_path: Path) -> None:
     with running_cluster(tmp_path / "c") as cluster, running_ticker(tmp_path) as ticker:
 
@@ -244,7 +247,7 @@ def test_zookeeper_stopped_for_20_s_does_not_stop_appends(tmp_path: Path) -> Non
                 print(f"longest time without an acknowledgement: {silent_s:.3f} s")
                 assert silent_s < SILENCE_S
 
-            await _append_while(cluster, history, fault())
+            await _append_while(cluster, history, fault(), rest_s=PACE_S)
             assert not history.uncertain, history.codes
             assert not history.refused, history.codes
             await _check(cluster, history)

@@ -35,7 +35,6 @@ from tests.ticker import Ticker, running_ticker
 pytestmark = [
     pytest.mark.process,
     pytest.mark.zookeeper,
-    pytest.mark.quiet,
     pytest.mark.timeout(3 * HANG_S),
 ]
 
@@ -46,6 +45,7 @@ PRODUCED = ["produced-0", "produced-1", "produced-2"]
 SENT_TO_THE_FROZEN = 8
 STALE_ROUTES_MAX = 2 * len(PLAIN + PRODUCED)
 """A proxy that has sent nothing to a log meanwhile asks the old owner once, and is redirected."""
+THINK_MS = 100
 APPENDS_COUNT, READS_COUNT = 100, 5
 """What each log must see after all that, so that the histories say something."""
 
@@ -112,6 +112,7 @@ def load_options(cluster: LocalCluster, folder: Path, logs: list[str]) -> LoadOp
         writers=2 * len(logs),
         readers=len(logs),
         seed=1,
+        think_ms=THINK_MS,
         has_producers=logs is PRODUCED,
     )
 

@@ -26,7 +26,7 @@ from tests.process.history import History, read_log
 from tests.process.times import HANG_S, SETTLED_S
 from tests.ticker import running_ticker
 
-pytestmark = [pytest.mark.process, pytest.mark.zookeeper, pytest.mark.quiet]
+pytestmark = [pytest.mark.process, pytest.mark.zookeeper]
 
 LOG = "kept"
 FLAGS = ("--bookies", "5", "--no-restart")

@@ -35,6 +35,8 @@ pytestmark = [pytest.mark.process, pytest.mark.zookeeper, pytest.mark.timeout(90
 SEED = int(os.environ.get("DURAMEN_KILL_SEED", "7"))
 ROUNDS = 2
 KILL_PAUSE_MAX_S = 0.4
+PACE_S = 0.02
+"""It is repair that has work to do."""
 FLAGS = ("--bookies", "5", "--sequencers", "2", "--no-restart")
 FILLED_BYTES = 48 << 20
 
@@ -49,7 +51,7 @@ def test_repair_that_is_killed_at_any_moment_is_done_by_another(tmp_path: Path) 
                 await create_log(cluster, log, {"roll": {"size": "1MiB"}})
             await fill(cluster, filled, FILLED_BYTES)
             client, stop = RestClient(cluster.state()["write_url"]), asyncio.Event()
-            writer = asyncio.create_task(history.append_until(client, stop))
+            writer = asyncio.create_task(history.append_until(client, stop, rest_s=PACE_S))
             try:
                 for _ in range(ROUNDS):
                     # Only when nothing lacks a copy may a bookie be lost again.

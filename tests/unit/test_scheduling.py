@@ -195,12 +195,12 @@ def test_marks_are_read_from_the_file_itself() -> None:
 
 
 def test_quiet_tests_are_those_that_are_marked_or_whose_file_is() -> None:
-    paths = ("tests/process/test_repair.py", "tests/process/test_faults.py", "tests/none.py")
+    paths = ("tests/process/test_balance.py", "tests/process/test_ownership.py", "tests/none.py")
     whole, partly, none = map(READ_QUIET, paths)
     assert whole is None and none == frozenset()
     assert partly is not None
-    assert "test_zookeeper_stopped_for_20_s_does_not_stop_appends" in partly
-    assert "test_everything_killed_at_once_keeps_what_was_acknowledged" not in partly
+    assert "test_every_log_of_a_killed_sequencer_takes_appends_again" in partly
+    assert "test_one_log_is_handed_over_and_back_under_load" not in partly
 
 
 def test_workers_pick_ports_apart(monkeypatch: pytest.MonkeyPatch) -> None:
