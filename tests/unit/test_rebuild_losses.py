@@ -265,9 +265,11 @@ def lose_some(history: History, rng: random.Random) -> None:
         history.lose(epoch, (first, last))
 
 
-def test_without_losses_everything_is_known() -> None:
-    for seed in range(300):
-        history = draw(random.Random(seed))
+def test_without_losses_everything_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    for seed in range(SEED_COUNT):
+        rng = random.Random(seed)
+        history = draw(rng)
+        monkeypatch.setattr(module, "_HEADER_COUNT", rng.choice([1, 2, 4_096]))
         table = history.rebuild()
         table.validate()
         assert table.token == history.table.token, seed
@@ -401,6 +403,26 @@ def test_a_snapshot_of_which_a_part_is_lost_is_none_and_the_one_before_is_taken(
     table = history.rebuild()
     assert [judge(table, stamp) for stamp in (first, second)] == ["duplicate", "duplicate"]
     assert judge(table, Stamp("p", 0, 2)) == "lost", "the lost entry may have held it"
+
+
+@pytest.mark.parametrize("header_count", [1, 2, 3, 4_096])
+def test_a_snapshot_within_a_segment_bounds_what_is_replayed(
+    monkeypatch: pytest.MonkeyPatch, header_count: int
+) -> None:
+    monkeypatch.setattr(module, "_HEADER_COUNT", header_count)
+    history = History()
+    for _ in range(20):
+        history.write_batch("p")
+    parts = history.cut(2)
+    history.write_batch("q")
+    history.write_snapshot(parts)
+    for _ in range(4):
+        history.write_batch("p")
+    history.close(by_owner=False)
+    bench = Bench(history)
+    table = history.rebuild(bench)
+    assert bench.rebuild.entry_count == 1 + len(parts) + 4, "what lies behind the snapshot's LSN"
+    assert table.list_rows() == history.table.list_rows()
 
 
 def test_a_loss_that_a_snapshot_comes_after_and_says_nothing_of_is_a_loss() -> None:

@@ -206,8 +206,9 @@ class Rebuild:
                 return
         self._candidates = [h.entry for h in headers if h.is_control]
         first = headers[0]
-        # What lies before an entry without state has none either.
-        self._low = max(self._low, EntryId(first.entry + (not first.has_state)))
+        if not first.has_state:
+            # What lies before it has none either.
+            self._low = max(self._low, EntryId(first.entry + 1))
         self._scanned_from = first.entry
         self._judge_next(segment)
 
