@@ -19,9 +19,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.process.times import HANG_S
+
 _BLOCK = re.compile(r"^```(\S*) ?([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _MARK = "\x1e"
-TIMEOUT_S = 250.0
+TIMEOUT_S = 2 * HANG_S
+"""A hang bound of a whole page: some begin Spark four times."""
 
 
 class Step(NamedTuple):

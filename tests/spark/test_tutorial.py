@@ -16,8 +16,9 @@ import pytest
 from tests.process.cluster import LocalCluster, running_cluster
 from tests.process.pages import run_page
 from tests.process.test_tiering import want_retention
+from tests.process.times import HANG_S
 
-pytestmark = [pytest.mark.process, pytest.mark.zookeeper]
+pytestmark = [pytest.mark.process, pytest.mark.zookeeper, pytest.mark.timeout(3 * HANG_S)]
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "tutorial-archive.md"
 
