@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx
+
 from tests.kubernetes.cluster import binaries
 from tests.kubernetes.cluster.api_server import ApiServer
 from tests.process.cluster import wait_until
@@ -113,7 +115,7 @@ class ClusterHandle:
         try:
             yield name
         finally:
-            with contextlib.suppress(AssertionError):
+            with contextlib.suppress(AssertionError, httpx.HTTPError):
                 self.delete("namespace", name)
 
     @functools.cached_property
