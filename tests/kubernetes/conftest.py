@@ -47,6 +47,7 @@ def kwok_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterHa
     leave_out_if(Need.KUBERNETES, binaries.reason_missing(programs))
     with running(tmp_path_factory.mktemp("kwok"), Tier.KWOK) as handle:
         yield handle
+        assert not list_lost_nodes(handle), "pods of then stay unready: any test may fail for it"
 
 
 @pytest.fixture(scope="session")
@@ -56,6 +57,12 @@ def kubelet() -> inside.RealCluster:
     if found is None:
         leave_out(Need.REAL_NODES, "this run is not inside a cluster of them")
     return found
+
+
+def list_lost_nodes(cluster: ClusterHandle) -> list[str]:
+    """Fake nodes that were called lost at some time in the last hour."""
+    events = cluster.list("events.events.k8s.io", "default")
+    return [one["regarding"]["name"] for one in events if one["reason"] == "NodeNotReady"]
 
 
 @contextmanager

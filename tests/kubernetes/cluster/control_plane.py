@@ -221,8 +221,8 @@ class ControlPlane:
             "allocate-node-cidrs": "true",
             "cluster-cidr": "10.244.0.0/16",
             "service-cluster-ip-range": "10.96.0.0/16",
-            # A node that is away is noticed after 12 s instead of 40. Fake ones never are: they say
-            # nothing while all is well, and pods of one that was called lost stay unready.
+            # A node that is away is noticed after 12 s instead of 40. Fake ones never are: they
+            # beat once in ten minutes, have no lease, and pods of one that was lost stay unready.
             "node-monitor-grace-period": "24h" if self.tier is Tier.KWOK else "12s",
             "node-monitor-period": "1s",
             # Makes volumes for the claims of pods that only pretend to run.
