@@ -47,17 +47,22 @@ _Name = str | tuple[str, str]
 """One of kubectl's names, or an API version and a kind."""
 
 
+def open_http(url: str, token: str, certificate: Path) -> httpx.Client:
+    """Requests to an API server as the holder of a token."""
+    return httpx.Client(
+        base_url=url,
+        headers={"Authorization": f"Bearer {token}"},
+        verify=ssl.create_default_context(cafile=str(certificate)),
+        timeout=_REQUEST_S,
+        trust_env=False,
+    )
+
+
 class ApiServer:
     """The API server as the holder of a token sees it; may be called by several threads."""
 
     def __init__(self, url: str, token: str, certificate: Path) -> None:
-        self._http = httpx.Client(
-            base_url=url,
-            headers={"Authorization": f"Bearer {token}"},
-            verify=ssl.create_default_context(cafile=str(certificate)),
-            timeout=_REQUEST_S,
-            trust_env=False,
-        )
+        self._http = open_http(url, token, certificate)
         self._kinds: dict[_Name, _Kind] = {}
 
     def list(self, kinds: str, namespace: str, selector: str = "") -> list[dict[str, Any]]:

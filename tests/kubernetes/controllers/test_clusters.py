@@ -239,7 +239,7 @@ def test_a_new_image_rolls_all_but_the_bookies(kwok_cluster: ClusterHandle) -> N
         for name, old in before.items():
             wait_until(partial(is_named, name), SETTLE_S, f"{name} to be named")
             # Not waiting by kubectl: KWOK may take its pod away after the new one is there.
-            here.cluster.delete("pod", name, here.namespace)
+            assert here.cluster.delete("pod", name, here.namespace)
             here.wait_another("pods", f"Pod/{name}", old)
         here.wait("BookieSet", "main", "False/Settled", "Progressing")
         assert images("bookie") == {"localhost/duramen:next"}

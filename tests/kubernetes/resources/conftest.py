@@ -9,8 +9,9 @@ from collections.abc import Iterator
 import pytest
 
 from duramen_operator.resources.definitions import define_all
+from tests.kubernetes.cluster.api_server import open_http
 from tests.kubernetes.cluster.handle import ClusterHandle
-from tests.kubernetes.resources.objects import Api, open_http
+from tests.kubernetes.resources.objects import Api
 from tests.kubernetes.resources.texts import read_texts
 
 
@@ -34,5 +35,6 @@ def namespace(resource_server: ClusterHandle) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def api(resource_server: ClusterHandle, namespace: str) -> Iterator[Api]:
     """The custom resources of that namespace."""
-    with open_http(resource_server) as http:
+    server = resource_server
+    with open_http(server.url, server.token, server.certificate) as http:
         yield Api(http, namespace)

@@ -9,7 +9,6 @@ Called by the tests beside this module.
 from __future__ import annotations
 
 import copy
-import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -19,7 +18,6 @@ import httpx
 
 from duramen_operator.resources import API_VERSION, GROUP, VERSION
 from duramen_operator.resources.definitions import NAMES
-from tests.kubernetes.cluster.handle import ClusterHandle
 
 Object = dict[str, Any]
 
@@ -98,16 +96,6 @@ class Api:
 
     def _path(self, kind: str) -> str:
         return f"/apis/{GROUP}/{VERSION}/namespaces/{self.namespace}/{NAMES[kind].plural}"
-
-
-def open_http(cluster: ClusterHandle) -> httpx.Client:
-    """Requests as the kubeconfig's user."""
-    return httpx.Client(
-        base_url=cluster.url,
-        headers={"Authorization": f"Bearer {cluster.token}"},
-        verify=ssl.create_default_context(cafile=str(cluster.certificate)),
-        timeout=30,
-    )
 
 
 def told(answer: httpx.Response) -> str:
