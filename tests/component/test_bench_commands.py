@@ -20,6 +20,8 @@ import pytest
 from duramen_bookie.offline.bench import spell_table
 from duramen_bookie.offline.bench_machine import Figure, at_least, at_most, summarize
 
+pytestmark = pytest.mark.gate
+
 LIMITS = {"fdatasync_4k_us", "sequential_write_mb_per_s", "sequential_read_mb_per_s"}
 TIMEOUT_S = 100
 
