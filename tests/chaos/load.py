@@ -132,8 +132,12 @@ class Load:
             self.ends[line["log"]] = max(self.ends[line["log"]], line["end"])
         elif line["outcome"] == "ok":
             self.reads[line["log"]] += line["op"] == "read"
-        else:
-            self.codes[line["code"]] = self.codes.get(line["code"], 0) + 1
+        elif line["op"] == "truncate":
+            self.count(line["code"])
+
+    def count(self, code: str) -> None:
+        """Count an answer, or its absence, that did not acknowledge."""
+        self.codes[code] = self.codes.get(code, 0) + 1
 
     async def _say_last_words(self, log: str) -> bool:
         """One more append through every write proxy: the log is alive, whoever is asked."""
@@ -220,6 +224,7 @@ class Writer:
                 self._sequence += 1
                 break
             line["code"] = code
+            self._load.count(code)
             if is_uncertain:
                 line["outcome"] = "info"
             await wait_at_most(_AFTER_FAILURE_S)

@@ -27,6 +27,8 @@ CHART = ROOT / "charts" / "duramen"
 RELEASE = "main"
 READY_S = 240
 RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
+SERVICES = ("sequencer", "writeproxy", "readproxy", "bookie")
+LAST_LINES_COUNT = 60
 WORKLOADS = "pods,statefulsets,deployments,services,jobs,cronjobs,poddisruptionbudgets"
 
 
@@ -86,6 +88,24 @@ class Installation:
         pods = self.kubectl("get", "pods", "--output=wide", check=False)
         events = self.kubectl("get", "events", "--sort-by=.lastTimestamp", check=False)
         return f"{self.plugin('status').stdout}\n{pods}\n{events[-3000:]}"
+
+    @contextmanager
+    def explained(self) -> Iterator[None]:
+        """What fails in the block says how everything is, and what the services said last."""
+        try:
+            yield
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self.describe()}\n{self._last_lines()}") from error
+
+    def _last_lines(self) -> str:
+        """Of every service's log; a pod whose node is gone says nothing."""
+        told = []
+        for role in SERVICES:
+            for pod in self.pods(role):
+                name = pod["metadata"]["name"]
+                lines = self.kubectl("logs", name, f"--tail={LAST_LINES_COUNT}", check=False)
+                told.append(f"{name}:\n{lines}")
+        return "\n".join(told)
 
     def service_url(self, role: str) -> str:
         """Where a service is found inside a node."""

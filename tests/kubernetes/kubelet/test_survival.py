@@ -51,7 +51,8 @@ def test_nothing_acknowledged_is_lost(release: Installation, tmp_path: Path) -> 
         read_urls=[release.service_url("readproxy")],
         logs=LOGS, writers=8, readers=4, seed=1, think_ms=20, has_producers=True,
     )  # fmt: skip
-    asyncio.run(_scenario(release, options, stays, bookies[pod_dies][0], node_dies))
+    with release.explained():
+        asyncio.run(_scenario(release, options, stays, bookies[pod_dies][0], node_dies))
     print(f"\n{release.seconds}")
 
 
