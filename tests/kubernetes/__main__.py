@@ -1,25 +1,19 @@
 """`make test-kubernetes`: builds a real Kubernetes and runs every tier that this machine allows.
 
-Two parts run beside each other, as both wait more than they compute: the API server and the
-controllers with fake nodes, which need Go to be built and no root; and nine real nodes with pods of
-the images, which need root, Debian's packages and cgroup v1, and whose output comes whole at the
-end. Then stands what ran, for how long, and what was left out and why. Where everything is
-required, as in CI, whatever is left out fails, but for real nodes on cgroup v2. Arguments go to
-pytest.
+First the API server and the controllers with fake nodes, which need Go to be built and no root;
+then nine real nodes with pods of the images, which need root, Debian's packages and cgroup v1. At
+the end stands what ran, for how long, and what was left out and why. Where everything is required,
+as in CI, whatever is left out fails, but for real nodes on cgroup v2. Arguments go to pytest.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import IO
 
 from tests.kubernetes.chart import checkov, promtool
 from tests.kubernetes.cluster import binaries
@@ -27,7 +21,6 @@ from tests.kubernetes.image import recipes
 from tests.requirements import is_everything_required
 
 HERE = Path(__file__).resolve().parent
-KUBELET = HERE / "kubelet"
 NODES_COUNT = 9
 _NO_TESTS_STATUS = 5
 _ROOM_BYTES = 20 << 30
@@ -41,20 +34,12 @@ class Tiers:
         self._lines: list[str] = []
         self.status = 0
 
-    def run(
-        self, what: str, *chosen: str, within: Sequence[str] = (), output: IO[str] | None = None
-    ) -> None:
-        """Run the tests that are chosen, by another command if one is given.
-
-        Args:
-            output: where it all goes, if not straight to who called.
-        """
+    def run(self, what: str, *chosen: str, within: Sequence[str] = ()) -> None:
+        """Run the tests that are chosen, by another command if one is given."""
         began = time.monotonic()
-        print(f"\n== {what}", file=output, flush=True)
+        print(f"\n== {what}", flush=True)
         command = [*within, *self._pytest, *chosen]
-        status = subprocess.run(
-            command, cwd=recipes.REPOSITORY, check=False, stdout=output, stderr=output
-        ).returncode
+        status = subprocess.run(command, cwd=recipes.REPOSITORY, check=False).returncode
         verdict = {0: "passed", _NO_TESTS_STATUS: "no test was chosen"}.get(status, "FAILED")
         self._lines.append(f"{what}: {verdict}, {time.monotonic() - began:.0f} s")
         if status not in (0, _NO_TESTS_STATUS):
@@ -85,31 +70,24 @@ def main() -> int:
         tiers.leave_out("Everything", reason)
         tiers.report()
         return tiers.status
-    with tempfile.TemporaryFile("w+") as output, ThreadPoolExecutor(1) as beside:
-        nodes = beside.submit(_test_real_nodes, tiers, output)
-        # Each worker has clusters of its own, which compute while its tests wait.
-        spread = ["-n", str(len(os.sched_getaffinity(0))), "--dist", "loadfile"]
-        tiers.run(
-            "API server, controllers and fake nodes",
-            *(f"{HERE}", f"--ignore={KUBELET}", "-m", "kubernetes", *spread),
-        )
-        nodes.result()
-        output.seek(0)
-        shutil.copyfileobj(output, sys.stdout)
-    tiers.report()
-    return tiers.status
-
-
-def _test_real_nodes(tiers: Tiers, output: IO[str]) -> None:
+    kubelet = HERE / "kubelet"
+    # Each worker has clusters of its own, which compute while its tests wait.
+    spread = ["-n", str(len(os.sched_getaffinity(0))), "--dist", "loadfile"]
+    tiers.run(
+        "API server, controllers and fake nodes",
+        *(f"{HERE}", f"--ignore={kubelet}", "-m", "kubernetes", *spread),
+    )
     what = f"{NODES_COUNT} real nodes"
     reason = binaries.reason_no_nodes() or recipes.reason_missing() or _reason_no_room()
     if reason is not None:
         tiers.leave_out(what, reason)
-        return
-    images = [f"--image={recipes.build(name)}" for name in recipes.RECIPES]
-    cluster = [sys.executable, "-m", "tests.kubernetes.cluster", "--tier=kubelet"]
-    within = [*cluster, f"--nodes={NODES_COUNT}", *images, "--"]
-    tiers.run(what, str(KUBELET), within=within, output=output)
+    else:
+        images = [f"--image={recipes.build(name)}" for name in recipes.RECIPES]
+        cluster = [sys.executable, "-m", "tests.kubernetes.cluster", "--tier=kubelet"]
+        within = [*cluster, f"--nodes={NODES_COUNT}", *images, "--"]
+        tiers.run(what, str(kubelet), within=within)
+    tiers.report()
+    return tiers.status
 
 
 def _reason_no_room() -> str | None:
