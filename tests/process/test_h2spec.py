@@ -3,7 +3,8 @@
 The tool is Go's. It is taken from the path or made by `go install` into a temporary folder; without
 Go, or where the module cannot be had, the test is left out. What the server library does
 otherwise is listed with its reason: a case that is not in the list fails the test, and so does one
-that is mended. What is otherwise once is tried twice more, and every such run is told with causes.
+that is mended. The tool breaks rules in the middle of a request, and an answer that is there before
+would hide what is said of them: so it asks for news of a log without any, which takes a while.
 
 Source: docs/testing.md "HTTP/2".
 """
@@ -13,13 +14,12 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 from xml.etree import ElementTree
 
+import httpx
 import pytest
 
 from tests.cache import cache_folder
@@ -35,7 +35,15 @@ EXCEPTIONS: Final = {
 }
 """Cases that fail, and why that is harmless."""
 
-RUN_COUNT: Final = 3
+SOMETIMES: Final = {
+    "http2/8.1: Sends a second HEADERS frame without the END_STREAM flag": "in one of twenty tries "
+    "beside other work the library answers the request and never says what its trailers lack; a "
+    "call that needs its body waits for the end of it, which has not come",
+}
+"""Cases that fail now and then, however long the answer takes, and why that is harmless."""
+
+PATH: Final = "/v1/namespaces/default/logs/http2/records?from=tail&wait=200ms"
+"""What is asked for: the answer is under way long after all frames of the request."""
 
 HEADER_BYTES: Final = 220_000
 """h2spec makes five such headers of it where a frame is to be too large: more than our 1 MiB."""
@@ -71,26 +79,13 @@ def cluster(shared_cluster: LocalCluster) -> LocalCluster:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("side", ["write_url", "read_url"])
 def test_http2_is_as_the_standard_says(
-    h2spec: Path,
-    cluster: LocalCluster,
-    side: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    h2spec: Path, cluster: LocalCluster, side: str, tmp_path: Path
 ) -> None:
-    """An answer that is under way when h2spec breaks a rule can hide what is said of the rule.
-
-    So all is run again where anything is otherwise than in the list, and twice of three counts.
-    """
-    runs: list[Causes] = []
-    for number in range(RUN_COUNT):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        runs.append(find_failures(h2spec, cluster.state()[side], folder))
-        if number == 0 and not find_doubts(runs[0]):
-            break
-        with capsys.disabled():
-            print(f"\n{side}, run {number + 1} of {RUN_COUNT}: {find_doubts(runs[-1])}")
-    failed = count_failed(runs)
+    httpx.put(f"{cluster.state()['write_url']}/v1/namespaces/default/logs/http2")
+    url = cluster.state()[side]
+    answer = httpx.get(url + PATH)
+    assert (answer.status_code, answer.elapsed.total_seconds() >= 0.2) == (200, True), answer.text
+    failed = find_failures(h2spec, url, tmp_path)
     print(f"{side}: {CASE_COUNT - len(failed)} of {CASE_COUNT}")
     assert not find_doubts(failed)
 
@@ -100,17 +95,11 @@ Causes = dict[str, str]
 
 
 def find_doubts(failed: Causes) -> Causes:
-    """What is otherwise than in the list, either way."""
+    """What is otherwise than in the lists: a new failure, or a listed one that is mended."""
     mended = EXCEPTIONS.keys() - failed.keys()
-    unexpected = {case: cause for case, cause in failed.items() if case not in EXCEPTIONS}
+    known = EXCEPTIONS.keys() | SOMETIMES.keys()
+    unexpected = {case: cause for case, cause in failed.items() if case not in known}
     return unexpected | dict.fromkeys(sorted(mended), "passes, though it is in the list")
-
-
-def count_failed(runs: Sequence[Causes]) -> Causes:
-    """The cases that failed in most of the runs, with the cause that was given last."""
-    counts = Counter(case for run in runs for case in run)
-    causes = {case: cause for run in runs for case, cause in run.items()}
-    return {case: causes[case] for case, count in counts.items() if 2 * count > len(runs)}
 
 
 def find_failures(h2spec: Path, url: str, folder: Path) -> Causes:
@@ -118,7 +107,7 @@ def find_failures(h2spec: Path, url: str, folder: Path) -> Causes:
     address = urlsplit(url)
     report = folder / "report.xml"
     command = [str(h2spec), "--host", str(address.hostname), "--port", str(address.port)]
-    command += ["--path", "/v1/namespaces?limit=1", "--timeout", "5"]
+    command += ["--path", PATH, "--timeout", "5"]
     command += ["--max-header-length", str(HEADER_BYTES), "--junit-report", str(report)]
     ran = subprocess.run(command, timeout=150, check=False, capture_output=True, text=True)
     assert report.exists(), ran.stderr
@@ -146,27 +135,21 @@ def read_report(path: Path) -> Report:
     return Report(len(cases), failed)
 
 
-# --- What counts as failed -----------------------------------------------------------------------
-
 ONE_EXCEPTION: Final = next(iter(EXCEPTIONS))
-AS_LISTED: Final = {ONE_EXCEPTION: "a 400"}
 
 
 @pytest.mark.parametrize(
-    ("runs", "doubtful"),
+    ("failed", "doubtful"),
     [
-        ([AS_LISTED], set()),
-        ([AS_LISTED | {"x": "timeout"}, AS_LISTED, AS_LISTED], set()),
-        ([AS_LISTED | {"x": "timeout"}, AS_LISTED, AS_LISTED | {"x": "reset"}], {"x"}),
-        ([AS_LISTED | {"x": "timeout"}] * 3, {"x"}),
-        ([AS_LISTED | {"x": "a"}, AS_LISTED | {"y": "b"}, AS_LISTED | {"z": "c"}], set()),
-        ([{}, AS_LISTED, AS_LISTED], set()),
-        ([{}, AS_LISTED, {}], {ONE_EXCEPTION}),
+        ({ONE_EXCEPTION: "a 400"}, set()),
+        ({ONE_EXCEPTION: "a 400"} | SOMETIMES, set()),
+        ({ONE_EXCEPTION: "a 400", "x": "timeout"}, {"x"}),
+        ({}, {ONE_EXCEPTION}),
     ],
-    ids=["as listed", "once", "twice", "always", "others each time", "listed: once not", "mended"],
+    ids=["as listed", "sometimes", "not in the list", "mended"],
 )
-def test_a_case_that_fails_twice_of_three_fails(runs: list[Causes], doubtful: set[str]) -> None:
-    assert find_doubts(count_failed(runs)).keys() == doubtful
+def test_what_is_otherwise_than_in_the_list_is_told(failed: Causes, doubtful: set[str]) -> None:
+    assert find_doubts(failed).keys() == doubtful
 
 
 def test_the_cause_of_a_failure_is_told(tmp_path: Path) -> None:
