@@ -7,9 +7,9 @@ tests that are marked `quiet`, because they measure what a busy machine would di
 share a worker's cluster go to a worker that has one. All of it is one run of pytest, whose closing
 line counts everything.
 
-There is a worker for each processor and two more, as far as memory goes: with one more a third of
-two processors stood idle. Three workers for each processor were tried: what computes, the
-simulator's seeds and Spark above all, then met bounds that only end hangs.
+There is a worker for each processor and one more, as far as memory goes: then two processors are
+busy all the time. With two more the run takes as long and each test longer, until Spark gives up a
+Python worker that needs ten seconds to begin (a bound of Spark's own, which cannot be set).
 Loaded by `tests/conftest.py`. Source: CONTRIBUTING.md "Three tiers of tests".
 """
 
@@ -30,7 +30,7 @@ from xdist.workermanage import WorkerController
 from duramen.cluster.layout import FREE_PORTS_VARIABLE, find_port_range
 
 ROOT: Final = Path(__file__).resolve().parents[1]
-WAITING_WORKERS: Final = 2
+WAITING_WORKERS: Final = 1
 """Workers more than processors."""
 
 WORKER_BYTES: Final = 3 << 29
@@ -65,7 +65,7 @@ def keep_ports_apart() -> None:
 
 @pytest.hookimpl
 def pytest_xdist_auto_num_workers() -> int:
-    """What `-n auto` means here: two more than processors, as far as memory goes."""
+    """What `-n auto` means here: one more than processors, as far as memory goes."""
     wanted = len(os.sched_getaffinity(0)) + WAITING_WORKERS
     return max(1, min(wanted, _free_bytes() // WORKER_BYTES))
 
