@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from duramen.client.core.client import CoreClient
 from duramen.ids import Epoch
 from duramen.runtime.memory_store import MemoryStore
+from duramen_readproxy import rest
 from tests.component.readproxy_world import BATCH, NDJSON, World, check, run
 from tests.component.waiting import wait_until
 
@@ -349,6 +350,30 @@ def test_a_node_that_was_read_before_its_archive_is_read_again() -> None:
         await follower.refresh(Epoch(3))
         after = (await follower.current(Epoch(1)))[1]
         assert after is not None and after.cold_copy is not None
+
+    run(scenario)
+
+
+def test_a_listing_tells_of_cold_copies_whatever_the_tiering_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A policy that names a log archives it without tiering, and asks here what still waits.
+
+    The log node does not tell of that, so closed segments are read again, but not each time.
+    """
+
+    async def list_archived(world: World) -> list[int]:
+        answer = (await world.http.get("/v1/namespaces/ns/logs/log/segments")).json()
+        return [row["epoch"] for row in answer["segments"] if row["cold_copy"] is not None]
+
+    async def scenario(world: World) -> None:
+        await world.fill()
+        assert world.log.config.tiering.policy == "none"
+        assert await list_archived(world) == []
+        await world.archive(1)
+        assert await list_archived(world) == []
+        monkeypatch.setattr(rest, "LISTED_AGAIN_S", 0.0)
+        assert await list_archived(world) == [1]
 
     run(scenario)
 

@@ -9,6 +9,7 @@ docs/protocol/read-answers.md.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from typing import Annotated, Any, Final, Protocol
@@ -52,6 +53,10 @@ RANGE_BYTES_MAX: Final = 4 * MIB
 
 READ_AHEAD_BYTES: Final = 8 * MIB
 """Held for a reader that goes on where it stopped, beyond what it asked for now."""
+
+LISTED_AGAIN_S: Final = 30.0
+"""In a log without tiering only a policy that names it makes cold copies, and there may be many
+segments: listings read the closed ones again so often at most."""
 
 FEW_RECORDS: Final = 10
 """A read of at most that many records is a look-up: it asks for little at first."""
@@ -241,27 +246,34 @@ def choose_limits(start: Start, wanted: ReadRequest) -> ReaderLimits:
 async def list_segments(follower: LogFollower) -> tuple[LogNode, list[Segment]]:
     """The log node, and the live segments of the log, oldest first.
 
+    What they say of cold copies is as new as the call in a log with tiering, else up to
+    LISTED_AGAIN_S old.
+
     Raises:
         DuramenError: as `LogFollower.current`.
     """
     log, _ = await follower.refresh(
         Epoch((await follower.current_log()).next_epoch), is_synced=True
     )
+    now_s = asyncio.get_running_loop().time()
+    reads_closed = (
+        log.config.tiering.policy != "none" or now_s >= follower.listed_at_s + LISTED_AGAIN_S
+    )
     segments = []
     for epoch in range(log.first_live_epoch, log.next_epoch):
         segment = (await follower.current(Epoch(epoch)))[1]
-        if segment is not None and _may_be_archived_since(segment, log):
+        if reads_closed and segment is not None and _may_be_archived_since(segment):
             segment = (await follower.refresh(Epoch(epoch)))[1]
         if segment is not None:
             segments.append(segment)
+    if reads_closed:
+        follower.listed_at_s = now_s
     return log, segments
 
 
-def _may_be_archived_since(segment: Segment, log: LogNode) -> bool:
+def _may_be_archived_since(segment: Segment) -> bool:
     """Whether a closed segment's node may say more of its cold copy than when it was read."""
-    if log.config.tiering.policy == "none" or not segment.is_closed:
-        return False
-    return not can_do_without_hot_copies(segment)
+    return segment.is_closed and not can_do_without_hot_copies(segment)
 
 
 def spell_segment(segment: Segment, log: LogNode) -> dict[str, Any]:

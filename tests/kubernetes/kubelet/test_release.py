@@ -126,6 +126,8 @@ def test_a_policys_cron_job_archives_with_spark(release: Installation) -> None:
     release.apply(POLICY)
     with release.timed("archived by the next minute's run"):
         release.wait("archivepolicy/each-minute", SUCCEEDED, ARCHIVED_S)
+    with release.timed("told that no segment waits"):
+        release.wait("archivepolicy/each-minute", "condition=Archived")
     assert _names(release, "cronjobs")
     volume = release.get("persistentvolumeclaim/cold")["spec"]["volumeName"]
     folder = release.kubelet.folder / "shared" / volume.removeprefix("shared-")

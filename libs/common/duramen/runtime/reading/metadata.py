@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -60,6 +61,8 @@ class LogFollower:
         self._task: asyncio.Task[None] | None = None
         self._refreshes: dict[Epoch, asyncio.Task[tuple[LogNode, Segment | None]]] = {}
         self._lac: tuple[Epoch, EntryId] = (Epoch(0), NOTHING)
+        self.listed_at_s = -math.inf
+        """By the loop's clock: when a listing last read all closed segments afresh."""
 
     @property
     def is_idle(self) -> bool:
