@@ -369,6 +369,7 @@ def test_a_listing_tells_of_cold_copies_whatever_the_tiering_says(
     async def scenario(world: World) -> None:
         await world.fill()
         assert world.log.config.tiering.policy == "none"
+        monkeypatch.setattr(rest, "LISTED_AGAIN_S", 3_600.0)
         assert await list_archived(world) == []
         await world.archive(1)
         assert await list_archived(world) == []
