@@ -1,4 +1,4 @@
-"""One cursor over a log: what it does with its window, and while there are no metadata.
+"""One cursor over a log: its window, its patience at a quiet tail, and being without metadata.
 
 Metadata are real, in a store that can be cut off; all entries are in the cache; the clock stands
 still. How a cursor goes on behind what is lost or truncated is in `test_lost_reads` and
@@ -24,6 +24,7 @@ from duramen.core.status import BookieStatus
 from duramen.errors import DuramenError
 from duramen.ids import NOTHING, BookieId, EntryId, Epoch, Incarnation, LogId, Member, ledger_of
 from duramen.runtime.memory_store import MemoryStore, MemoryTree
+from duramen.runtime.metadata_store import Stored, Watch
 from duramen.runtime.reading import log_reader
 from duramen.runtime.reading.bookies import RangeFetcher
 from duramen.runtime.reading.log_reader import STALLED_US, LogCursor
@@ -33,6 +34,7 @@ from duramen.wire.bookie_calls import ReadAnswer
 from duramen.wire.metadata_json import Paths, spell_log, spell_segment
 from duramen.wire.record_batch import encode_batch
 from tests.component.still_clock import read_clock_us, run_still, wait_clock
+from tests.pauses import let_pass
 from tests.unit.cold_entries import SegmentBytes
 
 LOG: Final = LogId(9)
@@ -44,16 +46,39 @@ ONE_WINDOW: Final = ReaderLimits()
 """It holds the whole segment."""
 OUTAGE_S: Final = 1.0
 """Shorter than the tries of a cursor."""
+SILENCE_S: Final = 600.0
+METADATA_S: Final = 0.005
+"""What a look at a node takes: a cursor whose look takes none is never seen at it."""
+
+
+class SlowStore(MemoryStore):
+    """Reads take their time."""
+
+    async def get(self, path: str, watch: Watch | None = None) -> Stored | None:
+        await let_pass(METADATA_S, what="a look at a node")
+        return await super().get(path, watch)
 
 
 class HandFetcher:
-    """A cache that holds the whole segment."""
+    """A cache that holds the whole segment, before bookies where nothing is appended."""
 
     def __init__(self, entries: dict[EntryId, bytes]) -> None:
         self.order = ReplicaOrder(Place("eu", "ra"), Random(1))
+        self.poll_count = 0
+        self.is_frozen = False
         self._entries = entries
 
-    def find_cached(self, read: SendRead) -> ReadAnswer:
+    async def fetch(self, read: SendRead) -> ReadAnswer:
+        assert read.wait_us, read
+        self.poll_count += 1
+        waits_us = read.timeout_us if self.is_frozen else read.wait_us
+        await let_pass(waits_us / SECOND, what="a long poll that nothing ends")
+        status = BookieStatus.TIMEOUT if self.is_frozen else BookieStatus.NO_ENTRY
+        return ReadAnswer(status, NOTHING, NOTHING, False, [])
+
+    def find_cached(self, read: SendRead) -> ReadAnswer | None:
+        if read.wait_us:
+            return None
         run: list[tuple[EntryId, bytes]] = []
         left_bytes = read.bytes_max
         for number in range(read.first, read.last + 1):
@@ -79,7 +104,7 @@ class World:
         )
         log = LogNode(LOG, "ns", "log", parse_log_config({})).with_new_epoch("n")
         self.log = log.with_clean(self.segment, "n")
-        self.store = MemoryStore(MemoryTree())
+        self.store = SlowStore(MemoryTree())
         self.follower = LogFollower(self.store, PATHS, LOG)
         self.fetcher = HandFetcher(made.entries)
 
@@ -88,6 +113,15 @@ class World:
         log, segment = spell_log(self.log), spell_segment(self.segment)
         await self.store.create(PATHS.log(LOG), log, make_parents=True)
         await self.store.create(PATHS.segment(LOG, Epoch(1)), segment, make_parents=True)
+
+    async def open_next(self) -> None:
+        """Open a second segment, in which nothing is."""
+        segment = Segment(LOG, Epoch(2), Quorum(3, 3, 2), (Fragment(EntryId(0), MEMBERS),))
+        await self.store.create(PATHS.segment(LOG, Epoch(2)), spell_segment(segment))
+        found = await self.store.get(PATHS.log(LOG))
+        assert found is not None
+        log = spell_log(self.log.with_new_epoch("n"))
+        await self.store.set(PATHS.log(LOG), log, version=found.version)
 
     def open_cursor(self, limits: ReaderLimits = ONE_WINDOW) -> LogCursor:
         fetcher = cast("RangeFetcher", self.fetcher)
@@ -121,6 +155,46 @@ def test_a_log_of_many_windows_is_read_to_its_end(monkeypatch: pytest.MonkeyPatc
     async def scenario(world: World) -> None:
         async with world.open_cursor(limits) as cursor:
             assert await take_all(cursor) == list(range(ENTRY_COUNT))
+
+    play(monkeypatch, scenario)
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+def test_a_quiet_tail_is_waited_at_for_as_long_as_one_likes(
+    monkeypatch: pytest.MonkeyPatch, *, is_open: bool
+) -> None:
+    """The cursor looks at the metadata again and again meanwhile; that is no failure to read."""
+
+    async def scenario(world: World) -> None:
+        if is_open:
+            await world.open_next()
+        async with world.open_cursor() as cursor:
+            assert await take_all(cursor) == list(range(ENTRY_COUNT))
+            cursor.follow()
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(SILENCE_S):
+                    await cursor.take(0)
+            assert cursor.position == (Epoch(2), EntryId(0))
+        assert world.fetcher.poll_count == 0 or is_open
+        assert world.fetcher.poll_count > SILENCE_S / 2 or not is_open
+
+    play(monkeypatch, scenario)
+
+
+def test_who_waits_at_bookies_that_are_all_frozen_is_told_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(world: World) -> None:
+        await world.open_next()
+        async with world.open_cursor() as cursor:
+            await take_all(cursor)
+            cursor.follow()
+            world.fetcher.is_frozen = True
+            begun_us = read_clock_us()
+            with pytest.raises(DuramenError) as caught:
+                await cursor.take(0)
+        assert caught.value.code == "data_unavailable"
+        assert read_clock_us() - begun_us <= STALLED_US
 
     play(monkeypatch, scenario)
 

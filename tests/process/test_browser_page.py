@@ -43,6 +43,8 @@ class Browser:
         )
         self._said: queue.Queue[dict[str, Any]] = queue.Queue()
         self.shown: list[str] = []
+        self.connections: list[int] = []
+        """What each try of the page's event source was answered."""
         threading.Thread(target=self._listen, daemon=True).start()
 
     def _listen(self) -> None:
@@ -56,6 +58,8 @@ class Browser:
             said = self._said.get(timeout=HANG_S)
             if "records" in said:
                 self.shown.append(said["records"])
+            if "connected" in said:
+                self.connections.append(said["connected"])
             if what in said and value in (None, said[what]):
                 return said
 
@@ -69,6 +73,19 @@ class Browser:
         """Close the page."""
         self._process.kill()
         self._process.wait(10)
+
+
+def write_page(site: Path, *, write_url: str, read_url: str) -> None:
+    """The files of the page, with other urls in the place of those that it names."""
+    text = (DOCS / PAGE).read_text(encoding="utf-8")
+    for written, real in (
+        ("http://localhost:7301", write_url),
+        ("http://localhost:7401", read_url),
+    ):
+        assert written in text
+        text = text.replace(written, real)
+    for name, body in read_page(text).files.items():
+        (site / name).write_text(body, encoding="utf-8")
 
 
 @contextlib.contextmanager
@@ -103,15 +120,7 @@ def test_the_page_shows_all_changes_once_and_in_order_through_a_killed_proxy(
         flags = ("--read-proxies", "1", "--cors-origin", origin)
         with running_cluster(tmp_path / "data", *flags) as cluster:
             state = cluster.state()
-            text = (DOCS / PAGE).read_text(encoding="utf-8")
-            for written, real in (
-                ("http://localhost:7301", state["write_url"]),
-                ("http://localhost:7401", state["read_url"]),
-            ):
-                assert written in text
-                text = text.replace(written, real)
-            for name, body in read_page(text).files.items():
-                (site / name).write_text(body, encoding="utf-8")
+            write_page(site, write_url=state["write_url"], read_url=state["read_url"])
             with httpx.Client(base_url=state["write_url"], timeout=20) as client:
                 for path in ("/v1/namespaces/board", "/v1/namespaces/board/logs/prices"):
                     client.put(path).raise_for_status()
@@ -154,11 +163,8 @@ def test_a_page_of_another_origin_is_shown_nothing(node: str, tmp_path: Path) ->
     site = tmp_path / "site"
     site.mkdir()
     with serving(site) as origin, _answering() as port:
-        text = (DOCS / PAGE).read_text(encoding="utf-8")
-        for written in ("http://localhost:7301", "http://localhost:7401"):
-            text = text.replace(written, f"http://127.0.0.1:{port}")
-        for name, body in read_page(text).files.items():
-            (site / name).write_text(body, encoding="utf-8")
+        answering = f"http://127.0.0.1:{port}"
+        write_page(site, write_url=answering, read_url=answering)
         browser = Browser(node, f"{origin}/live.html")
         try:
             assert RECORDS in browser.wait("blocked")["blocked"]

@@ -46,7 +46,8 @@ COLD_UNAVAILABLE_US: Final = 1 * SECOND
 """The same for a cold store: its time-outs and repetitions lie behind each of its errors."""
 
 STALLED_US: Final = 20 * SECOND
-"""How long a reader that is not at the tail waits for anything at all."""
+"""How long a reader may be away from the tail while nothing comes. At a quiet tail nothing is to
+come, however often the metadata are looked at meanwhile."""
 
 _LOOK_AGAIN_S: Final = 1.0
 """How often one that waits looks at the two times above."""
@@ -121,6 +122,8 @@ class LogCursor:
         self._opened_early: Epoch | None = None
         self._early_task: asyncio.Task[None] | None = None
         self._taken: Deliver | None = None
+        self._well_us = read_clock_us()
+        """When it was at the tail, or had something to take, last."""
         self._exit = contextlib.ExitStack()
         self.tail: Tail | None = None
         """The end of what was taken, where that was the end of what may be shown."""
@@ -224,7 +227,7 @@ class LogCursor:
             has_come = self._has_come_to_target and not self._is_following
             if has_come or self.is_at_end_of_stream:
                 return None
-            self._refuse_unavailable(began_us, now_us)
+            self._refuse_unavailable(max(began_us, self._well_us), now_us)
             self._news.clear()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_AGAIN_S):
@@ -253,11 +256,11 @@ class LogCursor:
             self._core.on_consumed(size, now_us)
             self._pump()
 
-    def _refuse_unavailable(self, began_us: int, now_us: int) -> None:
+    def _refuse_unavailable(self, stalled_since_us: int, now_us: int) -> None:
         since_us, error = self._core.unavailable_since_us, self._cold_error
         is_only_cold = error is not None and self._core.is_cold
         patience_us = COLD_UNAVAILABLE_US if is_only_cold else UNAVAILABLE_US
-        is_stalled = not self._is_at_tail and now_us - began_us > STALLED_US
+        is_stalled = not self._is_at_tail and now_us - stalled_since_us > STALLED_US
         if is_stalled or (since_us is not None and now_us - since_us > patience_us):
             if error is not None:
                 raise DuramenError(error.code, error.detail)
@@ -292,6 +295,8 @@ class LogCursor:
         if upcoming is not None and upcoming != self._opened_early:
             self._opened_early = upcoming
             self._early_task = asyncio.create_task(self._open_early(upcoming))
+        if self._ready or self._is_at_tail:
+            self._well_us = read_clock_us()
         self._news.set()
 
     def _carry_out(self, effect: Effect) -> None:
