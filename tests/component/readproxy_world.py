@@ -176,10 +176,8 @@ class World:
         self.cold_store = MemoryColdStore()
         self.cold = make_cold_reads(self.cold_store, self.store, PATHS)
         self.proxy_store = MemoryStore(self.tree)
-        self.proxy = ReadProxy(
-            options, self.proxy_store, cold=self.cold,
-            registry=prometheus_client.CollectorRegistry(),
-        )  # fmt: skip
+        self.registry = prometheus_client.CollectorRegistry()
+        self.proxy = ReadProxy(options, self.proxy_store, cold=self.cold, registry=self.registry)
         self.http = httpx.AsyncClient(timeout=30, trust_env=False)
 
     async def start(self) -> None:

@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator
 from typing import Final
 
 import pytest
+from prometheus_client import CollectorRegistry
 from starlette.types import Message
 
 from duramen.core.reader import ReaderLimits
@@ -32,6 +33,7 @@ from duramen_readproxy.following.streams import (
     stream_records,
 )
 from duramen_readproxy.parameters import Form, ReadRequest
+from duramen_readproxy.requests import CUT_OFF, GONE, OK, OpenRequest, Requests
 from tests.component.feed_world import LOG, MOMENT_S, FeedWorld, deliver, play, tail_at
 from tests.component.still_clock import run_still, wait_clock, wait_quiet
 from tests.pauses import stay
@@ -41,7 +43,12 @@ LIMITS: Final = ReaderLimits()
 PIECE: Final = b"a piece"
 
 
-def open_stream(world: FeedWorld, tail: Tail) -> AsyncGenerator[bytes, None]:
+def open_request() -> OpenRequest:
+    """A request of which nobody else knows."""
+    return OpenRequest(Requests(CollectorRegistry()), "records")
+
+
+def open_stream(world: FeedWorld, tail: Tail, request: OpenRequest) -> AsyncGenerator[bytes, None]:
     """NDJSON without notes from the head to the tail, which is the one that is found."""
     wanted = ReadRequest(
         parse_position("head"), None, Bounds(None, None, None), wait_us=0, clamp=False,
@@ -54,6 +61,7 @@ def open_stream(world: FeedWorld, tail: Tail) -> AsyncGenerator[bytes, None]:
     return stream_records(
         RecordReader(world.feeds, world.fetcher, world.follower(), (Epoch(1), EntryId(0)), LIMITS),
         make_form(LOG, HEAD, wanted, SharedEncodings()), wanted, find_tail, lambda: False,
+        request=request,
     )  # fmt: skip
 
 
@@ -62,17 +70,19 @@ def test_a_stream_ends_properly_only_where_all_that_was_acknowledged_is_in_it(
     monkeypatch: pytest.MonkeyPatch, is_sure: bool
 ) -> None:
     async def scenario(world: FeedWorld) -> None:
-        stream = open_stream(world, tail_at(1, 2, 2, is_sure=is_sure))
+        request = open_request()
+        stream = open_stream(world, tail_at(1, 2, 2, is_sure=is_sure), request)
         taking = asyncio.ensure_future(anext(stream))
         await wait_quiet()
         await world.cursors[0].give(deliver(1, 0, 1), None)
         assert taking.result().count(b"\n") == 2
         if is_sure:
             assert not b"".join([piece async for piece in stream])
+            assert request.outcome == OK
         else:
             with pytest.raises(DuramenError) as caught:
                 await anext(stream)
-            assert caught.value.code == "data_unavailable"
+            assert request.outcome == caught.value.code == "data_unavailable"
 
     play(monkeypatch, scenario)
 
@@ -85,6 +95,7 @@ class Client:
         self._taken_max = taken_max
         self._going: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
         self.is_cleaned_up = False
+        self.request = open_request()
 
     def go(self) -> None:
         self._going.set_result({"type": "http.disconnect"})
@@ -111,6 +122,7 @@ class Client:
         response = ClientStream(aiter_pieces(self.pieces))
         response.counts, response.pieces = counts, self.pieces
         response.presence = Presence(self.receive)
+        response.request, response.form = self.request, "events"
         await response({"type": "http"}, self.receive, self.send)
 
 
@@ -130,6 +142,7 @@ def test_a_client_that_takes_nothing_for_long_is_cut_off() -> None:
         await wait_clock(begun_s + SEND_TIMEOUT_S + MOMENT_S)
         assert isinstance(serving.exception(), TimeoutError)
         assert client.is_cleaned_up
+        assert client.request.outcome == CUT_OFF
         assert counts.statistics() == {
             "open": 0, "sent_bytes": len(PIECE), "pieces": 1, "cut_off": 1,
         }  # fmt: skip
@@ -149,6 +162,7 @@ def test_what_a_stream_holds_is_freed_when_its_client_goes(taken_max: int) -> No
         client.go()
         await serving
         assert client.is_cleaned_up
+        assert client.request.outcome == GONE
         assert counts.statistics()["open"] == counts.statistics()["cut_off"] == 0
 
     run_still(scenario())

@@ -47,6 +47,7 @@ from duramen_readproxy.following.streams import (
     unless_gone,
 )
 from duramen_readproxy.parameters import Form, ReadRequest, read_request
+from duramen_readproxy.requests import OpenRequest, Requests
 
 RANGE_BYTES_MAX: Final = 4 * MIB
 """One request to a bookie while catching up: past it bytes per call gain nothing more."""
@@ -75,6 +76,7 @@ class Backend(Protocol):
     encodings: SharedEncodings
     streams: StreamCounts
     homes: Homes
+    requests: Requests
 
     def begin_request(self) -> None:
         """Raises DuramenError `server_draining` when the proxy is stopping."""
@@ -84,39 +86,32 @@ def make_app(backend: Backend) -> FastAPI:
     """The public application."""
     app = make_public_app("Duramen read proxy")
 
-    async def find(request: Request, namespace: str, log: str) -> LogFollower:
+    async def find(namespace: str, log: str) -> LogFollower:
         backend.begin_request()
         return await backend.catalog.find(check_namespace(namespace), check_log_name(log))
 
     @app.get(_LOG_PATH)
     async def get_log(request: Request, namespace: str, log: str) -> dict[str, Any]:
         """What the log is."""
-        read_query(request, ())
-        node = await (await find(request, namespace, log)).current_log()
-        return {
-            "namespace": node.namespace,
-            "name": node.name,
-            "log_id": str(node.log_id),
-            "config": node.config.to_json(),
-            "config_version": node.config_version,
-            "ended": node.is_ended,
-            "head": {"seq_num": node.trim_seq_num, "dlsn": str(node.trim.dlsn)},
-        }
+        with backend.requests.open("log"):
+            read_query(request, ())
+            return spell_log(await (await find(namespace, log)).current_log())
 
     @app.get(_LOG_PATH + "/records/tail")
     async def get_tail(request: Request, namespace: str, log: str) -> dict[str, Any]:
         """The tail, linearizable."""
-        read_query(request, ())
-        tail = await backend.tails.find(await find(request, namespace, log))
-        tail.check_sure()
+        with backend.requests.open("tail"):
+            read_query(request, ())
+            tail = await backend.tails.find(await find(namespace, log))
+            tail.check_sure()
         return {"tail": tail.spell()}
 
     @app.get(_LOG_PATH + "/segments")
     async def get_segments(request: Request, namespace: str, log: str) -> dict[str, Any]:
         """Every live segment with its placement."""
-        read_query(request, ())
-        follower = await find(request, namespace, log)
-        log_node, segments = await list_segments(follower)
+        with backend.requests.open("segments"):
+            read_query(request, ())
+            log_node, segments = await list_segments(await find(namespace, log))
         return {"segments": [spell_segment(segment, log_node) for segment in segments]}
 
     async def get_records(  # noqa: PLR0917 - FastAPI passes them by name
@@ -133,12 +128,17 @@ def make_app(backend: Backend) -> FastAPI:
         notes: Annotated[str | None, Query(description="true: NDJSON lines on gaps")] = None,
     ) -> Response:
         """Records from a position."""
-        wanted = read_request(request)
-        follower = await find(request, namespace, log)
-        receive, known = request.receive, request.headers.get("if-none-match")
-        del request  # thousands may wait here: they keep what they need
-        response = await unless_gone(receive, answer_read(backend, follower, wanted))
-        response = omit_known(known, response)
+        with backend.requests.open("records") as opened:
+            wanted = read_request(request)
+            follower = await find(namespace, log)
+            receive, known = request.receive, request.headers.get("if-none-match")
+            del request  # thousands may wait here: they keep what they need
+            response = await unless_gone(
+                receive, answer_read(backend, follower, wanted, opened), opened
+            )
+            response = omit_known(known, response)
+            if not isinstance(response, ClientStream):
+                opened.note_sent(wanted.form.name.lower(), len(response.body))
         home = backend.homes.find(namespace, log)
         if home is not None:
             response.headers[HOME_HEADER] = home
@@ -150,7 +150,9 @@ def make_app(backend: Backend) -> FastAPI:
     return app
 
 
-async def answer_read(backend: Backend, follower: LogFollower, wanted: ReadRequest) -> Response:
+async def answer_read(
+    backend: Backend, follower: LogFollower, wanted: ReadRequest, opened: OpenRequest
+) -> Response:
     """The answer of `GET …/records` in the form that was asked for."""
     if wanted.is_done:
         return Response(status_code=204)
@@ -162,11 +164,12 @@ async def answer_read(backend: Backend, follower: LogFollower, wanted: ReadReque
         wanted = wanted._replace(bounds=wanted.bounds._replace(until=until))
     headers = {MOVED_HEADER: f"seq:{start.seq_num}"} if start.is_moved else {}
     if wanted.form.is_stream:
-        return await _answer_stream(backend, follower, start, wanted, headers)
+        return await _answer_stream(backend, follower, start, wanted, headers, opened=opened)
     reader = open_reader(backend, follower, start, wanted)
     if wanted.form is Form.BATCH:
         batches = BatchPick(start, wanted.bounds)
         tail = await fill(reader, batches, wanted.wait_us, view.find_tail)
+        opened.waited_us = reader.waited_us
         backend.positions.note(reader.find_touched())
         next_seq_num = _next_of(batches.next_seq_num, tail, start)
         headers[NEXT_HEADER] = f"seq:{next_seq_num}"
@@ -181,6 +184,7 @@ async def answer_read(backend: Backend, follower: LogFollower, wanted: ReadReque
         return Response(batches.pack(), media_type=Form.BATCH.value, headers=headers)
     records = RecordPick(start, wanted.bounds, is_base64=wanted.is_base64)
     tail = await fill(reader, records, wanted.wait_us, view.find_tail)
+    opened.waited_us = reader.waited_us
     backend.positions.note(reader.find_touched())
     next_seq_num = _next_of(records.next_seq_num, tail, start)
     document: dict[str, Any] = {"records": records.drain(), "next": f"seq:{next_seq_num}"}
@@ -202,6 +206,8 @@ async def _answer_stream(
     start: Start,
     wanted: ReadRequest,
     headers: dict[str, str],
+    *,
+    opened: OpenRequest,
 ) -> Response:
     """NDJSON or events."""
     pieces = stream_records(
@@ -210,6 +216,7 @@ async def _answer_stream(
         wanted,
         lambda: backend.tails.find(follower),
         lambda: backend.feeds.is_stopping,
+        request=opened,
     )
     # The first piece is made before the answer begins, so that its errors are problems.
     first = await anext(pieces, b"")
@@ -218,6 +225,8 @@ async def _answer_stream(
     stream = ClientStream(_chain(first, pieces), media_type=wanted.form.value, headers=headers)
     stream.counts = backend.streams
     stream.pieces = pieces
+    stream.request, stream.form = opened, wanted.form.name.lower()
+    opened.is_stream = True
     return stream
 
 
@@ -274,6 +283,19 @@ async def list_segments(follower: LogFollower) -> tuple[LogNode, list[Segment]]:
 def _may_be_archived_since(segment: Segment) -> bool:
     """Whether a closed segment's node may say more of its cold copy than when it was read."""
     return segment.is_closed and not can_do_without_hot_copies(segment)
+
+
+def spell_log(node: LogNode) -> dict[str, Any]:
+    """A log as the API shows it."""
+    return {
+        "namespace": node.namespace,
+        "name": node.name,
+        "log_id": str(node.log_id),
+        "config": node.config.to_json(),
+        "config_version": node.config_version,
+        "ended": node.is_ended,
+        "head": {"seq_num": node.trim_seq_num, "dlsn": str(node.trim.dlsn)},
+    }
 
 
 def spell_segment(segment: Segment, log: LogNode) -> dict[str, Any]:

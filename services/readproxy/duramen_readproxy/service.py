@@ -37,6 +37,7 @@ from duramen_readproxy.following.feed import Feeds
 from duramen_readproxy.following.homes import Homes
 from duramen_readproxy.following.streams import StreamCounts
 from duramen_readproxy.metrics import show_cache, show_cold, show_readers
+from duramen_readproxy.requests import Requests
 from duramen_readproxy.rest import make_app
 
 _STREAMS_END_S: Final = 2.0
@@ -76,6 +77,7 @@ class ReadProxy:
         self.streams = StreamCounts()
         self.homes = Homes(store, paths.read_proxies, options.region)
         self.positions = Positions()
+        self.requests = Requests(registry)
         self.app = make_app(self)
         self._forwarder = make_forwarder(
             options, store, paths.write_proxies, lambda: self._is_draining
@@ -88,7 +90,6 @@ class ReadProxy:
         )
         self._is_serving = False
         self._is_draining = False
-        self._request_count = 0
         show_cache(registry, self._cache, self._bookies)
         show_readers(registry, self.feeds, self.streams)
         if self._cold is not None:
@@ -137,7 +138,7 @@ class ReadProxy:
     def statistics(self) -> dict[str, Any]:
         """Every queue and counter."""
         return {
-            "requests": self._request_count,
+            "requests": self.requests.statistics(),
             "forwarding": None if self._forwarder is None else self._forwarder.statistics(),
             "cache": self._cache.statistics(),
             "bookies": self._bookies.statistics(),
@@ -152,14 +153,13 @@ class ReadProxy:
         }
 
     def begin_request(self) -> None:
-        """Count a request, or refuse it while stopping.
+        """Refuse a request while stopping.
 
         Raises:
             DuramenError: `server_draining`.
         """
         if self._is_draining:
             raise DuramenError("server_draining", "this read proxy is stopping: ask another one")
-        self._request_count += 1
 
     def _describe(self) -> dict[str, str]:
         options = self._options

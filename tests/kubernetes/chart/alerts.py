@@ -230,6 +230,36 @@ TRAFFIC = [
         },
     ),
     Case(
+        "DuramenReadsFailing",
+        {
+            series("duramen_readproxy_requests_total", outcome="ok"): "0+90x20",
+            series("duramen_readproxy_requests_total", outcome="data_unavailable"): "0+10x20",
+        },
+        "15m",
+        CLUSTER,
+        "10% of the reads from main fail",
+        {
+            series("duramen_readproxy_requests_total", outcome="ok"): "0+90x20",
+            series("duramen_readproxy_requests_total", outcome="beyond_tail"): "0+10x20",
+        },
+    ),
+    Case(
+        "DuramenReadsSlow",
+        {
+            series("duramen_readproxy_request_seconds_bucket", le="2"): "0+90x30",
+            series("duramen_readproxy_request_seconds_bucket", le="5"): "0+100x30",
+            series("duramen_readproxy_request_seconds_bucket", le="+Inf"): "0+100x30",
+        },
+        "20m",
+        CLUSTER,
+        "1 % of the reads from main take 4.7s or more",
+        {
+            series("duramen_readproxy_request_seconds_bucket", le="2"): "0+100x30",
+            series("duramen_readproxy_request_seconds_bucket", le="5"): "0+100x30",
+            series("duramen_readproxy_request_seconds_bucket", le="+Inf"): "0+100x30",
+        },
+    ),
+    Case(
         "DuramenColdStoreFailing",
         {series("duramen_readproxy_cold_failures_total", pod="r-0"): "0+1x40"},
         "25m",

@@ -40,7 +40,7 @@ class RecordReader:
 
     __slots__ = (
         "_cursor", "_feed", "_feeds", "_fetcher", "_follower", "_is_ended", "_last", "_limits",
-        "_position", "_taken", "_touched", "is_following", "tail",
+        "_position", "_taken", "_touched", "is_following", "tail", "waited_us",
     )  # fmt: skip
 
     def __init__(
@@ -66,6 +66,8 @@ class RecordReader:
         """Whether it waits at the tail."""
         self.tail: Tail | None = None
         """The end of what was taken, where that was the end of what may be shown."""
+        self.waited_us = 0
+        """How long it waited at the tail in all."""
 
     async def __aenter__(self) -> RecordReader:
         await self._open_cursor()
@@ -113,7 +115,9 @@ class RecordReader:
                     return None
                 await self._close_cursor()
             feed = self._feed or self._join_feed(wanted_seq_num)
+            begun_us = read_clock_us()
             found = await feed.wait(self._position, deadline_us)
+            self.waited_us += read_clock_us() - begun_us
             if found is not None and not found:
                 self._is_ended = feed.is_ended
                 return None

@@ -28,6 +28,7 @@ from duramen_readproxy.following.presence import Presence
 from duramen_readproxy.following.record_reader import RecordReader
 from duramen_readproxy.following.stream_forms import StreamForm, spell_event
 from duramen_readproxy.parameters import Form, ReadRequest
+from duramen_readproxy.requests import OpenRequest
 
 HEARTBEAT_US: Final = 5 * SECOND
 """How long a stream with notes is silent: well below the idle time-outs of load balancers."""
@@ -82,8 +83,13 @@ async def stream_records(
     wanted: ReadRequest,
     find_tail: Callable[[], Awaitable[Tail]],
     is_stopping: Callable[[], bool],
+    *,
+    request: OpenRequest,
 ) -> AsyncGenerator[bytes, None]:
     """The pieces of a stream, to its end.
+
+    Args:
+        request: is told the first piece, and why the stream does not come to its end.
 
     Raises:
         DuramenError: what ends the stream before its end; one of a form with notes says it there.
@@ -93,9 +99,13 @@ async def stream_records(
         stream = _Stream(reader, form, wanted, find_tail, is_stopping)
         async with reader, contextlib.aclosing(stream.run()) as pieces:
             async for piece in pieces:
+                if not is_begun:
+                    request.waited_us = reader.waited_us
+                    request.note_answer()
                 yield piece if is_begun else form.opening + piece
                 is_begun = True
     except DuramenError as error:
+        request.fail(error)
         if wanted.form is not Form.EVENTS or not is_begun:
             raise
         yield spell_event("error", error.problem(), None)
@@ -192,14 +202,17 @@ class ClientStream(StreamingResponse):
     presence: Presence
     counts: StreamCounts
     pieces: AsyncGenerator[bytes, None]
+    request: OpenRequest
+    form: str
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the pieces; what making them raises breaks the connection."""
         self.counts.on_open()
         try:
             await self.stream_response(send)
-        except asyncio.CancelledError:
-            if not self.presence.is_gone:
+        except BaseException as error:
+            self.request.fail(error)
+            if not (isinstance(error, asyncio.CancelledError) and self.presence.is_gone):
                 raise
             self.presence.take_back()
         finally:
@@ -207,6 +220,7 @@ class ClientStream(StreamingResponse):
             try:
                 await self.pieces.aclose()  # what it holds is freed now, not when it is collected
             finally:
+                self.request.end()
                 self.counts.on_close()
 
     async def stream_response(self, send: Send) -> None:
@@ -224,19 +238,23 @@ class ClientStream(StreamingResponse):
                 raise
             counts.piece_count += 1
             counts.sent_bytes += len(piece)
+            self.request.note_sent(self.form, len(piece))
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-async def unless_gone(receive: Receive, work: Awaitable[Response]) -> Response:
+async def unless_gone(
+    receive: Receive, work: Awaitable[Response], request: OpenRequest
+) -> Response:
     """The answer; work for a client that has gone is cancelled, and what it held is freed."""
     presence = Presence(receive)
     response: Response | None = None
     try:
         response = await work
-    except asyncio.CancelledError:
+    except asyncio.CancelledError as error:
         if not presence.is_gone:
             raise
         presence.take_back()
+        request.fail(error)
         return Response(status_code=499)  # nobody reads it
     finally:
         if isinstance(response, ClientStream):
