@@ -252,27 +252,30 @@ def test_a_stream_that_looks_for_the_end_for_a_while_is_complete() -> None:
     run(scenario)
 
 
-def test_bodies_that_are_no_text_need_base64() -> None:
+def test_a_record_that_is_no_text_says_so_and_its_neighbours_stay_text() -> None:
     async def scenario(world: World) -> None:
         await world.open_segment()
+        await world.append(1)
         body = bytes(range(256))
-        batch = encode_batch([body], 7, headers=[[(b"n", b"\xff")]], txids=[5])
+        batch = encode_batch([body], 7, headers=[[(b"n", b"\xff")]])
         assert world.segment is not None
+        before, size = world.totals, Totals(1, len(batch), None, 7)
+        world.totals = before.plus(size)
         entry = encode_entry(
-            ledger_id=world.segment.ledger_id, entry_id=EntryId(0), before=Totals(),
-            batches=[batch], record_count=1, after=Totals(1, len(batch), 5, 7),
+            ledger_id=world.segment.ledger_id, entry_id=EntryId(1), before=before,
+            batches=[batch], record_count=1, after=world.totals,
         )  # fmt: skip
-        for member in (A, B, C):
-            await world.bookies[member.bookie].change(world.segment.ledger_id, 0, (0, entry))
-        for accept in ("application/json", NDJSON):
-            problem = await world.problem(
-                400, "invalid_argument", "Duramen-Format", "", accept=accept
-            )
-            assert "base64" in problem["detail"]
-        response = await world.get(duramen_format="base64")
-        (record,) = response.json()["records"]
-        assert base64.b64decode(record["body"]) == body
-        assert record["headers"] == [["bg==", "/w=="]] and record["txid"] == 5
+        await world.store_entry(entry)
+        world.bodies.append("")
+        await world.append(1)
+        first, marked, last = (await world.read())["records"]
+        assert (first["body"], last["body"]) == ("r0", "r2")
+        assert "format" not in first and "format" not in last
+        assert marked.pop("format") == "base64"
+        assert base64.b64decode(marked["body"]) == body
+        assert marked["headers"] == [["bg==", "/w=="]]
+        asked = (await world.get(duramen_format="base64")).json()["records"]
+        assert asked[1] == marked
 
     run(scenario)
 

@@ -2,7 +2,8 @@
 
 In: over real HTTP into a write proxy, compared by the encoded batch that reaches the sequencer,
 byte for byte. Out: from a read proxy, compared record by record. The records are drawn: any bytes,
-headers, times and txids; as UTF-8 where they are, as base64 always; stored compressed or not.
+headers, times and txids; in as UTF-8 where they are, as base64 always; stored compressed or not.
+Out each says by itself whether it is base64, where that was not asked for.
 Source: 03-api "REST v1".
 """
 
@@ -23,6 +24,7 @@ from duramen.wire.read_answers import parse_batches
 from duramen.wire.record_batch import Header, decode_batch, encode_batch
 from duramen.wire.record_json import Record, iterate_records, read_record
 from tests.component import readproxy_world, writeproxy_world
+from tests.component.event_stream import EVENTS
 from tests.component.raw_http import open_call
 from tests.component.readproxy_world import BATCH, NDJSON
 from tests.component.writeproxy_world import RAW, RECORDS
@@ -166,8 +168,8 @@ def test_out(batches: list[Drawn]) -> None:
             else:
                 assert [r.txid for r in expected] == batch.txids
             assert [r.seq_num for r in expected] == list(range(start, start + count))
-            for is_base64 in (True, False) if batch.is_text() else (True,):
-                for media in ("application/json", NDJSON):
+            for is_base64 in (True, False):
+                for media in ("application/json", NDJSON, EVENTS):
                     assert expected == await _read_texts(
                         world, start, count, media, is_base64=is_base64
                     )
@@ -202,9 +204,17 @@ async def _read_texts(
     world: readproxy_world.World, start: int, count: int, media: str, *, is_base64: bool
 ) -> list[Record]:
     form = "base64" if is_base64 else "utf-8"
-    answer = await world.get(f"?from={start}&count={count}", accept=media, duramen_format=form)
+    query = f"?from={start}&count={count}&wait=0s"
+    answer = await world.get(query, accept=media, duramen_format=form)
     assert answer.status_code == 200, answer.text
-    if media == NDJSON:
+    if media == EVENTS:
+        events = [
+            json.loads(line.removeprefix(b"data: "))
+            for line in answer.content.split(b"\n")
+            if line.startswith(b'data: {"records"')
+        ]
+        documents = [document for event in events for document in event["records"]]
+    elif media == NDJSON:
         documents = [json.loads(line) for line in answer.content.splitlines()]
     else:
         documents = answer.json()["records"]

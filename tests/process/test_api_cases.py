@@ -53,7 +53,6 @@ BEYOND_THE_SCHEMA: Final = {
     "bytes": "none, or more than 16MiB",
     "wait": "more than 60s",
     "notes": "of another form than NDJSON",
-    "Duramen-Format": "a record that is no text, read without base64",
     "Duramen-Timeout": "none, or more than 60s",
     "Duramen-Fencing-Token": "its bytes are counted, not its characters",
     "fencing_token": "the same",

@@ -4,6 +4,9 @@ The forms are described in docs/protocol/read-answers.md; both modules are pure,
 no server. Source: 03-api "REST v1", 08-interfaces "Answers".
 """
 
+import base64
+
+import orjson
 import pytest
 
 from duramen.core.segment import Totals
@@ -12,15 +15,15 @@ from duramen.texts import spell_time
 from duramen.wire.entry import CONTROL, EntryError, encode_entry
 from duramen.wire.frame import FrameError
 from duramen.wire.read_answers import PlacedBatch, pack_batches, parse_batches, place_batches
-from duramen.wire.record_batch import BatchError, encode_batch
+from duramen.wire.record_batch import BatchError, Header, encode_batch
 from duramen.wire.record_json import (
-    NotTextError,
     Record,
     iterate_records,
     read_record,
     spell_mark,
     spell_record,
 )
+from tests.golden import read_golden
 
 LEDGER = ledger_of(LogId(5), Epoch(3))
 BATCHES = (
@@ -96,18 +99,50 @@ def test_records_are_spelled_with_what_they_have() -> None:
         },
     ]
     (record,) = iterate_records(second)
-    with pytest.raises(NotTextError, match="record 112"):
-        spell_record(record, is_base64=False)
-    assert spell_record(record, is_base64=True) == {
+    as_base64 = {
         "seq_num": 112, "dlsn": "e3n4s2", "timestamp": "1970-01-01T00:00:02.000Z",
         "headers": [["bmFtZQ==", "/g=="]], "body": "/w==",
     }  # fmt: skip
+    assert spell_record(record, is_base64=True) == as_base64
+    assert spell_record(record, is_base64=False) == as_base64 | {"format": "base64"}
+
+
+@pytest.mark.parametrize(
+    ("headers", "body"),
+    [((), b"\xff"), (((b"n", b"\xff"),), b"text"), (((b"\xff", b"v"),), b"text")],
+)
+def test_one_part_that_is_no_text_makes_the_whole_record_base64(
+    headers: tuple[Header, ...], body: bytes
+) -> None:
+    record = Record(1, Dlsn(Epoch(1), EntryId(0), 0), None, 5, headers, body)
+    document = spell_record(record, is_base64=False)
+    assert document["format"] == "base64"
+    assert document["body"] == base64.b64encode(body).decode()
+    assert read_record(document, is_base64=False) == record
+
+
+def test_the_form_of_records_stays_as_it_is() -> None:
+    records = [
+        Record(1, Dlsn(Epoch(1), EntryId(0), 0), None, 5, (), "text, ü, \0".encode()),
+        Record(2, Dlsn(Epoch(1), EntryId(0), 1), 7, 5, ((b"n", b""), (b"n", b"v")), b""),
+        Record(3, Dlsn(Epoch(1), EntryId(1), 0), 8, 5, ((b"n", b"v"),), b"\xff"),
+    ]
+    present = b"".join(
+        orjson.dumps(spell_record(record, is_base64=is_base64), option=orjson.OPT_APPEND_NEWLINE)
+        for is_base64 in (False, True)
+        for record in records
+    )
+    lines = read_golden("records-v2.ndjson", present).splitlines()
+    found = [read_record(orjson.loads(line), is_base64=at >= 3) for at, line in enumerate(lines)]
+    assert found == records * 2
 
 
 def test_a_record_comes_back_from_its_json() -> None:
     for placed in place_batches(make_entry(), Epoch(3), 100):
         for record in iterate_records(placed):
-            assert read_record(spell_record(record, is_base64=True), is_base64=True) == record
+            for is_base64 in (True, False):
+                document = spell_record(record, is_base64=is_base64)
+                assert read_record(document, is_base64=is_base64) == record
     text = Record(1, Dlsn(Epoch(1), EntryId(0), 0), None, 5, ((b"a", b"b"),), "ü".encode())
     assert read_record(spell_record(text, is_base64=False), is_base64=False) == text
 

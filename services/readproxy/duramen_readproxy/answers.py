@@ -20,13 +20,7 @@ from duramen.runtime.reading.positions import Start
 from duramen.wire.entry import EntryError
 from duramen.wire.read_answers import PlacedBatch, pack_batches, place_batches
 from duramen.wire.record_batch import BatchError, decoded_size
-from duramen.wire.record_json import (
-    FORMAT_HEADER,
-    NotTextError,
-    Record,
-    iterate_records,
-    spell_record,
-)
+from duramen.wire.record_json import Record, iterate_records, spell_record
 
 BATCH_COUNT_MAX: Final = 50_000
 """Batches of one binary answer: half of the rows that a frame may have (`wire.frame`)."""
@@ -76,17 +70,11 @@ def place_delivered(delivered: Deliver) -> Iterator[PlacedBatch]:
 
 @contextlib.contextmanager
 def translated() -> Iterator[None]:
-    """Refuse what is stored and cannot be shown: `internal`; `invalid_argument` if base64 can."""
+    """Refuse what is stored and cannot be shown: `internal`."""
     try:
         yield
     except (BatchError, EntryError) as error:
         raise DuramenError("internal", f"stored data are not valid: {error}") from error
-    except NotTextError as error:
-        raise DuramenError(
-            "invalid_argument",
-            f"{error}: ask for it with `{FORMAT_HEADER}: base64`",
-            field=FORMAT_HEADER,
-        ) from error
 
 
 class _PlacingPick:

@@ -11,11 +11,10 @@ Called by `cli.main`. Source: 03-api "CLI", 08-interfaces "Answers".
 from __future__ import annotations
 
 import asyncio
-import base64
 import signal
 import sys
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
 import orjson
 from cyclopts import Parameter
@@ -40,6 +39,7 @@ from duramen.client.bulk_read import BulkReader
 from duramen.client.records import Records
 from duramen.client.rest_client import RestClient
 from duramen.texts import parse_log, parse_position, spell_time
+from duramen.wire.record_json import Record, spell_record
 
 Format = Literal["body", "line", "json"]
 
@@ -188,31 +188,20 @@ def write_json(found: list[Records]) -> None:
     """Each record as a line of JSON to standard output."""
     out = sys.stdout.buffer
     for records in found:
-        out.writelines(
-            orjson.dumps(spell_record(records, index), option=orjson.OPT_APPEND_NEWLINE)
-            for index in range(records.skip, records.stop)
-        )
+        for index in range(records.skip, records.stop):
+            document = spell_record(make_record(records, index), is_base64=False)
+            out.write(orjson.dumps(document, option=orjson.OPT_APPEND_NEWLINE))
     out.flush()
 
 
-def spell_record(records: Records, index: int) -> dict[str, Any]:
-    """The JSON object of one record: strings are UTF-8, or all base64 with `"format": "base64"`."""
+def make_record(records: Records, index: int) -> Record:
+    """One record as every answer spells it."""
     batch = records.batch
-    body = batch.bodies[index]
-    headers = batch.headers[index] if batch.headers is not None else ()
-    record: dict[str, Any] = {
-        "seq_num": records.seq_num_of(index),
-        "dlsn": str(records.dlsn_of(index)),
-        "timestamp": spell_time(batch.timestamps_ms[index]),
-    }
-    if batch.txids is not None:
-        record["txid"] = batch.txids[index]
-    try:
-        texts = [body.decode(), *(part.decode() for pair in headers for part in pair)]
-    except UnicodeDecodeError:
-        record["format"] = "base64"
-        parts = [body, *(part for pair in headers for part in pair)]
-        texts = [base64.b64encode(part).decode() for part in parts]
-    if headers:
-        record["headers"] = [texts[at : at + 2] for at in range(1, len(texts), 2)]
-    return record | {"body": texts[0]}
+    return Record(
+        records.seq_num_of(index),
+        records.dlsn_of(index),
+        None if batch.txids is None else batch.txids[index],
+        batch.timestamps_ms[index],
+        () if batch.headers is None else batch.headers[index],
+        batch.bodies[index],
+    )

@@ -3,9 +3,10 @@
     {"seq_num": 17, "dlsn": "e3n5s0", "txid": 9, "timestamp": "2026-01-02T03:04:05.678Z",
      "headers": [["name", "value"]], "body": "…"}
 
-`txid` and `headers` are left out where a record has none. Strings are UTF-8; with base64 (header
-`Duramen-Format: base64`) body, header names and header values are base64 instead. Times are
-RFC 3339 in UTC. Spelling is a bulk operation: one decode per batch.
+`txid` and `headers` are left out where a record has none. Strings are UTF-8. A record of which one
+is not has all of them, body, header names and header values, as base64, and says so by
+`"format": "base64"`. Who asks for base64 (header `Duramen-Format: base64`) gets it in every record,
+and none says so. Times are RFC 3339 in UTC. Spelling is a bulk operation: one decode per batch.
 
 Called by the read proxy and the command line. Source: 08-interfaces "Answers".
 """
@@ -13,7 +14,7 @@ Called by the read proxy and the command line. Source: 08-interfaces "Answers".
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
 from duramen.ids import Dlsn, parse_dlsn
@@ -23,10 +24,6 @@ from duramen.wire.record_batch import Header
 
 NDJSON_MEDIA_TYPE: Final = "application/x-ndjson"
 FORMAT_HEADER: Final = "Duramen-Format"
-
-
-class NotTextError(ValueError):
-    """A body, header name or value is not UTF-8: ask for base64."""
 
 
 class Record(NamedTuple):
@@ -72,31 +69,34 @@ def iterate_records(placed: PlacedBatch) -> Iterator[Record]:
 def spell_record(record: Record, *, is_base64: bool) -> dict[str, Any]:
     """The JSON object of a record.
 
-    Raises:
-        NotTextError: not UTF-8 and no base64 asked for.
+    Args:
+        is_base64: base64 was asked for, of every record.
     """
     document: dict[str, Any] = {"seq_num": record.seq_num, "dlsn": str(record.dlsn)}
     if record.txid is not None:
         document["txid"] = record.txid
     document["timestamp"] = spell_time(record.timestamp_ms)
-    spell = _spell_base64 if is_base64 else _spell_text
+    if is_base64:
+        return document | _spell_content(record, _spell_base64)
     try:
-        if record.headers:
-            document["headers"] = [[spell(name), spell(value)] for name, value in record.headers]
-        document["body"] = spell(record.body)
+        return document | _spell_content(record, bytes.decode)
     except UnicodeDecodeError:
-        raise NotTextError(f"record {record.seq_num} is not UTF-8") from None
-    return document
+        return document | {"format": "base64"} | _spell_content(record, _spell_base64)
 
 
 def read_record(document: dict[str, Any], *, is_base64: bool) -> Record:
     """A record from its JSON object.
 
+    Args:
+        is_base64: base64 was asked for, of every record.
+
     Raises:
         ValueError: the object is no record.
     """
-    read = _read_base64 if is_base64 else str.encode
     try:
+        if document.get("format", "base64") != "base64":
+            raise ValueError(f"{document['format']!r} is no format of a record")
+        read = _read_base64 if is_base64 or "format" in document else str.encode
         return Record(
             document["seq_num"],
             parse_dlsn(document["dlsn"]),
@@ -109,8 +109,11 @@ def read_record(document: dict[str, Any], *, is_base64: bool) -> Record:
         raise ValueError(f"this is no record: {error!r}") from error
 
 
-def _spell_text(data: bytes) -> str:
-    return data.decode()
+def _spell_content(record: Record, spell: Callable[[bytes], str]) -> dict[str, Any]:
+    body: dict[str, Any] = {"body": spell(record.body)}
+    if not record.headers:
+        return body
+    return {"headers": [[spell(name), spell(value)] for name, value in record.headers]} | body
 
 
 def _spell_base64(data: bytes) -> str:

@@ -172,10 +172,15 @@ _ANSWERS: Final[dict[str, Schema]] = {
             "dlsn": _DLSN,
             "txid": {"type": "integer", "minimum": 0},
             "timestamp": _TIMESTAMP,
+            "format": {
+                "const": "base64",
+                "description": "body, header names and values of this record are base64, since "
+                "one of them is not UTF-8; left out where base64 was asked for",
+            },
             "headers": _HEADERS,
-            "body": text("UTF-8, or base64 where that was asked for"),
+            "body": text("UTF-8, or base64 where `format` says so or that was asked for"),
         },
-        optional=("txid", "headers"),
+        optional=("txid", "format", "headers"),
     ),
     "Records": answered(
         {
