@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, cast
 
 import pytest
 
-from duramen.core.reader import Deliver
+from duramen.core.reading.effects import Deliver
 from duramen.core.reading.feed_window import FedEntry, Position
 from duramen.core.segment import Totals
 from duramen.ids import EntryId, Epoch, LogId, ledger_of

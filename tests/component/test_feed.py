@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import pytest
 
-from duramen.core.reader import Gap
+from duramen.core.reading.effects import Gap
 from duramen.core.reading.feed_window import WINDOW_COUNT_MAX
 from duramen.errors import DuramenError
 from duramen.ids import EntryId, Epoch

@@ -17,7 +17,8 @@ import pytest
 from duramen.config import parse_log_config
 from duramen.core.log_node import LogNode
 from duramen.core.quorum import Quorum
-from duramen.core.reader import ReaderLimits, SendRead
+from duramen.core.reader import ReaderLimits
+from duramen.core.reading.effects import SendRead
 from duramen.core.replica_order import Place, ReplicaOrder
 from duramen.core.segment import Fragment, Segment
 from duramen.core.status import BookieStatus

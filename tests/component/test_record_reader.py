@@ -12,7 +12,8 @@ from typing import Any, Final
 
 import pytest
 
-from duramen.core.reader import Deliver, Gap, ReaderLimits
+from duramen.core.reader import ReaderLimits
+from duramen.core.reading.effects import Deliver, Gap
 from duramen.errors import DuramenError
 from duramen.ids import EntryId, Epoch
 from duramen.runtime.reading.log_reader import DataLost, Truncated

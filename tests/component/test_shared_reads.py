@@ -10,19 +10,26 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import replace
 from random import Random
 from typing import cast
 
 import pytest
 
 from duramen.core.quorum import Quorum
-from duramen.core.reader import SendRead
+from duramen.core.reading.effects import SendRead
+from duramen.core.reading.speculation import Speculation
 from duramen.core.replica_order import Place
 from duramen.core.segment import Fragment, Segment
 from duramen.core.status import BookieStatus
 from duramen.errors import DuramenError
 from duramen.ids import NOTHING, BookieId, EntryId, Epoch, Incarnation, LogId, Member, ledger_of
-from duramen.runtime.http_client import OverloadedError, PeerClient, UnreachableError
+from duramen.runtime.http_client import (
+    NoAnswerError,
+    OverloadedError,
+    PeerClient,
+    UnreachableError,
+)
 from duramen.runtime.memory_store import MemoryStore, MemoryTree
 from duramen.runtime.reading import bookies as module
 from duramen.runtime.reading.bookies import Bookies, RangeFetcher
@@ -46,6 +53,7 @@ LEDGER = ledger_of(LOG, Epoch(1))
 OTHER_LEDGER = ledger_of(LOG, Epoch(2))
 A, B, C, D = (Member(BookieId(n), Incarnation(n.encode().hex() * 16)) for n in "abcd")
 ENTRY_COUNT = 12
+HANG_US = 120 * SECOND
 Answers = Callable[[Member, ReadRange], Awaitable[ReadAnswer]]
 
 
@@ -77,18 +85,32 @@ def make_segment(*ensembles: tuple[int, tuple[Member, ...]], write_quorum: int =
     return Segment(LOG, Epoch(1), quorum, made)
 
 
+class Patient(Speculation):
+    """Nobody is late, however slow the machine is."""
+
+    def delay_us(self, asked_count: int) -> int:
+        return asked_count * HANG_US
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SECOND_POLL_US", HANG_US)
+
+
 class Order:
     """Members as they come; remembers what it is told of them."""
 
     def __init__(self) -> None:
-        self.failed: list[Member] = []
+        self.late: list[Member] = []
         self.good: list[Member] = []
+        self.speculation: Speculation = Patient()
 
     def rank(self, members: Iterable[Member], _now_us: int) -> list[Member]:
         return sorted(members)
 
-    def on_failure(self, member: Member, _now_us: int) -> None:
-        self.failed.append(member)
+    def on_late(self, member: Member, waited_us: int, _now_us: int) -> None:
+        if waited_us >= self.speculation.delay_us(1):
+            self.late.append(member)
 
     def on_success(self, member: Member) -> None:
         self.good.append(member)
@@ -220,23 +242,88 @@ def test_a_shared_long_poll_that_ends_without_news_is_not_repeated_elsewhere() -
     asyncio.run(scenario())
 
 
-@pytest.mark.xfail(
-    strict=True, reason="issue 19: Reads and clients, 4: speculation never reaches a second bookie"
-)
-def test_a_replica_that_is_frozen_does_not_hold_up_who_asks_another() -> None:
+@pytest.mark.parametrize("ask", [read, poll])
+def test_a_replica_that_is_frozen_does_not_hold_up_who_asks_another(
+    ask: Callable[[Member], SendRead],
+) -> None:
+    """Who asks a second one asks that one, whoever is asked for the same already."""
+
     async def scenario() -> None:
         replicas = Replicas()
         replicas.gates[A.bookie] = asyncio.Event()
         fetcher = make_fetcher(replicas)
-        frozen = asyncio.create_task(fetcher.fetch(read(A)))
-        await wait_until(lambda: replicas.names == "a")
-        second = asyncio.create_task(fetcher.fetch(read(B)))
-        for _ in range(20):  # an answer in memory needs a few turns of the loop
-            await asyncio.sleep(0)
-        is_answered = second.done()
+        frozen = [asyncio.create_task(fetcher.fetch(ask(A))) for _ in range(2)]
+        await wait_until(lambda: fetcher.statistics()["joined"] == 1)
+        second = replace(ask(B), is_second=True)
+        answers = await asyncio.gather(*(fetcher.fetch(second) for _ in range(3)))
+        assert replicas.names == "ab" and fetcher.statistics()["joined"] == 3, "they share theirs"
+        assert {tuple(numbers(answer)) for answer in answers} == {
+            () if second.wait_us else (0, 1, 2)
+        }
+        assert not any(task.done() for task in frozen)
         replicas.gates[A.bookie].set()
-        await asyncio.gather(frozen, second)
-        assert is_answered and replicas.names == "ab"
+        await asyncio.gather(*frozen)
+        await wait_until(lambda: fetcher.statistics()["reads"] == 0)
+        assert fetcher.statistics()["long_polls"] == 0
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("ask", [read, poll])
+def test_who_joins_a_read_that_is_late_asks_its_own_replica(
+    monkeypatch: pytest.MonkeyPatch, ask: Callable[[Member], SendRead]
+) -> None:
+    """A frozen one would hold up, read after read, whoever ranks it last."""
+
+    async def scenario() -> None:
+        monkeypatch.setattr(module, "SECOND_POLL_US", 20 * MS)
+        replicas = Replicas()
+        replicas.order.speculation = Speculation()
+        replicas.gates[A.bookie] = asyncio.Event()
+        fetcher = make_fetcher(replicas)
+        frozen = asyncio.create_task(fetcher.fetch(ask(A)))
+        await wait_until(lambda: replicas.names == "a")
+        answer = await asyncio.wait_for(fetcher.fetch(ask(B)), 20)
+        assert replicas.names == "ab" and fetcher.statistics()["joined"] == 1
+        assert numbers(answer) == ([] if ask(B).wait_us else [0, 1, 2])
+        await asyncio.wait_for(fetcher.fetch(ask(B)), 20)
+        assert fetcher.statistics()["joined"] == 1, "that one is known to be late"
+        replicas.gates[A.bookie].set()
+        await frozen
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("frozen", ["a", "ab"])
+def test_who_looks_a_header_up_does_not_wait_for_a_frozen_replica(frozen: str) -> None:
+    async def scenario() -> None:
+        replicas = Replicas()
+        replicas.order.speculation = Speculation()
+        for name in frozen:
+            replicas.gates[BookieId(name)] = asyncio.Event()
+        looking = make_fetcher(replicas).fetch_header(make_segment(), EntryId(3))
+        assert (await asyncio.wait_for(looking, 20)).entry_id == 3
+        answered = (A, B, C)[len(frozen)]
+        assert replicas.order.late == [A, B, C][: len(frozen)]
+        assert replicas.order.good == [answered]
+        assert replicas.order.speculation.request_count == len(frozen)
+        await wait_until(lambda: len(replicas.ended) == len(frozen) + 1)
+
+    asyncio.run(scenario())
+
+
+def test_a_late_header_is_taken_if_it_comes_before_the_others() -> None:
+    async def scenario() -> None:
+        replicas = Replicas()
+        replicas.order.speculation = Speculation()
+        for name in "abc":
+            replicas.gates[BookieId(name)] = asyncio.Event()
+        looking = asyncio.create_task(
+            make_fetcher(replicas).fetch_header(make_segment(), EntryId(3))
+        )
+        await wait_until(lambda: replicas.names == "abc")
+        replicas.gates[A.bookie].set()
+        assert (await looking).entry_id == 3 and replicas.order.good == [A]
 
     asyncio.run(scenario())
 
@@ -366,20 +453,6 @@ def test_what_was_fetched_is_kept_and_asked_for_once() -> None:
             assert [number for number, _ in run] == [3], "as far as the replica gave it"
         assert (await fetcher.fetch_header(segment, EntryId(3))).entry_id == 3
         assert replicas.names == "a"
-
-    asyncio.run(scenario())
-
-
-@pytest.mark.parametrize("status", NOTHING_GIVEN)
-def test_a_replica_that_does_not_answer_is_asked_last_from_then_on(status: BookieStatus) -> None:
-    """One that says that it has nothing, or no room, is there all the same."""
-
-    async def scenario() -> None:
-        replicas = Replicas(a=refuse(status))
-        await make_fetcher(replicas).fetch_header(make_segment(), EntryId(0))
-        is_silent = status in {BookieStatus.UNREACHABLE, BookieStatus.TIMEOUT}
-        assert replicas.order.failed == ([A] if is_silent else [])
-        assert replicas.order.good == [B]
 
     asyncio.run(scenario())
 
@@ -560,6 +633,26 @@ def test_a_bookie_that_says_so_in_its_answer_is_left_alone_too(world: World) -> 
     world.now_us += SECOND
     world.network.answer = UnreachableError("refused")
     assert world.read(want())[0].status is BookieStatus.UNREACHABLE
+
+
+@pytest.mark.parametrize(
+    ("error", "first"),
+    [
+        (UnreachableError("refused"), B),
+        (NoAnswerError("late"), B),
+        (OverloadedError("no room", MS), A),
+    ],
+)
+def test_a_bookie_that_does_not_answer_is_asked_last_from_then_on(
+    world: World, error: Exception, first: Member
+) -> None:
+    """Whoever asked it; one that says that it has no room is there all the same."""
+    here = Place("r", "k")
+    world.bookies.order.on_places({A.bookie: here, B.bookie: Place("r", "other")})
+    assert world.bookies.order.rank([A, B], world.now_us)[0] == A
+    world.network.answer = error
+    world.read(want())
+    assert world.bookies.order.rank([A, B], world.now_us)[0] == first
 
 
 def test_a_member_that_nobody_knows_is_not_asked(world: World) -> None:

@@ -14,7 +14,7 @@ from typing import cast
 
 import pytest
 
-from duramen.core.reader import SendRead
+from duramen.core.reading.effects import SendRead
 from duramen.core.replica_order import Place, ReplicaOrder
 from duramen.core.status import BookieStatus
 from duramen.ids import NOTHING, EntryId, Epoch, Member, ledger_of

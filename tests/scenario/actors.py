@@ -35,6 +35,7 @@ from duramen.core.bookie_state import (
     StartTimer,
 )
 from duramen.core.placement import Candidate
+from duramen.core.reading import effects as rx
 from duramen.core.replica_order import Place, ReplicaOrder
 from duramen.core.sequencer import effects as fx
 from duramen.core.sequencer.log_sequencer import LogSequencer
@@ -222,7 +223,7 @@ class StageBookie:
                 seal_epoch = epoch_of(ledger_id)
                 wanted = ReadRange(ledger_id, entry, entry, ENTRY_BYTES_MAX, seal_epoch)
                 self.core.on_reads(number, member.incarnation, [wanted])
-            case rd.SendRead():
+            case rx.SendRead():
                 wanted = ReadRange(
                     request.ledger_id, request.first, request.last, request.bytes_max,
                     wait_ms=request.wait_us // 1000, wait_for=request.wait_for,

@@ -13,8 +13,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 
 from duramen.config import parse_log_config
-from duramen.core import reader as rd
 from duramen.core.log_node import Ending, TrimPoint
+from duramen.core.reading import effects as rx
 from duramen.core.segment import Totals
 from duramen.core.sequencer import effects as fx
 from duramen.ids import (
@@ -341,7 +341,7 @@ class Interpreter:
         elif kind in ("read", "poll"):
             wait_us = parse_duration_us(options.get("wait", "1s")) if kind == "poll" else 0
             wait_for = EntryId(int(options.get("lac", entry)))
-            request = rd.SendRead(
+            request = rx.SendRead(
                 0, member, ledger_id, entry, entry, ENTRY_BYTES_MAX, 0, wait_us, wait_for
             )
         else:

@@ -13,7 +13,7 @@ import re
 from collections.abc import Sequence
 from typing import assert_never
 
-from duramen.core import reader as rd
+from duramen.core.reading import effects as rx
 from duramen.core.segment import Fragment, Segment
 from duramen.core.sequencer import effects as fx
 from duramen.core.sequencer.exactly_once.stamps import ControlRecord, SnapshotPart, TokenRecord
@@ -24,11 +24,11 @@ from duramen.wire.bookie_calls import ReadAnswer
 from duramen.wire.entry import HEADER_BYTES, read_entry_info
 from duramen.wire.exactly_once.control_record import read_control
 
-Request = fx.SendAdd | fx.SendSeal | fx.SendRead | fx.SendLac | rd.SendRead
+Request = fx.SendAdd | fx.SendSeal | fx.SendRead | fx.SendLac | rx.SendRead
 """What is asked of a bookie."""
 
 Inquiry = (
-    fx.ReadMetadata | fx.Commit | fx.PersistOwed | fx.ReadSegment | fx.ReadHistory | rd.ReadMetadata
+    fx.ReadMetadata | fx.Commit | fx.PersistOwed | fx.ReadSegment | fx.ReadHistory | rx.ReadMetadata
 )
 """What is asked of the metadata store, and the history that a rebuild reads."""
 
@@ -88,13 +88,13 @@ def kind_of(call: Request | Inquiry) -> str:
             return "read"
         case fx.SendLac():
             return "lac"
-        case rd.SendRead():
+        case rx.SendRead():
             return "poll" if call.wait_us else "read"
         case fx.Commit():
             return "commit"
         case fx.PersistOwed():
             return "owed"
-        case fx.ReadMetadata() | rd.ReadMetadata() | fx.ReadSegment():
+        case fx.ReadMetadata() | rx.ReadMetadata() | fx.ReadSegment():
             return "nodes"
         case fx.ReadHistory():
             return "history"
@@ -116,7 +116,7 @@ def spell_call(call: Request | Inquiry) -> str:
         case fx.SendLac(_, ledger_id, lac):
             ack_round = f" round={call.round_id}" if call.round_id else ""
             return f"lac e{epoch_of(ledger_id)} lac={lac}{ack_round}"
-        case rd.SendRead(_, _, ledger_id, first, last):
+        case rx.SendRead(_, _, ledger_id, first, last):
             at = spell_position(ledger_id, first)
             if call.wait_us:
                 return f"poll {at}, or lac ≥ {call.wait_for}"
@@ -134,7 +134,7 @@ def spell_call(call: Request | Inquiry) -> str:
             what = "headers" if is_headers_only else "history"
             upto = "" if first == last else f" … {last}"
             return f"read {what} e{segment.epoch}n{first}{upto}"
-        case rd.ReadMetadata(epoch):
+        case rx.ReadMetadata(epoch):
             return f"read node of e{epoch}"
         case _:
             assert_never(call)
@@ -152,10 +152,10 @@ def spell_answer(call: Request, answer: ReadAnswer) -> str:
     match call:
         case fx.SendSeal() if answer.status is BookieStatus.OK:
             return f"{status} {marks}"
-        case fx.SendRead() | rd.SendRead() if answer.status is BookieStatus.OK:
+        case fx.SendRead() | rx.SendRead() if answer.status is BookieStatus.OK:
             bodies = " ".join(spell_body(bytes(body)) for _, body in answer.entries)
             return f"{status} {bodies}{'' if isinstance(call, fx.SendRead) else f' {marks}'}"
-        case rd.SendRead() if answer.status is BookieStatus.NO_ENTRY:
+        case rx.SendRead() if answer.status is BookieStatus.NO_ENTRY:
             return f"{status} {marks}{' sealed' * answer.is_sealed}"
         case _:
             return status
@@ -215,7 +215,7 @@ def spell_fate(effect: Fate, name: str) -> str:
             assert_never(effect)
 
 
-def spell_delivery(effect: rd.Deliver) -> str:
+def spell_delivery(effect: rx.Deliver) -> str:
     """What a reader hands on."""
     epoch = effect.epoch
     entries = " ".join(f"e{epoch}n{entry} {spell_body(body)}" for entry, body in effect.entries)

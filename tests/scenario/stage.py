@@ -17,6 +17,7 @@ from typing import NamedTuple, assert_never
 from duramen.config import LogConfig, parse_log_config
 from duramen.core import reader as rd
 from duramen.core.log_node import LogNode
+from duramen.core.reading import effects as rx
 from duramen.core.sequencer import effects as fx
 from duramen.core.sequencer.effects import CommitOutcome, StoredEntry
 from duramen.core.sequencer.exactly_once.stamps import SetToken, TokenRecord
@@ -233,29 +234,29 @@ class Stage:
         if text:
             self.say(sender, f"{text} → {members}")
 
-    def _carry_out_reading(self, reader: StageReader, effect: rd.Effect) -> None:
+    def _carry_out_reading(self, reader: StageReader, effect: rx.Effect) -> None:
         match effect:
-            case rd.SendRead():
+            case rx.SendRead():
                 self.say(reader.name, f"{spell_call(effect)} → {spell_member(effect.member)}")
                 self.open_call(reader.name, effect.member.bookie, effect)
-            case rd.CancelRead(read_id):
+            case rx.CancelRead(read_id):
                 for call in [c for c in self.calls if c.sender == reader.name]:
-                    if isinstance(call.request, rd.SendRead) and call.request.read_id == read_id:
+                    if isinstance(call.request, rx.SendRead) and call.request.read_id == read_id:
                         self.say(reader.name, f"cancels {spell_call(call.request)}")
                         self.bookies[call.target].abandon(call)
                         self._end(call)
-            case rd.ReadMetadata():
+            case rx.ReadMetadata():
                 self.say(reader.name, f"{spell_call(effect)} → {STORE}")
                 self.open_call(reader.name, STORE, effect)
-            case rd.SetTimer(at_us):
+            case rx.SetTimer(at_us):
                 self.say(reader.name, spell_wait(at_us - self.now_us))
                 reader.timer_at_us = at_us
-            case rd.Deliver(entries=entries):
+            case rx.Deliver(entries=entries):
                 self.say(reader.name, spell_delivery(effect), is_fate=True)
                 reader.core.on_consumed(sum(len(body) for _, body in entries), self.now_us)
-            case rd.Skip(epoch, entry):
+            case rx.Skip(epoch, entry):
                 self.say(reader.name, f"skips to e{epoch}n{entry}", is_fate=True)
-            case rd.Gap(epoch, first, last):
+            case rx.Gap(epoch, first, last):
                 self.say(reader.name, f"gap e{epoch}n{first} … {last}", is_fate=True)
             case _:
                 assert_never(effect)
@@ -272,7 +273,7 @@ class Stage:
                 timeout_us = SEAL_TIMEOUT_US
             case fx.SendRead():
                 timeout_us = READ_TIMEOUT_US
-            case rd.SendRead():
+            case rx.SendRead():
                 timeout_us = request.timeout_us
             case _:
                 timeout_us = None
@@ -306,7 +307,7 @@ class Stage:
     def _tell_waiting(self, bookie: StageBookie) -> None:
         """Long polls that something else has answered: their answers travel at once."""
         for call in [c for c in self.calls if c.target == bookie.name and c.leg is Leg.ANSWER]:
-            if isinstance(call.request, rd.SendRead) and call.answer is not None:
+            if isinstance(call.request, rx.SendRead) and call.answer is not None:
                 self._end(call)
                 self._tell(call, call.answer)
 
@@ -328,7 +329,7 @@ class Stage:
     def _bookie_call(call: Call) -> Request:
         request = call.request
         assert isinstance(
-            request, fx.SendAdd | fx.SendSeal | fx.SendRead | fx.SendLac | rd.SendRead
+            request, fx.SendAdd | fx.SendSeal | fx.SendRead | fx.SendLac | rx.SendRead
         )
         return request
 
@@ -338,7 +339,7 @@ class Stage:
         said = f"{spell_asked(request)} → {call.sender}: {spell_answer(request, answer)}"
         self.say(call.target, said, is_fate=call.sender == CLIENT)
         status, now_us = answer.status, self.now_us
-        if isinstance(request, rd.SendRead):
+        if isinstance(request, rx.SendRead):
             reader = self.readers.get(call.sender)
             if reader is not None:
                 entries = [(entry, bytes(body)) for entry, body in answer.entries]
@@ -363,7 +364,7 @@ class Stage:
         self._end(call)
         request = call.request
         reader = self.readers.get(call.sender)
-        if isinstance(request, rd.ReadMetadata) and reader is not None:
+        if isinstance(request, rx.ReadMetadata) and reader is not None:
             self.show_nodes(reader, request.epoch)
             return
         node = self.sequencers[call.sender]

@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol
 
 from duramen.core import reader as rd
 from duramen.core.log_node import LogNode
+from duramen.core.reading import effects as rx
 from duramen.core.replica_order import Place, ReplicaOrder
 from duramen.core.segment import Segment
 from duramen.core.sequencer.exactly_once.stamps import SnapshotPart, TokenRecord
@@ -363,23 +364,23 @@ class ReaderNode(Node):
         while effects := self.core.take_effects():
             for effect in effects:
                 match effect:
-                    case rd.SendRead():
+                    case rx.SendRead():
                         self._send(effect)
-                    case rd.CancelRead(read_id):
+                    case rx.CancelRead(read_id):
                         self.world.counts["read cancelled"] += 1
                         self._reads.pop(read_id, None)
-                    case rd.ReadMetadata(epoch):
+                    case rx.ReadMetadata(epoch):
                         self._read_metadata(epoch, is_watch=False)
-                    case rd.SetTimer(at_us):
+                    case rx.SetTimer(at_us):
                         self._timer_at_us = at_us
                         delay_us = max(0, at_us - self.world.now_us)
                         self.after(delay_us, self._on_timer, self._generation, at_us)
-                    case rd.Deliver():
+                    case rx.Deliver():
                         self._deliver(effect)
-                    case rd.Gap():
+                    case rx.Gap():
                         self.world.counts["gap reported"] += 1
                         self._history.on_reader_gap(self.number, self.log_id)
-                    case rd.Skip(epoch, entry_id):
+                    case rx.Skip(epoch, entry_id):
                         self.world.counts["reader skips what is gone"] += 1
                         self._history.on_skip(self.number, self.log_id, epoch, entry_id)
         bound = self.core.bound
@@ -393,7 +394,7 @@ class ReaderNode(Node):
             self.core.on_timer(self.world.now_us)
             self._pump()
 
-    def _deliver(self, delivered: rd.Deliver) -> None:
+    def _deliver(self, delivered: rx.Deliver) -> None:
         ledger_id = ledger_of(self.log_id, delivered.epoch)
         if self.core.epoch == delivered.epoch:
             self._history.on_reader_lac(self.number, ledger_id, self.core.bound)
@@ -425,7 +426,7 @@ class ReaderNode(Node):
             self.core.on_consumed(size, self.world.now_us)
             self._pump()
 
-    def _send(self, read: rd.SendRead) -> None:
+    def _send(self, read: rx.SendRead) -> None:
         if read.is_cold:
             self._read_cold(read)
             return
@@ -445,10 +446,10 @@ class ReaderNode(Node):
             self, bookie, "read", body, read.timeout_us, on_answer
         )
 
-    def _read_cold(self, read: rd.SendRead) -> None:
+    def _read_cold(self, read: rx.SendRead) -> None:
         generation = self._generation
 
-        def on_answer(status: BookieStatus, entries: list[rd.Entry]) -> None:
+        def on_answer(status: BookieStatus, entries: list[rx.Entry]) -> None:
             if generation != self._generation or read.read_id not in self._reads:
                 return
             del self._reads[read.read_id]
@@ -464,10 +465,10 @@ class ReaderNode(Node):
         assert self._shelf is not None, "nobody archives in this seed"
         self._shelf.read(segment, read.first, read.bytes_max, on_answer)
 
-    def _on_answer(self, read: rd.SendRead, status: BookieStatus, value: Any) -> None:
+    def _on_answer(self, read: rx.SendRead, status: BookieStatus, value: Any) -> None:
         lac = highest = NOTHING
         is_sealed = False
-        entries: list[rd.Entry] = []
+        entries: list[rx.Entry] = []
         if status is BookieStatus.OK:
             status, lac, highest, is_sealed, found = value[0]
             bookie = self._bookies[read.member.bookie]
@@ -522,9 +523,9 @@ class ReaderNode(Node):
         pass
 
 
-def _check(ledger_id: LedgerId, found: Any) -> list[rd.Entry]:
+def _check(ledger_id: LedgerId, found: Any) -> list[rx.Entry]:
     """As the read proxy: entries up to the first that does not verify."""
-    entries: list[rd.Entry] = []
+    entries: list[rx.Entry] = []
     for entry_id, view in found:
         body = bytes(view)
         try:

@@ -3,7 +3,8 @@
 Drives the reader core as `test_reader_core` does. Source: 01-protocol section 8, R18.
 """
 
-from duramen.core.reader import ReaderLimits, ReadMetadata
+from duramen.core.reader import ReaderLimits
+from duramen.core.reading.effects import ReadMetadata
 from duramen.core.reading.read_ahead import FIRST_BYTES, ReadAhead
 from duramen.ids import Epoch
 from tests.unit.test_reader_core import Bench, make_log, make_segment, one_read

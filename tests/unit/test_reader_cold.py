@@ -9,9 +9,9 @@ from dataclasses import replace
 
 from duramen.core.cold_copy import ColdCopy
 from duramen.core.log_node import LogNode
-from duramen.core.reader import (
+from duramen.core.reader import FIRST_PAUSE_US
+from duramen.core.reading.effects import (
     COLD_STORE,
-    FIRST_PAUSE_US,
     Effect,
     ReadMetadata,
     SendRead,

@@ -6,7 +6,7 @@ Source: R15, 01-protocol section 8.
 
 from __future__ import annotations
 
-from duramen.core.reader import Gap
+from duramen.core.reading.effects import Gap
 from duramen.ids import EntryId, Epoch
 from tests.unit.test_reader_core import Bench, make_log, make_segment, one_read
 

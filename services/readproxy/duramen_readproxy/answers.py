@@ -14,7 +14,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple, Protocol
 
-from duramen.core.reader import Deliver
+from duramen.core.reading.effects import Deliver
 from duramen.errors import DuramenError
 from duramen.runtime.reading.positions import Start
 from duramen.wire.entry import EntryError

@@ -14,9 +14,9 @@ import random
 from collections.abc import Callable
 from typing import Any, Final
 
-from duramen.core import reader as rd
 from duramen.core.cold_copy import ColdCopy
 from duramen.core.log_node import LogNode
+from duramen.core.reading import effects as rx
 from duramen.core.segment import Segment
 from duramen.ids import NOTHING, EntryId, Epoch, LogId
 from duramen.runtime.metadata_store import (
@@ -231,7 +231,7 @@ class Archiver(ReaderNode):
         if self._wanted is not None and self.core.epoch > self._wanted[0]:
             self._wanted[1].settle(True)
 
-    def _deliver(self, delivered: rd.Deliver) -> None:
+    def _deliver(self, delivered: rx.Deliver) -> None:
         if self._wanted is not None and delivered.epoch == self._wanted[0]:
             self._found.update(delivered.entries)
         size = sum(len(body) for _, body in delivered.entries)

@@ -8,7 +8,7 @@ next segment begins (R18). What left the bookies is asked of the cold store. Not
     what it waits for   left by
     METADATA            on_metadata
     READ                on_read_answer; on_timer asks the next replica as well (speculation)
-    POLL                on_read_answer; on_metadata or on_lac that raise the bound cancel it
+    POLL                the same; on_metadata or on_lac that raise the bound cancel both polls
     PAUSE               on_timer, or an on_metadata that changed something
     CONSUMER            on_consumed (the buffer is full), or at the tail without `is_following`
 
@@ -21,9 +21,21 @@ import enum
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from duramen.core.log_node import LogNode
+from duramen.core.reading.effects import (
+    COLD_STORE,
+    CancelRead,
+    Deliver,
+    Effect,
+    Entry,
+    Gap,
+    ReadMetadata,
+    SendRead,
+    SetTimer,
+    Skip,
+)
 from duramen.core.reading.read_ahead import ReadAhead
 from duramen.core.reading.runs import last_of_run, runs_beyond
 from duramen.core.replica_order import ReplicaOrder
@@ -32,18 +44,22 @@ from duramen.core.status import BookieStatus
 from duramen.ids import (
     LAST_ENTRY_ID,
     NOTHING,
-    BookieId,
     EntryId,
     Epoch,
-    Incarnation,
-    LedgerId,
     Member,
 )
 from duramen.limits import COLD_READ_TIMEOUT_US, READ_TIMEOUT_US, RETRY_DELAY_MAX_US
 from duramen.units import MIB, MS, SECOND
 
 POLL_US: Final = 1 * SECOND
-"""One long poll: how long a bookie that lags can hide the tail before another one is asked."""
+"""One long poll."""
+
+SECOND_POLL_US: Final = 250 * MS
+"""How long a bookie that lags or is frozen can hide the tail: then another one is polled besides.
+A log whose records follow one another faster has one poll at a time."""
+
+LOOK_US: Final = POLL_US * 3 // 4
+"""At a quiet tail the metadata are looked at when a poll ends, and no more often than this."""
 
 FIRST_PAUSE_US: Final = 50 * MS
 """First pause after all replicas failed; doubles up to `RETRY_DELAY_MAX_US`."""
@@ -65,11 +81,6 @@ BOOKIE_FAULTS: Final = (
 )
 """Failures of the bookie and not only of the entry: it is asked last for a while."""
 
-COLD_STORE: Final = Member(BookieId(""), Incarnation(""))
-"""In the place of a bookie: the archive, which holds whole CLOSED segments."""
-
-Entry = tuple[EntryId, bytes]
-
 
 class ReaderState(enum.Enum):
     """What a reader waits for."""
@@ -82,94 +93,6 @@ class ReaderState(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class SendRead:
-    """Ask `member` for entries `first` … `last`; answer with `on_read_answer`.
-
-    `wait_us` > 0: a long poll for entry `first` or a LAC ≥ `wait_for`. No answer within
-    `timeout_us` is a TIMEOUT.
-
-    `beyond`: (first, last) of further runs that the member should hold, in a striped segment. They
-    are no part of the answer: a driver with a cache asks for them in the same call and keeps what
-    comes, so that later reads need no call of their own. What does not come says nothing.
-    """
-
-    read_id: int
-    member: Member
-    ledger_id: LedgerId
-    first: EntryId
-    last: EntryId
-    bytes_max: int
-    timeout_us: int
-    wait_us: int = 0
-    wait_for: EntryId = NOTHING
-    beyond: tuple[tuple[EntryId, EntryId], ...] = ()
-
-    @property
-    def is_cold(self) -> bool:
-        """Whether the cold store is asked, and no bookie: never a long poll."""
-        return self.member == COLD_STORE
-
-
-@dataclass(frozen=True, slots=True)
-class CancelRead:
-    """The answer to this read is not wanted any more."""
-
-    read_id: int
-
-
-@dataclass(frozen=True, slots=True)
-class ReadMetadata:
-    """Read log node and segment node of `epoch` afresh, call `on_metadata`, and again on change."""
-
-    epoch: Epoch
-
-
-@dataclass(frozen=True, slots=True)
-class SetTimer:
-    """Call `on_timer` at `at_us`; a later SetTimer replaces it."""
-
-    at_us: int
-
-
-@dataclass(frozen=True, slots=True)
-class Deliver:
-    """Entries of one segment that follow strictly upon what was delivered before."""
-
-    epoch: Epoch
-    start_seq_num: int
-    entries: tuple[Entry, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Skip:
-    """What lies before (`epoch`, `entry`) was truncated: reading goes on there.
-
-    `seq_num`: of the first record that is left, which lies in that entry or behind it.
-    """
-
-    epoch: Epoch
-    entry: EntryId
-    seq_num: int
-
-
-@dataclass(frozen=True, slots=True)
-class Gap:
-    """Entries `first` … `last` of `epoch` are not there and never will be.
-
-    `is_lost`: they were, and a person has accepted their loss (R15). Otherwise it is a hole: they
-    were never acknowledged.
-    """
-
-    epoch: Epoch
-    first: EntryId
-    last: EntryId
-    is_lost: bool = False
-
-
-Effect = SendRead | CancelRead | ReadMetadata | SetTimer | Deliver | Skip | Gap
-
-
-@dataclass(frozen=True, slots=True)
 class ReaderLimits:
     """How much a reader asks for at once, and how much it holds for its consumer."""
 
@@ -178,12 +101,19 @@ class ReaderLimits:
     poll_bytes: int = 1 * MIB
 
 
+class _Sent(NamedTuple):
+    """A request that is out."""
+
+    read: SendRead
+    at_us: int
+
+
 class Reader:
     """One reader of one log; see the module.
 
-    Invariants: at most one poll is out, or reads of the next entry at different members; `position`
-    never falls; no entry above `bound` is delivered; within a segment only holes, and what is lost,
-        are left out.
+    Invariants: two polls at most are out, or reads of the next entry, at different members;
+    `position` never falls; no entry above `bound` is delivered; within a segment only holes, and
+        what is lost, are left out.
 
     Args:
         position: (epoch, entry) of the first entry to deliver; the epoch may not exist yet.
@@ -208,13 +138,16 @@ class Reader:
         self._start_seq_num: int | None = None
         self._is_fresh = False
         self._state = ReaderState.METADATA
-        self._reads: dict[int, SendRead] = {}
-        self._sent_us = 0
+        self._reads: dict[int, _Sent] = {}
         self._speculate_at_us = 0
+        """When another member is asked for the same."""
+        self._looked_us: int | None = None
         self._last_read_id = 0
         self._lac: EntryId = NOTHING
         self._stored: EntryId = NOTHING
         self._is_sealed = False
+        self._kept: Member | None = None
+        """Who answered last is asked again, as long as no other one is better."""
         self._tried: list[Member] = []
         self._tries_cold = False
         """No bookie gives what is wanted, and there is a cold copy of it."""
@@ -313,6 +246,7 @@ class Reader:
         if known_log.first_live_epoch > self._epoch:
             self._skip_truncated(known_log)
             return
+        self._looked_us = now_us
         was_fresh = self._is_fresh
         is_changed = self._take_segment(segment)
         self._is_fresh = self._segment is not None or self._epoch >= known_log.next_epoch
@@ -355,21 +289,22 @@ class Reader:
             entries: those that passed their checks, ascending; cut before the first damaged one
                 (none left: UNKNOWN).
         """
-        read = self._reads.pop(read_id, None)
-        if read is None:
+        sent = self._reads.pop(read_id, None)
+        if sent is None:
             return
+        read = sent.read
         stored = max([highest, *(entry_id for entry_id, _ in entries[-1:])])
         is_news = lac > self._lac or stored > self._stored
         self._lac = max(self._lac, lac)
         self._stored = max(self._stored, stored)
         delivered = self._deliver(entries)
         if delivered or (read.wait_us and is_news):
-            self._on_progress(read, now_us)
+            self._on_progress(sent, now_us)
         elif read.wait_us:
-            self._on_empty_poll(read, status, is_sealed, now_us)
+            self._on_empty_poll(sent, status, is_sealed, now_us)
         else:
             self._on_failed_read(read, status, now_us)
-        if self._state in (ReaderState.READ, ReaderState.POLL) and not self._reads:
+        if self._state is ReaderState.POLL or (self._state is ReaderState.READ and not self._reads):
             self._decide(now_us)
 
     def on_consumed(self, size_bytes: int, now_us: int) -> None:
@@ -380,19 +315,22 @@ class Reader:
             self._decide(now_us)
 
     def on_timer(self, now_us: int) -> None:
-        """The time of the last SetTimer has come."""
+        """The time of the last SetTimer has come; one that is early is set again."""
         if self._state is ReaderState.PAUSE:
             self._ask_metadata()
-        elif self._state is ReaderState.READ and self._reads and now_us >= self._speculate_at_us:
-            self._speculate(now_us)
+        elif self._state in (ReaderState.READ, ReaderState.POLL) and self._reads:
+            if now_us < self._speculate_at_us:
+                self._effects.append(SetTimer(self._speculate_at_us))
+            elif self._state is ReaderState.READ:
+                self._speculate(now_us)
+            else:
+                self._decide(now_us)
 
     # --- Decisions -------------------------------------------------------------------------------
 
     def _decide(self, now_us: int) -> None:
         """Find the one thing to wait for next."""
-        if self._reads:
-            if self._next > self.bound and not self._is_over():
-                return
+        if self._next <= self.bound or self._is_over() or self._is_sealed:
             self._cancel_reads()
         segment = self._segment
         if segment is None or self._start_seq_num is None:
@@ -507,7 +445,7 @@ class Reader:
         """The answer is late: ask the next replica as well; the first answer wins."""
         segment = self._segment
         assert segment is not None, self
-        asked = [read.member for read in self._reads.values()]
+        asked = [sent.read.member for sent in self._reads.values()]
         if COLD_STORE in asked:
             return
         members = [m for m in segment.write_set_of(self._next) if m not in (*asked, *self._tried)]
@@ -516,7 +454,7 @@ class Reader:
             self._ask_replica(segment, members, now_us)
 
     def _ask_replica(self, segment: Segment, members: Sequence[Member], now_us: int) -> None:
-        member = self._order.rank(members, now_us)[0]
+        member = self._order.rank(members, now_us, self._kept)[0]
         last = min(self.bound, last_of_run(segment, self._next, member))
         # Nothing ahead besides a read that is late, or before an entry has shown its size.
         is_ahead = self._entry_bytes and not self._reads
@@ -529,6 +467,7 @@ class Reader:
             READ_TIMEOUT_US,
             now_us=now_us,
             beyond=self._find_beyond(segment, member) if is_ahead else (),
+            is_second=bool(self._reads),
         )
         self._speculate_at_us = now_us + self._order.speculation.delay_us(len(self._reads))
         self._effects.append(SetTimer(self._speculate_at_us))
@@ -545,21 +484,37 @@ class Reader:
         return runs_beyond(segment, self._next, last, member)
 
     def _send_poll(self, segment: Segment, now_us: int) -> None:
-        """Wait for the next entry to be confirmed; what is stored already is not waited for."""
-        ensemble = segment.last_fragment.ensemble
+        """Wait for the next entry to be confirmed; what is stored already is not waited for.
+
+        One poll at first, and a second one beside it when nothing came for a moment.
+        """
+        self._state = ReaderState.POLL
+        if len(self._reads) == 2:
+            return
+        if not self._reads:
+            self._speculate_at_us = now_us + SECOND_POLL_US
+        if self._reads and now_us < self._speculate_at_us:
+            self._effects.append(SetTimer(self._speculate_at_us))
+            return
+        asked = [sent.read.member for sent in self._reads.values()]
+        ensemble = [m for m in segment.last_fragment.ensemble if m not in asked]
         members = [m for m in ensemble if m not in self._polled]
         if not members:
-            self._polled, members = [], list(ensemble)
-        self._state = ReaderState.POLL
+            self._polled, members = [], ensemble
+        if not members:
+            return
         self._send(
-            self._order.rank(members, now_us)[0],
+            self._order.rank(members, now_us, self._kept)[0],
             EntryId(min(max(self._next, self._stored + 1), LAST_ENTRY_ID)),
             LAST_ENTRY_ID,
             self._limits.poll_bytes,
             POLL_US + POLL_GRACE_US,
             wait_us=POLL_US,
             now_us=now_us,
+            is_second=bool(asked),
         )
+        if not asked:
+            self._effects.append(SetTimer(self._speculate_at_us))
 
     def _send(
         self,
@@ -572,10 +527,10 @@ class Reader:
         wait_us: int = 0,
         now_us: int,
         beyond: tuple[tuple[EntryId, EntryId], ...] = (),
+        is_second: bool = False,
     ) -> None:
         assert self._segment is not None, self
         self._last_read_id += 1
-        self._sent_us = now_us
         read = SendRead(
             self._last_read_id,
             member,
@@ -587,8 +542,9 @@ class Reader:
             wait_us,
             self._next if wait_us else NOTHING,
             beyond,
+            is_second,
         )
-        self._reads[read.read_id] = read
+        self._reads[read.read_id] = _Sent(read, now_us)
         self._effects.append(read)
 
     # --- What answers mean -----------------------------------------------------------------------
@@ -623,32 +579,43 @@ class Reader:
         self._pass_hole()
         return True
 
-    def _on_progress(self, read: SendRead, now_us: int) -> None:
+    def _on_progress(self, sent: _Sent, now_us: int) -> None:
+        read = sent.read
+        for other in self._reads.values():
+            waited_us = now_us - other.at_us
+            if not other.read.wait_us:
+                self._order.on_late(other.read.member, waited_us, now_us)
+            elif waited_us >= SECOND_POLL_US:
+                self._order.on_silence(other.read.member, now_us)
         self._cancel_reads()
         if not read.is_cold:
+            self._kept = read.member
             self._order.on_success(read.member)
             if not read.wait_us:
-                self._order.speculation.on_answer(now_us - self._sent_us)
+                self._order.speculation.on_answer(now_us - sent.at_us)
         self._tried = []
         self._polled = []
         self._failed_polls = 0
         self._failed_rounds = 0
         self._pause_us = 0
         self._unavailable_since_us = None
+        if self._state is ReaderState.PAUSE:
+            self._decide(now_us)
 
     def _on_empty_poll(
-        self, read: SendRead, status: BookieStatus, is_sealed: bool, now_us: int
+        self, sent: _Sent, status: BookieStatus, is_sealed: bool, now_us: int
     ) -> None:
         """Nothing new: the segment may be closed or this bookie may lag. Look, then ask another."""
+        read = sent.read
         self._polled.append(read.member)
-        self._is_sealed = is_sealed
+        self._is_sealed |= is_sealed
         if status in (BookieStatus.OK, BookieStatus.NO_ENTRY):
             self._order.on_success(read.member)
             self._unavailable_since_us = None
             self._failed_polls = 0
-            if now_us - self._sent_us < read.wait_us // 2 and not is_sealed:
+            if now_us - sent.at_us < read.wait_us // 2 and not is_sealed:
                 self._pause(now_us)  # it did not wait: never ask in a tight loop
-            else:
+            elif is_sealed or self._looked_us is None or now_us - self._looked_us >= LOOK_US:
                 self._ask_metadata()
             return
         self._on_error(read.member, status, now_us)

@@ -17,7 +17,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 
-from duramen.core.reader import Deliver, ReaderLimits
+from duramen.core.reader import ReaderLimits
+from duramen.core.reading.effects import Deliver
 from duramen.core.reading.feed_window import FedEntry, Position
 from duramen.errors import DuramenError, Retry
 from duramen.ids import EntryId, ledger_of

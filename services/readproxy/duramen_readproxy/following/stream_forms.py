@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import orjson
 
-from duramen.core.reader import Deliver
+from duramen.core.reading.effects import Deliver
 from duramen.ids import LogId, ledger_of
 from duramen.runtime.reading.positions import Start
 from duramen.runtime.reading.tail import Tail

@@ -19,7 +19,8 @@ from duramen.client.rest_client import ReadAnswer
 from duramen.client.sdk.read_batch import ReadBatch
 from duramen.client.sdk.reader import Cut, make_batches, spell_position
 from duramen.client.sdk.values import Mark, Moved
-from duramen.core.reader import Deliver, ReaderLimits
+from duramen.core.reader import ReaderLimits
+from duramen.core.reading.effects import Deliver
 from duramen.errors import DuramenError
 from duramen.ids import Dlsn
 from duramen.runtime.reading.log_reader import LogCursor, Truncated

@@ -4,7 +4,8 @@
 that nothing above handles exceptions of the network; a bookie that is overloaded is left alone for
 as long as it asks, by all readers, and only in the class that it refused. `RangeFetcher` lays cache
 and single flight over it: concurrent readers of the same range share one request, and readers that
-wait at the same tail share one long poll, which is given up when the last of them goes.
+wait at the same tail share one long poll, which is given up when the last of them goes. Who has
+waited too long for a bookie asks another one, and shares that request too.
 
 Not here: which replica to ask and what may be shown (`duramen.core.reader`).
 Called by `log_reader`, `tail` and `positions`. Source: 01-protocol section 8, R1, R15.
@@ -14,12 +15,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Sequence
 from random import Random
 from typing import Any
 
-from duramen.core.reader import SendRead
+from duramen.core.reader import SECOND_POLL_US
+from duramen.core.reading.effects import SendRead
 from duramen.core.reading.read_ahead import FIRST_BYTES
 from duramen.core.reading.runs import last_of_run
 from duramen.core.replica_order import Place, ReplicaOrder
@@ -175,6 +177,9 @@ class Bookies:
         except NoAnswerError:
             status = BookieStatus.TIMEOUT
         self._counts[status.name.lower()] += 1
+        if status is not BookieStatus.OVERLOADED:
+            # Whoever asked may have gone on with another one long ago, and would not say it.
+            self.order.on_failure(member, read_clock_us())
         return status
 
     def _leave_alone(self, member: Member, service: Service, duration_us: int) -> None:
@@ -188,12 +193,17 @@ class Bookies:
         return checked
 
 
+FlightKey = tuple[LedgerId, EntryId, bool]
+"""Ledger, the entry that is wanted or waited for, and whether it is waited for."""
+
+
 class _Flight:
     """One request upstream and how many wait for it."""
 
     def __init__(self, member: Member, task: asyncio.Task[ReadAnswer]) -> None:
         self.member = member
         self.task = task
+        self.begun_us = read_clock_us()
         self.waiter_count = 0
 
 
@@ -205,7 +215,7 @@ class RangeFetcher:
         self._cold = cold
         self._bookies = bookies
         self._cache = cache
-        self._flights: dict[tuple[LedgerId, EntryId, bool], _Flight] = {}
+        self._flights: dict[FlightKey, dict[Member, _Flight]] = {}
         self._joined_count = 0
         self._early_count = 0
         self._coming: set[tuple[LedgerId, int]] = set()
@@ -234,27 +244,54 @@ class RangeFetcher:
     async def fetch(self, read: SendRead) -> ReadAnswer:
         """Carry out a read; joins one that is under way for the same entries.
 
-        A read that nobody waits for any more still fills the cache; a long poll is given up.
+        Whoever reads them first waits for another member that was asked just now, and asks its own
+        one where that gives nothing or is late. A second read is for its own member alone. A read
+        that nobody waits for any more still fills the cache; a long poll is given up.
         """
         key = (read.ledger_id, read.wait_for if read.wait_us else read.first, read.wait_us > 0)
-        flight = self._flights.get(key)
-        is_joined = flight is not None
+        if not read.is_second:
+            answer = await self._join(key, read.member)
+            if answer is not None and (answer.entries or read.wait_us):
+                return answer
+        flight = self._flights.setdefault(key, {}).get(read.member)
         if flight is None:
             flight = _Flight(read.member, asyncio.create_task(self._request(read)))
-            self._flights[key] = flight
+            self._flights[key][read.member] = flight
             flight.task.add_done_callback(lambda _: self._end(key, flight))
+        else:
+            self._joined_count += 1
+        answer = await self._wait(key, flight, None)
+        assert answer is not None, "it was waited for without a bound"
+        return answer
+
+    async def _join(self, key: FlightKey, member: Member) -> ReadAnswer | None:
+        """What another member gives that was asked last, until it is late; None: nobody was."""
+        flights = self._flights.get(key)
+        if not flights or member in flights:
+            return None
+        delay_us = SECOND_POLL_US if key[2] else self.order.speculation.delay_us(1)
+        flight = next(reversed(flights.values()))
+        left_us = flight.begun_us + delay_us - read_clock_us()
+        if left_us <= 0:
+            return None
+        self._joined_count += 1
+        return await self._wait(key, flight, left_us / SECOND)
+
+    async def _wait(
+        self, key: FlightKey, flight: _Flight, timeout_s: float | None
+    ) -> ReadAnswer | None:
+        """The answer to a request upstream; None if it does not come in time."""
         flight.waiter_count += 1
-        self._joined_count += is_joined
         try:
-            answer = await asyncio.shield(flight.task)
+            async with asyncio.timeout(timeout_s):
+                return await asyncio.shield(flight.task)
+        except TimeoutError:
+            return None
         finally:
             flight.waiter_count -= 1
-            if read.wait_us and flight.waiter_count == 0 and not flight.task.done():
+            if key[2] and flight.waiter_count == 0 and not flight.task.done():
                 flight.task.cancel()
                 self._end(key, flight)
-        if is_joined and not answer.entries and not read.wait_us and flight.member != read.member:
-            return await self._request(read)  # another replica failed; one's own may not
-        return answer
 
     @property
     def cold(self) -> ColdReads:
@@ -327,18 +364,27 @@ class RangeFetcher:
         headers_only: bool,
     ) -> list[tuple[EntryId, bytes]]:
         is_overloaded = False
-        for member in self.order.rank(segment.write_set_of(first), read_clock_us()):
-            wanted = ReadRange(
-                segment.ledger_id, first, min(last, last_of_run(segment, first, member)),
-                bytes_max, headers_only=headers_only, service=Service.CATCH_UP_READ,
-            )  # fmt: skip
-            answer = await self._bookies.read(member, wanted, READ_TIMEOUT_US)
-            if answer.entries and answer.entries[0][0] == first:
-                self.order.on_success(member)
-                return [(entry_id, bytes(body)) for entry_id, body in answer.entries]
-            if answer.status in (BookieStatus.UNREACHABLE, BookieStatus.TIMEOUT):
-                self.order.on_failure(member, read_clock_us())
-            is_overloaded |= answer.status is BookieStatus.OVERLOADED
+        left = deque(self.order.rank(segment.write_set_of(first), read_clock_us()))
+        asked: dict[asyncio.Task[ReadAnswer], tuple[Member, int]] = {}
+        try:
+            while left or asked:
+                if left:
+                    member = left.popleft()
+                    wanted = ReadRange(
+                        segment.ledger_id, first, min(last, last_of_run(segment, first, member)),
+                        bytes_max, headers_only=headers_only, service=Service.CATCH_UP_READ,
+                    )  # fmt: skip
+                    reading = self._bookies.read(member, wanted, READ_TIMEOUT_US)
+                    asked[asyncio.create_task(reading)] = member, read_clock_us()
+                for member, answer in await self._wait_any(asked, is_last=not left):
+                    if answer.entries and answer.entries[0][0] == first:
+                        self._note_late(asked)
+                        self.order.on_success(member)
+                        return [(entry_id, bytes(body)) for entry_id, body in answer.entries]
+                    is_overloaded |= answer.status is BookieStatus.OVERLOADED
+        finally:
+            for task in asked:
+                task.cancel()
         if is_overloaded:
             raise DuramenError(
                 "overloaded", f"no replica of e{segment.epoch}n{first} has room for a read now"
@@ -347,9 +393,26 @@ class RangeFetcher:
             "data_unavailable", f"no replica of e{segment.epoch}n{first} can be read now"
         )
 
+    async def _wait_any(
+        self, asked: dict[asyncio.Task[ReadAnswer], tuple[Member, int]], *, is_last: bool
+    ) -> list[tuple[Member, ReadAnswer]]:
+        """The answers that came first, which leave `asked`; none where all are late and there is
+        somebody else to ask."""
+        speculation = self.order.speculation
+        timeout_s = None if is_last else speculation.delay_us(len(asked)) / SECOND
+        done, _ = await asyncio.wait(asked, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        if not done:
+            speculation.on_request()
+        return [(asked.pop(task)[0], task.result()) for task in done]
+
+    def _note_late(self, asked: dict[asyncio.Task[ReadAnswer], tuple[Member, int]]) -> None:
+        now_us = read_clock_us()
+        for member, asked_us in asked.values():
+            self.order.on_late(member, now_us - asked_us, now_us)
+
     async def stop(self) -> None:
         """Give up what is under way."""
-        tasks = [flight.task for flight in self._flights.values()]
+        tasks = [flight.task for flights in self._flights.values() for flight in flights.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -358,10 +421,11 @@ class RangeFetcher:
 
     def statistics(self) -> dict[str, Any]:
         """Requests under way, and how often one was shared."""
-        polls = sum(is_poll for _, _, is_poll in self._flights)
+        counts = [(is_poll, len(flights)) for (*_, is_poll), flights in self._flights.items()]
+        polls = sum(count for is_poll, count in counts if is_poll)
         return {
             "cold": None if self._cold is None else self._cold.statistics(),
-            "reads": len(self._flights) - polls,
+            "reads": sum(count for _, count in counts) - polls,
             "long_polls": polls,
             "joined": self._joined_count,
             "segments_early": self._early_count,
@@ -405,9 +469,12 @@ class RangeFetcher:
     def _is_coming(self, ledger_id: LedgerId, entry_id: EntryId) -> bool:
         return (ledger_id, entry_id) in self._coming or self._cache.has(ledger_id, entry_id)
 
-    def _end(self, key: tuple[LedgerId, EntryId, bool], flight: _Flight) -> None:
-        if self._flights.get(key) is flight:
-            del self._flights[key]
+    def _end(self, key: FlightKey, flight: _Flight) -> None:
+        flights = self._flights.get(key, {})
+        if flights.get(flight.member) is flight:
+            del flights[flight.member]
+            if not flights:
+                del self._flights[key]
 
 
 def _no_answer(status: BookieStatus) -> ReadAnswer:

@@ -12,17 +12,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections import deque
 from typing import Final
 
 from duramen.core.log_node import LogNode
-from duramen.core.reader import (
+from duramen.core.reader import Reader, ReaderLimits
+from duramen.core.reading.effects import (
     CancelRead,
     Deliver,
     Effect,
     Gap,
-    Reader,
-    ReaderLimits,
     ReadMetadata,
     SendRead,
     SetTimer,
@@ -35,7 +35,7 @@ from duramen.ids import NOTHING, Dlsn, EntryId, Epoch, epoch_of
 from duramen.runtime.reading.bookies import RangeFetcher, read_clock_us
 from duramen.runtime.reading.metadata import LogFollower
 from duramen.runtime.reading.tail import Tail
-from duramen.units import SECOND
+from duramen.units import MS, SECOND
 from duramen.wire.bookie_calls import ReadAnswer
 from duramen.wire.entry import read_entry_info
 
@@ -325,8 +325,9 @@ class LogCursor:
     def _set_timer(self, at_us: int) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        delay_s = max(0, at_us - read_clock_us()) / SECOND
-        self._timer = asyncio.get_running_loop().call_later(delay_s, self._on_timer)
+        # Loops count in milliseconds, and one may round down: not before its time.
+        delay_ms = math.ceil(max(0, at_us - read_clock_us()) / MS) + 1
+        self._timer = asyncio.get_running_loop().call_later(delay_ms / 1_000, self._on_timer)
 
     def _on_timer(self) -> None:
         self._timer = None

@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 
 from duramen.config import LogConfig
 from duramen.core.quorum import covers, write_sets
-from duramen.core.reader import SendRead
+from duramen.core.reading.effects import SendRead
 from duramen.core.segment import Segment
 from duramen.core.status import BookieStatus
 from duramen.errors import DuramenError

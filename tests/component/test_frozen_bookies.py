@@ -1,0 +1,98 @@
+"""A bookie that is frozen takes calls and answers none: readers go round it, and do not come back.
+
+Over real HTTP with fake bookies (`readproxy_world`), the nearest of them frozen, since it is asked
+first. Counts of calls decide, so that a slow machine fails nothing: who went round a frozen bookie
+by waiting would have asked it again for each record. Source: 01-protocol section 8.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+
+import pytest
+
+from duramen.limits import READ_TIMEOUT_US
+from duramen.units import SECOND
+from tests.component.readproxy_world import A, FakeBookie, World, check, run
+from tests.component.waiting import wait_until
+
+
+@contextlib.contextmanager
+def frozen(bookie: FakeBookie) -> Iterator[list[str]]:
+    """In the block it answers nothing; the calls that it takes."""
+    calls: list[str] = []
+    thawed = asyncio.Event()
+
+    async def on_call(path: str) -> None:
+        calls.append(path)
+        await thawed.wait()
+
+    bookie.on_call = on_call
+    yield calls
+    thawed.set()
+
+
+def test_a_frozen_bookie_costs_a_reader_no_time_out() -> None:
+    async def scenario(world: World) -> None:
+        await world.fill()
+        with frozen(world.bookies[A.bookie]) as calls:
+            loop = asyncio.get_running_loop()
+            begun_s = loop.time()
+            answers = [await world.read("?from=head") for _ in range(3)]
+            for answer in answers:
+                check(world, answer, 0, 31)
+            assert loop.time() - begun_s < READ_TIMEOUT_US / SECOND
+            assert calls
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("query", ["?from=seq:{}", "?from=time:1970-01-01T00:00:01.0{:02}Z"])
+def test_positions_are_found_beside_a_frozen_bookie(query: str) -> None:
+    """By headers of entries, which are looked up one after the other."""
+
+    async def scenario(world: World) -> None:
+        await world.fill()
+        with frozen(world.bookies[A.bookie]):
+            loop = asyncio.get_running_loop()
+            begun_s = loop.time()
+            for number in (2, 5, 12, 14, 20, 25, 30):
+                world.forget()
+                answer = await world.read(query.format(number))
+                assert answer["records"]
+            assert loop.time() - begun_s < READ_TIMEOUT_US / SECOND
+
+    run(scenario)
+
+
+def test_who_waits_at_the_tail_asks_a_frozen_bookie_once_and_then_others() -> None:
+    async def scenario(world: World) -> None:
+        await world.fill()
+        with frozen(world.bookies[A.bookie]) as calls:
+            for number in range(31, 61):
+                polling = asyncio.create_task(world.get(f"?from=seq:{number}&wait=60s"))
+                await wait_until(lambda: sum(b.waiting_count for b in world.bookies.values()) > 0)
+                await world.append(1)
+                answer = (await polling).json()
+                assert [record["seq_num"] for record in answer["records"]] == [number]
+            reads = [path for path in calls if path == "/b/read"]
+            assert 1 <= len(reads) <= 8, "it was asked again for records that it had kept back"
+
+    run(scenario)
+
+
+def test_all_readers_of_a_process_go_round_it() -> None:
+    async def scenario(world: World) -> None:
+        await world.fill()
+        with frozen(world.bookies[A.bookie]) as calls:
+            await world.read("?from=head")
+            met_count = len(calls)
+            for _ in range(10):
+                world.forget()
+                check(world, await world.read("?from=head"), 0, 31)
+            # A tail asks every bookie of the ensemble, and waits for enough of them.
+            assert len([path for path in calls[met_count:] if path == "/b/read"]) <= 4
+
+    run(scenario)
