@@ -15,7 +15,7 @@ import pytest
 
 from duramen.limits import READ_TIMEOUT_US
 from duramen.units import SECOND
-from tests.component.readproxy_world import A, FakeBookie, World, check, run
+from tests.component.readproxy_world import A, B, FakeBookie, World, check, run
 from tests.component.waiting import wait_until
 
 
@@ -94,5 +94,52 @@ def test_all_readers_of_a_process_go_round_it() -> None:
                 check(world, await world.read("?from=head"), 0, 31)
             # A tail asks every bookie of the ensemble, and waits for enough of them.
             assert len([path for path in calls[met_count:] if path == "/b/read"]) <= 4
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["?from=head", "?from=seq:25", "?from=dlsn:e1n5s0", "?from=txid:29", "?from=seq:22&wait=1s"],
+)
+def test_one_bookie_that_answers_is_enough_to_read_an_open_segment(query: str) -> None:
+    """Any LAC that was seen is safe to read up to; where the tail is, two must say."""
+
+    async def scenario(world: World) -> None:
+        await world.open_segment()
+        for number in range(31):
+            await world.append(1, txids=[number])
+        with frozen(world.bookies[A.bookie]), frozen(world.bookies[B.bookie]):
+            answer = await world.read(query)
+            first = answer["records"][0]["seq_num"]
+            check(world, answer, first, 31)
+            assert "tail" not in answer, "there may be more"
+            nothing = await world.read("?from=seq:31")
+            assert nothing == {"records": [], "next": "seq:31"}
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "/tail",
+        "?from=tail",
+        "?from=tail-3",
+        "?from=seq:40",
+        "?from=txid:31",
+        "?from=time:2030-01-01T00:00:00Z",
+    ],
+)
+def test_where_the_tail_is_one_bookie_cannot_say(query: str) -> None:
+    async def scenario(world: World) -> None:
+        await world.open_segment()
+        for number in range(31):
+            await world.append(1, txids=[number])
+        with frozen(world.bookies[A.bookie]), frozen(world.bookies[B.bookie]):
+            answer = await world.get(query)
+            assert answer.status_code == 503, answer.text
+            assert answer.json()["code"] == "data_unavailable"
+        assert (await world.get("/tail")).json()["tail"]["seq_num"] == 31
 
     run(scenario)

@@ -148,7 +148,7 @@ def test_a_log_that_ends_after_the_look_is_not_called_ended_there(
     async def scenario(world: World) -> None:
         await world.fill()
         await world.read()  # from now on the proxy has all of it in its cache
-        find_tail = world.proxy.tails.find
+        find_tail = world.proxy.tails.find_reach
         may_read = asyncio.Event()
 
         async def hold_reads(path: str) -> None:
@@ -165,7 +165,7 @@ def test_a_log_that_ends_after_the_look_is_not_called_ended_there(
                 await follower.refresh(Epoch(world.log.last_clean_epoch))
             return tail
 
-        monkeypatch.setattr(world.proxy.tails, "find", find_and_end)
+        monkeypatch.setattr(world.proxy.tails, "find_reach", find_and_end)
         seen, query = 0, "?from=head"
         for _ in range(3):
             answer = await world.read(query)
@@ -187,7 +187,7 @@ def test_an_answer_that_came_past_the_tail_ends_where_its_records_do(
     async def scenario(world: World) -> None:
         await world.fill()
         await world.read()
-        find_tail = world.proxy.tails.find
+        find_tail = world.proxy.tails.find_reach
 
         async def find_and_grow(follower: LogFollower) -> Tail:
             await world.append(1)
@@ -196,7 +196,7 @@ def test_an_answer_that_came_past_the_tail_ends_where_its_records_do(
             follower.note_lac(Epoch(3), EntryId(world.entry_count - 1))
             return tail
 
-        monkeypatch.setattr(world.proxy.tails, "find", find_and_grow)
+        monkeypatch.setattr(world.proxy.tails, "find_reach", find_and_grow)
         answer = await world.read()
         assert len(answer["records"]) == len(world.bodies) == BEFORE_COUNT + 3
         assert answer["next"] == f"seq:{BEFORE_COUNT + 3}"

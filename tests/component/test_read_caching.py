@@ -97,12 +97,12 @@ def test_an_answer_that_stopped_half_way_is_not_kept(
         async def refuse(_: LogFollower) -> Tail:
             raise DuramenError("data_unavailable", "too few bookies answer")
 
-        find_tail = world.proxy.tails.find
-        monkeypatch.setattr(world.proxy.tails, "find", refuse)
+        find_tail = world.proxy.tails.find_reach
+        monkeypatch.setattr(world.proxy.tails, "find_reach", refuse)
         query = "?from=seq:13&count=100"
         half = await world.get(query, Accept=accept)
         assert half.status_code == 200
-        monkeypatch.setattr(world.proxy.tails, "find", find_tail)
+        monkeypatch.setattr(world.proxy.tails, "find_reach", find_tail)
         whole = await world.get(query, Accept=accept)
         assert len(half.content) < len(whole.content)
         for answer in (half, whole):

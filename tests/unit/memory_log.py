@@ -119,6 +119,9 @@ class MemoryLog:
     async def find_tail(self) -> Tail:
         return self.tail
 
+    async def find_reach(self) -> Tail:
+        return await self.find_tail()
+
     async def list_points(self, segment: Segment) -> list[tuple[EntryId, Totals]]:
         if self.group_entry_count and segment.last_entry is not None:
             return self._list_groups(segment, segment.last_entry)

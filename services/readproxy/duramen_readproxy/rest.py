@@ -56,8 +56,8 @@ READ_AHEAD_BYTES: Final = 8 * MIB
 """Held for a reader that goes on where it stopped, beyond what it asked for now."""
 
 LISTED_AGAIN_S: Final = 30.0
-"""In a log without tiering only a policy that names it makes cold copies, and there may be many
-segments: listings read the closed ones again so often at most."""
+"""Repair moves copies of closed segments, an archive run adds cold ones, and there may be many
+segments: listings read all of them again so often at most."""
 
 FEW_RECORDS: Final = 10
 """A read of at most that many records is a look-up: it asks for little at first."""
@@ -168,7 +168,7 @@ async def answer_read(
     reader = open_reader(backend, follower, start, wanted)
     if wanted.form is Form.BATCH:
         batches = BatchPick(start, wanted.bounds)
-        tail = await fill(reader, batches, wanted.wait_us, view.find_tail)
+        tail = await fill(reader, batches, wanted.wait_us, view.find_reach)
         opened.waited_us = reader.waited_us
         backend.positions.note(reader.find_touched())
         next_seq_num = _next_of(batches.next_seq_num, tail, start)
@@ -183,7 +183,7 @@ async def answer_read(
             headers |= spell_caching(asked, start, await follower.current_log(), next_seq_num)
         return Response(batches.pack(), media_type=Form.BATCH.value, headers=headers)
     records = RecordPick(start, wanted.bounds, is_base64=wanted.is_base64)
-    tail = await fill(reader, records, wanted.wait_us, view.find_tail)
+    tail = await fill(reader, records, wanted.wait_us, view.find_reach)
     opened.waited_us = reader.waited_us
     backend.positions.note(reader.find_touched())
     next_seq_num = _next_of(records.next_seq_num, tail, start)
@@ -214,7 +214,7 @@ async def _answer_stream(
         open_reader(backend, follower, start, wanted),
         make_form(follower.log_id, start, wanted, backend.encodings),
         wanted,
-        lambda: backend.tails.find(follower),
+        lambda: backend.tails.find_reach(follower),
         lambda: backend.feeds.is_stopping,
         request=opened,
     )
@@ -255,8 +255,8 @@ def choose_limits(start: Start, wanted: ReadRequest) -> ReaderLimits:
 async def list_segments(follower: LogFollower) -> tuple[LogNode, list[Segment]]:
     """The log node, and the live segments of the log, oldest first.
 
-    What they say of cold copies is as new as the call in a log with tiering, else up to
-    LISTED_AGAIN_S old.
+    What they say of closed ones is up to LISTED_AGAIN_S old; what they say of cold copies is as new
+    as the call in a log with tiering.
 
     Raises:
         DuramenError: as `LogFollower.current`.
@@ -265,24 +265,20 @@ async def list_segments(follower: LogFollower) -> tuple[LogNode, list[Segment]]:
         Epoch((await follower.current_log()).next_epoch), is_synced=True
     )
     now_s = asyncio.get_running_loop().time()
-    reads_closed = (
-        log.config.tiering.policy != "none" or now_s >= follower.listed_at_s + LISTED_AGAIN_S
-    )
+    is_due = now_s >= follower.listed_at_s + LISTED_AGAIN_S
+    is_tiered = log.config.tiering.policy != "none"
     segments = []
     for epoch in range(log.first_live_epoch, log.next_epoch):
         segment = (await follower.current(Epoch(epoch)))[1]
-        if reads_closed and segment is not None and _may_be_archived_since(segment):
-            segment = (await follower.refresh(Epoch(epoch)))[1]
+        if segment is not None and segment.is_closed and segment.epoch >= log.first_hot_epoch:
+            may_be_archived = is_tiered and not can_do_without_hot_copies(segment)
+            if is_due or may_be_archived:
+                segment = (await follower.refresh(Epoch(epoch)))[1]
         if segment is not None:
             segments.append(segment)
-    if reads_closed:
+    if is_due:
         follower.listed_at_s = now_s
     return log, segments
-
-
-def _may_be_archived_since(segment: Segment) -> bool:
-    """Whether a closed segment's node may say more of its cold copy than when it was read."""
-    return segment.is_closed and not can_do_without_hot_copies(segment)
 
 
 def spell_log(node: LogNode) -> dict[str, Any]:

@@ -194,7 +194,7 @@ class RecordReader:
 
 
 async def fill(
-    reader: RecordReader, pick: Pick, wait_us: int, find_tail: Callable[[], Awaitable[Tail]]
+    reader: RecordReader, pick: Pick, wait_us: int, find_reach: Callable[[], Awaitable[Tail]]
 ) -> Tail | None:
     """Take into `pick` until it is full or the end is reached; gives the tail if it was.
 
@@ -223,24 +223,24 @@ async def fill(
                     reader.touch(placed.dlsn.entry)
                     if not pick.offer(placed):
                         return None
-            elif reader.is_following or not await _go_on(reader, pick, wait_us, find_tail):
+            elif reader.is_following or not await _go_on(reader, pick, wait_us, find_reach):
                 return _sure(reader.tail)
         end = reader.end
     if reader.tail is None or reader.is_following:
         return _sure(reader.tail)
     # Full just where the end seemed to be: say so only if it was there since the question.
-    tail = end or await find_tail()
+    tail = end or await find_reach()
     return _sure(tail) if tail.seq_num == pick.next_seq_num else None
 
 
 async def _go_on(
-    reader: RecordReader, pick: Pick, wait_us: int, find_tail: Callable[[], Awaitable[Tail]]
+    reader: RecordReader, pick: Pick, wait_us: int, find_reach: Callable[[], Awaitable[Tail]]
 ) -> bool:
     """At the end as far as is known: look once where it is; whether to take, or wait for, more."""
     tail = reader.end
     if tail is None:
         try:
-            tail = await find_tail()
+            tail = await find_reach()
         except DuramenError as error:
             if pick.is_empty or error.kind.retry is Retry.NO:
                 raise

@@ -81,7 +81,7 @@ async def stream_records(
     reader: RecordReader,
     form: StreamForm,
     wanted: ReadRequest,
-    find_tail: Callable[[], Awaitable[Tail]],
+    find_reach: Callable[[], Awaitable[Tail]],
     is_stopping: Callable[[], bool],
     *,
     request: OpenRequest,
@@ -96,7 +96,7 @@ async def stream_records(
     """
     is_begun = False
     try:
-        stream = _Stream(reader, form, wanted, find_tail, is_stopping)
+        stream = _Stream(reader, form, wanted, find_reach, is_stopping)
         async with reader, contextlib.aclosing(stream.run()) as pieces:
             async for piece in pieces:
                 if not is_begun:
@@ -119,13 +119,13 @@ class _Stream:
         reader: RecordReader,
         form: StreamForm,
         wanted: ReadRequest,
-        find_tail: Callable[[], Awaitable[Tail]],
+        find_reach: Callable[[], Awaitable[Tail]],
         is_stopping: Callable[[], bool],
     ) -> None:
         self._reader = reader
         self._form = form
         self._wanted = wanted
-        self._find_tail = find_tail
+        self._find_reach = find_reach
         self._is_stopping = is_stopping
         self._ends_us = 0
 
@@ -153,7 +153,7 @@ class _Stream:
             else:
                 tail = reader.end
                 if tail is None:
-                    tail = await self._find_tail()
+                    tail = await self._find_reach()
                     if await reader.on_tail(tail):
                         continue
                 if reader.is_at_end_of_stream or self._wanted.wait_us == 0:

@@ -137,7 +137,7 @@ class ReadLog:
                     break  # a reader that waits comes to an end only where its log has ended
                 tail = cursor.end
                 if tail is None:
-                    tail = await reading.tails.find(follower)
+                    tail = await reading.tails.find_reach(follower)
                     if await cursor.on_tail(tail):
                         continue
                 if cursor.is_at_end_of_stream:

@@ -156,7 +156,7 @@ class Positions:
             entry = self._known_end(segment, seq_num - log.totals.record_count)
             if entry is not None:
                 return Start(epoch, entry, seq_num, is_sequential=True)
-        tail = await view.find_tail()
+        tail = await view.find_reach()
         if seq_num < tail.seq_num:
             return await self._find_seq(view, seq_num, tail)
         if seq_num > tail.seq_num:
@@ -177,7 +177,7 @@ class Positions:
         if seq_num < log.trim_seq_num:
             return find_head(log)._replace(is_moved=True)
         if seq_num >= log.totals.record_count:
-            tail = tail or await view.find_tail()
+            tail = tail or await view.find_reach()
             log = await view.read_log()
         if seq_num < log.totals.record_count:
             segment = await _find_segment(view, log, seq_num)
@@ -226,7 +226,7 @@ class Positions:
             return head._replace(is_moved=head.seq_num > 0)
         tail = None
         if dlsn.epoch > log.last_clean_epoch:
-            tail = await view.find_tail()
+            tail = await view.find_reach()
             if (dlsn.epoch, dlsn.entry) >= (tail.epoch, tail.entry):
                 if dlsn > (tail.epoch, tail.entry, 0):
                     _check_beyond(f"dlsn:{dlsn}", tail, clamp=clamp)
@@ -248,7 +248,7 @@ class Positions:
         head, closed, tail = find_head(log), log.last_clean_epoch, None
         found = await _search_closed(view, maxima, wanted, head, first=head.epoch, last=closed)
         if found is None:
-            tail = await view.find_tail()
+            tail = await view.find_reach()
             since, last = Epoch(max(head.epoch, closed + 1)), tail.epoch - 1
             found = await _search_closed(view, maxima, wanted, head, first=since, last=last)
             found = found or await _search_open(view, wanted, head, tail)
@@ -260,6 +260,7 @@ class Positions:
         assert tail is not None
         if head.seq_num and await _is_truncated(view, maxima, wanted, head, tail):
             return head._replace(is_moved=True)
+        tail.check_covered()
         if wanted.key is Key.TXID and tail.seq_num and not await _has_txids(view, tail):
             tail.check_sure()
             raise DuramenError(

@@ -6,9 +6,11 @@ by a LAC yet (the writer sends it within the commit delay), but it is stored: if
 entries above the LAC, the finder waits for the LAC to reach them; not for control entries, which
 carry the LAC of all records before them (`commit: control`). If it does not, because their
 sequencer died or is cut off, only recovery knows whether they count: the tail that was found is not
-sure, and is shown to nobody as the end.
+sure, and is shown to nobody as the end. Nor is one sure behind which early appends lie, in a later
+segment that begins before this one is closed.
 
-Rounds are shared by those who asked before one began, never by those who came later.
+Rounds are shared by those who asked before one began, never by those who came later. Who wants to
+read and not to know the end asks for the `reach`, for which one bookie is enough (R17).
 Called by reads that reach the end, by `GET …/records/tail` and by `duramen.client.core`.
 Source: 01-protocol section 8, R12; docs/protocol/read-answers.md.
 """
@@ -19,9 +21,10 @@ import asyncio
 from typing import Any, Final, NamedTuple
 
 from duramen.config import LogConfig
+from duramen.core.log_node import LogNode
 from duramen.core.quorum import covers, write_sets
 from duramen.core.reading.effects import SendRead
-from duramen.core.segment import Segment
+from duramen.core.segment import Segment, Totals
 from duramen.core.status import BookieStatus
 from duramen.errors import DuramenError
 from duramen.ids import LAST_ENTRY_ID, NOTHING, Dlsn, EntryId, Epoch, LogId, Member
@@ -34,6 +37,9 @@ from duramen.wire.record_json import spell_mark
 
 SETTLE_US: Final = 1 * SECOND
 """How long a LAC is waited for: many times what an append and its commit delay take."""
+
+REACH_WAIT_S: Final = 2.0
+"""How long who wants to read waits for enough bookies, before a LAC that anybody knows will do."""
 
 _CONTROL_COUNT_MAX: Final = 8
 """A control entry for the LAC, or a snapshot in parts: more than these are looked at by nobody."""
@@ -55,6 +61,21 @@ class Tail(NamedTuple):
     timestamp_ms: int
     is_sure: bool = True
     """Whether all that was acknowledged before the question lies below it."""
+    is_covered: bool = True
+    """Whether enough bookies were asked to say so."""
+
+    def check_covered(self) -> None:
+        """Refuse to say what lies behind it where too few bookies were asked.
+
+        Raises:
+            DuramenError: `data_unavailable`; known again when enough of them answer.
+        """
+        if not self.is_covered:
+            raise DuramenError(
+                "data_unavailable",
+                f"too few bookies of e{self.epoch} answer to be sure of the tail",
+                retry_after_ms=_RETRY_AFTER_MS,
+            )
 
     def check_sure(self) -> None:
         """Refuse to call it the tail where it may be too low.
@@ -62,6 +83,7 @@ class Tail(NamedTuple):
         Raises:
             DuramenError: `data_unavailable`; soon it is known.
         """
+        self.check_covered()
         if not self.is_sure:
             raise DuramenError(
                 "data_unavailable",
@@ -75,13 +97,47 @@ class Tail(NamedTuple):
         return spell_mark(self.seq_num, self.timestamp_ms, Dlsn(self.epoch, self.entry, 0))
 
 
+class _Round:
+    """A look at the tail that is shared, and how far it has come."""
+
+    def __init__(self) -> None:
+        self.task: asyncio.Task[Tail]
+        self.is_covered = asyncio.Event()
+        self._asked_us: int | None = None
+
+    def note_asked(self) -> None:
+        """From now on it waits for bookies."""
+        self._asked_us = read_clock_us()
+
+    @property
+    def is_late(self) -> bool:
+        """Whether it has waited for bookies for longer than who wants to read does."""
+        if self._asked_us is None or self.is_covered.is_set():
+            return False
+        return read_clock_us() - self._asked_us >= REACH_WAIT_S * SECOND
+
+    async def wait_cover(self) -> bool:
+        """Whether enough bookies answer before long, or it ends otherwise."""
+        done = asyncio.ensure_future(asyncio.wait({self.task}))
+        covered = asyncio.ensure_future(self.is_covered.wait())
+        try:
+            ended, _ = await asyncio.wait(
+                {done, covered}, timeout=REACH_WAIT_S, return_when=asyncio.FIRST_COMPLETED
+            )
+        finally:
+            done.cancel()
+            covered.cancel()
+        return bool(ended)
+
+
 class TailFinder:
     """Finds tails; one instance per process."""
 
     def __init__(self, bookies: Bookies, fetcher: RangeFetcher) -> None:
         self._bookies = bookies
         self._fetcher = fetcher
-        self._next_rounds: dict[LogId, asyncio.Task[Tail]] = {}
+        self._next_rounds: dict[LogId, _Round] = {}
+        self._running: dict[LogId, _Round] = {}
         self._locks: dict[LogId, asyncio.Lock] = {}
         self._round_count = 0
 
@@ -91,33 +147,62 @@ class TailFinder:
         Raises:
             DuramenError: `data_unavailable` (no cover), `metadata_unavailable`, `log_not_found`.
         """
-        task = self._next_rounds.get(follower.log_id)
-        if task is None:
-            task = asyncio.create_task(self._run(follower))
-            self._next_rounds[follower.log_id] = task
-        return await asyncio.shield(task)
+        return await asyncio.shield(self._share_round(follower).task)
+
+    async def find_reach(self, follower: LogFollower) -> Tail:
+        """As far as may be read now: the tail, or where that cannot be found what somebody knows.
+
+        Raises:
+            DuramenError: `data_unavailable` (nobody answers), `metadata_unavailable`,
+                `log_not_found`.
+        """
+        running = self._running.get(follower.log_id)
+        shared = running if running and running.is_late else self._share_round(follower)
+        if not shared.is_late and await shared.wait_cover():
+            try:
+                return await asyncio.shield(shared.task)
+            except DuramenError as error:
+                if error.code != "data_unavailable":
+                    raise
+        log = await follower.current_log()
+        epoch = Epoch(log.last_clean_epoch + 1)
+        segment = (await follower.current(epoch))[1]
+        if segment is None or segment.is_closed:
+            return await self.find(follower)  # it came, or was closed, just now
+        lac = await self._find_any_lac(follower, segment)
+        return await self._place(log, segment, lac, is_sure=False, is_covered=False)
 
     def statistics(self) -> dict[str, int]:
         """Rounds since the start, and logs with one under way."""
         return {"rounds": self._round_count, "under_way": len(self._locks)}
 
-    async def _run(self, follower: LogFollower) -> Tail:
+    def _share_round(self, follower: LogFollower) -> _Round:
+        shared = self._next_rounds.get(follower.log_id)
+        if shared is None:
+            shared = self._next_rounds[follower.log_id] = _Round()
+            shared.task = asyncio.create_task(self._run(follower, shared))
+            shared.task.add_done_callback(_take_failure)
+        return shared
+
+    async def _run(self, follower: LogFollower, shared: _Round) -> Tail:
         """One round at a time per log: whoever asks while one runs shares the next."""
         log_id = follower.log_id
         lock = self._locks.setdefault(log_id, asyncio.Lock())
         async with lock:
             del self._next_rounds[log_id]
+            self._running[log_id] = shared
             self._round_count += 1
             try:
                 while True:
-                    tail = await self._look(follower)
+                    tail = await self._look(follower, shared)
                     if tail is not None:
                         return tail
             finally:
+                del self._running[log_id]
                 if log_id not in self._next_rounds:
                     self._locks.pop(log_id, None)
 
-    async def _look(self, follower: LogFollower) -> Tail | None:
+    async def _look(self, follower: LogFollower, shared: _Round) -> Tail | None:
         """One round; None if the segment was closed meanwhile."""
         known = follower.peek(Epoch(1))
         guess = Epoch(1 if known is None else known[0].last_clean_epoch + 1)
@@ -125,30 +210,92 @@ class TailFinder:
         epoch = Epoch(log.last_clean_epoch + 1)
         if epoch != guess:
             segment = (await follower.refresh(epoch))[1]
-        timestamp_ms = log.totals.max_timestamp_ms or 0
         if epoch >= log.next_epoch:
+            timestamp_ms = log.totals.max_timestamp_ms or 0
             return Tail(epoch, EntryId(0), NOTHING, log.totals.record_count, timestamp_ms)
         if segment is None or segment.is_closed:
             return None
-        lac, is_sure = await self._cover(follower, segment, log.config)
-        if lac == NOTHING:
-            return Tail(epoch, EntryId(0), lac, log.totals.record_count, timestamp_ms, is_sure)
-        totals = (await self._fetcher.fetch_header(segment, lac)).totals
+        shared.note_asked()
+        answers = await self._ask_cover(segment)
+        shared.is_covered.set()
+        lac, is_sure = await self._judge(follower, segment, log.config, answers)
+        is_sure = is_sure and not await self._has_early_appends(follower, log, segment)
+        return await self._place(log, segment, lac, is_sure=is_sure)
+
+    async def _place(
+        self,
+        log: LogNode,
+        segment: Segment,
+        lac: EntryId,
+        *,
+        is_sure: bool,
+        is_covered: bool = True,
+    ) -> Tail:
+        """The position behind the LAC of the segment that follows upon the last closed one."""
+        totals = Totals()
+        if lac != NOTHING:
+            totals = (await self._fetcher.fetch_header(segment, lac)).totals
         return Tail(
-            epoch,
+            segment.epoch,
             EntryId(lac + 1),
             lac,
             log.totals.record_count + totals.record_count,
-            max(timestamp_ms, totals.max_timestamp_ms or 0),
+            max(log.totals.max_timestamp_ms or 0, totals.max_timestamp_ms or 0),
             is_sure,
+            is_covered,
         )
 
-    async def _cover(
-        self, follower: LogFollower, segment: Segment, config: LogConfig
+    async def _has_early_appends(
+        self, follower: LogFollower, log: LogNode, segment: Segment
+    ) -> bool:
+        """Whether a later segment has entries already: a bound on this one let them begin."""
+        if segment.bound is None:
+            return False
+        for epoch in range(segment.epoch + 1, log.next_epoch):
+            later = (await follower.refresh(Epoch(epoch)))[1]
+            if later is None:
+                continue
+            marks = (await self._ask_cover(later)).values()
+            if any(mark.highest != NOTHING for mark in marks):
+                return True
+        return False
+
+    async def _find_any_lac(self, follower: LogFollower, segment: Segment) -> EntryId:
+        """The highest LAC of those who answer first, or that anybody here knows.
+
+        Raises:
+            DuramenError: `data_unavailable`: there is none.
+        """
+        fragment = segment.last_fragment
+        known = max(EntryId(fragment.first_entry - 1), follower.known_lac(segment.epoch))
+        asking = {asyncio.create_task(self._ask(segment, member)) for member in fragment.ensemble}
+        lacs: list[EntryId] = []
+        while asking and not lacs:
+            timeout_s = None if known == NOTHING else REACH_WAIT_S
+            done, asking = await asyncio.wait(
+                asking, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED
+            )
+            answers = [task.result()[1] for task in done]
+            lacs = [marks.lac for marks in answers if marks.status in _ANSWERED]
+            if not done:
+                break
+        for task in asking:
+            task.cancel()
+        if not lacs and known == NOTHING:
+            raise DuramenError(
+                "data_unavailable", f"none of the bookies of e{segment.epoch} answers"
+            )
+        return max([known, *lacs])
+
+    async def _judge(
+        self,
+        follower: LogFollower,
+        segment: Segment,
+        config: LogConfig,
+        answers: dict[Member, Marks],
     ) -> tuple[EntryId, bool]:
         """The highest LAC that a covering set or anybody here knows; whether the set has no record
         above that."""
-        answers = await self._ask_cover(segment)
         first_entry = segment.last_fragment.first_entry
         # A writer that dies may have told its last LAC to one bookie, and readers have it from
         # there: a tail below what they have read would be none.
@@ -211,3 +358,9 @@ class TailFinder:
 
     async def _ask(self, segment: Segment, member: Member) -> tuple[Member, Marks]:
         return member, await self._bookies.read_lac(member, segment.ledger_id, READ_TIMEOUT_US)
+
+
+def _take_failure(task: asyncio.Task[Tail]) -> None:
+    """All who shared it may have gone: then nobody else asks how it ended."""
+    if not task.cancelled():
+        task.exception()

@@ -35,6 +35,9 @@ class LogView(Protocol):
     async def find_tail(self) -> Tail:
         """The tail at some moment after the call."""
 
+    async def find_reach(self) -> Tail:
+        """As far as may be read now; the tail where that can be found."""
+
     async def list_points(self, segment: Segment) -> Sequence[tuple[EntryId, Totals]]:
         """Entries, ascending, and the totals of the segment before each: what narrows a search."""
 
@@ -71,6 +74,9 @@ class LiveLog:
 
     async def find_tail(self) -> Tail:
         return await self._tails.find(self._follower)
+
+    async def find_reach(self) -> Tail:
+        return await self._tails.find_reach(self._follower)
 
     async def list_points(self, segment: Segment) -> Sequence[tuple[EntryId, Totals]]:
         if segment.epoch < (await self.read_log()).first_hot_epoch:
