@@ -251,6 +251,12 @@ class SegmentRecord:
             entry, slot, seq_num = dlsn.entry, dlsn.slot, found + 1
         while entry + 1 in controls:
             entry += 1
+        behind = [] if end is None else range(entry + 1, end.last_entry + 1)
+        if end is not None and end.last_entry in controls and behind:
+            # A control entry behind a hole ends the epoch: the hole took its numbers with it.
+            skipped = [n for n in behind if n not in controls]
+            self._check_gap(_are_holes(skipped, holes), epoch, "skipped", skipped)
+            entry, seq_num = end.last_entry, end.start_seq_num + end.totals.record_count
         return entry, seq_num
 
     def _check_gap(self, is_kept: bool, *what: object) -> None:
