@@ -506,7 +506,7 @@ def test_records_are_given_where_nobody_can_say_the_tail(
         async def refuse(_: LogFollower) -> Tail:
             raise DuramenError(code, "nobody says")
 
-        monkeypatch.setattr(world.proxy.tails, "find", refuse)
+        monkeypatch.setattr(world.proxy.tails, "find_reach", refuse)
         seen, query = 0, "?from=head"
         while (response := await world.get(query)).status_code == 200:
             answer = response.json()
