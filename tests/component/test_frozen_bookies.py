@@ -14,6 +14,7 @@ from collections.abc import Iterator
 import pytest
 
 from duramen.limits import READ_TIMEOUT_US
+from duramen.runtime.reading import tail
 from duramen.units import SECOND
 from tests.component.readproxy_world import A, B, FakeBookie, World, check, run
 from tests.component.waiting import wait_until
@@ -120,6 +121,22 @@ def test_one_bookie_that_answers_is_enough_to_read_an_open_segment(query: str) -
     run(scenario)
 
 
+def test_that_one_is_enough_too_where_the_others_refuse() -> None:
+    """Then it is known at once that too few can say where the tail is."""
+
+    async def scenario(world: World) -> None:
+        await world.open_segment()
+        await world.append(2, 1)
+        for member in (A, B):
+            world.bookies[member.bookie].is_broken = True
+        answer = await world.read("?from=head")
+        check(world, answer, 0, 3)
+        assert "tail" not in answer
+        assert (await world.get("/tail")).json()["code"] == "data_unavailable"
+
+    run(scenario)
+
+
 @pytest.mark.parametrize(
     "query",
     [
@@ -131,7 +148,11 @@ def test_one_bookie_that_answers_is_enough_to_read_an_open_segment(query: str) -
         "?from=time:2030-01-01T00:00:00Z",
     ],
 )
-def test_where_the_tail_is_one_bookie_cannot_say(query: str) -> None:
+def test_where_the_tail_is_one_bookie_cannot_say(
+    monkeypatch: pytest.MonkeyPatch, query: str
+) -> None:
+    monkeypatch.setattr(tail, "READ_TIMEOUT_US", SECOND)
+
     async def scenario(world: World) -> None:
         await world.open_segment()
         for number in range(31):

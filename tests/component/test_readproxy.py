@@ -257,9 +257,9 @@ def test_a_record_that_is_no_text_says_so_and_its_neighbours_stay_text() -> None
         await world.open_segment()
         await world.append(1)
         body = bytes(range(256))
-        batch = encode_batch([body], 7, headers=[[(b"n", b"\xff")]])
+        batch = encode_batch([body], 7, headers=[[(b"n", b"\xff")]], txids=[5])
         assert world.segment is not None
-        before, size = world.totals, Totals(1, len(batch), None, 7)
+        before, size = world.totals, Totals(1, len(batch), 5, 7)
         world.totals = before.plus(size)
         entry = encode_entry(
             ledger_id=world.segment.ledger_id, entry_id=EntryId(1), before=before,
@@ -273,7 +273,7 @@ def test_a_record_that_is_no_text_says_so_and_its_neighbours_stay_text() -> None
         assert "format" not in first and "format" not in last
         assert marked.pop("format") == "base64"
         assert base64.b64decode(marked["body"]) == body
-        assert marked["headers"] == [["bg==", "/w=="]]
+        assert marked["headers"] == [["bg==", "/w=="]] and marked["txid"] == 5
         asked = (await world.get(duramen_format="base64")).json()["records"]
         assert asked[1] == marked
 

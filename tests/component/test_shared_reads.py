@@ -655,6 +655,17 @@ def test_a_bookie_that_does_not_answer_is_asked_last_from_then_on(
     assert world.bookies.order.rank([A, B], world.now_us)[0] == first
 
 
+@pytest.mark.parametrize("status", [BookieStatus.UNKNOWN, BookieStatus.NO_ENTRY])
+def test_a_bookie_that_says_that_it_has_nothing_is_there_all_the_same(
+    world: World, status: BookieStatus
+) -> None:
+    here = Place("r", "k")
+    world.bookies.order.on_places({A.bookie: here, B.bookie: Place("r", "other")})
+    world.network.answer = pack_read_answers([refuse(status)])
+    assert world.read(want())[0].status is status
+    assert world.bookies.order.rank([A, B], world.now_us)[0] == A
+
+
 def test_a_member_that_nobody_knows_is_not_asked(world: World) -> None:
     assert world.read(want(), member=C)[0].status is BookieStatus.UNREACHABLE
     assert world.network.urls == []

@@ -50,10 +50,10 @@ class Quiet:
 
     async def poll(self, kind: str, form: str) -> None:
         """A long poll that ends with nothing, and one that ends with the news."""
-        for wait_s, found in ((POLL_S, []), (POLL_S, [NEWS])):
+        for found in ([], [NEWS]):
             answer = await self.http.get(
                 self.urls[kind],
-                params={"from": f"seq:{self.count}", "wait": f"{wait_s}s"},
+                params={"from": f"seq:{self.count}", "wait": f"{POLL_S}s"},
                 headers={"accept": form},
             )
             assert answer.status_code == 200, (self.log, kind, form, answer.text)

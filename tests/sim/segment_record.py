@@ -251,11 +251,11 @@ class SegmentRecord:
             entry, slot, seq_num = dlsn.entry, dlsn.slot, found + 1
         while entry + 1 in controls:
             entry += 1
-        behind = [] if end is None else range(entry + 1, end.last_entry + 1)
-        if end is not None and end.last_entry in controls and behind:
-            # A control entry behind a hole ends the epoch: the hole took its numbers with it.
-            skipped = [n for n in behind if n not in controls]
-            self._check_gap(_are_holes(skipped, holes), epoch, "skipped", skipped)
+        if end is not None and entry < end.last_entry:
+            # Only a control entry ends an epoch behind a hole, which took its numbers with it.
+            behind = range(entry + 1, end.last_entry + 1)
+            skipped = [number for number in behind if number not in controls]
+            self._check_gap(_are_holes(skipped, holes), "epoch", epoch, "ends before", skipped)
             entry, seq_num = end.last_entry, end.start_seq_num + end.totals.record_count
         return entry, seq_num
 

@@ -104,6 +104,15 @@ def test_at_a_quiet_tail_two_are_polled_and_the_metadata_are_looked_at_once_for_
     assert all(set(members[at : at + 4]) == {A, B, C} for at in range(len(members) - 3))
 
 
+def test_what_others_tell_of_the_metadata_puts_no_look_off() -> None:
+    """They may tell it all the time, and not know that the segment was closed."""
+    bench, first = open_tail()
+    bench.now_us += POLL_US - 1
+    assert bench.metadata(make_log(2, 0), make_segment(1)) == [] and bench.now_us > LOOK_US
+    effects = bench.answer(first, status=BookieStatus.NO_ENTRY, after_us=1)
+    assert effects == [ReadMetadata(Epoch(1))]
+
+
 def test_a_poll_that_fails_is_replaced_beside_the_one_that_is_out() -> None:
     bench, first, _ = open_two_polls()
     third = one_read(bench.answer(first, status=BookieStatus.TIMEOUT))

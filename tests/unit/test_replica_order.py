@@ -82,6 +82,16 @@ def test_the_slowest_comes_last_even_if_it_is_the_nearest_of_three() -> None:
     assert order.rank([A, B, C], 1) == [C, B, A]
 
 
+def test_an_answer_that_took_no_time_at_all_is_a_fast_one() -> None:
+    """By a clock of microseconds, or one that stands still."""
+    order = ReplicaOrder(Place("x", "y"), Random(3))
+    order.on_places(dict.fromkeys((A.bookie, B.bookie), Place("eu", "r9")))
+    order.on_latency(A, 0, 0)
+    assert {order.rank([A, B], 1)[0] for _ in range(40)} == {A, B}
+    order.on_latency(B, 50 * MS, 1)
+    assert order.rank([A, B], 2) == [A, B]
+
+
 def test_latencies_of_a_bookie_go_with_it_to_another_place() -> None:
     order = ReplicaOrder(HERE, Random(3))
     order.on_places(PLACES)

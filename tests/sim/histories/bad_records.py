@@ -6,7 +6,9 @@ The table at the end says which code each must be rejected with. Used by `test_c
 
 from __future__ import annotations
 
-from tests.sim.histories.history import OTHER, PIPELINED, A, B, History, Play, place
+from duramen.core.segment import Totals
+from duramen.ids import EntryId, Epoch
+from tests.sim.histories.history import LOG, OTHER, PIPELINED, A, B, History, Play, place
 
 # --- D1, D3, U1 ----------------------------------------------------------------------------------
 
@@ -282,6 +284,25 @@ def leave_out_a_slot(h: History) -> None:
     h.finish((1, 0, 1, 0, "x"))
 
 
+def end_with_a_control_entry_behind_no_hole(h: History) -> None:
+    """Entry 1 has records, which the read leaves out; nobody waited for their answer."""
+    h.append(1, "x", place(1, 0), 0)
+    h.doubt(2, "p q")
+    h.checkers.on_segment_closed(LOG, Epoch(1), EntryId(2), Totals(3), 0, None)
+    h.checkers.on_control_entry(LOG, Epoch(1), EntryId(2))
+    h.finish((1, 0, 0, 0, "x"))
+
+
+def end_at_a_hole(h: History) -> None:
+    """What the segment ends with is no control entry, and is not there."""
+    h.append(1, "x", place(1, 0), 0)
+    h.doubt(2, "p q")
+    h.doubt(3, "r")
+    holes = ((EntryId(1), EntryId(1)),)
+    h.checkers.on_segment_closed(LOG, Epoch(1), EntryId(2), Totals(4), 0, None, holes=holes)
+    h.finish((1, 0, 0, 0, "x"))
+
+
 def end_before_the_end(h: History) -> None:
     h.append(1, "x", place(1, 0), 0)
     h.close(1, 1, 1, 0)
@@ -359,6 +380,7 @@ BAD: dict[str, tuple[Play, ...]] = {
     "G1": (
         start_at_one, leave_out_a_number, leave_out_an_entry, leave_out_a_slot,
         read_a_record_twice,
+        end_with_a_control_entry_behind_no_hole, end_at_a_hole,
         end_before_the_end, hold_fewer_records_than_said, hold_records_beyond_open_epochs,
         skip_a_record_before_a_reader,
         turn_epochs_around, close_before_the_predecessor, close_with_records_and_no_entry,

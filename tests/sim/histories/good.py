@@ -130,6 +130,17 @@ def leave_out_holes(h: History) -> None:
     h.finish((1, 0, 0, 0, "x"), (1, 2, 0, 3, "y"), (2, 0, 0, 4, "z"))
 
 
+def end_with_a_control_entry_behind_a_hole(h: History) -> None:
+    """The hole takes its numbers with it, and nothing that is read lies behind it (seed 100410)."""
+    h.append(1, "x", place(1, 0), 0)
+    h.doubt(2, "p q")
+    holes = ((EntryId(1), EntryId(1)),)
+    h.checkers.on_segment_closed(LOG, Epoch(1), EntryId(2), Totals(3), 0, None, holes=holes)
+    h.checkers.on_control_entry(LOG, Epoch(1), EntryId(2))
+    h.append(3, "z", place(2, 0), 3)
+    h.finish((1, 0, 0, 0, "x"), (2, 0, 0, 3, "z"))
+
+
 def stop_at_an_absent_entry(h: History) -> None:
     h.append(1, "x", place(1, 0), 0)
     h.doubt(2, "p")
@@ -227,6 +238,7 @@ GOOD: tuple[Play, ...] = (
     keep_or_lose_what_is_uncertain, find_what_was_under_way_later, settle_late, try_anew,
     try_anew_and_be_there_once, try_anew_around_others, decide_in_order,
     leave_the_order_of_concurrent_appends_open, close_and_go_on, leave_out_holes,
+    end_with_a_control_entry_behind_a_hole,
     stop_at_an_absent_entry, acknowledge_by_answers_under_way, seal_again,
     lose_a_disk_after_the_fact, follow_the_lac, append_to_two_logs, prefer_and_degrade,
     pass_over_a_hole, answer_as_a_bookie_may,

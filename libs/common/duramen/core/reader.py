@@ -246,7 +246,8 @@ class Reader:
         if known_log.first_live_epoch > self._epoch:
             self._skip_truncated(known_log)
             return
-        self._looked_us = now_us
+        if self._state is ReaderState.METADATA:
+            self._looked_us = now_us  # what others learnt is no look of one's own
         was_fresh = self._is_fresh
         is_changed = self._take_segment(segment)
         self._is_fresh = self._segment is not None or self._epoch >= known_log.next_epoch
@@ -298,13 +299,16 @@ class Reader:
         self._lac = max(self._lac, lac)
         self._stored = max(self._stored, stored)
         delivered = self._deliver(entries)
-        if delivered or (read.wait_us and is_news):
+        has_come = delivered or (read.wait_us > 0 and is_news)
+        if has_come:
             self._on_progress(sent, now_us)
         elif read.wait_us:
             self._on_empty_poll(sent, status, is_sealed, now_us)
         else:
             self._on_failed_read(read, status, now_us)
-        if self._state is ReaderState.POLL or (self._state is ReaderState.READ and not self._reads):
+        is_idle = self._state is ReaderState.READ and not self._reads
+        ends_pause = self._state is ReaderState.PAUSE and has_come
+        if is_idle or ends_pause or self._state is ReaderState.POLL:
             self._decide(now_us)
 
     def on_consumed(self, size_bytes: int, now_us: int) -> None:
@@ -599,8 +603,6 @@ class Reader:
         self._failed_rounds = 0
         self._pause_us = 0
         self._unavailable_since_us = None
-        if self._state is ReaderState.PAUSE:
-            self._decide(now_us)
 
     def _on_empty_poll(
         self, sent: _Sent, status: BookieStatus, is_sealed: bool, now_us: int

@@ -148,7 +148,8 @@ class ReplicaOrder:
         for (nearness, region), alike in sorted(
             equals.items(), key=lambda item: (item[0][0], min(draws[m] for m in item[1]))
         ):
-            fastest_us = min(means[member] or math.inf for member in alike)
+            known_us = [mean for m in alike if (mean := means[m]) is not None]
+            fastest_us = min(known_us, default=0.0)
             alike.sort(key=lambda m: (_slowness(means[m], fastest_us), draws[m]))
             if nearness == _NOWHERE:
                 nowhere += alike

@@ -118,14 +118,12 @@ class _Round:
 
     async def wait_cover(self) -> bool:
         """Whether enough bookies answer before long, or it ends otherwise."""
-        done = asyncio.ensure_future(asyncio.wait({self.task}))
-        covered = asyncio.ensure_future(self.is_covered.wait())
+        covered = asyncio.create_task(self.is_covered.wait())
         try:
             ended, _ = await asyncio.wait(
-                {done, covered}, timeout=REACH_WAIT_S, return_when=asyncio.FIRST_COMPLETED
+                {self.task, covered}, timeout=REACH_WAIT_S, return_when=asyncio.FIRST_COMPLETED
             )
         finally:
-            done.cancel()
             covered.cancel()
         return bool(ended)
 
@@ -209,7 +207,7 @@ class TailFinder:
         log, segment = await follower.refresh(guess, is_synced=True)
         epoch = Epoch(log.last_clean_epoch + 1)
         if epoch != guess:
-            segment = (await follower.refresh(epoch))[1]
+            segment = (await follower.refresh(epoch, is_synced=True))[1]
         if epoch >= log.next_epoch:
             timestamp_ms = log.totals.max_timestamp_ms or 0
             return Tail(epoch, EntryId(0), NOTHING, log.totals.record_count, timestamp_ms)
@@ -252,7 +250,7 @@ class TailFinder:
         if segment.bound is None:
             return False
         for epoch in range(segment.epoch + 1, log.next_epoch):
-            later = (await follower.refresh(Epoch(epoch)))[1]
+            later = (await follower.refresh(Epoch(epoch), is_synced=True))[1]
             if later is None:
                 continue
             marks = (await self._ask_cover(later)).values()
@@ -269,18 +267,20 @@ class TailFinder:
         fragment = segment.last_fragment
         known = max(EntryId(fragment.first_entry - 1), follower.known_lac(segment.epoch))
         asking = {asyncio.create_task(self._ask(segment, member)) for member in fragment.ensemble}
+        timeout_s = None if known == NOTHING else REACH_WAIT_S
         lacs: list[EntryId] = []
-        while asking and not lacs:
-            timeout_s = None if known == NOTHING else REACH_WAIT_S
-            done, asking = await asyncio.wait(
-                asking, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED
-            )
-            answers = [task.result()[1] for task in done]
-            lacs = [marks.lac for marks in answers if marks.status in _ANSWERED]
-            if not done:
-                break
-        for task in asking:
-            task.cancel()
+        try:
+            while asking and not lacs:
+                done, asking = await asyncio.wait(
+                    asking, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED
+                )
+                answers = [task.result()[1] for task in done]
+                lacs = [marks.lac for marks in answers if marks.status in _ANSWERED]
+                if not done:
+                    break
+        finally:
+            for task in asking:
+                task.cancel()
         if not lacs and known == NOTHING:
             raise DuramenError(
                 "data_unavailable", f"none of the bookies of e{segment.epoch} answers"
