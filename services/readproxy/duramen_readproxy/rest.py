@@ -270,9 +270,10 @@ async def list_segments(follower: LogFollower) -> tuple[LogNode, list[Segment]]:
     segments = []
     for epoch in range(log.first_live_epoch, log.next_epoch):
         segment = (await follower.current(Epoch(epoch)))[1]
-        if segment is not None and segment.is_closed and segment.epoch >= log.first_hot_epoch:
-            may_be_archived = is_tiered and not can_do_without_hot_copies(segment)
-            if is_due or may_be_archived:
+        if segment is not None and segment.is_closed:
+            is_archived = can_do_without_hot_copies(segment)
+            may_have_moved = segment.epoch >= log.first_hot_epoch or not is_archived
+            if (is_due and may_have_moved) or (is_tiered and not is_archived):
                 segment = (await follower.refresh(Epoch(epoch)))[1]
         if segment is not None:
             segments.append(segment)
