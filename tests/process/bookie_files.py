@@ -7,7 +7,6 @@ Not here: what is in the files (`duramen-bookie fsck`). Used by the bookie's pro
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from pathlib import Path
 from typing import Any, Final
@@ -18,6 +17,7 @@ from duramen_bookie.cookie import COOKIE, DIRTY
 from duramen_bookie.file_system import PosixFileSystem
 from duramen_bookie.journal.names import file_name, generation_name, list_journal
 from tests.process.bookie import BookieProcess
+from tests.process.open_files import iterate_open
 
 _ITSELF: Final = frozenset({COOKIE})
 
@@ -85,7 +85,5 @@ def _compare_bytes(path: Path, said: dict[str, Any]) -> list[str]:
 
 def _find_held(pid: int, path: Path) -> list[str]:
     """Removed files that the process has open or mapped: their space does not come back."""
-    process = Path(f"/proc/{pid}")
-    targets = [os.readlink(link) for link in (process / "fd").iterdir() if link.is_symlink()]
-    targets += (process / "maps").read_text().splitlines()
+    targets = [*iterate_open(pid), *Path(f"/proc/{pid}/maps").read_text().splitlines()]
     return [t for t in targets if str(path) in t and t.endswith("(deleted)")]

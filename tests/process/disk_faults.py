@@ -26,6 +26,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from tests.pauses import look_again
+from tests.process.open_files import iterate_open
 
 EXT4_IOC_SHUTDOWN: Final = 0x8004587D
 """_IOR('X', 125, __u32); also XFS's and f2fs's."""
@@ -144,8 +145,7 @@ def find_users(path: Path) -> list[int]:
         if not process.name.isdecimal() or int(process.name) == os.getpid():
             continue
         try:
-            links = [process / "cwd", *(process / "fd").iterdir()]
-            targets = [os.readlink(link) for link in links if link.is_symlink()]
+            targets = [os.readlink(process / "cwd"), *iterate_open(int(process.name))]
         except OSError:
             continue
         if any(f"{target}/".startswith(prefix) for target in targets):
