@@ -36,6 +36,7 @@ from duramen.ids import (
     lsn_of,
     parse_lsn,
 )
+from duramen.limits import METADATA_AGE_MAX_US
 from duramen.runtime.cold.memory import MemoryColdStore
 from duramen.runtime.http_server import Answer, DataServer, Reply
 from duramen.runtime.memory_store import MemoryStore, MemoryTree
@@ -77,6 +78,7 @@ class FakeBookie:
         self.lacs: dict[LedgerId, EntryId] = {}
         self.status: BookieStatus | None = None
         self.is_broken = False
+        self.is_sealed = False
         self.refusals: dict[str, list[Reply]] = {"/b/read": [], "/b/lac": []}
         self.refused_count = 0
         self.reads: list[ReadRange] = []
@@ -127,7 +129,7 @@ class FakeBookie:
             return ReadAnswer(status, NOTHING, NOTHING, False, [])
         if wanted.ledger_id in self.dropped:
             return ReadAnswer(BookieStatus.GONE, NOTHING, NOTHING, False, [])
-        if wanted.wait_ms:
+        if wanted.wait_ms and not self.is_sealed:
             await self._wait(wanted)
         run: list[tuple[EntryId, bytes]] = []
         for entry in range(wanted.first, wanted.last + 1):
@@ -140,12 +142,13 @@ class FakeBookie:
         _, lac, highest = self._marks(wanted.ledger_id)
         lost = self.lost.get((wanted.ledger_id, wanted.first), BookieStatus.NO_ENTRY)
         status = BookieStatus.OK if run else lost
-        return ReadAnswer(status, lac, highest, False, run)
+        return ReadAnswer(status, lac, highest, self.is_sealed, run)
 
     async def _wait(self, wanted: ReadRange) -> None:
         def is_worth_answering() -> bool:
             lac = self.lacs.get(wanted.ledger_id, NOTHING)
-            return (wanted.ledger_id, wanted.first) in self.entries or lac >= wanted.wait_for
+            is_there = (wanted.ledger_id, wanted.first) in self.entries
+            return is_there or lac >= wanted.wait_for or self.is_sealed
 
         self.waiting_count += 1
         try:
@@ -160,7 +163,12 @@ class FakeBookie:
 class World:
     """A proxy, four bookies, and the log that is being written."""
 
-    def __init__(self, cors_origins: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        cors_origins: tuple[str, ...] = (),
+        *,
+        metadata_age_max_us: int = METADATA_AGE_MAX_US,
+    ) -> None:
         self.tree = MemoryTree()
         self.store = MemoryStore(self.tree)
         self.bookies = {m.bookie: FakeBookie(m) for m in (A, B, C, D)}
@@ -171,7 +179,7 @@ class World:
         self.entry_count = 0
         options = ServiceOptions(
             "readproxy", "c", "rp-0", "127.0.0.1", 0, 0, "", "eu", "ra", "none", 4.0, None,
-            cors_origins=cors_origins,
+            cors_origins=cors_origins, metadata_age_max_us=metadata_age_max_us,
         )  # fmt: skip
         self.cold_store = MemoryColdStore()
         self.cold = make_cold_reads(self.cold_store, self.store, PATHS)
@@ -271,6 +279,14 @@ class World:
 
     async def truncate(self, seq_num: int, lsn: str, first_live: int = 1) -> None:
         """Move the trim point, as the log's owner does; returns when the proxy has seen it."""
+        await self.put_truncated(seq_num, lsn, first_live)
+        follower = await self.proxy.catalog.find("ns", "log")
+        async with asyncio.timeout(20):
+            while (await follower.current_log()).trim_seq_num < seq_num:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+
+    async def put_truncated(self, seq_num: int, lsn: str, first_live: int = 1) -> None:
+        """The same, whether or not the proxy can see it."""
         self.log = replace(
             self.log,
             trim_lsn=parse_lsn(lsn),
@@ -280,10 +296,6 @@ class World:
         await self.put(PATHS.log(LOG), spell_log(self.log))
         for epoch in range(1, first_live):
             await self.delete_segment(Epoch(epoch))
-        follower = await self.proxy.catalog.find("ns", "log")
-        async with asyncio.timeout(20):
-            while (await follower.current_log()).trim_seq_num < seq_num:  # noqa: ASYNC110
-                await asyncio.sleep(0)
 
     async def archive(
         self, epoch: int, *, part_count: int = 1, row_group_bytes: int = 4096
@@ -416,10 +428,15 @@ class World:
         return problem
 
 
-def run(scenario: Scenario, *, cors_origins: tuple[str, ...] = ()) -> None:
+def run(
+    scenario: Scenario,
+    *,
+    cors_origins: tuple[str, ...] = (),
+    metadata_age_max_us: int = METADATA_AGE_MAX_US,
+) -> None:
     async def in_world() -> None:
         async with AsyncExitStack() as stack:
-            world = World(cors_origins)
+            world = World(cors_origins, metadata_age_max_us=metadata_age_max_us)
             stack.push_async_callback(world.stop)
             await world.start()
             await asyncio.wait_for(scenario(world), 60)

@@ -20,10 +20,12 @@ from duramen.core.segment import Fragment, Segment, Totals
 from duramen.errors import DuramenError
 from duramen.ids import BookieId, EntryId, Epoch, Incarnation, LogId, Member
 from duramen.runtime.memory_store import MemoryTree
+from duramen.runtime.metadata_store import Stored, Watch
 from duramen.runtime.reading import metadata
 from duramen.runtime.reading.bookies import Bookies, RangeFetcher
 from duramen.runtime.reading.metadata import Catalog, LogFollower
 from duramen.runtime.reading.tail import TailFinder
+from duramen.units import SECOND
 from duramen.wire.metadata_json import Paths, spell_log, spell_node, spell_segment
 from tests.component.lagging_store import LaggingStore
 from tests.component.still_clock import run_still, wait_clock, wait_quiet
@@ -34,15 +36,16 @@ MEMBERS: Final = tuple(Member(BookieId(n), Incarnation(n.encode().hex() * 16)) f
 LOG_NODE: Final = LogNode(LOG, "ns", "log", parse_log_config({}))
 RECORD_COUNT: Final = 5
 OUTAGE_S: Final = 2.0
+AGE_MAX_S: Final = 60
 
 
 class World:
     """A store with one namespace, and the store of whoever changes its logs."""
 
     def __init__(self) -> None:
-        tree = MemoryTree()
-        self.store = LaggingStore(tree)
-        self.others = LaggingStore(tree)
+        self.tree = MemoryTree()
+        self.store = LaggingStore(self.tree)
+        self.others = LaggingStore(self.tree)
         self.catalog = Catalog(self.store, PATHS)
 
     async def put(self, path: str, data: bytes) -> None:
@@ -132,6 +135,85 @@ def test_a_segment_that_was_opened_in_an_outage_is_told_when_it_is_over() -> Non
             await wait_clock(asyncio.get_running_loop().time() + OUTAGE_S)
             assert told
             assert await follower.current(Epoch(1)) == (log, segment)
+
+    play(scenario)
+
+
+class SilentStore(LaggingStore):
+    """Takes reads and answers none, while the session seems to live: ZooKeeper is frozen."""
+
+    is_silent = False
+
+    async def get(self, path: str, watch: Watch | None = None) -> Stored | None:
+        if self.is_silent:
+            await asyncio.Event().wait()
+        return await super().get(path, watch)
+
+
+def test_a_look_at_a_frozen_zookeeper_shows_what_is_known() -> None:
+    async def scenario(world: World) -> None:
+        store = SilentStore(world.tree)
+        await store.start()
+        log, segment = open_segment(LOG_NODE)
+        await world.put(PATHS.log(LOG), spell_log(log))
+        await world.put(PATHS.segment(LOG, Epoch(1)), spell_segment(segment))
+        follower = LogFollower(store, PATHS, LOG, age_max_us=0)
+        assert await follower.look(Epoch(1)) == (log, segment)
+        store.is_silent = True
+        loop = asyncio.get_running_loop()
+        begun_s = loop.time()
+        assert await follower.look(Epoch(1)) == (log, segment), "a watch vouches for it"
+        assert loop.time() - begun_s <= 2 * metadata.LOOK_S
+        with pytest.raises(DuramenError, match="e2 is needed") as caught:
+            await follower.look(Epoch(2))
+        assert caught.value.code == "metadata_unavailable"
+        await store.close()
+
+    play(scenario)
+
+
+def test_a_segment_that_was_closed_since_it_was_read_is_not_believed() -> None:
+    """Its end is not known: who reads there would take what it has for all."""
+
+    async def scenario(world: World) -> None:
+        log, segment = open_segment(LOG_NODE)
+        await world.put(PATHS.log(LOG), spell_log(log))
+        await world.put(PATHS.segment(LOG, Epoch(1)), spell_segment(segment))
+        follower = LogFollower(world.store, PATHS, LOG)
+        await follower.current(Epoch(1))
+        log, segment = close_segment(log, segment)
+        await world.put(PATHS.segment(LOG, Epoch(1)), spell_segment(segment))
+        await world.put(PATHS.log(LOG), spell_log(log))
+        await wait_quiet()
+        assert await follower.current_log() == log
+        world.store.disconnect()
+        await wait_quiet()
+        with pytest.raises(DuramenError, match="e1 is needed"):
+            await follower.current(Epoch(1))
+        assert await follower.current_log() == log
+
+    play(scenario)
+
+
+def test_what_is_known_is_believed_for_so_long_after_it_was_sure() -> None:
+    async def scenario(world: World) -> None:
+        await world.put_log("log", 1)
+        catalog = Catalog(world.store, PATHS, age_max_us=AGE_MAX_S * SECOND)
+        follower = await catalog.find("ns", "log")
+        await follower.current_log()
+        loop = asyncio.get_running_loop()
+        await wait_clock(loop.time() + 10 * AGE_MAX_S)
+        world.store.disconnect()
+        await wait_quiet()
+        cut_s = loop.time()
+        await wait_clock(cut_s + AGE_MAX_S - 1)
+        assert await catalog.find("ns", "log") is follower
+        assert await follower.current_log() == LOG_NODE
+        await wait_clock(cut_s + AGE_MAX_S + 1)
+        for look in (catalog.find("ns", "log"), follower.current_log()):
+            with pytest.raises(DuramenError, match="at most 60 s are allowed") as caught:
+                await look
+            assert caught.value.code == "metadata_unavailable"
 
     play(scenario)
 

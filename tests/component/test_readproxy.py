@@ -661,19 +661,6 @@ def test_it_registers_and_refuses_when_it_stops() -> None:
     run(scenario)
 
 
-def test_it_is_ready_while_it_is_connected_to_the_metadata() -> None:
-    """Else a load balancer goes on sending it reads that another proxy could answer."""
-
-    async def scenario(world: World) -> None:
-        assert world.proxy.is_ready()
-        world.proxy_store.disconnect()
-        assert not world.proxy.is_ready()
-        world.proxy_store.reconnect()
-        assert world.proxy.is_ready()
-
-    run(scenario)
-
-
 def test_what_comes_while_it_stops_is_sent_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(world: World) -> None:
         await world.fill()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import signal
 import subprocess
@@ -36,6 +37,8 @@ pytestmark = [pytest.mark.process, pytest.mark.zookeeper]
 ROLL_COUNT = int(os.environ.get("DURAMEN_ROLLS", "60"))
 OUTAGE_S = int(os.environ.get("DURAMEN_ZOOKEEPER_OUTAGE_S", "15"))
 LOG_COUNT = 4
+DELIVERED_S = 2.0
+"""A frozen bookie's poll is doubled after 250 ms, and a look at a frozen ZooKeeper takes 500 ms."""
 
 
 class Load:
@@ -91,6 +94,40 @@ class Load:
             began = time.monotonic()
             assert await history.append(client), history.codes
             self.waits_ms.append(1000 * (time.monotonic() - began))
+
+
+class Waiter:
+    """Reads a log on from its newest record and waits there; notes when it got each record."""
+
+    def __init__(self, cluster: LocalCluster, log: str) -> None:
+        self.got_s: dict[int, float] = {}
+        self.refusals: list[str] = []
+        self._url = f"{cluster.state()['read_url']}/v1/namespaces/{NAMESPACE}/logs/{log}/records"
+        self._stop = asyncio.Event()
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[Waiter]:
+        """Read while the body runs."""
+        async with httpx.AsyncClient(timeout=HANG_S, trust_env=False) as http:
+            reading = asyncio.create_task(self._read(http))
+            try:
+                yield self
+            finally:
+                self._stop.set()
+                await reading
+
+    async def _read(self, http: httpx.AsyncClient) -> None:
+        begin = "tail"
+        while not self._stop.is_set():
+            answer = await http.get(self._url, params={"from": begin, "wait": "1s"})
+            if answer.status_code != 200:
+                self.refusals.append(answer.text)
+                await look_again_soon()
+                continue
+            begin = answer.json()["next"]
+            now_s = time.monotonic()
+            for record in answer.json()["records"]:
+                self.got_s[record["seq_num"]] = now_s
 
 
 class Roller:
@@ -219,13 +256,17 @@ def test_a_log_that_commits_by_control_entries_is_read_whole(shared_cluster: Loc
 
 @pytest.mark.quiet
 @pytest.mark.timeout(300 + OUTAGE_S)
-def test_with_rolling_suspended_appends_go_on_without_zookeeper(tmp_path: Path) -> None:
+def test_with_rolling_suspended_a_log_goes_on_without_zookeeper(tmp_path: Path) -> None:
+    """Appends, and who waits for them: both need nothing that ZooKeeper has to say."""
     flags = ("--bookies", "4", "--no-restart")
     with running_cluster(tmp_path / "c", *flags) as cluster, running_ticker(tmp_path) as ticker:
 
         async def scenario() -> None:
             await create_log(cluster, "maintained", {"roll": {"interval": "5s"}})
-            async with Load(cluster, ["maintained"]).running() as load:
+            async with (
+                Load(cluster, ["maintained"]).running() as load,
+                Waiter(cluster, "maintained").running() as waiter,
+            ):
                 answer = await _maintenance(cluster, "on")
                 assert answer["is_settled"] and answer["rolling_suspended"], answer
                 (segment,) = (await _segments(cluster, "maintained"))[-1:]
@@ -242,6 +283,15 @@ def test_with_rolling_suspended_appends_go_on_without_zookeeper(tmp_path: Path) 
                 # Both other members must have every append now: a slow sync is the machine's.
                 silences = load.histories[0].silences(began_s, ended_s)
                 assert ticker.longest_s(silences) < SILENCE_S
+                assert not waiter.refusals
+                history = load.histories[0]
+                acked_s = zip(history.acknowledged.values(), history.acked_s, strict=True)
+                waits = [
+                    (at_s, waiter.got_s.get(end - 1, math.inf))
+                    for (_, end), at_s in acked_s
+                    if began_s < at_s < ended_s - DELIVERED_S
+                ]
+                assert max(ticker.longest_s(wait) for wait in waits) < DELIVERED_S
                 print(f"{OUTAGE_S} s without ZooKeeper, a bookie killed: {load.spell_waits()}")
                 segments = await _wait_segments(cluster, "maintained")
                 assert segments[-1]["epoch"] == segment["epoch"], "nothing has rolled"

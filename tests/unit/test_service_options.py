@@ -46,6 +46,14 @@ def test_a_sequencer_is_told_how_patient_its_audits_are() -> None:
         parse_options("sequencer", [*ARGUMENTS, "--lost-bookie-grace", "soon"])
 
 
+def test_a_read_proxy_is_told_how_old_metadata_may_be() -> None:
+    assert parse_options("readproxy", ARGUMENTS).metadata_age_max_us == 5 * MINUTE
+    options = parse_options("readproxy", [*ARGUMENTS, "--metadata-age-max", "90s"])
+    assert options.metadata_age_max_us == 90 * SECOND
+    with pytest.raises(SystemExit):
+        parse_options("sequencer", [*ARGUMENTS, "--metadata-age-max", "90s"])
+
+
 def test_a_read_proxy_is_told_where_the_archive_lies(capsys: pytest.CaptureFixture[str]) -> None:
     assert parse_options("readproxy", ARGUMENTS).cold_store is None
     told = parse_options("readproxy", [*ARGUMENTS, "--cold-store", "file:///data/cold"])

@@ -140,6 +140,10 @@ SEQ_NUM_MAX: Final = (1 << 53) - 1
 ZOOKEEPER_SESSION_S: Final = 4.0
 """Session time-out of every service: how long a dead owner keeps its logs."""
 
+METADATA_AGE_MAX_US: Final = 5 * MINUTE
+"""How old metadata may be that are read from while ZooKeeper cannot be: so long what was truncated
+or deleted meanwhile is still shown (ADR 0021). Longer than ZooKeeper takes to be restarted."""
+
 DISK_WARN_RATIO: Final = 0.90
 """Used part of a disk at which a person should act; also the lower mark of read-only."""
 

@@ -23,7 +23,7 @@ from duramen.runtime.http_server import PublicServer
 from duramen.runtime.metadata_store import MetadataStore, SessionState
 from duramen.runtime.public.forwarding import make_forwarder
 from duramen.runtime.public.serving import complete_app
-from duramen.runtime.reading.bookies import Bookies, RangeFetcher
+from duramen.runtime.reading.bookies import Bookies, RangeFetcher, read_clock_us
 from duramen.runtime.reading.cache import CACHE_BYTES_DEFAULT, EntryCache
 from duramen.runtime.reading.cold.reads import ColdReads, open_cold_reads
 from duramen.runtime.reading.metadata import Catalog
@@ -68,7 +68,7 @@ class ReadProxy:
         here = Place(options.region, options.rack)
         self._cache = EntryCache(cache_bytes)
         self._bookies = Bookies(store, paths.available, here, SystemRandom())
-        self.catalog = Catalog(store, paths)
+        self.catalog = Catalog(store, paths, age_max_us=options.metadata_age_max_us)
         self._cold = cold or open_cold_reads(options.cold_store, store, paths)
         self.fetcher = RangeFetcher(self._bookies, self._cache, self._cold)
         self.tails = TailFinder(self._bookies, self.fetcher)
@@ -88,6 +88,8 @@ class ReadProxy:
         self._registration = Registration(
             store, f"{paths.read_proxies}/{options.node_id}", self._describe()
         )
+        self._cut_off_us: int | None = None
+        store.on_session(self._on_session)
         self._is_serving = False
         self._is_draining = False
         show_cache(registry, self._cache, self._bookies)
@@ -132,8 +134,20 @@ class ReadProxy:
         await self._store.close()
 
     def is_ready(self) -> bool:
-        """Whether reads are served now."""
-        return self._is_serving and self._store.session is SessionState.CONNECTED
+        """Whether reads are served now: without ZooKeeper for as long as what is known may be old.
+
+        All read proxies are cut off at the same time: not one of them would be left.
+        """
+        if self._cut_off_us is None:
+            return self._is_serving
+        age_us = read_clock_us() - self._cut_off_us
+        return self._is_serving and age_us <= self._options.metadata_age_max_us
+
+    def _on_session(self, state: SessionState) -> None:
+        if state is SessionState.CONNECTED:
+            self._cut_off_us = None
+        elif self._cut_off_us is None:
+            self._cut_off_us = read_clock_us()
 
     def statistics(self) -> dict[str, Any]:
         """Every queue and counter."""

@@ -196,6 +196,11 @@ class Reader:
         )
 
     @property
+    def is_at_seal(self) -> bool:
+        """Whether only a newer segment node can tell what follows: its bookies take no more."""
+        return self._is_sealed and self._next > self.bound
+
+    @property
     def unavailable_since_us(self) -> int | None:
         """Since when no replica gave what is wanted; None while one does."""
         return self._unavailable_since_us

@@ -12,7 +12,12 @@ import dataclasses
 from pathlib import Path
 from typing import Any, Protocol
 
-from duramen.limits import AUDIT_INTERVAL_US, JOURNAL_FILE_BYTES, LOST_BOOKIE_GRACE_US
+from duramen.limits import (
+    AUDIT_INTERVAL_US,
+    JOURNAL_FILE_BYTES,
+    LOST_BOOKIE_GRACE_US,
+    METADATA_AGE_MAX_US,
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -26,7 +31,8 @@ class ServiceOptions:
     `lost_bookie_grace_us` are a sequencer's, for when it is the auditor: docs/protocol/repair.md.
     `is_forwarding` is a proxy's: whether it sends on what the other kind of proxy answers, and
     `cors_origins`, of which origins pages may read its answers. `cold_store` is the URL of the
-    archive, for read proxies and sequencers: docs/cold-store.md.
+    archive, for read proxies and sequencers: docs/cold-store.md. `metadata_age_max_us` is a read
+    proxy's, for when ZooKeeper cannot be read: docs/protocol/read-answers.md.
     """
 
     role: str
@@ -52,6 +58,7 @@ class ServiceOptions:
     is_forwarding: bool = True
     cors_origins: tuple[str, ...] = ()
     cold_store: str | None = None
+    metadata_age_max_us: int = METADATA_AGE_MAX_US
 
     def data_url(self, port: int | None = None) -> str:
         """Where others reach the data plane that listens on `port` (default: `data_port`)."""

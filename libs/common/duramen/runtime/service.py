@@ -33,6 +33,7 @@ from duramen.limits import (
     JOURNAL_FILE_BYTES_MAX,
     JOURNAL_FILE_BYTES_MIN,
     LOST_BOOKIE_GRACE_US,
+    METADATA_AGE_MAX_US,
     ZOOKEEPER_SESSION_S,
 )
 from duramen.runtime.admin import make_admin_app
@@ -98,6 +99,15 @@ def parse_options(
         _add_audit_options(parser)
     if role in ("writeproxy", "readproxy"):
         _add_proxy_options(parser)
+    if role == "readproxy":
+        parser.add_argument(
+            "--metadata-age-max",
+            dest="metadata_age_max_us",
+            type=parse_duration_us,
+            default=METADATA_AGE_MAX_US,
+            help="while ZooKeeper cannot be read, logs that are known are read for so long, as if "
+            "nothing was truncated or deleted meanwhile (default: 5m)",
+        )
     if role in ("sequencer", "readproxy"):
         parser.add_argument(
             "--cold-store",

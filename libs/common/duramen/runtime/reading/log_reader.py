@@ -381,8 +381,13 @@ class LogCursor:
             self._target = (segment.epoch, EntryId(lac + 1))
 
     async def _read_metadata(self, epoch: Epoch) -> None:
-        """The first look at a segment may be what a watch vouches for; later ones are fresh."""
-        read = self._follower.refresh if epoch in self._asked_epochs else self._follower.current
+        """The first look at a segment may be what a watch vouches for; later ones are fresh.
+
+        Where ZooKeeper cannot be read a later one is what is known, unless that leads nowhere.
+        """
+        read = self._follower.current
+        if epoch in self._asked_epochs:
+            read = self._follower.refresh if self._core.is_at_seal else self._follower.look
         self._asked_epochs.add(epoch)
         for attempt in range(_METADATA_TRIES):
             try:

@@ -4,9 +4,12 @@ Readers only read and watch. A name is resolved once and forgotten when its node
 a log node and its unclosed segments are cached while a watch is armed on them; a CLOSED segment is
 cached as it is (repair may move its copies: whoever fails to read one calls `refresh`).
 
-Nothing is concluded from an absence without a sync before it (R4). Called by `log_reader`, `tail`,
-`positions`, the read proxy's routes and `duramen.client.core`. Source: 01-protocol sections 2
-and 8, 08-interfaces "ZooKeeper".
+Nothing is concluded from an absence without a sync before it (R4). While ZooKeeper cannot be read,
+what was read before is believed for a bounded time: entries and ends of segments do not change, so
+it hides only what was opened, truncated or deleted meanwhile (ADR 0021).
+
+Called by `log_reader`, `tail`, `positions`, the read proxy's routes and `duramen.client.core`.
+Source: 01-protocol sections 2 and 8, 08-interfaces "ZooKeeper".
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import contextlib
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -23,7 +27,9 @@ from duramen.core.log_node import LogNode
 from duramen.core.segment import Segment
 from duramen.errors import DuramenError
 from duramen.ids import NOTHING, EntryId, Epoch, LogId
+from duramen.limits import METADATA_AGE_MAX_US
 from duramen.runtime.metadata_store import MetadataError, MetadataStore, Stored
+from duramen.units import SECOND
 from duramen.wire.metadata_json import (
     MetadataJsonError,
     Paths,
@@ -38,17 +44,30 @@ LOGS_MAX: Final = 10_000
 SEGMENTS_MAX: Final = 4_096
 """Segment nodes kept per log: about a year of two-hourly rolls."""
 
+LOOK_S: Final = 0.5
+"""How long a reader at the tail waits for ZooKeeper: meanwhile it does not ask its bookies."""
+
 _RETRY_S: Final = 0.3
 
 
 class LogFollower:
     """Log node and segments of one log, current while somebody subscribes.
 
-    `current` gives what a watch vouches for, `refresh` reads afresh. Subscribers are called on the
-    event loop after every change.
+    `current` gives what a watch vouches for, `refresh` reads afresh, `look` in between. Subscribers
+    are called on the event loop after every change.
+
+    Args:
+        age_max_us: how old what is known may be while ZooKeeper cannot be read.
     """
 
-    def __init__(self, store: MetadataStore, paths: Paths, log_id: LogId) -> None:
+    def __init__(
+        self,
+        store: MetadataStore,
+        paths: Paths,
+        log_id: LogId,
+        *,
+        age_max_us: int = METADATA_AGE_MAX_US,
+    ) -> None:
         self.log_id = log_id
         self._store = store
         self._paths = paths
@@ -61,6 +80,7 @@ class LogFollower:
         self._task: asyncio.Task[None] | None = None
         self._refreshes: dict[Epoch, asyncio.Task[tuple[LogNode, Segment | None]]] = {}
         self._lac: tuple[Epoch, EntryId] = (Epoch(0), NOTHING)
+        self._age = _Age(age_max_us)
         self.listed_at_s = -math.inf
         """By the loop's clock: when a listing last read all closed segments afresh."""
 
@@ -94,23 +114,59 @@ class LogFollower:
         """The log node, from the cache while watched. Raises: as `current`."""
         if self._log is not None and self._log_is_watched:
             return self._log
-        with _translated():
-            return await self._read_log()
+        try:
+            with _translated():
+                return await self._read_log()
+        except DuramenError as error:
+            return self._recall_log(error)
 
     async def current(self, epoch: Epoch) -> tuple[LogNode, Segment | None]:
         """Log node and one segment node (None: there is none), from the cache while watched.
 
         Raises:
-            DuramenError: `log_not_found`, `log_deleted`, `metadata_unavailable`.
+            DuramenError: `log_not_found`, `log_deleted`; `metadata_unavailable`: ZooKeeper cannot
+                be read, and what is known is not enough, or too old.
         """
-        if self._log is None or not self._log_is_watched:
+        if self._log is not None and self._log_is_watched:
+            segment = self._segments.get(epoch)
+            if segment is None and epoch >= self._log.next_epoch:
+                return self._log, None
+            if segment is not None and self._is_current(self._log, segment):
+                return self._log, segment
+        try:
             return await self.refresh(epoch)
-        segment = self._segments.get(epoch)
-        if segment is None and epoch >= self._log.next_epoch:
-            return self._log, None
-        if segment is None or not self._is_current(self._log, segment):
-            return await self.refresh(epoch)
-        return self._log, segment
+        except DuramenError as error:
+            return self._recall(epoch, error)
+
+    async def look(self, epoch: Epoch) -> tuple[LogNode, Segment | None]:
+        """Both nodes, afresh if ZooKeeper answers within `LOOK_S`. Raises: as `current`."""
+        try:
+            async with asyncio.timeout(LOOK_S):
+                return await self.refresh(epoch)
+        except TimeoutError:
+            error = DuramenError("metadata_unavailable", "ZooKeeper does not answer")
+        except DuramenError as refusal:
+            error = refusal
+        return self._recall(epoch, error)
+
+    def _recall_log(self, error: DuramenError) -> LogNode:
+        """The log node as it was known last, where `error` says no more than that none was read."""
+        if self._log is None or error.code != "metadata_unavailable":
+            raise error
+        if not self._log_is_watched:
+            self._age.check(error)
+        return self._log
+
+    def _recall(self, epoch: Epoch, error: DuramenError) -> tuple[LogNode, Segment]:
+        """The same of both nodes.
+
+        A segment that is not known, or that was closed since it was read, has to be read.
+        """
+        log, segment = self._recall_log(error), self._segments.get(epoch)
+        if segment is None or not (segment.is_closed or epoch > log.last_clean_epoch):
+            detail = f"{error.detail}; the node of e{epoch} is needed and was not read before"
+            raise DuramenError("metadata_unavailable", detail) from error
+        return log, segment
 
     def _is_current(self, log: LogNode, segment: Segment) -> bool:
         """Whether a known segment need not be read again."""
@@ -165,6 +221,7 @@ class LogFollower:
             self._log = None  # what is cached must not be shown any more, watch or no watch
             raise DuramenError("log_deleted", f"{log.namespace}/{log.name} was deleted")
         self._log = log
+        self._age.on_sure()
         return log
 
     async def _read_segment(self, epoch: Epoch) -> Segment | None:
@@ -186,6 +243,8 @@ class LogFollower:
     def _on_change(self, epoch: Epoch | None) -> None:
         """A watch fired: it is gone, and what it vouched for is old."""
         if epoch is None:
+            if self._log_is_watched:
+                self._age.on_sure()
             self._log_is_watched = False
         else:
             self._watched_epochs.discard(epoch)
@@ -216,13 +275,55 @@ class LogFollower:
             subscriber()
 
 
-class Catalog:
-    """Logs by name; one instance per process."""
+class _Age:
+    """How long ago metadata were known to be current, and how long ago that may be."""
 
-    def __init__(self, store: MetadataStore, paths: Paths) -> None:
+    def __init__(self, age_max_us: int) -> None:
+        self._age_max_s = age_max_us / SECOND
+        self._sure_s = -math.inf
+
+    def on_sure(self) -> None:
+        """They are current now."""
+        self._sure_s = asyncio.get_running_loop().time()
+
+    def check(self, error: DuramenError) -> None:
+        """Refuse what is too old, because of the error by which nothing newer was read.
+
+        Raises:
+            DuramenError: `metadata_unavailable`.
+        """
+        age_s = asyncio.get_running_loop().time() - self._sure_s
+        if age_s > self._age_max_s:
+            raise DuramenError(
+                "metadata_unavailable",
+                f"{error.detail}; what is known of the log is {age_s:.0f} s old, and at most "
+                f"{self._age_max_s:g} s are allowed (--metadata-age-max)",
+            ) from error
+
+
+@dataclass(slots=True)
+class _Name:
+    """A name that was resolved; while it is watched it is current."""
+
+    log_id: LogId
+    age: _Age
+    is_watched: bool = True
+
+
+class Catalog:
+    """Logs by name; one instance per process.
+
+    Args:
+        age_max_us: as for `LogFollower`.
+    """
+
+    def __init__(
+        self, store: MetadataStore, paths: Paths, *, age_max_us: int = METADATA_AGE_MAX_US
+    ) -> None:
         self._store = store
         self._paths = paths
-        self._names: dict[tuple[str, str], LogId] = {}
+        self._age_max_us = age_max_us
+        self._names: dict[tuple[str, str], _Name] = {}
         self._followers: OrderedDict[LogId, LogFollower] = OrderedDict()
 
     async def find(self, namespace: str, log: str) -> LogFollower:
@@ -231,12 +332,14 @@ class Catalog:
         Raises:
             DuramenError: `namespace_not_found`, `log_not_found`, `metadata_unavailable`.
         """
-        log_id = self._names.get((namespace, log))
-        if log_id is None:
-            log_id = await self._resolve(namespace, log)
+        known = self._names.get((namespace, log))
+        if known is not None and known.is_watched:
+            log_id = known.log_id
+        else:
+            log_id = await self._resolve_or_recall(namespace, log, known)
         follower = self._followers.get(log_id)
         if follower is None:
-            follower = LogFollower(self._store, self._paths, log_id)
+            follower = LogFollower(self._store, self._paths, log_id, age_max_us=self._age_max_us)
             self._followers[log_id] = follower
             self._evict()
         self._followers.move_to_end(log_id)
@@ -245,6 +348,18 @@ class Catalog:
     def statistics(self) -> dict[str, int]:
         """Names and logs that are cached."""
         return {"names": len(self._names), "logs": len(self._followers)}
+
+    async def _resolve_or_recall(self, namespace: str, log: str, known: _Name | None) -> LogId:
+        try:
+            return await self._resolve(namespace, log)
+        except DuramenError as error:
+            if error.code != "metadata_unavailable":
+                self._names.pop((namespace, log), None)
+                raise
+            if known is None:
+                raise
+            known.age.check(error)
+            return known.log_id
 
     async def _resolve(self, namespace: str, log: str) -> LogId:
         path = self._paths.name(namespace, log)
@@ -259,7 +374,7 @@ class Catalog:
                 found = await self._store.get(path, partial(self._forget, namespace, log))
             if found is not None:
                 log_id = LogId(int(read_node(found.data)["log_id"]))
-                self._names[namespace, log] = log_id
+                self._names[namespace, log] = _Name(log_id, _Age(self._age_max_us))
                 while len(self._names) > LOGS_MAX:
                     del self._names[next(iter(self._names))]
                 return log_id
@@ -270,7 +385,11 @@ class Catalog:
         raise DuramenError("log_not_found", f"there is no log {namespace}/{log}", field="log")
 
     def _forget(self, namespace: str, log: str) -> None:
-        self._names.pop((namespace, log), None)
+        """A name's node changed, or it may have: the connection was lost."""
+        known = self._names.get((namespace, log))
+        if known is not None and known.is_watched:
+            known.is_watched = False
+            known.age.on_sure()
 
     def _evict(self) -> None:
         if len(self._followers) <= LOGS_MAX:

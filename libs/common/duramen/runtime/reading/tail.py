@@ -63,13 +63,22 @@ class Tail(NamedTuple):
     """Whether all that was acknowledged before the question lies below it."""
     is_covered: bool = True
     """Whether enough bookies were asked to say so."""
+    is_current: bool = True
+    """Whether the metadata were read to say so; they are what covers are found by."""
 
     def check_covered(self) -> None:
         """Refuse to say what lies behind it where too few bookies were asked.
 
         Raises:
             DuramenError: `data_unavailable`; known again when enough of them answer.
+                `metadata_unavailable`; known again when ZooKeeper can be read.
         """
+        if not self.is_current:
+            raise DuramenError(
+                "metadata_unavailable",
+                f"ZooKeeper cannot be read, and more may follow e{self.epoch}n{self.lac}",
+                retry_after_ms=_RETRY_AFTER_MS,
+            )
         if not self.is_covered:
             raise DuramenError(
                 "data_unavailable",
@@ -108,6 +117,11 @@ class _Round:
     def note_asked(self) -> None:
         """From now on it waits for bookies."""
         self._asked_us = read_clock_us()
+
+    @property
+    def has_metadata(self) -> bool:
+        """Whether it has read the metadata."""
+        return self._asked_us is not None
 
     @property
     def is_late(self) -> bool:
@@ -160,7 +174,7 @@ class TailFinder:
             try:
                 return await asyncio.shield(shared.task)
             except DuramenError as error:
-                if error.code != "data_unavailable":
+                if error.code not in ("data_unavailable", "metadata_unavailable"):
                     raise
         log = await follower.current_log()
         epoch = Epoch(log.last_clean_epoch + 1)
@@ -168,7 +182,8 @@ class TailFinder:
         if segment is None or segment.is_closed:
             return await self.find(follower)  # it came, or was closed, just now
         lac = await self._find_any_lac(follower, segment)
-        return await self._place(log, segment, lac, is_sure=False, is_covered=False)
+        tail = await self._place(log, segment, lac, is_sure=False, is_covered=False)
+        return tail._replace(is_current=shared.has_metadata)
 
     def statistics(self) -> dict[str, int]:
         """Rounds since the start, and logs with one under way."""
