@@ -420,9 +420,6 @@ def test_all_lanes_are_cancelled() -> None:
 
 
 @pytest.mark.parametrize("is_dropped", [True, False])
-@pytest.mark.xfail(
-    reason="issue 19: writeproxy/lanes.py Lanes.cancel does not close the lanes that are made later"
-)
 def test_no_lane_is_opened_after_the_stop(is_dropped: bool) -> None:
     """A redirect, or a roster that changes, names a sequencer while the proxy stops."""
 

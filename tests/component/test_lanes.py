@@ -338,9 +338,6 @@ def test_a_mistake_in_a_group_is_not_taken_for_an_answer() -> None:
     play(scenario)
 
 
-@pytest.mark.xfail(
-    reason="issue 19: writeproxy/lanes.py _take looks at the row count before a group, not behind"
-)
 def test_a_frame_with_groups_has_so_many_rows_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
     """The sequencer refuses a longer frame whole, and all of it is uncertain."""
     every_append_its_frame(monkeypatch)

@@ -315,11 +315,12 @@ class Lane:
         The appends of one log stay in the order of their arrival.
         """
         size = count = 0
-        while lane_class.waiting_count and count < ROW_COUNT_MAX:
+        while lane_class.waiting_count:
             ticket = lane_class.peek()
             row_count = 1 + len(ticket.followers)
             size += ticket.size_bytes + row_count * _ROW_BYTES
-            if count and size > FRAME_BYTES_MAX:
+            # A longer frame is refused as a whole.
+            if count and (size > FRAME_BYTES_MAX or count + row_count > ROW_COUNT_MAX):
                 return
             lane_class.pop()
             if not ticket.future.done():
@@ -432,12 +433,15 @@ class Lanes:
     def __init__(self, peers: Peers) -> None:
         self._peers = peers
         self._lanes: dict[str, Lane] = {}
+        self._is_closed = False
 
     def lane_of(self, url: str) -> Lane:
-        """The lane to the sequencer at `url`."""
+        """The lane to the sequencer at `url`; closed, too, once all were."""
         lane = self._lanes.get(url)
         if lane is None:
             lane = self._lanes[url] = Lane(url, self._peers)
+            if self._is_closed:
+                lane.cancel()
         return lane
 
     def keep_only(self, urls: set[str]) -> None:
@@ -447,7 +451,8 @@ class Lanes:
                 del self._lanes[url]
 
     def cancel(self) -> None:
-        """End every open frame."""
+        """End every open frame, and send none any more."""
+        self._is_closed = True
         for lane in self._lanes.values():
             lane.cancel()
 
