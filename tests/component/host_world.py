@@ -27,6 +27,7 @@ from duramen.runtime.sequencer.log_driver import now_us
 from duramen.runtime.sequencer.metadata_link import MetadataLink
 from duramen.units import SECOND
 from duramen.wire.bookie_calls import Marks
+from duramen.wire.exactly_once.control_record import spell_control
 from duramen.wire.metadata_json import Paths, spell_log, spell_node
 from duramen.wire.sequencer_calls import AppendResult
 from duramen_sequencer.log_host import LogHost
@@ -123,7 +124,12 @@ class HostWorld:
             f"{PATHS.sequencers}/{name}", spell_node(node), ephemeral=True, make_parents=True
         )
         candidate = Candidate(MEMBER, "r", "k")
-        around = Surroundings(SequencerId(name), random.Random(1), lambda *_, **__: b"")
+        around = Surroundings(
+            SequencerId(name),
+            random.Random(1),
+            lambda *_, **__: b"",
+            spell_control=spell_control,
+        )
         around.candidates, around.locations = [candidate], {MEMBER: candidate}
         lanes = self.lanes[name] = Lanes()
         roster = Roster(store, PATHS.sequencers)

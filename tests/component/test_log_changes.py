@@ -153,6 +153,24 @@ def test_the_same_configuration_is_not_written_again() -> None:
     run(scenario)
 
 
+def test_what_a_call_changed_is_its_own_in_each_try_whatever_came_between() -> None:
+    """Its answer got lost, and the owner has rolled before it was sent again."""
+
+    async def scenario(world: World) -> None:
+        fields: dict[str, Any] = {"config_version": 1, "nonce": "ours"}
+        first = await world.reconfigure({"commit": "control"}, **fields)
+        stored = await world.store.get(PATHS.log(LOG_ID))
+        assert stored is not None
+        rolled = read_log(stored.data).with_new_epoch("roll")
+        await world.store.set(PATHS.log(LOG_ID), spell_log(rolled), version=stored.version)
+        assert await world.reconfigure({"commit": "control"}, **fields) == first
+        assert first["changed"] and first["config_version"] == 2
+        other = await world.reconfigure({"commit": "control"}, nonce="another")
+        assert not other["changed"]
+
+    run(scenario)
+
+
 def test_an_owner_that_does_not_answer_does_not_undo_the_change() -> None:
     async def scenario(world: World) -> None:
         await world.own_elsewhere()
@@ -172,6 +190,9 @@ def test_an_owner_that_does_not_answer_does_not_undo_the_change() -> None:
         ({"log_id": TEXT, "config": {"colour": 1}}, "unknown_field", "colour"),
         ({"log_id": TEXT, "config": {"commit": "maybe"}}, "invalid_argument", "commit"),
         ({"log_id": TEXT, "config": {"roll": 7}}, "invalid_argument", "roll"),
+        ({"log_id": TEXT, "config": {}, "nonce": ""}, "invalid_argument", "nonce"),
+        ({"log_id": TEXT, "config": {}, "nonce": 1}, "invalid_argument", "nonce"),
+        ({"log_id": TEXT, "config": {}, "nonce": "n" * 65}, "invalid_argument", "nonce"),
         (
             {"log_id": TEXT, "config": {}, "config_version": 2},
             "config_conflict",

@@ -48,6 +48,8 @@ class FakeSequencer:
         self.name = name
         self.frames: list[list[Append]] = []
         self.controls: list[dict[str, Any]] = []
+        """Control calls, without their nonces."""
+        self.nonces: list[str | None] = []
         self.control_answers: list[tuple[int, dict[str, Any]]] = []
         self.garbage: bytes | None = None
         self.refusal: Reply | None = None
@@ -80,7 +82,9 @@ class FakeSequencer:
             return self.refusal
         if path != "/s/control":
             return 500, "text/plain", b""
-        self.controls.append(json.loads(body))
+        message = json.loads(body)
+        self.nonces.append(message.pop("nonce", None))
+        self.controls.append(message)
         if self.on_control is not None:
             return await self.on_control(path, body)
         if not self.control_answers:

@@ -11,6 +11,7 @@ Called by `sequencers`. Documented in docs/testing.md.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Collection
 from typing import Any, Final, cast
 
 from duramen.core.log_node import LogNode
@@ -240,9 +241,9 @@ class SimHost:
             self.claims.pauses.note_loss(driver.log_id, self._world.now_us)
         self._node.after(0, self._drop_if_idle, driver)
 
-    async def find_owner(self, log_id: LogId) -> Redirect | None:
-        """As `Claims.find_owner`, of a call that has been nowhere before."""
-        return await self.claims.find_owner(log_id)
+    async def find_owner(self, log_id: LogId, tried: Collection[str] = ()) -> Redirect | None:
+        """As `Claims.find_owner`, of a control call."""
+        return await self.claims.find_owner(log_id, tried)
 
     def looks_after(self, log: LogNode, owner_id: str | None) -> bool:
         """Whether background work on a log is this process's: its owner's, else the hash's."""

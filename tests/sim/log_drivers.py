@@ -220,12 +220,13 @@ class SimDriver:
 
     # --- Ownership -------------------------------------------------------------------------------
 
-    def take_over(self, *, close_only: bool = False) -> None:
+    def take_over(self, *, close_only: bool = False, is_owner_gone: bool = False) -> None:
         """Begin to own the log, or to close what was left."""
         if self.core.state is LogState.IDLE:
             self._is_settled = False
         now_us = self._node.world.now_us
-        self.core.take_over(now_us, close_only=close_only, unless_owned=close_only)
+        unless_owned = close_only and not is_owner_gone
+        self.core.take_over(now_us, close_only=close_only, unless_owned=unless_owned)
 
     @property
     def is_done(self) -> bool:

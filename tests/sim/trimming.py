@@ -11,6 +11,7 @@ Called by `run`; what it does is judged as T1. Documented in docs/testing.md.
 from __future__ import annotations
 
 import random
+from collections.abc import Collection
 from typing import Any, Final, cast
 
 from duramen.core.sequencer.log_sequencer import LogSequencer
@@ -124,8 +125,8 @@ class _Host:
     def __init__(self, node: SequencerNode) -> None:
         self._node = node
 
-    async def find_owner(self, log_id: LogId) -> Redirect | None:
-        return await self._node.host.find_owner(log_id)
+    async def find_owner(self, log_id: LogId, tried: Collection[str]) -> Redirect | None:
+        return await self._node.host.find_owner(log_id, tried)
 
     def drive(self, log_id: LogId) -> _Driver:
         return _Driver(self._node, self._node.host.drive(log_id))
@@ -139,8 +140,8 @@ class _Driver:
         self._node = node
         self._driver = driver
 
-    def take_over(self, *, close_only: bool) -> None:
-        self._driver.take_over(close_only=close_only)
+    def take_over(self, *, close_only: bool, is_owner_gone: bool) -> None:
+        self._driver.take_over(close_only=close_only, is_owner_gone=is_owner_gone)
 
     def flush(self) -> None:
         self._driver.flush()

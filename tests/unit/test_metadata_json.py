@@ -89,6 +89,12 @@ def test_golden_log_node_that_released_hot_copies() -> None:
     assert b"first_hot_epoch" not in spell_log(LOG), "as before there was a cold store"
 
 
+def test_golden_log_node_that_says_which_call_wrote_its_configuration() -> None:
+    log = replace(LOG, config_nonce="0123abcd")
+    assert read_log(read_golden("log-node-config-nonce-v1.json", spell_log(log))) == log
+    assert b"config_nonce" not in spell_log(LOG), "as before calls had one"
+
+
 def test_golden_log_node_at_the_end_of_its_life() -> None:
     log = replace(
         LOG,

@@ -9,7 +9,6 @@ Called by the data server. Source: 01-protocol sections 1 and 2, 08-interfaces.
 from __future__ import annotations
 
 import json
-import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple
@@ -44,6 +43,7 @@ from duramen_sequencer.creation.namespaces import (
     take_object,
     take_text,
 )
+from duramen_sequencer.log_changes import read_nonce
 
 Operation = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
 """From a request, a JSON object, to its answer; raises DuramenError."""
@@ -115,9 +115,10 @@ class Control:
             )
         path = self._paths.name(namespace, name)
         what = f"log {namespace}/{name}"
+        nonce = read_nonce(request)
         taken = await self._read_name(path)
         if taken is not None and not taken.log.is_deleted:
-            return _known(taken.log, config, what)
+            return _known(taken.log, config, what, nonce)
         self._check_config(config)
         log = LogNode(
             log_id=await self._log_ids.take(),
@@ -125,7 +126,8 @@ class Control:
             name=name,
             config=config,
             created_unix_ms=time.time_ns() // 1_000_000,
-            nonce=secrets.token_hex(12),
+            nonce=nonce,
+            config_nonce=nonce,
         )
         try:
             await self._write_log(log, path, taken)
@@ -134,7 +136,7 @@ class Control:
             if taken is None or taken.log.is_deleted:
                 raise
             if taken.log.log_id != log.log_id:
-                return _known(taken.log, config, what)
+                return _known(taken.log, config, what, nonce)
         return {"created": True, "log_id": str(log.log_id), "config": config.to_json()}
 
     async def _write_log(self, log: LogNode, name_path: str, replaced: _TakenName | None) -> None:
@@ -176,6 +178,8 @@ class Control:
         return _TakenName(read_log(stored.data), name.version)
 
 
-def _known(log: LogNode, wanted: LogConfig, what: str) -> dict[str, Any]:
+def _known(log: LogNode, wanted: LogConfig, what: str, nonce: str) -> dict[str, Any]:
     refuse_other(wanted, log.config, what)
-    return {"created": False, "log_id": str(log.log_id), "config": wanted.to_json()}
+    # An earlier try of the same call may have made it.
+    is_ours = log.config_nonce == nonce
+    return {"created": is_ours, "log_id": str(log.log_id), "config": wanted.to_json()}

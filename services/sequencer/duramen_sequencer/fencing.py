@@ -21,7 +21,7 @@ from duramen.runtime.sequencer.log_driver import now_us
 from duramen.wire.exactly_once.control_record import spell_control
 from duramen.wire.record_json import spell_mark
 from duramen.wire.sequencer_calls import Appended, AppendResult, Redirect, spell_redirect
-from duramen_sequencer.log_changes import read_log_id
+from duramen_sequencer.log_changes import read_log_id, read_tried
 from duramen_sequencer.log_host import LogHost
 
 _COMMAND_IDS = itertools.count(-1, -1)
@@ -42,7 +42,7 @@ async def set_token(host: LogHost, request: dict[str, Any]) -> dict[str, Any]:
         _read_token(request, "token"),
         None if request.get("expected") is None else _read_token(request, "expected"),
     )
-    result = await submit(host, log_id, command)
+    result = await submit(host, log_id, command, read_tried(request))
     match result:
         case DuramenError():
             raise result
@@ -55,7 +55,9 @@ async def set_token(host: LogHost, request: dict[str, Any]) -> dict[str, Any]:
             raise AssertionError(f"no answer to a command: {result}")
 
 
-async def submit(host: LogHost, log_id: LogId, command: SetToken) -> AppendResult:
+async def submit(
+    host: LogHost, log_id: LogId, command: SetToken, tried: tuple[str, ...] = ()
+) -> AppendResult:
     """Queue the command at the log and wait for its fate."""
     fate: asyncio.Future[AppendResult] = asyncio.get_running_loop().create_future()
     append = QueuedAppend(
@@ -66,6 +68,7 @@ async def submit(host: LogHost, log_id: LogId, command: SetToken) -> AppendResul
         max_timestamp_ms=0,
         deadline_us=now_us() + APPEND_TIMEOUT_US,
         command=command,
+        tried=tried,
     )
 
     def answer(result: AppendResult) -> None:

@@ -2,7 +2,8 @@
 
 A configuration is changed by compare-and-set on the log node, by whichever sequencer is asked; the
 log's owner is then told, and would see it at its next read of the nodes anyway. A roll is the
-owner's: another sequencer passes the call on, once.
+owner's: another sequencer passes the call on, once. What a dead owner left open is closed by taking
+the log over.
 
 Called by `control`. Source: 01-protocol section 2 (R3), section 5 (roll), 03-api "REST v1".
 """
@@ -24,11 +25,17 @@ from duramen.runtime.http_client import PeerClient, PeerError
 from duramen.runtime.metadata_store import Conflict, MetadataStore, OutcomeUnknown
 from duramen.units import SECOND
 from duramen.wire.metadata_json import Paths, read_log, spell_log
+from duramen.wire.sequencer_calls import Redirect
 from duramen_sequencer.log_host import LogHost
 
 _LOG = logging.getLogger(__name__)
 _TRIES: Final = 20
 _PEER_TIMEOUT_US: Final = 2 * SECOND
+_NONCE_CHARACTERS_MAX: Final = 64
+
+
+class _UnansweredError(DuramenError):
+    """The log's owner gave no answer."""
 
 
 class LogChanges:
@@ -59,7 +66,8 @@ class LogChanges:
             `epoch` of the segment that is being closed; None if the log has none open.
 
         Raises:
-            DuramenError: `log_unavailable` (a takeover is under way, or its owner does not answer).
+            DuramenError: `log_unavailable` (a takeover is under way, or its owner does not answer);
+                `log_not_found`, `log_deleted`; `server_draining`.
         """
         log_id = read_log_id(request)
         driver = self._host.drivers.get(log_id)
@@ -70,10 +78,31 @@ class LogChanges:
             return {"epoch": epoch}
         if driver is not None and driver.core.is_owner:
             raise DuramenError("log_unavailable", "the log is being taken over")
-        owner = None if request.get("forwarded") else await self._host.find_owner(log_id)
-        if owner is None:
+        tried = read_tried(request)
+        owner = await self._host.find_owner(log_id, tried)
+        if owner is not None and not request.get("forwarded"):
+            try:
+                return await self._ask(owner.url, {"op": "roll", "log_id": str(log_id)})
+            except _UnansweredError:
+                # Nobody waits for its session's end whose process is known to be gone.
+                owner = await self._host.find_owner(log_id, (*tried, owner.sequencer_id))
+        return await self._roll_unowned(log_id, owner)
+
+    async def _roll_unowned(self, log_id: LogId, owner: Redirect | None) -> dict[str, Any]:
+        """What is open of a log that nobody writes is closed by a takeover, which opens the next.
+
+        Args:
+            owner: whose it is, if it is not this process's.
+        """
+        log, _ = await self._read(log_id)
+        if not log.unclosed_epochs:
             return {"epoch": None}
-        return await self._ask(owner.url, {"op": "roll", "log_id": str(log_id)})
+        if owner is not None:
+            raise DuramenError("log_unavailable", f"it is {owner.sequencer_id}'s now: try again")
+        if self._host.is_stopping:
+            raise DuramenError("server_draining", "this sequencer is stopping")
+        self._host.take_over(log_id, demand=1)
+        return {"epoch": log.unclosed_epochs[-1]}
 
     async def reconfigure(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Change the fields of a log's configuration that `config` names.
@@ -90,7 +119,7 @@ class LogChanges:
         patch, expected = request.get("config"), request.get("config_version")
         if not isinstance(patch, dict):
             raise DuramenError("invalid_argument", "config: an object is expected", field="config")
-        log, is_changed = await self._change(log_id, patch, expected)
+        log, is_changed = await self._change(log_id, patch, expected, read_nonce(request))
         if is_changed:
             await self._tell_owner(log)
         return {
@@ -106,12 +135,12 @@ class LogChanges:
         return {"owner": self._apply(log)}
 
     async def _change(
-        self, log_id: LogId, patch: Mapping[str, Any], expected: object
+        self, log_id: LogId, patch: Mapping[str, Any], expected: object, nonce: str
     ) -> tuple[LogNode, bool]:
-        nonce = secrets.token_hex(12)
         for _ in range(_TRIES):
             log, version = await self._read(log_id)
-            if log.nonce == nonce:
+            # Not the node's own nonce: the roll that follows at once has written over that.
+            if log.config_nonce == nonce:
                 return log, True
             if expected is not None and log.config_version != expected:
                 detail = f"the stored configuration has version {log.config_version}"
@@ -122,7 +151,11 @@ class LogChanges:
             if config.replication != log.config.replication:
                 self._check_config(config)
             changed = replace(
-                log, config=config, config_version=log.config_version + 1, nonce=nonce
+                log,
+                config=config,
+                config_version=log.config_version + 1,
+                nonce=nonce,
+                config_nonce=nonce,
             )
             try:
                 await self._store.set(self._paths.log(log_id), spell_log(changed), version=version)
@@ -171,7 +204,7 @@ class LogChanges:
             )
             document = json.loads(answer)
         except (PeerError, ValueError) as error:
-            raise DuramenError("log_unavailable", f"the log's owner: {error}") from error
+            raise _UnansweredError("log_unavailable", f"the log's owner: {error}") from error
         if status != 200:
             code = document.get("code")
             raise DuramenError(
@@ -192,6 +225,34 @@ def read_log_id(request: Mapping[str, Any]) -> LogId:
     if int(text) > LAST_LOG_ID:
         raise DuramenError("invalid_argument", f"{text} is no log id", field="log_id")
     return LogId(int(text))
+
+
+def read_nonce(request: Mapping[str, Any]) -> str:
+    """What tells this call from all others, the same in each try of it; drawn here if it has none.
+
+    Raises:
+        DuramenError: `invalid_argument`.
+    """
+    nonce = request.get("nonce")
+    if nonce is None:
+        return secrets.token_hex(12)
+    if not (isinstance(nonce, str) and 0 < len(nonce) <= _NONCE_CHARACTERS_MAX):
+        detail = f"nonce: a text of 1 to {_NONCE_CHARACTERS_MAX} characters is expected"
+        raise DuramenError("invalid_argument", detail, field="nonce")
+    return nonce
+
+
+def read_tried(request: Mapping[str, Any]) -> tuple[str, ...]:
+    """The sequencers that the call has been to in vain.
+
+    Raises:
+        DuramenError: `invalid_argument`.
+    """
+    tried = request.get("tried", [])
+    if not (isinstance(tried, list) and all(isinstance(name, str) for name in tried)):
+        detail = "tried: a list of sequencers' ids is expected"
+        raise DuramenError("invalid_argument", detail, field="tried")
+    return tuple(tried)
 
 
 def merge(stored: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Collection
 from typing import Any
 
 from duramen.config import Window
@@ -238,9 +239,14 @@ class LogHost:
         # After the events that are being worked off: they may still answer appends.
         asyncio.get_running_loop().call_soon(self._drop_if_idle, driver)
 
-    async def find_owner(self, log_id: LogId) -> Redirect | None:
-        """As `Claims.find_owner`, of a call that has been nowhere before."""
-        return await self.claims.find_owner(log_id)
+    async def find_owner(self, log_id: LogId, tried: Collection[str] = ()) -> Redirect | None:
+        """As `Claims.find_owner`, of a control call."""
+        return await self.claims.find_owner(log_id, tried)
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether this process takes no logs any more."""
+        return self._is_stopping
 
     def looks_after(self, log: LogNode, owner_id: str | None) -> bool:
         """Whether background work on a log is this process's: its owner's, else the hash's."""

@@ -64,7 +64,7 @@ class _Journey:
     """Where one append, or the group of a session, has been, and how long it paused."""
 
     __slots__ = (
-        "deadline", "is_repeatable", "options", "pause_count", "redirect_count", "retried",
+        "deadline", "gone", "is_repeatable", "options", "pause_count", "redirect_count", "retried",
         "short_pause_count", "tried", "was_uncertain",
     )  # fmt: skip
 
@@ -82,7 +82,9 @@ class _Journey:
         self.retried = retried
         self.was_uncertain = False
         self.tried: dict[str, str] = {}
-        """Urls that were asked in vain → the sequencers' ids."""
+        """Urls that were asked in vain, and are not asked before a pause → the sequencers' ids."""
+        self.gone: dict[str, str] = {}
+        """Of them, those that could not be reached: others are told so also behind a pause."""
         self.redirect_count = 0
         self.pause_count = 0
         self.short_pause_count = 0
@@ -124,15 +126,22 @@ class _Journey:
             self.forget_tried()
         return is_anew
 
-    def add_tried(self, target: Target) -> None:
+    def tried_before(self, target: Target) -> tuple[str, ...]:
+        """Whom `target` is told of: the others that were asked in vain."""
+        others = {**self.tried, **self.gone}
+        others.pop(target.url, None)
+        return tuple(others.values())
+
+    def add_tried(self, target: Target, *, is_gone: bool = False) -> None:
         """`target` was asked in vain: the next one is told."""
         self.tried[target.url] = target.sequencer_id
-        self.options = self.options._replace(tried=tuple(self.tried.values()))
+        self.gone.pop(target.url, None)
+        if is_gone:
+            self.gone[target.url] = target.sequencer_id
 
     def forget_tried(self) -> None:
         """Everybody may be asked again."""
         self.tried.clear()
-        self.options = self.options._replace(tried=())
         self.redirect_count = 0
 
     async def _sleep(self, delay: float, last: DuramenError) -> None:
@@ -260,7 +269,7 @@ class Appender:
                 self._counts["pauses"] += 1
                 await journey.pause(_no_sequencer())
                 target = self._router.pick(key, log_id)
-            tried = journey.options.tried
+            tried = journey.tried_before(target)
             rows = [
                 (batches[i].batch, batches[i].options._replace(tried=tried)) for i in group.open
             ]
@@ -311,7 +320,8 @@ class Appender:
                 target = self._router.pick(key, log_id)
             try:
                 lane = self._lanes.lane_of(target.url)
-                result = await lane.append(log_id, batch, journey.next_deadline(), journey.options)
+                options = journey.options._replace(tried=journey.tried_before(target))
+                result = await lane.append(log_id, batch, journey.next_deadline(), options)
             except UnreachableError as error:
                 last = (target, error)
                 continue
@@ -341,7 +351,7 @@ class Appender:
         match answer:
             case UnreachableError():
                 self._counts["unreachable"] += 1
-                journey.add_tried(target)
+                journey.add_tried(target, is_gone=True)
                 self._router.forget(log_id, target)
                 return self._router.pick(key, log_id, journey.tried)
             case Redirect(sequencer_id, url):

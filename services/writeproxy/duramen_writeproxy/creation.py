@@ -2,7 +2,9 @@
 
 As a rule the same request gives the same result, so unlike an append it is sent again to the next
 sequencer when one does not answer (`Repetition` names the exceptions); a redirect is followed at
-once. The proxy itself writes nothing to ZooKeeper.
+once. What says whether this call created or changed something carries a nonce, the same in every
+try, so that a later one knows the work of an earlier one. Whoever is asked next is told who was
+asked in vain: a dead owner is succeeded then. The proxy itself writes nothing to ZooKeeper.
 
 An append to a log that does not exist creates it where its namespace has `auto_create`, with the
 defaults; several proxies may do so at once, and one of them makes it.
@@ -15,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import secrets
 from typing import Any, Final
 
 import orjson
@@ -36,7 +39,9 @@ from duramen_writeproxy.routing import Router, Target
 _CALL_TIMEOUT_US: Final = 5 * SECOND
 """One sequencer's time for one creation: a few writes to ZooKeeper."""
 
-_RETRIED: Final = ("log_unavailable", "server_draining")
+_RETRIED: Final = ("log_unavailable", "server_draining", "metadata_unavailable")
+_PASSED_OVER: Final = ("server_draining", "metadata_unavailable")
+"""This sequencer cannot do it; another one may."""
 
 
 class Repetition(enum.Enum):
@@ -66,7 +71,7 @@ class Creator:
         Raises:
             DuramenError: the sequencer's refusal, `log_unavailable` when none answers.
         """
-        message = {"op": "create_namespace", "namespace": namespace, "config": config}
+        message = {"op": "create_namespace", "namespace": namespace, "config": config, **_nonce()}
         return await self.ask(namespace, message, ("created", "config"))
 
     async def change_namespace(self, namespace: str, patch: dict[str, Any]) -> dict[str, Any]:
@@ -75,7 +80,7 @@ class Creator:
         Raises:
             DuramenError: the sequencer's refusal, `log_unavailable` when none answers.
         """
-        message = {"op": "change_namespace", "namespace": namespace, "config": patch}
+        message = {"op": "change_namespace", "namespace": namespace, "config": patch, **_nonce()}
         return await self.ask(namespace, message, ("config", "changed"))
 
     async def delete_namespace(self, namespace: str) -> dict[str, Any]:
@@ -94,7 +99,8 @@ class Creator:
             DuramenError: the sequencer's refusal, `log_unavailable` when none answers.
         """
         message = {"op": "create_log", "namespace": namespace, "log": log, "config": config}
-        return await self.ask(f"{namespace}/{log}", message, ("created", "log_id", "config"))
+        fields = ("created", "log_id", "config")
+        return await self.ask(f"{namespace}/{log}", {**message, **_nonce()}, fields)
 
     async def reconfigure(
         self, key: str, log_id: LogId, patch: dict[str, Any], config_version: int | None
@@ -105,6 +111,7 @@ class Creator:
             DuramenError: the sequencer's refusal, `log_unavailable` when none answers.
         """
         message: dict[str, Any] = {"op": "reconfigure", "log_id": str(log_id), "config": patch}
+        message.update(_nonce())
         if config_version is not None:
             message["config_version"] = config_version
         return await self.ask(key, message, ("config", "config_version", "changed"))
@@ -153,6 +160,7 @@ class Creator:
 
         Raises:
             DuramenError: the sequencer's refusal, `log_unavailable` when none answers,
+                `metadata_unavailable` when none reaches ZooKeeper,
                 `append_uncertain` as `repetition` says.
         """
         loop = asyncio.get_running_loop()
@@ -166,15 +174,18 @@ class Creator:
                 asked.add(target.url)
                 owner = None
                 try:
-                    answer = await self._ask_one(target, message, fields, timeout_us)
+                    told = outcome.tell(message, target)
+                    answer = await self._ask_one(target, told, fields, timeout_us)
                     owner = read_redirect(answer)
                     if owner is None:
                         return answer
-                    outcome.note_redirect()
+                    outcome.note_redirect(target)
                 except (PeerError, FrameError, DuramenError) as error:
+                    if log_id is not None and isinstance(error, UnreachableError):
+                        self._router.forget(log_id, target)
                     outcome.note(error, target)
                 target = self._find_next(key, log_id, owner, asked)
-            if loop.time() + pause_us / SECOND >= deadline:
+            if outcome.is_away or loop.time() + pause_us / SECOND >= deadline:
                 raise outcome.error()
             await asyncio.sleep(pause_us / SECOND)
             pause_us = min(2 * pause_us, RETRY_DELAY_MAX_US)
@@ -221,8 +232,20 @@ class _Outcome:
         self._repetition = repetition
         self._is_open = False
         self._last = DuramenError("log_unavailable", "no sequencer can be reached")
+        self._in_vain: dict[str, None] = {}
 
-    def note_redirect(self) -> None:
+    @property
+    def is_away(self) -> bool:
+        """Nobody is left who reaches the metadata store: a pause would not help soon."""
+        return self._last.code == "metadata_unavailable"
+
+    def tell(self, message: dict[str, Any], target: Target) -> dict[str, Any]:
+        """The message to `target`, who is told which others cannot carry the call out."""
+        others = [name for name in self._in_vain if name != target.sequencer_id]
+        return {**message, "tried": others} if others else message
+
+    def note_redirect(self, target: Target) -> None:
+        self._in_vain.pop(target.sequencer_id, None)
         self._last = DuramenError("log_unavailable", "its owner changes all the time: try again")
 
     def note(self, error: PeerError | FrameError | DuramenError, target: Target) -> None:
@@ -231,13 +254,19 @@ class _Outcome:
         Raises:
             DuramenError: another try would not help, or must not be.
         """
+        # Named also behind a pause, when everybody is asked again, until it answers.
+        self._in_vain.pop(target.sequencer_id, None)
+        is_in_vain = isinstance(error, PeerError)
         if isinstance(error, DuramenError):
             last, is_open = error, error.uncertain
+            is_in_vain = error.code in _PASSED_OVER
         elif isinstance(error, FrameError):
             last, is_open = _not_understood(target), True
         else:
             last = DuramenError("log_unavailable", f"no sequencer answered: {error}")
             is_open = not isinstance(error, UnreachableError)
+        if is_in_vain:
+            self._in_vain[target.sequencer_id] = None
         is_told = self._repetition is not Repetition.FREE
         self._is_open |= is_open and is_told
         self._last = last
@@ -337,6 +366,11 @@ def read_problem(document: dict[str, Any]) -> DuramenError | None:
         uncertain=document.get("uncertain") is True,
         facts={name: document[name] for name in PROBLEM_FACTS if name in document},
     )
+
+
+def _nonce() -> dict[str, str]:
+    """What tells one call from all others, whoever is asked, and however often."""
+    return {"nonce": secrets.token_hex(12)}
 
 
 def _not_understood(target: Target) -> DuramenError:

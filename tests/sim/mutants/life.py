@@ -26,8 +26,8 @@ def _clean_without_trim(self: LogNode, segment: Any, nonce: str) -> LogNode:
     return replace(_with_clean(self, segment, nonce), trim_lsn=0, trim_seq_num=0, trim_slot=0)
 
 
-async def _extent_up_to_the_lap(self: LifeOperations, log_id: LogId) -> Any:
-    extent = await _find_extent(self, log_id)
+async def _extent_up_to_the_lap(self: LifeOperations, log_id: LogId, tried: tuple[str, ...]) -> Any:
+    extent = await _find_extent(self, log_id, tried)
     writer = self._host.drive(log_id).core.writer
     if extent.open_segment is None or writer is None:
         return extent

@@ -90,6 +90,9 @@ class LogNode:
 
     created_unix_ms: int = 0
     nonce: str = ""
+    config_nonce: str = ""
+    """The nonce of the call that wrote `config`: whoever repeats it finds its own."""
+
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     @property

@@ -230,7 +230,7 @@ def spell_log(log: LogNode) -> bytes:
 
 
 def _spell_life(log: LogNode) -> dict[str, Any]:
-    """Fields that only a log has which was truncated, deleted or released."""
+    """Fields that not every log has: what became of it, and who wrote its configuration."""
     fields: dict[str, Any] = {}
     if log.trim_slot:
         fields["trim_slot"] = log.trim_slot
@@ -243,6 +243,8 @@ def _spell_life(log: LogNode) -> dict[str, Any]:
         fields["purged"] = True
     if log.first_hot_epoch > 1:
         fields["first_hot_epoch"] = log.first_hot_epoch
+    if log.config_nonce:
+        fields["config_nonce"] = log.config_nonce
     return fields
 
 
@@ -279,6 +281,7 @@ def read_log(data: bytes) -> LogNode:
             is_purged=document.pop("purged", False),
             created_unix_ms=take("created_unix_ms"),
             nonce=take("nonce"),
+            config_nonce=_text(document.pop("config_nonce", "")),
             extra=document,  # what is left of it
         )
         return log.validated()

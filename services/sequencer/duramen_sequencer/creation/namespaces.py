@@ -9,7 +9,6 @@ Called by `control`. Source: 01-protocol sections 1 and 2 (R3, R4); docs/protoco
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -26,7 +25,7 @@ from duramen.runtime.metadata_store import (
 )
 from duramen.texts import check_namespace
 from duramen.wire.metadata_json import Paths, read_node, spell_node
-from duramen_sequencer.log_changes import merge
+from duramen_sequencer.log_changes import merge, read_nonce
 
 _TRIES: Final = 20
 
@@ -47,7 +46,7 @@ class Namespaces:
         namespace = check_namespace(take_text(request, "namespace"))
         config = parse_namespace_config(take_object(request, "config"))
         path = self._paths.namespace(namespace)
-        nonce = secrets.token_hex(12)
+        nonce = read_nonce(request)
         data = spell_node({"config": config.to_json(), "nonce": nonce})
         names = self._paths.names_of(namespace)
         await create_parents(self._store.commit, path)
@@ -78,7 +77,7 @@ class Namespaces:
         namespace = check_namespace(take_text(request, "namespace"))
         patch = take_object(request, "config")
         path = self._paths.namespace(namespace)
-        nonce = secrets.token_hex(12)
+        nonce = read_nonce(request)
         for _ in range(_TRIES):
             found = await self._find(path)
             if found is None:

@@ -36,7 +36,7 @@ from duramen.wire.metadata_json import read_log, read_node, spell_log, spell_nod
 from duramen.wire.record_json import spell_mark
 from duramen.wire.sequencer_calls import Redirect, spell_redirect
 from duramen_sequencer.life.boundaries import Boundaries, Extent
-from duramen_sequencer.log_changes import read_log_id
+from duramen_sequencer.log_changes import read_log_id, read_tried
 from duramen_sequencer.log_host import LogHost
 
 _LOG = logging.getLogger(__name__)
@@ -95,9 +95,9 @@ class LifeOperations:
 
     async def _truncate(self, request: Answer) -> Answer:
         log_id = read_log_id(request)
-        position = _read_position(request)
+        position, tried = _read_position(request), read_tried(request)
         for _ in range(_TRIES):
-            extent = await self._find_extent(log_id)
+            extent = await self._find_extent(log_id, tried)
             log = extent.log
             point = await self._boundaries.find(position, extent, field="to")
             if point <= log.trim:
@@ -114,7 +114,7 @@ class LifeOperations:
                 return _spell_trim(point, extent, is_changed=True)
         raise _busy()
 
-    async def _find_extent(self, log_id: LogId) -> Extent:
+    async def _find_extent(self, log_id: LogId, tried: tuple[str, ...]) -> Extent:
         """The log and its release pointer, as the owner or with no epoch open."""
         log, version = await self._read_log(log_id)
         if log.is_deleted:
@@ -122,7 +122,7 @@ class LifeOperations:
         timestamp_ms = log.totals.max_timestamp_ms or 0
         if not log.unclosed_epochs:
             return Extent(log, version, log.closed_end, timestamp_ms, None)
-        writer = (await self._own(log)).core.writer
+        writer = (await self._own(log, tried)).core.writer
         if writer is None or log.unclosed_epochs != (writer.segment.epoch,):
             raise _busy()
         seq_num = log.totals.record_count + writer.lac_totals.record_count
@@ -134,7 +134,7 @@ class LifeOperations:
     # --- end and delete --------------------------------------------------------------------------
 
     async def _finish(self, request: Answer, ending: Ending) -> Answer:
-        log_id = read_log_id(request)
+        log_id, tried = read_log_id(request), read_tried(request)
         for _ in range(_TRIES):
             log, version = await self._read_log(log_id)
             if log.is_deleted and ending is Ending.END:
@@ -145,7 +145,7 @@ class LifeOperations:
             if log.is_ended and ending is Ending.END:
                 return _spell_ended(log)
             if log.unclosed_epochs:
-                await self._close(await self._own(log), ending)
+                await self._close(await self._own(log, tried), ending)
                 continue
             nonce = secrets.token_hex(12)
             over = log.with_ending(ending, unix_ms=self._now_unix_ms(), nonce=nonce)
@@ -154,19 +154,24 @@ class LifeOperations:
                 self._counts[ending.value] += 1
         raise _busy()
 
-    async def _own(self, log: LogNode) -> LogDriver:
+    async def _own(self, log: LogNode, tried: tuple[str, ...]) -> LogDriver:
         """The driver of a log with an unclosed epoch, if this process owns it or may have it.
+
+        Args:
+            tried: sequencers that the call has been to in vain: a dead owner is succeeded.
 
         Raises:
             _Elsewhere: another sequencer is to be asked.
         """
-        elsewhere = await self._host.find_owner(log.log_id)
+        elsewhere = await self._host.find_owner(log.log_id, tried)
         if elsewhere is not None:
             raise _Elsewhere(elsewhere.sequencer_id, elsewhere.url)
         driver = self._host.drive(log.log_id)
         if driver.core.state is LogState.IDLE:
-            # Nobody's, or left by an earlier life of ours: what is open is closed first.
-            driver.take_over(close_only=True)
+            # Nobody's, a dead owner's, or left by an earlier life of ours: it is closed first.
+            owner = await self._link.read_owner(log.log_id) if tried else None
+            is_owner_gone = owner is not None and owner.sequencer_id in tried
+            driver.take_over(close_only=True, is_owner_gone=is_owner_gone)
             driver.flush()
         return driver
 

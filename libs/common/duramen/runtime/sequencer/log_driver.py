@@ -126,12 +126,17 @@ class LogDriver:
         self.load.note(len(append.batch), at_us)
         self.core.append(append, at_us)
 
-    def take_over(self, *, close_only: bool = False) -> None:
-        """Begin to own the log, or to close what was left."""
+    def take_over(self, *, close_only: bool = False, is_owner_gone: bool = False) -> None:
+        """Begin to own the log, or to close what was left.
+
+        Args:
+            is_owner_gone: whoever the log's nodes name as its owner is known not to be there.
+        """
         if self.core.state is LogState.IDLE:
             self.settled.clear()
         # An orphan that another sequencer took meanwhile is none: closing would seal its epoch.
-        self.core.take_over(now_us(), close_only=close_only, unless_owned=close_only)
+        unless_owned = close_only and not is_owner_gone
+        self.core.take_over(now_us(), close_only=close_only, unless_owned=unless_owned)
 
     def on_config(self, config: LogConfig, config_version: int) -> None:
         """The log's stored configuration was changed."""
