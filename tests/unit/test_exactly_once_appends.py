@@ -42,7 +42,7 @@ class Log:
         self.count += 1
         append = QueuedAppend(
             self.count, b"batch", 2, more.pop("max_txid", None), 5,
-            self.driver.now_us + WAIT_US, stamp=stamp, **more,
+            more.pop("deadline_us", self.driver.now_us + WAIT_US), stamp=stamp, **more,
         )  # fmt: skip
         self.driver.core.append(append, self.driver.now_us)
         self.driver.core.pump(self.driver.now_us)

@@ -5,6 +5,7 @@ Source: 01-protocol section 3.
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 import pytest
@@ -20,7 +21,9 @@ from duramen.limits import ENTRY_BYTES_MAX, ENTRY_TARGET_BYTES
 from duramen.units import MS
 
 
-def append(append_id: int, size: int = 10, count: int = 1, deadline_us: int = 100) -> QueuedAppend:
+def append(
+    append_id: int, size: int = 10, count: int = 1, deadline_us: int = 10**7
+) -> QueuedAppend:
     return QueuedAppend(append_id, b"x" * size, count, None, 1_000 + append_id, deadline_us)
 
 
@@ -124,10 +127,34 @@ def test_what_waits_is_due_as_the_flush_policy_says(
     assert buffer.due_us(policy) == due_us
 
 
+@pytest.mark.parametrize(("policy", "wait_us"), [("periodic", 2 * MS), ("size", 50 * MS)])
+def test_nobody_waits_for_company_for_more_than_half_of_its_time(policy: str, wait_us: int) -> None:
+    """Whoever it is in the queue, and also when others have gone, or come before it again."""
+    flush = parse_log_config({"flush": {"policy": policy}}).flush
+    buffer = TransmitBuffer()
+    rng = random.Random(7)
+    for number in range(400):
+        now_us = 100 * number
+        match rng.randrange(6):
+            case 0:
+                buffer.place(EntryId(number), buffer.take(admit_all), Totals())
+            case 1:
+                buffer.expire(now_us, "log_unavailable", "why")
+            case 2:
+                buffer.push_back([append(1_000 + number, deadline_us=now_us + 5_000)])
+            case _:
+                buffer.push(append(number, deadline_us=now_us + rng.randrange(50_000)), now_us)
+        buffer.validate()
+        if buffer.queue:
+            queued = list(zip(buffer.queue, buffer._arrivals_us, strict=True))
+            half_us = min((one.deadline_us + at_us) // 2 for one, at_us in queued)
+            assert buffer.due_us(flush) == min(queued[0][1] + wait_us, half_us)
+
+
 def test_who_is_oldest_is_known_after_others_have_gone() -> None:
     buffer = TransmitBuffer()
     periodic = parse_log_config({"flush": {"policy": "periodic"}}).flush
-    for append_id, (at_us, deadline_us) in enumerate([(1, 50), (2, 200), (3, 50), (4, 200)]):
+    for append_id, (at_us, deadline_us) in enumerate([(1, 50), (2, 10**7), (3, 50), (4, 10**7)]):
         buffer.push(append(append_id, ENTRY_TARGET_BYTES // 4, deadline_us=deadline_us), at_us)
     assert [fail.append_id for fail in buffer.expire(100, "log_unavailable", "why")] == [0, 2]
     buffer.validate()

@@ -57,6 +57,11 @@ APPEND_TIMEOUT_MAX_US: Final = 60 * SECOND
 PROBE_INTERVAL_US: Final = 500 * MS
 """How often a suspended member is tried again with the oldest entry that it is owed."""
 
+SHORTAGE_GRACE_US: Final = 3 * SECOND
+"""Too few bookies for a log are waited for so long, six probes: a process that restarts at once is
+back by then, and a roll that met them is called off. Whoever appends is told after it, whatever
+time is left."""
+
 RETRY_DELAY_US: Final = 200 * MS
 """First pause before a metadata or recovery step is tried again; doubles up to RETRY_DELAY_MAX."""
 

@@ -125,7 +125,7 @@ class LedgerWriter:
         self.round_done = 0
         """The last ack round that succeeded: an ack set took a LAC, unsealed, after it began."""
 
-        self._rule = rule
+        self.rule = rule
         self._ports = ports
         self.configure(
             commit_delay_us=commit_delay_us,
@@ -174,12 +174,33 @@ class LedgerWriter:
 
     @property
     def has_room(self) -> bool:
-        """Whether another entry is to be made now: what is under way leaves the pipeline room."""
+        """Whether another entry is to be made now: what is under way leaves the pipeline room.
+
+        None while no ack set takes entries: what was never sent is certainly not stored.
+        """
         return (
             self.state is WriterState.OPEN
             and len(self.window) < _PIPELINE_ENTRY_COUNT
             and self.window_bytes < _PIPELINE_BYTES
+            and not self.lacks_ack_set
         )
+
+    @property
+    def lacks_ack_set(self) -> bool:
+        """Whether the oldest entry that is not acknowledged, or the next one, cannot be for now.
+
+        Never of an `out_of_order` segment: what lies behind it may be, and it rolls (R6).
+        """
+        if not self._absent or self.segment.ack_mode != "ordered":
+            return False
+        entry_id = EntryId(self.lac + 1)
+        holders = self.window[0].holders if self.window else ()
+        able = [
+            member
+            for member in self.segment.write_set_of(entry_id)
+            if member in holders or member not in self._absent
+        ]
+        return len(able) < self.segment.quorum.ack_quorum
 
     @property
     def suspended(self) -> list[Member]:
@@ -211,18 +232,6 @@ class LedgerWriter:
         if self.owed_bytes and self._ports.owed_by_all() > OWED_BYTES_MAX_PER_SEQUENCER:
             return False
         return self.owed_bytes <= 2 * self._owed_bytes_max
-
-    def spell_shortage(self) -> str:
-        """Why nothing is acknowledged now, as far as bookies are the reason."""
-        silent = ", ".join(member.bookie for member in self.suspended)
-        quorum, rule = self.segment.quorum, self._rule
-        if not silent:
-            return "too few bookies answer for this log"
-        return (
-            f"{silent} of the {quorum.ensemble_size} bookies of the ensemble do not answer, each "
-            f"entry needs {quorum.ack_quorum} of {quorum.write_quorum} copies, and no other bookie "
-            f"may take their place (min_racks {rule.min_racks}, min_regions {rule.min_regions})"
-        )
 
     def wakeup_at_us(self) -> int | None:
         """When `on_timer` wants to be called next."""
@@ -566,7 +575,7 @@ class LedgerWriter:
                 self.suspended,
                 [c for c in self._ports.candidates() if c.member not in self._absent],
                 self.segment.quorum,
-                self._rule,
+                self.rule,
                 self._ports.locations(),
                 self._ports.rng,
             )

@@ -40,6 +40,7 @@ from duramen.core.sequencer.proposals import Proposal, propose_new_epoch, rule_o
 from duramen.core.sequencer.recovery import Recovery
 from duramen.core.sequencer.roll_policy import RollPolicy
 from duramen.core.sequencer.segment_end import DrainStep, Fate, SegmentEnd
+from duramen.core.sequencer.shortage import TAKEN_OVER, Shortage, spell_delay
 from duramen.core.sequencer.surroundings import Ports, Surroundings
 from duramen.core.sequencer.takeover.older_epochs import UNRECOVERED_EPOCH_MAX, OlderEpochs
 from duramen.core.sequencer.transmit import QueuedAppend, TransmitBuffer
@@ -74,9 +75,7 @@ class LogSequencer:
         self.transmit = TransmitBuffer()
         self.writer: LedgerWriter | None = None
         self.view: LogView | None = None
-        self.roll_count = 0
-        self.takeover_count = 0
-        self.loss_count = 0
+        self.roll_count = self.takeover_count = self.loss_count = 0
         self.reason = ""
         self._around = around
         self._ports = Ports(
@@ -92,8 +91,9 @@ class LogSequencer:
         )
         self.exactly_once = ExactlyOnce(around, self._ports, self.transmit)
         self.older = OlderEpochs(self._ports, around.unix_ms)
-        self.refusal = ("log_unavailable", "the log is being taken over")
+        self.refusal = TAKEN_OVER
         self.changes = OwnChanges(self._ports)
+        self._shortage = Shortage()
         self._is_close_only = False
         self._unless_owned = False
         self._ends_here = False
@@ -138,7 +138,7 @@ class LogSequencer:
         self._is_close_only = close_only
         self._ends_here = False
         self.changes.begin_pauses_anew()
-        self.refusal = ("log_unavailable", "the log is being taken over")
+        self.refusal = TAKEN_OVER
         self.reason = ""
         self.takeover_count += 1
         self._read()
@@ -201,8 +201,7 @@ class LogSequencer:
         """
         if self.state is LogState.IDLE:
             return
-        self._ending = ending
-        self._ends_here = True
+        self._ending, self._ends_here = ending, True
         if self.state is LogState.ACTIVE:
             self._drain(now_us)
 
@@ -323,11 +322,10 @@ class LogSequencer:
 
     def on_timer(self, now_us: int) -> None:
         """Time has passed: deadlines, probes, retries, rolls."""
-        code, detail = self.refusal
-        if self.writer is not None:
-            code, detail = "not_enough_bookies", self.writer.spell_shortage()
-        self.outbox += self.transmit.expire(now_us, code, detail)
-        self.exactly_once.on_timer(now_us, code, detail)
+        code, detail = spell_delay(self)
+        is_vain = self._shortage.is_lasting(self, now_us) and not self._around.holds_logs
+        self.outbox += self.transmit.expire(now_us, code, detail, is_vain=is_vain)
+        self.exactly_once.on_timer(now_us, code, detail, is_vain=is_vain)
         self._follow_rebuild(now_us)
         if self.writer is not None:
             self.writer.on_timer(now_us)
@@ -420,6 +418,7 @@ class LogSequencer:
             self._retry_later(now_us)
             return
         self.state = LogState.CLAIMING
+        self.refusal = TAKEN_OVER
         self._made_with = view.log.config
         self.changes.commit(proposal)
 
@@ -536,6 +535,7 @@ class LogSequencer:
         if entries:
             assert self.writer is not None and self.view is not None
             self.exactly_once.acknowledge(self.writer, self.view, entries, now_us)
+            self._shortage.end()
 
     def _follow_writer(self, now_us: int) -> None:
         if self.writer is None or self.state is LogState.CLOSING:

@@ -74,6 +74,8 @@ class TransmitBuffer:
         self.queue: deque[QueuedAppend] = deque()
         self.queued_bytes = 0
         self._arrivals_us: deque[int] = deque()
+        self._half_time_us: int | None = None
+        """When the first of the queue has half of its time left; None: not known now."""
         self._placed: dict[EntryId, list[_Placed]] = {}
 
     @property
@@ -90,6 +92,8 @@ class TransmitBuffer:
         """Queue an append."""
         self.queue.append(append)
         self._arrivals_us.append(now_us)
+        if self._half_time_us is not None:
+            self._half_time_us = min(self._half_time_us, _half_time_us(append, now_us))
         self.queued_bytes += len(append.batch)
 
     def find_fault(
@@ -113,7 +117,8 @@ class TransmitBuffer:
     def due_us(self, flush: Flush) -> int | None:
         """When what is queued becomes an entry, the pipeline permitting; None if nothing is.
 
-        A whole entry never waits, whatever the policy: nothing would be gained.
+        A whole entry never waits, whatever the policy: nothing would be gained. And nobody waits
+        for company for more than half of its time: the other half is for being stored.
         """
         if not self.queue:
             return None
@@ -125,7 +130,13 @@ class TransmitBuffer:
             case "size":
                 wait_us = flush.wait_max
                 full_bytes = min(flush.size, ENTRY_TARGET_BYTES)
-        return self._arrivals_us[0] + (0 if self.queued_bytes >= full_bytes else wait_us)
+        oldest_us = self._arrivals_us[0]
+        if not wait_us or self.queued_bytes >= full_bytes:
+            return oldest_us
+        if self._half_time_us is None:
+            queued = zip(self.queue, self._arrivals_us, strict=True)
+            self._half_time_us = min(_half_time_us(append, at_us) for append, at_us in queued)
+        return min(oldest_us + wait_us, self._half_time_us)
 
     def take(self, admit: Callable[[QueuedAppend], bool]) -> list[QueuedAppend]:
         """The appends of the next entry, up to ENTRY_TARGET_BYTES; a command is alone in its own.
@@ -138,6 +149,7 @@ class TransmitBuffer:
         """
         taken: list[QueuedAppend] = []
         size = decoded = 0
+        self._half_time_us = None
         while self.queue:
             first = self.queue[0]
             if taken and (
@@ -161,6 +173,7 @@ class TransmitBuffer:
         self.queue.extendleft(reversed(appends))
         self._arrivals_us.extendleft([0] * len(appends))
         self.queued_bytes += sum(len(append.batch) for append in appends)
+        self._half_time_us = None
 
     def place(self, entry: EntryId, appends: list[QueuedAppend], before: Totals) -> None:
         """Remember where the appends lie in an entry that begins after `before`."""
@@ -207,23 +220,33 @@ class TransmitBuffer:
             for placed in self._placed.pop(entry, ())
         ]
 
-    def expire(self, now_us: int, code: str, detail: str) -> list[Fail]:
-        """Answer what waited past its deadline: `code` if never sent, otherwise uncertain."""
+    def expire(self, now_us: int, code: str, detail: str, *, is_vain: bool = False) -> list[Fail]:
+        """Answer what waited past its deadline: `code` if never sent, otherwise uncertain.
+
+        Args:
+            is_vain: everything waits in vain, as `detail` says, and is answered at once.
+        """
+
+        def is_over(append: QueuedAppend) -> bool:
+            return is_vain or append.deadline_us <= now_us
+
         answers = []
         for append in self.queue:
-            if append.deadline_us <= now_us:
+            if is_over(append):
                 answers.append(Fail(append.append_id, code, detail))
                 self.queued_bytes -= len(append.batch)
         if answers:
             queued = zip(self.queue, self._arrivals_us, strict=True)
-            kept = [pair for pair in queued if pair[0].deadline_us > now_us]
+            kept = [pair for pair in queued if not is_over(pair[0])]
             self.queue = deque(append for append, _ in kept)
             self._arrivals_us = deque(arrival_us for _, arrival_us in kept)
+            self._half_time_us = None
+        why = detail if is_vain else "not acknowledged in time"
         for entry, placed in self._placed.items():
-            late = [p for p in placed if p.append.deadline_us <= now_us]
+            late = [p for p in placed if is_over(p.append)]
             if late:
-                answers += [_uncertain(p, "not acknowledged in time") for p in late]
-                self._placed[entry] = [p for p in placed if p.append.deadline_us > now_us]
+                answers += [_uncertain(p, why) for p in late]
+                self._placed[entry] = [p for p in placed if not is_over(p.append)]
         return answers
 
     def fail_sent(self, reason: str) -> list[Fail]:
@@ -247,6 +270,7 @@ class TransmitBuffer:
     def _clear_queue(self) -> None:
         self.queue.clear()
         self._arrivals_us.clear()
+        self._half_time_us = None
         self.queued_bytes = 0
 
     def validate(self) -> None:
@@ -259,6 +283,10 @@ class TransmitBuffer:
 
     def __repr__(self) -> str:
         return f"<transmit queued={len(self.queue)} sent={list(self._placed)}>"
+
+
+def _half_time_us(append: QueuedAppend, arrival_us: int) -> int:
+    return (arrival_us + append.deadline_us) // 2
 
 
 def _uncertain(placed: _Placed, reason: str) -> Fail:

@@ -347,20 +347,25 @@ class Admission:
                 waiting.append(refusal)
         self._refusals = waiting
 
-    def expire(self, now_us: int, code: str, detail: str) -> None:
-        """Answer what waited here past its deadline; a duplicate shares the open fate."""
-        late = [r for r in self._refusals if r.append.deadline_us <= now_us]
+    def expire(self, now_us: int, code: str, detail: str, *, is_vain: bool = False) -> None:
+        """Answer what waited past its deadline, or in vain; a duplicate shares the open fate."""
+
+        def is_over(append: QueuedAppend) -> bool:
+            return is_vain or append.deadline_us <= now_us
+
+        late = [refusal for refusal in self._refusals if is_over(refusal.append)]
         for refusal in late:
             self._put(Fail(refusal.append.append_id, code, detail))
             self._held_bytes -= len(refusal.append.batch)
         if late:
-            self._refusals = [r for r in self._refusals if r.append.deadline_us > now_us]
+            self._refusals = [r for r in self._refusals if not is_over(r.append)]
         if not self._joined_count:
             return
         for entry in self._placed.values():
             for placed in entry:
-                for append in [a for a in placed.joined if a.deadline_us <= now_us]:
-                    self._put(_uncertain(append, "what it repeats was not acknowledged in time"))
+                for append in [a for a in placed.joined if is_over(a)]:
+                    why = detail if is_vain else "what it repeats was not acknowledged in time"
+                    self._put(_uncertain(append, why))
                     placed.joined.remove(append)
                     self._drop_joined(append)
 

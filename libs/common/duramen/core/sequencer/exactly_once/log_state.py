@@ -253,9 +253,9 @@ class ExactlyOnce:
         """When `on_timer` wants to be called next for a rebuild."""
         return None if self.rebuild is None else self.rebuild.wakeup_at_us()
 
-    def on_timer(self, now_us: int, code: str, detail: str) -> None:
+    def on_timer(self, now_us: int, code: str, detail: str, *, is_vain: bool = False) -> None:
         """Deadlines of what waits here, and reads that failed."""
-        self.admission.expire(now_us, code, detail)
+        self.admission.expire(now_us, code, detail, is_vain=is_vain)
         self.early.expire(now_us, "log_unavailable", "older epochs are still being recovered")
         if self.rebuild is not None:
             self.rebuild.on_timer(now_us)

@@ -1,0 +1,77 @@
+"""Why appends of one log wait, what they are told for it, and when they wait in vain.
+
+The word is that of what they wait for now: bookies only where bookies are missing. And once the
+writer has known for SHORTAGE_GRACE_US that no ack set takes the oldest entry (or that no ensemble
+can be placed), nobody is made to wait for the end of their time: what was never sent is refused,
+what was sent is uncertain, as at their deadlines.
+
+Not an embedded writer's business, which ends with its first refusal: its appends have one time-out.
+Called by `log_sequencer` and by `duramen.client.core`. Source: 08-interfaces "Answers", R5, R9.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from duramen.core.sequencer.ledger_writer import LedgerWriter, WriterState
+from duramen.limits import SHORTAGE_GRACE_US
+
+if TYPE_CHECKING:
+    from duramen.core.sequencer.log_sequencer import LogSequencer
+
+TAKEN_OVER: Final = ("log_unavailable", "the log is being taken over")
+"""Code and detail before an epoch is open, unless something stands in the way."""
+
+
+class Shortage:
+    """Since when too few bookies are there for a log."""
+
+    def __init__(self) -> None:
+        self._since_us: int | None = None
+
+    def is_lasting(self, log: LogSequencer, now_us: int) -> bool:
+        """Whether what waits can be told at once; to be asked from time to time while it waits."""
+        if not _is_short(log):
+            self.end()
+            return False
+        if self._since_us is None:
+            self._since_us = now_us
+        return now_us - self._since_us >= SHORTAGE_GRACE_US
+
+    def end(self) -> None:
+        """Something was acknowledged: the next shortage has a grace of its own."""
+        self._since_us = None
+
+
+def _is_short(log: LogSequencer) -> bool:
+    writer = log.writer
+    if writer is None:
+        return log.refusal[0] == "not_enough_bookies"
+    return writer.state is WriterState.OPEN and writer.lacks_ack_set
+
+
+def spell_delay(log: LogSequencer) -> tuple[str, str]:
+    """Code and detail for an append that was not sent: what it has been waiting for."""
+    writer = log.writer
+    if writer is None:
+        return log.refusal
+    if log.is_changing:
+        is_replacing = writer.state is WriterState.CHANGING
+        what = "a bookie is being replaced" if is_replacing else "the segment is being closed"
+        return "metadata_unavailable", f"{what}, and ZooKeeper has not answered"
+    if writer.window or writer.suspended or log.exactly_once.held_count:
+        return "not_enough_bookies", spell_shortage(writer)
+    return "overloaded", "the log's sequencer did not get round to it in time"
+
+
+def spell_shortage(writer: LedgerWriter) -> str:
+    """Why nothing is acknowledged now, as far as bookies are the reason."""
+    silent = ", ".join(member.bookie for member in writer.suspended)
+    quorum, rule = writer.segment.quorum, writer.rule
+    if not silent:
+        return "too few bookies answer for this log"
+    return (
+        f"{silent} of the {quorum.ensemble_size} bookies of the ensemble do not answer, each "
+        f"entry needs {quorum.ack_quorum} of {quorum.write_quorum} copies, and no other bookie "
+        f"may take their place (min_racks {rule.min_racks}, min_regions {rule.min_regions})"
+    )
