@@ -57,6 +57,9 @@ _READ_BYTES: Final = 64 << 10
 _READ_WAIT_MS: Final = 300
 _READS_PER_ROUND: Final = 25
 _RECORD_COUNT_MAX: Final = 3
+_TO_TAIL_COUNT: Final = 1_000
+"""A reader that was told the tail reads so many records before it at most."""
+
 _KEPT_COUNT: Final = 500
 """Truncation leaves so many records at most: readers often meet a prefix that goes."""
 
@@ -292,8 +295,15 @@ class Reader:
                 return
             position = await self._read(client, position)
         line: Line = {"t0_ns": read_clock_ns(), "op": "tail", "proc": self._name, "log": self._log}
-        line["end"] = await client.find_tail(NAMESPACE, self._log)
+        line["end"] = tail = await client.find_tail(NAMESPACE, self._log)
         self._load.note(line | {"t1_ns": read_clock_ns(), "outcome": "ok", "n": 0})
+        await self._read_to(client, tail)
+
+    async def _read_to(self, client: RestClient, tail: int) -> None:
+        """Read up to the tail that was told: the judge sees whether it can be come to (L1)."""
+        position = f"seq:{max(0, tail - self._rng.randint(1, _TO_TAIL_COUNT))}"
+        while tail > int(position.removeprefix("seq:")) and not self._load.stop.is_set():
+            position = await self._read(client, position)
 
     async def _read(self, client: RestClient, position: str) -> str:
         line, following = await read_once(client, self._log, position, self._name)

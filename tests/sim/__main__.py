@@ -103,6 +103,7 @@ REQUIRED: Final = (
     "commit conflict", "outcome applied", "outcome conflict", "outcome unknown",
     "outcome unavailable", "metadata read failed", "truncation: True", "truncation: False",
     "truncation: redirected", "truncation: log_unavailable",
+    "tail: sure", "tail: not sure", "tail: data_unavailable", "tail: read to",
 )  # fmt: skip
 """Counters that may not be 0 after a sweep."""
 

@@ -35,7 +35,7 @@ from duramen.ids import (
 from tests.sim.archive.record import ArchiveRecord
 from tests.sim.condition_record import ConditionRecord, Demand, Refusal
 from tests.sim.life_record import LifeRecord
-from tests.sim.log_record import LogRecord, key_of
+from tests.sim.log_record import LogRecord, TailQuestion, key_of
 from tests.sim.repair.copy_record import CopyRecord
 from tests.sim.segment_record import (
     CODES,
@@ -377,6 +377,18 @@ class Checkers:
         self._reader_lacs[reader, ledger_id] = lac
         if lac > self._highest_lacs.get(ledger_id, NOTHING):
             self._highest_lacs[ledger_id] = lac
+
+    def on_tail_asked(self, log_id: LogId) -> TailQuestion:
+        """Somebody asks where a log ends; for `on_tail`."""
+        return self._record(log_id).on_tail_asked()
+
+    def on_tail(self, now_us: int, question: TailQuestion, dlsn: Dlsn, seq_num: int) -> None:
+        """The answer is called sure: nothing lies above it that was acknowledged before (L1)."""
+        self._record(question.log_id).on_tail(now_us, question, dlsn, seq_num)
+
+    def on_read_to_tail(self, question: TailQuestion, head: Dlsn, found: Collection[Dlsn]) -> None:
+        """A read from `head` to a tail that was told: all that was acknowledged came (D1)."""
+        self._record(question.log_id).on_read_to_tail(question, head, found)
 
     def on_bookie_lac(self, reader: int, member: Member, ledger_id: LedgerId, lac: EntryId) -> None:
         """A sound bookie told a reader its LAC: it never falls, for the same reader (L1)."""

@@ -1,7 +1,7 @@
 """The clock, the nonces and the threads of production code that has them by name, for one run.
 
 Cores are given time and randomness; what drives them looks at a clock. Where such a driver is
-production code that runs here (repair, identity, registration), its names are bound to this
+production code that runs here (repair, identity, registration, tails), its names are bound to this
 world's for the length of a run: virtual time, seeded nonces, and work that would go to a thread is
 done at once. Metrics that are moved with every add go nowhere, and what the same bytes of a node
 say is read once (`known_bytes`).
@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple, TypeVar
 from uuid import UUID
 
+from duramen.runtime.reading import tail
 from duramen_bookie import identity, storage
 from duramen_bookie.repair import inventory, pulling
 from duramen_bookie.upkeep import repair_queue
@@ -131,6 +132,7 @@ def _list_bindings(world: World, rng: random.Random) -> list[_Binding]:
 
     return [
         *(_Binding(m, "now_us", now_us) for m in (auditor, worker, readings, operations)),
+        _Binding(tail, "read_clock_us", now_us),
         *(_Binding(m, "time", clock) for m in (rounds, rebalancing, operations)),
         *(_Binding(m, "time", clock) for m in (inventory, pulling)),
         _Binding(commits, "secrets", _Nonces(rng)),

@@ -12,8 +12,10 @@ Source: 06-testing "Invariants", 01-protocol sections 1, 3, 4 and 8.
 from __future__ import annotations
 
 import enum
+import itertools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from duramen.ids import Dlsn, LogId
 from tests.sim.segment_record import Record, Tally, Violation, spell
@@ -76,6 +78,16 @@ class _Append:
             f"append {self.append_id} of client {self.client} ({len(self.content.bodies)} records, "
             f"invoked {self.invoked_us} µs, {self.outcome.value} {self.answered_us} µs{place})"
         )
+
+
+class TailQuestion(NamedTuple):
+    """When a tail was asked for, what was acknowledged ended here: a place, and a number."""
+
+    log_id: LogId
+    end_key: int
+    end: int
+    record_count: int
+    """So many records were acknowledged."""
 
 
 class LogRecord:
@@ -239,6 +251,24 @@ class LogRecord:
         if index == 0:
             content.seen_count += 1
             self._check_copies(content)
+
+    def on_tail_asked(self) -> TailQuestion:
+        """Somebody asks for the tail."""
+        return TailQuestion(self.log_id, self._end_key, self._end, len(self._acknowledged))
+
+    def on_tail(self, now_us: int, question: TailQuestion, dlsn: Dlsn, seq_num: int) -> None:
+        """L1: what was acknowledged before the question, early or not, lies below the tail."""
+        what = "tail", dlsn, "seq", seq_num, "told at", now_us, "µs lies below what was there:"
+        self._check("L1", key_of(dlsn) >= question.end_key, *what, _spell(question.end_key))
+        self._check("L1", seq_num >= question.end, *what, question.end)
+
+    def on_read_to_tail(self, question: TailQuestion, head: Dlsn, found: Collection[Dlsn]) -> None:
+        """D1: a read from `head` to the tail brings what was acknowledged before the question."""
+        keys, head_key = {key_of(dlsn) for dlsn in found}, key_of(head)
+        for key in itertools.islice(self._acknowledged, question.record_count):
+            if key >= head_key:
+                what = self._acknowledged[key], "does not come before the tail:", _spell(key)
+                self._check("D1", key in keys, *what)
 
     # --- the end ---------------------------------------------------------------------------------
 

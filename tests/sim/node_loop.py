@@ -82,6 +82,10 @@ class Promise(Generic[T]):
         """`settle`, as futures call it."""
         self.settle(value)
 
+    def set_exception(self, error: BaseException) -> None:
+        """`fail`, as futures call it."""
+        self.fail(error)
+
     def get_loop(self) -> Any:
         """The loop of whoever waits."""
         return asyncio.get_running_loop()

@@ -50,6 +50,7 @@ from tests.sim.processes import CLUSTER, BookieNode
 from tests.sim.repair.copies import CopyJudge
 from tests.sim.repair.copy_record import REPAIR
 from tests.sim.sequencers import SequencerNode
+from tests.sim.tails import TailNode
 from tests.sim.trimming import Trimmer
 from tests.sim.workload import ClientNode, ReaderNode
 from tests.sim.world import World
@@ -161,6 +162,10 @@ class Run:
             judge=self.judge,
         )
         Trimmer(world, seed, self.sequencers, len(options.logs), self.checkers)
+        self.tails = TailNode(
+            world, seed, len(options.logs), network=self.network, store=self.store,
+            bookies=self.bookies, history=self.checkers,
+        )  # fmt: skip
         world.at(300 * MS, self._move_readers)
 
     def _make_processes(self) -> None:
@@ -224,7 +229,7 @@ class Run:
             try:
                 return self._play()
             finally:
-                for node in (*self.bookies.values(), *self.sequencers.values()):
+                for node in (*self.bookies.values(), *self.sequencers.values(), self.tails):
                     node.loop.forget()
 
     def _play(self) -> Result:

@@ -24,8 +24,8 @@ from tests.sim.run import Result, Run, run_seed
 from tests.sim.world import World
 from tests.tiers import sized
 
-HOLES_SEED: Final = 119
-"""A reader meets holes in it, as in none of the first hundred."""
+HOLES_SEED: Final = 22
+"""A reader meets holes in it, as in few of the first hundred."""
 SEEDS: Final = sorted({*range(1, 1 + sized(fast=4, gate=100, night=400)), HOLES_SEED})
 WORKER_COUNT: Final = 2
 DIGEST_SEEDS: Final = sized(fast=2, gate=50, night=200)

@@ -475,7 +475,7 @@ class ReaderNode(Node):
             is_sound = bookie.member == read.member and not bookie.disk.is_rotten
             if is_sound and status in (BookieStatus.OK, BookieStatus.NO_ENTRY):
                 self._history.on_bookie_lac(self.number, read.member, read.ledger_id, lac)
-            entries = _check(read.ledger_id, found)
+            entries = check_entries(read.ledger_id, found)
             if len(entries) < len(found) and not entries:
                 status = BookieStatus.UNKNOWN
         if read.wait_us:
@@ -523,7 +523,7 @@ class ReaderNode(Node):
         pass
 
 
-def _check(ledger_id: LedgerId, found: Any) -> list[rx.Entry]:
+def check_entries(ledger_id: LedgerId, found: Any) -> list[rx.Entry]:
     """As the read proxy: entries up to the first that does not verify."""
     entries: list[rx.Entry] = []
     for entry_id, view in found:

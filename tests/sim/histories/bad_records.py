@@ -59,6 +59,12 @@ def lose_what_was_settled_late(h: History) -> None:
     h.finish()
 
 
+def read_to_a_tail_past_an_append(h: History) -> None:
+    h.append(1, "x", place(1, 0), 0)
+    h.append(2, "y", place(1, 1), 1)
+    h.read_to_tail(place(1, 0), (place(1, 0),))
+
+
 def close_below_an_acknowledged_entry(h: History) -> None:
     h.store((A, B), 0)
     h.confirm(0)
@@ -350,7 +356,7 @@ BAD: dict[str, tuple[Play, ...]] = {
     "D1": (
         lose_an_append, lose_a_record_of_an_append, move_an_append, number_an_append_anew,
         change_bytes_before_a_reader, acknowledge_where_a_reader_saw_another,
-        acknowledge_twice_at_one_place,
+        acknowledge_twice_at_one_place, read_to_a_tail_past_an_append,
         lose_what_was_settled_late, close_below_an_acknowledged_entry,
         conclude_below_an_acknowledged_entry, acknowledge_beyond_the_end,
     ),

@@ -122,6 +122,17 @@ def acknowledge_in_a_new_narrow_fragment(h: History) -> None:
     h.confirm(1, segment)
 
 
+def call_a_tail_sure_below_an_early_append(h: History) -> None:
+    h.append(1, "x", place(1, 0), 0)
+    h.append(2, "y", place(2, 0), None)
+    h.tail(place(1, 1), 1)
+
+
+def call_a_tail_sure_below_a_numbered_append(h: History) -> None:
+    h.append(1, "x y", place(1, 0), 0)
+    h.tail(place(1, 1), 1)
+
+
 # --- E1, C1, L1, M1 ------------------------------------------------------------------------------
 
 
@@ -253,7 +264,8 @@ BAD: dict[str, tuple[Play, ...]] = {
     "L1": (
         lower_a_lac, lower_a_lac_to_nothing, promise_an_entry_that_is_not_there,
         promise_an_entry_beyond_the_end, read_above_the_lac, enter_an_epoch_early,
-        answer_a_lower_lac,
+        answer_a_lower_lac, call_a_tail_sure_below_an_early_append,
+        call_a_tail_sure_below_a_numbered_append,
     ),
     "M1": (outgrow_a_window, fill_what_may_hold_nothing),
 }  # fmt: skip

@@ -234,6 +234,18 @@ def answer_as_a_bookie_may(h: History) -> None:
     h.checkers.on_lac_answered(A, LEDGER, BookieStatus.SEALED, 1)
 
 
+def ask_for_tails(h: History) -> None:
+    h.tail(place(1, 0), 0)
+    h.append(1, "x y", place(1, 0), 0)
+    question = h.checkers.on_tail_asked(LOG)
+    h.append(2, "z", place(2, 0), None)
+    # What was acknowledged after the question may lie above its answer, and need not be read.
+    h.checkers.on_tail(h.tick(), question, place(1, 1), 2)
+    h.checkers.on_read_to_tail(question, place(1, 0), [place(1, 0), place(1, 0, 1)])
+    h.tail(place(2, 1), 3)
+    h.read_to_tail(place(1, 1), [place(2, 0)])
+
+
 GOOD: tuple[Play, ...] = (
     keep_or_lose_what_is_uncertain, find_what_was_under_way_later, settle_late, try_anew,
     try_anew_and_be_there_once, try_anew_around_others, decide_in_order,
@@ -241,5 +253,5 @@ GOOD: tuple[Play, ...] = (
     end_with_a_control_entry_behind_a_hole,
     stop_at_an_absent_entry, acknowledge_by_answers_under_way, seal_again,
     lose_a_disk_after_the_fact, follow_the_lac, append_to_two_logs, prefer_and_degrade,
-    pass_over_a_hole, answer_as_a_bookie_may,
+    pass_over_a_hole, answer_as_a_bookie_may, ask_for_tails,
 )  # fmt: skip

@@ -91,7 +91,7 @@ class History:
         self.clients[append_id] = client
         self.checkers.on_invoke(self.tick(), client, log_id, append_id, bodies_of(text))
 
-    def ok(self, append_id: int, dlsn: Dlsn, seq_num: int) -> None:
+    def ok(self, append_id: int, dlsn: Dlsn, seq_num: int | None) -> None:
         client = self.clients[append_id]
         self.checkers.on_acknowledge(self.tick(), client, LOG, append_id, dlsn, seq_num)
 
@@ -102,7 +102,9 @@ class History:
         client = self.clients[append_id]
         self.checkers.on_uncertain(self.tick(), client, LOG, append_id, is_under_way=is_under_way)
 
-    def append(self, append_id: int, text: str, dlsn: Dlsn, seq_num: int, client: int = 0) -> None:
+    def append(
+        self, append_id: int, text: str, dlsn: Dlsn, seq_num: int | None, client: int = 0
+    ) -> None:
         self.invoke(append_id, text, client)
         self.ok(append_id, dlsn, seq_num)
 
@@ -112,6 +114,14 @@ class History:
 
     def read(self, reader: int, dlsn: Dlsn, seq_num: int, body: str) -> None:
         self.checkers.on_read(self.tick(), reader, LOG, dlsn, seq_num, body.encode())
+
+    def tail(self, dlsn: Dlsn, seq_num: int) -> None:
+        """Somebody asks for the tail now and is told that it is this, for sure."""
+        self.checkers.on_tail(self.tick(), self.checkers.on_tail_asked(LOG), dlsn, seq_num)
+
+    def read_to_tail(self, head: Dlsn, found: Sequence[Dlsn]) -> None:
+        """Somebody asks for the tail now and reads up to it."""
+        self.checkers.on_read_to_tail(self.checkers.on_tail_asked(LOG), head, found)
 
     def lac(self, reader: int, epoch: int, lac: int) -> None:
         self.checkers.on_reader_lac(reader, ledger_of(LOG, Epoch(epoch)), EntryId(lac))
