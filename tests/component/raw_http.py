@@ -41,7 +41,11 @@ class Call(Protocol):
 
 
 async def open_call(protocol: str, port: int, path: str, **headers: str) -> Call:
-    """Send the head of a POST; names of headers are written with underscores."""
+    """Send the head of a POST; names of headers are written with underscores.
+
+    `host` is sent as each protocol has it.
+    """
+    headers = {"host": "127.0.0.1", **headers}
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     pairs = [(name.replace("_", "-"), value) for name, value in headers.items()]
     call = _Call1(reader, writer) if protocol == "h1" else _Call2(reader, writer)
@@ -57,7 +61,7 @@ class _Call1:
 
     async def begin(self, path: str, pairs: list[tuple[str, str]]) -> None:
         lines = "".join(f"{name}: {value}\r\n" for name, value in pairs)
-        head = f"POST {path} HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n{lines}\r\n"
+        head = f"POST {path} HTTP/1.1\r\ntransfer-encoding: chunked\r\n{lines}\r\n"
         self._writer.write(head.encode())
         await self._writer.drain()
 
@@ -95,8 +99,9 @@ class _Call2:
         self._reading: asyncio.Task[None] | None = None
 
     async def begin(self, path: str, pairs: list[tuple[str, str]]) -> None:
-        head = [(":method", "POST"), (":scheme", "http"), (":path", path), (":authority", "x")]
-        block = b"".join(_spell_header(*pair) for pair in [*head, *pairs])
+        head = [(":method", "POST"), (":scheme", "http"), (":path", path)]
+        named = [(":authority" if name == "host" else name, value) for name, value in pairs]
+        block = b"".join(_spell_header(*pair) for pair in [*head, *sorted(named)])
         # Answers are never held back: windows as large as they can be.
         settings = struct.pack(">HI", _INITIAL_WINDOW, _WINDOW_BYTES_MAX)
         more = struct.pack(">I", _WINDOW_BYTES_MAX - _WINDOW_BYTES)

@@ -1,6 +1,7 @@
 """Pages of other origins at both public ports, asked as a browser asks; off unless it is asked for.
 
-What a page may do with it is played in `tests/process/test_browser_page.py`.
+What a page may do with it is played in `tests/process/test_browser_page.py` and in a real browser
+(`test_strange_pages.py`), who is kept out at every port in `test_gates.py`.
 Source: the Fetch standard "CORS protocol"; docs/protocol/rest.md "Pages of other origins".
 """
 
@@ -22,6 +23,7 @@ from duramen.runtime.public.calls import CALLS
 from duramen.runtime.public.openapi import make_document
 from duramen.runtime.rest import add_route, make_public_app
 from duramen.runtime.service import parse_options
+from duramen.wire.edge.gate import Gate
 from tests.component import readproxy_world, writeproxy_world
 from tests.component.event_stream import EVENTS
 
@@ -39,6 +41,12 @@ def marks_of(answer: httpx.Response) -> dict[str, str]:
 
 def is_varying(answer: httpx.Response) -> bool:
     return "Origin" in answer.headers.get("vary", "").split(", ")
+
+
+def check_kept_out(answer: httpx.Response) -> None:
+    """Of a page that nobody named: it asks for nothing, and is told nothing."""
+    assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
+    assert not marks_of(answer)
 
 
 def open_client(world: writeproxy_world.World) -> httpx.AsyncClient:
@@ -63,14 +71,14 @@ def test_a_page_that_is_named_reads_every_answer_and_a_stranger_none() -> None:
             assert "Duramen-Next" in marks.pop("access-control-expose-headers")
             assert not marks, "no credentials, ever"
             for origin in (STRANGER, "null", f"{PAGE}0", PAGE.upper(), ""):
-                answer = await world.get(query, accept=accept, origin=origin)
-                assert answer.status_code == status
-                assert not marks_of(answer) and is_varying(answer), origin
+                check_kept_out(await world.get(query, accept=accept, origin=origin))
         answer = await world.http.get(readproxy_world.RECORDS)
         assert is_varying(answer), "a cache must keep what a page may read apart from this"
         twice = [("origin", PAGE), ("origin", STRANGER)]
-        answer = await world.http.get(readproxy_world.RECORDS, headers=twice)
-        assert not marks_of(answer)
+        check_kept_out(await world.http.get(readproxy_world.RECORDS, headers=twice))
+        own = str(world.http.base_url).removesuffix("/")
+        answer = await world.get("?from=head", origin=own)
+        assert answer.status_code == 200 and not marks_of(answer) and is_varying(answer)
 
     readproxy_world.run(scenario, cors_origins=(PAGE, "https://other.example"))
 
@@ -91,8 +99,8 @@ def test_a_preflight_is_answered_and_the_append_behind_it_works() -> None:
             answer = await http.post(path, json=body, headers={"origin": PAGE})
             assert answer.status_code == 200
             assert marks_of(answer)["access-control-allow-origin"] == PAGE
-            answer = await http.options(path, headers={**PREFLIGHT, "origin": STRANGER})
-            assert answer.status_code == 405 and not marks_of(answer)
+            check_kept_out(await http.options(path, headers={**PREFLIGHT, "origin": STRANGER}))
+            check_kept_out(await http.post(path, json=body, headers={"origin": STRANGER}))
             answer = await http.options(path, headers={"origin": PAGE})
             assert answer.status_code == 405, "a question, but not of a browser"
         assert len(world.rows) == 1
@@ -103,13 +111,13 @@ def test_a_preflight_is_answered_and_the_append_behind_it_works() -> None:
 def test_without_a_list_nothing_is_said() -> None:
     async def reading(world: readproxy_world.World) -> None:
         await world.fill()
-        answer = await world.get("?from=head", origin=PAGE)
+        check_kept_out(await world.get("?from=head", origin=PAGE))
+        answer = await world.get("?from=head")
         assert answer.status_code == 200 and not marks_of(answer) and not is_varying(answer)
 
     async def writing(world: writeproxy_world.World) -> None:
         async with open_client(world) as http:
-            answer = await http.options(writeproxy_world.RECORDS, headers=PREFLIGHT)
-            assert answer.status_code == 405 and not marks_of(answer)
+            check_kept_out(await http.options(writeproxy_world.RECORDS, headers=PREFLIGHT))
 
     readproxy_world.run(reading)
     writeproxy_world.run(writing)
@@ -117,12 +125,10 @@ def test_without_a_list_nothing_is_said() -> None:
     assert allow_origins(app, ()) is app, "and nothing is done"
 
 
-def test_what_nobody_foresaw_is_readable_and_a_peer_is_not_asked() -> None:
-    """The page sees a 500 as it is; whoever the call is forwarded to sees no origin, and what it
-    says of its own does not come through."""
+def test_what_nobody_foresaw_is_readable_and_a_peer_is_not_believed() -> None:
+    """The page sees a 500 as it is; what a peer says about pages does not come through."""
 
     async def scenario() -> None:
-        seen: list[Any] = []
 
         async def fail(_request: Any) -> Any:
             raise RuntimeError("nobody foresaw it")
@@ -137,19 +143,17 @@ def test_what_nobody_foresaw_is_readable_and_a_peer_is_not_asked() -> None:
                     message["headers"] = [*message["headers"], mark]
                 await send(message)
 
-            seen.append([value for name, value in scope["headers"] if name == b"origin"])
             await app(scope, receive, send_marked)
 
-        server = PublicServer("127.0.0.1", 0, allow_origins(peer, [PAGE]))
+        server = PublicServer("127.0.0.1", 0, allow_origins(peer, [PAGE]), Gate.of((), [PAGE]))
         await server.start()
         async with httpx.AsyncClient(trust_env=False) as http:
             url = f"http://127.0.0.1:{server.port}/fails"
             answer = await http.get(url, headers={"origin": PAGE})
             assert (answer.status_code, answer.json()["code"]) == (500, "internal")
             assert answer.headers.get_list("access-control-allow-origin") == [PAGE]
-            assert not marks_of(await http.get(url, headers={"origin": STRANGER}))
+            assert not marks_of(await http.get(url))
         await server.stop()
-        assert seen == [[], []]
 
     asyncio.run(scenario())
 

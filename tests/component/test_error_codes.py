@@ -29,7 +29,6 @@ from tests.process.test_error_codes import CASES
 RAW: Final = {"content-type": "application/octet-stream"}
 NEVER: Final = {
     "unauthenticated": "there is no authentication yet",
-    "forbidden": "there is no authorization yet",
     "segment_not_found": "no public call names a segment",
     "rate_limited": "there are no quotas yet",
 }

@@ -160,6 +160,24 @@ def check_problem(answer: httpx.Response, status: int, code: str) -> dict[str, A
     return problem
 
 
+def test_a_peer_is_not_asked_about_the_page() -> None:
+    """The proxy that was called has judged it: to the peer, at another address, it is strange."""
+
+    async def scenario(world: World) -> None:
+        own = str(world.http.base_url).removesuffix("/")
+        headers = {**RAW, "origin": own, "sec-fetch-site": "same-origin"}
+        answer = await world.http.post(RECORDS, content=b"body", headers=headers)
+        assert (answer.status_code, answer.json()) == (200, {"from": "own"})
+        strange = {**RAW, "origin": "http://stranger.example"}
+        check_problem(
+            await world.http.post(RECORDS, content=b"body", headers=strange), 403, "forbidden"
+        )
+        (scope,) = world.own.calls
+        assert not {b"origin", b"sec-fetch-site"} & dict(scope["headers"]).keys()
+
+    play(scenario)
+
+
 def test_the_nearest_peer_is_asked_and_the_call_arrives_as_it_was() -> None:
     async def scenario(world: World) -> None:
         headers: dict[str, Any] = {
@@ -230,7 +248,7 @@ def test_what_changes_something_is_not_sent_twice(
 ) -> None:
     async def scenario(world: World) -> None:
         world.own.answer = world.own.break_off
-        answer = await world.http.request(method, path, content=b"{}")
+        answer = await world.http.request(method, path, json={})
         problem = check_problem(answer, 503, code)
         assert problem["uncertain"] is uncertain
         assert world.called() == ["own"]
@@ -266,7 +284,7 @@ def test_both_bodies_pass_piece_by_piece_at_the_same_time() -> None:
         world.own.answer = echo
         reader, writer = await asyncio.open_connection("127.0.0.1", world.server.port)
         head = (
-            f"POST {RECORDS} HTTP/1.1\r\nhost: x\r\ncontent-type: application/x-ndjson\r\n"
+            f"POST {RECORDS} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/x-ndjson\r\n"
             "transfer-encoding: chunked\r\n\r\n"
         )
         writer.write(head.encode())
@@ -474,7 +492,9 @@ def test_no_name_makes_another_call_of_it(name: str) -> None:
     async def scenario(world: World) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", world.server.port)
         path = f"/v1/namespaces/a/logs/{name}/records"
-        writer.write(f"GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n".encode())
+        writer.write(
+            f"GET {path} HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n".encode()
+        )
         answer = await reader.read()
         assert answer.startswith((b"HTTP/1.1 400", b"HTTP/1.1 404")), answer
         assert world.called() == []

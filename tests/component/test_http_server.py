@@ -75,7 +75,7 @@ class Connection:
         length = "transfer-encoding: chunked"
         if size_bytes is not None:
             length = f"content-length: {size_bytes}"
-        await self.send(f"POST /x HTTP/1.1\r\nhost: x\r\n{length}\r\n\r\n".encode())
+        await self.send(f"POST /x HTTP/1.1\r\nhost: 127.0.0.1\r\n{length}\r\n\r\n".encode())
 
     async def status(self) -> int:
         line = await self._reader.readline()

@@ -82,6 +82,7 @@ def test_every_content_type_arrives_as_one_batch(
     run(scenario)
 
 
+JSON_TYPE = {"content_type": "application/json"}
 BAD_APPENDS: list[tuple[dict[str, str], bytes, str, int, str, str | None]] = [
     ({"content_type": "image/png"}, b"x", RECORDS, 415, "unsupported_media", "Content-Type"),
     ({"content_encoding": "br"}, b"x", RECORDS, 415, "unsupported_media", "Content-Encoding"),
@@ -119,8 +120,9 @@ BAD_APPENDS: list[tuple[dict[str, str], bytes, str, int, str, str | None]] = [
     ({}, b"x", "/v1/namespaces/a/logs/%ff/records", 400, "invalid_name", "log"),
     ({}, b"x", "/v1/namespaces/b/logs/l/records", 404, "namespace_not_found", "namespace"),
     ({}, b"x", "/v1/namespaces/a/logs/none/records", 404, "log_not_found", "log"),
-    ({}, b"x", "/v1/nothing", 404, "invalid_argument", "path"),
-    ({}, b"x", "/v1/namespaces", 405, "invalid_argument", "method"),
+    ({}, b"x", "/v1/nothing", 415, "unsupported_media", "Content-Type"),
+    (JSON_TYPE, b"x", "/v1/nothing", 404, "invalid_argument", "path"),
+    (JSON_TYPE, b"x", "/v1/namespaces", 405, "invalid_argument", "method"),
 ]  # fmt: skip
 
 
@@ -131,7 +133,7 @@ def test_bad_appends_are_refused_and_nothing_is_sent() -> None:
             found = (got, problem["status"], problem["code"], problem.get("field"))
             assert found == (status, status, code, field), (headers, path, problem)
             assert not problem["retryable"] and not problem["uncertain"]
-        missing, problem = await world.call("POST", RECORDS, b"x")
+        missing, problem = await world.call("POST", RECORDS, b"x", content_type="")
         assert (missing, problem["code"]) == (415, "unsupported_media")
         assert not world.rows
 
@@ -145,7 +147,7 @@ def test_a_body_that_is_cut_short_is_not_appended(head: bytes) -> None:
     async def scenario(world: World) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", world.proxy.port)
         writer.write(
-            b"POST %b HTTP/1.1\r\nhost: x\r\ncontent-type: text/plain\r\n%b\r\n\r\n"
+            b"POST %b HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: text/plain\r\n%b\r\n\r\n"
             % (RECORDS.encode(), head)
         )
         writer.write(b"2\r\nxx\r\n")

@@ -20,6 +20,8 @@ from tests.component.writeproxy_world import PATHS, World, run
 
 DISRUPTION = "/v1/cluster/bookies/b1/disruption"
 
+JSON = {"content-type": "application/json"}
+
 
 def make_client(world: World) -> httpx.AsyncClient:
     app = FastAPI()
@@ -62,7 +64,7 @@ def test_the_auditor_is_asked_and_answers(
         auditor.control_answers = [(200, {"fine": True})]
         await elect(world, auditor.name)
         async with make_client(world) as client:
-            answer = await client.request(method, f"/v1/cluster/{path}", content=body)
+            answer = await client.request(method, f"/v1/cluster/{path}", content=body, headers=JSON)
         assert (answer.status_code, answer.json()) == (200, {"fine": True})
         assert auditor.controls == [message] and world.first.controls == []
 
@@ -98,7 +100,7 @@ def test_a_refusal_passes_through_and_no_auditor_is_to_try_again() -> None:
             world.first.control_answers = [(422, refusal.problem())]
             answer = await client.post("/v1/cluster/bookies/b1/drain")
             assert (answer.status_code, answer.json()["detail"]) == (422, "3 bookies left")
-            answer = await client.post("/v1/cluster/rebalance", content=b'{"dry":1}')
+            answer = await client.post("/v1/cluster/rebalance", json={"dry": 1})
             assert (answer.status_code, answer.json()["field"]) == (400, "dry")
             answer = await client.get(DISRUPTION)
             assert answer.status_code in (400, 422), "kind is missing"

@@ -171,7 +171,13 @@ class World:
     async def call(
         self, method: str, path: str, body: bytes | None = None, **headers: str
     ) -> tuple[int, Any]:
-        """The status and the JSON of the answer; `headers` are written with underscores."""
+        """The status and the JSON of the answer; `headers` are written with underscores.
+
+        A body is JSON unless a header says otherwise; an empty one is left out.
+        """
+        if body is not None:
+            headers = {"content_type": "application/json", **headers}
+        headers = {name: value for name, value in headers.items() if value}
         builder = self._client.request(method, f"http://127.0.0.1:{self.proxy.port}{path}")
         for name, value in headers.items():
             builder = builder.header(name.replace("_", "-"), value)

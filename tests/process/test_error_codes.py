@@ -77,6 +77,8 @@ CASES: Final[dict[str, tuple[Ask, ...]]] = {
     "batch_too_large": (Ask("PUT", LOG, b" " * (1 << 17)),),
     "too_many_records": (Ask("POST", RECORDS, MANY),),
     "beyond_tail": (append(), Ask("GET", RECORDS + "?from=seq:9")),
+    "misdirected": (Ask("GET", RECORDS, headers=(("host", "rebound.example"),)),),
+    "forbidden": (Ask("POST", LOG + ":end", headers=(("origin", "http://stranger.example"),)),),
     "namespace_not_empty": (Ask("DELETE", NS),),
     "placement_impossible": (Ask("PUT", LOG + "-wide", WIDE),),
 }  # fmt: skip

@@ -144,7 +144,7 @@ def _connect(cluster: LocalCluster) -> socket.socket:
 
 
 def _head(path: str, *lines: str) -> bytes:
-    return "\r\n".join([f"POST {path} HTTP/1.1", "host: x", *lines, "", ""]).encode()
+    return "\r\n".join([f"POST {path} HTTP/1.1", "host: 127.0.0.1", *lines, "", ""]).encode()
 
 
 def _read_all(connection: socket.socket) -> bytes:

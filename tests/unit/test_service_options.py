@@ -10,6 +10,7 @@ import pytest
 from duramen.limits import LOST_BOOKIE_GRACE_US
 from duramen.runtime.service import parse_options
 from duramen.units import KIB, MINUTE, SECOND
+from duramen.wire.edge.gate import Gate
 
 ARGUMENTS = [
     "--cluster", "c", "--id", "sequencer-0", "--host", "10.0.0.7", "--data-port", "7201",
@@ -26,6 +27,28 @@ def test_a_service_is_reached_where_it_listens() -> None:
 def test_a_service_behind_a_proxy_gives_the_proxys_address() -> None:
     options = parse_options("sequencer", [*ARGUMENTS, "--advertise", "edge.example:443"])
     assert options.data_url() == options.data_url(9000) == "http://edge.example:443"
+
+
+@pytest.mark.parametrize("role", ["sequencer", "bookie", "writeproxy", "readproxy"])
+def test_a_service_goes_by_its_own_names_and_those_that_it_was_told(role: str) -> None:
+    more = ["--data-dir", "x"] if role == "bookie" else []
+    named = ["--advertise", "Pod-1.pods:443", "--public-name", "Logs.example.", "--public-name=b"]
+    options = parse_options(role, [*ARGUMENTS, *more, *named])
+    assert options.make_gate() == Gate(frozenset({"pod-1.pods", "logs.example", "b"}))
+    assert options.make_gate(["http://p"]).origins == {"http://p"}
+    assert parse_options(role, [*ARGUMENTS, *more]).make_gate() == Gate(), "an address is no name"
+    listening = parse_options(role, [*ARGUMENTS, *more, "--host", "box"])
+    assert listening.make_gate() == Gate(frozenset({"box"}))
+    for address in ("10.0.0.1:1", "[fd00::1]:1"):
+        advertised = parse_options(role, [*ARGUMENTS, *more, "--advertise", address])
+        assert advertised.make_gate() == Gate()
+
+
+@pytest.mark.parametrize("name", ["http://a", "a:80", "10.0.0.1", "*.example", ""])
+def test_a_name_that_is_none_is_refused(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse_options("readproxy", [*ARGUMENTS, "--public-name", name])
+    assert "--public-name" in (said := capsys.readouterr().err) and "no name of a host" in said
 
 
 @pytest.mark.parametrize("address", ["edge", ":80", "edge:", "edge:0", "edge:65536", "edge:http"])

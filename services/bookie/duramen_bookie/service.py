@@ -159,7 +159,9 @@ class BookieService:
         )
         show_upkeep(self.upkeep.statistics, storage.statistics)
         await self.upkeep.start()
-        self._server = PeerServer(options.host, options.data_port, self._plane.handle)
+        self._server = PeerServer(
+            options.host, options.data_port, self._plane.handle, gate=options.make_gate()
+        )
         show_server(self._server.statistics)
         await self._server.start()
         self._registration = Registration(

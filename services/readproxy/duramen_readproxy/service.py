@@ -84,7 +84,8 @@ class ReadProxy:
         )
         complete_app(self.app, self._forwarder)
         served = allow_origins(self.app, options.cors_origins)
-        self._server = PublicServer(options.host, options.data_port, served)
+        gate = options.make_gate(options.cors_origins)
+        self._server = PublicServer(options.host, options.data_port, served, gate)
         self._registration = Registration(
             store, f"{paths.read_proxies}/{options.node_id}", self._describe()
         )

@@ -100,7 +100,11 @@ class SequencerService:
         self._control = Control(store, self._paths, operations, check_config)
         self._frames = AppendFrames(self.host)
         self._server = DataServer(
-            options.host, options.data_port, self._on_call, self._frames.on_call
+            options.host,
+            options.data_port,
+            self._on_call,
+            self._frames.on_call,
+            gate=options.make_gate(),
         )
         fields = {
             "data_url": data_url,

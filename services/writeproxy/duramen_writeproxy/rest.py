@@ -28,7 +28,6 @@ from duramen.runtime.rest import (
 from duramen.texts import check_log_name, check_namespace
 from duramen.units import KIB
 from duramen_writeproxy.append_route import AppendRoute
-from duramen_writeproxy.bodies import JSON
 from duramen_writeproxy.catalog import Catalog, parse_page
 from duramen_writeproxy.creation import Creator
 from duramen_writeproxy.exactly_once.fencing import FenceRoute
@@ -176,14 +175,7 @@ class _Routes:
             CONFIG_BYTES_MAX,
             announced=announced_bytes(headers.get(b"content-length")),
         )
-        if not body:
-            return {}
-        media = headers.get(b"content-type", JSON.encode()).decode("latin-1")
-        if media.partition(";")[0].strip().lower() != JSON:
-            raise DuramenError(
-                "unsupported_media", f"a configuration is {JSON}", field="Content-Type"
-            )
-        return parse_object(body)
+        return parse_object(body) if body else {}
 
 
 def _log_of(request: Request) -> tuple[str, str]:

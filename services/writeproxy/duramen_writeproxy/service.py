@@ -86,7 +86,8 @@ class WriteProxy:
         complete_app(app, self._forwarder)
         self._cluster = Cluster(self._names, self._roster, self._peers)
         served = allow_origins(app, options.cors_origins)
-        self._server = PublicServer(options.host, options.data_port, served)
+        gate = options.make_gate(options.cors_origins)
+        self._server = PublicServer(options.host, options.data_port, served, gate)
         self._registration: Registration | None = None
         self._is_started = False
         IN_FLIGHT_BYTES.set_function(lambda: self._budget.held_bytes)

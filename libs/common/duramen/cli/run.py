@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final
@@ -37,6 +38,7 @@ from duramen.errors import DuramenError
 from duramen.limits import ZOOKEEPER_SESSION_S
 from duramen.runtime.edge.cross_origin import parse_origin
 from duramen.units import SECOND, parse_duration_us
+from duramen.wire.edge.gate import parse_name
 
 NAMESPACE: Final = "default"
 _NAMESPACE_TIMEOUT_S: Final = 20.0
@@ -52,8 +54,19 @@ _OriginsOption = Annotated[
         "repeated",
     ),
 ]
+_NamesOption = Annotated[
+    tuple[str, ...],
+    Parameter(
+        negative="",
+        help="a further name under which services are called, as behind a reverse proxy, beside "
+        "those of loopback; may be repeated",
+    ),
+]
 _ColdStoreOption = Annotated[
     str | None, Parameter(help="URL of the archive (docs/cold-store.md); without it <data>/cold")
+]
+_FileOption = Annotated[
+    Path | None, Parameter(help="the demo's file; without it Python's own library")
 ]
 _TEXTS: Final = {
     "leftover": "{id}: ending pid {pid}, left behind by an earlier run",
@@ -103,15 +116,14 @@ def run(
     ] = f"{ZOOKEEPER_SESSION_S:g}s",
     restart: Annotated[bool, Parameter(help="start again what ends")] = True,
     cors_origin: _OriginsOption = (),
+    public_name: _NamesOption = (),
     cold_store: _ColdStoreOption = None,
     json: JsonOption = False,
     demo: Annotated[
         bool, Parameter(negative="", help="append a file, read it back, compare")
     ] = False,
     once: Annotated[bool, Parameter(negative="", help="stop after the demo")] = False,
-    file: Annotated[
-        Path | None, Parameter(help="the demo's file; without it Python's own library")
-    ] = None,
+    file: _FileOption = None,
 ) -> int:
     """Run a whole cluster on this machine until Ctrl-C: real processes, data kept in a folder.
 
@@ -137,7 +149,8 @@ def run(
         zookeeper=zookeeper,
         is_restarting=restart,
         session_timeout_s=_parse_session_s(session_timeout),
-        cors_origins=_check_origins(cors_origin),
+        cors_origins=_check_each(parse_origin, "--cors-origin", cors_origin),
+        public_names=_check_each(parse_name, "--public-name", public_name),
         cold_store=_check_cold_store(cold_store),
     )
     wanted = _Demo(is_once=once, file=file) if demo else None
@@ -155,11 +168,11 @@ def _split(names: str | None) -> tuple[str, ...]:
     return tuple(name.strip() for name in names.split(",")) if names is not None else ()
 
 
-def _check_origins(origins: tuple[str, ...]) -> tuple[str, ...]:
+def _check_each(parse: Callable[[str], str], flag: str, texts: tuple[str, ...]) -> tuple[str, ...]:
     try:
-        return tuple(map(parse_origin, origins))
+        return tuple(map(parse, texts))
     except ValueError as error:
-        raise UsageError(f"--cors-origin: {error}") from None
+        raise UsageError(f"{flag}: {error}") from None
 
 
 def _check_cold_store(url: str | None) -> str | None:

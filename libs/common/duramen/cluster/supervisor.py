@@ -78,8 +78,8 @@ class ClusterOptions:
     """What to run and where; `zookeeper` None runs one beside the services.
 
     `session_timeout_s`: of every service's session with ZooKeeper. `cors_origins`: whose pages may
-    read what the proxies answer. `cold_store`: URL of the archive; None is the folder `cold` beside
-    the other data, which is made.
+    call the proxies. `public_names`: what else services are called, as behind a reverse proxy.
+    `cold_store`: URL of the archive; None is the folder `cold` beside the data, which is made.
     """
 
     folder: Path
@@ -91,6 +91,7 @@ class ClusterOptions:
     ready_timeout_s: float = READY_TIMEOUT_S
     stop_timeout_s: float = STOP_TIMEOUT_S
     cors_origins: tuple[str, ...] = ()
+    public_names: tuple[str, ...] = ()
     cold_store: str | None = None
 
 
@@ -245,6 +246,8 @@ class Supervisor:
         timeout_s = self._options.session_timeout_s
         if plan.role != "zookeeper" and timeout_s != ZOOKEEPER_SESSION_S:
             flags += ["--session-timeout-s", f"{timeout_s:g}"]
+        if plan.role != "zookeeper":
+            flags += [f"--public-name={name}" for name in self._options.public_names]
         if plan.role in ("writeproxy", "readproxy"):
             flags += [f"--cors-origin={origin}" for origin in self._options.cors_origins]
         if plan.role in ("sequencer", "readproxy"):

@@ -7,7 +7,9 @@ and cleartext HTTP/2 with prior knowledge on the same port. Ports may be 0: read
 Limits hold before anything is allocated: connections that are read from, the size of one body (by
 its announced length), and the bytes of all bodies that arrive at once; who finds those used up
 waits its turn. Answers that a slow client does not take are the HTTP library's to keep: see
-docs/critiques.md. Security comes as an issue of its own: until then a service binds to loopback.
+docs/critiques.md. Every server stands behind a gate (`wire.edge.gate`), which knows no name but
+those of loopback and no page but its own unless it is told. Security comes as an issue of its own:
+until then a service binds to loopback.
 Source: 00-overview "Measured facts", 02-storage "Adds and reads", 08-interfaces.
 """
 
@@ -37,13 +39,17 @@ from duramen.limits import (
     CONNECTION_COUNT_MAX,
     FRAME_BYTES_MAX,
 )
+from duramen.runtime.edge.gated import GatedApp, read_head, spell_refusal
+from duramen.runtime.public.calls import find_bodies
 from duramen.units import KIB, MIB, SECOND
+from duramen.wire.edge.gate import Bodies, Gate
 from duramen.wire.frame import FRAME_BYTES_HARD_MAX, RETRY_AFTER_HEADER, FrameError
 
 _STREAM_WINDOW_BYTES = FRAME_BYTES_MAX
 """One frame fits a stream's window, so that flow control never waits for a round trip."""
 
 _PUBLIC_CONNECTION_COUNT_MAX: Final = 4_096
+_SHUT: Final = Gate()
 _ROOM_RETRY_AFTER_MS: Final = 200
 _LISTEN: Final = "0A"
 
@@ -163,8 +169,9 @@ class BodyRoom:
 class _BodyServer(abc.ABC):
     """RSGI server of POSTs with one binary body; takes the body in, within the limits."""
 
-    def __init__(self, host: str, port: int, limits: ServerLimits) -> None:
+    def __init__(self, host: str, port: int, limits: ServerLimits, gate: Gate) -> None:
         self._limits = limits
+        self._gate = gate
         self._room = BodyRoom(limits.bodies_bytes, limits.bodies_waiting_count)
         self._embedded = _EmbeddedServer(
             host, port, Interfaces.RSGI, self._on_request, limits.connection_count
@@ -197,6 +204,10 @@ class _BodyServer(abc.ABC):
 
     async def _on_request(self, scope: Any, protocol: Any) -> None:
         self.request_count += 1
+        refusal = self._gate.judge(read_head(scope), Bodies.FRAMES)
+        if refusal is not None:
+            _send(protocol, spell_refusal(refusal))
+            return
         if scope.method != "POST":
             protocol.response_empty(405, [("allow", "POST")])
             return
@@ -258,8 +269,9 @@ class DataServer(_BodyServer):
         streamer: StreamHandler | None = None,
         *,
         limits: ServerLimits = ServerLimits(),
+        gate: Gate = _SHUT,
     ) -> None:
-        super().__init__(host, port, limits)
+        super().__init__(host, port, limits, gate)
         self._handler = handler
         self._streamer = streamer
 
@@ -289,9 +301,15 @@ class PeerServer(_BodyServer):
     """Binary calls whose handler also learns who asks, so that it can share its room out."""
 
     def __init__(
-        self, host: str, port: int, handler: PeerHandler, *, limits: ServerLimits = ServerLimits()
+        self,
+        host: str,
+        port: int,
+        handler: PeerHandler,
+        *,
+        limits: ServerLimits = ServerLimits(),
+        gate: Gate = _SHUT,
     ) -> None:
-        super().__init__(host, port, limits)
+        super().__init__(host, port, limits, gate)
         self._handler = handler
 
     def _answer(self, scope: Any, body: bytes, protocol: Any) -> Awaitable[Answer | None]:
@@ -306,9 +324,10 @@ def _send(protocol: Any, answer: Answer) -> None:
 class PublicServer:
     """ASGI server (FastAPI) for public REST, HTTP/1.1 and cleartext HTTP/2 on one port."""
 
-    def __init__(self, host: str, port: int, app: Any) -> None:
+    def __init__(self, host: str, port: int, app: Any, gate: Gate = _SHUT) -> None:
+        gated = GatedApp(app, gate, find_bodies)
         self._embedded = _EmbeddedServer(
-            host, port, Interfaces.ASGINL, app, _PUBLIC_CONNECTION_COUNT_MAX
+            host, port, Interfaces.ASGINL, gated, _PUBLIC_CONNECTION_COUNT_MAX
         )
 
     @property
@@ -328,10 +347,18 @@ class PublicServer:
 class AdminServer:
     """ASGI server (FastAPI) for probes, metrics and administration: uvicorn, HTTP/1.1."""
 
-    def __init__(self, host: str, port: int, app: Any) -> None:
+    def __init__(self, host: str, port: int, app: Any, gate: Gate = _SHUT) -> None:
+        gated = GatedApp(app, gate, lambda _path: Bodies.JSON)
         self._socket = socket.create_server((host, port), backlog=128)
         self.port: int = self._socket.getsockname()[1]
-        config = uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off")
+        config = uvicorn.Config(
+            gated,
+            interface="asgi3",
+            log_level="warning",
+            access_log=False,
+            lifespan="off",
+            ws="none",
+        )
         self._server = _QuietUvicorn(config)
         self._task: asyncio.Task[None] | None = None
 

@@ -33,6 +33,7 @@ from duramen.errors import DuramenError
 from duramen.runtime.admin import add_problem_handler, problem_response
 from duramen.runtime.edge.coded_bodies import UNDECODED, CodedBodies
 from duramen.units import MIB
+from duramen.wire.edge.gate import refuse_type
 
 _LOG = logging.getLogger(__name__)
 
@@ -198,7 +199,7 @@ async def read_body(
 
     Raises:
         DuramenError: `code`, or `invalid_argument` for a body that was cut short or that takes
-            longer than BODY_TIMEOUT_S.
+            longer than BODY_TIMEOUT_S; `unsupported_media` for one without a type.
     """
     if announced is not None and announced > most_bytes:
         await _refuse_large(request, most_bytes, code)
@@ -216,6 +217,9 @@ async def read_body(
         await _refuse_large(request, most_bytes, code)
     if announced is not None and len(body) != announced:
         raise DuramenError("invalid_argument", "the body was cut short")
+    if body and announced is None and "content-type" not in request.headers:
+        # Over HTTP/2 the gate could not see that there is one.
+        raise refuse_type(None)
     return bytes(body)
 
 

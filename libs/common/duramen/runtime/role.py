@@ -9,6 +9,7 @@ Called by every service. Source: 08-interfaces "Processes and admin".
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,6 +19,7 @@ from duramen.limits import (
     LOST_BOOKIE_GRACE_US,
     METADATA_AGE_MAX_US,
 )
+from duramen.wire.edge.gate import Gate
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -26,7 +28,8 @@ class ServiceOptions:
 
     Those from `data_dir` to `journal_file_bytes` are for bookies: docs/bookie.md. `advertise` is
     HOST:PORT under which others reach the data port, where it is not the one listened on; others
-    reach the administration under the same host. `weight`
+    reach the administration under the same host. `public_names` are further names that it is called
+    by, as behind an ingress: docs/adr/0021. `weight`
     is a sequencer's: its share of the logs, relative to the others'. `audit_interval_us` and
     `lost_bookie_grace_us` are a sequencer's, for when it is the auditor: docs/protocol/repair.md.
     `is_forwarding` is a proxy's: whether it sends on what the other kind of proxy answers, and
@@ -53,6 +56,7 @@ class ServiceOptions:
     journal_file_bytes: int = JOURNAL_FILE_BYTES
     weight: float = 1.0
     advertise: str | None = None
+    public_names: tuple[str, ...] = ()
     audit_interval_us: int = AUDIT_INTERVAL_US
     lost_bookie_grace_us: int = LOST_BOOKIE_GRACE_US
     is_forwarding: bool = True
@@ -69,6 +73,11 @@ class ServiceOptions:
         """Where others reach the administration: the host of the data plane, and our own port."""
         host = self.advertise.rpartition(":")[0] if self.advertise else self.host
         return f"http://{host}:{self.admin_port}"
+
+    def make_gate(self, origins: Iterable[str] = ()) -> Gate:
+        """Whom a port answers; pages of `origins` only where that is the public port."""
+        advertised = () if self.advertise is None else (self.advertise.rpartition(":")[0],)
+        return Gate.of((self.host, *advertised, *self.public_names), origins)
 
 
 class StartRefusedError(Exception):

@@ -42,6 +42,7 @@ from duramen.runtime.edge.cross_origin import parse_origin
 from duramen.runtime.http_server import AdminServer
 from duramen.runtime.role import Service, ServiceOptions, StartRefusedError
 from duramen.units import KIB, MIB, parse_duration_us, parse_size_bytes, spell_size
+from duramen.wire.edge.gate import parse_name
 
 _LOG = logging.getLogger(__name__)
 
@@ -86,6 +87,16 @@ def parse_options(
         help="where others reach the data port, as behind a proxy or in a pod, and under whose "
         "host they reach the admin port; default: HOST:DATA_PORT",
     )
+    parser.add_argument(
+        "--public-name",
+        metavar="NAME",
+        type=_parse_name,
+        action="append",
+        dest="public_names",
+        help="a further name that this node is called by, as behind an ingress or by a service of "
+        "Kubernetes; may be repeated. Called by any other name but those of loopback, --host and "
+        "--advertise it answers 421; addresses need not be named",
+    )
     parser.add_argument("--data-dir", type=Path, required=role == "bookie")
     if role == "bookie":
         _add_disk_options(parser)
@@ -117,7 +128,8 @@ def parse_options(
             "webhdfs://host:port/directory (default: none)",
         )
     options = vars(parser.parse_args(argv))
-    lists = {name: tuple(options.get(name) or ()) for name in ("ledger_dirs", "cors_origins")}
+    repeated = ("ledger_dirs", "cors_origins", "public_names")
+    lists = {name: tuple(options.get(name) or ()) for name in repeated}
     return ServiceOptions(role=role, **options | lists)
 
 
@@ -126,6 +138,13 @@ def _parse_address(text: str) -> str:
     if not host or not port.isdecimal() or not 0 < int(port) < 65_536:
         raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT")
     return text
+
+
+def _parse_name(text: str) -> str:
+    try:
+        return parse_name(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _parse_origin(text: str) -> str:
@@ -281,7 +300,8 @@ class _Frame:
             loop.add_signal_handler(number, self._stopping.set)
         service = self._make(self._options, self._fail)
         app = make_admin_app(service, self._options, self._stopping.set)
-        admin = AdminServer(self._options.host, self._options.admin_port, app)
+        gate = self._options.make_gate()
+        admin = AdminServer(self._options.host, self._options.admin_port, app, gate)
         await admin.start()
         try:
             start = asyncio.create_task(service.start())

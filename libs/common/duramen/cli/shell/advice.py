@@ -28,6 +28,7 @@ ADVICE: Final = {
     "unauthenticated": "say who you are, as your operator told you",
     "forbidden": "ask who may do this here",
     "namespace_not_found": "see duramen namespace list, or make it: duramen namespace create NAME",
+    "misdirected": "call the server by its address, or start it with --public-name NAME",
     "namespace_not_empty": "see duramen log list NAMESPACE, and delete them; an hour later it goes",
     "log_not_found": "see duramen log list NAMESPACE, or make it: duramen log create NAMESPACE/LOG",
     "segment_not_found": "see duramen segments NAMESPACE/LOG",

@@ -1,9 +1,9 @@
 """Pages of other origins at a public port: preflights answered, answers marked for the browser.
 
 A browser lets a page read an answer of another origin only if the answer names the page's origin.
-Nothing here keeps anybody out: without a list of origins, which is how a proxy starts, the
-application is served as it is. There is no `*`, no `null` and never a credential: each origin is
-written out, and may then do what any client may.
+Nothing here keeps anybody out, that is the gate's (`wire.edge.gate`): without a list of origins,
+which is how a proxy starts, the application is served as it is. There is no `*`, no `null`, never
+a credential: each origin is written out, and may then do what any client may.
 
 Stands around the whole application, so that every answer is marked, also of what went wrong. Put
 there by both proxies. Source: the Fetch standard "CORS protocol"; docs/protocol/rest.md.
@@ -86,10 +86,6 @@ class CrossOrigin:
         if origin is not None and _is_preflight(scope):
             await _answer_preflight(origin, send)
             return
-        if named:
-            # Whom a call is forwarded to is not asked for its opinion about the page.
-            kept = [pair for pair in headers if pair[0] != b"origin"]
-            scope = {**scope, "headers": kept}
         marks = [_VARY] if origin is None else [_VARY, *_spell_marks(origin)]
 
         def send_marked(message: Message) -> Awaitable[None]:

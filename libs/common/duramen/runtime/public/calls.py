@@ -10,7 +10,10 @@ Called by `openapi` and `forwarding`. Source: 03-api "REST v1", 08-interfaces "A
 from __future__ import annotations
 
 import enum
+import re
 from typing import Final, NamedTuple
+
+from duramen.wire.edge.gate import Bodies
 
 NAMESPACES_PATH: Final = "/v1/namespaces"
 NAMESPACE_PATH: Final = "/v1/namespaces/{namespace}"
@@ -79,12 +82,14 @@ class Call(NamedTuple):
 
 _ANYWHERE: Final = (
     "invalid_argument", "unknown_field", "internal", "overloaded", "metadata_unavailable",
-    "server_draining",
+    "server_draining", "misdirected", "forbidden",
 )  # fmt: skip
 _OF_NAMESPACE: Final = (*_ANYWHERE, "invalid_name", "namespace_not_found")
 _OF_LOG: Final = (*_OF_NAMESPACE, "log_not_found", "log_deleted")
 _OF_READ: Final = (*_OF_LOG, "data_unavailable")
-_OF_CHANGE: Final = (*_OF_LOG, "log_held", "log_unavailable", "batch_too_large")
+_OF_CHANGE: Final = (
+    *_OF_LOG, "log_held", "log_unavailable", "batch_too_large", "unsupported_media",
+)  # fmt: skip
 _OF_CONFIG: Final = ("unsupported_media", "batch_too_large", "log_unavailable")
 _PAGE: Final = ("prefix", "start_after", "limit")
 
@@ -223,7 +228,7 @@ CALLS: Final = (
         "rollLog", "POST", f"{LOG_PATH}:roll", Side.WRITE,
         "Close the open segment and open the next one", "Soon. `epoch` null: none is open.",
         _given(202, "it is being closed", "Rolled"),
-        (*_OF_LOG, "log_unavailable", "log_ended", "log_held"),
+        (*_OF_LOG, "log_unavailable", "log_ended", "log_held", "unsupported_media"),
         fate=Fate.REPEATABLE,
     ),
     Call(
@@ -266,3 +271,16 @@ CALLS: Final = (
     ),
 )  # fmt: skip
 """The append first: routes are looked at in this order where a call is forwarded."""
+
+_OWN_BODIES: Final = re.compile(
+    "|".join(
+        re.sub(r"{\w+}", "[^/]+", call.path)
+        for call in CALLS
+        if call.body is not None and set(call.body) != {JSON}
+    )
+)
+
+
+def find_bodies(path: str) -> Bodies:
+    """Which bodies a path of a public port takes: JSON, unless the table gives it others."""
+    return Bodies.OWN if _OWN_BODIES.fullmatch(path) else Bodies.JSON

@@ -75,6 +75,9 @@ _HOP_BY_HOP: Final = frozenset({
 })  # fmt: skip
 """Headers that speak of one connection, not of the call (RFC 9110, 7.6.1)."""
 
+_OF_PAGE: Final = frozenset({"origin", "sec-fetch-site"})
+"""Of the page that calls, which the proxy that it called has judged: no peer is asked again."""
+
 _QUERY_SAFE: Final = "!$%&'()*+,-./:;=?@_~[]|"
 
 
@@ -417,7 +420,8 @@ def _pass_headers(headers: Any) -> list[tuple[str, str]]:
         if name == "connection"
         for option in value.split(",")
     }
-    return [(n, v) for n, v in pairs if n not in _HOP_BY_HOP and n not in named]
+    left_out = _HOP_BY_HOP | _OF_PAGE | named
+    return [(n, v) for n, v in pairs if n not in left_out]
 
 
 def _make_answer(status: int, headers: list[tuple[str, str]], body: bytes) -> Response:
