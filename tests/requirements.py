@@ -26,6 +26,7 @@ class Need(StrEnum):
 
     JDK = "a JDK"
     NODE = "Node"
+    CHROMIUM = "Chromium"
     GO = "Go"
     MAVEN = "Maven"
     ROOT = "root"
@@ -42,6 +43,7 @@ class Need(StrEnum):
 WAYS: Final[Mapping[str, str]] = {
     Need.JDK: "install a JDK, 17 or newer (Debian: openjdk-17-jdk-headless), or set JAVA_HOME",
     Need.NODE: "install Node 20 or newer (Debian: nodejs)",
+    Need.CHROMIUM: "install Chromium or Chrome (Debian: chromium)",
     Need.GO: "install Go 1.26 or newer from go.dev",
     Need.MAVEN: "install Maven and a JDK (Debian: maven)",
     Need.ROOT: "run the tests as root",
