@@ -57,6 +57,9 @@ ZOOKEEPER_ELECTION_PORT = 3888
 OPERATOR_HEALTH_PORT = 8081
 OPERATOR_METRICS_PORT = 8080
 
+CLUSTER_DOMAIN = "cluster.local"
+"""What names in DNS end with, unless a cluster of Kubernetes was told otherwise."""
+
 USER_ID = 10001
 """User and group of every image of ours."""
 

@@ -26,6 +26,9 @@ spec:
   domains: {{- toYaml . | nindent 4 }}
   {{- end }}
   placement: {{ $spec.placement }}
+  {{- with $spec.publicNames }}
+  publicNames: {{- toYaml . | nindent 4 }}
+  {{- end }}
   zookeeper:
     {{- if $spec.zookeeper.externalServers }}
     external:

@@ -16,6 +16,7 @@ from pydantic import Field
 from duramen.config import Duration
 from duramen_operator.resources.logs import LogDefaults
 from duramen_operator.resources.part import (
+    HostName,
     Label,
     LocalReference,
     ObjectName,
@@ -269,6 +270,14 @@ class LogClusterSpec(Part):
     read_proxies: Annotated[Proxies, Field(description="The servers that answer readers.")] = (
         Proxies()
     )
+    public_names: Annotated[
+        tuple[HostName, ...],
+        Field(
+            max_length=32,
+            description="Hosts under which an Ingress, a Gateway or a load balancer sends requests "
+            "to the proxies. Under any other name but those of their Services they answer 421.",
+        ),
+    ] = ()
     cold_store: Annotated[
         ColdStore | None, Field(description="Where archived segments go. Left out: no archive.")
     ] = None

@@ -26,6 +26,8 @@ _SNAKE_NAMES: Final = frozenset(LogConfig.model_fields) | {"auto_create"}
 
 QUANTITY_PATTERN: Final = "^[0-9]{1,15}(\\.[0-9]{1,9})?(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?$"
 LABEL_PATTERN: Final = "^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
+_HOST_LABEL: Final = "([-a-z0-9]{0,61}[a-z0-9])?"
+HOST_PATTERN: Final = f"^([a-z0-9]{_HOST_LABEL}\\.)*[a-z]{_HOST_LABEL}$"
 NAME_PATTERN: Final = "^[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?$"
 
 
@@ -48,6 +50,7 @@ Quantity = Annotated[
 """An amount as Kubernetes writes it: "20Gi", "500m", 2."""
 
 Label = Annotated[str, Field(min_length=1, max_length=63, pattern=LABEL_PATTERN)]
+HostName = Annotated[str, Field(min_length=1, max_length=253, pattern=HOST_PATTERN)]
 ObjectName = Annotated[str, Field(min_length=1, max_length=253, pattern=NAME_PATTERN)]
 
 

@@ -22,7 +22,12 @@ from duramen_operator.resources.archives import (
 )
 from duramen_operator.resources.clusters import SERVERS_PATTERN
 from duramen_operator.resources.logs import LOG_PATTERN, NAMESPACE_PATTERN, TRUNCATION_PATTERN
-from duramen_operator.resources.part import LABEL_PATTERN, NAME_PATTERN, QUANTITY_PATTERN
+from duramen_operator.resources.part import (
+    HOST_PATTERN,
+    LABEL_PATTERN,
+    NAME_PATTERN,
+    QUANTITY_PATTERN,
+)
 
 
 class Rule(NamedTuple):
@@ -51,6 +56,8 @@ HINTS: Final[Mapping[str, str]] = {
     SIZE_PATTERN: 'write a size with its unit, such as "64MiB" or "10GiB"',
     QUANTITY_PATTERN: 'write an amount as Kubernetes does, such as "20Gi", greater than 0',
     LABEL_PATTERN: "write 1 to 63 of a-z, 0-9 and '-', beginning and ending with a letter or digit",
+    HOST_PATTERN: "write the name of a host without scheme and port, such as logs.example.org, in "
+    "small letters; addresses need not be named",
     NAME_PATTERN: "write the name of an object: a-z, 0-9, '-' and '.', beginning and ending with "
     "a letter or digit",
     NAMESPACE_PATTERN: "write 1 to 63 of a-z, 0-9 and '-', beginning and ending with a letter or "

@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from duramen_operator.names import ARCHIVE, name_component
+from duramen_operator.resources.part import HOST_PATTERN
 from tests.kubernetes.chart.rendering import (
     CHART,
     EVERYTHING,
@@ -41,6 +42,9 @@ BAD: list[tuple[str, Any, str]] = [
     ("cluster.name", "Main", r"/cluster/name'.*does not match"),
     ("cluster.domains", [{"region": "eu"}], r"/cluster/domains/0'.*missing property 'zone'"),
     ("cluster.placement", "loose", r"/cluster/placement'.*'strict', 'preferred'"),
+    ("cluster.publicNames", ["https://a.test"], r"/cluster/publicNames/0'.*does not match"),
+    ("cluster.publicNames", ["10.1.2.3"], r"/cluster/publicNames/0'.*does not match"),
+    ("cluster.publicNames", "a.test", r"/cluster/publicNames'.*got string, want array"),
     ("cluster.zookeeper.members", 2, r"/cluster/zookeeper/members'.*one of 1, 3, 5"),
     ("cluster.zookeeper.externalServers", "zk", r"externalServers'.*does not match"),
     ("cluster.sequencers.replicas", 0, r"/cluster/sequencers/replicas'.*minimum"),
@@ -97,6 +101,20 @@ def test_the_cluster_is_called_like_the_release_unless_values_say_otherwise() ->
     renamed = defaults(render({"cluster": {"name": "main"}, "logNamespace": {"create": False}}))
     assert [one["metadata"]["name"] for one in renamed] == ["main", "main"]
     assert renamed[1]["spec"]["clusterName"] == "main"
+
+
+def test_hosts_of_an_ingress_go_to_the_cluster() -> None:
+    names = ["logs.example.org", "logs.test"]
+    assert defaults(render({"cluster": {"publicNames": names}}))[0]["spec"]["publicNames"] == names
+    assert "publicNames" not in defaults(render())[0]["spec"]
+
+
+def test_the_chart_and_the_cluster_have_one_rule_for_hosts() -> None:
+    import json
+
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    rule = schema["properties"]["cluster"]["properties"]["publicNames"]["items"]
+    assert rule["pattern"] == HOST_PATTERN
 
 
 def test_without_a_cluster_there_is_an_operator_alone() -> None:

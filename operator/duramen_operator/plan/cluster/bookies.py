@@ -33,6 +33,7 @@ from duramen_operator.plan.cluster.pods import (
     probe_service,
     spread_over,
 )
+from duramen_operator.plan.cluster.public_names import name_arguments
 from duramen_operator.plan.cluster.spread import Share, find_same_names, share_out
 from duramen_operator.plan.manifests import make_manifest
 from duramen_operator.plan.observed import Json, KubeObject, Ref
@@ -256,7 +257,7 @@ def _make_arguments(own: SetFrame, share: Share) -> list[str]:
         flags["--region"] = share.region
     if own.spec.journal_file_size is not None:
         flags["--journal-file-size"] = spell_size(own.spec.journal_file_size)
-    return [token for flag in flags.items() for token in flag]
+    return [token for flag in flags.items() for token in flag] + name_arguments(frame, BOOKIE)
 
 
 def _make_affinity(frame: Frame, share: Share) -> Json | None:

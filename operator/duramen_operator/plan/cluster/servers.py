@@ -27,6 +27,7 @@ from duramen_operator.plan.cluster.pods import (
     probe_service,
     spread_anyway,
 )
+from duramen_operator.plan.cluster.public_names import name_arguments
 from duramen_operator.plan.manifests import make_manifest
 from duramen_operator.plan.observed import Json
 from duramen_operator.resources.clusters import Proxies
@@ -173,7 +174,10 @@ def _make_pod(
         labels=frame.make_labels(component),
         image=frame.image,
         command=f"duramen-{component}",
-        arguments=[token for flag in flags.items() for token in flag],
+        arguments=[
+            *(token for flag in flags.items() for token in flag),
+            *name_arguments(frame, component),
+        ],
         ports=ports,
         resources=resources,
         probes=probe_service(start_s=START_S),
