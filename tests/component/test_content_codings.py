@@ -4,14 +4,21 @@ The codec itself is `tests/unit/test_content_coding.py`'s. Source: docs/protocol
 coding", RFC 9110.
 """
 
+import asyncio
 import gzip
 import json
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from duramen.runtime.edge.coded_bodies import SMALL_ANSWER_BYTES
-from duramen.wire.edge.content_coding import make_decoder, make_encoder, zstd
+from duramen.runtime.edge.coded_bodies import SMALL_ANSWER_BYTES, CodedBodies
+from duramen.wire.edge.content_coding import (
+    STEP_INPUT_BYTES_MAX,
+    make_decoder,
+    make_encoder,
+    zstd,
+)
 from duramen.wire.record_batch import decode_batch, encode_batch
 from tests.component import readproxy_world, writeproxy_world
 from tests.component.raw_http import open_call
@@ -65,6 +72,73 @@ def test_a_bomb_is_refused_by_the_limit_of_what_it_would_be(coding: str) -> None
         assert world.proxy.statistics()["in_flight_bytes"] == 0
 
     writeproxy_world.run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("coding", "frame"),
+    [
+        ("zstd", zstd.compress(b"")),
+        ("zstd", bytes.fromhex("502a4d1800000000")),
+        ("gzip", gzip.compress(b"")),
+    ],
+    ids=["empty frames", "skippable frames", "empty members"],
+)
+def test_a_body_of_many_frames_is_refused(coding: str, frame: bytes) -> None:
+    async def scenario(world: World) -> None:
+        body = CODERS[coding](b"before") + frame * 300_000
+        got, problem = await world.append(body, content_encoding=coding)
+        assert (got, problem["code"], problem["field"]) == (
+            400, "invalid_argument", "Content-Encoding",
+        )  # fmt: skip
+        assert "64 frames" in problem["detail"]
+        assert not world.rows
+        few = CODERS[coding](b"before") + frame * 62 + CODERS[coding](b" after")
+        status, _ = await world.append(
+            few, content_type="application/octet-stream", content_encoding=coding
+        )
+        assert status == 200
+        assert decode_batch(bytes(world.rows[0].batch)).bodies == [b"before after"]
+
+    writeproxy_world.run(scenario)
+
+
+NOTHING_MUCH = {
+    "gzip": gzip.compress(b"")[:10] + b"\0\0\0\xff\xff" * 3_000_000 + gzip.compress(b"")[10:],
+    "zstd": bytes.fromhex("28b52ffd0058") + bytes(15 << 20) + bytes.fromhex("010000"),
+}
+"""15 MiB of blocks without content: nothing comes of them, and each is work."""
+
+
+@both_codings
+def test_others_have_their_turn_while_a_body_is_decoded(coding: str) -> None:
+    """Also while nothing comes of it that a route could take."""
+
+    async def scenario() -> None:
+        turns, ended_at = 0, []
+
+        async def count() -> None:
+            nonlocal turns
+            while True:
+                await asyncio.sleep(0)
+                turns += 1
+
+        async def receive() -> dict[str, Any]:
+            return {"type": "http.request", "body": NOTHING_MUCH[coding], "more_body": False}
+
+        async def read(_scope: Any, receive: Any, _send: Any) -> None:
+            while (await receive())["more_body"]:
+                pass
+            ended_at.append(turns)
+
+        scope = {
+            "type": "http", "method": "POST", "headers": [(b"content-encoding", coding.encode())],
+        }  # fmt: skip
+        counting = asyncio.create_task(count())
+        await CodedBodies(read)(scope, receive, None)
+        counting.cancel()
+        assert ended_at[0] >= len(NOTHING_MUCH[coding]) // STEP_INPUT_BYTES_MAX
+
+    asyncio.run(scenario())
 
 
 def test_bodies_that_cannot_be_decoded_are_refused() -> None:

@@ -257,6 +257,21 @@ def test_decompression_bombs(cluster: LocalCluster, name: str) -> None:
         assert _exchange(cluster, head + BOMBS[name]) == (413, code)
 
 
+FRAMES = {
+    "empty frames": ("zstd", zstd.compress(b"")),
+    "skippable frames": ("zstd", bytes.fromhex("502a4d1800000000")),
+    "empty members": ("gzip", gzip.compress(b"")),
+}
+
+
+@pytest.mark.parametrize("name", FRAMES)
+def test_many_frames_in_one_body(cluster: LocalCluster, name: str) -> None:
+    coding, frame = FRAMES[name]
+    lines = (JSON, f"content-encoding: {coding}", f"content-length: {len(frame) * 300_000}")
+    found = _exchange(cluster, _head(RECORDS, *lines) + frame * 300_000)
+    assert found == (400, "invalid_argument")
+
+
 def test_a_bomb_in_a_session(cluster: LocalCluster) -> None:
     bomb = gzip.compress(b"{" * (64 * MIB))
     head = _head(STREAM, "content-type: application/x-ndjson", "content-encoding: gzip", CHUNKED)

@@ -5,15 +5,22 @@ Source: RFC 9110 sections 8.4 and 12.5.3, docs/protocol/rest.md "Content coding"
 """
 
 import gzip
+import itertools
+import time
 import zlib
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from duramen.errors import DuramenError
+from duramen.wire.edge import content_coding
 from duramen.wire.edge.content_coding import (
     CODINGS,
+    FRAME_COUNT_MAX,
+    STEP_INPUT_BYTES_MAX,
     choose_coding,
     make_decoder,
     make_encoder,
@@ -30,7 +37,8 @@ def decode(coding: str, pieces: list[bytes], most_bytes: int = 1_000) -> bytes:
     found = []
     for piece in pieces:
         decoder.feed(piece)
-        while step := decoder.step(most_bytes):
+        while not decoder.needs_input:
+            step = decoder.step(most_bytes)
             assert len(step) <= most_bytes
             found.append(step)
     decoder.end()
@@ -58,7 +66,7 @@ def test_each_flushed_piece_can_be_read_at_once(coding: str) -> None:
     for piece in (b"one", b"two" * 1_000, b"three"):
         decoder.feed(encoder.encode(piece, is_last=False))
         assert decoder.step(1 << 20) == piece
-        assert decoder.step(1 << 20) == b""
+        assert decoder.needs_input
 
 
 @pytest.mark.parametrize("size", [1, 7, 1 << 20])
@@ -78,6 +86,113 @@ def test_a_bomb_gives_no_more_than_was_asked_for(coding: str) -> None:
     decoder.feed(bomb)
     for _ in range(5):
         assert len(decoder.step(10_000)) <= 10_000
+
+
+EMPTY_FRAMES = {
+    "empty frames": ("zstd", zstd.compress(b"")),
+    "skippable frames": ("zstd", bytes.fromhex("502a4d1800000000")),
+    "empty members": ("gzip", gzip.compress(b"")),
+}
+FULL_FRAMES = {
+    "frames of a byte": ("zstd", zstd.compress(b"x")),
+    "members of a byte": ("gzip", gzip.compress(b"x")),
+}
+
+
+class Counted:
+    """A decoder of the library, and what all of its kind were given and gave."""
+
+    taken_bytes = 0
+    call_count = 0
+    made_count = 0
+
+    def __init__(self, inner: Any) -> None:
+        Counted.made_count += 1
+        self._inner = inner
+
+    def decompress(self, data: bytes, most_bytes: int) -> Any:
+        Counted.call_count += 1
+        Counted.taken_bytes += len(data)
+        return self._inner.decompress(data, most_bytes)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Counted]]:
+    """Everything that the libraries decode is counted from here on."""
+    Counted.taken_bytes = Counted.call_count = Counted.made_count = 0
+    open_member, open_frame = zlib.decompressobj, content_coding._open_frame
+    with monkeypatch.context() as patch:
+        patch.setattr(content_coding.zlib, "decompressobj", lambda bits: Counted(open_member(bits)))
+        patch.setattr(content_coding, "_open_frame", lambda: Counted(open_frame()))
+        yield Counted
+
+
+@pytest.mark.parametrize("name", EMPTY_FRAMES | FULL_FRAMES)
+def test_a_body_has_so_many_frames_and_no_more(name: str) -> None:
+    coding, frame = (EMPTY_FRAMES | FULL_FRAMES)[name]
+    for size in (1, 1 << 20):
+        whole = decode(coding, cut(frame * FRAME_COUNT_MAX, size))
+        assert len(whole) == (FRAME_COUNT_MAX if name in FULL_FRAMES else 0)
+        with pytest.raises(DuramenError, match="64 frames") as caught:
+            decode(coding, cut(frame * (FRAME_COUNT_MAX + 1), size))
+        assert (caught.value.code, caught.value.field) == ("invalid_argument", "Content-Encoding")
+
+
+@pytest.mark.parametrize("name", EMPTY_FRAMES | FULL_FRAMES)
+def test_many_frames_cost_no_more_than_the_first_ones(name: str, counted: type[Counted]) -> None:
+    """300,000 of them in one piece, 2.3 MiB and more, were 10 s of work without an answer."""
+    coding, frame = (EMPTY_FRAMES | FULL_FRAMES)[name]
+    with pytest.raises(DuramenError, match="64 frames"):
+        decode(coding, [frame * 300_000], 1 << 18)
+    assert counted.made_count <= FRAME_COUNT_MAX
+    assert counted.taken_bytes <= (FRAME_COUNT_MAX + 1) * STEP_INPUT_BYTES_MAX
+
+
+def make_bodies() -> dict[str, tuple[str, bytes]]:
+    """Coded bodies of up to 16 MiB that make a decoder work, each in its own way."""
+    few_letters = itertools.cycle([b"aaaaaaaabbbbccd" * 8, b"eeeeffg" * 16])
+    tables = zlib.compressobj(9, wbits=31)
+    blocks = [tables.compress(next(few_letters)) + tables.flush(zlib.Z_FULL_FLUSH)]
+    blocks += [
+        tables.compress(next(few_letters)) + tables.flush(zlib.Z_FULL_FLUSH) for _ in range(50_000)
+    ]
+    noise = bytes(range(256)) * 4_096  # zstd and gzip alike find repetitions only
+    return {
+        "gzip of zeros": ("gzip", gzip.compress(bytes(64 * MIB), 1)),
+        "zstd of zeros": ("zstd", zstd.compress(bytes(512 * MIB), 1)),
+        "gzip of tables": ("gzip", b"".join(blocks) + tables.flush()),
+        "gzip of nothing": ("gzip", gzip.compress(b"")[:10] + b"\0\0\0\xff\xff" * 3_000_000),
+        "zstd of nothing": ("zstd", bytes.fromhex("28b52ffd0058") + bytes(15 * MIB)),
+        "gzip stored": ("gzip", gzip.compress(noise * 15, 0)),
+    }
+
+
+BODIES = make_bodies()
+
+
+@pytest.mark.parametrize("name", BODIES)
+@pytest.mark.parametrize("size", [60_000, 1 << 24])
+def test_a_step_takes_a_bounded_piece_and_all_steps_what_there_is(
+    name: str, size: int, counted: type[Counted]
+) -> None:
+    coding, body = BODIES[name]
+    decoder = make_decoder(coding)
+    longest_s, step_count, given_bytes = 0.0, 0, 0
+    for piece in cut(body, size):
+        decoder.feed(piece)
+        while not decoder.needs_input:
+            before_bytes, began_s = counted.taken_bytes, time.thread_time()
+            given_bytes += len(decoder.step(1 << 18))
+            longest_s = max(longest_s, time.thread_time() - began_s)
+            step_count += 1
+            assert counted.taken_bytes - before_bytes <= STEP_INPUT_BYTES_MAX
+    pieces = sum(-(-len(piece) // STEP_INPUT_BYTES_MAX) for piece in cut(body, size))
+    assert step_count <= pieces + 2 * -(-given_bytes // (1 << 18)) + 2, "no step for nothing"
+    # A loop is to be held for 50 ms at most; a step is 2 ms of CPU here, and more on a slow one.
+    assert longest_s < 0.05, f"{longest_s * 1e3:.1f} ms of CPU in one step"
 
 
 @pytest.mark.parametrize("coding", CODINGS)

@@ -12,7 +12,6 @@ Called by the write proxy and the read proxy. Source: 03-api "REST v1", 08-inter
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import logging
 import re
@@ -31,7 +30,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from duramen import __version__
 from duramen.errors import DuramenError
 from duramen.runtime.admin import add_problem_handler, problem_response
-from duramen.runtime.edge.coded_bodies import UNDECODED, CodedBodies
+from duramen.runtime.edge.coded_bodies import UNDECODED, CodedBodies, drop_rest
 from duramen.units import MIB
 from duramen.wire.edge.gate import refuse_type
 
@@ -39,9 +38,6 @@ _LOG = logging.getLogger(__name__)
 
 BODY_TIMEOUT_S: Final = 30.0
 """A body that has not arrived by then is refused: it would hold its share of memory for nothing."""
-
-_DROP_BYTES_MAX: Final = 64 * MIB
-_DROP_TIMEOUT_S: Final = 2.0
 
 _FIELD_CHARACTERS_MAX: Final = 100
 _QUERY_FIELDS_MAX: Final = 100
@@ -254,19 +250,8 @@ async def _refuse_large(request: Request, most_bytes: int, code: str) -> NoRetur
 
 
 async def drop_body(scope: Scope, receive: Receive) -> None:
-    """Read and drop what is left of a body, undecoded and within bounds.
-
-    A client that is still sending when the connection closes never sees the answer.
-    """
-    receive = scope.get(UNDECODED, receive)
-    dropped_bytes = 0
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(_DROP_TIMEOUT_S):
-            while dropped_bytes <= _DROP_BYTES_MAX:
-                message = await receive()
-                dropped_bytes += len(message.get("body", b""))
-                if not message.get("more_body"):
-                    break
+    """Read and drop what is left of a body, undecoded and within bounds."""
+    await drop_rest(scope.get(UNDECODED, receive))
 
 
 def read_query(request: Request, known: Collection[str]) -> dict[str, str]:

@@ -11,12 +11,13 @@ Added by `runtime.rest.make_public_app`. Source: 03-api "REST v1", docs/protocol
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from duramen.errors import DuramenError
 from duramen.runtime.admin import problem_response
-from duramen.units import KIB
+from duramen.units import KIB, MIB
 from duramen.wire.edge.content_coding import (
     CODINGS,
     Decoder,
@@ -44,6 +45,9 @@ SMALL_ANSWER_BYTES: Final = 1 * KIB
 _LOOP_BYTES_MAX: Final = 64 * KIB
 """Larger pieces of answers are coded in a thread: gzip makes some 100 MB/s."""
 
+_DROP_BYTES_MAX: Final = 64 * MIB
+_DROP_TIMEOUT_S: Final = 2.0
+
 _VARY: Final = (b"vary", b"Accept-Encoding")
 
 
@@ -59,8 +63,11 @@ class CodedBodies:
             await self._app(scope, receive, send)
             return
         coded = accepted = b""
+        has_length = False
         for name, value in scope["headers"]:
-            if name == b"content-encoding":
+            if name == b"content-length":
+                has_length = True
+            elif name == b"content-encoding":
                 coded = coded + b"," + value if coded else value
             elif name == b"accept-encoding":
                 accepted = accepted + b"," + value if accepted else value
@@ -76,7 +83,8 @@ class CodedBodies:
                 return
             if coding is not None:
                 scope = _without_length(scope, receive)
-                receive = _DecodedBody(receive, make_decoder(coding)).receive
+                decoder = make_decoder(coding)
+                receive = _DecodedBody(receive, decoder, will_end=has_length).receive
         await self._app(scope, receive, send)
 
 
@@ -87,12 +95,32 @@ def _without_length(scope: Any, receive: Receive) -> dict[str, Any]:
     return {**scope, "headers": headers, UNDECODED: receive}
 
 
-class _DecodedBody:
-    """The messages of a coded body, decoded."""
+async def drop_rest(receive: Receive) -> None:
+    """Read and drop what is left of a body, within bounds.
 
-    def __init__(self, receive: Receive, decoder: Decoder) -> None:
+    A client that is still sending when the connection closes never sees the answer.
+    """
+    dropped_bytes = 0
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_DROP_TIMEOUT_S):
+            while dropped_bytes <= _DROP_BYTES_MAX:
+                message = await receive()
+                dropped_bytes += len(message.get("body", b""))
+                if not message.get("more_body"):
+                    break
+
+
+class _DecodedBody:
+    """The messages of a coded body, decoded.
+
+    Args:
+        will_end: its length was announced: it is no session, whose client waits for answers.
+    """
+
+    def __init__(self, receive: Receive, decoder: Decoder, *, will_end: bool) -> None:
         self._receive = receive
         self._decoder = decoder
+        self._will_end = will_end
         self._has_more = True
 
     async def receive(self) -> Message:
@@ -102,11 +130,14 @@ class _DecodedBody:
             DuramenError: the body is damaged or was cut short.
         """
         while True:
-            piece = self._decoder.step(PIECE_BYTES_MAX)
-            if piece:
-                # A reader that drops what it gets would otherwise never let others have their turn.
+            if not self._decoder.needs_input:
+                piece = await self._decode()
+                # Others have their turn after each step: a reader may drop what it gets, and a body
+                # may have much of which nothing comes.
                 await asyncio.sleep(0)
-                return {"type": "http.request", "body": piece, "more_body": True}
+                if piece:
+                    return {"type": "http.request", "body": piece, "more_body": True}
+                continue
             if not self._has_more:
                 self._decoder.end()
                 return {"type": "http.request", "body": b"", "more_body": False}
@@ -115,6 +146,15 @@ class _DecodedBody:
                 return message
             self._has_more = message.get("more_body", False)
             self._decoder.feed(message.get("body", b""))
+
+    async def _decode(self) -> bytes:
+        """A step of the decoder; of a body that cannot be decoded the rest is dropped."""
+        try:
+            return self._decoder.step(PIECE_BYTES_MAX)
+        except DuramenError:
+            if self._will_end and self._has_more:
+                await drop_rest(self._receive)
+            raise
 
 
 class _CodedAnswer:

@@ -1,8 +1,10 @@
 """Content codings of HTTP, gzip and zstd: which one, and piece by piece in both directions.
 
 Decoding gives at most so many bytes a step, whatever the input claims, so that what a few bytes
-can grow to (a decompression bomb) is met by the reader's own bound before it is in memory. A zstd
-window is at most 8 MiB, as RFC 9659 demands of this coding. Pure; the transport is `runtime.edge`.
+can grow to (a decompression bomb) is met by the reader's own bound before it is in memory. A step
+takes a bounded piece of the input too, and a body has a bounded number of frames, so that the cost
+of a body grows as its bytes do and is paid in small parts. A zstd window is at most 8 MiB, as
+RFC 9659 demands of this coding. Pure; the transport is `runtime.edge`.
 
 Source: 03-api "REST v1", RFC 9110 section 8.4 and 12.5.3; written up in docs/protocol/rest.md.
 """
@@ -14,6 +16,7 @@ import zlib
 from typing import Final, Protocol
 
 from duramen.errors import DuramenError
+from duramen.units import KIB
 
 if sys.version_info >= (3, 14):
     from compression import zstd as zstd  # noqa: PLC0414 - tests code with it, too
@@ -36,24 +39,40 @@ _ZSTD_LEVEL: Final = 1
 
 _ACCEPTED_CHARACTERS_MAX: Final = 1_000
 
+STEP_INPUT_BYTES_MAX: Final = 64 * KIB
+"""Coded bytes that one step takes: of the most expensive ones, blocks of a few bytes with tables of
+their own, about two milliseconds."""
+
+FRAME_COUNT_MAX: Final = 64
+"""Frames (of gzip: members) of one body. An encoder makes one, and flushes where a reader is to see
+something; an empty one costs as much as 100 KB of text, for 9 bytes."""
+
 
 class Decoder(Protocol):
     """Decodes one body."""
 
+    @property
+    def needs_input(self) -> bool:
+        """Whether everything that was fed is decoded and given."""
+        ...
+
     def feed(self, data: bytes) -> None:
-        """Take the next piece of the coded body."""
+        """Take the next piece of the coded body; only while it is needed."""
         ...
 
     def step(self, most_bytes: int) -> bytes:
-        """At most so many decoded bytes; empty: more input is needed.
+        """At most so many decoded bytes, out of at most STEP_INPUT_BYTES_MAX coded ones.
+
+        Empty: there were none in them; `needs_input` says whether there is more to be decoded.
 
         Raises:
-            DuramenError: `invalid_argument`, field `Content-Encoding`: the body is damaged.
+            DuramenError: `invalid_argument`, field `Content-Encoding`: the body is damaged, or has
+                more than FRAME_COUNT_MAX frames.
         """
         ...
 
     def end(self) -> None:
-        """No piece follows, and `step` gives nothing any more.
+        """No piece follows, and input is needed.
 
         Raises:
             DuramenError: `invalid_argument`: the body was cut short.
@@ -125,31 +144,65 @@ def make_encoder(coding: str) -> Encoder:
     return _ZstdEncoder() if coding == ZSTD else _GzipEncoder()
 
 
-class _GzipDecoder:
-    """Members behind one another are one body."""
+class _Pieces:
+    """What was fed, cut into pieces that a step can take."""
 
     def __init__(self) -> None:
-        self._member = zlib.decompressobj(_GZIP_WINDOW_BITS)
-        self._input = b""
+        self._fed = memoryview(b"")
+        self._taken_bytes = 0
+        self.piece = b""
+        """What is left of the piece that is being decoded."""
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.piece and self._taken_bytes == len(self._fed)
 
     def feed(self, data: bytes) -> None:
-        self._input += data
+        assert self.is_empty, "what was fed before is decoded first"
+        self._fed, self._taken_bytes = memoryview(data), 0
+
+    def fill(self) -> None:
+        """Have a piece, as far as there is input."""
+        if not self.piece:
+            end = self._taken_bytes + STEP_INPUT_BYTES_MAX
+            self.piece = bytes(self._fed[self._taken_bytes : end])
+            self._taken_bytes = min(end, len(self._fed))
+
+
+class _GzipDecoder:
+    """Members behind one another are one body.
+
+    What zlib has no room to decode waits in the piece, but for the rest of one match, which comes
+    with what follows: a flush and the member's end have bytes of their own.
+    """
+
+    def __init__(self) -> None:
+        self._pieces = _Pieces()
+        self._member = zlib.decompressobj(_GZIP_WINDOW_BITS)
+        self._count = 1
+
+    @property
+    def needs_input(self) -> bool:
+        return self._pieces.is_empty
+
+    def feed(self, data: bytes) -> None:
+        self._pieces.feed(data)
 
     def step(self, most_bytes: int) -> bytes:
-        while True:
+        pieces = self._pieces
+        pieces.fill()
+        decoded = b""
+        while not decoded and pieces.piece:
             if self._member.eof:
-                if not self._input:
-                    return b""
+                self._count = _count_frame(self._count)
                 self._member = zlib.decompressobj(_GZIP_WINDOW_BITS)
             try:
-                # Also without input: zlib may keep output back that it had no room for.
-                decoded = self._member.decompress(self._input, most_bytes)
+                decoded = self._member.decompress(pieces.piece, most_bytes)
             except zlib.error as error:
                 raise _damaged(GZIP) from error
             is_whole = self._member.eof
-            self._input = self._member.unused_data if is_whole else self._member.unconsumed_tail
-            if decoded or not is_whole:
-                return decoded
+            pieces.piece = self._member.unused_data if is_whole else self._member.unconsumed_tail
+        return decoded
 
     def end(self) -> None:
         if not self._member.eof:
@@ -157,35 +210,60 @@ class _GzipDecoder:
 
 
 class _ZstdDecoder:
-    """Frames behind one another are one body."""
+    """Frames behind one another are one body, also those that a decoder skips."""
 
     def __init__(self) -> None:
+        self._pieces = _Pieces()
         self._frame = _open_frame()
-        self._input = b""
+        self._count = 1
         self._is_whole = False
 
+    @property
+    def needs_input(self) -> bool:
+        return self._pieces.is_empty and not self._is_held_back
+
+    @property
+    def _is_held_back(self) -> bool:
+        """Whether the frame keeps what it had no room to decode; it takes nothing more before."""
+        return not self._is_whole and not self._frame.needs_input
+
     def feed(self, data: bytes) -> None:
-        self._input += data
+        self._pieces.feed(data)
 
     def step(self, most_bytes: int) -> bytes:
-        while self._input or not self._frame.needs_input:
-            data, self._input = self._input, b""
-            self._is_whole = False
+        pieces = self._pieces
+        if not self._is_held_back:
+            pieces.fill()
+        decoded = b""
+        while not decoded and (pieces.piece or self._is_held_back):
+            if self._is_whole:
+                self._count = _count_frame(self._count)
+                self._frame, self._is_whole = _open_frame(), False
+            data = b""
+            if not self._is_held_back:
+                data, pieces.piece = pieces.piece, b""
             try:
                 decoded = self._frame.decompress(data, most_bytes)
             except zstd.ZstdError as error:
                 raise _damaged(ZSTD) from error
             if self._frame.eof:
-                self._input = self._frame.unused_data
-                self._frame = _open_frame()
-                self._is_whole = True
-            if decoded:
-                return decoded
-        return b""
+                pieces.piece, self._is_whole = self._frame.unused_data, True
+        return decoded
 
     def end(self) -> None:
         if not self._is_whole:
             raise _cut_short()
+
+
+def _count_frame(count: int) -> int:
+    """One frame more of a body that has so many."""
+    if count >= FRAME_COUNT_MAX:
+        detail = (
+            f"a body has {FRAME_COUNT_MAX} frames (gzip: members) at most: code it as one, and "
+            "flush where a reader is to see what was written"
+        )
+        raise DuramenError("invalid_argument", detail, field="Content-Encoding")
+    return count + 1
 
 
 def _open_frame() -> zstd.ZstdDecompressor:
