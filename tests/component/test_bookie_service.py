@@ -19,6 +19,8 @@ import pytest
 from fastapi import FastAPI
 from httpx import ASGITransport, AsyncClient
 
+from duramen.config import LogConfig
+from duramen.core.log_node import LogNode
 from duramen.core.quorum import Quorum
 from duramen.core.segment import Fragment, Segment, Totals
 from duramen.core.status import BookieStatus
@@ -54,7 +56,7 @@ from duramen.wire.bookie_calls import (
     parse_statuses,
 )
 from duramen.wire.entry import encode_entry
-from duramen.wire.metadata_json import Paths, read_node, spell_segment
+from duramen.wire.metadata_json import Paths, read_node, spell_log, spell_segment
 from duramen_bookie.file_system import DiskFile, PosixFile, PosixFileSystem
 from duramen_bookie.service import BookieService
 from tests.component.waiting import wait_until
@@ -273,6 +275,32 @@ def test_a_read_with_a_seal_seals(tmp_path: Path) -> None:
             (answer,) = await bookie.read(span(0)._replace(seal_epoch=1))
             assert (answer.status, answer.is_sealed) == (BookieStatus.NO_ENTRY, True)
             assert await bookie.add(add(0)) == [BookieStatus.SEALED]
+
+    run(scenario)
+
+
+def test_a_far_seal_is_taken_only_of_an_epoch_that_the_logs_node_has(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        tree = MemoryTree()
+        async with running(tmp_path, tree) as bookie:
+            far = SEAL._replace(epoch=Epoch(2**32 - 1))
+            old = SEAL._replace(epoch=Epoch(4_999))
+            invalid = BookieStatus.INVALID
+            assert (await bookie.seal(far))[0].status is invalid, "no node, no epoch"
+            node = LogNode(LOG, "a", "l", LogConfig(), next_epoch=Epoch(5_000))
+            store = MemoryStore(tree)
+            await store.start()
+            await store.create(PATHS.log(LOG), spell_log(node), make_parents=True)
+            (answer,) = await bookie.read(span(0)._replace(seal_epoch=2**32 - 1))
+            assert answer.status is invalid
+            assert (await bookie.seal(far))[0].status is invalid
+            assert await bookie.add(add(0)) == [OK], "the log lives"
+            assert (await bookie.seal(old))[0].status is OK
+            assert await bookie.add(add(1)) == [BookieStatus.SEALED]
+            await store.close()
+        async with running(tmp_path, tree) as bookie:
+            assert (await bookie.seal(old))[0].status is OK
+            assert bookie.service.statistics()["data_plane"]["seal_proofs"] == 0
 
     run(scenario)
 

@@ -22,6 +22,7 @@ from duramen.core.status import BookieStatus
 from duramen.ids import NOTHING, EntryId, Epoch, Incarnation, LedgerId, LogId, ledger_of
 from duramen.limits import READ_QUEUE_WAIT_MAX_US
 from duramen.runtime.http_server import Reply
+from duramen.runtime.metadata_store import MetadataError, Unavailable
 from duramen.wire import bookie_calls as calls
 from duramen.wire.bookie_calls import Add, LacUpdate, Marks, ReadAnswer, ReadRange, Seal, Service
 from duramen.wire.entry import encode_entry
@@ -130,6 +131,11 @@ class World:
     """A data plane that holds entries 0 to 99, and clients of it."""
 
     def __init__(self, limits: dict[Service, ClassLimits] | None = None) -> None:
+        self.next_epochs: dict[LogId, Epoch] = {}
+        self.asked: list[LogId] = []
+        self.metadata = asyncio.Event()
+        self.metadata.set()
+        self.metadata_error: MetadataError | None = None
         self.core = BookieCore(LIFE)
         for number in range(100):
             crc = int.from_bytes(entry(number)[4:8], "little")
@@ -138,8 +144,19 @@ class World:
             )
         self.storage = FakeStorage(self.core)
         self.plane = DataPlane(
-            self.core, cast(Any, self.storage), lambda _ledger: None, limits=limits or SMALL
+            self.core,
+            cast(Any, self.storage),
+            lambda _ledger: None,
+            read_next_epoch=self.read_next_epoch,
+            limits=limits or SMALL,
         )
+
+    async def read_next_epoch(self, log_id: LogId) -> Epoch | None:
+        self.asked.append(log_id)
+        await self.metadata.wait()
+        if self.metadata_error is not None:
+            raise self.metadata_error
+        return self.next_epochs.get(log_id)
 
     def sync(self) -> None:
         self.storage.sync()
@@ -207,6 +224,113 @@ def run(scenario: Callable[[World], Awaitable[None]], world: World | None = None
             assert held["requests"] == held["add_bytes"] == held["answer_bytes"] == 0, held
 
     asyncio.run(in_world())
+
+
+async def synced(world: World, call: Awaitable[list[Any]]) -> list[Any]:
+    """The answer to a call, once its seal is durable."""
+    task = asyncio.ensure_future(call)
+    await wait_until(lambda: bool(world.storage.queued) or task.done())
+    world.sync()
+    return await task
+
+
+def far_read(epoch: int) -> ReadRange:
+    return span(0, service=RECOVERY)._replace(seal_epoch=epoch)
+
+
+def test_a_seal_far_above_what_is_known_is_proved_by_the_logs_node() -> None:
+    async def scenario(world: World) -> None:
+        world.next_epochs[LOG] = Epoch(70_001)
+        assert (await synced(world, world.seal(70_000)))[0].status is OK
+        assert (await synced(world, world.seal(70_000)))[0].status is OK
+        assert world.asked == [LOG], "what was shown is known from then on"
+        world.next_epochs[LOG] = Epoch(90_001)
+        world.storage.gate.set()
+        assert (await synced(world, world.read(far_read(90_000))))[0].is_sealed
+        assert world.core.sealed_epoch(LOG) == 90_000
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("next_epoch", [None, Epoch(3)])
+def test_a_seal_that_metadata_does_not_show_is_invalid(next_epoch: Epoch | None) -> None:
+    async def scenario(world: World) -> None:
+        if next_epoch is not None:
+            world.next_epochs[LOG] = next_epoch
+        for _ in range(2):
+            assert (await world.seal(2**32 - 1))[0].status is BookieStatus.INVALID
+            assert (await world.read(far_read(2**32 - 1)))[0].status is BookieStatus.INVALID
+        assert world.core.sealed_epoch(LOG) == 0 and not world.storage.queued
+        assert (await synced(world, world.seal(2)))[0].status is OK
+
+    run(scenario)
+
+
+def test_without_metadata_a_far_seal_is_asked_again_and_a_near_one_is_taken() -> None:
+    async def scenario(world: World) -> None:
+        world.metadata_error = Unavailable("not connected")
+        with pytest.raises(Refused, match="metadata_unavailable") as caught:
+            await world.seal(5_000)
+        assert caught.value.status == 503 and RETRY_AFTER_HEADER in caught.value.headers
+        with pytest.raises(Refused, match="metadata_unavailable"):
+            await world.read(far_read(5_000))
+        assert (await synced(world, world.seal(900)))[0].status is OK
+        assert world.core.sealed_epoch(LOG) == 900
+
+    run(scenario)
+
+
+def test_a_metadata_store_that_hangs_holds_no_seal_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(handlers, "SEAL_PROOF_TIMEOUT_US", 1)
+
+    async def scenario(world: World) -> None:
+        world.metadata.clear()
+        with pytest.raises(Refused, match="metadata_unavailable"):
+            await world.seal(5_000)
+        assert world.plane.statistics()["seal_proofs_running"] == 0
+
+    run(scenario)
+
+
+def test_proofs_under_way_are_bounded_and_another_life_asks_for_none() -> None:
+    async def scenario(world: World) -> None:
+        world.metadata.clear()
+        many = [Seal(LogId(n), Epoch(5_000), ledger_of(LogId(n), Epoch(1))) for n in range(1, 65)]
+        body = calls.pack_seals(LIFE, many)
+        asking = asyncio.create_task(world.post("/b/seal", body))
+        await wait_until(lambda: len(world.asked) == 1)
+        with pytest.raises(Refused, match="many seals wait"):
+            await world.seal(5_000)
+        near = asyncio.create_task(world.seal(3))
+        await wait_until(lambda: bool(world.storage.queued))
+        world.sync()
+        assert (await near)[0].status is OK
+        other = calls.pack_seals(Incarnation("b" * 32), many)
+        (mark, *_) = calls.parse_marks(await world.post("/b/seal", other), b"DSLR")
+        assert mark.status is BookieStatus.WRONG_INCARNATION
+        world.metadata.set()
+        marks = calls.parse_marks(await asking, b"DSLR")
+        assert {mark.status for mark in marks} == {BookieStatus.INVALID}
+        assert world.asked == [log.log_id for log in many]
+
+    run(scenario)
+
+
+def test_a_bookie_that_stops_takes_no_seal_that_waited_for_its_proof() -> None:
+    async def scenario(world: World) -> None:
+        world.metadata.clear()
+        world.next_epochs[LOG] = Epoch(9_000)
+        sealing = asyncio.create_task(world.seal(5_000))
+        await wait_until(lambda: world.asked == [LOG])
+        world.plane.stop("the bookie is stopping")
+        world.metadata.set()
+        with pytest.raises(Refused, match="stopping"):
+            await sealing
+        assert world.core.sealed_epoch(LOG) == 0 and not world.storage.queued
+
+    run(scenario)
 
 
 def test_a_flood_of_catch_up_reads_delays_nobody_else() -> None:

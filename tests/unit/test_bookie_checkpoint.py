@@ -522,7 +522,7 @@ def test_a_checkpoint_that_forgets_what_is_newer_than_the_damage_is_noticed() ->
 def test_every_kind_of_state_is_in_the_checkpoint_or_known_to_end_with_the_process() -> None:
     kept = {*LogSnapshot._fields, *LedgerSnapshot._fields, *CoreSnapshot._fields}
     assert kept == {*NOTICED, "is_everything_doubtful", "doubt_until", "newer_from"}
-    volatile = {"ledgers", "pending_drops", "pending_seal", "pending_token"}
+    volatile = {"ledgers", "pending_drops", "pending_seal", "pending_token", "shown"}
     assert {*LogState.__slots__} - volatile == {*LogSnapshot._fields} - {"log_id"}
     held_by_the_journal = {"pending", "stored"}
     assert {*LedgerState.__slots__} - held_by_the_journal == {*LedgerSnapshot._fields} - {

@@ -10,14 +10,17 @@ import random
 
 import pytest
 
-from duramen.core.bookie import WAITER_COUNT_MAX
+from duramen.core.bookie import WAITER_COUNT_MAX, BookieCore
 from duramen.core.bookie_state import LacRecord, MarksAnswer, ReadPlan, RequestId, SealRecord
+from duramen.core.entry_ranges import EntryRanges
 from duramen.core.entry_table import EntryTable
 from duramen.core.status import BookieStatus
-from duramen.ids import NOTHING, EntryId, Epoch, LedgerId, LogId, ledger_of
+from duramen.ids import LAST_EPOCH, NOTHING, EntryId, Epoch, LedgerId, LogId, ledger_of
+from duramen.limits import SEAL_LEAD_EPOCH_COUNT_MAX
 from duramen.wire.bookie_calls import Seal
 from tests.unit.bookie_driver import (
     LEDGER,
+    LIFE,
     LOG,
     NEXT_LEDGER,
     OTHER_LIFE,
@@ -183,6 +186,79 @@ def test_a_seal_of_a_ledger_of_another_log_is_invalid() -> None:
     driver = Driver()
     request = driver.seal(Seal(LogId(8), Epoch(3), LEDGER))
     assert driver.mark(request).status is INVALID and not driver.journal
+
+
+LEAD = SEAL_LEAD_EPOCH_COUNT_MAX
+FAR = LAST_EPOCH
+
+
+@pytest.mark.parametrize("epoch", [LEAD + 1, FAR])
+def test_a_seal_far_above_what_metadata_has_shown_is_not_taken(epoch: int) -> None:
+    """Seals never fall: one of the last epoch would be the end of the log."""
+    driver = Driver()
+    request = driver.seal(seal(LEAD), seal(epoch))
+    read = driver.read(span(0)._replace(seal_epoch=epoch), span(1))
+    driver.persist()
+    assert driver.statuses(request) == [OK, INVALID]
+    assert driver.statuses(read) == [INVALID, INVALID]
+    assert driver.core.sealed_epoch(LOG) == LEAD
+
+
+def test_what_anybody_may_send_is_no_reason_to_believe_a_higher_seal() -> None:
+    """Neither entries and LACs of a far epoch nor seals, each a little above the last one."""
+    driver = Driver()
+    far = ledger_of(LOG, Epoch(FAR))
+    driver.stored(row(0, ledger=far), row(1, ledger=far, recovery=True))
+    driver.lac(write_lac(0, ledger=far))
+    for step in (1, 2, 3):
+        driver.seal(*[seal(step * LEAD - number) for number in range(5)])
+        driver.persist()
+    driver.seal(seal(FAR, ledger=far))
+    driver.persist()
+    assert driver.core.sealed_epoch(LOG) == LEAD
+
+
+def test_a_seal_is_taken_as_far_as_the_logs_node_shows() -> None:
+    driver = Driver()
+    driver.core.on_epochs_shown(LOG, Epoch(50_001))
+    taken = driver.seal(seal(50_000), seal(50_000 + LEAD), seal(50_001 + LEAD))
+    driver.persist()
+    assert driver.statuses(taken) == [OK, OK, INVALID]
+    driver.core.on_epochs_shown(LOG, Epoch(2))  # an older look comes late
+    assert not driver.core.needs_proof(LOG, 50_000 + LEAD)
+
+
+def test_a_seal_that_was_not_taken_is_not_answered_as_one() -> None:
+    """Although its proof comes before the answer, which waits for the seal beside it."""
+    driver = Driver()
+    request = driver.seal(seal(1), seal(5_000))
+    driver.core.on_epochs_shown(LOG, Epoch(6_000))
+    driver.persist()
+    assert driver.statuses(request) == [OK, INVALID]
+    assert driver.core.sealed_epoch(LOG) == 1
+
+
+def test_drops_show_epochs_and_a_restart_keeps_what_is_sealed_and_dropped() -> None:
+    driver = Driver()
+    driver.core.on_epochs_shown(LOG, Epoch(5_001))
+    driver.seal(seal(5_000))
+    driver.drop(4_000, below=True)
+    driver.drop(7_000)
+    driver.persist()
+    assert not driver.core.needs_proof(LOG, 7_000 + LEAD)
+    assert driver.core.needs_proof(LOG, 7_001 + LEAD)
+    for dropped, shown in ((False, 5_000), (True, 7_000)):
+        again = BookieCore(LIFE)
+        snapshot = driver.core.snapshot()
+        logs = snapshot.logs if dropped else (snapshot.logs[0]._replace(gone=EntryRanges()),)
+        again.restore(snapshot._replace(logs=logs))
+        again.validate()
+        assert [again.needs_proof(LOG, shown + LEAD + more) for more in (0, 1)] == [False, True]
+    replayed = BookieCore(LIFE)
+    replayed.on_recovered_seal(LOG, Epoch(FAR))  # of a bookie that took any
+    replayed.on_recovered_drop(LogId(8), Epoch(3_000), True)
+    replayed.validate()
+    assert not replayed.needs_proof(LogId(8), 2_999 + LEAD)
 
 
 # --- LAC -----------------------------------------------------------------------------------------

@@ -42,6 +42,13 @@ COLD_READ_TIMEOUT_US: Final = 20 * SECOND
 SEAL_TIMEOUT_US: Final = 5 * SECOND
 """A seal that is not answered by then is asked again."""
 
+SEAL_LEAD_EPOCH_COUNT_MAX: Final = 1_000
+"""How far above the epochs that metadata has shown a bookie of a log it is sealed without a look at
+the log's node: nobody passes so many by owning it, and a seal is never taken back."""
+
+SEAL_PROOF_TIMEOUT_US: Final = 2 * SECOND
+"""A look at a log's node for a seal has failed if it is not over by then; the seal is repeated."""
+
 CLOSE_OWED_WAIT_US: Final = 2 * SECOND
 """A roll waits this long at most for copies that are still owed (R9)."""
 

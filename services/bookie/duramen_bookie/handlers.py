@@ -37,12 +37,17 @@ from duramen.core.bookie_state import (
     StartTimer,
 )
 from duramen.core.status import BookieStatus
-from duramen.ids import Incarnation, LedgerId
+from duramen.ids import LAST_LOG_ID, Epoch, Incarnation, LedgerId, LogId, log_of
+from duramen.limits import SEAL_PROOF_TIMEOUT_US
 from duramen.runtime.http_server import Answer, refuse_overloaded
+from duramen.runtime.metadata_store import MetadataError
+from duramen.units import SECOND
 from duramen.wire.bookie_calls import (
     Add,
     Marks,
     ReadAnswer,
+    ReadRange,
+    Seal,
     Service,
     pack_marks,
     pack_read_answers,
@@ -78,6 +83,9 @@ if TYPE_CHECKING:
 
 _FRAME: Final = "application/octet-stream"
 _TEXT: Final = "text/plain; charset=utf-8"
+_PROOFS_RUNNING_MAX: Final = 64
+"""Logs whose nodes may be read for seals at once."""
+
 _PLACE_BYTES: Final = 256
 """One place of an entry in memory: two tuples and their numbers."""
 
@@ -121,6 +129,11 @@ async def _pass_at_once(_size_bytes: int) -> None:
     """Nothing is held back."""
 
 
+async def _show_nothing(_log_id: LogId) -> Epoch | None:
+    """Nobody can be asked what metadata says of a log."""
+    return None
+
+
 class DataPlane:
     """Carries requests to the core and its effects out.
 
@@ -128,6 +141,8 @@ class DataPlane:
         core: of this incarnation, already replayed.
         storage: journal and index, started; tells `drain` when something became durable.
         check_segment: read a segment node for the core (R10), report to `on_segment_checked`.
+        read_next_epoch: the first epoch of a log that does not exist yet, by its node after a sync;
+            None: the log has none, so that nothing is shown. Raises MetadataError.
         limits: what each class of service may hold.
         on_damage: a read met an entry of this ledger that is damaged.
     """
@@ -138,6 +153,7 @@ class DataPlane:
         storage: Storage,
         check_segment: Callable[[LedgerId], None],
         *,
+        read_next_epoch: Callable[[LogId], Awaitable[Epoch | None]] = _show_nothing,
         limits: Mapping[Service, ClassLimits] = CLASS_LIMITS,
         on_damage: Callable[[LedgerId], None] = _ignore_damage,
     ) -> None:
@@ -145,6 +161,9 @@ class DataPlane:
         self._core = core
         self._storage = storage
         self._check_segment = check_segment
+        self._read_next_epoch = read_next_epoch
+        self._proof_count = 0
+        self._proofs_running = 0
         self._admission: Admission[_ReadJob] = Admission(limits)
         self._readers = ThreadPoolExecutor(self._admission.thread_count, "reader")
         self._numbers = itertools.count(1)
@@ -254,6 +273,9 @@ class DataPlane:
             "requests": dict(self._request_counts),
             "requests_waiting": len(self._pending),
             "frames_refused": self._refused_count,
+            "seal_proofs": self._proof_count,
+            "seal_proofs_running": self._proofs_running,
+            "seal_proofs_running_max": _PROOFS_RUNNING_MAX,
             "classes": self._admission.statistics(),
         }
 
@@ -313,6 +335,13 @@ class DataPlane:
 
     def _begin_read(self, body: bytes, peer: str) -> Awaitable[bytes]:
         incarnation, reads = parse_reads(body)
+        seals = [(log_of(r.ledger_id), r.seal_epoch) for r in reads if r.seal_epoch > 0]
+        begin = partial(self._begin_reads, incarnation, reads, peer)
+        return self._begin_proved(class_of_reads(reads), incarnation, seals, begin)
+
+    def _begin_reads(
+        self, incarnation: Incarnation, reads: Sequence[ReadRange], peer: str
+    ) -> Awaitable[bytes]:
         service = class_of_reads(reads)
         self._require_room(service, sum([read.seal_epoch > 0 for read in reads]), is_urgent=True)
         is_poll = len(reads) == 1 and reads[0].wait_ms > 0
@@ -328,6 +357,13 @@ class DataPlane:
 
     def _begin_seal(self, body: bytes, peer: str) -> Awaitable[bytes]:
         incarnation, seals = parse_seals(body)
+        named = [(seal.log_id, seal.epoch) for seal in seals]
+        begin = partial(self._begin_seals, incarnation, seals, peer)
+        return self._begin_proved(Service.RECOVERY, incarnation, named, begin)
+
+    def _begin_seals(
+        self, incarnation: Incarnation, seals: Sequence[Seal], peer: str
+    ) -> Awaitable[bytes]:
         self._require_room(Service.RECOVERY, len(seals), is_urgent=True)
         pending = self._open_request(self._admission.take(Service.RECOVERY, peer))
         self._core.on_seals(pending.request, incarnation, seals)
@@ -344,6 +380,51 @@ class DataPlane:
         self._core.on_lacs(pending.request, incarnation, updates)
         self.drain()
         return self._wait(pending, partial(_pack_marks, b"DLCR"))
+
+    def _begin_proved(
+        self,
+        service: Service,
+        incarnation: Incarnation,
+        seals: Sequence[tuple[LogId, int]],
+        begin: Callable[[], Awaitable[bytes]],
+    ) -> Awaitable[bytes]:
+        """Begin at once, or when metadata was asked about the logs whose seals need a proof."""
+        unproved = {
+            log_id: None
+            for log_id, epoch in seals
+            if 0 < log_id <= LAST_LOG_ID and self._core.needs_proof(log_id, epoch)
+        }
+        if not unproved or incarnation != self._core.incarnation:
+            return begin()
+        return self._begin_after_proofs(service, list(unproved), begin)
+
+    async def _begin_after_proofs(
+        self, service: Service, unproved: Sequence[LogId], begin: Callable[[], Awaitable[bytes]]
+    ) -> bytes:
+        """What metadata does not show the core refuses; where it does not answer, nothing is done.
+
+        Raises:
+            OverloadError: ask again.
+        """
+        if self._proofs_running + len(unproved) > _PROOFS_RUNNING_MAX:
+            raise self._admission.refuse(service, "many seals wait for the metadata store")
+        self._proofs_running += len(unproved)
+        try:
+            async with asyncio.timeout(SEAL_PROOF_TIMEOUT_US / SECOND):
+                for log_id in unproved:
+                    next_epoch = await self._read_next_epoch(log_id)
+                    self._proof_count += 1
+                    if next_epoch is not None:
+                        self._core.on_epochs_shown(log_id, next_epoch)
+        except (MetadataError, TimeoutError):
+            raise self._admission.refuse(
+                service, "metadata_unavailable: a seal far above what is known here needs a proof"
+            ) from None
+        finally:
+            self._proofs_running -= len(unproved)
+        if self._stopped is not None:
+            raise StoppingError(self._stopped)
+        return await begin()
 
     def _require_room(self, service: Service, record_count: int, *, is_urgent: bool) -> None:
         """Raises OverloadError before the core sees what the journal could not take."""

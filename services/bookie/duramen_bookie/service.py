@@ -22,7 +22,17 @@ from duramen.core.bookie import BookieCore
 from duramen.core.segment import SegmentState
 from duramen.core.status import BookieStatus
 from duramen.errors import DuramenError
-from duramen.ids import BookieId, EntryId, Incarnation, LedgerId, Member, epoch_of, log_of
+from duramen.ids import (
+    BookieId,
+    EntryId,
+    Epoch,
+    Incarnation,
+    LedgerId,
+    LogId,
+    Member,
+    epoch_of,
+    log_of,
+)
 from duramen.limits import READ_BYTES_MAX
 from duramen.runtime.http_server import PeerServer
 from duramen.runtime.metadata_store import MetadataError, MetadataStore, Rejected, Unavailable
@@ -31,7 +41,13 @@ from duramen.runtime.role import ServiceOptions, StartRefusedError
 from duramen.wire.bookie_calls import ReadRange
 from duramen.wire.checkpoint_format import CheckpointFormatError
 from duramen.wire.journal_format import JournalFormatError
-from duramen.wire.metadata_json import BookieNode, MetadataJsonError, Paths, read_segment
+from duramen.wire.metadata_json import (
+    BookieNode,
+    MetadataJsonError,
+    Paths,
+    read_log,
+    read_segment,
+)
 from duramen.wire.shelf_format import ShelfFormatError
 from duramen_bookie.admin import add_routes
 from duramen_bookie.checkpoint import CheckpointDamaged, CheckpointMismatch
@@ -138,7 +154,11 @@ class BookieService:
         await self._replay(storage, was_dirty)
         self._core, self._storage = storage.core, storage
         self._plane = DataPlane(
-            storage.core, storage, self._check_segment, on_damage=self._on_damage
+            storage.core,
+            storage,
+            self._check_segment,
+            read_next_epoch=self._read_next_epoch,
+            on_damage=self._on_damage,
         )
         storage.start()
         self._is_storage_started = True
@@ -404,6 +424,22 @@ class BookieService:
             raise Unavailable(f"{path} is not this process's own yet")
         self.running_core().on_doubt_bounded(found.made)
         self.running_upkeep().hurry("settling")
+
+    async def _read_next_epoch(self, log_id: LogId) -> Epoch | None:
+        """The first epoch of a log that does not exist yet; None: there is no such log to be read.
+
+        Raises:
+            MetadataError: the store does not say.
+        """
+        path = self._paths.log(log_id)
+        await self._store.sync(path)
+        found = await self._store.get(path)
+        try:
+            node = None if found is None else read_log(found.data)
+        except MetadataJsonError as error:
+            _LOG.warning("%s shows no epoch: %s", path, error)
+            return None
+        return node.next_epoch if node is not None and node.log_id == log_id else None
 
     def _check_segment(self, ledger_id: LedgerId) -> None:
         assert self._plane is not None

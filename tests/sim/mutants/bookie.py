@@ -51,7 +51,7 @@ def _answer_seal_at_once(
     for seal in seals:
         self._seal(seal.log_id, seal.epoch, records)
     self._persist(request, records)
-    self._reply_seals(request, seals)
+    self._reply_seals(request, seals, [True] * len(seals))
 
 
 def _any_incarnation(handler: Callable[..., None]) -> Callable[..., None]:

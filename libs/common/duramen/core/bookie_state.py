@@ -22,6 +22,7 @@ from duramen.core.entry_ranges import EntryRanges, group_ranges
 from duramen.core.entry_table import EntryTable
 from duramen.core.status import BookieStatus
 from duramen.ids import NOTHING, EntryId, Epoch, LedgerId, LogId
+from duramen.limits import SEAL_LEAD_EPOCH_COUNT_MAX
 
 RequestId = NewType("RequestId", int)
 """The driver's number of one request; the core only hands it back."""
@@ -483,11 +484,12 @@ class LogState:
 
     Invariants:
      8 no dropped ledger has a state, and `gone` holds nothing below `gone_below`.
+    12 no seal is further above the epochs that metadata has shown than it may be without.
     """
 
     __slots__ = (
         "gone", "gone_below", "ledgers", "newer_from", "pending_drops", "pending_seal",
-        "pending_token", "sealed",
+        "pending_token", "sealed", "shown",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -497,6 +499,10 @@ class LogState:
         """As `sealed`, with seals whose record is not persisted yet; never below `sealed`."""
         self.pending_token = 0
         """Token of the record that makes `pending_seal` durable."""
+        self.shown = 0
+        """The highest epoch that metadata has shown to exist: by the log's node, by a drop, by a
+        seal of a former run of this process. Adds and the seals of this run show nothing: whoever
+        sends one could send another, higher one."""
         self.gone_below = Epoch(0)
         """Every epoch below this one was dropped, durably."""
         self.gone = NO_RANGES
@@ -505,6 +511,10 @@ class LogState:
         """Epochs from this one on began after the damage, if there was any; 0: none known."""
         self.pending_drops: tuple[PendingDrop, ...] = ()
         self.ledgers: dict[Epoch, LedgerState] = {}
+
+    def needs_proof(self, epoch: int) -> bool:
+        """Whether an epoch is too far above those that are known for a seal to be believed."""
+        return epoch > max(self.shown + SEAL_LEAD_EPOCH_COUNT_MAX, self.pending_seal)
 
     def is_gone(self, epoch: Epoch) -> bool:
         """Whether the ledger of an epoch was dropped, durably (R4)."""
@@ -532,6 +542,7 @@ class LogState:
 
     def drop(self, epoch: Epoch, *, is_all_below: bool) -> list[LedgerState]:
         """Forget one ledger, or all of lower epochs, for ever; returns what was known of them."""
+        self.shown = max(self.shown, epoch - is_all_below)
         if is_all_below:
             self.gone_below = max(self.gone_below, epoch)
             self.gone = _without(self.gone, 0, max(0, self.gone_below - 1))
@@ -542,5 +553,6 @@ class LogState:
     def validate(self) -> None:
         """Assert the invariants."""
         self.gone.validate()
+        assert self.pending_seal <= self.shown + SEAL_LEAD_EPOCH_COUNT_MAX, "12: seal"
         assert not self.gone or self.gone.list_ranges()[0][0] >= self.gone_below, "8: gone"
         assert not any(map(self.is_gone, self.ledgers)), "8: a dropped ledger is known"

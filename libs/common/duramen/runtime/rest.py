@@ -31,7 +31,6 @@ from duramen import __version__
 from duramen.errors import DuramenError
 from duramen.runtime.admin import add_problem_handler, problem_response
 from duramen.runtime.edge.coded_bodies import UNDECODED, CodedBodies, drop_rest
-from duramen.units import MIB
 from duramen.wire.edge.gate import refuse_type
 
 _LOG = logging.getLogger(__name__)

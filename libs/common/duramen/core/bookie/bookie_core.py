@@ -89,6 +89,7 @@ class BookieCore(LedgerReads):
      9 the entries counted are the entries known.
     10 no add is pending behind a drop of its ledger.
     11 a doubt is bounded, and an epoch newer than the damage, only where all is in doubt.
+    12 no seal is further above the epochs that metadata has shown than it may be without.
     """
 
     def __init__(
@@ -148,7 +149,8 @@ class BookieCore(LedgerReads):
     ) -> None:
         """Seals; answered by ReplyMarks, one per row, after every one of them is persisted.
 
-        UNKNOWN says: sealed, but damage may hide entries and LACs of the ledger.
+        UNKNOWN says: sealed, but damage may hide entries and LACs of the ledger. INVALID: not
+        sealed; so is a seal that needs a proof (`needs_proof`), which the driver reports before.
 
         The answer is computed then, not now. Adds that were accepted before the seal may still be
         pending in the journal; they will become durable and be acknowledged. Since the journal
@@ -161,11 +163,14 @@ class BookieCore(LedgerReads):
             return
         records: list[Record] = []
         after = 0
-        for seal in seals:
-            if _is_valid_seal(seal):
+        # Judged once, for what is shown may rise before the answer: nobody is told of a seal that
+        # was not taken.
+        taken = [_is_valid_seal(s) and not self.needs_proof(s.log_id, s.epoch) for s in seals]
+        for seal, is_taken in zip(seals, taken, strict=True):
+            if is_taken:
                 after = max(after, self._seal(seal.log_id, seal.epoch, records))
         self._persist(request, records)
-        self._when_durable(after, partial(self._reply_seals, request, seals))
+        self._when_durable(after, partial(self._reply_seals, request, seals, taken))
 
     def on_lacs(
         self, request: RequestId, incarnation: Incarnation, updates: Sequence[LacRow]
@@ -198,18 +203,22 @@ class BookieCore(LedgerReads):
 
         A range that carries a seal is looked up after the seal is durable (R14), thus after
         everything that was accepted before it. A single range may wait (StartTimer) for its first
-        entry or for the LAC.
+        entry or for the LAC. If a seal needs a proof (`needs_proof`), all ranges are INVALID.
         """
         if incarnation != self.incarnation:
             wrong = BookieStatus.WRONG_INCARNATION
             self.outbox.append(ReadEntries(request, [refuse_read(read, wrong) for read in reads]))
             return
+        sealing = [read for read in reads if read.seal_epoch > 0 and is_ledger(read.ledger_id)]
+        if any(self.needs_proof(log_of(read.ledger_id), read.seal_epoch) for read in sealing):
+            invalid = BookieStatus.INVALID
+            self.outbox.append(ReadEntries(request, [refuse_read(read, invalid) for read in reads]))
+            return
         records: list[Record] = []
         after = 0
-        for read in reads:
-            if read.seal_epoch > 0 and is_ledger(read.ledger_id):
-                log_id = log_of(read.ledger_id)
-                after = max(after, self._seal(log_id, Epoch(read.seal_epoch), records))
+        for read in sealing:
+            log_id = log_of(read.ledger_id)
+            after = max(after, self._seal(log_id, Epoch(read.seal_epoch), records))
         self._persist(request, records)
         self._when_durable(after, partial(self._answer_reads, request, reads))
 
@@ -443,11 +452,13 @@ class BookieCore(LedgerReads):
         self._ask_about(ledger_id)
         return False
 
-    def _reply_seals(self, request: RequestId, seals: Sequence[SealRow]) -> None:
+    def _reply_seals(
+        self, request: RequestId, seals: Sequence[SealRow], taken: Sequence[bool]
+    ) -> None:
         marks = []
-        for seal in seals:
+        for seal, is_taken in zip(seals, taken, strict=True):
             status = BookieStatus.INVALID
-            if _is_valid_seal(seal):
+            if is_taken:
                 is_doubtful = self.is_in_doubt(seal.ledger_id)
                 if is_doubtful:
                     self.ask_if_newer(seal.ledger_id)

@@ -30,6 +30,9 @@ from duramen.ids import LAST_LOG_ID, EntryId, Epoch, LedgerId, LogId, epoch_of, 
 _EMPTY: Final = LedgerState()
 """Stands for a ledger that nothing is known of; never changed."""
 
+_NO_LOG: Final = LogState()
+"""The same of a log."""
+
 
 class LedgerBook:
     """The durable knowledge of one bookie incarnation.
@@ -40,6 +43,7 @@ class LedgerBook:
      8 no dropped ledger has a state, and `gone` holds nothing below `gone_below`.
      9 the entries counted are the entries known.
     11 a doubt is bounded, and an epoch newer than the damage, only where all is in doubt.
+    12 no seal is further above the epochs that metadata has shown than it may be without.
     """
 
     def __init__(self) -> None:
@@ -62,6 +66,7 @@ class LedgerBook:
         log = self._log(log_id)
         log.sealed = max(log.sealed, epoch)
         log.pending_seal = max(log.pending_seal, log.sealed)
+        log.shown = max(log.shown, log.sealed)
 
     def on_recovered_lac(self, ledger_id: LedgerId, lac: EntryId) -> None:
         """The journal holds this explicit LAC."""
@@ -113,6 +118,11 @@ class LedgerBook:
         if self._is_everything_doubtful and not self._doubt_until:
             self._doubt_until = transaction
 
+    def on_epochs_shown(self, log_id: LogId, next_epoch: Epoch) -> None:
+        """The log's node was read after a sync: every epoch below `next_epoch` exists."""
+        log = self._log(log_id)
+        log.shown = max(log.shown, next_epoch - 1)
+
     # --- Checkpoints -----------------------------------------------------------------------------
 
     def snapshot(self, settling: Mapping[LedgerId, Sequence[int]] | None = None) -> CoreSnapshot:
@@ -153,6 +163,7 @@ class LedgerBook:
             log.sealed = log.pending_seal = kept_log.sealed
             log.gone_below = kept_log.gone_below
             log.gone = kept_log.gone or NO_RANGES
+            log.shown = max(log.sealed, log.gone_below - 1, log.gone.last())
             log.newer_from = kept_log.newer_from
         for kept in snapshot.ledgers:
             ledger = self._ledger(kept.ledger_id)
@@ -264,6 +275,10 @@ class LedgerBook:
         """Every known ledger of a log, ascending."""
         log = self._logs.get(log_id)
         return [] if log is None else [LedgerId(log_id << 32 | e) for e in sorted(log.ledgers)]
+
+    def needs_proof(self, log_id: LogId, epoch: int) -> bool:
+        """Whether a seal of this epoch is believed only after `on_epochs_shown`."""
+        return self._logs.get(log_id, _NO_LOG).needs_proof(epoch)
 
     def sealed_epoch(self, log_id: LogId) -> int:
         """Epochs up to this one are sealed, durably; 0: none."""
