@@ -47,10 +47,14 @@ class Copies:
         return [self.status] * len(adds)
 
 
+async def find_as_named(source: Source) -> Source | None:
+    return source
+
+
 def make_puller(numbers: Sequence[int], copies: Copies) -> Puller:
     client: Any = Sources(numbers)
     core = BookieCore(Incarnation("a" * 32))
-    return Puller(core, client, copies.store, Pace(MIB))
+    return Puller(core, client, find_as_named, copies.store, Pace(MIB))
 
 
 def test_what_nobody_asked_for_is_not_stored() -> None:

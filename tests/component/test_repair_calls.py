@@ -8,11 +8,14 @@ answers. Source: 01-protocol section 9, R13, R15.
 from __future__ import annotations
 
 import asyncio
+import json
+import struct
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import google_crc32c
 import pytest
 
 from duramen.client.bookie_client import BookieClient
@@ -20,11 +23,12 @@ from duramen.core.bookie_state import SpaceLevel
 from duramen.core.status import BookieStatus
 from duramen.ids import NOTHING, BookieId, EntryId, Incarnation, Member, epoch_of
 from duramen.runtime.http_client import NoAnswerError
-from duramen.runtime.memory_store import MemoryTree
+from duramen.runtime.memory_store import MemoryStore, MemoryTree
 from duramen.units import MIB, MS, SECOND
 from duramen.wire.bookie_calls import Marks, ReadAnswer
 from duramen.wire.entry import read_entry_info
-from duramen.wire.metadata_json import read_node
+from duramen.wire.frame import pack_frame
+from duramen.wire.metadata_json import read_node, spell_node
 from duramen.wire.repair_calls import (
     Inventory,
     InventoryAnswer,
@@ -32,6 +36,7 @@ from duramen.wire.repair_calls import (
     PullAnswer,
     PulledRange,
     Source,
+    parse_pull_answer,
 )
 from duramen_bookie.repair import calls
 from duramen_bookie.repair.yielding import Yielding, YieldingPace
@@ -507,6 +512,66 @@ def test_a_source_that_yields_answers_before_it_counts_as_silent(
     run(scenario)
 
 
+# --- Where sources are ---------------------------------------------------------------------------
+
+
+def pack_pull_v1(world: Cluster, source: Source) -> bytes:
+    """As clients of version 1 spell it: with an address beside the name."""
+    sources = json.dumps([[*source.member, source.data_url]])
+    payload = struct.pack("<II", 0, 90) + sources.encode()
+    row = (LEDGER, 90, MIB, 1, google_crc32c.value(payload))
+    incarnation = world.bookies[1].incarnation
+    return pack_frame(b"DPLQ", struct.Struct("<QIIII"), [row], [payload], incarnation=incarnation)
+
+
+@asynccontextmanager
+async def listening() -> AsyncIterator[tuple[str, list[object]]]:
+    """Somebody's address, and who came."""
+    came: list[object] = []
+    server = await asyncio.start_server(lambda *who: came.append(who), "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", came
+    finally:
+        server.close()
+
+
+def test_a_pull_calls_nobody_but_registered_bookies(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with cluster(tmp_path, 2) as world, listening() as (elsewhere, came):
+            await world.bookies[0].add(add(0), add(1))
+            right = world.source(0)
+            for wrong in (
+                right._replace(data_url=elsewhere),
+                right._replace(data_url=right.data_url + "/"),
+                NOWHERE._replace(data_url=elsewhere),
+                NOWHERE._replace(data_url=right.data_url),
+            ):
+                body = pack_pull_v1(world, wrong)
+                answer = parse_pull_answer(await world.bookies[1].post("/b/pull", body))
+                assert parts(answer) == [(0, 90, UNREACHABLE)], wrong
+                assert not came
+            answer = await world.pull(1, [(0, 90)], [NOWHERE])
+            assert parts(answer) == [(0, 90, UNREACHABLE)]
+            body = pack_pull_v1(world, right)
+            answer = parse_pull_answer(await world.bookies[1].post("/b/pull", body))
+            assert parts(answer)[0] == (0, 1, OK)
+
+    run(scenario)
+
+
+def test_a_pull_finds_no_source_while_the_metadata_store_is_away(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with cluster(tmp_path, 2) as world:
+            await world.bookies[0].add(add(0))
+            store = world.bookies[1].service._store
+            assert isinstance(store, MemoryStore)
+            store.disconnect()
+            answer = await world.pull(1, [(0, 0)], [world.source(0)])
+            assert parts(answer) == [(0, 0, UNREACHABLE)], "it might have it"
+
+    run(scenario)
+
+
 # --- At once, and at the end ---------------------------------------------------------------------
 
 
@@ -530,6 +595,9 @@ def test_so_many_pulls_at_once_and_a_stop_ends_them(
         async with frozen_source() as frozen, cluster(tmp_path, 1) as world:
             (bookie,) = world.bookies
             target = world.source(0)
+            store = MemoryStore(bookie.tree)
+            await store.start()
+            await store.create(f"{PATHS.available}/b9", spell_node({"data_url": frozen.data_url}))
             wanted = Pull(LEDGER, [(EntryId(0), EntryId(9))], [frozen], EntryId(9), MIB)
             pulling = [
                 asyncio.create_task(world.client.pull(target, wanted, 20 * SECOND))

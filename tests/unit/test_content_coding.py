@@ -125,7 +125,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Counted]]:
     Counted.taken_bytes = Counted.call_count = Counted.made_count = 0
     open_member, open_frame = zlib.decompressobj, content_coding._open_frame
     with monkeypatch.context() as patch:
-        patch.setattr(content_coding.zlib, "decompressobj", lambda bits: Counted(open_member(bits)))
+        patch.setattr(zlib, "decompressobj", lambda bits: Counted(open_member(bits)))
         patch.setattr(content_coding, "_open_frame", lambda: Counted(open_frame()))
         yield Counted
 

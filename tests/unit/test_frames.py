@@ -122,7 +122,7 @@ INVENTORY_ANSWER = InventoryAnswer(
 PULL = Pull(
     LEDGER,
     ranges=[(EntryId(0), EntryId(0)), (EntryId(4), EntryId(9))],
-    sources=[Source(Member(BookieId("bookie-2"), LIFE), "http://127.0.0.1:7101")],
+    sources=[Source(Member(BookieId("bookie-2"), LIFE), "")],
     lac=EntryId(9),
     budget_bytes=1 << 20,
 )
@@ -170,10 +170,14 @@ FRAMES: dict[str, tuple[bytes, Parse, Any]] = {
 }  # fmt: skip
 
 
+VERSIONS = {"bookie-pull": 2}
+"""Of those that are not at their first one."""
+
+
 @pytest.mark.parametrize("name", FRAMES)
 def test_golden_frames(name: str) -> None:
     spelt, parse, value = FRAMES[name]
-    golden = read_golden(f"frame-{name}-v1.bin", spelt)
+    golden = read_golden(f"frame-{name}-v{VERSIONS.get(name, 1)}.bin", spelt)
     assert parse(golden) == value
     assert frame_size(golden[:HEADER_BYTES], golden[:4]) == len(golden)
     with pytest.raises(FrameError):
@@ -185,6 +189,18 @@ def test_golden_appends_of_each_version(version: int, appends: list[Append]) -> 
     spelt = sequencer_calls.pack_appends(appends)
     golden = read_golden(f"frame-append-v{version}.bin", None if version == 1 else spelt)
     assert sequencer_calls.parse_appends(golden) == appends
+
+
+def test_a_pull_of_version_1_names_addresses_too() -> None:
+    golden = read_golden("frame-bookie-pull-v1.bin", None)
+    source = PULL.sources[0]._replace(data_url="http://127.0.0.1:7101")
+    assert repair_calls.parse_pull(golden) == (LIFE, PULL._replace(sources=[source]))
+
+
+def test_no_address_leaves_with_a_pull() -> None:
+    source = PULL.sources[0]._replace(data_url="http://127.0.0.1:7101")
+    spelt = repair_calls.pack_pull(LIFE, PULL._replace(sources=[source]))
+    assert spelt == repair_calls.pack_pull(LIFE, PULL)
 
 
 def test_a_request_without_sense_in_its_options_is_refused() -> None:
@@ -341,7 +357,11 @@ def test_a_flipped_bit_in_what_repair_decides_on_is_noticed(name: str) -> None:
         PULL._replace(ranges=[(EntryId(2 * i), EntryId(2 * i)) for i in range(5_000)]),
         PULL._replace(sources=[]),
         PULL._replace(sources=[*PULL.sources] * 65),
-        PULL._replace(sources=[Source(Member(BookieId("b"), Incarnation("none")), "http://x")]),
+        PULL._replace(sources=[Source(Member(BookieId("b"), Incarnation("none")), "")]),
+        *[
+            PULL._replace(sources=[Source(Member(BookieId(name), LIFE), "")])
+            for name in ("", ".", "..", "../bookies/b", "b\n", "b" * 513)
+        ],
     ],
 )  # fmt: skip
 def test_a_pull_that_makes_no_sense_is_refused(pull: Pull) -> None:

@@ -60,6 +60,7 @@ from duramen_bookie.journal.writer import JournalPoisoned
 from duramen_bookie.metrics import show_server, show_upkeep
 from duramen_bookie.repair.calls import RepairCalls
 from duramen_bookie.repair.own_node import OwnNode
+from duramen_bookie.repair.sources import RegisteredSources
 from duramen_bookie.storage import DataLayout, Storage
 from duramen_bookie.upkeep.rounds import Upkeep
 from duramen_bookie.upkeep.space import SpaceReport
@@ -162,7 +163,9 @@ class BookieService:
         )
         storage.start()
         self._is_storage_started = True
-        self._repair = RepairCalls(storage, self._plane)
+        self._repair = RepairCalls(
+            storage, self._plane, RegisteredSources(self._store, self._paths).find
+        )
         self._repair.start()
         self._own_node = OwnNode(
             self._store, self._paths, cookie.bookie_id, cookie.incarnation, self._on_node

@@ -25,7 +25,7 @@ from duramen.units import MS
 from duramen.wire.bookie_calls import Add
 from duramen.wire.metadata_json import BookieNode as OwnFields
 from duramen.wire.metadata_json import read_node
-from duramen.wire.repair_calls import Inventory, InventoryAnswer, Pull, PullAnswer
+from duramen.wire.repair_calls import Inventory, InventoryAnswer, Pull, PullAnswer, Source
 from duramen_bookie import identity
 from duramen_bookie.repair.inventory import InventoryTaker
 from duramen_bookie.repair.own_node import OwnNode
@@ -81,7 +81,7 @@ class BookieDesk:
         self._inventories = InventoryTaker(storage, pace, on_damage=self.on_damage)
         unbound = Pace(_UNBOUND_BYTES_PER_S, now_us=lambda: bookie.world.now_us)
         self._stock = InventoryTaker(storage, unbound, on_damage=self.on_damage)
-        self._puller = Puller(core, cast(Any, client), self._store_copies, pace)
+        self._puller = Puller(core, cast(Any, client), self._find_source, self._store_copies, pace)
 
     # --- Start (as `service`) --------------------------------------------------------------------
 
@@ -201,6 +201,14 @@ class BookieDesk:
         answer = await self._puller.pull(wanted)
         self._bookie.world.counts["entries pulled"] += answer.copied_count
         reply(answer)
+
+    async def _find_source(self, named: Source) -> Source | None:
+        """As `repair.sources`: only who is registered is asked."""
+        try:
+            found = await self._store.get(f"{PATHS.available}/{named.member.bookie}")
+        except MetadataError:
+            found = None
+        return None if found is None else named
 
     async def _store_copies(self, adds: Sequence[Add], _peer: str) -> list[BookieStatus]:
         """As `handlers.DataPlane.store_copies`."""

@@ -32,6 +32,7 @@ from duramen.wire.frame import FrameError, pack_frame, parse_frame
 #                 payload: entries × (entry u32, identity u32), ranges × (first u32, last u32)
 # pull       row  ledger u64, LAC u32, most bytes u32, ranges u32, CRC32C of the payload u32
 #                 payload: ranges × (first u32, last u32), then the sources as JSON
+#                 (of version 1 each source has its data URL as a third part)
 #            row  status u8, 0 u8, 0 u16, next u32, entries u32, bytes u64, ranges u32,
 #                 CRC32C of the payload u32
 #                 payload: ranges × (first u32, last u32, status u32)
@@ -75,7 +76,11 @@ class InventoryAnswer(NamedTuple):
 
 
 class Source(NamedTuple):
-    """A bookie in one life of its disks, and where its data port is."""
+    """A bookie in one life of its disks, and where its data port is.
+
+    Of a pull that was read `data_url` is empty: the bookie that pulls finds out by itself where the
+    other one is. A request of version 1 names an address.
+    """
 
     member: Member
     data_url: str
@@ -180,8 +185,8 @@ def parse_inventory_answer(data: bytes) -> InventoryAnswer:
 
 
 def pack_pull(incarnation: Incarnation, pull: Pull) -> bytes:
-    """Spell a pull request."""
-    sources = [[*source.member, source.data_url] for source in pull.sources]
+    """Spell a pull request; where the sources are is not told."""
+    sources = [[*source.member] for source in pull.sources]
     table = b"".join([_PAIR.pack(*pair) for pair in pull.ranges])
     payload = table + json.dumps(sources, separators=(",", ":")).encode()
     row = (
@@ -270,15 +275,26 @@ def _read_sources(data: bytes) -> list[Source]:
 
 def _read_source(item: object) -> Source:
     match item:
-        case [str(bookie), str(incarnation), str(url)] if (
-            len(bookie) <= _TEXT_LENGTH_MAX
-            and len(url) <= _TEXT_LENGTH_MAX
-            and len(incarnation) == 32
-            and all(digit in "0123456789abcdef" for digit in incarnation)
-        ):
-            return Source(Member(BookieId(bookie), Incarnation(incarnation)), url)
+        case [str(bookie), str(incarnation)]:
+            url = ""
+        case [str(bookie), str(incarnation), str(url)]:  # version 1
+            pass
         case _:
-            raise FrameError("a source is a bookie, its incarnation and its data URL")
+            raise FrameError("a source is a bookie and its incarnation")
+    if not (
+        _is_name(bookie)
+        and len(url) <= _TEXT_LENGTH_MAX
+        and len(incarnation) == 32
+        and all(digit in "0123456789abcdef" for digit in incarnation)
+    ):
+        raise FrameError("a source is a bookie and its incarnation")
+    return Source(Member(BookieId(bookie), Incarnation(incarnation)), url)
+
+
+def _is_name(bookie: str) -> bool:
+    """Whether a text can be one part of a path of nodes."""
+    is_short = 0 < len(bookie) <= _TEXT_LENGTH_MAX
+    return is_short and bookie.isprintable() and "/" not in bookie and bookie not in (".", "..")
 
 
 def _spell(entry: EntryId | None) -> int:

@@ -32,7 +32,7 @@ from duramen.wire.repair_calls import (
 from duramen_bookie.handlers import DataPlane, StoppingError
 from duramen_bookie.metrics import show_repair
 from duramen_bookie.repair.inventory import InventoryTaker
-from duramen_bookie.repair.pulling import Puller, PullStoppedError
+from duramen_bookie.repair.pulling import FindSource, Puller, PullStoppedError
 from duramen_bookie.repair.yielding import YieldingPace
 from duramen_bookie.storage import Storage
 
@@ -52,18 +52,26 @@ class RepairCalls:
     Args:
         storage: started.
         plane: refuses, and stores what a pull fetches.
+        find_source: where the bookies are that a pull names.
         pace: of pulls, inventories, and what others pull from here. None: as `limits.py` has it.
     """
 
     def __init__(
-        self, storage: Storage, plane: DataPlane, *, pace: YieldingPace | None = None
+        self,
+        storage: Storage,
+        plane: DataPlane,
+        find_source: FindSource,
+        *,
+        pace: YieldingPace | None = None,
     ) -> None:
         self._incarnation = storage.core.incarnation
         self._plane = plane
         self._pace = pace or YieldingPace()
         self._client = BookieClient()
         self._inventories = InventoryTaker(storage, self._pace, on_damage=plane.on_damage)
-        self._puller = Puller(storage.core, self._client, plane.store_copies, self._pace)
+        self._puller = Puller(
+            storage.core, self._client, find_source, plane.store_copies, self._pace
+        )
         self._running: dict[str, set[asyncio.Task[bytes]]] = {"inventory": set(), "pull": set()}
         self._refused_count = 0
         self._is_stopping = False

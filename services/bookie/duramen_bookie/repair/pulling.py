@@ -59,6 +59,9 @@ _SILENCE = ReadAnswer(BookieStatus.UNREACHABLE, NOTHING, NOTHING, False, [])
 Run = tuple[EntryId, EntryId]
 """First and last of entries that are missing here, without a gap."""
 
+FindSource = Callable[[Source], Awaitable[Source | None]]
+"""Where a bookie that a pull names is; None: it cannot be asked now."""
+
 StoreCopies = Callable[[Sequence[Add], str], Awaitable[list[BookieStatus]]]
 """Adds rows as a client's are added; one status a row, when they are durable."""
 
@@ -73,15 +76,22 @@ class Puller:
     Args:
         core: knows what is here.
         client: reads from other bookies.
+        find_source: tells where they are, whatever the pull says.
         store_copies: the data plane's.
         pace: of repair, shared by every pull of this bookie.
     """
 
     def __init__(
-        self, core: BookieCore, client: BookieClient, store_copies: StoreCopies, pace: Pace
+        self,
+        core: BookieCore,
+        client: BookieClient,
+        find_source: FindSource,
+        store_copies: StoreCopies,
+        pace: Pace,
     ) -> None:
         self.core = core
         self.client = client
+        self.find_source = find_source
         self._store_copies = store_copies
         self._pace = pace
         self.copied_count = 0
@@ -145,6 +155,7 @@ class _OnePull:
         self._wanted = wanted
         self._deadline_us = _clock_us() + PULL_TIME_US
         self._budget_bytes = max(1, min(wanted.budget_bytes, PULL_BYTES_MAX))
+        self._sources: list[Source] = []
         self._silent: list[Source] = []
         self._undecided = EntryRanges(wanted.ranges)
         self._decided: dict[BookieStatus, EntryRanges] = {BookieStatus.OK: EntryRanges()}
@@ -154,6 +165,7 @@ class _OnePull:
     async def run(self) -> PullAnswer:
         """Round by round until everything was tried, or the call has done enough."""
         core, ledger_id = self._puller.core, self._wanted.ledger_id
+        await self._find_sources()
         first, last = self._wanted.ranges[0][0], self._wanted.ranges[-1][1]
         held = EntryRanges(core.list_held(ledger_id, first, last))
         for run_first, run_last in self._wanted.ranges:
@@ -180,6 +192,15 @@ class _OnePull:
             ]
         return PullAnswer(status, following, self._copied_count, self._copied_bytes, ranges)
 
+    async def _find_sources(self) -> None:
+        """Where the sources are; one that cannot be found is silent, and might have everything."""
+        for named in self._wanted.sources:
+            is_late = _clock_us() >= self._deadline_us
+            found = None if is_late else await self._puller.find_source(named)
+            self._sources.append(named if found is None else found)
+            if found is None:
+                self._silent.append(named)
+
     def _is_enough(self) -> bool:
         return (
             self._copied_bytes >= self._budget_bytes
@@ -192,7 +213,7 @@ class _OnePull:
         open_runs = list(runs)
         answers: dict[Run, list[ReadAnswer]] = {run: [] for run in runs}
         adds: list[Add] = []
-        for source in self._wanted.sources:
+        for source in self._sources:
             if not open_runs:
                 break
             for run, answer in zip(open_runs, await self._read(source, open_runs), strict=True):
