@@ -10,10 +10,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from types import SimpleNamespace
+from typing import Any, Final, cast
 
 import pytest
+from fastapi import FastAPI
+from httpx import ASGITransport, AsyncClient
 
+from duramen.ids import LogId
 from duramen.runtime.memory_store import MemoryStore, MemoryTree
 from duramen.runtime.role import ServiceOptions
 from duramen.units import HOUR, SECOND
@@ -21,6 +25,7 @@ from duramen.wire.metadata_json import Paths, spell_node
 from duramen_sequencer import log_host
 from duramen_sequencer.service import SequencerService
 from tests.component.waiting import wait_until
+from tests.unit.test_exactly_once_appends import Log
 
 PATHS: Final = Paths("test")
 BOOKIE: Final = f"{PATHS.available}/b0"
@@ -95,5 +100,28 @@ def test_when_a_sequencer_goes_its_logs_are_looked_for_at_once(
         before = world.scan_count()
         await world.remove(OTHER)
         await wait_until(lambda: world.scan_count() > before)
+
+    run(scenario, monkeypatch)
+
+
+def test_an_admin_answer_tells_a_fencing_token_only_to_who_asks_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(world: World) -> None:
+        core = Log().driver.core
+        core.exactly_once.admission.table.token = "the holder's"
+        driver = SimpleNamespace(core=core, statistics=core.statistics)
+        app = FastAPI()
+        world.service.add_admin_routes(app)
+        drivers = cast(Any, world.service.host.drivers)
+        drivers[LogId(7)] = driver
+        async with AsyncClient(transport=ASGITransport(app), base_url="http://admin") as operator:
+            for path in ("/v1/logs", "/v1/logs/7", "/v1/logs/7?tokens=false"):
+                answer = await operator.get(path)
+                assert answer.status_code == 200 and "the holder's" not in answer.text, path
+                assert '"has_fencing_token":true' in answer.text
+            asked = (await operator.get("/v1/logs/7?tokens=true")).json()
+            assert asked["fencing_token"] == "the holder's"
+        del drivers[LogId(7)]
 
     run(scenario, monkeypatch)

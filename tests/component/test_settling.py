@@ -8,6 +8,7 @@ in `tests/crash`. Source: 02-storage "Files", "Space".
 from __future__ import annotations
 
 import asyncio
+import base64
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -147,9 +148,12 @@ def test_an_entry_is_shown_to_people_wherever_it_lies(tmp_path: Path) -> None:
             await operator.settle()
             await fill(bookie, FIRST, 1, 1)
             for number in (0, 1):
-                shown = await operator.get(f"/v1/ledgers/{FIRST}/entries/{number}")
-                assert shown["status"] == "OK" and shown["entry"]
-            missing = await operator.get(f"/v1/ledgers/{FIRST}/entries/2")
+                path = f"/v1/ledgers/{FIRST}/entries/{number}"
+                told = await operator.get(path)
+                assert (told["status"], "entry" in told) == ("OK", False), "no body unasked"
+                shown = await operator.get(f"{path}?bodies=true")
+                assert len(base64.b64decode(shown["entry"])) == told["bytes"] > 0
+            missing = await operator.get(f"/v1/ledgers/{FIRST}/entries/2?bodies=true")
             assert (missing["status"], missing["entry"]) == ("NO_ENTRY", None)
             (ledger,) = (await operator.get("/v1/ledgers"))["ledgers"]
             assert (ledger["hot"], ledger["settled"]) == (1, 1)

@@ -112,18 +112,27 @@ def _add_ledger_routes(app: FastAPI, service: BookieService) -> None:
             raise DuramenError("segment_not_found", f"ledger {ledger_id} is not known here")
         return {"ledger_id": ledger_id, "ranges": [list(pair) for pair in ranges]}
 
-    @app.get("/v1/ledgers/{ledger_id}/entries/{entry_id}", summary="One entry, in base64")
-    async def get_entry(ledger_id: str, entry_id: int) -> dict[str, Any]:
+    @app.get("/v1/ledgers/{ledger_id}/entries/{entry_id}", summary="One entry, if it is here")
+    async def get_entry(
+        ledger_id: str,
+        entry_id: int,
+        bodies: Annotated[
+            bool, Query(description="tell its bytes in base64, with what the records say")
+        ] = False,
+    ) -> dict[str, Any]:
         if not 0 <= entry_id <= LAST_ENTRY_ID:
             raise DuramenError("invalid_argument", "entries count from 0", field="entry_id")
         known = _read_ledger_id(ledger_id)
         status, entry = await service.read_entry(known, EntryId(entry_id))
-        return {
+        told = {
             "ledger_id": ledger_id,
             "entry_id": entry_id,
             "status": status.name,
-            "entry": None if entry is None else base64.b64encode(entry).decode(),
+            "bytes": None if entry is None else len(entry),
         }
+        if bodies:
+            told["entry"] = None if entry is None else base64.b64encode(entry).decode()
+        return told
 
 
 def _add_upkeep_routes(app: FastAPI, service: BookieService) -> None:

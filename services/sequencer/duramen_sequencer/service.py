@@ -12,9 +12,9 @@ import json
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Query
 
 from duramen.client.bookie_client import BookieClient
 from duramen.errors import DuramenError
@@ -192,11 +192,17 @@ class SequencerService:
             ]
 
         @app.get("/v1/logs/{log_id}")
-        async def get_log(log_id: int) -> dict[str, Any]:
+        async def get_log(
+            log_id: int,
+            tokens: Annotated[bool, Query(description="tell the fencing token, too")] = False,
+        ) -> dict[str, Any]:
             driver = self.host.drivers.get(LogId(log_id))
             if driver is None:
                 raise DuramenError("log_not_found", "this sequencer does not know the log")
-            return {"log_id": str(log_id), "core": repr(driver.core), **driver.statistics()}
+            told = {"log_id": str(log_id), "core": repr(driver.core), **driver.statistics()}
+            if tokens:
+                told["fencing_token"] = driver.core.exactly_once.fencing_token
+            return told
 
         add_placement_routes(app, self._placement)
         add_ownership_routes(app, self.host, self._hand_over, self._store, self._paths)

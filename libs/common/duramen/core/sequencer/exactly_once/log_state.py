@@ -261,12 +261,17 @@ class ExactlyOnce:
             self.rebuild.on_timer(now_us)
             self._follow_rebuild()
 
+    @property
+    def fencing_token(self) -> str:
+        """The log's token as far as it is known now; empty: none is set."""
+        return self.admission.table.token
+
     def statistics(self) -> dict[str, object]:
         """For the admin API."""
         table = self.admission.table
         return {
             "producers": table.producer_count,
-            "fencing_token": table.token,
+            "has_fencing_token": bool(table.token),
             "unproved_count": self.admission.held_count,
             "waiting_for_recovery_count": self.early.held_count,
             "snapshots": self._snapshots.written_count,
