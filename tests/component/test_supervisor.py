@@ -344,6 +344,18 @@ def test_children_of_a_killed_supervisor_are_ended_first(tmp_path: Path) -> None
     run(check())
 
 
+def test_a_folder_that_others_can_read_is_closed_to_them(tmp_path: Path) -> None:
+    async def check() -> None:
+        folder = tmp_path / "data"
+        folder.mkdir(mode=0o755)
+        cluster = Cluster(folder)
+        await cluster.supervisor.start()
+        assert folder.stat().st_mode & 0o777 == 0o700
+        await cluster.supervisor.stop()
+
+    run(check())
+
+
 def test_ctrl_c_on_duramen_run_leaves_nothing(tmp_path: Path) -> None:
     arguments = ["run", "--json", "--data", "data", "--base-port", "0", "--zookeeper", "none:1"]
     root = Path(__file__).resolve().parents[2]
@@ -361,6 +373,10 @@ def test_ctrl_c_on_duramen_run_leaves_nothing(tmp_path: Path) -> None:
         pids = [entry["pid"] for entry in ready["processes"]]
         assert len(pids) == 6
         assert all(is_running(pid) for pid in pids)
+        folder = tmp_path / "data"
+        files = [folder, *folder.rglob("*")]
+        open_to_others = [path for path in files if path.stat().st_mode & 0o077]
+        assert len(files) > 10 and not open_to_others, "records are nobody's but the owner's"
         os.killpg(command.pid, signal.SIGINT)  # as a terminal does
         assert [event["event"] for event in events][-1] == "stopped"
         assert command.wait(TIMEOUT_S) == 0

@@ -10,6 +10,7 @@ Called by `cli.main`. Source: 00-overview "Two commands", 03-api "CLI".
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -37,6 +38,7 @@ from duramen.cluster.supervisor import ClusterEvent, ClusterOptions, Supervisor
 from duramen.errors import DuramenError
 from duramen.limits import ZOOKEEPER_SESSION_S
 from duramen.runtime.edge.cross_origin import parse_origin
+from duramen.runtime.role import PRIVATE_UMASK
 from duramen.units import SECOND, parse_duration_us
 from duramen.wire.edge.gate import parse_name
 
@@ -128,7 +130,7 @@ def run(
     """Run a whole cluster on this machine until Ctrl-C: real processes, data kept in a folder.
 
     What runs where is in cluster.json in the folder, true at any time. Logs are in logs/. Ports
-    are kept from run to run where they are free.
+    are kept from run to run where they are free. The folder is for its owner alone (mode 0700).
 
     Exit codes: 0 stopped, or the demo went well; 1 could not run, or the demo did not; 2 usage.
     """
@@ -153,6 +155,7 @@ def run(
         public_names=_check_each(parse_name, "--public-name", public_name),
         cold_store=_check_cold_store(cold_store),
     )
+    os.umask(PRIVATE_UMASK)
     wanted = _Demo(is_once=once, file=file) if demo else None
     return run_async(_run(options, wanted, is_json=json))
 

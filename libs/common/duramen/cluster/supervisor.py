@@ -37,6 +37,9 @@ START_COUNT_MAX: Final = 5
 """Starts of one process before the cluster was ever ready, after which waiting is pointless."""
 
 _STOP_STAGES: Final = (("writeproxy", "readproxy"), ("sequencer",), ("bookie",), ("zookeeper",))
+_PRIVATE_MODE: Final = 0o700
+"""Of the folder: it holds what customers write."""
+
 _PROBE_INTERVAL_S: Final = 0.05
 _PROBE_TIMEOUT_S: Final = 2.0
 
@@ -140,6 +143,8 @@ class Supervisor:
             ClusterFileError, LayoutError: what the folder or the options say makes no sense.
         """
         self._folder.mkdir(parents=True, exist_ok=True)
+        # Also one that is there already: what others can read in it nobody wanted to show.
+        self._folder.chmod(_PRIVATE_MODE)
         self._take_lock()
         if self._options.cold_store is None:
             (self._folder / COLD_FOLDER).mkdir(exist_ok=True)

@@ -39,6 +39,7 @@ from duramen.limits import (
     CONNECTION_COUNT_MAX,
     FRAME_BYTES_MAX,
 )
+from duramen.runtime.edge.framing import CLOSING, ClearFraming, is_last
 from duramen.runtime.edge.gated import GatedApp, read_head, spell_refusal
 from duramen.runtime.public.calls import find_bodies
 from duramen.units import KIB, MIB, SECOND
@@ -204,6 +205,8 @@ class _BodyServer(abc.ABC):
 
     async def _on_request(self, scope: Any, protocol: Any) -> None:
         self.request_count += 1
+        if is_last(scope.http_version, scope.headers.keys()):
+            protocol = _Closing(protocol)
         refusal = self._gate.judge(read_head(scope), Bodies.FRAMES)
         if refusal is not None:
             _send(protocol, spell_refusal(refusal))
@@ -316,6 +319,28 @@ class PeerServer(_BodyServer):
         return self._handler(scope.path, body, scope.client)
 
 
+class _Closing:
+    """The protocol of a request behind which nothing is read (`edge.framing`)."""
+
+    def __init__(self, protocol: Any) -> None:
+        self._protocol = protocol
+
+    def __call__(self) -> Any:
+        return self._protocol()
+
+    def __aiter__(self) -> Any:
+        return self._protocol.__aiter__()
+
+    def response_empty(self, status: int, headers: list[tuple[str, str]]) -> None:
+        self._protocol.response_empty(status, [*headers, CLOSING])
+
+    def response_bytes(self, status: int, headers: list[tuple[str, str]], body: bytes) -> None:
+        self._protocol.response_bytes(status, [*headers, CLOSING], body)
+
+    def response_stream(self, status: int, headers: list[tuple[str, str]]) -> Any:
+        return self._protocol.response_stream(status, [*headers, CLOSING])
+
+
 def _send(protocol: Any, answer: Answer) -> None:
     status, media, body, headers = Reply(*answer)
     protocol.response_bytes(status, [("content-type", media), *headers], body)
@@ -327,7 +352,7 @@ class PublicServer:
     def __init__(self, host: str, port: int, app: Any, gate: Gate = _SHUT) -> None:
         gated = GatedApp(app, gate, find_bodies)
         self._embedded = _EmbeddedServer(
-            host, port, Interfaces.ASGINL, gated, _PUBLIC_CONNECTION_COUNT_MAX
+            host, port, Interfaces.ASGINL, ClearFraming(gated), _PUBLIC_CONNECTION_COUNT_MAX
         )
 
     @property
@@ -352,7 +377,7 @@ class AdminServer:
         self._socket = socket.create_server((host, port), backlog=128)
         self.port: int = self._socket.getsockname()[1]
         config = uvicorn.Config(
-            gated,
+            ClearFraming(gated),
             interface="asgi3",
             log_level="warning",
             access_log=False,

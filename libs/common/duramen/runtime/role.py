@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from duramen.limits import (
     AUDIT_INTERVAL_US,
@@ -20,6 +20,9 @@ from duramen.limits import (
     METADATA_AGE_MAX_US,
 )
 from duramen.wire.edge.gate import Gate
+
+PRIVATE_UMASK: Final = 0o077
+"""Of every process that keeps data: folders 0700, files 0600."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -40,7 +40,7 @@ from duramen.runtime.admin import make_admin_app
 from duramen.runtime.cold import open_cold_store
 from duramen.runtime.edge.cross_origin import parse_origin
 from duramen.runtime.http_server import AdminServer
-from duramen.runtime.role import Service, ServiceOptions, StartRefusedError
+from duramen.runtime.role import PRIVATE_UMASK, Service, ServiceOptions, StartRefusedError
 from duramen.units import KIB, MIB, parse_duration_us, parse_size_bytes, spell_size
 from duramen.wire.edge.gate import parse_name
 
@@ -249,6 +249,7 @@ def run_service(options: ServiceOptions, make: MakeService) -> int:
     )
     logging.getLogger("kazoo").setLevel(logging.WARNING)
     _keep_freed_memory()
+    os.umask(PRIVATE_UMASK)
     try:
         return uvloop.run(_Frame(options, make).run())
     except StartRefusedError as error:
