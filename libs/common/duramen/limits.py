@@ -113,9 +113,26 @@ BODIES_WAITING_COUNT_MAX: Final = 1_024
 BODY_TIMEOUT_US: Final = 30 * SECOND
 """A body that has not arrived by then is given up: it would hold room for nothing."""
 
-CONNECTION_COUNT_MAX: Final = 1_024
-"""Connections that one data server reads from: a process has one to each peer. Each may make the
-HTTP library hold a connection window (64 MiB); one more waits in the kernel until one closes."""
+CONNECTION_COUNT_MAX: Final = 8_192
+PUBLIC_CONNECTION_COUNT_MAX: Final = 16_384
+"""Connections that one data or public server reads from, unless the process may open fewer than
+twice as many files; one more waits in the kernel until one closes. An idle one of HTTP/2 takes 13
+KiB, so that all of them take 104 and 208 MiB. Each may make the HTTP library hold a connection
+window (64 MiB)."""
+
+KEEP_ALIVE_INTERVAL_US: Final = 20 * SECOND
+KEEP_ALIVE_TIMEOUT_US: Final = 10 * SECOND
+"""A peer of HTTP/2 that is silent for so long is asked for a sign of life, and has so long for it:
+who is gone, or never meant to speak, gives its place to another."""
+
+OPEN_FILE_COUNT_MAX: Final = 65_536
+"""What a service asks the system for, as far as it is let: many systems begin with 1,024."""
+
+ADMIN_CONNECTION_COUNT_PER_PEER: Final = 256
+"""Connections of one address to an admin port: people, probes and one Prometheus are behind it."""
+
+ADMIN_REQUEST_TIMEOUT_US: Final = 30 * SECOND
+"""The head of a request to an admin port arrives within so much, and then its body, too."""
 
 OVERLOADED_PAUSE_US: Final = 100 * MS
 """Pause before a row that was refused as overloaded is sent again: a full journal queue is written

@@ -19,6 +19,7 @@ import abc
 import asyncio
 import contextlib
 import dataclasses
+import resource
 import socket
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
@@ -38,18 +39,21 @@ from duramen.limits import (
     BODY_TIMEOUT_US,
     CONNECTION_COUNT_MAX,
     FRAME_BYTES_MAX,
+    KEEP_ALIVE_INTERVAL_US,
+    KEEP_ALIVE_TIMEOUT_US,
+    PUBLIC_CONNECTION_COUNT_MAX,
 )
+from duramen.runtime.edge.admin_connections import AdminConnections
 from duramen.runtime.edge.framing import CLOSING, ClearFraming, is_last
 from duramen.runtime.edge.gated import GatedApp, read_head, spell_refusal
 from duramen.runtime.public.calls import find_bodies
-from duramen.units import KIB, MIB, SECOND
+from duramen.units import KIB, MIB, MS, SECOND
 from duramen.wire.edge.gate import Bodies, Gate
 from duramen.wire.frame import FRAME_BYTES_HARD_MAX, RETRY_AFTER_HEADER, FrameError
 
 _STREAM_WINDOW_BYTES = FRAME_BYTES_MAX
 """One frame fits a stream's window, so that flow control never waits for a round trip."""
 
-_PUBLIC_CONNECTION_COUNT_MAX: Final = 4_096
 _SHUT: Final = Gate()
 _ROOM_RETRY_AFTER_MS: Final = 200
 _LISTEN: Final = "0A"
@@ -96,9 +100,22 @@ class ServerLimits:
     """What one data server holds at most."""
 
     connection_count: int = CONNECTION_COUNT_MAX
+    keep_alive_interval_us: int = KEEP_ALIVE_INTERVAL_US
+    keep_alive_timeout_us: int = KEEP_ALIVE_TIMEOUT_US
     bodies_bytes: int = BODIES_BYTES_MAX
     bodies_waiting_count: int = BODIES_WAITING_COUNT_MAX
     body_timeout_us: int = BODY_TIMEOUT_US
+
+
+PUBLIC_LIMITS: Final = ServerLimits(connection_count=PUBLIC_CONNECTION_COUNT_MAX)
+
+
+def fit_connections(wanted_count: int) -> int:
+    """So many connections, or fewer: half of the files that the process may open are for others."""
+    most_files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if most_files == resource.RLIM_INFINITY:
+        return wanted_count
+    return max(1, min(wanted_count, most_files // 2))
 
 
 def refuse_overloaded(sentence: str, retry_after_ms: int) -> Reply:
@@ -173,10 +190,9 @@ class _BodyServer(abc.ABC):
     def __init__(self, host: str, port: int, limits: ServerLimits, gate: Gate) -> None:
         self._limits = limits
         self._gate = gate
+        self._connection_count_max = fit_connections(limits.connection_count)
         self._room = BodyRoom(limits.bodies_bytes, limits.bodies_waiting_count)
-        self._embedded = _EmbeddedServer(
-            host, port, Interfaces.RSGI, self._on_request, limits.connection_count
-        )
+        self._embedded = _EmbeddedServer(host, port, Interfaces.RSGI, self._on_request, limits)
         self.request_count = 0
 
     @property
@@ -200,7 +216,7 @@ class _BodyServer(abc.ABC):
             **self._room.statistics(),
             "connections": accepted,
             "connections_waiting": waiting,
-            "connections_max": self._limits.connection_count,
+            "connections_max": self._connection_count_max,
         }
 
     async def _on_request(self, scope: Any, protocol: Any) -> None:
@@ -349,11 +365,17 @@ def _send(protocol: Any, answer: Answer) -> None:
 class PublicServer:
     """ASGI server (FastAPI) for public REST, HTTP/1.1 and cleartext HTTP/2 on one port."""
 
-    def __init__(self, host: str, port: int, app: Any, gate: Gate = _SHUT) -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        app: Any,
+        gate: Gate = _SHUT,
+        *,
+        limits: ServerLimits = PUBLIC_LIMITS,
+    ) -> None:
         gated = GatedApp(app, gate, find_bodies)
-        self._embedded = _EmbeddedServer(
-            host, port, Interfaces.ASGINL, ClearFraming(gated), _PUBLIC_CONNECTION_COUNT_MAX
-        )
+        self._embedded = _EmbeddedServer(host, port, Interfaces.ASGINL, ClearFraming(gated), limits)
 
     @property
     def port(self) -> int:
@@ -372,8 +394,17 @@ class PublicServer:
 class AdminServer:
     """ASGI server (FastAPI) for probes, metrics and administration: uvicorn, HTTP/1.1."""
 
-    def __init__(self, host: str, port: int, app: Any, gate: Gate = _SHUT) -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        app: Any,
+        gate: Gate = _SHUT,
+        *,
+        connections: AdminConnections | None = None,
+    ) -> None:
         gated = GatedApp(app, gate, lambda _path: Bodies.JSON)
+        connections = connections or AdminConnections()
         self._socket = socket.create_server((host, port), backlog=128)
         self.port: int = self._socket.getsockname()[1]
         config = uvicorn.Config(
@@ -384,6 +415,8 @@ class AdminServer:
             lifespan="off",
             ws="none",
         )
+        config.load()
+        config.http_protocol_class = connections.make  # type: ignore[assignment]  # only called
         self._server = _QuietUvicorn(config)
         self._task: asyncio.Task[None] | None = None
 
@@ -427,7 +460,7 @@ class _EmbeddedServer:
     """Granian inside this event loop."""
 
     def __init__(
-        self, host: str, port: int, interface: Interfaces, target: Any, connection_count_max: int
+        self, host: str, port: int, interface: Interfaces, target: Any, limits: ServerLimits
     ) -> None:
         self._reserved = _reserve_port(host, port)
         self.port: int = self._reserved.getsockname()[1]
@@ -441,7 +474,7 @@ class _EmbeddedServer:
             websockets=False,
             backlog=1024,
             # Granian accepts so many connections and leaves the rest to the kernel's queue.
-            backpressure=connection_count_max,
+            backpressure=fit_connections(limits.connection_count),
             http1_settings=HTTP1Settings(header_read_timeout=30_000, max_buffer_size=1 * MIB),
             http2_settings=HTTP2Settings(
                 initial_connection_window_size=4 * _STREAM_WINDOW_BYTES,
@@ -449,6 +482,8 @@ class _EmbeddedServer:
                 max_frame_size=1 * MIB,
                 max_concurrent_streams=1024,
                 max_headers_size=64 * KIB,
+                keep_alive_interval=limits.keep_alive_interval_us // MS,
+                keep_alive_timeout=max(1, limits.keep_alive_timeout_us // SECOND),
             ),
             log_enabled=False,
         )

@@ -18,6 +18,7 @@ import errno
 import gc
 import logging
 import os
+import resource
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -34,6 +35,7 @@ from duramen.limits import (
     JOURNAL_FILE_BYTES_MIN,
     LOST_BOOKIE_GRACE_US,
     METADATA_AGE_MAX_US,
+    OPEN_FILE_COUNT_MAX,
     ZOOKEEPER_SESSION_S,
 )
 from duramen.runtime.admin import make_admin_app
@@ -250,6 +252,7 @@ def run_service(options: ServiceOptions, make: MakeService) -> int:
     logging.getLogger("kazoo").setLevel(logging.WARNING)
     _keep_freed_memory()
     os.umask(PRIVATE_UMASK)
+    _open_more_files()
     try:
         return uvloop.run(_Frame(options, make).run())
     except StartRefusedError as error:
@@ -264,6 +267,16 @@ def run_service(options: ServiceOptions, make: MakeService) -> int:
             "as --host, --data-port and --admin-port\n"
         )
         return 1
+
+
+def _open_more_files() -> None:
+    """Ask for as many descriptors as connections and files of data may need."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    is_free = hard == resource.RLIM_INFINITY
+    wanted = OPEN_FILE_COUNT_MAX if is_free else min(hard, OPEN_FILE_COUNT_MAX)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _keep_freed_memory() -> None:

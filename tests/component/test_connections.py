@@ -1,0 +1,220 @@
+"""Connections that say nothing, or too little: who gives its place up, and who keeps it.
+
+Real sockets. That a connection outlives a bound is seen by another one that the same bound has
+ended. Not here: how many there may be at once on data ports (`test_http_server`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import resource
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+from fastapi import FastAPI
+
+from duramen.limits import CONNECTION_COUNT_MAX
+from duramen.runtime.edge.admin_connections import AdminConnections
+from duramen.runtime.http_server import (
+    AdminServer,
+    Answer,
+    DataServer,
+    PublicServer,
+    ServerLimits,
+    fit_connections,
+)
+from duramen.units import MS, SECOND
+from tests.component.waiting import wait_until
+from tests.pauses import look_again_soon
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+PING, ACK = 6, 1
+GET = b"GET /now HTTP/1.1\r\nhost: x\r\n\r\n"
+PUT = b"PUT /slow HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n"
+
+
+def run(scenario: Callable[[], Awaitable[None]]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(60):
+            await scenario()
+
+    asyncio.run(bounded())
+
+
+async def answer_nothing(_path: str, _body: bytes) -> Answer:
+    return 200, "text/plain", b""
+
+
+# --- HTTP/2 ---
+
+
+async def answer_pings(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> int:
+    """Acknowledge every ping until the connection ends; how many there were."""
+    count = 0
+    with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+        while True:
+            head = await reader.readexactly(9)
+            length, kind, flags = int.from_bytes(head[:3]), head[3], head[4]
+            body = await reader.readexactly(length)
+            if kind == PING and not flags & ACK:
+                count += 1
+                writer.write(struct.pack(">I", 8)[1:] + bytes([PING, ACK, 0, 0, 0, 0]) + body)
+    return count
+
+
+@pytest.mark.parametrize("kind", ["data", "public"])
+def test_a_peer_of_http2_that_gives_no_sign_of_life_loses_its_connection(kind: str) -> None:
+    limits = ServerLimits(keep_alive_interval_us=100 * MS, keep_alive_timeout_us=SECOND)
+
+    async def scenario() -> None:
+        server = (
+            DataServer("127.0.0.1", 0, answer_nothing, limits=limits)
+            if kind == "data"
+            else PublicServer("127.0.0.1", 0, FastAPI(), limits=limits)
+        )
+        await server.start()
+        alive, its_writer = await asyncio.open_connection("127.0.0.1", server.port)
+        its_writer.write(PREFACE)
+        answering = asyncio.create_task(answer_pings(alive, its_writer))
+        silent, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(PREFACE)
+        assert await silent.read()  # until it ends
+        assert not answering.done(), "who answers stays"
+        its_writer.close()
+        await server.stop()
+        assert await answering > 0
+
+    run(scenario)
+
+
+def test_connections_are_as_many_as_descriptors_allow(monkeypatch: pytest.MonkeyPatch) -> None:
+    for files, count in (
+        (resource.RLIM_INFINITY, CONNECTION_COUNT_MAX),
+        (65_536, CONNECTION_COUNT_MAX),
+        (1_024, 512),
+        (1, 1),
+    ):
+        monkeypatch.setattr(resource, "getrlimit", lambda _, files=files: (files, files))
+        assert fit_connections(CONNECTION_COUNT_MAX) == count
+
+
+# --- Administration ---
+
+
+class Admin:
+    """An admin port with a call that is answered when the test says so."""
+
+    def __init__(self, connections: AdminConnections) -> None:
+        app = FastAPI()
+        self.begun, self.release = asyncio.Event(), asyncio.Event()
+
+        @app.get("/now")
+        async def answer_now() -> str:
+            return "now"
+
+        @app.get("/late")
+        async def answer_late() -> str:
+            self.begun.set()
+            await self.release.wait()
+            return "late"
+
+        @app.put("/slow")
+        async def take(body: dict[str, int]) -> str:
+            return str(body)
+
+        self.server = AdminServer("127.0.0.1", 0, app, connections=connections)
+
+    async def open(self, sent: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.server.port)
+        writer.write(sent)
+        return reader, writer
+
+
+@asynccontextmanager
+async def serving(connections: AdminConnections) -> AsyncIterator[Admin]:
+    admin = Admin(connections)
+    await admin.server.start()
+    try:
+        yield admin
+    finally:
+        await admin.server.stop()
+
+
+async def read_answer(reader: asyncio.StreamReader) -> bytes:
+    head = await reader.readuntil(b"\r\n\r\n")
+    [length] = [line for line in head.split(b"\r\n") if line.startswith(b"content-length:")]
+    return head + await reader.readexactly(int(length.split(b":")[1]))
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [b"", GET[:9], PUT, PUT + b'{"a"', GET + GET[:9], GET + PUT],
+    ids=["nothing", "head", "body", "part of a body", "second head", "second body"],
+)
+def test_a_request_that_does_not_arrive_ends_its_connection(sent: bytes) -> None:
+    async def scenario() -> None:
+        async with serving(AdminConnections(request_timeout_us=200 * MS)) as admin:
+            reader, writer = await admin.open(sent)
+            if sent.startswith(GET):
+                assert b" 200 " in await read_answer(reader)
+            assert await reader.read() == b""
+            writer.close()
+
+    run(scenario)
+
+
+def test_a_request_that_comes_slowly_has_no_more_time_for_it() -> None:
+    async def scenario() -> None:
+        async with serving(AdminConnections(request_timeout_us=500 * MS)) as admin:
+            reader, writer = await admin.open(b"GET /now HTTP/1.1\r\nx: ")
+            ended = asyncio.create_task(reader.read())
+
+            async def drip() -> None:
+                while not ended.done():
+                    writer.write(b"y")
+                    await look_again_soon()
+
+            with contextlib.suppress(ConnectionError):
+                await drip()
+                assert await ended == b""
+
+    run(scenario)
+
+
+def test_an_answer_may_take_longer_than_its_request() -> None:
+    async def scenario() -> None:
+        async with serving(AdminConnections(request_timeout_us=200 * MS)) as admin:
+            late, its_writer = await admin.open(GET.replace(b"now", b"late"))
+            await admin.begun.wait()
+            for _ in range(2):
+                reader, writer = await admin.open(b"GET")
+                assert await reader.read() == b"", "the time is over for who came later"
+                writer.close()
+            admin.release.set()
+            assert b"late" in await read_answer(late)
+            its_writer.close()
+
+    run(scenario)
+
+
+def test_one_address_has_so_many_connections_to_an_admin_port() -> None:
+    async def scenario() -> None:
+        connections = AdminConnections(per_peer_count=2)
+        async with serving(connections) as admin:
+            kept = [await admin.open(GET) for _ in range(2)]
+            for reader, _ in kept:
+                assert b"now" in await read_answer(reader)
+            third, writer = await admin.open(b"")
+            assert await third.read() == b""
+            writer.close()
+            kept[0][1].close()
+            await wait_until(lambda: connections.count_of["127.0.0.1"] == 1)
+            fourth, writer = await admin.open(GET)
+            assert b"now" in await read_answer(fourth)
+            for one in (kept[1][1], writer):
+                one.close()
+
+    run(scenario)
