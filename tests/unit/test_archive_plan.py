@@ -18,6 +18,8 @@ from hypothesis import strategies as st
 
 from duramen.config import parse_log_config
 from duramen.core.cold_copy import ColdCopy
+from duramen.core.life.retention import judge as judge_retention
+from duramen.core.life.trim import end_of
 from duramen.core.log_node import LogNode
 from duramen.core.quorum import Quorum
 from duramen.core.segment import Fragment, Segment, Totals
@@ -51,6 +53,13 @@ def make_log(policy: str = "copy", **tiering: Any) -> LogNode:
     )
 
 
+def require(log: LogNode) -> LogNode:
+    """The log with retention that gives nothing up without a cold copy."""
+    fields = log.config.to_json()
+    fields["retention"]["require_cold_copy"] = True
+    return replace(log, config=parse_log_config(fields))
+
+
 def make_segment(sizes: list[int], **fields: Any) -> Segment:
     """A CLOSED segment with an entry of each size."""
     last = EntryId(len(sizes) - 1) if sizes else NOTHING
@@ -60,6 +69,12 @@ def make_segment(sizes: list[int], **fields: Any) -> Segment:
         last_entry=last, totals=totals, start_seq_num=0, completed_unix_ms=HOUR_MS, nonce="n"
     )
     return replace(closed, **fields).validated()
+
+
+def make_closed(epoch: int, sizes: list[int]) -> Segment:
+    """As `make_segment`, of another epoch; sequence numbers begin at ten times that."""
+    segment = make_segment(sizes, epoch=Epoch(epoch), start_seq_num=10 * epoch)
+    return replace(segment, completed_unix_ms=HOUR_MS)
 
 
 @pytest.mark.parametrize(
@@ -79,6 +94,13 @@ def test_logs_are_chosen_by_selector_and_tiering(
     selectors: tuple[str, ...], policy: str, is_taken: bool
 ) -> None:
     assert Policy(selectors).takes(make_log(policy)) is is_taken
+
+
+def test_a_log_that_requires_cold_copies_is_chosen_whatever_its_tiering() -> None:
+    log = require(make_log("none"))
+    assert Policy(("*/*",)).takes(log) and Policy(("prod/*",)).takes(log)
+    assert not Policy(("test/*",)).takes(log)
+    assert not Policy(("*/*",)).takes(replace(log, is_deleted=True, deleted_unix_ms=1))
 
 
 def test_a_deleted_log_is_left_alone() -> None:
@@ -106,8 +128,49 @@ def test_every_segment_has_a_verdict() -> None:
     trimmed = replace(log, trim_lsn=lsn_of(Epoch(4), EntryId(0)), trim_seq_num=2)
     assert judge(Policy(), log=trimmed) is Verdict.TRUNCATED
     assert judge(Policy(includes_truncated=True), log=trimmed) is Verdict.ARCHIVE
+    assert judge(Policy(), log=require(trimmed)) is Verdict.ARCHIVE
+    assert judge(Policy(keep_hot_us=HOUR + 1_000), log=require(trimmed)) is Verdict.TOO_YOUNG
+    assert judge(Policy(), log=require(make_log(min_size="31B"))) is Verdict.ARCHIVE
+    assert judge(Policy(min_bytes=31), log=require(log)) is Verdict.TOO_SMALL
     partly = replace(log, trim_lsn=lsn_of(Epoch(3), EntryId(1)), trim_seq_num=1)
     assert judge(Policy(), log=partly) is Verdict.ARCHIVE
+
+
+@pytest.mark.parametrize("policy", ["none", "copy", "move"])
+@pytest.mark.parametrize("min_size", ["0B", "1MiB"])
+@pytest.mark.parametrize("trim_epoch", [1, 2, 3, 4, 5])
+def test_no_segment_is_held_for_ever_by_a_cold_copy_that_no_run_makes(
+    policy: str, min_size: str, trim_epoch: int
+) -> None:
+    """Whatever was truncated before the first run: what one run marks lets retention go on."""
+    log = replace(require(make_log(policy, min_size=min_size)), last_clean_epoch=4)
+    log = replace(log, next_epoch=Epoch(6), snapshot_lsn=lsn_of(Epoch(5), EntryId(0)))
+    segments = [
+        make_closed(epoch, sizes) for epoch, sizes in enumerate(([10], [], [20, 5], [1]), 1)
+    ]
+    passed = segments[: trim_epoch - 1]
+    log = log.with_trim(
+        end_of(passed[-1]) if passed else log.trim,
+        release=log.trim if not passed else end_of(segments[-1]),
+        unix_ms=HOUR_MS,
+        nonce="t",
+    )
+    late_ms = 1_000 * HOUR_MS
+    held = judge_retention(log, segments, [], late_ms)
+    assert held.held_epoch is not None and held.first_live_epoch is None
+
+    assert Policy().takes(log)
+    copy = ColdCopy("0" * 32, "0" * 64, 1, 1)
+    marked = [
+        replace(one, cold_copy=copy)
+        if Policy().judge(log, one, late_ms) is Verdict.ARCHIVE
+        else one
+        for one in segments
+    ]
+    freed = judge_retention(log, marked, [], late_ms)
+    assert freed.held_epoch is None
+    assert freed.trim == (None if trim_epoch == 5 else end_of(segments[-1]))
+    assert freed.first_live_epoch == (Epoch(trim_epoch) if trim_epoch > 1 else None)
 
 
 def test_lag_is_that_of_the_oldest() -> None:

@@ -330,9 +330,9 @@ def _tell_placement(log: SeenLog) -> Said:
 def _tell_archive(log: SeenLog) -> Said:
     if log.segments is None:
         return Said(ARCHIVED, "Unknown", "NotAnswered", "the cluster did not say")
-    closed = [one for one in log.segments if is_live(one) and is_closed(one)]
+    closed = log.segments_to_archive
     waiting = [one for one in closed if not is_archived(one)]
-    if waiting and log.tiering.get("policy", "none") == "none":
+    if waiting and not log.is_tiered:
         message = "tiering.policy is none: it is archived only by its name"
         return Said(ARCHIVED, "False", "NotTiered", message)
     if waiting:

@@ -71,6 +71,26 @@ class SeenLog:
         found: Json = self.config.get("tiering") or {}
         return found
 
+    @property
+    def requires_cold_copies(self) -> bool:
+        """Whether retention gives nothing up that has no cold copy."""
+        found: Json = self.config.get("retention") or {}
+        return found.get("require_cold_copy") is True
+
+    @property
+    def is_tiered(self) -> bool:
+        """Whether the archive takes it without being told its name."""
+        return self.tiering.get("policy", "none") != "none" or self.requires_cold_copies
+
+    @property
+    def segments_to_archive(self) -> list[Json]:
+        """The closed segments that should have a cold copy, or have one."""
+        return [
+            one
+            for one in self.segments or ()
+            if is_closed(one) and (is_live(one) or self.requires_cold_copies)
+        ]
+
 
 def read_problem(facts: Json | None) -> Problem | None:
     """Why nothing is known, if it is not."""

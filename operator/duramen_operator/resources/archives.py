@@ -50,7 +50,8 @@ class Selector(Part):
             max_length=255,
             pattern=LOG_GLOB_PATTERN,
             description="Log, or a glob such as orders-*. A log whose tiering.policy is none is "
-            "only archived when its name and its namespace are written without a wildcard.",
+            "only archived when its name and its namespace are written without a wildcard, or when "
+            "its retention requires cold copies.",
         ),
     ] = "*"
 

@@ -1,10 +1,13 @@
 """Which segments a run archives: closed, not archived yet, and wanted by log and operator.
 
 A log's own `tiering` says whether it is archived at all; a run's selector narrows that, and a
-selector that names one log (no wildcard) takes it whatever its policy is. Pure functions of nodes,
-so that a run can say of every segment why it was left alone.
+selector that names one log (no wildcard) takes it whatever its policy is. A log whose retention
+requires cold copies keeps each segment until it has one, so nothing of the log itself exempts a
+segment there: neither `tiering`, nor truncation. Pure functions of nodes, so that a run can say of
+every segment why it was left alone.
 
-Called by `driver`. Source: 04-platform "Archive job"; written up in docs/archive.md.
+Called by `driver`; the operator's `plan.archive.waiting` says the same of what REST shows, and a
+test compares the two. Source: 04-platform "Archive job"; written up in docs/archive.md.
 """
 
 from __future__ import annotations
@@ -41,7 +44,8 @@ class Policy:
         selectors: globs over `namespace/log`; a segment's log has to match one.
         keep_hot_us: only segments that were completed so long ago.
         min_bytes: only segments with so many bytes of batches, besides what their log demands.
-        includes_truncated: also segments that no reader is shown any more, while bookies have them.
+        includes_truncated: also segments that no reader is shown any more, while bookies have them;
+            where the log requires cold copies they are taken in any case.
     """
 
     selectors: tuple[str, ...] = ("*/*",)
@@ -54,7 +58,7 @@ class Policy:
         if log.is_deleted:
             return False
         name = f"{log.namespace}/{log.name}"
-        is_tiered = log.config.tiering.policy != "none"
+        is_tiered = log.config.tiering.policy != "none" or log.config.retention.require_cold_copy
         for selector in self.selectors:
             is_named = not _WILDCARDS.intersection(selector)
             if selector == name if is_named else is_tiered and fnmatchcase(name, selector):
@@ -67,13 +71,16 @@ class Policy:
             return Verdict.NOT_CLOSED
         if segment.cold_copy is not None:
             return Verdict.ARCHIVED
-        if not self.includes_truncated and status_of(segment, log) is SegmentStatus.TRUNCATED:
+        is_required = log.config.retention.require_cold_copy
+        takes_truncated = self.includes_truncated or is_required
+        if not takes_truncated and status_of(segment, log) is SegmentStatus.TRUNCATED:
             return Verdict.TRUNCATED
         completed_ms = segment.completed_unix_ms or 0
         if now_unix_ms - completed_ms < self.keep_hot_us // MS:
             return Verdict.TOO_YOUNG
         assert segment.totals is not None, segment
-        if segment.totals.length_bytes < max(self.min_bytes, log.config.tiering.min_size):
+        min_bytes = max(self.min_bytes, 0 if is_required else log.config.tiering.min_size)
+        if segment.totals.length_bytes < min_bytes:
             return Verdict.TOO_SMALL
         return Verdict.ARCHIVE
 

@@ -73,6 +73,27 @@ def test_a_log_as_wanted_is_left_alone_and_told() -> None:
     assert again.again_at == NOW + LOOK_AGAIN
 
 
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        ({}, "NotTiered"),
+        ({"tiering": {"policy": "copy"}}, "Waiting"),
+        ({"retention": {"require_cold_copy": True}}, "Waiting"),
+    ],
+)
+def test_a_log_says_whether_its_segments_wait_for_a_run_or_for_a_decision(
+    config: dict[str, Any], reason: str
+) -> None:
+    segments = [see_segment(1, ago(hours=2), status="TRUNCATED"), see_segment(2, ago(hours=1))]
+    log = make_log(spec={})
+    seen = see_log(segments=segments, config=config)
+    plan = plan_logs(observe(make_cluster(), log, logs={PATH: seen}), NOW)
+    status, found, message = condition_of(plan, "orders", "Archived")
+    assert (status, found) == ("False", reason)
+    if "retention" in config:
+        assert message == "2 of 2 closed segments are not archived yet", "truncated ones wait too"
+
+
 def test_only_named_fields_are_changed() -> None:
     log = make_log(spec={"retention": {"age": "1h"}, "window": {"entries": 2000}})
     plan = plan_logs(observe(make_cluster(), log, logs={PATH: see_log()}), NOW)

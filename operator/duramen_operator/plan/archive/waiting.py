@@ -1,8 +1,10 @@
 """Which segments a policy is about, and which of them wait for the archive.
 
 The same rules as the archive job's own (docs/archive.md): a log whose tiering is `none` is chosen
-only by its whole name, and small, young, open or truncated segments are left alone. A segment that
-the job would not take must not be called waiting, or runs would be started for nothing.
+only by its whole name, and small, young, open or truncated segments are left alone. A log that
+requires cold copies is chosen whatever its tiering, and of it neither small nor truncated segments
+are left alone. A segment that the job would not take must not be called waiting, or runs would be
+started for nothing; and one that it would take must be, or it is held for ever.
 
 Called by `whole`. Source: docs/archive.md.
 """
@@ -19,8 +21,6 @@ from duramen_operator.plan.seen_logs import (
     SeenLog,
     completed_at,
     is_archived,
-    is_closed,
-    is_live,
 )
 from duramen_operator.resources.archives import Selector
 
@@ -42,7 +42,8 @@ class Choice:
     """What a policy's selector comes to.
 
     Attributes:
-        closed_count: closed segments of the chosen logs that readers are shown.
+        closed_count: closed segments of the chosen logs that readers are shown, and truncated ones
+            that need a cold copy before they are given up.
         waiting: those that a run would archive now, the longest completed first.
         is_known: whether all of the chosen logs could be read.
         next_at: when the next segment is old enough; None: time alone changes nothing.
@@ -85,11 +86,13 @@ def choose(
         if log.problem is not None or log.segments is None:
             is_known = False
             continue
-        closed = [one for one in log.segments if is_live(one) and is_closed(one)]
         if not _is_taken(selector, log):
             continue
+        closed = log.segments_to_archive
         closed_count += len(closed)
-        least = parse_size_bytes(str(log.tiering.get("min_size", "0")))
+        least = 0
+        if not log.requires_cold_copies:
+            least = parse_size_bytes(str(log.tiering.get("min_size", "0")))
         for segment in closed:
             completed = completed_at(segment)
             is_small = int(segment.get("bytes") or 0) < least
@@ -114,6 +117,6 @@ def _is_named(path: str, selector: Selector) -> bool:
 
 
 def _is_taken(selector: Selector, log: SeenLog) -> bool:
-    """By its whole name, or by its own tiering."""
+    """By its whole name, by its own tiering, or because it keeps what has no cold copy."""
     is_whole = not _WILDCARDS.intersection(spell_selector(selector))
-    return is_whole or log.tiering.get("policy", "none") != "none"
+    return is_whole or log.is_tiered
