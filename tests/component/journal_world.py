@@ -23,7 +23,11 @@ class Opened:
     """A journal that was opened behind a checkpoint, and the numbers that replay delivered."""
 
     def __init__(
-        self, disk: MemoryDisk, covered_file_id: int = 0, file_bytes: int = FILE_BYTES
+        self,
+        disk: MemoryDisk,
+        covered_file_id: int = 0,
+        file_bytes: int = FILE_BYTES,
+        first_file_bytes: int | None = None,
     ) -> None:
         self.delivered: list[ReplayedRecord] = []
         self.disk = disk
@@ -31,7 +35,8 @@ class Opened:
         self.result: ReplayResult
         self.writer, self.result = open_journal(
             "j", disk, INCARNATION, self.delivered.append, now_unix_us=lambda: 0,
-            file_bytes=file_bytes, covered_file_id=covered_file_id,
+            file_bytes=file_bytes, first_file_bytes=first_file_bytes,
+            covered_file_id=covered_file_id,
         )  # fmt: skip
         for item in self.delivered:
             assert self.writer.read(item.location).startswith(b"%d:" % item.header.entry_id)

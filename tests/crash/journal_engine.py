@@ -29,6 +29,8 @@ DIRECTORY = "data/journal"
 SETTLED = "data/settled"
 FILE_BYTES = 32 << 10
 """Small, so that a workload of some entries fills several."""
+FIRST_FILE_BYTES = 16 << 10
+"""Of the first ones: they grow to the usual size on the way."""
 
 
 class JournalEngine:
@@ -43,7 +45,8 @@ class JournalEngine:
         self._gone: set[LedgerId] = set()
         self._writer, result = open_journal(
             DIRECTORY, disk, INCARNATION, self._on_record, now_unix_us=lambda: 0,
-            file_bytes=FILE_BYTES, covered_file_id=self._read_settled(),
+            file_bytes=FILE_BYTES, first_file_bytes=FIRST_FILE_BYTES,
+            covered_file_id=self._read_settled(),
         )  # fmt: skip
         self._damages = [str(damage) for damage in result.damages]
 

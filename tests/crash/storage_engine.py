@@ -112,6 +112,7 @@ class StorageEngine:
             LAYOUT, disk, self.core, on_poisoned=_raise, on_durable=_nothing,
             make_journal=lambda writer, on_poisoned: PlainJournal(writer),
             now_unix_us=lambda: 0, journal_file_bytes=FILE_BYTES,
+            first_journal_file_bytes=FILE_BYTES // 2,
         )  # fmt: skip
         self.storage.replay()
         self.core.validate()

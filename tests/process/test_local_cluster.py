@@ -6,6 +6,7 @@ and leave no process. Source: 00-overview "Two commands", 08-interfaces "cluster
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -23,6 +24,20 @@ from tests.process.times import HANG_S, READY_CPU_S
 pytestmark = [pytest.mark.process, pytest.mark.zookeeper]
 
 _ROLES = ["zookeeper", "bookie", "bookie", "bookie", "sequencer", "writeproxy", "readproxy"]
+
+
+FRESH_CLUSTER_BYTES_MAX = 150_000_000
+"""Of three bookies on a laptop, before anything was written."""
+
+
+def used_disk_bytes(folder: Path) -> int:
+    """What the files below a folder take of the disk, as `du` counts it."""
+    sizes = {}
+    for path in folder.rglob("*"):
+        with contextlib.suppress(FileNotFoundError):
+            found = path.lstat()
+            sizes[found.st_ino] = found.st_blocks * 512
+    return sum(sizes.values())
 
 
 def _duramen(
@@ -57,6 +72,8 @@ def test_a_second_start_serves_what_was_written(tmp_path: Path) -> None:
         assert [p["role"] for p in cluster.state()["processes"]] == _ROLES
         racks = [p["rack"] for p in cluster.state()["processes"] if p["role"] == "bookie"]
         assert len(dict.fromkeys(racks)) == 3
+        taken_bytes = used_disk_bytes(cluster.folder)
+        assert taken_bytes <= FRESH_CLUSTER_BYTES_MAX, "before the first record"
         run(create_log(cluster, "kept", {}))
         done = _duramen(cluster, "append", "default/kept", "-", "--json", input=lines)
         assert done.returncode == 0, done.stderr

@@ -9,7 +9,7 @@ import pytest
 
 from duramen.limits import LOST_BOOKIE_GRACE_US
 from duramen.runtime.service import parse_options
-from duramen.units import KIB, MINUTE, SECOND
+from duramen.units import KIB, MIB, MINUTE, SECOND
 from duramen.wire.edge.gate import Gate
 
 ARGUMENTS = [
@@ -96,4 +96,14 @@ def test_a_journal_file_is_made_of_whole_blocks(
     assert parse_options("bookie", [*arguments, "1028KiB"]).journal_file_bytes == 1028 * KIB
     with pytest.raises(SystemExit):
         parse_options("bookie", [*arguments, size])
+    assert "must be a multiple of 4KiB from 1MiB to" in capsys.readouterr().err
+
+
+def test_a_journal_is_told_how_its_files_begin(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = [*ARGUMENTS, "--data-dir", "x"]
+    assert parse_options("bookie", arguments).first_journal_file_bytes is None
+    first = [*arguments, "--journal-first-file-size"]
+    assert parse_options("bookie", [*first, "8MiB"]).first_journal_file_bytes == 8 * MIB
+    with pytest.raises(SystemExit):
+        parse_options("bookie", [*first, "1025KiB"])
     assert "must be a multiple of 4KiB from 1MiB to" in capsys.readouterr().err

@@ -145,6 +145,10 @@ JOURNAL_FILE_BYTES_MIN: Final = 1 * MIB
 JOURNAL_FILE_BYTES_MAX: Final = 4096 * MIB
 """What an operator may choose instead: a disk should hold ten of them and more."""
 
+LOCAL_JOURNAL_FIRST_FILE_BYTES: Final = 8 * MIB
+"""What the first journal file of a bookie of `duramen run` takes: three bookies on a laptop have 24
+MiB of them before the first record, and files of the usual size after 248 MiB each."""
+
 PRODUCER_COUNT_MAX: Final = 10_000
 """Idempotent producers that a log keeps in mind (some 100 bytes a result): beyond it the one that
 has rested longest is forgotten, or a new one must wait."""

@@ -345,6 +345,7 @@ class BookieService:
             on_durable=self._on_durable,
             now_unix_us=lambda: time.time_ns() // 1_000,
             journal_file_bytes=self._options.journal_file_bytes,
+            first_journal_file_bytes=self._options.first_journal_file_bytes,
         )
         return storage
 

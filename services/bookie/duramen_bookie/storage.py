@@ -138,6 +138,7 @@ class Storage:
         make_journal: puts the journal's writer on a thread.
         now_unix_us: wall clock, for people to read in file headers.
         journal_file_bytes: what a journal file is preallocated with.
+        first_journal_file_bytes: what the first one is preallocated with; None: the same.
     """
 
     def __init__(
@@ -151,6 +152,7 @@ class Storage:
         make_journal: Callable[..., JournalPort] = Journal,
         now_unix_us: Callable[[], int],
         journal_file_bytes: int = JOURNAL_FILE_BYTES,
+        first_journal_file_bytes: int | None = None,
     ) -> None:
         self.layout = layout
         self.index = EntryIndex()
@@ -163,6 +165,7 @@ class Storage:
         self._make_journal = make_journal
         self._now_unix_us = now_unix_us
         self._journal_file_bytes = journal_file_bytes
+        self._first_journal_file_bytes = first_journal_file_bytes
         self.checkpoint = Checkpoint(0, core.incarnation, 0, (), 1, _NO_STATE)
         """The one in force, without its state."""
         self.lost_files: list[str] = []
@@ -200,6 +203,7 @@ class Storage:
             self._on_record,
             now_unix_us=self._now_unix_us,
             file_bytes=self._journal_file_bytes,
+            first_file_bytes=self._first_journal_file_bytes,
             covered_file_id=self.checkpoint.covered_file_id,
         )
         for damage in self.replayed.damages:

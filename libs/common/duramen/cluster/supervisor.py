@@ -26,9 +26,10 @@ from duramen.cluster.layout import CLUSTER_NAME, HOST, ClusterSize, Plan, Ports,
 from duramen.cluster.leftovers import end_leftovers, find_leftovers
 from duramen.cluster.process import Backoff, Child, prepare_command
 from duramen.errors import DuramenError
-from duramen.limits import ZOOKEEPER_SESSION_S
+from duramen.limits import LOCAL_JOURNAL_FIRST_FILE_BYTES, ZOOKEEPER_SESSION_S
 from duramen.runtime.embedded_zookeeper import EmbeddedServerError, is_serving
 from duramen.runtime.http_client import PeerError
+from duramen.units import spell_size
 
 COLD_FOLDER: Final = "cold"
 READY_TIMEOUT_S: Final = 120.0
@@ -253,6 +254,8 @@ class Supervisor:
             flags += ["--session-timeout-s", f"{timeout_s:g}"]
         if plan.role != "zookeeper":
             flags += [f"--public-name={name}" for name in self._options.public_names]
+        if plan.role == "bookie":
+            flags += ["--journal-first-file-size", spell_size(LOCAL_JOURNAL_FIRST_FILE_BYTES)]
         if plan.role in ("writeproxy", "readproxy"):
             flags += [f"--cors-origin={origin}" for origin in self._options.cors_origins]
         if plan.role in ("sequencer", "readproxy"):

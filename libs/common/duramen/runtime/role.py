@@ -29,10 +29,10 @@ PRIVATE_UMASK: Final = 0o077
 class ServiceOptions:
     """What a service process is started with.
 
-    Those from `data_dir` to `journal_file_bytes` are for bookies: docs/bookie.md. `advertise` is
-    HOST:PORT under which others reach the data port, where it is not the one listened on; others
+    Those from `data_dir` to `first_journal_file_bytes` are for bookies: docs/bookie.md. `advertise`
+    is HOST:PORT under which others reach the data port, where it is not the one listened on; others
     reach the administration under the same host. `public_names` are further names that it is called
-    by, as behind an ingress: docs/adr/0021. `weight`
+    by, as behind an ingress: ADR 0025. `weight`
     is a sequencer's: its share of the logs, relative to the others'. `audit_interval_us` and
     `lost_bookie_grace_us` are a sequencer's, for when it is the auditor: docs/protocol/repair.md.
     `is_forwarding` is a proxy's: whether it sends on what the other kind of proxy answers, and
@@ -57,6 +57,7 @@ class ServiceOptions:
     ledger_dirs: tuple[Path, ...] = ()
     accept_new_incarnation: bool = False
     journal_file_bytes: int = JOURNAL_FILE_BYTES
+    first_journal_file_bytes: int | None = None
     weight: float = 1.0
     advertise: str | None = None
     public_names: tuple[str, ...] = ()

@@ -200,6 +200,13 @@ def _add_disk_options(parser: argparse.ArgumentParser) -> None:
         help="what a journal file takes; a disk holds some of them (default: 256MiB)",
     )
     parser.add_argument(
+        "--journal-first-file-size",
+        dest="first_journal_file_bytes",
+        type=_parse_journal_file_size,
+        help="what the first one takes, if that is less; one that was filled is followed by one of "
+        "twice its size, up to --journal-file-size (default: that, from the first one on)",
+    )
+    parser.add_argument(
         "--accept-new-incarnation",
         action="store_true",
         help="the disks that this bookie had are gone for ever: begin with empty ones",

@@ -7,6 +7,10 @@ Every step can be cut off: what is left is a file that was never begun, a sideca
 or a spare, and the next start clears them away. A full disk is no fault of what is written already:
 it is `NoSpaceError`, and remembered until a file could be made.
 
+Files may begin small and grow with use: one that is more than half full is followed by one of twice
+its length, up to the usual length. Only files of that length are recycled: before, the blocks of a
+retired file are too few for what follows it.
+
 Not here: headers and commits (`writer`), when to prepare (`group_commit`). Called by the writer, on
 any thread. Source: 02-storage "Journal" 2; docs/protocol/journal.md "Recycling".
 """
@@ -66,11 +70,15 @@ class FileSupply:
         incarnation: of the bookie; stands in every sidecar.
         listing: what is in the directory.
         file_bytes: what a file is preallocated with; only files of that size become spares.
+        first_file_bytes: what the first one is preallocated with, where files grow with use;
+            `file_bytes` if that is less, or if left out.
         id_min: ids below were used in files that may be gone.
 
     Invariants:
         1. A file id is greater than every id in the listing.
         2. `next` is set by `prepare` only, and only the writer takes it.
+        3. A file is made with `first_file_bytes` to `file_bytes`, and more only if a commit needs
+        it; what files are made with never falls, not over a restart either while one is there.
     """
 
     def __init__(
@@ -82,9 +90,14 @@ class FileSupply:
         *,
         file_bytes: int,
         id_min: int,
+        first_file_bytes: int | None = None,
     ) -> None:
-        assert file_bytes % BLOCK_BYTES == 0 and file_bytes >= 4 * BLOCK_BYTES, file_bytes
+        first_file_bytes = min(file_bytes, first_file_bytes or file_bytes)
+        for size_bytes in (first_file_bytes, file_bytes):
+            assert size_bytes % BLOCK_BYTES == 0 and size_bytes >= 4 * BLOCK_BYTES, size_bytes
         self.file_bytes = file_bytes
+        self.fresh_bytes = first_file_bytes
+        """What a file that is made now is preallocated with."""
         self.next: ReadyFile | None = None
         self.is_out_of_space = False
         """Whether the last try to make a file found the disk full."""
@@ -109,6 +122,7 @@ class FileSupply:
             OSError: the disk failed.
         """
         listing = self._listing
+        self._resume_growth()
         gone = [
             generation_name(file_id)
             for file_id in listing.generation_ids
@@ -127,6 +141,10 @@ class FileSupply:
         for name in gone:
             self._fs.remove(self._path(name))
 
+    def grow(self, filled_bytes: int) -> None:
+        """A file of that length is more than half full: the next ones are twice as long."""
+        self.fresh_bytes = max(self.fresh_bytes, min(2 * filled_bytes, self.file_bytes))
+
     def prepare(self) -> None:
         """Make the next file, unless it is there.
 
@@ -136,7 +154,7 @@ class FileSupply:
         """
         with self._lock:
             if self.next is None:
-                self.next = self._make(self.file_bytes)
+                self.next = self._make(self.fresh_bytes)
 
     def take(self, size_bytes_min: int, *, may_be_small: bool = False) -> ReadyFile:
         """The next file, made now if it is not there; at least that long.
@@ -149,7 +167,7 @@ class FileSupply:
             NoSpaceError: the disk is full.
             OSError: the disk failed.
         """
-        size_bytes = max(self.file_bytes, size_bytes_min)
+        size_bytes = max(self.fresh_bytes, size_bytes_min)
         if self.next is None:
             with self._lock:
                 if self.next is None:
@@ -196,6 +214,16 @@ class FileSupply:
         if self.next is not None:
             self.next.file.close()
             self.next = None
+
+    def _resume_growth(self) -> None:
+        """Go on with the length of the life before: its longest file has been followed by use."""
+        if self.fresh_bytes == self.file_bytes:
+            return
+        names = [file_name(file_id) for file_id in self._listing.file_ids]
+        names += [spare_name(file_id) for file_id in self._listing.spare_ids]
+        sizes = [self._fs.size_bytes(self._path(name)) for name in names]
+        self.fresh_bytes = min(max([self.fresh_bytes, *sizes]), self.file_bytes)
+        self.fresh_bytes -= self.fresh_bytes % BLOCK_BYTES
 
     # --- Under the lock --------------------------------------------------------------------------
 

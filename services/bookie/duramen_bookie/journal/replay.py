@@ -57,6 +57,7 @@ def open_journal(
     *,
     now_unix_us: Callable[[], int],
     file_bytes: int = JOURNAL_FILE_BYTES,
+    first_file_bytes: int | None = None,
     covered_file_id: int = 0,
 ) -> tuple[JournalWriter, ReplayResult]:
     """Replay the journal, make durable what was found, and give the writer that continues it.
@@ -71,6 +72,7 @@ def open_journal(
         on_record: is called from here.
         now_unix_us: wall clock, for the files' creation time only.
         file_bytes: what a file is preallocated with.
+        first_file_bytes: what the first one is preallocated with: `FileSupply`.
         covered_file_id: up to this file the checkpoint holds everything; they are recycled.
 
     Raises:
@@ -83,8 +85,9 @@ def open_journal(
     result = replay(directory, fs, incarnation, on_record, covered_file_id=covered_file_id)
     listing = list_journal(fs, directory)
     supply = FileSupply(
-        fs, directory, incarnation, listing, file_bytes=file_bytes, id_min=result.next_file_id
-    )
+        fs, directory, incarnation, listing, file_bytes=file_bytes,
+        first_file_bytes=first_file_bytes, id_min=result.next_file_id,
+    )  # fmt: skip
     writer = JournalWriter(supply, incarnation, files=result.files, now_unix_us=now_unix_us)
     supply.clear()
     writer.recycle([*result.covered_file_ids, *result.unused_file_ids])

@@ -112,8 +112,12 @@ class JournalWriter:
         """Whether it is time for `prepare_next`: it costs no space, or this file is half full, or
         another one was asked for in vain."""
         supply = self.supply
-        is_time = 2 * self.offset > self._size_bytes or supply.spare_count > 0
+        is_time = self._is_half_full or supply.spare_count > 0
         return supply.next is None and (is_time or supply.is_out_of_space)
+
+    @property
+    def _is_half_full(self) -> bool:
+        return 2 * self.offset > self._size_bytes
 
     @property
     def sealed_file_ids(self) -> list[int]:
@@ -145,6 +149,7 @@ class JournalWriter:
             JournalPoisoned: the disk failed.
         """
         size = align(commit_bytes_min, BLOCK_BYTES) + 3 * BLOCK_BYTES
+        self._tell_growth()
         with _Poisoning(self):
             ready = self.supply.take(size, may_be_small=is_recovery)
         header = FileHeader(
@@ -206,6 +211,7 @@ class JournalWriter:
         Raises:
             JournalPoisoned: the disk failed.
         """
+        self._tell_growth()
         try:
             with _Poisoning(self):
                 self.supply.prepare()
@@ -299,6 +305,11 @@ class JournalWriter:
             file.close()
         self.files.clear()
         self.supply.close()
+
+    def _tell_growth(self) -> None:
+        """A file that was sealed early, or never used, is no reason for a longer one."""
+        if self._size_bytes and self._is_half_full:
+            self.supply.grow(self._size_bytes)
 
     def _roll(self, *, commit_bytes_min: int) -> None:
         self.begin_file(
