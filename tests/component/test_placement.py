@@ -23,9 +23,11 @@ from duramen.core.segment import Fragment, Segment
 from duramen.core.sequencer.surroundings import Surroundings
 from duramen.errors import DuramenError
 from duramen.ids import BookieId, EntryId, Epoch, Incarnation, Member, SequencerId
+from duramen.limits import STEADY_AFTER_US
 from duramen.runtime.memory_store import MemoryStore, MemoryTree
-from duramen.runtime.metadata_store import OutcomeUnknown
+from duramen.runtime.metadata_store import Create, Delete, OutcomeUnknown
 from duramen.runtime.sequencer.surveyor import Surveyor
+from duramen.units import MS, SECOND
 from duramen.wire.metadata_json import Paths, read_node, spell_log, spell_node, spell_segment
 from duramen_sequencer.control import Control
 from duramen_sequencer.placement import operations
@@ -109,6 +111,50 @@ def with_world(
 
 def member(index: int) -> Member:
     return Member(BookieId(f"b{index}"), Incarnation(f"{index:032x}"))
+
+
+def test_a_bookie_that_came_back_is_the_last_choice_until_it_has_stayed() -> None:
+    async def scenario(world: World) -> None:
+        seen: list[bool] = []
+
+        def note() -> None:
+            seen.extend(c.is_steady for c in world.around.candidates if c.member.bookie == "b1")
+
+        surveyor = Surveyor(world.store, PATHS, world.around, note, steady_after_us=100 * MS)
+        await surveyor.start()
+        try:
+            assert all(candidate.is_steady for candidate in world.around.candidates)
+            path, seen[:] = f"{PATHS.available}/b1", []
+            stored = await world.store.get(path)
+            assert stored is not None
+            await world.store.delete(path, version=stored.version)
+            await wait_until(lambda: "b1" not in world.takers)
+            await world.store.create(path, stored.data)
+            await wait_until(lambda: len(seen) >= 2)
+        finally:
+            await surveyor.stop()
+        assert (seen[0], seen[-1]) == (False, True), "time alone makes it steady"
+
+    with_world(scenario, bookies=3)
+
+
+def test_a_registration_of_the_same_fields_made_anew_is_seen_and_told() -> None:
+    """The session ended and nobody looked meanwhile: the node says the same, and is another."""
+
+    async def scenario(world: World) -> None:
+        rows = {row["id"]: row["steady_in_s"] for row in (await world.ask("bookies"))["bookies"]}
+        assert rows == {"b0": 0, "b1": 0, "b2": 0}
+        path = f"{PATHS.available}/b1"
+        stored = await world.store.get(path)
+        assert stored is not None
+        await world.store.commit([Delete(path, stored.version), Create(path, stored.data)])
+        await wait_until(lambda: not all(one.is_steady for one in world.around.candidates))
+        rows = {row["id"]: row["steady_in_s"] for row in (await world.ask("bookies"))["bookies"]}
+        assert rows["b0"] == rows["b2"] == 0 and 0 < rows["b1"] <= STEADY_AFTER_US // SECOND
+        assert world.takers == ["b0", "b1", "b2"], "it is taken where it is needed"
+        assert world.surveyor.statistics()["bookies_unsteady"] == 1
+
+    with_world(scenario, bookies=3)
 
 
 @pytest.mark.parametrize("kind", [MemoryStore, Doubtful])

@@ -61,6 +61,9 @@ def test_a_region_is_closed_emptied_and_removed_and_another_is_added(tmp_path: P
                 await wait_until_so(
                     lambda: takes(cluster, "z", 2), HANG_S, lambda: "z does not come"
                 )
+                await wait_until_so(
+                    lambda: is_steady(cluster, coming), HANG_S, lambda: "z stays unsteady"
+                )
                 for _ in range(2):  # the open segment has its bookies, the next one has those of z
                     await close_segment(cluster, history.log)
                     await history.wait_acknowledged(len(history.acknowledged) + 5)
@@ -100,3 +103,9 @@ async def takes(cluster: LocalCluster, region: str, count: int) -> bool:
     """Whether so many bookies of a region take new data."""
     rows = (await ask(cluster, "regions"))["regions"]
     return any(row["region"] == region and row["takes_new_data"] == count for row in rows)
+
+
+async def is_steady(cluster: LocalCluster, names: list[str]) -> bool:
+    """Whether bookies that came back have stayed long enough to be chosen as any other."""
+    rows = (await ask(cluster, "bookies"))["bookies"]
+    return all(row["steady_in_s"] == 0 for row in rows if row["id"] in names)

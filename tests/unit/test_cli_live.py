@@ -42,6 +42,7 @@ OWNERS: dict[str, Any] = {
 BOOKIE = {
     "id": "b0", "incarnation": "i", "region": "x", "rack": "r1", "state": "rw", "duty": "serving",
     "weight": 1.0, "free_bytes": 3 << 30, "doubtful": False, "takes_new_data": True,
+    "steady_in_s": 0,
 }  # fmt: skip
 BOOKIES = {"bookies": [BOOKIE, {**BOOKIE, "id": "b1", "free_bytes": None, "state": "absent"}]}
 JOURNALS = {"journals": [{"bookie": "b0", "waiting_bytes": 4096, "sync_us_last": 1_234}]}

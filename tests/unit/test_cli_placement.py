@@ -18,7 +18,7 @@ __all__ = ["admin"]
 BOOKIE = {
     "id": "bookie-0", "incarnation": "ab" * 16, "region": "x", "rack": "a", "state": "rw",
     "duty": "draining", "weight": 2.0, "free_bytes": (3 << 30) + 5, "takes_new_data": False,
-    "doubtful": True,
+    "doubtful": True, "steady_in_s": 12,
 }  # fmt: skip
 REGIONS = {
     "closed": ["y"],
@@ -43,7 +43,7 @@ def test_bookies_are_listed_with_place_duty_and_room(
     admin.answers["/v1/cluster/bookies"] = {"bookies": [BOOKIE]}
     assert main(["bookies"]) == 0
     shown = capsys.readouterr().out
-    for text in ("bookie-0", "abababab", "draining", "3GiB", "2.0", "no"):
+    for text in ("bookie-0", "abababab", "draining", "3GiB", "2.0", "no", "in 12 s"):
         assert text in shown, text
     assert "ab" * 16 not in shown
     assert main(["bookies", "--json"]) == 0

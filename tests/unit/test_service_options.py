@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from duramen.limits import LOST_BOOKIE_GRACE_US
+from duramen.limits import LOST_BOOKIE_GRACE_US, STEADY_AFTER_US
 from duramen.runtime.service import parse_options
 from duramen.units import KIB, MIB, MINUTE, SECOND
 from duramen.wire.edge.gate import Gate
@@ -62,8 +62,10 @@ def test_an_address_that_is_none_is_refused(
 
 def test_a_sequencer_is_told_how_patient_its_audits_are() -> None:
     assert parse_options("sequencer", ARGUMENTS).lost_bookie_grace_us == LOST_BOOKIE_GRACE_US
+    assert parse_options("sequencer", ARGUMENTS).bookie_steady_after_us == STEADY_AFTER_US
     patience = ["--audit-interval", "5m", "--lost-bookie-grace", "1m30s"]
-    options = parse_options("sequencer", [*ARGUMENTS, *patience])
+    options = parse_options("sequencer", [*ARGUMENTS, *patience, "--bookie-steady-after", "2m"])
+    assert options.bookie_steady_after_us == 2 * MINUTE
     assert (options.audit_interval_us, options.lost_bookie_grace_us) == (5 * MINUTE, 90 * SECOND)
     with pytest.raises(SystemExit):
         parse_options("sequencer", [*ARGUMENTS, "--lost-bookie-grace", "soon"])

@@ -202,6 +202,11 @@ LOST_BOOKIE_GRACE_US: Final = 30 * SECOND
 """A bookie that is away for longer counts as lost: a restart takes seconds. Where machines are
 rebooted it is minutes, because copying a disk costs more than waiting for it."""
 
+STEADY_AFTER_US: Final = 30 * SECOND
+"""A bookie that came back gets new data after it has stayed so long, where others suffice: longer
+than the pauses between restarts of a process that dies again and again (5 s at `duramen run`, some
+10 to 20 s of Kubernetes' first ones), short against what a bookie is away for maintenance."""
+
 REPAIR_TASKS_RUNNING: Final = 8
 REPAIR_TASKS_PER_TARGET: Final = 2
 """Repairs at once, over all and to one bookie, whose rate of copying is bounded by itself: two,

@@ -67,7 +67,13 @@ class SequencerService:
         self._client = PeerClient()
         self._around = make_surroundings(options.node_id)
         data_url = options.data_url()
-        self._surveyor = Surveyor(store, self._paths, self._around, self._on_bookies_changed)
+        self._surveyor = Surveyor(
+            store,
+            self._paths,
+            self._around,
+            self._on_bookies_changed,
+            steady_after_us=options.bookie_steady_after_us,
+        )
         self._sequencers = Roster(store, self._paths.sequencers, self._on_sequencers_changed)
         lanes = BookieLanes(self._client, self._surveyor.urls.get)
         link = MetadataLink(store, self._paths, self._around.sequencer_id, data_url)

@@ -241,7 +241,7 @@ def case_bookies(proxy: Proxy) -> None:
     assert len(rows) == 3
     members = {
         "id", "incarnation", "region", "rack", "state", "duty", "weight", "free_bytes", "doubtful",
-        "takes_new_data",
+        "takes_new_data", "steady_in_s",
     }  # fmt: skip
     assert all(set(row) == members and row["takes_new_data"] for row in rows)
     assert proxy.call("GET", "/v1/cluster/regions")[1]["closed"] == []

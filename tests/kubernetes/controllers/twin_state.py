@@ -370,7 +370,7 @@ def make_bookie(name: str, region: str, rack: str) -> Answer:
     return {
         "id": name, "incarnation": f"{name}-1", "region": region, "rack": rack, "state": "rw",
         "duty": "serving", "weight": 1.0, "free_bytes": 1 << 30, "doubtful": False,
-        "takes_new_data": True,
+        "takes_new_data": True, "steady_in_s": 0,
     }  # fmt: skip
 
 

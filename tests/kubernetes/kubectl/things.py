@@ -80,7 +80,7 @@ def registered(name: str, zone: str, **more: Any) -> Json:
     row = {
         "id": name, "incarnation": "0" * 16, "region": "eu", "rack": zone, "state": "rw",
         "duty": "serving", "weight": 1.0, "free_bytes": 5 << 30, "doubtful": False,
-        "takes_new_data": True,
+        "takes_new_data": True, "steady_in_s": 0,
     }  # fmt: skip
     return row | more
 

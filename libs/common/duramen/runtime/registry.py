@@ -167,6 +167,8 @@ class Roster:
         self, store: MetadataStore, parent: str, on_change: Callable[[], None] | None = None
     ) -> None:
         self.nodes: dict[str, dict[str, Any]] = {}
+        self.made: dict[str, int] = {}
+        """Name → the transaction that made the node: another number is another registration."""
         self._parent = parent
         self._on_change = on_change
         self._is_known = False
@@ -181,16 +183,17 @@ class Roster:
         await self._follower.stop()
 
     async def _look(self) -> None:
-        nodes = {}
+        nodes, made = {}, {}
         for name in await self._follower.children(self._parent) or ():
             found = await self._follower.get(f"{self._parent}/{name}")
             if found is None:
                 continue
             try:
                 nodes[name] = read_node(found.data)
+                made[name] = found.made
             except MetadataJsonError as error:
                 _LOG.warning("%s/%s is passed over: %s", self._parent, name, error)
-        is_news = nodes != self.nodes or not self._is_known
-        self.nodes, self._is_known = nodes, True
+        is_news = (nodes, made) != (self.nodes, self.made) or not self._is_known
+        self.nodes, self.made, self._is_known = nodes, made, True
         if is_news and self._on_change is not None:
             self._on_change()

@@ -36,6 +36,7 @@ from duramen.limits import (
     LOST_BOOKIE_GRACE_US,
     METADATA_AGE_MAX_US,
     OPEN_FILE_COUNT_MAX,
+    STEADY_AFTER_US,
     ZOOKEEPER_SESSION_S,
 )
 from duramen.runtime.admin import make_admin_app
@@ -108,6 +109,14 @@ def parse_options(
             type=_parse_weight,
             default=1.0,
             help="share of the logs, relative to other sequencers; 0: none but by hand-over",
+        )
+        parser.add_argument(
+            "--bookie-steady-after",
+            dest="bookie_steady_after_us",
+            type=parse_duration_us,
+            default=STEADY_AFTER_US,
+            help="a bookie that came back gets new data after it has stayed so long, where others "
+            "suffice (default: 30s)",
         )
         _add_audit_options(parser)
     if role in ("writeproxy", "readproxy"):

@@ -27,6 +27,7 @@ from duramen.errors import DuramenError
 from duramen.ids import BookieId, Epoch, Incarnation, LogId, Member
 from duramen.runtime.metadata_store import Conflict, MetadataStore, OutcomeUnknown
 from duramen.runtime.sequencer.surveyor import Surveyor, read_closed
+from duramen.units import SECOND
 from duramen.wire.metadata_json import (
     BY_ADMIN,
     PLACED_BY,
@@ -72,6 +73,7 @@ class PlacementOperations:
                     "rack": row.rack, "state": row.state, "duty": row.duty.value,
                     "weight": row.weight, "free_bytes": row.free_bytes,
                     "doubtful": row.is_doubtful, "takes_new_data": row.takes_new_data,
+                    "steady_in_s": -(-row.steady_in_us // SECOND),
                 }
                 for row in rows
             ]

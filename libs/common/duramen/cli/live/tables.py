@@ -269,6 +269,7 @@ _BOOKIES: Final = (
     Column("free_bytes", "INTEGER", "NULL while it is absent"),
     Column("doubtful", "INTEGER", "1: its metadata cannot be read"),
     Column("takes_new_data", "INTEGER", "1: new ensembles may hold it"),
+    Column("steady_in_s", "INTEGER", "0, or when it is no last choice any more: it came back"),
 )
 _HOLDINGS: Final = (
     Column("bookie", "TEXT", "its id"),

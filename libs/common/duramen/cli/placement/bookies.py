@@ -34,7 +34,7 @@ regions_app = App(name="regions", help="List the regions; close and open them fo
 
 _BOOKIE_COLUMNS: Final = (
     "id", "incarnation", "region", "rack", "state", "free", "weight", "duty", "doubtful",
-    "new data",
+    "new data", "steady",
 )  # fmt: skip
 _REGION_COLUMNS: Final = ("region", "bookies", "takes_new_data", "closed")
 _REGIONS_PATH: Final = "/v1/cluster/regions"
@@ -59,6 +59,7 @@ def bookies(
             "free": None if free is None else spell_size(free // MIB * MIB),
             "doubtful": "yes" if row["doubtful"] else None,
             "new data": "yes" if row["takes_new_data"] else "no",
+            "steady": f"in {left_s} s" if (left_s := row.get("steady_in_s")) else "yes",
         }
         for row in answer["bookies"]
         for free in (row["free_bytes"],)

@@ -2,8 +2,10 @@
 
 Even first: the region, then the rack that has the fewest of the ensemble takes the next member.
 Among equals the weight decides, by chance: of two bookies one is drawn before the other with the
-odds of their weights. What a strict rule is refused cannot be done, unless `search_bound` says that
-the search was given up; `prefer` then takes an ensemble that breaks the rule.
+odds of their weights. Bookies that came back lately are left out where the others make an ensemble
+that satisfies the rule, and come last where they are needed: they are never a reason to refuse.
+What a strict rule is refused cannot be done, unless `search_bound` says that the search was given
+up; `prefer` then takes an ensemble that breaks the rule.
 
 Pure: randomness is injected. Called by the log sequencer, the ledger writer, recovery and repair.
 Source: 01-protocol section 7 (R20).
@@ -34,7 +36,11 @@ def choose_ensemble(
     With `prefer` an ensemble that does not satisfy it is given when no other is found.
     """
     order = _draw_order(candidates, rng)
-    found = _find(_usable(order, rule), quorum, rule)[0]
+    usable = _usable(order, rule)
+    steady = [candidate for candidate in usable if candidate.is_steady]
+    found = _find(steady, quorum, rule)[0]
+    if found is None and len(steady) < len(usable):
+        found = _find(usable, quorum, rule)[0]
     if found is None and not rule.is_strict:
         found = _find(order, quorum, _ANYWHERE)[0]
     return found
@@ -109,8 +115,14 @@ def choose_replacements(  # noqa: PLR0917 - plain inputs of a pure choice
     """
     order = _draw_order(candidates, rng)
     known = {**locations, **{candidate.member: candidate for candidate in order}}
-    chosen = _find_replacements(ensemble, failed, _usable(order, rule), quorum, rule, known)
-    if not rule.is_strict and len(chosen) < sum(member in failed for member in ensemble):
+    usable = _usable(order, rule)
+    steady = [candidate for candidate in usable if candidate.is_steady]
+    wanted_count = sum(member in failed for member in ensemble)
+    chosen = _find_replacements(ensemble, failed, steady, quorum, rule, known)
+    if len(chosen) < wanted_count and len(steady) < len(usable):
+        wider = _find_replacements(ensemble, failed, usable, quorum, rule, known)
+        chosen = max(chosen, wider, key=len)
+    if not rule.is_strict and len(chosen) < wanted_count:
         chosen = _find_replacements(ensemble, failed, order, quorum, _ANYWHERE, known)
     changed = [chosen[at].member if at in chosen else member for at, member in enumerate(ensemble)]
     return tuple(changed) if chosen else None
@@ -180,12 +192,14 @@ def _usable(order: Sequence[Candidate], rule: PlacementRule) -> list[Candidate]:
 
 
 def _draw_order(candidates: Sequence[Candidate], rng: random.Random) -> list[Candidate]:
-    """By chance, the heavy ones rather before the light ones; one life of each bookie."""
+    """By chance, the heavy ones rather before the light ones, steady ones before the others; one
+    life of each bookie."""
     order = sorted(candidates, key=lambda candidate: candidate.member)
     rng.shuffle(order)
     if len({candidate.weight for candidate in order}) > 1:
         # An exponential variate of rate w is below one of rate v with odds w : v.
         order.sort(key=lambda candidate: -math.log(1.0 - rng.random()) / candidate.weight)
+    order.sort(key=lambda candidate: not candidate.is_steady)
     lives: dict[BookieId, Candidate] = {}
     for candidate in order:
         lives.setdefault(candidate.member.bookie, candidate)

@@ -9,7 +9,8 @@ down. New data go to bookies that live, are not read-only, have no duty but to s
 
 so an empty bookie beside half-full ones gets twice as much as they do, and a nearly full one is
 spared but not forgotten. So is one in doubt, after damage that hid what it held: it gets weight ·
-1/16, and three bookies of which it is one go on. Spreading comes first (`choice`).
+1/16, and three bookies of which it is one go on. Spreading comes first (`choice`). One that left
+and came back lately (`steadiness`) is a candidate that comes after all others.
 
 Pure; what others wrote is not trusted to be well-formed. Called by the sequencer's
 `placement.surveyor`. Source: 01-protocol section 7 (weights), docs/protocol/metadata.md.
@@ -51,6 +52,8 @@ class BookieRow:
 
     is_doubtful: bool = False
     """Damage may have held anything of what it stored: it vouches for no absence there (R15)."""
+    steady_in_us: int = 0
+    """How long it has to stay until new data go to it as to any other; 0: they do."""
 
     @property
     def takes_new_data(self) -> bool:
@@ -62,16 +65,26 @@ class BookieRow:
     def candidate(self) -> Candidate:
         """As placement sees it, its free space left out."""
         member = Member(self.bookie, self.incarnation)
-        return Candidate(member, self.region, self.rack, self.weight)
+        is_steady = self.steady_in_us == 0
+        return Candidate(member, self.region, self.rack, self.weight, is_steady)
 
 
-def read_rows(available: Nodes, registered: Nodes, closed: Collection[str]) -> list[BookieRow]:
+_ALL_STEADY: Final[Mapping[BookieId, int]] = {}
+
+
+def read_rows(
+    available: Nodes,
+    registered: Nodes,
+    closed: Collection[str],
+    unsteady: Mapping[BookieId, int] = _ALL_STEADY,
+) -> list[BookieRow]:
     """Every bookie that lives or was registered, by id.
 
     Args:
         available: nodes of `available/`.
         registered: nodes of `bookies/`; one without a node there is where it says itself.
         closed: regions closed for new data.
+        unsteady: bookies that came back lately, with the µs until they count as steady.
     """
     rows = []
     for name in sorted({**registered, **available}):
@@ -95,6 +108,7 @@ def read_rows(available: Nodes, registered: Nodes, closed: Collection[str]) -> l
                 free_bytes=free if type(free) is int and free >= 0 else None,
                 is_closed=region in closed,
                 is_doubtful=living.get("doubtful") is True,
+                steady_in_us=unsteady.get(BookieId(name), 0),
             )
         )
     return rows

@@ -31,6 +31,8 @@ class Candidate:
     rack: str
     weight: float = 1.0
     """Its share of new data among those that serve placement as well, > 0."""
+    is_steady: bool = True
+    """Whether it has been there long enough; the others are taken where these do not suffice."""
 
     @property
     def is_located(self) -> bool:

@@ -71,6 +71,9 @@ class Choice(NamedTuple):
     def fits(self, log: LogNode, candidates: Sequence[Candidate]) -> bool:
         """Whether log and bookies still want it where it is, and no more bookies came."""
         members = [candidate.member for candidate in candidates]
+        unsteady = [candidate.member for candidate in candidates if not candidate.is_steady]
+        if any(member in unsteady for member in self.ensemble):
+            return False  # it came back since, or another one may be steady by now
         is_wanted = self.config == log.config.replication
         is_widest = self.is_full or len(members) == len(self.ensemble)
         if not (is_wanted and is_widest and all(member in members for member in self.ensemble)):

@@ -2,7 +2,8 @@
 
 Follows `available`, `bookies` and the node `regions`. A location that is changed in `bookies/<id>`
 counts from the moment that it is seen here, and where a bookie was that is gone stays known: its
-copies are still somewhere. A former life of a bookie was where its successor is.
+copies are still somewhere. A former life of a bookie was where its successor is. Who left and came
+back is unsteady for a while (`core.placement.steadiness`); the end of that is a change, too.
 
 Not here: the rule (`core.placement`). Called by the sequencer's service and by
 `duramen.client.core`. Source: 01-protocol section 7.
@@ -10,19 +11,27 @@ Not here: the rule (`core.placement`). Called by the sequencer's service and by
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from typing import Any, Final
 
 from duramen.core.placement.roster import BookieRow, choose_candidates, read_rows
 from duramen.core.placement.rule import Candidate
+from duramen.core.placement.steadiness import Steadiness
 from duramen.core.sequencer.surroundings import Surroundings
 from duramen.ids import BookieId, Member
+from duramen.limits import STEADY_AFTER_US
 from duramen.runtime.metadata_store import MetadataStore
 from duramen.runtime.registry import Follower, Roster
+from duramen.runtime.sequencer.log_driver import now_us
+from duramen.units import SECOND
 from duramen.wire.metadata_json import MetadataJsonError, Paths, read_node
 
 _LOG = logging.getLogger(__name__)
+
+_TIMER_SLACK_S: Final = 0.01
+"""Loops round their timers: a look a little early would only set the next one."""
 
 LOCATIONS_MAX: Final = 10_000
 """Members of which the place is kept: bookies, and lives of them that are over."""
@@ -33,6 +42,8 @@ class Surveyor:
 
     Args:
         on_change: called after every change, with the surroundings current.
+        steady_after_us: how long a bookie that came back counts as unsteady.
+        now_us: a monotonic clock.
     """
 
     def __init__(
@@ -41,12 +52,18 @@ class Surveyor:
         paths: Paths,
         around: Surroundings,
         on_change: Callable[[], None],
+        *,
+        steady_after_us: int = STEADY_AFTER_US,
+        now_us: Callable[[], int] = now_us,
     ) -> None:
         self.urls: dict[BookieId, str] = {}
         self.closed: tuple[str, ...] = ()
         self._path = paths.regions
         self._around = around
         self._on_change = on_change
+        self._now_us = now_us
+        self._steadiness = Steadiness(steady_after_us)
+        self._timer: asyncio.TimerHandle | None = None
         self._available = Roster(store, paths.available, self._refresh)
         self._registered = Roster(store, paths.bookies, self._refresh)
         self._regions = Follower(store, paths.regions, self._look_at_regions)
@@ -62,10 +79,13 @@ class Surveyor:
         await self._available.stop()
         await self._registered.stop()
         await self._regions.stop()
+        if self._timer is not None:
+            self._timer.cancel()
 
     def list_bookies(self) -> list[BookieRow]:
         """Every bookie, by id."""
-        return read_rows(self._available.nodes, self._registered.nodes, self.closed)
+        unsteady = self._steadiness.list_unsteady(self._now_us())
+        return read_rows(self._available.nodes, self._registered.nodes, self.closed, unsteady)
 
     def locate(self, members: set[Member]) -> dict[Member, Candidate]:
         """Where members are, as far as it is known; by their bookie's place if need be."""
@@ -80,10 +100,14 @@ class Surveyor:
             "bookies": len(self._available.nodes),
             "bookies_registered": len(self._registered.nodes),
             "bookies_taking_new_data": len(self._around.candidates),
+            "bookies_unsteady": len(self._steadiness.list_unsteady(self._now_us())),
             "closed_regions": list(self.closed),
         }
 
     def _refresh(self) -> None:
+        made = {BookieId(name): number for name, number in self._available.made.items()}
+        self._steadiness.observe(made, self._now_us())
+        self._set_timer()
         rows = self.list_bookies()
         for name, node in self._available.nodes.items():
             if isinstance(node.get("data_url"), str):
@@ -99,6 +123,16 @@ class Surveyor:
         self._around.candidates = candidates
         self._around.locations = locations
         self._on_change()
+
+    def _set_timer(self) -> None:
+        """Look again when the next bookie has stayed long enough."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        left_us = min(self._steadiness.list_unsteady(self._now_us()).values(), default=None)
+        if left_us is not None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(left_us / SECOND + _TIMER_SLACK_S, self._refresh)
 
     async def _look_at_regions(self) -> None:
         stored = await self._regions.get(self._path)
