@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Annotated, Any, Final, Protocol
 
 import orjson
@@ -19,7 +19,7 @@ from fastapi import FastAPI, Query, Request, Response
 
 from duramen.core.cold_copy import ColdCopy
 from duramen.core.life.release import can_do_without_hot_copies
-from duramen.core.life.trim import min_active_dlsn, status_of
+from duramen.core.life.trim import SegmentStatus, min_active_dlsn, status_of
 from duramen.core.log_node import LogNode
 from duramen.core.reader import ReaderLimits
 from duramen.core.segment import Segment
@@ -27,6 +27,7 @@ from duramen.ids import Epoch, Member, ledger_of
 from duramen.runtime.reading.bookies import RangeFetcher
 from duramen.runtime.reading.metadata import Catalog, LogFollower
 from duramen.runtime.reading.positioning.log_view import LiveLog
+from duramen.runtime.reading.positioning.segment_edges import NO_RECORDS, Edges, SegmentEdges
 from duramen.runtime.reading.positions import Positions, Start
 from duramen.runtime.reading.tail import Tail, TailFinder
 from duramen.runtime.rest import DeclaredRoute, make_public_app, read_query
@@ -71,6 +72,7 @@ class Backend(Protocol):
     catalog: Catalog
     fetcher: RangeFetcher
     positions: Positions
+    edges: SegmentEdges
     tails: TailFinder
     feeds: Feeds
     encodings: SharedEncodings
@@ -111,8 +113,15 @@ def make_app(backend: Backend) -> FastAPI:
         """Every live segment with its placement."""
         with backend.requests.open("segments"):
             read_query(request, ())
-            log_node, segments = await list_segments(await find(namespace, log))
-        return {"segments": [spell_segment(segment, log_node) for segment in segments]}
+            follower = await find(namespace, log)
+            log_node, segments = await list_segments(follower)
+            view = LiveLog(follower, backend.fetcher, backend.tails)
+            edges = await backend.edges.learn(view, _list_readable(segments, log_node))
+        return {
+            "segments": [
+                spell_segment(segment, log_node, edges.get(segment.epoch)) for segment in segments
+            ]
+        }
 
     async def get_records(  # noqa: PLR0917 - FastAPI passes them by name
         request: Request,
@@ -295,9 +304,23 @@ def spell_log(node: LogNode) -> dict[str, Any]:
     }
 
 
-def spell_segment(segment: Segment, log: LogNode) -> dict[str, Any]:
-    """A segment as the API shows it; None where an unclosed segment does not know yet."""
+def _list_readable(segments: Sequence[Segment], log: LogNode) -> list[Segment]:
+    """The closed ones that readers are shown: repair does not care for the others any more."""
+    return [
+        segment
+        for segment in segments
+        if segment.is_closed and status_of(segment, log) is not SegmentStatus.TRUNCATED
+    ]
+
+
+def spell_segment(segment: Segment, log: LogNode, edges: Edges | None = None) -> dict[str, Any]:
+    """A segment as the API shows it; None where an unclosed segment does not know yet.
+
+    Args:
+        edges: what it begins with, if that is known.
+    """
     totals = segment.totals
+    first_txid, first_ms = edges or NO_RECORDS
     start_seq_num = segment.start_seq_num
     if segment.epoch == log.last_clean_epoch + 1:
         # Every earlier one is closed, so its first record has the number of what they hold.
@@ -316,6 +339,10 @@ def spell_segment(segment: Segment, log: LogNode) -> dict[str, Any]:
         "start_seq_num": start_seq_num,
         "records": None if totals is None else totals.record_count,
         "bytes": None if totals is None else totals.length_bytes,
+        "first_txid": first_txid,
+        "last_txid": None if totals is None else totals.max_txid,
+        "first_timestamp": _spell_time(first_ms),
+        "last_timestamp": _spell_time(None if totals is None else totals.max_timestamp_ms),
         "created": spell_time(segment.created_unix_ms),
         "completed": None if completed_ms is None else spell_time(completed_ms),
         "cold_copy": _spell_cold_copy(segment.cold_copy),
@@ -355,6 +382,10 @@ def _spell_cold_copy(copy: ColdCopy | None) -> dict[str, Any] | None:
         "verified": spell_time(copy.verified_unix_ms),
         "rechecked": None if rechecked_ms is None else spell_time(rechecked_ms),
     }
+
+
+def _spell_time(unix_ms: int | None) -> str | None:
+    return None if unix_ms is None else spell_time(unix_ms)
 
 
 def _spell_member(member: Member) -> dict[str, str]:

@@ -27,6 +27,7 @@ from duramen.runtime.reading.bookies import Bookies, RangeFetcher, read_clock_us
 from duramen.runtime.reading.cache import CACHE_BYTES_DEFAULT, EntryCache
 from duramen.runtime.reading.cold.reads import ColdReads, open_cold_reads
 from duramen.runtime.reading.metadata import Catalog
+from duramen.runtime.reading.positioning.segment_edges import SegmentEdges
 from duramen.runtime.reading.positions import Positions
 from duramen.runtime.reading.tail import TailFinder
 from duramen.runtime.registry import Registration
@@ -77,6 +78,7 @@ class ReadProxy:
         self.streams = StreamCounts()
         self.homes = Homes(store, paths.read_proxies, options.region)
         self.positions = Positions()
+        self.edges = SegmentEdges()
         self.requests = Requests(registry)
         self.app = make_app(self)
         self._forwarder = make_forwarder(
@@ -160,6 +162,7 @@ class ReadProxy:
             "upstream": self.fetcher.statistics(),
             "catalog": self.catalog.statistics(),
             "positions": self.positions.statistics(),
+            "segment_edges": self.edges.statistics(),
             "tails": self.tails.statistics(),
             "feeds": self.feeds.statistics(),
             "encodings": self.encodings.statistics(),

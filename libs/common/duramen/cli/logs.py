@@ -41,6 +41,7 @@ _PAGE_COUNT = 1_000
 
 _SEGMENT_COLUMNS = (
     "epoch", "state", "start_seq_num", "records", "bytes", "lost", "copies", "created", "completed",
+    "txids", "first_timestamp", "last_timestamp",
 )  # fmt: skip
 
 
@@ -171,7 +172,12 @@ def segments(
         print_json(answer)
     else:
         rows = [
-            {**row, "lost": _spell_lost(row.get("lost") or ()), "copies": _spell_copies(row)}
+            {
+                **row,
+                "lost": _spell_lost(row.get("lost") or ()),
+                "copies": _spell_copies(row),
+                "txids": _spell_txids(row),
+            }
             for row in answer.get("segments", [])
             if isinstance(row, dict)
         ]
@@ -246,6 +252,14 @@ def print_object(value: dict[str, Any], *, is_json: bool) -> None:
 def _spell_lost(ranges: Sequence[Sequence[int]]) -> str | None:
     """Entries whose loss a person has accepted."""
     return ", ".join(f"{first}-{last}" for first, last in ranges) or None
+
+
+def _spell_txids(segment: Mapping[str, Any]) -> str | None:
+    """From the first to the greatest; what is not known, or not there, is left out."""
+    first, last = segment.get("first_txid"), segment.get("last_txid")
+    if first is None and last is None:
+        return None
+    return f"{'?' if first is None else first}-{'?' if last is None else last}"
 
 
 def _spell_copies(segment: Mapping[str, Any]) -> str:
