@@ -31,6 +31,7 @@ from duramen.runtime.metadata_store import SessionState
 from duramen.runtime.sequencer.metadata_link import MetadataLink
 from duramen.runtime.sequencer.story import Stories
 from duramen.wire.metadata_json import read_log, read_node, spell_log, spell_node
+from tests.complaints import hear_complaints
 from tests.component.host_world import CONFIG, MEMBER, PATHS, HostWorld, Lanes, host_world
 from tests.component.waiting import wait_until
 
@@ -308,6 +309,42 @@ def test_a_log_that_cannot_be_opened_says_why_and_is_nobodys() -> None:
                 async with one.open_log():
                     pass
             await log.append(b"b")
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("is_held", [False, True])
+def test_a_log_that_is_left_open_is_over_and_its_appends_are_told(*, is_held: bool) -> None:
+    """The client is closed: nobody waits for ever, no task is left, others find no owner."""
+
+    async def scenario(one: Process) -> None:
+        others = asyncio.all_tasks()
+        async with hear_complaints() as heard:
+            log = await one.open_log().__aenter__()
+            one.lanes.is_holding = is_held
+            ticket = log.append(b"a")
+            sending = asyncio.create_task(log.flush())
+            await wait_until(lambda: len(one.lanes.held) == 1 or ticket.is_done())
+            await log.abandon()
+            assert one.owner() is None and not one.open_logs
+            if is_held:
+                with pytest.raises(Uncertain):
+                    await ticket
+            else:
+                assert (await ticket).start == 0
+            await asyncio.wait([sending])
+            assert sending.exception() is not None or not is_held
+            for _ in range(2):
+                with pytest.raises(DuramenError, match="its client was closed"):
+                    _ = log.append(b"b")
+                with pytest.raises(DuramenError, match="its client was closed"):
+                    await log.__aexit__(None, None, None)
+            del sending
+            await wait_until(lambda: asyncio.all_tasks() == others)
+        assert heard == []
+        one.lanes.let_go()
+        async with one.open_log() as again:
+            assert again.epoch == 2
 
     play(scenario)
 

@@ -113,15 +113,7 @@ def make_app(backend: Backend) -> FastAPI:
         """Every live segment with its placement."""
         with backend.requests.open("segments"):
             read_query(request, ())
-            follower = await find(namespace, log)
-            log_node, segments = await list_segments(follower)
-            view = LiveLog(follower, backend.fetcher, backend.tails)
-            edges = await backend.edges.learn(view, _list_readable(segments, log_node))
-        return {
-            "segments": [
-                spell_segment(segment, log_node, edges.get(segment.epoch)) for segment in segments
-            ]
-        }
+            return await _show_segments(backend, await find(namespace, log))
 
     async def get_records(  # noqa: PLR0917 - FastAPI passes them by name
         request: Request,
@@ -302,6 +294,13 @@ def spell_log(node: LogNode) -> dict[str, Any]:
         "ended": node.is_ended,
         "head": {"seq_num": node.trim_seq_num, "dlsn": str(node.trim.dlsn)},
     }
+
+
+async def _show_segments(backend: Backend, follower: LogFollower) -> dict[str, Any]:
+    log, segments = await list_segments(follower)
+    view = LiveLog(follower, backend.fetcher, backend.tails)
+    edges = await backend.edges.learn(view, _list_readable(segments, log))
+    return {"segments": [spell_segment(one, log, edges.get(one.epoch)) for one in segments]}
 
 
 def _list_readable(segments: Sequence[Segment], log: LogNode) -> list[Segment]:

@@ -24,6 +24,7 @@ from duramen.client.retry import Pauses, RetryPolicy
 from duramen.client.sdk.delivery import check_count, deliver
 from duramen.errors import DuramenError
 from duramen.runtime.http_client import PeerError
+from duramen.runtime.tasks.shared import take_failure
 from duramen.wire.record_batch import Producer
 
 
@@ -129,6 +130,7 @@ class BulkAppender:
             self.figures.seconds = time.perf_counter() - began_s
             source.close()
             await asyncio.wait([prepared])
+            take_failure(prepared)  # what the source has behind a failure is nobody's
 
     async def _append(self, batch: PreparedBatch) -> None:
         began_s = time.perf_counter()

@@ -44,6 +44,7 @@ from duramen.runtime.cold import open_cold_store
 from duramen.runtime.edge.cross_origin import parse_origin
 from duramen.runtime.http_server import AdminServer
 from duramen.runtime.role import PRIVATE_UMASK, Service, ServiceOptions, StartRefusedError
+from duramen.runtime.tasks.shared import take_failure
 from duramen.units import KIB, MIB, parse_duration_us, parse_size_bytes, spell_size
 from duramen.wire.edge.gate import parse_name
 
@@ -335,6 +336,7 @@ class _Frame:
         await admin.start()
         try:
             start = asyncio.create_task(service.start())
+            start.add_done_callback(take_failure)
             stop = asyncio.create_task(self._stopping.wait())
             await asyncio.wait([start, stop], return_when=asyncio.FIRST_COMPLETED)
             if start.done():

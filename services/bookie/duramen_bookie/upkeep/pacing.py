@@ -20,6 +20,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
+from duramen.runtime.tasks.shared import take_failure
 from duramen.units import MINUTE, SECOND
 
 _LOG = logging.getLogger(__name__)
@@ -40,6 +41,7 @@ async def run_in_thread(work: Callable[[], T]) -> T:
         return await asyncio.shield(working)
     except asyncio.CancelledError:
         await asyncio.wait([working])
+        take_failure(working)
         raise
 
 

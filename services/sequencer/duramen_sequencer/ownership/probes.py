@@ -17,6 +17,8 @@ import time
 from typing import Final
 from urllib.parse import urlsplit
 
+from duramen.runtime.tasks.shared import take_failure
+
 _LOG = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT_S: Final = 0.5
@@ -41,6 +43,7 @@ class Probes:
             if len(self._asked) >= _URL_COUNT_MAX:
                 self._asked.clear()
             asked = (time.monotonic(), asyncio.create_task(self._look(url)))
+            asked[1].add_done_callback(take_failure)
             self._asked[url] = asked
         return await asyncio.shield(asked[1])
 

@@ -100,10 +100,10 @@ class CoreClient:
             await self._maintenance.start()
             await self._reading.bookies.start()
         except (MetadataError, MetadataJsonError) as error:
-            await self._store.close()
+            await self._stop()
             raise DuramenError("metadata_unavailable", f"{self._zookeeper}: {error}") from error
         except BaseException:
-            await self._store.close()
+            await self._stop()
             raise
         return self
 
@@ -114,6 +114,13 @@ class CoreClient:
         _trace: TracebackType | None,
     ) -> None:
         """Leave; logs that are still open are left to their next owner."""
+        for log in list(self._open_logs.values()):
+            await log.abandon()
+        await self._stop()
+
+    async def _stop(self) -> None:
+        """End what runs, however far the start has come."""
+        await self._owning.lanes.stop()
         await self._reading.fetcher.stop()
         await self._reading.bookies.stop()
         await self._maintenance.stop()

@@ -202,6 +202,16 @@ class OwnedLog(ReadLog):
         assert self._failure is not None
         return self._failure
 
+    async def abandon(self) -> None:
+        """The process leaves the cluster with the log open: nothing is waited for.
+
+        What is unsettled is uncertain, or refused where it was never sent; the next owner recovers
+        what lies at the bookies.
+        """
+        if self._driver is not None:
+            self._end(DuramenError("log_unavailable", f"{self!r}: its client was closed"))
+            await self._leave(self._driver)
+
     # --- append ----------------------------------------------------------------------------------
 
     def append(self, records: Records) -> AppendTicket:
@@ -436,4 +446,5 @@ class OwnedLog(ReadLog):
             self._end(self._find_reason())
             self._let_go()
             await self._owning.link.drop_owner(driver.log_id)
-            del self._open_logs[driver.log_id]
+            if self._open_logs.get(driver.log_id) is self:
+                del self._open_logs[driver.log_id]

@@ -9,11 +9,10 @@ down. New data go to bookies that live, are not read-only, have no duty but to s
 
 so an empty bookie beside half-full ones gets twice as much as they do, and a nearly full one is
 spared but not forgotten. So is one in doubt, after damage that hid what it held: it gets weight ·
-1/16, and three bookies of which it is one go on. Spreading comes first (`choice`). One that left
-and came back lately (`steadiness`) is a candidate that comes after all others.
+1/16, and three bookies of which it is one go on. Spreading comes first (`choice`). Who came back
+lately (`steadiness`) is the last choice.
 
-Pure; what others wrote is not trusted to be well-formed. Called by the sequencer's
-`placement.surveyor`. Source: 01-protocol section 7 (weights), docs/protocol/metadata.md.
+Pure; what others wrote is not trusted. Called by `surveyor`. Source: 01-protocol section 7.
 """
 
 from __future__ import annotations

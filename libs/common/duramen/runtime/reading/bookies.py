@@ -40,6 +40,7 @@ from duramen.runtime.metadata_store import MetadataStore
 from duramen.runtime.reading.cache import EntryCache
 from duramen.runtime.reading.cold.reads import ColdReads
 from duramen.runtime.registry import Roster
+from duramen.runtime.tasks.shared import take_failure
 from duramen.units import MS, SECOND
 from duramen.wire.bookie_calls import (
     LacUpdate,
@@ -258,6 +259,7 @@ class RangeFetcher:
             flight = _Flight(read.member, asyncio.create_task(self._request(read)))
             self._flights[key][read.member] = flight
             flight.task.add_done_callback(lambda _: self._end(key, flight))
+            flight.task.add_done_callback(take_failure)
         else:
             self._joined_count += 1
         answer = await self._wait(key, flight, None)

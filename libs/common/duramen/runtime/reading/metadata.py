@@ -29,6 +29,7 @@ from duramen.errors import DuramenError
 from duramen.ids import NOTHING, EntryId, Epoch, LogId
 from duramen.limits import METADATA_AGE_MAX_US
 from duramen.runtime.metadata_store import MetadataError, MetadataStore, Stored
+from duramen.runtime.tasks.shared import take_failure
 from duramen.units import SECOND
 from duramen.wire.metadata_json import (
     MetadataJsonError,
@@ -193,6 +194,7 @@ class LogFollower:
             task = asyncio.create_task(self._read(epoch))
             self._refreshes[epoch] = task
             task.add_done_callback(lambda _: self._refreshes.pop(epoch, None))
+            task.add_done_callback(take_failure)
         return await asyncio.shield(task)
 
     async def _read_synced(self, epoch: Epoch) -> tuple[LogNode, Segment | None]:

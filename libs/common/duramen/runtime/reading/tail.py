@@ -31,6 +31,7 @@ from duramen.ids import LAST_ENTRY_ID, NOTHING, Dlsn, EntryId, Epoch, LogId, Mem
 from duramen.limits import READ_TIMEOUT_US
 from duramen.runtime.reading.bookies import Bookies, RangeFetcher, read_clock_us
 from duramen.runtime.reading.metadata import LogFollower
+from duramen.runtime.tasks.shared import take_failure
 from duramen.units import MS, SECOND
 from duramen.wire.bookie_calls import Marks
 from duramen.wire.record_json import spell_mark
@@ -194,7 +195,7 @@ class TailFinder:
         if shared is None:
             shared = self._next_rounds[follower.log_id] = _Round()
             shared.task = asyncio.create_task(self._run(follower, shared))
-            shared.task.add_done_callback(_take_failure)
+            shared.task.add_done_callback(take_failure)
         return shared
 
     async def _run(self, follower: LogFollower, shared: _Round) -> Tail:
@@ -373,9 +374,3 @@ class TailFinder:
 
     async def _ask(self, segment: Segment, member: Member) -> tuple[Member, Marks]:
         return member, await self._bookies.read_lac(member, segment.ledger_id, READ_TIMEOUT_US)
-
-
-def _take_failure(task: asyncio.Task[Tail]) -> None:
-    """All who shared it may have gone: then nobody else asks how it ended."""
-    if not task.cancelled():
-        task.exception()

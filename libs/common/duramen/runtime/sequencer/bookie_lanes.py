@@ -103,6 +103,7 @@ class BookieLanes:
         self._find_url = find_url
         self._lanes: dict[tuple[Member, calls.Service], _Lane] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._is_stopped = False
         self._overloaded_count = 0
 
     def add(self, effect: SendAdd, sink: Sink) -> None:
@@ -146,10 +147,21 @@ class BookieLanes:
         }
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run a call beside the loop, kept until it ends."""
+        """Run a call beside the loop, kept until it ends; nothing after `stop`."""
+        if self._is_stopped:
+            work.close()
+            return
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    async def stop(self) -> None:
+        """End what is under way: nobody is told of it, and nothing begins any more."""
+        self._is_stopped = True
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def post(self, member: Member, path: str, body: bytes, timeout_us: int) -> bytes:
         """One call to a bookie; raises as PeerClient.call, also if its address is not known."""

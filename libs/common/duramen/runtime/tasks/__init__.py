@@ -1,0 +1,1 @@
+"""Tasks of an event loop that several share, or that nobody waits for any more."""
