@@ -2,7 +2,7 @@
 
 What the gate decides is `tests/unit/test_gate.py`'s table; here each server that `http_server` has
 asks it, with the heads as they arrive. That no service has a port beside these is
-`tests/process/test_strange_pages.py`'s matter. Source: docs/adr/0021.
+`tests/process/test_strange_pages.py`'s matter. Source: ADR 0025.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ One cluster. First every route of every port, as its own documents list them, is
 would: a route that is made later is asked, too. Then a real browser opens a stranger's page whose
 script tries all it can, and pages that may: the cluster's own, and one of an origin that was named.
 
-The decision is `tests/unit/test_gate.py`'s. Source: docs/adr/0021, docs/protocol/rest.md.
+The decision is `tests/unit/test_gate.py`'s. Source: ADR 0025, docs/protocol/rest.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Whom a port answers: the one decision, as a table of what browsers and programs send.
 
 That every port asks it is `tests/component/test_gates.py`'s matter, that it helps against a real
-browser `tests/process/test_strange_pages.py`'s. Source: docs/adr/0021.
+browser `tests/process/test_strange_pages.py`'s. Source: ADR 0025.
 """
 
 from __future__ import annotations

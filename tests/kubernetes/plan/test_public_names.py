@@ -1,7 +1,7 @@
 """The names that services are told of: all that Kubernetes gives them, and what people call them.
 
 A service answers 421 to a name that is not its own, so each name that a Service or a pod has in DNS
-must pass the gate that the pod's own arguments make. Source: docs/adr/0021.
+must pass the gate that the pod's own arguments make. Source: ADR 0025.
 """
 
 from __future__ import annotations

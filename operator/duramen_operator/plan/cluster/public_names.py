@@ -1,6 +1,6 @@
 """The names that a service of a cluster is called by, and told of, so that it answers to them.
 
-A service answers 421 to a name that is not its own (ADR 0021): it knows what it advertises, and is
+A service answers 421 to a name that is not its own (ADR 0025): it knows what it advertises, and is
 told here of the names that Kubernetes gives it, its Service's and its pod's, from the shortest to
 the whole one, and, at a proxy, of what the LogCluster says that people call it. Addresses need no
 name: probes and Prometheus come by them. Called by `bookies` and `servers`. Pure.

@@ -2,7 +2,7 @@
 
 `GatedApp` stands around an ASGI application (the public ports and the admin port), `read_head` and
 `spell_refusal` serve the data ports. Put there by `http_server`, by every server that it has, so
-that no route and no service can forget it. Source: docs/adr/0021.
+that no route and no service can forget it. Source: ADR 0025.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ page what comes back wherever page and server seem to be one. So a request is re
 
 Who is no browser says nothing of pages, and passes: this is no authentication. Pure; `runtime.edge`
 puts it around every port. Source: the Fetch standard "HTTP extensions", RFC 9110 section 7.4 and
-15.5.20; docs/adr/0021, docs/protocol/rest.md "Names and pages".
+15.5.20; ADR 0025, docs/protocol/rest.md "Names and pages".
 """
 
 from __future__ import annotations
