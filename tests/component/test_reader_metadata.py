@@ -142,11 +142,13 @@ def test_a_segment_that_was_opened_in_an_outage_is_told_when_it_is_over() -> Non
 class SilentStore(LaggingStore):
     """Takes reads and answers none, while the session seems to live: ZooKeeper is frozen."""
 
-    is_silent = False
+    def __init__(self, tree: MemoryTree) -> None:
+        super().__init__(tree)
+        self.thawed = asyncio.Event()
+        self.thawed.set()
 
     async def get(self, path: str, watch: Watch | None = None) -> Stored | None:
-        if self.is_silent:
-            await asyncio.Event().wait()
+        await self.thawed.wait()
         return await super().get(path, watch)
 
 
@@ -159,7 +161,7 @@ def test_a_look_at_a_frozen_zookeeper_shows_what_is_known() -> None:
         await world.put(PATHS.segment(LOG, Epoch(1)), spell_segment(segment))
         follower = LogFollower(store, PATHS, LOG, age_max_us=0)
         assert await follower.look(Epoch(1)) == (log, segment)
-        store.is_silent = True
+        store.thawed.clear()
         loop = asyncio.get_running_loop()
         begun_s = loop.time()
         assert await follower.look(Epoch(1)) == (log, segment), "a watch vouches for it"
@@ -167,6 +169,7 @@ def test_a_look_at_a_frozen_zookeeper_shows_what_is_known() -> None:
         with pytest.raises(DuramenError, match="e2 is needed") as caught:
             await follower.look(Epoch(2))
         assert caught.value.code == "metadata_unavailable"
+        store.thawed.set()
         await store.close()
 
     play(scenario)

@@ -105,32 +105,12 @@ def parse_options(
     if role == "bookie":
         _add_disk_options(parser)
     if role == "sequencer":
-        parser.add_argument(
-            "--weight",
-            type=_parse_weight,
-            default=1.0,
-            help="share of the logs, relative to other sequencers; 0: none but by hand-over",
-        )
-        parser.add_argument(
-            "--bookie-steady-after",
-            dest="bookie_steady_after_us",
-            type=parse_duration_us,
-            default=STEADY_AFTER_US,
-            help="a bookie that came back gets new data after it has stayed so long, where others "
-            "suffice (default: 30s)",
-        )
+        _add_sequencer_options(parser)
         _add_audit_options(parser)
     if role in ("writeproxy", "readproxy"):
         _add_proxy_options(parser)
     if role == "readproxy":
-        parser.add_argument(
-            "--metadata-age-max",
-            dest="metadata_age_max_us",
-            type=parse_duration_us,
-            default=METADATA_AGE_MAX_US,
-            help="while ZooKeeper cannot be read, logs that are known are read for so long, as if "
-            "nothing was truncated or deleted meanwhile (default: 5m)",
-        )
+        _add_age_option(parser)
     if role in ("sequencer", "readproxy"):
         parser.add_argument(
             "--cold-store",
@@ -185,6 +165,17 @@ def _add_proxy_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_age_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--metadata-age-max",
+        dest="metadata_age_max_us",
+        type=parse_duration_us,
+        default=METADATA_AGE_MAX_US,
+        help="while ZooKeeper cannot be read, logs that are known are read for so long, as if "
+        "nothing was truncated or deleted meanwhile (default: 5m)",
+    )
+
+
 def _parse_cold_store(text: str) -> str:
     try:
         open_cold_store(text)
@@ -220,6 +211,23 @@ def _add_disk_options(parser: argparse.ArgumentParser) -> None:
         "--accept-new-incarnation",
         action="store_true",
         help="the disks that this bookie had are gone for ever: begin with empty ones",
+    )
+
+
+def _add_sequencer_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--weight",
+        type=_parse_weight,
+        default=1.0,
+        help="share of the logs, relative to other sequencers; 0: none but by hand-over",
+    )
+    parser.add_argument(
+        "--bookie-steady-after",
+        dest="bookie_steady_after_us",
+        type=parse_duration_us,
+        default=STEADY_AFTER_US,
+        help="a bookie that came back gets new data after it has stayed so long, where others "
+        "suffice (default: 30s)",
     )
 
 
