@@ -32,8 +32,11 @@ from tests.pauses import look_again_soon
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 PING, ACK = 6, 1
-GET = b"GET /now HTTP/1.1\r\nhost: x\r\n\r\n"
-PUT = b"PUT /slow HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n"
+GET = b"GET /now HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n"
+PUT = (
+    b"PUT /slow HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
+    b"content-length: 9\r\n\r\n"
+)
 
 
 def run(scenario: Callable[[], Awaitable[None]]) -> None:

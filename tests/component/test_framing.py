@@ -16,7 +16,11 @@ from duramen.runtime.http_server import AdminServer, Answer, DataServer, PeerSer
 
 CHUNKED = "transfer-encoding: chunked"
 BODY = b"3\r\nabc\r\n0\r\n\r\n"
-SECOND = b"POST /x HTTP/1.1\r\nhost: x\r\ncontent-length: 6\r\n\r\nsecond"
+TYPED = "content-type: application/json"
+SECOND = (
+    b"POST /x HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
+    b"content-length: 6\r\n\r\nsecond"
+)
 
 Servers = AdminServer | DataServer | PublicServer | PeerServer
 
@@ -81,7 +85,7 @@ def run(kind: str, sent: bytes) -> tuple[bytes, list[bytes]]:
 @pytest.mark.parametrize("lines", [[CHUNKED], [CHUNKED, "content-length: 4"],
                                    ["content-length: 13", CHUNKED]])  # fmt: skip
 def test_a_chunked_request_is_the_last_one_of_its_connection(kind: str, lines: list[str]) -> None:
-    head = "\r\n".join(["POST /x HTTP/1.1", "host: x", *lines, "", ""]).encode()
+    head = "\r\n".join(["POST /x HTTP/1.1", "host: 127.0.0.1", TYPED, *lines, "", ""]).encode()
     answer, seen = run(kind, head + BODY + SECOND)
     assert answer.count(b"HTTP/1.1 ") == 1
     assert b"\r\nconnection: close\r\n" in answer.lower()
@@ -95,7 +99,7 @@ def test_a_chunked_request_is_the_last_one_of_its_connection(kind: str, lines: l
 
 @pytest.mark.parametrize("kind", ["data", "peer"])
 def test_a_refused_chunked_request_is_the_last_one_too(kind: str) -> None:
-    head = f"PUT /x HTTP/1.1\r\nhost: x\r\n{CHUNKED}\r\n\r\n".encode()
+    head = f"PUT /x HTTP/1.1\r\nhost: 127.0.0.1\r\n{CHUNKED}\r\n\r\n".encode()
     answer, seen = run(kind, head + BODY + SECOND)
     assert answer.startswith(b"HTTP/1.1 405 ") and answer.count(b"HTTP/1.1 ") == 1
     assert seen == []
@@ -103,7 +107,7 @@ def test_a_refused_chunked_request_is_the_last_one_too(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_requests_whose_length_is_announced_share_a_connection(kind: str) -> None:
-    last = SECOND.replace(b"host: x", b"host: x\r\nconnection: close")
+    last = SECOND.replace(b"\r\n", b"\r\nconnection: close\r\n", 1)
     answer, seen = run(kind, SECOND + last)
     assert answer.count(b"HTTP/1.1 200 ") == 2
     assert seen == [b"second"] * 2

@@ -13,6 +13,7 @@ from typing import Any, Final
 import orjson
 
 from duramen.errors import DuramenError
+from duramen.runtime.edge.coded_bodies import drop_rest
 from duramen.wire.edge.gate import Bodies, Gate, Head
 
 App = Callable[[Any, Any, Any], Awaitable[None]]
@@ -46,7 +47,7 @@ class GatedApp:
         refusal = self._gate.judge(_read_asgi_head(scope), bodies)
         if refusal is None:
             return self._app(scope, receive, send)
-        return _refuse(refusal, send)
+        return _refuse(refusal, receive, send)
 
 
 def _read_asgi_head(scope: Any) -> Head:
@@ -85,7 +86,8 @@ def spell_refusal(refusal: DuramenError) -> tuple[int, str, bytes]:
     return refusal.kind.status, PROBLEM, orjson.dumps(refusal.problem())
 
 
-async def _refuse(refusal: DuramenError, send: Any) -> None:
+async def _refuse(refusal: DuramenError, receive: Any, send: Any) -> None:
+    """Answer, and take in what is still sent: else the connection's end hides the answer."""
     status, media, body = spell_refusal(refusal)
     headers = [
         (b"content-type", media.encode()),
@@ -93,7 +95,9 @@ async def _refuse(refusal: DuramenError, send: Any) -> None:
         (b"cache-control", b"no-store"),
     ]
     await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+    await send({"type": "http.response.body", "body": body, "more_body": True})
+    await drop_rest(receive)
+    await send({"type": "http.response.body", "body": b""})
 
 
 def _is_some(length: str | None) -> bool:
