@@ -47,6 +47,10 @@ WRITE_PROXY = "writeproxy"
 READ_PROXY = "readproxy"
 ZOOKEEPER = "zookeeper"
 ARCHIVE = "archive"
+FOUNDATION = "foundation"
+"""The record of what a cluster is for good."""
+FOUNDING = "founding"
+"""What lets members of a new ZooKeeper make an empty database."""
 OPERATOR = "operator"
 
 DATA_PORTS = {BOOKIE: 7101, SEQUENCER: 7201, WRITE_PROXY: 7301, READ_PROXY: 7401}

@@ -48,7 +48,12 @@ RIGHTS = (
         "apps", ("statefulsets", "deployments"), (*SEE, *APPLY, "delete"), "the services' workloads"
     ),
     Right("", ("services",), (*SEE, *APPLY, "delete"), "where the services are reached"),
-    Right("", ("configmaps",), (*SEE, *APPLY, "delete"), "what archive runs are given"),
+    Right(
+        "",
+        ("configmaps",),
+        (*SEE, *APPLY, "delete"),
+        "what a cluster is for good, what archive runs are given",
+    ),
     Right("", ("pods",), SEE, "which bookies run, where, and since when"),
     Right("", ("persistentvolumeclaims",), SEE, "which bookies have disks"),
     Right("policy", ("poddisruptionbudgets",), (*SEE, *APPLY, "delete"), "drains of nodes wait"),

@@ -22,6 +22,7 @@ SECURE: Final = "Secure"
 
 NOT_YET_OBSERVED: Final = "NotYetObserved"
 NOT_YET_SUPPORTED: Final = "NotYetSupported"
+FOUNDATION_UNCLEAR: Final = "FoundationUnclear"
 NEVER: Final = "1970-01-01T00:00:00Z"
 
 CONDITIONS: Final[Mapping[str, Mapping[str, str]]] = {

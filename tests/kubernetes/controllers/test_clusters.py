@@ -257,6 +257,55 @@ def test_a_paused_cluster_is_only_looked_at(kwok_cluster: ClusterHandle) -> None
         here.wait("LogCluster", "main", "True/AsWanted")
 
 
+def test_what_is_scaled_or_edited_by_hand_goes_back(kwok_cluster: ClusterHandle) -> None:
+    # The operator's own clock comes too late: each step here is a watch's doing.
+    with ground(kwok_cluster, resync_s=2 * SETTLE_S) as here:
+        here.install()
+
+        def read() -> dict[str, tuple[int, list[str]]]:
+            return {
+                one["metadata"]["name"]: (
+                    one["spec"]["replicas"],
+                    one["spec"]["template"]["spec"]["containers"][0]["args"],
+                )
+                for one in here.list("statefulsets")
+            }
+
+        def edit(*command: str) -> None:
+            generations = {
+                one["metadata"]["name"]: one["metadata"]["generation"]
+                for one in here.list("statefulsets")
+            }
+            here.cluster.kubectl("-n", here.namespace, *command)
+
+            def is_back() -> bool:
+                now = {
+                    one["metadata"]["name"]: one["metadata"]["generation"]
+                    for one in here.list("statefulsets")
+                }
+                return now != generations and read() == whole
+
+            wait_until(is_back, SETTLE_S, f"{command} to go back")
+            here.wait("LogCluster", "main", "True/AsWanted")
+
+        whole = read()
+        edit("scale", "sts/main-zookeeper", "--replicas=1")
+        edit("scale", "sts", "--all", "--replicas=0")
+        path = "/spec/template/spec/containers/0/args/1"
+        for name in ("main-zookeeper", "main-sequencer", "main-r0-r0-k0"):
+            patch = f'[{{"op": "replace", "path": "{path}", "value": "edited"}}]'
+            edit("patch", f"sts/{name}", "--type=json", f"--patch={patch}")
+        # Of the founding nothing is left but the record, which the API server lets nobody change.
+        maps = here.cluster.list("configmaps", here.namespace, "duramen.io/cluster=main")
+        assert [one["metadata"]["name"] for one in maps] == ["main-foundation"]
+        refused = here.cluster.kubectl(
+            "-n", here.namespace, "patch", "cm/main-foundation", "--type=merge",
+            '--patch={"data": {"members": "1"}}', check=False,
+        )  # fmt: skip
+        assert refused.returncode != 0
+        assert "immutable" in refused.stderr
+
+
 def test_one_zone_gets_a_rack_for_each_bookie_and_is_told_of_shared_nodes(
     kwok_cluster: ClusterHandle,
 ) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
-from duramen_operator.plan.cluster.frame import read_argument
+from duramen_operator.plan.cluster.foundation import read_argument
 from duramen_operator.plan.conditions import spell_time
 from duramen_operator.plan.observed import AdminView, KubeObject
 from duramen_operator.plan.steps import Plan, Status

@@ -5,7 +5,12 @@ reach it directly. One member stands alone; three or five are an ensemble, and a
 number at the end of its name plus one. A member that finds the data of another id refuses to
 start.
 
-Called by `zookeeper_node`. `duramen.runtime.embedded_zookeeper` has what the server needs.
+A member without a database (its first start, or a lost volume) makes an empty one only where it is
+told that the ensemble is being founded. Else it has no vote until it has the data of the others;
+one that stands alone has nobody to get it from, and refuses to start.
+
+Called by `zookeeper_node`. `duramen.runtime.embedded_zookeeper` has what the server needs; ADR 0022
+says who tells a member so.
 """
 
 from __future__ import annotations
@@ -22,6 +27,7 @@ from typing import Final
 from duramen.runtime.embedded_zookeeper import (
     EVERY_ADDRESS,
     HEAP_BYTES,
+    INITIALIZE_FILE,
     EmbeddedServerError,
     EnsembleMember,
     find_jars,
@@ -32,6 +38,8 @@ from duramen.runtime.embedded_zookeeper import (
 from duramen.units import MIB, parse_size_bytes
 
 MEMBER_COUNTS: Final = (1, 3, 5)
+FOUNDING_VARIABLE: Final = "DURAMEN_ZOOKEEPER_FOUNDING"
+_TRUE: Final = "true"
 _HEAP_BYTES_MIN: Final = 64 * MIB
 
 
@@ -43,8 +51,8 @@ def run_member(arguments: Sequence[str]) -> int:
     """Become the server; returns the exit status of one that cannot start."""
     options = _parse(arguments)
     try:
-        write_member(options)
         command = server_command(find_java(), find_jars(), heap_bytes=options.heap_bytes)
+        write_member(options)
     except (ConfigurationError, EmbeddedServerError, OSError) as error:
         sys.stderr.write(f"{options.name} cannot start: {error}\n")
         return 1
@@ -108,6 +116,39 @@ def write_member(options: argparse.Namespace) -> None:
         members=members if len(members) > 1 else (),
         server_id=server_id,
         host=options.host,
+        is_founded_by_hand=True,
+    )
+    _allow_founding(options, is_alone=len(members) == 1)
+
+
+def _allow_founding(options: argparse.Namespace, *, is_alone: bool) -> None:
+    """Let ZooKeeper make an empty database where there is none and the ensemble is being founded.
+
+    Raises:
+        ConfigurationError: there is neither a database nor anybody to get one from.
+    """
+    folder = options.data_dir / "data"
+    has_database = any((folder / "version-2").glob("snapshot.*")) or any(
+        (folder / "version-2").glob("log.*")
+    )
+    allowed = folder / INITIALIZE_FILE
+    if options.is_founding and not has_database:
+        folder.mkdir(exist_ok=True)
+        allowed.touch()
+        return
+    # Of a start that was cut off: what was allowed then need not be allowed now.
+    allowed.unlink(missing_ok=True)
+    if has_database:
+        return
+    if is_alone:
+        raise ConfigurationError(
+            f"{folder} holds no database, and its volume may be lost or another one: bring back "
+            "the volume or a copy of it. To begin with an empty database, as a new cluster does, "
+            "start it with --found"
+        )
+    sys.stderr.write(
+        f"{options.name} has no database in {folder}: it has no vote until it has the data of the "
+        "others\n"
     )
 
 
@@ -123,6 +164,14 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         type=lambda text: text.split(","),
         default=["localhost"],
         help="HOST[,HOST…] of all members, this one too, in the order of their numbers",
+    )
+    parser.add_argument(
+        "--found",
+        dest="is_founding",
+        action="store_true",
+        default=os.environ.get(FOUNDING_VARIABLE) == _TRUE,
+        help="make an empty database where there is none: for the first start of a new ensemble, "
+        f"and never later; also {FOUNDING_VARIABLE}={_TRUE}",
     )
     parser.add_argument("--host", default=EVERY_ADDRESS, help="the address to listen on")
     parser.add_argument("--client-port", type=int, default=2181)

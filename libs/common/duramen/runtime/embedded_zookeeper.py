@@ -70,6 +70,15 @@ _ENSEMBLE = """\
 initLimit=20
 syncLimit=6
 """
+# ZooKeeper makes an empty database by itself, and a member with an empty one votes like any other:
+# with a member that lags it would be a majority that never saw what was acknowledged. With this it
+# has no say until it has the data of the others, unless INITIALIZE_FILE lies beside its data.
+_FOUNDED_BY_HAND = """\
+db.autocreate=false
+"""
+INITIALIZE_FILE = "initialize"
+"""ZooKeeper's own name for it, in its data folder: one empty database may be made here. ZooKeeper
+takes it away at the next start."""
 _LOGGING = """\
 status = warn
 appender.console.type = Console
@@ -153,6 +162,7 @@ def write_configuration(
     members: Sequence[EnsembleMember] = (),
     server_id: int = 0,
     host: str = LOOPBACK,
+    is_founded_by_hand: bool = False,
 ) -> None:
     """Writes the server's configuration; its data goes to `data_dir`/data.
 
@@ -160,9 +170,12 @@ def write_configuration(
         members: every server of the ensemble, this one too; none: a server that stands alone.
         server_id: which of them this one is.
         host: the address that it listens on, for clients and for other members.
+        is_founded_by_hand: it makes an empty database only where `INITIALIZE_FILE` allows it.
     """
     data_dir.mkdir(parents=True, exist_ok=True)
     text = _CONFIGURATION.format(host=host, port=port)
+    if is_founded_by_hand:
+        text += _FOUNDED_BY_HAND
     if members:
         assert server_id in {member.server_id for member in members}, (server_id, members)
         text += _ENSEMBLE + "".join(member.spell() for member in members)

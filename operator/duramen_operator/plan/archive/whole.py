@@ -93,6 +93,9 @@ def _read(observed: Observed, item: KubeObject) -> Job | Said:
         return Said(READY, "False", "ClusterMissing", message)
     spec = parse_as(ArchivePolicy, item.body).spec
     frame = Frame.read(observed, cluster)
+    if frame.is_held:
+        message = f"the LogCluster {cluster.name} is held: see its condition {PROGRESSING}"
+        return Said(READY, "False", "ClusterHeld", message, is_event=True)
     store = frame.spec.cold_store
     if store is None:
         message = (

@@ -17,7 +17,6 @@ from duramen_operator.plan.cluster.bookies import SetFrame
 from duramen_operator.plan.cluster.frame import Frame
 from duramen_operator.plan.cluster.servers import count_proxies
 from duramen_operator.plan.cluster.spread import Share
-from duramen_operator.plan.cluster.zookeeper import count_members
 from duramen_operator.plan.observed import Json, KubeObject, Observed
 from duramen_operator.resources.clusters import BookieCount, ServerCount
 
@@ -28,7 +27,7 @@ def count_servers(frame: Frame) -> dict[str, ServerCount]:
     """Wanted and ready servers of each component but the bookies."""
     spec = frame.spec
     wanted = {
-        ZOOKEEPER: count_members(frame) if frame.is_bundled else 0,
+        ZOOKEEPER: frame.members,
         SEQUENCER: spec.sequencers.replicas,
         WRITE_PROXY: count_proxies(frame, WRITE_PROXY, spec.write_proxies),
         READ_PROXY: count_proxies(frame, READ_PROXY, spec.read_proxies),

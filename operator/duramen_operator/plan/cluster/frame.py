@@ -1,18 +1,17 @@
-"""What the manifests of one cluster share: its object, its spec, and where its ZooKeeper is.
+"""What the manifests of one cluster share: its object, its spec, and what it is for good.
 
 Read once for a plan. Called by the modules beside it. Pure.
 """
 
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 from urllib.parse import urlsplit
 
-from duramen_operator.names import (
-    ZOOKEEPER,
-    ZOOKEEPER_CLIENT_PORT,
-    make_labels,
-    name_component,
-    name_zookeeper_client,
+from duramen_operator.names import make_labels
+from duramen_operator.plan.cluster.foundation import (
+    Found,
+    find_foundation,
+    spell_bundled_servers,
 )
 from duramen_operator.plan.observed import KubeObject, Observed
 from duramen_operator.resources import LogCluster, LogClusterSpec
@@ -26,6 +25,7 @@ class Frame:
     observed: Observed
     cluster: KubeObject
     spec: LogClusterSpec
+    found: Found
 
     @classmethod
     def read(cls, observed: Observed, cluster: KubeObject) -> Self:
@@ -34,7 +34,8 @@ class Frame:
         Raises:
             ResourceError: the LogCluster is not valid.
         """
-        return cls(observed, cluster, parse_as(LogCluster, cluster.body).spec)
+        spec = parse_as(LogCluster, cluster.body).spec
+        return cls(observed, cluster, spec, find_foundation(observed, cluster, spec))
 
     @property
     def name(self) -> str:
@@ -53,40 +54,35 @@ class Frame:
         return self.spec.zookeeper.image or self.observed.images.zookeeper
 
     @property
+    def is_held(self) -> bool:
+        """Whether nothing may be made or changed: it is not clear, or cannot be kept, what cluster
+        this is, or its ZooKeeper is somebody else's and no longer named."""
+        is_lost = not self.is_bundled and self.spec.zookeeper.external is None
+        return bool(self.found.doubt) or self.found.is_taken or is_lost
+
+    @property
     def is_bundled(self) -> bool:
         """Whether its ZooKeeper is the bundled one."""
-        return self.zookeeper_servers == self._bundled_servers
+        return self.found.foundation.is_bundled
+
+    @property
+    def members(self) -> int:
+        """Of the bundled ensemble; 0 where it is somebody else's."""
+        return self.found.foundation.members
 
     @property
     def zookeeper_servers(self) -> str:
-        """Where its metadata is: the bundled ensemble's service, or the external servers.
-
-        What exists counts before what is wished: a cluster cannot move from one kind to the other,
-        and services that looked into an empty ensemble would found a second cluster there.
-        """
+        """Where its metadata is: the bundled ensemble's service, or the external servers, which
+        may change their addresses. "" where those are no longer named."""
+        if self.is_bundled:
+            return spell_bundled_servers(self.namespace, self.name)
         external = self.spec.zookeeper.external
-        there = self._find_servers()
-        if there == self._bundled_servers:
-            return there
-        if external is None:
-            return there or self._bundled_servers
-        return external.servers
+        return external.servers if external is not None else ""
 
     @property
     def metadata_name(self) -> str:
-        """What the cluster is called in its ZooKeeper.
-
-        An ensemble of somebody else's may serve several namespaces of Kubernetes, in each of which
-        a LogCluster may have this name: two clusters under one name would be one. Once services
-        run under a name, it stays: under another one they would found a second cluster.
-        """
-        there = self._find_argument("--cluster")
-        if there:
-            return there
-        external = self.spec.zookeeper.external
-        if self.is_bundled or external is None:
-            return self.name
-        return external.cluster or f"{self.namespace}.{self.name}"
+        """What the cluster is called in its ZooKeeper."""
+        return self.found.foundation.cluster
 
     @property
     def cold_folder(self) -> str:
@@ -99,27 +95,3 @@ class Frame:
     def make_labels(self, component: str) -> dict[str, str]:
         """The labels of an object of this cluster."""
         return make_labels(self.name, component)
-
-    @property
-    def _bundled_servers(self) -> str:
-        host = f"{name_zookeeper_client(self.name)}.{self.namespace}.svc"
-        return f"{host}:{ZOOKEEPER_CLIENT_PORT}"
-
-    def _find_servers(self) -> str:
-        """The servers that the cluster's services use now; "" where there are none yet."""
-        if self.observed.find("StatefulSet", name_component(self.name, ZOOKEEPER)):
-            return self._bundled_servers
-        return self._find_argument("--zookeeper")
-
-    def _find_argument(self, flag: str) -> str:
-        """What the cluster's StatefulSets are started with."""
-        found = (read_argument(s, flag) for s in self.observed.list("StatefulSet"))
-        return next((value for value in found if value), "")
-
-
-def read_argument(workload: KubeObject, flag: str) -> str:
-    """What a workload's first container is started with; "" without that flag."""
-    containers: Any = workload.spec.get("template", {}).get("spec", {}).get("containers") or ({},)
-    arguments = [*(containers[0].get("args") or ())]
-    index = arguments.index(flag) + 1 if flag in arguments else len(arguments)
-    return str(arguments[index]) if index < len(arguments) else ""

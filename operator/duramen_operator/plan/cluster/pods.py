@@ -57,6 +57,8 @@ class Pod:
     volumes: Sequence[Json] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variable to a field of the pod, beyond POD_NAME."""
+    environment_maps: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """Variable to a ConfigMap and a key of it; unset while there is none at a container's start."""
     environment_secret: str | None = None
     affinity: Json | None = None
     spread: Sequence[Json] = ()
@@ -77,8 +79,14 @@ def make_template(frame: Frame, pod: Pod) -> Json:
         "command": [pod.command],
         "args": list(pod.arguments),
         "env": [
-            {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
-            for name, path in fields.items()
+            *(
+                {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
+                for name, path in fields.items()
+            ),
+            *(
+                {"name": name, "valueFrom": {"configMapKeyRef": {**_refer(*ref), "optional": True}}}
+                for name, ref in pod.environment_maps.items()
+            ),
         ],
         "envFrom": [] if secret is None else [{"secretRef": {"name": secret}}],
         "ports": [{"name": name, "containerPort": port} for name, port in pod.ports.items()],
@@ -146,6 +154,10 @@ def spread_over(key: str, labels: Mapping[str, str], *, is_strict: bool = False)
 def spread_anyway(labels: Mapping[str, str]) -> list[Json]:
     """Over zones, then over nodes; on a cluster with one of them it changes nothing."""
     return [spread_over(NODE_ZONE_LABEL, labels), spread_over(HOST_LABEL, labels)]
+
+
+def _refer(name: str, key: str) -> dict[str, str]:
+    return {"name": name, "key": key}
 
 
 def _probe_http(path: str, *, period_s: int, failures: int) -> Json:

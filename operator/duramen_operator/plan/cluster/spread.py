@@ -65,19 +65,17 @@ def add_evenly(there: Sequence[int], wanted: int) -> list[int]:
 
 
 def count_known(observed: Observed, bookie_set: KubeObject, name: str) -> int:
-    """How many bookies of a StatefulSet there are or were: by it, by their objects, by their disks.
+    """How many bookies of a StatefulSet there are or were: by their objects, and by their disks.
 
+    Not by the StatefulSet, where anybody may write a number: no bookie is there before its disk is.
     Disks count because data lies on them: a set that is made again after an uninstall, or a
     StatefulSet that somebody deleted, comes back with all its bookies.
     """
-    found = observed.find("StatefulSet", name)
-    is_ours = found is not None and bookie_set.uid in found.owner_uids
-    replicas = int(found.spec.get("replicas", 1)) if found is not None and is_ours else 0
     own = (item for item in observed.list("Bookie") if bookie_set.uid in item.owner_uids)
     bookies = _count_ordinals(name, (item.name for item in own))
     claims = observed.list("PersistentVolumeClaim")
     disks = _count_ordinals(f"{_LEDGERS}-{name}", (claim.name for claim in claims))
-    return max(replicas, bookies, disks)
+    return max(bookies, disks)
 
 
 def find_same_names(bookie_set: str, domains: Iterable[Domain]) -> tuple[str, ...]:

@@ -35,6 +35,7 @@ from duramen_operator.resources.clusters import Endpoints, ServerCount
 from duramen_operator.resources.conditions import (
     AVAILABLE,
     CONDITIONS,
+    FOUNDATION_UNCLEAR,
     NOT_YET_SUPPORTED,
     PROGRESSING,
     READY,
@@ -71,7 +72,7 @@ def tell_cluster(
     available = _judge_available(frame, counts, all_bookies)
     missing = _find_missing(counts, all_bookies, sets)
     is_whole = all_bookies.ready == all_bookies.wanted
-    ready = _judge_ready(available, missing)
+    ready = _judge_ready(frame, available, missing)
     said = [
         ready,
         available,
@@ -148,7 +149,9 @@ def _find_missing(counts: Counts, all_bookies: ServerCount, sets: Sequence[SetFr
     return missing if sets else [*missing, "no BookieSet names this cluster"]
 
 
-def _judge_ready(available: Said, missing: Sequence[str]) -> Said:
+def _judge_ready(frame: Frame, available: Said, missing: Sequence[str]) -> Said:
+    if frame.found.doubt:
+        return Said(READY, "False", FOUNDATION_UNCLEAR, frame.found.doubt)
     if available.status != "True":
         return Said(READY, "False", available.reason, available.message)
     if missing:
@@ -167,6 +170,9 @@ def _judge_progress(
         for ref, problem in sorted(frame.observed.refusals.items(), key=lambda item: item[0])
         if ref.kind in _MADE_KINDS
     ]
+    if frame.found.doubt:
+        message = f"nothing is made or changed: {frame.found.doubt}"
+        return Said(PROGRESSING, "False", FOUNDATION_UNCLEAR, message, is_event=True)
     if taken:
         message = f"these belong to somebody else, and are left alone: {', '.join(taken)}"
         return Said(PROGRESSING, "False", "NameTaken", message, is_event=True)

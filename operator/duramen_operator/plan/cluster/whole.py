@@ -1,26 +1,33 @@
 """The plan for a cluster and its bookies: manifests of everything, what is refused, what is told.
 
-Nothing is made of a LogCluster that is not valid or is leaving; a BookieSet that is not valid or
+Nothing is made of a LogCluster that is not valid, is leaving, or of which it is not clear what it
+is; a BookieSet that is not valid or
 cannot be made keeps nobody else from being made. Called by `plan.whole`. Pure.
 """
 
 from collections.abc import Iterator
 from datetime import datetime
 
+from duramen_operator.names import FOUNDING, name_component
 from duramen_operator.plan.cluster import bookies, servers, zookeeper
 from duramen_operator.plan.cluster.bookies import SetFrame, read_set
+from duramen_operator.plan.cluster.foundation import find_spent_permit, make_permit
 from duramen_operator.plan.cluster.frame import Frame
 from duramen_operator.plan.cluster.telling import tell_cluster, tell_invalid
 from duramen_operator.plan.cluster.telling_bookies import tell_bookie, tell_orphan, tell_set
 from duramen_operator.plan.manifests import is_foreign, plan_apply
 from duramen_operator.plan.observed import Observed
-from duramen_operator.plan.steps import Delete, Plan, Step
+from duramen_operator.plan.steps import Apply, Delete, Event, Plan, Status, Step
 from duramen_operator.resources import ResourceError
 
 
 def plan_cluster(observed: Observed, now: datetime) -> Plan:
     """The steps for the LogCluster, its BookieSets and its Bookies."""
-    return Plan(tuple(_plan(observed, now)))
+    steps = tuple(_plan(observed, now))
+    permit = name_component(observed.cluster_name, FOUNDING)
+    is_permitting = any(isinstance(s, Apply) and s.about.name == permit for s in steps)
+    # Nobody watches for a permit, and all the rest waits until it is seen.
+    return Plan(steps, now if is_permitting else None)
 
 
 def _plan(observed: Observed, now: datetime) -> Iterator[Step]:
@@ -34,6 +41,29 @@ def _plan(observed: Observed, now: datetime) -> Iterator[Step]:
     except ResourceError as error:
         yield from tell_invalid(cluster, str(error), now)
         return
+    yield from _plan_foundation(frame)
+    is_waiting = frame.is_held or frame.found.is_new
+    for step in _plan_parts(frame, now):
+        if not is_waiting or isinstance(step, Status | Event):
+            yield step
+
+
+def _plan_foundation(frame: Frame) -> Iterator[Step]:
+    """A permit before anything else, then the record; the permit goes when it is spent."""
+    observed, cluster, found = frame.observed, frame.cluster, frame.found
+    if frame.is_held:
+        return
+    if found.is_new:
+        yield from plan_apply(observed, make_permit(cluster))
+        return
+    yield from plan_apply(observed, found.foundation.make_record(cluster))
+    permit = find_spent_permit(observed, cluster, found.foundation)
+    if permit is not None and not permit.is_leaving:
+        yield Delete(permit.ref, permit.uid, permit.resource_version)
+
+
+def _plan_parts(frame: Frame, now: datetime) -> Iterator[Step]:
+    observed = frame.observed
     yield from _plan_services(frame)
     sets: list[SetFrame] = []
     for item in observed.list("BookieSet"):
@@ -83,6 +113,8 @@ def _plan_set(own: SetFrame, now: datetime) -> Iterator[Step]:
 def find_taken(frame: Frame) -> tuple[str, ...]:
     """Objects that ought to be the cluster's and belong to somebody else, for people."""
     manifests = (
+        frame.found.foundation.make_record(frame.cluster),
+        *((make_permit(frame.cluster),) if frame.found.is_new else ()),
         *zookeeper.make_zookeeper(frame),
         *bookies.make_service(frame),
         *servers.make_sequencers(frame),

@@ -7,6 +7,7 @@ their volumes cannot be changed yet, and a wish to is told as refused. Called by
 from collections.abc import Iterator
 
 from duramen_operator.names import (
+    FOUNDING,
     HOST_LABEL,
     NODE_REGION_LABEL,
     NODE_ZONE_LABEL,
@@ -20,6 +21,7 @@ from duramen_operator.names import (
     name_zookeeper_client,
 )
 from duramen_operator.plan.cluster.claims import describe_change, make_claim, read_storage
+from duramen_operator.plan.cluster.foundation import CLAIM, PERMIT_KEY
 from duramen_operator.plan.cluster.frame import Frame
 from duramen_operator.plan.cluster.pods import (
     POD_NAME,
@@ -38,6 +40,8 @@ _PORTS = {
     "peer": ZOOKEEPER_PEER_PORT,
     "election": ZOOKEEPER_ELECTION_PORT,
 }
+FOUNDING_VARIABLE = "DURAMEN_ZOOKEEPER_FOUNDING"
+"""Read by `duramen-zookeeper` at each start: what a pod was made with may be long over."""
 _HEALTH = ("duramen-zookeeper", "health")
 
 
@@ -69,19 +73,14 @@ def make_zookeeper(frame: Frame) -> Iterator[Json]:
     )
 
 
-def count_members(frame: Frame) -> int:
-    """How many members there are to be: as many as there are, once there are any."""
-    found = frame.observed.find("StatefulSet", name_component(frame.name, ZOOKEEPER))
-    return int(found.spec.get("replicas", 1)) if found else frame.spec.zookeeper.members
-
-
 def find_refusals(frame: Frame) -> Iterator[str]:
     """What is wished of the ensemble and not done, for people."""
     wanted = frame.spec.zookeeper
     if frame.is_bundled != (wanted.external is None):
         yield (
             "a cluster cannot move between a bundled ZooKeeper and an external one: it stays with "
-            f"{frame.zookeeper_servers}; set zookeeper.external back"
+            f"{'the bundled' if frame.is_bundled else 'the external'} one; set zookeeper.external "
+            "back"
         )
         return
     named = wanted.external.cluster if wanted.external is not None else None
@@ -90,23 +89,24 @@ def find_refusals(frame: Frame) -> Iterator[str]:
             f"the cluster is called {frame.metadata_name} in its ZooKeeper, and stays so: "
             f"set zookeeper.external.cluster back from {named}"
         )
-    found = frame.observed.find("StatefulSet", name_component(frame.name, ZOOKEEPER))
-    if found is None:
+    if not frame.is_bundled:
         return
-    if count_members(frame) != wanted.members:
+    if frame.members != wanted.members:
         yield (
-            f"the number of ZooKeeper members stays {count_members(frame)}: "
+            f"the number of ZooKeeper members stays {frame.members}: "
             f"set zookeeper.members back from {wanted.members}"
         )
-    yield from describe_change(found, "data", wanted.storage, "zookeeper.storage")
+    found = frame.observed.find("StatefulSet", name_component(frame.name, ZOOKEEPER))
+    if found is not None:
+        yield from describe_change(found, CLAIM, wanted.storage, "zookeeper.storage")
 
 
 def _make_set(frame: Frame, name: str) -> Json:
     wanted = frame.spec.zookeeper
     found = frame.observed.find("StatefulSet", name)
     selector = make_selector(frame.name, ZOOKEEPER)
-    count = count_members(frame)
-    hosts = [name_host(f"{name}-{index}", name, frame.namespace) for index in range(count)]
+    indexes = range(frame.members)
+    hosts = [name_host(f"{name}-{index}", name, frame.namespace) for index in indexes]
     arguments = ["--data-dir", "/data", "--name", POD_NAME, "--members", ",".join(hosts)]
     is_strict = frame.spec.placement == "strict" and bool(frame.spec.domains)
     pod = Pod(
@@ -119,23 +119,24 @@ def _make_set(frame: Frame, name: str) -> Json:
         resources=wanted.resources,
         probes=probe_command(_HEALTH, (*_HEALTH, "--alive"), start_s=START_S),
         grace_s=GRACE_S,
-        mounts={"data": "/data"},
+        mounts={CLAIM: "/data"},
+        environment_maps={FOUNDING_VARIABLE: (name_component(frame.name, FOUNDING), PERMIT_KEY)},
         affinity=_make_affinity(frame),
         spread=[
             spread_over(NODE_ZONE_LABEL, selector, is_strict=is_strict),
             spread_over(HOST_LABEL, selector),
         ],
     )
-    storage = read_storage(found, "data") or wanted.storage
+    storage = read_storage(found, CLAIM) or wanted.storage
     return {
         "serviceName": name,
-        "replicas": count,
+        "replicas": frame.members,
         "podManagementPolicy": "Parallel",
         "updateStrategy": {"type": "RollingUpdate"},
         "persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Retain", "whenScaled": "Retain"},
         "selector": {"matchLabels": selector},
         "template": make_template(frame, pod),
-        "volumeClaimTemplates": [make_claim("data", storage, frame.make_labels(ZOOKEEPER))],
+        "volumeClaimTemplates": [make_claim(CLAIM, storage, frame.make_labels(ZOOKEEPER))],
     }
 
 
