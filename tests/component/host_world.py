@@ -145,14 +145,22 @@ class HostWorld:
         self, host: LogHost, log_id: LogId, *, tried: tuple[str, ...] = (), timeout_s: float = 10
     ) -> asyncio.Future[AppendResult]:
         """Submit one append; the future gets its answer."""
-        self._append_count += 1
         future: asyncio.Future[AppendResult] = asyncio.get_running_loop().create_future()
-        deadline_us = now_us() + int(timeout_s * SECOND)
-        queued = QueuedAppend(self._append_count, b"batch", 1, None, 0, deadline_us, tried=tried)
+        queued = self.make_append(tried=tried, timeout_s=timeout_s)
         driver = host.submit(log_id, queued, future.set_result)
         if driver is not None:
             driver.flush()
         return future
+
+    def make_append(self, *, tried: tuple[str, ...] = (), timeout_s: float = 10) -> QueuedAppend:
+        """One append, with a number of its own."""
+        self._append_count += 1
+        deadline_us = now_us() + int(timeout_s * SECOND)
+        return QueuedAppend(self._append_count, b"batch", 1, None, 0, deadline_us, tried=tried)
+
+    def owner_exists(self, log_id: LogId) -> bool:
+        """Whether somebody is known to own the log."""
+        return self.tree.get(PATHS.owner(log_id)) is not None
 
     async def own_elsewhere(self, log_id: LogId, owner: str, url: str) -> None:
         """An owner node of somebody else."""

@@ -121,6 +121,10 @@ def _ignore_damage(_ledger_id: LedgerId) -> None:
     """Nobody repairs."""
 
 
+def _raise(error: Exception) -> None:
+    raise error
+
+
 def _ignore_wait(_waited_us: int) -> None:
     """Nobody yields."""
 
@@ -145,6 +149,7 @@ class DataPlane:
             None: the log has none, so that nothing is shown. Raises MetadataError.
         limits: what each class of service may hold.
         on_damage: a read met an entry of this ledger that is damaged.
+        on_broken: core or storage raised what no request may make them raise.
     """
 
     def __init__(
@@ -156,8 +161,10 @@ class DataPlane:
         read_next_epoch: Callable[[LogId], Awaitable[Epoch | None]] = _show_nothing,
         limits: Mapping[Service, ClassLimits] = CLASS_LIMITS,
         on_damage: Callable[[LedgerId], None] = _ignore_damage,
+        on_broken: Callable[[Exception], None] = _raise,
     ) -> None:
         self.on_damage = on_damage
+        self._on_broken = on_broken
         self._core = core
         self._storage = storage
         self._check_segment = check_segment
@@ -238,6 +245,10 @@ class DataPlane:
             return refuse_overloaded(str(error), error.retry_after_ms)
         except StoppingError as error:
             return 503, _TEXT, str(error).encode()
+        except Exception as error:
+            # What the core did in part nobody knows: nothing more is said by it (fail-stop).
+            self._on_broken(error)
+            return 503, _TEXT, b"the bookie stops: a broken invariant"
 
     def ask_if_newer(self, ledger_id: LedgerId) -> None:
         """A ledger was asked about outside of the core: have its doubt settled, if it has one."""

@@ -160,6 +160,7 @@ class BookieService:
             self._check_segment,
             read_next_epoch=self._read_next_epoch,
             on_damage=self._on_damage,
+            on_broken=self._on_broken,
         )
         storage.start()
         self._is_storage_started = True
@@ -406,8 +407,15 @@ class BookieService:
             self._plane.drain()
 
     def _on_poisoned(self, error: JournalPoisoned) -> None:
+        self._stop_serving(f"the journal has failed, nothing more is acknowledged: {error}")
+
+    def _on_broken(self, error: Exception) -> None:
+        """The process ends, and its next life begins with what is durable."""
+        _LOG.critical("a broken invariant", exc_info=error)
+        self._stop_serving(f"a broken invariant, nothing more is acknowledged: {error!r}")
+
+    def _stop_serving(self, sentence: str) -> None:
         self._is_poisoned = True
-        sentence = f"the journal has failed, nothing more is acknowledged: {error}"
         if self._plane is not None:
             self._plane.stop(sentence)
         self._fail(sentence)

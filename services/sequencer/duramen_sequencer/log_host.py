@@ -19,6 +19,8 @@ import logging
 from collections.abc import Collection
 from typing import Any
 
+import prometheus_client
+
 from duramen.config import Window
 from duramen.core.log_node import LogNode
 from duramen.core.ownership.takeover_queue import TakeoverQueue
@@ -40,6 +42,9 @@ from duramen_sequencer.life.workers import for_each
 from duramen_sequencer.ownership.claims import Claims
 
 _LOG = logging.getLogger(__name__)
+BROKEN_INVARIANTS = prometheus_client.Counter(
+    "duramen_sequencer_broken_invariants_total", "Logs that were let go because of a fault of ours."
+)
 _SCAN_INTERVAL_S = 10.0
 _SCAN_AFTER_CHANGE_S = 0.2
 _SCAN_CONCURRENCY = 16
@@ -110,6 +115,7 @@ class LogHost:
         self._is_stopping = False
         self._past = dict.fromkeys(("takeovers", "recoveries", "rolls"), 0)
         self.scan_count = 0
+        self.broken_count = 0
 
     # --- appends ---------------------------------------------------------------------------------
 
@@ -209,8 +215,7 @@ class LogHost:
         self._takeovers.end(log_id)
         if driver.core.state is LogState.IDLE:
             # What waits is routed anew, and gets the answer that is true now.
-            driver.core.release()
-            driver.flush()
+            driver.release()
             self._drop_if_idle(driver)
         self._begin_takeovers()
 
@@ -238,6 +243,17 @@ class LogHost:
             self.claims.pauses.note_loss(driver.log_id, now_us())
         # After the events that are being worked off: they may still answer appends.
         asyncio.get_running_loop().call_soon(self._drop_if_idle, driver)
+
+    def on_broken(self, driver: LogDriver) -> None:
+        """Whoever takes the log next recovers it; another sequencer may, and before this one.
+
+        The same appends may break it here again, and another version of this program may not.
+        """
+        self.broken_count += 1
+        BROKEN_INVARIANTS.inc()
+        self.claims.pauses.note_loss(driver.log_id, now_us())
+        self._drop_if_idle(driver)
+        self._lanes.spawn(self._link.drop_owner(driver.log_id))
 
     async def find_owner(self, log_id: LogId, tried: Collection[str] = ()) -> Redirect | None:
         """As `Claims.find_owner`, of a control call."""
@@ -385,8 +401,7 @@ class LogHost:
                 await asyncio.gather(*(leave(driver.log_id) for driver in hottest))
         for driver in list(self.drivers.values()):
             if not driver.is_done:
-                driver.core.release()
-                driver.flush()
+                driver.release()
         for log_id in list(self._leaving):
             self.release_held(log_id)
 
@@ -406,6 +421,7 @@ class LogHost:
             "takeovers_running": self._takeovers.running_count,
             "stories": len(self.stories),
             "orphan_scans": self.scan_count,
+            "broken_invariants": self.broken_count,
             "lanes": self._lanes.statistics(),
             **totals,
             **self.claims.statistics(),

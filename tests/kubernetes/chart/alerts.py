@@ -260,6 +260,14 @@ TRAFFIC = [
         },
     ),
     Case(
+        "DuramenInvariantBroken",
+        {series("duramen_sequencer_broken_invariants_total", pod="s-0"): "0x5 1x20"},
+        "10m",
+        CLUSTER,
+        "a check inside a sequencer of main failed",
+        {series("duramen_sequencer_broken_invariants_total", pod="s-0"): "1x20"},
+    ),
+    Case(
         "DuramenColdStoreFailing",
         {series("duramen_readproxy_cold_failures_total", pod="r-0"): "0+1x40"},
         "25m",

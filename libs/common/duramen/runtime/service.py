@@ -2,7 +2,8 @@
 
 A service is an object as `role.Service` describes it; this module gives it a process. SIGTERM and
 SIGINT stop it cleanly, `POST /v1/drain-and-stop` does the same, and a failure while it runs
-(`fail`) ends the process with status 1 and one clear sentence on stderr.
+(`fail`) ends the process with status 1 and one clear sentence on stderr. So does a broken invariant
+that nobody took, in a process that decides what is stored.
 
 Until security comes as an issue of its own a service starts only with an explicit
 `--security none`. Called by `main` of each service. Source: 08-interfaces "Processes and admin".
@@ -23,6 +24,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import uvloop
 
@@ -55,6 +57,9 @@ _JOURNAL_BLOCK_BYTES = 4 * KIB
 
 _MALLOC_OPTIONS = ((-3, 32 * MIB), (-1, 128 * MIB), (-2, 16 * MIB))
 """Of glibc's mallopt: M_MMAP_THRESHOLD, M_TRIM_THRESHOLD, M_TOP_PAD."""
+
+_DECIDING_ROLES = ("bookie", "sequencer")
+"""Proxies hold nothing: there a request that meets a fault fails, and others go on."""
 
 _ADDRESS_ERRORS = (errno.EADDRINUSE, errno.EADDRNOTAVAIL)
 
@@ -337,6 +342,8 @@ class _Frame:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stopping.set)
+        if self._options.role in _DECIDING_ROLES:
+            loop.set_exception_handler(self._on_loop_fault)
         service = self._make(self._options, self._fail)
         app = make_admin_app(service, self._options, self._stopping.set)
         gate = self._options.make_gate()
@@ -361,6 +368,12 @@ class _Frame:
             sys.stderr.write(f"{self._options.node_id} stops: {self._failure}\n")
             return 1
         return 0
+
+    def _on_loop_fault(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """A task or a callback ended with what nobody took: what it was to do is not done."""
+        loop.default_exception_handler(context)
+        if isinstance(error := context.get("exception"), AssertionError):
+            self._fail(f"a broken invariant: {error!r}")
 
     def _fail(self, sentence: str) -> None:
         _LOG.error("%s", sentence)

@@ -29,7 +29,7 @@ from duramen.errors import DuramenError
 from duramen.ids import NOTHING, EntryId, LogId, SequencerId, lsn_of
 from duramen.limits import UNDELETE_WINDOW_US
 from duramen.runtime.metadata_store import Conflict, MetadataError, OutcomeUnknown, Set
-from duramen.runtime.sequencer.log_driver import LogDriver, now_us
+from duramen.runtime.sequencer.log_driver import LogDriver
 from duramen.runtime.sequencer.metadata_link import MetadataLink
 from duramen.texts import parse_position, spell_time
 from duramen.wire.metadata_json import read_log, read_node, spell_log, spell_node
@@ -178,8 +178,7 @@ class LifeOperations:
     async def _close(self, driver: LogDriver, ending: Ending) -> None:
         """Let the owner close its segment with the log; what came of it is read afterwards."""
         if driver.core.is_owner or driver.core.state in _OPEN_STATES:
-            driver.core.finish(ending, now_us())
-            driver.flush()
+            driver.finish(ending)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_CLOSE_WAIT_S):
                 await driver.idle.wait()

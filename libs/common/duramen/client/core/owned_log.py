@@ -353,6 +353,10 @@ class OwnedLog(ReadLog):
         if not self._is_closing and self._watcher is not None:
             self._end(self._find_reason())
 
+    def on_broken(self, driver: LogDriver) -> None:
+        """A fault of this library: the log is let go, and its next owner recovers it."""
+        self._end(DuramenError("internal", f"{self!r} stops: {driver.fault!r}"))
+
     def on_session(self) -> None:
         """There is a session with ZooKeeper again: the owner node may be gone, or another's."""
         self._owner_changed.set()
@@ -391,8 +395,7 @@ class OwnedLog(ReadLog):
     def _let_go(self) -> None:
         driver = self._driver
         if driver is not None and not driver.is_done:
-            driver.core.release(driver.core.reason or str(self._failure))
-            driver.flush()
+            driver.release(driver.core.reason or str(self._failure))
         self._settled.set()
 
     async def _wait_active(self, driver: LogDriver) -> None:

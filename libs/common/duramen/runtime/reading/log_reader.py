@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import math
 from collections import deque
+from collections.abc import Iterator
 from typing import Final
 
 from duramen.core.log_node import LogNode
@@ -38,6 +40,8 @@ from duramen.runtime.reading.tail import Tail
 from duramen.units import MS, SECOND
 from duramen.wire.bookie_calls import ReadAnswer
 from duramen.wire.entry import read_entry_info
+
+_LOG = logging.getLogger(__name__)
 
 UNAVAILABLE_US: Final = 6 * SECOND
 """How long a reader waits while no replica answers: one read time-out and a pause."""
@@ -312,7 +316,7 @@ class LogCursor:
                 if task is not None:
                     task.cancel()
             case ReadMetadata(epoch):
-                self._metadata_task = asyncio.create_task(self._read_metadata(epoch))
+                self._metadata_task = asyncio.create_task(self._look(epoch))
             case SetTimer(at_us):
                 self._set_timer(at_us)
             case Deliver() | Skip():
@@ -331,15 +335,29 @@ class LogCursor:
 
     def _on_timer(self) -> None:
         self._timer = None
-        self._core.on_timer(read_clock_us())
-        self._pump()
+        with self._failing_at_faults():
+            self._core.on_timer(read_clock_us())
+            self._pump()
+
+    @contextlib.contextmanager
+    def _failing_at_faults(self) -> Iterator[None]:
+        """A fault where nobody waits is told to who takes next, and to no other reader."""
+        try:
+            yield
+        except Exception as error:
+            _LOG.exception("%r: a broken invariant", self._core)
+            self._failure = self._failure or DuramenError(
+                "internal", f"the reader fails: {error!r}"
+            )
+            self._news.set()
 
     async def _fetch(self, read: SendRead) -> None:
-        ask = self._fetch_cold if read.is_cold else self._fetcher.fetch
-        answer = await ask(read)
-        if self._reads.pop(read.read_id, None) is not None:
-            self._answer(read, answer)
-            self._pump()
+        with self._failing_at_faults():
+            ask = self._fetch_cold if read.is_cold else self._fetcher.fetch
+            answer = await ask(read)
+            if self._reads.pop(read.read_id, None) is not None:
+                self._answer(read, answer)
+                self._pump()
 
     async def _fetch_cold(self, read: SendRead) -> ReadAnswer:
         """From the cold store; an error counts as a replica that does not answer."""
@@ -380,6 +398,10 @@ class LogCursor:
         if lac != NOTHING:
             self._target = (segment.epoch, EntryId(lac + 1))
 
+    async def _look(self, epoch: Epoch) -> None:
+        with self._failing_at_faults():
+            await self._read_metadata(epoch)
+
     async def _read_metadata(self, epoch: Epoch) -> None:
         """The first look at a segment may be what a watch vouches for; later ones are fresh.
 
@@ -419,7 +441,8 @@ class LogCursor:
     def _on_metadata_change(self) -> None:
         known = self._follower.peek(self._core.epoch)
         if known is not None:
-            self._learn(*known)
+            with self._failing_at_faults():
+                self._learn(*known)
 
     def _learn(self, log: LogNode, segment: Segment | None) -> None:
         """Metadata, and the LAC that other readers have learnt."""

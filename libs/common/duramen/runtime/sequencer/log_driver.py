@@ -5,6 +5,7 @@ ends a batch of them: the core makes entries, the outbox is emptied, the next ti
 Effects go out in the order in which the core put them.
 
 What happened to the log is noted here for its story, by comparing states: the core tells none.
+A core that raises is asked nothing more (fail-stop): its log is let go, as if its process had died.
 Run by the sequencer's `log_host` and by the writers of `duramen.client.core`, each its `Home`;
 called by `bookie_lanes`. Source: 00-overview "Layering".
 """
@@ -13,12 +14,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import time
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Callable, Coroutine
+from typing import Any, Concatenate, ParamSpec, Protocol, cast
 
 from duramen.config import LogConfig
+from duramen.core.log_node import Ending
 from duramen.core.sequencer.effects import (
     AlreadyStored,
     Commit,
@@ -58,6 +61,7 @@ from duramen.wire.sequencer_calls import Appended, AppendResult, Mark
 _LOG = logging.getLogger(__name__)
 _OWED_RETRY_S = 1.0
 
+P = ParamSpec("P")
 Answer = Callable[[AppendResult], None]
 """Gives one append its fate; called exactly once."""
 
@@ -80,6 +84,28 @@ class Home(Protocol):
 
     def on_idle(self, driver: LogDriver) -> None:
         """The log is nobody's here any more."""
+
+    def on_broken(self, driver: LogDriver) -> None:
+        """An invariant of the log's core is broken (`driver.fault`): the driver does nothing more.
+
+        What waits is answered after this.
+        """
+
+
+def _stop_at_faults(
+    method: Callable[Concatenate[LogDriver, P], None],
+) -> Callable[Concatenate[LogDriver, P], None]:
+    """What the core raises ends its log, and nobody else's: lanes carry the rows of many."""
+
+    @functools.wraps(method)
+    def guarded(driver: LogDriver, /, *args: P.args, **options: P.kwargs) -> None:
+        if driver.fault is None:
+            try:
+                method(driver, *args, **options)
+            except Exception as error:
+                driver.stop_at(error)
+
+    return cast("Callable[Concatenate[LogDriver, P], None]", guarded)
 
 
 _SETTLED = (LogState.IDLE, LogState.EARLY, LogState.ACTIVE)
@@ -111,6 +137,8 @@ class LogDriver:
         self._epoch: Epoch | None = None
         self._change_count = 0
         self._losses_taken = 0
+        self.fault: Exception | None = None
+        """What the core raised; from then on it is asked nothing."""
         self.idle = asyncio.Event()
         self.idle.set()
         self.settled = asyncio.Event()
@@ -121,11 +149,19 @@ class LogDriver:
 
     def append(self, append: QueuedAppend, answer: Answer) -> None:
         """Queue an append; its answer comes after some `flush`."""
+        if self.fault is not None:
+            answer(DuramenError("log_unavailable", "the log has just been let go here"))
+            return
         self._waiting[append.append_id] = (append, answer)
+        self._give(append)
+
+    @_stop_at_faults
+    def _give(self, append: QueuedAppend) -> None:
         at_us = now_us()
         self.load.note(len(append.batch), at_us)
         self.core.append(append, at_us)
 
+    @_stop_at_faults
     def take_over(self, *, close_only: bool = False, is_owner_gone: bool = False) -> None:
         """Begin to own the log, or to close what was left.
 
@@ -138,6 +174,7 @@ class LogDriver:
         unless_owned = close_only and not is_owner_gone
         self.core.take_over(now_us(), close_only=close_only, unless_owned=unless_owned)
 
+    @_stop_at_faults
     def on_config(self, config: LogConfig, config_version: int) -> None:
         """The log's stored configuration was changed."""
         self.core.on_config(config, config_version, now_us())
@@ -154,35 +191,53 @@ class LogDriver:
         # A change that is under way finds out by itself; a later epoch is one of our own.
         is_same = writer is not None and writer.segment.epoch == epoch
         if not is_kept and is_same and not self.core.is_changing:
-            self.core.release("another sequencer took the log over", loss=1)
-            self.flush()
+            self.release("another sequencer took the log over", loss=1)
+
+    @_stop_at_faults
+    def release(self, reason: str = "the sequencer stops", *, loss: int = 0) -> None:
+        """Let the log go at once, as it is; what was never sent goes back to the home."""
+        self.core.release(reason, loss=loss)
+        self.flush()
+
+    @_stop_at_faults
+    def finish(self, ending: Ending) -> None:
+        """Close the open segment together with the log."""
+        self.core.finish(ending, now_us())
+        self.flush()
+
+    @_stop_at_faults
+    def _begin_leaving(self) -> None:
+        self.core.stop(now_us())
+        self.flush()
 
     async def leave(self, timeout_s: float) -> bool:
         """Close the segment in peace and let the log go; False: its next owner must recover it."""
-        self.core.stop(now_us())
-        self.flush()
+        self._begin_leaving()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await self.idle.wait()
         if not self.is_done:
-            self.core.release()
-            self.flush()
-        return self.is_done and not self.core.reason
+            self.release()
+        return self.fault is None and self.is_done and not self.core.reason
 
     # --- results (Sink of BookieLanes) -----------------------------------------------------------
 
+    @_stop_at_faults
     def on_add(self, member: Member, epoch: Epoch, entry: EntryId, status: BookieStatus) -> None:
         """An add was answered."""
         self.core.on_add(member, epoch, entry, status, now_us())
 
+    @_stop_at_faults
     def on_lac(self, member: Member, epoch: Epoch, status: BookieStatus, round_id: int) -> None:
         """A LAC write was answered."""
         self.core.on_lac(member, epoch, status, now_us(), round_id)
 
+    @_stop_at_faults
     def on_seal(self, member: Member, epoch: Epoch, marks: Marks) -> None:
         """A seal was answered."""
         self.core.on_seal(member, epoch, marks.status, marks.lac, marks.highest, now_us())
 
+    @_stop_at_faults
     def on_read(
         self,
         member: Member,
@@ -194,11 +249,13 @@ class LogDriver:
         """A recovery read was answered."""
         self.core.on_read(member, epoch, entry, status, stored, now_us())
 
+    @_stop_at_faults
     def on_bookies_changed(self) -> None:
         """Bookies came, went or came back."""
         self.core.on_bookies_changed(now_us())
         self.flush()
 
+    @_stop_at_faults
     def flush(self) -> None:
         """End a batch of events: make entries, act on every effect, set the next timer."""
         self.core.pump(now_us())
@@ -236,6 +293,8 @@ class LogDriver:
     @property
     def is_done(self) -> bool:
         """Nothing is under way and nobody waits for an answer."""
+        if self.fault is not None:
+            return True
         return self.core.state is LogState.IDLE and not self._waiting
 
     def tried(self) -> frozenset[str]:
@@ -272,39 +331,81 @@ class LogDriver:
             case SendRead():
                 self._lanes.read(effect, self)
             case ReadMetadata():
-                self._lanes.spawn(self._read(effect))
+                self._spawn(self._read(effect))
             case Commit():
-                self._lanes.spawn(self._commit(effect))
+                self._spawn(self._commit(effect))
             case PersistOwed():
                 self._note_owed(effect)
             case ReadSegment():
-                self._lanes.spawn(self._read_segment(effect))
+                self._spawn(self._read_segment(effect))
             case ReadHistory():
-                self._lanes.spawn(self._read_history(effect))
+                self._spawn(self._read_history(effect))
 
     def _answer(self, append_id: int, result: AppendResult) -> None:
         _, answer = self._waiting.pop(append_id)
         answer(result)
 
+    # --- fail-stop -------------------------------------------------------------------------------
+
+    def stop_at(self, fault: Exception) -> None:
+        """Let the log go without another word to its core, whose state nobody knows any more.
+
+        Its epoch stays as a dead owner's would; the next owner seals and recovers it. What waits is
+        uncertain: entries of it may be stored.
+        """
+        self.fault = fault
+        _LOG.critical("log %d stops here: a broken invariant", self.log_id, exc_info=fault)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._count_owed(None)
+        self._home.stories.note(self.log_id, "stopped", 0, f"a broken invariant: {fault!r}")
+        self._home.on_broken(self)
+        waiting, self._waiting = self._waiting, {}
+        detail = (
+            "a fault of this sequencer stopped the log here: whether it was stored is not known"
+        )
+        for _, answer in waiting.values():
+            answer(DuramenError("append_uncertain", detail))
+        self.settled.set()
+        self.idle.set()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        self._lanes.spawn(self._stop_at_fault_of(work))
+
+    async def _stop_at_fault_of(self, work: Coroutine[Any, Any, None]) -> None:
+        """What is asked for the core and never answered would leave its log mute."""
+        try:
+            await work
+        except Exception as error:
+            if self.fault is None:
+                self.stop_at(error)
+
+    # --- answers of the metadata -----------------------------------------------------------------
+
     async def _read(self, effect: ReadMetadata) -> None:
         view = await self._link.read_view(self.log_id)
-        self.core.on_metadata(effect.token, view, now_us())
-        self.flush()
+        if self.fault is None:
+            self.core.on_metadata(effect.token, view, now_us())
+            self.flush()
 
     async def _read_segment(self, effect: ReadSegment) -> None:
         segment = await self._link.read_segment(self.log_id, effect.epoch)
-        self.core.on_segment(effect.token, segment, now_us())
-        self.flush()
+        if self.fault is None:
+            self.core.on_segment(effect.token, segment, now_us())
+            self.flush()
 
     async def _read_history(self, effect: ReadHistory) -> None:
         entries = await read_entries(self._lanes, effect)
-        self.core.on_history(effect.token, entries, now_us())
-        self.flush()
+        if self.fault is None:
+            self.core.on_history(effect.token, entries, now_us())
+            self.flush()
 
     async def _commit(self, effect: Commit) -> None:
         outcome = await self._link.commit(self.log_id, effect.writes)
-        self.core.on_commit(effect.token, outcome, now_us())
-        self.flush()
+        if self.fault is None:
+            self.core.on_commit(effect.token, outcome, now_us())
+            self.flush()
 
     def _count_owed(self, writer: LedgerWriter | None) -> None:
         """What this log keeps in memory for absent members counts with that of all others."""
@@ -318,7 +419,7 @@ class LogDriver:
         known = self._owed.get(key)
         if known is None:
             self._owed[key] = owed
-            self._lanes.spawn(self._persist_owed(key))
+            self._spawn(self._persist_owed(key))
         else:
             first, last = min(known.first, owed.first), max(known.last, owed.last)
             self._owed[key] = PersistOwed(owed.ledger_id, owed.member, first, last)
@@ -331,8 +432,9 @@ class LogDriver:
             elif self._owed[key] == owed:
                 break
         del self._owed[key]
-        self.core.on_owed_persisted(owed)
-        self.flush()
+        if self.fault is None:
+            self.core.on_owed_persisted(owed)
+            self.flush()
 
     # --- time ------------------------------------------------------------------------------------
 
@@ -346,6 +448,7 @@ class LogDriver:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(delay_s, self._on_timer)
 
+    @_stop_at_faults
     def _on_timer(self) -> None:
         self._timer = None
         self.core.on_timer(now_us())

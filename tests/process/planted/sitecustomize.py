@@ -1,0 +1,52 @@
+"""Plants faults in the cores of processes that tests start, to be set off by files.
+
+Python imports a module of this name by itself when it starts and finds it on PYTHONPATH. Where
+DURAMEN_PLANTED names a folder, a sequencer's core raises at the next answered add of the log whose
+name is in its file `log`, and a bookie's at the next adds while there is a file `bookie`, which it
+takes away. Not for imports: `test_fail_stop` makes the files.
+"""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+
+def plant(owner: Any, name: str, is_due: Callable[[Any], bool]) -> None:
+    """Have a method raise where it is due."""
+    method = getattr(owner, name)
+
+    def planted(core: Any, *arguments: Any, **named: Any) -> Any:
+        if is_due(core):
+            raise AssertionError("planted by a test")
+        return method(core, *arguments, **named)
+
+    setattr(owner, name, planted)
+
+
+def install(folder: Path) -> None:
+    """Plant what this process has."""
+    program = Path("/proc/self/cmdline").read_bytes()
+    if b"duramen_sequencer" in program or b"duramen-sequencer" in program:
+        from duramen.core.sequencer.log_sequencer import LogSequencer
+
+        def is_named(core: Any) -> bool:
+            named = folder / "log"
+            return named.exists() and named.read_text() == core.view.log.name
+
+        plant(LogSequencer, "on_add", is_named)
+    elif b"duramen_bookie" in program or b"duramen-bookie" in program:
+        from duramen.core.bookie import BookieCore
+
+        def take(_core: Any) -> bool:
+            try:
+                (folder / "bookie").unlink()
+            except FileNotFoundError:
+                return False
+            return True
+
+        plant(BookieCore, "on_adds", take)
+
+
+if named := os.environ.get("DURAMEN_PLANTED"):
+    install(Path(named))
