@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import enum
 import os
+import shutil
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from pathlib import Path
@@ -19,6 +20,7 @@ import orjson
 import uvloop
 from cyclopts import Parameter
 
+from duramen.cli.shell.tables import lay_out
 from duramen.client.rest_client import RestClient
 from duramen.cluster.cluster_file import read_document
 from duramen.errors import DuramenError
@@ -178,38 +180,33 @@ def call_admin(
     return run_async(run())
 
 
-def show_rows(answer: dict[str, Any], field: str, columns: Sequence[str], *, is_json: bool) -> None:
+def show_rows(
+    answer: dict[str, Any],
+    field: str,
+    columns: Sequence[str],
+    *,
+    is_json: bool,
+    droppable: Sequence[str] = (),
+) -> None:
     """The answer as it is, or the rows of its `field` as a table."""
     if is_json:
         print_json(answer)
         return
-    rows = answer[field]
-    print_table(columns, [[spell_cell(row.get(name)) for name in columns] for row in rows])
+    rows = [[spell_cell(row.get(name)) for name in columns] for row in answer[field]]
+    print_table(columns, rows, droppable)
 
 
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Rows of texts: a table on a terminal, whole lines without a frame elsewhere."""
-    if not sys.stdout.isatty():
-        for line in align([columns, *rows]):
-            print(line)
-        return
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=box.SIMPLE)
-    for column in columns:
-        table.add_column(column)
-    for row in rows:
-        table.add_row(*map(Text, row))  # No markup: names may have brackets.
-    Console().print(table)
-
-
-def align(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lines in which the cells of a column begin at one place."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+def print_table(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], droppable: Sequence[str] = ()
+) -> None:
+    """Rows of texts, none of them cut: as wide as the terminal, whole lines elsewhere."""
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    table = lay_out(columns, rows, width, droppable)
+    for line in table.lines:
+        print(line)
+    sys.stdout.flush()
+    if table.left_out:
+        say(f"no room for {', '.join(table.left_out)}: widen the terminal, or see --json")
 
 
 def spell_cell(value: object) -> str:

@@ -22,6 +22,7 @@ from typing import Any, Final
 from duramen.cli.figures import summarize_append, summarize_read
 from duramen.cli.line_batches import LineCutter, LineSource, LineTooLongError
 from duramen.cli.read import join_bodies
+from duramen.cli.shell.tables import align
 from duramen.client.bulk_append import BulkAppender, UncertainAppendError
 from duramen.client.bulk_read import BulkReader
 from duramen.client.records import Records
@@ -210,27 +211,16 @@ async def _read(reader: BulkReader, path: Path) -> str:
 
 def show_demo(result: DemoResult) -> None:
     """Print the result for people."""
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console()
-    table = Table(box=box.SIMPLE, show_header=False, title="Demo", title_justify="left")
-    table.add_column()
-    table.add_column(overflow="fold")
-    for label, value in _list_facts(result):
-        table.add_row(label, value)
-    console.print(table)
+    print("Demo\n")
+    for line in align(_list_facts(result)):
+        print(line)
     namespace, log = result.log.split("/")
     records = f"/v1/namespaces/{namespace}/logs/{log}/records"
     content = "-H 'content-type: application/json'"
     body = '{"records": [{"body": "hello"}]}'
-    for line in (
-        "Try:",
-        f"  curl -s '{result.read_url}{records}?from=tail-3'",
-        f"  curl -s {content} -d '{body}' {result.write_url}{records}",
-    ):
-        console.print(line, soft_wrap=True, highlight=False, markup=False)
+    print("\nTry:")
+    print(f"  curl -s '{result.read_url}{records}?from=tail-3'")
+    print(f"  curl -s {content} -d '{body}' {result.write_url}{records}", flush=True)
 
 
 def _list_facts(result: DemoResult) -> list[tuple[str, str]]:

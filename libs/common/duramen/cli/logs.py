@@ -181,7 +181,10 @@ def segments(
             for row in answer.get("segments", [])
             if isinstance(row, dict)
         ]
-        show_rows({"segments": rows}, "segments", _SEGMENT_COLUMNS, is_json=False)
+        show_rows(
+            {"segments": rows}, "segments", _SEGMENT_COLUMNS, is_json=False,
+            droppable=("created", "completed"),
+        )  # fmt: skip
     return ExitCode.OK
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,7 @@ from duramen.cli.command import (
     JsonOption,
     UsageError,
     print_json,
+    print_table,
     run_async,
     say,
 )
@@ -235,7 +237,7 @@ async def _serve(
     if is_json:
         print_json({"event": "cluster_ready"} | state.to_json())
     else:
-        _show_cluster(state, options)
+        show_cluster(state, options)
     if demo is not None:
         result = await run_demo(options.folder, state, file=demo.file, say=say)
         if is_json:
@@ -288,29 +290,28 @@ def _print_event_json(event: ClusterEvent) -> None:
     print_json(event.to_json())
 
 
-def _show_cluster(state: ClusterState, options: ClusterOptions) -> None:
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
+def show_cluster(state: ClusterState, options: ClusterOptions) -> None:
+    """What runs where, for people, and where to begin."""
     document = state.to_json()
-    console = Console()
-    table = Table(box=box.SIMPLE, title="Duramen is ready", title_justify="left")
-    for column in ("process", "pid", "region", "rack", "serves", "administration"):
-        table.add_column(column, no_wrap=True)
-    for member in state.members:
-        table.add_row(
-            member.node_id, str(member.pid), member.region, member.rack, member.data_url,
-            member.admin_url or "–",
-        )  # fmt: skip
-    console.print(table)
+    print("Duramen is ready\n")
+    print_table(
+        ("process", "pid", "region", "rack", "serves", "administration"),
+        [
+            (
+                member.node_id, str(member.pid), member.region, member.rack, member.data_url,
+                member.admin_url or "–",
+            )
+            for member in state.members
+        ],
+        droppable=("rack", "region"),
+    )  # fmt: skip
+    print()
     for name in ("write_url", "read_url"):
-        console.print(f"{name:10} {document[name]}", soft_wrap=True, highlight=False)
-    console.print(
-        f"{'state':10} {options.folder / 'cluster.json'}", soft_wrap=True, highlight=False
-    )
+        print(f"{name:10} {document[name]}")
+    print(f"{'state':10} {options.folder / 'cluster.json'}")
     if options.size.bookies < _BOOKIES_FOR_DEFAULTS:
-        console.print(
+        print(
             f"A log with the default replication needs {_BOOKIES_FOR_DEFAULTS} bookies: with "
-            f"{options.size.bookies} create logs with a smaller ensemble.",
+            f"{options.size.bookies} create logs with a smaller ensemble."
         )
+    sys.stdout.flush()

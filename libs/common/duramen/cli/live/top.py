@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import shutil
 import signal
 import sys
@@ -81,7 +82,8 @@ def top(
 async def _run(url: str, *, is_once: bool, is_json: bool, is_screen: bool) -> int:
     client = RestClient(url)
     ended = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGINT, ended.set)
+    for number in (signal.SIGINT, signal.SIGTERM):  # either way the terminal is given back
+        asyncio.get_running_loop().add_signal_handler(number, ended.set)
     is_first = True
     try:
         while not ended.is_set():
@@ -134,7 +136,9 @@ def _show(summary: dict[str, Any], url: str, *, is_json: bool, is_screen: bool) 
         print("\n".join([head, *render(summary, columns=None, lines=None)]), end="\n\n", flush=True)
         return
     size = shutil.get_terminal_size()
-    lines = [head[: size.columns], *render(summary, columns=size.columns, lines=size.lines - 2)]
+    taken = math.ceil(len(head) / size.columns)  # the URL is not cut either
+    left = size.lines - 1 - taken
+    lines = [head, *render(summary, columns=size.columns, lines=left)]
     body = "".join(f"{line}{_TO_LINE_END}\n" for line in lines)
     sys.stdout.write(f"{_HOME}{body}{_TO_SCREEN_END}")
     sys.stdout.flush()

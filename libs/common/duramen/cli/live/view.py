@@ -2,17 +2,21 @@
 
 A sample holds the answer of each source, or why there is none: one source that fails leaves the
 others shown, and says so in its place. `summarize` gives the numbers (those of `--json`), `render`
-the lines, cut to the terminal's size.
+the lines, within the terminal's size.
 
 Called by `live.top`. Source: docs/cli.md "top".
 """
 
 from __future__ import annotations
 
+import itertools
+import math
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from duramen.cli.command import align, spell_cell
+from duramen.cli.command import spell_cell
+from duramen.cli.shell.tables import lay_out
 from duramen.units import GIB, spell_size
 
 Answers = Mapping[str, Mapping[str, Any] | str]
@@ -27,6 +31,12 @@ _LOG_COLUMNS: Final = (
 _BOOKIE_COLUMNS: Final = (
     "bookie", "region", "rack", "state", "duty", "free", "queue", "sync_ms", "new_data",
 )  # fmt: skip
+_DROPPED_FIRST: Final = (
+    "epoch", "waiting", "rack", "weight", "new_data", "region", "duty", "mb_per_s", "sync_ms",
+    "queue", "state", "appends_per_s", "free",
+)  # fmt: skip
+"""What a narrow terminal can do without, of all tables; names of things are not among it."""
+
 _SEQUENCER_COLUMNS: Final = ("sequencer", "weight", "logs", "appends_per_s", "mb_per_s")
 
 
@@ -48,8 +58,12 @@ def summarize(answers: Answers) -> dict[str, Any]:
 
 
 def render(summary: Mapping[str, Any], *, columns: int | None, lines: int | None) -> list[str]:
-    """The lines for people, cut to that size; None: no bound."""
-    shown = [*_spell_head(summary), ""]
+    """The lines for people, within that size; None: no bound.
+
+    In a narrow terminal sentences wrap and tables lose columns, the least important first; no name
+    is cut. What does not fit below each other is left out at the end.
+    """
+    shown = [*_wrap(_spell_head(summary), columns), ""]
     for names, rows in (
         (_SEQUENCER_COLUMNS, summary["sequencers"]),
         (_BOOKIE_COLUMNS, summary["bookies"]),
@@ -57,11 +71,31 @@ def render(summary: Mapping[str, Any], *, columns: int | None, lines: int | None
     ):
         if rows:
             cells = [[spell_cell(row[name]) for name in names] for row in rows]
-            shown += [*align([[name.upper() for name in names], *cells]), ""]
-    shown += [f"{name} not known: {why}" for name, why in summary["unknown"].items()]
+            titles = [name.upper() for name in names]
+            droppable = [title for title in map(str.upper, _DROPPED_FIRST) if title in titles]
+            shown += [*lay_out(titles, cells, columns, droppable).lines, ""]
+    shown += _wrap(
+        [f"{name} not known: {why}" for name, why in summary["unknown"].items()], columns
+    )
     while not shown[-1]:
         shown.pop()
-    return [line[:columns] for line in shown[:lines]]
+    return shown if columns is None or lines is None else _fill_screen(shown, columns, lines)
+
+
+def _wrap(sentences: Sequence[str], columns: int | None) -> list[str]:
+    if columns is None:
+        return list(sentences)
+    pieces = [
+        textwrap.wrap(one, columns, break_long_words=False, break_on_hyphens=False)
+        for one in sentences
+    ]
+    return [line for lines in pieces for line in lines]
+
+
+def _fill_screen(shown: Sequence[str], columns: int, lines: int) -> list[str]:
+    """As many as the screen has room for: what is longer than a line takes several there."""
+    taken = itertools.accumulate(max(1, math.ceil(len(line) / columns)) for line in shown)
+    return [line for line, count in zip(shown, taken, strict=True) if count <= lines]
 
 
 def _known(answers: Answers, name: str) -> Mapping[str, Any]:

@@ -33,8 +33,8 @@ bookies_app = App(name="bookies", help="List the bookies; say where one is and w
 regions_app = App(name="regions", help="List the regions; close and open them for new data.")
 
 _BOOKIE_COLUMNS: Final = (
-    "id", "incarnation", "region", "rack", "state", "free", "weight", "duty", "doubtful",
-    "new data", "steady",
+    "id", "region", "rack", "state", "free", "weight", "duty", "doubtful", "new data", "steady",
+    "incarnation",
 )  # fmt: skip
 _REGION_COLUMNS: Final = ("region", "bookies", "takes_new_data", "closed")
 _REGIONS_PATH: Final = "/v1/cluster/regions"
@@ -55,7 +55,6 @@ def bookies(
     rows = [
         {
             **row,
-            "incarnation": str(row["incarnation"])[:8],
             "free": None if free is None else spell_size(free // MIB * MIB),
             "doubtful": "yes" if row["doubtful"] else None,
             "new data": "yes" if row["takes_new_data"] else "no",
@@ -64,7 +63,9 @@ def bookies(
         for row in answer["bookies"]
         for free in (row["free_bytes"],)
     ]
-    show_rows({"bookies": rows}, "bookies", _BOOKIE_COLUMNS, is_json=False)
+    show_rows(
+        {"bookies": rows}, "bookies", _BOOKIE_COLUMNS, is_json=False, droppable=("incarnation",)
+    )
     return ExitCode.OK
 
 

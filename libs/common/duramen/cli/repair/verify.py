@@ -121,7 +121,7 @@ def _show(log: str, found: dict[str, Any]) -> None:
     for finding in found["findings"]:
         who = finding["bookie"] or "metadata"
         if finding["incarnation"]:
-            who += f"/{finding['incarnation'][:8]}"
+            who += f"/{finding['incarnation']}"
         ranges = [_spell_range(*pair) for pair in finding["ranges"][:_SHOWN_RANGE_COUNT]]
         more = len(finding["ranges"]) - len(ranges)
         where = f": entries {', '.join(ranges)}" if ranges else ""
