@@ -13,6 +13,8 @@ from contextlib import asynccontextmanager
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
+from duramen.cli.command import say
+from duramen.cli.shell.waiting import telling
 from duramen.core.log_node import LogNode
 from duramen.errors import DuramenError
 from duramen.runtime.cold import ColdStore, open_cold_store
@@ -49,7 +51,8 @@ async def connect(place: Place) -> AsyncIterator[Connection]:
     address = ClusterAddress(place.zookeeper, place.cluster, place.region, place.rack)
     paths = Paths(place.cluster)
     try:
-        await metadata.start()
+        async with telling(f"ZooKeeper at {place.zookeeper}", say):
+            await metadata.start()
         nodes = ClusterNodes(metadata, paths)
         uuid = await nodes.read_uuid()
         if uuid is None:

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from cyclopts import App
 
+from duramen.cli.append import FACTS as APPEND_FACTS
 from duramen.cli.command import ExitCode
 from duramen.cli.declare.documents import read_documents
 from duramen.cli.declare.plan import make_plan
@@ -22,9 +23,10 @@ from duramen.cli.live.query import Database
 from duramen.cli.live.tables import TABLES
 from duramen.cli.main import app, main
 from duramen.cli.shell.advice import ADVICE, advise
+from duramen.cli.shell.frame import find_facts
 from duramen.cluster.cluster_file import ClusterFileError
 from duramen.errors import ERRORS, DuramenError
-from duramen.runtime.http_client import UnreachableError
+from duramen.runtime.http_client import PeerError, UnreachableError
 from tests.unit.test_error_docs import DOCS, check_section
 
 ARGUMENTS = {
@@ -141,10 +143,51 @@ def test_every_command_has_an_output_for_programs(words: str) -> None:
 
 def test_every_error_says_what_to_do_next() -> None:
     assert set(ADVICE) == set(ERRORS)
-    assert advise(DuramenError("log_not_found", "x")) == ADVICE["log_not_found"]
-    assert "duramen run" in str(advise(UnreachableError("x")))
-    assert "--url" in str(advise(ClusterFileError("x")))
+    facts = find_facts(app, ["read"])
+    assert advise(DuramenError("log_not_found", "x"), facts) == ADVICE["log_not_found"]
+    assert "duramen run" in str(advise(UnreachableError("x"), facts))
+    assert "--url" in str(advise(ClusterFileError("x"), facts))
     assert advise(OSError("the text of the system says it")) is None
+
+
+@pytest.mark.parametrize("words", [words for words in COMMANDS if words not in HANDED_OVER])
+def test_advice_speaks_of_what_the_command_has(words: str) -> None:
+    """Nobody who truncates is told to use --follow, and nobody's variable is another one's."""
+    facts = find_facts(app, words.split())
+    errors: list[Exception] = [DuramenError(code, "x") for code in ERRORS]
+    errors += [UnreachableError("x"), PeerError("x"), ClusterFileError("x")]
+    for error in errors:
+        said = advise(error, facts) or ""
+        flags = set(re.findall(r"--[a-z-]+", said)) - {"--help", "--version"}
+        assert flags <= facts.flags, (words, said)
+        assert set(re.findall(r"DURAMEN_\w+", said)) <= set(facts.variables), (words, said)
+
+
+def test_the_facts_of_append_are_those_of_the_command() -> None:
+    facts = find_facts(app, ["append"])
+    assert facts.flags >= APPEND_FACTS.flags and facts.variables == APPEND_FACTS.variables
+    flags = {flag for one in ADVICE.values() for flag in re.findall(r"--[a-z-]+", str(one))}
+    assert flags & facts.flags <= APPEND_FACTS.flags
+
+
+@pytest.mark.parametrize("words", [words for words in COMMANDS if words not in OF_THIS_MACHINE])
+def test_a_server_that_is_not_there_is_looked_for_where_it_was_named(
+    words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The two variables lead to two ports that nobody listens on; the sentence has one of them."""
+    with socket.socket() as public, socket.socket() as admin:
+        variables = {"DURAMEN_URL": public, "DURAMEN_ADMIN_URL": admin}
+        for variable, unused in variables.items():
+            unused.bind(("127.0.0.1", 0))  # and does not listen
+            monkeypatch.setenv(variable, f"http://127.0.0.1:{unused.getsockname()[1]}")
+        assert main(arguments_of(words)) == ExitCode.FAILED
+        said = capsys.readouterr().err
+        found = re.search(r"cannot connect to http://127.0.0.1:(\d+)", said)
+        assert found is not None and "Traceback" not in said
+        (used,) = [name for name, one in variables.items() if one.getsockname()[1] == int(found[1])]
+    assert f"${used}" in said.split("next: ")[1]
+    for variable in set(variables) - {used}:
+        assert f"${variable}" not in said or words == "sql", "sql alone asks two servers"
 
 
 # --- docs/cli.md ---------------------------------------------------------------------------------
@@ -177,7 +220,9 @@ def spell_tables() -> str:
 
 def spell_advice() -> str:
     lines = ["| code | next |", "|---|---|"]
-    lines += [f"| `{code}` | {what} |" for code, what in ADVICE.items()]
+    for code, what in ADVICE.items():
+        sentences = [what] if isinstance(what, str) else what
+        lines.append(f"| `{code}` | {'; or: '.join(sentences)} |")
     return "\n".join(lines) + "\n"
 
 

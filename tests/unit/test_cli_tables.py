@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +75,7 @@ TABLES: dict[str, tuple[list[str], dict[str, Any], set[str]]] = {
     "segments": (
         ["segments", "shop/orders"],
         {"/v1/namespaces/shop/logs/orders/segments": {"segments": [SEGMENT]}},
-        {"17", "123456789", "268435456", "9007199254", *(SEGMENT[n] for n in SHOWN_AS_TIMES)},
+        {"17", "123456789", "268435456", "9007199254", *(str(SEGMENT[n]) for n in SHOWN_AS_TIMES)},
     ),
     "sql": (
         ["sql", "select * from bookies"], {"/v1/cluster/bookies": {"bookies": BOOKIES}},

@@ -19,7 +19,8 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from duramen.cli.command import ExitCode, UsageError, print_json
+from duramen.cli.command import ExitCode, UsageError, print_json, say
+from duramen.cli.shell.waiting import telling
 from duramen.errors import DuramenError
 from duramen.runtime.cold import open_cold_store
 from duramen.runtime.metadata_store import MetadataError
@@ -122,7 +123,8 @@ async def _run(place: Place, runner: Runner, options: Options, on_progress: OnPr
     store = open_cold_store(place.cold_store)
     metadata = ZooKeeperStore(place.zookeeper)
     try:
-        await metadata.start()
+        async with telling(f"ZooKeeper at {place.zookeeper}", say):
+            await metadata.start()
         async with BookieSource(address, metadata) as source:
             run = ArchiveRun(
                 address=address,

@@ -2,8 +2,9 @@
 
 The lines are cut in bulk (`line_batches`), sent as binary batches, one in flight (`bulk_append`).
 The batches have a producer, so that one of unknown fate is sent again for as long as there is time
-and stored once; if it stays uncertain the command says which lines and how to go on. Ctrl-C waits
-for the batch in flight, so that the position is certain; a second one does not wait.
+and stored once; if it stays uncertain the command says which lines and how to go on. Ctrl-C or
+SIGTERM waits for the batch in flight, so that the position is certain; a second one does not wait,
+and says which lines may or may not be stored.
 
 Called by `cli.main`. Source: 03-api "CLI", 08-interfaces "History of a workload".
 """
@@ -11,12 +12,13 @@ Called by `cli.main`. Source: 03-api "CLI", 08-interfaces "History of a workload
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import secrets
 import signal
 import stat
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -26,6 +28,7 @@ from cyclopts import Parameter
 
 from duramen.cli.command import (
     DATA_DEFAULT,
+    URL_VARIABLE,
     DataOption,
     ExitCode,
     JsonOption,
@@ -33,7 +36,9 @@ from duramen.cli.command import (
     TimeoutOption,
     UrlOption,
     UsageError,
+    check_standard_input,
     find_url,
+    open_client,
     parse_argument,
     print_json,
     run_async,
@@ -46,9 +51,8 @@ from duramen.cli.line_batches import (
     LineSource,
     LineTooLongError,
 )
-from duramen.cli.shell.advice import advise
+from duramen.cli.shell.advice import CommandFacts, advise
 from duramen.client.bulk_append import AppendFigures, BulkAppender, UncertainAppendError
-from duramen.client.rest_client import RestClient
 from duramen.client.retry import repeat_while_refused
 from duramen.errors import DuramenError
 from duramen.limits import BATCH_BYTES_MAX
@@ -56,6 +60,11 @@ from duramen.runtime.http_client import PeerError
 from duramen.texts import parse_log
 from duramen.units import SECOND, parse_duration_us, parse_size_bytes, spell_duration, spell_size
 from duramen.wire.record_batch import PRODUCER_ID_BYTES_MAX
+
+FACTS: Final = CommandFacts(
+    frozenset({"--url", "--data", "--producer", "--batch-bytes"}), (URL_VARIABLE,)
+)
+"""What advice may speak of (`shell.advice`); a test compares it with the command's flags."""
 
 _LINGER_MAX_US: Final = 60 * SECOND
 """Lines that wait are in no log: who means to wait for longer means something else."""
@@ -98,6 +107,7 @@ def append(
     Exit codes: 0 all appended; 1 refused or failed (nothing of the last batch is stored); 2 usage;
     3 uncertain to the last (the lines named may or may not be stored); 130 interrupted.
     """
+    check_standard_input(file)
     name = parse_argument(parse_log, log)
     if file.startswith("-") and file != "-":
         raise UsageError(f"{file} is no option (a file of that name is ./{file})")
@@ -140,40 +150,75 @@ async def _append(
     on_history: Callable[[dict[str, Any]], None] | None,
     is_json: bool,
 ) -> int:
-    client = RestClient(url)
+    client = open_client(url)
     appender = BulkAppender(
         client, *name, timeout_s=timeout_s, on_progress=on_progress, on_history=on_history
     )
-    interrupted = asyncio.Event()
-    loop = asyncio.get_running_loop()
-
-    def on_interrupt() -> None:
-        interrupted.set()
-        source.close()
-        loop.remove_signal_handler(signal.SIGINT)  # the next one does not wait
-
-    loop.add_signal_handler(signal.SIGINT, on_interrupt)
     notes: dict[str, Any] = {}
     code = ExitCode.OK
     try:
-        if is_creating:
-            await repeat_while_refused(
-                lambda: client.ensure_log(*name, {}), timeout_s=timeout_s, is_read=True
-            )
-        await appender.run(source)
-        code = ExitCode.INTERRUPTED if interrupted.is_set() else ExitCode.OK
+        with _Interrupts(appender, source) as interrupts:
+            if is_creating:
+                await interrupts.unless_interrupted(
+                    repeat_while_refused(
+                        lambda: client.ensure_log(*name, {}), timeout_s=timeout_s, is_read=True
+                    )
+                )
+            if not interrupts.count:
+                await appender.run(source)
+            code = ExitCode.INTERRUPTED if interrupts.count else ExitCode.OK
     except UncertainAppendError as error:
         code = ExitCode.UNCERTAIN
         notes = _explain_uncertain("/".join(name), error, appender.figures)
-    except (DuramenError, PeerError, LineTooLongError) as error:
+    except (DuramenError, PeerError, LineTooLongError, OSError) as error:
         code = ExitCode.FAILED
-        notes = {"error": str(error), "next": advise(error)}
+        notes = {"error": str(error), "next": advise(error, FACTS)}
         if isinstance(error, DuramenError):
             notes["code"] = error.code
     finally:
         await client.close()
     _report(appender.figures, notes, code=code, is_json=is_json)
     return code
+
+
+class _Interrupts:
+    """Ctrl-C and SIGTERM while lines are appended: the first one ends it behind the batch in
+    flight, every further one at once."""
+
+    def __init__(self, appender: BulkAppender, source: LineSource) -> None:
+        self._appender = appender
+        self._source = source
+        self._task: asyncio.Future[Any] | None = None
+        self.count = 0
+
+    def __enter__(self) -> _Interrupts:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, self._on_signal)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """The report that follows is short: nothing interrupts it."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, lambda: None)
+
+    async def unless_interrupted(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Do what may be broken off at any moment."""
+        self._task = asyncio.ensure_future(work)
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._task
+        self._task = None
+
+    def _on_signal(self) -> None:
+        self.count += 1
+        self._source.close()
+        if self._task is not None:
+            self._task.cancel()
+        if self.count > 1:
+            self._appender.abandon()
+            return
+        self._appender.stop()
+        if self._appender.is_waiting:
+            say("waiting for the batch in flight; once more to leave its fate open")
 
 
 def _explain_uncertain(
@@ -205,8 +250,12 @@ def _report(
         say(f"duramen append: {notes['error']}")
     if notes.get("next"):
         say(f"next: {notes['next']}")
-    if code in (ExitCode.FAILED, ExitCode.INTERRUPTED) and figures.last_line:
-        say(f"stored up to line {figures.last_line}: go on with --skip-lines {figures.last_line}")
+    if code in (ExitCode.FAILED, ExitCode.INTERRUPTED):
+        if figures.last_line:
+            line = figures.last_line
+            say(f"stored up to line {line}: go on with --skip-lines {line}")
+        else:
+            say("nothing of this run is stored: begin again with the same command")
 
 
 def _parse_batch_bytes(text: str) -> int:
@@ -232,6 +281,7 @@ def _parse_linger_us(text: str) -> int:
 @contextmanager
 def _opened(file: str) -> Iterator[int]:
     if file == "-":
+        assert sys.stdin is not None
         yield sys.stdin.fileno()
         return
     with Path(file).open("rb", buffering=0) as opened:

@@ -21,6 +21,7 @@ import uvloop
 from cyclopts import Parameter
 
 from duramen.cli.shell.tables import lay_out
+from duramen.cli.shell.waiting import WaitNotice
 from duramen.client.rest_client import RestClient
 from duramen.cluster.cluster_file import read_document
 from duramen.errors import DuramenError
@@ -92,7 +93,7 @@ _MEANINGS: Final = {
     ExitCode.USAGE: "the command line makes no sense, or needs an extra that is not installed: "
     "nothing was asked of anybody",
     ExitCode.UNCERTAIN: "an append may or may not be stored; standard error says how to find out",
-    ExitCode.INTERRUPTED: "ended by Ctrl-C",
+    ExitCode.INTERRUPTED: "ended by Ctrl-C, an append also by SIGTERM",
 }
 assert len(_MEANINGS) == len(ExitCode)
 
@@ -109,10 +110,21 @@ def find_url(url: str | None, data: Path, kind: ProxyKind) -> str:
         ClusterFileError: nothing is given and no local cluster is found.
     """
     variable = ADMIN_URL_VARIABLE if kind == "admin_url" else URL_VARIABLE
-    found = url or os.environ.get(variable) or read_document(data.absolute()).get(kind)
+    given = (("the flag", url), (f"${variable}", os.environ.get(variable)))
+    place, found = next(
+        (pair for pair in given if pair[1]),
+        ("cluster.json", None),
+    )
+    if found is None:
+        found = read_document(data.absolute()).get(kind)
     if not isinstance(found, str) or not found.startswith(("http://", "https://")):
-        raise UsageError(f"{found!r} is no URL: write such as http://127.0.0.1:7301")
+        raise UsageError(f"{found!r} of {place} is no URL: write such as http://127.0.0.1:7301")
     return found
+
+
+def open_client(url: str) -> RestClient:
+    """A client of that server; who waits for it for long is told so on standard error."""
+    return RestClient(url, observer=WaitNotice(url, say))
 
 
 def parse_argument(parse: Any, text: str) -> Any:
@@ -125,6 +137,16 @@ def parse_argument(parse: Any, text: str) -> Any:
         return parse(text)
     except DuramenError as error:
         raise UsageError(error.detail) from None
+
+
+def check_standard_input(*files: str) -> None:
+    """See that it can be read where a file is `-`.
+
+    Raises:
+        UsageError: who started the command has closed it.
+    """
+    if "-" in files and sys.stdin is None:
+        raise UsageError("standard input is closed: name a file, or give it something to read")
 
 
 def parse_config(text: str) -> dict[str, Any]:
@@ -171,7 +193,7 @@ def call_admin(
     target = find_url(url, data, "admin_url")
 
     async def run() -> dict[str, Any]:
-        client = RestClient(target)
+        client = open_client(target)
         try:
             return await use(client)
         finally:

@@ -17,6 +17,7 @@ from cyclopts import App, Parameter
 
 from duramen.cli.command import (
     DATA_DEFAULT,
+    AdminUrlOption,
     ConfigOption,
     DataOption,
     ExitCode,
@@ -25,6 +26,7 @@ from duramen.cli.command import (
     NamespaceText,
     UrlOption,
     find_url,
+    open_client,
     parse_argument,
     parse_config,
     print_json,
@@ -189,12 +191,12 @@ def segments(
 
 
 def maintenance(
-    state: Literal["on", "off"], /, *, url: UrlOption = None, data: DataOption = DATA_DEFAULT,
+    state: Literal["on", "off"], /, *, url: AdminUrlOption = None, data: DataOption = DATA_DEFAULT,
     json: JsonOption = False,
 ) -> int:  # fmt: skip
     """Suspend rolling and ensemble changes everywhere (on) for work on ZooKeeper, or resume (off).
 
-    Meanwhile appends need nothing of ZooKeeper. --url is a write proxy's admin port.
+    Meanwhile appends need nothing of ZooKeeper.
 
     Exit codes: 0 every sequencer obeys; 1 refused or failed, or not all of them; 2 usage.
     """
@@ -214,7 +216,7 @@ def call_proxy(url: str, use: Callable[[RestClient], Awaitable[Any]]) -> Any:
     """What `use` makes of a client of that proxy."""
 
     async def run() -> Any:
-        client = RestClient(url)
+        client = open_client(url)
         try:
             return await use(client)
         finally:

@@ -29,6 +29,7 @@ from duramen.cli.command import (
     UrlOption,
     UsageError,
     find_url,
+    open_client,
     parse_argument,
     run_async,
     say,
@@ -37,7 +38,6 @@ from duramen.cli.command import (
 from duramen.cli.figures import spell_figures, summarize_read
 from duramen.client.bulk_read import BulkReader
 from duramen.client.records import Records
-from duramen.client.rest_client import RestClient
 from duramen.texts import parse_log, parse_position, spell_time
 from duramen.wire.record_json import Record, spell_record
 
@@ -135,7 +135,7 @@ def _read(
     sink = {"body": write_bodies, "line": write_lines, "json": write_json}[form]
 
     async def run() -> int:
-        client = RestClient(target)
+        client = open_client(target)
         reader = BulkReader(client, *name, timeout_s=timeout_s)
         reading = asyncio.ensure_future(
             reader.run(position, text, count=count, is_following=is_following, sink=sink)

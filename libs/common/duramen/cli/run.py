@@ -25,13 +25,13 @@ from duramen.cli.command import (
     ExitCode,
     JsonOption,
     UsageError,
+    open_client,
     print_json,
     print_table,
     run_async,
     say,
 )
 from duramen.cli.demo import run_demo, show_demo
-from duramen.client.rest_client import RestClient
 from duramen.client.retry import repeat_while_refused
 from duramen.cluster.cluster_file import ClusterState
 from duramen.cluster.layout import REGION, ClusterSize
@@ -258,7 +258,7 @@ async def _create_namespace(state: ClusterState) -> None:
     Raises:
         DuramenError, PeerError: the write proxy refused for good, or does not answer.
     """
-    client = RestClient(state.to_json()["write_url"])
+    client = open_client(state.to_json()["write_url"])
     try:
         await repeat_while_refused(
             lambda: client.ensure_namespace(NAMESPACE, {}),

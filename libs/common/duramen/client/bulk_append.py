@@ -24,7 +24,6 @@ from duramen.client.retry import Pauses, RetryPolicy
 from duramen.client.sdk.delivery import check_count, deliver
 from duramen.errors import DuramenError
 from duramen.runtime.http_client import PeerError
-from duramen.runtime.tasks.shared import take_failure
 from duramen.wire.record_batch import Producer
 
 
@@ -89,6 +88,25 @@ class UncertainAppendError(Exception):
         self.cause = cause
 
 
+class _StoppedError(Exception):
+    """The batch in flight is given up, and nothing of it is stored."""
+
+
+class _Flight:
+    """What is known of the batch in flight."""
+
+    def __init__(self) -> None:
+        self.is_trying = False
+        self.was_uncertain = False
+        self.is_stored = False
+        self.task: asyncio.Task[Appended] | None = None
+
+    @property
+    def may_be_stored(self) -> bool:
+        """Whether giving it up now would leave its fate open."""
+        return self.is_trying or self.was_uncertain
+
+
 class BulkAppender:
     """Appends to one log."""
 
@@ -111,6 +129,28 @@ class BulkAppender:
         self._on_progress = on_progress
         self._on_history = on_history
         self.figures = AppendFigures()
+        self._flight = _Flight()
+        self._is_stopping = False
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a batch was sent of which it is not known yet whether it is stored."""
+        return self._flight.may_be_stored and not self._flight.is_stored
+
+    def stop(self) -> None:
+        """End behind the batch in flight; one of which nothing can be stored is not repeated.
+
+        `run` returns then. Closing the source is the caller's part.
+        """
+        self._is_stopping = True
+        if not self.is_waiting:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """End at once; a batch that may be stored makes `run` raise UncertainAppendError."""
+        self._is_stopping = True
+        if self._flight.task is not None:
+            self._flight.task.cancel()
 
     async def run(self, source: BatchSource) -> None:
         """Append everything that the source gives; `figures` count also when this raises.
@@ -122,45 +162,69 @@ class BulkAppender:
         began_s = time.perf_counter()
         prepared = asyncio.create_task(asyncio.to_thread(source.next_batch))
         try:
-            while (batch := await prepared) is not None:
+            while (batch := await prepared) is not None and not self._is_stopping:
                 prepared = asyncio.create_task(asyncio.to_thread(source.next_batch))
                 await self._append(batch)
                 self._on_progress(self.figures)
         finally:
             self.figures.seconds = time.perf_counter() - began_s
             source.close()
-            await asyncio.wait([prepared])
-            take_failure(prepared)  # what the source has behind a failure is nobody's
+            # A batch that is not sent any more is nobody's matter, nor what is wrong with it.
+            await asyncio.gather(prepared, return_exceptions=True)
 
     async def _append(self, batch: PreparedBatch) -> None:
+        self._flight = flight = _Flight()
         began_s = time.perf_counter()
-        try:
-            appended = await deliver(
-                lambda: self._try_append(batch),
+        flight.task = asyncio.create_task(
+            deliver(
+                lambda: self._try_append(batch, flight, began_s),
                 Pauses(RetryPolicy(within_s=self._timeout_s)),
                 has_producer=batch.producer is not None,
             )
+        )
+        try:
+            await flight.task
+        except _StoppedError:
+            return
+        except asyncio.CancelledError:
+            if not (self._is_stopping and flight.task.cancelled()):
+                raise
+            if self.is_waiting:
+                cause = DuramenError("append_uncertain", "interrupted before there was an answer")
+                raise UncertainAppendError(batch, cause) from None
         except DuramenError as error:
             if error.uncertain:
                 raise UncertainAppendError(batch, error) from error
             raise
-        self.figures.on_appended(batch, appended, time.perf_counter() - began_s)
 
-    async def _try_append(self, batch: PreparedBatch) -> Appended:
+    async def _try_append(self, batch: PreparedBatch, flight: _Flight, began_s: float) -> Appended:
         began_ns = time.monotonic_ns()
+        flight.is_trying = True
         try:
             appended = await self._client.append(self._namespace, self._log, batch.encoded)
             check_count(appended, len(batch.bodies))
         except DuramenError as error:
+            flight.is_trying = False
+            flight.was_uncertain |= error.uncertain
             outcome = "info" if error.uncertain else "fail"
             self._record(batch, began_ns, {"outcome": outcome, "code": error.code})
+            self._check_stop(flight, error)
             raise
-        except PeerError:
+        except PeerError as error:
+            flight.is_trying = False
             self._record(batch, began_ns, {"outcome": "fail", "code": "unreachable"})
+            self._check_stop(flight, error)
             raise
+        # First of all: it is stored, whatever becomes of the history and of this process.
+        flight.is_stored = True
+        self.figures.on_appended(batch, appended, time.perf_counter() - began_s)
         place = {"start": appended.start, "end": appended.end, "dlsn": appended.dlsn}
         self._record(batch, began_ns, place | {"outcome": "ok"})
         return appended
+
+    def _check_stop(self, flight: _Flight, error: Exception) -> None:
+        if self._is_stopping and not flight.may_be_stored:
+            raise _StoppedError from error
 
     def _record(self, batch: PreparedBatch, began_ns: int, outcome: dict[str, Any]) -> None:
         if self._on_history is None:

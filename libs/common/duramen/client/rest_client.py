@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, Protocol
 from urllib.parse import quote, urlencode
 
 import orjson
@@ -85,16 +85,35 @@ class ReadAnswer(NamedTuple):
     """The url of the proxy that serves this log best, where the answer names one."""
 
 
+class CallObserver(Protocol):
+    """Who wants to know how calls go; `on_answered` or `on_failed` follows each `on_asked`."""
+
+    def on_asked(self, grace_s: float) -> None:
+        """A call begins, whose answer may be late by `grace_s` because it was asked to wait."""
+
+    def on_answered(self) -> None:
+        """There is a good answer, or who asked has gone."""
+
+    def on_failed(self, error: Exception) -> None:
+        """Refused, or no usable answer."""
+
+
 class RestClient:
     """Calls to the public port of one proxy."""
 
     def __init__(
-        self, url: str, *, has_http2: bool = False, timeout_s: float = _ANSWER_TIMEOUT_S
+        self,
+        url: str,
+        *,
+        has_http2: bool = False,
+        timeout_s: float = _ANSWER_TIMEOUT_S,
+        observer: CallObserver | None = None,
     ) -> None:
         """`has_http2`: one HTTP/2 connection (in cleartext with prior knowledge), which keeps the
         order of what is sent; otherwise HTTP/1.1, which passes every ingress.
         """
         self.url = url.rstrip("/")
+        self._observer = observer
         self._timeout_s = timeout_s
         builder = (
             ClientBuilder()
@@ -351,8 +370,9 @@ class RestClient:
             query["wait"] = f"{wait_ms}ms"
         path = f"{_log_path(namespace, log)}/records?{urlencode(query)}"
         response = await self._send(
-            "GET", path, accept=MEDIA_TYPE, timeout_s=self._timeout_s + wait_ms / 1000
-        )
+            "GET", path, accept=MEDIA_TYPE, timeout_s=self._timeout_s + wait_ms / 1000,
+            grace_s=wait_ms / 1000,
+        )  # fmt: skip
         body = await _read_body(response)
         next_position = response.get_header(NEXT_HEADER)
         if next_position is None:
@@ -385,6 +405,33 @@ class RestClient:
         accept: str = "application/json",
         headers: Sequence[tuple[str, str]] = (),
         timeout_s: float | None = None,
+        grace_s: float = 0.0,
+    ) -> Response:
+        asking = self._ask(method, path, body, media, accept, headers, timeout_s)
+        observer = self._observer
+        if observer is None:
+            return await asking
+        observer.on_asked(grace_s)
+        try:
+            response = await asking
+        except (DuramenError, PeerError) as error:
+            observer.on_failed(error)
+            raise
+        except BaseException:
+            observer.on_answered()
+            raise
+        observer.on_answered()
+        return response
+
+    async def _ask(  # noqa: PLR0917 - those of `_send`, in its order
+        self,
+        method: str,
+        path: str,
+        body: bytes | None,
+        media: str,
+        accept: str,
+        headers: Sequence[tuple[str, str]],
+        timeout_s: float | None,
     ) -> Response:
         timeout = timedelta(seconds=self._timeout_s if timeout_s is None else timeout_s)
         builder = self._client.request(method, self.url + path).header("accept", accept)

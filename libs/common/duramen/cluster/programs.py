@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from duramen.cluster import first_process  # noqa: F401 - importing it is the act
+from duramen.cluster.entry import run_module
 
 EXIT_MISSING: Final = 2
 """As for a command line that makes no sense: nothing was asked of anybody."""
@@ -86,13 +87,12 @@ def start(program: str) -> int:
     """
     module, extra = _PROGRAMS[program]
     try:
-        status = importlib.import_module(module).main()
+        return run_module(module)
     except ModuleNotFoundError as error:
         if _is_ours(error.name) or not find_missing(extra):
             raise
         sys.stderr.write(f"{spell_missing(program, extra)}\n")
         return EXIT_MISSING
-    return status if isinstance(status, int) else 0
 
 
 def command_line(program: str) -> list[str]:

@@ -22,6 +22,7 @@ from duramen.cli.command import (
     ExitCode,
     JsonOption,
     UrlOption,
+    check_standard_input,
     find_url,
     print_json,
     say,
@@ -54,6 +55,7 @@ def apply(
     Exit codes: 0 done, or with --dry-run shown; 1 refused or failed (safe to repeat); 2 usage, or
     a document cannot become true (nothing was written).
     """
+    check_standard_input(*file)
     try:
         wanted = read_documents({name: _read_file(name) for name in file})
         target = find_url(url, data, "write_url")

@@ -18,13 +18,16 @@ from typing import Annotated, Any, Final, Literal
 from cyclopts import Parameter
 
 from duramen.cli.command import (
+    ADMIN_URL_VARIABLE,
     DATA_DEFAULT,
     DataOption,
     ExitCode,
     JsonOption,
     ProxyKind,
+    UrlOption,
     UsageError,
     find_url,
+    open_client,
     parse_argument,
     print_json,
     print_table,
@@ -34,7 +37,6 @@ from duramen.cli.command import (
 )
 from duramen.cli.live.query import Database, QueryError
 from duramen.cli.live.tables import TABLES, Row, Sources, TooManyLogsError
-from duramen.client.rest_client import RestClient
 from duramen.texts import check_namespace, parse_log
 
 SHOWN_ROWS_MAX: Final = 10_000
@@ -58,10 +60,11 @@ def sql(
         int, Parameter(help="logs to read segments of at most, a call for each")
     ] = _LOGS_MAX_DEFAULT,
     timeout: Annotated[float, Parameter(help="seconds that the statement may run")] = 30.0,
-    url: Annotated[str | None, Parameter(help="the write proxy's URL (else as usual)")] = None,
+    url: UrlOption = None,
     read_url: Annotated[str | None, Parameter(help="the read proxy's URL (segments)")] = None,
     admin_url: Annotated[
-        str | None, Parameter(help="a write proxy's admin URL (owners, bookies, repairs)")
+        str | None,
+        Parameter(help=f"a write proxy's admin URL (owners, …; else ${ADMIN_URL_VARIABLE})"),
     ] = None,
     data: DataOption = DATA_DEFAULT,
     json: JsonOption = False,
@@ -89,7 +92,7 @@ def sql(
         "admin_url": admin_url,
     }
     sources = Sources(
-        lambda kind: RestClient(find_url(urls[kind], data, kind)),
+        lambda kind: open_client(find_url(urls[kind], data, kind)),
         namespace=namespace,
         log=name,
         logs_max=logs_max,

@@ -27,7 +27,9 @@ from duramen.cli.command import (
     parse_argument,
     print_json,
     run_async,
+    say,
 )
+from duramen.cli.shell.waiting import telling
 from duramen.client.bookie_client import BookieClient
 from duramen.client.log_verifier import LogVerifier, OnProgress
 from duramen.cluster.cluster_file import read_document
@@ -88,7 +90,8 @@ async def _verify(
     store = ZooKeeperStore(hosts)
     client = BookieClient()
     try:
-        await store.start()
+        async with telling(f"ZooKeeper at {hosts}", say):
+            await store.start()
         verifier = LogVerifier(store, Paths(cluster), client)
         log_id = await verifier.find_log(namespace, name)
         report = await verifier.verify(log_id, on_progress)
