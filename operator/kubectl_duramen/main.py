@@ -13,6 +13,7 @@ from cyclopts import App
 
 from duramen import __version__
 from duramen.cli.shell.frame import run_app
+from duramen.cli.shell.help import PLAIN, unfold_help
 from duramen.runtime.http_client import PeerError
 from kubectl_duramen.access import AccessError
 from kubectl_duramen.records import append, read
@@ -24,10 +25,11 @@ app = App(
     help="Duramen clusters on Kubernetes: how they are, support bundles, append and read.",
     version=__version__,
     result_action="return_value",
-    help_format="markdown",
+    help_format=PLAIN,
 )
 for command in (status, report, append, read):
     app.command(command)
+unfold_help(app)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

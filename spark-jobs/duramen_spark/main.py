@@ -15,6 +15,7 @@ from cyclopts import App
 
 from duramen import __version__
 from duramen.cli.shell.frame import run_app
+from duramen.cli.shell.help import PLAIN, unfold_help
 from duramen_spark.commands.archive import archive
 from duramen_spark.commands.compact import compact
 from duramen_spark.commands.export import export
@@ -27,10 +28,11 @@ app = App(
     help="Jobs over closed segments and the archive that they go to.",
     version=__version__,
     result_action="return_value",
-    help_format="markdown",
+    help_format=PLAIN,
 )
 for _command in (archive, verify, compact, restore, export, retention):
     app.command(_command)
+unfold_help(app)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 from cyclopts import App
 
+import duramen_spark.main
+import kubectl_duramen.main
 from duramen.cli.append import FACTS as APPEND_FACTS
 from duramen.cli.command import ExitCode
 from duramen.cli.declare.documents import read_documents
@@ -24,6 +26,7 @@ from duramen.cli.live.tables import TABLES
 from duramen.cli.main import app, main
 from duramen.cli.shell.advice import ADVICE, advise
 from duramen.cli.shell.frame import find_facts
+from duramen.cli.shell.help import PLAIN, unfold_help
 from duramen.cluster.cluster_file import ClusterFileError
 from duramen.errors import ERRORS, DuramenError
 from duramen.runtime.http_client import PeerError, UnreachableError
@@ -112,6 +115,54 @@ def test_the_help_says_which_exit_codes_there_are(words: str) -> None:
     assert set(codes) <= {int(code) for code in ExitCode}
     assert ExitCode.OK in codes and ExitCode.USAGE in codes
     assert all(codes.values())
+
+
+OTHER_APPS = {"duramen-spark": duramen_spark.main.app, "kubectl duramen": kubectl_duramen.main.app}
+EVERY_COMMAND = {("duramen", words): one for words, one in COMMANDS.items()} | {
+    (name, words): one for name, other in OTHER_APPS.items() for words, one in walk(other)
+}
+
+
+@pytest.mark.parametrize("columns", [60, 80, 200])
+@pytest.mark.parametrize(("name", "words"), list(EVERY_COMMAND))
+def test_a_help_has_every_character_of_its_source(
+    name: str,
+    words: str,
+    columns: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Nothing is taken for markup: `<data>/cold`, `duramen[run]`, `*`, `$DURAMEN_URL`."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    command = EVERY_COMMAND[name, words]
+    ({"duramen": app} | OTHER_APPS)[name].help_print(words.split())
+    shown = re.sub(r"[\s│]", "", capsys.readouterr().out)
+    assert command.default_command is not None
+    for paragraph in (inspect.getdoc(command.default_command) or "").split("\n\n"):
+        assert "".join(paragraph.split()) in shown, paragraph
+    for one in command.assemble_argument_collection(parse_docstring=False):
+        for word in (one.parameter.help or "").split() if one.show and one.parse else ():
+            assert word in shown, (word, one.name)  # names of flags may stand between two lines
+
+
+def test_a_help_that_looks_like_markup_is_shown_as_it_is(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def odd() -> int:
+        """Do [it] with <data>/cold, `code`, *stars* and duramen[run].
+
+        This is a paragraph of [two]
+        lines.
+        """
+        return 0
+
+    other = App(name="other", help_format=PLAIN, result_action="return_value")
+    other.command(odd)
+    unfold_help(other)
+    other(["odd", "--help"])
+    shown = capsys.readouterr().out
+    assert "Do [it] with <data>/cold, `code`, *stars* and duramen[run]." in shown
+    assert "This is a paragraph of [two] lines." in shown
 
 
 @pytest.mark.parametrize("words", [words for words in COMMANDS if words not in HANDED_OVER])

@@ -29,6 +29,8 @@ from duramen.wire.record_batch import check_batch
 from tests.component.still_clock import run_still
 from tests.pauses import let_pass
 
+pytestmark = pytest.mark.gate  # each starts a process that loads the whole command line
+
 HANG_S: Final = 60
 COMMAND: Final = [sys.executable, "-P", "-m", "duramen.cli.main"]
 ENTRY: Final = "from duramen.cluster.entry import duramen; import sys; sys.exit(duramen())"
@@ -280,6 +282,27 @@ def test_a_command_that_repeats_says_what_it_waits_for(nobody: str, words: list[
     command.feed("1\n")
     command.wait_said(f"waiting for {nobody}: the connection is refused")
     assert command.end(signal.SIGINT) == 130
+
+
+def test_a_cluster_says_that_its_zookeeper_is_not_there(nobody: str, tmp_path: Path) -> None:
+    hosts = nobody.removeprefix("http://")
+    line = ["run", "--data", str(tmp_path), "--base-port", "0", "--zookeeper", hosts]
+    command = Running(*line, url=nobody)
+    command.wait_said(f"waiting for ZooKeeper at {hosts}")
+    assert command.end(signal.SIGINT) == 0
+
+
+@pytest.mark.parametrize("words", ["verify a/b", "archive run a/b --runner threads"])
+def test_who_needs_zookeeper_says_that_it_is_not_there(
+    nobody: str, tmp_path: Path, words: str
+) -> None:
+    hosts = nobody.removeprefix("http://")
+    line = [*words.split(), "--zookeeper", hosts, "--cluster", "c"]
+    if words.startswith("archive"):
+        line += ["--cold-store", tmp_path.as_uri()]
+    command = Running(*line, url=nobody)
+    command.wait_said(f"waiting for ZooKeeper at {hosts}")
+    assert command.end() == 1
 
 
 def test_a_server_that_is_silent_is_named(proxy: SlowProxy) -> None:

@@ -104,3 +104,29 @@ def test_what_makes_no_sense_is_not_asked(
     assert main(["log", *words]) == 2
     assert not proxy.asked
     assert capsys.readouterr().err
+
+
+def test_logs_of_one_namespace_or_of_all_are_listed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def page(namespace: str, *names: str) -> dict[str, Any]:
+        logs = [{"namespace": namespace, "name": name, "log_id": "1"} for name in names]
+        return {"logs": logs, "has_more": False}
+
+    with running_proxy() as server:
+        monkeypatch.setenv("DURAMEN_URL", server.url)
+        spaces = [{"namespace": name} for name in ("default", "gone", "shop")]
+        server.answers |= {
+            "/v1/namespaces?limit=1000": {"namespaces": spaces, "has_more": False},
+            "/v1/namespaces/default/logs?limit=1000": page("default", "a"),
+            "/v1/namespaces/gone/logs?limit=1000": DuramenError("namespace_not_found", "gone"),
+            "/v1/namespaces/shop/logs?limit=1000": page("shop", "b", "c"),
+        }
+        assert main(["log", "list", "shop"]) == 0
+        assert capsys.readouterr().out.split() == ["shop/b", "shop/c"]
+        assert main(["log", "list"]) == 0
+        assert capsys.readouterr().out.split() == ["default/a", "shop/b", "shop/c"]
+        assert main(["log", "list", "--json"]) == 0
+        document = json.loads(capsys.readouterr().out)
+        assert document["namespace"] is None and len(document["logs"]) == 3
+        assert main(["log", "list", "gone"]) == 1

@@ -6,6 +6,7 @@ The shape is 08-interfaces "Processes and admin".
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -210,7 +211,7 @@ def test_a_taken_port_is_replaced_and_a_remembered_one_is_kept() -> None:
     plans = plan_cluster(
         FOLDER,
         ClusterSize(),
-        base_port=7100,
+        base_port=None,
         has_zookeeper=False,
         remembered={"bookie-0": Ports(8000, 8001), "bookie-1": Ports(8002, 8000)},
         is_free=lambda port: port not in (7105, 8002),
@@ -221,6 +222,27 @@ def test_a_taken_port_is_replaced_and_a_remembered_one_is_kept() -> None:
     assert ports["bookie-1"] == (7103, 7104)  # last time's are taken, by others and by bookie-0
     assert ports["bookie-2"] == (9000, 7106)
     assert "zookeeper-0" not in ports
+
+
+@pytest.mark.parametrize("taken", [7181, 7105, 7202, 7301, 7402])
+def test_a_base_that_was_asked_for_is_had_whole_or_refused(taken: int) -> None:
+    """Whoever names a port writes it down elsewhere, and would wait at another program's."""
+
+    def lay_out(*, is_free: Callable[[int], bool]) -> list[Plan]:
+        return plan_cluster(
+            FOLDER,
+            ClusterSize(),
+            base_port=7100,
+            has_zookeeper=True,
+            remembered={"bookie-0": Ports(8000, 8001), "writeproxy-0": Ports(8003, 8004)},
+            is_free=is_free,
+            pick=lambda: pytest.fail("a port was picked"),
+        )
+
+    ports = {p.node_id: p.ports for p in lay_out(is_free=lambda _: True)}
+    assert ports["writeproxy-0"] == (7301, 7302) and ports["bookie-0"] == (7101, 7102)
+    with pytest.raises(LayoutError, match=rf"port {taken}, .* is taken: .* --base-port \(0: any"):
+        lay_out(is_free=lambda port: port != taken)
 
 
 def test_base_zero_takes_free_ports_only_and_none_twice() -> None:

@@ -41,10 +41,11 @@ def _complete_log(context: Any) -> Iterable[str]:
     return complete_log(context)
 
 
-def _complete_namespace(context: Any) -> Iterable[str]:
-    from duramen.cli.shell.completion import complete_namespace
+def complete_namespace(context: Any) -> Iterable[str]:
+    """Namespaces that begin as typed; loaded when the key is pressed."""
+    from duramen.cli.shell import completion
 
-    return complete_namespace(context)
+    return completion.complete_namespace(context)
 
 
 def _complete_bookie(context: Any) -> Iterable[str]:
@@ -55,7 +56,7 @@ def _complete_bookie(context: Any) -> Iterable[str]:
 
 BookieText = Annotated[str, Parameter(help="the bookie's id", completer=_complete_bookie)]
 LogText = Annotated[str, Parameter(help="the log, as NAMESPACE/LOG", completer=_complete_log)]
-NamespaceText = Annotated[str, Parameter(help="the namespace", completer=_complete_namespace)]
+NamespaceText = Annotated[str, Parameter(help="the namespace", completer=complete_namespace)]
 ConfigOption = Annotated[str, Parameter(help="configuration as JSON; {} for the defaults")]
 UrlOption = Annotated[
     str | None, Parameter(help=f"the proxy's URL (else ${URL_VARIABLE}, else cluster.json)")

@@ -23,8 +23,8 @@ from duramen.cli.command import (
     ExitCode,
     JsonOption,
     LogText,
-    NamespaceText,
     UrlOption,
+    complete_namespace,
     find_url,
     open_client,
     parse_argument,
@@ -34,6 +34,7 @@ from duramen.cli.command import (
     show_rows,
 )
 from duramen.client.rest_client import RestClient
+from duramen.errors import DuramenError
 from duramen.texts import check_namespace, parse_log
 
 log_app = App(name="log", help="Create, show and list logs; truncate, end and delete them.")
@@ -139,24 +140,44 @@ def show(
 
 @log_app.command(name="list")
 def list_logs(
-    namespace: NamespaceText = "default", /, *, url: UrlOption = None,
-    data: DataOption = DATA_DEFAULT, json: JsonOption = False,
-) -> int:  # fmt: skip
-    """List the logs of a namespace.
+    namespace: Annotated[
+        str | None,
+        Parameter(help="the namespace; else all of them", completer=complete_namespace),
+    ] = None,
+    /,
+    *,
+    url: UrlOption = None,
+    data: DataOption = DATA_DEFAULT,
+    json: JsonOption = False,
+) -> int:
+    """List the logs of a namespace, or all logs.
 
     Exit codes: 0 listed; 1 refused or failed; 2 usage.
     """
-    parse_argument(check_namespace, namespace)
+    if namespace is not None:
+        parse_argument(check_namespace, namespace)
     target = find_url(url, data, "write_url")
-
-    path = f"/v1/namespaces/{quote(namespace)}/logs"
-    logs = call_proxy(target, lambda client: list_all(client, path, "logs"))
+    logs = call_proxy(target, lambda client: _list_logs(client, namespace))
     if json:
         print_json({"namespace": namespace, "logs": logs})
     else:
         for entry in logs:
-            print(f"{namespace}/{entry['name']}")
+            print(f"{entry['namespace']}/{entry['name']}")
     return ExitCode.OK
+
+
+async def _list_logs(client: RestClient, namespace: str | None) -> list[dict[str, Any]]:
+    """Those of one namespace, or of all; a namespace that goes meanwhile has none."""
+    if namespace is not None:
+        return await list_all(client, f"/v1/namespaces/{quote(namespace)}/logs", "logs")
+    found: list[dict[str, Any]] = []
+    for row in await list_all(client, "/v1/namespaces", "namespaces"):
+        try:
+            found += await _list_logs(client, str(row["namespace"]))
+        except DuramenError as error:
+            if error.code != "namespace_not_found":
+                raise
+    return found
 
 
 def segments(

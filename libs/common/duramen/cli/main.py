@@ -32,6 +32,7 @@ from duramen.cli.repair.verify import verify
 from duramen.cli.run import run
 from duramen.cli.shell.completion import make_completion
 from duramen.cli.shell.frame import run_app
+from duramen.cli.shell.help import PLAIN, unfold_help
 from duramen.cluster.layout import LayoutError
 from duramen.cluster.supervisor import ClusterError
 from duramen.runtime.http_client import PeerError
@@ -41,7 +42,7 @@ app = App(
     help="Duramen: durable, totally ordered, replicated logs. Run a cluster here, append, read.",
     version=__version__,
     result_action="return_value",
-    help_format="markdown",
+    help_format=PLAIN,
 )
 app.command(run)
 app.command(append)
@@ -64,6 +65,7 @@ for live_command in (top, sql, apply, make_completion(app)):
     app.command(live_command)
 app.command(archive_app)
 app.command(bench_app)
+unfold_help(app)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

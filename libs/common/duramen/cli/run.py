@@ -10,6 +10,7 @@ Called by `cli.main`. Source: 00-overview "Two commands", 03-api "CLI".
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import sys
@@ -32,6 +33,7 @@ from duramen.cli.command import (
     say,
 )
 from duramen.cli.demo import run_demo, show_demo
+from duramen.cli.shell.waiting import TOLD_AFTER_S
 from duramen.client.retry import repeat_while_refused
 from duramen.cluster.cluster_file import ClusterState
 from duramen.cluster.layout import REGION, ClusterSize
@@ -67,7 +69,8 @@ _NamesOption = Annotated[
     ),
 ]
 _ColdStoreOption = Annotated[
-    str | None, Parameter(help="URL of the archive (docs/cold-store.md); without it <data>/cold")
+    str | None,
+    Parameter(help="URL of the archive (docs/cold-store.md); without it the folder cold in --data"),
 ]
 _FileOption = Annotated[
     Path | None, Parameter(help="the demo's file; without it Python's own library")
@@ -105,12 +108,13 @@ def run(
         Parameter(help="names with commas, of every region; else each process has its own rack"),
     ] = None,
     base_port: Annotated[
-        int,
+        int | None,
         Parameter(
-            help="bookies begin at this + 1, sequencers + 101, write proxies + 201, read proxies "
-            "+ 301, two ports each; ZooKeeper has + 81; 0 takes free ones"
+            help="bookies have this + 1 and up, sequencers + 101, write proxies + 201, read "
+            "proxies + 301, two ports each, ZooKeeper + 81, all of which must be free; 0: any "
+            "free ones; without it 7100, and others for those that are taken"
         ),
-    ] = 7100,
+    ] = None,
     zookeeper: Annotated[
         str | None, Parameter(help="HOST:PORT of a server to use; without it one is run here")
     ] = None,
@@ -131,8 +135,9 @@ def run(
 ) -> int:
     """Run a whole cluster on this machine until Ctrl-C: real processes, data kept in a folder.
 
-    What runs where is in cluster.json in the folder, true at any time. Logs are in logs/. Ports
-    are kept from run to run where they are free. The folder is for its owner alone (mode 0700).
+    What runs where is in cluster.json in the folder, true at any time. Logs are in logs/. Without
+    --base-port ports are kept from run to run where they are free. The folder is for its owner
+    alone (mode 0700).
 
     Exit codes: 0 stopped, or the demo went well; 1 could not run, or the demo did not; 2 usage.
     """
@@ -231,6 +236,8 @@ async def _serve(
     """Start, show, demonstrate, then serve until cancelled; gives a code only with `--once`."""
     if not is_json:
         say(f"starting a cluster in {options.folder} …")
+    if options.zookeeper is not None and not await _is_answering(options.zookeeper):
+        say(f"waiting for ZooKeeper at {options.zookeeper}: no connection is taken there")
     await supervisor.start()
     state = supervisor.state
     await _create_namespace(state)
@@ -250,6 +257,18 @@ async def _serve(
         say("Serving until Ctrl-C.")
     await asyncio.Event().wait()
     return ExitCode.OK
+
+
+async def _is_answering(hosts: str) -> bool:
+    """Whether one of them takes a connection now; the services wait for it as long as it takes."""
+    for host in hosts.split(","):
+        name, _, port = host.rpartition(":")
+        with contextlib.suppress(OSError, ValueError, TimeoutError):
+            async with asyncio.timeout(TOLD_AFTER_S):
+                _, writer = await asyncio.open_connection(name, int(port))
+            writer.close()
+            return True
+    return False
 
 
 async def _create_namespace(state: ClusterState) -> None:

@@ -2,8 +2,9 @@
 
 Ports are a base plus an offset by role: with the base 7100 bookie i has 7101 + 2i (data) and
 7102 + 2i (administration), sequencers begin at 7201, write proxies at 7301, read proxies at 7401;
-the embedded ZooKeeper has 7181, beside the 2181 of one that the machine may run already. A port
-that is taken, or every port with the base 0, is replaced by a free one below the range that the
+the embedded ZooKeeper has 7181, beside the 2181 of one that the machine may run already. Of a base
+that somebody asked for every port has to be free. Without one, a port that is taken is replaced by
+a free one, and with the base 0 every port is picked, below the range that the
 kernel gives to outgoing connections: none of those can sit on it while its process restarts. The
 environment's DURAMEN_FREE_PORTS narrows the choice: a port is picked before its process listens, so
 clusters that start at the same moment keep apart by ranges of their own.
@@ -29,6 +30,7 @@ from typing import Final, NamedTuple
 CLUSTER_NAME: Final = "local"
 REGION: Final = "local"
 HOST: Final = "127.0.0.1"
+BASE_PORT_DEFAULT: Final = 7100
 COUNT_MAX: Final = 49
 """Processes of one role: two ports each, one hundred ports per role."""
 
@@ -179,7 +181,7 @@ def plan_cluster(
     folder: Path,
     size: ClusterSize,
     *,
-    base_port: int,
+    base_port: int | None,
     has_zookeeper: bool,
     remembered: Mapping[str, Ports],
     is_free: Callable[[int], bool] = is_free_port,
@@ -189,22 +191,30 @@ def plan_cluster(
 
     Args:
         folder: absolute path of the cluster's data.
-        base_port: see the module; 0 for free ports throughout.
+        base_port: see the module; 0 for free ports throughout; None: nobody asked for one.
         has_zookeeper: whether a ZooKeeper server belongs to the cluster.
-        remembered: id → ports of the last run, used again where they are free.
+        remembered: id → ports of the last run, used again where they are free, unless there is a
+            base that says others.
 
     Raises:
-        LayoutError: the base leaves no room, or no port is free.
+        LayoutError: the base leaves no room, a port of it is taken, or no port is free.
     """
     if base_port and not 1024 <= base_port <= 65_535 - 400:
         raise LayoutError(f"base port {base_port}: 0, or from 1024 to {65_535 - 400}")
+    is_asked_for = bool(base_port)
+    base_port = BASE_PORT_DEFAULT if base_port is None else base_port
     taken: set[int] = set()
 
-    def settle(wanted: tuple[int, ...]) -> int:
+    def settle(node_id: str, wanted: tuple[int, ...]) -> int:
         for port in wanted:
             if port and port not in taken and is_free(port):
                 break
         else:
+            if is_asked_for:
+                raise LayoutError(
+                    f"port {wanted[-1]}, which {node_id} would have, is taken: end what listens "
+                    "there, or choose another --base-port (0: any that are free)"
+                )
             port = next(port for port in iter(pick, -1) if port not in taken)
         taken.add(port)
         return port
@@ -213,9 +223,11 @@ def plan_cluster(
     for role, index in _members(size, has_zookeeper=has_zookeeper):
         node_id = f"{role}-{index}"
         first = base_port and base_port + _OFFSETS[role] + 2 * index
-        last = remembered.get(node_id, Ports(0, 0))
-        data = settle((last.data, first))
-        admin = None if role == "zookeeper" else settle((last.admin or 0, first and first + 1))
+        last = Ports(0, 0) if is_asked_for else remembered.get(node_id, Ports(0, 0))
+        data = settle(node_id, (last.data, first))
+        admin = None
+        if role != "zookeeper":
+            admin = settle(node_id, (last.admin or 0, first and first + 1))
         region, rack = size.place(index)
         has_data = role in ("zookeeper", "bookie")
         plans.append(

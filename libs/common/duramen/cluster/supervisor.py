@@ -81,6 +81,7 @@ class ClusterEvent:
 class ClusterOptions:
     """What to run and where; `zookeeper` None runs one beside the services.
 
+    `base_port`: as `layout.plan_cluster` takes it.
     `session_timeout_s`: of every service's session with ZooKeeper. `cors_origins`: whose pages may
     call the proxies. `public_names`: what else services are called, as behind a reverse proxy.
     `cold_store`: URL of the archive; None is the folder `cold` beside the data, which is made.
@@ -88,7 +89,7 @@ class ClusterOptions:
 
     folder: Path
     size: ClusterSize = ClusterSize()
-    base_port: int = 7100
+    base_port: int | None = None
     zookeeper: str | None = None
     is_restarting: bool = True
     session_timeout_s: float = ZOOKEEPER_SESSION_S
