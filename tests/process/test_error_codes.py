@@ -59,6 +59,7 @@ CASES: Final[dict[str, tuple[Ask, ...]]] = {
     "invalid_position": (Ask("GET", RECORDS + "?from=yesterday"),),
     "unknown_field": (Ask("GET", RECORDS + "?form=head"),),
     "unsupported_media": (Ask("POST", RECORDS, b"x", (("content-type", "image/png"),)),),
+    "not_acceptable": (Ask("GET", RECORDS, None, (("accept", "image/png"),)),),
     "namespace_not_found": (Ask("GET", "/v1/namespaces/nowhere"),),
     "log_not_found": (Ask("GET", LOG + "-other/records"),),
     "log_exists_with_other_config": (Ask("PUT", LOG, {"roll": {"interval": "1h"}}),),

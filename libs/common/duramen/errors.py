@@ -84,6 +84,7 @@ _ROWS: Final = (
     ErrorKind("namespace_not_empty", 37, 409, Retry.NO, False, "the namespace has logs"),
     ErrorKind("log_held", 38, 409, Retry.NO, False, "another writer has the log"),
     ErrorKind("misdirected", 39, 421, Retry.NO, False, "this server does not go by this name"),
+    ErrorKind("not_acceptable", 40, 406, Retry.NO, False, "no form of this is accepted"),
 )
 
 PROBLEM_FACTS: Final = ("expected_seq_num", "expected_producer_seq", "tail", "next")

@@ -15,9 +15,11 @@ from starlette.requests import Request
 
 from duramen.errors import DuramenError
 from duramen.limits import LONG_POLL_MAX_US, READ_BYTES_DEFAULT, READ_BYTES_MAX
+from duramen.runtime.edge.negotiation import refuse_accept
 from duramen.runtime.rest import read_query
 from duramen.texts import Position, parse_position
 from duramen.units import parse_duration_us, parse_size_bytes
+from duramen.wire.edge.accept import choose_media
 from duramen.wire.read_answers import MEDIA_TYPE
 from duramen.wire.record_json import FORMAT_HEADER, NDJSON_MEDIA_TYPE
 from duramen_readproxy.answers import Bounds
@@ -68,7 +70,7 @@ def read_request(request: Request) -> ReadRequest:
     """The parameters of `GET …/records`.
 
     Raises:
-        DuramenError: `unknown_field`, `invalid_argument`, `invalid_position`, `unsupported_media`,
+        DuramenError: `unknown_field`, `invalid_argument`, `invalid_position`, `not_acceptable`,
             each with the field.
     """
     query = read_query(request, READ_PARAMETERS)
@@ -98,19 +100,14 @@ def read_form(request: Request) -> Form:
     """The form that `Accept` asks for; JSON where anything is welcome.
 
     Raises:
-        DuramenError: `unsupported_media`.
+        DuramenError: `not_acceptable`.
     """
     accept = ",".join(request.headers.getlist("accept"))
-    ranges = [part.partition(";")[0].strip().lower() for part in accept.split(",")]
-    for wanted in ranges or [""]:
-        if wanted in ("", "*/*", "application/*", Form.JSON.value):
-            return Form.JSON
-        if wanted in (Form.NDJSON.value, Form.BATCH.value, Form.EVENTS.value):
-            return Form(wanted)
-    known = ", ".join(form.value for form in Form)
-    raise DuramenError(
-        "unsupported_media", f"{accept!r} is not served; Accept one of {known}", field="Accept"
-    )
+    served = [form.value for form in Form]
+    wanted = choose_media(accept, served)
+    if wanted is None:
+        raise refuse_accept(accept, *served)
+    return Form(wanted)
 
 
 def _resume(wanted: ReadRequest, resume: ResumeId) -> ReadRequest:

@@ -19,7 +19,7 @@ from duramen.ids import LogId
 from duramen.limits import APPEND_TIMEOUT_US, FENCING_TOKEN_BYTES_MAX
 from duramen.runtime.sequencer.log_driver import now_us
 from duramen.wire.exactly_once.control_record import spell_control
-from duramen.wire.record_json import spell_mark
+from duramen.wire.record_json import spell_tail
 from duramen.wire.sequencer_calls import Appended, AppendResult, Redirect, spell_redirect
 from duramen_sequencer.log_changes import read_log_id, read_tried
 from duramen_sequencer.log_host import LogHost
@@ -50,7 +50,7 @@ async def set_token(host: LogHost, request: dict[str, Any]) -> dict[str, Any]:
             return spell_redirect(result)
         case Appended():
             tail = result.tail
-            return {"tail": spell_mark(tail.seq_num, tail.timestamp_ms, tail.dlsn)}
+            return {"tail": spell_tail(tail.seq_num, tail.timestamp_ms, tail.dlsn)}
         case _:
             raise AssertionError(f"no answer to a command: {result}")
 

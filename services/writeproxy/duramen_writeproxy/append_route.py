@@ -25,7 +25,7 @@ from duramen.runtime.admin import problem_response
 from duramen.runtime.rest import announced_bytes, read_body, read_query, shorten_field
 from duramen.texts import check_log_name, check_namespace
 from duramen.units import SECOND, parse_duration_us
-from duramen.wire.record_json import spell_mark
+from duramen.wire.record_json import spell_mark, spell_tail
 from duramen.wire.sequencer_calls import AlreadyStored, AppendedEarly, Mark, Stored
 from duramen_writeproxy.appends import Appender
 from duramen_writeproxy.bodies import body_limit, encode_body, parse_media
@@ -205,7 +205,7 @@ def spell_appended(result: Stored) -> bytes:
     document: dict[str, Any] = {
         "start": _spell_mark(result.start),
         "end": _spell_mark(result.end),
-        "tail": _spell_mark(result.tail),
+        "tail": spell_tail(result.tail.seq_num, result.tail.timestamp_ms, result.tail.dlsn),
     }
     if result.is_duplicate:
         document["duplicate"] = True

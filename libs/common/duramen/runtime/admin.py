@@ -16,6 +16,8 @@ from fastapi.responses import JSONResponse
 
 from duramen import __version__
 from duramen.errors import DuramenError
+from duramen.runtime.edge.document_page import DOCS_PATH, make_page_endpoint
+from duramen.runtime.edge.negotiation import Negotiation
 from duramen.runtime.role import Service, ServiceOptions
 
 _PROBLEM = "application/problem+json"
@@ -27,8 +29,11 @@ def make_admin_app(service: Service, options: ServiceOptions, stop: Callable[[],
     Args:
         stop: begins the clean stop of the process and returns at once.
     """
-    app = FastAPI(title=f"Duramen {options.role} administration", version=__version__)
+    title = f"Duramen {options.role} administration"
+    # The framework's pages load scripts from elsewhere.
+    app = FastAPI(title=title, version=__version__, docs_url=None, redoc_url=None)
     add_problem_handler(app)
+    app.add_middleware(Negotiation)
 
     @app.get("/healthz")
     async def get_health() -> dict[str, str]:
@@ -59,6 +64,8 @@ def make_admin_app(service: Service, options: ServiceOptions, stop: Callable[[],
         return {"status": "stopping"}
 
     service.add_admin_routes(app)
+    page = make_page_endpoint(app.openapi(), app.openapi_url or "")
+    app.add_api_route(DOCS_PATH, page, include_in_schema=False)
     return app
 
 

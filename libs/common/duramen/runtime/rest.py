@@ -145,12 +145,13 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
 
 def _list_methods(request: Request) -> set[str]:
     """Of all routes with the request's path; the framework names those of one."""
-    return {
+    methods = {
         method
         for route in request.app.router.routes
         if isinstance(route, APIRoute) and route.path_regex.match(request.scope["path"])
         for method in route.methods or ()
     }
+    return methods | {"HEAD"} if "GET" in methods else methods
 
 
 def _answer_with_status(reason: DuramenError, status: int, headers: dict[str, str]) -> Response:

@@ -37,14 +37,23 @@ class Record(NamedTuple):
     body: bytes
 
 
-def spell_mark(seq_num: int | None, timestamp_ms: int, dlsn: Dlsn) -> dict[str, Any]:
-    """A position P of 08-interfaces: between two records; the number may not be known yet."""
+def spell_mark(seq_num: int | None, timestamp_ms: int | None, dlsn: Dlsn) -> dict[str, Any]:
+    """A position P of 08-interfaces: between two records; the number may not be known yet.
+
+    Args:
+        timestamp_ms: None where there is no record that has one.
+    """
     return {
         "seq_num": seq_num,
-        "timestamp": spell_time(timestamp_ms),
+        "timestamp": None if timestamp_ms is None else spell_time(timestamp_ms),
         "lsn": f"e{dlsn.epoch}n{dlsn.entry}",
         "dlsn": str(dlsn),
     }
+
+
+def spell_tail(seq_num: int, timestamp_ms: int, dlsn: Dlsn) -> dict[str, Any]:
+    """The mark behind a log's last record; an empty log has had no time yet."""
+    return spell_mark(seq_num, timestamp_ms if seq_num else None, dlsn)
 
 
 def iterate_records(placed: PlacedBatch) -> Iterator[Record]:

@@ -33,7 +33,7 @@ from duramen.wire import bookie_calls as calls
 from duramen.wire.entry import EntryError, EntryInfo, read_entry_info
 from duramen.wire.frame import FrameError
 from duramen.wire.metadata_json import read_segment
-from duramen.wire.record_json import spell_mark
+from duramen.wire.record_json import spell_tail
 
 _HEADER_ANSWER_BYTES = 4096
 
@@ -51,7 +51,7 @@ class Extent(NamedTuple):
 
     def spell_tail(self) -> dict[str, object]:
         """The tail, as a position P of 08-interfaces."""
-        return spell_mark(self.end.seq_num, self.timestamp_ms, self.end.dlsn)
+        return spell_tail(self.end.seq_num, self.timestamp_ms, self.end.dlsn)
 
 
 class Boundaries:

@@ -33,7 +33,7 @@ from duramen.runtime.sequencer.log_driver import LogDriver
 from duramen.runtime.sequencer.metadata_link import MetadataLink
 from duramen.texts import parse_position, spell_time
 from duramen.wire.metadata_json import read_log, read_node, spell_log, spell_node
-from duramen.wire.record_json import spell_mark
+from duramen.wire.record_json import spell_tail
 from duramen.wire.sequencer_calls import Redirect, spell_redirect
 from duramen_sequencer.life.boundaries import Boundaries, Extent
 from duramen_sequencer.log_changes import read_log_id, read_tried
@@ -288,7 +288,7 @@ def _spell_trim(trim: TrimPoint, extent: Extent, *, is_changed: bool) -> Answer:
 
 def _spell_ended(log: LogNode) -> Answer:
     end = log.closed_end
-    tail = spell_mark(end.seq_num, log.totals.max_timestamp_ms or 0, end.dlsn)
+    tail = spell_tail(end.seq_num, log.totals.max_timestamp_ms or 0, end.dlsn)
     return {"log_id": str(log.log_id), "ended": True, "tail": tail}
 
 

@@ -34,6 +34,7 @@ ADVICE: Final[Mapping[str, str | Sequence[str]]] = {
     "invalid_position": _HELP,
     "unknown_field": "see docs/protocol/configuration.md for the fields there are",
     "unsupported_media": "this command and the server have different versions: see --version",
+    "not_acceptable": "this command and the server have different versions: see --version",
     "unauthenticated": "say who you are, as your operator told you",
     "forbidden": "ask who may do this here",
     "namespace_not_found": "see duramen namespace list, or make it: duramen namespace create NAME",

@@ -93,7 +93,11 @@ class ReadLog:
         """
         tail = await self._reading.tails.find(await self._find())
         tail.check_sure()
-        return Mark(tail.seq_num, tail.timestamp_ms, str(Dlsn(tail.epoch, tail.entry, 0)))
+        return Mark(
+            tail.seq_num,
+            tail.timestamp_ms if tail.seq_num else None,
+            str(Dlsn(tail.epoch, tail.entry, 0)),
+        )
 
     async def _find(self) -> LogFollower:
         return await self._reading.catalog.find(self.namespace, self.name)

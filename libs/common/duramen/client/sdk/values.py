@@ -49,12 +49,13 @@ class Mark(NamedTuple):
 
     Attributes:
         seq_num: of the next record behind it.
-        timestamp_ms: the greatest timestamp before it, unix milliseconds.
+        timestamp_ms: the greatest timestamp before it, unix milliseconds; None: the log has had no
+            record.
         dlsn: the next record has this DLSN or a later one.
     """
 
     seq_num: int
-    timestamp_ms: int
+    timestamp_ms: int | None
     dlsn: str
 
 
@@ -173,7 +174,8 @@ def read_mark(document: Mapping[str, Any]) -> Mark:
         DuramenError: `internal`: it is none.
     """
     try:
-        time_ms = parse_time_ms(document["timestamp"])
+        text = document["timestamp"]
+        time_ms = None if text is None else parse_time_ms(text)
         return Mark(int(document["seq_num"]), time_ms, str(document["dlsn"]))
     except (LookupError, TypeError, ValueError) as error:
         raise DuramenError("internal", f"the answer has no mark: {error}") from error

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from duramen.errors import DuramenError
 from duramen.runtime.admin import problem_response
+from duramen.runtime.edge.vary import add_vary
 from duramen.units import KIB, MIB
 from duramen.wire.edge.content_coding import (
     CODINGS,
@@ -48,7 +49,7 @@ _LOOP_BYTES_MAX: Final = 64 * KIB
 _DROP_BYTES_MAX: Final = 64 * MIB
 _DROP_TIMEOUT_S: Final = 2.0
 
-_VARY: Final = (b"vary", b"Accept-Encoding")
+_VARIES_BY: Final = b"Accept-Encoding"
 
 
 class CodedBodies:
@@ -176,7 +177,7 @@ class _CodedAnswer:
         await self._send(message)
 
     def _begin(self, head: Message) -> Message:
-        headers = [*head.get("headers", ()), _VARY]
+        headers = add_vary(head.get("headers", ()), _VARIES_BY)
         if self._coding is not None and _is_worth_coding(head):
             self._encoder = make_encoder(self._coding)
             headers = [_mark_coded(*pair) for pair in headers if pair[0] != b"content-length"]

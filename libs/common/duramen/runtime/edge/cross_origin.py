@@ -15,6 +15,8 @@ import re
 from collections.abc import Awaitable, Callable, Collection
 from typing import Any, Final
 
+from duramen.runtime.edge.vary import add_vary
+
 Message = dict[str, Any]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Any, Any, Any], Awaitable[None]]
@@ -36,7 +38,7 @@ SHOWN_HEADERS: Final = (
 METHODS: Final = ("GET", "POST", "PUT", "PATCH", "DELETE")
 _PREFLIGHT_AGE_S: Final = 600
 _MARK: Final = b"access-control-"
-_VARY: Final = (b"vary", b"Origin")
+_VARIES_BY: Final = b"Origin"
 _ORIGIN: Final = re.compile(
     r"https?://(?:[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?|\[[0-9a-f:.]+\])(?::[1-9][0-9]{0,4})?"
 )
@@ -86,13 +88,13 @@ class CrossOrigin:
         if origin is not None and _is_preflight(scope):
             await _answer_preflight(origin, send)
             return
-        marks = [_VARY] if origin is None else [_VARY, *_spell_marks(origin)]
+        marks = [] if origin is None else _spell_marks(origin)
 
         def send_marked(message: Message) -> Awaitable[None]:
             if message["type"] == "http.response.start":
                 given = message.get("headers", ())
                 kept = [pair for pair in given if not pair[0].startswith(_MARK)]
-                message = {**message, "headers": [*kept, *marks]}
+                message = {**message, "headers": add_vary([*kept, *marks], _VARIES_BY)}
             sent: Awaitable[None] = send(message)
             return sent
 
@@ -111,7 +113,7 @@ async def _answer_preflight(origin: bytes, send: Send) -> None:
         (b"access-control-allow-methods", ", ".join(METHODS).encode()),
         (b"access-control-allow-headers", ", ".join(TAKEN_HEADERS).encode()),
         (b"access-control-max-age", str(_PREFLIGHT_AGE_S).encode()),
-        _VARY,
+        (b"vary", _VARIES_BY),
     ]
     await send({"type": "http.response.start", "status": 204, "headers": headers})
     await send({"type": "http.response.body", "body": b""})

@@ -145,7 +145,7 @@ CALLS: Final = (
             204: Given("an event stream that came back for nothing: all was given", {}),
             304: Given("as `If-None-Match` says", {}, ("ETag", "Cache-Control")),
         },
-        (*_OF_READ, "invalid_position", "unsupported_media", "beyond_tail", "data_lost",
+        (*_OF_READ, "invalid_position", "beyond_tail", "data_lost",
          "cold_store_unavailable"),
         (
             "from", "count", "bytes", "until", "wait", "clamp", "format_query", "notes",

@@ -92,6 +92,8 @@ def codes_by_status(call: Call) -> dict[int, tuple[str, ...]]:
         status: tuple(kind.code for kind in sorted(group, key=lambda kind: kind.wire))
         for status, group in groupby(kinds, key=lambda kind: kind.status)
     }
+    if call.method == "GET":
+        found[406] = ("not_acceptable",)
     # A name with a slash in it is another path, and there is none.
     found[404] = ("invalid_argument", *found.get(404, ()))
     return dict(sorted(found.items()))

@@ -147,8 +147,11 @@ _LOG_NAMES: Final = {"namespace": _NAME, "name": _NAME}
 
 _ANSWERS: Final[dict[str, Schema]] = {
     "Mark": {
-        **answered({"seq_num": _NUMBER, "timestamp": _TIMESTAMP, "lsn": _LSN, "dlsn": _DLSN}),
-        "description": "a place between two records; `seq_num` is the next record's",
+        **answered(
+            {"seq_num": _NUMBER, "timestamp": nullable(_TIMESTAMP), "lsn": _LSN, "dlsn": _DLSN}
+        ),
+        "description": "a place between two records; `seq_num` is the next record's; `timestamp` "
+        "null: the log has had no record",
     },
     "EarlyMark": {
         **answered(

@@ -18,9 +18,11 @@ from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from duramen.runtime.edge.document_page import DOCS_PATH, make_page_endpoint
+from duramen.runtime.edge.negotiation import Negotiation
 from duramen.runtime.public.calls import CALLS, LOG_PATH, Call
 from duramen.runtime.public.forwarding import Forwarder
-from duramen.runtime.public.openapi import spell_document
+from duramen.runtime.public.openapi import make_document, spell_document
 from duramen.runtime.rest import METHODS, Endpoint, LeanRoute, add_route, refuse_method
 
 DOCUMENT_PATHS: Final = ("/v1/openapi.json", "/openapi.json")
@@ -35,6 +37,7 @@ def complete_app(app: FastAPI, forwarder: Forwarder | None) -> None:
     """
     for path in DOCUMENT_PATHS:
         add_route(app, "GET", path, _give_document)
+    add_route(app, "GET", DOCS_PATH, make_page_endpoint(make_document(), DOCUMENT_PATHS[0]))
     own = {
         (method, _shape(route.path))
         for route in app.router.routes
@@ -46,6 +49,7 @@ def complete_app(app: FastAPI, forwarder: Forwarder | None) -> None:
             add_route(app, call.method, call.path, _make_endpoint(forwarder, call))
     _guard_verbs(app)
     app.add_middleware(_KeptByNobody)
+    app.add_middleware(Negotiation)
 
 
 class _KeptByNobody:

@@ -55,7 +55,7 @@ from duramen.runtime.sequencer.metadata_link import MetadataLink
 from duramen.runtime.sequencer.story import Stories
 from duramen.wire import sequencer_calls as calls
 from duramen.wire.bookie_calls import Marks
-from duramen.wire.record_json import spell_mark
+from duramen.wire.record_json import spell_tail
 from duramen.wire.sequencer_calls import Appended, AppendResult, Mark
 
 _LOG = logging.getLogger(__name__)
@@ -515,7 +515,7 @@ def _failed(effect: Fail) -> DuramenError:
     facts: dict[str, Any] = {}
     if effect.expected is not None:
         tail, seq_num, producer_seq = effect.expected
-        facts["tail"] = spell_mark(tail.seq_num, tail.timestamp_ms, tail.dlsn)
+        facts["tail"] = spell_tail(tail.seq_num, tail.timestamp_ms, tail.dlsn)
         if seq_num is not None:
             facts["expected_seq_num"] = seq_num
         if producer_seq is not None:
