@@ -14,6 +14,7 @@ from cyclopts import Parameter
 
 from duramen import __version__
 from duramen.cli.command import ExitCode, print_json, say
+from duramen.units import agree
 from kubectl_duramen.access import Kubectl
 from kubectl_duramen.bundle import gather, write_tar
 from kubectl_duramen.options import (
@@ -64,5 +65,6 @@ def report(
     if json:
         print_json({"file": str(path), "files": sorted(files), "bytes": path.stat().st_size})
     else:
-        say(f"{path}: {len(files)} files, {path.stat().st_size:,} bytes; look through it first")
+        counts = agree(f"{len(files)} files, {path.stat().st_size:,} bytes")
+        say(f"{path}: {counts}; look through it first")
     return ExitCode.OK

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from duramen.units import agree
 from duramen_operator.names import (
     BOOKIE,
     BOOKIE_SET_LABEL,
@@ -260,9 +261,9 @@ def _spell_policy(thing: Document) -> Document:
     last = status.get("lastRun") or {}
     why = [_spell_condition(condition) for condition in list_unhealthy(thing)]
     if status.get("mismatches"):
-        why.insert(0, f"{status['mismatches']} copies do not agree with the bookies'")
+        why.insert(0, agree(f"not as at the bookies: {status['mismatches']} copies"))
     if status.get("failedRuns"):
-        why.append(f"{status['failedRuns']} runs failed since the last good one")
+        why.append(agree(f"{status['failedRuns']} runs failed since the last good one"))
     return {
         "policy": thing["metadata"]["name"],
         "suspended": bool(thing.get("spec", {}).get("suspend")),
@@ -280,7 +281,7 @@ def _list_trouble(summary: Document) -> list[str]:
     repair = summary["repair"]
     if repair is not None and repair["unrepairable"]:
         count = len(repair["unrepairable"])
-        found.append(f"{count} fragments cannot be repaired: duramen repair status")
+        found.append(agree(f"{count} fragments cannot be repaired: duramen repair status"))
     found += [
         f"{row['bookie']} {'; '.join(row['why'])}" for row in summary["bookies"] if row["why"]
     ]

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from duramen.units import GIB
+from duramen.units import GIB, agree
 from duramen_operator.names import READ_PROXY, SEQUENCER, WRITE_PROXY, ZOOKEEPER
 from kubectl_duramen.summary import NOT_HEALTH
 
@@ -102,7 +102,7 @@ def _bookie(row: Mapping[str, Any]) -> Node:
     if row["duty"] not in (None, "serving"):
         facts.append(row["duty"])
     if row["restarts"]:
-        facts.append(f"{row['restarts']} restarts")
+        facts.append(agree(f"{row['restarts']} restarts"))
     if row["node"]:
         facts.append(f"on {row['node']}")
     notes = [Node(why) for why in row["why"]]
@@ -112,7 +112,7 @@ def _bookie(row: Mapping[str, Any]) -> Node:
 
 
 def _drain(drain: Mapping[str, Any]) -> str:
-    left = "" if drain["fragments"] is None else f", {drain['fragments']} fragments left"
+    left = "" if drain["fragments"] is None else agree(f", {drain['fragments']} fragments left")
     size = "" if drain["bytes"] is None else f", {drain['bytes'] / 1e6:,.1f} MB"
     waits = f", waits for {drain['waits_for']}" if drain["waits_for"] else ""
     return f"{drain['duty']}{left}{size}{waits}"
@@ -123,7 +123,7 @@ def _service(role: str, service: Mapping[str, Any]) -> Node:
         return Node(f"ok {_TITLES[role]}: external servers")
     wanted = service["wanted"] if service["wanted"] is not None else service["pods"]
     is_good = service["ready"] >= wanted and not service["not_ready"]
-    restarts = f", {service['restarts']} restarts" if service["restarts"] else ""
+    restarts = agree(f", {service['restarts']} restarts") if service["restarts"] else ""
     notes = [Node(f"!! {name} {why}") for name, why in service["not_ready"].items()]
     mark = "ok" if is_good else "!!"
     return Node(f"{mark} {_TITLES[role]} {service['ready']}/{wanted} ready{restarts}", notes)
@@ -140,7 +140,8 @@ def _repair(repair: Mapping[str, Any] | None) -> Node:
         Node(f"!! log {one['log_id']} epoch {one['epoch']}: {one['reason']}")
         for one in repair["unrepairable"]
     ]
-    text = f"{repair['fragments']:,} fragments wait, {size:,.1f} MB at {speed:,.1f} MB/s{rest}"
+    todo = agree(f"{repair['fragments']:,} fragments to do")
+    text = f"{todo}, {size:,.1f} MB at {speed:,.1f} MB/s{rest}"
     return Node(f"{'!!' if notes else '--'} repair: {text}", notes)
 
 
@@ -161,7 +162,11 @@ def _policy(policy: Mapping[str, Any]) -> Node:
     last = policy["last_run"]
     run = f"last run {last['result'] or ''} {last['finished'] or ''}".rstrip()
     state = "suspended" if policy["suspended"] else run if last["name"] else "no run yet"
-    lag = "" if policy["lag_segments"] is None else f", {policy['lag_segments']} segments behind"
+    lag = (
+        ""
+        if policy["lag_segments"] is None
+        else agree(f", {policy['lag_segments']} segments behind")
+    )
     return Node(f"{mark} {policy['policy']}: {state}{lag}", [Node(w) for w in policy["why"]])
 
 

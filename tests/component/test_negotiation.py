@@ -17,6 +17,7 @@ from fastapi.routing import APIRoute
 
 from duramen.runtime.admin import make_admin_app
 from duramen.runtime.edge.document_page import DOCS_PATH, spell_page
+from duramen.runtime.edge.negotiation import Negotiation
 from duramen.runtime.edge.vary import add_vary
 from duramen.runtime.http_server import AdminServer
 from duramen.runtime.public.calls import CALLS
@@ -25,6 +26,8 @@ from duramen.runtime.public.serving import DOCUMENT_PATHS
 from duramen.runtime.role import ServiceOptions
 from duramen.wire.edge.accept import choose_media
 from tests.component import readproxy_world, writeproxy_world
+from tests.component.still_clock import run_still
+from tests.pauses import stay
 
 PUBLIC: Final = [
     *(call.path for call in CALLS if call.method == "GET"), *DOCUMENT_PATHS, DOCS_PATH
@@ -180,6 +183,52 @@ def test_the_form_that_is_wanted_most_is_given() -> None:
         (",, ;", served[0]),
     ):
         assert choose_media(accept, served) == wanted, accept
+
+
+def play(
+    app: Any, *, method: str = "GET", accept: bytes = b"*/*", is_gone: bool = False
+) -> list[dict[str, Any]]:
+    """What a server is told to send, whose client stays there for ever."""
+    sent: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        if is_gone:
+            return {"type": "http.disconnect"}
+        await stay()
+        raise AssertionError
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "method": method, "headers": [(b"accept", accept)]}
+
+    async def call() -> None:
+        await Negotiation(app)(scope, receive, send)
+
+    run_still(call())
+    return sent
+
+
+async def stream(scope: Any, receive: Any, send: Any) -> None:
+    """An endless answer: it ends when its client goes."""
+    assert scope["method"] == "GET"
+    headers = [(b"content-type", EVENTS.encode())]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": b"1", "more_body": True})
+    assert (await receive())["type"] == "http.disconnect"
+    await send({"type": "http.response.body", "body": b"2", "more_body": False})
+
+
+def test_an_endless_answer_ends_with_the_head_that_was_asked_for() -> None:
+    head, body = play(stream, method="HEAD")
+    assert head["status"] == 200 and (body["body"], body["more_body"]) == (b"", False)
+
+
+def test_an_answer_that_is_refused_sends_nothing_of_itself() -> None:
+    head, body = play(stream, accept=b"image/png", is_gone=True)
+    assert head["status"] == 406 and b"not_acceptable" in body["body"]
+    assert not body["more_body"]
+    assert len(play(stream, is_gone=True)) == 3, "as it is, where it is accepted"
 
 
 def test_vary_is_joined_without_doubles() -> None:

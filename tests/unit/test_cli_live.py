@@ -242,8 +242,8 @@ def test_a_moment_is_shown_in_lines_and_as_one_object(
     assert main(["top", "--once"]) == 0
     shown = capsys.readouterr().out
     assert "\x1b" not in shown
-    assert "2 open logs: 40.0 appends/s, 12.000 MB/s" in shown
-    assert "repair: 3 fragments wait, 7.0 MB at 1.0 MB/s, 7 s left; 1 cannot be repaired" in shown
+    assert "2 logs open: 40.0 appends/s, 12.000 MB/s" in shown
+    assert "repair: 3 fragments to do, 7.0 MB at 1.0 MB/s, 7 s left; 1 cannot be repaired" in shown
     assert "drain: b1 draining" in shown
     assert main(["top", "--once", "--json"]) == 0
     moment = json.loads(capsys.readouterr().out)

@@ -87,7 +87,10 @@ def test_a_violation_is_told_with_its_write_set_and_fails(
     admin.answers[PLACEMENT] = answer
     assert main(["placement", "check", "shop/orders"]) == code
     lines = capsys.readouterr().out.splitlines()
-    assert lines[-1] == f"shop/orders: {code} violations in 5 fragments of 4 segments"
+    assert (
+        lines[-1]
+        == f"shop/orders: {code} violation{'' if code else 's'} in 5 fragments of 4 segments"
+    )
     if code:
         assert lines[0] == "e3 from entry 17: b1(x/a) b2(?/?, owed): 2 of 3 lie"
     assert main(["placement", "check", "shop/orders", "--json"]) == code

@@ -78,3 +78,15 @@ def spell_size(size_bytes: int) -> str:
         if size_bytes and size_bytes % size == 0:
             return f"{size_bytes // size}{unit}"
     return "0B"
+
+
+_ONE: Final = re.compile(r"(?<![\w.,])1 ([a-z]+s)\b(?!/)")
+_IRREGULAR: Final = {"entries": "entry", "copies": "copy", "batches": "batch"}
+
+
+def agree(sentence: str) -> str:
+    """A sentence of ours with counts, in the plural, whose ones are singular: `1 record in 3 logs`.
+
+    Names of others do not belong in it, unless they have no spaces.
+    """
+    return _ONE.sub(lambda found: f"1 {_IRREGULAR.get(found[1], found[1][:-1])}", sentence)

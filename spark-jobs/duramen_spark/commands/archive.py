@@ -25,7 +25,7 @@ from duramen.errors import DuramenError
 from duramen.runtime.cold import open_cold_store
 from duramen.runtime.metadata_store import MetadataError
 from duramen.runtime.zookeeper_store import ZooKeeperStore
-from duramen.units import parse_duration_us, parse_size_bytes
+from duramen.units import agree, parse_duration_us, parse_size_bytes
 from duramen.wire.cold.schema import ROW_GROUP_BYTES_MAX
 from duramen.wire.metadata_json import MetadataJsonError, Paths
 from duramen_spark.archive.bookie_source import BookieSource, ClusterAddress
@@ -115,7 +115,7 @@ def _print(report: Report, *, is_json: bool) -> None:
     if is_json:
         print_json(report.to_json())
     else:
-        print("\n".join(report.list_lines()))
+        print("\n".join(map(agree, report.list_lines())))
 
 
 async def _run(place: Place, runner: Runner, options: Options, on_progress: OnProgress) -> Report:

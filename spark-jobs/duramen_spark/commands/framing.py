@@ -12,7 +12,7 @@ from typing import Annotated, Any, Protocol, TypeVar
 from cyclopts import Parameter
 
 from duramen.cli.command import ExitCode, UsageError, print_json
-from duramen.units import parse_duration_us, parse_size_bytes
+from duramen.units import agree, parse_duration_us, parse_size_bytes
 from duramen_spark.connection import Connection, connect
 from duramen_spark.places import Place
 
@@ -54,7 +54,7 @@ def show(report: Report, *, as_json: bool) -> int:
     if as_json:
         print_json(report.to_json())
     else:
-        print("\n".join(report.list_lines()))
+        print("\n".join(map(agree, report.list_lines())))
     return ExitCode.OK if report.is_good else ExitCode.FAILED
 
 

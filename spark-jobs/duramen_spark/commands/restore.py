@@ -18,6 +18,7 @@ from duramen.config import LogConfig, parse_log_config
 from duramen.ids import LAST_LOG_ID, Epoch, LogId
 from duramen.runtime.cold import NotThere
 from duramen.texts import check_log_name, check_namespace
+from duramen.units import agree
 from duramen.wire.cold.rebuild import ColdDataError
 from duramen_spark.commands.framing import JsonOption, run_connected
 from duramen_spark.connection import Connection
@@ -89,10 +90,8 @@ def restore(
     else:
         told = restored.to_json()
         verb = "restored" if restored.is_new else "was restored before:"
-        print(
-            f"{as_} {verb} {told['records']:,} records in {told['segments']} segments, "
-            f"{told['first_seq_num']} to {told['next_seq_num']}"
-        )
+        counts = agree(f"{told['records']:,} records in {told['segments']} segments")
+        print(f"{as_} {verb} {counts}, {told['first_seq_num']} to {told['next_seq_num']}")
     return ExitCode.OK
 
 

@@ -96,7 +96,7 @@ def test_a_log_is_told_with_the_reason_of_its_condition() -> None:
     assert told["orders/paid"] == ["PlacementSatisfied False (OneRack): needs 2"]
     assert "cannot be repaired" in told["orders/gone"][0]
     assert "no answer" in told["all of main-sequencer-1"][0] and len(told) == 3
-    assert "1 fragments cannot be repaired" in summarize(found)["trouble"][0]
+    assert "1 fragment cannot be repaired" in summarize(found)["trouble"][0]
 
 
 def test_a_condition_that_is_calm_when_false_is_no_alarm() -> None:
@@ -131,7 +131,7 @@ def test_an_archive_that_lags_or_fails_is_told() -> None:
     )  # fmt: skip
     text = lines_of(snapshot(objects={"archivepolicies": [policy], "pods": []}))
     assert "!! hourly: last run Failed noon, 4 segments behind" in text
-    assert "1 copies do not agree" in text and "2 runs failed" in text
+    assert "not as at the bookies: 1 copy" in text and "2 runs failed" in text
 
 
 def test_an_empty_status_is_shown_too() -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 from duramen.client.bulk_append import AppendFigures
 from duramen.client.bulk_read import ReadFigures
+from duramen.units import agree
 
 
 def find_percentile(values: Sequence[float], percent: float) -> float | None:
@@ -57,14 +58,15 @@ def summarize_read(figures: ReadFigures) -> dict[str, Any]:
 def spell_figures(summary: dict[str, Any]) -> str:
     """One line of either."""
     text = (
-        f"{summary['records']:,} records, {summary['bytes'] / 1e6:,.1f} MB "
-        f"in {summary['seconds']:.2f} s"
+        agree(f"{summary['records']:,} records, {summary['bytes'] / 1e6:,.1f} MB ")
+        + f"in {summary['seconds']:.2f} s"
     )
     if summary["mb_per_s"] is not None:
         text += f": {summary['mb_per_s']:.1f} MB/s"
     if summary.get("append_p50_ms") is not None:
         text += (
-            f"; {summary['batches']:,} appends, p50 {summary['append_p50_ms']:.1f} ms, "
+            agree(f"; {summary['batches']:,} appends, ")
+            + f"p50 {summary['append_p50_ms']:.1f} ms, "
             f"p99 {summary['append_p99_ms']:.1f} ms"
         )
     if summary["end_seq_num"] is not None:

@@ -36,6 +36,7 @@ from duramen.cli.command import (
 from duramen.client.rest_client import RestClient
 from duramen.errors import DuramenError
 from duramen.texts import check_namespace, parse_log
+from duramen.units import agree
 
 log_app = App(name="log", help="Create, show and list logs; truncate, end and delete them.")
 
@@ -228,7 +229,11 @@ def maintenance(
     else:
         print(f"rolling is {'suspended' if answer.get('rolling_suspended') else 'resumed'}")
         for name, count in sorted(answer.get("under_way", {}).items()):
-            said = "does not answer" if count is None else f"{count} logs are being changed"
+            said = (
+                "does not answer"
+                if count is None
+                else agree(f"in the middle of a change: {count} logs")
+            )
             print(f"  {name}: {said}")
     return ExitCode.OK if answer.get("is_settled") else ExitCode.FAILED
 

@@ -38,6 +38,7 @@ from duramen.cli.command import (
 from duramen.cli.live.query import Database, QueryError
 from duramen.cli.live.tables import TABLES, Row, Sources, TooManyLogsError
 from duramen.texts import check_namespace, parse_log
+from duramen.units import agree
 
 SHOWN_ROWS_MAX: Final = 10_000
 """Of a table for people: all of it is needed to know how wide the columns are."""
@@ -152,7 +153,7 @@ def _show(
         print_table(columns, shown)
         if next(rows, None) is not None:
             say(f"only the first {count:,} rows are shown: use --csv or --json for all of them")
-    say(f"{count:,} rows")
+    say(agree(f"{count:,} rows"))
 
 
 def _without_bytes(value: Any) -> Any:

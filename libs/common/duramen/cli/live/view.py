@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from duramen.cli.command import spell_cell
 from duramen.cli.shell.tables import lay_out
-from duramen.units import GIB, spell_size
+from duramen.units import GIB, agree, spell_size
 
 Answers = Mapping[str, Mapping[str, Any] | str]
 """Source → its answer, or a sentence why there is none."""
@@ -181,16 +181,16 @@ def _spell_head(summary: Mapping[str, Any]) -> Sequence[str]:
     lines = [f"{len(bookies)} bookies, {up} take new data; {len(summary['sequencers'])} sequencers"]
     if summary["logs_owned"] is not None:
         lines.append(
-            f"{summary['logs_owned']:,} open logs: {summary['appends_per_s']:,.1f} appends/s, "
+            f"{summary['logs_owned']:,} logs open: {summary['appends_per_s']:,.1f} appends/s, "
             f"{summary['bytes_per_s'] / 1e6:,.3f} MB/s"
         )
     if repair is not None:
         estimate = repair["estimate_s"]
         lines.append(
-            f"repair: {repair['fragments']:,} fragments wait, {repair['left_bytes'] / 1e6:,.1f} MB "
-            f"at {repair['bytes_per_s'] / 1e6:,.1f} MB/s"
+            f"repair: {repair['fragments']:,} fragments to do, "
+            f"{repair['left_bytes'] / 1e6:,.1f} MB at {repair['bytes_per_s'] / 1e6:,.1f} MB/s"
             + (f", {estimate:,} s left" if estimate else "")
             + (f"; {repair['unrepairable']} cannot be repaired" if repair["unrepairable"] else "")
         )
         lines += [f"drain: {drain}" for drain in repair["drains"]]
-    return lines
+    return list(map(agree, lines))

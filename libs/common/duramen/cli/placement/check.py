@@ -25,6 +25,7 @@ from duramen.cli.command import (
     print_json,
 )
 from duramen.texts import parse_log
+from duramen.units import agree
 
 placement_app = App(name="placement", help="Check where the copies of a log lie.")
 
@@ -46,10 +47,11 @@ def check(
     else:
         for violation in answer["shown"]:
             print(_spell(violation))
-        print(
-            f"{log}: {answer['violations']} violations in {answer['fragments']} fragments of "
+        counts = (
+            f"{answer['violations']} violations in {answer['fragments']} fragments of "
             f"{answer['segments']} segments"
         )
+        print(f"{log}: {agree(counts)}")
     return ExitCode.FAILED if answer["violations"] else ExitCode.OK
 
 

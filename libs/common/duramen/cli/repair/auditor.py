@@ -33,6 +33,7 @@ from duramen.cli.command import (
 from duramen.client.rest_client import RestClient
 from duramen.errors import DuramenError
 from duramen.runtime.http_client import PeerError
+from duramen.units import agree
 
 _POLL_S: Final = 1.0
 _ASK_TIMEOUT_S: Final = 60.0
@@ -250,7 +251,7 @@ class _DrainWatch:
 async def _look_at_rebalance(client: RestClient) -> tuple[_Progress, dict[str, Any]]:
     answer = await client.get_json("/v1/cluster/rebalance")
     left = answer["moves_waiting"]
-    return _Progress(f"{left} moves wait", left, is_over=not answer["running"]), answer
+    return _Progress(agree(f"waiting: {left} moves"), left, is_over=not answer["running"]), answer
 
 
 # --- What is shown -------------------------------------------------------------------------------
@@ -324,7 +325,7 @@ def _spell_status(answer: dict[str, Any]) -> list[str]:
             f"  {part['first']}-{part['last']} at {part['bookie']}: {part['why']}"
             for part in one["ranges"]
         ]
-    return lines
+    return list(map(agree, lines))
 
 
 def _spell_rebalance(answer: dict[str, Any]) -> list[str]:
@@ -335,5 +336,6 @@ def _spell_rebalance(answer: dict[str, Any]) -> list[str]:
             f"{move['from']} to {move['to']}, {move['bytes']} bytes"
             for move in answer["moves"]
         ]
-        return [*moves, f"{len(moves)} moves to begin with, {answer['bytes']} bytes", *shares]
+        total = agree(f"{len(moves)} moves to begin with, {answer['bytes']} bytes")
+        return [*map(agree, moves), total, *shares]
     return ["a rebalance is running" if answer["running"] else "no rebalance is running", *shares]

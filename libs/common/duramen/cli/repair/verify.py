@@ -37,6 +37,7 @@ from duramen.errors import DuramenError
 from duramen.runtime.metadata_store import MetadataError
 from duramen.runtime.zookeeper_store import ZooKeeperStore
 from duramen.texts import parse_log
+from duramen.units import agree
 from duramen.wire.metadata_json import MetadataJsonError, Paths
 
 _SHOWN_RANGE_COUNT: Final = 20
@@ -128,18 +129,19 @@ def _show(log: str, found: dict[str, Any]) -> None:
         ranges = [_spell_range(*pair) for pair in finding["ranges"][:_SHOWN_RANGE_COUNT]]
         more = len(finding["ranges"]) - len(ranges)
         where = f": entries {', '.join(ranges)}" if ranges else ""
-        rest = f" and {more} more ranges" if more else ""
+        rest = f" and {more} more" if more else ""
         detail = f" ({finding['detail']})" if finding["detail"] else ""
         print(f"e{finding['epoch']}  {who}  {finding['fault']}{detail}{where}{rest}")
     if found["lost_entries"]:
-        print(f"{found['lost_entries']:,} entries are lost, and that was accepted")
+        print(agree(f"lost, and that was accepted: {found['lost_entries']:,} entries"))
     if found["released_segments"]:
-        print(f"{found['released_segments']:,} segments before these are in the cold store alone")
-    verdict = "all good" if found["ok"] else f"{len(found['findings'])} findings"
-    print(
-        f"{log}: {len(found['segments'])} segments, {found['entries']:,} entries, "
-        f"{found['good_copies']:,} of {found['copies']:,} copies good: {verdict}"
-    )
+        print(
+            agree(f"in the cold store alone: {found['released_segments']:,} segments before these")
+        )
+    verdict = "all good" if found["ok"] else agree(f"{len(found['findings'])} findings")
+    counts = agree(f"{len(found['segments'])} segments, {found['entries']:,} entries")
+    copies = agree(f"{found['good_copies']:,} of {found['copies']:,} copies")
+    print(f"{log}: {counts}, {copies} good: {verdict}")
 
 
 def _spell_range(first: int, last: int) -> str:
