@@ -8,6 +8,7 @@ import json
 
 import pytest
 
+from duramen.client.sdk.values import read_mark
 from duramen.ids import BookieId, Epoch, ledger_of
 from duramen.wire.read_answers import parse_batches
 from tests.component.readproxy_world import (
@@ -250,5 +251,21 @@ def test_the_end_of_an_answer_at_the_tail_is_remembered() -> None:
         before = world.proxy.tails.statistics()["rounds"]
         check(world, await world.read("?from=seq:31"), 31, 31)
         assert world.proxy.tails.statistics()["rounds"] == before + 1
+
+    run(scenario)
+
+
+def test_the_tail_of_an_empty_log_has_no_time() -> None:
+    """It was 1970, which a client could take for the age of something."""
+
+    async def scenario(world: World) -> None:
+        empty = await world.read("/tail")
+        assert (empty["tail"]["seq_num"], empty["tail"]["timestamp"]) == (0, None)
+        assert (await world.read("?from=tail"))["tail"]["timestamp"] is None
+        assert read_mark(empty["tail"]).timestamp_ms is None
+        problem = await world.problem(416, "beyond_tail", "from", "?from=seq:1")
+        assert problem["tail"]["timestamp"] is None
+        await world.fill()
+        assert read_mark((await world.read("/tail"))["tail"]).timestamp_ms
 
     run(scenario)

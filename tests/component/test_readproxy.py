@@ -11,7 +11,6 @@ from collections.abc import Sequence
 
 import pytest
 
-from duramen.client.sdk.values import read_mark
 from duramen.core.segment import Totals
 from duramen.core.status import BookieStatus
 from duramen.errors import DuramenError
@@ -608,22 +607,6 @@ def test_bad_input_gets_its_code_and_field(
         problem = await world.problem(status, code, field, query, **headers)
         if status == 416:
             assert problem["tail"]["seq_num"] == 31
-
-    run(scenario)
-
-
-def test_the_tail_of_an_empty_log_has_no_time() -> None:
-    """It was 1970, which a client could take for the age of something."""
-
-    async def scenario(world: World) -> None:
-        empty = await world.read("/tail")
-        assert (empty["tail"]["seq_num"], empty["tail"]["timestamp"]) == (0, None)
-        assert (await world.read("?from=tail"))["tail"]["timestamp"] is None
-        assert read_mark(empty["tail"]).timestamp_ms is None
-        problem = await world.problem(416, "beyond_tail", "from", "?from=seq:1")
-        assert problem["tail"]["timestamp"] is None
-        await world.fill()
-        assert read_mark((await world.read("/tail"))["tail"]).timestamp_ms
 
     run(scenario)
 

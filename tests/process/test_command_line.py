@@ -81,7 +81,7 @@ def test_what_a_user_types(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         assert [row["sequencer"] for row in moment["sequencers"]] == ["sequencer-0"]
         assert len(moment["bookies"]) == 4
         assert all(row["queue_bytes"] == 0 for row in moment["bookies"])
-        assert "repair: 0 fragments wait" in ask("top", "--once")
+        assert "repair: 0 fragments to do" in ask("top", "--once")
         complete_in_bash(tmp_path, cluster.folder)
 
 

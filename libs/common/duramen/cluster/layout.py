@@ -2,12 +2,11 @@
 
 Ports are a base plus an offset by role: with the base 7100 bookie i has 7101 + 2i (data) and
 7102 + 2i (administration), sequencers begin at 7201, write proxies at 7301, read proxies at 7401;
-the embedded ZooKeeper has 7181, beside the 2181 of one that the machine may run already. Of a base
-that somebody asked for every port has to be free. Without one, a port that is taken is replaced by
-a free one, and with the base 0 every port is picked, below the range that the
-kernel gives to outgoing connections: none of those can sit on it while its process restarts. The
-environment's DURAMEN_FREE_PORTS narrows the choice: a port is picked before its process listens, so
-clusters that start at the same moment keep apart by ranges of their own.
+the embedded ZooKeeper has 7181, beside the 2181 of one that the machine may run already. Every port
+of a base that somebody asked for has to be free; without one, what is taken is replaced by a free
+port, and with the base 0 all are picked: below the range that the kernel gives to outgoing
+connections, none of which can sit on one while its process restarts. DURAMEN_FREE_PORTS narrows the
+choice: clusters that start at the same moment keep apart by ranges of their own.
 
 Where nobody says otherwise there is one region, and each process is a rack of its own, because
 placement is strict about racks (08-interfaces "Log configuration"). Regions that are named take
