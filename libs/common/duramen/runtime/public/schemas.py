@@ -155,7 +155,12 @@ _ANSWERS: Final[dict[str, Schema]] = {
     },
     "EarlyMark": {
         **answered(
-            {"seq_num": nullable(_NUMBER), "timestamp": _TIMESTAMP, "lsn": _LSN, "dlsn": _DLSN}
+            {
+                "seq_num": nullable(_NUMBER),
+                "timestamp": nullable(_TIMESTAMP),
+                "lsn": _LSN,
+                "dlsn": _DLSN,
+            }
         ),
         "description": "as Mark; the number may not be known yet (`early_append`)",
     },
