@@ -147,10 +147,10 @@ def test_an_answer_has_one_vary(origins: tuple[str, ...]) -> None:
     async def scenario(world: readproxy_world.World) -> None:
         await world.fill()
         await world.close_segment()
+        # Of no other origin is anything answered that a cache might keep.
+        page = {"origin": origins[0]} if origins else {}
         for path in (*PUBLIC, f"{readproxy_world.RECORDS}?from=seq:0&count=1"):
-            answer = await world.http.get(
-                fill_in(path, "ns", "log"), headers={"origin": "http://x"}
-            )
+            answer = await world.http.get(fill_in(path, "ns", "log"), headers=page)
             assert len(answer.headers.get_list("vary")) == 1, path
             names = answer.headers["vary"].split(", ")
             assert len(set(names)) == len(names) and "Accept-Encoding" in names
