@@ -38,7 +38,7 @@ ADVICE: Final[Mapping[str, str | Sequence[str]]] = {
     "unauthenticated": "say who you are, as your operator told you",
     "forbidden": "ask who may do this here",
     "namespace_not_found": "see duramen namespace list, or make it: duramen namespace create NAME",
-    "misdirected": "call the server by its address, or start it with this name among its public names",
+    "misdirected": "call the server by its address, or give it this public name at its start",
     "namespace_not_empty": "see duramen log list NAMESPACE, and delete them; an hour later it goes",
     "log_not_found": "see duramen log list NAMESPACE, or make it: duramen log create NAMESPACE/LOG",
     "segment_not_found": "see duramen segments NAMESPACE/LOG",
