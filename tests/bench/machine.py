@@ -5,7 +5,7 @@ loopback by an HTTP/2 round trip between the libraries that the services use. Fi
 folder of the run, so that it is the same disk. As `python -m tests.bench.machine WHAT …` it is one
 writer, or the server that answers the round trips.
 
-Called by `workloads`. Source: 06-testing "Benchmarks"; docs/benchmarks.md.
+Called by `workloads` and `compare.kept`. Source: 06-testing "Benchmarks"; docs/benchmarks.md.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,6 +33,7 @@ _BLOCK_BYTES: Final = 4096
 _PIECE_BYTES: Final = 64 << 10
 _PIECE_COUNT: Final = 16
 _TIMEOUT_S: Final = 30.0
+_ECHO_COUNT_MIN: Final = 200
 
 
 class CpuWatch:
@@ -138,14 +141,52 @@ def measure_writers(folder: Path, *, count: int, seconds: float) -> float:
 
 def measure_round_trips(*, seconds: float) -> LoadResult:
     """1 KiB up and down over HTTP/2 on loopback, one in flight: pyreqwest → granian (RSGI)."""
+    with _serve_elsewhere() as (_, url):
+        return run_load(LoadSpec([url], seconds, in_flight=1))
+
+
+class EchoCpu:
+    """What such round trips cost the server's side; it is started and warm when this is made."""
+
+    def __init__(self, pid: int, url: str) -> None:
+        self._pid = pid
+        self._url = url
+        self._load(0, in_flight=1)
+
+    def measure(self, *, seconds: float, in_flight: int) -> float:
+        """Seconds of CPU of the server for one of them."""
+        before_s = _read_cpu_s(self._pid)
+        count = self._load(seconds, in_flight=in_flight)
+        return (_read_cpu_s(self._pid) - before_s) / count
+
+    def _load(self, seconds: float, *, in_flight: int) -> int:
+        spec = LoadSpec([self._url], seconds, in_flight=in_flight, count_min=_ECHO_COUNT_MIN)
+        # One opens the connection, before any time is taken.
+        return len(run_load(spec).latencies_s) + 1
+
+
+@contextmanager
+def serve_echo_cpu() -> Iterator[EchoCpu]:
+    """For as long as it is open, an idle process more."""
+    with _serve_elsewhere() as (pid, url):
+        yield EchoCpu(pid, url)
+
+
+@contextmanager
+def _serve_elsewhere() -> Iterator[tuple[int, str]]:
+    """A process that answers with what it gets: its id and URL."""
     command = [sys.executable, "-m", "tests.bench.machine", "echo"]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as server:
         assert server.stdout is not None
         try:
-            port = int(server.stdout.readline())
-            return run_load(LoadSpec([f"http://127.0.0.1:{port}/echo"], seconds, in_flight=1))
+            yield server.pid, f"http://127.0.0.1:{int(server.stdout.readline())}/echo"
         finally:
             server.terminate()
+
+
+def _read_cpu_s(pid: int) -> float:
+    """CPU of a process so far: its clock (clock_getcpuclockid(3)) counts nanoseconds, not ticks."""
+    return time.clock_gettime(~pid << 3 | 2)
 
 
 def _write(path: Path, seconds: float) -> None:

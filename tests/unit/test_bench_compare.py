@@ -37,13 +37,15 @@ from tests.bench.compare.verdict import (
     spell_comparisons,
     take_medians,
 )
+from tests.bench.machine import serve_echo_cpu
 
 SYNCS = Figure("lone", "fsyncs of bookies", "per 1,000", Kind.COUNT, 10)
 PACKETS = Figure("lone", "ZooKeeper packets", "per 1,000", Kind.COUNT, 200)
 SHARED = Figure("singles", "fsyncs of bookies", "per 1,000", Kind.GROUPED, 10)
 CPU = Figure("lone", "CPU of bookie", "µs an append", Kind.CPU, 20)
 P50 = Figure("lone", "time of an append, p50", "ms", Kind.TIME)
-QUIET = {SYNCS: 3000.0, PACKETS: 20.0, SHARED: 120.0, CPU: 900.0, P50: 4.0}
+ECHO = kept.find_control("lone")
+QUIET = {SYNCS: 3000.0, PACKETS: 20.0, SHARED: 120.0, CPU: 900.0, ECHO: 150.0, P50: 4.0}
 
 
 def make_pairs(
@@ -148,7 +150,7 @@ def test_what_one_side_does_not_tell_is_named() -> None:
 def test_the_table_has_counts_first_and_the_verdict_last() -> None:
     lines = spell_comparisons(judge(make_pairs({SYNCS: 1.05}), TOLERANCES)).splitlines()
     kinds = [line.split("  ")[0] for line in lines if line and not line.startswith(" ")]
-    assert kinds == ["kind", "count", "grouped count", "CPU", "time"]
+    assert kinds == ["kind", "count", "grouped count", "CPU", "control", "time"]
     (syncs,) = [line for line in lines if line.endswith("BEYOND 1.02")]
     assert " 3,000 " in syncs and " 3,150 " in syncs and "1.050" in syncs
 
@@ -289,6 +291,34 @@ def test_what_costs_more_than_was_kept_is_said(
     assert all(f"{figure.workload}, {figure.name}: " in line for line in said)
 
 
+@pytest.mark.parametrize(
+    ("dearer", "factor", "is_worse"),
+    [(2.0, 2.0, False), (2.0, 2.6, False), (2.0, 3.0, True), (0.5, 0.8, True), (0.5, 0.6, False)],
+)
+def test_cpu_is_judged_by_what_the_control_takes_on_that_day(
+    tmp_path: Path, dearer: float, factor: float, is_worse: bool
+) -> None:
+    path = tmp_path / "kept.json"
+    kept.keep(kept.Result(HERE, QUIET), path)
+    now = kept.Result(HERE, QUIET | {ECHO: 150 * dearer, CPU: 900 * factor})
+    said = kept.compare_with_kept(now, path)
+    assert len(said) == is_worse
+    assert all(f"{900 * dearer:,.0f} as the machine is now" in line for line in said)
+
+
+def test_a_file_without_a_control_is_compared_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "kept.json"
+    kept.keep(kept.Result(HERE, {CPU: 900.0}), path)
+    assert kept.compare_with_kept(kept.Result(HERE, {CPU: 1000.0, ECHO: 1.0}), path) == []
+    assert len(kept.compare_with_kept(kept.Result(HERE, {CPU: 2000.0, ECHO: 1.0}), path)) == 1
+
+
+def test_the_control_counts_the_cpu_of_its_server_alone() -> None:
+    with serve_echo_cpu() as echo:
+        (echo_us,) = kept.measure_control(echo, "lone").values()
+    assert 1 < echo_us < 1e5
+
+
 def test_cpu_of_another_machine_is_not_compared_and_that_is_said(tmp_path: Path) -> None:
     path = tmp_path / "kept.json"
     kept.keep(kept.Result(HERE, QUIET), path)
@@ -318,4 +348,5 @@ def test_the_kept_file_of_this_tree_can_be_read() -> None:
     loads = {figure.workload for figure in figures}
     assert loads == {"lone", "batches", "singles"}
     assert all(value >= 0 for value in figures.values())
-    assert {Kind.COUNT, Kind.GROUPED, Kind.CPU} == {figure.kind for figure in figures}
+    kinds = {figure.kind for figure in figures}
+    assert kinds - {Kind.CONTROL} == {Kind.COUNT, Kind.GROUPED, Kind.CPU}

@@ -1,9 +1,10 @@
 """Kept figures: what an append cost when `kept.json` was written, against what it costs now.
 
 `python -m tests.bench --keep` writes the file, a night holds its own measurement against it. Counts
-are compared wherever it was measured. CPU is compared on the machine that the file names alone, and
-with more room than two sides side by side need: the machine's day is in it. Times, and counts of
-what comes with time, are not kept.
+are compared wherever it was measured. CPU is compared on the machine that the file names alone, as
+a multiple of what a server of the same libraries takes to answer with what it got (the control,
+measured turn by turn beside it): one machine can cost twice as much on another day. Times, and
+counts of what comes with time, are not kept.
 
 Called by `python -m tests.bench` and the night run. Source: docs/benchmarks.md.
 """
@@ -23,7 +24,7 @@ from duramen import __version__
 from tests.bench.compare.sides import ROOT, Side
 from tests.bench.compare.verdict import Figure, Kind, Sample, find_ratio, take_medians
 from tests.bench.compare.workloads import WORKLOADS, measure, prepare
-from tests.bench.machine import CpuWatch, describe_machine
+from tests.bench.machine import CpuWatch, EchoCpu, describe_machine, serve_echo_cpu
 from tests.bench.report import spell_number
 
 KEPT: Final = Path(__file__).parents[1] / "kept.json"
@@ -31,6 +32,8 @@ TOLERANCES: Final = {Kind.COUNT: 1.02, Kind.GROUPED: 1.5, Kind.CPU: 1.4}
 _NOT_KEPT: Final = (Kind.PACED, Kind.TIME)
 TURNS: Final = 5
 TURN_S: Final = 3.0
+CONTROL: Final = "CPU of an echo, the control"
+_CONTROL_S: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +59,32 @@ def measure_short(
     watch = CpuWatch()
     try:
         side = Side("working tree", ROOT, folder)
-        with side.cluster:
+        with serve_echo_cpu() as echo, side.cluster:
             for name in WORKLOADS:
                 say(f"{name} …")
                 prepare(side, name)
-                figures |= take_medians([measure(side, name, seconds) for _ in range(turns)])
+                figures |= take_medians(
+                    [
+                        measure_control(echo, name) | measure(side, name, seconds)
+                        for _ in range(turns)
+                    ]
+                )
         # Says to a reader how far the CPU figures are to be trusted; nothing is judged by it.
         foreign = {"foreign_cpu_ratio": round(watch.find_foreign_ratio(), 2)}
         return Result(describe_this_machine(folder) | foreign, figures)
     finally:
         shutil.rmtree(folder)
+
+
+def measure_control(echo: EchoCpu, name: str) -> dict[Figure, float]:
+    """What one answer costs a server that does nothing else, at as many in flight as a workload."""
+    in_flight = WORKLOADS[name].load.in_flight
+    return {find_control(name): echo.measure(seconds=_CONTROL_S, in_flight=in_flight) * 1e6}
+
+
+def find_control(name: str) -> Figure:
+    """The figure that CPU figures of a workload are multiples of."""
+    return Figure(name, CONTROL, "µs an answer", Kind.CONTROL)
 
 
 def describe_this_machine(folder: Path) -> dict[str, Any]:
@@ -114,14 +133,33 @@ def compare_with_kept(result: Result, path: Path = KEPT) -> list[str]:
         after = result.figures.get(figure)
         if after is None:
             complaints.append(f"{where}: kept as {spell_number(before)}, and not measured now")
-        elif figure.kind is Kind.CPU and not is_same_machine(kept.machine, result.machine):
             continue
-        elif find_ratio(before, after) > TOLERANCES[figure.kind] and after - before > figure.slack:
+        if figure.kind not in TOLERANCES:
+            continue
+        dearer = 1.0
+        if figure.kind is Kind.CPU:
+            if not is_same_machine(kept.machine, result.machine):
+                continue
+            dearer = find_dearness(kept, result, figure.workload)
+        due = before * dearer
+        if find_ratio(due, after) > TOLERANCES[figure.kind] and after - due > figure.slack:
+            today = "" if dearer == 1 else f", {spell_number(due)} as the machine is now"
             complaints.append(
-                f"{where}: {spell_number(after)} {figure.unit}, kept as {spell_number(before)} "
-                f"({find_ratio(before, after):.3f}, at most {TOLERANCES[figure.kind]})"
+                f"{where}: {spell_number(after)} {figure.unit}, kept as {spell_number(before)}"
+                f"{today} ({find_ratio(due, after):.3f}, at most {TOLERANCES[figure.kind]})"
             )
     return complaints
+
+
+def find_dearness(kept: Result, result: Result, workload: str) -> float:
+    """How many times as much CPU as when figures were kept the same work takes the machine now.
+
+    1 where the file was written before there was a control.
+    """
+    control = find_control(workload)
+    if control not in kept.figures:
+        return 1.0
+    return find_ratio(kept.figures[control], result.figures.get(control, 0.0))
 
 
 def is_same_machine(one: dict[str, Any], other: dict[str, Any]) -> bool:

@@ -31,6 +31,8 @@ class Kind(Enum):
     PACED = "paced count"
     """What comes with time as well as with appends: pairs cancel that, other days do not."""
     CPU = "CPU"
+    CONTROL = "control"
+    """What the machine takes for work that is not the product's: shown, never judged."""
     TIME = "time"
     """Shown, never judged."""
 
