@@ -154,14 +154,7 @@ class BookieService:
         storage = self._make_storage(directories, cookie.incarnation)
         await self._replay(storage, was_dirty)
         self._core, self._storage = storage.core, storage
-        self._plane = DataPlane(
-            storage.core,
-            storage,
-            self._check_segment,
-            read_next_epoch=self._read_next_epoch,
-            on_damage=self._on_damage,
-            on_broken=self._on_broken,
-        )
+        self._plane = self._make_plane(storage)
         storage.start()
         self._is_storage_started = True
         self._repair = RepairCalls(
@@ -349,6 +342,16 @@ class BookieService:
             first_journal_file_bytes=self._options.first_journal_file_bytes,
         )
         return storage
+
+    def _make_plane(self, storage: Storage) -> DataPlane:
+        return DataPlane(
+            storage.core,
+            storage,
+            self._check_segment,
+            read_next_epoch=self._read_next_epoch,
+            on_damage=self._on_damage,
+            on_broken=self._on_broken,
+        )
 
     async def _replay(self, storage: Storage, was_dirty: bool) -> None:
         try:

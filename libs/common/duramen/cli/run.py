@@ -147,12 +147,8 @@ def run(
     options = ClusterOptions(
         folder=data.absolute(),
         size=ClusterSize(
-            bookies,
-            sequencers,
-            write_proxies,
-            read_proxies,
-            regions=_split(regions) or (REGION,),
-            racks=_split(racks),
+            bookies, sequencers, write_proxies, read_proxies,
+            regions=_split(regions) or (REGION,), racks=_split(racks),
         ),
         base_port=base_port,
         zookeeper=zookeeper,
@@ -161,7 +157,7 @@ def run(
         cors_origins=_check_each(parse_origin, "--cors-origin", cors_origin),
         public_names=_check_each(parse_name, "--public-name", public_name),
         cold_store=_check_cold_store(cold_store),
-    )
+    )  # fmt: skip
     os.umask(PRIVATE_UMASK)
     wanted = _Demo(is_once=once, file=file) if demo else None
     return run_async(_run(options, wanted, is_json=json))

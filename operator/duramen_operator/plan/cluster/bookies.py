@@ -30,10 +30,10 @@ from duramen_operator.plan.cluster.pods import (
     Pod,
     list_ports,
     make_template,
+    name_arguments,
     probe_service,
     spread_over,
 )
-from duramen_operator.plan.cluster.public_names import name_arguments
 from duramen_operator.plan.cluster.spread import Share, find_same_names, share_out
 from duramen_operator.plan.manifests import make_manifest
 from duramen_operator.plan.observed import Json, KubeObject, Ref

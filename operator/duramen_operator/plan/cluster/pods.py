@@ -9,13 +9,26 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from duramen_operator.names import ADMIN_PORTS, DATA_PORTS, HOST_LABEL, NODE_ZONE_LABEL, USER_ID
+from duramen_operator.names import (
+    ADMIN_PORTS,
+    BOOKIE,
+    CLUSTER_DOMAIN,
+    DATA_PORTS,
+    HOST_LABEL,
+    NODE_ZONE_LABEL,
+    SEQUENCER,
+    USER_ID,
+    name_component,
+)
 from duramen_operator.plan.cluster.frame import Frame
 from duramen_operator.plan.observed import Json
 from duramen_operator.resources.part import Requirements
 
 POD_NAME = "$(POD_NAME)"
 """Kubernetes puts the pod's own name here: arguments may use variables of the environment."""
+
+_NAMED_PODS = (BOOKIE, SEQUENCER)
+"""Of StatefulSets: their pods have names in DNS, too."""
 
 CONTAINER_SECURITY: Json = {
     "allowPrivilegeEscalation": False,
@@ -170,3 +183,22 @@ def _probe_exec(command: Tokens, *, period_s: int, failures: int) -> Json:
 
 def _timing(period_s: int, failures: int) -> Json:
     return {"periodSeconds": period_s, "timeoutSeconds": 5, "failureThreshold": failures}
+
+
+def name_arguments(frame: Frame, component: str) -> list[str]:
+    """The `--public-name` arguments of a component's pods.
+
+    A service answers 421 to a name that is not its own (ADR 0025). It is told the names that
+    Kubernetes gives it, its Service's and its pod's, from the shortest to the whole one, and, at a
+    proxy, what people call it. Addresses need no name: probes and Prometheus come by them.
+    """
+    service = name_component(frame.name, component)
+    whole = f".{frame.namespace}.svc.{CLUSTER_DOMAIN}"
+    ends = ("", f".{frame.namespace}", f".{frame.namespace}.svc", whole)
+    names = [f"{service}{end}" for end in ends]
+    if component in _NAMED_PODS:
+        names += [f"{POD_NAME}.{name}" for name in names]
+    else:
+        # For a name more of a proxy, who holds data or logs is not started anew.
+        names += frame.spec.public_names
+    return [token for name in names for token in ("--public-name", name)]

@@ -24,10 +24,10 @@ from duramen_operator.plan.cluster.pods import (
     Pod,
     list_ports,
     make_template,
+    name_arguments,
     probe_service,
     spread_anyway,
 )
-from duramen_operator.plan.cluster.public_names import name_arguments
 from duramen_operator.plan.manifests import make_manifest
 from duramen_operator.plan.observed import Json
 from duramen_operator.resources.clusters import Proxies
