@@ -254,6 +254,8 @@ def test_pages_that_may_go_on_working(site: Site, browser: Chromium) -> None:
     admin = site.cluster.process("sequencer-0")["admin_url"]
     for own in (admin, admin.replace("127.0.0.1", "localhost")):
         browser.open(f"{own}/docs")
+        assert "/v1/retention" in browser.run("return document.body.innerText")
+        browser.open(f"{own}/v1/config")  # a page of the port's own that may ask something
         asked = "fetch('/v1/retention', {method: 'POST'}).then((answer) => answer.status)"
         assert browser.run(f"return await {asked}") == 200
     write = site.cluster.state()["write_url"]
