@@ -237,8 +237,9 @@ def test_a_reader_that_lags_reads_by_itself_until_it_has_caught_up(
             await anext(events)
             while await slow.take(31, 0) is not None:
                 pass
-            assert not await slow.on_tail(await world.proxy.tails.find(follower))
-            await slow.follow()
+            found = await world.proxy.tails.find(follower)
+            assert not await slow.on_tail(found)
+            await slow.follow(found)
             assert await slow.take(31, 0) is None
             for _ in range(9):
                 await world.append(1)

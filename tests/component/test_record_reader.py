@@ -36,6 +36,7 @@ from tests.component.still_clock import read_clock_us, wait_clock, wait_quiet
 LIMITS: Final = ReaderLimits()
 LOST: Final = DataLost(Gap(Epoch(1), EntryId(1), EntryId(3), is_lost=True))
 MOVED: Final = Truncated(1, 5)
+END: Final = tail_at(1, 0, 0)
 
 
 def make_reader(world: FeedWorld, epoch: int = 1, entry: int = 0) -> RecordReader:
@@ -100,7 +101,7 @@ def test_who_follows_lets_its_cursor_go_and_takes_from_the_feed(
             await own.give(deliver(1, 3), None)
             await reader.take(40, 0)
             assert await reader.take(41, 0) is None
-            await reader.follow()
+            await reader.follow(END)
             assert reader.is_following and not own.is_open and reader.end is None
             taking = take(reader, 41)
             await wait_quiet()
@@ -128,7 +129,7 @@ def test_who_follows_lets_its_cursor_go_and_takes_from_the_feed(
 def test_a_wait_at_the_feed_ends_at_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(world: FeedWorld) -> None:
         async with make_reader(world) as reader:
-            await reader.follow()
+            await reader.follow(END)
             begin_s = world.now_s
             taking = take(reader)
             await wait_clock(begin_s + SOON_US / 1e6 - MOMENT_S)
@@ -140,15 +141,16 @@ def test_a_wait_at_the_feed_ends_at_its_deadline(monkeypatch: pytest.MonkeyPatch
     play(monkeypatch, scenario)
 
 
+@pytest.mark.parametrize("is_sure", [True, False])
 @pytest.mark.parametrize("is_out_of_window", [True, False])
 def test_who_lags_reads_by_itself_from_where_it_is_until_it_has_caught_up(
-    monkeypatch: pytest.MonkeyPatch, is_out_of_window: bool
+    monkeypatch: pytest.MonkeyPatch, is_out_of_window: bool, is_sure: bool
 ) -> None:
     monkeypatch.setattr("duramen_readproxy.following.feed.WINDOW_COUNT_MAX", 2)
 
     async def scenario(world: FeedWorld) -> None:
         async with make_reader(world, 1, 3) as reader:
-            await reader.follow()
+            await reader.follow(END._replace(is_sure=is_sure))
             assert await reader.take(0, 0) is None
             if is_out_of_window:
                 await feed_all(world, deliver(1, 3), deliver(1, 4), deliver(1, 5))
@@ -163,7 +165,8 @@ def test_who_lags_reads_by_itself_from_where_it_is_until_it_has_caught_up(
             assert (numbers["lagged"], numbers["readers"]) == (1, 0)
             own.tail = tail_at(1, 6, 6)
             await own.give(deliver(1, 3, 4, 5), None)
-            assert taking.result() is not None and reader.tail == own.tail
+            assert taking.result() is not None
+            assert reader.tail == (own.tail if is_sure else None)
             again = take(reader, 6)
             await wait_quiet()
             assert not own.is_open and world.feeds.statistics()["readers"] == 1
@@ -183,7 +186,7 @@ def test_the_end_of_a_log_is_seen_at_the_feed_and_by_ones_own_cursor(
 ) -> None:
     async def scenario(world: FeedWorld) -> None:
         async with make_reader(world) as at_feed, make_reader(world) as alone:
-            await at_feed.follow()
+            await at_feed.follow(END)
             taking = take(at_feed)
             await wait_quiet()
             feeding = world.cursors[-1]
@@ -202,7 +205,7 @@ def test_the_end_of_a_log_is_seen_at_the_feed_and_by_ones_own_cursor(
 def test_what_the_feed_cannot_do_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(world: FeedWorld) -> None:
         async with make_reader(world) as reader:
-            await reader.follow()
+            await reader.follow(END)
             taking = take(reader)
             await wait_quiet()
             await world.cursors[-1].give(DuramenError("data_unavailable", "nobody"))
@@ -340,27 +343,31 @@ def test_an_answer_with_records_ends_at_the_tail_and_waits_for_nothing(
     play(monkeypatch, scenario)
 
 
+@pytest.mark.parametrize("is_sure", [True, False])
 @pytest.mark.parametrize("comes", [True, False])
 def test_an_empty_answer_waits_at_the_tail_for_its_first_records(
-    monkeypatch: pytest.MonkeyPatch, comes: bool
+    monkeypatch: pytest.MonkeyPatch, comes: bool, is_sure: bool
 ) -> None:
+    """What comes lies behind the end that was found: if that was not sure, neither is its end."""
+
     async def scenario(world: FeedWorld) -> None:
         begin_s = world.now_s
         answer = Answer(world, wait_us=SOON_US)
-        answer.tails = [tail_at(1, 0, 0)]
+        answer.tails = [tail_at(1, 0, 0)._replace(is_sure=is_sure)]
         await (await answer.cursor()).give(None)
         feeding = await answer.cursor()
         assert feeding.is_following and not answer.task.done()
         if comes:
             feeding.tail = TAIL
             await feed_all(world, deliver(1, 0, 1))
-            assert answer.outcome == TAIL and answer.count == 2
+            assert answer.outcome == (TAIL if is_sure else None) and answer.count == 2
             assert world.now_s < begin_s + MOMENT_S, "what it has it gives"
         else:
             await wait_clock(begin_s + SOON_US / 1e6 - MOMENT_S)
             assert not answer.task.done()
             await wait_clock(begin_s + SOON_US / 1e6 + MOMENT_S)
-            assert answer.outcome == tail_at(1, 0, 0) and answer.count == 0
+            assert answer.outcome == (tail_at(1, 0, 0) if is_sure else None)
+            assert answer.count == 0
         assert world.feeds.statistics()["readers"] == 0
 
     play(monkeypatch, scenario)

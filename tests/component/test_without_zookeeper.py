@@ -94,6 +94,25 @@ def test_who_waits_gets_records_as_they_are_acknowledged() -> None:
     run(scenario)
 
 
+@pytest.mark.parametrize("media", ["application/json", BATCH])
+def test_who_waited_is_not_told_that_what_came_is_the_end(media: str) -> None:
+    """The feed has come to all that it knows of: nobody has asked ZooKeeper since the question."""
+
+    async def scenario(world: World) -> None:
+        await cut_off(world)
+        for number in range(COUNT, COUNT + 3):
+            query = f"?from=seq:{number}&wait=30s"
+            waiting = asyncio.create_task(world.get(query, accept=media))
+            await wait_until(lambda: any(b.waiting_count for b in world.bookies.values()))
+            await world.append(1)
+            answer = await waiting
+            assert answer.status_code == 200, answer.text
+            assert "duramen-tail" not in answer.headers
+            assert media == BATCH or "tail" not in answer.json()
+
+    run(scenario)
+
+
 def test_who_waited_before_goes_on_waiting() -> None:
     async def scenario(world: World) -> None:
         await world.fill()

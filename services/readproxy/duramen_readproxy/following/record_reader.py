@@ -40,8 +40,8 @@ class RecordReader:
     """
 
     __slots__ = (
-        "_cursor", "_feed", "_feeds", "_fetcher", "_follower", "_is_ended", "_last", "_limits",
-        "_position", "_taken", "_touched", "is_following", "tail", "waited_us",
+        "_cursor", "_feed", "_feeds", "_fetcher", "_follower", "_is_end_sure", "_is_ended", "_last",
+        "_limits", "_position", "_taken", "_touched", "is_following", "tail", "waited_us",
     )  # fmt: skip
 
     def __init__(
@@ -63,10 +63,12 @@ class RecordReader:
         self._touched: EntryId | None = None
         self._last: EntryInfo | None = None
         self._is_ended = False
+        self._is_end_sure = True
         self.is_following = False
         """Whether it waits at the tail."""
         self.tail: Tail | None = None
-        """The end of what was taken, where that was the end of what may be shown."""
+        """The end of what was taken, where that was the end of what may be shown. For who follows
+        all that was acknowledged before the question lies below it, or there is none."""
         self.waited_us = 0
         """How long it waited at the tail in all."""
 
@@ -105,7 +107,7 @@ class RecordReader:
             if self._cursor is not None:
                 delivered = await self._cursor.take(wanted_seq_num)
                 if delivered is not None:
-                    self.tail = self._cursor.tail
+                    self.tail = self._cursor.tail if self._is_end_sure else None
                     self._move(delivered)
                     return delivered
                 self._position = self._cursor.position
@@ -125,7 +127,8 @@ class RecordReader:
             delivered = None if found is None else self._load(found)
             if delivered is not None:
                 self._move(delivered)
-                self.tail = feed.tail if feed.window.end == self._position else None
+                is_end = self._is_end_sure and feed.window.end == self._position
+                self.tail = feed.tail if is_end else None
                 return delivered
             self._feeds.on_lag()
             self._leave_feed()
@@ -141,9 +144,15 @@ class RecordReader:
         assert self._cursor is not None, "who follows does not look for the end"
         return await self._cursor.on_tail(tail)
 
-    async def follow(self) -> None:
-        """From now on wait at the tail for more."""
+    async def follow(self, found: Tail) -> None:
+        """From now on wait at the tail for more.
+
+        Args:
+            found: the end, as it was found. What comes later lies behind it, so it has an end that
+                is sure if this one is. Otherwise more may lie behind it than its bookies say.
+        """
         self.is_following = True
+        self._is_end_sure = found.is_sure
         await self._close_cursor()
 
     def pass_loss(self) -> None:
@@ -251,7 +260,7 @@ async def _go_on(
     reader.tail = tail
     if wait_us == 0 or not pick.is_empty or reader.is_at_end_of_stream:
         return False
-    await reader.follow()
+    await reader.follow(tail)
     return True
 
 

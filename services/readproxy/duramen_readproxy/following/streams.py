@@ -161,7 +161,7 @@ class _Stream:
                     reason = "ended" if reader.is_at_end_of_stream else "tail"
                     continue
                 yield form.note_tail(tail) if tail.is_sure else form.note_nothing()
-                await reader.follow()
+                await reader.follow(tail)
         yield form.note_end(reason, is_final=reason != "stopping")
 
     def _rest(self) -> None:
