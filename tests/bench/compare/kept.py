@@ -152,13 +152,8 @@ def compare_with_kept(result: Result, path: Path = KEPT) -> list[str]:
 
 
 def find_dearness(kept: Result, result: Result, workload: str) -> float:
-    """How many times as much CPU as when figures were kept the same work takes the machine now.
-
-    1 where the file was written before there was a control.
-    """
+    """How many times as much CPU as when figures were kept the same work takes the machine now."""
     control = find_control(workload)
-    if control not in kept.figures:
-        return 1.0
     return find_ratio(kept.figures[control], result.figures.get(control, 0.0))
 
 
