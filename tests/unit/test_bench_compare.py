@@ -306,7 +306,8 @@ def test_cpu_is_judged_by_what_the_control_takes_on_that_day(
     assert all(f"{900 * dearer:,.0f} as the machine is now" in line for line in said)
 
 
-def test_the_control_counts_the_cpu_of_its_server_alone() -> None:
+def test_the_control_counts_the_cpu_of_its_server_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))  # as `make bench` has it
     with serve_echo_cpu() as echo:
         (echo_us,) = kept.measure_control(echo, "lone").values()
     assert 1 < echo_us < 1e5
