@@ -25,6 +25,42 @@ from tests.chaos.trials import TRIES, run_until_valid
 
 def main() -> int:
     """Run, print, judge."""
+    parser = _make_parser()
+    arguments = parser.parse_args()
+    if arguments.tries < 1:
+        parser.error("--tries is at least 1")
+    layout = REGIONS if arguments.regions else FLAT
+    known = list_kinds(layout, is_long=True)
+    if unknown := set(arguments.only) - set(known):
+        kinds = ", ".join(known)
+        parser.error(f"--only {', '.join(sorted(unknown))}: must be one of {kinds}")
+    seed = secrets.randbits(32) if arguments.seed is None else arguments.seed
+    options = ChaosOptions(
+        seed=seed,
+        seconds=arguments.minutes * 60,
+        layout=layout,
+        logs=arguments.logs,
+        writers=arguments.writers,
+        readers=arguments.readers,
+        think_ms=arguments.think_ms,
+        has_producers=arguments.producers,
+        truncates=arguments.truncate,
+        has_waiters=arguments.waiters,
+        only=tuple(arguments.only),
+        expects_repaired=arguments.expect_repaired,
+    )
+    _say(f"seed {seed}, {options.seconds:g} s")
+    try:
+        return uvloop.run(_run(options, arguments))
+    except RunError as error:
+        _say(f"FAILED, seed {seed}: {error}")
+        return 1
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        _say("interrupted")
+        return 130
+
+
+def _make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos")
     parser.add_argument("--minutes", type=float, default=5.0)
     parser.add_argument("--seed", type=int, help="of the schedule of faults; default: a new one")
@@ -46,6 +82,12 @@ def main() -> int:
         default=False,
         help="idempotent producers, who retry until every answer is definite",
     )
+    parser.add_argument(
+        "--waiters",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="quiet logs with readers who wait, and a verdict on what they get when",
+    )
     parser.add_argument("--truncate", action="store_true", help="truncate the logs meanwhile (T1)")
     parser.add_argument(
         "--only",
@@ -57,36 +99,7 @@ def main() -> int:
     parser.add_argument("--tries", type=int, default=TRIES, help="runs at most, while each is void")
     parser.add_argument("--keep", action="store_true", help="keep histories and logs")
     parser.add_argument("--json", type=Path, metavar="FILE", help="the summary for machines")
-    arguments = parser.parse_args()
-    if arguments.tries < 1:
-        parser.error("--tries is at least 1")
-    layout = REGIONS if arguments.regions else FLAT
-    if unknown := set(arguments.only) - set(list_kinds(layout)):
-        kinds = ", ".join(list_kinds(layout))
-        parser.error(f"--only {', '.join(sorted(unknown))}: must be one of {kinds}")
-    seed = secrets.randbits(32) if arguments.seed is None else arguments.seed
-    options = ChaosOptions(
-        seed=seed,
-        seconds=arguments.minutes * 60,
-        layout=layout,
-        logs=arguments.logs,
-        writers=arguments.writers,
-        readers=arguments.readers,
-        think_ms=arguments.think_ms,
-        has_producers=arguments.producers,
-        truncates=arguments.truncate,
-        only=tuple(arguments.only),
-        expects_repaired=arguments.expect_repaired,
-    )
-    _say(f"seed {seed}, {options.seconds:g} s")
-    try:
-        return uvloop.run(_run(options, arguments))
-    except RunError as error:
-        _say(f"FAILED, seed {seed}: {error}")
-        return 1
-    except (KeyboardInterrupt, asyncio.CancelledError):
-        _say("interrupted")
-        return 130
+    return parser
 
 
 async def _run(options: ChaosOptions, arguments: argparse.Namespace) -> int:

@@ -11,6 +11,7 @@ Operations, beside the fields that all have:
     tail      end
     truncate  end (records below it may go)
     segments  segments [epoch, state, start_seq_num, records, last_entry], of the end of the run
+    waits, told, broken  of a reader who waits: that it does; status and code; how it broke
 """
 
 from __future__ import annotations

@@ -7,6 +7,8 @@ failure to the next. Readers start at random places, follow for a while, ask for
 anew. Without producers an append of unknown fate stays `info`; with them it is sent again, the same
 batch with the same sequence, until the answer is definite.
 
+A load of quiet logs has writers that append now and then, and readers that wait (`waiters`).
+
 Progress goes to stdout, a line each half second, with the violations that were seen. "finish" on
 stdin (or its end) lets the writers settle what is open and append a last word to each log through
 every write proxy.
@@ -20,7 +22,7 @@ import dataclasses
 import random
 import sys
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -41,6 +43,7 @@ from tests.chaos.history import (
     read_clock_ns,
     spell_batches,
 )
+from tests.chaos.waiters import Waiters
 from tests.chaos.waiting import wait_at_most
 from tests.chaos.watch import Watch
 
@@ -52,6 +55,9 @@ _APPEND_TIMEOUT_S: Final = 12.0
 """A little longer than a server takes at most: an answer that says why is worth more than none."""
 
 _AFTER_FAILURE_S: Final = 0.1
+_FIRST_THINK_MS: Final = 1_000
+"""The first append of a log comes within about a second, however quiet it is from then on."""
+
 _PROGRESS_S: Final = 0.5
 _READ_BYTES: Final = 64 << 10
 _READ_WAIT_MS: Final = 300
@@ -66,7 +72,13 @@ _KEPT_COUNT: Final = 500
 
 @dataclass(frozen=True)
 class LoadOptions:
-    """What the load does, and where it writes its histories."""
+    """What the load does, and where it writes its histories.
+
+    Attributes:
+        part: names the load in the names of its histories, where a run has several.
+        think_ms_of: the pace of single logs, in place of `think_ms`.
+        has_waiters: readers of every form wait at the end of every log.
+    """
 
     folder: str
     write_urls: list[str]
@@ -79,6 +91,9 @@ class LoadOptions:
     record_bytes: int = 120
     has_producers: bool = False
     truncates: bool = False
+    part: str = "load"
+    think_ms_of: dict[str, int] = field(default_factory=dict)
+    has_waiters: bool = False
 
 
 class Load:
@@ -97,7 +112,9 @@ class Load:
         self.writers = [RestClient(url) for url in options.write_urls]
         self.readers = [RestClient(url) for url in options.read_urls]
         folder = Path(options.folder)
-        self._files = {log: HistoryFile(history_path(folder, log, "load")) for log in options.logs}
+        self._files = {
+            log: HistoryFile(history_path(folder, log, options.part)) for log in options.logs
+        }
 
     async def run(self) -> int:
         """Until told to finish; 0 when every log took its last words."""
@@ -111,11 +128,16 @@ class Load:
         ]
         truncaters = [Truncater(self, log, n) for n, log in enumerate(logs) if options.truncates]
         helpers = [asyncio.create_task(work) for work in (self._report(), self._listen())]
+        waiters = Waiters(NAMESPACE, options.read_urls, self.note)
+        if options.has_waiters:
+            waiters.start(logs)
         try:
             await asyncio.gather(*writers, *readers, *(one.run() for one in truncaters))
             last = (self._say_last_words(log) for log in logs)
             is_done = all(await asyncio.gather(*last))
+            await waiters.catch_up(self.ends, SETTLE_S)
         finally:
+            await waiters.stop()
             for task in helpers:
                 task.cancel()
             for file in self._files.values():
@@ -188,9 +210,14 @@ class Writer:
     async def run(self) -> None:
         """Append until told to stop."""
         while not self._load.stop.is_set():
-            think_s = self._load.options.think_ms / 1000 * self._rng.uniform(0.5, 1.5)
+            think_s = self._think_ms() / 1000 * self._rng.uniform(0.5, 1.5)
             if not await wait_at_most(think_s, self._load.stop):
                 await self._append()
+
+    def _think_ms(self) -> int:
+        options = self._load.options
+        think_ms = options.think_ms_of.get(self._log, options.think_ms)
+        return think_ms if self._number else min(think_ms, _FIRST_THINK_MS)
 
     async def append_once(self) -> bool:
         """Append until acknowledged once, within the time for settling; whether it was."""

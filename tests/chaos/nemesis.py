@@ -134,12 +134,15 @@ class Nemesis:
             died = await wait_until(
                 lambda: all(cluster.exited_ns(n) > line["t0_ns"] for n in killed), 10
             )
+            gone_ns = read_clock_ns()
             await wait_at_most(step.duration_s)
         finally:
+            until_ns = read_clock_ns()
             for node_id in step.targets:
                 cluster.release(node_id)
         late = await cluster.wait_ready(self._layout.settle_s)
-        return {"killed": killed, "died": bool(killed) and died, "late": late}
+        has_died = bool(killed) and died
+        return {"killed": killed, "died": has_died, "late": late, "down_ns": [gone_ns, until_ns]}
 
     async def _pause(self, step: Step, line: Line) -> dict[str, Any]:
         cluster = self._cluster

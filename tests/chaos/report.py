@@ -20,9 +20,11 @@ from statistics import median
 from typing import Any, Final
 
 from tests.chaos.copies import CopyCount
+from tests.chaos.delivery import Delivered
 from tests.chaos.history import Line, read_lines
 from tests.chaos.judge import Verdict, Violation
 from tests.chaos.layout import FLAT, Layout
+from tests.chaos.schedule import AWAY_KIND, LONG_S
 
 UNDER_LOAD_NS: Final = 2_000_000_000
 """Acknowledged that shortly before it began: the fault met a cluster at work."""
@@ -45,6 +47,7 @@ class Summary:
         stalls_s: kind of fault → longest time without acknowledgement, one a fault.
         copies: what was counted at the end; None: nothing was.
         repairs: what repair did, by name.
+        delivered: what readers who wait got; None: nobody waited.
     """
 
     seconds: float
@@ -60,6 +63,7 @@ class Summary:
     repairs: Mapping[str, int] = field(default_factory=dict)
     starved: Sequence[str] = ()
     voids_before: Sequence[Sequence[str]] = ()
+    delivered: Delivered | None = None
 
     @property
     def is_good(self) -> bool:
@@ -77,6 +81,7 @@ class Summary:
             "stalls_s": {kind: spread(values) for kind, values in self.stalls_s.items()},
             "copies": None if self.copies is None else self.copies.to_json(),
             "repairs": dict(self.repairs),
+            "delivered": None if self.delivered is None else self.delivered.to_json(),
         }  # fmt: skip
 
     def spell(self) -> str:
@@ -104,6 +109,8 @@ class Summary:
             lines += ["", self.copies.spell()]
         if self.repairs:
             lines.append(", ".join(f"{name} {count}" for name, count in self.repairs.items()))
+        if self.delivered is not None:
+            lines += ["", self.delivered.spell()]
         lines.append("")
         if self.voids_before:
             lines.append(f"{len(self.voids_before)} void before this one:")
@@ -125,12 +132,13 @@ def summarize(
     only: Sequence[str] = (),
     copies: CopyCount | None = None,
     repairs: Mapping[str, int] | None = None,
+    delivered: Delivered | None = None,
 ) -> Summary:
     """Put the verdicts on all logs, the faults and the copies together.
 
     Args:
         only: the kinds of faults that there were to be, if not all.
-        copies, repairs: told, not judged.
+        copies, repairs, delivered: told, not judged; what they violate is in `extra`.
     """
     faults = sorted(read_lines(faults_file), key=lambda fault: fault["t0_ns"])
     counts: Counter[str] = Counter()
@@ -158,6 +166,7 @@ def summarize(
         stalls_s=stalls,
         copies=copies,
         repairs=repairs or {},
+        delivered=delivered,
         starved=starved,
     )
 
@@ -224,7 +233,7 @@ def find_voids(
     voids = []
     if len(effective) < int(layout.faults_per_minute_min * seconds / 60):
         voids.append(f"{len(effective)} effective faults in {seconds:g} s")
-    required = only or layout.required
+    required = only or (*layout.required, *((AWAY_KIND,) if seconds >= LONG_S else ()))
     if seconds >= (REQUIRED_OF_ONLY_S if only else layout.required_after_s):
         met = [fault["kind"] for fault in effective]
         voids += [

@@ -1,7 +1,8 @@
-"""One chaos run: a cluster, a load, a nemesis; then peace, complete reads, and the judge.
+"""One chaos run: a cluster, loads, a nemesis; then peace, complete reads, and the judge.
 
-After the last fault everything is continued, healed and started again; the load settles its open
-appends and says a last word to every log; fresh readers read every log whole through all read
+Two loads: one keeps the cluster at work, one has quiet logs and readers who wait (`waiters`). After
+the last fault everything is continued, healed and started again; the loads settle their open
+appends and say a last word to every log; fresh readers read every log whole through all read
 proxies, one of which has just been started anew; every copy of every entry is counted on the
 bookies, and where all has to be repaired, again until it is. All of it is bounded in time. A
 violation that is seen meanwhile ends the faults (`evidence`).
@@ -12,17 +13,14 @@ Called by `trials`. Source: 06-testing "Real processes".
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
-import sys
+import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
-
-import orjson
 
 from duramen.client.rest_client import RestClient
 from duramen.client.retry import repeat_while_refused
@@ -31,25 +29,34 @@ from duramen.cluster.supervisor import ClusterError
 from duramen.errors import DuramenError
 from duramen.runtime.embedded_zookeeper import EmbeddedServerError
 from duramen.runtime.http_client import PeerError
-from tests.chaos import tether
 from tests.chaos.abilities import Abilities, find_abilities, knows_what_suffices, run_cli
 from tests.chaos.cluster import ChaosCluster
 from tests.chaos.copies import CopyCount
+from tests.chaos.delivery import Delivered, Stalls, follow_log, judge_deliveries
 from tests.chaos.disks import DiskHands
 from tests.chaos.evidence import Evidence
-from tests.chaos.history import FINAL, HistoryFile, history_path, read_clock_ns, read_history
+from tests.chaos.history import (
+    FINAL,
+    HistoryFile,
+    history_path,
+    read_clock_ns,
+    read_history,
+    read_lines,
+)
 from tests.chaos.judge import Violation, judge
 from tests.chaos.layout import FLAT, Layout
-from tests.chaos.load import NAMESPACE, SETTLE_S, LoadOptions, read_once, spell_options
+from tests.chaos.load import NAMESPACE, SETTLE_S, LoadOptions, read_once
+from tests.chaos.load_process import END_S, LoadProcess
 from tests.chaos.nemesis import Nemesis
 from tests.chaos.repairs import RepairTally
 from tests.chaos.replicas import Replicas
 from tests.chaos.report import Summary, summarize
-from tests.chaos.schedule import PAUSE_S_MAX, Step, draw_steps
+from tests.chaos.schedule import LONG_S, PAUSE_S_MAX, Step, draw_steps
 from tests.chaos.waiting import wait_at_most, wait_until
+from tests.ticker import Ticker, ticking
 
-ROOT: Final = Path(__file__).parents[2]
 FAULTS_FILE: Final = "faults.jsonl"
+STALLS_FILE: Final = "stalls.jsonl"
 
 _READY_S: Final = 90.0
 _REPAIRED_S: Final = 240.0
@@ -57,13 +64,22 @@ _COUNT_AGAIN_S: Final = 3.0
 _FINAL_READ_S: Final = 90.0
 _FINAL_READ_BYTES: Final = 1 << 20
 _FINAL_CONCURRENCY: Final = 4
-_LOAD_END_S: Final = SETTLE_S + 60.0
 _LOAD_START_S: Final = 40.0
 _BEYOND_S: Final = 900.0
 """The whole run takes at most this much more than its faults: start, convergence, reads, stop."""
 
 # Small segments: rolls, recoveries and many epochs belong to every run.
 _ROLL: Final = {"interval": "10s", "size": "256KiB"}
+
+_WAITED_FOR_MS: Final = {
+    "rolling": 500, "brisk": 500, "quiet-0": 20_000, "quiet-1": 20_000, "still": 120_000,
+}  # fmt: skip
+"""Logs at whose end readers wait, and the time between two appends, half as long up to half as
+long again. Brisk ones give figures; in quiet ones a wait ends without a record, or not much later
+than it; the still one says nothing for longer than anything is waited for."""
+
+_ROLLING: Final = "rolling"
+"""Of these, only this one rolls as those of the other load do; others keep a segment open."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +95,9 @@ class ChaosOptions:
     think_ms: int = 40
     has_producers: bool = False
     truncates: bool = False
+    has_waiters: bool = False
+    """Quiet logs with readers who wait, beside the others."""
+
     pause_s_max: float = PAUSE_S_MAX
     only: tuple[str, ...] = ()
     """Kinds of faults, such as "kill sequencer"; empty for all."""
@@ -121,10 +140,10 @@ class _Run:
         self._say = say
         self._began_ns = read_clock_ns()
         self._logs = [f"chaos-{n}" for n in range(options.logs)]
-        self._progress: dict[str, Any] = {}
+        self._waited_for = list(_WAITED_FOR_MS) if options.has_waiters else []
+        self._loads: dict[str, LoadProcess] = {}
         self.evidence = Evidence()
         self._struck_s = options.seconds
-        self._load: asyncio.subprocess.Process | None = None
         self._copies = CopyCount()
         self._repairs: dict[str, int] = {}
 
@@ -135,8 +154,9 @@ class _Run:
         replicas = Replicas(cluster.zookeeper)
         tally = RepairTally(cluster)
         faults = HistoryFile(self._folder / FAULTS_FILE)
-        reporter: asyncio.Task[None] | None = None
+        held = ExitStack()
         try:
+            ticker = held.enter_context(ticking(self._folder))[0] if self._waited_for else None
             try:
                 await cluster.start()
             except (ClusterError, EmbeddedServerError) as error:
@@ -147,7 +167,7 @@ class _Run:
                 raise RunError("everything is to be repaired, and this product repairs nothing")
             tally.start()
             await self._create_logs(cluster)
-            reporter = await self._start_load(cluster)
+            await self._start_loads(cluster)
             disks = DiskHands(
                 cluster, options.layout, replicas=replicas, logs=self._logs,
                 abilities=abilities, on_violation=self._blame,
@@ -157,18 +177,19 @@ class _Run:
                 last_ack_ns=self._last_ack_ns, on_event=self._note,
             )  # fmt: skip
             steps = draw_steps(
-                options.seed, options.layout, pause_s_max=options.pause_s_max, only=options.only
-            )
+                options.seed, options.layout, pause_s_max=options.pause_s_max, only=options.only,
+                is_long=options.seconds >= LONG_S,
+            )  # fmt: skip
             await self._strike(nemesis, steps)
             await self._converge(cluster)
+            if ticker is not None:
+                await asyncio.to_thread(self._write_stalls, ticker)
             await self._read_all(cluster)
             await self._count_copies(cluster, replicas, abilities)
         finally:
-            if self._load is not None and self._load.returncode is None:
-                self._load.kill()
-                await self._load.wait()
-            if reporter is not None:
-                reporter.cancel()
+            for load in self._loads.values():
+                await load.stop()
+            held.close()
             faults.close()
             self._repairs = await tally.stop()
             await replicas.close()
@@ -181,16 +202,34 @@ class _Run:
             lines = read_history(self._folder, log)
             judged = judge(log, lines, must_be_definite=self._options.has_producers)
             verdicts.append(judged.verdict())
+        delivered, found = self._judge_waited_for()
         return summarize(
             verdicts,
             self._folder / FAULTS_FILE,
             self._struck_s,
-            self.evidence.violations,
+            [*self.evidence.violations, *found],
             layout=self._options.layout,
             only=self._options.only,
             copies=self._copies,
             repairs=self._repairs,
+            delivered=delivered,
         )
+
+    def _judge_waited_for(self) -> tuple[Delivered | None, list[Violation]]:
+        """What waiters got, and what is wrong with their logs; those are not measured by load."""
+        if not self._waited_for:
+            return None, []
+        found: list[Violation] = []
+        followed = []
+        for log in self._waited_for:
+            lines = list(read_history(self._folder, log))
+            must_be_definite = self._options.has_producers
+            found += judge(log, lines, must_be_definite=must_be_definite).violations
+            followed.append(follow_log(log, lines))
+        stalls = [(line["t0_ns"], line["t1_ns"]) for line in read_lines(self._folder / STALLS_FILE)]
+        faults = list(read_lines(self._folder / FAULTS_FILE))
+        delivered = judge_deliveries(followed, faults, Stalls(stalls))
+        return delivered, [*found, *delivered.violations]
 
     def tell(self, reason: str) -> str:
         """Why there is no verdict, and what was seen all the same."""
@@ -206,46 +245,40 @@ class _Run:
                 lambda: client.ensure_namespace(NAMESPACE, {}), timeout_s=60, is_read=True
             )
             says, forms = knows_what_suffices(), self._options.layout.forms
-            for number, log in enumerate(self._logs):
+            for number, log in enumerate([*self._logs, *self._waited_for]):
                 replication = forms[number % len(forms)].spell(says_what_suffices=says)
-                config = {"replication": replication, "roll": _ROLL}
+                config: dict[str, Any] = {"replication": replication}
+                if log in self._logs or log == _ROLLING:
+                    config["roll"] = _ROLL
                 create = partial(client.ensure_log, NAMESPACE, log, config)
                 await repeat_while_refused(create, timeout_s=60, is_read=True)
         finally:
             await client.close()
 
-    async def _start_load(self, cluster: ChaosCluster) -> asyncio.Task[None]:
-        options = LoadOptions(
+    async def _start_loads(self, cluster: ChaosCluster) -> None:
+        options = self._options
+        work = LoadOptions(
             folder=str(self._folder),
             write_urls=[cluster.url(node_id) for node_id in cluster.ids("writeproxy")],
             read_urls=[cluster.url(node_id) for node_id in cluster.ids("readproxy")],
             logs=self._logs,
-            writers=self._options.writers,
-            readers=self._options.readers,
-            seed=self._options.seed,
-            think_ms=self._options.think_ms,
-            has_producers=self._options.has_producers,
-            truncates=self._options.truncates,
+            writers=options.writers,
+            readers=options.readers,
+            seed=options.seed,
+            think_ms=options.think_ms,
+            has_producers=options.has_producers,
+            truncates=options.truncates,
         )
-        command = [sys.executable, "-m", "tests.chaos.load", spell_options(options)]
-        path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-        with (self._folder / "load.log").open("ab") as log:
-            self._load = await asyncio.create_subprocess_exec(
-                sys.executable, "-IS", tether.__file__, str(os.getpid()), *command,
-                stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=log,
-                env=os.environ | {"PYTHONPATH": path}, start_new_session=True,
+        self._loads["load"] = LoadProcess(work, self.evidence.note_told)
+        if self._waited_for:
+            waiting = replace(
+                work, part="waiters", logs=self._waited_for, writers=len(self._waited_for),
+                readers=0, truncates=False, think_ms_of=_WAITED_FOR_MS, has_waiters=True,
             )  # fmt: skip
-        reporter = asyncio.create_task(self._follow_load(self._load))
-        if not await wait_until(lambda: all(self._last_ack_ns().values()), _LOAD_START_S):
-            codes = self._progress.get("codes")
-            raise RunError(f"not every log acknowledges: {codes} {self._read_load_log()}")
-        return reporter
-
-    async def _follow_load(self, load: asyncio.subprocess.Process) -> None:
-        assert load.stdout is not None
-        async for line in load.stdout:
-            self._progress = orjson.loads(line)
-            self.evidence.note_told(self._progress)
+            self._loads["waiters"] = LoadProcess(waiting, self.evidence.note_told)
+        for load in self._loads.values():
+            if not await load.start(_LOAD_START_S):
+                raise RunError(f"not every log acknowledges: {load.codes} {load.read_log()}")
 
     async def _strike(self, nemesis: Nemesis, steps: Iterator[Step]) -> None:
         """All faults of the schedule, or those until a violation is seen."""
@@ -262,21 +295,27 @@ class _Run:
         late = await cluster.wait_ready(_READY_S)
         if late:
             raise RunError(f"not ready {_READY_S:g} s after the faults: {', '.join(late)}")
-        assert self._load is not None and self._load.stdin is not None
-        with suppress(BrokenPipeError, ConnectionResetError):
-            self._load.stdin.write(b"finish\n")
-            await self._load.stdin.drain()
-        self._note("the faults are over: the load settles")
+        self._note("the faults are over: the loads settle")
+        await asyncio.gather(*(self._finish(load) for load in self._loads.values()))
+
+    async def _finish(self, load: LoadProcess) -> None:
         try:
-            async with asyncio.timeout(_LOAD_END_S):
-                status = await self._load.wait()
+            status = await load.finish()
         except TimeoutError:
-            raise RunError(f"the load did not end within {_LOAD_END_S:g} s") from None
-        if status == 1 and not self._read_load_log():
+            raise RunError(f"a load did not end within {END_S:g} s") from None
+        if status == 1 and not load.read_log():
             text = f"not every log took an append within {SETTLE_S:g} s after the faults"
             self.evidence.note(Violation("liveness", "*", text))
         elif status:
-            raise RunError(f"the load ended with {status}: {self._read_load_log()}")
+            raise RunError(f"a load ended with {status}: {load.read_log()}")
+
+    def _write_stalls(self, ticker: Ticker) -> None:
+        """Keep what the machine did not give until now; called in a thread, as it waits."""
+        ticker.stalled_s(0.0, time.monotonic())
+        file = HistoryFile(self._folder / STALLS_FILE)
+        for stall in list(ticker.stalls):
+            file.write({"t0_ns": int(stall.begin_s * 1e9), "t1_ns": int(stall.end_s * 1e9)})
+        file.close()
 
     async def _read_all(self, cluster: ChaosCluster) -> None:
         """Every log whole, by fresh readers of all read proxies, one of them new itself."""
@@ -301,12 +340,12 @@ class _Run:
                 finally:
                     file.close()
 
-        await asyncio.gather(*map(read_log, self._logs))
+        await asyncio.gather(*map(read_log, [*self._logs, *self._waited_for]))
 
     async def _read_whole(self, url: str, log: str, name: str, file: HistoryFile) -> None:
         client = RestClient(url)
         position = "head"
-        expected = self._progress["ends"][log]
+        expected = self._loads["waiters" if log in self._waited_for else "load"].ends[log]
         last: Exception | None = None
         try:
             async with asyncio.timeout(_FINAL_READ_S):
@@ -368,11 +407,7 @@ class _Run:
     # --- what goes on ----------------------------------------------------------------------------
 
     def _last_ack_ns(self) -> dict[str, int]:
-        found: dict[str, int] = self._progress.get("acked_ns", dict.fromkeys(self._logs, 0))
-        return found
-
-    def _read_load_log(self) -> str:
-        return (self._folder / "load.log").read_text(errors="replace")[-2000:]
+        return self._loads["load"].last_ack_ns
 
     def _blame(self, code: str, text: str) -> None:
         self.evidence.note(Violation(code, "*", text))

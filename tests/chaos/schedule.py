@@ -5,7 +5,9 @@ the actions of its layout in turn and the kinds of each like cards, so that shor
 action and long ones every kind. Where it says `OWNER`, the sequencer is meant that owns most logs
 at that moment; where it says `BOOKIE`, one that the budget of destroyed disks allows.
 Most steps stand alone, so that what they cost can be measured; one in five begins while the step
-before it is still under way, unless one of the two holds a disk in its hands.
+before it is still under way, unless one of the two holds a disk in its hands, or is the long one.
+
+A long run also has every ZooKeeper server away for a minute: its first kill is that.
 
 Pure. Carried out by `nemesis`. Source: 06-testing "Real processes".
 """
@@ -61,14 +63,31 @@ _CARDS: Final[Mapping[str, Cards]] = {
 _ALONE: Final = ("disk", "drain")
 """Actions that start and stop their bookies themselves: nobody else may at the same time."""
 
+AWAY: Final = "zookeeper away"
+AWAY_KIND: Final = f"kill {AWAY}"
+AWAY_S: Final = 60.0
+"""Ten times a session's time-out, and longer than a server is down in a rolling upgrade."""
 
-def list_kinds(layout: Layout) -> list[str]:
+LONG_S: Final = 600.0
+"""A run of so many seconds has room for that minute, and has to have met it."""
+
+
+def list_kinds(layout: Layout, *, is_long: bool = False) -> list[str]:
     """Names of all kinds of faults of a layout."""
-    cards = _CARDS[layout.name]
+    cards = _deal(layout, is_long=is_long)
     return sorted({f"{action} {kind}" for action, kinds in cards.items() for kind in kinds})
 
 
-ALL_KINDS: Final = sorted({kind for layout in LAYOUTS.values() for kind in list_kinds(layout)})
+def _deal(layout: Layout, *, is_long: bool) -> Cards:
+    cards = dict(_CARDS[layout.name])
+    if is_long:
+        cards["kill"] = (*cards["kill"], AWAY)
+    return cards
+
+
+ALL_KINDS: Final = sorted(
+    {kind for layout in LAYOUTS.values() for kind in list_kinds(layout, is_long=True)}
+)
 
 
 @dataclass(frozen=True)
@@ -101,23 +120,33 @@ class Step:
     @property
     def is_alone(self) -> bool:
         """Whether nothing else may go on meanwhile."""
-        return self.action in _ALONE
+        return self.action in _ALONE or self.kind == AWAY
 
 
 def draw_steps(
-    seed: int, layout: Layout = FLAT, *, pause_s_max: float = PAUSE_S_MAX, only: Sequence[str] = ()
+    seed: int,
+    layout: Layout = FLAT,
+    *,
+    pause_s_max: float = PAUSE_S_MAX,
+    only: Sequence[str] = (),
+    is_long: bool = False,
 ) -> Iterator[Step]:
-    """The schedule of a seed, without end; `only` of some kinds, where any are named."""
+    """The schedule of a seed, without end; `only` of some kinds, where any are named.
+
+    Args:
+        is_long: ZooKeeper goes away for a minute, too; else only where `only` names that.
+    """
     rng = random.Random(seed)
     draw = _Draw(rng, layout, pause_s_max)
     decks: dict[Action, list[str]] = {
         action: [kind for kind in cards if not only or f"{action} {kind}" in only]
-        for action, cards in _CARDS[layout.name].items()
+        for action, cards in _deal(layout, is_long=is_long or AWAY_KIND in only).items()
     }
     hands: dict[Action, list[str]] = {action: [] for action, deck in decks.items() if deck}
     assert hands, only
+    opening = (*layout.opening, AWAY_KIND)
     for action, deck in decks.items():
-        first = [kind for kind in deck if f"{action} {kind}" in layout.opening]
+        first = [kind for kind in deck if f"{action} {kind}" in opening]
         if first:
             hands[action] = first
     actions: list[Action] = []
@@ -128,9 +157,10 @@ def draw_steps(
         if not hands[action]:
             hands[action] = rng.sample(decks[action], len(decks[action]))
         overlaps = before is not None and rng.random() < _OVERLAP_RATIO
-        if action in _ALONE or (before is not None and before.is_alone):
+        kind = hands[action].pop()
+        if action in _ALONE or kind == AWAY or (before is not None and before.is_alone):
             overlaps = False
-        before = draw.step(action, hands[action].pop(), overlaps=overlaps)
+        before = draw.step(action, kind, overlaps=overlaps)
         yield before
 
 
@@ -152,6 +182,9 @@ class _Draw:
         duration_s = rng.choice([rng.uniform(1.0, 3.0), long_s])
         if action in _ALONE:
             return self._disk_step(action, kind, rest_s)
+        if kind == AWAY:
+            servers = tuple(self._layout.ids("zookeeper"))
+            return Step(action, kind, servers, AWAY_S, rest_s, overlaps)
         if kind == "region" and action == "kill":
             low_s = _REGION_DOWN_S_MIN
             duration_s = rng.uniform(low_s, max(low_s, _REGION_DOWN_RATIO * most_s))

@@ -14,11 +14,12 @@ from typing import Any
 import orjson
 import pytest
 
+from tests.chaos.delivery import Delivered
 from tests.chaos.history import Line
 from tests.chaos.judge import Verdict, Violation
 from tests.chaos.layout import FLAT, REGIONS, Layout
 from tests.chaos.report import Summary, spread, summarize
-from tests.chaos.schedule import draw_steps, list_kinds
+from tests.chaos.schedule import AWAY_KIND, AWAY_S, draw_steps, list_kinds
 
 
 def fault(t0: float, t1: float, kind: str = "kill bookie", **evidence: Any) -> Line:
@@ -188,6 +189,51 @@ def test_who_holds_a_disk_in_hands_is_alone() -> None:
         assert not any(step.overlaps for step in steps if step.is_alone)
         assert not any(after.overlaps for step, after in pairwise(steps) if step.is_alone)
         assert any(step.overlaps for step in steps)
+
+
+@pytest.mark.parametrize("layout", [FLAT, REGIONS], ids=lambda layout: layout.name)
+def test_in_a_long_run_zookeeper_goes_away_alone_and_first_of_what_is_killed(
+    layout: Layout,
+) -> None:
+    for seed in range(20):
+        steps = list(islice(draw_steps(seed, layout, is_long=True), 120))
+        assert {step.name for step in steps} == set(list_kinds(layout, is_long=True))
+        away = [index for index, step in enumerate(steps) if step.name == AWAY_KIND]
+        assert len(away) >= 2
+        assert steps[away[0]] == next(step for step in steps if step.action == "kill")
+        for index in away[:-1]:
+            assert steps[index].duration_s == AWAY_S and steps[index].is_alone
+            assert steps[index].targets == tuple(layout.ids("zookeeper"))
+            assert not steps[index].overlaps and not steps[index + 1].overlaps
+        assert AWAY_KIND not in {s.name for s in islice(draw_steps(seed, layout), 120)}
+
+
+def test_a_short_run_meets_a_time_without_zookeeper_where_that_is_named() -> None:
+    steps = islice(draw_steps(1, only=(AWAY_KIND,)), 3)
+    assert [step.name for step in steps] == [AWAY_KIND] * 3
+
+
+def test_a_long_run_has_to_have_been_without_zookeeper(tmp_path: Path) -> None:
+    faults = [
+        fault(10 + n * 12, 12 + n * 12, kind, died=True, stopped=True, withheld=1)
+        for n, kind in enumerate(["kill bookie", "pause bookie", "cut bookie"] * 16)
+    ]
+    load = [busy(600), verdict(reads=600)]
+    assert put_together(tmp_path, load, faults, 599).is_good
+    assert put_together(tmp_path, load, faults, 600).void == [f"no effective fault of: {AWAY_KIND}"]
+    with_it = [*faults[:-1], fault(594, 599, AWAY_KIND, died=True)]
+    assert put_together(tmp_path, load, with_it, 600).is_good
+
+
+def test_what_waiters_got_is_told(tmp_path: Path) -> None:
+    delivered = Delivered(spans_s={"pause bookie": [0.1, 0.2]})
+    path = tmp_path / "faults.jsonl"
+    path.write_bytes(b"")
+    summary = summarize([busy(60)], path, 60, delivered=delivered)
+    found = summary.to_json()["delivered"]["spans_s"]
+    assert found == {"pause bookie": {"count": 2, "p50": 0.1, "p99": 0.2, "max": 0.2}}
+    assert "delivered to who waits" in summary.spell()
+    assert summarize([busy(60)], path, 60).to_json()["delivered"] is None
 
 
 def test_a_region_has_a_third_of_everything() -> None:

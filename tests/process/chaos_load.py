@@ -23,7 +23,7 @@ from tests.chaos import tether
 from tests.chaos.history import FINAL, HistoryFile, history_path, read_history
 from tests.chaos.judge import Verdict, judge
 from tests.chaos.load import LoadOptions, read_once, spell_options
-from tests.chaos.run import ROOT
+from tests.chaos.load_process import ROOT
 from tests.chaos.waiting import wait_until
 from tests.process.times import HANG_S
 

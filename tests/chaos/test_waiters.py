@@ -1,0 +1,152 @@
+"""What a waiter notes of the answers that it gets, and where it goes on.
+
+Read proxies are functions here, the HTTP client is real; the runs of `test_chaos` have real ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import orjson
+import pytest
+
+from tests.chaos.history import Line, hash_body
+from tests.chaos.judge import judge
+from tests.chaos.test_judge import LOG
+from tests.chaos.waiters import WAITER, Waiters
+from tests.chaos.waiting import wait_until
+from tests.pauses import stay
+
+POLL, LINES, EVENTS = f"{WAITER}-poll", f"{WAITER}-lines", f"{WAITER}-events"
+FORMS = {"application/json": POLL, "application/x-ndjson": LINES, "text/event-stream": EVENTS}
+PROBLEM = {"code": "data_unavailable", "detail": "no bookie answers"}
+
+Answer = Callable[[str, int, httpx.Request], httpx.Response | None]
+
+
+def record(seq_num: int) -> dict[str, Any]:
+    return {"seq_num": seq_num, "dlsn": f"e1n{seq_num}s0", "body": f"body {seq_num}"}
+
+
+def event(kind: str, data: Any, resume: str | None = None) -> str:
+    head = "" if resume is None else f"id: {resume}\n"
+    return f"{head}event: {kind}\ndata: {orjson.dumps(data).decode()}\n\n"
+
+
+def spell(form: str, *seq_nums: int) -> httpx.Response:
+    """What a proxy answers with these records, in the form that was asked for."""
+    records = [record(seq_num) for seq_num in seq_nums]
+    following = f"seq:{seq_nums[-1] + 1}"
+    if form == POLL:
+        return httpx.Response(200, json={"records": records, "next": following})
+    if form == LINES:
+        return httpx.Response(200, content=b"".join(orjson.dumps(r) + b"\n" for r in records))
+    text = "retry: 1000\n\n" + event("heartbeat", {"next": "seq:0"}, "seq:0")
+    text += event("records", {"records": records, "next": following}, f"{following};count=9")
+    return httpx.Response(200, text=text)
+
+
+async def follow(answer: Answer, is_enough: Callable[[list[Line]], bool]) -> list[Line]:
+    """Let waiters of all forms ask two proxies, until their lines are enough."""
+    lines: list[Line] = []
+    asked = dict.fromkeys(FORMS.values(), 0)
+
+    async def handle(request: httpx.Request) -> httpx.Response:
+        form = FORMS[request.headers["accept"]]
+        asked[form] += 1
+        if (response := answer(form, asked[form], request)) is not None:
+            return response
+        await stay()
+        raise AssertionError("nobody ends this wait")
+
+    transport = httpx.MockTransport(handle)
+    waiters = Waiters("ns", ["http://a", "http://b"], lines.append, transport=transport)
+    waiters.start([LOG])
+    try:
+        assert await wait_until(lambda: is_enough(lines), 30), lines
+    finally:
+        await waiters.stop()
+    return lines
+
+
+def of(lines: list[Line], form: str, op: str) -> list[Line]:
+    return [line for line in lines if line["proc"] == form and line["op"] == op]
+
+
+def has_read(lines: list[Line], count: int) -> bool:
+    """Whether every form was given so many records."""
+    return all(
+        sum(line["n"] for line in of(lines, form, "read")) >= count for form in FORMS.values()
+    )
+
+
+def test_each_form_takes_every_record_once_and_goes_on_behind_it() -> None:
+    asked: dict[str, list[httpx.Request]] = {form: [] for form in FORMS.values()}
+
+    def answer(form: str, count: int, request: httpx.Request) -> httpx.Response | None:
+        asked[form].append(request)
+        return spell(form, *((0, 1) if count == 1 else (2,))) if count <= 2 else None
+
+    lines = asyncio.run(follow(answer, lambda lines: has_read(lines, 3)))
+    for form in FORMS.values():
+        assert len(of(lines, form, "waits")) == 1
+        reads = of(lines, form, "read")
+        batches = [batch for line in reads for batch in line["batches"]]
+        assert batches == [[f"e1n{n}s0", n, [hash_body(b"body %d" % n)]] for n in range(3)]
+        assert all(line["from"] == line["start"] and not line["tail"] for line in reads)
+        places = [request.url.params["from"] for request in asked[form][:2]]
+        assert places == ["seq:0", "seq:2"]
+        assert len({request.url.host for request in asked[form]}) == 1
+    assert [r.headers.get("last-event-id") for r in asked[EVENTS][:2]] == [None, "seq:2;count=9"]
+    assert "wait" not in asked[EVENTS][0].url.params and asked[LINES][0].url.params["wait"]
+
+
+@pytest.mark.parametrize("fault", ["refusal", "broken"])
+def test_a_waiter_notes_why_it_asks_the_next_proxy(fault: str) -> None:
+    hosts: dict[str, list[str]] = {form: [] for form in FORMS.values()}
+
+    def answer(form: str, count: int, request: httpx.Request) -> httpx.Response | None:
+        hosts[form].append(request.url.host)
+        if count > 1:
+            return spell(form, 0) if count == 2 else None
+        if fault == "broken":
+            raise httpx.RemoteProtocolError("peer closed connection")
+        if form == EVENTS:
+            return httpx.Response(200, text=event("error", PROBLEM))
+        return httpx.Response(503, json=PROBLEM)
+
+    lines = asyncio.run(follow(answer, lambda lines: has_read(lines, 1)))
+    op, code = {
+        "refusal": ("told", "data_unavailable"), "broken": ("broken", "RemoteProtocolError"),
+    }[fault]  # fmt: skip
+    for form in FORMS.values():
+        assert [line["code"] for line in of(lines, form, op)] == [code]
+        assert set(hosts[form][:2]) == {"a", "b"}
+
+
+def test_a_poll_that_says_that_this_is_the_end_is_held_to_it() -> None:
+    def answer(form: str, count: int, request: httpx.Request) -> httpx.Response | None:
+        if form != POLL or count > 1:
+            return None
+        tail = {"seq_num": 0}
+        return httpx.Response(200, json={"records": [], "next": "seq:0", "tail": tail})
+
+    (line,) = of(asyncio.run(follow(answer, lambda lines: len(lines) > 3)), POLL, "read")
+    assert line["tail"] and (line["start"], line["end"]) == (0, 0)
+    settled = {**line, "op": "tail", "t0_ns": 0, "t1_ns": 0, "end": 1}
+    assert "L1" in {violation.code for violation in judge(LOG, [settled, line]).violations}
+
+
+def test_a_waiter_that_dies_is_told() -> None:
+    def answer(form: str, count: int, request: httpx.Request) -> httpx.Response | None:
+        return httpx.Response(200, text="no record") if form == LINES else None
+
+    def has_died(lines: list[Line]) -> bool:
+        """Two of three are left, beside this one."""
+        return len(lines) >= 3 and len(asyncio.all_tasks()) == 3
+
+    with pytest.raises(ValueError, match="invalid literal"):
+        asyncio.run(follow(answer, has_died))
