@@ -75,6 +75,10 @@ RETRY_DELAY_US: Final = 200 * MS
 RETRY_DELAY_MAX_US: Final = 2 * SECOND
 """Longest pause between two tries of the same step."""
 
+TAKEOVER_LOOK_US: Final = 4 * SECOND
+"""How often a sequencer that recovers or rebuilds reads its log's nodes again: longer than a
+healthy takeover lasts, and short enough to leave another owner a part of an append's time."""
+
 OWED_BYTES_MAX_PER_LOG: Final = 64 * MIB
 """Entries that one log keeps in memory for members that missed them (R9)."""
 

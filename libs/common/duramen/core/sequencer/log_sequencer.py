@@ -17,7 +17,6 @@ Source: 01-protocol sections 2, 4, 5, R2, R3, R18, R19.
 from __future__ import annotations
 
 import enum
-import itertools
 from collections.abc import Sequence
 
 from duramen.config import LogConfig
@@ -41,7 +40,7 @@ from duramen.core.sequencer.recovery import Recovery
 from duramen.core.sequencer.roll_policy import RollPolicy
 from duramen.core.sequencer.segment_end import DrainStep, Fate, SegmentEnd
 from duramen.core.sequencer.shortage import TAKEN_OVER, Shortage, spell_delay
-from duramen.core.sequencer.surroundings import Ports, Surroundings
+from duramen.core.sequencer.surroundings import Surroundings, make_ports
 from duramen.core.sequencer.takeover.older_epochs import UNRECOVERED_EPOCH_MAX, OlderEpochs
 from duramen.core.sequencer.transmit import QueuedAppend, TransmitBuffer
 from duramen.core.status import BookieStatus
@@ -65,6 +64,9 @@ class LogState(enum.Enum):
     CLOSING = "closing"
 
 
+_RECOVERERS = (LogState.RECOVERING, LogState.REBUILDING)
+
+
 class LogSequencer:
     """One log in one sequencer process."""
 
@@ -78,17 +80,8 @@ class LogSequencer:
         self.roll_count = self.takeover_count = self.loss_count = 0
         self.reason = ""
         self._around = around
-        self._ports = Ports(
-            put=self.outbox.append,
-            # Nothing of the core in what its parts are given: it could not go by itself.
-            new_token=itertools.count(1).__next__,
-            new_nonce=around.new_nonce,
-            rng=around.rng,
-            locations=lambda: around.locations or {},
-            candidates=lambda: around.candidates,
-            may_change_ensemble=lambda: not around.is_rolling_suspended,
-            owed_by_all=lambda: around.owed_bytes,
-        )
+        # Nothing of the core in what its parts are given: it could not go by itself.
+        self._ports = make_ports(around, self.outbox.append)
         self.exactly_once = ExactlyOnce(around, self._ports, self.transmit)
         self.older = OlderEpochs(self._ports, around.unix_ms)
         self.refusal = TAKEN_OVER
@@ -231,27 +224,17 @@ class LogSequencer:
             self._follow_writer(now_us)
 
     def on_seal(  # noqa: PLR0917 - one answer of a bookie, as it comes
-        self,
-        member: Member,
-        epoch: Epoch,
-        status: BookieStatus,
-        lac: EntryId,
-        highest: EntryId,
+        self, member: Member, epoch: Epoch, status: BookieStatus, lac: EntryId, highest: EntryId,
         now_us: int,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """A bookie answered a seal."""
         self.older.on_seal(member, epoch, status, lac, highest, now_us)
         self._follow_older(now_us)
 
     def on_read(  # noqa: PLR0917 - one answer of a bookie, as it comes
-        self,
-        member: Member,
-        epoch: Epoch,
-        entry: EntryId,
-        status: BookieStatus,
-        stored: StoredEntry | None,
-        now_us: int,
-    ) -> None:
+        self, member: Member, epoch: Epoch, entry: EntryId, status: BookieStatus,
+        stored: StoredEntry | None, now_us: int,
+    ) -> None:  # fmt: skip
         """A bookie answered a recovery read."""
         self.older.on_read(member, epoch, entry, status, stored, now_us)
         self._follow_older(now_us)
@@ -333,14 +316,17 @@ class LogSequencer:
         self.older.on_timer(now_us)
         self._follow_older(now_us)
         if self.changes.retry_at_us is not None and now_us >= self.changes.retry_at_us:
-            self._read()
+            self._read(is_look=self.state in _RECOVERERS)
         self.pump(now_us)
 
     # --- own metadata ----------------------------------------------------------------------------
 
-    def _read(self) -> None:
-        """Read the nodes for a claim, in CLOSING for the roll, in EARLY for what is closed."""
-        if self.state not in (LogState.EARLY, LogState.CLOSING):
+    def _read(self, *, is_look: bool = False) -> None:
+        """Read the nodes for a claim, in CLOSING for the roll, in EARLY for what is closed.
+
+        A look changes nothing by itself: recovering is not owning, and bookies do not tell.
+        """
+        if not is_look and self.state not in (LogState.EARLY, LogState.CLOSING):
             self.state = LogState.READING
         self.changes.read()
 
@@ -362,6 +348,8 @@ class LogSequencer:
             elif self.state is LogState.READING and self.reason:
                 # Fenced. What was never sent need not wait for the store: others may reach it.
                 self._give_up("sealed by another, and the log's nodes cannot be read", loss=1)
+            elif self._is_takeover_cut_off:
+                self._give_up("the metadata store is away, and the log is not taken over")
             else:
                 self._retry_later(now_us)
         elif self.state is LogState.CLOSING:
@@ -370,6 +358,13 @@ class LogSequencer:
             self._on_read_while_early(view, now_us)
         else:
             self._on_read_for_claim(view, now_us)
+
+    @property
+    def _is_takeover_cut_off(self) -> bool:
+        """Nothing of a takeover succeeds without a session; somebody else may have one."""
+        is_taking_over = self.state is LogState.READING or self.state in _RECOVERERS
+        around = self._around
+        return is_taking_over and not (around.is_metadata_reachable or around.holds_logs)
 
     def _adopt(self, view: LogView, now_us: int) -> None:
         """The `multi()` of a claim or a roll is in force."""
@@ -417,6 +412,7 @@ class LogSequencer:
             self.refusal = ("not_enough_bookies", proposal)
             self._retry_later(now_us)
             return
+        self.older.clear()  # one that closes meanwhile would read the nodes, not wait for them
         self.state = LogState.CLAIMING
         self.refusal = TAKEN_OVER
         self._made_with = view.log.config
@@ -433,6 +429,7 @@ class LogSequencer:
             self._begin_rebuild(view, now_us)
         else:
             self.state = LogState.RECOVERING
+            self.changes.look_later(now_us)
             self.older.adopt(view, view.log.next_epoch if mine is None else mine[0].epoch, now_us)
             self._follow_older(now_us)
 
@@ -463,12 +460,14 @@ class LogSequencer:
         elif view.segments[-1][0].state is not SegmentState.OPEN:
             self._on_fenced("the segment is no longer open", now_us)
         elif len(view.segments) > 1:
+            self.changes.look_later(now_us)
             self.older.adopt(view, epoch, now_us)
         else:
             self._begin_rebuild(view, now_us)
 
     def _begin_rebuild(self, view: LogView, now_us: int) -> None:
         self.older.clear()
+        self.changes.look_later(now_us)
         self.exactly_once.begin_rebuild(view.log, now_us)
         self._follow_rebuild(now_us)
 
@@ -497,13 +496,9 @@ class LogSequencer:
         config = self.view.log.config
         self.changes.nonces.clear()
         self.writer = LedgerWriter(
-            segment,
-            version,
-            rule=rule_of(self.view.log),
-            commit_delay_us=config.commit_delay,
-            owed_bytes_max=config.owed_bytes_max,
-            ports=self._ports,
-        )
+            segment, version, rule=rule_of(self.view.log), commit_delay_us=config.commit_delay,
+            owed_bytes_max=config.owed_bytes_max, ports=self._ports,
+        )  # fmt: skip
         around = self._around
         self._roll = RollPolicy(config.roll, around.rng, now_us, closes_idle=not around.holds_logs)
         self._end = SegmentEnd(self.view.log, self._made_with or config, self._roll, around)
@@ -512,6 +507,7 @@ class LogSequencer:
     def _begin_active(self, now_us: int) -> None:
         assert self.view is not None
         self.state = LogState.ACTIVE
+        self.changes.rest()
         self.exactly_once.begin(self.view.log)
         if self._ends_here:
             self._drain(now_us)

@@ -15,7 +15,7 @@ from duramen.core.segment import Segment
 from duramen.core.sequencer.effects import Commit, CommitOutcome, LogView, ReadMetadata
 from duramen.core.sequencer.proposals import Proposal
 from duramen.core.sequencer.surroundings import Ports
-from duramen.limits import RETRY_DELAY_MAX_US, RETRY_DELAY_US
+from duramen.limits import RETRY_DELAY_MAX_US, RETRY_DELAY_US, TAKEOVER_LOOK_US
 
 
 class OwnChanges:
@@ -87,6 +87,15 @@ class OwnChanges:
         self.retry_at_us = now_us + self._retry_delay_us
         self._retry_delay_us = min(2 * self._retry_delay_us, RETRY_DELAY_MAX_US)
 
+    def look_later(self, now_us: int) -> None:
+        """Read again in a while, if nothing else is read or waited for before."""
+        if self._token is None:
+            self.retry_at_us = now_us + TAKEOVER_LOOK_US
+
+    def rest(self) -> None:
+        """Nothing is to be learnt from the nodes now: a look under way is given up."""
+        self.retry_at_us = self._token = None
+
     def hasten(self, now_us: int) -> bool:
         """End a pause, if there is one: what was in the way may be gone."""
         is_pausing = self.retry_at_us is not None
@@ -101,8 +110,7 @@ class OwnChanges:
     def forget(self) -> None:
         """The log is given up: no answer is waited for."""
         self.nonces.clear()
-        self.retry_at_us = None
-        self._token = None
+        self.rest()
 
     def validate(self) -> None:
         """Assert the invariant."""

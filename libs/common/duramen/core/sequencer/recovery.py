@@ -152,12 +152,19 @@ class Recovery:
         """Begin with MARK, or go on from what the segment's state says."""
         self._go_on(now_us)
 
-    def follow(self, log: LogNode, log_version: int, now_us: int) -> None:
-        """The log node as it was just read: this one's turn comes with the close of the others."""
-        if log_version > self.log_version:
-            self.log, self.log_version = log, log_version
-        if self.state is RecoveryState.SEALED and self._token is None:
+    def follow(self, view: LogView, now_us: int) -> None:
+        """The nodes as they were just read: this one's turn comes with the close of the others."""
+        if view.log_version > self.log_version:
+            self.log, self.log_version = view.log, view.log_version
+        if self._token is not None or self.state in (RecoveryState.MARK, RecoveryState.CLOSE):
+            return  # an answer is on its way, or it reads the nodes by itself
+        for segment, version in view.segments:
+            if segment.epoch == self.segment.epoch and not segment.is_closed:
+                self.segment, self.version = segment, version
+        if self.state is RecoveryState.SEALED:
             self._leave_sealed(now_us)
+        elif self._position is not None and self._is_above_bound(self._position.entry):
+            self._begin_reading_anew(now_us)
 
     # --- metadata --------------------------------------------------------------------------------
 
@@ -244,6 +251,12 @@ class Recovery:
         certain = [member for member in self._sealed if member not in self._doubtful]
         sets = write_sets(self._frozen.ensemble, self.segment.quorum)
         return covers(certain, sets, self.segment.quorum.ack_quorum)
+
+    def _begin_reading_anew(self, now_us: int) -> None:
+        """Another wrote a bound meanwhile: what was found above it does not count."""
+        self._end = None
+        self._fragments = list(self.segment.fragments)
+        self._begin_reading(now_us)
 
     def _begin_reading(self, now_us: int) -> None:
         """R13: from the highest LAC on, but never below the last fragment."""
@@ -464,10 +477,7 @@ class Recovery:
         elif self.state is RecoveryState.CLOSE:
             assert self._end is not None
             if self._is_above_bound(self._end):
-                # Another wrote a bound meanwhile: what was found above it does not count.
-                self._end = None
-                self._fragments = list(self.segment.fragments)
-                self._begin_reading(now_us)
+                self._begin_reading_anew(now_us)
             else:
                 self._close(now_us)
 

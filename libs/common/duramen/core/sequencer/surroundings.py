@@ -9,6 +9,7 @@ Source: 00-overview "Layering".
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -88,3 +89,17 @@ class Ports:
     may_change_ensemble: Callable[[], bool] = lambda: True
     owed_by_all: Callable[[], int] = lambda: 0
     """Bytes that all logs of the process keep for members that missed them."""
+
+
+def make_ports(around: Surroundings, put: Callable[[Effect], None]) -> Ports:
+    """The ports of one log's parts; they see what the surroundings are at each moment."""
+    return Ports(
+        put=put,
+        new_token=itertools.count(1).__next__,
+        new_nonce=around.new_nonce,
+        rng=around.rng,
+        locations=lambda: around.locations or {},
+        candidates=lambda: around.candidates,
+        may_change_ensemble=lambda: not around.is_rolling_suspended,
+        owed_by_all=lambda: around.owed_bytes,
+    )

@@ -60,6 +60,8 @@ class ExactlyOnce:
         """Learn the state up to the log's LCE; `is_ready` says when it is there."""
         if self._table is not None and self._complete_through == log.last_clean_epoch:
             return
+        if self.rebuild is not None and self.rebuild.fits(log):
+            return
         self._table = None
         self.rebuild = Rebuild(log, self._stateless, self._around.unix_ms(now_us), self._ports)
         self.rebuild.start()

@@ -99,6 +99,15 @@ class Rebuild:
         """The table is complete."""
         return self.state is RebuildState.DONE
 
+    def fits(self, log: LogNode) -> bool:
+        """Whether it reads what is to be read by this log node: segments may be gone since."""
+        known = self._log
+        return (
+            known.last_clean_epoch == log.last_clean_epoch
+            and known.rebuild_lsn == log.rebuild_lsn
+            and known.first_hot_epoch == log.first_hot_epoch
+        )
+
     def start(self) -> None:
         """Ask for the first node; done at once if there is nothing to read."""
         self._look_at_epoch()

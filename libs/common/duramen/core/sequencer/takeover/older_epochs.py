@@ -53,7 +53,7 @@ class OlderEpochs:
         self.recoveries = [r for r in self.recoveries if r.epoch > view.log.last_clean_epoch]
         known = [recovery.epoch for recovery in self.recoveries]
         for recovery in list(self.recoveries):
-            recovery.follow(view.log, view.log_version, now_us)
+            recovery.follow(view, now_us)
         for segment, version in view.segments:
             if segment.epoch < below and segment.epoch not in known:
                 recovery = Recovery(

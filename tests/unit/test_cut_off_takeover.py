@@ -1,0 +1,227 @@
+"""A takeover that bookies do not let go on: the nodes are read again, and what they say is done.
+
+Whoever recovers or rebuilds is asked for nothing by anybody while bookies are silent: another may
+have closed the epochs and gone on long ago. Each state in which a takeover may be stuck is taken in
+turn. Source: docs/protocol/ownership.md "A takeover that is stuck", 01-protocol sections 4 and 5.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from duramen.core.segment import Totals
+from duramen.core.sequencer import effects as fx
+from duramen.core.sequencer.effects import CommitOutcome, StoredEntry
+from duramen.core.sequencer.log_sequencer import LogState
+from duramen.core.sequencer.recovery import RecoveryState
+from duramen.core.status import BookieStatus
+from duramen.ids import NOTHING, EntryId, Epoch, Lsn
+from duramen.limits import TAKEOVER_LOOK_US
+from tests.unit.test_log_sequencer import OK, OTHER, Driver
+from tests.unit.test_recovery import Driver as RecoveryDriver
+
+STUCK = (RecoveryState.SEAL, RecoveryState.READ, RecoveryState.WRITE_BACK)
+FOUND = StoredEntry(b"entry 0", Totals(1, 7), True)
+
+
+def take_over_until(state: RecoveryState) -> Driver:
+    """A taker whose recovery of epoch 1 has come to a state; an append waits for it."""
+    owner = Driver(name=OTHER)
+    owner.activate()
+    taker = Driver(owner.store)
+    taker.core.take_over(0)
+    taker.read()
+    taker.commit()
+    taker.append(1)
+    (mark,) = taker.take(fx.Commit)
+    assert taker.store.commit(mark.writes, taker.name)
+    taker.core.on_commit(mark.token, CommitOutcome.APPLIED, taker.now_us)
+    seals = taker.take(fx.SendSeal)
+    if state is not RecoveryState.SEAL:
+        for seal in seals:
+            taker.core.on_seal(seal.member, seal.epoch, OK, NOTHING, EntryId(0), taker.now_us)
+    if state is RecoveryState.WRITE_BACK:
+        (read,) = taker.take(fx.SendRead)
+        taker.core.on_read(read.member, Epoch(1), read.entry, OK, FOUND, taker.now_us)
+    assert taker.core.recovery is not None
+    assert (taker.state(), taker.core.recovery.state) == (LogState.RECOVERING, state)
+    return taker
+
+
+def go_on_elsewhere(taker: Driver) -> None:
+    """Another sequencer seals and closes all that is there, and has the log."""
+    heir = Driver(taker.store, OTHER)
+    heir.core.take_over(0)
+    heir.read()
+    heir.commit()
+    while heir.core.state not in (LogState.ACTIVE, LogState.REBUILDING):
+        for mark in heir.take(fx.Commit):
+            assert heir.store.commit(mark.writes, heir.name)
+            heir.core.on_commit(mark.token, CommitOutcome.APPLIED, heir.now_us)
+        for seal in heir.take(fx.SendSeal):
+            heir.core.on_seal(seal.member, seal.epoch, OK, NOTHING, NOTHING, heir.now_us)
+        for read in heir.take(fx.SendRead):
+            heir.core.on_read(
+                read.member, Epoch(read.ledger_id & 0xFFFF_FFFF), read.entry,
+                BookieStatus.NO_ENTRY, None, heir.now_us,
+            )  # fmt: skip
+        for asked in heir.take(fx.ReadMetadata):
+            heir.core.on_metadata(asked.token, heir.store.view(), heir.now_us)
+
+
+@pytest.mark.parametrize("state", STUCK)
+def test_a_recoverer_learns_that_another_has_the_log(state: RecoveryState) -> None:
+    taker = take_over_until(state)
+    go_on_elsewhere(taker)
+    taker.pass_time(TAKEOVER_LOOK_US)
+    taker.read()
+    assert taker.state() is LogState.IDLE
+    assert [effect.append_id for effect in taker.take(fx.Yield)] == [1], "it waits for nobody here"
+    assert taker.core.loss_count == 1
+
+
+@pytest.mark.parametrize("state", STUCK)
+def test_a_recoverer_goes_on_with_what_another_closed_for_it(state: RecoveryState) -> None:
+    taker = take_over_until(state)
+    segment, version = taker.store.segments[Epoch(1)]
+    closed = segment.closed(
+        last_entry=NOTHING, totals=Totals(), start_seq_num=0, completed_unix_ms=0, nonce="n",
+        holes=(), fragments=segment.fragments,
+    )  # fmt: skip
+    log = taker.store.log.with_clean(closed, "n").with_stateless()
+    writes = (fx.SetSegment(closed, version), fx.SetLog(log, taker.store.log_version))
+    assert taker.store.commit(writes, OTHER)
+    taker.pass_time(TAKEOVER_LOOK_US)
+    taker.read()
+    assert taker.state() is LogState.ACTIVE
+    assert [add.entry for add in taker.take(fx.SendAdd)][:1] == [0]
+
+
+@pytest.mark.parametrize("state", STUCK)
+def test_a_recoverer_that_nobody_overtook_goes_on_where_it_was(state: RecoveryState) -> None:
+    taker = take_over_until(state)
+    recovery = taker.core.recovery
+    for _ in range(3):
+        taker.pass_time(TAKEOVER_LOOK_US)
+        taker.read(fails=True)
+        taker.pass_time(TAKEOVER_LOOK_US)
+        taker.read()
+    assert recovery is not None and taker.core.recovery is recovery
+    assert (taker.state(), recovery.state) == (LogState.RECOVERING, state)
+    assert not taker.take(fx.Yield)
+
+
+def test_a_look_at_the_nodes_is_forgotten_once_the_log_is_active() -> None:
+    taker = take_over_until(RecoveryState.READ)
+    taker.pass_time(TAKEOVER_LOOK_US)
+    (look,) = taker.take(fx.ReadMetadata)
+    before = taker.store.view()
+    (read, *_) = taker.take(fx.SendRead)
+    for member in taker.store.segments[Epoch(1)][0].last_fragment.ensemble:
+        taker.core.on_read(
+            member, Epoch(1), read.entry, BookieStatus.NO_ENTRY, None, taker.now_us
+        )  # fmt: skip
+    taker.commit()
+    taker.read(replace(taker.store.view(), log=taker.store.log.with_stateless()))
+    assert taker.state() is LogState.ACTIVE
+    taker.core.on_metadata(look.token, before, taker.now_us)
+    taker.pass_time(TAKEOVER_LOOK_US)
+    assert taker.state() is LogState.ACTIVE
+    assert not taker.take(fx.ReadMetadata)
+
+
+# --- Rebuilding ----------------------------------------------------------------------------------
+
+
+def rebuild_epoch_one() -> Driver:
+    """A taker that asks for the state of epoch 1, which is closed and holds entries."""
+    taker = take_over_until(RecoveryState.WRITE_BACK)
+    for add in taker.take(fx.SendAdd):
+        taker.core.on_add(add.member, Epoch(1), add.entry, OK, taker.now_us)
+    for read in taker.take(fx.SendRead):
+        for member in taker.store.segments[Epoch(1)][0].last_fragment.ensemble:
+            taker.core.on_read(
+                member, Epoch(1), read.entry, BookieStatus.NO_ENTRY, None, taker.now_us
+            )
+    taker.commit()
+    taker.read()
+    assert taker.state() is LogState.REBUILDING
+    return taker
+
+
+def test_who_rebuilds_learns_that_another_has_the_log() -> None:
+    taker = rebuild_epoch_one()
+    go_on_elsewhere(taker)
+    taker.pass_time(TAKEOVER_LOOK_US)
+    taker.read()
+    assert taker.state() is LogState.IDLE
+    assert [effect.append_id for effect in taker.take(fx.Yield)] == [1]
+
+
+def test_a_rebuild_begins_anew_when_what_it_reads_is_given_up() -> None:
+    taker = rebuild_epoch_one()
+    (asked,) = taker.take(fx.ReadSegment)
+    taker.core.on_segment(asked.token, None, taker.now_us)  # the node is gone
+    log = replace(taker.store.log, first_live_epoch=Epoch(2), trim_lsn=Lsn(2 << 32))
+    assert taker.store.commit((fx.SetLog(log, taker.store.log_version),), OTHER)
+    taker.pass_time(TAKEOVER_LOOK_US)
+    taker.read()
+    assert taker.state() is LogState.ACTIVE, "nothing that is left has any state"
+
+
+def test_a_rebuild_that_has_nothing_to_learn_goes_on() -> None:
+    taker = rebuild_epoch_one()
+    rebuild = taker.core.exactly_once.rebuild
+    taker.pass_time(TAKEOVER_LOOK_US)
+    taker.read()
+    assert taker.core.exactly_once.rebuild is rebuild
+    assert taker.state() is LogState.REBUILDING
+
+
+# --- Without ZooKeeper ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("state", STUCK)
+def test_a_takeover_without_a_session_is_left_to_others(state: RecoveryState) -> None:
+    taker = take_over_until(state)
+    taker.around.is_metadata_reachable = False
+    taker.pass_time(TAKEOVER_LOOK_US)
+    taker.read(fails=True)
+    assert taker.state() is LogState.IDLE
+    assert [effect.append_id for effect in taker.take(fx.Yield)] == [1]
+
+
+def test_a_claim_that_cannot_be_read_waits_for_a_session_where_nobody_else_may_claim() -> None:
+    taker = take_over_until(RecoveryState.SEAL)
+    taker.around.is_metadata_reachable, taker.around.holds_logs = False, True
+    taker.pass_time(TAKEOVER_LOOK_US)
+    taker.read(fails=True)
+    assert taker.state() is LogState.RECOVERING
+
+
+# --- A bound that another wrote ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_found", [False, True])
+def test_what_lies_above_a_bound_of_another_is_not_recovered(is_found: bool) -> None:
+    driver = RecoveryDriver()
+    core = driver.start()
+    driver.commit()
+    driver.seal("b0", "b1", "b2", highest=1)
+    driver.answer(OK, 0)
+    driver.write_back(0)
+    if is_found:
+        driver.answer(OK, 1)  # and its write-back is never answered
+    segment, version = driver.store.segments[Epoch(1)]
+    bounded = segment.bounded(EntryId(0), "another")
+    assert driver.store.commit((fx.SetSegment(bounded, version),), OTHER)
+    driver.take(fx.SendRead)
+    driver.take(fx.SendAdd)
+    core.follow(driver.store.view(), driver.now_us)
+    core.validate()
+    driver.answer(OK, 0)
+    driver.write_back(0)
+    driver.commit()
+    assert driver.closed.last_entry == 0
