@@ -67,10 +67,12 @@ def test_an_open_log_whose_core_breaks_is_let_go(name: str) -> None:
         assert isinstance(await world.append(host, LOG), Appended)
         assert isinstance(await world.append(host, OTHER), Appended)
         driver = host.drivers[LOG]
+        host._around.rolls.enter(LOG)
         break_core(driver.core, name)
         waiting = world.append(host, LOG)
         await wait_until(lambda: driver.fault is not None)
         assert LOG not in host.drivers
+        assert LOG not in host._around.rolls, "a place that nobody leaves is one less for ever"
         assert host.statistics()["broken_invariants"] == 1
         assert "planted" in host.stories.tell(LOG)[-1]["reason"]
         assert isinstance(await world.append(host, OTHER), Appended), "a log beside it goes on"

@@ -359,6 +359,7 @@ class LogDriver:
             self._timer.cancel()
             self._timer = None
         self._count_owed(None)
+        self._around.rolls.leave(self.log_id)  # else no other log would have its place
         self._home.stories.note(self.log_id, "stopped", 0, f"a broken invariant: {fault!r}")
         self._home.on_broken(self)
         waiting, self._waiting = self._waiting, {}
