@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from duramen.limits import LOST_BOOKIE_GRACE_US, STEADY_AFTER_US
+from duramen.limits import GIVE_UP_AFTER_US, LOST_BOOKIE_GRACE_US, STEADY_AFTER_US
 from duramen.runtime.service import parse_options
 from duramen.units import KIB, MIB, MINUTE, SECOND
 from duramen.wire.edge.gate import Gate
@@ -69,6 +69,15 @@ def test_a_sequencer_is_told_how_patient_its_audits_are() -> None:
     assert (options.audit_interval_us, options.lost_bookie_grace_us) == (5 * MINUTE, 90 * SECOND)
     with pytest.raises(SystemExit):
         parse_options("sequencer", [*ARGUMENTS, "--lost-bookie-grace", "soon"])
+
+
+def test_a_sequencer_is_told_when_it_gives_a_log_up() -> None:
+    assert parse_options("sequencer", ARGUMENTS).give_up_after_us == GIVE_UP_AFTER_US
+    assert parse_options("sequencer", [*ARGUMENTS, "--give-up-after", "0s"]).give_up_after_us == 0
+    options = parse_options("sequencer", [*ARGUMENTS, "--give-up-after", "90s"])
+    assert options.give_up_after_us == 90 * SECOND
+    with pytest.raises(SystemExit):
+        parse_options("bookie", [*ARGUMENTS, "--give-up-after", "90s"])
 
 
 def test_a_read_proxy_is_told_how_old_metadata_may_be() -> None:

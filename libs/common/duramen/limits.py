@@ -206,6 +206,10 @@ LOST_BOOKIE_GRACE_US: Final = 30 * SECOND
 """A bookie that is away for longer counts as lost: a restart takes seconds. Where machines are
 rebooted it is minutes, because copying a disk costs more than waiting for it."""
 
+GIVE_UP_AFTER_US: Final = 10 * SECOND
+"""A log that stands still so long for want of bookies goes to a sequencer that reaches them: longer
+than a bookie takes to start anew, and as long as an append waits by default."""
+
 STEADY_AFTER_US: Final = 30 * SECOND
 """A bookie that came back gets new data after it has stayed so long, where others suffice: longer
 than the pauses between restarts of a process that dies again and again (5 s at `duramen run`, some

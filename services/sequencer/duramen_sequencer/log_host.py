@@ -381,6 +381,20 @@ class LogHost:
         for append, answer in () if held is None else held.appends:
             self.resubmit(log_id, append, answer)
 
+    async def give_up(self, log_id: LogId, heir: str) -> None:
+        """Let a log go as a dead owner would, because bookies do not let it go on here.
+
+        What was sent is uncertain. What was not waits until nobody owns the log, and goes to the
+        heir.
+        """
+        self._leaving.setdefault(log_id, _Held())
+        try:
+            self.drivers[log_id].release(f"{heir} reaches the log's bookies, we do not", loss=1)
+            await self._link.drop_owner(log_id)
+            self.claims.note_heir(log_id, heir)
+        finally:
+            self.release_held(log_id)
+
     async def stop(self) -> None:
         """Close every open segment in peace, bounded in time; what is left is recovered later."""
         self._is_stopping = True

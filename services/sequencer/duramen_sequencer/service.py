@@ -44,6 +44,8 @@ from duramen_sequencer.log_changes import LogChanges
 from duramen_sequencer.log_host import LogHost
 from duramen_sequencer.ownership.admin_routes import add_ownership_routes
 from duramen_sequencer.ownership.hand_over import HandOver
+from duramen_sequencer.ownership.reaching import Reaching
+from duramen_sequencer.ownership.reliefs import LogReliefs
 from duramen_sequencer.placement.admin_routes import add_placement_routes
 from duramen_sequencer.placement.operations import PlacementOperations
 from duramen_sequencer.repair.admin_routes import add_repair_routes
@@ -120,7 +122,13 @@ class SequencerService:
             "weight": options.weight,
         }
         path = f"{self._paths.sequencers}/{options.node_id}"
-        self._registration = Registration(store, path, fields)
+        self._registration = registration = Registration(store, path, fields)
+        self._reaching = Reaching(
+            self._client,
+            lambda: self._surveyor.urls,
+            lambda unreached: registration.update({**fields, "unreached": unreached}),
+        )
+        self._reliefs = LogReliefs(self.host, self._around, options.give_up_after_us)
         self._is_ready = False
 
     async def start(self) -> None:
@@ -142,6 +150,8 @@ class SequencerService:
         await self._registration.start()
         await self._sequencers.start()
         self.host.start()
+        self._reaching.start()
+        self._reliefs.start(lambda: self._reaching.reach.unreached)
         self._retention.start()
         await self._election.start()
         self._is_ready = True
@@ -152,6 +162,8 @@ class SequencerService:
         await self._election.stop()
         await self._auditor.stop()
         await self._retention.stop()
+        await self._reliefs.stop()
+        await self._reaching.stop()
         await self.host.stop()
         await self._registration.stop()
         await self._maintenance.stop()
@@ -178,6 +190,8 @@ class SequencerService:
             "rolling_suspended": self._around.is_rolling_suspended,
             "life": self._life.statistics(),
             "retention": self._retention.statistics(),
+            **self._reaching.statistics(),
+            **self._reliefs.statistics(),
             "repair": self._auditor.statistics(),
             **self.host.statistics(),
         }

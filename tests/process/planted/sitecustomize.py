@@ -3,7 +3,8 @@
 Python imports a module of this name by itself when it starts and finds it on PYTHONPATH. Where
 DURAMEN_PLANTED names a folder, a sequencer's core raises at the next answered add of the log whose
 name is in its file `log`, and a bookie's at the next adds while there is a file `bookie`, which it
-takes away. Not for imports: `test_fail_stop` makes the files.
+takes away; a sequencer named in the file `cut` reaches no bookie. Not for imports:
+`test_fail_stop` and `test_cut_off_sequencer` make the files.
 """
 
 import os
@@ -24,6 +25,20 @@ def plant(owner: Any, name: str, is_due: Callable[[Any], bool]) -> None:
     setattr(owner, name, planted)
 
 
+def cut_off(named: Path, arguments: list[bytes]) -> None:
+    """While the file names this process, it reaches no bookie."""
+    from duramen.runtime.http_client import PeerClient, UnreachableError
+
+    call = PeerClient.call
+
+    async def cut(client: PeerClient, url: str, body: bytes, timeout_us: int) -> bytes:
+        if "/b/" in url and named.exists() and named.read_bytes() in arguments:
+            raise UnreachableError(f"{url}: cut off by a test")
+        return await call(client, url, body, timeout_us)
+
+    setattr(PeerClient, "call", cut)  # noqa: B010 - mypy sees a method
+
+
 def install(folder: Path) -> None:
     """Plant what this process has."""
     program = Path("/proc/self/cmdline").read_bytes()
@@ -35,6 +50,7 @@ def install(folder: Path) -> None:
             return named.exists() and named.read_text() == core.view.log.name
 
         plant(LogSequencer, "on_add", is_named)
+        cut_off(folder / "cut", program.split(b"\0"))
     elif b"duramen_bookie" in program or b"duramen-bookie" in program:
         from duramen.core.bookie import BookieCore
 

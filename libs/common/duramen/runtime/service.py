@@ -32,6 +32,7 @@ from duramen.core.hashing import WEIGHT_MAX
 from duramen.errors import DuramenError
 from duramen.limits import (
     AUDIT_INTERVAL_US,
+    GIVE_UP_AFTER_US,
     JOURNAL_FILE_BYTES,
     JOURNAL_FILE_BYTES_MAX,
     JOURNAL_FILE_BYTES_MIN,
@@ -233,6 +234,14 @@ def _add_sequencer_options(parser: argparse.ArgumentParser) -> None:
         default=STEADY_AFTER_US,
         help="a bookie that came back gets new data after it has stayed so long, where others "
         "suffice (default: 30s)",
+    )
+    parser.add_argument(
+        "--give-up-after",
+        dest="give_up_after_us",
+        type=parse_duration_us,
+        default=GIVE_UP_AFTER_US,
+        help="a log that too few bookies here serve for so long goes to a sequencer that says it "
+        "reaches them; 0s: never (default: 10s)",
     )
 
 

@@ -13,13 +13,14 @@ Source: 01-protocol section 2 (owner, failure detection), docs/protocol/ownershi
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, NamedTuple
 
 from duramen.core.hashing import rank_nodes, weights_of
 from duramen.core.log_node import LogNode
 from duramen.core.ownership.choice import Choice, Verdict, choose_heir, choose_owner
 from duramen.core.ownership.loss_pauses import LossPauses
+from duramen.core.ownership.relief import can_append
 from duramen.core.sequencer.effects import Owner
 from duramen.core.sequencer.surroundings import Surroundings
 from duramen.errors import DuramenError
@@ -66,6 +67,7 @@ class Claims:
         now_us: Callable[[], int] = now_us,
     ) -> None:
         self._id = around.sequencer_id
+        self._around = around
         self._now_us = now_us
         self._link = link
         self._sequencers = sequencers
@@ -97,13 +99,36 @@ class Claims:
             ) from error
 
     def rank(self, log: LogNode, *, without: Collection[str] = ()) -> list[str]:
-        """Live sequencers by their claim on the log, strongest first."""
-        weights = weights_of(self._sequencers.nodes)
-        return [
+        """Live sequencers by their claim on the log, strongest first.
+
+        Those that say that they reach too few bookies for it stand behind all others.
+        """
+        nodes = self._sequencers.nodes
+        names = [
             name
-            for name in rank_nodes(f"{log.namespace}/{log.name}", weights)
+            for name in rank_nodes(f"{log.namespace}/{log.name}", weights_of(nodes))
             if name not in without
         ]
+        wanted, candidates = log.config.replication, self._around.candidates
+        cut_off = [
+            name
+            for name in names
+            if (unreached := unreached_by(nodes[name]))
+            and not can_append(wanted, candidates, unreached)
+        ]
+        return [name for name in names if name not in cut_off] + cut_off
+
+    def rank_able(self, log: LogNode, able: Collection[str]) -> list[str]:
+        """Those of `able` that take logs by hash, strongest first."""
+        return [name for name in self.rank(log) if name in able]
+
+    def list_unreached(self) -> dict[str, Collection[str]]:
+        """The bookies that every other live sequencer says it does not reach."""
+        return {
+            name: unreached
+            for name, fields in sorted(self._sequencers.nodes.items())
+            if name != self._id and (unreached := unreached_by(fields)) is not None
+        }
 
     def first_of(self, log: LogNode) -> str:
         """The sequencer that the hash names; this one if none is known."""
@@ -218,6 +243,13 @@ class Claims:
                 retry_after_ms=max(left_us // MS, 1),
             )
         return None
+
+
+def unreached_by(fields: Mapping[str, Any]) -> Collection[str] | None:
+    """What a sequencer's roster node says of bookies; None: it says nothing."""
+    names = fields.get("unreached")
+    is_said = isinstance(names, list) and all(isinstance(name, str) for name in names)
+    return names if is_said else None
 
 
 def pick_target(claims: Claims, log: LogNode, wanted: str | None, self_id: str) -> tuple[str, str]:

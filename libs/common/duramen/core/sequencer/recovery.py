@@ -132,6 +132,12 @@ class Recovery:
         return self.segment.epoch
 
     @property
+    def progress(self) -> tuple[Epoch, RecoveryState, EntryId | None]:
+        """Differs whenever it has come further."""
+        position = self._position
+        return self.epoch, self.state, None if position is None else position.entry
+
+    @property
     def may_have_state(self) -> bool:
         """Whether the segment may carry producers or control records, as far as was seen."""
         return self._end_has_state
