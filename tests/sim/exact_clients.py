@@ -185,7 +185,7 @@ class ExactClient(Node):
     def _on_rosters(self) -> None:
         names = tuple(sorted(self._store.sequencers))
         if names != tuple(self._roster.nodes):
-            self._roster.learn(names)
+            self._roster.learn(dict.fromkeys(names, ()))
             self._router.on_roster()
 
     # --- what they do ----------------------------------------------------------------------------

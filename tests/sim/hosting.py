@@ -11,7 +11,7 @@ Called by `sequencers`. Documented in docs/testing.md.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, cast
 
 from duramen.core.log_node import LogNode
@@ -47,9 +47,12 @@ class SimRoster:
     def __init__(self) -> None:
         self.nodes: dict[str, dict[str, Any]] = {}
 
-    def learn(self, names: tuple[str, ...]) -> None:
-        """These are live now."""
-        self.nodes = {name: {"data_url": name} for name in names}
+    def learn(self, said: Mapping[str, Sequence[str]]) -> None:
+        """These are live now, and say that they do not reach these bookies."""
+        self.nodes = {
+            name: {"data_url": name, "unreached": list(unreached)}
+            for name, unreached in said.items()
+        }
 
 
 class SimProbes:
@@ -241,6 +244,12 @@ class SimHost:
             self.claims.pauses.note_loss(driver.log_id, self._world.now_us)
         self._node.after(0, self._drop_if_idle, driver)
 
+    def on_broken(self, driver: SimDriver) -> None:
+        """Whoever takes the log next recovers it; another sequencer may, and before this one."""
+        self.claims.pauses.note_loss(driver.log_id, self._world.now_us)
+        self.drivers.pop(driver.log_id, None)
+        self._node.spawn(self._node.link.drop_owner(driver.log_id))
+
     async def find_owner(self, log_id: LogId, tried: Collection[str] = ()) -> Redirect | None:
         """As `Claims.find_owner`, of a control call."""
         return await self.claims.find_owner(log_id, tried)
@@ -313,6 +322,18 @@ class SimHost:
         for append, answer in () if held is None else held.appends:
             self.resubmit(log_id, append, answer)
         self._node.kick()
+
+    async def give_up(self, log_id: LogId, heir: str) -> None:
+        """Let a log go as a dead owner would, because bookies do not let it go on here."""
+        self._world.counts["log given up for want of bookies"] += 1
+        self._leaving.setdefault(log_id, production._Held())
+        driver = self.drivers[log_id]
+        driver.core.release(f"{heir} reaches the log's bookies, we do not", loss=1)
+        driver.flush()
+        self._node.kick()
+        await self._node.link.drop_owner(log_id)
+        self.claims.note_heir(log_id, heir)
+        self.release_held(log_id)
 
     async def stop(self) -> None:
         """Close every open segment in peace, bounded in time; what is left is recovered later."""

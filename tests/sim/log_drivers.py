@@ -22,6 +22,7 @@ from duramen.core.sequencer.recovery import Recovery, RecoveryState
 from duramen.core.sequencer.surroundings import Surroundings
 from duramen.core.sequencer.transmit import QueuedAppend
 from duramen.core.status import BookieStatus
+from duramen.errors import DuramenError
 from duramen.ids import (
     NOTHING,
     EntryId,
@@ -78,6 +79,9 @@ class Host(Protocol):
 
     def on_idle(self, driver: SimDriver) -> None:
         """The log is nobody's here any more."""
+
+    def on_broken(self, driver: SimDriver) -> None:
+        """An invariant of the log's core is broken."""
 
     def after(self, delay_us: int, action: Callable[..., None], *args: Any) -> None:
         """An event of this process later on."""
@@ -217,6 +221,23 @@ class SimDriver:
             self._tell_state()
         self._count_owed()
         self._set_timer()
+
+    def stop_at(self) -> None:
+        """As `log_driver.LogDriver.stop_at`: an invariant is broken, and what comes is dropped."""
+        node = self._node
+        node.world.note(node.name, f"log {self.log_id} stopped", repr(self.core))
+        node.world.counts["log stopped by a broken invariant"] += 1
+        # One that nobody asks for anything: to it, all answers are somebody else's.
+        self.core = LogSequencer(self.log_id, node.around)
+        self._writer, self._timer_at_us = None, None
+        self._recoveries.clear()
+        self._count_owed()
+        node.around.rolls.leave(self.log_id)
+        node.on_broken(self)
+        waiting, self._waiting = self._waiting, {}
+        for _, answer in waiting.values():
+            answer(DuramenError("append_uncertain", "the log was stopped"))
+        self._tell_state()
 
     # --- Ownership -------------------------------------------------------------------------------
 

@@ -82,6 +82,8 @@ class Store:
         self.moved_us: dict[str, int] = {}
         """When that was changed last."""
         self.sequencers: dict[str, StoreSession] = {}
+        self.unreached: dict[str, tuple[str, ...]] = {}
+        """What each sequencer says in its roster node; it goes with the node."""
         self._on_applied = on_applied
         self._history: dict[str, list[_Version]] = {}
         self._names: dict[str, dict[str, None]] = {}
@@ -374,6 +376,7 @@ class StoreSession:
         store, name = self.store, self.node.name
         if name in store.sequencers:
             del store.sequencers[name]
+            store.unreached.pop(name, None)
             store.tell_rosters()
 
     def beat(self) -> None:

@@ -56,6 +56,10 @@ _REPAIR_RATIO: Final = 0.4
 """Seeds with repair: it is the dearest part of a run, and hides what only happens without it."""
 
 
+_RELIEF_RATIO: Final = 0.3
+"""Seeds in which sequencers ask whom they reach: it changes the course of a run, and costs time."""
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
     """One run's drawing."""
@@ -67,6 +71,8 @@ class Options:
     """Bookies that join later, one for each that is removed."""
     has_repair: bool
     """Sequencers stand for auditor."""
+    has_reliefs: bool
+    """Sequencers ask whom they reach, and give up what others could serve."""
     archiver_count: int
     sequencer_count: int
     client_count: int
@@ -143,6 +149,7 @@ def draw_options(seed: int, *, duration_us: int | None = None) -> Options:
         places=(*places, *spares),
         spare_count=len(spares),
         has_repair=has_repair,
+        has_reliefs=random.Random(f"relief {seed}").random() < _RELIEF_RATIO,
         archiver_count=2 * has_archive,
         sequencer_count=rng.choice((2, 2, 3)),
         client_count=rng.choice((2, 3, 3)),

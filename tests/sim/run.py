@@ -100,15 +100,18 @@ class Result:
 class Run:
     """One seed's cluster."""
 
+    make_checkers: type[Checkers] = Checkers
+
     def __init__(
-        self, seed: int, *, duration_us: int | None = None, with_trace: bool = False
-    ) -> None:
+        self, seed: int, *, duration_us: int | None = None, with_trace: bool = False,
+        drawn: Options | None = None,
+    ) -> None:  # fmt: skip
         self.seed = seed
-        self.options = options = draw_options(seed, duration_us=duration_us)
+        self.options = options = drawn or draw_options(seed, duration_us=duration_us)
         self.world = world = World(seed, with_trace=with_trace)
         self.locations: dict[Member, Candidate] = {}
         rules = {LogId(i + 1): _rule_of(log) for i, log in enumerate(options.logs)}
-        self.checkers = Checkers(
+        self.checkers = self.make_checkers(
             self.locations,
             rules,
             pipelined=range(1, options.client_count + 1),
@@ -623,12 +626,12 @@ def _place_of(error: BaseException) -> str:
 
 def run_seed(seed: int, *, duration_us: int | None = None, with_trace: bool = False) -> Result:
     """Play one seed."""
-    with _collected_afterwards():
+    with collected_afterwards():
         return Run(seed, duration_us=duration_us, with_trace=with_trace).play()
 
 
 @contextlib.contextmanager
-def _collected_afterwards() -> Iterator[None]:
+def collected_afterwards() -> Iterator[None]:
     """No garbage collection but one, at the end: a run makes 10 to 20 MiB, nearly none of it in
     cycles, and to look through all of that again and again is a fifth of its time."""
     was_enabled = gc.isenabled()

@@ -16,11 +16,13 @@ import json
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final, NamedTuple, cast
 
 from duramen.config import LogConfig
 from duramen.core.duty import Duty
 from duramen.core.log_node import Ending
+from duramen.core.ownership.reach import PROBE_US, Reach
 from duramen.core.placement import Candidate
 from duramen.core.placement.roster import choose_candidates, read_rows
 from duramen.core.quorum import Quorum
@@ -31,8 +33,10 @@ from duramen.core.sequencer.transmit import QueuedAppend
 from duramen.core.status import BookieStatus
 from duramen.errors import DuramenError
 from duramen.ids import (
+    BookieId,
     EntryId,
     Epoch,
+    Incarnation,
     LedgerId,
     LogId,
     Member,
@@ -58,6 +62,7 @@ from duramen.wire.sequencer_calls import (
 )
 from duramen_sequencer.life.retention import RetentionRounds
 from duramen_sequencer.ownership.hand_over import HandOver
+from duramen_sequencer.ownership.reliefs import LogReliefs
 from tests.sim.hosting import Process, SimHost, SimProbes, SimRoster
 from tests.sim.log_drivers import Answer, SimDriver, SimLane, Waiting, Watcher, bind
 from tests.sim.metadata import PATHS, Store, StoreSession
@@ -145,7 +150,10 @@ class SequencerNode(Process):
         self._seen: dict[str, BookieNode] = {}
         self._lanes: dict[Member, SimLane] = {}
         self._busy: dict[Member, SimLane] = {}
-        self._sequencers: tuple[str, ...] = ()
+        self._sequencers: dict[str, tuple[str, ...]] = {}
+        self._has_reliefs = options.has_reliefs
+        self.reach: Reach
+        self.reliefs: LogReliefs
         self._ready: list[tuple[Reply, Any]] = []
         self._append_count = 0
         self._command_ids = itertools.count(-1, -1)
@@ -193,6 +201,11 @@ class SequencerNode(Process):
         self.session.open()
         self._store.sequencers[self.name] = self.session
         self._store.tell_rosters()
+        self.reach = Reach()
+        self.reliefs = LogReliefs(cast(Any, self.host), self.around)
+        if self._has_reliefs:
+            self.after(0, self._ask_again)
+            self.after(SECOND, self._look_for_relief)
         self.seat = None
         if self._has_repair:
             peers = SimPeers(self._network, self, self._peers)
@@ -255,7 +268,8 @@ class SequencerNode(Process):
             self._seen[name] = self._bookies[name]
         self.around.candidates = choose_candidates(rows)
         self.around.locations = locations
-        sequencers = tuple(sorted(self._store.sequencers))
+        said = self._store.unreached
+        sequencers = {name: said.get(name, ()) for name in sorted(self._store.sequencers)}
         if sequencers != self._sequencers:
             self._sequencers = sequencers
             self._roster.learn(sequencers)
@@ -266,6 +280,37 @@ class SequencerNode(Process):
         if self.seat is not None:
             self.seat.auditor.want_round()
         self.kick()
+
+    # --- Reach (as `ownership.reaching` and the loop of `ownership.reliefs`) ----------------------
+
+    def _ask_again(self) -> None:
+        self.after(PROBE_US, self._ask_again)
+        self.reach.learn([BookieId(name) for name in self._store.bookies], self.world.now_us)
+        for name in self._store.bookies:
+            bookie = self._bookies[name]
+            body: tuple[Incarnation, list[Any]] = (Incarnation("0" * 32), [])
+            on_answer = partial(self._on_asked, BookieId(name))
+            self._network.call(self, bookie, "lac", body, PROBE_US, on_answer)
+        self._publish()
+
+    def _on_asked(self, bookie: BookieId, status: BookieStatus, _value: Any) -> None:
+        is_heard = status is BookieStatus.OK
+        self.reach.on_answer(bookie, is_heard=is_heard, now_us=self.world.now_us)
+        self._publish()
+
+    def _publish(self) -> None:
+        """Say it in the roster, if the store can be reached; it is tried again by and by."""
+        store, unreached = self._store, self.reach.unreached
+        is_heard = self.has_session and store.is_reachable(self.name)
+        if is_heard and store.unreached.get(self.name) != unreached:
+            self.world.note(self.name, "reaches not", *unreached)
+            self.world.counts["reach changed"] += 1
+            store.unreached[self.name] = unreached
+            store.tell_rosters()
+
+    def _look_for_relief(self) -> None:
+        self.after(SECOND, self._look_for_relief)
+        self.spawn(self.reliefs.look(self.reach.unreached, self.world.now_us))
 
     # --- Calls of others (as `append_frames` and `control`) --------------------------------------
 
@@ -339,6 +384,10 @@ class SequencerNode(Process):
     def on_idle(self, driver: SimDriver) -> None:
         """The log is nobody's here any more."""
         self.host.on_idle(driver)
+
+    def on_broken(self, driver: SimDriver) -> None:
+        """An invariant of the log's core is broken."""
+        self.host.on_broken(driver)
 
     def hand_over(self, log_id: LogId) -> None:
         """An operator, or the balancer, gives one of this process's logs to the next by hash."""

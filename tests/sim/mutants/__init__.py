@@ -19,6 +19,7 @@ from tests.sim.mutants import (
     bookie,
     early_appends,
     exactly_once,
+    healing,
     life,
     repair,
     sequencer,
@@ -37,6 +38,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
     **life.MUTANTS,
     **archive.MUTANTS,
     **repair.MUTANTS,
+    **healing.MUTANTS,
 }
 
 

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from tests.sim.mutants import MUTANTS, mutated
 from tests.sim.run import run_seed
+from tests.sim.standing import play_standing
 
 
 class Catch(NamedTuple):
@@ -35,8 +36,9 @@ def hunt(name: str, seed_count: int, *, first: int = 1, jobs: int = 2) -> Catch 
 
 
 def _play(name: str, seed: int) -> tuple[int, str | None]:
+    play = play_standing if MUTANTS[name].is_standing else run_seed
     with mutated(name):
-        return seed, run_seed(seed).violation
+        return seed, play(seed).violation
 
 
 def main() -> int:

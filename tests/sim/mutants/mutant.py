@@ -17,3 +17,5 @@ class Mutant(NamedTuple):
     rule: str
     text: str
     patches: tuple[Patch, ...]
+    is_standing: bool = False
+    """Hunted in the runs of `tests.sim.standing`."""
