@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 
-from duramen.core.segment import Totals
+from duramen.core.segment import SegmentState, Totals
 from duramen.core.sequencer import effects as fx
 from duramen.core.sequencer.effects import CommitOutcome, StoredEntry
 from duramen.core.sequencer.log_sequencer import LogState
@@ -223,5 +223,30 @@ def test_what_lies_above_a_bound_of_another_is_not_recovered(is_found: bool) -> 
     core.validate()
     driver.answer(OK, 0)
     driver.write_back(0)
+    driver.commit()
+    assert driver.closed.last_entry == 0
+
+
+# --- A view from before our own change -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("needs_bound", [False, True])
+def test_a_look_that_was_asked_for_before_our_mark_takes_nothing_back(needs_bound: bool) -> None:
+    driver = RecoveryDriver()
+    before = driver.store.view()
+    core = driver.start(needs_bound=needs_bound)
+    driver.commit()
+    core.follow(before, driver.now_us)
+    assert core.segment.state is SegmentState.IN_RECOVERY
+    driver.seal("b0", "b1", "b2", highest=0)
+    if needs_bound:
+        driver.commit()
+        core.follow(before, driver.now_us)
+        assert core.is_bounded
+    driver.answer(OK, 0)
+    driver.write_back(0)
+    if not needs_bound:
+        driver.answer(BookieStatus.NO_ENTRY, 1)
+        driver.answer(BookieStatus.NO_ENTRY, 1)
     driver.commit()
     assert driver.closed.last_entry == 0

@@ -88,7 +88,7 @@ class Driver:
             candidates=lambda: self.candidates,
         )
 
-    def start(self) -> Recovery:
+    def start(self, *, needs_bound: bool = False) -> Recovery:
         view = self.store.view()
         self.core = Recovery(
             *view.segments[0],
@@ -97,6 +97,7 @@ class Driver:
             rule=PlacementRule(),
             ports=self._ports,
             unix_ms=lambda now_us: now_us // 1000,
+            needs_bound=needs_bound,
         )
         self.core.start(self.now_us)
         self.core.validate()

@@ -165,7 +165,9 @@ class Recovery:
         if self._token is not None or self.state in (RecoveryState.MARK, RecoveryState.CLOSE):
             return  # an answer is on its way, or it reads the nodes by itself
         for segment, version in view.segments:
-            if segment.epoch == self.segment.epoch and not segment.is_closed:
+            # A view that was asked for before our own change came into force may come after it.
+            is_news = segment.epoch == self.segment.epoch and version > self.version
+            if is_news and not segment.is_closed:
                 self.segment, self.version = segment, version
         if self.state is RecoveryState.SEALED:
             self._leave_sealed(now_us)
