@@ -316,18 +316,26 @@ class SequencerMachine(_Process):
         else:
             self._answer(event)
         core.pump(self.now_us)
-        effects = core.take_effects()
+        effects = self._take_effects()
         while reads := [e for e in effects if isinstance(e, fx.ReadSegment)]:
             # Nobody has producers: what a rebuild wants to know is told at once.
             effects = [e for e in effects if not isinstance(e, fx.ReadSegment)]
             for read in reads:
                 core.on_segment(read.token, self._stateless, self.now_us)
             core.pump(self.now_us)
-            effects += core.take_effects()
+            effects += self._take_effects()
         core.validate()
         covered = [("covered", epoch) for epoch in self._list_covered() if epoch not in before]
         # An acknowledgement in the same step comes after the cover that allows it.
         return [*covered, *self.spell_effects(effects)]
+
+    def _take_effects(self) -> list[fx.Effect]:
+        """What the core wants, whose own tokens are counted as they are seen."""
+        effects = self.core.take_effects()
+        for effect in effects:
+            if isinstance(effect, fx.ReadMetadata | fx.Commit | fx.ReadSegment):
+                self._token_count = max(self._token_count, effect.token)
+        return effects
 
     def _list_covered(self) -> list[int]:
         return [r.epoch for r in self.core.older.recoveries if r.state in _AFTER_COVER]
