@@ -69,3 +69,37 @@ def test_so_many_names_are_kept_and_the_oldest_is_read_again(
         await store.close()
 
     asyncio.run(scenario())
+
+
+def test_a_look_up_that_began_before_a_log_was_made_does_not_call_it_missing() -> None:
+    """Two appends may create one log: the second one asks while the first one's look-up ends."""
+
+    async def scenario() -> None:
+        paths, asked, made = Paths("test"), asyncio.Event(), asyncio.Event()
+        store = MemoryStore(MemoryTree())
+        await store.start()
+        await store.create(paths.namespace("ns"), spell_node({}), make_parents=True)
+        get = store.get
+
+        async def get_late(path: str, watch: Watch | None = None) -> Stored | None:
+            if path == paths.namespace("ns"):
+                asked.set()
+                await made.wait()
+            return await get(path, watch)
+
+        store.get = get_late  # type: ignore[method-assign]
+        cache = NameCache(store, paths)
+        early = asyncio.create_task(cache.find("ns", "l"))
+        await asked.wait()  # the name was read, and was not there
+        name = spell_node({"log_id": "9"})
+        await store.create(paths.name("ns", "l"), name, make_parents=True)
+        late = [asyncio.create_task(cache.find("ns", "l")) for _ in range(3)]
+        asyncio.get_running_loop().call_soon(made.set)
+        with pytest.raises(DuramenError) as raised:
+            await early
+        assert raised.value.code == "log_not_found"
+        assert await asyncio.gather(*late) == [9, 9, 9]
+        assert cache.statistics() == {"names": 1, "lookups": 0, "reads": 2}
+        await store.close()
+
+    asyncio.run(scenario())

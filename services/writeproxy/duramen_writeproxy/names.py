@@ -1,9 +1,10 @@
 """Names of logs to log ids: a cache over `names/<ns>/<log>` in ZooKeeper, kept true by watches.
 
-A name that is there is cached until its watch fires; a name that is missing is never cached, and is
-called missing only after a sync, so that a log which somebody was told exists is found. While
-ZooKeeper cannot be reached, what is known stays in use: ids are never given twice, and the
-sequencer refuses a log that is gone. Appends then go on without metadata.
+A name that is there is cached until its watch fires. A name that is missing is never cached, and is
+called missing only by a look-up that began after the question and read behind a sync: a log that
+somebody was told exists is found. While ZooKeeper cannot be reached, what is known stays in use:
+ids are never given twice, and the sequencer refuses a log that is gone. Appends then go on without
+metadata.
 
 Called by `rest` and `catalog`. Source: 01-protocol section 1, 08-interfaces "ZooKeeper".
 """
@@ -20,6 +21,8 @@ from duramen.wire.metadata_json import MetadataJsonError, Paths, read_node
 
 NAME_COUNT_MAX: Final = 100_000
 """Names kept: some 30 MB; a proxy that serves more logs reads the oldest again."""
+
+_MISSING: Final = ("namespace_not_found", "log_not_found")
 
 
 class _Entry:
@@ -62,13 +65,15 @@ class NameCache:
             not known.is_stale or self._store.session is not SessionState.CONNECTED
         ):
             return known.log_id
-        # Whoever asks for the same name meanwhile waits for the same reads.
-        lookup = self._lookups.get(key)
-        if lookup is None:
-            lookup = asyncio.create_task(self._look_up(namespace, log))
-            self._lookups[key] = lookup
-            lookup.add_done_callback(lambda task: self._on_looked_up(key, task))
-        return await asyncio.shield(lookup)
+        earlier = self._lookups.get(key)
+        if earlier is not None:
+            try:
+                return await asyncio.shield(earlier)
+            except DuramenError as error:
+                # It began before this call: what it missed may have been made in between.
+                if error.code not in _MISSING:
+                    raise
+        return await asyncio.shield(self._share_lookup(key))
 
     def doubt(self, namespace: str, log: str) -> None:
         """A sequencer does not know the id: read the name again before its next use."""
@@ -83,6 +88,15 @@ class NameCache:
             "lookups": len(self._lookups),
             "reads": self._read_count,
         }
+
+    def _share_lookup(self, key: tuple[str, str]) -> asyncio.Task[LogId]:
+        """Whoever asks for the same name meanwhile waits for the same reads."""
+        lookup = self._lookups.get(key)
+        if lookup is None:
+            lookup = asyncio.create_task(self._look_up(*key))
+            self._lookups[key] = lookup
+            lookup.add_done_callback(lambda task: self._on_looked_up(key, task))
+        return lookup
 
     def _on_looked_up(self, key: tuple[str, str], task: asyncio.Task[LogId]) -> None:
         self._lookups.pop(key, None)
