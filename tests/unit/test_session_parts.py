@@ -27,6 +27,10 @@ from tests.pauses import stay
 DOUBT = DuramenError("append_uncertain", "nobody answered")
 
 
+async def prepare(unit: bytes) -> OrderedBatch:
+    return OrderedBatch(unit)
+
+
 class Run:
     """One session: pieces of a body, of which the last comes after the first answer."""
 
@@ -34,7 +38,7 @@ class Run:
         self.answers = list(answers)
         self.group_sizes: list[int] = []
         self.lines: list[bytes] = []
-        self.session = Session(Lines(100), OrderedBatch, self.append, Budget().open())
+        self.session = Session(Lines(100), prepare, self.append, Budget().open())
 
     async def append(self, batches: Any) -> Any:
         self.group_sizes.append(len(batches))
@@ -91,7 +95,7 @@ def test_so_many_sessions_are_open_at_a_time(monkeypatch: pytest.MonkeyPatch) ->
         "path_params": {"ns": "ns", "log": "log"},
     }  # fmt: skip
     nobody: Any = None
-    route = StreamRoute(nobody, nobody, nobody, Budget())
+    route = StreamRoute(nobody, nobody, nobody, nobody, Budget())
     with pytest.raises(DuramenError) as raised:
         asyncio.run(route.on_stream(Request(scope)))
     assert raised.value.code == "overloaded"

@@ -28,7 +28,7 @@ from duramen.units import SECOND, parse_duration_us
 from duramen.wire.record_json import spell_mark, spell_tail
 from duramen.wire.sequencer_calls import AlreadyStored, AppendedEarly, Mark, Stored
 from duramen_writeproxy.appends import Appender
-from duramen_writeproxy.bodies import body_limit, encode_body, parse_media
+from duramen_writeproxy.bodies import body_limit, parse_media
 from duramen_writeproxy.creation import AutoCreator
 from duramen_writeproxy.exactly_once.conditions import (
     NO_CONDITIONS,
@@ -36,6 +36,7 @@ from duramen_writeproxy.exactly_once.conditions import (
     read_condition_headers,
 )
 from duramen_writeproxy.intake.budget import Budget
+from duramen_writeproxy.intake.encoder import Encoder
 from duramen_writeproxy.metrics import APPEND_SECONDS, APPENDS
 from duramen_writeproxy.names import NameCache
 
@@ -59,11 +60,17 @@ class AppendRoute:
     """Serves `POST /v1/namespaces/{ns}/logs/{log}/records`."""
 
     def __init__(
-        self, names: NameCache, creator: AutoCreator, appender: Appender, budget: Budget
+        self,
+        names: NameCache,
+        creator: AutoCreator,
+        appender: Appender,
+        encoder: Encoder,
+        budget: Budget,
     ) -> None:
         self._names = names
         self._creator = creator
         self._appender = appender
+        self._encoder = encoder
         self._budget = budget
         self.is_draining = False
 
@@ -106,7 +113,7 @@ class AppendRoute:
             )
             share.add_whole(len(body))
             now_ms = time.time_ns() // 1_000_000
-            batch, conditions = encode_body(
+            batch, conditions = await self._encoder.encode(
                 head.media, body, now_ms, is_base64=head.is_base64, conditions=head.conditions
             )
             if log_id is None:

@@ -5,7 +5,7 @@ names the field. Nothing of a body that has one fault is used. JSON strings are 
 for bodies, header names and header values. An encoded batch is passed on as it came, after a look
 at its columns, so that no reader meets a batch that cannot be decoded.
 
-Called by `rest`. Source: 08-interfaces "Requests", 03-api "Record batch".
+Called by `intake.encoder`. Source: 08-interfaces "Requests", 03-api "Record batch".
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from duramen.wire.record_batch import (
     decode_batch,
     encode_batch,
     header_size,
+    may_have_headers,
 )
 from duramen_writeproxy.exactly_once.conditions import (
     NO_CONDITIONS,
@@ -45,6 +46,7 @@ from duramen_writeproxy.exactly_once.conditions import (
     join_conditions,
     take_document_conditions,
 )
+from duramen_writeproxy.json_pieces import Cutter, check_values
 
 JSON: Final = "application/json"
 NDJSON: Final = "application/x-ndjson"
@@ -55,6 +57,9 @@ RAW: Final = ("application/octet-stream", "text/plain")
 TXID_MAX: Final = (1 << 63) - 1
 HEADER_COUNT_MAX: Final = 1_000
 """Headers of one record: far below what the batch's 16 bits can count."""
+
+WHOLE_BYTES_MAX: Final = 128 * KIB
+"""What is parsed in one go, and on the loop: 40 ms of the hardest JSON, or of headers."""
 
 _HEADER_NAME_BYTES_MAX: Final = (1 << 16) - 1
 _DOCUMENT_FIELDS: Final = ("records",)
@@ -104,6 +109,13 @@ def body_limit(media: str) -> tuple[int, str]:
     return (BATCH_ENCODED_MAX if media == BATCH else JSON_BYTES_MAX), "batch_too_large"
 
 
+def takes_long(media: str, body: bytes) -> bool:
+    """Whether a body takes more time than the loop has for one; an encoded batch by its headers."""
+    if media == BATCH:
+        return may_have_headers(body, WHOLE_BYTES_MAX)
+    return media not in RAW and len(body) > WHOLE_BYTES_MAX
+
+
 class Prepared(NamedTuple):
     """An append that is ready to be sent."""
 
@@ -137,22 +149,28 @@ def encode_body(
             return Prepared(encode_batch([body], now_ms, producer=conditions.producer), conditions)
         if media == BATCH:
             return _take_encoded(body, conditions)
+        reader = _RecordReader(is_base64=is_base64)
         if media == NDJSON:
-            items, places = _split_lines(body)
+            _read_lines(body, reader)
         else:
-            items, own = _open_document(body)
-            conditions = join_conditions(conditions, own)
-            places = [f"records[{index}]" for index in range(len(items))]
-        batch = _encode_records(
-            items, places, now_ms, is_base64=is_base64, producer=conditions.producer
-        )
+            conditions = join_conditions(conditions, _read_document(body, reader))
+        batch = reader.encode(now_ms, conditions.producer)
     except BatchError as error:
         raise DuramenError(error.code, str(error), field="records") from None
     return Prepared(batch, conditions)
 
 
-def _open_document(body: bytes) -> tuple[list[Any], Conditions]:
-    document = parse_object(body)
+def _read_document(body: bytes, reader: _RecordReader) -> Conditions:
+    """Read a document's records, the pieces of a large one as they come; gives its conditions."""
+    frame = body
+    if len(body) > WHOLE_BYTES_MAX:
+        cutter = Cutter(body)
+        for number, piece in enumerate(cutter.cut()):
+            _check_count(number + 1)
+            place = f"records[{number}]"
+            reader.read(parse_json(piece, place), place)
+        frame = bytes(cutter.frame)
+    document = parse_object(frame)
     conditions = NO_CONDITIONS
     if len(document) > 1 or "records" not in document:
         conditions = take_document_conditions(document)
@@ -162,19 +180,22 @@ def _open_document(body: bytes) -> tuple[list[Any], Conditions]:
     items = document.get("records")
     if not isinstance(items, list):
         raise DuramenError("invalid_argument", "a list of records is expected", field="records")
-    _check_count(len(items))
-    return items, conditions
+    if frame is body:
+        _check_count(len(items))
+    for number, item in enumerate(items):
+        reader.read(item, f"records[{number}]")
+    return conditions
 
 
-def _split_lines(body: bytes) -> tuple[list[Any], list[str]]:
-    """The values of the lines that are not blank, and their names, counted from 1."""
+def _read_lines(body: bytes, reader: _RecordReader) -> None:
+    """Read the lines that are not blank; errors count all lines from 1."""
     _check_count(max(1, body.count(b"\n")))
-    lines = [
-        (number, line) for number, line in enumerate(body.split(b"\n"), start=1) if line.strip()
-    ]
-    _check_count(len(lines))
-    places = [f"line {number}" for number, _ in lines]
-    return [parse_json(line, place) for (_, line), place in zip(lines, places, strict=True)], places
+    for number, line in enumerate(body.split(b"\n"), start=1):
+        if line.strip():
+            place = f"line {number}"
+            if len(line) > WHOLE_BYTES_MAX:
+                check_values(line, place)
+            reader.read(parse_json(line, place), place)
 
 
 def _check_count(count: int) -> None:
@@ -185,34 +206,6 @@ def _check_count(count: int) -> None:
         raise BatchError(
             f"{count} records: at most {BATCH_RECORD_COUNT_MAX} in a batch", "too_many_records"
         )
-
-
-def _encode_records(
-    items: Sequence[Any],
-    places: Sequence[str],
-    now_ms: int,
-    *,
-    is_base64: bool,
-    producer: Producer | None,
-) -> bytes:
-    reader = _RecordReader(is_base64=is_base64)
-    for item, place in zip(items, places, strict=True):
-        reader.read(item, place)
-    headers = reader.headers if any(reader.headers) else None
-    sizes = None if headers is None else [header_size(pairs) for pairs in headers]
-    check_records(reader.bodies, sizes)
-    times = reader.timestamps_ms
-    timestamps_ms = None
-    if any(time is not None for time in times):
-        timestamps_ms = [now_ms if time is None else time for time in times]
-    return encode_batch(
-        reader.bodies,
-        now_ms,
-        timestamps_ms=timestamps_ms,
-        txids=_same_presence(reader.txids, places),
-        headers=headers,
-        producer=producer,
-    )
 
 
 def _same_presence(txids: Sequence[int | None], places: Sequence[str]) -> list[int] | None:
@@ -231,10 +224,12 @@ class _RecordReader:
     """Columns of the records that were read so far."""
 
     def __init__(self, *, is_base64: bool) -> None:
-        self.bodies: list[bytes] = []
-        self.headers: list[tuple[Header, ...]] = []
-        self.timestamps_ms: list[int | None] = []
-        self.txids: list[int | None] = []
+        self._places: list[str] = []
+        self._bodies: list[bytes] = []
+        self._headers: list[tuple[Header, ...]] = []
+        self._timestamps_ms: list[int | None] = []
+        self._txids: list[int | None] = []
+        self._size_bytes = 0
         self._read_text = _read_base64 if is_base64 else _read_utf8
 
     def read(self, item: Any, place: str) -> None:
@@ -246,10 +241,45 @@ class _RecordReader:
         body = self._read_text(item.get("body"))
         if body is None:
             raise self._no_text(f"{place}.body")
-        self.bodies.append(body)
-        self.headers.append(self._read_headers(item["headers"], place) if "headers" in item else ())
-        self.timestamps_ms.append(_read_time(item, place))
-        self.txids.append(_read_number(item, "txid", TXID_MAX, place))
+        headers = self._read_headers(item["headers"], place) if "headers" in item else ()
+        self._places.append(place)
+        self._bodies.append(body)
+        self._headers.append(headers)
+        self._timestamps_ms.append(_read_time(item, place))
+        self._txids.append(_read_number(item, "txid", TXID_MAX, place))
+        self._size_bytes += len(body) + (header_size(headers) if headers else 0)
+        if self._size_bytes > BATCH_BYTES_MAX:
+            self._check()  # before more work is spent on it
+
+    def encode(self, now_ms: int, producer: Producer | None) -> bytes:
+        """The batch of what was read.
+
+        Args:
+            now_ms: unix time of records that have none.
+
+        Raises:
+            BatchError: no batch may hold it.
+        """
+        headers = self._check()
+        times = self._timestamps_ms
+        timestamps_ms = None
+        if any(time is not None for time in times):
+            timestamps_ms = [now_ms if time is None else time for time in times]
+        return encode_batch(
+            self._bodies,
+            now_ms,
+            timestamps_ms=timestamps_ms,
+            txids=_same_presence(self._txids, self._places),
+            headers=headers,
+            producer=producer,
+        )
+
+    def _check(self) -> list[tuple[Header, ...]] | None:
+        """Refuse what no batch may hold; gives the column of headers if there is one."""
+        headers = self._headers if any(self._headers) else None
+        sizes = None if headers is None else [header_size(pairs) for pairs in headers]
+        check_records(self._bodies, sizes)
+        return headers
 
     def _read_headers(self, pairs: Any, place: str) -> tuple[Header, ...]:
         field = f"{place}.headers"

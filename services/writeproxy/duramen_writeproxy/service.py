@@ -36,6 +36,7 @@ from duramen_writeproxy.cluster.sequencers import Cluster
 from duramen_writeproxy.creation import AutoCreator, Creator
 from duramen_writeproxy.exactly_once.fencing import FenceRoute
 from duramen_writeproxy.intake.budget import Budget
+from duramen_writeproxy.intake.encoder import Encoder
 from duramen_writeproxy.intake.stream_route import StreamRoute
 from duramen_writeproxy.lanes import Lanes
 from duramen_writeproxy.life.routes import add_life_routes
@@ -70,13 +71,14 @@ class WriteProxy:
         self._budget = Budget()
         self._creator = Creator(self._router, self._peers)
         self._auto_creator = AutoCreator(self._names, self._creator, store, self._paths)
+        self._encoder = Encoder()
         self._append_route = AppendRoute(
-            self._names, self._auto_creator, self._appender, self._budget
+            self._names, self._auto_creator, self._appender, self._encoder, self._budget
         )
         catalog = Catalog(store, self._paths, self._names)
         fence_route = FenceRoute(self._names, self._creator)
         self._stream_route = StreamRoute(
-            self._names, self._auto_creator, self._appender, self._budget
+            self._names, self._auto_creator, self._appender, self._encoder, self._budget
         )
         app = make_app(self._append_route, catalog, self._creator, fence_route, self._stream_route)
         add_life_routes(app, self._names, self._creator, lambda: self._append_route.is_draining)
@@ -135,6 +137,7 @@ class WriteProxy:
         if self._forwarder is not None:
             await self._forwarder.stop()
         await self._server.stop()
+        self._encoder.close()
         if self._registration is not None:
             await self._registration.stop()
         await self._roster.stop()
@@ -152,6 +155,7 @@ class WriteProxy:
             "in_flight_bytes": self._budget.held_bytes,
             "draining": self._append_route.is_draining,
             "arriving_bytes": self._budget.arriving_bytes,
+            "bodies": self._encoder.statistics(),
             "sessions": self._stream_route.statistics(),
             "appends": self._appender.statistics(),
             "lanes": self._lanes.statistics(),

@@ -54,6 +54,7 @@ BATCH_ENCODED_MAX: Final = HEADER_BYTES + PRODUCER_ID_BYTES_MAX + _COLUMNS_BYTES
 _HEAD: Final = struct.Struct("<4sIBBHIIIQQqqq")
 _NAME: Final = struct.Struct("<HI")
 _COUNT: Final = struct.Struct("<H")
+_FLAGS_AT: Final = 10
 _DECODED: Final = struct.Struct("<I")
 _DECODED_AT: Final = 20
 
@@ -274,6 +275,13 @@ def decoded_size(batch: bytes | memoryview) -> int:
     """Bytes of a checked batch's columns when they are decoded, without a look at the rest."""
     size: int = _DECODED.unpack_from(batch, _DECODED_AT)[0]
     return size
+
+
+def may_have_headers(batch: bytes, most_bytes: int) -> bool:
+    """Whether a batch, checked or not, says that it has headers in columns beyond `most_bytes`."""
+    if len(batch) < HEADER_BYTES or not batch[_FLAGS_AT] & HEADERS:
+        return False
+    return decoded_size(batch) > most_bytes
 
 
 def check_batch(batch: bytes) -> BatchInfo:

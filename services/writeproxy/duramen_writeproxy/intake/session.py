@@ -75,7 +75,7 @@ class Session:
     def __init__(
         self,
         units: Units,
-        prepare: Callable[[bytes], OrderedBatch],
+        prepare: Callable[[bytes], Awaitable[OrderedBatch]],
         append: Callable[[Sequence[OrderedBatch]], Awaitable[list[Outcome]]],
         share: Share,
     ) -> None:
@@ -209,7 +209,7 @@ class Session:
             await self._has_room.wait()
         batch: OrderedBatch | DuramenError
         try:
-            batch = self._prepare(unit)
+            batch = await self._prepare(unit)
             size_bytes = len(batch.batch)
         except DuramenError as error:
             batch, size_bytes = error, 0

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, Final
 
 from fastapi import Request, Response
@@ -28,14 +29,13 @@ from duramen_writeproxy.bodies import (
     JSON,
     JSON_BYTES_MAX,
     NDJSON,
-    Prepared,
-    encode_body,
     parse_media,
     unsupported_media,
 )
 from duramen_writeproxy.creation import AutoCreator
 from duramen_writeproxy.exactly_once.conditions import Conditions, join_conditions
 from duramen_writeproxy.intake.budget import Budget
+from duramen_writeproxy.intake.encoder import Encoder
 from duramen_writeproxy.intake.session import Piece, Session
 from duramen_writeproxy.intake.settling import Outcome
 from duramen_writeproxy.names import NameCache
@@ -48,11 +48,17 @@ class StreamRoute:
     """Serves `POST /v1/namespaces/{ns}/logs/{log}/records:stream`."""
 
     def __init__(
-        self, names: NameCache, creator: AutoCreator, appender: Appender, budget: Budget
+        self,
+        names: NameCache,
+        creator: AutoCreator,
+        appender: Appender,
+        encoder: Encoder,
+        budget: Budget,
     ) -> None:
         self._names = names
         self._creator = creator
         self._appender = appender
+        self._encoder = encoder
         self._budget = budget
         self._sessions: set[Session] = set()
         self._is_draining = False
@@ -85,7 +91,8 @@ class StreamRoute:
             return outcomes
 
         units: Units = Lines(JSON_BYTES_MAX) if head.media == NDJSON else Frames()
-        session = Session(units, lambda unit: _prepare(head, unit), append, self._budget.open())
+        prepare = partial(_prepare, self._encoder, head)
+        session = Session(units, prepare, append, self._budget.open())
         return _SessionAnswer(session, self._sessions)
 
     def drain(self) -> None:
@@ -113,28 +120,22 @@ def _check_media(content_type: str) -> str:
     return parse_media(content_type)
 
 
-def _prepare(head: Head, unit: bytes) -> OrderedBatch:
+async def _prepare(encoder: Encoder, head: Head, unit: bytes) -> OrderedBatch:
     """The batch that a line or a frame means.
 
     Raises:
         DuramenError: as `bodies.encode_body`.
     """
+    media, body, conditions = JSON, unit, head.conditions
+    if head.media != NDJSON:
+        streamed = parse_streamed(unit)
+        own = Conditions(streamed.match_seq_num, streamed.fencing_token)
+        media, body, conditions = BATCH, streamed.batch, join_conditions(conditions, own)
     now_ms = time.time_ns() // 1_000_000
-    if head.media == NDJSON:
-        prepared = encode_body(
-            JSON, unit, now_ms, is_base64=head.is_base64, conditions=head.conditions
-        )
-    else:
-        prepared = _prepare_frame(head, unit, now_ms)
-    conditions = prepared.conditions
-    return OrderedBatch(prepared.batch, conditions.options, conditions.producer)
-
-
-def _prepare_frame(head: Head, unit: bytes, now_ms: int) -> Prepared:
-    streamed = parse_streamed(unit)
-    own = Conditions(streamed.match_seq_num, streamed.fencing_token)
-    conditions = join_conditions(head.conditions, own)
-    return encode_body(BATCH, streamed.batch, now_ms, conditions=conditions)
+    batch, conditions = await encoder.encode(
+        media, body, now_ms, is_base64=head.is_base64, conditions=conditions
+    )
+    return OrderedBatch(batch, conditions.options, conditions.producer)
 
 
 class _SessionAnswer(Response):
