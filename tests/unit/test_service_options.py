@@ -51,6 +51,29 @@ def test_a_name_that_is_none_is_refused(name: str, capsys: pytest.CaptureFixture
     assert "--public-name" in (said := capsys.readouterr().err) and "no name of a host" in said
 
 
+@pytest.mark.parametrize(
+    ("role", "count"),
+    [("sequencer", 8_192), ("bookie", 8_192), ("writeproxy", 16_384), ("readproxy", 16_384)],
+)
+def test_how_many_connections_there_may_be_can_be_said(role: str, count: int) -> None:
+    given = [*ARGUMENTS, *(["--data-dir", "x"] if role == "bookie" else [])]
+    options = parse_options(role, given)
+    assert (options.connection_count, options.admin_connection_count_per_peer) == (count, 256)
+    given += ["--connections", "70000", "--admin-connections-per-peer", "9"]
+    options = parse_options(role, given)
+    assert (options.connection_count, options.admin_connection_count_per_peer) == (70_000, 9)
+
+
+@pytest.mark.parametrize("count", ["0", "-1", "1e3", "2000000", "all"])
+def test_a_count_of_connections_that_is_none_is_refused(
+    count: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        parse_options("sequencer", [*ARGUMENTS, "--connections", count])
+    said = capsys.readouterr().err
+    assert "--connections" in said and "whole number from 1 to 1000000" in said
+
+
 @pytest.mark.parametrize("address", ["edge", ":80", "edge:", "edge:0", "edge:65536", "edge:http"])
 def test_an_address_that_is_none_is_refused(
     address: str, capsys: pytest.CaptureFixture[str]

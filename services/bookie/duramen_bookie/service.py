@@ -34,7 +34,7 @@ from duramen.ids import (
     log_of,
 )
 from duramen.limits import READ_BYTES_MAX
-from duramen.runtime.http_server import PeerServer
+from duramen.runtime.http_server import PeerServer, ServerLimits
 from duramen.runtime.metadata_store import MetadataError, MetadataStore, Rejected, Unavailable
 from duramen.runtime.registry import Registration
 from duramen.runtime.role import ServiceOptions, StartRefusedError
@@ -177,7 +177,11 @@ class BookieService:
         show_upkeep(self.upkeep.statistics, storage.statistics)
         await self.upkeep.start()
         self._server = PeerServer(
-            options.host, options.data_port, self._plane.handle, gate=options.make_gate()
+            options.host,
+            options.data_port,
+            self._plane.handle,
+            gate=options.make_gate(),
+            limits=ServerLimits(connection_count=options.connection_count),
         )
         show_server(self._server.statistics)
         await self._server.start()

@@ -19,7 +19,7 @@ from duramen.core.replica_order import Place
 from duramen.errors import DuramenError
 from duramen.runtime.cluster_node import wait_session
 from duramen.runtime.edge.cross_origin import allow_origins
-from duramen.runtime.http_server import PublicServer
+from duramen.runtime.http_server import PublicServer, ServerLimits
 from duramen.runtime.metadata_store import MetadataStore, SessionState
 from duramen.runtime.public.forwarding import make_forwarder
 from duramen.runtime.public.serving import complete_app
@@ -87,7 +87,13 @@ class ReadProxy:
         complete_app(self.app, self._forwarder)
         served = allow_origins(self.app, options.cors_origins)
         gate = options.make_gate(options.cors_origins)
-        self._server = PublicServer(options.host, options.data_port, served, gate)
+        self._server = PublicServer(
+            options.host,
+            options.data_port,
+            served,
+            gate,
+            limits=ServerLimits(connection_count=options.connection_count),
+        )
         self._registration = Registration(
             store, f"{paths.read_proxies}/{options.node_id}", self._describe()
         )

@@ -21,7 +21,7 @@ from duramen.errors import DuramenError
 from duramen.ids import LogId
 from duramen.runtime.cluster_node import wait_cluster
 from duramen.runtime.http_client import PeerClient
-from duramen.runtime.http_server import Answer, DataServer
+from duramen.runtime.http_server import Answer, DataServer, ServerLimits
 from duramen.runtime.metadata_store import MetadataStore, Rejected, SessionState
 from duramen.runtime.reading.cold.reads import open_cold_reads
 from duramen.runtime.registry import Registration, Roster
@@ -113,6 +113,7 @@ class SequencerService:
             self._on_call,
             self._frames.on_call,
             gate=options.make_gate(),
+            limits=ServerLimits(connection_count=options.connection_count),
         )
         fields = {
             "data_url": data_url,

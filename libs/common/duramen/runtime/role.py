@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from duramen.limits import (
+    ADMIN_CONNECTION_COUNT_PER_PEER,
     AUDIT_INTERVAL_US,
+    CONNECTION_COUNT_MAX,
     GIVE_UP_AFTER_US,
     JOURNAL_FILE_BYTES,
     LOST_BOOKIE_GRACE_US,
@@ -42,7 +44,8 @@ class ServiceOptions:
     `is_forwarding` is a proxy's: whether it sends on what the other kind of proxy answers, and
     `cors_origins`, of which origins pages may read its answers. `cold_store` is the URL of the
     archive, for read proxies and sequencers: docs/cold-store.md. `metadata_age_max_us` is a read
-    proxy's, for when ZooKeeper cannot be read: docs/protocol/read-answers.md.
+    proxy's, for when ZooKeeper cannot be read: docs/protocol/read-answers.md. `connection_count` is
+    of the data or public port, `admin_connection_count_per_peer` of one address at the admin port.
     """
 
     role: str
@@ -73,6 +76,8 @@ class ServiceOptions:
     cors_origins: tuple[str, ...] = ()
     cold_store: str | None = None
     metadata_age_max_us: int = METADATA_AGE_MAX_US
+    connection_count: int = CONNECTION_COUNT_MAX
+    admin_connection_count_per_peer: int = ADMIN_CONNECTION_COUNT_PER_PEER
 
     def data_url(self, port: int | None = None) -> str:
         """Where others reach the data plane that listens on `port` (default: `data_port`)."""

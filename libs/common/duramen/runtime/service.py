@@ -31,7 +31,9 @@ import uvloop
 from duramen.core.hashing import WEIGHT_MAX
 from duramen.errors import DuramenError
 from duramen.limits import (
+    ADMIN_CONNECTION_COUNT_PER_PEER,
     AUDIT_INTERVAL_US,
+    CONNECTION_COUNT_MAX,
     GIVE_UP_AFTER_US,
     JOURNAL_FILE_BYTES,
     JOURNAL_FILE_BYTES_MAX,
@@ -39,11 +41,13 @@ from duramen.limits import (
     LOST_BOOKIE_GRACE_US,
     METADATA_AGE_MAX_US,
     OPEN_FILE_COUNT_MAX,
+    PUBLIC_CONNECTION_COUNT_MAX,
     STEADY_AFTER_US,
     ZOOKEEPER_SESSION_S,
 )
 from duramen.runtime.admin import make_admin_app
 from duramen.runtime.cold import open_cold_store
+from duramen.runtime.edge.admin_connections import AdminConnections
 from duramen.runtime.edge.cross_origin import parse_origin
 from duramen.runtime.http_server import AdminServer
 from duramen.runtime.role import PRIVATE_UMASK, Service, ServiceOptions, StartRefusedError
@@ -61,6 +65,8 @@ _MALLOC_OPTIONS = ((-3, 32 * MIB), (-1, 128 * MIB), (-2, 16 * MIB))
 
 _DECIDING_ROLES = ("bookie", "sequencer")
 """Proxies hold nothing: there a request that meets a fault fails, and others go on."""
+
+_CONNECTION_COUNT_MOST = 1_000_000
 
 _ADDRESS_ERRORS = (errno.EADDRINUSE, errno.EADDRNOTAVAIL)
 
@@ -108,6 +114,7 @@ def parse_options(
         "--advertise it answers 421; addresses need not be named",
     )
     parser.add_argument("--data-dir", type=Path, required=role == "bookie")
+    _add_connection_options(parser, is_public=role in ("writeproxy", "readproxy"))
     if role == "bookie":
         _add_disk_options(parser)
     if role == "sequencer":
@@ -262,6 +269,34 @@ def _add_audit_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_connection_options(parser: argparse.ArgumentParser, *, is_public: bool) -> None:
+    most = PUBLIC_CONNECTION_COUNT_MAX if is_public else CONNECTION_COUNT_MAX
+    parser.add_argument(
+        "--connections",
+        dest="connection_count",
+        type=_parse_count,
+        default=most,
+        help="how many the data port reads from, as far as half of the files that the process may "
+        f"open allow; an idle one takes 13 KiB (default: {most})",
+    )
+    parser.add_argument(
+        "--admin-connections-per-peer",
+        dest="admin_connection_count_per_peer",
+        type=_parse_count,
+        default=ADMIN_CONNECTION_COUNT_PER_PEER,
+        help="how many one address may have open to the admin port (default: "
+        f"{ADMIN_CONNECTION_COUNT_PER_PEER})",
+    )
+
+
+def _parse_count(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= _CONNECTION_COUNT_MOST:
+        raise argparse.ArgumentTypeError(
+            f"must be a whole number from 1 to {_CONNECTION_COUNT_MOST}"
+        )
+    return int(text)
+
+
 def _parse_weight(text: str) -> float:
     weight = float(text)
     if not 0 <= weight <= WEIGHT_MAX:
@@ -356,7 +391,9 @@ class _Frame:
         service = self._make(self._options, self._fail)
         app = make_admin_app(service, self._options, self._stopping.set)
         gate = self._options.make_gate()
-        admin = AdminServer(self._options.host, self._options.admin_port, app, gate)
+        options = self._options
+        connections = AdminConnections(options.admin_connection_count_per_peer)
+        admin = AdminServer(options.host, options.admin_port, app, gate, connections=connections)
         await admin.start()
         try:
             start = asyncio.create_task(service.start())
