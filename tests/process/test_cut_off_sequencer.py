@@ -58,3 +58,39 @@ def test_logs_leave_a_sequencer_that_no_bookie_answers(
                 await check(cluster, history)
 
         run(scenario())
+
+
+def test_who_cannot_recover_a_log_learns_that_another_did(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes its dead neighbour's logs, reaches no bookie, and sees them closed by the neighbour
+    that came back: it was their owner for ever, and let appends wait.
+    """
+    monkeypatch.setenv("PYTHONPATH", str(PLANTED))
+    monkeypatch.setenv("DURAMEN_PLANTED", str(tmp_path))
+    with running_cluster(tmp_path / "c", "--sequencers", "2", "--no-restart") as cluster:
+
+        async def scenario() -> None:
+            histories = [History(f"stuck-{i}") for i in range(3)]
+            for history in histories:
+                await create_log(cluster, history.log, {})
+
+            async def fault() -> None:
+                cut_off, other = cluster.ids("sequencer")
+                await give_all(cluster, other)
+                (tmp_path / "cut").write_text(cut_off)
+                cluster.kill(other)
+                while (await statistics(cluster, cut_off))["recoveries"] < len(histories):
+                    await look_again_soon()
+                marks = [len(history.acknowledged) for history in histories]
+                cluster.revive(other)
+                for history, mark in zip(histories, marks, strict=True):
+                    await history.wait_acknowledged(mark + 20)
+                    assert await owner_of(cluster, history.log) == other
+                assert not (await statistics(cluster, cut_off))["logs"]["recovering"]
+
+            await append_while(cluster, histories, fault())
+            for history in histories:
+                await check(cluster, history)
+
+        run(scenario())
