@@ -8,6 +8,7 @@ Source: duramen_readproxy.following.streams, docs/protocol/read-answers.md.
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncGenerator
 from typing import Final
 
@@ -116,9 +117,21 @@ class Client:
         finally:
             self.is_cleaned_up = True
 
+    async def _fail_behind(self, *pieces: bytes) -> AsyncGenerator[bytes, None]:
+        for piece in pieces:
+            yield piece
+        raise DuramenError("data_unavailable", "nobody answers")
+
+    async def serve_failing(self, *pieces: bytes) -> None:
+        """A stream of these pieces that then fails, to this client."""
+        await self._serve(StreamCounts(), self._fail_behind(*pieces))
+
     async def serve(self, counts: StreamCounts) -> None:
         """A stream of two pieces that then waits for more, to this client."""
-        self.pieces = self._make_pieces()
+        await self._serve(counts, self._make_pieces())
+
+    async def _serve(self, counts: StreamCounts, pieces: AsyncGenerator[bytes, None]) -> None:
+        self.pieces = pieces
         response = ClientStream(aiter_pieces(self.pieces))
         response.counts, response.pieces = counts, self.pieces
         response.presence = Presence(self.receive)
@@ -130,6 +143,25 @@ async def aiter_pieces(pieces: AsyncGenerator[bytes, None]) -> AsyncGenerator[by
     """As the routes have it: what was made before the answer began comes before the rest."""
     async for piece in pieces:
         yield piece
+
+
+def test_what_fails_before_a_byte_was_sent_is_a_problem_and_later_breaks_the_stream() -> None:
+    """The first piece of a wait is empty: the answer had begun by then, and became a bare 500."""
+
+    async def scenario() -> None:
+        client = Client(taken_max=9)
+        await client.serve_failing(b"", b"")
+        start, body = client.taken
+        assert start["status"] == 503
+        assert json.loads(body["body"])["code"] == "data_unavailable"
+        assert client.request.outcome == "data_unavailable"
+        client = Client(taken_max=9)
+        with pytest.raises(DuramenError):
+            await client.serve_failing(b"", PIECE)
+        assert [message.get("status") for message in client.taken] == [200, None]
+        assert client.request.outcome == "data_unavailable"
+
+    run_still(scenario())
 
 
 def test_a_client_that_takes_nothing_for_long_is_cut_off() -> None:

@@ -20,6 +20,7 @@ from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from duramen.errors import DuramenError
+from duramen.runtime.admin import problem_response
 from duramen.runtime.reading.bookies import read_clock_us
 from duramen.runtime.reading.log_reader import DataLost, Truncated
 from duramen.runtime.reading.tail import Tail
@@ -197,19 +198,28 @@ class _Stream:
 
 
 class ClientStream(StreamingResponse):
-    """A stream that ends when its client goes, or takes nothing for `SEND_TIMEOUT_S`."""
+    """A stream that ends when its client goes, or takes nothing for `SEND_TIMEOUT_S`.
+
+    Its head goes out with the first byte: what fails before is answered as a problem.
+    """
 
     presence: Presence
     counts: StreamCounts
     pieces: AsyncGenerator[bytes, None]
     request: OpenRequest
     form: str
+    _is_begun = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the pieces; what making them raises breaks the connection."""
+        """Send the pieces; what making them raises breaks a connection on which some were sent."""
         self.counts.on_open()
         try:
             await self.stream_response(send)
+        except DuramenError as error:
+            self.request.fail(error)
+            if self._is_begun:
+                raise
+            await problem_response(error)(scope, receive, send)
         except BaseException as error:
             self.request.fail(error)
             if not (isinstance(error, asyncio.CancelledError) and self.presence.is_gone):
@@ -225,13 +235,13 @@ class ClientStream(StreamingResponse):
 
     async def stream_response(self, send: Send) -> None:
         """As Starlette's, but a client that does not read ends it."""
-        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         counts = self.counts
         async for piece in self.body_iterator:
             if not piece:
                 continue
             try:
                 async with asyncio.timeout(SEND_TIMEOUT_S):
+                    await self._begin(send)
                     await send({"type": "http.response.body", "body": piece, "more_body": True})
             except TimeoutError:
                 counts.cut_off_count += 1
@@ -239,7 +249,13 @@ class ClientStream(StreamingResponse):
             counts.piece_count += 1
             counts.sent_bytes += len(piece)
             self.request.note_sent(self.form, len(piece))
+        await self._begin(send)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _begin(self, send: Send) -> None:
+        if not self._is_begun:
+            self._is_begun = True
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
 
 
 async def unless_gone(
