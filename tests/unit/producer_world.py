@@ -23,12 +23,12 @@ from duramen.core.sequencer.exactly_once.stamps import (
 )
 from duramen.core.sequencer.log_sequencer import LogSequencer
 from duramen.core.sequencer.transmit import QueuedAppend
+from duramen.errors import ERRORS, Retry
 from duramen.ids import Epoch, SequencerId
 from duramen.units import MS, SECOND
 from duramen.wire.entry import HEADER_BYTES, read_entry_info
 from tests.unit.core_world import Fate, Node, World
 
-_RETRIED = ("append_uncertain", "log_unavailable", "not_enough_bookies", "window_full")
 _COUNTS = (1, 2, 3)
 
 
@@ -152,7 +152,8 @@ class ProducerWorld(World):
         if isinstance(answer, fx.Fail):
             self.counts[f"stamped {answer.code}"] += 1
             late = answer.code == "producer_fenced" and stamp.epoch < sender.epoch
-            assert answer.code in _RETRIED or late, f"{stamp}: {answer}"
+            may_repeat = ERRORS[answer.code].retry in (Retry.AFTER, Retry.IDEMPOTENT)
+            assert may_repeat or late, f"{stamp}: {answer}"
         elif isinstance(answer, fx.Complete | fx.AlreadyStored):
             self._note_done(sender, stamp, answer)
 
