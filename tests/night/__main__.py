@@ -30,6 +30,16 @@ def main() -> int:
     began_s, began = time.monotonic(), datetime.datetime.now(datetime.UTC)
     memory = read_memory(options.memory)
     played: list[Played] = []
+
+    def report() -> str:
+        """Write the page as far as it is known; gives its verdict."""
+        page = spell_report(
+            played, began=f"{began:%Y-%m-%d %H:%M} UTC", took_s=time.monotonic() - began_s
+        )
+        options.report.parent.mkdir(parents=True, exist_ok=True)
+        options.report.write_text(page, encoding="utf-8")
+        return page.partition("\n")[0]
+
     chosen = [stage for stage in STAGES if not options.only or stage.name in options.only]
     try:
         for stage, until_s in share_out(chosen, began_s + options.hours * 3600):
@@ -40,15 +50,11 @@ def main() -> int:
             finally:
                 played.append(Played(stage.name, finding, time.monotonic() - stage_began_s))
                 write_memory(options.memory, memory)
+                report()  # who looks in meanwhile sees what failed, and why
             _say(f"{stage.name}: {', '.join(finding.faults) or 'passed'}")
     except KeyboardInterrupt:
         _say("interrupted")
-    report = spell_report(
-        played, began=f"{began:%Y-%m-%d %H:%M} UTC", took_s=time.monotonic() - began_s
-    )
-    options.report.parent.mkdir(parents=True, exist_ok=True)
-    options.report.write_text(report, encoding="utf-8")
-    sys.stdout.write(f"{report.partition(chr(10))[0]}\n{options.report}\n")
+    sys.stdout.write(f"{report()}\n{options.report}\n")
     return int(any(one.finding.faults for one in played))
 
 
