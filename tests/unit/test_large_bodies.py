@@ -23,7 +23,7 @@ from duramen_writeproxy import bodies
 from duramen_writeproxy.bodies import BATCH, JSON, JSON_BYTES_MAX, NDJSON, RAW, encode_body
 from duramen_writeproxy.exactly_once.conditions import NO_CONDITIONS
 from duramen_writeproxy.intake.encoder import Encoder
-from duramen_writeproxy.json_pieces import OUTSIDE_BYTES_MAX, TEXT_BYTES_MAX, Cutter
+from duramen_writeproxy.intake.json_pieces import OUTSIDE_BYTES_MAX, TEXT_BYTES_MAX, Cutter
 
 NOW_MS: Final = 1_700_000_000_000
 HELD_MAX_S: Final = 0.05

@@ -46,7 +46,7 @@ from duramen_writeproxy.exactly_once.conditions import (
     join_conditions,
     take_document_conditions,
 )
-from duramen_writeproxy.json_pieces import Cutter, check_values
+from duramen_writeproxy.intake.json_pieces import Cutter, check_values
 
 JSON: Final = "application/json"
 NDJSON: Final = "application/x-ndjson"
