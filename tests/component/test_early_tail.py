@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import pytest
 
+from duramen.core.status import BookieStatus
 from duramen.ids import EntryId
 from duramen.wire.metadata_json import spell_segment
-from tests.component.readproxy_world import LOG, PATHS, World, check, run
+from tests.component.readproxy_world import LOG, PATHS, A, B, C, D, World, check, run
 
 
 async def leave_to_recovery(world: World, *, is_bounded: bool = True) -> None:
@@ -41,6 +42,25 @@ def test_what_lies_in_front_of_early_appends_is_no_tail(is_read_before: bool) ->
         assert refused.json()["code"] == "data_unavailable"
         answer = await world.read()
         assert len(answer["records"]) == 3 and "tail" not in answer
+
+    run(scenario)
+
+
+def test_early_appends_at_a_member_that_was_replaced_since_are_no_less_there() -> None:
+    """Two bookies stored the entry: one was replaced, and the other does not answer."""
+
+    async def scenario(world: World) -> None:
+        await world.open_segment((A, B, C))
+        await world.append(3)
+        await leave_to_recovery(world)
+        await world.append(1)
+        assert world.segment is not None
+        del world.bookies[A.bookie].entries[world.segment.ledger_id, EntryId(0)]
+        await world.change_ensemble((A, B, D))
+        world.bookies[B.bookie].status = BookieStatus.OVERLOADED
+        refused = await world.get("/tail")
+        assert refused.status_code == 503, refused.text
+        assert refused.json()["code"] == "data_unavailable"
 
     run(scenario)
 

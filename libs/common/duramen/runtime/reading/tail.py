@@ -269,6 +269,8 @@ class TailFinder:
             later = (await follower.refresh(Epoch(epoch), is_synced=True))[1]
             if later is None:
                 continue
+            if later.last_fragment.first_entry > 0:
+                return True  # they are stored by members that were replaced since, and not asked
             marks = (await self._ask_cover(later)).values()
             if any(mark.highest != NOTHING for mark in marks):
                 return True
