@@ -56,6 +56,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         is_json = options.report.suffix == ".json"
         text = json.dumps(describe(verdicts), indent=1) if is_json else spell(verdicts)
         options.report.write_text(text + "\n", encoding="utf-8")
+    for verdict in verdicts:
+        if verdict.fate in (Fate.SURVIVED, Fate.NOT_JUDGED):
+            print(verdict)  # again: hundreds of lines may lie between
     print(summarize(verdicts))
     return 0 if is_enough(verdicts) else 1
 
