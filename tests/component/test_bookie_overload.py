@@ -23,7 +23,7 @@ from httpx import AsyncClient
 from duramen.core.status import BookieStatus
 from duramen.ids import EntryId
 from duramen.runtime.http_client import NoAnswerError, OverloadedError, PeerClient
-from duramen.runtime.http_server import PeerServer, ServerLimits
+from duramen.runtime.http_server import ServerLimits
 from duramen.units import KIB, MIB, MS, SECOND
 from duramen.wire.bookie_calls import (
     Add,
@@ -75,8 +75,8 @@ class StallingFileSystem(PosixFileSystem):
 def disk(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     """Small bounds, and a disk that syncs while the event is set."""
     monkeypatch.setattr("duramen_bookie.service.DataPlane", partial(DataPlane, limits=LIMITS))
-    bodies = ServerLimits(bodies_bytes=2 * MIB)
-    monkeypatch.setattr("duramen_bookie.service.PeerServer", partial(PeerServer, limits=bodies))
+    limits = partial(ServerLimits, bodies_bytes=2 * MIB)
+    monkeypatch.setattr("duramen_bookie.service.ServerLimits", limits)
     monkeypatch.setattr("duramen_bookie.service.PosixFileSystem", StallingFileSystem)
     monkeypatch.setattr(StallingFile, "gate", threading.Event())
     StallingFile.gate.set()
