@@ -141,9 +141,9 @@ class Links:
         found = [cut for cut in self._cuts if cut.holds(sender, receiver)]
         return next((cut for cut in found if cut.mode == "reset"), found[0] if found else None)
 
-    def identify(self, peer_port: int) -> str:
+    def identify(self, peer_port: int, own_port: int) -> str:
         """The process of this run that a local connection came from."""
-        source = find_connection_owner(peer_port, self._find_pids())
+        source = find_connection_owner(peer_port, own_port, self._find_pids())
         self.unknown_count += source == UNKNOWN
         return source
 
@@ -170,10 +170,10 @@ class Pair:
         self.far = _End(self)
         self.near.other, self.far.other = self.far, self.near
 
-    def on_accepted(self, peer_port: int) -> None:
+    def on_accepted(self, peer_port: int, own_port: int) -> None:
         """A client is there; find out who, and connect it on."""
         self._links.register(self)
-        self.source = self._links.identify(peer_port)
+        self.source = self._links.identify(peer_port, own_port)
         self.review()
         self._connect_unless_held()
 
@@ -261,7 +261,8 @@ class _End(asyncio.Protocol):
             return
         self._apply()
         if self is self._pair.near:
-            self._pair.on_accepted(self.transport.get_extra_info("peername")[1])
+            ends = [self.transport.get_extra_info(end)[1] for end in ("peername", "sockname")]
+            self._pair.on_accepted(*ends)
         elif self.other is not None:
             for data in self.other.early:
                 self.transport.write(data)
@@ -325,9 +326,12 @@ class _End(asyncio.Protocol):
             (transport.resume_reading if wanted else transport.pause_reading)()
 
 
-def find_connection_owner(port: int, pids: Mapping[int, str]) -> str:
-    """The name of the process, among `pids`, whose connection has this local port; UNKNOWN."""
-    inode = _find_inode(port)
+def find_connection_owner(port: int, remote_port: int, pids: Mapping[int, str]) -> str:
+    """The name of the process, among `pids`, whose connection has these two ports; UNKNOWN.
+
+    One local port may have a connection to each of several remote ones, of other processes.
+    """
+    inode = find_inode(port, remote_port)
     if inode is None:
         return UNKNOWN
     wanted = f"socket:[{inode}]"
@@ -341,12 +345,12 @@ def find_connection_owner(port: int, pids: Mapping[int, str]) -> str:
     return UNKNOWN
 
 
-def _find_inode(port: int) -> str | None:
-    """The inode of the established socket of loopback with this local port."""
-    wanted = f"0100007F:{port:04X}"
+def find_inode(port: int, remote_port: int) -> str | None:
+    """The inode of the established socket of loopback with these ports."""
+    wanted = [f"0100007F:{port:04X}", f"0100007F:{remote_port:04X}", "01"]
     for line in Path("/proc/net/tcp").read_text(encoding="ascii").splitlines()[1:]:
         fields = line.split()
-        if fields[1] == wanted and fields[3] == "01":
+        if fields[1:4] == wanted:
             return fields[9]
     return None
 

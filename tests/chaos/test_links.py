@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, suppress
 
 import pytest
 import uvloop
 
 from duramen.cluster.layout import HOST, pick_free_port
-from tests.chaos.links import Cut, Links
+from tests.chaos.links import Cut, Links, find_inode
 
 ME, SERVER = frozenset({"me"}), frozenset({"server"})
 WAIT_S = 30
@@ -137,6 +138,23 @@ async def dead_server_refuses() -> None:
         links.close("server")
         with pytest.raises(ConnectionRefusedError):
             await asyncio.open_connection(HOST, port)
+
+
+def test_connections_from_one_port_to_several_are_told_apart() -> None:
+    """The kernel gives a local port to connections of several processes at a time."""
+    with ExitStack() as stack:
+        servers = [stack.enter_context(socket.create_server((HOST, 0))) for _ in range(3)]
+        clients = [stack.enter_context(socket.socket()) for _ in servers]
+        for client in clients:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        clients[0].bind((HOST, 0))
+        for client in clients[1:]:
+            client.bind(clients[0].getsockname())
+        for client, server in zip(clients, servers, strict=True):
+            client.connect(server.getsockname())
+        port = clients[0].getsockname()[1]
+        found = [find_inode(port, server.getsockname()[1]) for server in servers]
+        assert found == [str(os.fstat(client.fileno()).st_ino) for client in clients]
 
 
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
