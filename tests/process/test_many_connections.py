@@ -23,7 +23,8 @@ from tests.component.test_connections import PREFACE
 from tests.process.cluster import create_log, run, running_cluster
 from tests.process.history import History
 
-pytestmark = [pytest.mark.process, pytest.mark.zookeeper]
+# Quiet: what looks connections up in /proc has ten thousand more to read meanwhile.
+pytestmark = [pytest.mark.process, pytest.mark.zookeeper, pytest.mark.quiet]
 
 IDLE: Final = {"sequencer-0": 1_200, "writeproxy-0": 4_300, "readproxy-0": 4_300}
 AT_ONCE: Final = 100
