@@ -1,7 +1,7 @@
 """Connections that say nothing, or too little: who gives its place up, and who keeps it.
 
 Real sockets. That a connection outlives a bound is seen by another one that the same bound has
-ended. Not here: how many there may be at once on data ports (`test_http_server`).
+ended. How many there may be at once on data ports is in `test_http_server` too.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import resource
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from fastapi import FastAPI
@@ -24,9 +26,16 @@ from duramen.runtime.http_server import (
     DataServer,
     PublicServer,
     ServerLimits,
+    count_connections,
     fit_connections,
 )
+from duramen.runtime.memory_store import MemoryStore, MemoryTree
+from duramen.runtime.public.serving import make_public_server
+from duramen.runtime.role import ServiceOptions
 from duramen.units import MS, SECOND
+from duramen_bookie.service import BookieService
+from duramen_sequencer.service import SequencerService
+from tests.component.test_bookie_service import options
 from tests.component.waiting import wait_until
 from tests.pauses import look_again_soon
 
@@ -102,6 +111,66 @@ def test_connections_are_as_many_as_descriptors_allow(monkeypatch: pytest.Monkey
     ):
         monkeypatch.setattr(resource, "getrlimit", lambda _, files=files: (files, files))
         assert fit_connections(CONNECTION_COUNT_MAX) == count
+
+
+def make_options(role: str) -> ServiceOptions:
+    """A service that may have two connections."""
+    return ServiceOptions(
+        role,
+        "c",
+        "x",
+        "127.0.0.1",
+        0,
+        0,
+        "",
+        "r",
+        "r",
+        "none",
+        4.0,
+        None,
+        connection_count=2,
+    )
+
+
+def test_sequencers_and_bookies_have_as_many_connections_as_they_are_told(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        sequencer = SequencerService(make_options("sequencer"), MemoryStore(MemoryTree()))
+        assert sequencer.statistics()["server"]["connections_max"] == 2
+        failures: list[str] = []
+        given = replace(options(tmp_path), connection_count=2)
+        bookie = BookieService(given, failures.append, MemoryStore(MemoryTree()))
+        await bookie.start()
+        assert bookie.statistics()["server"]["connections_max"] == 2
+        await bookie.stop()
+        assert not failures
+
+    run(scenario)
+
+
+def test_a_public_port_has_as_many_connections_as_it_is_told() -> None:
+    async def scenario() -> None:
+        app = FastAPI()
+
+        @app.get("/now")
+        async def answer_now() -> str:
+            return "now"
+
+        server = make_public_server(app, make_options("readproxy"))
+        await server.start()
+        ends = []
+        for _ in range(3):
+            ends.append(await asyncio.open_connection("127.0.0.1", server.port))
+            ends[-1][1].write(GET)
+        for reader, _ in ends[:2]:
+            assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+        await wait_until(lambda: count_connections(server.port) in (None, (2, 1)))
+        ends[0][1].close()
+        assert (await ends[2][0].readline()).startswith(b"HTTP/1.1 200")
+        for _, writer in ends:
+            writer.close()
+        await server.stop()
+
+    run(scenario)
 
 
 # --- Administration ---

@@ -18,11 +18,9 @@ from prometheus_client import REGISTRY, CollectorRegistry
 from duramen.core.replica_order import Place
 from duramen.errors import DuramenError
 from duramen.runtime.cluster_node import wait_session
-from duramen.runtime.edge.cross_origin import allow_origins
-from duramen.runtime.http_server import PublicServer, ServerLimits
 from duramen.runtime.metadata_store import MetadataStore, SessionState
 from duramen.runtime.public.forwarding import make_forwarder
-from duramen.runtime.public.serving import complete_app
+from duramen.runtime.public.serving import complete_app, make_public_server
 from duramen.runtime.reading.bookies import Bookies, RangeFetcher, read_clock_us
 from duramen.runtime.reading.cache import CACHE_BYTES_DEFAULT, EntryCache
 from duramen.runtime.reading.cold.reads import ColdReads, open_cold_reads
@@ -85,15 +83,7 @@ class ReadProxy:
             options, store, paths.write_proxies, lambda: self._is_draining
         )
         complete_app(self.app, self._forwarder)
-        served = allow_origins(self.app, options.cors_origins)
-        gate = options.make_gate(options.cors_origins)
-        self._server = PublicServer(
-            options.host,
-            options.data_port,
-            served,
-            gate,
-            limits=ServerLimits(connection_count=options.connection_count),
-        )
+        self._server = make_public_server(self.app, options)
         self._registration = Registration(
             store, f"{paths.read_proxies}/{options.node_id}", self._describe()
         )

@@ -183,6 +183,7 @@ class SequencerService:
     def statistics(self) -> dict[str, Any]:
         """Every queue and counter."""
         return {
+            "server": self._server.statistics(),
             "frames": self._frames.statistics(),
             "cold": None if self._cold is None else self._cold.statistics(),
             "metadata": self._store.statistics(),

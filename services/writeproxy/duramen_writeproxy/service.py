@@ -15,12 +15,10 @@ import logging
 from typing import Any, Final
 
 from duramen.runtime.cluster_node import wait_session
-from duramen.runtime.edge.cross_origin import allow_origins
 from duramen.runtime.http_client import PeerClient
-from duramen.runtime.http_server import PublicServer, ServerLimits
 from duramen.runtime.metadata_store import MetadataStore
 from duramen.runtime.public.forwarding import make_forwarder
-from duramen.runtime.public.serving import complete_app
+from duramen.runtime.public.serving import complete_app, make_public_server
 from duramen.runtime.registry import Registration, Roster
 from duramen.runtime.role import ServiceOptions
 from duramen.wire.metadata_json import Paths
@@ -87,15 +85,7 @@ class WriteProxy:
         )
         complete_app(app, self._forwarder)
         self._cluster = Cluster(self._names, self._roster, self._peers)
-        served = allow_origins(app, options.cors_origins)
-        gate = options.make_gate(options.cors_origins)
-        self._server = PublicServer(
-            options.host,
-            options.data_port,
-            served,
-            gate,
-            limits=ServerLimits(connection_count=options.connection_count),
-        )
+        self._server = make_public_server(app, options)
         self._registration: Registration | None = None
         self._is_started = False
         IN_FLIGHT_BYTES.set_function(lambda: self._budget.held_bytes)

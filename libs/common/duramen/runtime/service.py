@@ -390,8 +390,8 @@ class _Frame:
             loop.set_exception_handler(self._on_loop_fault)
         service = self._make(self._options, self._fail)
         app = make_admin_app(service, self._options, self._stopping.set)
-        gate = self._options.make_gate()
         options = self._options
+        gate = options.make_gate()
         connections = AdminConnections(options.admin_connection_count_per_peer)
         admin = AdminServer(options.host, options.admin_port, app, gate, connections=connections)
         await admin.start()

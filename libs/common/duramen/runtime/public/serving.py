@@ -18,12 +18,15 @@ from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from duramen.runtime.edge.cross_origin import allow_origins
 from duramen.runtime.edge.document_page import DOCS_PATH, make_page_endpoint
 from duramen.runtime.edge.negotiation import Negotiation
+from duramen.runtime.http_server import PublicServer, ServerLimits
 from duramen.runtime.public.calls import CALLS, LOG_PATH, Call
 from duramen.runtime.public.forwarding import Forwarder
 from duramen.runtime.public.openapi import make_document, spell_document
 from duramen.runtime.rest import METHODS, Endpoint, LeanRoute, add_route, refuse_method
+from duramen.runtime.role import ServiceOptions
 
 DOCUMENT_PATHS: Final = ("/v1/openapi.json", "/openapi.json")
 _VERB_PATH: Final = f"{LOG_PATH}:{{verb}}"
@@ -50,6 +53,17 @@ def complete_app(app: FastAPI, forwarder: Forwarder | None) -> None:
     _guard_verbs(app)
     app.add_middleware(_KeptByNobody)
     app.add_middleware(Negotiation)
+
+
+def make_public_server(app: FastAPI, options: ServiceOptions) -> PublicServer:
+    """The server of a complete application, for the pages and names that its options allow."""
+    return PublicServer(
+        options.host,
+        options.data_port,
+        allow_origins(app, options.cors_origins),
+        options.make_gate(options.cors_origins),
+        limits=ServerLimits(connection_count=options.connection_count),
+    )
 
 
 class _KeptByNobody:
