@@ -2,12 +2,12 @@
 
 Log nodes as truncation leaves them behind say which ledgers are dead; nothing else does (R4). One
 ZooKeeper serves several tests as one cluster: each uses log ids of its own.
-Used by the bookie's process tests.
+Used by the bookie's process tests. `change_node` is for the nodes of a whole cluster.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -16,6 +16,8 @@ from duramen.cluster.layout import CLUSTER_NAME
 from duramen.ids import Epoch, LogId
 from duramen.runtime.zookeeper_store import ZooKeeperStore
 from duramen.wire.metadata_json import Paths, read_node, spell_log
+from tests.process.copies import wait_until_so
+from tests.process.times import HANG_S
 from tests.unit.test_log_node import make_log
 
 _PATHS = Paths(CLUSTER_NAME)
@@ -56,3 +58,26 @@ async def open_nodes(zookeeper: str) -> AsyncIterator[MetadataNodes]:
         yield MetadataNodes(store)
     finally:
         await store.close()
+
+
+async def change_node(
+    store: ZooKeeperStore, path: str, change: Callable[[bytes], bytes | None]
+) -> None:
+    """Write to a node as the product does, which may write to it at the same time.
+
+    The auditor proves the copies of a segment just after its close, an owner rolls: who was
+    overtaken reads the node anew.
+
+    Args:
+        change: gives the node's new data, or None as long as it is not to be changed yet.
+    """
+
+    async def is_written() -> bool:
+        found = await store.get(path)
+        assert found is not None, path
+        data = change(found.data)
+        if data is not None:
+            await store.set(path, data, version=found.version)
+        return data is not None
+
+    await wait_until_so(is_written, HANG_S, lambda: f"{path} was not to be changed")

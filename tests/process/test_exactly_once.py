@@ -21,6 +21,7 @@ from tests.process.answers import COME_AGAINS_AFTER_A_FAULT_MAX, note_come_again
 from tests.process.cluster import LocalCluster, create_log, run, running_cluster
 from tests.process.copies import open_store
 from tests.process.history import read_log
+from tests.process.metadata_nodes import change_node
 
 pytestmark = [pytest.mark.process, pytest.mark.zookeeper]
 
@@ -138,11 +139,11 @@ def test_r15_a_takeover_passes_over_what_is_lost_and_a_truncation_begins_behind_
 async def _lose(cluster: LocalCluster, log_id: LogId, entry: EntryId) -> None:
     """The first segment's node says so; the bookies, which have it, are not to be asked."""
     async with open_store(cluster) as (store, paths):
-        path = paths.segment(log_id, Epoch(1))
-        found = await store.get(path)
-        assert found is not None
-        lossy = read_segment(found.data).with_lost([(entry, entry)], "lost")
-        await store.set(path, spell_segment(lossy), version=found.version)
+        await change_node(
+            store,
+            paths.segment(log_id, Epoch(1)),
+            lambda data: spell_segment(read_segment(data).with_lost([(entry, entry)], "lost")),
+        )
 
 
 async def _check_repetitions(client: Client, places: dict[int, dict[str, Any]]) -> None:

@@ -5,6 +5,7 @@ Go, or where the module cannot be had, the test is left out. What the server lib
 otherwise is listed with its reason: a case that is not in the list fails the test, and so does one
 that is mended. The tool breaks rules in the middle of a request, and an answer that is there before
 would hide what is said of them: so it asks for news of a log without any, which takes a while.
+As a POST that is refused at once: the cases that depend on it have a path that needs its body.
 
 Source: docs/testing.md "HTTP/2".
 """
@@ -35,15 +36,29 @@ EXCEPTIONS: Final = {
 }
 """Cases that fail, and why that is harmless."""
 
-SOMETIMES: Final = {
-    "http2/8.1: Sends a second HEADERS frame without the END_STREAM flag": "in one of twenty tries "
-    "beside other work the library answers the request and never says what its trailers lack; a "
-    "call that needs its body waits for the end of it, which has not come",
+BODY_CASES: Final = {
+    "http2/8.1/1": "http2/8.1: Sends a second HEADERS frame without the END_STREAM flag",
+    "http2/8.1.2.1/3": "http2/8.1.2.1: Sends a HEADERS frame that contains a pseudo-header field "
+    "as trailers",
 }
-"""Cases that fail now and then, however long the answer takes, and why that is harmless."""
+"""Cases with malformed trailers of a POST, by the name the tool takes: judged in their own run,
+with a request that needs its body. At another path the refusal may be there before the trailers."""
+
+SOMETIMES: Final = {
+    'http2/8.1.2.6: Sends a HEADERS frame with the "content-length" header field which does not '
+    + end: "the gate refuses a body without a type by its headers, before the body is there"
+    for end in (
+        "equal the DATA frame payload length",
+        "equal the sum of the multiple DATA frames payload length",
+    )
+}
+"""Cases that may fail, and why that is harmless: no request of the tool's has a content type."""
 
 PATH: Final = "/v1/namespaces/default/logs/http2/records?from=tail&wait=200ms"
-"""What is asked for: the answer is under way long after all frames of the request."""
+"""What is asked for: a GET is answered long after all frames of the request."""
+
+BODY_PATH: Final = "/v1/namespaces/default/logs/http2:truncate"
+"""A POST is answered when its body has come to its end, and not before."""
 
 HEADER_BYTES: Final = 220_000
 """h2spec makes five such headers of it where a frame is to be too large: more than our 1 MiB."""
@@ -85,7 +100,9 @@ def test_http2_is_as_the_standard_says(
     url = cluster.state()[side]
     answer = httpx.get(url + PATH)
     assert (answer.status_code, answer.elapsed.total_seconds() >= 0.2) == (200, True), answer.text
-    failed = find_failures(h2spec, url, tmp_path)
+    failed = find_failures(h2spec, f"{url}{PATH}", tmp_path)
+    failed = {case: cause for case, cause in failed.items() if case not in BODY_CASES.values()}
+    failed |= find_failures(h2spec, f"{url}{BODY_PATH}", tmp_path, *BODY_CASES)
     print(f"{side}: {CASE_COUNT - len(failed)} of {CASE_COUNT}")
     assert not find_doubts(failed)
 
@@ -102,17 +119,18 @@ def find_doubts(failed: Causes) -> Causes:
     return unexpected | dict.fromkeys(sorted(mended), "passes, though it is in the list")
 
 
-def find_failures(h2spec: Path, url: str, folder: Path) -> Causes:
-    """The cases that fail in one run."""
+def find_failures(h2spec: Path, url: str, folder: Path, *cases: str) -> Causes:
+    """The cases that fail in one run of these, or of all."""
     address = urlsplit(url)
     report = folder / "report.xml"
     command = [str(h2spec), "--host", str(address.hostname), "--port", str(address.port)]
-    command += ["--path", PATH, "--timeout", "5"]
-    command += ["--max-header-length", str(HEADER_BYTES), "--junit-report", str(report)]
+    command += ["--path", url.removeprefix(f"{address.scheme}://{address.netloc}")]
+    command += ["--timeout", "5", "--max-header-length", str(HEADER_BYTES)]
+    command += ["--junit-report", str(report), *cases]
     ran = subprocess.run(command, timeout=150, check=False, capture_output=True, text=True)
     assert report.exists(), ran.stderr
     found = read_report(report)
-    assert found.case_count == CASE_COUNT, ran.stdout[-500:]
+    assert found.case_count == (len(cases) or CASE_COUNT), ran.stdout[-500:]
     return found.failed
 
 

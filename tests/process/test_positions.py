@@ -16,13 +16,13 @@ import httpx
 import pytest
 
 from duramen.client.rest_client import RestClient
-from duramen.cluster.layout import CLUSTER_NAME
 from duramen.ids import LogId, parse_lsn
-from duramen.runtime.zookeeper_store import ZooKeeperStore
-from duramen.wire.metadata_json import Paths, read_log, spell_log
+from duramen.wire.metadata_json import read_log, spell_log
 from duramen.wire.record_batch import encode_batch
 from tests.pauses import look_again_soon
 from tests.process.cluster import LocalCluster, create_log, run
+from tests.process.copies import open_store
+from tests.process.metadata_nodes import change_node
 
 pytestmark = [pytest.mark.process, pytest.mark.zookeeper]
 
@@ -86,16 +86,12 @@ async def list_segments(cluster: LocalCluster) -> list[dict[str, Any]]:
 
 async def truncate(cluster: LocalCluster, log_id: str, seq_num: int, lsn: str) -> None:
     """Move the trim point in the log node, and wait until the read proxy has seen it."""
-    store, path = (
-        ZooKeeperStore(cluster.state()["zookeeper"]),
-        Paths(CLUSTER_NAME).log(LogId(int(log_id))),
-    )
-    await store.start()
-    found = await store.get(path)
-    assert found is not None
-    log = replace(read_log(found.data), trim_lsn=parse_lsn(lsn), trim_seq_num=seq_num)
-    await store.set(path, spell_log(log), version=found.version)
-    await store.close()
+
+    def trim(data: bytes) -> bytes:
+        return spell_log(replace(read_log(data), trim_lsn=parse_lsn(lsn), trim_seq_num=seq_num))
+
+    async with open_store(cluster) as (store, paths):
+        await change_node(store, paths.log(LogId(int(log_id))), trim)
     async with httpx.AsyncClient(base_url=cluster.state()["read_url"], timeout=20) as http:
         while (await http.get(RECORDS)).json().get("records", [{}])[0].get("seq_num") != seq_num:
             await look_again_soon()

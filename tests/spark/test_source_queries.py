@@ -44,6 +44,7 @@ from pyspark_duramen.streaming.reader import LogStreamReader
 from pyspark_duramen.table import ARROW_TYPES
 from tests.process.cluster import LocalCluster, run, running_cluster, wait_until
 from tests.process.copies import open_store
+from tests.process.metadata_nodes import change_node
 from tests.process.times import HANG_S
 from tests.spark.archive_world import World, fill_log
 from tests.spark.faulty_sources import DyingSource
@@ -236,21 +237,19 @@ def test_records_that_are_lost_end_a_read_or_have_a_row(site: Site) -> None:
         log.append([b"%d" % (2 * n), b"%d" % (2 * n + 1)])
     log_id = LogId(int(log.show()["log_id"]))
 
-    async def lose_entry() -> bool:
+    def note_lost(data: bytes) -> bytes | None:
         """Entry 1 is recorded as lost, once its segment is closed; bookies are not to be asked."""
+        segment = read_segment(data)
+        if segment.state is not SegmentState.CLOSED:
+            return None
+        return spell_segment(segment.with_lost([(EntryId(1), EntryId(1))], "lost"))
+
+    async def lose_entry() -> None:
         async with open_store(site.cluster) as (store, paths):
-            path = paths.segment(log_id, Epoch(1))
-            found = await store.get(path)
-            assert found is not None
-            segment = read_segment(found.data)
-            if segment.state is not SegmentState.CLOSED:
-                return False
-            lossy = segment.with_lost([(EntryId(1), EntryId(1))], "lost")
-            await store.set(path, spell_segment(lossy), version=found.version)
-            return True
+            await change_node(store, paths.segment(log_id, Epoch(1)), note_lost)
 
     log.roll()
-    wait_until(lambda: run(lose_entry()), HANG_S, "the segment to be closed")
+    run(lose_entry())
     wanted = LogRange(("default", "lossy"), 1, 8, 0)
     schema = pa.schema([(name, ARROW_TYPES[name]) for name in ("seq_num", "gap")])
     with closing(HotReader(site.read_url, schema, OnTruncation.SKIP)) as reader:
