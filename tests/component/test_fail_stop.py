@@ -136,7 +136,7 @@ def test_every_way_into_a_core_is_guarded() -> None:
             and isinstance(call.func, ast.Attribute)
             and ast.unparse(call.func.value) == "self.core"
         }
-        is_guarded = any(ast.unparse(d) == "_stop_at_faults" for d in method.decorator_list)
+        is_guarded = any(ast.unparse(d) == "stops_at_faults" for d in method.decorator_list)
         is_spawned = f"self._spawn(self.{method.name}(" in inspect.getsource(log_driver)
         if entered - READS_OF_CORE and not (is_guarded or is_spawned):
             unguarded.append(f"{method.name}: {sorted(entered)}")

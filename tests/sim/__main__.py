@@ -90,7 +90,7 @@ REQUIRED: Final = (
     "member resumed", "orphan found", "recovery overtaken", "stopped in peace",
     "settling", "compaction", "entries settled", "crash within upkeep", "upkeep failed",
     "settled damage", "index rebuilt", "group commit", "shared frame", "journal mark",
-    "journal poisoned", "crash within a commit",
+    "journal poisoned", "crash within a commit", "entry damaged on the way",
     "torn write", "torn tail", "tail secured", "damage found", "clean start", "unreadable entry",
     "cut from a seal", "sealed by a read", "add refused after a read",
     "segment proof asked", "segment proved open", "zombie add refused", "append redirected",

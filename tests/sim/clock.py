@@ -12,16 +12,24 @@ Called by `run`. Documented in docs/testing.md.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import random
+import sys
 from collections.abc import Callable, Iterator
+from types import ModuleType
 from typing import Any, Final, NamedTuple, TypeVar
 from uuid import UUID
 
+from duramen.ids import Incarnation
 from duramen.runtime.reading import tail
+from duramen.runtime.sequencer import bookie_lanes, history, log_driver
 from duramen_bookie import identity, storage
 from duramen_bookie.repair import inventory, pulling
 from duramen_bookie.upkeep import repair_queue
+from duramen_sequencer import append_frames, fencing, log_host
+from duramen_sequencer.life import boundaries
+from duramen_sequencer.ownership import reaching
 from duramen_sequencer.repair import (
     auditor,
     commits,
@@ -32,12 +40,22 @@ from duramen_sequencer.repair import (
     worker,
 )
 from tests.sim import known_bytes
+from tests.sim.frames import Frames, SimFrame
+from tests.sim.watched_driver import InjectedFault, WatchedDriver
 from tests.sim.world import World
 
 T = TypeVar("T")
 
 _METRICS: Final = ("ADD_BYTES", "ADD_ENTRIES", "JOURNAL_QUEUE_BYTES", "JOURNAL_SYNC_SECONDS")
-_LOGGERS: Final = ("duramen_sequencer.repair", "duramen_bookie", "duramen.runtime.registry")
+_LOGGERS: Final = (
+    "duramen_sequencer", "duramen_bookie", "duramen.runtime.registry", "duramen.runtime.sequencer",
+)  # fmt: skip
+
+_DAMAGE_RATIO: Final = 0.05
+"""Of the entries that recoveries read, of which a seed has some thirty."""
+
+_TAKEOVER_COUNT: Final = 2
+"""Takeovers at once: fewer than the logs of most seeds, so that some wait for their turn."""
 
 
 class _Clock:
@@ -66,6 +84,9 @@ class _Nonces:
 class _Silence:
     """As much of a metric as is asked for."""
 
+    def labels(self, *_: str) -> _Silence:
+        return self
+
     def inc(self, amount: float = 1) -> None:
         pass
 
@@ -90,8 +111,22 @@ class _ErrorsEnd(logging.Handler):
         self._world = world
 
     def emit(self, record: logging.LogRecord) -> None:
-        if record.exc_info is not None and record.exc_info[1] is not None:
-            self._world.at(0, _raise, record.exc_info[1])
+        error = None if record.exc_info is None else record.exc_info[1]
+        if error is not None and not isinstance(error, InjectedFault):
+            self._world.at(0, _raise, error)
+
+
+def _keep(value: T) -> T:
+    return value
+
+
+def _list_timed() -> list[ModuleType]:
+    """Who has the clock of the drivers by name."""
+    return [
+        module
+        for name, module in sorted(sys.modules.items())
+        if name.startswith("duramen") and vars(module).get("now_us") is log_driver.now_us
+    ]
 
 
 async def _run_at_once(work: Callable[[], T]) -> T:
@@ -102,7 +137,7 @@ async def _run_at_once(work: Callable[[], T]) -> T:
 def virtual_time(world: World, seed: int) -> Iterator[None]:
     """Bind the names for the length of the block."""
     known_bytes.forget()
-    bindings = _list_bindings(world, random.Random(f"nonces {seed}"))
+    bindings = _list_bindings(world, seed)
     kept = [vars(owner)[name] for owner, name, _ in bindings]
     handler = _ErrorsEnd(world)
     loggers = [(logger := logging.getLogger(name), logger.propagate) for name in _LOGGERS]
@@ -121,7 +156,8 @@ def virtual_time(world: World, seed: int) -> Iterator[None]:
             logger.propagate = does_propagate
 
 
-def _list_bindings(world: World, rng: random.Random) -> list[_Binding]:
+def _list_bindings(world: World, seed: int) -> list[_Binding]:
+    rng = random.Random(f"nonces {seed}")
     clock = _Clock(world)
 
     def now_us() -> int:
@@ -130,8 +166,23 @@ def _list_bindings(world: World, rng: random.Random) -> list[_Binding]:
     def uuid4() -> UUID:
         return UUID(int=rng.getrandbits(128))
 
+    chance = random.Random(f"damage {seed}")
+    frames, damaging = Frames(world, chance), Frames(world, chance, damage_ratio=_DAMAGE_RATIO)
+    question = SimFrame(Incarnation("0" * 32), [])
     return [
         *(_Binding(m, "now_us", now_us) for m in (auditor, worker, readings, operations)),
+        *(_Binding(m, "now_us", now_us) for m in _list_timed()),
+        _Binding(bookie_lanes, "_read_clock_us", now_us),
+        _Binding(bookie_lanes, "calls", damaging),
+        *(_Binding(m, "calls", frames) for m in (history, boundaries)),
+        _Binding(reaching, "_QUESTION", question),
+        _Binding(append_frames, "pack_results", _keep),
+        _Binding(append_frames, "_SECONDS", _Silence()),
+        _Binding(append_frames, "_APPENDS", _Silence()),
+        _Binding(append_frames, "_BYTES", _Silence()),
+        _Binding(fencing, "_COMMAND_IDS", itertools.count(-1, -1)),
+        _Binding(log_host, "LogDriver", WatchedDriver),
+        _Binding(log_host, "_TAKEOVER_COUNT", _TAKEOVER_COUNT),
         _Binding(tail, "read_clock_us", now_us),
         *(_Binding(m, "time", clock) for m in (rounds, rebalancing, operations)),
         *(_Binding(m, "time", clock) for m in (inventory, pulling)),

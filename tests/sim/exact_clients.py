@@ -41,7 +41,8 @@ from tests.sim.metadata import Store, StoreSession
 from tests.sim.network import Network
 from tests.sim.node_loop import Promise
 from tests.sim.options import Options
-from tests.sim.sequencers import AppendRow, SequencerNode, SimPeers
+from tests.sim.peers import SimPeers
+from tests.sim.sequencers import AppendRow, SequencerNode
 from tests.sim.world import Node, World
 
 _DEADLINE_S: Final = 6.0

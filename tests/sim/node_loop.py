@@ -175,9 +175,7 @@ class NodeLoop:
         """The life is over: nothing of it is called any more."""
         left = [task for task in self._tasks if not task.done()]
         for task in left:
-            work = task.get_coro()
-            if isinstance(work, CoroutineType) and getcoroutinestate(work) == CORO_CREATED:
-                work.close()  # nothing of it runs, and nobody complains that nothing did
+            _close_unbegun(task.get_coro())
         self._left += left
         self._tasks.clear()
         self._ready.clear()
@@ -255,12 +253,24 @@ class NodeLoop:
     def _turn(self) -> None:
         """Call what waits; what it asks for comes with the next turn."""
         ready, self._ready = self._ready, deque()
+        life = self.life
 
         def call_all() -> None:
             for handle in ready:
+                if self.life != life:
+                    return  # one of them was the end of the process
                 handle.call()
 
         self.enter(call_all)
+
+
+def _close_unbegun(work: object) -> None:
+    """Nothing of it runs, and nobody complains that nothing did; nor of what it was given."""
+    if isinstance(work, CoroutineType) and getcoroutinestate(work) == CORO_CREATED:
+        given = [] if work.cr_frame is None else list(work.cr_frame.f_locals.values())
+        work.close()
+        for inner in given:
+            _close_unbegun(inner)
 
 
 def _raise_error(task: asyncio.Task[Any]) -> None:

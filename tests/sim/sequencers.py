@@ -1,17 +1,17 @@
-"""Simulated sequencer processes: lanes, rosters, session, calls, background work.
+"""Simulated sequencer processes: rosters, session, calls, background work.
 
-A node holds the lanes and the logs' host (`hosting`), and is told of rosters and its session.
-Killed, it forgets everything; paused, it comes back as a zombie with its old state and what waited
-for it. Hand-overs and retention are the production classes (`ownership.hand_over`,
-`life.retention`); a log's fencing token is set as `fencing` does. Its part in repair is a seat
-(`repair.seat`).
+A node stands for `SequencerService`. What that puts together runs here as it ships, in the node's
+event loop: the logs' host (`hosting`), lanes, append frames, hand-overs, retention, the look at
+bookies and the reliefs. The roster, the session and the network around them are played. Killed, a
+node forgets everything; paused, it comes back as a zombie with its old state and what waited for
+it. Its part in repair is a seat (`repair.seat`).
 
 Called by `run`, `nemesis` and clients. Documented in docs/testing.md.
 """
 
 from __future__ import annotations
 
-import itertools
+import asyncio
 import json
 import random
 from collections.abc import Callable
@@ -19,62 +19,46 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final, NamedTuple, cast
 
-from duramen.config import LogConfig
 from duramen.core.duty import Duty
 from duramen.core.log_node import Ending
-from duramen.core.ownership.reach import PROBE_US, Reach
 from duramen.core.placement import Candidate
 from duramen.core.placement.roster import choose_candidates, read_rows
 from duramen.core.quorum import Quorum
-from duramen.core.sequencer import effects as fx
-from duramen.core.sequencer.exactly_once.stamps import SetToken, Stamp, TokenRecord
 from duramen.core.sequencer.surroundings import Surroundings
-from duramen.core.sequencer.transmit import QueuedAppend
-from duramen.core.status import BookieStatus
 from duramen.errors import DuramenError
 from duramen.ids import (
     BookieId,
     EntryId,
-    Epoch,
-    Incarnation,
     LedgerId,
     LogId,
     Member,
     SequencerId,
 )
-from duramen.limits import APPEND_TIMEOUT_US
-from duramen.runtime.http_client import NoAnswerError, UnreachableError
+from duramen.runtime.http_client import PeerClient
 from duramen.runtime.metadata_store import MetadataError, SessionState
-from duramen.runtime.sequencer.metadata_link import MetadataLink
+from duramen.runtime.sequencer.bookie_lanes import BookieLanes
+from duramen.runtime.sequencer.log_driver import LogDriver
 from duramen.units import MS, SECOND
-from duramen.wire.bookie_calls import Add, Service
 from duramen.wire.entry import CONTROL, STATE, encode_entry
 from duramen.wire.exactly_once.control_record import spell_control
 from duramen.wire.metadata_json import read_bookie, read_log, spell_log
-from duramen.wire.record_batch import read_info
-from duramen.wire.record_json import spell_mark
-from duramen.wire.sequencer_calls import (
-    NO_OPTIONS,
-    Appended,
-    AppendOptions,
-    AppendResult,
-    Redirect,
-)
+from duramen.wire.sequencer_calls import NO_OPTIONS, Append, AppendOptions
+from duramen_sequencer.append_frames import AppendFrames
+from duramen_sequencer.fencing import set_token
 from duramen_sequencer.life.retention import RetentionRounds
-from duramen_sequencer.ownership.hand_over import HandOver
+from duramen_sequencer.ownership.hand_over import HandOver, Operation
+from duramen_sequencer.ownership.reaching import Reaching
 from duramen_sequencer.ownership.reliefs import LogReliefs
-from tests.sim.hosting import Process, SimHost, SimProbes, SimRoster
-from tests.sim.log_drivers import Answer, SimDriver, SimLane, Waiting, Watcher, bind
+from tests.sim.hosting import CountedLink, SimHost, SimProbes, SimRoster
 from tests.sim.metadata import PATHS, Store, StoreSession
 from tests.sim.network import Network
-from tests.sim.node_loop import Promise
 from tests.sim.options import Options, can_place
+from tests.sim.peers import SimPeers
 from tests.sim.processes import BookieNode, Reply
 from tests.sim.repair.seat import AuditSeat
+from tests.sim.watched_driver import WatchedDriver, Watcher
 from tests.sim.world import Node, World
 
-_SCAN_INTERVAL_US: Final = 10 * SECOND
-_SCAN_AFTER_CHANGE_US: Final = 200 * MS
 _RETENTION_US: Final = (SECOND, 4 * SECOND)
 
 
@@ -88,36 +72,7 @@ class AppendRow(NamedTuple):
     options: AppendOptions = NO_OPTIONS
 
 
-class SimPeers:
-    """`http_client.PeerClient` between simulated processes, as far as control calls go."""
-
-    def __init__(self, network: Network, node: Node, peers: dict[str, SequencerNode]) -> None:
-        self._network = network
-        self._node = node
-        self._peers = peers
-
-    async def request_json(
-        self, method: str, url: str, body: bytes, timeout_us: int
-    ) -> tuple[int, bytes]:
-        """Ask the sequencer that the url names; raises as the production client does."""
-        answer: Promise[tuple[BookieStatus, Any]] = Promise()
-        name = url.removesuffix("/s/control")
-
-        def on_answer(status: BookieStatus, value: Any) -> None:
-            answer.settle((status, value))
-
-        peer = self._peers[name]
-        # As a stream: a connection never doubles what it carries.
-        self._network.call(self._node, peer, "control", body, timeout_us, on_answer, is_stream=True)
-        status, value = await answer
-        if status is BookieStatus.UNREACHABLE:
-            raise UnreachableError(name)
-        if status is not BookieStatus.OK:
-            raise NoAnswerError(name)
-        return cast(tuple[int, bytes], value)
-
-
-class SequencerNode(Process):
+class SequencerNode(Node):
     """One sequencer process: its logs, lanes and link."""
 
     def __init__(
@@ -137,9 +92,10 @@ class SequencerNode(Process):
         self.sequencer_id = SequencerId(self.name)
         self.watcher = watcher
         self.session = StoreSession(store, self, self._on_session, self._on_rosters)
-        self.link = MetadataLink(self.session, PATHS, self.sequencer_id, self.name)
+        self.link = CountedLink(self, self.session, PATHS, self.sequencer_id, self.name)
         self.around: Surroundings
         self.host: SimHost
+        self.lanes: BookieLanes
         self.retention: RetentionRounds
         self.seat: AuditSeat | None = None
         self._store = store
@@ -147,23 +103,18 @@ class SequencerNode(Process):
         self._bookies = bookies
         self._peers = peers
         self._roster = SimRoster()
-        self._seen: dict[str, BookieNode] = {}
-        self._lanes: dict[Member, SimLane] = {}
-        self._busy: dict[Member, SimLane] = {}
+        self._seen: set[str] = set()
         self._sequencers: dict[str, tuple[str, ...]] = {}
         self._has_reliefs = options.has_reliefs
-        self.reach: Reach
-        self.reliefs: LogReliefs
-        self._ready: list[tuple[Reply, Any]] = []
-        self._append_count = 0
-        self._command_ids = itertools.count(-1, -1)
+        self._unreached: tuple[str, ...] = ()
+        self._frames: AppendFrames
         self._hand_over: HandOver
         self._log_count = len(options.logs)
         self._has_repair = options.has_repair
         self._least_ack_quorum = min(log.replication.ack_quorum for log in options.logs)
 
     @property
-    def drivers(self) -> dict[LogId, SimDriver]:
+    def drivers(self) -> dict[LogId, LogDriver]:
         """The logs that are driven here."""
         return self.host.drivers
 
@@ -172,28 +123,36 @@ class SequencerNode(Process):
         """Whether the metadata store is known to hold this process's session."""
         return self.session.session is SessionState.CONNECTED
 
-    def make_driver(self, log_id: LogId) -> SimDriver:
-        """A log's driver with an idle core."""
-        return SimDriver(self, log_id)
+    def run(self, life: int, action: Callable[..., None], *args: Any) -> None:
+        """As `Node.run`, in the event loop: production code here begins tasks and sets timers."""
+        outer = asyncio._get_running_loop()
+        asyncio._set_running_loop(cast(asyncio.AbstractEventLoop, self.loop))
+        try:
+            super().run(life, action, *args)
+        finally:
+            asyncio._set_running_loop(outer)
 
     # --- Life ------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """A fresh process: everything is forgotten."""
-        if self.is_up:
-            return
-        self.begin_life()
+        if not self.is_up:
+            self.begin_life()
+            self.loop.enter(self._start)
+
+    def _start(self) -> None:
         self.around = Surroundings(
             self.sequencer_id, random.Random(self.world.rng.getrandbits(64)), _encode,
             spell_control=spell_control,
         )  # fmt: skip
-        self._lanes, self._busy, self._seen, self._ready = {}, {}, {}, []
-        self.host = SimHost(
-            self, self._roster, SimProbes(self._network, self, cast(Any, self._peers))
-        )
-        self._hand_over = HandOver(
-            cast(Any, self.host), cast(Any, SimPeers(self._network, self, self._peers))
-        )
+        self._seen = set()
+        bookies = cast(PeerClient, SimPeers(self._network, self, self._bookies))
+        peers = cast(PeerClient, SimPeers(self._network, self, self._peers))
+        self.lanes = BookieLanes(bookies, self._find_url)
+        probes = SimProbes(self._network, self, self._peers)
+        self.host = SimHost(self, self.lanes, self._roster, probes)
+        self._frames = AppendFrames(self.host)
+        self._hand_over = HandOver(self.host, peers)
         self.retention = RetentionRounds(
             self.link, self.host.looks_after, self.around.rng,
             now_unix_ms=lambda: self.around.unix_ms(self.world.now_us),
@@ -201,19 +160,16 @@ class SequencerNode(Process):
         self.session.open()
         self._store.sequencers[self.name] = self.session
         self._store.tell_rosters()
-        self.reach = Reach()
-        self.reliefs = LogReliefs(cast(Any, self.host), self.around)
         if self._has_reliefs:
-            self.after(0, self._ask_again)
-            self.after(SECOND, self._look_for_relief)
+            reaching = Reaching(bookies, self._list_urls, self._publish)
+            reaching.start()
+            LogReliefs(self.host, self.around).start(lambda: reaching.reach.unreached)
         self.seat = None
         if self._has_repair:
-            peers = SimPeers(self._network, self, self._peers)
             self.seat = AuditSeat(self, self._network, self._bookies, peers)
         self._on_rosters()
         self.world.note(self.name, "start")
-        self.after(_SCAN_AFTER_CHANGE_US, self._scan)
-        self.after(_SCAN_INTERVAL_US, self._scan_again)
+        self.host.start()
         self.after(self.world.between(*_RETENTION_US), self._look_after_again)
 
     def crash(self) -> None:
@@ -231,41 +187,28 @@ class SequencerNode(Process):
     async def _stop(self) -> None:
         if self.seat is not None:
             await self.seat.stop()
+        busy = [driver for driver in self.drivers.values() if not driver.is_done]
         await self.host.stop()
+        self.world.counts["stopped in peace"] += all(driver.is_done for driver in busy)
+        # What was held is routed before the process ends.
+        await self.pass_time(100 * MS)
         self.session.end()
         self.end_life()
         self.world.note(self.name, "stopped")
 
     def _on_session(self, state: SessionState) -> None:
-        self.around.is_metadata_reachable = state is SessionState.CONNECTED
         self.world.note(self.name, f"session {state.value}")
         self.host.on_session(state)
-        if state is not SessionState.CONNECTED:
-            return
-        self._store.sequencers[self.name] = self.session
-        self._store.tell_rosters()
-        for driver in list(self.drivers.values()):
-            writer = driver.core.writer
-            if writer is not None:
-                self.spawn(self._keep(driver, writer.segment.epoch))
-        self.after(_SCAN_AFTER_CHANGE_US, self._scan)
-
-    async def _keep(self, driver: SimDriver, epoch: Epoch) -> None:
-        is_kept = await self.link.keep_owner(driver.log_id, epoch)
-        writer = driver.core.writer
-        is_same = writer is not None and writer.segment.epoch == epoch
-        if not is_kept and is_same and not driver.core.is_changing:
-            driver.core.release("another sequencer took the log over", loss=1)
-            driver.flush()
-            self.kick()
+        if state is SessionState.CONNECTED:
+            self._store.sequencers[self.name] = self.session
+            self._store.tell_rosters()
 
     def _on_rosters(self) -> None:
         rows = read_rows(self._store.bookies, self._store.read_registered(), ())
         locations: dict[Member, Candidate] = dict(self.around.locations or {})
         for row in rows:
             locations[row.candidate.member] = row.candidate
-        for name in self._store.bookies:
-            self._seen[name] = self._bookies[name]
+        self._seen.update(self._store.bookies)
         self.around.candidates = choose_candidates(rows)
         self.around.locations = locations
         said = self._store.unreached
@@ -273,71 +216,61 @@ class SequencerNode(Process):
         if sequencers != self._sequencers:
             self._sequencers = sequencers
             self._roster.learn(sequencers)
-            self.after(_SCAN_AFTER_CHANGE_US, self._scan)
-        for driver in list(self.drivers.values()):
-            driver.core.on_bookies_changed(self.world.now_us)
-            driver.flush()
+            self.host.want_scan()
+        self.host.on_bookies_changed()
         if self.seat is not None:
             self.seat.auditor.want_round()
-        self.kick()
 
-    # --- Reach (as `ownership.reaching` and the loop of `ownership.reliefs`) ----------------------
+    def _find_url(self, bookie: BookieId) -> str | None:
+        return bookie if bookie in self._seen else None
 
-    def _ask_again(self) -> None:
-        self.after(PROBE_US, self._ask_again)
-        self.reach.learn([BookieId(name) for name in self._store.bookies], self.world.now_us)
-        for name in self._store.bookies:
-            bookie = self._bookies[name]
-            body: tuple[Incarnation, list[Any]] = (Incarnation("0" * 32), [])
-            on_answer = partial(self._on_asked, BookieId(name))
-            self._network.call(self, bookie, "lac", body, PROBE_US, on_answer)
-        self._publish()
+    # --- Reach ------------------------------------------------------------------------------------
 
-    def _on_asked(self, bookie: BookieId, status: BookieStatus, _value: Any) -> None:
-        is_heard = status is BookieStatus.OK
-        self.reach.on_answer(bookie, is_heard=is_heard, now_us=self.world.now_us)
-        self._publish()
+    def _list_urls(self) -> dict[BookieId, str]:
+        return {BookieId(name): name for name in self._store.bookies}
 
-    def _publish(self) -> None:
-        """Say it in the roster, if the store can be reached; it is tried again by and by."""
-        store, unreached = self._store, self.reach.unreached
-        is_heard = self.has_session and store.is_reachable(self.name)
-        if is_heard and store.unreached.get(self.name) != unreached:
-            self.world.note(self.name, "reaches not", *unreached)
-            self.world.counts["reach changed"] += 1
-            store.unreached[self.name] = unreached
-            store.tell_rosters()
+    def _publish(self, unreached: list[str]) -> None:
+        """Say it in the roster, as soon as the store can be reached."""
+        self._unreached = tuple(unreached)
+        self._try_to_publish()
 
-    def _look_for_relief(self) -> None:
-        self.after(SECOND, self._look_for_relief)
-        self.spawn(self.reliefs.look(self.reach.unreached, self.world.now_us))
+    def _try_to_publish(self) -> None:
+        store, unreached = self._store, self._unreached
+        if store.unreached.get(self.name, ()) == unreached:
+            return
+        if not self.has_session or not store.is_reachable(self.name):
+            self.after(SECOND, self._try_to_publish)
+            return
+        self.world.note(self.name, "reaches not", *unreached)
+        self.world.counts["reach changed"] += 1
+        store.unreached[self.name] = unreached
+        store.tell_rosters()
 
-    # --- Calls of others (as `append_frames` and `control`) --------------------------------------
+    # --- Calls of others -------------------------------------------------------------------------
 
     def serve(self, kind: str, body: Any, reply: Reply) -> None:
         if kind == "control":
-            self.spawn(self._control(json.loads(body)), reply)
+            self.loop.run_task(self._answer_control(json.loads(body), reply))
             return
         assert kind == "append", kind
-        touched: dict[LogId, SimDriver] = {}
-        for row, log_id, batch, deadline_us, options in body:
-            self._append_count += 1
-            info = read_info(batch)
-            queued = QueuedAppend(
-                self._append_count, batch, info.record_count, info.max_txid,
-                info.max_timestamp_ms, self.world.now_us + deadline_us, info.min_txid,
-                None if info.producer is None else Stamp(*info.producer),
-                options.match_seq_num, options.fencing_token, tried=options.tried,
-            )  # fmt: skip
-            driver = self.host.submit(log_id, queued, _answer_row(self, reply, row))
-            if driver is not None:
-                touched[log_id] = driver
-        for driver in touched.values():
-            driver.flush()
-        self.kick()
+        rows = [row.row for row in body]
+        appends = [
+            Append(row.log_id, row.deadline_us // MS, row.batch, row.options) for row in body
+        ]
+
+        async def send(ready: Any) -> None:
+            reply([(rows[index], result) for index, result in ready])
+
+        self.loop.run_task(self._frames._answer_frame(appends, send))
+
+    async def _answer_control(self, request: dict[str, Any], reply: Reply) -> None:
+        reply(await self._control(request))
 
     async def _control(self, request: dict[str, Any]) -> tuple[int, bytes]:
-        operations = {**self._hand_over.operations, "fence": self._set_token}
+        operations: dict[str, Operation] = {
+            **self._hand_over.operations,
+            "fence": partial(set_token, self.host),
+        }
         if self.seat is not None:
             operations["roll"] = self.seat.changes.roll
         try:
@@ -348,54 +281,16 @@ class SequencerNode(Process):
             status, answer = problem["status"], problem
         except DuramenError as error:
             status, answer = error.kind.status, error.problem()
-        self.kick()
         return status, json.dumps(answer).encode()
-
-    async def _set_token(self, request: dict[str, Any]) -> dict[str, Any]:
-        """As `fencing.set_token` and `submit`."""
-        command = SetToken(request["token"], request.get("expected"))
-        fate: Promise[AppendResult] = Promise()
-        append = QueuedAppend(
-            next(self._command_ids), spell_control(TokenRecord(command.token)), record_count=0,
-            max_txid=None, max_timestamp_ms=0, deadline_us=self.world.now_us + APPEND_TIMEOUT_US,
-            command=command,
-        )  # fmt: skip
-        driver = self.host.submit(LogId(int(request["log_id"])), append, fate.settle)
-        if driver is not None:
-            driver.flush()
-        self.kick()
-        match result := await fate:
-            case DuramenError():
-                raise result
-            case Redirect(sequencer_id, url):
-                return {"owner": sequencer_id, "url": url}
-            case Appended():
-                tail = result.tail
-                return {"tail": spell_mark(tail.seq_num, tail.timestamp_ms, tail.dlsn)}
-            case _:
-                raise AssertionError(f"no answer to a command: {result}")
 
     # --- Whose the logs are ----------------------------------------------------------------------
 
-    def resubmit(self, log_id: LogId, append: QueuedAppend, answer: Answer) -> None:
-        """Route anew what a log gave back unsent."""
-        self.host.resubmit(log_id, append, answer)
-
-    def on_idle(self, driver: SimDriver) -> None:
-        """The log is nobody's here any more."""
-        self.host.on_idle(driver)
-
-    def on_broken(self, driver: SimDriver) -> None:
-        """An invariant of the log's core is broken."""
-        self.host.on_broken(driver)
-
     def hand_over(self, log_id: LogId) -> None:
         """An operator, or the balancer, gives one of this process's logs to the next by hash."""
-        request = {"op": "hand_over", "log_id": str(log_id)}
-        self.spawn(self._control(request), self._on_handed_over)
+        self.loop.run_task(self._ask_hand_over({"op": "hand_over", "log_id": str(log_id)}))
 
-    def _on_handed_over(self, answer: tuple[int, bytes]) -> None:
-        status, body = answer
+    async def _ask_hand_over(self, request: dict[str, Any]) -> None:
+        status, body = await self._control(request)
         document = json.loads(body)
         fate = document["code"] if status != 200 else f"closed {document['closed']}"
         self.world.counts[f"hand-over: {fate}"] += 1
@@ -405,18 +300,16 @@ class SequencerNode(Process):
         if self.host.is_leaving(log_id):
             return
         driver = self.host.drive(log_id)
-        now_us = self.world.now_us
         match what:
             case "roll":
                 driver.core.request_roll()
             case "close":
-                driver.core.stop(now_us)
+                driver._begin_leaving()
             case "end":
-                driver.core.finish(Ending.END, now_us)
+                driver.finish(Ending.END)
             case _:
-                driver.core.take_over(now_us, close_only=what == "close orphan")
+                driver.take_over(close_only=what == "close orphan", is_owner_gone=True)
         driver.flush()
-        self.kick()
 
     def suspend(self, span_us: int) -> None:
         """Rolling and ensemble changes are suspended for a while."""
@@ -428,9 +321,9 @@ class SequencerNode(Process):
 
     def reconfigure(self, log_id: LogId) -> None:
         """An operator changes the log's configuration through this sequencer."""
-        self.spawn(self._reconfigure(log_id), bind(self._on_reconfigured, log_id))
+        self.loop.run_task(self._reconfigure(log_id))
 
-    async def _reconfigure(self, log_id: LogId) -> tuple[LogConfig, int] | None:
+    async def _reconfigure(self, log_id: LogId) -> None:
         path = PATHS.log(log_id)
         try:
             await self.session.sync(path)
@@ -457,8 +350,11 @@ class SequencerNode(Process):
             news = replace(log, config=config, config_version=version, nonce=f"config {version}")
             await self.session.set(path, spell_log(news), version=stored.version)
         except MetadataError:
-            return None
-        return config, version
+            return
+        driver = self.drivers.get(log_id)
+        if driver is not None:
+            self.world.counts["reconfigured where it is driven"] += 1
+            driver.on_config(config, version)
 
     def _list_places(self) -> tuple[tuple[str, str], ...]:
         """Where the bookies are that are to stay: operators ask for nothing that needs others."""
@@ -470,24 +366,6 @@ class SequencerNode(Process):
             if stored is None or read_bookie(stored.data).duty is Duty.SERVING:
                 staying.append((bookie.region, bookie.rack))
         return tuple(staying)
-
-    def _on_reconfigured(self, log_id: LogId, news: tuple[LogConfig, int] | None) -> None:
-        driver = self.drivers.get(log_id)
-        if news is not None and driver is not None:
-            self.world.counts["reconfigured where it is driven"] += 1
-            driver.core.on_config(*news, self.world.now_us)
-            driver.flush()
-            self.kick()
-
-    # --- Orphans ---------------------------------------------------------------------------------
-
-    def _scan_again(self) -> None:
-        self._scan()
-        self.after(_SCAN_INTERVAL_US, self._scan_again)
-
-    def _scan(self) -> None:
-        for number in range(self._log_count):
-            self.spawn(self.host.close_if_orphan(LogId(number + 1)))
 
     # --- Retention -------------------------------------------------------------------------------
 
@@ -504,67 +382,9 @@ class SequencerNode(Process):
             except MetadataError:
                 return
 
-    # --- Calls to bookies -------------------------------------------------------------------------
-
-    def add(self, effect: fx.SendAdd, driver: SimDriver) -> None:
-        """Queue an add for its bookie; `kick` sends."""
-        lane = self._lanes.get(effect.member)
-        if lane is None:
-            lane = self._lanes[effect.member] = SimLane(self, effect.member)
-        service = Service.RECOVERY if effect.is_recovery else Service.APPEND
-        add = Add(
-            effect.ledger_id, effect.entry, effect.lac, effect.payload, effect.is_recovery, service
-        )
-        lane.push(Waiting(add, driver))
-        self._busy[effect.member] = lane
-
-    def post(
-        self,
-        member: Member,
-        kind: str,
-        rows: Any,
-        timeout_us: int,
-        on_answer: Callable[[BookieStatus, Any], None],
-    ) -> None:
-        """One call to a bookie."""
-        bookie = self._seen.get(member.bookie)
-        if bookie is None:
-            self.after(1, on_answer, BookieStatus.UNREACHABLE, None)
-            return
-        body = (member.incarnation, rows)
-        self._network.call(self, bookie, kind, body, timeout_us, on_answer)
-
-    def answer_later(self, reply: Reply, row: int, result: AppendResult) -> None:
-        """Answers of one event share a message."""
-        self._ready.append((reply, (row, result)))
-
-    def kick(self) -> None:
-        """The end of an event of this process: frames and answers leave."""
-        while self._busy:
-            lanes, self._busy = self._busy, {}
-            for lane in lanes.values():
-                lane.kick()
-        if self._ready:
-            ready, self._ready = self._ready, []
-            # Bound methods of one call are equal, and calls come in the order of the answers.
-            parts: list[tuple[Reply, list[Any]]] = []
-            for reply, row in ready:
-                if not parts or parts[-1][0] != reply:
-                    parts.append((reply, []))
-                parts[-1][1].append(row)
-            for reply, rows in parts:
-                reply(rows)
-
     def validate(self) -> None:
         for driver in self.drivers.values():
-            driver.validate()
-
-
-def _answer_row(node: SequencerNode, reply: Reply, row: int) -> Answer:
-    def answer(result: AppendResult) -> None:
-        node.answer_later(reply, row, result)
-
-    return answer
+            cast(WatchedDriver, driver).validate()
 
 
 def _encode(  # noqa: PLR0917 - the shape of `EncodeEntry`

@@ -32,6 +32,7 @@ from tests.sim.network import STORE
 from tests.sim.options import Options, draw_options
 from tests.sim.run import Result, Run, Stuck, collected_afterwards
 from tests.sim.sequencers import SequencerNode
+from tests.sim.watched_driver import InjectedFault
 
 PATIENCE_US: Final = 60 * SECOND
 """How long a log may stand still: a session ends, its owner's reach is known, the grace passes, an
@@ -184,7 +185,7 @@ class StandingRun(Run):
             sequencer = world.rng.choice(list(self.sequencers.values()))
             if sequencer.drivers:
                 driver = world.rng.choice(list(sequencer.drivers.values()))
-                sequencer.run(sequencer.life, driver.stop_at)
+                sequencer.run(sequencer.life, driver.stop_at, InjectedFault("of its own"))
 
     def _depose(self) -> None:
         """Every owner dies, the one that is cut off takes over, then another one does."""

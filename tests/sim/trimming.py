@@ -1,7 +1,7 @@
 """An operator of the simulated cluster who truncates logs, to their tail or to a segment's start.
 
-What runs is the sequencer's own control operation (`duramen_sequencer.life.operations`): only its
-host is played, by a simulated sequencer process. Whom the operator asks is chance, so most requests
+What runs is the sequencer's own operation (`duramen_sequencer.life.operations`), on the host
+and the lanes of a simulated sequencer process. Whom the operator asks is chance, so most requests
 are redirected or meet a takeover; the operator does not follow, and asks again later. Its chance is
 its own, so that what else a seed draws does not depend on it.
 
@@ -11,20 +11,15 @@ Called by `run`; what it does is judged as T1. Documented in docs/testing.md.
 from __future__ import annotations
 
 import random
-from collections.abc import Collection
-from typing import Any, Final, cast
+from typing import Final
 
-from duramen.core.sequencer.log_sequencer import LogSequencer
 from duramen.errors import DuramenError
 from duramen.ids import LogId
-from duramen.runtime.http_client import NoAnswerError
 from duramen.runtime.metadata_store import MetadataError
 from duramen.units import MS, SECOND
-from duramen.wire.sequencer_calls import Redirect
 from duramen_sequencer.life.boundaries import Boundaries
 from duramen_sequencer.life.operations import LifeOperations
 from tests.sim.checkers import Checkers
-from tests.sim.log_drivers import SimDriver
 from tests.sim.sequencers import SequencerNode
 from tests.sim.world import World
 
@@ -73,14 +68,16 @@ class Trimmer:
         log_id = LogId(1 + rng.randrange(self._log_count))
         to = "tail" if rng.random() < 0.7 else f"lsn:e{1 + rng.randrange(9)}n0"
         if node.is_up:
-            node.run(node.life, lambda: node.spawn(self._truncate(node, log_id, to)))
+            node.run(node.life, self._begin, node, log_id, to)
         self._world.at(int(rng.uniform(0.1, 2) * _PAUSE_US), self._ask)
 
+    def _begin(self, node: SequencerNode, log_id: LogId, to: str) -> None:
+        node.loop.run_task(self._truncate(node, log_id, to))
+
     async def _truncate(self, node: SequencerNode, log_id: LogId, to: str) -> None:
-        boundaries = Boundaries(node.link, cast(Any, _SilentLanes()))
-        host = cast(Any, _Host(node))
+        boundaries = Boundaries(node.link, node.lanes)
         life = LifeOperations(
-            host, node.link, boundaries, now_unix_ms=lambda: self._world.now_us // MS
+            node.host, node.link, boundaries, now_unix_ms=lambda: self._world.now_us // MS
         )
         request = _Request(log_id)
         self._history.on_truncation(log_id, is_asked=True)
@@ -109,40 +106,3 @@ class Trimmer:
             return error.code
         except MetadataError:
             return "metadata unavailable"
-
-
-class _SilentLanes:
-    """No entry is read for these positions but where the first of a segment is a hole: then no
-    bookie answers, and the request is refused."""
-
-    async def insist(self, *_: object) -> bytes:
-        raise NoAnswerError("not simulated")
-
-
-class _Host:
-    """What the operations ask of `log_host`."""
-
-    def __init__(self, node: SequencerNode) -> None:
-        self._node = node
-
-    async def find_owner(self, log_id: LogId, tried: Collection[str]) -> Redirect | None:
-        return await self._node.host.find_owner(log_id, tried)
-
-    def drive(self, log_id: LogId) -> _Driver:
-        return _Driver(self._node, self._node.host.drive(log_id))
-
-
-class _Driver:
-    """A log of the simulated sequencer, as `log_driver` has it."""
-
-    def __init__(self, node: SequencerNode, driver: SimDriver) -> None:
-        self.core: LogSequencer = driver.core
-        self._node = node
-        self._driver = driver
-
-    def take_over(self, *, close_only: bool, is_owner_gone: bool) -> None:
-        self._driver.take_over(close_only=close_only, is_owner_gone=is_owner_gone)
-
-    def flush(self) -> None:
-        self._driver.flush()
-        self._node.kick()

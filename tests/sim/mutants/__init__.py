@@ -17,6 +17,7 @@ from typing import Final
 from tests.sim.mutants import (
     archive,
     bookie,
+    drivers,
     early_appends,
     exactly_once,
     healing,
@@ -32,6 +33,7 @@ __all__ = ["MUTANTS", "Mutant", "Patch", "mutated"]
 MUTANTS: Final[dict[str, Mutant]] = {
     **bookie.MUTANTS,
     **writer.MUTANTS,
+    **drivers.MUTANTS,
     **sequencer.MUTANTS,
     **exactly_once.MUTANTS,
     **early_appends.MUTANTS,

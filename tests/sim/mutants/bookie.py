@@ -122,6 +122,13 @@ def _wake_registered_before(self: BookieCore, ledger_id: Any) -> None:
         self._waiters_of.setdefault(ledger_id, {}).update(fresh)
 
 
+def _write_back_raises_lac(self: BookieCore, add: AddRecord) -> None:
+    _store(self, add)
+    if add.is_recovery:
+        ledger = self._ledger(add.ledger_id)
+        ledger.lac = max(ledger.lac, add.entry_id)
+
+
 def _late_lac_wins(self: BookieCore, add: AddRecord) -> None:
     _store(self, add)
     if not add.is_recovery:
@@ -224,6 +231,10 @@ MUTANTS: Final[dict[str, Mutant]] = {
     ),
     "lac-overwritten": Mutant(
         "R13", "a late packet lowers the LAC", ((BookieCore, "_store", _late_lac_wins),)
+    ),
+    "write-back-raises-lac": Mutant(
+        "R16", "an entry that a recovery writes back raises the LAC",
+        ((BookieCore, "_store", _write_back_raises_lac),),
     ),
     "lac-under-seal": Mutant(
         "R10", "an explicit LAC is accepted under seal",

@@ -84,10 +84,7 @@ class AuditSeat:
 
     async def _ask_roll(self, log_id: LogId) -> object:
         self._node.world.counts["roll asked by repair"] += 1
-        try:
-            return await self.changes.roll({"log_id": str(log_id)})
-        finally:
-            self._node.kick()
+        return await self.changes.roll({"log_id": str(log_id)})
 
     def _on_office(self, is_held: bool) -> None:
         self._node.world.note(self._node.name, "in office" if is_held else "out of office")

@@ -18,7 +18,7 @@ import functools
 import logging
 import time
 from collections.abc import Callable, Coroutine
-from typing import Any, Concatenate, ParamSpec, Protocol, cast
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
 
 from duramen.config import LogConfig
 from duramen.core.log_node import Ending
@@ -61,6 +61,7 @@ from duramen.wire.sequencer_calls import Appended, AppendResult, Mark
 _LOG = logging.getLogger(__name__)
 _OWED_RETRY_S = 1.0
 
+D = TypeVar("D", bound="LogDriver")
 P = ParamSpec("P")
 Answer = Callable[[AppendResult], None]
 """Gives one append its fate; called exactly once."""
@@ -92,20 +93,20 @@ class Home(Protocol):
         """
 
 
-def _stop_at_faults(
-    method: Callable[Concatenate[LogDriver, P], None],
-) -> Callable[Concatenate[LogDriver, P], None]:
+def stops_at_faults(
+    method: Callable[Concatenate[D, P], None],
+) -> Callable[Concatenate[D, P], None]:
     """What the core raises ends its log, and nobody else's: lanes carry the rows of many."""
 
     @functools.wraps(method)
-    def guarded(driver: LogDriver, /, *args: P.args, **options: P.kwargs) -> None:
+    def guarded(driver: D, /, *args: P.args, **options: P.kwargs) -> None:
         if driver.fault is None:
             try:
                 method(driver, *args, **options)
             except Exception as error:
                 driver.stop_at(error)
 
-    return cast("Callable[Concatenate[LogDriver, P], None]", guarded)
+    return cast("Callable[Concatenate[D, P], None]", guarded)
 
 
 _SETTLED = (LogState.IDLE, LogState.EARLY, LogState.ACTIVE)
@@ -133,6 +134,7 @@ class LogDriver:
         self._waiting: dict[int, tuple[QueuedAppend, Answer]] = {}
         self._owed: dict[tuple[LedgerId, Member], PersistOwed] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_at_us = 0
         self._state = LogState.IDLE
         self._epoch: Epoch | None = None
         self._change_count = 0
@@ -155,13 +157,13 @@ class LogDriver:
         self._waiting[append.append_id] = (append, answer)
         self._give(append)
 
-    @_stop_at_faults
+    @stops_at_faults
     def _give(self, append: QueuedAppend) -> None:
         at_us = now_us()
         self.load.note(len(append.batch), at_us)
         self.core.append(append, at_us)
 
-    @_stop_at_faults
+    @stops_at_faults
     def take_over(self, *, close_only: bool = False, is_owner_gone: bool = False) -> None:
         """Begin to own the log, or to close what was left.
 
@@ -174,7 +176,7 @@ class LogDriver:
         unless_owned = close_only and not is_owner_gone
         self.core.take_over(now_us(), close_only=close_only, unless_owned=unless_owned)
 
-    @_stop_at_faults
+    @stops_at_faults
     def on_config(self, config: LogConfig, config_version: int) -> None:
         """The log's stored configuration was changed."""
         self.core.on_config(config, config_version, now_us())
@@ -193,19 +195,19 @@ class LogDriver:
         if not is_kept and is_same and not self.core.is_changing:
             self.release("another sequencer took the log over", loss=1)
 
-    @_stop_at_faults
+    @stops_at_faults
     def release(self, reason: str = "the sequencer stops", *, loss: int = 0) -> None:
         """Let the log go at once, as it is; what was never sent goes back to the home."""
         self.core.release(reason, loss=loss)
         self.flush()
 
-    @_stop_at_faults
+    @stops_at_faults
     def finish(self, ending: Ending) -> None:
         """Close the open segment together with the log."""
         self.core.finish(ending, now_us())
         self.flush()
 
-    @_stop_at_faults
+    @stops_at_faults
     def _begin_leaving(self) -> None:
         self.core.stop(now_us())
         self.flush()
@@ -222,22 +224,22 @@ class LogDriver:
 
     # --- results (Sink of BookieLanes) -----------------------------------------------------------
 
-    @_stop_at_faults
+    @stops_at_faults
     def on_add(self, member: Member, epoch: Epoch, entry: EntryId, status: BookieStatus) -> None:
         """An add was answered."""
         self.core.on_add(member, epoch, entry, status, now_us())
 
-    @_stop_at_faults
+    @stops_at_faults
     def on_lac(self, member: Member, epoch: Epoch, status: BookieStatus, round_id: int) -> None:
         """A LAC write was answered."""
         self.core.on_lac(member, epoch, status, now_us(), round_id)
 
-    @_stop_at_faults
+    @stops_at_faults
     def on_seal(self, member: Member, epoch: Epoch, marks: Marks) -> None:
         """A seal was answered."""
         self.core.on_seal(member, epoch, marks.status, marks.lac, marks.highest, now_us())
 
-    @_stop_at_faults
+    @stops_at_faults
     def on_read(
         self,
         member: Member,
@@ -249,13 +251,13 @@ class LogDriver:
         """A recovery read was answered."""
         self.core.on_read(member, epoch, entry, status, stored, now_us())
 
-    @_stop_at_faults
+    @stops_at_faults
     def on_bookies_changed(self) -> None:
         """Bookies came, went or came back."""
         self.core.on_bookies_changed(now_us())
         self.flush()
 
-    @_stop_at_faults
+    @stops_at_faults
     def flush(self) -> None:
         """End a batch of events: make entries, act on every effect, set the next timer."""
         self.core.pump(now_us())
@@ -442,14 +444,17 @@ class LogDriver:
     def _set_timer(self) -> None:
         at_us = self.core.wakeup_at_us(now_us())
         if self._timer is not None:
+            if at_us is not None and self._timer_at_us <= at_us:
+                return  # it comes first, and sets the next one: a batch of events costs no timer
             self._timer.cancel()
             self._timer = None
         if at_us is not None:
             delay_s = max(at_us - now_us(), 0) / 1e6
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(delay_s, self._on_timer)
+            self._timer_at_us = at_us
 
-    @_stop_at_faults
+    @stops_at_faults
     def _on_timer(self) -> None:
         self._timer = None
         self.core.on_timer(now_us())

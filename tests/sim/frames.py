@@ -1,0 +1,113 @@
+"""Frames between simulated processes: objects, and now and then the bytes that they stand for.
+
+Drivers pack what they send and parse what they get, which would cost a quarter of a run. Here a
+frame keeps its rows; one in so many goes through the production codec and back, so that what the
+codec loses or turns round is missed like anything else. And what is read is now and then damaged on
+the way, as no checksum of a connection would find.
+
+Bound by `clock` in the place of `wire.bookie_calls` in drivers; sent by `peers`. Documented in
+docs/testing.md.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+from duramen.ids import Incarnation, log_of
+from duramen.wire import bookie_calls
+from tests.sim.world import World
+
+SPELT_EVERY: Final = 13
+"""Every so many frames of a kind are spelt: a prime, to meet all senders."""
+
+
+class SimFrame(NamedTuple):
+    """A request to a bookie."""
+
+    incarnation: Incarnation
+    rows: list[Any]
+
+
+class Frames:
+    """`wire.bookie_calls` as far as drivers use it; everything else is the module's own.
+
+    Args:
+        damage_ratio: of the entries that are read, those with a flipped bit.
+    """
+
+    def __init__(self, world: World, rng: random.Random, *, damage_ratio: float = 0.0) -> None:
+        self._world = world
+        self._count = 0
+        self._rng = rng
+        self._damage_ratio = damage_ratio
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(bookie_calls, name)
+
+    def pack_adds(self, incarnation: Incarnation, adds: Sequence[bookie_calls.Add]) -> SimFrame:
+        """Adds; those of several logs are counted."""
+        first = log_of(adds[0].ledger_id)
+        if any(log_of(add.ledger_id) != first for add in adds):
+            self._world.counts["shared frame"] += 1
+        rows = list(adds)
+        if self._is_spelt():
+            incarnation, parsed = bookie_calls.parse_adds(bookie_calls.pack_adds(incarnation, adds))
+            rows = [add._replace(entry=bytes(add.entry)) for add in parsed]
+        return SimFrame(incarnation, rows)
+
+    def pack_seals(self, incarnation: Incarnation, seals: Sequence[bookie_calls.Seal]) -> SimFrame:
+        """Seals."""
+        if self._is_spelt():
+            return SimFrame(*bookie_calls.parse_seals(bookie_calls.pack_seals(incarnation, seals)))
+        return SimFrame(incarnation, list(seals))
+
+    def pack_lacs(
+        self, incarnation: Incarnation, updates: Sequence[bookie_calls.LacUpdate]
+    ) -> SimFrame:
+        """LACs, written or asked for."""
+        if self._is_spelt():
+            return SimFrame(*bookie_calls.parse_lacs(bookie_calls.pack_lacs(incarnation, updates)))
+        return SimFrame(incarnation, list(updates))
+
+    def pack_reads(
+        self, incarnation: Incarnation, ranges: Sequence[bookie_calls.ReadRange]
+    ) -> SimFrame:
+        """Ranges to read."""
+        if self._is_spelt():
+            return SimFrame(*bookie_calls.parse_reads(bookie_calls.pack_reads(incarnation, ranges)))
+        return SimFrame(incarnation, list(ranges))
+
+    def parse_statuses(self, answer: Any) -> Any:
+        """One status for each add."""
+        if self._is_spelt():
+            return bookie_calls.parse_statuses(bookie_calls.pack_statuses(answer))
+        return answer
+
+    def parse_marks(self, answer: Any, magic: bytes) -> Any:
+        """What a bookie says of ledgers."""
+        if self._is_spelt():
+            return bookie_calls.parse_marks(bookie_calls.pack_marks(magic, answer), magic)
+        return answer
+
+    def parse_read_answers(self, answer: Any) -> Any:
+        """What a bookie has of ranges."""
+        if self._is_spelt():
+            answer = bookie_calls.parse_read_answers(bookie_calls.pack_read_answers(answer))
+        return [self._damage(found) if found.entries else found for found in answer]
+
+    def _damage(self, found: bookie_calls.ReadAnswer) -> bookie_calls.ReadAnswer:
+        if self._rng.random() >= self._damage_ratio:
+            return found
+        self._world.counts["entry damaged on the way"] += 1
+        entries = list(found.entries)
+        entry_id, entry = entries[-1]
+        flipped = bytearray(entry)
+        flipped[self._rng.randrange(len(flipped))] ^= 1 << self._rng.randrange(8)
+        entries[-1] = (entry_id, bytes(flipped))
+        return found._replace(entries=entries)
+
+    def _is_spelt(self) -> bool:
+        self._count += 1
+        return self._count % SPELT_EVERY == 0

@@ -1,0 +1,85 @@
+"""Mutants of the way between cores: drivers, lanes and the codec of frames.
+
+Part of `tests.sim.mutants`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, cast
+
+from duramen.core.sequencer.effects import CommitOutcome
+from duramen.core.status import BookieStatus
+from duramen.ids import NOTHING, EntryId, Epoch, Member
+from duramen.runtime.sequencer import bookie_lanes
+from duramen.runtime.sequencer.bookie_lanes import BookieLanes, Sink
+from duramen.runtime.sequencer.log_driver import LogDriver
+from duramen.runtime.sequencer.metadata_link import MetadataLink
+from duramen.wire import bookie_calls
+from duramen.wire.bookie_calls import Marks
+from duramen.wire.entry import read_entry_info
+from tests.sim.mutants.mutant import Mutant
+
+_seal = BookieLanes._seal
+_parse_adds = bookie_calls.parse_adds
+_commit = MetadataLink.commit
+_on_add = LogDriver.on_add
+
+
+class _Optimist:
+    """Takes silence for a seal."""
+
+    def __init__(self, sink: Any) -> None:
+        self._sink = sink
+
+    def on_seal(self, member: Member, epoch: Epoch, marks: Marks) -> None:
+        if marks.status in (BookieStatus.UNREACHABLE, BookieStatus.TIMEOUT):
+            marks = Marks(BookieStatus.OK, NOTHING, NOTHING)
+        self._sink.on_seal(member, epoch, marks)
+
+    def flush(self) -> None:
+        self._sink.flush()
+
+
+async def _seal_of_the_silent(self: BookieLanes, effect: Any, sink: Any) -> None:
+    await _seal(self, effect, cast(Sink, _Optimist(sink)))
+
+
+def _parse_with_flipped_lac(data: bytes) -> Any:
+    incarnation, adds = _parse_adds(data)
+    return incarnation, [add._replace(lac=EntryId(max(add.lac ^ 1, -1))) for add in adds]
+
+
+async def _unknown_is_unavailable(self: MetadataLink, log_id: Any, writes: Any) -> CommitOutcome:
+    outcome = await _commit(self, log_id, writes)
+    return CommitOutcome.UNAVAILABLE if outcome is CommitOutcome.UNKNOWN else outcome
+
+
+def _count_what_timed_out(
+    self: LogDriver, member: Member, epoch: Epoch, entry: EntryId, status: BookieStatus
+) -> None:
+    is_silent = status is BookieStatus.TIMEOUT
+    _on_add(self, member, epoch, entry, BookieStatus.OK if is_silent else status)
+
+
+MUTANTS: Final[dict[str, Mutant]] = {
+    "unanswered-seal-is-a-seal": Mutant(
+        "R12", "lanes report a seal that nobody answered as done",
+        ((BookieLanes, "_seal", _seal_of_the_silent),),
+    ),
+    "unanswered-add-is-stored": Mutant(
+        "R8", "an add that nobody answered counts as stored",
+        ((LogDriver, "on_add", _count_what_timed_out),),
+    ),
+    "recovery-read-unchecked": Mutant(
+        "R14", "what a recovery reads is taken without its CRC",
+        ((bookie_lanes, "check_entry", read_entry_info),),
+    ),
+    "lac-flipped-on-the-wire": Mutant(
+        "R17", "a frame gives a bookie another LAC than it was given",
+        ((bookie_calls, "parse_adds", _parse_with_flipped_lac),),
+    ),
+    "unknown-change-called-refused": Mutant(
+        "R3", "a change of unknown fate counts as one that is not in force",
+        ((MetadataLink, "commit", _unknown_is_unavailable),),
+    ),
+}  # fmt: skip
