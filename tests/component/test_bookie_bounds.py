@@ -15,24 +15,14 @@ from duramen.core.segment import Fragment, Segment
 from duramen.core.status import BookieStatus
 from duramen.ids import NOTHING, BookieId, EntryId, Epoch, Incarnation, LedgerId, LogId, Member
 from duramen.runtime.metadata_store import Stored
-from duramen.wire.metadata_json import spell_segment
-from duramen_bookie import service as service_module
-from duramen_bookie.service import BookieService
-from tests.component.test_bookie_service import LEDGER, LOG, OK, add, options, run, running, span
+from duramen.wire.metadata_json import Paths, spell_segment
+from duramen_bookie.repair import proofs
+from duramen_bookie.repair.proofs import MetadataProofs
+from tests.component.test_bookie_service import LEDGER, LOG, OK, add, run, running, span
 from tests.component.waiting import wait_until
 
 MEMBER = Member(BookieId("b1"), Incarnation("a" * 32))
 OPEN = Segment(LogId(LOG), Epoch(1), Quorum(1, 1, 1), (Fragment(EntryId(0), (MEMBER,)),))
-
-
-class Plane:
-    """Takes what was found out of segments."""
-
-    def __init__(self) -> None:
-        self.told: list[tuple[LedgerId, bool]] = []
-
-    def on_segment_checked(self, ledger_id: LedgerId, *, is_open: bool, made: int = 0) -> None:
-        self.told.append((ledger_id, is_open))
 
 
 class LaggingStore:
@@ -52,38 +42,36 @@ class LaggingStore:
         return None if found is None else Stored(spell_segment(found), 0, 0, 0, 5)
 
 
-def make_service(folder: Path, store: LaggingStore, plane: Plane) -> BookieService:
+def make_proofs(store: LaggingStore, told: list[tuple[LedgerId, bool]]) -> MetadataProofs:
     untyped: Any = store
-    service = BookieService(options(folder), lambda _: None, untyped)
-    service._plane = plane  # type: ignore[assignment]  # all that a check talks to
-    return service
+    return MetadataProofs(
+        untyped, Paths("local"), lambda ledger_id, is_open, _: told.append((ledger_id, is_open))
+    )
 
 
-def test_a_segment_is_proved_open_by_what_is_true_now(tmp_path: Path) -> None:
+def test_a_segment_is_proved_open_by_what_is_true_now() -> None:
     async def scenario() -> None:
-        store, plane = LaggingStore(was=OPEN, now=None), Plane()
+        store, told = LaggingStore(was=OPEN, now=None), list[tuple[LedgerId, bool]]()
         store.may_sync.set()
-        make_service(tmp_path, store, plane)._check_segment(LEDGER)
-        await wait_until(lambda: bool(plane.told))
-        assert plane.told == [(LEDGER, False)], "it is not there any more"
+        make_proofs(store, told).check_segment(LEDGER)
+        await wait_until(lambda: bool(told))
+        assert told == [(LEDGER, False)], "it is not there any more"
 
     asyncio.run(scenario())
 
 
-def test_so_many_segments_are_checked_at_a_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(service_module, "_SEGMENT_CHECKS_MAX", 2)
+def test_so_many_segments_are_checked_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proofs, "CHECK_COUNT_MAX", 2)
 
     async def scenario() -> None:
-        store, plane = LaggingStore(was=OPEN, now=OPEN), Plane()
-        service = make_service(tmp_path, store, plane)
+        store, told = LaggingStore(was=OPEN, now=OPEN), list[tuple[LedgerId, bool]]()
+        asked = make_proofs(store, told)
         for epoch in range(3):
-            service._check_segment(LedgerId(LEDGER + epoch))
-        assert plane.told == [(LEDGER + 2, False)], "answered at once, to be asked again"
+            asked.check_segment(LedgerId(LEDGER + epoch))
+        assert told == [(LEDGER + 2, False)], "answered at once, to be asked again"
         store.may_sync.set()
-        await wait_until(lambda: len(plane.told) == 3)
-        assert plane.told[1:] == [(LEDGER, True), (LEDGER + 1, True)]
+        await wait_until(lambda: len(told) == 3)
+        assert told[1:] == [(LEDGER, True), (LEDGER + 1, True)]
 
     asyncio.run(scenario())
 

@@ -19,23 +19,18 @@ from typing import Any, Final, TypeVar
 from fastapi import FastAPI
 
 from duramen.core.bookie import BookieCore
-from duramen.core.segment import SegmentState
 from duramen.core.status import BookieStatus
 from duramen.errors import DuramenError
 from duramen.ids import (
     BookieId,
     EntryId,
-    Epoch,
     Incarnation,
     LedgerId,
-    LogId,
     Member,
-    epoch_of,
-    log_of,
 )
 from duramen.limits import READ_BYTES_MAX
 from duramen.runtime.http_server import PeerServer, ServerLimits
-from duramen.runtime.metadata_store import MetadataError, MetadataStore, Rejected, Unavailable
+from duramen.runtime.metadata_store import MetadataError, MetadataStore, Rejected
 from duramen.runtime.registry import Registration
 from duramen.runtime.role import ServiceOptions, StartRefusedError
 from duramen.wire.bookie_calls import ReadRange
@@ -45,8 +40,6 @@ from duramen.wire.metadata_json import (
     BookieNode,
     MetadataJsonError,
     Paths,
-    read_log,
-    read_segment,
 )
 from duramen.wire.shelf_format import ShelfFormatError
 from duramen_bookie.admin import add_routes
@@ -60,6 +53,7 @@ from duramen_bookie.journal.writer import JournalPoisoned
 from duramen_bookie.metrics import show_server, show_upkeep
 from duramen_bookie.repair.calls import RepairCalls
 from duramen_bookie.repair.own_node import OwnNode
+from duramen_bookie.repair.proofs import MetadataProofs
 from duramen_bookie.repair.sources import RegisteredSources
 from duramen_bookie.storage import DataLayout, Storage
 from duramen_bookie.upkeep.rounds import Upkeep
@@ -69,9 +63,6 @@ _LOG = logging.getLogger(__name__)
 _RETRY_S: Final = 0.3
 _OLD_SESSION_RATIO: Final = 2
 """A dead process's session ends within its time-out, once ZooKeeper itself is well."""
-_SEGMENT_CHECKS_MAX: Final = 64
-"""Reads of segment nodes that may be under way; what does not fit is asked for again."""
-
 _UNUSABLE: Final = (
     CheckpointFormatError,
     CheckpointMismatch,
@@ -112,7 +103,7 @@ class BookieService:
         self.upkeep: Upkeep | None = None
         self._repair: RepairCalls | None = None
         self._own_node: OwnNode | None = None
-        self._checks: set[asyncio.Task[None]] = set()
+        self._proofs = MetadataProofs(store, self._paths, self._on_segment_checked)
         self._is_store_opened = False
         self._is_storage_started = False
         self._is_ready = False
@@ -200,8 +191,7 @@ class BookieService:
             await self._registration.stop()
         if self._own_node is not None:
             await self._own_node.stop()
-        for check in self._checks:
-            check.cancel()
+        self._proofs.stop()
         if self.upkeep is not None:
             await self.upkeep.stop()
         if self._is_store_opened:
@@ -239,8 +229,7 @@ class BookieService:
             "storage": self._storage.statistics(),
             "upkeep": self.upkeep.statistics() if self.upkeep is not None else None,
             "repair": self._repair.statistics() if self._repair is not None else None,
-            "segment_checks": len(self._checks),
-            "segment_checks_max": _SEGMENT_CHECKS_MAX,
+            **self._proofs.statistics(),
             "store": self._store.statistics(),
         }
 
@@ -351,8 +340,8 @@ class BookieService:
         return DataPlane(
             storage.core,
             storage,
-            self._check_segment,
-            read_next_epoch=self._read_next_epoch,
+            self._proofs.check_segment,
+            read_next_epoch=self._proofs.read_next_epoch,
             on_damage=self._on_damage,
             on_broken=self._on_broken,
         )
@@ -429,6 +418,10 @@ class BookieService:
 
     # --- What the metadata proves after damage (R10, R15) ----------------------------------------
 
+    def _on_segment_checked(self, ledger_id: LedgerId, is_open: bool, made: int) -> None:
+        assert self._plane is not None
+        self._plane.on_segment_checked(ledger_id, is_open=is_open, made=made)
+
     async def _bound_doubt(self) -> None:
         """Find out which ledgers certainly began after the damage: those of segments whose node
         was made later than the one by which this process registered, after its replay (R15).
@@ -436,48 +429,6 @@ class BookieService:
         What the journal holds is settled soon, so that no later start meets the same damage again
         and has to count anew from then.
         """
-        path = f"{self._paths.available}/{self._options.node_id}"
-        await self._store.sync(path)
-        found = await self._store.get(path)
-        if found is None or found.ephemeral_session != self._store.session_id or not found.made:
-            raise Unavailable(f"{path} is not this process's own yet")
-        self.running_core().on_doubt_bounded(found.made)
+        made = await self._proofs.read_registered_at(BookieId(self._options.node_id))
+        self.running_core().on_doubt_bounded(made)
         self.running_upkeep().hurry("settling")
-
-    async def _read_next_epoch(self, log_id: LogId) -> Epoch | None:
-        """The first epoch of a log that does not exist yet; None: there is no such log to be read.
-
-        Raises:
-            MetadataError: the store does not say.
-        """
-        path = self._paths.log(log_id)
-        await self._store.sync(path)
-        found = await self._store.get(path)
-        try:
-            node = None if found is None else read_log(found.data)
-        except MetadataJsonError as error:
-            _LOG.warning("%s shows no epoch: %s", path, error)
-            return None
-        return node.next_epoch if node is not None and node.log_id == log_id else None
-
-    def _check_segment(self, ledger_id: LedgerId) -> None:
-        assert self._plane is not None
-        if len(self._checks) >= _SEGMENT_CHECKS_MAX:
-            self._plane.on_segment_checked(ledger_id, is_open=False)
-            return
-        task = asyncio.create_task(self._prove_open(self._plane, ledger_id))
-        self._checks.add(task)
-        task.add_done_callback(self._checks.discard)
-
-    async def _prove_open(self, plane: DataPlane, ledger_id: LedgerId) -> None:
-        path = self._paths.segment(log_of(ledger_id), epoch_of(ledger_id))
-        is_open, made = False, 0
-        try:
-            await self._store.sync(path)
-            found = await self._store.get(path)
-            if found is not None:
-                is_open = read_segment(found.data).state is SegmentState.OPEN
-                made = found.made
-        except (MetadataError, MetadataJsonError) as error:
-            _LOG.warning("segment %s is not proved open: %s", path, error)
-        plane.on_segment_checked(ledger_id, is_open=is_open, made=made)
