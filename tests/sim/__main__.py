@@ -94,7 +94,7 @@ REQUIRED: Final = (
     "torn write", "torn tail", "tail secured", "damage found", "clean start", "unreadable entry",
     "cut from a seal", "sealed by a read", "add refused after a read",
     "segment proof asked", "segment proved open", "zombie add refused", "append redirected",
-    "append yielded", "append uncertain", "append failed", "owed noted", "long poll woken",
+    "append yielded", "append uncertain", "append failed", "owed noted", "long poll over",
     "long poll waits", "read cancelled", "poll no_entry", "poll timeout", "read unknown",
     "read wrong_incarnation", "request lost", "answer lost", "request doubled", "late answer",
     "message slow", "message clogged", "request cut off", "answer cut off", "call timed out",

@@ -24,7 +24,7 @@ from uuid import UUID
 from duramen.ids import Incarnation
 from duramen.runtime.reading import tail
 from duramen.runtime.sequencer import bookie_lanes, history, log_driver
-from duramen_bookie import identity, storage
+from duramen_bookie import handlers, identity, storage
 from duramen_bookie.repair import inventory, pulling
 from duramen_bookie.upkeep import repair_queue
 from duramen_sequencer import append_frames, fencing, log_host
@@ -47,6 +47,7 @@ from tests.sim.world import World
 T = TypeVar("T")
 
 _METRICS: Final = ("ADD_BYTES", "ADD_ENTRIES", "JOURNAL_QUEUE_BYTES", "JOURNAL_SYNC_SECONDS")
+_PLANE_METRICS: Final = ("APPEND_WAIT_SECONDS", "READ_WAIT_SECONDS", "CLASS_REFUSALS")
 _LOGGERS: Final = (
     "duramen_sequencer", "duramen_bookie", "duramen.runtime.registry", "duramen.runtime.sequencer",
 )  # fmt: skip
@@ -120,6 +121,14 @@ def _keep(value: T) -> T:
     return value
 
 
+def _keep_rows(_magic: bytes, rows: T) -> T:
+    return rows
+
+
+def _make_nothing(*_: object) -> None:
+    """No thread, no metric."""
+
+
 def _list_timed() -> list[ModuleType]:
     """Who has the clock of the drivers by name."""
     return [
@@ -176,6 +185,17 @@ def _list_bindings(world: World, seed: int) -> list[_Binding]:
         _Binding(bookie_lanes, "calls", damaging),
         *(_Binding(m, "calls", frames) for m in (history, boundaries)),
         _Binding(reaching, "_QUESTION", question),
+        *(
+            _Binding(handlers, f"parse_{rows}", _keep)
+            for rows in ("adds", "reads", "seals", "lacs")
+        ),
+        *(_Binding(handlers, f"pack_{rows}", _keep) for rows in ("statuses", "read_answers")),
+        _Binding(handlers, "pack_marks", _keep_rows),
+        _Binding(handlers, "check_entry", known_bytes.know_entry),
+        _Binding(handlers, "_read_clock_us", now_us),
+        _Binding(handlers, "ThreadPoolExecutor", _make_nothing),
+        *(_Binding(handlers, name, _make_nothing) for name in ("show_classes", "show_polls")),
+        *(_Binding(handlers, name, _Silence()) for name in _PLANE_METRICS),
         _Binding(append_frames, "pack_results", _keep),
         _Binding(append_frames, "_SECONDS", _Silence()),
         _Binding(append_frames, "_APPENDS", _Silence()),

@@ -1,9 +1,9 @@
 """Network: requests and answers between nodes, late, lost, doubled, out of order, or cut off.
 
-A request ends for its caller as the production lanes see it: with an answer, UNREACHABLE (no
-connection, certainly not processed) or TIMEOUT (perhaps processed). Links are directed, so a
-partition may be one-way; a clogged link delivers everything late. Equal delays do not exist, so
-requests overtake one another as concurrent HTTP/2 streams do.
+A request ends for its caller as the production lanes see it: with an answer, OVERLOADED (refused,
+nothing was done), UNREACHABLE (no connection, certainly not processed) or TIMEOUT (perhaps
+processed). Links are directed, so a partition may be one-way; a clogged link delivers everything
+late. Equal delays do not exist, so requests overtake one another as concurrent HTTP/2 streams do.
 
 Called by `processes` and `workload`; its faults are set by `nemesis`. Source: 06-testing.
 """
@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from duramen.core.status import BookieStatus
 from duramen.units import MS, SECOND
+from tests.sim.data_plane import Refusal
 from tests.sim.options import Options
 from tests.sim.world import Node, World
 
@@ -168,6 +169,9 @@ class Network:
             world.counts["answer lost"] += 1
         else:
             delay_us = self._delay_us(call.peer, call.source)
+            if isinstance(value, Refusal):
+                world.at(delay_us, call.end, BookieStatus.OVERLOADED, value)
+                return
             world.at(delay_us, call.end, BookieStatus.OK, value)
             if not call.is_stream and self.has_late_answers and world.chance(self.duplicate_ratio):
                 world.at(delay_us + 3 * MS, call.end, BookieStatus.OK, value)

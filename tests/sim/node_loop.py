@@ -1,10 +1,10 @@
 """An event loop of one simulated process: real asyncio tasks, in virtual time.
 
 As much of a loop as tasks, `gather`, `timeout`, `Event` and `Lock` ask for, so that production code
-that lives in an event loop runs here unchanged. Callbacks wait for the loop's next turn, and a turn
-is an event of the process's life: a paused process turns later, one that ended never. Whatever is
-unfinished is kept until the run is over, also what waits for an answer that never comes: were it
-thrown away, its `finally` clauses would run when the garbage collector pleases.
+that lives in an event loop runs here unchanged. Callbacks wait for the loop's next turn, and turns
+end every event of the process's life: a paused process turns later, one that ended never.
+Whatever is unfinished is kept until the run is over, also what waits for an answer that never
+comes: were it thrown away, its `finally` clauses would run when the garbage collector pleases.
 
 `Promise` is what nodes wait for: a future to tasks of a loop, and all that `Node.spawn` knows.
 Called by `world`. Documented in docs/testing.md.
@@ -29,6 +29,14 @@ T = TypeVar("T")
 
 _SWEEP_COUNT: Final = 64
 """Tasks of a life are looked through for finished ones when as many came again, and so many."""
+
+
+_THREAD_US: Final = 100
+"""How long a thread takes."""
+
+
+_TURN_COUNT_MAX: Final = 10_000
+"""Turns at one instant: who needs more waits for what only time brings."""
 
 
 class Promise(Generic[T]):
@@ -78,6 +86,10 @@ class Promise(Generic[T]):
             raise self._error
         return cast(T, self._value)
 
+    def exception(self) -> BaseException | None:
+        """What it failed with."""
+        return self._error
+
     def set_result(self, value: T) -> None:
         """`settle`, as futures call it."""
         self.settle(value)
@@ -123,12 +135,9 @@ class Promise(Generic[T]):
 class Handle:
     """A callback that may be taken back."""
 
-    __slots__ = ("_args", "_call", "_context", "_loop")
+    __slots__ = ("_args", "_call", "_context")
 
-    def __init__(
-        self, loop: NodeLoop, call: Callable[..., Any], args: tuple[Any, ...], context: Any
-    ) -> None:
-        self._loop = loop
+    def __init__(self, call: Callable[..., Any], args: tuple[Any, ...], context: Any) -> None:
         self._call: Callable[..., Any] | None = call
         self._args = args
         self._context: contextvars.Context | None = context
@@ -142,7 +151,7 @@ class Handle:
         return self._call is None
 
     def call(self) -> None:
-        """Call, within a turn of the loop."""
+        """Call, unless it was taken back."""
         if self._call is None:
             return
         if self._context is None:
@@ -150,17 +159,14 @@ class Handle:
         else:
             self._context.run(self._call, *self._args)
 
-    def fire(self) -> None:
-        """Call, as an event of its own."""
-        if self._call is not None:
-            self._loop.enter(self.call)
-
 
 class NodeLoop:
     """The event loop of a node; `life` is that of the node."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
+        self.is_turning = False
+        """Whether an event of the node is under way, whose end calls what waits."""
         self._ready: deque[Handle] = deque()
         self._tasks: list[asyncio.Task[Any]] = []
         self._sweep_at_count = _SWEEP_COUNT
@@ -179,6 +185,21 @@ class NodeLoop:
         self._left += left
         self._tasks.clear()
         self._ready.clear()
+
+    def turn(self) -> None:
+        """Call what waits, and what that asks for: the end of an event."""
+        turn_count = 0
+        while self._ready and not self._node.is_paused:
+            turn_count += 1
+            assert turn_count < _TURN_COUNT_MAX, f"{self._node.name} goes round without end"
+            ready, self._ready = self._ready, deque()
+            life = self.life
+            for handle in ready:
+                if self.life != life:
+                    break  # one of them was the end of the process
+                handle.call()
+        if self._ready:
+            self._node.after(0, _nothing)
 
     def enter(self, call: Callable[[], None]) -> None:
         """Call with this loop as the running one."""
@@ -220,11 +241,26 @@ class NodeLoop:
             self._sweep_at_count = 2 * len(self._tasks) + _SWEEP_COUNT
         return task
 
+    def run_in_executor(self, executor: object, call: Callable[..., T], *args: Any) -> Promise[T]:
+        """Call a moment later, as a thread would."""
+        done: Promise[T] = Promise()
+
+        def run() -> None:
+            try:
+                value = call(*args)
+            except Exception as error:
+                done.fail(error)
+            else:
+                done.settle(value)
+
+        self._node.after(_THREAD_US, run)
+        return done
+
     def call_soon(self, callback: Callable[..., Any], *args: Any, context: Any = None) -> Handle:
         """Call with the next turn."""
-        handle = Handle(self, callback, args, context)
-        if not self._ready:
-            self._node.after(0, self._turn)
+        handle = Handle(callback, args, context)
+        if not self._ready and not self.is_turning:
+            self._node.after(0, _nothing)
         self._ready.append(handle)
         return handle
 
@@ -232,8 +268,8 @@ class NodeLoop:
         self, delay: float, callback: Callable[..., Any], *args: Any, context: Any = None
     ) -> Handle:
         """Call after so many virtual seconds."""
-        handle = Handle(self, callback, args, context)
-        self._node.after(max(int(delay * SECOND), 1), handle.fire)
+        handle = Handle(callback, args, context)
+        self._node.after(max(int(delay * SECOND), 1), handle.call)
         return handle
 
     def call_at(
@@ -241,27 +277,14 @@ class NodeLoop:
     ) -> Handle:
         """Call at a virtual instant."""
         delay_us = round(when * SECOND) - self._node.world.now_us
-        handle = Handle(self, callback, args, context)
-        self._node.after(max(delay_us, 1), handle.fire)
+        handle = Handle(callback, args, context)
+        self._node.after(max(delay_us, 1), handle.call)
         return handle
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         """An error that nobody took is a finding like any other."""
         error = context.get("exception") or AssertionError(context["message"])
         self._node.world.at(0, _raise, error)
-
-    def _turn(self) -> None:
-        """Call what waits; what it asks for comes with the next turn."""
-        ready, self._ready = self._ready, deque()
-        life = self.life
-
-        def call_all() -> None:
-            for handle in ready:
-                if self.life != life:
-                    return  # one of them was the end of the process
-                handle.call()
-
-        self.enter(call_all)
 
 
 def _close_unbegun(work: object) -> None:
@@ -280,3 +303,7 @@ def _raise_error(task: asyncio.Task[Any]) -> None:
 
 def _raise(error: BaseException) -> None:
     raise error
+
+
+def _nothing() -> None:
+    """An event without anything but its end."""

@@ -1,7 +1,8 @@
 """Calls between simulated processes: `http_client.PeerClient` over the simulated network.
 
-A call ends as there: with an answer, UnreachableError (nobody took it) or NoAnswerError (somebody
-may have). Frames to bookies are `frames.SimFrame`; control calls are JSON.
+A call ends as there: with an answer, OverloadedError (nothing was done), UnreachableError (nobody
+took it) or NoAnswerError (somebody may have). Frames to bookies are `frames.SimFrame`; control
+calls are JSON.
 
 Used by `sequencers` and `exact_clients`. Documented in docs/testing.md.
 """
@@ -12,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from duramen.core.status import BookieStatus
-from duramen.runtime.http_client import NoAnswerError, UnreachableError
+from duramen.runtime.http_client import NoAnswerError, OverloadedError, UnreachableError
 from duramen.units import MS
 from tests.sim.frames import SimFrame
 from tests.sim.network import Network
@@ -63,6 +64,8 @@ class SimPeers:
         status, value = await promise
         if status is BookieStatus.UNREACHABLE:
             raise UnreachableError(name)
+        if status is BookieStatus.OVERLOADED:
+            raise OverloadedError(name, value.retry_after_us)
         if status is not BookieStatus.OK:
             raise NoAnswerError(name)
         return value

@@ -1,8 +1,8 @@
-"""Simulated bookies: the production core and storage, driven in virtual time.
+"""Simulated bookies: the production core, storage and data plane, in virtual time.
 
-`BookieNode` follows the bookie's data plane (persist before send, group commit of what waits, marks
-when idle) around the production BookieCore, Storage, JournalWriter and replay. Who it is in the
-cluster and what it copies for repair is its desk's (`repair.desk`).
+`BookieNode` is the process around them: the journal's thread (group commit of what waits, marks
+when idle), upkeep, kills and power cuts. Who it is in the cluster and what it copies for repair is
+its desk's (`repair.desk`).
 
 Not here: clients and readers (`workload`), what goes wrong when (`nemesis`), what is right
 (`checkers`, told from here). Called by `run`. Documented in docs/testing.md.
@@ -13,22 +13,10 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, cast
 
 from duramen.core.bookie import BookieCore
-from duramen.core.bookie_state import (
-    AddRow,
-    CheckSegment,
-    Persist,
-    ReadEntries,
-    ReplyMarks,
-    ReplyStatuses,
-    RequestId,
-    StartTimer,
-)
 from duramen.core.placement import Candidate
-from duramen.core.segment import SegmentState
 from duramen.core.status import BookieStatus
 from duramen.ids import (
     BookieId,
@@ -42,15 +30,14 @@ from duramen.ids import (
     log_of,
 )
 from duramen.limits import DELETION_READ_COUNT_MAX
-from duramen.runtime.metadata_store import MetadataError, SessionState
+from duramen.runtime.metadata_store import MetadataStore, SessionState
 from duramen.units import MS, SECOND
 from duramen.wire.bookie_calls import Add, Service
 from duramen.wire.checkpoint_format import Checkpoint
-from duramen.wire.entry import EntryError
-from duramen.wire.journal_format import JournalRecord, Kind, record_bytes
-from duramen.wire.metadata_json import read_segment
+from duramen.wire.journal_format import JournalRecord, Kind
 from duramen_bookie.checkpoint import write_checkpoint
 from duramen_bookie.journal.writer import JournalPoisoned
+from duramen_bookie.repair.proofs import MetadataProofs
 from duramen_bookie.shelf.index_file import IndexDamaged
 from duramen_bookie.upkeep.checkpointing import (
     add_files,
@@ -62,8 +49,8 @@ from duramen_bookie.upkeep.checkpointing import (
 )
 from duramen_bookie.upkeep.deletion import Deletion
 from duramen_bookie.upkeep.transfer import Transfer
+from tests.sim.data_plane import CountedPlane, Refusal
 from tests.sim.disk import PowerCut, SimDisk
-from tests.sim.known_bytes import know_entry
 from tests.sim.metadata import PATHS, Store, StoreSession
 from tests.sim.network import Network
 from tests.sim.options import Options
@@ -148,8 +135,8 @@ class BookieNode(Node):
         self.judge = judge
         self._core: BookieCore
         self._storage: SimStorage
-        self._waiting: dict[RequestId, Reply] = {}
-        self._request_count = 0
+        self._plane: CountedPlane
+        self._proofs: MetadataProofs
         self._dies_in_commit: bool | None = None
         self._dies_in_upkeep: bool | None = None
         self._dies_of: str | None = None
@@ -185,7 +172,6 @@ class BookieNode(Node):
         if self.is_up or self.is_removed:
             return
         self.begin_life()
-        self._waiting.clear()
         self.replayed.clear()
         self._dies_in_commit = self._dies_in_upkeep = None
         self._dies_of = None
@@ -199,7 +185,17 @@ class BookieNode(Node):
             self.session, PATHS, CLUSTER, JudgedHoldings(self, self._storage),
             delay_us=_DELETION_DELAY_US, now_us=lambda: self.world.now_us,
         )  # fmt: skip
-        self._desk = BookieDesk(self, self._core, self._storage, self._client)
+        self._proofs = MetadataProofs(
+            cast(MetadataStore, self.session), PATHS, self._on_segment_checked
+        )
+        self._plane = CountedPlane(
+            self.world, self._core, self._storage, self._proofs.check_segment,
+            read_next_epoch=self._proofs.read_next_epoch, on_damage=self._on_damage,
+            on_denied=self._on_denied,
+        )  # fmt: skip
+        self._desk = BookieDesk(
+            self, self._core, self._storage, self._client, plane=self._plane, proofs=self._proofs
+        )
         self.session.open()
         self.world.note(self.name, "start", repr(self._core))
         self.loop.run_task(self._desk.run())
@@ -424,41 +420,37 @@ class BookieNode(Node):
             self._desk.on_damage(ledger_id)
         self.drain()
 
-    # --- Data plane (as `handlers`) --------------------------------------------------------------
+    # --- Data plane ------------------------------------------------------------------------------
 
     def serve(self, kind: str, body: Any, reply: Reply) -> None:
         incarnation, rows = body
-        self._request_count += 1
-        request = RequestId(self._request_count)
-        self._waiting[request] = reply
         if self._dies_of is not None and self._dies_of == _purpose_of(kind, rows):
             self._dies_in_commit, self._dies_of = True, None
-        match kind:
-            case "add":
-                adds = [_check_add(add) for add in rows]
-                size = sum([record_bytes(len(add.entry)) for add in rows])
-                has_room = self._storage.has_room(size, is_urgent=False)
-                self._waiting[request] = partial(self._answer_adds, adds, reply)
-                self._core.on_adds(request, incarnation, adds, has_room=has_room)
-                self._drain(rows)
-                return
-            case "inventory" | "pull":
-                del self._waiting[request]
-                self._desk.serve(kind, incarnation, rows, reply)
-                return
-            case "seal":
-                self._waiting[request] = partial(self._answer_seals, rows, reply)
-                self._core.on_seals(request, incarnation, rows)
-            case "lac":
-                sealed = [self._core.sealed_epoch(log_of(row.ledger_id)) for row in rows]
-                self._waiting[request] = partial(self._answer_lacs, rows, sealed, reply)
-                self._core.on_lacs(request, incarnation, rows)
-            case _:
-                self._waiting[request] = partial(self._answer_reads, rows, reply)
-                if incarnation == self.member.incarnation:
-                    self._note_sealing_reads(rows)
-                self._core.on_reads(request, incarnation, rows)
-        self.drain()
+        if kind in ("inventory", "pull"):
+            self._desk.serve(kind, incarnation, rows, reply)
+        else:
+            self.loop.run_task(self._answer(kind, incarnation, rows, reply))
+
+    async def _answer(self, kind: str, incarnation: Incarnation, rows: Any, reply: Reply) -> None:
+        sealed = []
+        if kind == "lac":
+            sealed = [self._core.sealed_epoch(log_of(row.ledger_id)) for row in rows]
+        elif kind == "read" and incarnation == self.member.incarnation:
+            self._note_sealing_reads(rows)
+        said = await self._plane.answer(kind, (incarnation, rows))
+        if said is None:
+            return
+        if not isinstance(said, Refusal):
+            match kind:
+                case "add":
+                    self._note_adds(rows, said)
+                case "seal":
+                    self._note_seals(rows, said)
+                case "lac":
+                    self._note_lacs(rows, sealed, said)
+                case _:
+                    pass
+        reply(said)
 
     def _note_sealing_reads(self, rows: Any) -> None:
         """Count the reads that carry a seal to where none has come yet (R14)."""
@@ -469,89 +461,39 @@ class BookieNode(Node):
                 self._sealed_by_read[log_id] = row.seal_epoch
                 self.world.counts["sealed by a read"] += 1
 
-    def _answer_adds(self, adds: Sequence[AddRow], reply: Reply, statuses: Any) -> None:
+    def _note_adds(self, adds: Sequence[Add], statuses: Any) -> None:
         for add, status in zip(adds, statuses, strict=True):
             if status is BookieStatus.DIFFERENT:
-                self.judge.on_add_refused(self.member, add.ledger_id, add.entry_id, add.crc)
+                crc = int.from_bytes(add.entry[4:8], "little")
+                self.judge.on_add_refused(self.member, add.ledger_id, add.entry_id, crc)
             elif status is BookieStatus.SEALED:
                 epoch = self._sealed_by_read.get(log_of(add.ledger_id))
                 self.world.counts["add refused after a read"] += epoch == epoch_of(add.ledger_id)
-        reply(statuses)
 
-    def _answer_seals(self, rows: Any, reply: Reply, marks: Any) -> None:
+    def _note_seals(self, rows: Any, marks: Any) -> None:
         for row, mark in zip(rows, marks, strict=True):
             if mark.status in (BookieStatus.OK, BookieStatus.UNKNOWN):
                 known = self._answered_seals.get(row.log_id, 0)
                 self._answered_seals[row.log_id] = max(known, row.epoch)
-        reply(marks)
 
-    def _answer_lacs(self, rows: Any, sealed: list[int], reply: Reply, marks: Any) -> None:
+    def _note_lacs(self, rows: Any, sealed: list[int], marks: Any) -> None:
         for row, mark, before in zip(rows, marks, sealed, strict=True):
             if row.is_write:
                 self.judge.on_lac_answered(self.member, row.ledger_id, mark.status, before)
-        reply(marks)
 
-    def _answer_reads(self, rows: Any, reply: Reply, answers: Any) -> None:
-        for row, answer in zip(rows, answers, strict=True):
-            if answer.status is BookieStatus.NO_ENTRY:
-                self.judge.on_entry_denied(self.member, row.ledger_id, row.first)
-        reply(answers)
+    def _on_denied(self, ledger_id: LedgerId, entry_id: EntryId) -> None:
+        self.judge.on_entry_denied(self.member, ledger_id, entry_id)
 
     def drain(self) -> None:
         """Carry out what the core has left in its outbox."""
-        self._drain(())
+        self._plane.drain()
 
-    def _drain(self, adds: Sequence[Add]) -> None:
-        core = self._core
-        while core.outbox:
-            effects, core.outbox = core.outbox, []
-            for effect in effects:
-                match effect:
-                    case Persist():
-                        self._storage.append_nowait(effect, adds, [bytes(a.entry) for a in adds])
-                    case ReplyStatuses() | ReplyMarks():
-                        request, answer = effect
-                        self._waiting.pop(request)(answer)
-                    case ReadEntries():
-                        self._read(effect)
-                    case StartTimer(request, wait_ms):
-                        self.world.counts["long poll waits"] += 1
-                        self.after(wait_ms * MS, self._on_wait_over, request)
-                    case CheckSegment(ledger_id):
-                        self.world.counts["segment proof asked"] += 1
-                        self.spawn(self._prove_open(ledger_id))
+    def _on_damage(self, ledger_id: LedgerId) -> None:
+        self._desk.on_damage(ledger_id)
 
-    def _read(self, effect: ReadEntries) -> None:
-        readings, _ = self._storage.select(effect.plans)
-        result = self._storage.read(readings)
-        for ledger_id, entry_id in result.unreadable:
-            self.world.counts["unreadable entry"] += 1
-            self._core.on_unreadable(ledger_id, entry_id)
-            self._desk.on_damage(ledger_id)
-        self._waiting.pop(effect.request)(result.answers)
-
-    def _on_wait_over(self, request: RequestId) -> None:
-        if request in self._waiting:
-            self._core.on_wait_over(request)
-            self.drain()
-        else:
-            self.world.counts["long poll woken"] += 1
-
-    async def _prove_open(self, ledger_id: LedgerId) -> None:
-        """As the bookie's service (R10)."""
-        path = PATHS.segment(log_of(ledger_id), epoch_of(ledger_id))
-        is_open, made = False, 0
-        try:
-            await self.session.sync(path)
-            found = await self.session.get(path)
-            if found is not None:
-                is_open = read_segment(found.data).state is SegmentState.OPEN
-                made = found.made
-        except MetadataError:
-            pass
+    def _on_segment_checked(self, ledger_id: LedgerId, is_open: bool, made: int) -> None:
         self.world.counts["segment proved open"] += is_open
-        self._core.on_segment_checked(ledger_id, is_open=is_open, made=made)
-        self.drain()
+        self._plane.on_segment_checked(ledger_id, is_open=is_open, made=made)
 
     def validate(self) -> None:
         self._core.validate()
@@ -559,7 +501,7 @@ class BookieNode(Node):
     @property
     def waiter_count(self) -> int:
         """Requests that wait for their answer."""
-        return len(self._waiting)
+        return self._plane.waiting_count
 
 
 def _purpose_of(kind: str, rows: Any) -> str:
@@ -567,16 +509,6 @@ def _purpose_of(kind: str, rows: Any) -> str:
     if kind == "add" and rows[0].is_recovery:
         return "copy" if rows[0].service is Service.REPAIR else "write back"
     return kind
-
-
-def _check_add(add: Add) -> AddRow:
-    """As `handlers`: verify an entry before the core sees it."""
-    try:
-        info = know_entry(bytes(add.entry))
-    except EntryError:
-        return AddRow(add.ledger_id, add.entry_id, add.lac, 0, add.is_recovery, False)
-    is_valid = info.ledger_id == add.ledger_id and info.entry_id == add.entry_id
-    return AddRow(add.ledger_id, add.entry_id, add.lac, info.crc, add.is_recovery, is_valid)
 
 
 def _nothing(*_: object) -> None:

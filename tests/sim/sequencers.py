@@ -11,10 +11,8 @@ Called by `run`, `nemesis` and clients. Documented in docs/testing.md.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import random
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, NamedTuple, cast
@@ -122,15 +120,6 @@ class SequencerNode(Node):
     def has_session(self) -> bool:
         """Whether the metadata store is known to hold this process's session."""
         return self.session.session is SessionState.CONNECTED
-
-    def run(self, life: int, action: Callable[..., None], *args: Any) -> None:
-        """As `Node.run`, in the event loop: production code here begins tasks and sets timers."""
-        outer = asyncio._get_running_loop()
-        asyncio._set_running_loop(cast(asyncio.AbstractEventLoop, self.loop))
-        try:
-            super().run(life, action, *args)
-        finally:
-            asyncio._set_running_loop(outer)
 
     # --- Life ------------------------------------------------------------------------------------
 

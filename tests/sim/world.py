@@ -113,7 +113,18 @@ class Node:
         if self.is_paused:
             self._inbox.append((life, action, args))
             return
-        action(*args)
+        # In the loop: production code begins tasks and sets timers wherever it is called.
+        loop = self.loop
+        outer, is_inner = asyncio._get_running_loop(), loop.is_turning
+        asyncio._set_running_loop(cast(asyncio.AbstractEventLoop, loop))
+        loop.is_turning = True
+        try:
+            action(*args)
+            if not is_inner:
+                loop.turn()
+        finally:
+            loop.is_turning = is_inner
+            asyncio._set_running_loop(outer)
         world = self.world
         world.node_event_count += 1
         if (world.with_trace or world.node_event_count % VALIDATE_EVERY == 0) and self.is_up:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Final, cast
 
-from duramen.core.sequencer.effects import CommitOutcome
+from duramen.core.sequencer.effects import CommitOutcome, SetLog, SetSegment
 from duramen.core.status import BookieStatus
 from duramen.ids import NOTHING, EntryId, Epoch, Member
 from duramen.runtime.sequencer import bookie_lanes
@@ -54,6 +54,26 @@ async def _unknown_is_unavailable(self: MetadataLink, log_id: Any, writes: Any) 
     return CommitOutcome.UNAVAILABLE if outcome is CommitOutcome.UNKNOWN else outcome
 
 
+async def _commit_over_whatever_is_there(
+    self: MetadataLink, log_id: Any, writes: Any
+) -> CommitOutcome:
+    """Each node is set at the version that it has when the change is sent."""
+    fresh: list[Any] = []
+    for write in writes:
+        match write:
+            case SetSegment(segment, _):
+                found = await self.store.get(self.paths.segment(log_id, segment.epoch))
+                assert found is not None
+                fresh.append(SetSegment(segment, found.version))
+            case SetLog(log, _):
+                found = await self.store.get(self.paths.log(log_id))
+                assert found is not None
+                fresh.append(SetLog(log, found.version))
+            case _:
+                fresh.append(write)
+    return await _commit(self, log_id, fresh)
+
+
 def _count_what_timed_out(
     self: LogDriver, member: Member, epoch: Epoch, entry: EntryId, status: BookieStatus
 ) -> None:
@@ -77,6 +97,10 @@ MUTANTS: Final[dict[str, Mutant]] = {
     "lac-flipped-on-the-wire": Mutant(
         "R17", "a frame gives a bookie another LAC than it was given",
         ((bookie_calls, "parse_adds", _parse_with_flipped_lac),),
+    ),
+    "change-of-any-version": Mutant(
+        "R3", "a change is made to a node whatever became of it since it was read",
+        ((MetadataLink, "commit", _commit_over_whatever_is_there),),
     ),
     "unknown-change-called-refused": Mutant(
         "R3", "a change of unknown fate counts as one that is not in force",

@@ -11,32 +11,32 @@ Called by `processes`. Documented in docs/testing.md.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from duramen.core.bookie import BookieCore
 from duramen.core.status import BookieStatus
 from duramen.ids import EntryId, LedgerId, Member
 from duramen.limits import REPAIR_BYTES_PER_S
-from duramen.runtime.metadata_store import MetadataError, MetadataStore, Unavailable
+from duramen.runtime.metadata_store import MetadataError, MetadataStore
 from duramen.runtime.registry import Registration
 from duramen.runtime.role import StartRefusedError
 from duramen.units import MS
-from duramen.wire.bookie_calls import Add
 from duramen.wire.metadata_json import BookieNode as OwnFields
 from duramen.wire.metadata_json import read_node
 from duramen.wire.repair_calls import Inventory, InventoryAnswer, Pull, PullAnswer, Source
 from duramen_bookie import identity
 from duramen_bookie.repair.inventory import InventoryTaker
 from duramen_bookie.repair.own_node import OwnNode
+from duramen_bookie.repair.proofs import MetadataProofs
 from duramen_bookie.repair.pulling import Puller
 from duramen_bookie.upkeep.pacing import Pace
 from duramen_bookie.upkeep.repair_queue import RepairQueue, RepairReason
 from tests.sim.metadata import PATHS
-from tests.sim.node_loop import Promise
 from tests.sim.repair.calls import SimBookieClient
 
 if TYPE_CHECKING:
+    from tests.sim.data_plane import CountedPlane
     from tests.sim.processes import BookieNode
     from tests.sim.storage import SimStorage
 
@@ -57,6 +57,7 @@ class BookieDesk:
 
     Args:
         client: reads from other bookies.
+        plane: stores what was read there.
     """
 
     def __init__(
@@ -65,8 +66,12 @@ class BookieDesk:
         core: BookieCore,
         storage: SimStorage,
         client: SimBookieClient,
+        *,
+        plane: CountedPlane,
+        proofs: MetadataProofs,
     ) -> None:
         self.is_serving = False
+        self._proofs = proofs
         self._bookie = bookie
         self._core = core
         self._storage = storage
@@ -81,7 +86,7 @@ class BookieDesk:
         self._inventories = InventoryTaker(storage, pace, on_damage=self.on_damage)
         unbound = Pace(_UNBOUND_BYTES_PER_S, now_us=lambda: bookie.world.now_us)
         self._stock = InventoryTaker(storage, unbound, on_damage=self.on_damage)
-        self._puller = Puller(core, cast(Any, client), self._find_source, self._store_copies, pace)
+        self._puller = Puller(core, cast(Any, client), self._find_source, plane.store_copies, pace)
 
     # --- Start (as `service`) --------------------------------------------------------------------
 
@@ -133,12 +138,7 @@ class BookieDesk:
         bookie.is_settled = True
 
     async def _bound_doubt(self) -> None:
-        path = f"{PATHS.available}/{self._bookie.name}"
-        await self._store.sync(path)
-        found = await self._store.get(path)
-        if found is None or found.ephemeral_session != self._store.session_id or not found.made:
-            raise Unavailable(f"{path} is not this process's own yet")
-        self._core.on_doubt_bounded(found.made)
+        self._core.on_doubt_bounded(await self._proofs.read_registered_at(self._member.bookie))
         self._bookie.world.counts["doubt bounded"] += 1
 
     def _on_node(self, node: OwnFields) -> None:
@@ -205,9 +205,3 @@ class BookieDesk:
     async def _find_source(self, named: Source) -> Source | None:
         """In place of `repair.sources`: here calls go by name, and no address can be wrong."""
         return named
-
-    async def _store_copies(self, adds: Sequence[Add], _peer: str) -> list[BookieStatus]:
-        """As `handlers.DataPlane.store_copies`."""
-        done: Promise[list[BookieStatus]] = Promise()
-        self._bookie.serve("add", (self._member.incarnation, list(adds)), done.settle)
-        return await done

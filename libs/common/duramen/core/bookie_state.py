@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Final, NamedTuple, NewType, Protocol
 
 from duramen.core.entry_ranges import EntryRanges, group_ranges
@@ -428,9 +429,9 @@ class LedgerState:
         last = max(self.stored.last(), self.settled.last(), self.unknown.last())
         assert self.highest >= last, "3: highest"
         if self.settled or self.unknown:  # else there is one set
-            union = EntryRanges([*self.stored.list_ranges(), *self.settled, *self.unknown])
-            total = len(self.stored) + len(self.settled) + len(self.unknown)
-            assert len(union) == total, "4: hot, settled and unknown"
+            ranges = sorted([*self.stored.list_ranges(), *self.settled, *self.unknown])
+            is_disjoint = all(one[1] < other[0] for one, other in pairwise(ranges))
+            assert is_disjoint, "4: hot, settled and unknown"
         for entry_id in self.pending:
             assert entry_id not in self.stored and entry_id not in self.settled, "4: pending"
 
