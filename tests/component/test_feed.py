@@ -18,6 +18,7 @@ from duramen.ids import EntryId, Epoch
 from duramen.runtime.reading.log_reader import DataLost, Truncated
 from duramen_readproxy.following import feed as feed_module
 from duramen_readproxy.following.feed import LINGER_S, LogFeed
+from duramen_readproxy.following.waiting_room import GRAIN_US
 from tests.component.feed_world import (
     MOMENT_S,
     SOON_US,
@@ -47,13 +48,13 @@ def test_whoever_waits_is_woken_by_what_comes(monkeypatch: pytest.MonkeyPatch) -
         assert cursor.limits is feed_module._LIMITS
         waiting = [await world.wait(feed, 1, 5) for _ in range(3)]
         ahead = await world.wait(feed, 1, 9)
-        assert count_timers() == 4
+        assert feed._room.statistics()["waiting"] == 4
         cursor.tail = tail_at(1, 8, 142)
         await cursor.give(deliver(1, 5, 7, start_seq_num=90, size=2))
         assert [ids_of(task.result()) for task in waiting] == [[(1, 5), (1, 7)]] * 3
         assert waiting[0].result()[0].start_seq_num == 90
         assert not ahead.done(), "what comes is not yet what it waits for"
-        assert count_timers() == len(feed._waiters) == 1
+        assert count_timers() == feed._room.statistics()["waiting"] == 1
         assert feed.tail == cursor.tail and feed.window.end == (1, 8)
         assert cursor.wanted == [100, 90 + 8 * 2], "behind the last record"
         assert not feed.is_over and not feed.is_ended
@@ -73,10 +74,28 @@ def test_a_wait_ends_at_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
         task = await world.wait(feed)
         await wait_clock(begin_s + SOON_US / 1e6 - MOMENT_S)
         assert not task.done()
-        await wait_clock(begin_s + SOON_US / 1e6 + MOMENT_S)
+        await wait_clock(begin_s + (SOON_US + GRAIN_US) / 1e6 + MOMENT_S)
         assert task.result() == ()
-        assert not feed._waiters and count_timers() == 0
+        assert feed._room.statistics() == {"waiting": 0, "timers": 0} and count_timers() == 0
         assert await feed.wait(position(1, 0), read_clock_us()) == ()
+
+    play(monkeypatch, scenario)
+
+
+def test_waits_that_end_together_share_a_timer(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(world: FeedWorld) -> None:
+        feed = world.join()
+        waits = [await world.wait(feed) for _ in range(20)]
+        found = feed._room.statistics()
+        assert found["waiting"] == 20
+        assert count_timers() == found["timers"] <= 2, "one more, if a grain ends meanwhile"
+        for wait in waits[1:]:
+            wait.cancel()
+        await wait_quiet()
+        assert feed._room.statistics() == {"waiting": 1, "timers": 1}
+        world.feeds.stop_following()
+        await wait_quiet()
+        assert waits[0].result() == () and count_timers() == 0
 
     play(monkeypatch, scenario)
 
@@ -89,7 +108,7 @@ def test_a_reader_that_goes_away_leaves_nothing_at_the_feed(
         gone, stays = await world.wait(feed), await world.wait(feed)
         gone.cancel()
         await wait_quiet()
-        assert len(feed._waiters) == count_timers() == 1
+        assert feed._room.statistics()["waiting"] == count_timers() == 1
         # One that goes in the moment in which all are woken hinders nobody.
         leaving, last = await world.wait(feed), await world.wait(feed)
         leaving.cancel()

@@ -10,10 +10,8 @@ Called by the REST routes and `streams`. Source: 08-interfaces "Metrics".
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
-from collections.abc import Iterator
-from typing import Final, Literal
+from typing import Final, Literal, Self
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
@@ -56,20 +54,9 @@ class Requests:
             registry=registry,
         )
 
-    @contextlib.contextmanager
-    def open(self, call: Call) -> Iterator[OpenRequest]:
-        """One request. What the block raises is its outcome; a stream outlives the block."""
-        opened = OpenRequest(self, call)
-        self.open_count += 1
-        self.begun_count += 1
-        try:
-            yield opened
-        except BaseException as error:
-            opened.end(error)
-            raise
-        if not opened.is_stream:
-            opened.note_answer()
-            opened.end()
+    def open(self, call: Call) -> OpenRequest:
+        """One request, for the length of a `with` block."""
+        return OpenRequest(self, call)
 
     def statistics(self) -> dict[str, int]:
         """Requests that are open now, and all since the start."""
@@ -77,7 +64,11 @@ class Requests:
 
 
 class OpenRequest:
-    """One request and its answer."""
+    """One request and its answer.
+
+    What its `with` block raises is its outcome; a stream outlives the block. No generator makes the
+    block: thousands of requests wait in one.
+    """
 
     __slots__ = (
         "_began_s",
@@ -99,6 +90,20 @@ class OpenRequest:
         self.outcome = OK
         self.waited_us = 0
         """How long it waited at the tail of its log, for what came next."""
+
+    def __enter__(self) -> Self:
+        self._requests.open_count += 1
+        self._requests.begun_count += 1
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _trace: object
+    ) -> None:
+        if error is not None:
+            self.end(error)
+        elif not self.is_stream:
+            self.note_answer()
+            self.end()
 
     def note_answer(self) -> None:
         """The first byte of the answer goes out, unless it is a refusal."""

@@ -26,8 +26,9 @@ from duramen.runtime.reading.bookies import RangeFetcher, read_clock_us
 from duramen.runtime.reading.log_reader import DataLost, LogCursor, Truncated
 from duramen.runtime.reading.metadata import LogFollower
 from duramen.runtime.reading.tail import Tail
-from duramen.units import KIB, MIB, SECOND
+from duramen.units import KIB, MIB
 from duramen.wire.entry import read_entry_info
+from duramen_readproxy.following.waiting_room import WaitingRoom
 
 LINGER_S: Final = 2.0
 """How long a feed waits for another reader: whoever polls comes back at once."""
@@ -59,7 +60,7 @@ class LogFeed:
         self._seq_num = seq_num
         self._failure: DuramenError | None = None
         self._is_stopping = False
-        self._waiters: dict[asyncio.Future[None], None] = {}
+        self._room = WaitingRoom()
         self._cursor = LogCursor(follower, fetcher, position, _LIMITS)
         self._task = asyncio.create_task(self._run())
 
@@ -93,21 +94,17 @@ class LogFeed:
                 return ()
             if self.is_over:
                 return None
-            # By hand, because thousands wait here: a future and a timer each, and nothing else.
-            loop = asyncio.get_running_loop()
-            waiter: asyncio.Future[None] = loop.create_future()
-            timer = loop.call_later((deadline_us - now_us) / SECOND, _wake, waiter)
-            self._waiters[waiter] = None
+            # By hand, because thousands wait here: a future each, and nothing else.
+            waiter = self._room.enter(deadline_us, now_us)
             try:
                 await waiter
             finally:
-                timer.cancel()
-                self._waiters.pop(waiter, None)
+                self._room.leave(waiter, deadline_us)
 
     def stop_waiting(self) -> None:
         """Nobody waits here any more."""
         self._is_stopping = True
-        self._tell()
+        self._room.wake_all()
 
     async def stop(self) -> None:
         """Give up the long poll."""
@@ -127,7 +124,7 @@ class LogFeed:
                         [entry_id for entry_id, _ in delivered.entries],
                     )
                     self.tail = cursor.tail
-                    self._tell()
+                    self._room.wake_all()
                 self.is_ended = True
         except (Truncated, DataLost):
             pass  # each reader comes to it by itself, and tells its client
@@ -135,17 +132,7 @@ class LogFeed:
             self._failure = error
         finally:
             # Only now is the task done, for all who look: they run after this returned.
-            self._tell()
-
-    def _tell(self) -> None:
-        waiters, self._waiters = self._waiters, {}
-        for waiter in waiters:
-            _wake(waiter)
-
-
-def _wake(waiter: asyncio.Future[None]) -> None:
-    if not waiter.done():
-        waiter.set_result(None)
+            self._room.wake_all()
 
 
 class Feeds:
