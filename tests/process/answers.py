@@ -3,7 +3,7 @@
 On a machine that stands still for seconds a session with ZooKeeper is suspended, and any call may
 be refused for that, with advice; after a kill, readers are until the log has a new owner. A service
 that goes on refusing is none of both: whoever is sent away too often fails the test, however fast
-that went. Used by the tests of this folder. Source: docs/protocol/errors.md "retryable".
+that went. Used by the tests of this folder. Source: docs/protocol/errors.md "Retry".
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ that is mended. The tool breaks rules in the middle of a request, and an answer 
 would hide what is said of them: so it asks for news of a log without any, which takes a while.
 As a POST that is refused at once: the cases that depend on it have a path that needs its body.
 
-Source: docs/testing.md "HTTP/2".
+Source: docs/testing.md "The REST contract".
 """
 
 from __future__ import annotations

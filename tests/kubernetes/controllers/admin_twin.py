@@ -5,7 +5,7 @@ One HTTP port serves both what the real proxy serves on its public and on its ad
 are explicit: `is_down` (503 to everything), `fail_next` (done, and not answered).
 
 Used by the tests of this folder, and run by hand as `python -m …admin_twin PORT`.
-Source: docs/protocol/rest.md; docs/testing.md "twins".
+Source: docs/protocol/rest.md; docs/testing.md.
 """
 
 from __future__ import annotations

@@ -5,7 +5,8 @@ a call is open or is being repeated; an answer stops it. What is told is told on
 with the last reason: a connection that is refused is heard of long before the command's own time
 limit. `telling` is the same for a wait that is no call.
 
-Called by the commands, by way of `cli.command.open_client`. Source: docs/cli.md "Waiting".
+Called by the commands, by way of `cli.command.open_client`.
+Source: docs/cli.md "Waiting, and ending early".
 """
 
 from __future__ import annotations

@@ -1,0 +1,202 @@
+"""Citations: what a page, a rule, a test or a mutant is said to be is there, in this repository.
+
+Each `find_…` takes texts and what there is, and returns its faults as sentences, none when all is
+well. Nothing here touches the disk, so `test_citations.py` can plant what is wrong and prove that
+each rule can fail. A citation of a page is its path, alone or with a heading in quotes behind it;
+`spell_headings` says which headings a page has. Rules are those of docs/protocol/rules.md, whose
+sections have the form that `find_rule_faults` asks for.
+
+Not here: whether what a citation says of the page is true. CONTRIBUTING.md has the style on a page.
+"""
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import PurePosixPath
+from typing import Final, NamedTuple
+
+RULES_PAGE: Final = "docs/protocol/rules.md"
+LINKED_FOLDERS: Final = ("", "docs", "docs/protocol", "docs/kubernetes")
+"""Where a page may lie that is cited by its name alone, beside the folder of who cites it."""
+
+_HEADING = re.compile(r"^#{1,6} +(.+?)\s*$", re.MULTILINE)
+_ANCHOR = re.compile(r"<a id=\"([^\"]+)\"></a>")
+_LINK = re.compile(r"\]\(([^()\s]+?\.md)?(#[^()\s]+)?\)")
+_PAGE = r"(?<![\w./-])(?:\.\./)*((?:[\w-]+/)*[\w-]+\.md)"
+_HEADINGS = re.compile(_PAGE + r"(?:#[\w-]+)?\)?,? \(?((?:\"[^\"]+\"(?:,? and |, )?)+)")
+_RECORD = re.compile(r"\bADR (\d{4})\b")
+_RECORD_LINK = re.compile(r"\[ADR (\d{4})\]\((?:[\w.-]+/)*(\d{4})-")
+_RECORD_PAGE = re.compile(r"docs/adr/(\d{4})-")
+_BROKEN_LINE = re.compile(r"\s*\n\s*(?:# )?")
+_RULE = re.compile(r"\bR([1-9][0-9]?)\b")
+_RULE_HEADING = re.compile(r"^#{2,3} R(\d+) (.+)$", re.MULTILINE)
+_CODE = re.compile(r"`([^`\n]+)`")
+_FIELDS = ("**Rule.** ", "**Why.** ", "- Enforced in ", "- Tests", "- Mutants")
+
+
+class Rule(NamedTuple):
+    """A section of the page of rules."""
+
+    number: int
+    text: str
+    is_planned: bool
+
+    def cut(self, field: str) -> str:
+        """What stands behind `field`, up to the next item or section."""
+        behind = self.text.partition(f"\n{field}")[2]
+        return re.split(r"\n(?:- |\n|#)", behind)[0]
+
+
+def spell_headings(page: str) -> set[str]:
+    """The headings of a page as they are cited: without back quotes, and what follows a colon."""
+    headings = {heading.replace("`", "") for heading in _HEADING.findall(page)}
+    return headings | {heading.split(": ", 1)[1] for heading in headings if ": " in heading}
+
+
+def list_anchors(page: str) -> set[str]:
+    """What a link may have behind its #: own anchors, and those that headings give."""
+    slugs = {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in _HEADING.findall(page)}
+    return slugs | set(_ANCHOR.findall(page))
+
+
+def find_heading_faults(path: str, text: str, pages: Mapping[str, str]) -> list[str]:
+    """Citations of a page with headings of which one, or the page, is not there.
+
+    Args:
+        pages: every page of the repository, by its path.
+    """
+    faults = []
+    flat = _BROKEN_LINE.sub(" ", text)
+    for cited, quoted in _HEADINGS.findall(flat):
+        page = _find_page(path, cited, pages)
+        if page is None:
+            faults.append(f"{path}: cites {cited}, which is not there")
+            continue
+        headings = spell_headings(pages[page])
+        faults += [
+            f'{path}: {page} has no heading "{heading}"'
+            for heading in re.findall(r"\"([^\"]+)\"", quoted)
+            if heading.replace("`", "") not in headings
+        ]
+    return faults
+
+
+def find_page_faults(path: str, text: str, pages: Mapping[str, str]) -> list[str]:
+    """Pages that are named and are not there."""
+    found = {name for name in re.findall(_PAGE, text) if not _is_an_example(name)}
+    missing = sorted(name for name in found if _find_page(path, name, pages) is None)
+    return [f"{path}: names {name}, which is not there" for name in missing]
+
+
+def find_link_faults(path: str, text: str, pages: Mapping[str, str]) -> list[str]:
+    """Links of a page to pages or anchors that are not there."""
+    faults = []
+    for name, anchor in _LINK.findall(text):
+        page = path if not name else _resolve(PurePosixPath(path).parent.as_posix(), name)
+        if page not in pages:
+            faults.append(f"{path}: links to {name}, which is not there")
+        elif anchor and anchor[1:] not in list_anchors(pages[page]):
+            faults.append(f"{path}: {page} has no anchor {anchor}")
+    return faults
+
+
+def find_record_faults(path: str, text: str, pages: Collection[str]) -> list[str]:
+    """Decision records that are named and are not there, or whose link leads to another one."""
+    numbers = {found[1] for page in pages if (found := _RECORD_PAGE.match(page))}
+    named = set(_RECORD.findall(_BROKEN_LINE.sub(" ", text)))
+    faults = [f"{path}: there is no ADR {number}" for number in sorted(named - numbers)]
+    faults += [
+        f"{path}: ADR {number} leads to {linked}"
+        for number, linked in _RECORD_LINK.findall(text)
+        if number != linked
+    ]
+    return faults
+
+
+def find_undefined_rules(path: str, text: str, rules: Collection[int]) -> list[str]:
+    """Rules that are named and not defined."""
+    named = {int(number) for number in _RULE.findall(text)}
+    return [f"{path}: R{number} is defined nowhere" for number in sorted(named - set(rules))]
+
+
+def read_rules(page: str) -> list[Rule]:
+    """The sections of the page of rules, in their order."""
+    starts = [*_RULE_HEADING.finditer(page)]
+    ends = [found.start() for found in starts[1:]] + [len(page)]
+    return [
+        Rule(int(found[1]), page[found.start() : end], found[2].endswith("(planned)"))
+        for found, end in zip(starts, ends, strict=True)
+    ]
+
+
+def find_rule_faults(
+    page: str,
+    files: Mapping[str, str | None],
+    mutants: Mapping[str, str],
+) -> list[str]:
+    """Sections of the page of rules that lack a part, or name what is not there.
+
+    Args:
+        files: every file of the repository, with the text of those that hold tests.
+        mutants: every mutant, and the rule that its list says it breaks ("" where it says none).
+    """
+    rules = read_rules(page)
+    numbers = [rule.number for rule in rules]
+    faults = []
+    if numbers != [*range(1, len(numbers) + 1)]:
+        faults.append(f"the rules are {numbers}, not 1, 2, 3, …")
+    for rule in rules:
+        if f'<a id="r{rule.number}"></a>\n#' not in page:
+            faults.append(f"R{rule.number}: no anchor before its heading")
+        if not rule.is_planned:
+            found = [*_find_missing(rule, files), *_find_wrong_mutants(rule, mutants)]
+            faults += [f"R{rule.number}: {fault}" for fault in found]
+    return faults
+
+
+def _find_missing(rule: Rule, files: Mapping[str, str | None]) -> Iterator[str]:
+    """Parts that are not there, modules and tests that are not there."""
+    yield from (f"no {field.strip()}" for field in _FIELDS if f"\n{field}" not in rule.text)
+    modules, tests = (_CODE.findall(rule.cut(field)) for field in ("- Enforced in ", "- Tests"))
+    if not modules or not tests:
+        yield "names no module or no test"
+    for name in modules:
+        if name not in files:
+            yield f"no module {name}"
+    for name in tests:
+        file, _, function = name.partition("::")
+        text = files.get(file)
+        is_there = file in files and file.startswith("tests/")
+        if not is_there or (function and f"def {function}(" not in (text or "")):
+            yield f"no test {name}"
+
+
+def _find_wrong_mutants(rule: Rule, mutants: Mapping[str, str]) -> Iterator[str]:
+    """Mutants that are not there, and those of this rule that are not named."""
+    cut = rule.cut("- Mutants")
+    named = _CODE.findall(cut)
+    if not named and "none yet" not in cut:
+        yield "names no mutant, and does not say that there is none yet"
+    yield from (f"no mutant {name}" for name in named if name not in mutants)
+    own = [name for name, broken in mutants.items() if broken == f"R{rule.number}"]
+    yield from (f"does not name its mutant {name}" for name in own if name not in named)
+
+
+def _find_page(path: str, cited: str, pages: Mapping[str, str]) -> str | None:
+    folders = (PurePosixPath(path).parent.as_posix(), *LINKED_FOLDERS)
+    candidates = (_resolve(folder, cited) for folder in folders)
+    return next((page for page in candidates if page in pages), None)
+
+
+def _resolve(folder: str, name: str) -> str:
+    parts: list[str] = [part for part in folder.split("/") if part not in ("", ".")]
+    for part in name.split("/"):
+        if part == ".." and parts:
+            parts.pop()
+        elif part != ".":
+            parts.append(part)
+    return "/".join(parts)
+
+
+def _is_an_example(name: str) -> bool:
+    """Names that are made up where something is shown: `docs/a.md`, or a report of a run."""
+    return not name.startswith("docs/") or re.fullmatch(r".*/[a-z]\.md", name) is not None

@@ -1,0 +1,219 @@
+"""What is cited is there: pages, headings, links, rules, and all that the page of rules names.
+
+Reads the files that `test_tidy` reads. Each rule of `citations.py` has a proof here that it can
+fail; what is planted is made up of parts, so that this file does not find itself.
+"""
+
+import re
+import tomllib
+from functools import cache
+
+import pytest
+
+from tests.style import citations
+from tests.style.citations import RULES_PAGE
+from tests.style.test_tidy import ROOT, assert_tidy, list_paths
+
+KINDS = (".py", ".md", ".txt", ".toml")
+PRODUCT = ("libs/", "services/", "operator/", "spark-jobs/", "charts/", "docs/", "tests/")
+ANCHOR = '<a id="r1"></a>\n'
+GOOD = (
+    ANCHOR + "## R1 A rule\n**Rule.** So.\n\n**Why.** Else.\n\n- Enforced in `libs/a.py`\n"
+    "- Tests `tests/test_a.py::test_a`, `tests/a.txt`\n- Mutants `one`, `two`\n"
+)
+FILES = {"libs/a.py": None, "tests/test_a.py": "def test_a() -> None:", "tests/a.txt": ""}
+MUTANTS = {"one": "R1", "two": "", "three": "R2"}
+PAGES = {
+    "docs/protocol/a.md": "# A\n## The `first` one\n## Sequencer: the second\n",
+    "README.md": '# Read\n<a id="r7"></a>\n## Two words (R7)\n',
+}
+PAGE = "docs/protocol/a" + ".md"
+
+
+@cache
+def read_texts() -> dict[str, str]:
+    """Everything of the repository that people read."""
+    names = [p for p in list_paths() if p.endswith(KINDS) or p in {"Makefile", "Dockerfile"}]
+    return {
+        name: (ROOT / name).read_text(encoding="utf-8")
+        for name in names
+        if not (ROOT / name).is_symlink()
+    }
+
+
+@cache
+def read_pages() -> dict[str, str]:
+    return {path: text for path, text in read_texts().items() if path.endswith(".md")}
+
+
+@cache
+def list_mutants() -> dict[str, str]:
+    """Every mutant of the three lists, with its rule where its list says one."""
+    found: dict[str, str] = {}
+    for path, text in read_texts().items():
+        if path.startswith("tests/sim/mutants/"):
+            found |= dict(re.findall(r"^    \"([a-z0-9-]+)\": Mutant\(\s*\"([^\"]+)\"", text, re.M))
+        elif path == "tests/explore/mutants.py":
+            found |= dict.fromkeys(re.findall(r"Scenario\(\"([a-z0-9-]+)\"", text), "")
+        elif path.startswith("tests/mutants_services/faults/"):
+            files = tomllib.loads(text)["file"]
+            found |= {fault["name"]: "" for file in files for fault in file["fault"]}
+    return found
+
+
+# --- The repository ------------------------------------------------------------------------------
+
+
+def test_the_lists_of_mutants_are_found() -> None:
+    found = list_mutants()
+    assert found["stale-acks-kept"] == "R7"
+    assert {"r7-stale-acks", "owed-range-shrinks"} <= set(found)
+
+
+def test_every_rule_says_what_holds_it_and_all_of_that_is_there() -> None:
+    texts = read_texts()
+    files = {path: texts.get(path) for path in list_paths()}
+    assert_tidy(citations.find_rule_faults(read_pages()[RULES_PAGE], files, list_mutants()))
+
+
+def test_every_rule_that_is_named_is_defined() -> None:
+    rules = [rule.number for rule in citations.read_rules(read_pages()[RULES_PAGE])]
+    assert len(rules) >= 21
+    texts = [(path, text) for path, text in read_texts().items() if path.startswith(PRODUCT)]
+    faults = [f for path, text in texts for f in citations.find_undefined_rules(path, text, rules)]
+    assert_tidy(faults)
+
+
+def test_every_heading_that_is_cited_is_there() -> None:
+    pages = read_pages()
+    faults = [
+        fault
+        for path, text in read_texts().items()
+        for fault in citations.find_heading_faults(path, text, pages)
+    ]
+    assert_tidy(faults)
+
+
+def test_every_page_that_is_named_is_there() -> None:
+    pages = read_pages()
+    faults = [
+        fault
+        for path, text in read_texts().items()
+        for fault in citations.find_page_faults(path, text, pages)
+    ]
+    assert_tidy(faults)
+
+
+def test_every_link_between_pages_leads_somewhere() -> None:
+    pages = read_pages()
+    texts = pages.items()
+    assert_tidy([f for path, text in texts for f in citations.find_link_faults(path, text, pages)])
+
+
+def test_every_decision_record_that_is_named_is_there() -> None:
+    pages = read_pages()
+    texts = read_texts().items()
+    assert_tidy(
+        [f for path, text in texts for f in citations.find_record_faults(path, text, pages)]
+    )
+
+
+# --- Each rule can fail --------------------------------------------------------------------------
+
+
+def test_a_good_rule_has_no_faults() -> None:
+    assert citations.find_rule_faults(GOOD, FILES, MUTANTS) == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "fault"),
+    [
+        (ANCHOR, "", "no anchor"),
+        ("## R1", "## R2", "the rules are [2]"),
+        ("**Rule.** So.", "So.", "no **Rule.**"),
+        ("**Why.** Else.", "", "no **Why.**"),
+        ("`libs/a.py`", "`libs/b.py`", "no module libs/b.py"),
+        ("`libs/a.py`", "nothing", "names no module"),
+        ("::test_a`", "::test_b`", "no test tests/test_a.py::test_b"),
+        ("::test_a`", "::test`", "no test tests/test_a.py::test"),
+        ("`tests/a.txt`", "`tests/b.txt`", "no test tests/b.txt"),
+        ("`tests/a.txt`", "`libs/a.py`", "no test libs/a.py"),
+        ("`two`", "`four`", "no mutant four"),
+        ("`one`, ", "", "does not name its mutant one"),
+        ("`one`, `two`", "", "names no mutant"),
+    ],
+)
+def test_a_rule_that_lacks_something_is_found(old: str, new: str, fault: str) -> None:
+    assert old in GOOD
+    found = citations.find_rule_faults(GOOD.replace(old, new), FILES, MUTANTS)
+    assert any(fault in each for each in found), found
+
+
+def test_a_planned_rule_needs_nothing_but_its_anchor() -> None:
+    planned = '<a id="r2"></a>\n### R2 Later (planned)\nWhat it will say.\n'
+    assert citations.find_rule_faults(GOOD + planned, FILES, MUTANTS) == []
+    assert citations.find_rule_faults(GOOD + planned.replace(" (planned)", ""), FILES, MUTANTS)
+    assert citations.find_rule_faults(GOOD + planned.partition("\n")[2], FILES, MUTANTS)
+
+
+def test_a_rule_that_is_defined_nowhere_is_found() -> None:
+    assert citations.find_undefined_rules("libs/a.py", "R1–R3, R" + "31", [1, 2, 3]) == [
+        "libs/a.py: R" + "31 is defined nowhere"
+    ]
+    assert not citations.find_undefined_rules("libs/a.py", "R1 R3, PR7, R0, R3D2", [1, 3])
+
+
+@pytest.mark.parametrize(
+    "cited",
+    [
+        '"The first one"',
+        '"The `first` one"',
+        '"A" and "the second"',
+        '"A", "The first one".',
+        '\n    # "A"',
+        '("A")',
+    ],
+)
+def test_a_heading_that_is_there_is_let_through(cited: str) -> None:
+    assert not citations.find_heading_faults("libs/a.py", f"Source: {PAGE} {cited}", PAGES)
+
+
+@pytest.mark.parametrize(
+    "cited",
+    [
+        f'{PAGE} "The third one"',
+        f'{PAGE}, "The third one"',
+        f'{PAGE}\n"The third one"',
+        f'{PAGE} "A" and "The third one"',
+        f'[a]({"a" + ".md"}) "The third one"',
+        "docs/protocol/b" + '.md "A"',
+    ],
+)
+def test_a_heading_that_is_not_there_is_found(cited: str) -> None:
+    path = "docs/protocol/c" + ".md"
+    assert len(citations.find_heading_faults(path, f"Source: {cited}, R1.", PAGES)) == 1
+
+
+def test_a_page_that_is_not_there_is_found() -> None:
+    found = citations.find_page_faults("libs/a.py", f"See {PAGE}, docs/beyond" + ".md.", PAGES)
+    assert found == ["libs/a.py: names docs/beyond" + ".md, which is not there"]
+
+
+def test_a_link_that_leads_nowhere_is_found() -> None:
+    path = "docs/protocol/c" + ".md"
+    good = "[a](a.md) [b](../../README.md#r7) [c](../../README.md#two-words-r7)"
+    assert not citations.find_link_faults(path, good, PAGES)
+    for bad in ("[a](b.md)", "[a](README.md)", "[a](a.md#b)", "[a](../../README.md#r8)"):
+        assert len(citations.find_link_faults(path, bad, PAGES)) == 1
+
+
+def test_a_decision_record_that_is_not_there_is_found() -> None:
+    folder = "docs/" + "adr/"
+    records = [folder + "0001-one.md", folder + "0002-two.md"]
+    good = "ADR 0001, [ADR 0002](../adr/0002-two.md), ADR\n    0001"
+    assert not citations.find_record_faults("libs/a.py", good, records)
+    bad = "ADR 00" + "03, [ADR 0001](" + folder + "0002-two.md)"
+    assert citations.find_record_faults("libs/a.py", bad, records) == [
+        "libs/a.py: there is no ADR 00" + "03",
+        "libs/a.py: ADR 0001 leads to 0002",
+    ]
