@@ -153,6 +153,12 @@ def find_rule_faults(
     return faults
 
 
+def find_unlisted(page: str, what: str, names: Collection[str]) -> list[str]:
+    """Names that the page does not have between back quotes, or at the head of a table's row."""
+    listed = {*_CODE.findall(page), *re.findall(r"^\| (\w+) \|", page, re.MULTILINE)}
+    return [f"{what} {name} is on no page" for name in names if name not in listed]
+
+
 def _find_missing(rule: Rule, files: Mapping[str, str | None]) -> Iterator[str]:
     """Parts that are not there, modules and tests that are not there."""
     yield from (f"no {field.strip()}" for field in _FIELDS if f"\n{field}" not in rule.text)

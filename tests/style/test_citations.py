@@ -76,6 +76,21 @@ def test_every_rule_says_what_holds_it_and_all_of_that_is_there() -> None:
     assert_tidy(citations.find_rule_faults(read_pages()[RULES_PAGE], files, list_mutants()))
 
 
+def test_every_mutant_of_the_simulator_breaks_a_promise_that_is_written_down() -> None:
+    names = [name for name, rule in list_mutants().items() if rule]
+    assert len(names) >= 60
+    assert_tidy(citations.find_unlisted(read_pages()[RULES_PAGE], "the mutant", names))
+
+
+def test_every_invariant_that_is_judged_is_written_down() -> None:
+    text = read_texts()["tests/sim/segment_record.py"]
+    (codes,) = re.findall(r"^CODES: Final = \(([^)]*)\)", text, re.MULTILINE)
+    names = [code for code in re.findall(r"\"(\w+)\"", codes) if not code.startswith("R")]
+    assert {"D1", "K1"} <= set(names)
+    page = read_pages()["docs/testing.md"]
+    assert_tidy(citations.find_unlisted(page, "the invariant", names))
+
+
 def test_every_rule_that_is_named_is_defined() -> None:
     rules = [rule.number for rule in citations.read_rules(read_pages()[RULES_PAGE])]
     assert len(rules) >= 21
@@ -154,6 +169,13 @@ def test_a_planned_rule_needs_nothing_but_its_anchor() -> None:
     assert citations.find_rule_faults(GOOD + planned, FILES, MUTANTS) == []
     assert citations.find_rule_faults(GOOD + planned.replace(" (planned)", ""), FILES, MUTANTS)
     assert citations.find_rule_faults(GOOD + planned.partition("\n")[2], FILES, MUTANTS)
+
+
+def test_a_name_that_is_on_no_page_is_found() -> None:
+    page = "| D1 | it stays |\n\nThe mutants `one`, `two`. D2 and three are not listed.\n"
+    assert not citations.find_unlisted(page, "the name", ["D1", "one", "two"])
+    found = citations.find_unlisted(page, "the name", ["D1", "D2", "three"])
+    assert found == ["the name D2 is on no page", "the name three is on no page"]
 
 
 def test_a_rule_that_is_defined_nowhere_is_found() -> None:

@@ -54,7 +54,7 @@ def main() -> int:
     for name in options.names or MUTANTS:
         catch = hunt(name, options.seeds, jobs=options.jobs)
         found = "SURVIVES" if catch is None else f"seed {catch.seed:<5} {catch.by}"
-        print(f"{MUTANTS[name].rule:10} {name:38} {found}", flush=True)
+        print(f"{MUTANTS[name].rule:12} {name:38} {found}", flush=True)
         seeds.append(None if catch is None else catch.seed)
     caught = sorted(seed for seed in seeds if seed is not None)
     if caught:

@@ -218,7 +218,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
         ((BookieCore, "plan", _doubt_is_absence), (Storage, "read", _doubt_is_absence_in_answers)),
     ),
     "torn-tail-refuses-start": Mutant(
-        "journal 3", "a bookie whose last commit is torn does not start",
+        "journal.md", "a bookie whose last commit is torn does not start",
         ((replay_module, "_secure_tail", _refuse_torn_tail),),
     ),
     "no-durable-mark": Mutant(
@@ -234,27 +234,27 @@ MUTANTS: Final[dict[str, Mutant]] = {
         ((MetadataProofs, "_prove_open", _prove_by_what_is_shown),),
     ),
     "corruption-taken-for-torn-tail": Mutant(
-        "journal 3", "damage below the last commit is dropped like a torn tail",
+        "journal.md", "damage below the last commit is dropped like a torn tail",
         ((FilePass, "_report", _drop_damage),),
     ),
     "torn-tail-taken-for-corruption": Mutant(
-        "journal 3", "damage in the last commit counts as corruption",
+        "journal.md", "damage in the last commit counts as corruption",
         ((FilePass, "__init__", _believe_all_durable),),
     ),
     "fsync-error-ignored": Mutant(
-        "journal 4", "a write or sync that failed counts as done",
+        "journal.md", "a write or sync that failed counts as done",
         ((writer_module._Poisoning, "__exit__", _ignore_errors),),
     ),
     "checkpoint-skips-seals": Mutant(
-        "journal 5", "a checkpoint without entries to settle keeps no seals",
+        "journal.md", "a checkpoint without entries to settle keeps no seals",
         ((LedgerBook, "snapshot", _snapshot_without_seals),),
     ),
     "shelf-file-not-synced": Mutant(
-        "journal 6", "a checkpoint names shelf files that were not synced",
+        "shelf.md", "a checkpoint names shelf files that were not synced",
         ((FileAppender, "finish", _finish_unsynced),),
     ),
     "waiter-registered-after-the-check": Mutant(
-        "section 8", "a long poll misses the change that comes right after its look",
+        "reading.md", "a long poll misses the change that comes right after its look",
         ((BookieCore, "_wake", _wake_registered_before),),
     ),
     "seal-answered-before-fsync": Mutant(
@@ -286,7 +286,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
         ((BookieCore, "_judge_lac", _lac_under_seal),),
     ),
     "resend-with-newer-lac-refused": Mutant(
-        "section 3", "the same entry with a newer LAC is taken for another one",
+        "write.md", "the same entry with a newer LAC is taken for another one",
         ((BookieCore, "_judge_add", _judge_with_lac),),
     ),
 }  # fmt: skip

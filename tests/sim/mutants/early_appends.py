@@ -44,14 +44,14 @@ MUTANTS: Final[dict[str, Mutant]] = {
         ((Reader, "_take_segment", _number_before_the_close),),
     ),
     "early-append-of-a-producer": Mutant(
-        "section 5", "a producer's batch is appended before the producers are known",
+        "ownership.md", "a producer's batch is appended before the producers are known",
         (
             (EarlyAppends, "_admit", lambda *_: True),
             (EarlyAppends, "validate", lambda _: None),
         ),
     ),
     "early-append-before-the-seals": Mutant(
-        "section 5", "a new epoch acknowledges before every older one is sealed",
+        "ownership.md", "a new epoch acknowledges before every older one is sealed",
         ((OlderEpochs, "are_bounded", property(lambda _: True)),),
     ),
     "tail-below-early-appends": Mutant(

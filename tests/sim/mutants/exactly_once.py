@@ -91,11 +91,11 @@ MUTANTS: Final[dict[str, Mutant]] = {
         ((Snapshots, "cut", _cut_without_token),),
     ),
     "refusal-by-a-zombie": Mutant(
-        "section 5", "a refusal is answered without a proof that the epoch is open",
+        "write.md", "a refusal is answered without a proof that the epoch is open",
         ((Admission, "settle", _refuse_without_a_round),),
     ),
     "redirect-after-time-out-duplicates": Mutant(
-        "section 3", "a proxy sends again what may be in the log, and has no producer",
+        "write.md", "a proxy sends again what may be in the log, and has no producer",
         ((Appender, "append", _append_whatever_comes),),
     ),
 }  # fmt: skip

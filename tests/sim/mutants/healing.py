@@ -29,15 +29,15 @@ def _give_to_anybody(_log: Any, _candidates: Any, unreached: Any) -> bool:
 
 MUTANTS: Final[dict[str, Mutant]] = {
     "recoverer-never-reads-again": Mutant(
-        "section 4", "a recovery that bookies do not let go on asks them alone",
+        "ownership.md", "a recovery that bookies do not let go on asks them alone",
         ((OwnChanges, "look_later", _never),), is_standing=True,
     ),
     "cut-off-owner-keeps-its-log": Mutant(
-        "section 2", "an owner without an ack set keeps a log that others could serve",
+        "ownership.md", "an owner without an ack set keeps a log that others could serve",
         ((Reliefs, "choose", _keep_all),), is_standing=True,
     ),
     "given-up-where-nobody-serves": Mutant(
-        "section 2", "a log is given up, again and again, to those who cannot serve it either",
+        "ownership.md", "a log is given up, again and again, to those who cannot serve it either",
         ((relief, "can_serve", _give_to_anybody),), is_standing=True,
     ),
 }  # fmt: skip

@@ -91,11 +91,11 @@ MUTANTS: Final[dict[str, Mutant]] = {
         ((retention, "_expires_ms", _expired_when_completed),),
     ),
     "retention-forgets-the-snapshot": Mutant(
-        "section 9", "segments are given up that a rebuild of producers and token needs",
+        "retention.md", "segments are given up that a rebuild of producers and token needs",
         ((retention, "_judge_truncated", _judge_without_snapshot),),
     ),
     "retention-before-any-snapshot": Mutant(
-        "section 9", "segments are given up where no snapshot was ever named",
+        "retention.md", "segments are given up where no snapshot was ever named",
         ((retention, "_judge_truncated", _judge_without_any_snapshot),),
     ),
     "bookie-drops-what-is-truncated": Mutant(

@@ -15,6 +15,8 @@ class Mutant(NamedTuple):
     """One broken rule."""
 
     rule: str
+    """R and its number, an invariant, or the page that has the promise (docs/protocol/rules.md)."""
+
     text: str
     patches: tuple[Patch, ...]
     is_standing: bool = False

@@ -156,7 +156,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
         ((Copier, "copy", _verify_nothing),),
     ),
     "drained-too-early": Mutant(
-        "section 9", "a bookie is drained as soon as it takes nothing new",
+        "repair.md", "a bookie is drained as soon as it takes nothing new",
         ((duties_module, "advance", _drained_when_it_obeys),),
     ),
     "repair-regions-on-the-ensemble": Mutant(

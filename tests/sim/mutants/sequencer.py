@@ -77,7 +77,7 @@ def _over_when_sealed(self: Reader) -> bool:
 
 MUTANTS: Final[dict[str, Mutant]] = {
     "ack-before-older-epochs-are-closed": Mutant(
-        "section 5", "a new epoch appends before the older ones are sealed",
+        "recovery.md", "a new epoch appends before the older ones are sealed",
         ((LogSequencer, "_go_on_taking_over", _append_before_older_epochs_are_closed),),
     ),
     "roll-with-window-open": Mutant(
@@ -89,7 +89,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
         ((LogSequencer, "_call_off", _recover_own_epoch),),
     ),
     "close-before-predecessor": Mutant(
-        "section 4", "a newer epoch is closed before an older one",
+        "recovery.md", "a newer epoch is closed before an older one",
         ((LogSequencer, "_go_on_taking_over", _recover_newest_first),),
     ),
     "leftovers-served": Mutant(
