@@ -196,7 +196,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
         ((LedgerWriter, "_propose", _suspend_whatever_is_unknown),),
     ),
     "ack-round-by-a-cover": Mutant(
-        "section 5", "a round ends with a cover of the write sets, not with an ack set",
+        "write.md", "a round ends with a cover of the write sets, not with an ack set",
         ((LedgerWriter, "_note_in_round", _note_any_cover),),
     ),
     "damage-at-an-out-of-order-end": Mutant(

@@ -4,7 +4,7 @@ Each read follows a sync: what was true before damage, or before another's chang
 A segment that is OPEN now was never sealed; one whose node is younger than the damage had nothing
 in it; an epoch that the log's node does not have is not sealed for.
 
-Asked by the data plane (`handlers`) and the service. Source: docs/protocol/wire.md "Seal".
+Asked by the data plane (`handlers`) and the service. Source: docs/protocol/recovery.md "Seal".
 """
 
 from __future__ import annotations
