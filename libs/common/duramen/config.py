@@ -6,7 +6,7 @@ with its field path. Durations and sizes are texts outside ("2h", "256MiB") and 
 its meaning when a default does.
 
 Fields whose feature is still to come (see CHANGELOG) accept only their default: a promise that is
-not kept yet is refused, not ignored. Source: 08-interfaces "Log configuration".
+not kept yet is refused, not ignored. Source: docs/protocol/configuration.md "Log".
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ matters most: the append may have happened, and only recovery or idempotence can
 answers carry the number, REST answers carry the code as RFC 9457 problem+json.
 
 Not here: statuses of single adds and reads between sequencer and bookie (`core.status`).
-Called by everybody. Source: 08-interfaces "Answers".
+Called by everybody. Source: docs/protocol/errors.md.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class DuramenError(Exception):
         self.facts = dict(facts or {})
 
     def problem(self) -> dict[str, Any]:
-        """The problem+json object of 08-interfaces "Answers"."""
+        """The problem+json object of docs/protocol/errors.md."""
         problem: dict[str, Any] = {
             **self.facts,
             "type": f"urn:duramen:error:{self.code}",
@@ -149,7 +149,7 @@ class BeyondTailError(DuramenError):
     """A position lies beyond the tail, which the problem tells.
 
     Args:
-        tail: the position P of 08-interfaces.
+        tail: the position P of docs/protocol/read-answers.md.
     """
 
     def __init__(self, detail: str, tail: dict[str, Any], *, field: str) -> None:

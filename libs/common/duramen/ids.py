@@ -5,7 +5,7 @@ Positions are plain integers inside the code (cheap, ordered) and texts in JSON 
 `NOTHING` (-1) as an entry id means "no entry of this epoch yet"; on the wire it is 0xFFFF_FFFF.
 
 Not here: names and position grammar (`texts`), quorum arithmetic (`core.quorum`).
-Called by everybody. Source: 01-protocol section 1, 08-interfaces "Texts".
+Called by everybody. Source: docs/protocol/wire.md "Identities", docs/protocol/rest.md "Texts".
 """
 
 from __future__ import annotations

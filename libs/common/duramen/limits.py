@@ -3,7 +3,7 @@
 A value that an operator may want to change is also a configuration field somewhere; this is where
 its default lives. Bytes end in `_BYTES`, durations are microseconds and end in `_US`.
 
-Called by everybody. Source: 08-interfaces "Other defaults".
+Called by everybody. Source: docs/protocol/wire.md "Limits", docs/protocol/configuration.md.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 a bare number, `dlsn:…`, `lsn:…`, `txid:N`, `time:…`, `ago:…`. Parsing only; what a position means
 in a given log is decided by the reader.
 
-Called by the proxies, the SDK and the command line. Source: 08-interfaces "Texts".
+Called by the proxies, the SDK and the command line. Source: docs/protocol/rest.md "Texts".
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 Configuration says "250ms" and "64MiB"; the code counts integer microseconds (`_us`) and bytes
 (`_bytes`). Texts are parsed once, at the border. Zero is a number; None means no limit.
 
-Called by configuration, REST and the command line. Source: 08-interfaces "Texts", 05-style.
+Called by configuration, REST and the command line. Source: docs/protocol/rest.md "Texts",
+CONTRIBUTING.md "Style on a page".
 """
 
 from __future__ import annotations

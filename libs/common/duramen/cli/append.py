@@ -6,7 +6,7 @@ and stored once; if it stays uncertain the command says which lines and how to g
 SIGTERM waits for the batch in flight, so that the position is certain; a second one does not wait,
 and says which lines may or may not be stored.
 
-Called by `cli.main`. Source: 03-api "CLI", 08-interfaces "History of a workload".
+Called by `cli.main`. Source: docs/cli.md, docs/testing.md "Histories".
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ The file is the caller's, or every module of the running Python's standard libra
 is that of `duramen append` and `duramen read`. Good means: the SHA-256 of what came back is that of
 what went in, and the sequence numbers are 0 … n − 1 without a gap.
 
-Called by `duramen run --demo`. Source: 00-overview "Two commands".
+Called by `duramen run --demo`. Source: README.md "Two commands".
 """
 
 from __future__ import annotations

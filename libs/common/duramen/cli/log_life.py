@@ -4,7 +4,7 @@ Thin over the REST interface: what the server answers is what `--json` prints. A
 positions that the log's owner can resolve; those by txid and time are resolved here, by a read of
 the one record that they name.
 
-Registered by `cli.main`. Source: 03-api "CLI", 08-interfaces "Texts".
+Registered by `cli.main`. Source: docs/cli.md, docs/protocol/rest.md "Texts".
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 What the server answers is what `--json` prints; without it the same values stand in lines and
 tables. Nothing is decided here.
 
-Called by `cli.main`. Source: 03-api "CLI".
+Called by `cli.main`. Source: docs/cli.md.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 How what goes wrong becomes an exit code stands in `shell.frame`; each command's help says what its
 codes mean.
 
-Called by the console script `duramen` and by `python -m duramen.cli.main`. Source: 03-api "CLI".
+Called by the console script `duramen` and by `python -m duramen.cli.main`. Source: docs/cli.md.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Thin over `/v1/cluster/…` on a write proxy's admin port: what it answers is what `--json` prints;
 without it the same values stand in lines and tables. Nothing is decided here.
 
-Called by `cli.main`. Source: 03-api "CLI", docs/protocol/ownership.md.
+Called by `cli.main`. Source: docs/cli.md, docs/protocol/ownership.md.
 """
 
 from __future__ import annotations

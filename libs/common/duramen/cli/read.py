@@ -5,7 +5,7 @@ is there afterwards. With `--json` each record is an object on its own line, wit
 `--format line` has number, time and body for people. `tail` is `read` from the last records on.
 A reader of the output that goes away (`| head`) ends the command quietly.
 
-Called by `cli.main`. Source: 03-api "CLI", 08-interfaces "Answers".
+Called by `cli.main`. Source: docs/cli.md, docs/protocol/read-answers.md "JSON".
 """
 
 from __future__ import annotations

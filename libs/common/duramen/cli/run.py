@@ -4,7 +4,7 @@ Frames the supervisor: flags, events as text or JSON lines, signals, the summary
 SIGINT, SIGTERM and SIGHUP stop everything in order; a second one ends it at once. Nothing here
 starts or watches a process itself.
 
-Called by `cli.main`. Source: 00-overview "Two commands", 03-api "CLI".
+Called by `cli.main`. Source: README.md "Two commands", docs/cli.md.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ unknown fate whose batch has a producer; without one, or when the time is up, it
 because only the caller can tell what may be sent again.
 
 Called by `duramen append` and by the local cluster's demo. What a batch is made of is the source's
-matter. Source: 03-api "REST v1", 08-interfaces "History of a workload".
+matter. Source: docs/protocol/rest.md "Append", docs/testing.md "Histories".
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class BulkAppender:
         on_history: Callable[[dict[str, Any]], None] | None = None,
     ) -> None:
         """`timeout_s` bounds the repeated tries of one batch; `on_history` gets every completed
-        try as an object of 08-interfaces "History of a workload"."""
+        try as an object of docs/testing.md "Histories"."""
         self._client = client
         self._namespace = namespace
         self._log = log

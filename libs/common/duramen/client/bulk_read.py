@@ -4,7 +4,7 @@ Checks on the way that sequence numbers have no gap, and ends at records that ar
 out is whole. Asking and cutting are the SDK's
 (`sdk.reader`); what becomes of the records is the sink's matter.
 
-Called by `duramen read` and by the local cluster's demo. Source: 03-api "REST v1".
+Called by `duramen read` and by the local cluster's demo. Source: docs/protocol/read-answers.md.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ up to the greatest LAC are looked at, and what is missing there is asked for aga
 its way. What neither a reader nor a takeover may ask for any more is not looked at.
 
 Not here: what is compared with what (`replica_check`), the command (`cli.repair.verify`).
-Source: 01-protocol sections 2 and 3, R4, R15, T1.
+Source: docs/protocol/metadata.md "Reading", docs/protocol/write.md "Write sets", R4, R15, T1.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A window of entries of one fragment at a time: who should hold each entry by the metadata, who says
 so by an inventory, and whether all who hold it hold the same. Nothing here asks anybody.
 
-Called by `log_verifier`. Source: 01-protocol section 3 (write sets), R1, R15, R17.
+Called by `log_verifier`. Source: docs/protocol/write.md "Write sets", R1, R15, R17.
 """
 
 from __future__ import annotations

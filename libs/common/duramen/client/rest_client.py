@@ -5,8 +5,8 @@ Refusals arrive as `DuramenError` built from the problem+json answer. A request 
 raises `UnreachableError` (nothing was processed) or, for reads, `NoAnswerError`; an append without
 an answer is a `DuramenError` with `append_uncertain`. Nothing is retried here: see `client.retry`.
 
-Called by the SDK (`client.sdk`), the command line and the local cluster's demo. Source: 03-api
-"REST v1", 08-interfaces "Requests" and "Answers".
+Called by the SDK (`client.sdk`), the command line and the local cluster's demo. Source:
+docs/protocol/rest.md.
 """
 
 from __future__ import annotations
@@ -327,7 +327,7 @@ class RestClient:
         """Append one encoded record batch, atomically.
 
         Args:
-            conditions: the headers of 08-interfaces "Requests" that say them.
+            conditions: the headers of docs/protocol/rest.md "Append" that say them.
 
         Raises:
             DuramenError: refused; with `uncertain` set the batch may or may not be stored.
@@ -357,7 +357,7 @@ class RestClient:
         """Read records from a position on, as whole batches: the caller cuts at both ends.
 
         Args:
-            position: in the grammar of 08-interfaces "Texts".
+            position: in the grammar of docs/protocol/rest.md "Records".
             most_bytes: about as much as the answer should carry.
             wait_ms: how long to wait for records at the tail, 0 to 60,000.
 

@@ -6,7 +6,7 @@ again. Another append of unknown fate is never repeated here: it could be stored
 
 A `RetryBudget` is shared by everything that one client does, so that an outage meets a bounded
 number of repetitions a second, whatever the number of logs and tasks. Pauses have jitter.
-Called by the SDK and the command line. Source: 08-interfaces "Answers", column retry.
+Called by the SDK and the command line. Source: docs/protocol/errors.md "Retry".
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ Written whole and atomically (temporary file, fsync, rename, fsync of the folder
 a reader never sees half of it, and a process that is dead has no pid in it. It is also the
 supervisor's memory: ports of the last run, and children that a killed supervisor left behind.
 
-The shape is 08-interfaces "Processes and admin", with `"v"`. Called by the supervisor (writes) and
-the command line (reads).
+The shape is docs/protocol/admin.md "cluster.json", with `"v"`. Called by the supervisor (writes)
+and the command line (reads).
 """
 
 from __future__ import annotations

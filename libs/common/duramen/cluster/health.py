@@ -2,7 +2,8 @@
 
 Ends with 0 when the service says yes, else with 1 and what it said. Only the standard library is
 loaded: a probe every few seconds should cost next to nothing. Where probes can make HTTP calls
-themselves they ask `/readyz` and `/healthz` directly. Source: 08-interfaces "Processes and admin".
+themselves they ask `/readyz` and `/healthz` directly. Source: docs/protocol/admin.md "Every
+service".
 """
 
 from __future__ import annotations

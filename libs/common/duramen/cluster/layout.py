@@ -9,7 +9,7 @@ connections, none of which can sit on one while its process restarts. DURAMEN_FR
 choice: clusters that start at the same moment keep apart by ranges of their own.
 
 Where nobody says otherwise there is one region, and each process is a rack of its own, because
-placement is strict about racks (08-interfaces "Log configuration"). Regions that are named take
+placement is strict about racks (docs/protocol/configuration.md "Log"). Regions that are named take
 turns, and inside each of them its racks do: nine bookies fill three racks of three regions.
 
 Pure but for `is_free_port` and `pick_free_port`. Called by the supervisor.

@@ -6,7 +6,8 @@ is started again after a pause (`process.Backoff`), unless restarts are off. Sto
 edge to the metadata: proxies, sequencers, bookies, ZooKeeper, each SIGTERM, at most 10 s, SIGKILL.
 
 Says what happens through `on_event` and prints nothing. Called by `duramen run` and by tests, which
-give it other command lines. Source: 00-overview "Two commands", 08-interfaces "cluster.json".
+give it other command lines. Source: README.md "Two commands", docs/protocol/admin.md
+"cluster.json".
 """
 
 from __future__ import annotations

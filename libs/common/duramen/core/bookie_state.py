@@ -9,7 +9,7 @@ Everything is *pending* from the moment the core accepts it until its journal re
 answers, LACs and reads speak of what is persisted only, refusals also of pending seals and drops.
 
 Called by `core.bookie`; rows, effects and snapshots by its drivers (handlers, storage, simulator).
-Source: R4, R10, R11, R13, 02-storage "Adds and reads".
+Source: R4, R10, R11, R13, docs/protocol/wire.md "what an answer's status allows one to conclude".
 """
 
 from __future__ import annotations

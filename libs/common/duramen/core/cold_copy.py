@@ -5,7 +5,7 @@ bookies hold, and *rechecked* by a second look later; only then may the hot copi
 value names the attempt whose manifest counts; where that lies follows from log, epoch and store.
 
 Part of `core.segment`, which has the transitions. Spelled as JSON by `wire.metadata_json`.
-Source: 04-platform "Spark", docs/protocol/archive.md.
+Source: docs/protocol/archive.md.
 """
 
 from __future__ import annotations

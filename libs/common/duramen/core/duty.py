@@ -5,7 +5,7 @@ to SERVING from anywhere. The duty stands in the bookie's own node; who may chan
 (`core.repair`), and the bookie enforces it before it publishes it: what the published duty forbids
 can no longer happen. Reads and seals go on in every duty; writes of LACs are refused as adds are.
 
-Called by the bookie's core and by repair. Source: 01-protocol section 9 "Drain".
+Called by the bookie's core and by repair. Source: docs/protocol/repair.md "Drain".
 """
 
 from __future__ import annotations

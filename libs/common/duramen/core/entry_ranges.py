@@ -4,7 +4,7 @@ A settled ledger of a million entries is one range, 8 bytes in two arrays. Many 
 exception (striped ledgers, damage); finding is bisection, changing moves what follows in memory.
 
 Not here: which entries belong in (`core.bookie`), numbers kept per entry (`EntryTable`). Called by
-the bookie's core and by whoever writes or reads its checkpoint. Source: 02-storage "Files".
+the bookie's core and by whoever writes or reads its checkpoint. Source: docs/protocol/shelf.md.
 """
 
 from __future__ import annotations

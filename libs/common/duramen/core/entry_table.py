@@ -5,7 +5,7 @@ index a place in the journal. Entries arrive mostly in order, so adding is appen
 a subtraction; recovery and resends may fill gaps, which costs a move of what follows.
 
 Not here: which entries belong in, and sets of entries without numbers (`EntryRanges`). Called by
-`core.bookie_state` and the bookie's index. Source: 02-storage "Files".
+`core.bookie_state` and the bookie's index. Source: docs/protocol/shelf.md.
 """
 
 from __future__ import annotations

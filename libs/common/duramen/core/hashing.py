@@ -5,7 +5,7 @@ or went held, and the second in the order is the natural next one when the first
 Pure; not Python's `hash`, which differs from process to process.
 
 Called by both proxies (routing) and the sequencer (which orphaned logs are mine).
-Source: 01-protocol section 2 (owner), 00-overview (append, read).
+Source: docs/protocol/ownership.md "Whose is a log", ARCHITECTURE.md "The way of one record".
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ Invariants (checked by `validate`):
  4 ended or deleted ⇒ LCE = next_epoch − 1; purged ⇒ deleted.
  5 1 ≤ first_hot_epoch ≤ LCE + 1, and no takeover reads below it.
 
-Called by sequencer, recovery and reader. Spelled by `wire.metadata_json`. Source: 01-protocol 2.
+Used by sequencer, recovery, reader; spelled by `wire`. Source: docs/protocol/metadata.md, R2, R4.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class TrimPoint(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LogNode:
-    """The log node of 01-protocol section 2."""
+    """The log node of docs/protocol/metadata.md."""
 
     log_id: LogId
     namespace: str

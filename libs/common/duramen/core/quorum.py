@@ -5,7 +5,8 @@ every write set must be hit; for one entry's absence, every ack set of that entr
 majority of the ensemble is wrong in general. The same function serves the striped form (write sets
 are runs of the ensemble) and, later, the flexible form (write sets listed by the caller).
 
-Pure. Called by the ledger writer, recovery and the reader. Source: 01-protocol section 3, R12.
+Pure. Called by the ledger writer, recovery and the reader. Source: docs/protocol/write.md "Write
+sets", R12.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ next segment begins (R18). What left the bookies is asked of the cold store. Not
     PAUSE               on_timer, or an on_metadata that changed something
     CONSUMER            on_consumed (the buffer is full), or at the tail without `is_following`
 
-Driven by the read proxy's `log_reader` and by the simulator. Source: 01-protocol section 8, R18.
+Driven by the read proxy's `log_reader` and by the simulator. Source: docs/protocol/reading.md, R18.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ class Reader:
 
     @property
     def bound(self) -> EntryId:
-        """The last entry of this segment that may be shown now (R17, section 8)."""
+        """The last entry of this segment that may be shown now (R17)."""
         if self._segment is None or self._start_seq_num is None:
             return NOTHING
         if self._segment.last_entry is not None:

@@ -9,7 +9,8 @@ behind it. What was measured is forgotten after a while.
 A bookie that failed a moment ago, that is absent from the roster or whose place nobody knows goes
 to the end, never out: it is the last resort. Pure. One instance serves all readers of a process, so
 that one reader's failure spares the others the wait, and the delay of `speculation` is learnt from
-all of them. Called by the reader core and its driver. Source: 01-protocol section 8.
+all of them. Called by the reader core and its driver. Source: docs/protocol/reading.md "Which
+replica".
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ Invariants (checked by `validate`):
  7 a segment with a bound is no longer OPEN, and its last entry is not above the bound.
  8 lost ranges lie within a CLOSED segment, ascending, apart from one another and from holes.
  9 only a CLOSED segment has a cold copy.
-Spelled by `wire.metadata_json`. Source: 01-protocol section 2, R2–R4, R9, R15–R17, R21.
+Spelled by `wire.metadata_json`. Source: docs/protocol/metadata.md, R2–R4, R9, R15–R17, R21.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ The distinctions carry the safety of recovery: NO_ENTRY is a proof of absence by
 incarnation, UNKNOWN is doubt and counts as a failed member, SEALED fences the writer, and the two
 statuses made by the caller's own runtime (UNREACHABLE, TIMEOUT) prove nothing at all.
 
-Numbers are those of the wire. Source: R1, R10, R15, 02-storage "Adds and reads".
+Numbers are those of the wire. Source: R1, R10, R15, docs/protocol/wire.md "what an answer's status
+allows one to conclude".
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The admin application that every service has: probes, metrics, statistics, configuration, stop.
 
 FastAPI on uvicorn over HTTP/1.1, so that probes and Prometheus never queue behind data. The role's
-own routes are added by the service. Source: 08-interfaces "Processes and admin".
+own routes are added by the service. Source: docs/protocol/admin.md "Every service".
 """
 
 from __future__ import annotations

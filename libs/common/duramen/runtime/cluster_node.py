@@ -3,7 +3,8 @@
 Made by the first bookie or sequencer that starts, whichever it is, and never replaced. Bookies keep
 the uuid in their cookies, so that disks of one cluster are never taken into another. Where a whole
 cluster is started at once, ZooKeeper and even its name may come last: who starts waits for it.
-Called at start by every service. Source: 08-interfaces "ZooKeeper", 02-storage "Identity".
+Called at start by every service. Source: docs/protocol/metadata.md "cluster", docs/bookie.md
+"Identity".
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Translates the library's exceptions once, at this border, into three: `Unreachab
 was made, nothing was processed), `NoAnswer` (sent, or perhaps sent, and not answered in time) and,
 of those, `Overloaded` (refused with the promise that nothing was done, and with advice when to ask
 again). Everything above decides what these mean for safety.
-Source: 00-overview "Measured facts", R1; docs/protocol/wire.md "Overload".
+Source: docs/benchmarks.md "What shaped the design", R1, docs/protocol/wire.md "Overload".
 """
 
 from __future__ import annotations

@@ -10,7 +10,8 @@ waits its turn. Answers that a slow client does not take are the HTTP library's 
 docs/critiques.md. Every server stands behind a gate (`wire.edge.gate`), which knows no name but
 those of loopback and no page but its own unless it is told. Security comes as an issue of its own:
 until then a service binds to loopback.
-Source: 00-overview "Measured facts", 02-storage "Adds and reads", 08-interfaces.
+Source: docs/benchmarks.md "What shaped the design", docs/protocol/wire.md "what an answer's status
+allows one to conclude" and "Limits".
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ against this port. It is written in ZooKeeper's terms because ZooKeeper is the s
 (`zookeeper_store`); the in-memory twin (`memory_store`) passes the same contract tests and is what
 other tests use. The port knows nothing of logs or segments: paths and JSON are its callers', and so
 is the recognition of one's own write by its nonce after `OutcomeUnknown` (rule R3: a write is never
-retried here). Source: 01-protocol section 2.
+retried here). Source: docs/protocol/metadata.md "Rules for every change".
 
 Paths are absolute, such as "/duramen/c1/logs/0000/0001/segments/3". Every call ends within the
 store's time-out, whatever the network does. Callbacks run on the event loop's thread, never inside

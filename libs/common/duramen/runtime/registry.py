@@ -7,7 +7,7 @@ with their data. What they show is a hint for routing and placement and proves n
 ZooKeeper cannot be reached it stays what it was. What the read proxy keeps of logs is not this but
 a cache that reads on demand (`duramen.runtime.reading.metadata`).
 
-Called by every service. Source: 08-interfaces "ZooKeeper" (`available`, `sequencers`, …).
+Called by every service. Source: docs/protocol/metadata.md "Nodes".
 """
 
 from __future__ import annotations

@@ -6,7 +6,8 @@ is kept and refuses one that was cut short. `parse_object` reads JSON that means
 field twice, no NaN, no lone surrogate, no depth that exhausts the stack.
 
 Not here: routes, and what a field means. The admin port has its own application (`admin`).
-Called by the write proxy and the read proxy. Source: 03-api "REST v1", 08-interfaces "Answers".
+Called by the write proxy and the read proxy. Source: docs/protocol/rest.md,
+docs/protocol/errors.md.
 """
 
 from __future__ import annotations

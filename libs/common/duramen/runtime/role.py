@@ -3,7 +3,7 @@
 Types only: the frame (`service`) and the admin application (`admin`) run any role by these. How
 options are read from a command line is the frame's.
 
-Called by every service. Source: 08-interfaces "Processes and admin".
+Called by every service. Source: docs/protocol/admin.md "Every service".
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ SIGINT stop it cleanly, `POST /v1/drain-and-stop` does the same, and a failure w
 that nobody took, in a process that decides what is stored.
 
 Until security comes as an issue of its own a service starts only with an explicit
-`--security none`. Called by `main` of each service. Source: 08-interfaces "Processes and admin".
+`--security none`. Called by `main` of each service. Source: docs/protocol/admin.md "Every service".
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Each call is one frame (`wire.frame`) with one row per item, and its answer is o
 row per item in the same order. A request names the incarnation that it is meant for (R1).
 LACs are entry ids of the ledger; 0xFFFF_FFFF spells `NOTHING`.
 
-Source: 03-api "Data-plane calls", R1, R10, R13, R14; written up in docs/protocol/wire.md.
+Source: docs/protocol/wire.md, R1, R10, R13, R14.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@
     log     id, sealed epoch, gone below, [newer from], count of gone ranges; their firsts, lasts
     ledger  log, epoch, LAC, highest, flags (1 doubtful), counts, firsts, lasts (settled, unknown)
 
-Pure: no files. Called by the bookie's checkpoint. Source: 02-storage; docs/protocol/shelf.md.
+Pure: no files. Called by the bookie's checkpoint. Source: docs/protocol/shelf.md.
 """
 
 from __future__ import annotations

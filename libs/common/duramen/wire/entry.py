@@ -1,8 +1,8 @@
 """Entry: what one sequencer wrote as one unit; the unit of replication and of checksums.
 
 An entry is encoded once; LAC, class, recovery flag, incarnation and wave travel beside it, outside
-the identity, so that a resend or a write-back is the same entry. Source: 03-api "Entry",
-01-protocol section 3; written up in docs/protocol/wire.md.
+the identity, so that a resend or a write-back is the same entry. Source: docs/protocol/wire.md
+"Entry", docs/protocol/write.md "Entries".
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Rows carry what is decided on (LAC, flags, lengths) and are under the CRC, so nothing of them is
 used unchecked; payloads (entries, batches) carry their own checksums. All integers little-endian.
-Source: 03-api "Data-plane calls", 01-protocol section 3; written up in docs/protocol/wire.md.
+Source: docs/protocol/wire.md "Frame", docs/protocol/write.md "Window and flush".
 """
 
 from __future__ import annotations

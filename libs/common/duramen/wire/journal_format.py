@@ -12,7 +12,7 @@
     24, 32  8     commit number, file id        80      …     body, zeros to a multiple of 8
 
 Pure: no files, no decision about what damage means (`duramen_bookie.journal`). Called by the
-bookie's journal. Source: 02-storage "Journal" 2 and 3; docs/protocol/journal.md.
+bookie's journal. Source: docs/protocol/journal.md "Files" and "Start".
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 Pure spelling: which node changes when is decided by the cores. Newer code reads older versions;
 fields that this version does not know travel through a rewrite untouched (`extra`). The paths of
-08-interfaces are here as well, so that a path is written in one place only.
+docs/protocol/metadata.md "Nodes" are here as well, so that a path is written in one place only.
 
-Called by the drivers of sequencer, proxies and bookie. Source: 08-interfaces "ZooKeeper".
+Called by the drivers of sequencer, proxies and bookie. Source: docs/protocol/metadata.md "Nodes".
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ One frame (`wire.frame`, magic "DBRS"), a row per record batch, the batches as p
 
 Batches are whole. The first may begin before the position that was asked for and the last may pass
 the count that was asked for: whoever decodes them cuts. Called by the read proxy, and by clients to
-read its answers. Source: 03-api "REST v1"; written up in docs/protocol/read-answers.md.
+read its answers. Source: docs/protocol/read-answers.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Record batch: records encoded together at the edge, opaque to everything behind it.
 
 Columns instead of interleaved varints make encoding and decoding bulk operations (ADR 0002).
-Limits are checked before anything is allocated or decompressed. Source: 03-api "Record batch".
+Limits are checked before anything is allocated or decompressed. Source: docs/protocol/wire.md
+"Record batch".
 """
 
 from __future__ import annotations

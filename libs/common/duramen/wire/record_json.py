@@ -8,7 +8,7 @@ is not has all of them, body, header names and header values, as base64, and say
 `"format": "base64"`. Who asks for base64 (header `Duramen-Format: base64`) gets it in every record,
 and none says so. Times are RFC 3339 in UTC. Spelling is a bulk operation: one decode per batch.
 
-Called by the read proxy and the command line. Source: 08-interfaces "Answers".
+Called by the read proxy and the command line. Source: docs/protocol/read-answers.md "JSON".
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ class Record(NamedTuple):
 
 
 def spell_mark(seq_num: int | None, timestamp_ms: int | None, dlsn: Dlsn) -> dict[str, Any]:
-    """A position P of 08-interfaces: between two records; the number may not be known yet.
+    """A position P of docs/protocol/rest.md "Texts": between two records; the number may not be
+    known yet.
 
     Args:
         timestamp_ms: None where there is no record that has one.

@@ -7,8 +7,8 @@ the row. A request names the incarnation that it is meant for (R1). LACs and ent
 as in `wire.bookie_calls`.
 
 Not here: which entries are to be compared or copied (`core.repair`), and the adds and reads that a
-pull is made of (`wire.bookie_calls`). Called by the auditor and by bookies. Source: 01-protocol
-section 9, R9, R21; written up in docs/protocol/wire.md.
+pull is made of (`wire.bookie_calls`). Called by the auditor and by bookies. Source:
+docs/protocol/repair.md, R9, R21, docs/protocol/wire.md.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ names the batch that it answers, so that a log which is being taken over delays 
 
 Code 0 is success, 1 … are those of `duramen.errors`; NOT_OWNER (1000) is a redirect whose detail
 names the owner, EARLY (1001) a success whose sequence number is not known yet.
-Source: 03-api "Data-plane calls"; written up in docs/protocol/wire.md.
+Source: docs/protocol/wire.md "Sequencer: POST /s/append".
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ END block. Its index is, in blocks of 4096 bytes, a header, rows of 32 bytes, an
     both    127 a block, then: number of the block 8, rows 4, zeros 16, CRC32C 4
 
 An index follows from its data file alone, byte for byte: nothing else is in it, no time either.
-Pure: no files. Called by the bookie's shelf. Source: 02-storage "Files"; docs/protocol/shelf.md.
+Pure: no files. Called by the bookie's shelf. Source: docs/protocol/shelf.md.
 """
 
 from __future__ import annotations

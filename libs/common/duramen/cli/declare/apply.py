@@ -5,7 +5,7 @@ can become true is anything written, in the order of the plan. Doing it again do
 that somebody else changes meanwhile is refused (`config_conflict`), not overwritten. What stands in
 no file is left alone.
 
-Called by `cli.main`. Source: 03-api "CLI", docs/cli.md "apply".
+Called by `cli.main`. Source: docs/cli.md "apply".
 """
 
 from __future__ import annotations

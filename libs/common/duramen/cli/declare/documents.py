@@ -5,7 +5,7 @@ YAML with any number of documents, or JSON with one object or a list of them. Ea
 docs/protocol/configuration.md. All faults of all files are reported at once, each with its file,
 document, line and field; nothing is read from a server here.
 
-Called by `declare.apply`. Source: 03-api "CLI", docs/cli.md "apply".
+Called by `declare.apply`. Source: docs/cli.md "apply".
 """
 
 from __future__ import annotations

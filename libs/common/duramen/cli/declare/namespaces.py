@@ -3,7 +3,7 @@
 What the server answers is what `--json` prints; nothing is decided here. `duramen apply` does the
 same from files.
 
-Called by `cli.main`. Source: 03-api "CLI", "REST v1".
+Called by `cli.main`. Source: docs/cli.md, docs/protocol/rest.md "Write proxy".
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ and recurse and nothing else (no ATTACH, no PRAGMA, no writing). The statement i
 empty tables, and its program tells which of them it opens; only those are loaded. Running time,
 values and rows are bounded, so that a slip in a statement costs an error.
 
-Called by `live.sql`. Source: 03-api "CLI", docs/cli.md "sql".
+Called by `live.sql`. Source: docs/cli.md "sql".
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Without a statement: which tables and columns there are. Only what the statement
 (`query`), in pages and with a bound on calls (`tables`). Rows go to standard output as a table for
 people, as CSV, or as one JSON object a line; how many there were goes to stderr.
 
-Called by `cli.main`. Source: 03-api "CLI" (as LDQuery), docs/cli.md "sql".
+Called by `cli.main`. Source: docs/cli.md "sql".
 """
 
 from __future__ import annotations

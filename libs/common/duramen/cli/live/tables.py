@@ -5,7 +5,7 @@ the listings (`namespaces`, `logs`), and one call for each log (`segments`, `fra
 is a tuple in the order of its columns. Nothing is cached, and tables of one statement are read one
 after the other, so they are not of one moment.
 
-Called by `live.sql`. Source: 03-api "CLI" (as LDQuery), docs/cli.md "sql".
+Called by `live.sql`. Source: docs/cli.md "sql".
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Everything comes from `/v1/cluster/…` on a write proxy's admin port, asked at 
 terminal the view takes the screen and gives it back; in a pipe each moment is some lines with an
 empty one after them, with `--json` one line. What a moment holds is `view`'s matter.
 
-Called by `cli.main`. Source: 03-api "CLI", docs/cli.md "top".
+Called by `cli.main`. Source: docs/cli.md "top".
 """
 
 from __future__ import annotations

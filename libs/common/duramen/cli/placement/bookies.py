@@ -3,7 +3,7 @@
 Thin over `/v1/cluster/bookies` and `/v1/cluster/regions` on a write proxy's admin port: what it
 answers is what `--json` prints. Nothing is decided here.
 
-Called by `cli.main`. Source: 03-api "CLI", docs/protocol/placement.md.
+Called by `cli.main`. Source: docs/cli.md, docs/protocol/placement.md.
 """
 
 from __future__ import annotations

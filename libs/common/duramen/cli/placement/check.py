@@ -3,7 +3,7 @@
 Thin over `/v1/cluster/logs/…/placement` on a write proxy's admin port; judged there, from metadata:
 what bookies really hold is `duramen verify`'s business.
 
-Called by `cli.main`. Source: 03-api "CLI", docs/protocol/placement.md.
+Called by `cli.main`. Source: docs/cli.md, docs/protocol/placement.md.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ The jobs are a program of their own, `duramen-spark`, which this library does no
 becomes that one with the same arguments, so flags, output and exit code are its own. It finds
 ZooKeeper and the cold store in the cluster.json of a `duramen run`.
 
-Called by `cli.main`. Source: 04-platform "Spark"; docs/archive.md.
+Called by `cli.main`. Source: docs/archive.md.
 """
 
 from __future__ import annotations

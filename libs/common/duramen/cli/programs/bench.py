@@ -4,7 +4,7 @@ What is measured is the bookie's code, which this library does not know: the pro
 `duramen-bookie bench …` with the same arguments, so flags, output and exit code are that one's.
 The program is found as the services of `duramen run` are: in the interpreter that runs this.
 
-Called by `cli.main`. Source: 02-storage "Targets", 03-api "CLI".
+Called by `cli.main`. Source: docs/benchmarks.md "A bookie alone", docs/cli.md.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Thin over `/v1/cluster/…` on a write proxy's admin port: what it answers is wh
 drain or a rebalance that is waited for shows a bar on a terminal and plain lines in a pipe. Nothing
 is decided here.
 
-Called by `cli.main`. Source: 03-api "CLI", docs/protocol/repair.md.
+Called by `cli.main`. Source: docs/cli.md, docs/protocol/repair.md.
 """
 
 from __future__ import annotations

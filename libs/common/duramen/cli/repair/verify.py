@@ -4,7 +4,7 @@ Needs ZooKeeper and the bookies' data ports, so it runs inside the cluster's net
 changed. Where they are stands in the cluster.json of a `duramen run`, or in `--zookeeper` and
 `--cluster`.
 
-Called by `cli.main`. Source: 03-api "CLI", 01-protocol section 9.
+Called by `cli.main`. Source: docs/cli.md, docs/protocol/repair.md.
 """
 
 from __future__ import annotations

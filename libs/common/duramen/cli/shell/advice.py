@@ -4,7 +4,7 @@ The error itself says what is wrong with this request; here stands what to type 
 code without an entry does not pass the tests, so nobody is left alone with a new one. An entry may
 have several sentences: shown is the first one all of whose flags the command has that failed.
 
-Called by `shell.frame`. Source: 03-api "CLI", docs/protocol/errors.md.
+Called by `shell.frame`. Source: docs/cli.md, docs/protocol/errors.md.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A failure is told on stderr, with what to do next; never a traceback for what others sent or
 refused. The codes stand in `cli.command.ExitCode`.
 
-Called by `main` of `duramen` and of `duramen-spark`. Source: 03-api "CLI".
+Called by `main` of `duramen` and of `duramen-spark`. Source: docs/cli.md.
 """
 
 from __future__ import annotations

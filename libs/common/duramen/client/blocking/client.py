@@ -2,7 +2,7 @@
 
 Every method runs the asynchronous one of the same name in the client's thread and blocks until it
 has ended; arguments, results and errors are said there, once. A test compares the signatures.
-Source: 03-api "SDK"; docs/sdk.md.
+Source: docs/sdk.md.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ no port, so nobody can append through it; it registers nowhere but in the owner 
 that it opens. Logs are made by other means (REST, `duramen log create`).
 
 Not here: appends through proxies (`duramen.client.Client`), which most applications want.
-Source: 00-overview "Processes", 03-api "SDK", ADR 0013; docs/sdk.md.
+Source: README.md "The processes", docs/sdk.md, ADR 0013.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ and nothing behind that one is ever sent. So what is in the log is always what w
 some call, without a gap. It also ends when another owner seals the log, which is told at once.
 
 Made by `CoreClient.open_log`; it is the `Home` of its driver (`runtime.sequencer.log_driver`).
-Source: 03-api "SDK", ADR 0013; docs/sdk.md, docs/protocol/ownership.md.
+Source: docs/sdk.md, ADR 0013, docs/protocol/ownership.md.
 """
 
 from __future__ import annotations

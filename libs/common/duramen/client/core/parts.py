@@ -3,7 +3,7 @@
 Wires them and holds nothing else. `Owning` is what its open logs are given, `Reading` what its
 readers are given; both live on one metadata store and one roster of bookies each.
 
-Called by `core.client`. Source: 00-overview "Processes"; ADR 0013.
+Called by `core.client`. Source: README.md "The processes", ADR 0013.
 """
 
 from __future__ import annotations

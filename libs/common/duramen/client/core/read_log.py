@@ -5,7 +5,7 @@ The rules of what may be shown are those of the read proxy, because the same rea
 after e is closed, losses told and never passed over. What is missing here is what a proxy is for:
 a cache and a feed that many readers share.
 
-Made by `CoreClient`. Source: 01-protocol section 8; docs/sdk.md, docs/protocol/read-answers.md.
+Made by `CoreClient`. Source: docs/protocol/reading.md, docs/sdk.md, docs/protocol/read-answers.md.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 Everything that is wrong with records is said here, before anything is sent or queued. What a batch
 looks like is `wire.record_batch`'s; producers collect their records in `sdk.collector`.
 
-Called by `sdk.log` and `client.core`. Source: 03-api "Record batch", 08-interfaces "Requests".
+Called by `sdk.log` and `client.core`. Source: docs/protocol/wire.md "Record batch",
+docs/protocol/rest.md "Append".
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
 
 Either proxy answers every public call, by sending on what is the other's; who gives the urls of
 both ("http://w:7301,http://r:7401" or `read_url`) saves that hop.
-Source: 03-api "SDK"; docs/sdk.md.
+Source: docs/sdk.md.
 """
 
 from __future__ import annotations

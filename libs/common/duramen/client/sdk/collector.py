@@ -3,7 +3,8 @@
 No I/O and no event loop. Records are taken in from any thread, one lock around a few list
 operations; a batch is taken out and settled by the loop's thread alone. What is held (collected, on
 its way, not settled) is bounded in bytes. A ticket is two words: its batch, and its index there.
-Used by `sdk.producer`. The limits are those of a record batch (03-api).
+Used by `sdk.producer`. The limits are those of a record batch (docs/protocol/wire.md "Record
+batch").
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The rule: once a try was uncertain, only an acknowledgement settles the append; a refusal of its
 repetition says nothing about the first, so what is raised then is `Uncertain`. Without a producer
 an uncertain try is never followed by another.
-Used by `sdk.log`, `sdk.producer` and `client.bulk_append`. Source: 08-interfaces "Producers".
+Used by `sdk.log`, `sdk.producer` and `client.bulk_append`. Source: docs/protocol/rest.md "Append".
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 `Uncertain` and `Unreachable` are subclasses by what a caller must know first: that something may
 have happened, or that nothing has. The exceptions of the transport are translated here, once.
-Called by everything in `client.sdk`. Source: 08-interfaces "Answers".
+Called by everything in `client.sdk`. Source: docs/protocol/errors.md.
 """
 
 from __future__ import annotations

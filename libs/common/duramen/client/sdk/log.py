@@ -1,7 +1,7 @@
 """Namespaces and logs: what a client's `c["ns"]["log"]` is, and every call on it.
 
 These objects hold names only; making one asks nobody. All state is the session's.
-Made by `sdk.client`. Source: 03-api "REST v1" and "SDK"; docs/sdk.md.
+Made by `sdk.client`. Source: docs/protocol/rest.md "Write proxy", docs/sdk.md.
 """
 
 from __future__ import annotations

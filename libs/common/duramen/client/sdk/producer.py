@@ -6,7 +6,7 @@ is not settled is repeated, at the pace of the policy; the ones behind it wait f
 sent again, so that an outage meets one repetition at a time from each producer. A batch that
 cannot be settled with success ends the producer: what follows it in order is never appended.
 
-Made by `Log.producer`. Source: 03-api "SDK", 08-interfaces "Producers"; docs/sdk.md.
+Made by `Log.producer`. Source: docs/sdk.md, docs/protocol/rest.md "Append".
 """
 
 from __future__ import annotations

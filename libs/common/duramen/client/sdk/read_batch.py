@@ -2,7 +2,8 @@
 
 Nothing is made before it is asked for: bodies are slices that decoding has made anyway, record
 objects are made on the first use of `records`. `to_arrow` needs `duramen[arrow]`.
-Made by `sdk.reader`. The columns of the table are those of the cold store (08-interfaces).
+Made by `sdk.reader`. The columns of the table are those of the cold store
+(docs/protocol/archive.md).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 `follow_answers` asks and knows where it is; `open_answer` decodes, cuts whole batches to what was
 asked for and finds what is missing. Each record comes once, in order: after a lost connection the
 same position is asked for again, and that is always the one behind the last answer.
-Used by `sdk.log` and `client.bulk_read`. Source: 03-api; docs/protocol/read-answers.md.
+Used by `sdk.log` and `client.bulk_read`. Source: docs/protocol/read-answers.md.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Cut(NamedTuple):
 
 
 def spell_position(position: str | int | datetime) -> str:
-    """A position in the grammar of 08-interfaces.
+    """A position in the grammar of docs/protocol/rest.md "Records".
 
     Raises:
         DuramenError: `invalid_argument`: a time without a zone.

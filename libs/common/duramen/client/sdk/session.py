@@ -2,7 +2,7 @@
 
 Every call of the SDK runs through `Session.run` (or, for appends, `sdk.delivery`), so that errors
 are translated and repetitions counted in one place. Not public.
-Used by `sdk.client`, `sdk.log` and `sdk.producer`. Source: 03-api "SDK".
+Used by `sdk.client`, `sdk.log` and `sdk.producer`. Source: docs/sdk.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Plain values that the SDK takes and gives: records, marks, receipts.
 
 No behaviour but spelling. What a reader gets is in `sdk.read_batch`.
-Used by `client.sdk` and `client.blocking`. Source: 08-interfaces "Requests" and "Answers".
+Used by `client.sdk` and `client.blocking`. Source: docs/protocol/rest.md.
 """
 
 from __future__ import annotations

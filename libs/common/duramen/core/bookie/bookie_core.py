@@ -9,7 +9,8 @@ that answer is made.
 
 Not here: bytes of entries and their places, timers, what the journal has room for, and what upkeep
 changes (`ledger_book`). Called by the bookie's handlers and by the simulator.
-Source: R4, R10, R11, 01-protocol sections 3, 4 and 8.
+Source: R4, R10, R11, docs/protocol/write.md "Entries", docs/protocol/recovery.md "Seal",
+docs/protocol/reading.md "Long polls".
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ told and a checkpoint lets go of must be in `snapshot`: `restore` and a replay o
 there on make the same bookie again.
 
 Not here: what is pending, answers, the order of records (`bookie_core`). Called by `BookieCore` and
-by the bookie's storage and upkeep. Source: R4, R10, R15, 02-storage "Files" and "Journal" 5.
+by the bookie's storage and upkeep. Source: R4, R10, R15, docs/protocol/shelf.md "Checkpoint".
 """
 
 from __future__ import annotations

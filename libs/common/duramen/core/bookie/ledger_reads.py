@@ -4,7 +4,7 @@
 anything can change and woken by what it waits for: an entry, the LAC, a seal, a drop.
 
 Not here: the seal that a read may carry (`bookie_core`), bytes, timers. Called by `BookieCore`,
-and by drivers when a long poll is over. Source: R15, 01-protocol section 8.
+and by drivers when a long poll is over. Source: R15, docs/protocol/reading.md "Long polls".
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ whole a second time; one without any entry holds nothing that could be missed. N
 that a takeover may read: it asks bookies alone. Whether the segments are still what they were is
 checked by the `multi()` that writes the number.
 
-Called by `retention`. Source: 01-protocol section 9, 04-platform; docs/protocol/archive.md.
+Called by `retention`. Source: docs/protocol/archive.md "Release".
 """
 
 from __future__ import annotations

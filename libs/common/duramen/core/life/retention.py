@@ -10,7 +10,7 @@ segments are judged: the open one is nobody's to expire (T1).
 Held: segments without a verified cold copy where `retention.require_cold_copy`, neither expired nor
 given up; and everything from the log's last snapshot on, which takeovers read: all of it where no
 close has said yet from where they read (every segment was recovered, and one carries producers).
-Hot copies: `release`. Called by the sequencer's retention. Source: 01-protocol section 9, R4.
+Hot copies: `release`. Called by the sequencer's retention. Source: docs/protocol/retention.md, R4.
 """
 
 from __future__ import annotations

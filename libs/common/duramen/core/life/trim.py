@@ -4,7 +4,7 @@ The trim point in the log node is the truth; what a segment's status says follow
 a truncation is one compare-and-set however many segments it passes. Pure functions of nodes.
 
 Called by retention, by the sequencer's truncation and by the read proxy.
-Source: 01-protocol section 9.
+Source: docs/protocol/retention.md.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ the other end in one of them claiming or waiting, not in a circle. Safety is not
 and compare-and-set keep a log right whoever claims it (R2).
 
 Called by the sequencer's `ownership.claims` and by the simulator.
-Source: 01-protocol section 2 (owner, failure detection), docs/protocol/ownership.md.
+Source: docs/protocol/ownership.md "Whose is a log" and "Failure detection".
 """
 
 from __future__ import annotations

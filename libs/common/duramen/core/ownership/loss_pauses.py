@@ -5,7 +5,7 @@ costs the log's clients a recovery. So a log that was lost is not claimed again 
 which doubles with every loss and is drawn with jitter, so that two rivals do not keep step. Held
 in peace for long enough, the log's losses are forgotten. Bounded: the oldest are forgotten first.
 
-Called by the sequencer's `ownership.claims`. Source: 01-protocol section 5 (re-activation).
+Called by the sequencer's `ownership.claims`. Source: docs/protocol/recovery.md "Takeover".
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ bytes that they hold. An append that comes later moves its log forward.
 Invariants (checked by `validate`):
  1 at most `running_count_max` run.
  2 every waiting log that does not run has an entry in the heap.
-Called by the sequencer's `log_host`. Source: 01-protocol section 5 (takeover).
+Called by the sequencer's `log_host`. Source: docs/protocol/recovery.md "Takeover".
 """
 
 from __future__ import annotations

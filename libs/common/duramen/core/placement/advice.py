@@ -4,7 +4,8 @@ Judged on `regions_that_must_suffice` regions (by default `min_regions`) with bo
 without end: what fails here fails on every cluster that has lost as many regions as the log is
 meant to survive. What the present cluster cannot do is `choice.explain_refusal`'s.
 
-Pure. Called when the sequencer creates or reconfigures a log. Source: 01-protocol section 7.
+Pure. Called when the sequencer creates or reconfigures a log. Source: docs/protocol/placement.md
+"Will it work?".
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ What a strict rule is refused cannot be done, unless `search_bound` says that th
 up; `prefer` then takes an ensemble that breaks the rule.
 
 Pure: randomness is injected. Called by the log sequencer, the ledger writer, recovery and repair.
-Source: 01-protocol section 7 (R20).
+Source: docs/protocol/placement.md "Choosing", R20.
 """
 
 from __future__ import annotations

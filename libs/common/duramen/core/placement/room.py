@@ -9,7 +9,7 @@ With t fixed for racks and for regions, each region's next member is free, or ex
 in its region, or in both. The first ones cost nothing, the last ones twice: so taking them in this
 order gives the most, and all pairs of t are tried (at most Qa² of them).
 
-Pure. Called by `choice`. Source: 01-protocol section 7 (R20).
+Pure. Called by `choice`. Source: docs/protocol/placement.md "Choosing", R20.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ spared but not forgotten. So is one in doubt, after damage that hid what it held
 1/16, and three bookies of which it is one go on. Spreading comes first (`choice`). Who came back
 lately (`steadiness`) is the last choice.
 
-Pure; what others wrote is not trusted. Called by `surveyor`. Source: 01-protocol section 7.
+Pure; what others wrote is not trusted. Called by `surveyor`. Source: docs/protocol/placement.md.
 """
 
 from __future__ import annotations

@@ -8,7 +8,8 @@ racks of two regions are two, whatever they are called.
 Who does not count: a member of unknown location may lie where it does most harm, and a member that
 is suspended or owed data is no copy, so the others of its write set must span the places alone.
 
-Pure. Called by `choice`, audits and the simulator's checker. Source: 01-protocol section 7.
+Pure. Called by `choice`, audits and the simulator's checker. Source: docs/protocol/placement.md
+"The rule (R20)".
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ a difference is tried once: bookies of one rack are alike, and so are racks, and
 equal room that nothing lies in yet. With the bound not reached, nothing found is a proof.
 
 Pure and deterministic: the order of the bookies is the caller's. Called by `choice`.
-Source: 01-protocol section 7 (R20).
+Source: docs/protocol/placement.md "Choosing", R20.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ is nothing to be held against it. Unsteady ones come last in every choice, and a
 to refuse one (`choice`).
 
 Pure: the time is given. Called by `runtime.sequencer.surveyor`.
-Source: 01-protocol section 7, docs/protocol/placement.md.
+Source: docs/protocol/placement.md "Steadiness".
 """
 
 from __future__ import annotations

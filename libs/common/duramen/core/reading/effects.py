@@ -2,7 +2,7 @@
 
 They are carried out in their order. An answer to a read may come late, twice, or as a status that
 the driver made of a failure. Carried out by the read proxy's `log_reader`, by the simulator and by
-the scenarios. Source: 01-protocol section 8.
+the scenarios. Source: docs/protocol/reading.md.
 """
 
 from __future__ import annotations

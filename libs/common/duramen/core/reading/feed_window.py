@@ -5,8 +5,8 @@ bound is the only one on memory. A reader at a position inside the window is tol
 that has fallen behind its beginning reads by itself until it has caught up. Every entry between the
 beginning and the end that readers may see is there: holes are not, lost entries end a feed.
 
-Pure. Called by the read proxy's `following.feed`. Source: 00-overview (read proxy), 01-protocol
-section 8.
+Pure. Called by the read proxy's `following.feed`. Source: docs/protocol/read-answers.md "Who shares
+what", docs/protocol/reading.md "Long polls".
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ A reader that has more to read than one range doubles the next one, up to its li
 come to the end begins small again. So a look-up, or a reader that follows, never fetches megabytes
 that nobody takes, and one that catches up soon pays the price of a call for some MiB.
 
-Pure. Called by the reader core. Source: 01-protocol section 8 ("read-ahead in bytes, adapted").
+Pure. Called by the reader core. Source: docs/protocol/reading.md "Read-ahead".
 """
 
 from __future__ import annotations

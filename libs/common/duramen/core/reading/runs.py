@@ -2,7 +2,7 @@
 
 Without striping (Qw = E) every member holds its whole fragment; with it, runs of Qw entries of
 every E. Pure functions of a segment's metadata. Called by `core.reader` and by who reads ranges.
-Source: 01-protocol sections 3 and 8.
+Source: docs/protocol/write.md "Write sets", docs/protocol/reading.md "Which replica".
 """
 
 from __future__ import annotations

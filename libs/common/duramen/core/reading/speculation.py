@@ -5,7 +5,7 @@ by one part when it did not: no samples are kept and no clock is read. Each furt
 read waits twice as long, so that the chance of the n-th falls exponentially.
 
 Pure. One instance serves all readers of a process, in `replica_order`.
-Source: 01-protocol section 8.
+Source: docs/protocol/reading.md "Which replica".
 """
 
 from __future__ import annotations

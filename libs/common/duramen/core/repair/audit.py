@@ -7,7 +7,7 @@ fragment of an unclosed segment is its owner's (R21): all that is ever found the
 roll; a segment in recovery is left to who recovers it.
 
 Pure, nothing kept. Called by the auditor for each live segment, in rounds and before each step of a
-repair. Source: 01-protocol section 9, R9, R20, R21; docs/protocol/repair.md.
+repair. Source: docs/protocol/repair.md, R9, R20, R21.
 """
 
 from __future__ import annotations

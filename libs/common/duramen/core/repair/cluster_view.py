@@ -7,7 +7,8 @@ lost after a grace; nobody does while no bookie at all is registered, because th
 metadata store or the network that failed (R4).
 
 Pure. Called by `audit`, `drain`, `disruption`, `rebalance`, built by the auditor's readings.
-Source: 01-protocol sections 1 (R1), 7, 9; docs/protocol/repair.md.
+Source: docs/protocol/wire.md "Identities", R1, docs/protocol/placement.md "The rule (R20)",
+docs/protocol/repair.md.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ have who hold it. Not verified is everything else: an entry that nobody has, tha
 vouch for (R15), that may lie with one who did not answer, or of which two members hold different
 ones. Compared is piece by piece: an entry costs some bytes while its piece is looked at.
 
-Pure. Called by the auditor's workers. Source: 01-protocol section 9, R9, R15, R21.
+Pure. Called by the auditor's workers. Source: docs/protocol/repair.md, R9, R15, R21.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ copy counts as missing (R9). Unclosed segments stay coverable, so that they can 
 or not there), and those that are left can hold a new segment of every log.
 
 Segments are noted one after the other and not kept: only counts and the first logs at risk are.
-Pure. Called by the auditor. Source: 01-protocol sections 4 (R12), 9; docs/protocol/repair.md.
+Pure. Called by the auditor. Source: docs/protocol/recovery.md "Seal", R12, docs/protocol/repair.md.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ it may have had acks of the bookie before. A segment that a sequencer with an ol
 cannot have an ack of it. A round that finds it named sends it back.
 
 Pure. Called by the auditor after each round.
-Source: 01-protocol section 9; docs/protocol/repair.md.
+Source: docs/protocol/repair.md.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ riddle, and no loss. A damaged copy, a member in doubt, away or silent, and one 
 without that word, all may still have it.
 
 Pure. Called by the auditor's workers, after a copy of the fragment was compared. Source: R15,
-01-protocol section 4, docs/protocol/repair.md.
+docs/protocol/recovery.md "What is missing for good", docs/protocol/repair.md.
 """
 
 from __future__ import annotations

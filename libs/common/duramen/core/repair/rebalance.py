@@ -5,7 +5,7 @@ moves from the fullest to the emptiest while both gain by it, and stops within a
 move keeps R20 and is carried out as a swap like any other, so that a plan that is cut off leaves
 nothing behind, and the next round plans anew from what is true then.
 
-Pure. Called by the auditor. Source: issue "The cluster's life"; docs/protocol/repair.md.
+Pure. Called by the auditor. Source: docs/protocol/repair.md.
 """
 
 from __future__ import annotations

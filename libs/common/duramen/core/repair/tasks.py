@@ -5,8 +5,7 @@ each target. What fails is tried again after a pause that doubles. What cannot b
 once, with its ranges, and tried again only when the facts of its finding change. The list is
 bounded: beyond it only the most urgent are kept, the others are found again by the next round.
 
-Pure: time comes with the calls. Called by the auditor. Source: issue "The cluster's life",
-01-protocol section 9; docs/protocol/repair.md.
+Pure: time comes with the calls. Called by the auditor. Source: docs/protocol/repair.md.
 """
 
 from __future__ import annotations

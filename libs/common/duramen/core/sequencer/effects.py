@@ -12,7 +12,7 @@ below. Results may be late, doubled, or missing until a time-out that the driver
     Commit        → on_commit(token, outcome)
     PersistOwed   → on_owed_persisted(owed)
     ReadSegment, ReadHistory → on_segment, on_history (token, what was read or None)
-    Complete, CompleteEarly, AlreadyStored, Fail, Yield: the fate of one append. See 01-protocol.
+    Complete, CompleteEarly, AlreadyStored, Fail, Yield: the fate of one append.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class CommitOutcome(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """The owner node of a log: advisory, ephemeral (01-protocol section 2)."""
+    """The owner node of a log: advisory, ephemeral (docs/protocol/ownership.md)."""
 
     sequencer_id: SequencerId
     epoch: Epoch

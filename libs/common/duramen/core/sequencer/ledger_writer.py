@@ -12,7 +12,7 @@ suspended and probed until it answers. Making entries and rolling are `log_seque
 Invariants (checked by `validate`):
  1 window holds exactly entries LAC + 1 … LAP.
  2 outside CHANGING and FENCED the oldest window entry lacks acknowledgements of its write set (R5).
- 3 owed bytes are the sum over owed entries. Source: 01-protocol section 3, R5–R9, R19.
+ 3 owed bytes are the sum over owed entries. Source: docs/protocol/write.md, R5–R9, R19.
 """
 
 from __future__ import annotations
@@ -403,7 +403,7 @@ class LedgerWriter:
                     self._ports.put(PersistOwed(self.segment.ledger_id, member, first, here))
                     first = after if after is not None else first
 
-    # --- ack rounds (01-protocol section 5) ------------------------------------------------------
+    # --- ack rounds (docs/protocol/write.md "Refusals") ------------------------------------------
 
     def ask_round(self, now_us: int) -> int:
         """Prove that the epoch was not sealed now: `round_done` reaches the number returned.

@@ -11,7 +11,8 @@ before all are sealed and bounded, and their recovery goes on beside the writer.
  2 while a writer exists, the log's LCE is its epoch − 1, or it is EARLY and the rest is bounded.
  3 a nonce is kept exactly for changes that may have been applied without our knowing (R3).
  4 only a log with an open segment has a place in the process's queue of rolls.
-Source: 01-protocol sections 2, 4, 5, R2, R3, R18, R19.
+Source: docs/protocol/metadata.md "Rules for every change", docs/protocol/recovery.md "Takeover",
+R2, R3, R18, R19.
 """
 
 from __future__ import annotations
@@ -554,7 +555,8 @@ class LogSequencer:
         self.older.clear()
         self.state = LogState.READING
         self._was_owner = True
-        # The pause is what keeps re-activations at 5 a second at most (01-protocol section 5).
+        # The pause is what keeps re-activations at 5 a second at most (docs/protocol/recovery.md
+        # "Takeover").
         self.changes.begin_pauses_anew()
         self._retry_later(now_us)
         if not self._around.is_metadata_reachable:

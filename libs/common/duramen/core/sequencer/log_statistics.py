@@ -1,6 +1,6 @@
 """Figures of one log in one sequencer process, for the admin API: what waits and what was done.
 
-Called by `log_sequencer`. Source: 08-interfaces "Processes and admin".
+Called by `log_sequencer`. Source: docs/protocol/admin.md "Every service".
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ are kept until they are found in force, or the log is given up. What a read or a
 the log is `log_sequencer`'s.
 
 Invariant (checked by `validate`): an answer is awaited, or a pause ends some time, never both.
-Called by `log_sequencer`. Source: 01-protocol section 2, R3.
+Called by `log_sequencer`. Source: docs/protocol/metadata.md "Rules for every change", R3.
 """
 
 from __future__ import annotations

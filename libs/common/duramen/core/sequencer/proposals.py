@@ -3,7 +3,8 @@
 Each takes the view that its compare-and-set will check and gives the writes of one `multi()`, or
 nothing where there can be none. Nothing here waits, sends or remembers.
 
-Called by `log_sequencer`. Source: 01-protocol section 2 (R2), section 5 (R19).
+Called by `log_sequencer`. Source: docs/protocol/metadata.md "The changes", R2,
+docs/protocol/write.md "Roll", R19.
 """
 
 from __future__ import annotations
@@ -161,7 +162,7 @@ def propose_close(
     """Close the one unclosed segment of the view and leave the log to nobody.
 
     Args:
-        ending: the log ends, or is deleted, with the segment (section 5).
+        ending: the log ends, or is deleted, with the segment.
         snapshot_lsn: producers and token are known up to there; None: what the node says stays.
         proved: as `Segment.closed` has it.
     """

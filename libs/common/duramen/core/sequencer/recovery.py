@@ -12,7 +12,7 @@ LCE in the same `multi()`. Many may recover at once: one close succeeds, the oth
 Doubt (UNKNOWN, errors, silence) proves nothing: it asks again. Invariants (see `validate`):
  1 reading begins after SEAL was covered. 2 the end is below an entry that a cover lacks, or bound.
  3 no entry up to the highest LAC seen is left out (R13). 4 none above a known bound is part of it.
-Source: 01-protocol section 4 and 5, R10, R12–R17.
+Source: docs/protocol/recovery.md "Recovery of a segment" and "Takeover", R10, R12–R17.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ time do not roll at one time. A segment that nobody appends to is closed and non
 it: idle logs cost nothing at takeover. `RollQueue` bounds how many logs of a process roll at once,
 because each roll is a few calls to ZooKeeper. How a segment ends is `segment_end`'s.
 
-Source: 01-protocol section 5 (roll), section 2 (idle logs).
+Source: docs/protocol/write.md "Roll", docs/protocol/ownership.md "Idle logs".
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PAUSE_US: Final = 5 * SECOND
 """After a roll that was called off: whatever was in its way needs a while."""
 
 _LAST_ENTRY: Final = LAST_ENTRY_ID - 1_000_000
-"""Roll well before entry ids run out (01-protocol section 1)."""
+"""Roll well before entry ids run out (docs/protocol/wire.md "Identities")."""
 
 _NEVER_US: Final = 1 << 50
 """35 years: longer than any process lives."""

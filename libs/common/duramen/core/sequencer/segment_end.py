@@ -5,7 +5,7 @@ effects stay there. The ensemble of the next segment is chosen as soon as this o
 at the roll nothing is left to choose unless a bookie of it is gone or the configuration changed.
 
 Not here: when a segment is old, large or idle enough (`roll_policy`).
-Source: 01-protocol section 5 (R19), R9 (the wait for owed copies), section 2 (R3).
+Source: docs/protocol/write.md "Roll", R3, R9 (the wait for owed copies), R19.
 """
 
 from __future__ import annotations

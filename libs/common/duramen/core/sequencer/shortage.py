@@ -6,7 +6,7 @@ can be placed), nobody is made to wait for the end of their time: what was never
 what was sent is uncertain, as at their deadlines.
 
 Not an embedded writer's business, which ends with its first refusal: its appends have one time-out.
-Called by `log_sequencer` and by `duramen.client.core`. Source: 08-interfaces "Answers", R5, R9.
+Called by `log_sequencer` and by `duramen.client.core`. Source: docs/protocol/errors.md, R5, R9.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Everything that a core must not fetch by itself comes through here: randomness, 
 of entries, which bookies there are. The driver keeps `Surroundings` current.
 
 Called by `log_sequencer`, `ledger_writer`, `recovery` and their driver.
-Source: 00-overview "Layering".
+Source: ARCHITECTURE.md "Three layers".
 """
 
 from __future__ import annotations

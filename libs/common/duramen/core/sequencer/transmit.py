@@ -1,14 +1,14 @@
 """Transmit buffer of one log: appends that wait, and which append lies where in a sent entry.
 
-Batches that wait while earlier entries are under way are packed into one entry (03-api: "one entry
-from the batches that wait"), so that bytes per call grow with load without any timer. The buffer
-knows of every append whether it was ever sent: that alone decides between "failed, nothing
-happened" and "uncertain" (R9). The log's flush policy says when what waits is due (`due_us`).
+Batches that wait while earlier entries are under way are packed into one entry, so that bytes per
+call grow with load without any timer. The buffer knows of every append whether it was ever sent:
+that alone decides between "failed, nothing happened" and "uncertain" (R9). The log's flush policy
+says when what waits is due (`due_us`).
 
 Invariants (checked by `validate`):
  1 queued bytes are the sum over the queue, and of each append in it the arrival is known.
  2 an append is either queued or placed in exactly one entry.
-Called by `log_sequencer`. Source: 01-protocol section 3.
+Called by `log_sequencer`. Source: docs/protocol/write.md "Window and flush".
 """
 
 from __future__ import annotations

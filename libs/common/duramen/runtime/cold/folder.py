@@ -5,7 +5,7 @@ A file is written under a name of its own in `.incoming`, made durable, and link
 folder itself is never made here: an absent one is a disk that is not mounted, and files written
 beneath its mount point would vanish with the next mount. The file system has to know hard links.
 
-Called by `opening` for `file://`. Source: 08-interfaces "Cold store".
+Called by `opening` for `file://`. Source: docs/cold-store.md.
 """
 
 from __future__ import annotations

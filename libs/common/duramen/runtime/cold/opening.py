@@ -3,7 +3,7 @@
 The libraries behind a scheme are loaded when a URL asks for it: a service whose archive is a folder
 starts without those of S3.
 
-Called by services, jobs and the command line. Source: 08-interfaces "Cold store".
+Called by services, jobs and the command line. Source: docs/cold-store.md.
 """
 
 from __future__ import annotations

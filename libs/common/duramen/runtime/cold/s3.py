@@ -9,7 +9,7 @@ know.
 An answer that is lost is repeated beneath us, so that a file of one's own may be met as
 `AlreadyThere`: see the port. "Not found" is believed only while the bucket is there.
 
-Called by `opening` for `s3://`. Source: 08-interfaces "Cold store".
+Called by `opening` for `s3://`. Source: docs/cold-store.md.
 """
 
 from __future__ import annotations

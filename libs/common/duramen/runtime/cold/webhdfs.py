@@ -8,7 +8,7 @@ nobody reads. Blocks are synced to disks (`sync_block`): bookies drop their copi
 requests alone, not fsspec's client on top of it: that one waits for ever for a server that is
 silent, takes a DataNode's error page for data, and overwrites (docs/adr/0015-webhdfs.md).
 
-Called by `opening` for `hdfs://` and `webhdfs://`. Source: 08-interfaces "Cold store".
+Called by `opening` for `hdfs://` and `webhdfs://`. Source: docs/cold-store.md.
 """
 
 from __future__ import annotations

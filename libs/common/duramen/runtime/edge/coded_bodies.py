@@ -5,7 +5,7 @@ bound on a body bounds what a decompression bomb may become, and no piece is mad
 one was taken. An answer is coded if the client accepts it and the answer is not small already; a
 streamed answer is flushed with each piece, so that a reader sees it when it was sent.
 
-Added by `runtime.rest.make_public_app`. Source: 03-api "REST v1", docs/protocol/rest.md.
+Added by `runtime.rest.make_public_app`. Source: docs/protocol/rest.md "Content coding".
 """
 
 from __future__ import annotations

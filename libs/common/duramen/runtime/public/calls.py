@@ -4,7 +4,8 @@ A row says where a call is found, which proxy does the work, what it takes, what
 codes of the closed list it may be refused with, and what it means when a forwarded call is never
 answered. A test holds the table against the routes of both proxies, another the committed document.
 
-Called by `openapi` and `forwarding`. Source: 03-api "REST v1", 08-interfaces "Answers".
+Called by `openapi` and `forwarding`. Source: docs/protocol/rest.md "Either proxy",
+docs/protocol/errors.md.
 """
 
 from __future__ import annotations

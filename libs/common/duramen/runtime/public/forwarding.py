@@ -6,7 +6,7 @@ goes ends the call. A call is forwarded once: it is marked, and a marked one tha
 forwarded is no path. What an unanswered call means stands in the table of calls (`Fate`): never is
 one sent twice that might be done twice.
 
-Called by `serving`, owned by both proxies. Source: 03-api "REST v1"; docs/protocol/rest.md.
+Called by `serving`, owned by both proxies. Source: docs/protocol/rest.md "Either proxy".
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 `make_document` puts together calls, schemas and the table of errors; nothing about a call is said
 twice. The committed copy is docs/protocol/openapi.json, compared by a test.
 
-Called by `serving`. Source: 03-api "REST v1".
+Called by `serving`. Source: docs/protocol/rest.md "Either proxy".
 """
 
 from __future__ import annotations

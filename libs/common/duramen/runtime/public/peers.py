@@ -4,7 +4,8 @@ Own rack before own region before anywhere; among equals the hash of the log dec
 log's readers share a cache and its appends a frame. One that could not be reached a moment ago is
 asked last, never left out. Pure: the roster's nodes and the time go in, urls come out.
 
-Called by `forwarding`. Source: 08-interfaces "ZooKeeper" (`writeproxies`, `readproxies`).
+Called by `forwarding`. Source: docs/protocol/metadata.md "sequencers/<id>, writeproxies/<id>,
+readproxies/<id>".
 """
 
 from __future__ import annotations

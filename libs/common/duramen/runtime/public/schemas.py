@@ -5,7 +5,7 @@ table of errors. What a schema cannot say (quorums that fit each other, a time-o
 description says, and the code refuses. Answers of later versions may have more members: only what
 a client sends is closed.
 
-Called by `openapi`. Source: 08-interfaces "Requests" and "Answers"; docs/protocol/rest.md.
+Called by `openapi`. Source: docs/protocol/rest.md, docs/protocol/errors.md.
 """
 
 from __future__ import annotations

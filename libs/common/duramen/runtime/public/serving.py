@@ -4,7 +4,7 @@
 serve itself are forwarded, or, where forwarding is switched off, no path here. The document is the
 same in either case: it describes the contract, not the process.
 
-Called by both proxies. Source: 03-api "REST v1"; docs/protocol/rest.md.
+Called by both proxies. Source: docs/protocol/rest.md "Either proxy".
 """
 
 from __future__ import annotations

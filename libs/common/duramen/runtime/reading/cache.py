@@ -4,7 +4,7 @@ An entry's bytes never change once it exists: one writer per epoch encodes it on
 recovery and repair copy it. So there is nothing to invalidate, and entries above the LAC may lie
 here as well: whether an entry may be *shown* is decided by the reader core, never by the cache.
 
-Called by `bookies.RangeFetcher`. Source: 00-overview (read proxy), docs/protocol/read-answers.md.
+Called by `bookies.RangeFetcher`. Source: docs/protocol/read-answers.md "Who shares what".
 """
 
 from __future__ import annotations

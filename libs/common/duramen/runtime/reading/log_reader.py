@@ -4,8 +4,8 @@ A `LogCursor` takes what the cache has at once, has at most one read or long pol
 gives everything up when its context ends (the client's going away cancels it). A reader has one
 while it catches up; the feed of a log has one that follows.
 
-Called by the read proxy (`following`) and by `duramen.client.core`. Source: 01-protocol section 8;
-docs/protocol/read-answers.md.
+Called by the read proxy (`following`) and by `duramen.client.core`. Source:
+docs/protocol/reading.md, docs/protocol/read-answers.md.
 """
 
 from __future__ import annotations

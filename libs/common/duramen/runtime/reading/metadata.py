@@ -9,7 +9,8 @@ what was read before is believed for a bounded time: entries and ends of segment
 it hides only what was opened, truncated or deleted meanwhile (ADR 0021).
 
 Called by `log_reader`, `tail`, `positions`, the read proxy's routes and `duramen.client.core`.
-Source: 01-protocol sections 2 and 8, 08-interfaces "ZooKeeper".
+Source: docs/protocol/metadata.md "Reading" and "Nodes", docs/protocol/reading.md "From segment to
+segment".
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ of every answer is remembered.
 
 The searches themselves are in `positioning`. Called by the read proxy's routes and by
 `duramen.client.core`.
-Source: 01-protocol section 8, 08-interfaces "Texts"; docs/protocol/rest.md "Records".
+Source: docs/protocol/reading.md "Positions", docs/protocol/rest.md "Records".
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ segment that begins before this one is closed.
 Rounds are shared by those who asked before one began, never by those who came later. Who wants to
 read and not to know the end asks for the `reach`, for which one bookie is enough (R17).
 Called by reads that reach the end, by `GET …/records/tail` and by `duramen.client.core`.
-Source: 01-protocol section 8, R12; docs/protocol/read-answers.md.
+Source: docs/protocol/reading.md "The tail", R12, docs/protocol/read-answers.md.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class Tail(NamedTuple):
             )
 
     def spell(self) -> dict[str, Any]:
-        """The position P of 08-interfaces."""
+        """The position P of docs/protocol/read-answers.md "Tail and segments"."""
         return spell_tail(self.seq_num, self.timestamp_ms, Dlsn(self.epoch, self.entry, 0))
 
 

@@ -4,7 +4,7 @@ Header and CRC are checked, never the records. Who asks for the append, and what
 answer, is the caller's.
 
 Called by the sequencer's `append_frames` and by `duramen.client.core`.
-Source: 00-overview "Measured facts", 03-api "Record batch".
+Source: docs/benchmarks.md "What shaped the design", docs/protocol/wire.md "Record batch".
 """
 
 from __future__ import annotations

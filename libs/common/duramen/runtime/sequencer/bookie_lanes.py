@@ -8,7 +8,7 @@ bookie that is overloaded is alive: it is asked again when it says, and only one
 the whole time-out fails its member.
 Seals, recovery reads and LAC writes are rare and go as calls of their own.
 
-Called by `log_driver`; reports to `Sink`. Source: 00-overview "Frames carry many", R1.
+Called by `log_driver`; reports to `Sink`. Source: docs/protocol/write.md "Window and flush", R1.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 One replica after the other is asked for a range; what it returns together, whole and undamaged, is
 the answer. Nothing is decided here: a range that nobody returns is None, and the core asks again.
 
-Called by `log_driver`. Source: 01-protocol section 5, takeover step 5; section 8 (any replica).
+Called by `log_driver`. Source: docs/protocol/recovery.md "Takeover", docs/protocol/reading.md
+"Which replica".
 """
 
 from __future__ import annotations

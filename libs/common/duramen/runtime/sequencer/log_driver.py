@@ -7,7 +7,7 @@ Effects go out in the order in which the core put them.
 What happened to the log is noted here for its story, by comparing states: the core tells none.
 A core that raises is asked nothing more (fail-stop): its log is let go, as if its process had died.
 Run by the sequencer's `log_host` and by the writers of `duramen.client.core`, each its `Home`;
-called by `bookie_lanes`. Source: 00-overview "Layering".
+called by `bookie_lanes`. Source: ARCHITECTURE.md "Three layers".
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ open segment needs nothing of ZooKeeper, so that appends go on however long ZooK
 Members that fail meanwhile are suspended, not replaced. Who cannot read it keeps what it knew.
 
 Called by the sequencer's service and `control`, and by `duramen.client.core`.
-Source: 01-protocol section 5 (roll), 08-interfaces "ZooKeeper".
+Source: docs/protocol/write.md "Roll", docs/protocol/metadata.md "maintenance".
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Translates the store's exceptions into outcomes that cores understand and nodes into values. A write
 is sent once; whether it is tried again is the core's decision (R3).
 
-Called by `log_driver`. Source: 01-protocol section 2, R2, R3, R9.
+Called by `log_driver`. Source: docs/protocol/metadata.md "Rules for every change", R2, R3, R9.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ The cores are given it as `Surroundings`; `surveyor` keeps current which bookies
 whoever runs the process says whether ZooKeeper is there. A process is a sequencer, or any other
 that writes logs by itself (`duramen.client.core`).
 
-Called by the sequencer's service and by `duramen.client.core`. Source: 00-overview "Layering".
+Called by the sequencer's service and by `duramen.client.core`. Source: ARCHITECTURE.md "Three
+layers".
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ process that dies forgets. Kept small, because idle logs are many: words are sha
 short.
 
 Written by `log_driver` and `log_host`, read by the admin route and control.
-Source: 01-protocol section 5, 05-style ("story").
+Source: docs/protocol/ownership.md "Story".
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ copies are still somewhere. A former life of a bookie was where its successor is
 back is unsteady for a while (`core.placement.steadiness`); the end of that is a change, too.
 
 Not here: the rule (`core.placement`). Called by the sequencer's service and by
-`duramen.client.core`. Source: 01-protocol section 7.
+`duramen.client.core`. Source: docs/protocol/placement.md "Choosing".
 """
 
 from __future__ import annotations

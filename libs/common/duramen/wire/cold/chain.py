@@ -11,7 +11,8 @@ and the cuts: sums of parts are added up instead of reading anything again.
   decompressed). What is rebuilt from rows has the same, whatever codec the batches had.
 
 Against accidents, as the CRCs below it are; against forgery there is the files' SHA-256. Pure.
-Called by the archive job, verify and compaction. Source: 04-platform "Archive job".
+Called by the archive job, verify and compaction. Source: docs/protocol/archive.md "From hot to
+cold: five steps".
 """
 
 from __future__ import annotations

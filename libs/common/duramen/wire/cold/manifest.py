@@ -5,7 +5,7 @@ is spelled in one way only and read strictly: a manifest whose numbers do not fi
 Fields that are not known here are passed over (a newer job may add some); another `v` is refused.
 
 Not here: where it lies (`paths`). Called by the archive job, cold reads, verify, compaction and the
-data source. Source: 08-interfaces "Cold store"; written up in docs/protocol/archive.md.
+data source. Source: docs/protocol/archive.md "Manifest, versions 1 and 2".
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ range only. What is damaged, short or exchanged ends in `ColdDataError`.
 
 Not here: caching, read-ahead and stores (`duramen.runtime.cold`, whose `read` is handed in). Called
 by cold reads, the data source, verify, restore, compaction and the archive job's read-back.
-Source: 08-interfaces "Cold store"; written up in docs/protocol/archive.md.
+Source: docs/protocol/archive.md "Files".
 """
 
 from __future__ import annotations

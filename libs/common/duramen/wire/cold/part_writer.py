@@ -5,7 +5,7 @@ memory is one row group, twice while it is encoded. Offsets and checksums are ta
 on their way out, so what is compared later is what was meant to be there.
 
 Not here: stores (`duramen.runtime.cold`) and where entries come from. Called by the archive job and
-compaction. Source: 08-interfaces "Cold store"; written up in docs/protocol/archive.md.
+compaction. Source: docs/protocol/archive.md "Files".
 """
 
 from __future__ import annotations

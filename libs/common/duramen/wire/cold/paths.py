@@ -9,7 +9,7 @@ An attempt is one try of one job to archive one segment; its files belong to nob
 manifest names it. Where `manifest.json` is not whole the next attempt's has a name of its own, and
 counts when the segment's node names the attempt; so have compaction's, whose attempts are many
 segments' (ADR 0016). Called by the archive job, cold reads, compaction and sweeps. Source:
-08-interfaces "Cold store"; written up in docs/protocol/archive.md.
+docs/protocol/archive.md "Files".
 """
 
 from __future__ import annotations

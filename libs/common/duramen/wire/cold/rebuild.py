@@ -6,7 +6,7 @@ not is never given out. Batches that were stored compressed come back plain, wit
 for them the row group's SHA-256 has to vouch (`part_reader`).
 
 Not here: which row groups to read. Called by cold reads, verify, restore and the archive job's
-read-back. Source: 08-interfaces "Cold store"; written up in docs/protocol/archive.md.
+read-back. Source: docs/protocol/archive.md "Files".
 """
 
 from __future__ import annotations

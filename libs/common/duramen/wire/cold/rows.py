@@ -5,8 +5,8 @@ constant in a batch is handled once a batch, and only headers once a record. Whe
 says other totals than those that follow from the rows before it (a hole, a lost range), a new row
 group begins, so that `rebuild` gets every header back.
 
-Not here: files (`part_writer`). Called by the archive job and compaction. Source: 08-interfaces
-"Cold store"; written up in docs/protocol/archive.md.
+Not here: files (`part_writer`). Called by the archive job and compaction. Source:
+docs/protocol/archive.md "Files".
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ One row a record, and one a control entry (`seq_num` null), sorted by (epoch, en
 columns from `flags` on, entries are rebuilt as they were written: byte for byte, but for batches
 that were compressed, which come back plain. A row group holds whole entries of one epoch.
 
-Not here: how rows are made (`rows`) and read back (`rebuild`). Source: 08-interfaces "Cold store",
-ADR 0014; written up in docs/protocol/archive.md.
+Not here: how rows are made (`rows`) and read back (`rebuild`). Source: docs/protocol/archive.md
+"Files", ADR 0014.
 """
 
 from __future__ import annotations

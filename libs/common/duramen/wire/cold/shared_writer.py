@@ -5,7 +5,7 @@ known of batches that were stored compressed survive. Small row groups of a segm
 another become one; none has rows of two segments. Memory: one row group, twice while it is encoded.
 
 Not here: reading (`part_reader`), stores, and when a new file counts. Called by compaction.
-Source: 08-interfaces "Cold store", ADR 0016; written up in docs/protocol/archive.md.
+Source: docs/protocol/archive.md "Files", ADR 0016.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Pure and bounded: nothing is decoded beyond the bytes that the batch's header pr
 held against the limits before. What zstd does not make smaller stays as it is, so a batch is never
 larger for being compressed. lz4 has a number and no code: zstd's fastest level is near enough.
 
-Called by `wire.record_batch`. Source: 03-api "Record batch"; docs/protocol/wire.md.
+Called by `wire.record_batch`. Source: docs/protocol/wire.md "Record batch".
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 For whoever puts records into tables: columns are views, to be copied or wrapped in bulk. What a
 batch is, and its limits, are `wire.record_batch`'s; objects are made by `decode_batch` there.
 
-Called by the Spark data source. Source: 03-api "Record batch"; ADR 0002.
+Called by the Spark data source. Source: docs/protocol/wire.md "Record batch", ADR 0002.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ NDJSON. Both hold at most one unit that has not arrived whole, and refuse one th
 its head, before it is kept. What a batch means is `record_batch`'s.
 
 Called by the write proxy's sessions, and by clients that spell frames.
-Source: 03-api "records:stream"; written up in docs/protocol/wire.md.
+Source: docs/protocol/rest.md "Append sessions", docs/protocol/wire.md.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ takes a bounded piece of the input too, and a body has a bounded number of frame
 of a body grows as its bytes do and is paid in small parts. A zstd window is at most 8 MiB, as
 RFC 9659 demands of this coding. Pure; the transport is `runtime.edge`.
 
-Source: 03-api "REST v1", RFC 9110 section 8.4 and 12.5.3; written up in docs/protocol/rest.md.
+Source: docs/protocol/rest.md "Content coding"; RFC 9110 section 8.4 and 12.5.3.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What an entry says to a rebuild: its control record, or the producers of its batches.
 
 Only headers of batches are looked at. Bytes were checked before (`wire.entry.check_entry`).
-Called by the sequencer's driver and those of the tests. Source: 01-protocol section 5, takeover
-step 5.
+Called by the sequencer's driver and those of the tests. Source: docs/protocol/recovery.md
+"Takeover".
 """
 
 from __future__ import annotations

@@ -2,5 +2,5 @@
 
 `stamps` holds the values, `producer_table` what is acknowledged, `admission` the judgement of
 appends and the answers that wait for a proof, `snapshots` when the state is written into the log,
-`rebuild` how a new owner reads it back. Source: 01-protocol section 5 (last points).
+`rebuild` how a new owner reads it back. Source: docs/protocol/write.md "Exactly once".
 """

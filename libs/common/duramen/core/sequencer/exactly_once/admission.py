@@ -10,7 +10,8 @@ Invariants (see `validate`):
  1 what is in flight of a producer is consecutive and ends with the last sequence admitted.
  2 every batch in flight is placed in one entry that is not acknowledged.
  3 the table is what the log's acknowledged part says.
-Called by `log_state` and `log_sequencer`. Source: 01-protocol section 5, 08-interfaces.
+Called by `log_state` and `log_sequencer`. Source: docs/protocol/write.md "Exactly once" and
+"Refusals", docs/protocol/errors.md.
 """
 
 from __future__ import annotations

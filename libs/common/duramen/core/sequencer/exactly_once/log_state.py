@@ -5,7 +5,7 @@ this process. While it is open, `send_entry` makes entries of what admission let
 go between them, and acknowledgements move the table. Nothing here knows of claims, rolls or
 recoveries but what it is told.
 
-Called by `log_sequencer`. Source: 01-protocol section 5.
+Called by `log_sequencer`. Source: docs/protocol/write.md "Exactly once".
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ Invariants (checked by `validate`):
    their number - 1.
  2 results of a row lie one after the other in the log.
  3 at most PRODUCER_COUNT_MAX rows.
-Called by `admission`, `snapshots` and `rebuild`. Source: 08-interfaces "Producers".
+Called by `admission`, `snapshots` and `rebuild`. Source: docs/protocol/rest.md "Append".
 """
 
 from __future__ import annotations

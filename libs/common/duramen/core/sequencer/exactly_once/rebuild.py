@@ -12,7 +12,7 @@ What is recorded as lost (R15) is passed over. Where it may have held state the 
 snapshot of which a part is lost is none, and when no other is found, one is looked for further
 back, as far as readers may read. Reasons: docs/protocol/repair.md.
 
-Called by `log_state`. Source: 01-protocol section 5, takeover step 5.
+Called by `log_state`. Source: docs/protocol/recovery.md "Takeover".
 """
 
 from __future__ import annotations

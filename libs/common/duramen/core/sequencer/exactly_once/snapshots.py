@@ -5,7 +5,7 @@ follows that is replayed by a rebuild. Due after SNAPSHOT_ENTRY_COUNT entries or
 (four times its own size at least, so that writing it stays cheap), and before a segment is closed.
 A log without producers and token has nothing to write: its log node says so (`at_close`).
 
-Called by `log_state`. Source: 01-protocol section 5 ("bounded replay").
+Called by `log_state`. Source: docs/protocol/write.md "Exactly once".
 """
 
 from __future__ import annotations

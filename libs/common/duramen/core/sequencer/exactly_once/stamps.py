@@ -2,7 +2,7 @@
 
 Not here: their bytes (`wire.exactly_once`) and every decision.
 Called by everything in this package, by `transmit`, and by the codecs.
-Source: 08-interfaces "Producers", 01-protocol section 5.
+Source: docs/protocol/rest.md "Append", docs/protocol/write.md "Exactly once".
 """
 
 from __future__ import annotations

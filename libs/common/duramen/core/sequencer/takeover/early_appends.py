@@ -7,7 +7,7 @@ waits. Nobody can tell: whatever waits is not acknowledged, and a client that wa
 two appends waits for the first one's answer, or has a producer, whose batches all wait.
 
 Invariant (see `validate`): held bytes are the sum over what is held, and none of it is plain.
-Called by `exactly_once.log_state`. Source: 01-protocol section 5 (R18).
+Called by `exactly_once.log_state`. Source: docs/protocol/ownership.md "Early appends", R18.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ reads, writes back and closes. After each close the log's nodes are read by `log
 tells what they say through `adopt`, so that nobody goes on with what another has changed meanwhile.
 
 Invariant (see `validate`): the epochs are consecutive.
-Called by `log_sequencer`. Source: 01-protocol section 5 (takeover), R2, R18.
+Called by `log_sequencer`. Source: docs/protocol/recovery.md "Takeover", R2, R18.
 """
 
 from __future__ import annotations

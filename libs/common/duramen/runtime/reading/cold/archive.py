@@ -6,7 +6,7 @@ of. So what a flipped bit, a short file or another attempt's file holds is never
 `data_unavailable`, and counted.
 
 Files are read in ranges: the footer once, each row group in one go. Called by `reads`, in threads.
-Source: docs/protocol/archive.md, 04-platform "Spark".
+Source: docs/protocol/archive.md "Reading".
 """
 
 from __future__ import annotations

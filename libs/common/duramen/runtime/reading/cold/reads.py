@@ -7,7 +7,7 @@ alone for a second by everybody, who get its error at once.
 
 Not here: what may be read (`core.reader`) and whether bytes are right (`archive`). Called by
 `bookies.RangeFetcher` and by the sequencer's truncations.
-Source: 01-protocol section 8; docs/protocol/archive.md "Reading".
+Source: docs/protocol/reading.md "Cold copies", docs/protocol/archive.md "Reading".
 """
 
 from __future__ import annotations

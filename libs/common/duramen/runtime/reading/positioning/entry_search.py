@@ -4,7 +4,7 @@ Headers say how many records precede an entry and the greatest txid and timestam
 it. All of these only rise within a segment, so one bisection serves every kind of position. A hole
 has no headers: it counts as part of the entry behind it, and the last entry is never in a hole.
 
-Called by `positions` and `record_search`. Source: 01-protocol section 8.
+Called by `positions` and `record_search`. Source: docs/protocol/reading.md "Positions".
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 `LogView` is the port: nodes, the tail, headers and whole entries. `LiveLog` is what requests use;
 the property test puts a log in memory in its place.
 
-Called by `positions` and the searches of this package. Source: 01-protocol section 8.
+Called by `positions` and the searches of this package. Source: docs/protocol/reading.md
+"Positions".
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ to the record. Where every record may be shown that entry holds it, whatever the
 or times. It may not be there if what raised the maximum was truncated, lies in a hole or has no
 record (control entries share txids): then the entries behind are looked at, one after another.
 
-Pure but for the port. Called by `positions`. Source: 01-protocol section 8.
+Pure but for the port. Called by `positions`. Source: docs/protocol/reading.md "Positions".
 """
 
 from __future__ import annotations

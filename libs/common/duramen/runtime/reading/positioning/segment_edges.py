@@ -6,7 +6,7 @@ and of many segments: a few are looked up each time, the newest first, and what 
 (truncated, lost, no replica, no cold store) is not tried again for a while.
 
 Not here: which segment a position lies in (`segment_maxima`). Called by the read proxy's listing.
-Source: 03-api "REST v1"; docs/protocol/rest.md "Segments".
+Source: docs/protocol/rest.md "Segments".
 """
 
 from __future__ import annotations

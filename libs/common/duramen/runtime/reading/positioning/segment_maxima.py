@@ -4,8 +4,7 @@ They are maxima of one segment each and need not rise from one to the next (time
 clients'), so all live segments are looked through in order, in memory. Each node is read once in
 the life of the process; CLOSED segments keep their totals.
 
-Called by `positions`. Source: 01-protocol section 8 (binary search over segments needs an order
-that only txids have).
+Called by `positions`. Source: docs/protocol/reading.md "Positions".
 """
 
 from __future__ import annotations
