@@ -3,7 +3,7 @@
 Connects by what the flags or cluster.json say, and picks logs by selectors. What goes wrong with
 ZooKeeper becomes the error that its callers tell people.
 
-Called by the commands verify, compact, restore, retention and export. Source: 04-platform "Spark".
+Called by the commands verify, compact, restore, retention and export. Source: docs/archive.md.
 """
 
 from __future__ import annotations

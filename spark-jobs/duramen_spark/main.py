@@ -3,7 +3,7 @@
 What goes wrong becomes an exit code and one sentence on stderr, as for `duramen` itself.
 
 Called by the console script `duramen-spark`, by spark-submit (this file), and by `duramen archive`.
-Source: 04-platform "Spark"; docs/archive.md.
+Source: docs/archive.md.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The results are in the order of the tasks. A task that fails says so in its result; what is raised
 here is the loss of a whole run.
 
-Called by the commands verify and compact. Source: 04-platform "Runners".
+Called by the commands verify and compact. Source: docs/archive.md "In a cluster".
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ A runner gives each list of tasks to one slot and hands the results back; it dec
 task needs is in the task, so both run the same function. Called by `archive.driver` from several
 threads at once.
 
-Source: 04-platform "Runners".
+Source: docs/archive.md "In a cluster".
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Started by `spark-submit` the session has its master and memory from there. Started by itself it is
 local: all cores, a task is tried four times as in a cluster, no web page.
 
-Called by the commands. Source: 04-platform "Spark".
+Called by the commands. Source: docs/archive.md.
 """
 
 from __future__ import annotations

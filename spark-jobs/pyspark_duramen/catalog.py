@@ -3,7 +3,7 @@
 Blocking, with an event loop in a thread; one for each reader, closed when the reader is. Logs are
 asked about side by side, a bounded number at once. Refusals that are worth it are repeated.
 
-Called by `reading.reader` and `streaming.reader`. Source: 03-api "REST v1".
+Called by `reading.reader` and `streaming.reader`. Source: docs/protocol/rest.md "Write proxy".
 """
 
 from __future__ import annotations

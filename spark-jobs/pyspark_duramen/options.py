@@ -1,7 +1,7 @@
 """The options of a read and of a write, parsed once; what is not known is refused by its name.
 
 Spark hands them over as text, with names in lower case. Called by `source`.
-Source: 08-interfaces "Texts" (positions, sizes, names); docs/spark.md has the table of them.
+Source: docs/protocol/rest.md "Texts"; docs/spark.md has the table of them.
 """
 
 from __future__ import annotations

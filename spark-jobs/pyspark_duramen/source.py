@@ -2,7 +2,7 @@
 
 Spark makes one of these for every plan, here and in other processes, so it holds the options and
 nothing else; each reader and writer reads its options anew and refuses what it does not know.
-Made by Spark. Source: 04-platform "Spark"; docs/spark.md.
+Made by Spark. Source: docs/spark.md.
 """
 
 from __future__ import annotations

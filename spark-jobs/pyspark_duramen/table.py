@@ -1,9 +1,10 @@
 """The table: its columns, and which of them a query asks for.
 
-The columns are those of the archive's files (08-interfaces "Cold store") that a reader of records
-may know, with the log's name; the archive's `flags` and `entry_crc` serve to rebuild entries, and
-control records are not records. A schema of fewer columns is how PySpark's Python sources prune.
-Pure. Called by `source` and everything that makes or takes rows. Source: docs/spark.md.
+The columns are those of the archive's files (docs/protocol/archive.md "Files") that a reader of
+records may know, with the log's name; the archive's `flags` and `entry_crc` serve to rebuild
+entries, and control records are not records. A schema of fewer columns is how PySpark's Python
+sources prune. Pure. Called by `source` and everything that makes or takes rows. Source:
+docs/spark.md.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ A namespace holds nothing itself, so one that was deleted outside is made again.
 `deletionPolicy: Delete` it goes with its object once no log is in it; the name of a deleted log
 counts until it is purged, and for that alone nobody waits.
 
-Called by `whole`. Source: 04-platform "Custom resources"; docs/protocol/rest.md.
+Called by `whole`. Source: docs/kubernetes/resources.md "LogNamespace", docs/protocol/rest.md.
 """
 
 from collections.abc import Iterator

@@ -7,7 +7,7 @@ Log names are compared and set again; what it does not name is left as it is.
 A Log with `deletionPolicy: Delete` gets a finalizer before its log is made, and loses it at the
 latest `RELEASE_AFTER` after its deletion, whatever the cluster says by then.
 
-Called by `whole`. Source: 04-platform "Custom resources"; docs/kubernetes/.
+Called by `whole`. Source: docs/kubernetes/resources.md "Log", docs/kubernetes/.
 """
 
 from collections.abc import Iterable, Iterator

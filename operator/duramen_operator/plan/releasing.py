@@ -5,7 +5,7 @@ cluster is gone, or going itself: nothing is waited for. It does not answer, or 
 is let go `RELEASE_AFTER` after it was deleted, and an event says what may be left. So an uninstall
 never hangs on the operator, and a plan is right whenever it is made.
 
-Called by `logs` and `log_namespaces`. Source: 04-platform "Deletion".
+Called by `logs` and `log_namespaces`. Source: docs/kubernetes/operations.md "Delete".
 """
 
 from collections.abc import Iterator

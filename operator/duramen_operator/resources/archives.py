@@ -3,7 +3,8 @@
 Which segments may leave the bookies afterwards is the log's own `tiering`; a policy decides about
 runs only. Several policies may choose the same log: a segment is archived once.
 
-Called by the operator, the plugin and `schema`. Source: 04-platform "Spark", docs/archive.md.
+Called by the operator, the plugin and `schema`. Source: docs/kubernetes/resources.md
+"ArchivePolicy", docs/archive.md.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A BookieSet is what people write: so many bookies of one size, spread over the cluster's domains.
 A Bookie stands for one of them and is made by the operator; people write its intents only.
 
-Called by the operator, the plugin and `schema`. Source: 04-platform "Custom resources".
+Called by the operator, the plugin and `schema`. Source: docs/kubernetes/resources.md "Bookie".
 """
 
 from __future__ import annotations

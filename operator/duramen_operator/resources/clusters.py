@@ -4,7 +4,7 @@ Bookies are not in it: a BookieSet names the cluster that it belongs to, so that
 sizes can serve one cluster. `security` has one value until TLS and tokens exist, and has to be
 written out: nobody shall find out later that a cluster was open.
 
-Called by the operator, the plugin and `schema`. Source: 04-platform "Custom resources".
+Called by the operator, the plugin and `schema`. Source: docs/kubernetes/resources.md "LogCluster".
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ not named is left as it is, and starts from the namespace's, the cluster's, then
 when the operator makes the log: an object that says nothing of `retention` must not shorten it.
 `replication` alone is taken as a whole, because its rules are about all its fields at once.
 
-Called by the operator, the plugin and `schema`. Source: 08-interfaces "Log configuration".
+Called by the operator, the plugin and `schema`. Source: docs/protocol/configuration.md "Log".
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Everything is computed from the core, the storage and the upkeep when asked; the few that change
 something say so in their verb. All of it is in `/openapi.json`.
-Called by `service`. Source: 08-interfaces "Processes and admin", 02-storage "Space".
+Called by `service`. Source: docs/bookie.md "Admin API" and "Space".
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ it needs room.
 
 Pure decisions: no event loop, thread or clock. Not here: limits of bodies and connections (the data
 server), what is stored or read (`storage`). Called by `handlers`.
-Source: 02-storage "Adds and reads" (back pressure); docs/protocol/wire.md "Overload".
+Source: docs/protocol/wire.md "what an answer's status allows one to conclude" and "Overload".
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ one names still exists. So the older one may be used when the newer one is lost.
 before both say the same; after a start that is `secure_checkpoint`'s duty.
 
 Not here: the bytes (`wire.checkpoint_format`), what is in force. Called by the bookie's storage and
-the offline tools; all calls block. Source: 02-storage "Journal" 5 and 6; docs/protocol/shelf.md.
+the offline tools; all calls block. Source: docs/protocol/shelf.md "Checkpoint".
 """
 
 from __future__ import annotations

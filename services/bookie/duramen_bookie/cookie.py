@@ -9,7 +9,7 @@ A cookie with `is_formatting` says that nothing was ever stored beside it. Whoev
 holds them all by a lock, which ends with the process. Nothing is made or written by looking.
 
 Not here: what a mismatch means (`identity`). Called by `identity`, the bookie's service and the
-offline tools. Source: 02-storage "Identity", "Files"; docs/bookie.md.
+offline tools. Source: docs/bookie.md "Identity" and "Directories".
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ reads from any. Errors are `OSError` and never retried here: what a failed write
 is unknown.
 
 Not here: which files there are and what is in them (`journal`, `shelf`, `checkpoint`).
-Source: 02-storage "Journal" 2 and 4.
+Source: docs/protocol/journal.md "Files" and "Failure".
 """
 
 from __future__ import annotations

@@ -9,7 +9,8 @@ advice when to ask again (`admission`): rows of adds and of reads as OVERLOADED,
     POST /b/inventory  /b/pull                 frames of `wire.repair_calls`, served by `repair`
 
 Short tail reads are made on the event loop, all others in the threads of their class.
-Called by the data server. Source: 03-api "Data-plane calls", 02-storage "Adds and reads".
+Called by the data server. Source: docs/protocol/wire.md "what an answer's status allows one to
+conclude".
 """
 
 from __future__ import annotations

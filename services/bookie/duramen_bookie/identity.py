@@ -8,7 +8,8 @@ would answer "no such entry" for what its lost disk held (R1, BK#4812).
 Cookies are written with `is_formatting` first, then the node in ZooKeeper, then the cookies without
 it, the data directory's last: what a crash leaves in between holds nothing, and the next start
 finishes it.
-Called by the bookie's service, `check_cookies` by the offline tools. Source: 02-storage "Identity".
+Called by the bookie's service, `check_cookies` by the offline tools. Source: docs/bookie.md
+"Identity".
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ replay and when a commit is durable, always before the core is told, so that wha
 hot is found here. A place that is given again (a resend, a copy at start) replaces the older. What
 is settled leaves; the shelf's own index knows it then.
 
-Not here: what may be read (`core.bookie`), the bytes (`storage`). Source: 02-storage "Files".
+Not here: what may be read (`core.bookie`), the bytes (`storage`). Source: docs/protocol/shelf.md.
 """
 
 from __future__ import annotations

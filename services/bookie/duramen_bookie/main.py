@@ -2,7 +2,7 @@
 
 With a command (`fsck`, `inspect`, `bench`) as its first argument it runs that one and ends; else it
 reads the command line, builds the service on a ZooKeeper store and runs it in the common frame.
-Source: 08-interfaces "Processes and admin"; docs/bookie.md.
+Source: docs/bookie.md "Admin API".
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """What Prometheus learns of a bookie; one set per process, without labels of logs.
 
 Set by `storage` and `handlers`, served by the admin port. What a queue holds is asked for when it
-is scraped (`show_…`) and costs nothing else. Source: 08-interfaces "Processes and admin" (names and
-units), 04-platform "Observability".
+is scraped (`show_…`) and costs nothing else. Source: docs/protocol/admin.md "Metrics".
 """
 
 from __future__ import annotations

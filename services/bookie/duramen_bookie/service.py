@@ -5,7 +5,8 @@ Stop: unregister, stop serving, write the journal's end mark, remove DIRTY. A jo
 ends the process at once, non-zero and without another acknowledgement: DIRTY stays, and the next
 start reads what is really on the disk.
 
-Called by `main`, and by tests with a store in memory. Source: 02-storage "Identity", 08-interfaces.
+Called by `main`, and by tests with a store in memory. Source: docs/bookie.md "Identity",
+docs/protocol/metadata.md "available/<id>".
 """
 
 from __future__ import annotations

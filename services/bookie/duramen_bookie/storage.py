@@ -7,7 +7,8 @@ checkpoint is restored, what no checkpoint names is removed, and the journal fil
 cover are replayed.
 
 Not here: moving entries from the journal to the shelf and back space (`upkeep.checkpointing`).
-Called by `handlers`, `service` and the simulator. Source: 02-storage, R10, R15.
+Called by `handlers`, `service` and the simulator. Source: docs/protocol/journal.md,
+docs/protocol/shelf.md, R10, R15.
 """
 
 from __future__ import annotations

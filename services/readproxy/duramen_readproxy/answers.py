@@ -5,7 +5,7 @@ for JSON and NDJSON; `BatchPick` takes whole batches and never looks at a record
 form (docs/protocol/read-answers.md). The first record is taken whatever its size, so that a reader
 always moves.
 
-Called by `following` and the REST routes. Source: 03-api "REST v1", 08-interfaces "Answers".
+Called by `following` and the REST routes. Source: docs/protocol/read-answers.md "JSON".
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ every entry that it was made of lies in a closed segment, whose entries, numbers
 settled for good. What makes it go away is truncation, retention or deletion, of which a cache is
 not told: so nobody keeps it for longer than truncated records may be shown.
 
-Pure. Called by `rest`. Source: 03-api "REST v1" (ETag), docs/protocol/rest.md "Caches".
+Pure. Called by `rest`. Source: docs/protocol/rest.md "Caches".
 """
 
 from __future__ import annotations

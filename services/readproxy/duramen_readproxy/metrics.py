@@ -3,7 +3,7 @@
 The parts count for themselves (`statistics`), so nothing is counted twice here. What only grows is
 a counter (`…_total`), so that Prometheus notices a restart. Labels hold no names of logs.
 
-Called by `service`. Source: 08-interfaces "Metrics".
+Called by `service`. Source: docs/protocol/admin.md "Metrics".
 """
 
 from __future__ import annotations

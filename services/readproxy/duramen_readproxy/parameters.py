@@ -1,9 +1,11 @@
 """Reading of request parameters: every fault becomes a 4xx that names the field.
 
 FastAPI declares the parameters for OpenAPI; their values are read here, by hand, so that the codes
-and sentences are those of 08-interfaces and an unknown parameter is refused instead of ignored.
+and sentences are those of docs/protocol/read-answers.md "Where an answer begins and ends" and an
+unknown parameter is refused instead of ignored.
 
-Called by the REST routes. Source: 08-interfaces "Requests", "Texts".
+Called by the REST routes. Source: docs/protocol/read-answers.md "Where an answer begins and ends",
+docs/protocol/rest.md "Records".
 """
 
 from __future__ import annotations

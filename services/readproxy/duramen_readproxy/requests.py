@@ -4,7 +4,7 @@ A request lasts from its head to the end of its answer, and a stream to its last
 that to the first byte of the answer, without what it waited at the tail: a quiet log says nothing
 of the proxy. Refusals have an outcome and no time. Labels hold no names of logs.
 
-Called by the REST routes and `streams`. Source: 08-interfaces "Metrics".
+Called by the REST routes and `streams`. Source: docs/protocol/admin.md "Metrics".
 """
 
 from __future__ import annotations

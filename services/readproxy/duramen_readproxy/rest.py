@@ -3,8 +3,8 @@
 Routes only translate: parameters in, answers out. A client that goes away ends the work that was
 done for it (`unless_gone`). The binary form passes batches through.
 
-Served by `service.ReadProxy` on granian. Source: 03-api "REST v1", 08-interfaces;
-docs/protocol/read-answers.md.
+Served by `service.ReadProxy` on granian. Source: docs/protocol/read-answers.md "Where an answer
+begins and ends".
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 Holds nothing durable: a cache, watches, and readers that live as long as their requests. It only
 reads ZooKeeper, but for its own ephemeral node.
 
-Run by `main` inside `duramen.runtime.service`. Source: 00-overview (processes),
-08-interfaces "Processes and admin".
+Run by `main` inside `duramen.runtime.service`. Source: README.md "The processes",
+docs/protocol/admin.md "Each role".
 """
 
 from __future__ import annotations

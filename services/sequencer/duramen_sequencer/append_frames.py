@@ -3,7 +3,8 @@
 Each batch is checked once (header and CRC, never its records), queued at its log, and answered in
 the frame of whatever results are ready together; a log that is slow delays only its own rows.
 
-Called by the data server. Source: 03-api "Data-plane calls", 00-overview "Frames carry many".
+Called by the data server. Source: docs/protocol/wire.md "Sequencer: POST /s/append",
+docs/protocol/write.md "Window and flush".
 """
 
 from __future__ import annotations

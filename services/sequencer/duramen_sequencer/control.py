@@ -3,7 +3,8 @@
 Any sequencer creates; names are made by compare-and-set, so that several creations race safely.
 A log id comes from the cluster's counter and is never used again, also if the creation fails.
 
-Called by the data server. Source: 01-protocol sections 1 and 2, 08-interfaces.
+Called by the data server. Source: docs/protocol/wire.md "Identities" and "Sequencer: POST
+/s/control", docs/protocol/metadata.md "The changes".
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 In the order of the appends it decides exactly which of them were sent under the old token. Setting
 a token is idempotent, so whoever asked may ask again when the outcome is uncertain.
 
-Called by `control`. Source: 03-api "REST v1" (`:fence`), 01-protocol section 5.
+Called by `control`. Source: docs/protocol/rest.md "Fencing token".
 """
 
 from __future__ import annotations

@@ -5,7 +5,8 @@ log's owner is then told, and would see it at its next read of the nodes anyway.
 owner's: another sequencer passes the call on, once. What a dead owner left open is closed by taking
 the log over.
 
-Called by `control`. Source: 01-protocol section 2 (R3), section 5 (roll), 03-api "REST v1".
+Called by `control`. Source: docs/protocol/metadata.md "The changes", R3, docs/protocol/write.md
+"Roll", docs/protocol/rest.md "Write proxy".
 """
 
 from __future__ import annotations

@@ -8,7 +8,8 @@ they are sent to its next owner. A log that is idle costs nothing: its driver is
 
 Ownership here is routing only; safety comes from seals and compare-and-set.
 Called by `append_frames`, `control`, `ownership.hand_over` and `service`.
-Source: 01-protocol sections 2, 4 (end), 5; docs/protocol/ownership.md.
+Source: docs/protocol/ownership.md "Without a session", docs/protocol/recovery.md "Orphans" and
+"Takeover".
 """
 
 from __future__ import annotations
@@ -308,7 +309,8 @@ class LogHost:
         return self._link.store.session is SessionState.CONNECTED
 
     def _may_work(self) -> bool:
-        """A process without a session stops background work at once (01-protocol section 2)."""
+        """A process without a session stops background work at once (docs/protocol/ownership.md
+        "Without a session")."""
         return self.has_session() and not self._is_stopping
 
     async def _scan(self) -> None:

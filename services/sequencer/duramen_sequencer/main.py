@@ -1,7 +1,7 @@
 """Entry point of the sequencer process: `duramen-sequencer`, `python -m duramen_sequencer.main`.
 
 Options and the frame of the process are those of `duramen.runtime.service`; nothing else is decided
-here. Source: 08-interfaces "Processes and admin".
+here. Source: docs/protocol/admin.md "Every service".
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Wires the parts together and holds nothing else. Starts ready once it is registered and knows which
 bookies and sequencers there are; stops by closing its open segments.
 
-Called by `main`. Source: 00-overview "Processes", 08-interfaces "Processes and admin".
+Called by `main`. Source: README.md "The processes", docs/protocol/admin.md "Each role".
 """
 
 from __future__ import annotations

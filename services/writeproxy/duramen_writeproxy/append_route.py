@@ -5,7 +5,7 @@ clock read, the log's id from a dict. A body's bytes are counted in the process'
 arrive. Whatever goes wrong once the batch was handed on and is not understood is answered as
 uncertain.
 
-Called by `rest`. Source: 08-interfaces "Requests" and "Answers".
+Called by `rest`. Source: docs/protocol/rest.md "Append", docs/protocol/errors.md.
 """
 
 from __future__ import annotations

@@ -5,7 +5,8 @@ names the field. Nothing of a body that has one fault is used. JSON strings are 
 for bodies, header names and header values. An encoded batch is passed on as it came, after a look
 at its columns, so that no reader meets a batch that cannot be decoded.
 
-Called by `intake.encoder`. Source: 08-interfaces "Requests", 03-api "Record batch".
+Called by `intake.encoder`. Source: docs/protocol/rest.md "Append", docs/protocol/wire.md "Record
+batch".
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 Each answer begins with a sync, so that it shows everything that anybody was told is written. Only
 reading: creation is the sequencers' (`creation`). Listings prove nothing (R4): they are for people.
 
-Called by `rest`. Source: 03-api "REST v1", 08-interfaces "ZooKeeper".
+Called by `rest`. Source: docs/protocol/rest.md "Write proxy", docs/protocol/metadata.md
+"namespaces/<ns> and names/<ns>/<log>".
 """
 
 from __future__ import annotations

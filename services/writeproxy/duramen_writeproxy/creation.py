@@ -10,7 +10,7 @@ An append to a log that does not exist creates it where its namespace has `auto_
 defaults; several proxies may do so at once, and one of them makes it.
 
 Called by `rest`, `append_route`, `life.routes` and `exactly_once.fencing`.
-Source: 03-api "REST v1", 01-protocol section 2.
+Source: docs/protocol/rest.md "Write proxy", docs/protocol/metadata.md "Rules for every change".
 """
 
 from __future__ import annotations

@@ -8,7 +8,8 @@ third of what is free (SHARE_DIVISOR), so that one log never uses up the room of
 is ever sent twice here: a row that has no answer when its stream ends is uncertain, unless no
 connection was made.
 
-Called by `appends`. Source: 03-api "Data-plane calls", 00-overview "Frames carry many".
+Called by `appends`. Source: docs/protocol/wire.md "Sequencer: POST /s/append",
+docs/protocol/write.md "Window and flush".
 """
 
 from __future__ import annotations

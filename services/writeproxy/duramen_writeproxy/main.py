@@ -1,7 +1,7 @@
 """`duramen-writeproxy`: the process of one write proxy.
 
 Nothing but the wiring: options from the command line, ZooKeeper as the metadata store, the frame
-that every service runs in. Source: 00-overview "Processes".
+that every service runs in. Source: README.md "The processes".
 """
 
 from __future__ import annotations

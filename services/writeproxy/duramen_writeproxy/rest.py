@@ -4,7 +4,7 @@ Routes only: each reads its request, asks one of the parts below and spells the 
 checked here, before anything is sent to anybody. `duramen.runtime.public` describes every route
 and serves the document.
 
-Called by `service`. Source: 03-api "REST v1", 08-interfaces "Requests" and "Answers".
+Called by `service`. Source: docs/protocol/rest.md, docs/protocol/errors.md.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ Owners are learnt from answers and redirects; the rest is weighted rendezvous ha
 sequencers, the same in every process. All of it is advice: a sequencer that does not own a log says
 so, and seals, not routes, keep logs safe. Bounded: both caches forget their oldest.
 
-Called by `appends` and `creation`. Source: 00-overview (append), 01-protocol section 2 (owner).
+Called by `appends` and `creation`. Source: ARCHITECTURE.md "The way of one record",
+docs/protocol/ownership.md "Whose is a log".
 """
 
 from __future__ import annotations

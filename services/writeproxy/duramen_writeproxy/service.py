@@ -4,7 +4,7 @@ Start: session with ZooKeeper, roster of sequencers, public port, registration. 
 are refused as `server_draining`, those in flight get STOP_WAIT_S, then the open frames end. The
 proxy is ready as long as it runs: a lost ZooKeeper does not stop appends to logs that are known.
 
-Called by `main` through the frame of `duramen.runtime.service`. Source: 00-overview "Processes".
+Called by `main` through the frame of `duramen.runtime.service`. Source: README.md "The processes".
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ entry verified, another replica on any doubt. And identities, as another replica
 reads and verifies its own copy of every entry, and sends the header. An inventory would say the
 same at the pace of repair, which yields to clients: too slow to archive by, and needed for repair.
 
-Called by `part_task` in executors, and by `driver` for a few entry headers. Source: 01-protocol
-section 8, R1, R15.
+Called by `part_task` in executors, and by `driver` for a few entry headers. Source:
+docs/protocol/reading.md "Which replica", R1, R15.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ Logs by the listing of names, which may miss one that is made meanwhile (the nex
 segments by point reads (R4). After a conflict or an unknown outcome a node is read again and judged
 anew; one's own change is known by its nonce.
 
-Called by `driver`, `commit`, `recheck`, `sweep`. Source: 01-protocol section 2.
+Called by `driver`, `commit`, `recheck`, `sweep`. Source: docs/protocol/metadata.md "Rules for every
+change".
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ next attempt's manifest has a name of its own, and the node alone decides betwee
 attempt whose manifest may have been put is never removed by hand: sweep and retention decide by
 age, when nothing can be under way any more.
 
-Called by `driver`. Source: 04-platform "Archive job"; written up in docs/protocol/archive.md.
+Called by `driver`. Source: docs/protocol/archive.md "From hot to cold: five steps".
 """
 
 from __future__ import annotations

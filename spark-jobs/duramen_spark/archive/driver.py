@@ -5,7 +5,7 @@ there, so a run may be killed at any point, run beside another one, or run again
 committed as soon as its tasks are done. What fails is told in the report and left to the next run.
 
 Not here: where tasks run (`duramen_spark.runner`), how a segment is committed (`commit`). Called by
-the command `duramen-spark archive`. Source: 04-platform "Archive job"; docs/archive.md.
+the command `duramen-spark archive`. Source: docs/archive.md "What a run does".
 """
 
 from __future__ import annotations

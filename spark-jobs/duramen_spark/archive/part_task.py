@@ -4,7 +4,7 @@ A plain function over plain values, so that an executor of Spark, a thread of th
 test run the same code. What it gives back says what it saw; nothing that it does counts before the
 driver has put the manifest. Memory: the row group that is being written or read, and two reads.
 
-Called by `runner`. Source: 04-platform "Archive job", steps 1 and 2.
+Called by `runner`. Source: docs/protocol/archive.md "From hot to cold: five steps", steps 1 and 2.
 """
 
 from __future__ import annotations

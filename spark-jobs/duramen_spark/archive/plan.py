@@ -5,7 +5,7 @@ is cut at entries, found by the running totals in entry headers. A batch is what
 runner at once: big enough to fill its slots, small enough that a run that is killed has finished
 most of what it began. Pure, given a function that tells an entry's running total.
 
-Called by `driver`. Source: 04-platform "Archive job".
+Called by `driver`. Source: docs/archive.md "What a run does".
 """
 
 from __future__ import annotations

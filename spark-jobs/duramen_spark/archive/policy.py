@@ -7,7 +7,7 @@ segment there: neither `tiering`, nor truncation. Pure functions of nodes, so th
 every segment why it was left alone.
 
 Called by `driver`; the operator's `plan.archive.waiting` says the same of what REST shows, and a
-test compares the two. Source: 04-platform "Archive job"; written up in docs/archive.md.
+test compares the two. Source: docs/archive.md "What a run does".
 """
 
 from __future__ import annotations

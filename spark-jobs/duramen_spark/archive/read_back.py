@@ -3,7 +3,8 @@
 Every section's SHA-256, every entry's identity, every count and sum: what passes here is the
 segment, record for record. Blocking, a row group at a time.
 
-Called by `part_task` and `recheck`. Source: 04-platform "Archive job", step 2; A1.
+Called by `part_task` and `recheck`. Source: docs/protocol/archive.md "From hot to cold: five
+steps", step 2, A1.
 """
 
 from __future__ import annotations

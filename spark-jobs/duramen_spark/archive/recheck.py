@@ -6,7 +6,7 @@ asks for every file's size, or reads every file back, if told to. A copy that is
 mark, as long as hot copies are there, and the segment is archived anew. What lies in the store
 stays until retention removes it by age: a removal by name might meet what was put there since.
 
-Called by `driver`. Source: 04-platform "Archive job", step 5; docs/protocol/archive.md.
+Called by `driver`. Source: docs/protocol/archive.md "From hot to cold: five steps", step 5.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ Counted as it happens, so that a run that fails in the middle still tells what i
 metrics are written as a text file, which a node exporter's textfile collector picks up: a job lives
 too shortly to be scraped.
 
-Called by `driver` (fills it) and the command (prints it). Source: 04-platform "Archive job".
+Called by `driver` (fills it) and the command (prints it). Source: docs/archive.md "Reading the
+report".
 """
 
 from __future__ import annotations

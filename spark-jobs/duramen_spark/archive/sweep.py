@@ -5,7 +5,7 @@ has lasted half as long may not put its manifest any more (`driver`). Kept is wh
 a segment's node names, and all of a segment whose manifest cannot be read. Manifests, what they
 name, and files of segments and logs that are gone are the archive's retention to remove.
 
-Called by `driver`. Source: 04-platform "Archive job".
+Called by `driver`. Source: docs/archive.md "What a run does".
 """
 
 from __future__ import annotations

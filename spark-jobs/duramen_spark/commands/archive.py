@@ -3,7 +3,7 @@
 Finds the cluster and the cold store by its flags, or by the cluster.json of a `duramen run`; prints
 the report to stdout, progress to stderr. Decides nothing itself.
 
-Called by `main`. Source: 04-platform "Archive job"; docs/archive.md is the operator's page.
+Called by `main`. Source: docs/archive.md "What a run does".
 """
 
 from __future__ import annotations

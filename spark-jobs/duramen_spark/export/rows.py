@@ -4,7 +4,7 @@ The columns are those of the archive (docs/protocol/archive.md) behind `namespac
 that `entry_crc` is an int64 here, since neither Delta nor Iceberg has unsigned numbers. A table a
 row group: memory is bounded by it.
 
-Called by `export.driver`. Source: 04-platform "Cold store by URL".
+Called by `export.driver`. Source: docs/cold-store.md.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Entries carry their ledger and a checksum over it, so each is spelled anew. Batc
 compressed are compressed again, which may take other bytes than it took then: lengths are counted
 as they are now, everything else as it was.
 
-Called by `restore.writer`. Source: 03-api "Entry", ADR 0014.
+Called by `restore.writer`. Source: docs/protocol/wire.md "Entry", ADR 0014.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Adds travel as those of a recovery: the segment is nobody's to seal, and what co
 same entry. Every member of a write set must have its copy: then each is asked for its inventory,
 read anew from its disks, and the sums are compared. Memory: one frame a member.
 
-Called by `restore.driver`. Source: R5, R9, R13, 01-protocol section 9.
+Called by `restore.driver`. Source: R5, R9, R13, docs/protocol/repair.md.
 """
 
 from __future__ import annotations

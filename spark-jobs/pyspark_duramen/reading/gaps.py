@@ -2,7 +2,7 @@
 
 Only `on_truncation = skip` makes them; `fail` ends the query with the same facts. A gap's row has
 the log's name and `gap`, and null everywhere else.
-Called by `reading.hot` and `reading.cold`. Source: 08-interfaces; docs/spark.md.
+Called by `reading.hot` and `reading.cold`. Source: docs/protocol/read-answers.md, docs/spark.md.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A batch read asks when it plans, a micro-batch when a task runs, because its plan may not depend on
 what was archived meanwhile. Called by `reading.reader` and `reading.task`.
-Source: 04-platform "Spark"; docs/protocol/archive.md.
+Source: docs/spark.md, docs/protocol/archive.md.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ A batch read knows the segments and balances their bytes. A micro-batch is cut b
 alone: a replay of it after a restart must get the same rows in the same partitions, although
 segments were closed, archived or released in between.
 
-Pure. Called by `reading.reader` and `streaming.reader`. Source: 04-platform "Spark".
+Pure. Called by `reading.reader` and `streaming.reader`. Source: docs/spark.md.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The plan holds for the moment in which it is made: the tail is linearizable and ends the read where
 `until` is not given, so records that come later are not in it.
-Made by `source`. Source: 04-platform "Spark"; docs/spark.md.
+Made by `source`. Source: docs/spark.md.
 """
 
 from __future__ import annotations

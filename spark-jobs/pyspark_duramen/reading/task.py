@@ -1,6 +1,6 @@
 """What one task does: reads its ranges, archived ones from the archive and others by a proxy.
 
-Called by `reading.reader` and `streaming.reader`, in executors. Source: 04-platform "Spark".
+Called by `reading.reader` and `streaming.reader`, in executors. Source: docs/spark.md.
 """
 
 from __future__ import annotations

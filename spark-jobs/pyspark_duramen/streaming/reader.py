@@ -4,7 +4,7 @@ Runs in one process beside the driver for as long as the query does; tasks run i
 takeovers and proxies that come and go are nothing that it sees: sequence numbers go on. A
 micro-batch is a pure function of its offsets, so that a repeated one has the same rows in the same
 partitions: what writes exactly once relies on that.
-Made by `source`. Source: 04-platform "Spark"; docs/spark.md.
+Made by `source`. Source: docs/spark.md.
 """
 
 from __future__ import annotations

@@ -10,7 +10,8 @@ a sequence is there already, what is there is read back and compared. The same r
 order are no trouble: what is missing is sent, what is there already is left out. Rows that are in
 the log and not among the task's own are found at its end, and fail it: then its input changed.
 
-Pure: the log is a port. Called by `writing.task`. Source: 08-interfaces "Producers"; docs/spark.md.
+Pure: the log is a port. Called by `writing.task`. Source: docs/protocol/rest.md "Append",
+docs/spark.md.
 """
 
 from __future__ import annotations

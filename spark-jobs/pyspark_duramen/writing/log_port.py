@@ -2,7 +2,8 @@
 
 A batch that the log knows by its sequence is found by the place that the log remembers, or, for
 those before the last 64, by looking back through the log for the producer's stamp, which batches
-carry in their header. Called by `writing.task`. Source: docs/protocol/wire.md, 08-interfaces.
+carry in their header. Called by `writing.task`. Source: docs/protocol/wire.md,
+docs/protocol/rest.md "Append".
 """
 
 from __future__ import annotations

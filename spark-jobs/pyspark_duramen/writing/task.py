@@ -1,6 +1,6 @@
 """What one task of a write does: its rows into their logs, each log's by a delivery of its own.
 
-Called by `writing.writers`, in executors. Source: 04-platform "Spark"; docs/spark.md.
+Called by `writing.writers`, in executors. Source: docs/spark.md.
 """
 
 from __future__ import annotations

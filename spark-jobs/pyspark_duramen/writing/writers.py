@@ -4,7 +4,7 @@ Who a task is, and so its producer, comes from Spark: the query's id and the mic
 stream; of a batch write its `write_id`, which is made up unless it is given. Records are in the log
 as soon as they are acknowledged: a log takes nothing back, so a write that fails leaves what it has
 written, and its repetition completes it. `commit` has nothing to do but to count.
-Made by `source`. Source: 04-platform "Spark"; docs/spark.md.
+Made by `source`. Source: docs/spark.md.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ is the cluster's owner's to give (docs/kubernetes/archive.md). `ScheduledSparkAp
 it is kubeflow's Spark operator's. No image is entered by a shell; user, file system and privileges
 are as everywhere.
 
-Called by `whole`. Source: 04-platform "Runners", docs/archive.md.
+Called by `whole`. Source: docs/archive.md "In a cluster".
 """
 
 import json

@@ -5,7 +5,7 @@ all of it read from objects: an operator that is started anew, or two at once, c
 name, and the API server makes only one Job of it. A make-up run has the name that the CronJob's
 controller would give it, so that the two cannot meet either.
 
-Called by `whole`. Source: 04-platform "Tiering".
+Called by `whole`. Source: docs/kubernetes/archive.md "When".
 """
 
 from dataclasses import dataclass

@@ -4,7 +4,7 @@ What a policy lacks (a cold store, a schedule that is one) is told and keeps it 
 silent cluster keeps only runs from being started that depend on what waits. With the policy, its
 objects go by owner references; nothing has a finalizer.
 
-Called by `plan.whole`. Source: 04-platform "Tiering"; docs/archive.md.
+Called by `plan.whole`. Source: docs/kubernetes/archive.md "When", docs/archive.md.
 """
 
 from collections.abc import Iterator

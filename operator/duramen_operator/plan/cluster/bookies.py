@@ -2,7 +2,8 @@
 
 The operator makes bookies and never stops one: StatefulSets are updated OnDelete, replicas only
 grow, claims stay. A bookie always knows its place: its domain's region and zone, or, on a cluster
-without domains, a rack of its own. Called by `whole`. Pure. Source: 04-platform "Placement".
+without domains, a rack of its own. Called by `whole`. Pure. Source: docs/kubernetes/concepts.md
+"Places".
 """
 
 from collections.abc import Iterator

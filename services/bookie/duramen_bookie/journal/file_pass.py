@@ -7,7 +7,7 @@ torn: nobody was told that it is there. The chain of CRCs tells whether a gap hi
 stand in blocks of their own and leave harmless ones.
 
 Not here: bytes and old content (`journal_file`), the order of files and the start (`replay`).
-Source: 02-storage "Journal" 3, R15; docs/protocol/journal.md "Start".
+Source: docs/protocol/journal.md "Start", R15.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Plain values. `replay` fills them, the bookie's storage and its offline tools read them; what counts
 as damage is decided in `file_pass`.
 
-Source: 02-storage "Journal" 3 and 4, R15; docs/protocol/journal.md "Start".
+Source: docs/protocol/journal.md "Start" and "Failure", R15.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ full disk does not: while there is no next file, what does not fit in this one i
 part of it kept for seals and recovery, and the disk is asked again every second.
 
 Not here: what is written (`writer`), what records mean. Called by the bookie's storage.
-Source: 02-storage "Journal" 1 and 4.
+Source: docs/protocol/journal.md "Records" and "Failure".
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ its sidecar tells block by block; without an intact sidecar nothing but zeros co
 which errs to the safe side: a last commit then counts as durable, and damage in it as corruption.
 
 Not here: what a gap or a bad body means (`file_pass`), which files there are (`replay`).
-Source: 02-storage "Journal" 2 and 3; docs/protocol/journal.md "Recycling".
+Source: docs/protocol/journal.md "Files", "Start" and "Recycling".
 """
 
 from __future__ import annotations

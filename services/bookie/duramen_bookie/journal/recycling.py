@@ -12,7 +12,7 @@ its length, up to the usual length. Only files of that length are recycled: befo
 retired file are too few for what follows it.
 
 Not here: headers and commits (`writer`), when to prepare (`group_commit`). Called by the writer, on
-any thread. Source: 02-storage "Journal" 2; docs/protocol/journal.md "Recycling".
+any thread. Source: docs/protocol/journal.md "Recycling".
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ depends on, the last file, is read past the page cache: after a failed sync the 
 that the disk does not hold. Files that the checkpoint covers are not read at all.
 
 Called by the bookie at start, and by its offline check. Not here: the bytes (`journal_format`), the
-DIRTY file and the cookie. Source: 02-storage "Journal" 3 and 4, R15; docs/protocol/journal.md.
+DIRTY file and the cookie. Source: docs/protocol/journal.md "Start" and "Failure", R15.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ file, never what is in this one.
 
 Not here: who waits for a commit (`group_commit`), where files come from (`recycling`), reading at
 start (`replay.open_journal` makes the writer), what records mean (the bookie's state).
-Source: 02-storage "Journal"; docs/protocol/journal.md.
+Source: docs/protocol/journal.md.
 """
 
 from __future__ import annotations

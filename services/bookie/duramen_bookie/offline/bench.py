@@ -4,7 +4,8 @@ Measures in a new folder below --dir, which is removed at the end, however it en
 stdout (a table, or with --json one object on the last line), progress to stderr. Nothing here is a
 test: figures are to be read against the machine's own limits of the same run.
 
-Called by `duramen-bookie`, and through it by `duramen bench`. Source: 02-storage "Targets".
+Called by `duramen-bookie`, and through it by `duramen bench`. Source: docs/benchmarks.md "A bookie
+alone".
 """
 
 from __future__ import annotations

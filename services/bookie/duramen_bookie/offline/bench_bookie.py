@@ -6,7 +6,7 @@ fetch in order what was added, against reading the bookie's files with the same 
 from the disk and then from the page cache. Every answer is checked, outside the measured time.
 
 Not here: the machine's limits (`bench_machine`), flags and output (`bench`). Called by `bench`.
-Source: 02-storage "Targets".
+Source: docs/benchmarks.md "A bookie alone".
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ record each. Files have the product's own size, and all sides write into blocks 
 before: the journal's are recycled, and what that costs beside the commits is in its figures.
 
 Not here: replay and memory themselves (`bench_replay`), the machine's limits (`bench_machine`),
-flags and output (`bench`). Called by `bench`. Source: 02-storage "Targets".
+flags and output (`bench`). Called by `bench`. Source: docs/benchmarks.md "A bookie alone".
 """
 
 from __future__ import annotations

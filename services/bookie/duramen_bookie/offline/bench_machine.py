@@ -5,8 +5,8 @@ right after the other, in changing order, so that a disk or a neighbour that is 
 both; only ratios of one run mean anything. `BareLoop` is what a journal is held against: pwritev
 and fdatasync of the same bytes into a preallocated file, and nothing else.
 
-Called by `bench_journal` and `bench_bookie`; `bench` shows the figures. Source: 02-storage
-"Targets".
+Called by `bench_journal` and `bench_bookie`; `bench` shows the figures. Source: docs/benchmarks.md
+"A bookie alone".
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Replay goes over a journal of an unclean stop into the core and the index, from 
 from the page cache; each time until a writer is ready that could go on. Memory is what core and
 index keep, as Python's allocator counts it.
 
-Not here: writing (`bench_journal`, which calls this). Source: 02-storage "Targets".
+Not here: writing (`bench_journal`, which calls this). Source: docs/benchmarks.md "A bookie alone".
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ no checkpoint names) is a note, not damage. Nothing is changed, and what is dama
 here: other bookies have copies, and the running bookie has them fetched.
 
 Not here: making an index anew (`rebuild`), the command line. Called by `commands`.
-Source: 02-storage "Space" and "Journal" 3; R15; docs/bookie.md.
+Source: docs/bookie.md "Tools for a stopped bookie", docs/protocol/journal.md "Start", R15.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ to stdout, progress and refusals to stderr.
     1   damage was found, or what was asked for is not there
     2   nothing can be said: the bookie runs, these are not its directories, a newer version …
 
-Called by `main`. Source: 02-storage "Space"; docs/bookie.md.
+Called by `main`. Source: docs/bookie.md "Tools for a stopped bookie".
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ wherever a header verifies, with what damage a start would find at the end; an e
 in every place, and each copy says whether it is intact.
 
 Not here: the verdict about all of it (`check`), the command line (`commands`).
-Source: 02-storage "Files"; docs/bookie.md.
+Source: docs/bookie.md "Directories".
 """
 
 from __future__ import annotations

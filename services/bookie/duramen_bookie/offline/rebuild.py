@@ -5,7 +5,8 @@ checkpoint needs no change. Where the data is damaged too, the new index lacks t
 new checkpoint names it: the entries stay promised, so that they are answered UNKNOWN and fetched
 from other bookies, never "no such entry" (R15).
 
-Called by `commands`, before the check. Source: 02-storage "Space" and "Journal" 6.
+Called by `commands`, before the check. Source: docs/bookie.md "Tools for a stopped bookie",
+docs/protocol/shelf.md "Checkpoint".
 """
 
 from __future__ import annotations

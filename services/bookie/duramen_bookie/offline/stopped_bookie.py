@@ -4,7 +4,7 @@ While a tool holds them no bookie starts on them. Reading goes to the disk itsel
 page cache remembers, and a disk that is meant to be read only cannot be written to by mistake.
 
 Not here: what the files say (`check`, `inspect`). Called by the offline commands.
-Source: 02-storage "Identity" and "Space"; docs/bookie.md.
+Source: docs/bookie.md "Identity" and "Tools for a stopped bookie".
 """
 
 from __future__ import annotations

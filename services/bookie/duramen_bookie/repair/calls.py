@@ -5,8 +5,8 @@ cancelled, when the bookie stops all are. What finds its kind full is refused wi
 ask again, as any class of service does.
 
 Not here: what the calls do (`inventory`, `pulling`), when repair is needed (the auditor). Called by
-the data plane, started and stopped by `service`. Source: docs/protocol/wire.md, 01-protocol section
-9.
+the data plane, started and stopped by `service`. Source: docs/protocol/wire.md,
+docs/protocol/repair.md.
 """
 
 from __future__ import annotations

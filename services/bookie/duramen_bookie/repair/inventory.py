@@ -5,7 +5,7 @@ checksums match. Damage that it meets is reported as the scrub reports it (UNKNO
 the repair queue). It reads piece by piece in a thread, each charged to the pace of repair.
 
 Not here: who may ask (`calls`), what follows from it (`core.repair`). Called by `calls`.
-Source: R9, R15, R21, 01-protocol section 9.
+Source: R9, R15, R21, docs/protocol/repair.md.
 """
 
 from __future__ import annotations

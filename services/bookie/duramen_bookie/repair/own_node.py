@@ -5,7 +5,7 @@ cannot be read, or that is of another incarnation, changes nothing; that one was
 successor refuses to share its name.
 
 Not here: who changes the node (the auditor, an admin call), what a duty forbids (`core.bookie`).
-Called by `service`. Source: 01-protocol section 9 "Drain", docs/protocol/metadata.md.
+Called by `service`. Source: docs/protocol/repair.md "Drain", docs/protocol/metadata.md.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ so: whoever wrote the ledger encoded each entry once, so a verified entry of the
 number is that entry, whatever the damage left of its checksum.
 
 Not here: who may ask (`calls`), which copies should be where (`core.repair`). Called by `calls`.
-Source: 01-protocol section 9, R13, R15, R16.
+Source: docs/protocol/repair.md, R13, R15, R16.
 """
 
 from __future__ import annotations

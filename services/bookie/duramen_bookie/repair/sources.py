@@ -4,7 +4,7 @@ Whoever sends a pull says which bookies, not where: a bookie would call any addr
 A request of an older client still says where, and is believed if the bookie says the same.
 
 Not here: fetching (`pulling`). Called by `calls`. Source: docs/protocol/wire.md "POST /b/pull",
-08-interfaces "ZooKeeper" (`available`).
+docs/protocol/metadata.md "available/<id>".
 """
 
 from __future__ import annotations

@@ -9,7 +9,8 @@ then the interpreter, cores, the journal and its disk. Whoever reads what others
 is in the way of clients too: one rate for all of it. `YieldingPace` is the gate with that rate.
 
 Not here: what a piece of repair is. Made by `calls`, told of waits by the data plane.
-Source: 02-storage "Adds and reads" (back pressure), docs/protocol/repair.md "Yielding".
+Source: docs/protocol/wire.md "what an answer's status allows one to conclude",
+docs/protocol/repair.md "Yielding".
 """
 
 from __future__ import annotations

@@ -5,7 +5,8 @@ with one call; `scan` reads everything there is without an index, goes on behind
 what it could not read; `rebuild_index` makes the index anew from that.
 
 Not here: which files are in force (`shelf`), which entries are alive. Called by the shelf, by
-settling and compaction, by the offline tools. Source: 02-storage "Files" and "Journal" 6.
+settling and compaction, by the offline tools. Source: docs/protocol/shelf.md "Data file" and
+"Checkpoint".
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ map it would end the process, at every start anew.
 
 What is damaged raises `IndexDamaged`; it proves nothing about any entry. An index can always be
 made anew from its data file (`data_file.rebuild_index`). Called by the shelf.
-Source: 02-storage "Files"; docs/protocol/shelf.md.
+Source: docs/protocol/shelf.md "Index".
 """
 
 from __future__ import annotations

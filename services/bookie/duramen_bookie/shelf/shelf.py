@@ -7,7 +7,8 @@ is the core's to say, and the shelf is asked for entries that do.
 Files are added, replaced and retired by one thread at a time while any thread reads; a file that is
 retired closes when its last read ends. Not here: the checkpoint, which must name a file before it
 counts, and what to settle or compact. Called by the bookie's storage and upkeep.
-Source: 02-storage "Files", "Adds and reads"; R15.
+Source: docs/protocol/shelf.md, docs/protocol/wire.md "what an answer's status allows one to
+conclude", R15.
 """
 
 from __future__ import annotations

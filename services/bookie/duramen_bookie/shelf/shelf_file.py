@@ -4,7 +4,8 @@ Whoever reads pins the file first; a retired file closes when nobody has it pinn
 files in units of some MiB and compaction goes through their records ledger by ledger, both here.
 
 Not here: which files are in force (`shelf`), bytes and rows (`data_file`, `index_file`).
-Called by the shelf and by the bookie's upkeep. Source: 02-storage "Files" and "Space".
+Called by the shelf and by the bookie's upkeep. Source: docs/protocol/shelf.md, docs/bookie.md
+"Space".
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ in between leaves files that the next start removes. What is not said to be for 
 and on the event loop.
 
 Not here: copying (`transfer`), when and how fast (`settling`, `compaction`). Called by them and by
-the simulator. Source: 02-storage "Journal" 5 and 6.
+the simulator. Source: docs/protocol/shelf.md "Checkpoint".
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ day those with at most four fifths. A file with nothing alive is let go of witho
 that turned out to be damaged is made anew here as well, from the data beside it, and soon.
 
 Not here: copying (`transfer`), checkpoint and turn (`settling.Carrier`). Called by `service`.
-Source: 02-storage "Space"; 08-interfaces "Other defaults".
+Source: docs/bookie.md "Upkeep".
 """
 
 from __future__ import annotations

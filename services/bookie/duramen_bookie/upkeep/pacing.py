@@ -6,8 +6,8 @@ and keeps running them when one fails. Everything belongs to one event loop; wor
 to threads of its owner, a piece at a time, so that a stop or a suspension takes effect between
 two pieces.
 
-Not here: what the pieces are. Called by the other modules of `upkeep`. Source: 02-storage "Space"
-(bounded rates, suspend and resume).
+Not here: what the pieces are. Called by the other modules of `upkeep`. Source: docs/bookie.md
+"Upkeep".
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ own rounds and pace; settling and compaction take turns. Everything decides on t
 works in threads.
 
 Not here: how each does it (the other modules). Called by `service` and its admin routes.
-Source: 02-storage "Space", "Journal" 6; 08-interfaces "Other defaults".
+Source: docs/bookie.md "Upkeep", docs/protocol/shelf.md "Checkpoint".
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from which new ensembles are chosen).
     below, falling    WRITABLE     READ_ONLY    still FULL
 
 Not here: refusing (`core.bookie`), room that the journal keeps, freeing anything (`deletion`,
-`compaction`). Called by `service` and its admin routes. Source: 02-storage "Space".
+`compaction`). Called by `service` and its admin routes. Source: docs/bookie.md "Space".
 """
 
 from __future__ import annotations

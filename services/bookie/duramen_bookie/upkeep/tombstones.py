@@ -5,7 +5,7 @@ is dropped is not this module's to decide (`deletion` reads the log's own node, 
 what is left, and a drop counts when it is durable. The confirmation is a field of `bookies/<id>`,
 written only while that node names this incarnation: other disks would confirm for these.
 
-Called by `rounds`. Source: 01-protocol section 2, R4; 08-interfaces "ZooKeeper";
+Called by `rounds`. Source: docs/protocol/metadata.md "tombstones and tombstones/<sequence>", R4,
 docs/protocol/retention.md.
 """
 

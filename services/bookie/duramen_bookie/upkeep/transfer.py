@@ -5,7 +5,7 @@ files; nothing that it wrote counts before a checkpoint names it, and whatever s
 that it removes itself or that the next start does. It runs on a thread, one piece at a time.
 
 Not here: when to settle or compact and how fast (`settling`, `compaction`), the checkpoint and the
-switch (`storage`). Source: 02-storage "Files", "Journal" 6.
+switch (`storage`). Source: docs/bookie.md "Upkeep", docs/protocol/shelf.md "Checkpoint".
 """
 
 from __future__ import annotations

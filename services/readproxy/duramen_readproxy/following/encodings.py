@@ -6,7 +6,7 @@ first. Entries never change, so there is nothing to invalidate. An encoding lies
 that are sent as they are.
 
 Not here: answers that are cut inside an entry, and readers that catch up (`streams` spells those
-anew). Source: 00-overview (read proxy): "fan-out: one encoding serves n readers".
+anew). Source: docs/protocol/read-answers.md "Who shares what".
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ feed ends when the last reader is gone for a moment, when the log has ended, or 
 was truncated or lost: then each reader finds out for itself.
 
 Not here: what a reader does with entries (`record_reader`). One `Feeds` per process.
-Source: 00-overview (read proxy), 01-protocol section 8; docs/protocol/read-answers.md.
+Source: docs/protocol/read-answers.md "Who shares what", docs/protocol/reading.md "Long polls".
 """
 
 from __future__ import annotations

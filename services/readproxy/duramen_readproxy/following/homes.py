@@ -6,7 +6,7 @@ the first by weighted hash over the stable names of the read proxies of this one
 moves but what a proxy that came or went had, and no reader is sent into another region.
 
 Advice only: the registry is a hint, and a home that does not answer is one proxy of many.
-Called by the REST routes. Source: 00-overview (read proxy), 01-protocol section 7.
+Called by the REST routes. Source: docs/protocol/read-answers.md "Who shares what".
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Whoever waits may hang up: then the task that makes the answer is cancelled, and
 for is freed. One `receive` waits for that, from the request to the end of its answer: granian takes
 one that was cancelled for a client that has gone, now and then.
 
-Called by the REST routes and `streams`. Source: 03-api "REST v1" (what a long poll may cost).
+Called by the REST routes and `streams`. Source: docs/protocol/read-answers.md.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ before something lost or truncated, it has a cursor again until it has caught up
 once where the end is, read to there, and only then wait. What a busy log gets meanwhile is for the
 next answer: nobody would get one if its end were chased.
 
-Called by the REST routes and `streams`. Source: 01-protocol section 8;
+Called by the REST routes and `streams`. Source: docs/protocol/reading.md,
 docs/protocol/read-answers.md.
 """
 

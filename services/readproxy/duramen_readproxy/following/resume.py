@@ -7,7 +7,7 @@ it, so that a stream that broke ten times gives as many records as one that neve
 is nothing to go on for; who comes back with it gets a 204, which tells browsers to stop trying.
 
 Written by `stream_forms`, read by `parameters` from `Last-Event-ID`.
-Source: 03-api "REST v1"; docs/protocol/read-answers.md.
+Source: docs/protocol/read-answers.md.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ stream begins or may end inside it, goes through `RecordPick`. What is no record
 was reached, nothing came for a while (heartbeat), something is missing (gap), the stream ends.
 
 An event's id says where the next event begins and what is left of the bounds: `ResumeId`.
-Driven by `streams`. Source: 03-api "REST v1"; docs/protocol/read-answers.md.
+Driven by `streams`. Source: docs/protocol/read-answers.md.
 """
 
 from __future__ import annotations

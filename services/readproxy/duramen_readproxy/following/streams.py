@@ -5,7 +5,7 @@ that ends properly is complete: whatever keeps it from its end breaks the connec
 with notes tells what is missing and goes on, shows that it is alive, and says why it ends.
 
 `ClientStream` is the response: it ends when its client goes, and a client that takes nothing for
-long is cut off. Called by the REST routes. Source: 03-api "REST v1"; docs/protocol/read-answers.md.
+long is cut off. Called by the REST routes. Source: docs/protocol/read-answers.md.
 """
 
 from __future__ import annotations

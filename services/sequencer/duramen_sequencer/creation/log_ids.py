@@ -5,7 +5,7 @@ creations at many sequencers collide there; a block costs one write for BLOCK_CO
 left of a block when the process ends is lost, as is a block whose write has an unknown outcome: ids
 need not be dense, and those of logs made one after the other need not rise.
 
-Called by `control`. Source: 01-protocol section 1 ("never reused"), docs/protocol/metadata.md.
+Called by `control`. Source: docs/protocol/metadata.md "cluster".
 """
 
 from __future__ import annotations

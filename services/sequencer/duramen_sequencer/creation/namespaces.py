@@ -4,7 +4,8 @@ Each decides by compare-and-set on the namespace's node, so that several may rac
 is empty is not looked up but proved: ZooKeeper deletes the parent of its logs' names only while it
 has no children, in the same `multi()`; a creation of a log that comes later finds no parent.
 
-Called by `control`. Source: 01-protocol sections 1 and 2 (R3, R4); docs/protocol/metadata.md.
+Called by `control`. Source: docs/protocol/wire.md "Identities", docs/protocol/metadata.md "Rules
+for every change", R3, R4.
 """
 
 from __future__ import annotations

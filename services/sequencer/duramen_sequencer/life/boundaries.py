@@ -11,7 +11,7 @@ removes every one below it, and the head is a record that can be read.
 Segments that the bookies have released are asked of the cold store.
 
 Not here: positions by txid and time, which a reader resolves first. Called by `operations`.
-Source: 01-protocol sections 8 and 9.
+Source: docs/protocol/reading.md "What may be shown", docs/protocol/retention.md.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Extent(NamedTuple):
     """Of epoch LCE + 1."""
 
     def spell_tail(self) -> dict[str, object]:
-        """The tail, as a position P of 08-interfaces."""
+        """The tail, as a position P of docs/protocol/rest.md "Texts"."""
         return spell_tail(self.end.seq_num, self.timestamp_ms, self.end.dlsn)
 
 

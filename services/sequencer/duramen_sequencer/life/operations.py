@@ -9,7 +9,7 @@ an unknown outcome (R3), and what holds already is answered as done. A name keep
 deleted log until it is created anew or the undelete window is over; the log node is the truth, the
 mark on the name only hides it from listings.
 
-Called by `control`. Source: 01-protocol sections 5 and 9, 08-interfaces.
+Called by `control`. Source: docs/protocol/retention.md "End of stream" and "Deletion".
 """
 
 from __future__ import annotations

@@ -8,8 +8,9 @@ version, so that a quiet log costs one read a round. Segment nodes that `first_l
 and all of a purged log, are removed: bookies need the log node alone, which stays until all of them
 have confirmed (`tombstones`, R4).
 
-A lost session ends a round at once (01-protocol section 2). Called by `service`.
-Source: 01-protocol section 9.
+A lost session ends a round at once (docs/protocol/ownership.md "Without a session"). Called by
+`service`.
+Source: docs/protocol/retention.md.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ log node, which was the proof that the ledgers are dead (R4), and then nobody ne
 that is away keeps it, for as long as it stays away.
 
 The bookies are listed after a sync. One that joins later began with empty disks, and a purged log
-takes no entries. Called by `retention`. Source: 01-protocol section 2, R4; 08-interfaces
-"ZooKeeper"; docs/protocol/retention.md.
+takes no entries. Called by `retention`. Source: docs/protocol/metadata.md "tombstones and
+tombstones/<sequence>", R4, docs/protocol/retention.md.
 """
 
 from __future__ import annotations

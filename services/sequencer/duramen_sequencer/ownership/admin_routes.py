@@ -3,7 +3,7 @@
 The same as the control calls of `hand_over`, for a person with a browser or curl at one sequencer;
 tools use the write proxy's `/v1/cluster/…`, which finds the right sequencer.
 
-Called by `service`. Source: 08-interfaces "Processes and admin".
+Called by `service`. Source: docs/protocol/ownership.md "Through one address".
 """
 
 from __future__ import annotations

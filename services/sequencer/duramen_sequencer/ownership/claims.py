@@ -7,7 +7,7 @@ now. A log that was lost lately is left alone for a pause, and one of an embedde
 as that one has its session.
 
 Called by `log_host`. The decisions are `core.ownership.choice`'s and `loss_pauses`'.
-Source: 01-protocol section 2 (owner, failure detection), docs/protocol/ownership.md.
+Source: docs/protocol/ownership.md "Whose is a log" and "Failure detection".
 """
 
 from __future__ import annotations

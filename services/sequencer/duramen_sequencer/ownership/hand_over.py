@@ -4,8 +4,8 @@
 log, and sends what waited meanwhile there; nothing is recovered. If the target does not take it,
 the log is nobody's and the next append claims it by hash. `owned` and `story` tell what is here.
 
-Called by `control` (`/s/control`) and `admin_routes`. Source: 01-protocol section 2,
-docs/protocol/ownership.md.
+Called by `control` (`/s/control`) and `admin_routes`. Source: docs/protocol/ownership.md "Whose is
+a log".
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ paused, cut off or slow accepts, or says nothing; it is not hinted dead, its ses
 bad link between a proxy and an owner makes no takeover. Questions about one process at one time
 share one connection, and its answer holds for a moment.
 
-Called by `claims`. Source: 01-protocol section 2 (failure detection by hint).
+Called by `claims`. Source: docs/protocol/ownership.md "Failure detection".
 """
 
 from __future__ import annotations

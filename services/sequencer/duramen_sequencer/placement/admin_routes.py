@@ -3,7 +3,7 @@
 The same as the control calls of `operations`, for a person with a browser or curl at one sequencer;
 tools use the write proxy's, which asks a sequencer that is there.
 
-Called by `service`. Source: 08-interfaces "Processes and admin".
+Called by `service`. Source: docs/protocol/placement.md "Places and regions, live".
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ Any sequencer carries them out: what it changes is one node by compare-and-set, 
 not know are kept, and after a conflict or an unknown outcome the node is read again (R3). A change
 says the whole new value, so saying it twice is saying it once.
 
-Called by `control` and the admin routes. Source: 01-protocol section 7, docs/protocol/placement.md.
+Called by `control` and the admin routes. Source: docs/protocol/placement.md "Places and regions,
+live".
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Admin routes of a sequencer about repair; who is not the auditor redirects to who is (307).
 
-Called by `service`. Source: 08-interfaces "Processes and admin", docs/protocol/repair.md.
+Called by `service`. Source: docs/protocol/repair.md "Asking".
 """
 
 from __future__ import annotations

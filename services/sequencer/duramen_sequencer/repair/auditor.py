@@ -5,7 +5,7 @@ bookie is lost, a duty was asked for, a note was made, the backlog is empty agai
 the rounds, so many at once. When the office or the session is lost, everything ends at once, in the
 middle of whatever it was: what stands in the metadata is right at any time.
 
-Called by `service` and `operations`. Source: 01-protocol section 9; docs/protocol/repair.md.
+Called by `service` and `operations`. Source: docs/protocol/repair.md.
 """
 
 from __future__ import annotations

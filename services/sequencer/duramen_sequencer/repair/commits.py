@@ -5,7 +5,8 @@ node is read again, and the predicate judged on what stands there: a change that
 done, one that is not allowed any more is given up. Whoever is killed before or after any of these
 leaves nothing that is wrong: another auditor finds what is still to be done.
 
-Called by `worker`, `rounds`, `duties`. Source: 01-protocol sections 2, 9; R3, R9, R21.
+Called by `worker`, `rounds`, `duties`. Source: docs/protocol/metadata.md "The changes",
+docs/protocol/repair.md, R3, R9, R21.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ the target itself), what it holds then. What comes back are flaws: entries that 
 verified, and why. No metadata is read or changed here.
 
 Not here: which copies, and what follows (`worker`). Called by `worker`.
-Source: 01-protocol section 9, R1, R9, R13, R15; docs/protocol/repair.md.
+Source: docs/protocol/repair.md, R1, R9, R13, R15.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Which sequencer is the auditor: whoever made the ephemeral node `auditor`.
 
 Every sequencer tries to make it, and watches it while another has it. Who has it holds the office
-until its session is in doubt; then it stops at once, before the node is gone (01-protocol section
-2). Two auditors at one time would waste work and harm nothing: all that they change they change by
-compare-and-set.
+until its session is in doubt; then it stops at once, before the node is gone
+(docs/protocol/repair.md "Who audits"). Two auditors at one time would waste work and harm nothing:
+all that they change they change by compare-and-set.
 
 Called by `auditor`; the node is read by `operations` and by write proxies.
-Source: 01-protocol section 9; docs/protocol/repair.md.
+Source: docs/protocol/repair.md.
 """
 
 from __future__ import annotations

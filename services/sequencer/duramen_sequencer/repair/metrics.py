@@ -1,6 +1,6 @@
 """What Prometheus learns of repair; only the auditor's process says anything but zero.
 
-Called by `auditor`. Source: 08-interfaces "Processes and admin" (names and units).
+Called by `auditor`. Source: docs/protocol/admin.md "Metrics".
 """
 
 from __future__ import annotations

@@ -4,8 +4,7 @@ The same operations serve `/s/control` (write proxies) and the admin routes (`ad
 Whether a bookie may be stopped or taken away is judged on metadata that is read for this one
 question, and the answer says when that was.
 
-Called by `control`, `admin_routes`. Source: 08-interfaces "Processes and admin",
-docs/protocol/repair.md.
+Called by `control`, `admin_routes`. Source: docs/protocol/repair.md "Asking".
 """
 
 from __future__ import annotations

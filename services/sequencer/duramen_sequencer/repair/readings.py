@@ -4,7 +4,8 @@ Every log that was ever made is read by its number, up to the last id that was g
 a listing that comes back empty hides nobody (R4). A log is read by itself, its segments one after
 the other, and none of them is kept. What cannot be read is an `UnreadError`, never an absence.
 
-Called by `auditor`, `worker`, `operations`. Source: 01-protocol sections 2, 9; R4.
+Called by `auditor`, `worker`, `operations`. Source: docs/protocol/metadata.md "The changes",
+docs/protocol/repair.md, R4.
 """
 
 from __future__ import annotations

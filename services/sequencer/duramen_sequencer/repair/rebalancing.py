@@ -4,7 +4,7 @@ The request is a node, so that the next auditor goes on where this one stopped. 
 plans a handful of moves anew from what is true then (`core.repair.rebalance`) and puts them into
 the backlog behind every repair; a move is a swap like any other.
 
-Called by `auditor` and `operations`. Source: issue "The cluster's life"; docs/protocol/repair.md.
+Called by `auditor` and `operations`. Source: docs/protocol/repair.md.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ A round reads the bookies first, then every log by its number, and puts what it 
 backlog while it goes on. Only a round that read everything is whole: it alone may say of a bookie
 that nobody names it, end work that was not found again, and settle notes of ledgers that are gone.
 
-Called by `auditor`. Source: 01-protocol section 9, R4; docs/protocol/repair.md.
+Called by `auditor`. Source: docs/protocol/repair.md, R4.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ is judged again, and what is no work any more is done. A swap is committed after
 verified, never before (R21); a fragment is proved, and a note settled, after the copies were
 compared (R9). Whatever is cut off in between is found again by the next audit.
 
-Called by `auditor`. Source: 01-protocol section 9, R3, R9, R21; docs/protocol/repair.md.
+Called by `auditor`. Source: docs/protocol/repair.md, R3, R9, R21.
 """
 
 from __future__ import annotations

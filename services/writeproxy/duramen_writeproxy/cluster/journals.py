@@ -4,7 +4,7 @@ Every bookie of `available` is asked on its own admin port (`/v1/journal`); one 
 in time is named as silent. Only reading, and only while somebody looks (`duramen top`): nothing is
 followed or remembered.
 
-Called by `service` (admin port). Source: 08-interfaces "Processes and admin".
+Called by `service` (admin port). Source: docs/protocol/placement.md "Places and regions, live".
 """
 
 from __future__ import annotations

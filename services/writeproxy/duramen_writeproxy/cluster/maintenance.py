@@ -3,7 +3,7 @@
 The answer says of each sequencer whether it obeys and how many of its logs are still in the middle
 of a change, so that whoever stops ZooKeeper next knows that nothing waits for it.
 
-Called by `service` (admin port). Source: 01-protocol section 5 (roll), docs/protocol/rest.md.
+Called by `service` (admin port). Source: docs/protocol/write.md "Roll", docs/protocol/rest.md.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Routes only: each reads its request strictly and asks a sequencer, any one that answers; the calls
 may be sent again, so nothing is lost with one that dies.
 
-Called by `service`. Source: 08-interfaces "Processes and admin", docs/protocol/placement.md.
+Called by `service`. Source: docs/protocol/placement.md "Places and regions, live".
 """
 
 from __future__ import annotations

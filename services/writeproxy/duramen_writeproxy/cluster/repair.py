@@ -3,8 +3,7 @@
 Who that is stands in the node `auditor`, which is read for each call; a sequencer that is it no
 longer says so, and the node is read again. All these requests may be sent twice.
 
-Called by `service` (admin port). Source: 08-interfaces "Processes and admin",
-docs/protocol/repair.md.
+Called by `service` (admin port). Source: docs/protocol/repair.md "Asking".
 """
 
 from __future__ import annotations

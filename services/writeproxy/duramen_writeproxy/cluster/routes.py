@@ -2,7 +2,7 @@
 
 Routes only: each reads its request strictly, asks `sequencers` and gives its answer.
 
-Called by `service`. Source: 08-interfaces "Processes and admin", docs/protocol/ownership.md.
+Called by `service`. Source: docs/protocol/ownership.md "Through one address".
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ answer is named in the answer, not passed over in silence. Nothing is remembered
 a hand-over is never repeated: the owner either did it, or says why not.
 
 Called by `routes`. The plan of moves is `core.ownership.balance`'s.
-Source: 08-interfaces "Processes and admin", docs/protocol/ownership.md.
+Source: docs/protocol/ownership.md "Through one address".
 """
 
 from __future__ import annotations

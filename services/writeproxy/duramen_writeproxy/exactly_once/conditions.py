@@ -3,7 +3,7 @@
 A condition is given once: in the body or in its header, and a producer perhaps in the encoded
 batch. Pure: values in, values out.
 
-Called by `append_route` and `bodies`. Source: 08-interfaces "Requests" and "Producers".
+Called by `append_route` and `bodies`. Source: docs/protocol/rest.md "Append".
 """
 
 from __future__ import annotations

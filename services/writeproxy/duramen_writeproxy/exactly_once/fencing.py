@@ -3,7 +3,7 @@
 Setting a token twice is the same as once, so an uncertain outcome is tried again; with `expected`
 it is not the same, and the repetition would be refused by the first one's success.
 
-Called by `rest`. Source: 03-api "REST v1", 08-interfaces.
+Called by `rest`. Source: docs/protocol/rest.md "Fencing token".
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ A body that comes in one piece is counted when it is here. One that comes in pie
 by piece as arriving, and what arrives may use half of the room: clients that send slowly, or never
 finish, thus leave the other half to those that do. Nothing is counted for what is only announced.
 
-Called by `append_route` and the sessions. Source: 05-style "Every queue has a bound".
+Called by `append_route` and the sessions. Source: CONTRIBUTING.md "Style on a page".
 """
 
 from __future__ import annotations

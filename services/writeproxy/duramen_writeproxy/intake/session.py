@@ -7,7 +7,7 @@ group is whatever arrived meanwhile. A batch that is refused stands alone. The s
 with a last answer that says `session_ended`, when a batch is uncertain, when its body cannot be cut
 or decoded any more, and when the proxy stops: nothing behind that answer was taken.
 
-Called by `stream_route`. Source: 03-api "records:stream", docs/protocol/rest.md "Append sessions".
+Called by `stream_route`. Source: docs/protocol/rest.md "Append sessions".
 """
 
 from __future__ import annotations

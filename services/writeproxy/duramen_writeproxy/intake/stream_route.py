@@ -5,7 +5,7 @@ goes out at once and the session begins: answers go down while batches come up, 
 (chunked) as over HTTP/2. Behind an early end what is left of the body is dropped, within bounds, so
 that a client which still sends sees why.
 
-Called by `rest` and `service`. Source: 03-api "REST v1", docs/protocol/rest.md "Append sessions".
+Called by `rest` and `service`. Source: docs/protocol/rest.md "Append sessions".
 """
 
 from __future__ import annotations
