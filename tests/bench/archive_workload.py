@@ -4,7 +4,7 @@ The rate is the job's own, over the run without the start of Spark: entries read
 written, identities of other replicas, files read back. Beside it what the bookies used of the CPU:
 on two cores that is what the rate is made of.
 
-Called by `workloads`. Source: 06-testing "Benchmarks"; docs/benchmarks.md.
+Called by `workloads`. Source: docs/benchmarks.md.
 """
 
 from __future__ import annotations

@@ -5,7 +5,8 @@ Gives what an outside observer can know: URLs and pids from cluster.json, CPU an
 counters from the admin ports, and the events that the command prints. Blocking, for plain scripts.
 
 Not here: load (`load`), what the figures mean (`workloads`). Called by `python -m tests.bench` and
-by tests/component/test_counts.py. Source: 08-interfaces "Processes and admin"; docs/benchmarks.md.
+by tests/component/test_counts.py. Source: docs/protocol/admin.md "cluster.json",
+docs/benchmarks.md.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ open loop they count from the intended time of sending: a server that stalls is 
 request that had to wait meanwhile. Nothing is sent again; any answer but 200 counts as failed.
 
 Called by `workloads` through `run_load`; `post_at_once` also by tests/component/test_counts.py.
-Source: 06-testing "Benchmarks"; docs/benchmarks.md.
+Source: docs/benchmarks.md.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ loopback by an HTTP/2 round trip between the libraries that the services use. Fi
 folder of the run, so that it is the same disk. As `python -m tests.bench.machine WHAT …` it is one
 writer, or the server that answers the round trips.
 
-Called by `workloads` and `compare.kept`. Source: 06-testing "Benchmarks"; docs/benchmarks.md.
+Called by `workloads` and `compare.kept`. Source: docs/benchmarks.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Workloads of readers at the tail: a hundred of one log, and how soon a record is delivered.
 
-Called by `workloads`. Source: 06-testing "Benchmarks"; docs/benchmarks.md.
+Called by `workloads`. Source: docs/benchmarks.md.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 One local session on two threads reads one log several times: small pieces and once the whole, so
 that workers are up and classes compiled, then whole with two columns and with all. Prints JSON.
 
-Called by `spark_workloads`. Source: 04-platform "Spark"; docs/benchmarks.md.
+Called by `spark_workloads`. Source: docs/spark.md, docs/benchmarks.md.
 """
 
 from __future__ import annotations

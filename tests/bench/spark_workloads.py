@@ -1,6 +1,6 @@
 """Workloads of Spark: a batch read of a whole log by the data source.
 
-Called by `workloads`. Source: 04-platform "Spark"; docs/benchmarks.md.
+Called by `workloads`. Source: docs/benchmarks.md.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ read from outside, before and after it. A failed request, a lost process or a mi
 the run void (BenchError), never a worse figure. Later workloads use what earlier ones left: `read`
 reads what `bulk` wrote.
 
-Called by `python -m tests.bench`. Source: 06-testing "Benchmarks"; docs/benchmarks.md.
+Called by `python -m tests.bench`. Source: docs/benchmarks.md.
 """
 
 from __future__ import annotations

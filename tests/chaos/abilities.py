@@ -4,7 +4,7 @@ The harness asks for more than every version gives. Each ability is a switch tha
 when the product learns the thing; until then the faults and checks that need it are left out, and
 the run says so.
 
-Called by `run` and `disks`. Source: 08-interfaces "Processes and admin".
+Called by `run` and `disks`. Source: docs/protocol/admin.md "Each role".
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ and to find each ZooKeeper server behind another one. A process that dies is sta
 supervisor or (ZooKeeper) by the `ensemble`, after the time for which the nemesis wants it down. All
 processes are tethered to this one: they end when it does.
 
-Called by `run`, `nemesis` and `disks`. Source: 06-testing "Real processes".
+Called by `run`, `nemesis` and `disks`. Source: docs/testing.md "Chaos".
 """
 
 from __future__ import annotations

@@ -6,7 +6,8 @@ one may be struck again: a bookie is in a write set once. Bits flip in cleanly s
 in the last commit before a kill, rot cannot be told from a torn write by anybody.
 
 Also here: draining a bookie while others are killed, because it ends with a disk that may go: what
-is drained is wiped, and costs nothing. Called by `nemesis`. Source: R1, R15, 06-testing.
+is drained is wiped, and costs nothing. Called by `nemesis`. Source: R1, R15, docs/testing.md
+"Chaos".
 """
 
 from __future__ import annotations

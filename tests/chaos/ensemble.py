@@ -4,7 +4,7 @@ Each has its data folder, its log and its ports for good, and is started again w
 as soon as `may_start` lets it. Ready is a member that serves clients: one without a quorum is not.
 Members reach one another directly, clients through the forwarders of `links`.
 
-Called by `cluster`. Source: 06-testing "Real processes".
+Called by `cluster`. Source: docs/testing.md "Chaos".
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Histories on disk: one JSON line per completed operation, one file per log, one for the faults.
 
-The lines are those of 08-interfaces "History of a workload", times from CLOCK_MONOTONIC. A body is
-named by 64 bits of its BLAKE2; the bodies of a run name themselves, so no two of them are equal.
-Lines may come in any order: the judge sorts by their times.
+The lines are those of docs/testing.md "Histories", times from CLOCK_MONOTONIC. A body is named by
+64 bits of its BLAKE2; the bodies of a run name themselves, so no two of them are equal. Lines may
+come in any order: the judge sorts by their times.
 
 Operations, beside the fields that all have:
     append    producer, seq (the writer's count), n, hash (of each body), start, end, dlsn if ok

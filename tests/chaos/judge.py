@@ -12,7 +12,7 @@
     definite  with producers every append got a definite answer
 
 D2, F1, C1, E1 cannot be seen from outside: the simulator has them; P1 is in `copies`. Pure; called
-by `run` and fed with bad histories by `test_judge`. Source: 06-testing "Invariants".
+by `run` and fed with bad histories by `test_judge`. Source: docs/testing.md "Invariants".
 """
 
 from __future__ import annotations

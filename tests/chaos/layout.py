@@ -9,7 +9,8 @@ recovery needs answers of Qw − Qa + 1 of them. With d disks destroyed at least
 d ≤ Qa − 1, and Qw − d members can still cover if d ≤ Qa − 1; appends go on in place if
 d ≤ Qw − Qa. So d is at most the smaller of the two, of the log where that is least.
 
-Pure. Called by every module of this folder. Source: 01-protocol sections 3, 4, 7.
+Pure. Called by every module of this folder. Source: docs/protocol/write.md "Write sets",
+docs/protocol/recovery.md, docs/protocol/placement.md "The rule (R20)".
 """
 
 from __future__ import annotations

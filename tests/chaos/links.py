@@ -7,7 +7,7 @@ resets. A forwarder listens only while its process does: a dead process refuses 
 it would by itself.
 
 What a cut held back is counted: a cut that held nothing back proved nothing. Called by `cluster`
-(life of the servers) and `nemesis` (cuts). Source: 06-testing "Real processes".
+(life of the servers) and `nemesis` (cuts). Source: docs/testing.md "Chaos".
 """
 
 from __future__ import annotations

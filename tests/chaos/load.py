@@ -12,7 +12,7 @@ A load of quiet logs has writers that append now and then, and readers that wait
 Progress goes to stdout, a line each half second, with the violations that were seen. "finish" on
 stdin (or its end) lets the writers settle what is open and append a last word to each log through
 every write proxy.
-Called by `run`. Source: 08-interfaces "History of a workload".
+Called by `run`. Source: docs/testing.md "Histories".
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ that the cut held bytes back, that a disk was another one afterwards. Whether it
 work is for `report` to judge. What touches disks is done by `disks`; what this product cannot do is
 left out, and counted.
 
-Called by `run`. Source: 06-testing "Real processes".
+Called by `run`. Source: docs/testing.md "Chaos".
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ waited longest: the largest gap between two of its acknowledgements that overlap
 fault to the next one, cut off there. Only faults that stood alone are measured. How many copies
 there were at the end is told, and judged by `copies`.
 
-Pure but for reading the faults file. Called by `run`. Source: 06-testing "Real processes".
+Pure but for reading the faults file. Called by `run`. Source: docs/testing.md "Chaos".
 """
 
 from __future__ import annotations

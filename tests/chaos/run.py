@@ -7,7 +7,7 @@ proxies, one of which has just been started anew; every copy of every entry is c
 bookies, and where all has to be repaired, again until it is. All of it is bounded in time. A
 violation that is seen meanwhile ends the faults (`evidence`).
 
-Called by `trials`. Source: 06-testing "Real processes".
+Called by `trials`. Source: docs/testing.md "Chaos".
 """
 
 from __future__ import annotations

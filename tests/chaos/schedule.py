@@ -9,7 +9,7 @@ before it is still under way, unless one of the two holds a disk in its hands, o
 
 A long run also has every ZooKeeper server away for a minute: its first kill is that.
 
-Pure. Carried out by `nemesis`. Source: 06-testing "Real processes".
+Pure. Carried out by `nemesis`. Source: docs/testing.md "Chaos".
 """
 
 from __future__ import annotations

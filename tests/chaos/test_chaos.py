@@ -5,7 +5,7 @@ readers who wait at quiet logs; everything killed at once and ZooKeeper paused; 
 disk wiped while its writer sleeps, then a region killed with its ZooKeeper member. `make chaos` has
 the long runs. A run that proves nothing is repeated twice, then it is a failure; one that saw a
 violation is the last.
-Source: 06-testing "Real processes".
+Source: docs/testing.md "Chaos".
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Three ZooKeeper servers: what is written survives the loss of any one, and it comes back.
 
 Called a region's ZooKeeper member by the runs. The servers are real, from the product's own
-embedded configuration of an ensemble. Source: 01-protocol section 7.
+embedded configuration of an ensemble. Source: docs/protocol/placement.md "When a region is lost".
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ These two take one comparison for each operation, and most losses show in them: 
 the log shorter. They are rules of the `judge` too, whose verdict on the whole history is the one
 that counts; what is seen here only comes earlier.
 
-Pure. Called by `load`, in whose order of time the lines come. Source: 06-testing "Invariants".
+Pure. Called by `load`, in whose order of time the lines come. Source: docs/testing.md "Invariants".
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Holds a refusal against the table of errors and against the published document.
 
 Used by the tests that provoke every code, in this folder and in tests/process.
-Source: 08-interfaces "Answers"; docs/protocol/openapi.json.
+Source: docs/protocol/errors.md, docs/protocol/openapi.json.
 """
 
 from __future__ import annotations

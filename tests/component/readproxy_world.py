@@ -4,7 +4,7 @@ The fakes speak the real wire (`wire.bookie_calls`) over dictionaries and fail w
 metadata are written by `wire.metadata_json` into a store in memory. `World.fill` writes the log of
 most tests: segment 1 CLOSED with two fragments and leftovers beyond its end, 2 CLOSED and striped
 (E > Qw), 3 OPEN. `World.archive` and `release` move closed segments to a cold store in memory.
-Used by `test_readproxy`, `test_read_positions` and others. Source: 01-protocol section 8.
+Used by `test_readproxy`, `test_read_positions` and others. Source: docs/protocol/reading.md.
 """
 
 import asyncio

@@ -3,7 +3,7 @@
 Producers, conditions, tokens, truncation and positions `seq:`, `head`, `tail` mean what they do in
 Duramen; nothing is durable. Appends meet faults as scripted, one for each request: refuse, store
 and lose the answer, lose it before it is stored, hold. Used by the `test_sdk_…` modules.
-Source: 08-interfaces "Requests" and "Answers"; docs/protocol/rest.md.
+Source: docs/protocol/rest.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Accepting that an incarnation is gone for ever: who may, and what the auditor does then (R15).
 
 On a store in memory and fake bookies, as `test_auditor`.
-Source: R15, 08-interfaces "Processes and admin", docs/protocol/repair.md.
+Source: R15, docs/protocol/repair.md "Asking".
 """
 
 from __future__ import annotations

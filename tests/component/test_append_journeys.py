@@ -2,7 +2,7 @@
 
 Sequencers are played by hand under a clock that stands still (`lane_world`), or scripted behind the
 real proxy (`writeproxy_world`). What each answer of a sequencer leads to is in `test_writeproxy`.
-Source: duramen_writeproxy.appends, 08-interfaces "Answers".
+Source: duramen_writeproxy.appends, docs/protocol/errors.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Pipelined append sessions over real HTTP/1.1 and HTTP/2, before scripted sequencers.
 
-Every session keeps its body open while it reads answers. Source: 03-api "records:stream",
-docs/protocol/rest.md "Append sessions".
+Every session keeps its body open while it reads answers. Source: docs/protocol/rest.md "Append
+sessions".
 """
 
 import asyncio

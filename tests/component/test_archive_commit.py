@@ -3,7 +3,7 @@
 Of any number of attempts one has the manifest's well-known name, and one is named by the node: none
 takes another's for its own, none writes over another's, and none is believed whose files are not
 the whole segment up to its end. `test_archive_run` has the runs that nobody disturbs.
-Source: 04-platform "Archive job", steps 2 to 5; A1.
+Source: docs/protocol/archive.md "From hot to cold: five steps", steps 2 to 5, A1.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Verify, compaction, retention and export on archived segments of every kind of record.
 
-Source: docs/archive.md, ADR 0016, issue "Archive and analytics".
+Source: docs/archive.md, ADR 0016.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 What real clusters cannot be brought to at will: bookies that contradict the file, a store that goes
 down between two steps, answers that are lost, holes, segments that change meanwhile. Kills are
-tests/spark's. Source: 04-platform "Archive job"; docs/archive.md.
+tests/spark's. Source: docs/archive.md "What a run does".
 """
 
 from __future__ import annotations

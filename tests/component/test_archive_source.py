@@ -1,7 +1,7 @@
 """Where the archive's entries and their identities come from: bookies that fail, differ, stripe.
 
 Fake bookies that speak the real wire (`readproxy_world`), roster in memory, the source as tasks use
-it. Source: 01-protocol section 8, R1, R15; docs/archive.md.
+it. Source: docs/protocol/reading.md "Which replica", R1, R15, docs/archive.md.
 """
 
 from __future__ import annotations

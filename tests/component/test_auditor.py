@@ -1,7 +1,7 @@
 """The auditor at work on a store in memory and fake bookies: what it repairs, and what it must not.
 
 Cut-off auditors are in `test_auditor_cut`, drains and questions in `test_auditor_operations`.
-Source: 01-protocol section 9, R3, R9, R21; docs/protocol/repair.md.
+Source: docs/protocol/repair.md, R3, R9, R21.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 The first auditor's session is ended after its n-th call or write, for every n there is; then what
 stands in the metadata must be true of the bookies, and a second auditor must come to the same end
-as one that was left alone. Source: 01-protocol sections 2 and 9, R3, R9, R21.
+as one that was left alone. Source: docs/protocol/metadata.md "Rules for every change",
+docs/protocol/repair.md, R3, R9, R21.
 """
 
 from __future__ import annotations

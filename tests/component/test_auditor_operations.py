@@ -1,6 +1,6 @@
 """What an auditor is asked: drains, disruption, rebalance; how others name it, over REST.
 
-Source: 01-protocol section 9, 08-interfaces "Processes and admin", docs/protocol/repair.md.
+Source: docs/protocol/repair.md "Asking".
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Through the command that people type, which hands over to the bookie's own program. What is checked
 is that everything was measured and can be read by a program; no figure is judged here.
 
-Source: 02-storage "Targets".
+Source: docs/benchmarks.md "A bookie alone".
 """
 
 from __future__ import annotations

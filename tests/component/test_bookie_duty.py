@@ -1,7 +1,7 @@
 """A bookie follows its own node: what it takes on, and what it tells others of itself.
 
 Real bookie, metadata in memory; somebody else changes `bookies/<id>` as the auditor does. What each
-duty forbids: `tests/unit/test_bookie_duty.py`. Source: 01-protocol section 9 "Drain".
+duty forbids: `tests/unit/test_bookie_duty.py`. Source: docs/protocol/repair.md "Drain".
 """
 
 from __future__ import annotations

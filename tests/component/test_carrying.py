@@ -3,7 +3,7 @@ as if nothing had happened, without a restart, and so is the next start.
 
 The production carrier, storage and core on the disk model. Crashes at every operation are in
 `tests/crash`; a full disk under a running service is in `tests/process`.
-Source: 02-storage "Journal" 5 and 6.
+Source: docs/protocol/shelf.md "Checkpoint".
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Cold ranges behind the read proxy: the same records, from a store that may be down or damaged.
 
-Source: 01-protocol section 8, docs/protocol/archive.md "Reading", docs/protocol/read-answers.md.
+Source: docs/protocol/reading.md "Cold copies", docs/protocol/archive.md "Reading",
+docs/protocol/read-answers.md.
 """
 
 from __future__ import annotations

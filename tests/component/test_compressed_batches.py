@@ -1,7 +1,8 @@
 """Batches that the SDK compresses: the same records for every reader, fewer bytes on the way.
 
 That each form of an answer shows them is `test_same_records`'s; that nothing is decompressed beyond
-its bounds is `tests/unit/test_record_batch.py`'s. Source: 03-api "Record batch"; docs/sdk.md.
+its bounds is `tests/unit/test_record_batch.py`'s. Source: docs/protocol/wire.md "Record batch",
+docs/sdk.md.
 """
 
 from __future__ import annotations

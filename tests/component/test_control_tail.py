@@ -1,6 +1,6 @@
 """The tail of a log that commits by control entries: right, and found without waiting for a LAC.
 
-Source: 01-protocol section 3 (making the tail visible), docs/protocol/read-answers.md.
+Source: docs/protocol/write.md "Acknowledgement", docs/protocol/read-answers.md.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The bookies and nodes of `readproxy_world`; the parts that read are the read proxy's own, without
 HTTP between. What bookies may do to a reader is in the read proxy's tests.
-Source: 01-protocol section 8, docs/sdk.md.
+Source: docs/protocol/reading.md, docs/sdk.md.
 """
 
 from __future__ import annotations

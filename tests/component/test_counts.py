@@ -4,7 +4,7 @@ No clocks: a bound here must hold on a machine of any speed, so each one says wh
 break it. Milliseconds and MB/s are for `make bench`. What is counted comes from the admin ports
 (`/v1/statistics`, `/metrics`) as differences, so the tests share one cluster in any order.
 
-Source: 06-testing "Benchmarks" (CI checks counts), 00-overview "Measured facts".
+Source: docs/benchmarks.md "What shaped the design".
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Hosts on one store in memory before a bookie that does everything at once (`host_world`); on the
 dead one's port nothing listens. Whom a proxy asks, and what it tells them: `test_control_routing`.
-Source: 01-protocol section 2 (failure detection), docs/protocol/ownership.md.
+Source: docs/protocol/ownership.md "Failure detection".
 """
 
 from __future__ import annotations

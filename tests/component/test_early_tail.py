@@ -1,7 +1,8 @@
 """The tail of a log whose new owner took appends before it had recovered what the old one left.
 
 They lie in a segment behind one that is not closed yet, and have no sequence number: nobody may
-call the end of that one the tail. Source: 01-protocol section 8, docs/protocol/ownership.md.
+call the end of that one the tail. Source: docs/protocol/reading.md "The tail",
+docs/protocol/ownership.md.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ One proxy with faked neighbours for each case. tests/process/test_error_codes.py
 a healthy cluster gives; the last test here sees that each code is in one of the two tables, or
 among those that no public port can answer yet, with the reason.
 
-Source: 08-interfaces "Answers"; docs/protocol/errors.md.
+Source: docs/protocol/errors.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Streams of the read proxy: server-sent events, NDJSON with notes, and the feed behind them.
 
-The world of `readproxy_world`, over real HTTP. Source: 01-protocol section 8, 03-api;
-docs/protocol/read-answers.md.
+The world of `readproxy_world`, over real HTTP. Source: docs/protocol/reading.md,
+docs/protocol/rest.md, docs/protocol/read-answers.md.
 """
 
 import asyncio

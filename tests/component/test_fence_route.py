@@ -1,7 +1,7 @@
 """Setting a log's fencing token through the write proxy: who is asked, and what became of it.
 
 The sequencers are scripted (`writeproxy_world`); what they do with a token is tested on the cores.
-Source: 03-api "REST v1" (`:fence`), docs/protocol/wire.md "`POST /s/control`".
+Source: docs/protocol/rest.md "Fencing token", docs/protocol/wire.md "`POST /s/control`".
 """
 
 from duramen.errors import DuramenError

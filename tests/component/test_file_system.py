@@ -1,6 +1,7 @@
 """The port to the disk on the real one: what its methods promise, and recycling on top of it.
 
-The fakes are held to the same by the tests that run on them. Source: 02-storage "Journal" 2 and 4.
+The fakes are held to the same by the tests that run on them. Source: docs/protocol/journal.md
+"Files" and "Failure".
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 Over real HTTP with fake bookies (`readproxy_world`), the nearest of them frozen, since it is asked
 first. Counts of calls decide, so that a slow machine fails nothing: who went round a frozen bookie
-by waiting would have asked it again for each record. Source: 01-protocol section 8.
+by waiting would have asked it again for each record. Source: docs/protocol/reading.md "Which
+replica".
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a rebuild reads of bookies: stamps of real batches, replicas in turn, nothing damaged.
 
-The lanes are stand-ins that answer from a table. Source: 01-protocol section 5, takeover step 5.
+The lanes are stand-ins that answer from a table. Source: docs/protocol/recovery.md "Takeover".
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The promise that counts most: who is told that an append is certainly not stored is told the truth,
 so what is given up before it was sent is never sent. The other one: whatever happens, everybody is
 told something in time. The sequencer is played by hand, the clock stands still (`lane_world`).
-Source: duramen_writeproxy.lanes, 03-api "Data-plane calls".
+Source: duramen_writeproxy.lanes, docs/protocol/wire.md "Sequencer: POST /s/append".
 """
 
 from __future__ import annotations

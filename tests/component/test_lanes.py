@@ -2,7 +2,7 @@
 
 The sequencer is played by hand and the clock stands still (`lane_world`), so that every bound is
 looked at from both sides. What appends are told of their fate is in `test_lane_promises`.
-Source: duramen_writeproxy.lanes, 00-overview "Frames carry many".
+Source: duramen_writeproxy.lanes, docs/protocol/write.md "Window and flush".
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`:truncate`, `:end`, `:undelete` and `DELETE` of the write proxy, before fake sequencers.
 
 What a sequencer does is in `test_log_life`; here: what is asked of whom, redirects, refusals.
-Source: 03-api "REST v1", 08-interfaces "Answers".
+Source: docs/protocol/rest.md "Write proxy", docs/protocol/errors.md.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Metadata are real, in a store that can be cut off; all entries are in the cache; the clock stands
 still. How a cursor goes on behind what is lost or truncated is in `test_lost_reads` and
-`test_truncated_reads`. Source: duramen.runtime.reading.log_reader, 01-protocol section 8.
+`test_truncated_reads`. Source: duramen.runtime.reading.log_reader, docs/protocol/reading.md.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Who closes a log that nobody drives: the host of one sequencer, on a store in memory.
 
 No bookie is there, so nothing is recovered here: each test waits until the host has begun, or has
-looked and left the log alone. Source: 01-protocol section 4 (end); what a takeover does then is in
-the unit tests and the simulator.
+looked and left the log alone. Source: docs/protocol/recovery.md "Orphans"; what a takeover does
+then is in the unit tests and the simulator.
 """
 
 from __future__ import annotations

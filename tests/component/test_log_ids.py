@@ -1,6 +1,6 @@
 """Log ids come in blocks, and none is given twice: by one process, by several, or after a restart.
 
-Source: 01-protocol section 1, duramen_sequencer.creation.log_ids.
+Source: docs/protocol/metadata.md "cluster", duramen_sequencer.creation.log_ids.
 """
 
 from __future__ import annotations

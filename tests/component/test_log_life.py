@@ -2,7 +2,7 @@
 
 The logs here have no open segment, or another's: what an owner does with its open one is in the
 cores' tests and in the process tests. Entry headers come from the fake bookies of the read proxy's
-world. Source: 01-protocol sections 5 and 9, R3, R4.
+world. Source: docs/protocol/retention.md "End of stream" and "Deletion", R3, R4.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The write proxy's routes that change a log or suspend rolling: what sequencers are asked for.
 
 The sequencers are scripted; what they do with a call is in `test_log_changes`.
-Source: 03-api "REST v1".
+Source: docs/protocol/rest.md "Write proxy".
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """`LogVerifier` on a store in memory and fake bookies: which copies it asks for, and which not.
 
 What is compared with what is in `tests/unit/test_replica_check`, the command and real bookies in
-`tests/process/test_verify`. Source: 01-protocol sections 2 and 3, T1.
+`tests/process/test_verify`. Source: docs/protocol/metadata.md "Reading", docs/protocol/write.md
+"Write sets", T1.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """What a write proxy remembers of names: not for ever, not too many, and never against a refusal.
 
 What it reads and when, and what it does without ZooKeeper, is in `test_writeproxy`.
-Source: 01-protocol section 1, 08-interfaces "ZooKeeper".
+Source: docs/protocol/wire.md "Identities", docs/protocol/metadata.md "namespaces/<ns> and
+names/<ns>/<log>".
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A namespace goes only while it has no names of logs, and ZooKeeper itself sees to that; over real
 HTTP and a real ZooKeeper it is in tests/process/test_sdk.py and test_error_codes.py.
-Source: 03-api "REST v1"; docs/protocol/metadata.md "The changes".
+Source: docs/protocol/rest.md "Write proxy", docs/protocol/metadata.md "The changes".
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 On a metadata store in memory, before a bookie that answers at once, or only when it is let
 (`host_world.Lanes`). Nothing is stored, so reading and recovery are for tests/process.
-Source: 03-api "SDK", ADR 0013.
+Source: docs/sdk.md, ADR 0013.
 """
 
 from __future__ import annotations

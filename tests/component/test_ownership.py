@@ -2,7 +2,7 @@
 
 Hosts on one store in memory, before a bookie that does everything at once (`host_world`). An owner
 that is there is a listening socket; one that is gone is a port on which nothing listens.
-Source: 01-protocol section 2, docs/protocol/ownership.md.
+Source: docs/protocol/ownership.md "Whose is a log".
 """
 
 from __future__ import annotations
@@ -467,7 +467,7 @@ def test_takeovers_are_bounded_and_all_come_to_their_turn(monkeypatch: pytest.Mo
 
 
 def test_an_idle_log_leaves_nothing_but_a_short_story() -> None:
-    """≤ 2 KB each (issue 6), measured; the driver of a log that is closed is dropped."""
+    """≤ 2 KB each, measured; the driver of a log that is closed is dropped."""
 
     async def scenario(world: HostWorld) -> None:
         host = await world.add_host(FIRST)

@@ -2,7 +2,7 @@
 
 The surveyor and the control calls are the product's; bookies are nodes that the test writes. What a
 changed choice does to ensembles is in the unit tests, scenarios and tests/process/test_regions.py.
-Source: 01-protocol section 7, docs/protocol/placement.md.
+Source: docs/protocol/placement.md "Places and regions, live".
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A server may give a body in any pieces, may end it early and may never go on; that is played by hand
 here, under a clock that stands still. With real clients: `test_writeproxy`, `test_readproxy`.
-Source: duramen.runtime.rest, 08-interfaces "Answers".
+Source: duramen.runtime.rest, docs/protocol/errors.md.
 """
 
 from __future__ import annotations

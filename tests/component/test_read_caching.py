@@ -1,7 +1,7 @@
 """Which answers caches may keep: bounded ranges of closed segments by number or place, no others.
 
 The world of `test_readproxy`: segments 1 (records 0 to 12) and 2 (13 to 21) are closed, 3 is open
-and goes up to 30. Source: 03-api "REST v1" (ETag); docs/protocol/rest.md "Caches".
+and goes up to 30. Source: docs/protocol/rest.md "Caches".
 """
 
 from __future__ import annotations

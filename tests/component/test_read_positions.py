@@ -1,7 +1,8 @@
 """Positions of every kind over real HTTP: what a reader gets, where it goes on, what it is told.
 
 What the searches find is proved in `tests/unit/test_positions.py`; here they meet bookies, watches
-and the three forms of an answer. Source: 01-protocol section 8; docs/protocol/rest.md.
+and the three forms of an answer. Source: docs/protocol/reading.md "Positions",
+docs/protocol/rest.md.
 """
 
 import json

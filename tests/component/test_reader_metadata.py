@@ -2,7 +2,7 @@
 
 `LogFollower`, `Catalog` and the synced look of `TailFinder` on a store in memory that can be cut
 off and that can lag; the clock stands still. Source: duramen.runtime.reading.metadata, R4,
-01-protocol sections 2 and 8.
+docs/protocol/metadata.md "Reading", docs/protocol/reading.md "From segment to segment".
 """
 
 from __future__ import annotations

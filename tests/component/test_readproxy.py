@@ -1,7 +1,8 @@
 """The read proxy over real HTTP, before fake bookies and a metadata store in memory.
 
 One test per promise of docs/protocol/read-answers.md; `readproxy_world` has the fakes and the log
-that is read. Source: 01-protocol section 8, 03-api, 08-interfaces "Answers".
+that is read. Source: docs/protocol/reading.md, docs/protocol/rest.md, docs/protocol/read-answers.md
+"JSON".
 """
 
 import asyncio

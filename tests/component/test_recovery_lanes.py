@@ -1,7 +1,7 @@
 """What recovery asks bookies, what it believes of their answers, and adds whose bookie is gone.
 
 The lanes and the fake client of `test_bookie_lanes`, on the real wire format.
-Source: 01-protocol R14.
+Source: R14.
 """
 
 from collections.abc import Sized

@@ -1,7 +1,7 @@
 """Nodes kept in view: the follower's looks, its watches, and the roster that is made of it.
 
 On the in-memory store, whose watches are held to the port's contract (`tests/contract`).
-Source: `duramen.runtime.registry`, 08-interfaces "ZooKeeper".
+Source: `duramen.runtime.registry`, docs/protocol/metadata.md "Nodes".
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Several bookies run in the test's event loop, each in a directory of its own; damage is a byte that
 changes in a file. Not here: bookies that are killed (process tests), what the auditor makes of the
-answers. Source: 01-protocol section 9, R13, R15.
+answers. Source: docs/protocol/repair.md, R13, R15.
 """
 
 from __future__ import annotations

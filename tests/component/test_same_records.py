@@ -4,7 +4,7 @@ In: over real HTTP into a write proxy, compared by the encoded batch that reache
 byte for byte. Out: from a read proxy, compared record by record. The records are drawn: any bytes,
 headers, times and txids; in as UTF-8 where they are, as base64 always; stored compressed or not.
 Out each says by itself whether it is base64, where that was not asked for.
-Source: 03-api "REST v1".
+Source: docs/protocol/rest.md "Either proxy".
 """
 
 import base64

@@ -1,7 +1,7 @@
 """The SDK's calls, one suite for both faces: appends, conditions, lists, administration, retries.
 
 The cluster is faked behind a real socket (`sdk_world`), so that a fault comes when a test says so.
-Producers and readers have modules of their own. Source: 03-api "SDK"; docs/sdk.md.
+Producers and readers have modules of their own. Source: docs/sdk.md.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The service is the product's, with its ports, on a store in memory; the others are nodes that the
 test deletes. What it has in place of events, a look every while, is an hour away here. Its parts
 have tests of their own; of processes it is in tests/process/test_repair.py and test_ownership.py.
-Source: 01-protocol sections 2 and 9.
+Source: docs/protocol/metadata.md "Rules for every change", docs/protocol/repair.md.
 """
 
 from __future__ import annotations

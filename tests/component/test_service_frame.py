@@ -1,7 +1,7 @@
 """The end of a service process: its status and its one sentence, whatever ends it.
 
 The frame runs in this process around a service that does nothing. What signals do to real services
-is in `tests/process`. Source: duramen.runtime.service, 08-interfaces "Processes and admin".
+is in `tests/process`. Source: duramen.runtime.service, docs/protocol/admin.md "Every service".
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Upkeep is asked for through the admin routes, as an operator would; each test waits for what it is
 to bring about. Here is how the parts work together in a running service; every crash in between is
-in `tests/crash`. Source: 02-storage "Files", "Space".
+in `tests/crash`. Source: docs/bookie.md "Upkeep".
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 `RangeFetcher` on bookies that answer as told: who asks for what is under way gets its answer, and
 tries its own replica where that answer has nothing; only the asked entry is believed. `Bookies` on
 a network that answers as told: nothing unverified passes, and an overloaded bookie is left alone.
-Source: 01-protocol section 8, R1, R15.
+Source: docs/protocol/reading.md "Which replica", R1, R15.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 No bookie holds more than a few entries in a row, so whoever asks for each run by itself asks
 hundreds of times. Gated on counts, not on times.
-Source: 01-protocol section 8; `core.reader` (`beyond`).
+Source: docs/protocol/reading.md "Which replica", `core.reader` (`beyond`).
 """
 
 from __future__ import annotations

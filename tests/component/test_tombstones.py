@@ -2,7 +2,8 @@
 
 The sequencer's retention and the bookies' rounds on one store in memory; what bookies hold is a
 table of the test. A bookie that was away during all of it must still drop its ledgers later.
-Source: 01-protocol section 2, R4; docs/protocol/retention.md.
+Source: docs/protocol/metadata.md "tombstones and tombstones/<sequence>", R4,
+docs/protocol/retention.md.
 """
 
 from __future__ import annotations

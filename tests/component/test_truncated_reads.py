@@ -1,7 +1,7 @@
 """Reads of logs that were truncated, have ended, or are deleted.
 
-The read proxy over real HTTP in the world of `readproxy_world`. Source: 01-protocol sections 8 and
-9; docs/protocol/read-answers.md.
+The read proxy over real HTTP in the world of `readproxy_world`. Source: docs/protocol/reading.md
+"What may be shown", docs/protocol/retention.md, docs/protocol/read-answers.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The write proxy over real HTTP, before fake sequencers and a metadata store in memory.
 
 What matters most is counted, not timed: how often a batch was sent, and in how many frames. The
-neighbours are `writeproxy_world`'s. Source: 03-api, 08-interfaces "Answers".
+neighbours are `writeproxy_world`'s. Source: docs/protocol/rest.md, docs/protocol/errors.md.
 """
 
 import asyncio

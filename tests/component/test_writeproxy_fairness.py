@@ -3,7 +3,7 @@
 A log whose sequencer does not answer, or that has more to send than goes through, is told so by
 itself; what other logs append is neither refused nor sent behind it. Order of answers and contents
 of frames are looked at, no times. The neighbours are `writeproxy_world`'s.
-Source: duramen_writeproxy.lanes, 01-protocol section 5 (window, SEQNOBUF).
+Source: duramen_writeproxy.lanes, docs/protocol/write.md "Window and flush".
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`GET /v1/cluster/journals`: every bookie that is there is asked; who does not answer is named.
 
 The bookies are small servers that answer as their admin ports do, or not.
-Source: 08-interfaces "Processes and admin".
+Source: docs/protocol/placement.md "Places and regions, live".
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The write proxy's part in ownership: what it tells the next sequencer, and what it creates.
 
 The neighbours are `writeproxy_world`'s: scripted sequencers on the real wire. Creation races over a
-real `Control` are below. Source: 01-protocol section 2, docs/protocol/ownership.md.
+real `Control` are below. Source: docs/protocol/ownership.md "Whose is a log".
 """
 
 from __future__ import annotations

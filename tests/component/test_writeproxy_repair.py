@@ -2,7 +2,7 @@
 
 The neighbours are `writeproxy_world`'s scripted sequencers on the real wire. What the auditor does
 is in `test_auditor_operations`.
-Source: 08-interfaces "Processes and admin", docs/protocol/repair.md.
+Source: docs/protocol/repair.md "Asking".
 """
 
 from __future__ import annotations

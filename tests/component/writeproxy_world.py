@@ -2,7 +2,8 @@
 
 The proxy is the real one behind real HTTP. The sequencers speak the real wire
 (`wire.sequencer_calls`) and are scripted row by row: answer, hold, or end the stream without an
-answer. The metadata store is the in-memory twin. Source: 03-api "Data-plane calls".
+answer. The metadata store is the in-memory twin. Source: docs/protocol/wire.md "Sequencer: POST
+/s/append".
 """
 
 import asyncio

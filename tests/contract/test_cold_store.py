@@ -4,7 +4,7 @@ What archives rest on: a name is taken by one writer, a file appears whole or no
 killed leaves nothing that can be read, and a store that cannot be reached says so instead of
 "no such file". Every test is handed an empty place.
 
-Source: duramen.runtime.cold.store; 08-interfaces "Cold store".
+Source: duramen.runtime.cold.store, docs/cold-store.md.
 """
 
 from __future__ import annotations

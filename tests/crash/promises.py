@@ -5,7 +5,7 @@ engine shows: what it serves has been read by somebody, and what it does not hav
 absent. What was asked for and not answered may have happened or not, until the engine is looked at.
 
 `Promises.find_faults` compares a `View` with all this. Used by `runs` and `explorer`, for every
-engine. Source: R10, R13, R15, 02-storage "Journal".
+engine. Source: R10, R13, R15, docs/protocol/journal.md.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Nothing here looks into a core, so that a core cannot argue itself right. Not here: what is judged
 at the moment of an acknowledgement (F1, E1, sequence numbers), which `model.py` does.
 
-Called by `model.World.judge`. Source: 06-testing (invariants), docs/explorer.md.
+Called by `model.World.judge`. Source: docs/testing.md "Invariants", docs/explorer.md.
 """
 
 from __future__ import annotations

@@ -7,7 +7,8 @@ state. A message that is never delivered is a lost one, so losing needs no step 
 process that takes no step any more has crashed.
 
 Not here: the search (`search.py`) and what a core decides (`machines.py`).
-Source: docs/explorer.md, 01-protocol sections 3–5, 06-testing (invariants).
+Source: docs/explorer.md, docs/protocol/write.md "Roll", docs/protocol/recovery.md, docs/testing.md
+"Invariants".
 """
 
 from __future__ import annotations

@@ -5,7 +5,8 @@ search must find a counterexample to each. The small worlds are part of the stat
 little it takes (docs/explorer.md has the table). `…-to-loss` lets the broken fence itself pass, to
 see what it leads to.
 
-Called by `__main__.py` and `test_explore.py`. Source: 01-protocol sections 3 and 4, 06-testing.
+Called by `__main__.py` and `test_explore.py`. Source: docs/protocol/write.md,
+docs/protocol/recovery.md, docs/testing.md "Invariants".
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 Newer code must read every older version. `DURAMEN_WRITE_GOLDEN=1` writes the present version's
 files anew: for new formats only, since a changed one needs a new version number instead.
-Called by the tests of the codecs. Source: 08-interfaces, 06-testing.
+Called by the tests of the codecs. Source: docs/protocol/metadata.md, docs/protocol/wire.md
+"Versions".
 """
 
 from __future__ import annotations

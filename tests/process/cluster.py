@@ -3,7 +3,8 @@
 Everything is found through `cluster.json`, as checks from outside do. Only processes of this
 cluster are ever signalled, by pid. `stop` asserts that nothing stays behind.
 
-Used by the tests of this folder. Source: 06-testing "Real processes", 08-interfaces.
+Used by the tests of this folder. Source: docs/testing.md "Real processes and disks",
+docs/protocol/admin.md "cluster.json".
 """
 
 from __future__ import annotations

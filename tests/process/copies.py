@@ -2,7 +2,7 @@
 
 Counting is `duramen verify`'s own code: every entry of every replica is read anew from the disks
 and compared; nothing is taken from metadata but who should hold it. Used by the tests of repair,
-drain, rebalance and pauses. Source: 06-testing "Chaos", 01-protocol section 9.
+drain, rebalance and pauses. Source: docs/testing.md "Chaos", docs/protocol/repair.md.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ A proxy follows redirects and turns its back on a process that does not answer; 
 a *frozen* owner acknowledges anything must stay with it. Every append is noted in a chaos history,
 so that the judge also knows what was promised here, and what was not.
 
-Used by `test_frozen_owner`. Source: 03-api "Data-plane calls".
+Used by `test_frozen_owner`. Source: docs/protocol/wire.md "Sequencer: POST /s/append".
 """
 
 from __future__ import annotations

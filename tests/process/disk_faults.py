@@ -6,7 +6,8 @@ full. `injecting` runs a command under strace, which makes its system calls fail
 has a `reason_to_skip`, tried once on this machine: no root, no loop devices, no tool.
 
 Nothing stays mounted or attached: whoever has a `Volume` uses it as a context manager, which also
-ends every process that still uses it. Used by the bookie's process tests. Source: 06-testing.
+ends every process that still uses it. Used by the bookie's process tests. Source: docs/testing.md
+"Real processes and disks".
 """
 
 from __future__ import annotations

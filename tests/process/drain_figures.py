@@ -7,7 +7,7 @@ other logs; its latencies before and during the drain are compared: of all appen
 a window before, of 20 s at the least and after a third of it again has warmed up, and of all that
 were sent until the drain was over. Then the bookie is stopped, its
 disk wiped, and every copy counted. One line of JSON. `test_drain` does the same with little data.
-Source: 06-testing "Real processes", docs/protocol/repair.md.
+Source: docs/testing.md "Real processes and disks", docs/protocol/repair.md.
 """
 
 from __future__ import annotations

@@ -2,10 +2,11 @@
 
 Each append is one batch of a few records; a record's body says which append and which place in it.
 An outcome is `ok` with its positions, `fail` (certainly not appended) or `info` (uncertain), as in
-the histories of 08-interfaces. The check reads the log from head to tail through a fresh client.
+the histories of docs/testing.md. The check reads the log from head to tail through a fresh
+client.
 
-Checked (06-testing): D1 acknowledged is there, same place and bytes; D3 nothing invented, nothing
-of a refused append; O2/O3 order; U1 once; G1 sequence numbers 0 … n − 1.
+Checked (docs/testing.md "Invariants"): D1 acknowledged is there, same place and bytes; D3 nothing
+invented, nothing of a refused append; O2/O3 order; U1 once; G1 sequence numbers 0 … n − 1.
 """
 
 from __future__ import annotations

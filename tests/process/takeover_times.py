@@ -6,7 +6,7 @@
 One local cluster, one writer a log, each appending one batch after the other; a process that owns
 or stores logs is killed (SIGKILL) and started again by the supervisor, one after the other. Of each
 kill: the longest time between two acknowledgements of one log, over all logs. One line of JSON.
-Source: 06-testing "Real processes", docs/protocol/ownership.md.
+Source: docs/testing.md "Real processes and disks", docs/protocol/ownership.md.
 """
 
 from __future__ import annotations

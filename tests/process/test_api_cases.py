@@ -4,7 +4,7 @@ Schemathesis makes them, valid ones and such that break one rule, and holds each
 the document with all its checks. 1,500 cases and more; DURAMEN_API_CASES=50000 makes more of them.
 What the document cannot say stands in `CHECKS`, with the reason.
 
-Source: 03-api "REST v1"; docs/protocol/openapi.json; docs/testing.md.
+Source: docs/protocol/rest.md, docs/protocol/openapi.json, docs/testing.md.
 """
 
 from __future__ import annotations

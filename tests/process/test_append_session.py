@@ -2,7 +2,7 @@
 
 One session has a producer and one has none; both keep sending while the owner of their logs is
 killed. What each was told must be what a complete read finds. Source: docs/protocol/rest.md "Append
-sessions", 01-protocol section 5.
+sessions", docs/protocol/write.md "Uncertain".
 """
 
 from __future__ import annotations

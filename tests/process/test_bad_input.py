@@ -1,7 +1,7 @@
 """Bad input gets a 4xx with a stable code and the field named; nothing is written, all stay alive.
 
 Real processes, one cluster for the whole table. After every case the log is as long as before.
-Source: 03-api "Errors", 08-interfaces "Answers".
+Source: docs/protocol/errors.md.
 """
 
 from __future__ import annotations

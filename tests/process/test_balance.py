@@ -4,7 +4,7 @@ One sequencer is given every log; each log has a writer whose appends are due by
 every log has one rate on any machine. A dry run shows exactly the moves and makes none, a round
 makes them, a second round finds nothing to do. Nothing is lost, doubled or even refused meanwhile.
 Which moves a plan makes of which loads is tests/unit/test_balance.py's.
-Source: docs/protocol/ownership.md "Balancing", 06-testing.
+Source: docs/protocol/ownership.md "Balancing", docs/testing.md "Real processes and disks".
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`duramen-bookie` on the wrong disks: it ends by itself, non-zero, with one sentence on stderr.
 
 A real process and a real ZooKeeper; every case of the states is in `tests/component/test_identity`.
-Source: 02-storage "Identity"; docs/bookie.md.
+Source: docs/bookie.md "Identity".
 """
 
 from __future__ import annotations

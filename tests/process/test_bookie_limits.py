@@ -46,7 +46,7 @@ pytestmark = [pytest.mark.process, pytest.mark.zookeeper, pytest.mark.long]
 SLOW_ROUND_COUNT = int(os.environ.get("DURAMEN_SLOW_ROUNDS", "1"))
 IDLE_LEDGER_COUNT = int(os.environ.get("DURAMEN_IDLE_LEDGERS", "50000"))
 LEDGER_BYTES_MAX: Final = 2_048
-"""The target of 02-storage, for 100,000 of them."""
+"""The target of docs/benchmarks.md "A bookie alone", for 100,000 of them."""
 
 SLOW_ROUND_S: Final = 6.0
 SYNC_DELAY_US: Final = 2_000_000

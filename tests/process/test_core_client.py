@@ -4,7 +4,8 @@ The proxies are there to compare: what was written without them is read through 
 are asked to append while an embedded writer has the log is refused. A writer of its own process is
 killed, to see that everything it had been acknowledged is found by the next one.
 
-Source: 03-api "SDK", 01-protocol sections 2 to 5, ADR 0013.
+Source: docs/sdk.md, docs/protocol/metadata.md "Rules for every change", docs/protocol/write.md
+"Roll", docs/protocol/recovery.md, ADR 0013.
 """
 
 from __future__ import annotations

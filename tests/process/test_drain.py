@@ -1,7 +1,7 @@
 """A bookie is emptied while logs are appended to, taken away, wiped, and not one copy is missing.
 
 With little data and no word about time; the figures of a large one: `drain_figures`. What the
-auditor decides at each step: `tests/component/test_auditor_drain`. Source: 01-protocol section 9.
+auditor decides at each step: `tests/component/test_auditor_drain`. Source: docs/protocol/repair.md.
 """
 
 from __future__ import annotations

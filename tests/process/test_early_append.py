@@ -1,7 +1,8 @@
 """A log with `early_append` whose owner is killed while a bookie is frozen, with real processes.
 
 The frozen bookie holds the recovery up: each entry that is written back waits for it. Appends go on
-beside it, and in the end all of them are there, in order. Source: 01-protocol section 5.
+beside it, and in the end all of them are there, in order. Source: docs/protocol/ownership.md "Early
+appends".
 """
 
 from __future__ import annotations

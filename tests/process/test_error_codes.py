@@ -4,7 +4,7 @@ One cluster, one table: what is done before, the call, and the code. Each answer
 table of errors and against the published document. The codes that need a fault are provoked by
 tests/component/test_error_codes.py, which also sees that no code is left out.
 
-Source: 08-interfaces "Answers"; docs/protocol/errors.md.
+Source: docs/protocol/errors.md.
 """
 
 from __future__ import annotations

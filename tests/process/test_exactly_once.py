@@ -2,7 +2,8 @@
 
 Batches are repeated by the test as a client would, through the public REST, also by another proxy's
 connection; each answer must name the position that a complete read finds. Then the conditions and
-the fencing token are tried against the new owner. Source: 01-protocol section 5, 06-testing (U1).
+the fencing token are tried against the new owner. Source: docs/protocol/write.md "Exactly once",
+docs/testing.md "Invariants".
 """
 
 from __future__ import annotations

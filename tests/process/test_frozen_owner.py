@@ -5,7 +5,8 @@ believes that it owns them, with requests in its sockets: it must acknowledge no
 came after the takeover, whoever sent them, and everybody's appends must end up at the new owner.
 Plain clients and producers append through two proxies all the time; one writer stays with the
 frozen process (`direct_appends`). The chaos judge reads the histories of all of them.
-Source: 01-protocol sections 2, 4 and 5, R10.
+Source: docs/protocol/metadata.md "Rules for every change", docs/protocol/recovery.md "Takeover",
+R10.
 """
 
 from __future__ import annotations

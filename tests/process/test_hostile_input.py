@@ -2,7 +2,8 @@
 
 Real processes, one cluster for the whole table. While each attack runs a steady appender goes on
 at another log: every one of its appends must succeed. After each the attacked log is as long as
-before, and the write proxy holds nothing. Times are the product's own. Source: 03-api "Errors".
+before, and the write proxy holds nothing. Times are the product's own. Source:
+docs/protocol/errors.md.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ One sequencer creates and appends to many logs, whose segments close when they a
 of them then costs is read from the process (resident memory, beyond what it had with a first lot of
 logs), and the successor of the killed sequencer has nothing to recover but the one log that was in
 use. The figures are printed. Longer runs: DURAMEN_IDLE_LOGS=10000.
-Source: 01-protocol section 2 (end), docs/protocol/ownership.md "Idle logs".
+Source: docs/protocol/ownership.md "Idle logs".
 """
 
 from __future__ import annotations

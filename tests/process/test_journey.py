@@ -5,7 +5,8 @@ way to each next one, the log is handed over again; the wires of the chaos runs 
 as long as that takes. The fourth owner writes the batch, a reader sees it, and then its answer is
 cut off and it is killed. The proxy asks the others, one of which takes the log over: the client
 gets the position at which the one copy stands, now and whenever it asks again.
-Source: 01-protocol sections 2 and 5 (exactly once), docs/protocol/ownership.md.
+Source: docs/protocol/metadata.md "Rules for every change", docs/protocol/write.md "Exactly once",
+docs/protocol/ownership.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`duramen run` as a stranger uses it: the demo, a clean stop, a second start on the same data.
 
 Through the command line only, as the README tells it. Each test ends with a stop that must be clean
-and leave no process. Source: 00-overview "Two commands", 08-interfaces "cluster.json".
+and leave no process. Source: README.md "Two commands", docs/protocol/admin.md "cluster.json".
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Everything is asked through the command line or the public REST, as an operator does; what is
 asserted is what readers get, what a takeover leaves, and what lies on the bookies' disks.
-Source: 01-protocol sections 5 and 9; the rules one by one are in `test_log_life` of the component
-tests and in `tests/scenario`.
+Source: docs/protocol/retention.md "End of stream" and "Deletion"; the rules one by one are in
+`test_log_life` of the component tests and in `tests/scenario`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The life of logs in a running cluster: rolls under load, several owners, orphans.
 
 Real processes throughout; what is asserted is what the public REST and the metadata show.
-Source: 01-protocol sections 2, 4 (orphans) and 5 (R19).
+Source: docs/protocol/metadata.md "The changes", docs/protocol/recovery.md "Orphans",
+docs/protocol/write.md "Roll", R19.
 """
 
 from __future__ import annotations

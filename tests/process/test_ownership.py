@@ -3,7 +3,7 @@
 What must not happen is checked on the whole log (`history`); that a hand-over was in peace is seen
 in the statistics of who took it. How long takeovers take is bounded by what an append may wait;
 `takeover_times` measures them.
-Source: 01-protocol sections 2 and 5, docs/protocol/ownership.md.
+Source: docs/protocol/ownership.md "Whose is a log", docs/protocol/recovery.md "Takeover".
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 With a fourth bookie it is replaced; with three it can only be suspended, and what it misses goes
 beyond what memory may hold into `repair/owed`, from where repair fetches it once the bookie is
 back. Copies are counted as `duramen verify` does. DURAMEN_PAUSE_S=600 pauses for ten minutes.
-Source: 01-protocol section 3 (R9), docs/protocol/repair.md, 06-testing.
+Source: docs/protocol/write.md "Owed copies", R9, docs/protocol/repair.md, docs/testing.md "Real
+processes and disks".
 """
 
 from __future__ import annotations

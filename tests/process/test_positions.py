@@ -1,7 +1,8 @@
 """Every kind of position against a running cluster, by REST and by the command line.
 
 Real processes: txids over rolled segments with an empty one, then truncated inside the open one.
-What positions mean is proved in `tests/unit/test_positions.py`. Source: 01-protocol section 8.
+What positions mean is proved in `tests/unit/test_positions.py`. Source: docs/protocol/reading.md
+"Positions".
 """
 
 from __future__ import annotations

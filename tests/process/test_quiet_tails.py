@@ -4,7 +4,7 @@ Sixty-five seconds of silence in an idle log, in one whose segment was closed, a
 just created; all forms wait at once: long polls by both proxies, NDJSON, server-sent events, the
 SDK, and the page of docs/quickstart-browser.md. Then one record is appended to each log, and every
 reader gets it. A wait whose bound is wrong by being counted from its beginning fails here, whatever
-part counts it. Source: 01-protocol section 8, docs/protocol/read-answers.md.
+part counts it. Source: docs/protocol/reading.md "The tail", docs/protocol/read-answers.md.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Real processes: readers by server-sent events, NDJSON and binary answers over on
 writer, so that a record's sequence number is its body. A reader that is cut off comes back with its
 last event's id, or with the position behind its last record, and must have seen every record once,
 in order. The figures are printed. The full numbers: DURAMEN_READERS=full.
-Source: 01-protocol section 8, docs/protocol/read-answers.md.
+Source: docs/protocol/reading.md, docs/protocol/read-answers.md.
 """
 
 from __future__ import annotations

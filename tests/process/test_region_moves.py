@@ -1,7 +1,7 @@
 """A region is closed, emptied and taken away under appends, then another is added and used.
 
 Of a region that is lost under load: `test_regions`. What placement makes of closed regions:
-`tests/unit/test_placement.py`. Source: 01-protocol section 7, docs/protocol/placement.md.
+`tests/unit/test_placement.py`. Source: docs/protocol/placement.md "Places and regions, live".
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Nine bookies in three racks of three regions. The rule holds on what was really chosen, a proxy
 reaches an owner of another region, and with one region killed appends go on without a repair.
-Source: 01-protocol section 7 (R20), docs/protocol/placement.md.
+Source: docs/protocol/placement.md "When a region is lost", R20.
 """
 
 from __future__ import annotations

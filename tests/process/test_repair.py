@@ -1,7 +1,7 @@
 """Repair and drain among real processes: a bookie is lost for good, another is emptied by the CLI.
 
 What is where is asked of the auditor through a write proxy, as the CLI does; that nothing is lost
-is seen by a complete read at the end. Source: 01-protocol section 9, docs/protocol/repair.md.
+is seen by a complete read at the end. Source: docs/protocol/repair.md.
 """
 
 from __future__ import annotations

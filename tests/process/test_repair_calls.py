@@ -2,7 +2,7 @@
 
 Nothing but disks and sockets is new against `tests/component/test_repair_calls.py`; here the copies
 must survive a SIGKILL, and what is half done must look like nothing else than what it is. Source:
-01-protocol section 9, R13, R21.
+docs/protocol/repair.md, R13, R21.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Twice the fullest bookie comes back with empty disks. While its copies are made anew, every bookie
 is killed once, at random moments and those that copy first, and so is the auditor. At the end every
 copy is counted, everything is proved, and nothing is left under `repair`. Each moment by itself:
-`tests/component/test_auditor_cut`. Source: 01-protocol section 9, R21, docs/protocol/repair.md.
+`tests/component/test_auditor_cut`. Source: docs/protocol/repair.md, R21.
 """
 
 from __future__ import annotations

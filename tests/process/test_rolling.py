@@ -2,7 +2,7 @@
 
 Nothing acknowledged may be lost, doubled or out of order while segments end; the figures that the
 tests print (longest time without an acknowledgement, rolls a second) are not judged. Longer runs:
-DURAMEN_ROLLS=1000, DURAMEN_ZOOKEEPER_OUTAGE_S=600. Source: 01-protocol section 5 (R19), section 3.
+DURAMEN_ROLLS=1000, DURAMEN_ZOOKEEPER_OUTAGE_S=600. Source: docs/protocol/write.md "Roll", R19.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`duramen verify` against a running cluster: clean, then exactly what was done to the disks.
 
 Real processes and files: a bookie is stopped, a byte of one entry changed, or its disks wiped. What
-is compared with what: `tests/unit/test_replica_check.py`. Source: 01-protocol section 9.
+is compared with what: `tests/unit/test_replica_check.py`. Source: docs/protocol/repair.md.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A batch of a producer is the text `name@id/epoch/sequence*records`; the production parser of control
 records reads the rest. Any bookie that is up and has the entry answers.
 
-Called by the stage. Source: docs/scenarios.md, 01-protocol section 5.
+Called by the stage. Source: docs/scenarios.md, docs/protocol/recovery.md "Takeover".
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ only when told to. Time passes only in `advance`. Everything that happens is sai
 (actor, text), in order; the interpreter makes the scenario's output of them. Not a simulator:
 nothing is random, nothing is checked but the cores' own invariants (`validate`).
 
-Called by the interpreter. Source: 00-overview "Layering", docs/scenarios.md.
+Called by the interpreter. Source: ARCHITECTURE.md "Three layers", docs/scenarios.md.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 With DURAMEN_REWRITE=1 the files are rewritten instead; read the diff before you commit it, since
 what a core says after a change is not thereby right. How to read and write one: docs/scenarios.md.
 
-Source: 06-testing (text scenarios), 01-protocol.
+Source: docs/scenarios.md, docs/protocol/rules.md.
 """
 
 import difflib

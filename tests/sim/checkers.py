@@ -1,4 +1,4 @@
-"""The invariants of 06-testing, checked beside a simulated run, at the event that breaks them.
+"""The invariants of docs/testing.md, checked beside a simulated run, at the event that breaks them.
 
 `Checkers` is told what happens, one call an event, and raises `Violation` with the invariant's id.
 It decides nothing and changes nothing. O(1) for each event and record; what it keeps is a few
@@ -7,7 +7,8 @@ numbers for each. Appends and reads are judged in `log_record`, segments and ent
 
 Called by the simulator's world, in the order in which things happen: order of calls is real-time
 order. Something that the caller gets wrong (an append answered twice, a client that does not wait)
-is an AssertionError, never a violation. Source: 06-testing "Invariants", 01-protocol.
+is an AssertionError, never a violation. Source: docs/testing.md "Invariants",
+docs/protocol/rules.md.
 """
 
 from __future__ import annotations

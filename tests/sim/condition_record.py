@@ -7,7 +7,7 @@ final log at the place that it names, and to take it for an event of that order,
 acknowledged before it was asked for and before all that is asked for later. Tokens are in force
 from their control record on.
 
-Invariants that are judged here, beside those of 06-testing:
+Invariants that are judged here, beside those of docs/testing.md "Invariants":
   Q1  a condition or a producer's sequence is refused only when it does not hold, and holds where
       the append is accepted.
   K1  an append under a fencing token lies where that token is in force; a token that was set stays.

@@ -6,7 +6,7 @@ unsynced name on its own; a kill keeps all. A failed sync leaves an unknown part
 written, as a kernel does.
 
 Calls return at once: the time that a sync takes is added by the process (`processes.BookieNode`).
-Called by `processes` and `nemesis`. Source: 02-storage "Journal", 06-testing.
+Called by `processes` and `nemesis`. Source: docs/protocol/journal.md, docs/testing.md.
 """
 
 from __future__ import annotations

@@ -369,7 +369,7 @@ class ExactClient(Node):
                 _key(producer.log_id), producer.log_id, batch.data, self._deadline(),
                 is_repeatable=True,
             )  # fmt: skip
-            assert not isinstance(result, AppendedEarly), "a producer's batch waits (section 5)"
+            assert not isinstance(result, AppendedEarly), "a producer's batch waits"
             return result
         finally:
             batch.try_count -= 1

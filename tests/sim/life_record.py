@@ -3,8 +3,8 @@
 Part of `checkers`. A record is live until an operator truncates it or the log's own configuration
 lets it go; what retention may do is computed here anew, from when the store applied each close. A
 truncated segment is kept for `retention.truncated`; only then may `first_live_epoch` pass it, and
-only what that has passed may bookies and the metadata store forget (R4). Source: 06-testing T1,
-01-protocol section 9.
+only what that has passed may bookies and the metadata store forget (R4). Source: T1,
+docs/testing.md "Invariants", docs/protocol/retention.md.
 """
 
 from __future__ import annotations

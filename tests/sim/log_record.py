@@ -6,7 +6,8 @@ claims differ. O(1) for each record, whatever the length of the history.
 
 A *content* is the tuple of bodies of one append. Within a log a body belongs to one content, so
 that bytes name the append; an append that is tried anew is another append of the same content.
-Source: 06-testing "Invariants", 01-protocol sections 1, 3, 4 and 8.
+Source: docs/testing.md "Invariants", docs/protocol/wire.md "Identities", docs/protocol/write.md,
+docs/protocol/recovery.md, docs/protocol/reading.md "What may be shown".
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ most Qa − 1 of the log with the smallest Qa. Everything that loses nothing (ki
 pauses, cuts, silence) has no budget. A seed beyond the budget loses more: then the system may
 refuse for ever, but it may not lie.
 
-Called by `run`. Source: 06-testing "Simulator". Documented in docs/testing.md.
+Called by `run`. Source: docs/testing.md "A run". Documented in docs/testing.md.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ nothing was done), UNREACHABLE (no connection, certainly not processed) or TIMEO
 processed). Links are directed, so a partition may be one-way; a clogged link delivers everything
 late. Equal delays do not exist, so requests overtake one another as concurrent HTTP/2 streams do.
 
-Called by `processes` and `workload`; its faults are set by `nemesis`. Source: 06-testing.
+Called by `processes` and `workload`; its faults are set by `nemesis`. Source: docs/testing.md.
 """
 
 from __future__ import annotations

@@ -5,7 +5,8 @@ that became durable or was acknowledged, and at the end one complete read. Also 
 checkers share: `Violation`, and the `Tally` of checks made.
 
 Members are bits here, numbered by `checkers`: what holds an entry is one number.
-Source: 06-testing "Invariants", 01-protocol sections 1 to 5.
+Source: docs/testing.md "Invariants", docs/protocol/wire.md "Identities", docs/protocol/metadata.md
+"Rules for every change", docs/protocol/write.md "Roll", docs/protocol/recovery.md.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _EMPTY: Final[Mapping[int, int]] = {}
 
 
 class Violation(Exception):
-    """An invariant does not hold: `code` is its id in 06-testing."""
+    """An invariant does not hold: `code` is its id in docs/testing.md "Invariants"."""
 
     def __init__(self, code: str, text: str) -> None:
         super().__init__(f"{code}: {text}")

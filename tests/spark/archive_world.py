@@ -3,7 +3,7 @@
 Runs are processes of their own, as an operator starts them: in threads of that process, or on
 Spark. What comes back is read from the files alone, by the formats' own reader.
 
-Used by the tests of this folder. Source: 06-testing "Real processes", invariant A1.
+Used by the tests of this folder. Source: docs/testing.md "Real processes and disks", invariant A1.
 """
 
 from __future__ import annotations

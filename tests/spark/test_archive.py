@@ -1,7 +1,7 @@
 """A1: what the archive job wrote is the log, record for record; and what a run does and leaves.
 
 Runs of the job against a real cluster, in threads and on Spark. Kills: `test_archive_kills`.
-Source: 04-platform "Archive job", invariant A1.
+Source: docs/archive.md "What a run does", invariant A1.
 """
 
 from __future__ import annotations

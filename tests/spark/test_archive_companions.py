@@ -2,7 +2,7 @@
 
 The archive is written by the job, from bookies; what is restored is read through proxies. Details
 are tested without a cluster: tests/component/test_archive_companions.py.
-Source: docs/archive.md, issue "Archive and analytics".
+Source: docs/archive.md.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 A run is killed (SIGKILL: the driver, or on Spark a Python worker), what it left is judged, and the
 next run has to complete. Two runs at once, and copies that are damaged, are killed too.
-Source: 04-platform "Archive job", 06-testing; `tests/spark/kill_points` has the trigger.
+Source: docs/archive.md "What a run does", docs/testing.md "Real processes and disks";
+`tests/spark/kill_points` has the trigger.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 It takes minutes and 5 GB of disk, so only the night runs it. Spark limits its Python workers'
 address space no closer than by the machine's word, so their resident memory is watched here.
-Source: 04-platform "Archive job"; docs/archive.md "Memory".
+Source: docs/archive.md "Memory".
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 On a log in memory that takes sequences as the protocol says, without Spark. Attempts that run at
 the same time are interleaved at each of their appends by a seeded choice; all that must hold is
 that the log has every row once, and that other rows are found.
-Source: 08-interfaces "Producers"; docs/spark.md.
+Source: docs/protocol/rest.md "Append", docs/spark.md.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Without Spark's session and without a cluster. Filters are held against plain Python on rows with
 nulls: what they keep must be what SQL keeps, and their bounds must never be too narrow.
-Source: docs/spark.md; 08-interfaces.
+Source: docs/spark.md, docs/protocol/rest.md "Records".
 """
 
 from __future__ import annotations

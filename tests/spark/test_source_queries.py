@@ -4,7 +4,7 @@ One cluster with two sequencers, one session. What a query gives is compared wit
 record for record. The two promises that are tried with faults: a streaming read over 20 rolls, a
 sequencer killed and a restart from its checkpoint gives every record once; a streaming write whose
 task, and then whose driver, dies between write and commit leaves every record once.
-Source: 04-platform "Spark"; docs/spark.md.
+Source: docs/spark.md.
 """
 
 from __future__ import annotations

@@ -27,6 +27,9 @@ _RECORD = re.compile(r"\bADR (\d{4})\b")
 _RECORD_LINK = re.compile(r"\[ADR (\d{4})\]\((?:[\w.-]+/)*(\d{4})-")
 _RECORD_PAGE = re.compile(r"docs/adr/(\d{4})-")
 _BROKEN_LINE = re.compile(r"\s*\n\s*(?:# )?")
+_FOREIGN = re.compile(
+    r"(?<![\w./-])0\d-[a-z]{3,}\b|(?<!RFC \d{4} )\bsections? \d+\b|[Ss]ource: issue\b|\(issue \d+\)"
+)
 _RULE = re.compile(r"\bR([1-9][0-9]?)\b")
 _RULE_HEADING = re.compile(r"^#{2,3} R(\d+) (.+)$", re.MULTILINE)
 _CODE = re.compile(r"`([^`\n]+)`")
@@ -85,6 +88,16 @@ def find_page_faults(path: str, text: str, pages: Mapping[str, str]) -> list[str
     found = {name for name in re.findall(_PAGE, text) if not _is_an_example(name)}
     missing = sorted(name for name in found if _find_page(path, name, pages) is None)
     return [f"{path}: names {name}, which is not there" for name in missing]
+
+
+def find_foreign_faults(path: str, text: str) -> list[str]:
+    """Sources that lie outside the repository: numbered pages and sections, and issues.
+
+    A section of an RFC is where everybody finds it.
+    """
+    flat = _BROKEN_LINE.sub(" ", text)
+    found = [found[0] for found in _FOREIGN.finditer(flat)]
+    return [f"{path}: cites {what}, which is not in the repository" for what in found]
 
 
 def find_link_faults(path: str, text: str, pages: Mapping[str, str]) -> list[str]:

@@ -119,6 +119,11 @@ def test_every_page_that_is_named_is_there() -> None:
     assert_tidy(faults)
 
 
+def test_every_source_is_in_the_repository() -> None:
+    texts = read_texts().items()
+    assert_tidy([f for path, text in texts for f in citations.find_foreign_faults(path, text)])
+
+
 def test_every_link_between_pages_leads_somewhere() -> None:
     pages = read_pages()
     texts = pages.items()
@@ -219,6 +224,26 @@ def test_a_heading_that_is_not_there_is_found(cited: str) -> None:
 def test_a_page_that_is_not_there_is_found() -> None:
     found = citations.find_page_faults("libs/a.py", f"See {PAGE}, docs/beyond" + ".md.", PAGES)
     assert found == ["libs/a.py: names docs/beyond" + ".md, which is not there"]
+
+
+@pytest.mark.parametrize(
+    "cited",
+    [
+        "0" + '9-somewhere "Else"',
+        "R3, sec" + "tion 5 (roll).",
+        "sec" + "tions 2 and 4",
+        "Source:\n    iss" + 'ue "A thing".',
+        "(iss" + "ue 6)",
+    ],
+)
+def test_a_source_that_lies_elsewhere_is_found(cited: str) -> None:
+    (fault,) = citations.find_foreign_faults("libs/a.py", f"Called by `b`. Source: {cited}")
+    assert fault.startswith("libs/a.py: cites ")
+
+
+def test_what_everybody_finds_is_let_through() -> None:
+    good = "RFC 9110 section 8.4, a section of a page, 0001-one.md, 2026-01-02, 0x00-abc"
+    assert not citations.find_foreign_faults("libs/a.py", good)
 
 
 def test_a_link_that_leads_nowhere_is_found() -> None:

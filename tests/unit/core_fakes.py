@@ -4,7 +4,8 @@ The bookie keeps the rules that recovery stands on (incarnation, seals per log, 
 owner moves); the store compares versions and asserts that nobody ever asks for an illegal change.
 Not fakes of a runtime port: `core_world.py` and the directed tests call them directly.
 
-Source: 01-protocol sections 2 and 4, 02-storage "Adds and reads".
+Source: docs/protocol/metadata.md "Rules for every change", docs/protocol/recovery.md "Seal",
+docs/protocol/wire.md "what an answer's status allows one to conclude".
 """
 
 from __future__ import annotations

@@ -5,7 +5,8 @@ fake metadata store; every effect is carried out and every result fed back, late
 order or lost. Same seed, same trace. Not the simulator of tests/sim: no disks, readers, proxies or
 clients' retries; only what it takes to see an acknowledged append lost, doubled or moved.
 
-Called by `test_log_sequencer.py`. Source: 01-protocol sections 2–5, 06-testing (D1 to G1, C1, E1).
+Called by `test_log_sequencer.py`. Source: docs/protocol/metadata.md "The changes",
+docs/protocol/write.md "Roll", docs/protocol/recovery.md, docs/testing.md "Invariants".
 """
 
 from __future__ import annotations

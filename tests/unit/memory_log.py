@@ -2,7 +2,7 @@
 record: the brute force that they are compared with.
 
 Segments are made of real encoded entries: batches with or without txids, control entries, holes,
-entries above the LAC. Used by `test_positions`. Source: 01-protocol section 8.
+entries above the LAC. Used by `test_positions`. Source: docs/protocol/reading.md.
 """
 
 from collections.abc import Sequence

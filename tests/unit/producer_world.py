@@ -5,7 +5,8 @@ back until it is in the log, at whatever sequencer, and now and then repeats wha
 Retention truncates every closed segment soon, and gives up whatever it may.
 Batches are stand-ins, so what a rebuild reads of them is looked up, not parsed.
 
-Called by `test_exactly_once_world.py`. Source: 01-protocol section 5, 06-testing (U1, O3).
+Called by `test_exactly_once_world.py`. Source: docs/protocol/write.md "Exactly once",
+docs/testing.md "Invariants".
 """
 
 from __future__ import annotations

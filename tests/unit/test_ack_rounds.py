@@ -1,6 +1,7 @@
 """Ack rounds of the ledger writer: what proves that an epoch was not sealed when it began.
 
-Each test names what would let a zombie refuse if it were broken. Source: 01-protocol section 5.
+Each test names what would let a zombie refuse if it were broken. Source: docs/protocol/write.md
+"Refusals".
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Bodies of appends: what becomes a record batch, and what is refused with which code and field.
 
 Values come in, values come out: no server. Hypothesis throws JSON and bytes at the parser: it may
-refuse with a 4xx and its field, and do nothing else. Source: 08-interfaces "Requests".
+refuse with a 4xx and its field, and do nothing else. Source: docs/protocol/rest.md "Append".
 """
 
 import base64

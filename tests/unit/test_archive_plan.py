@@ -1,6 +1,6 @@
 """What a run of the archive job chooses, how it cuts that, and how it tells: pure functions.
 
-Source: 04-platform "Archive job"; docs/archive.md.
+Source: docs/archive.md "What a run does".
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Frames and lines of an append session: the golden file, any cuts, and what is refused.
 
-Source: 03-api "records:stream"; docs/protocol/wire.md "Append session".
+Source: docs/protocol/rest.md "Append sessions", docs/protocol/wire.md "Append session".
 """
 
 import struct

@@ -4,7 +4,7 @@ The last part plays whole lives, drawn by a seed: a journal, a shelf, checkpoint
 core that is restored from the checkpoint and the journal behind it must answer every request as the
 one that went on; `NOTICED` proves that no kind of state could be left out unseen.
 
-Source: R4, R10, R11, R15, 02-storage "Journal" 5.
+Source: R4, R10, R11, R15, docs/protocol/shelf.md "Checkpoint".
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a bookie that is to leave accepts: nothing new, then nothing at all; reads and seals go on.
 
 The duty and accepting an add are one step in the core (as R11); what was accepted before is stored.
-Source: 01-protocol section 9 "Drain".
+Source: docs/protocol/repair.md "Drain".
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What upkeep does to a bookie's core: settling, damage, leftovers, drops, full disks.
 
 Each test names the rule that it guards. Checkpoints, and lives in which all of this happens in any
-order, are in `test_bookie_checkpoint`. Source: R4, R10, R15, R17, 02-storage "Space".
+order, are in `test_bookie_checkpoint`. Source: R4, R10, R15, R17, docs/bookie.md "Space".
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The files and plans of a local cluster: shape, atomicity, ports, pauses, who is a leftover.
 
 All without a process. What the supervisor does with them is in tests/component/test_supervisor.py.
-The shape is 08-interfaces "Processes and admin".
+The shape is docs/protocol/admin.md "cluster.json".
 """
 
 import json

@@ -1,6 +1,6 @@
 """The manifest and the paths of the archive: one spelling, read strictly; golden files.
 
-Source: 08-interfaces "Cold store"; written up in docs/protocol/archive.md.
+Source: docs/protocol/archive.md "Manifest, versions 1 and 2".
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Entries → rows → entries: every kind of record comes back, and what is damaged does not.
 
-Source: 08-interfaces "Cold store", invariant A1; written up in docs/protocol/archive.md.
+Source: docs/protocol/archive.md "Files", invariant A1.
 """
 
 from __future__ import annotations

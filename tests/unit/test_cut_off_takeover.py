@@ -2,7 +2,8 @@
 
 Whoever recovers or rebuilds is asked for nothing by anybody while bookies are silent: another may
 have closed the epochs and gone on long ago. Each state in which a takeover may be stuck is taken in
-turn. Source: docs/protocol/ownership.md "A takeover that is stuck", 01-protocol sections 4 and 5.
+turn. Source: docs/protocol/ownership.md "A takeover that is stuck", docs/protocol/recovery.md
+"Takeover".
 """
 
 from __future__ import annotations

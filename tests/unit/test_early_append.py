@@ -1,7 +1,8 @@
 """Early appends (`early_append`) and the recoveries beside them, rule by rule.
 
 Every answer is given by hand. What many takeovers under faults leave behind: `core_world`; as
-stories: `tests/scenario/early_append*.txt`. Source: 01-protocol section 5, R12, R18.
+stories: `tests/scenario/early_append*.txt`. Source: docs/protocol/ownership.md "Early appends",
+R12, R18.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Entries: the golden file, round trips, and an identity checksum that notices every bit (BK#1046).
 
-Source: 03-api "Entry"; written up in docs/protocol/wire.md.
+Source: docs/protocol/wire.md "Entry".
 """
 
 from __future__ import annotations

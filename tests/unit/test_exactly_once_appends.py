@@ -1,8 +1,8 @@
 """Producers, conditions and token at one log's sequencer, step by step.
 
 What is refused, with what was expected, and when it may be said. Faults at large are
-`test_exactly_once_world.py`'s. Source: 08-interfaces "Producers" and "Answers", 01-protocol
-section 5.
+`test_exactly_once_world.py`'s. Source: docs/protocol/rest.md "Append", docs/protocol/errors.md,
+docs/protocol/write.md "Exactly once".
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A batch that is repeated until it is in the log is there once, every answer names the same place,
 and a producer that does nothing wrong is never refused for good (U1). The mutants show that the
-sweep would notice. Source: 01-protocol section 5 (idempotent producers), 06-testing (mutants).
+sweep would notice. Source: docs/protocol/write.md "Exactly once", docs/protocol/rules.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The window of a feed (`core.reading`): what a reader at a position is told, and when to refuse.
 
-Source: 01-protocol section 8.
+Source: docs/protocol/reading.md "Long polls".
 """
 
 from hypothesis import given

@@ -1,7 +1,7 @@
 """The end of a log in its sequencer: one `multi()` with the segment's close, or nothing at all.
 
 Directed scenarios on the core with the driver of `test_log_sequencer`; told as stories in
-`tests/scenario/end_of_*.txt`. Source: 01-protocol section 5 (end of stream and deletion).
+`tests/scenario/end_of_*.txt`. Source: docs/protocol/retention.md "End of stream" and "Deletion".
 """
 
 from __future__ import annotations

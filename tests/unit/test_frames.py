@@ -1,7 +1,7 @@
 """Data-plane frames: golden files of every call and answer, round trips, and refusal of the rest.
 
 Bookie calls (`wire.bookie_calls`), append calls (`wire.sequencer_calls`) and the binary answer of a
-read (`wire.read_answers`) travel in the same frame. Source: 03-api; docs/protocol/wire.md.
+read (`wire.read_answers`) travel in the same frame. Source: docs/protocol/wire.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Rendezvous hashing: the same order everywhere, little movement, shares that follow weights.
 
 The order is part of the interface between processes of different versions, so one is fixed here.
-Source: 01-protocol section 2 (owner).
+Source: docs/protocol/ownership.md "Whose is a log".
 """
 
 from __future__ import annotations

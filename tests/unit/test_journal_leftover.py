@@ -3,7 +3,7 @@
 Found by the simulator (a bookie that was poisoned at its first commit after every start): the file
 before had been stopped cleanly, so that it was continued, and the next file's number was taken.
 
-Source: 02-storage "Journal" 2 and 4.
+Source: docs/protocol/journal.md "Files" and "Failure".
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 They are encoded in a thread, from which the loop takes its turn between any two steps of Python;
 what it cannot interrupt is one call of the parser. So that is what is measured, in CPU time of the
-thread: what else the machine does counts for nothing. Source: 08-interfaces "Requests".
+thread: what else the machine does counts for nothing. Source: docs/protocol/rest.md "Append".
 """
 
 from __future__ import annotations

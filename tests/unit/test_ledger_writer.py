@@ -2,7 +2,7 @@
 
 Each test names the rule (R5 to R9, R19) and fails when that rule is broken in the writer.
 `Driver` validates the core's invariants after each event. What is left out here is found by the
-random runs of `test_log_sequencer.py`. Source: 01-protocol section 3.
+random runs of `test_log_sequencer.py`. Source: docs/protocol/write.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The log node's transitions: epochs without a gap, LCE and totals that move together (R2, R4).
 
 Also gives `make_log`, the log that other tests of the cores start from.
-Source: 01-protocol section 2.
+Source: docs/protocol/metadata.md "logs/…: the log node".
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A directed test names its rule (R2, R3, R5, R19) and fails when the rule is broken in the core. The
 sweep is bounded and deterministic; it asserts that every fault and every transition of the state
 machines really happened, so that it cannot turn green by doing nothing.
-Source: 01-protocol sections 2, 4 and 5.
+Source: docs/protocol/metadata.md "Rules for every change", docs/protocol/recovery.md "Takeover".
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What counts as lost for ever, how a segment records it, and how comparisons pass over it (R15).
 
-Source: R15, 01-protocol section 4, docs/protocol/repair.md.
+Source: R15, docs/protocol/recovery.md "What is missing for good", docs/protocol/repair.md.
 """
 
 from __future__ import annotations

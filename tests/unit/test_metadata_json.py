@@ -1,6 +1,6 @@
 """Nodes as JSON: golden files, round trips, unknown fields kept, and refusal of everything else.
 
-Source: 08-interfaces "ZooKeeper", 01-protocol section 2.
+Source: docs/protocol/metadata.md "Nodes".
 """
 
 from __future__ import annotations

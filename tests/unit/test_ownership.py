@@ -1,7 +1,7 @@
 """Whose a log becomes, how long a lost one is left alone, and which is taken over next.
 
 Directed cases for each rule, and random ones for what must hold whatever was tried.
-Source: 01-protocol sections 2 and 5, docs/protocol/ownership.md.
+Source: docs/protocol/ownership.md "Whose is a log", docs/protocol/recovery.md "Takeover".
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The seed example (three regions of twenty bookies) is a test of its own. Choosing is checked for
 what it promises: distinct bookies, a rule that holds, refusal under `strict`.
-Source: 01-protocol section 7, R20.
+Source: docs/protocol/placement.md "The rule (R20)", R20.
 """
 
 from __future__ import annotations

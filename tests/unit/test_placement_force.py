@@ -6,7 +6,8 @@ nine (other tiers: another size); with DURAMEN_PLACEMENT_FORCE=9 all 1.3 million
 are taken.
 
 The brute force shares nothing with the product: it lists ensembles as orders of bookies, and judges
-each by listing all ack sets of all its write sets. Source: 01-protocol section 7 (R20).
+each by listing all ack sets of all its write sets. Source: docs/protocol/placement.md "Choosing",
+R20.
 """
 
 from __future__ import annotations

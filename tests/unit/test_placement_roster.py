@@ -1,6 +1,6 @@
 """Who may take new data and with which share, from nodes as others wrote them.
 
-Source: 01-protocol section 7 (weights), docs/protocol/placement.md.
+Source: docs/protocol/placement.md "Choosing".
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Bookies that come and go: who counts as steady, and that nothing is refused because of it.
 
-Source: 01-protocol section 7, docs/protocol/placement.md "Steadiness".
+Source: docs/protocol/placement.md "Steadiness".
 """
 
 from __future__ import annotations

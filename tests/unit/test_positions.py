@@ -3,7 +3,7 @@
 The logs have empty segments, equal txids over several segments, txids and times in any order,
 control entries, holes, several fragments, truncation inside entries, and entries above the LAC; of
 some the closed segments lie in a cold store, whose manifests tell of row groups.
-Source: 01-protocol section 8, 08-interfaces "Texts".
+Source: docs/protocol/reading.md "Positions", docs/protocol/rest.md "Records".
 """
 
 import asyncio

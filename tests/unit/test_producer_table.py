@@ -2,7 +2,7 @@
 
 The model keeps every acknowledged batch of the log; the table must answer as it does for what is
 kept, know of everything older that it is older, and be the same after a snapshot and a replay.
-Source: 08-interfaces "Producers", 01-protocol section 5.
+Source: docs/protocol/rest.md "Append", docs/protocol/write.md "Exactly once".
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Quorum arithmetic against brute force: write sets, and when responders cover every ack set (R12).
 
 Hypothesis draws shapes and responders; every ack set of every write set is enumerated.
-Source: 01-protocol sections 3 and 4.
+Source: docs/protocol/write.md "Write sets", docs/protocol/recovery.md "Seal".
 """
 
 from __future__ import annotations

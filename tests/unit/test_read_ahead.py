@@ -1,6 +1,7 @@
 """How far a reader reads ahead: more while there is more, and the next segment before its turn.
 
-Drives the reader core as `test_reader_core` does. Source: 01-protocol section 8, R18.
+Drives the reader core as `test_reader_core` does. Source: docs/protocol/reading.md "Read-ahead",
+R18.
 """
 
 from duramen.core.reader import ReaderLimits

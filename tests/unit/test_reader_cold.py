@@ -1,6 +1,6 @@
 """The reader where hot copies are gone: the cold store in their place, without a seam.
 
-Source: docs/protocol/archive.md, 01-protocol section 8.
+Source: docs/protocol/archive.md, docs/protocol/reading.md "Cold copies".
 """
 
 from __future__ import annotations

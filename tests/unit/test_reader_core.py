@@ -1,7 +1,8 @@
 """The reader core alone: one test per rule, driven by hand without a clock or a network.
 
 `Bench` holds the metadata and collects effects; a test answers the reads that it wants answered.
-Each rule was broken once in the core to see its test fail. Source: 01-protocol section 8, R17, R18.
+Each rule was broken once in the core to see its test fail. Source: docs/protocol/reading.md, R17,
+R18.
 """
 
 import itertools

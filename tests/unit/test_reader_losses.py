@@ -1,7 +1,7 @@
 """A reader at entries that are lost: it says so, and goes on behind them.
 
 Holes and everything else of the reader's core are in `test_reader_core`, whose bench this uses.
-Source: R15, 01-protocol section 8.
+Source: R15, docs/protocol/reading.md "What may be shown".
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The reader core at the tail: whom it polls, how many at once, and whom it keeps.
 
-Source: duramen.core.reader, 01-protocol section 8.
+Source: duramen.core.reader, docs/protocol/reading.md "Long polls".
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 Histories are drawn at random: producers and their epochs, tokens, snapshots in parts, closed
 epochs, truncations, losses. What the rebuilt table would answer is compared with what was there.
-Source: R15, 01-protocol section 5, docs/protocol/repair.md ("What a takeover makes of a loss").
+Source: R15, docs/protocol/recovery.md "Takeover", docs/protocol/repair.md "What a takeover makes of
+a loss".
 """
 
 from __future__ import annotations

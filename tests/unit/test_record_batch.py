@@ -1,6 +1,6 @@
 """Record batches: the golden file, round trips, limits, and refusal of everything damaged.
 
-Source: 03-api "Record batch"; written up in docs/protocol/wire.md.
+Source: docs/protocol/wire.md "Record batch".
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Records as JSON and the binary answer: there and back, and what is refused.
 
 The forms are described in docs/protocol/read-answers.md; both modules are pure, so these tests need
-no server. Source: 03-api "REST v1", 08-interfaces "Answers".
+no server. Source: docs/protocol/rest.md "Append", docs/protocol/read-answers.md "JSON".
 """
 
 import base64

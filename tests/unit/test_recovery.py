@@ -2,7 +2,8 @@
 
 Each test names the rule (R3, R12 to R17) and fails when that rule is broken in the core.
 `Driver` validates the core's invariants after each event; the metadata is a `FakeStore`, which
-refuses illegal changes. Random runs: `test_log_sequencer.py`. Source: 01-protocol section 4.
+refuses illegal changes. Random runs: `test_log_sequencer.py`. Source: docs/protocol/recovery.md
+"Recovery of a segment".
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Release of hot copies: only what the archive holds and rechecked, nothing that a takeover reads.
 
 The property plays logs that are appended to, archived, rechecked, found broken, truncated and
-retained at any time (A1). Source: docs/protocol/archive.md, 01-protocol section 9.
+retained at any time (A1). Source: docs/protocol/archive.md "Release".
 """
 
 from __future__ import annotations

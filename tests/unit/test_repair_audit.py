@@ -1,7 +1,7 @@
 """What an audit finds, and what it must leave alone: fates of members, R9, R20, R21.
 
 The view of the bookies, the judgement of segments, and what comparing copies says.
-Source: 01-protocol section 9, docs/protocol/repair.md.
+Source: docs/protocol/repair.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Swaps, drains, disruption and rebalance: each decision against brute force, or step by step.
 
 "Allowed" never loses an ack set; every swap keeps R20 for every write set; a drain cannot end
-early; a rebalance only makes things more even. Source: 01-protocol sections 7 and 9, R12, R20, R21.
+early; a rebalance only makes things more even. Source: docs/protocol/placement.md "The rule (R20)",
+docs/protocol/repair.md, R12, R20, R21.
 """
 
 from __future__ import annotations

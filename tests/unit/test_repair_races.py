@@ -2,7 +2,8 @@
 
 Repair swaps members and proves fragments by compare-and-set while a segment is open or is being
 recovered (R21); whoever writes the segment then takes from it what it does not mean to change (R3).
-And what an owner may say of its own fragments at the close (R9). Source: 01-protocol sections 2, 3.
+And what an owner may say of its own fragments at the close (R9). Source: docs/protocol/metadata.md
+"Rules for every change", docs/protocol/write.md "Ensemble change".
 """
 
 from __future__ import annotations

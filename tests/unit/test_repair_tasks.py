@@ -1,6 +1,6 @@
 """The backlog: what comes first, what waits, what is said once, what runs at one time.
 
-Source: issue "The cluster's life", docs/protocol/repair.md.
+Source: docs/protocol/repair.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What the copies of a log should be, against what bookies tell: each fault by itself, and ranges.
 
-A world of three bookies, striped or not; inventories are written by hand. Source: 01-protocol
-section 3, R1, R15, R17.
+A world of three bookies, striped or not; inventories are written by hand. Source:
+docs/protocol/write.md "Write sets", R1, R15, R17.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """In which order replicas are asked: failures, nearness, latency, and who is kept.
 
-Source: duramen.core.replica_order, 01-protocol section 8.
+Source: duramen.core.replica_order, docs/protocol/reading.md "Which replica".
 """
 
 from __future__ import annotations
@@ -102,7 +102,8 @@ def test_latencies_of_a_bookie_go_with_it_to_another_place() -> None:
 
 
 def test_what_fails_together_is_not_asked_one_after_the_other() -> None:
-    """Own rack, another rack of the region, then the regions in turn (01-protocol section 8)."""
+    """Own rack, another rack of the region, then the regions in turn (docs/protocol/reading.md
+    "Which replica")."""
     places = {
         "xa1": ("x", "a"), "xa2": ("x", "a"), "xb1": ("x", "b"), "xc1": ("x", "c"),
         "y1": ("y", "a"), "y2": ("y", "a"), "y3": ("y", "b"), "z1": ("z", "a"),

@@ -1,7 +1,7 @@
 """Retention and the trim point: no live record is removed, nothing ever comes back (T1).
 
 The property plays a whole life of a log: appends, rolls, truncations, retention rounds at any time,
-and looks after every step at what was removed. Source: 01-protocol section 9, R4.
+and looks after every step at what was removed. Source: docs/protocol/retention.md, R4.
 """
 
 from __future__ import annotations

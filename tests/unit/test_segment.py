@@ -1,6 +1,7 @@
 """The segment's transitions and invariants: what may change, and what never does.
 
-Rules R3, R4, R16 and R17. Source: 01-protocol section 2.
+Rules R3, R4, R16 and R17. Source: docs/protocol/metadata.md "logs/…/segments/<epoch>: the segment
+node".
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What an append that cannot be stored is told, and when: lost quorums, ZooKeeper, flush policies.
 
 One log's sequencer before bookies that answer when told. Its own time passes, so that "soon" is a
-number. Source: duramen.core.sequencer.shortage, 08-interfaces "Answers", R5, R9.
+number. Source: duramen.core.sequencer.shortage, docs/protocol/errors.md, R5, R9.
 """
 
 from __future__ import annotations

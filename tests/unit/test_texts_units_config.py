@@ -1,6 +1,7 @@
 """What people type: names, positions, durations, sizes, configurations; and the ids' text forms.
 
-Everything that is refused is refused with one error and a field. Source: 08-interfaces.
+Everything that is refused is refused with one error and a field. Source: docs/protocol/rest.md
+"Texts", docs/protocol/configuration.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The transmit buffer: packing, positions, and which answer an append that never arrived gets (R9).
 
-Source: 01-protocol section 3.
+Source: docs/protocol/write.md "Window and flush".
 """
 
 from __future__ import annotations

@@ -5,8 +5,7 @@ passing it on, or after the API server did it and before anybody hears of that: 
 crash. Counting starts anew with `arm`. Watches can be made silent: their connections stay open, and
 nothing comes.
 
-Used by test_restarts and test_silent_watch. Source: 04-platform "Every step is safe when the
-operator dies between any two API calls".
+Used by test_restarts and test_silent_watch. Source: ADR 0020.
 """
 
 from __future__ import annotations

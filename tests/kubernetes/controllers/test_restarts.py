@@ -9,7 +9,7 @@ Then all is uninstalled while operators die, and only claims are left. Operators
 they work: four worlds are disturbed at once, each by numbers of its own.
 
 DURAMEN_RESTARTS is how many in all (100), DURAMEN_SEED where the random numbers begin.
-Source: 04-platform "Operator"; issue 10.
+Source: ADR 0020.
 """
 
 from __future__ import annotations

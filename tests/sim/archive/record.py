@@ -4,7 +4,8 @@ Part of `checkers`. A segment's node names a cold copy only if everything lies t
 `first_hot_epoch` passes a segment only if it is closed, was kept as long as its log says, is needed
 by no takeover, and has a copy that was looked at again; the copy of what has left the bookies is
 never forgotten; and repair lets go of it. That the bytes are those of the log is judged where
-readers are served from it (O1, D1). Source: 06-testing A1, docs/protocol/archive.md.
+readers are served from it (O1, D1). Source: A1, docs/testing.md "Invariants",
+docs/protocol/archive.md.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ flag of it exists in production code. `python -m tests.sim.mutants` runs seeds a
 checker, a core's invariant or the convergence at the end objects, and prints the first seed that
 catches it and by what; one that survives all its seeds fails the command.
 
-The modules hold them by subject. Source: 06-testing "Mutants".
+The modules hold them by subject. Source: docs/protocol/rules.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Mutants of early appends (`early_append`): seals, visibility, the bound, who may go ahead.
 
-Part of `tests.sim.mutants`. Source: 01-protocol section 5, R18.
+Part of `tests.sim.mutants`. Source: docs/protocol/ownership.md "Early appends", R18.
 """
 
 from __future__ import annotations

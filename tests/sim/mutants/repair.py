@@ -3,7 +3,8 @@
 Part of `tests.sim.mutants`. Two rules of the cluster's life have their mutants elsewhere: a bookie
 that answers for any incarnation, or says NO_ENTRY for what it lost, is amnesiac
 (`replaced-disk-same-identity`, `no-entry-on-damage`), and owners that check racks and regions on
-the ensemble are `regions-on-the-ensemble`. Source: 01-protocol sections 7 and 9, R4, R20, R21.
+the ensemble are `regions-on-the-ensemble`. Source: docs/protocol/placement.md "The rule (R20)",
+docs/protocol/repair.md, R4, R20, R21.
 """
 
 from __future__ import annotations

@@ -7,7 +7,8 @@ changed as it is (R3). Who is said to be drained may go: no ended fragment in wh
 entry names him, and what is acknowledged has its Qa copies without him.
 
 What is held is what became durable at some time; a disk that is lost holds nothing.
-Source: 01-protocol sections 7, 9 (R3, R20, R21); ADR 0012.
+Source: docs/protocol/placement.md "The rule (R20)", docs/protocol/repair.md, R3, R20, R21, ADR
+0012.
 """
 
 from __future__ import annotations
