@@ -38,7 +38,7 @@ def test_scenario(path: Path) -> None:
 def test_a_scenario_tells_its_story_first(path: Path) -> None:
     story = path.read_text(encoding="utf-8").split("\n\n")[0].splitlines()
     assert len(story) >= 2 and all(line.startswith("#") for line in story)
-    assert "Source: " in story[-1], "the last line of the story names rules or sections"
+    assert "Source: " in story[-1], "the last line of the story names rules or pages"
 
 
 def test_a_wrong_expectation_is_seen() -> None:
