@@ -149,11 +149,9 @@ def make_app(backend: Backend) -> FastAPI:
         return response
 
     app.router.add_api_route(
-        _LOG_PATH + "/records",
-        get_records,
-        response_model=None,
+        _LOG_PATH + "/records", get_records, response_model=None,
         route_class_override=DeclaredRoute,
-    )
+    )  # fmt: skip
     return app
 
 

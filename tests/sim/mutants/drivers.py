@@ -44,9 +44,9 @@ async def _seal_of_the_silent(self: BookieLanes, effect: Any, sink: Any) -> None
     await _seal(self, effect, cast(Sink, _Optimist(sink)))
 
 
-def _parse_with_flipped_lac(data: bytes) -> Any:
+def _parse_with_another_lac(data: bytes) -> Any:
     incarnation, adds = _parse_adds(data)
-    return incarnation, [add._replace(lac=EntryId(max(add.lac ^ 1, -1))) for add in adds]
+    return incarnation, [add._replace(lac=EntryId(add.entry_id - 1)) for add in adds]
 
 
 async def _unknown_is_unavailable(self: MetadataLink, log_id: Any, writes: Any) -> CommitOutcome:
@@ -94,9 +94,9 @@ MUTANTS: Final[dict[str, Mutant]] = {
         "R14", "what a recovery reads is taken without its CRC",
         ((bookie_lanes, "check_entry", read_entry_info),),
     ),
-    "lac-flipped-on-the-wire": Mutant(
-        "R17", "a frame gives a bookie another LAC than it was given",
-        ((bookie_calls, "parse_adds", _parse_with_flipped_lac),),
+    "another-lac-on-the-wire": Mutant(
+        "R17", "a frame gives a bookie a higher LAC than it was given",
+        ((bookie_calls, "parse_adds", _parse_with_another_lac),),
     ),
     "change-of-any-version": Mutant(
         "R3", "a change is made to a node whatever became of it since it was read",
