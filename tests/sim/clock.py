@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from uuid import UUID
 
 from duramen.ids import Incarnation
-from duramen.runtime.reading import tail
+from duramen.runtime.reading import bookies, log_reader, tail
 from duramen.runtime.sequencer import bookie_lanes, history, log_driver
 from duramen_bookie import handlers, identity, storage
 from duramen_bookie.repair import inventory, pulling
@@ -47,9 +47,11 @@ from tests.sim.world import World
 T = TypeVar("T")
 
 _METRICS: Final = ("ADD_BYTES", "ADD_ENTRIES", "JOURNAL_QUEUE_BYTES", "JOURNAL_SYNC_SECONDS")
+_READ_CODEC: Final = ("pack_lacs", "pack_reads", "parse_marks", "parse_read_answers")
 _PLANE_METRICS: Final = ("APPEND_WAIT_SECONDS", "READ_WAIT_SECONDS", "CLASS_REFUSALS")
 _LOGGERS: Final = (
     "duramen_sequencer", "duramen_bookie", "duramen.runtime.registry", "duramen.runtime.sequencer",
+    "duramen.runtime.reading",
 )  # fmt: skip
 
 _DAMAGE_RATIO: Final = 0.05
@@ -203,7 +205,8 @@ def _list_bindings(world: World, seed: int) -> list[_Binding]:
         _Binding(fencing, "_COMMAND_IDS", itertools.count(-1, -1)),
         _Binding(log_host, "LogDriver", WatchedDriver),
         _Binding(log_host, "_TAKEOVER_COUNT", _TAKEOVER_COUNT),
-        _Binding(tail, "read_clock_us", now_us),
+        *(_Binding(m, "read_clock_us", now_us) for m in (bookies, log_reader, tail)),
+        *(_Binding(bookies, name, getattr(frames, name)) for name in _READ_CODEC),
         *(_Binding(m, "time", clock) for m in (rounds, rebalancing, operations)),
         *(_Binding(m, "time", clock) for m in (inventory, pulling)),
         _Binding(commits, "secrets", _Nonces(rng)),

@@ -74,6 +74,14 @@ async def _commit_over_whatever_is_there(
     return await _commit(self, log_id, fresh)
 
 
+async def _commit_one_by_one(self: MetadataLink, log_id: Any, writes: Any) -> CommitOutcome:
+    for write in writes:
+        outcome = await _commit(self, log_id, (write,))
+        if outcome is not CommitOutcome.APPLIED:
+            return outcome
+    return CommitOutcome.APPLIED
+
+
 def _count_what_timed_out(
     self: LogDriver, member: Member, epoch: Epoch, entry: EntryId, status: BookieStatus
 ) -> None:
@@ -97,6 +105,10 @@ MUTANTS: Final[dict[str, Mutant]] = {
     "another-lac-on-the-wire": Mutant(
         "R17", "a frame gives a bookie a higher LAC than it was given",
         ((bookie_calls, "parse_adds", _parse_with_another_lac),),
+    ),
+    "change-in-several-steps": Mutant(
+        "R2", "what is to change together is written node by node",
+        ((MetadataLink, "commit", _commit_one_by_one),),
     ),
     "change-of-any-version": Mutant(
         "R3", "a change is made to a node whatever became of it since it was read",

@@ -65,11 +65,23 @@ def read_clock_us() -> int:
 
 
 class Bookies:
-    """Calls to bookies by member; one instance per process."""
+    """Calls to bookies by member; one instance per process.
 
-    def __init__(self, store: MetadataStore, available: str, here: Place, rng: Random) -> None:
+    Args:
+        client: None: one of its own.
+    """
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        available: str,
+        here: Place,
+        rng: Random,
+        *,
+        client: PeerClient | None = None,
+    ) -> None:
         self.order = ReplicaOrder(here, rng)
-        self._client = PeerClient()
+        self._client = client or PeerClient()
         self._roster = Roster(store, available, self._on_change)
         self._urls: dict[BookieId, str] = {}
         self._incarnations: dict[BookieId, Incarnation] = {}
