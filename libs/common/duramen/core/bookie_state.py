@@ -1,13 +1,12 @@
 """What a bookie knows of logs and ledgers, and the values that its core takes and gives.
 
-One state object per log (R11): checking the seal and accepting an add are one step on it. Entries
-themselves are not here: the core knows identity checksums, the driver knows bytes and places. An
-entry is *hot* while the journal holds it (8 bytes here, in an `EntryTable`), *settled* when the
-shelf does (a range), *unknown* when it was here and cannot be read.
+There is one state object per log (R11): checking the seal and accepting an add are one step on it.
+An entry is *hot* while the journal holds it (8 bytes here, in an `EntryTable`), *settled* when the
+shelf does (a range), *unknown* when it was here and cannot be read. Adds, seals, LACs and drops are
+*pending* from the moment the core accepts them until their journal record is persisted. Answers,
+LACs and reads rest on what is persisted; refusals rest on pending seals and drops too.
 
-Everything is *pending* from the moment the core accepts it until its journal record is persisted;
-answers, LACs and reads speak of what is persisted only, refusals also of pending seals and drops.
-
+Not here: entries themselves. The core knows identity checksums, the driver knows bytes and places.
 Called by `core.bookie`; rows, effects and snapshots by its drivers (handlers, storage, simulator).
 Source: R4, R10, R11, R13, docs/protocol/wire.md "what an answer's status allows one to conclude".
 """

@@ -1,8 +1,9 @@
 """What a closed segment's node says of its copy in the cold store.
 
-One is recorded when the archive has read back everything it wrote and compared it with what the
-bookies hold, and *rechecked* by a second look later; only then may the hot copies be released. The
-value names the attempt whose manifest counts; where that lies follows from log, epoch and store.
+The archive records a copy when it has read back everything that it wrote and compared it with the
+bookies' copies. A second look later makes the copy *rechecked*; the hot copies may be released only
+then. The value names the attempt whose manifest counts. The manifest's place follows from log,
+epoch and store.
 
 Part of `core.segment`, which has the transitions. Spelled as JSON by `wire.metadata_json`.
 Source: docs/protocol/archive.md.

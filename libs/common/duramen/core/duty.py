@@ -1,9 +1,9 @@
 """What a bookie takes on: everything, nothing new, or nothing at all.
 
 A bookie that is to leave goes SERVING → DRAINING → LEAVING → DRAINED, one step at a time, and back
-to SERVING from anywhere. The duty stands in the bookie's own node; who may change it decides there
-(`core.repair`), and the bookie enforces it before it publishes it: what the published duty forbids
-can no longer happen. Reads and seals go on in every duty; writes of LACs are refused as adds are.
+to SERVING from any of these. The duty stands in the bookie's own node, where `core.repair` decides
+about it. The bookie enforces a duty before it publishes it: what the published duty forbids can no
+longer happen. Reads and seals go on in every duty. Writes of LACs are refused as adds are.
 
 Called by the bookie's core and by repair. Source: docs/protocol/repair.md "Drain".
 """

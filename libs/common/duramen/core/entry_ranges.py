@@ -1,10 +1,11 @@
 """Sets of 32-bit numbers, kept as ranges: settled and unknown entries, epochs that were dropped.
 
 A settled ledger of a million entries is one range, 8 bytes in two arrays. Many ranges are the
-exception (striped ledgers, damage); finding is bisection, changing moves what follows in memory.
+exception (striped ledgers, damage). Finding is a bisection; a change moves the ranges behind it.
 
 Not here: which entries belong in (`core.bookie`), numbers kept per entry (`EntryTable`). Called by
-the bookie's core and by whoever writes or reads its checkpoint. Source: docs/protocol/shelf.md.
+the bookie's core and by the code that writes or reads its checkpoint.
+Source: docs/protocol/shelf.md.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Numbers kept per entry of one ledger, in compact arrays sorted by entry.
 
-The core keeps an identity checksum with each hot entry (8 bytes together), the bookie's active
-index a place in the journal. Entries arrive mostly in order, so adding is appending and finding is
-a subtraction; recovery and resends may fill gaps, which costs a move of what follows.
+The core keeps an identity checksum with each hot entry (8 bytes together). The bookie's active
+index keeps a place in the journal. Entries arrive mostly in order, so adding appends and finding is
+a subtraction. Recovery and resends may fill gaps, and then the numbers behind the gap are moved.
 
 Not here: which entries belong in, and sets of entries without numbers (`EntryRanges`). Called by
 `core.bookie_state` and the bookie's index. Source: docs/protocol/shelf.md.

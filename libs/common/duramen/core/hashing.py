@@ -1,7 +1,7 @@
 """Which node a log belongs to by hash: weighted rendezvous on stable names.
 
-Every process computes the same order from the same names, nothing moves but what a node that came
-or went held, and the second in the order is the natural next one when the first does not answer.
+Every process computes the same order from the same names. When a node comes or goes, only the logs
+that it holds move. The second node in the order is the next to ask when the first does not answer.
 Pure; not Python's `hash`, which differs from process to process.
 
 Called by both proxies (routing) and the sequencer (which orphaned logs are mine).

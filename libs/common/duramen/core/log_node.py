@@ -1,9 +1,9 @@
 """Metadata of one log: the epoch store, an immutable value with its transitions.
 
-It decides which epochs exist (`next_epoch`), up to where they are closed (`last_clean_epoch`, LCE)
-and what the closed ones hold in sum, so that the sequence numbers of the epoch after LCE are known.
-The unclosed segments of a log are exactly LCE + 1 … next_epoch − 1: nothing is ever concluded from
-a listing (R4). Storing a value by compare-and-set is the driver's work (R2, R3).
+It decides which epochs exist (`next_epoch`) and up to which they are closed (`last_clean_epoch`,
+LCE). It also sums up what the closed ones hold, so the sequence numbers of the epoch after LCE are
+known. The unclosed segments of a log are exactly LCE + 1 … next_epoch − 1; no listing is needed
+(R4). Storing a value by compare-and-set is the driver's work (R2, R3).
 
 Invariants (checked by `validate`):
  1 0 ≤ LCE < next_epoch.
@@ -11,7 +11,6 @@ Invariants (checked by `validate`):
  3 trim_seq_num ≥ 0.
  4 ended or deleted ⇒ LCE = next_epoch − 1; purged ⇒ deleted.
  5 1 ≤ first_hot_epoch ≤ LCE + 1, and no takeover reads below it.
-
 Used by sequencer, recovery, reader; spelled by `wire`. Source: docs/protocol/metadata.md, R2, R4.
 """
 

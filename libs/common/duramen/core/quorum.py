@@ -1,9 +1,9 @@
 """Quorum arithmetic: write sets, ack sets, and when responders cover every possible ack set.
 
-`covers` is the one function that answers "may a recoverer conclude?": for fencing, every ack set of
-every write set must be hit; for one entry's absence, every ack set of that entry's write set. A
-majority of the ensemble is wrong in general. The same function serves the striped form (write sets
-are runs of the ensemble) and, later, the flexible form (write sets listed by the caller).
+`covers` alone answers "may a recoverer conclude?". A fence must hit every ack set of every write
+set; the proof of one entry's absence must hit every ack set of that entry's write set. A majority
+of the ensemble is wrong in general. The same function serves the striped form (write sets are runs
+of the ensemble) and, later, the flexible form (the caller lists the write sets).
 
 Pure. Called by the ledger writer, recovery and the reader. Source: docs/protocol/write.md "Write
 sets", R12.

@@ -1,9 +1,9 @@
 """Reader: follows one log from a position upwards, entry by entry and segment by segment.
 
 Sans-IO: inputs are the `on_…` methods, effects wait in an outbox that the driver drains with
-`take_effects`. The driver verifies entries; the reader decides whom to ask, what may be shown (up
+`take_effects`. The driver verifies entries. The reader decides whom to ask, what may be shown (up
 to the LAC in a segment that is not CLOSED, to its last entry in a CLOSED one: R17), and when the
-next segment begins (R18). What left the bookies is asked of the cold store. Nothing is recovered.
+next segment begins (R18). It asks the cold store for what left the bookies. It recovers nothing.
 
     what it waits for   left by
     METADATA            on_metadata

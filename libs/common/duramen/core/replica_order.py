@@ -1,16 +1,15 @@
 """In which order the replicas of an entry are asked: live ones first, the nearest of them first.
 
-One of the own rack, then one of another rack of the region, then one of each region in turn: what
-fails together is not asked one after the other. Among equals those come first whose answers took
-less than twice as long as the fastest one's: the one that a reader keeps, the others shuffled, so
-that readers spread over replicas. One that takes `MUCH_SLOWER` times as long as the next comes
-behind it. What was measured is forgotten after a while.
+A replica of the own rack comes first, then one of another rack of the region, then one of each
+region in turn: replicas that fail together are not asked one after the other. Among equals those
+come first that answer in less than twice the time of the fastest. The first of them is the one that
+a reader keeps; the others are shuffled, which spreads readers over replicas. A replica that takes
+`MUCH_SLOWER` times as long as the next comes behind it. Measurements are forgotten after a while.
 
 A bookie that failed a moment ago, that is absent from the roster or whose place nobody knows goes
-to the end, never out: it is the last resort. Pure. One instance serves all readers of a process, so
-that one reader's failure spares the others the wait, and the delay of `speculation` is learnt from
-all of them. Called by the reader core and its driver. Source: docs/protocol/reading.md "Which
-replica".
+to the end and stays in the order as the last resort. Pure. One instance serves all readers of a
+process: one reader's failure spares the others the wait, and all teach the delay of `speculation`.
+Called by the reader core and its driver. Source: docs/protocol/reading.md "Which replica".
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """What a bookie answers to one add, read, seal or LAC, and what a client of it may conclude.
 
-The distinctions carry the safety of recovery: NO_ENTRY is a proof of absence by the right
-incarnation, UNKNOWN is doubt and counts as a failed member, SEALED fences the writer, and the two
-statuses made by the caller's own runtime (UNREACHABLE, TIMEOUT) prove nothing at all.
+The distinctions carry the safety of recovery. NO_ENTRY is a proof of absence by the right
+incarnation. UNKNOWN is doubt and counts as a failed member. SEALED fences the writer. The caller's
+own runtime makes two statuses (UNREACHABLE, TIMEOUT), which prove nothing at all.
 
-Numbers are those of the wire. Source: R1, R10, R15, docs/protocol/wire.md "what an answer's status
-allows one to conclude".
+Numbers are those of the wire. Used by the bookie's core, by whoever calls a bookie, and by `wire`.
+Source: R1, R10, R15, docs/protocol/wire.md "what an answer's status allows one to conclude".
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """What one bookie knows durably of every log and ledger, and how upkeep moves it.
 
-`BookieCore` without requests: looking up, settling (from the journal to the shelf), losing to
-damage, forgetting what was dropped, and the snapshot that a checkpoint keeps. Whatever the journal
-told and a checkpoint lets go of must be in `snapshot`: `restore` and a replay of the journal from
-there on make the same bookie again.
+This is `BookieCore` without requests. It looks entries up, settles them (from the journal to the
+shelf), loses them to damage and forgets dropped ledgers. It also makes the snapshot that a
+checkpoint keeps. `snapshot` holds all state whose journal records a checkpoint lets go of:
+`restore` and a replay of the journal from there on make the same bookie again.
 
 Not here: what is pending, answers, the order of records (`bookie_core`). Called by `BookieCore` and
 by the bookie's storage and upkeep. Source: R4, R10, R15, docs/protocol/shelf.md "Checkpoint".

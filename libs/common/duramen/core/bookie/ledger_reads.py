@@ -1,7 +1,8 @@
 """What a read is answered, and the long polls that wait for more.
 
-`BookieCore` without changes of state: a read is looked up in what is durable, or registered before
-anything can change and woken by what it waits for: an entry, the LAC, a seal, a drop.
+This is `BookieCore` without changes of state. A read is looked up in what is durable, or it is
+registered before anything can change and woken by what it waits for: an entry, the LAC, a seal, a
+drop.
 
 Not here: the seal that a read may carry (`bookie_core`), bytes, timers. Called by `BookieCore`,
 and by drivers when a long poll is over. Source: R15, docs/protocol/reading.md "Long polls".

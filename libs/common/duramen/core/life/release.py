@@ -1,12 +1,12 @@
-"""How far a log may release its hot copies: from where on bookies have to keep anything.
+"""How far a log may release its hot copies: the epoch from which on bookies must keep entries.
 
-Oldest first and without a gap, since one number in the log node says it. A segment is passed when
-it is CLOSED, was completed longer than `tiering.keep_hot` ago, and has a cold copy that was found
-whole a second time; one without any entry holds nothing that could be missed. Nothing is passed
-that a takeover may read: it asks bookies alone. Whether the segments are still what they were is
-checked by the `multi()` that writes the number.
+Segments are released oldest first and without a gap, since one number in the log node says how far.
+A segment is passed when it is CLOSED, was completed longer than `tiering.keep_hot` ago, and has a
+cold copy that a second look found whole. A segment without any entry is passed as well: nobody can
+miss anything of it. A segment that a takeover may read is not passed, because takeovers ask bookies
+alone. The `multi()` that writes the number checks that the segments are still what they were.
 
-Called by `retention`. Source: docs/protocol/archive.md "Release".
+Pure. Called by `retention`. Source: docs/protocol/archive.md "Release".
 """
 
 from __future__ import annotations

@@ -1,16 +1,17 @@
 """What retention may do to a log now: trim it, give segments up, release, purge a deleted one.
 
-Two steps, each monotone. A segment is *truncated* when the trim point has passed it: by request,
-or here, oldest first, when it was completed longer than `retention.age` ago or when the closed
-segments after it alone hold `retention.bytes`. From then on it waits for `retention.truncated`, at
-most twice as long (one group waits, what comes meanwhile is the next), so that recovery and readers
-on their way still find it; then `first_live_epoch` passes it, and bookies drop it (R4). Only CLOSED
-segments are judged: the open one is nobody's to expire (T1).
+There are two steps, and each is monotone. A segment is *truncated* when the trim point has passed
+it. A request does that, or retention does, oldest first, when the segment was completed longer than
+`retention.age` ago or the closed segments after it alone hold `retention.bytes`. It then waits for
+`retention.truncated`, at most twice as long (segments wait in groups), so that recovery and readers
+still find it. After that `first_live_epoch` passes it, and bookies drop it (R4). Only CLOSED
+segments are judged; an open one cannot expire (T1).
 
-Held: segments without a verified cold copy where `retention.require_cold_copy`, neither expired nor
-given up; and everything from the log's last snapshot on, which takeovers read: all of it where no
-close has said yet from where they read (every segment was recovered, and one carries producers).
-Hot copies: `release`. Called by the sequencer's retention. Source: docs/protocol/retention.md, R4.
+A segment without a verified cold copy under `retention.require_cold_copy` neither expires nor is
+given up. From the log's last snapshot on no segment is given up, because takeovers read them; none
+at all is, while no close has said yet from where they read (every segment was recovered, and one
+has producers). Hot copies: `release`. Called by the sequencer's retention.
+Source: docs/protocol/retention.md, R4.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Where a log's trim point lies in its segments: which are truncated, wholly or in part.
 
-The trim point in the log node is the truth; what a segment's status says follows from it, so that
-a truncation is one compare-and-set however many segments it passes. Pure functions of nodes.
+The trim point in the log node is the truth, and a segment's status follows from it. So a truncation
+is one compare-and-set, however many segments it passes. Pure functions of nodes.
 
-Called by retention, by the sequencer's truncation and by the read proxy.
-Source: docs/protocol/retention.md.
+Not here: whether a trim is due (`retention`). Called by retention, by the sequencer's truncation
+and by the read proxy. Source: docs/protocol/retention.md.
 """
 
 from __future__ import annotations

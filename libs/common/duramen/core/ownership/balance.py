@@ -1,8 +1,9 @@
 """Which logs to move so that sequencers carry load by their weights: a plan, and nothing else.
 
-A move costs its log a short pause, so the plan is shy: it moves only while a sequencer carries
-more than HYSTERESIS times its share, only what makes the worse of the two better, and at most a
-given number of logs. Run again on the loads that its own moves lead to, it moves nothing.
+A move costs its log a short pause, so the plan is cautious. It moves logs only while a sequencer
+carries more than HYSTERESIS times its share. It makes a move only if the worse of the two
+sequencers gets better, and moves at most a given number of logs. Run again on the loads that its
+own moves lead to, it moves nothing.
 
 Called by the write proxy's `cluster.balancing`. Source: docs/protocol/ownership.md.
 """

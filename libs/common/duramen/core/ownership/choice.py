@@ -1,9 +1,9 @@
 """Which sequencer should get a log's appends: this one, another, or nobody can say yet.
 
-The owner node is advice and so is the hash; what a proxy has tried in vain is better advice than
-either. A sequencer that was tried is never named again, so two sequencers that each believe in
-the other end in one of them claiming or waiting, not in a circle. Safety is not decided here: seals
-and compare-and-set keep a log right whoever claims it (R2).
+The owner node is advice, and so is the hash. The sequencers that a proxy has tried in vain are
+better advice than either. A sequencer that was tried is never named again. So if two sequencers
+each believe in the other, one of them ends up claiming or waiting, and the append does not circle.
+Safety is not decided here: seals and compare-and-set keep a log right whoever claims it (R2).
 
 Called by the sequencer's `ownership.claims` and by the simulator.
 Source: docs/protocol/ownership.md "Whose is a log" and "Failure detection".

@@ -1,9 +1,10 @@
 """How long a sequencer leaves a log alone that another one took from it.
 
 Two sequencers that each believe to be the owner would seal one another for ever, and every turn
-costs the log's clients a recovery. So a log that was lost is not claimed again before a pause,
-which doubles with every loss and is drawn with jitter, so that two rivals do not keep step. Held
-in peace for long enough, the log's losses are forgotten. Bounded: the oldest are forgotten first.
+would cost the log's clients a recovery. So a sequencer claims a log that it lost only after a
+pause. The pause doubles with every loss, and jitter keeps two rivals out of step. When the log was
+held in peace for long enough, its losses are forgotten. The memory is bounded: the oldest losses
+are forgotten first.
 
 Called by the sequencer's `ownership.claims`. Source: docs/protocol/recovery.md "Takeover".
 """

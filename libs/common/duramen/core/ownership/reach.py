@@ -1,9 +1,9 @@
 """Which bookies this process reaches, as far as its own questions tell.
 
-Each registered bookie is asked something cheap every `PROBE_US`; what it says does not matter, only
-that its answer comes. One that was not heard for `SILENT_US` is *unreached* until it has answered
-every question for as long: a link that flaps counts as cut. A process that has just begun reaches
-nobody until it was answered; a bookie that joins later has the benefit of the doubt.
+Each registered bookie is asked something cheap every `PROBE_US`; any answer counts. A bookie that
+was not heard for `SILENT_US` is *unreached*. It stays so until it has answered every question for
+as long again: a link that flaps counts as cut. A process that has just begun reaches a bookie only
+after that bookie's first answer; a bookie that joins later counts as reached from the start.
 
 Not here: who asks (`duramen_sequencer.ownership.reaching`, the simulator), and what others make of
 it (`relief`). Source: docs/protocol/ownership.md "Cut off from bookies", ADR 0023.

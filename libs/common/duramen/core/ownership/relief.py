@@ -1,11 +1,11 @@
-"""When a sequencer that bookies do not let go on gives a log up, and to whom.
+"""When a sequencer that cannot reach enough bookies gives a log up, and to whom.
 
-Its owner node would keep the log here for ever while others could serve it. So every sequencer says
-in its roster node which bookies it does not reach, and a log that has made no progress for `grace`
-goes to the first by hash that could serve it, provided that this one could not: to seal every
-unclosed segment takes a cover of its last fragment, to append takes an ack set of every write set.
-Where nobody says more than this one, nobody gets it. A giver that is wrong, or a link that comes
-and goes, gives less and less often: each gift of a log doubles the grace of the next.
+Without this rule its owner node would keep the log here for ever while others could serve it. So
+every sequencer names in its roster node the bookies that it does not reach. A log without progress
+for `grace` goes to the first sequencer by hash that could serve it, provided that this one could
+not. To seal every unclosed segment takes a cover of its last fragment; to append takes an ack set
+of every write set. If no other sequencer reaches more than this one, the log stays. Each gift of a
+log doubles the grace of its next one, so a wrong giver, or a flapping link, gives ever more rarely.
 
 Called by the sequencer's `ownership.reliefs`, `claims` and by the simulator.
 Source: docs/protocol/ownership.md "Cut off from bookies", ADR 0023; R12.

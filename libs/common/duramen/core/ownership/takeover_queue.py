@@ -1,9 +1,9 @@
 """Which log is taken over next: hottest first, a bounded number at once.
 
-A dead sequencer leaves hundreds of logs at one moment. All at once they would fill every queue on
-the way and all be late; one after the other the last would wait for minutes. Logs for which appends
-wait come first, the most wanted ahead; the others follow by the rate last known here, then by the
-bytes that they hold. An append that comes later moves its log forward.
+A dead sequencer leaves hundreds of logs at one moment. Taken over all at once, they would fill
+every queue on the way and all be late; one after the other, the last would wait for minutes. Logs
+for which appends wait come first, those with the most of them ahead. The others follow by the rate
+last known here, then by the bytes that they hold. An append that comes later moves its log forward.
 
 Invariants (checked by `validate`):
  1 at most `running_count_max` run.

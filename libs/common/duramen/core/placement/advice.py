@@ -1,11 +1,11 @@
-"""Advice: whether a replication could satisfy R20 at all, before there is a log, and what would.
+"""Advice before a log exists: could any cluster satisfy its replication (R20), and what would?
 
-Judged on `regions_that_must_suffice` regions (by default `min_regions`) with bookies and racks
-without end: what fails here fails on every cluster that has lost as many regions as the log is
-meant to survive. What the present cluster cannot do is `choice.explain_refusal`'s.
+The judgement assumes `regions_that_must_suffice` regions (by default `min_regions`) with unlimited
+bookies and racks. A replication that fails here fails on every cluster that has lost as many
+regions as the log is meant to survive.
 
-Pure. Called when the sequencer creates or reconfigures a log. Source: docs/protocol/placement.md
-"Will it work?".
+Not here: what the present cluster cannot do (`choice.explain_refusal`). Pure. Called when the
+sequencer creates or reconfigures a log. Source: docs/protocol/placement.md "Will it work?".
 """
 
 from __future__ import annotations

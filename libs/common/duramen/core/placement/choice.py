@@ -1,11 +1,11 @@
 """Choosing: an ensemble or replacements that satisfy the rule, or why there is none.
 
-Even first: the region, then the rack that has the fewest of the ensemble takes the next member.
-Among equals the weight decides, by chance: of two bookies one is drawn before the other with the
-odds of their weights. Bookies that came back lately are left out where the others make an ensemble
-that satisfies the rule, and come last where they are needed: they are never a reason to refuse.
-What a strict rule is refused cannot be done, unless `search_bound` says that the search was given
-up; `prefer` then takes an ensemble that breaks the rule.
+The choice is even first: the next member comes from the region, then from the rack, that has the
+fewest of the ensemble. Among equals the weight decides, by chance: of two bookies one is drawn
+before the other with the odds of their weights. Bookies that came back lately are left out where
+the others make an ensemble that satisfies the rule. Where they are needed they come last; they are
+never a reason to refuse. A refusal of a strict rule means that no ensemble satisfies it, unless
+`search_bound` says that the search was given up. `prefer` then takes an ensemble that breaks it.
 
 Pure: randomness is injected. Called by the log sequencer, the ledger writer, recovery and repair.
 Source: docs/protocol/placement.md "Choosing", R20.

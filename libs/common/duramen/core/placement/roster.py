@@ -1,16 +1,15 @@
-"""Who may take new data, where everybody is, and how much of it each should get.
+"""Which bookies may take new data, where every bookie is, and how much of it each should get.
 
-From the nodes as ZooKeeper has them: `available/<id>` says that a bookie lives, what it accepts and
-how much is free; its own node `bookies/<id>` says where it is and its weight, also of one that is
-down. New data go to bookies that live, are not read-only, have no duty but to serve, a weight above
-0, and lie in a region that is not closed; whoever is out keeps what it has, and is read.
+The facts are ZooKeeper's nodes. `available/<id>` says that a bookie lives, what it accepts and how
+much is free. Its own node `bookies/<id>` says where it is and its weight, even while it is down.
+New data go to bookies that live, are not read-only, have no duty but to serve, a weight above
+0, and lie in a region that is not closed. A bookie that is out keeps its data, and is read.
 
     share of new data = weight · max(free bytes / greatest free bytes of a candidate, 1/16)
 
-so an empty bookie beside half-full ones gets twice as much as they do, and a nearly full one is
-spared but not forgotten. So is one in doubt, after damage that hid what it held: it gets weight ·
-1/16, and three bookies of which it is one go on. Spreading comes first (`choice`). Who came back
-lately (`steadiness`) is the last choice.
+So an empty bookie beside half-full ones gets twice their share, and a nearly full one still gets
+some. A bookie in doubt, after damage that hid what it held, gets weight · 1/16, so that three
+bookies of which it is one go on. Spreading comes first (`choice`), steadiness last (`steadiness`).
 
 Pure; what others wrote is not trusted. Called by `surveyor`. Source: docs/protocol/placement.md.
 """

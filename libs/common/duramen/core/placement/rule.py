@@ -1,12 +1,12 @@
-"""The rule of placement (R20): what it demands of a write set, and who breaks it.
+"""The rule of placement (R20): what it demands of a write set, and which members break it.
 
 The rule is about ack sets: no Qa members of any write set may lie in fewer than `min_racks` racks
-nor in fewer than `min_regions` regions. Equivalent, and checked here: in every write set the
-(min − 1) fullest racks (regions) together hold fewer than Qa members. A rack is one of its region:
-racks of two regions are two, whatever they are called.
+nor in fewer than `min_regions` regions. An equivalent rule is checked here: in every write set the
+(min − 1) fullest racks (regions) together hold fewer than Qa members. A rack belongs to its region:
+racks of two regions are two racks, even under one name.
 
-Who does not count: a member of unknown location may lie where it does most harm, and a member that
-is suspended or owed data is no copy, so the others of its write set must span the places alone.
+Two kinds of members do not count. One of unknown location may lie where it does most harm. One that
+is suspended or owed data is no copy. The others of its write set must span the places alone.
 
 Pure. Called by `choice`, audits and the simulator's checker. Source: docs/protocol/placement.md
 "The rule (R20)".

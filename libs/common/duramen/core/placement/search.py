@@ -1,10 +1,11 @@
 """Search: fill places of an ensemble so that no write set breaks the rule; complete within a bound.
 
-The ensemble is a ring of slots, some taken for good, and the write sets are its windows. Free slots
-are filled one after the other, always trying first the region and the rack that have the fewest;
-a window is refused as soon as what is in it breaks the rule, whatever will follow. What cannot make
-a difference is tried once: bookies of one rack are alike, and so are racks, and whole regions, of
-equal room that nothing lies in yet. With the bound not reached, nothing found is a proof.
+The ensemble is a ring of slots, some of them fixed, and the write sets are its windows. The search
+fills one free slot after the other and always tries first the region and the rack that have the
+fewest members. It drops a window as soon as its members break the rule, whatever would follow. It
+tries alternatives that cannot make a difference once: bookies of one rack are alike, and so are
+racks, and whole regions, that have equal room and hold nothing yet. If the search ends without an
+ensemble and below the bound, there is none.
 
 Pure and deterministic: the order of the bookies is the caller's. Called by `choice`.
 Source: docs/protocol/placement.md "Choosing", R20.

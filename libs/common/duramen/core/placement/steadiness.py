@@ -1,10 +1,10 @@
 """Which bookies came back too lately to be trusted with new data while there are others.
 
 A bookie whose process or network comes and goes costs each log that it is given an ensemble change
-every time. So one that left and registered again is *unsteady* until it has been there for a while
-without a break. One that was there at the first look, or joins for the first time, is steady: there
-is nothing to be held against it. Unsteady ones come last in every choice, and are never a reason
-to refuse one (`choice`).
+every time. So a bookie that left and registered again is *unsteady* until it has been there for a
+while without a break. A bookie that was there at the first look, or joins for the first time, is
+steady: nothing speaks against it. Unsteady bookies come last in every choice, and they are never a
+reason to refuse one (`choice`).
 
 Pure: the time is given. Called by `runtime.sequencer.surveyor`.
 Source: docs/protocol/placement.md "Steadiness".

@@ -1,7 +1,7 @@
 """What a reader asks of its driver, and what it gives: the effects of `core.reader`, and no more.
 
-They are carried out in their order. An answer to a read may come late, twice, or as a status that
-the driver made of a failure. Carried out by the read proxy's `log_reader`, by the simulator and by
+The driver carries them out in their order. An answer to a read may come late, twice, or as a status
+that the driver made of a failure. The drivers are the read proxy's `log_reader`, the simulator and
 the scenarios. Source: docs/protocol/reading.md.
 """
 

@@ -1,9 +1,10 @@
 """The newest entries of a log in order, as the feed that its tailing readers share has seen them.
 
-A window knows which entries there are and where, never their bytes: those lie in the cache, whose
-bound is the only one on memory. A reader at a position inside the window is told what follows; one
-that has fallen behind its beginning reads by itself until it has caught up. Every entry between the
-beginning and the end that readers may see is there: holes are not, lost entries end a feed.
+A window knows which entries there are and where, never their bytes. Those lie in the cache, whose
+bound is the only one on memory. A reader at a position inside the window is told what follows. A
+reader that has fallen behind the window reads by itself until it has caught up. The window has
+every entry between its beginning and its end that readers may see. Holes are left out; a lost entry
+ends the feed.
 
 Pure. Called by the read proxy's `following.feed`. Source: docs/protocol/read-answers.md "Who shares
 what", docs/protocol/reading.md "Long polls".

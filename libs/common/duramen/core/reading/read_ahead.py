@@ -1,8 +1,8 @@
 """How many bytes a reader asks for at once: little at first and at the tail, much to catch up.
 
-A reader that has more to read than one range doubles the next one, up to its limit; one that has
-come to the end begins small again. So a look-up, or a reader that follows, never fetches megabytes
-that nobody takes, and one that catches up soon pays the price of a call for some MiB.
+A reader that has more to read than one range doubles the next one, up to its limit. A reader that
+has come to the end begins small again. So a look-up, or a reader that follows, never fetches
+megabytes that it does not take; a reader that catches up soon makes one call for some MiB.
 
 Pure. Called by the reader core. Source: docs/protocol/reading.md "Read-ahead".
 """

@@ -1,8 +1,8 @@
 """When to ask the next replica as well: after the time within which 99 of 100 answers come.
 
-The 99th percentile is followed by small steps, up by 99 parts when an answer took longer and down
-by one part when it did not: no samples are kept and no clock is read. Each further request of one
-read waits twice as long, so that the chance of the n-th falls exponentially.
+The 99th percentile is followed by small steps: up by 99 parts when an answer took longer, down by
+one part when it did not. No samples are kept and no clock is read. Each further request of one read
+waits twice as long, so the chance of an n-th request falls exponentially.
 
 Pure. One instance serves all readers of a process, in `replica_order`.
 Source: docs/protocol/reading.md "Which replica".

@@ -1,13 +1,14 @@
 """What is wrong with the copies of one segment: lost, owed, damaged, in doubt, misplaced and more.
 
-Judged fragment by fragment from the segment's metadata, the view of the bookies, what is owed and
-what is reported as damaged. Entries that nobody may read any more, truncated and older than the
-snapshot that takeovers begin with, are no work, and a fragment of such alone names nobody. The last
-fragment of an unclosed segment is its owner's (R21): all that is ever found there is that it should
-roll; a segment in recovery is left to who recovers it.
+It judges each fragment from the segment's metadata, the view of the bookies, the notes about owed
+entries and the reports of damage. Entries that nobody may read any more, truncated and older than
+the snapshot that takeovers begin with, are no work; a fragment of such entries alone names nobody.
+The last fragment of an unclosed segment belongs to its owner (R21): the only finding there is that
+the owner should roll. A segment in recovery is left to the sequencer that recovers it.
 
-Pure, nothing kept. Called by the auditor for each live segment, in rounds and before each step of a
-repair. Source: docs/protocol/repair.md, R9, R20, R21.
+Pure; nothing is kept. Not here: carrying out a finding (the auditor's workers). Called by the
+auditor for each live segment, in rounds and before each step of a repair.
+Source: docs/protocol/repair.md, R9, R20, R21.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""The bookies of a cluster as repair sees them: who is there, who is lost, who is to be emptied.
+"""The bookies of a cluster as repair sees them: which are there, lost, or to be emptied.
 
-A value made of nodes that were read after a `sync`: `bookies/<id>` (which incarnation, where, which
-duty), `available/<id>` (registered now, and what it publishes), `repair/lost`. From it follows the
-fate of every member that a segment names. A bookie that is not registered as available counts as
-lost after a grace; nobody does while no bookie at all is registered, because then it is the
-metadata store or the network that failed (R4).
+A view is a value made from nodes that were read after a `sync`: `bookies/<id>` (incarnation, place,
+duty), `available/<id>` (registered now, and what the bookie publishes), `repair/lost`. The fate of
+every member that a segment names follows from it. A bookie that is not registered as available
+counts as lost after a grace. While no bookie at all is registered, none counts as lost, because
+then the metadata store or the network has failed (R4).
 
-Pure. Called by `audit`, `drain`, `disruption`, `rebalance`, built by the auditor's readings.
+Pure. Called by `audit`, `drain`, `disruption` and `rebalance`; the auditor's readings build it.
 Source: docs/protocol/wire.md "Identities", R1, docs/protocol/placement.md "The rule (R20)",
 docs/protocol/repair.md.
 """

@@ -1,11 +1,13 @@
 """Which entries a member is to hold, and what comparing copies says about them.
 
-A copy is verified when every entry of its write sets is there, with the identity that the others
-have who hold it. Not verified is everything else: an entry that nobody has, that somebody cannot
-vouch for (R15), that may lie with one who did not answer, or of which two members hold different
-ones. Compared is piece by piece: an entry costs some bytes while its piece is looked at.
+A copy is verified when it has every entry of its write sets, with the identity that the other
+holders have. Four things keep it from that: an entry that nobody has, an entry that a member cannot
+vouch for (R15), an entry that a member without an answer may hold, and an entry of which two
+members hold different ones. Copies are compared piece by piece; an entry costs some bytes while its
+piece is looked at.
 
-Pure. Called by the auditor's workers. Source: docs/protocol/repair.md, R9, R15, R21.
+Pure. Not here: reading the copies. Called by the auditor's workers.
+Source: docs/protocol/repair.md, R9, R15, R21.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
 """May this bookie be stopped for a while, or taken away? Judged from current metadata.
 
-`restart`: every write set of every live segment that names the bookie keeps Qa members that are
-there and of whose copies nothing is known to miss; in a fragment that nobody compared yet every
-copy counts as missing (R9). Unclosed segments stay coverable, so that they can be recovered (R12).
-`remove`: no live segment names any incarnation of it, none can come to depend on it (it is drained,
-or not there), and those that are left can hold a new segment of every log.
+`restart`: every write set of every live segment that names the bookie must keep Qa members that are
+there and of whose copies nothing is known to miss. In an ended fragment that nobody compared yet
+every copy counts as missing (R9). Unclosed segments must stay coverable, so that they can be
+recovered (R12).
+`remove`: no live segment names any incarnation of the bookie, none can come to depend on it (it is
+drained, or not there), and the others can hold a new segment of every log.
 
-Segments are noted one after the other and not kept: only counts and the first logs at risk are.
+Segments are noted one after the other and not kept; counts and the first logs at risk are kept.
 Pure. Called by the auditor. Source: docs/protocol/recovery.md "Seal", R12, docs/protocol/repair.md.
 """
 

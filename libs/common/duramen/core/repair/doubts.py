@@ -1,13 +1,14 @@
 """Which fragments were compared since a bookie of theirs became doubtful, in bounded memory.
 
-A doubtful bookie lost a record of its journal without knowing which (R15): records that it lost
-whole have no report of their own. So every closed fragment that names it is compared once. What was
-compared is remembered for each bookie as a pass over the ledgers in their order: a *floor* up to
-which nothing is asked any more, and the fragments above it. When those are too many the floor
-rises, over fragments too that were not ended or could not be compared yet, and another pass follows
-this one. A bookie that was away, or comes back in doubt, begins anew.
+A doubtful bookie lost records of its journal without knowing which (R15). A record that is lost
+whole has no report of its own, so every ended fragment that names the bookie is compared once. The
+memory of that is a pass over the ledgers in their order, one for each bookie: a *floor* up to which
+nothing is asked any more, and the compared fragments above it. When those are too many the floor
+rises. It may rise over fragments that were not ended or could not be compared yet; another pass
+follows for them. A bookie that was away, or comes back in doubt, begins anew.
 
-Pure, of one auditor. Called by its readings. Source: R9, R15; docs/protocol/repair.md.
+Pure; one object per auditor. Called by the auditor's readings.
+Source: R9, R15; docs/protocol/repair.md.
 """
 
 from __future__ import annotations

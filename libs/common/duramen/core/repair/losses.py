@@ -1,10 +1,10 @@
 """Which entries are lost for ever, once a person has accepted that (R15).
 
-An entry is lost when nobody can have a copy of it any more: every member of its write set either is
-an incarnation whose loss a person has accepted, or is there, was asked, and vouches that it has
-none. One accepted member is needed: an entry that everybody denies while nobody is gone is a
-riddle, and no loss. A damaged copy, a member in doubt, away or silent, and one that was replaced
-without that word, all may still have it.
+An entry is lost when nobody can have a copy of it any more. Every member of its write set then
+either is an incarnation whose loss a person has accepted, or is there, was asked, and vouches that
+it has no copy. At least one member must be accepted as lost: if all members are there and all deny
+the entry, that is no loss. A damaged copy still counts, and so does a member that is in doubt,
+away, silent, or replaced without that acceptance: each may still have the entry.
 
 Pure. Called by the auditor's workers, after a copy of the fragment was compared. Source: R15,
 docs/protocol/recovery.md "What is missing for good", docs/protocol/repair.md.

@@ -1,9 +1,9 @@
 """Which copies of closed segments to move so that bookies hold bytes by their weights: a plan.
 
-A round collects what each bookie holds and, of each, the largest copies that may be moved; the plan
-moves from the fullest to the emptiest while both gain by it, and stops within a tolerance. Each
-move keeps R20 and is carried out as a swap like any other, so that a plan that is cut off leaves
-nothing behind, and the next round plans anew from what is true then.
+A round collects the bytes that each bookie holds and the largest of its copies that may be moved.
+The plan moves copies from the fullest bookie to the emptiest while both gain by it, and stops
+within a tolerance. Each move keeps R20 and is carried out as a swap like any other. So a plan that
+is cut off leaves nothing behind, and the next round plans anew from the facts of that moment.
 
 Pure. Called by the auditor. Source: docs/protocol/repair.md.
 """

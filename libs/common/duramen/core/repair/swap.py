@@ -1,12 +1,13 @@
 """Which bookie takes whose place in a fragment, so that R20 holds for every write set afterwards.
 
 One place changes at a time, because each change is a copy, its verification and one
-compare-and-set. Where no single change satisfies the rule, because several members are lost or the
-fragment was misplaced before, the change is the first of a whole plan that does. Strict and
-preferred logs are treated alike: repair has time, and prefers to wait for a good place to a bad one
-that looks mended.
+compare-and-set. If several members are lost, or the fragment was misplaced before, a single change
+may not be enough for the rule. The change is then the first step of a plan that is. Strict and
+preferred logs are treated alike: repair has time, and waits for a good place rather than take a bad
+one.
 
-Pure. Called by the auditor's workers, and by `rebalance` for the rule. Source: R20, R21.
+Pure. Not here: copying and the compare-and-set (`duramen_sequencer.repair`). Called by the
+auditor's workers, and by `rebalance` for the rule. Source: R20, R21.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """The work that audits found, in the order in which it is done, and what became of it.
 
-A finding is a task; the most urgent one is taken first, so many at once over all and so many for
-each target. What fails is tried again after a pause that doubles. What cannot be repaired is said
-once, with its ranges, and tried again only when the facts of its finding change. The list is
-bounded: beyond it only the most urgent are kept, the others are found again by the next round.
+A finding is a task. The most urgent task is taken first; a bound holds for all running tasks and
+another one for those of each target. A task that fails is tried again after a pause that doubles. A
+finding that cannot be repaired is reported once, with its ranges, and tried again only when its
+facts change. The list is bounded: beyond the bound only the most urgent are kept, and the next
+round finds the others again.
 
 Pure: time comes with the calls. Called by the auditor. Source: docs/protocol/repair.md.
 """

@@ -1,9 +1,8 @@
 """Effects: what a core asks its driver to do, and the values that come back as events.
 
-A core never acts: it leaves effects in its outbox, and the driver (the sequencer's runtime, or the
-simulator) drains it once per batch of events, acts, and reports each result through a method named
-below. Results may be late, doubled, or missing until a time-out that the driver makes a status.
-
+A core never acts: it leaves effects in its outbox. The driver (the sequencer's runtime, or the
+simulator) drains it once per batch of events, acts, and reports each result by a method named
+below. Results may be late, doubled, or missing: after a time-out the driver makes a status instead.
     SendAdd       → on_add(member, epoch, entry, status)
     SendSeal      → on_seal(member, epoch, status, lac, highest)
     SendRead      → on_read(member, epoch, entry, status, stored)
@@ -13,6 +12,7 @@ below. Results may be late, doubled, or missing until a time-out that the driver
     PersistOwed   → on_owed_persisted(owed)
     ReadSegment, ReadHistory → on_segment, on_history (token, what was read or None)
     Complete, CompleteEarly, AlreadyStored, Fail, Yield: the fate of one append.
+Made by `log_sequencer` and its parts. Source: ARCHITECTURE.md "Three layers".
 """
 
 from __future__ import annotations

@@ -1,14 +1,13 @@
 """Ledger writer: replicates the entries of one open segment and decides when they are acknowledged.
 
 The owner of an epoch has one. It keeps the window of entries that are not acknowledged yet and the
-copies that are still owed after the ack, moves the LAC, and changes the ensemble by
-compare-and-set when a member fails and another bookie can take its place; otherwise the member is
-suspended and probed until it answers. Making entries and rolling are `log_sequencer`'s.
+copies that are still owed after the ack, and it moves the LAC. When a member fails and another
+bookie can take its place, it changes the ensemble by compare-and-set. Otherwise it suspends the
+member and probes it until it answers. Making entries and rolling are `log_sequencer`'s.
 
     OPEN → CHANGING → OPEN     a new ensemble is being written (R6: no acknowledgement meanwhile)
     OPEN → HELD → OPEN         its owner tries to close it: nothing is sent or changed (R19)
     any → FENCED               somebody recovers this segment: what is outstanding is uncertain
-
 Invariants (checked by `validate`):
  1 window holds exactly entries LAC + 1 … LAP.
  2 outside CHANGING and FENCED the oldest window entry lacks acknowledgements of its write set (R5).

@@ -1,10 +1,10 @@
 """Reads and changes of a log's nodes by its own sequencer: one at a time, tried again with pauses.
 
-What a change whose outcome is not known may have done is recognised later by its nonce; so nonces
-are kept until they are found in force, or the log is given up. What a read or an outcome means for
-the log is `log_sequencer`'s.
+A change of unknown outcome may be found applied later and is then recognised by its nonce. So a
+nonce is kept until its change is found in force, or the log is given up.
 
 Invariant (checked by `validate`): an answer is awaited, or a pause ends some time, never both.
+Not here: what a read or an outcome means for the log (`log_sequencer`).
 Called by `log_sequencer`. Source: docs/protocol/metadata.md "Rules for every change", R3.
 """
 

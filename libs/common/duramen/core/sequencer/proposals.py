@@ -1,7 +1,7 @@
 """Metadata changes that a log's sequencer proposes, as plain functions of what was read.
 
-Each takes the view that its compare-and-set will check and gives the writes of one `multi()`, or
-nothing where there can be none. Nothing here waits, sends or remembers.
+Each function takes the view that its compare-and-set will check. It gives the writes of one
+`multi()`, or None where no such change is possible. Nothing here waits, sends or remembers.
 
 Called by `log_sequencer`. Source: docs/protocol/metadata.md "The changes", R2,
 docs/protocol/write.md "Roll", R19.

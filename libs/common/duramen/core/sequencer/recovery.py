@@ -3,13 +3,13 @@
     MARK → SEAL → SEALED → READ ⇄ WRITE_BACK → CLOSE → DONE
 
 MARK says in the metadata that only recovery may close the segment. SEAL fences its last fragment
-until a cover has answered (R12). SEALED waits for the close of the epoch before and, for a log with
-`early_append`, first writes the bound: the highest entry that the cover has seen. What a zombie
-sends afterwards may reach members outside the cover, and would precede what newer epochs have
-acknowledged: nobody recovers it. READ walks up from the LAC under seal (R14), WRITE_BACK stores
-what is found in its whole write set (R16), until a cover has proved an absence (R15). CLOSE moves
-LCE in the same `multi()`. Many may recover at once: one close succeeds, the others adopt it.
-Doubt (UNKNOWN, errors, silence) proves nothing: it asks again. Invariants (see `validate`):
+until a cover has answered (R12). SEALED waits for the close of the epoch before. For a log with
+`early_append` it first writes the bound: the highest entry that the cover has seen. Later entries
+of a zombie, above the bound, are not recovered: newer epochs have acknowledged entries meanwhile.
+READ walks up from the LAC under seal (R14), WRITE_BACK stores what is found in its whole write set
+(R16), until a cover has proved an absence (R15). CLOSE moves LCE in the same `multi()`. Many may
+recover at once: one close succeeds, the others adopt it. Doubt (UNKNOWN, errors, silence) proves
+nothing: recovery asks again. Invariants (see `validate`):
  1 reading begins after SEAL was covered. 2 the end is below an entry that a cover lacks, or bound.
  3 no entry up to the highest LAC seen is left out (R13). 4 none above a known bound is part of it.
 Source: docs/protocol/recovery.md "Recovery of a segment" and "Takeover", R10, R12–R17.

@@ -1,10 +1,11 @@
 """When a segment has been open long enough: by size, by age, by request, by silence (R19).
 
-Both bounds of the configuration are active, each with jitter, so that logs that were opened at one
-time do not roll at one time. A segment that nobody appends to is closed and none is opened after
+Both bounds of the configuration (size, age) are active. Each has jitter, so that logs opened
+together do not roll together. A segment that nobody appends to is closed, and none is opened after
 it: idle logs cost nothing at takeover. `RollQueue` bounds how many logs of a process roll at once,
-because each roll is a few calls to ZooKeeper. How a segment ends is `segment_end`'s.
+because each roll is a few calls to ZooKeeper.
 
+Not here: how a segment ends (`segment_end`). Called by `log_sequencer` and `segment_end`.
 Source: docs/protocol/write.md "Roll", docs/protocol/ownership.md "Idle logs".
 """
 

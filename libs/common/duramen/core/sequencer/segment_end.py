@@ -1,8 +1,8 @@
 """The end of one open segment: when it may come, how it drains, what the closing `multi()` says.
 
-`log_sequencer` makes one for each epoch that it opens and asks it what to do; the states and the
-effects stay there. The ensemble of the next segment is chosen as soon as this one is open, so that
-at the roll nothing is left to choose unless a bookie of it is gone or the configuration changed.
+`log_sequencer` makes one for each epoch that it opens, and asks it what to do; the states and the
+effects stay there. The ensemble of the next segment is chosen as soon as this one is open. At the
+roll a new choice is needed only if one of its bookies is gone or the configuration has changed.
 
 Not here: when a segment is old, large or idle enough (`roll_policy`).
 Source: docs/protocol/write.md "Roll", R3, R9 (the wait for owed copies), R19.

@@ -1,12 +1,13 @@
 """Why appends of one log wait, what they are told for it, and when they wait in vain.
 
-The word is that of what they wait for now: bookies only where bookies are missing. And once the
-writer has known for SHORTAGE_GRACE_US that no ack set takes the oldest entry (or that no ensemble
-can be placed), nobody is made to wait for the end of their time: what was never sent is refused,
-what was sent is uncertain, as at their deadlines.
+An append is told what it waits for now; it is told of bookies only where bookies are missing. Once
+the writer has known for SHORTAGE_GRACE_US that no ack set takes the oldest entry (or that no
+ensemble can be placed), no append waits for its deadline. It gets the answer of a deadline at once:
+refused if it was never sent, uncertain if it was.
 
-Not an embedded writer's business, which ends with its first refusal: its appends have one time-out.
-Called by `log_sequencer` and by `duramen.client.core`. Source: docs/protocol/errors.md, R5, R9.
+Not for embedded writers: such a log ends with its first refusal, and all its appends have one
+time-out. Called by `log_sequencer` and by `duramen.client.core`.
+Source: docs/protocol/errors.md, R5, R9.
 """
 
 from __future__ import annotations

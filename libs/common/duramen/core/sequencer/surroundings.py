@@ -1,7 +1,7 @@
 """What the cores of a sequencer are given: shared surroundings, and the ports of one log's parts.
 
-Everything that a core must not fetch by itself comes through here: randomness, nonces, the spelling
-of entries, which bookies there are. The driver keeps `Surroundings` current.
+A core gets everything here that it must not fetch by itself: randomness, nonces, the spelling of
+entries, which bookies there are. The driver keeps `Surroundings` current.
 
 Called by `log_sequencer`, `ledger_writer`, `recovery` and their driver.
 Source: ARCHITECTURE.md "Three layers".

@@ -1,9 +1,9 @@
 """Transmit buffer of one log: appends that wait, and which append lies where in a sent entry.
 
-Batches that wait while earlier entries are under way are packed into one entry, so that bytes per
-call grow with load without any timer. The buffer knows of every append whether it was ever sent:
-that alone decides between "failed, nothing happened" and "uncertain" (R9). The log's flush policy
-says when what waits is due (`due_us`).
+Batches that wait while earlier entries are under way are packed into one entry. So the bytes per
+call grow with load, without any timer. The buffer knows of every append whether it was ever sent.
+That alone decides between "failed, nothing happened" and "uncertain" (R9). The log's flush policy
+says when waiting batches are due (`due_us`).
 
 Invariants (checked by `validate`):
  1 queued bytes are the sum over the queue, and of each append in it the arrival is known.

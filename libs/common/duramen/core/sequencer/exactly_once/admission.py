@@ -1,10 +1,10 @@
 """Admission of appends: duplicates, gaps, conditions, the fencing token, and proofs of refusals.
 
-Every append is judged when it leaves the queue for an entry, against what the log holds and what
-this process has sent, in one order with all others. What is fresh is appended. A duplicate gets the
-stored answer, or waits for the append that it repeats. A refusal is answered only when everything
-that it was judged on is acknowledged and an ack round that began after its arrival succeeded in
-the open epoch, so that no zombie can refuse; if the epoch is lost before, it is judged anew.
+Every append is judged when it leaves the queue for an entry, against the log's content and against
+what this process has sent, in one order with all others. A fresh append goes on. A duplicate gets
+the stored answer, or waits for the append that it repeats. A refusal is answered only when all that
+it rests on is acknowledged and an ack round that began after the append's arrival succeeded in the
+open epoch: so no zombie can refuse. If the epoch is lost before that, the append is judged anew.
 
 Invariants (see `validate`):
  1 what is in flight of a producer is consecutive and ends with the last sequence admitted.

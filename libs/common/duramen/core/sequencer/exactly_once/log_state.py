@@ -1,10 +1,10 @@
 """The exactly-once part of one log's owner: one object that `log_sequencer` asks and tells.
 
-Before an epoch is used the state is rebuilt, unless it was carried over from the epoch before by
-this process. While it is open, `send_entry` makes entries of what admission lets through, snapshots
-go between them, and acknowledgements move the table. Nothing here knows of claims, rolls or
-recoveries but what it is told.
+Before an epoch is used the state is rebuilt, unless this process carried it over from the epoch
+before. While the epoch is open, `send_entry` makes entries of the appends that admission lets
+through, snapshots go between them, and acknowledgements move the table.
 
+Not here: claims, rolls and recoveries; `log_sequencer` tells of them.
 Called by `log_sequencer`. Source: docs/protocol/write.md "Exactly once".
 """
 

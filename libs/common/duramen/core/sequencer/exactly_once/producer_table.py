@@ -1,8 +1,8 @@
 """Producer table: what the acknowledged part of a log says of its producers, and the fencing token.
 
-`apply` is the one way in, for an acknowledgement now and for a replay of the log alike, so that a
-rebuilt table equals the one that was lost. A row leaves only by `forget_unused` and `make_room`: an
-unknown producer's batch 0 is fresh, so what may still be retried must not be forgotten.
+`apply` is the only way in, for an acknowledgement now and for a replay of the log alike. So a
+rebuilt table equals the one that was lost. A row leaves only by `forget_unused` and `make_room`:
+batch 0 of an unknown producer counts as fresh, so a producer that may still retry is kept.
 
 Invariants (checked by `validate`):
  1 a row has 1 to `results_kept` results, and a loss mark if it ends in one; `last` is not below

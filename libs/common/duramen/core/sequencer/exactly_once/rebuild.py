@@ -1,18 +1,17 @@
-"""Rebuild of the state of a log by its new owner: from the last snapshot and what follows it.
+"""Rebuild of the state of a log by its new owner: from the last snapshot and the entries after it.
 
-Runs when every older epoch is closed. First backwards, segment by segment, by entry headers alone:
-a segment without state is skipped after one header (none at all if its recoverer saw the last
-entry), until the last part of a snapshot is met. Then forwards from the LSN through which that
-snapshot is complete, whole entries, of which only stamps and control records matter. What cannot
-be read now is asked again later: the log waits, since a guess could store an append twice.
+It runs when every older epoch is closed. First it goes backwards, segment by segment, by entry
+headers alone, until it meets the last part of a snapshot. One header lets it skip a segment without
+state (no header, if the segment's recoverer saw the last entry). Then it goes forwards from the LSN
+through which that snapshot is complete, and reads whole entries for their stamps and control
+records. If an entry cannot be read now, the log waits and asks again, since a guess could store an
+append twice.
 
     BACK → FORTH → DONE
 
-What is recorded as lost (R15) is passed over. Where it may have held state the table is told; a
-snapshot of which a part is lost is none, and when no other is found, one is looked for further
-back, as far as readers may read. Reasons: docs/protocol/repair.md.
-
-Called by `log_state`. Source: docs/protocol/recovery.md "Takeover".
+An entry recorded as lost (R15) is passed over. Where it may have held state the table is told. A
+snapshot with a lost part does not count; another is looked for, as far back as readers may read.
+Called by `log_state`. Source: docs/protocol/recovery.md "Takeover", docs/protocol/repair.md.
 """
 
 from __future__ import annotations

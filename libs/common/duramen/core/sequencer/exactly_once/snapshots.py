@@ -1,9 +1,10 @@
 """When the state of producers and token is written into the log, and which snapshot is complete.
 
-A snapshot is one or more control records, each naming the LSN through which it is complete; what
-follows that is replayed by a rebuild. Due after SNAPSHOT_ENTRY_COUNT entries or SNAPSHOT_BYTES
-(four times its own size at least, so that writing it stays cheap), and before a segment is closed.
-A log without producers and token has nothing to write: its log node says so (`at_close`).
+A snapshot is one or more control records. Each names the LSN through which the snapshot is
+complete; a rebuild replays the entries after that. A snapshot is due before a segment is closed,
+and after SNAPSHOT_ENTRY_COUNT entries or SNAPSHOT_BYTES (at least four times its own size, so that
+writing it stays cheap). A log without producers and token writes none: its log node says so
+(`at_close`).
 
 Called by `log_state`. Source: docs/protocol/write.md "Exactly once".
 """

@@ -1,10 +1,10 @@
 """Appends of a log whose older epochs are still being recovered (`early_append`).
 
 Sequence numbers, producers, conditions, token and the greatest txid are known only when the epoch
-before is closed. Appends that ask for none of these go ahead; the others wait here, in the order of
-their arrival, and are put before what is queued then. So a plain append may overtake one that
-waits. Nobody can tell: whatever waits is not acknowledged, and a client that wants an order between
-two appends waits for the first one's answer, or has a producer, whose batches all wait.
+before is closed. Appends that ask for none of these go ahead. The others wait here in the order of
+their arrival, and go to the front of the queue afterwards. So a plain append may overtake a waiting
+one, and no client can tell. A waiting append is not acknowledged. A client that wants an order
+between two appends waits for the first answer, or has a producer, all of whose batches wait.
 
 Invariant (see `validate`): held bytes are the sum over what is held, and none of it is plain.
 Called by `exactly_once.log_state`. Source: docs/protocol/ownership.md "Early appends", R18.

@@ -1,8 +1,9 @@
 """The unclosed epochs of a log below its owner's: marked and sealed in one round, closed in order.
 
-One `Recovery` for each, oldest first. All of them mark and seal at once; only the one after the LCE
-reads, writes back and closes. After each close the log's nodes are read by `log_sequencer`, which
-tells what they say through `adopt`, so that nobody goes on with what another has changed meanwhile.
+There is one `Recovery` for each epoch, oldest first. All of them mark and seal at once. Only the
+one after the LCE reads, writes back and closes. After each close `log_sequencer` reads the log's
+nodes and passes them on through `adopt`, so no recovery goes on with metadata that another
+sequencer has changed meanwhile.
 
 Invariant (see `validate`): the epochs are consecutive.
 Called by `log_sequencer`. Source: docs/protocol/recovery.md "Takeover", R2, R18.
