@@ -119,7 +119,7 @@ class _ReadJob(NamedTuple):
 
 
 def _ignore_damage(_ledger_id: LedgerId) -> None:
-    """Nobody repairs."""
+    """No repair is attached: a report of damage goes nowhere."""
 
 
 def _raise(error: Exception) -> None:
@@ -127,11 +127,11 @@ def _raise(error: Exception) -> None:
 
 
 def _ignore_wait(_waited_us: int) -> None:
-    """Nobody yields."""
+    """No repair is attached that would yield to a client's wait."""
 
 
 async def _pass_at_once(_size_bytes: int) -> None:
-    """Nothing is held back."""
+    """No pace is attached: an answer to a pull's read leaves at once."""
 
 
 async def _show_nothing(_log_id: LogId) -> Epoch | None:

@@ -4,7 +4,7 @@ The state machine of one bookie incarnation, without disk, network or clock. A d
 feeds requests, drains `outbox` once per batch of events and carries the effects out. Records go to
 the journal in the order of their tokens, and `on_persisted` comes back in the same order. An answer
 is put out only after every record that it rests on is persisted (R10). That order makes a seal's
-answer complete: every add accepted before the seal is durable, and known here, when it is made.
+answer complete: every add accepted before the seal is durable, and known here, by then.
 
 Not here: bytes of entries and their places, timers, what the journal has room for, and what upkeep
 changes (`ledger_book`). Called by the bookie's handlers and by the simulator.

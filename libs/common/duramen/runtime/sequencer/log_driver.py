@@ -172,7 +172,7 @@ class LogDriver:
         """
         if self.core.state is LogState.IDLE:
             self.settled.clear()
-        # An orphan that another sequencer took meanwhile is none: closing would seal its epoch.
+        # A log that another sequencer took meanwhile is no orphan: closing would seal its epoch.
         unless_owned = close_only and not is_owner_gone
         self.core.take_over(now_us(), close_only=close_only, unless_owned=unless_owned)
 
