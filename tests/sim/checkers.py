@@ -58,6 +58,7 @@ class Checkers:
         locations: where each incarnation is. Not copied: the caller may add to it.
         rules: placement of each log (not copied either); P1 is checked where it is strict.
         pipelined: clients that may begin an append before the last one was answered.
+        clock_skew_us: how far apart clocks may be.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class Checkers:
         rules: Mapping[LogId, PlacementRule],
         *,
         pipelined: Collection[int] = (),
+        clock_skew_us: int = 0,
     ) -> None:
         self._locations = locations
         self._rules = rules
@@ -76,8 +78,8 @@ class Checkers:
         self._ledgers: dict[LedgerId, LedgerHoldings] = {}
         """Those of `_segments`, found at once."""
         self._conditions: dict[LogId, ConditionRecord] = {}
-        self._life = LifeRecord(self._tally)
-        self._archive = ArchiveRecord(self._tally)
+        self._life = LifeRecord(self._tally, clock_skew_us)
+        self._archive = ArchiveRecord(self._tally, clock_skew_us)
         self._bits: dict[Member, int] = {}
         self._copies = CopyRecord(self._tally, locations, rules, self._bit)
         self._lost = 0

@@ -35,10 +35,15 @@ class _Life:
 
 
 class LifeRecord:
-    """The beginnings of all logs."""
+    """The beginnings of all logs.
 
-    def __init__(self, tally: Tally) -> None:
+    Args:
+        clock_skew_us: how far ahead of the world's time the clocks of those who decide may be.
+    """
+
+    def __init__(self, tally: Tally, clock_skew_us: int = 0) -> None:
         self._tally = tally
+        self._skew_us = clock_skew_us
         self._lives: dict[LogId, _Life] = {}
 
     def first_live_epoch(self, log_id: LogId) -> int:
@@ -68,7 +73,7 @@ class LifeRecord:
             self._check(_is_released(after, segments), *what, "above the release pointer")
             # The end of a segment is the beginning of the next one: no record lies between.
             is_due = life.asking_count > 0 or after.trim_seq_num == before.trim_seq_num
-            is_due = is_due or _is_expired(now_us, after, segments, life)
+            is_due = is_due or _is_expired(now_us + self._skew_us, after, segments, life)
             self._check(is_due, *what, "at", now_us, "µs, and nobody asked for it")
             life.trim = after.trim
         life.trim_lsn = after.trim_lsn
@@ -84,7 +89,7 @@ class LifeRecord:
         """A segment was closed, which says of itself when."""
         life = self._life(log_id)
         self._check(
-            completed_us <= now_us,
+            completed_us <= now_us + self._skew_us,
             "log",
             log_id,
             "e",
@@ -106,8 +111,12 @@ class LifeRecord:
         kept_us = before.config.retention.truncated
         for epoch in range(before.first_live_epoch, after.first_live_epoch):
             since_us = life.truncated_us.get(epoch)
-            is_over = since_us is not None and since_us + kept_us <= now_us + _LATE_US
+            is_over = since_us is not None and since_us + kept_us <= self._latest_us(now_us)
             self._check(is_over, "epoch", epoch, "of", after, "truncated", since_us, "gone", now_us)
+
+    def _latest_us(self, now_us: int) -> int:
+        """What a clock may show at an instant, or a little later: a change takes a while."""
+        return now_us + _LATE_US + self._skew_us
 
     # --- who forgets -----------------------------------------------------------------------------
 

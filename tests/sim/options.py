@@ -17,7 +17,7 @@ from duramen.config import LogConfig, Retention, Tiering, read_log_config
 from duramen.core.placement import Candidate, PlacementRule, choose_ensemble
 from duramen.core.quorum import Quorum
 from duramen.ids import BookieId, Incarnation, Member
-from duramen.units import KIB, MS, SECOND
+from duramen.units import DAY, HOUR, KIB, MS, SECOND
 
 SHAPES: Final = (
     (3, 3, 2), (3, 3, 2), (3, 2, 2), (5, 3, 2), (5, 5, 3), (4, 3, 2), (4, 4, 3), (4, 4, 2),
@@ -54,6 +54,11 @@ _ARCHIVE_RATIO: Final = 0.25
 
 _REPAIR_RATIO: Final = 0.4
 """Seeds with repair: it is the dearest part of a run, and hides what only happens without it."""
+
+
+_SKEWS_US: Final = (5 * SECOND, HOUR, DAY)
+_SKEW_RATIO: Final = 0.2
+"""Seeds in which clocks differ: there nothing can be said of what is let go of by age."""
 
 
 _RELIEF_RATIO: Final = 0.3
@@ -103,6 +108,8 @@ class Options:
     """How far behind an unsynced read of the metadata store may be."""
     watch_us: int
     """How late a watch may be."""
+    clock_skew_us: int
+    """How far apart the clocks of sequencers are: wall clocks are for people, and for retention."""
 
     def spell(self) -> str:
         """Everything in one line."""
@@ -140,7 +147,7 @@ def draw_options(seed: int, *, duration_us: int | None = None) -> Options:
     if is_restless:
         faults = tuple(fault for fault in faults if fault not in PEACEFUL)
     early = random.Random(f"early append {seed}")
-    archive = random.Random(f"archive {seed}")
+    archive, skew = random.Random(f"archive {seed}"), random.Random(f"skew {seed}")
     has_archive = archive.random() < _ARCHIVE_RATIO
     if has_repair:
         faults += tuple(fault for fault in REPAIR_FAULTS if repair.random() < 0.6)
@@ -181,6 +188,7 @@ def draw_options(seed: int, *, duration_us: int | None = None) -> Options:
         unknown_ratio=rng.choice((0.0, 0.02, 0.15)),
         stale_us=rng.choice((0, 20 * MS, 1 * SECOND)),
         watch_us=rng.choice((5 * MS, 100 * MS, 2 * SECOND)),
+        clock_skew_us=skew.choice(_SKEWS_US) if skew.random() < _SKEW_RATIO else 0,
     )
 
 

@@ -115,6 +115,7 @@ class Run:
             self.locations,
             rules,
             pipelined=range(1, options.client_count + 1),
+            clock_skew_us=options.clock_skew_us,
         )
         self.network = Network(world, options)
         self.store = Store(world, self.network, options, self._on_applied)

@@ -108,6 +108,8 @@ class SequencerNode(Node):
         self._frames: AppendFrames
         self._hand_over: HandOver
         self._log_count = len(options.logs)
+        chance = random.Random(f"clock {self.name} {options.clock_skew_us}")
+        self._clock_offset_us = int(chance.random() * options.clock_skew_us)
         self._has_repair = options.has_repair
         self._least_ack_quorum = min(log.replication.ack_quorum for log in options.logs)
 
@@ -132,7 +134,7 @@ class SequencerNode(Node):
     def _start(self) -> None:
         self.around = Surroundings(
             self.sequencer_id, random.Random(self.world.rng.getrandbits(64)), _encode,
-            spell_control=spell_control,
+            spell_control=spell_control, unix_offset_us=self._clock_offset_us,
         )  # fmt: skip
         self._seen = set()
         bookies = cast(PeerClient, SimPeers(self._network, self, self._bookies))

@@ -16,7 +16,7 @@ from typing import Final
 from duramen.errors import DuramenError
 from duramen.ids import LogId
 from duramen.runtime.metadata_store import MetadataError
-from duramen.units import MS, SECOND
+from duramen.units import SECOND
 from duramen_sequencer.life.boundaries import Boundaries
 from duramen_sequencer.life.operations import LifeOperations
 from tests.sim.checkers import Checkers
@@ -77,7 +77,10 @@ class Trimmer:
     async def _truncate(self, node: SequencerNode, log_id: LogId, to: str) -> None:
         boundaries = Boundaries(node.link, node.lanes)
         life = LifeOperations(
-            node.host, node.link, boundaries, now_unix_ms=lambda: self._world.now_us // MS
+            node.host,
+            node.link,
+            boundaries,
+            now_unix_ms=lambda: node.around.unix_ms(self._world.now_us),
         )
         request = _Request(log_id)
         self._history.on_truncation(log_id, is_asked=True)

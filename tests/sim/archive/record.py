@@ -36,10 +36,15 @@ class _Copies:
 
 
 class ArchiveRecord:
-    """The copies of all logs' segments."""
+    """The copies of all logs' segments.
 
-    def __init__(self, tally: Tally) -> None:
+    Args:
+        clock_skew_us: how far ahead of the world's time the clocks of those who decide may be.
+    """
+
+    def __init__(self, tally: Tally, clock_skew_us: int = 0) -> None:
         self._tally = tally
+        self._skew_us = clock_skew_us
         self._copies: dict[LogId, _Copies] = {}
 
     def first_hot_epoch(self, log_id: LogId) -> int:
@@ -99,7 +104,7 @@ class ArchiveRecord:
             is_safe = is_safe or copies.recorded.get(epoch, False)
             self._check(is_safe, *what, "without a cold copy that was looked at again")
             completed_us = copies.completed_us.get(epoch, now_us)
-            is_due = completed_us + tiering.keep_hot <= now_us + _LATE_US
+            is_due = completed_us + tiering.keep_hot <= now_us + _LATE_US + self._skew_us
             self._check(is_due, *what, "completed at", completed_us)
             copies.released_us[epoch] = now_us
 
