@@ -21,7 +21,7 @@ from typing import Final
 
 from duramen.units import SECOND
 from tests.sim.nemesis import TRANSITIONS
-from tests.sim.options import FAULTS, REPAIR_FAULTS
+from tests.sim.options import FAULTS, RARE_FAULTS, REPAIR_FAULTS
 from tests.sim.run import Result, run_seed
 
 GAP_SEEDS_MIN: Final = 100
@@ -78,7 +78,8 @@ REPAIR: Final = (
 )  # fmt: skip
 
 REQUIRED: Final = (
-    *(f"fault: {fault}" for fault in FAULTS),
+    *(f"fault: {fault}" for fault in (*FAULTS, *RARE_FAULTS)),
+    "no quorum to sync with",
     *(f"trap: {transition}" for transition in TRANSITIONS),
     *(f"log {step}" for step in LOG_STEPS),
     *(f"writer {step}" for step in WRITER_STEPS),

@@ -13,7 +13,7 @@ change", R2, R3.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -85,6 +85,8 @@ class Store:
         self.sequencers: dict[str, StoreSession] = {}
         self.unreached: dict[str, tuple[str, ...]] = {}
         """What each sequencer says in its roster node; it goes with the node."""
+        self._parted: dict[str, tuple[int, int]] = {}
+        """Processes whose server has lost the others: until when, and what it saw last."""
         self._on_applied = on_applied
         self._history: dict[str, list[_Version]] = {}
         self._names: dict[str, dict[str, None]] = {}
@@ -113,6 +115,7 @@ class Store:
         self.slow_us = 0
         self.unknown_ratio = 0.0
         self.empty_listings = ("", 0.0)
+        self._parted.clear()
         self.stale_us = min(self.stale_us, 20 * MS)
         self.watch_us = min(self.watch_us, 100 * MS)
 
@@ -128,6 +131,16 @@ class Store:
     def is_reachable(self, name: str) -> bool:
         """Whether requests of a process come here."""
         return self.world.now_us >= self.down_until_us and not self.network.is_cut(name, STORE)
+
+    def part(self, names: Iterable[str], until_us: int) -> None:
+        """The server of these processes loses the others: it goes on giving what it has."""
+        for name in names:
+            self._parted[name] = until_us, self.zxid
+
+    def parted_zxid(self, name: str) -> int | None:
+        """The last commit that the server of a process has seen, while it has lost the others."""
+        until_us, zxid = self._parted.get(name, (0, 0))
+        return zxid if until_us > self.world.now_us else None
 
     # --- Data ------------------------------------------------------------------------------------
 
@@ -304,8 +317,9 @@ class _ArmedWatch:
 
     def _fire(self) -> None:
         session = self._session
-        is_connected = session.session is SessionState.CONNECTED
-        if is_connected and session.store.is_reachable(session.node.name):
+        store, name = session.store, session.node.name
+        is_told = session.session is SessionState.CONNECTED and store.is_reachable(name)
+        if is_told and store.parted_zxid(name) is None:
             self.fire()
         elif self._call is not None:
             self.fire_in(SECOND)
@@ -451,6 +465,9 @@ class StoreSession:
         store = self.store
         lag_us = store.world.between(0, store.stale_us) if store.stale_us else 0
         seen = store.zxid_at(store.world.now_us - lag_us)
+        parted_zxid = store.parted_zxid(self.node.name)
+        if parted_zxid is not None:
+            seen = min(seen, parted_zxid)
         if seen < store.zxid:
             store.world.counts["stale read"] += 1
         self.view = max(self.view, seen)
@@ -489,6 +506,9 @@ class StoreSession:
 
     async def sync(self, path: str) -> None:
         await self._reach()
+        if self.store.parted_zxid(self.node.name) is not None:
+            self.store.world.counts["no quorum to sync with"] += 1
+            raise Unavailable("the server has lost the others")
         self.view = self.store.zxid
         await self._return()
 
@@ -548,7 +568,8 @@ class StoreSession:
     ) -> None:
         store = self.store
         world = store.world
-        if not store.is_reachable(self.node.name):
+        is_parted = store.parted_zxid(self.node.name) is not None
+        if is_parted or not store.is_reachable(self.node.name):
             world.counts["commit lost on its way"] += 1
             error: MetadataError = OutcomeUnknown("no answer")
             if world.chance(0.2):

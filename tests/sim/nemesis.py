@@ -28,6 +28,9 @@ from tests.sim.sequencers import SequencerNode
 from tests.sim.world import Node, World
 
 FAULT_US_MAX: Final = 12 * SECOND
+_PARTED_US_MAX: Final = 3 * SECOND
+"""A server that has lost the others closes its connections within a session's time."""
+
 LOST_AFTER_US: Final = 30 * SECOND
 """When a disk counts as lost: no answer that it gave is still on its way by then, so that what is
 acknowledged on the strength of such an answer is not held against the writer."""
@@ -217,6 +220,9 @@ class Nemesis:
             case "store slow":
                 self._store.slow_us = world.rng.choice((20 * MS, 200 * MS, 700 * MS))
                 world.at(span_us, setattr, self._store, "slow_us", 0)
+            case "members parted":
+                names = [n for n in (*self._sequencers, *self._bookies) if world.chance(0.5)]
+                self._store.part(names, world.now_us + min(span_us, _PARTED_US_MAX))
             case "store down":
                 self._store.down_until_us = until_us
             case "session expires":

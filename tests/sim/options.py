@@ -35,6 +35,12 @@ FAULTS: Final = (
 )  # fmt: skip
 
 
+RARE_FAULTS: Final = ("members parted",)
+"""What goes wrong in a part of the seeds alone."""
+
+_RARE_RATIO: Final = 0.3
+
+
 REPAIR_FAULTS: Final = (
     "bookie drained", "bookie drained", "drain cancelled", "bookie removed", "bookie removed",
     "bookie long away", "lost again", "rebalance asked", "region lost", "listings empty",
@@ -148,6 +154,8 @@ def draw_options(seed: int, *, duration_us: int | None = None) -> Options:
         faults = tuple(fault for fault in faults if fault not in PEACEFUL)
     early = random.Random(f"early append {seed}")
     archive, skew = random.Random(f"archive {seed}"), random.Random(f"skew {seed}")
+    rare = random.Random(f"rare {seed}")
+    faults += tuple(fault for fault in RARE_FAULTS if rare.random() < _RARE_RATIO)
     has_archive = archive.random() < _ARCHIVE_RATIO
     if has_repair:
         faults += tuple(fault for fault in REPAIR_FAULTS if repair.random() < 0.6)
