@@ -20,7 +20,7 @@ SPREAD := -n auto --dist loadfile
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup run test test-fast test-kubernetes check format lock scenario sim explore mutants chaos bench bench-compare \
+.PHONY: help setup run test test-fast test-kubernetes check format lock docs scenario sim explore mutants chaos bench bench-compare \
 	dist soak night clean
 
 help: ## List the targets
@@ -71,6 +71,16 @@ lock: setup ## Remake requirements.lock, newest versions within pyproject.toml (
 		--all-extras --universal --python-version 3.11 --generate-hashes --no-config \
 		--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" \
 		--quiet $(or $(LOCKFLAGS),--upgrade)
+
+# Each of these tests compares a file, or a section of a page, with what the code makes now.
+docs: setup ## Remake what is made from code in docs/, and the chart's definitions: read the diff
+	DURAMEN_REWRITE=1 $(BIN)/python -m pytest -q \
+		tests/unit/test_cli_commands.py::test_the_page_is_that_of_the_code \
+		tests/unit/test_error_docs.py::test_the_error_table_is_that_of_the_code \
+		tests/unit/test_error_docs.py::test_a_hex_example_is_what_the_code_spells \
+		tests/unit/test_openapi.py::test_the_committed_document_is_that_of_the_code \
+		tests/kubernetes/resources/test_definitions.py::test_the_charts_definitions_are_those_of_the_models \
+		tests/kubernetes/resources/test_definitions.py::test_the_document_is_that_of_the_models
 
 scenario: setup ## Run the text scenarios (REWRITE=1 rewrites what they expect: read the diff)
 	$(if $(REWRITE),DURAMEN_REWRITE=1) $(BIN)/python -m pytest -q tests/scenario

@@ -1,7 +1,7 @@
 """What every command promises, asked of every command: exit codes, `--json`, advice, documents.
 
 The commands are found by walking the application, so that a new one is asked too. docs/cli.md has
-sections made here from the code; DURAMEN_REWRITE=1 rewrites them, as for docs/protocol/errors.md.
+sections made here from the code; `make docs` rewrites them, as for docs/protocol/errors.md.
 """
 
 from __future__ import annotations

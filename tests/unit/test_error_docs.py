@@ -1,8 +1,8 @@
 """The reference documents agree with the code: error table, configuration table, hex examples.
 
 Sections between `<!-- begin NAME -->` and `<!-- end NAME -->` are made here from the code and
-compared; with DURAMEN_REWRITE=1 in the environment they are rewritten instead. The configuration
-table is written by hand, so only its fields and defaults are compared.
+compared; with DURAMEN_REWRITE=1 in the environment (`make docs`) they are rewritten instead. The
+configuration table is written by hand, so only its fields and defaults are compared.
 
 Run with the unit tests. Documents: docs/protocol/errors.md, configuration.md, wire.md.
 """
@@ -52,7 +52,7 @@ def check_section(document: str, name: str, expected: str) -> None:
     if REWRITE and body != expected:
         path.write_text(head + begin + expected + end + tail, encoding="utf-8")
         body = expected
-    assert body == expected, f"{document}: {name} is stale; DURAMEN_REWRITE=1 rewrites it"
+    assert body == expected, f"{document}: {name} is stale; `make docs` rewrites it"
 
 
 # --- Errors --------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """The published document: committed, true to routes and limits of both proxies, its examples valid.
 
-With DURAMEN_REWRITE=1 in the environment docs/protocol/openapi.json is made anew. Whether answers
-of running proxies are as it says is seen by tests/process/test_api_cases.py.
+With DURAMEN_REWRITE=1 in the environment (`make docs`) docs/protocol/openapi.json is made anew.
+Whether answers of running proxies are as it says is seen by tests/process/test_api_cases.py.
 """
 
 import json
@@ -46,7 +46,7 @@ def test_the_committed_document_is_that_of_the_code() -> None:
     made = openapi.spell_document()
     if os.environ.get("DURAMEN_REWRITE") == "1":
         COMMITTED.write_bytes(made)
-    assert COMMITTED.read_bytes() == made, "docs/protocol/openapi.json: DURAMEN_REWRITE=1 makes it"
+    assert COMMITTED.read_bytes() == made, "docs/protocol/openapi.json: `make docs` makes it"
 
 
 def routes_of(app: FastAPI) -> set[tuple[str, str]]:

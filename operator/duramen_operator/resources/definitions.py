@@ -225,7 +225,7 @@ def define_all(texts: Mapping[str, str]) -> dict[str, dict[str, Any]]:
 
 
 _HEAD: Final = """\
-{{- /* Made by DURAMEN_REWRITE=1 pytest tests/kubernetes/resources: change the models. */ -}}
+{{- /* Made by `make docs` from the models: change those. */ -}}
 {{- if .Values.crds.install }}
 """
 _KEEP: Final = """\

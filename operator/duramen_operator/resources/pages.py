@@ -21,10 +21,9 @@ from duramen_operator.resources.schema import Schema
 _HEAD: Final = """\
 # Custom resources
 
-Made from the models in `operator/duramen_operator/resources` (`DURAMEN_REWRITE=1 pytest
-tests/kubernetes/resources` makes it anew); `kubectl explain` says the same. What the kinds are for
-and how they work together is in [concepts.md](concepts.md), examples are in
-[examples.md](examples.md).
+Made from the models in `operator/duramen_operator/resources` (`make docs` makes it anew);
+`kubectl explain` says the same. What the kinds are for and how they work together is in
+[concepts.md](concepts.md), examples are in [examples.md](examples.md).
 
 All are `apiVersion: duramen.io/v1alpha1`, live in a namespace, and are shown together by
 `kubectl get duramen`. Objects that belong together live in one namespace of Kubernetes. Defaults

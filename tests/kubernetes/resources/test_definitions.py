@@ -1,7 +1,7 @@
 """The definitions are those of the models: the files, the document, what a schema must have.
 
-With DURAMEN_REWRITE=1 in the environment the files in charts/duramen/templates/crds and
-docs/kubernetes/resources.md are made anew. Needs no Kubernetes; what a real API server makes of
+With DURAMEN_REWRITE=1 in the environment (`make docs`) the files in charts/duramen/templates/crds
+and docs/kubernetes/resources.md are made anew. Needs no Kubernetes; what a real API server makes of
 them is in test_acceptance.py and test_behaviour.py.
 """
 
@@ -36,7 +36,7 @@ def check_file(path: Any, made: str) -> None:
     if os.environ.get("DURAMEN_REWRITE") == "1":
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(made, encoding="utf-8")
-    assert path.read_text(encoding="utf-8") == made, f"{path.name}: DURAMEN_REWRITE=1 makes it"
+    assert path.read_text(encoding="utf-8") == made, f"{path.name}: `make docs` makes it"
 
 
 @pytest.mark.parametrize("kind", KINDS)
