@@ -6,7 +6,8 @@ each rule can fail. A citation of a page is its path, alone or with a heading in
 `spell_headings` says which headings a page has. Rules are those of docs/protocol/rules.md, whose
 sections have the form that `find_rule_faults` asks for.
 
-Not here: whether what a citation says of the page is true. CONTRIBUTING.md has the style on a page.
+Not here: links (`pages.py`), and whether what a citation says of the page is true. CONTRIBUTING.md
+has the style on a page.
 """
 
 import re
@@ -14,13 +15,12 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import Final, NamedTuple
 
+from tests.style.pages import list_headings, resolve
+
 RULES_PAGE: Final = "docs/protocol/rules.md"
 LINKED_FOLDERS: Final = ("", "docs", "docs/protocol", "docs/kubernetes")
 """Where a page may lie that is cited by its name alone, beside the folder of who cites it."""
 
-_HEADING = re.compile(r"^#{1,6} +(.+?)\s*$", re.MULTILINE)
-_ANCHOR = re.compile(r"<a id=\"([^\"]+)\"></a>")
-_LINK = re.compile(r"\]\(([^()\s]+?\.md)?(#[^()\s]+)?\)")
 _PAGE = r"(?<![\w./-])(?:\.\./)*((?:[\w-]+/)*[\w-]+\.md)"
 _HEADINGS = re.compile(_PAGE + r"(?:#[\w-]+)?\)?,? \(?((?:\"[^\"]+\"(?:,? and |, )?)+)")
 _RECORD = re.compile(r"\bADR (\d{4})\b")
@@ -51,14 +51,8 @@ class Rule(NamedTuple):
 
 def spell_headings(page: str) -> set[str]:
     """The headings of a page as they are cited: without back quotes, and what follows a colon."""
-    headings = {heading.replace("`", "") for heading in _HEADING.findall(page)}
+    headings = {heading.replace("`", "") for heading in list_headings(page)}
     return headings | {heading.split(": ", 1)[1] for heading in headings if ": " in heading}
-
-
-def list_anchors(page: str) -> set[str]:
-    """What a link may have behind its #: own anchors, and those that headings give."""
-    slugs = {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in _HEADING.findall(page)}
-    return slugs | set(_ANCHOR.findall(page))
 
 
 def find_heading_faults(path: str, text: str, pages: Mapping[str, str]) -> list[str]:
@@ -98,18 +92,6 @@ def find_foreign_faults(path: str, text: str) -> list[str]:
     flat = _BROKEN_LINE.sub(" ", text)
     found = [found[0] for found in _FOREIGN.finditer(flat)]
     return [f"{path}: cites {what}, which is not in the repository" for what in found]
-
-
-def find_link_faults(path: str, text: str, pages: Mapping[str, str]) -> list[str]:
-    """Links of a page to pages or anchors that are not there."""
-    faults = []
-    for name, anchor in _LINK.findall(text):
-        page = path if not name else _resolve(PurePosixPath(path).parent.as_posix(), name)
-        if page not in pages:
-            faults.append(f"{path}: links to {name}, which is not there")
-        elif anchor and anchor[1:] not in list_anchors(pages[page]):
-            faults.append(f"{path}: {page} has no anchor {anchor}")
-    return faults
 
 
 def find_record_faults(path: str, text: str, pages: Collection[str]) -> list[str]:
@@ -202,18 +184,8 @@ def _find_wrong_mutants(rule: Rule, mutants: Mapping[str, str]) -> Iterator[str]
 
 def _find_page(path: str, cited: str, pages: Mapping[str, str]) -> str | None:
     folders = (PurePosixPath(path).parent.as_posix(), *LINKED_FOLDERS)
-    candidates = (_resolve(folder, cited) for folder in folders)
+    candidates = (resolve(folder, cited) for folder in folders)
     return next((page for page in candidates if page in pages), None)
-
-
-def _resolve(folder: str, name: str) -> str:
-    parts: list[str] = [part for part in folder.split("/") if part not in ("", ".")]
-    for part in name.split("/"):
-        if part == ".." and parts:
-            parts.pop()
-        elif part != ".":
-            parts.append(part)
-    return "/".join(parts)
 
 
 def _is_an_example(name: str) -> bool:
