@@ -58,7 +58,8 @@ _ANSWER_TIMEOUT_S: Final = 30.0
 class Appended(NamedTuple):
     """Where an acknowledged batch stands: sequence numbers `start` up to, not including, `end`.
 
-    Both are None where they are not known yet (`early_append`).
+    Both are None where they are not known yet (`early_append`), or not any more (a duplicate whose
+    place is forgotten).
     """
 
     start: int | None

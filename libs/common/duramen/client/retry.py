@@ -56,10 +56,11 @@ class RetryPolicy:
     """When calls are repeated, and until when.
 
     Attributes:
-        repeat: which calls.
-        within_s: a call's last try begins at most so long after its first, ≥ 0.
-        first_pause_s, longest_pause_s: pauses double from the first to the longest; one that the
-            server advises counts instead. All of them get some jitter.
+        repeat: which calls; `Repeat.ALL` by default.
+        within_s: seconds from a call's first try to the beginning of its last at most, from 0; 60.
+        first_pause_s, longest_pause_s: seconds, above 0; 0.1 and 2. Pauses double from the first
+            to the longest; one that the server advises counts instead. All are up to a quarter
+            longer.
     """
 
     repeat: Repeat = Repeat.ALL

@@ -27,7 +27,16 @@ FORMAT_HEADER: Final = "Duramen-Format"
 
 
 class Record(NamedTuple):
-    """One record as a reader sees it."""
+    """One record as a reader sees it.
+
+    Attributes:
+        seq_num: its sequence number, from 0.
+        dlsn: its place: epoch, entry and slot.
+        txid: 0 … 2^63 − 1; None: it has none.
+        timestamp_ms: unix milliseconds, as its writer gave it.
+        headers: pairs of bytes, name and value.
+        body: its bytes.
+    """
 
     seq_num: int
     dlsn: Dlsn

@@ -1,7 +1,7 @@
 """The client, namespaces and logs for programs without an event loop; names as in `client.sdk`.
 
 Every method runs the asynchronous one of the same name in the client's thread and blocks until it
-has ended; arguments, results and errors are said there, once. A test compares the signatures.
+has ended. Its docstring says the same, in the words of this face; tests compare both.
 Source: docs/sdk.md.
 """
 
@@ -26,7 +26,21 @@ from duramen.limits import BATCH_RECORD_COUNT_MAX
 
 
 class SyncClient:
-    """`Client` for programs without an event loop; any number of threads may use one."""
+    """`Client` for programs without an event loop; any number of threads may use one.
+
+    Once it is closed, everything of it raises RuntimeError.
+
+    Common errors, which every call may raise beside its own:
+
+    - `Unreachable`, `overloaded`, `log_unavailable`, `metadata_unavailable`, `server_draining`: the
+      call was not served within the time of the policy. A retry is safe. An append has not
+      happened; another change may have taken effect by an earlier try.
+    - `internal`: a server made a mistake; the SDK does not repeat the call. A retry is safe for
+      reads and for changes that may be done twice.
+    - `invalid_argument`, `unknown_field`, `misdirected`: a retry is refused again.
+
+    None of them is uncertain; what is uncertain is raised as `Uncertain`.
+    """
 
     def __init__(
         self,
@@ -37,7 +51,24 @@ class SyncClient:
         retry: RetryPolicy | None = None,
         http2: bool = True,
     ) -> None:
-        """As `Client`; starts the thread in which everything runs."""
+        """Make a client and start its thread; it connects with the first call.
+
+        Args:
+            url: of a proxy, or of write and read proxy with a comma between.
+            read_url: of the read proxy, where `url` is the write proxy's; None: as `url`.
+            timeout: seconds that one try waits for its answer, above 0; a long poll's wait comes on
+                top.
+            retry: which calls are repeated, and for how long; None: `RetryPolicy()`.
+            http2: one HTTP/2 connection to each proxy. False: HTTP/1.1, for an ingress that speaks
+                nothing else; producers then have one batch on its way at a time.
+
+        Raises:
+            DuramenError: `invalid_argument`: no http:// or https:// url; a retry fails again.
+
+        Example:
+            with SyncClient("http://localhost:7301") as client:
+                client["shop"].ensure()
+        """
         self._client = Client(url, read_url=read_url, timeout=timeout, retry=retry, http2=http2)
         self._portal = Portal()
         self._is_closed = False
@@ -49,31 +80,95 @@ class SyncClient:
         self.close()
 
     def close(self) -> None:
-        """Close every connection and end the thread; a second time it does nothing."""
+        """Close every connection and end the thread; a second time it does nothing.
+
+        Raises:
+            Nothing.
+
+        Example:
+            client = SyncClient("http://localhost:7301")
+            client.close()
+        """
         if not self._is_closed:
             self._is_closed = True
             self._portal.call(self._client.close())
             self._portal.close()
 
     def __getitem__(self, namespace: str) -> SyncNamespace:
+        """The namespace of this name; asks nobody.
+
+        Args:
+            namespace: 1 to 63 of `a-z`, `0-9` and `-`; begins and ends with a letter or digit.
+
+        Returns:
+            A `SyncNamespace`, whether the cluster has it or not.
+
+        Raises:
+            DuramenError: `invalid_name`; a retry fails again.
+
+        Example:
+            log = client["shop"]["orders"]
+        """
         return SyncNamespace(self._portal, self._client[namespace])
 
     def log(self, name: str) -> SyncLog:
-        """As `Client.log`."""
+        """The log of `namespace/log`; asks nobody.
+
+        Args:
+            name: names of namespace and log with a slash between.
+
+        Returns:
+            A `SyncLog`, whether the cluster has it or not.
+
+        Raises:
+            DuramenError: `invalid_name`; a retry fails again.
+
+        Example:
+            log = client.log("shop/orders")
+        """
         return SyncLog(self._portal, self._client.log(name))
 
     def namespaces(self, *, prefix: str = "") -> Generator[SyncNamespace, None, None]:
-        """As `Client.namespaces`."""
+        """List the namespaces in the order of their names, page by page.
+
+        Args:
+            prefix: of the names; "": all namespaces.
+
+        Yields:
+            A `SyncNamespace` each.
+
+        Raises:
+            DuramenError: the common errors of `SyncClient`; a retry is safe.
+
+        Example:
+            for namespace in client.namespaces(prefix="sh"):
+                print(namespace.name)
+        """
         for namespace in self._portal.iterate(self._client.namespaces(prefix=prefix)):
             yield SyncNamespace(self._portal, namespace)
 
     def statistics(self) -> dict[str, dict[str, float]]:
-        """As `Client.statistics`."""
+        """Count repetitions and their budget, and the logs whose home is known.
+
+        Returns:
+            `retries` (`tokens` left, `taken`, `delayed`) and `homes` (`logs`, `proxies`), all
+            counts.
+
+        Raises:
+            Nothing.
+
+        Example:
+            print(client.statistics()["retries"]["taken"])
+        """
         return self._client.statistics()
 
 
 class SyncNamespace:
-    """`Namespace` for threads."""
+    """A named group of logs; `namespace["name"]` is one of them.
+
+    Attributes:
+        name: its name.
+    """
 
     def __init__(self, portal: Portal, namespace: Namespace) -> None:
         self._portal = portal
@@ -81,35 +176,123 @@ class SyncNamespace:
         self.name = namespace.name
 
     def __getitem__(self, log: str) -> SyncLog:
+        """The log of this name; asks nobody.
+
+        Args:
+            log: 1 to 255 of `A-Z`, `a-z`, `0-9`, `.`, `_` and `-`; begins with a letter or digit.
+
+        Returns:
+            A `SyncLog`, whether the cluster has it or not.
+
+        Raises:
+            DuramenError: `invalid_name`; a retry fails again.
+
+        Example:
+            log = namespace["orders"]
+        """
         return SyncLog(self._portal, self._namespace[log])
 
     def __repr__(self) -> str:
         return f"<SyncNamespace {self.name}>"
 
     def ensure(self, config: Mapping[str, Any] | None = None) -> bool:
-        """As `Namespace.ensure`."""
+        """Create the namespace if it is missing.
+
+        Args:
+            config: fields that are not to have their defaults (docs/protocol/configuration.md).
+
+        Returns:
+            True if this call created it; False if the same was there, perhaps by an earlier try.
+
+        Raises:
+            DuramenError: `log_exists_with_other_config`: a retry is refused again; the common
+                errors of `SyncClient`: a retry is safe. None is uncertain.
+
+        Example:
+            namespace.ensure()
+        """
         return self._portal.call(self._namespace.ensure(config))
 
     def show(self) -> dict[str, Any]:
-        """As `Namespace.show`."""
+        """Show the namespace.
+
+        Returns:
+            `namespace` and `config`, as REST shows them.
+
+        Raises:
+            DuramenError: `namespace_not_found`: a retry is refused again; the common errors of
+                `SyncClient`: a retry is safe.
+
+        Example:
+            config = namespace.show()["config"]
+        """
         return self._portal.call(self._namespace.show())
 
     def reconfigure(self, patch: Mapping[str, Any]) -> dict[str, Any]:
-        """As `Namespace.reconfigure`."""
+        """Change some fields of the namespace's configuration; the others stay.
+
+        Args:
+            patch: the fields to change, with their new values.
+
+        Returns:
+            `namespace`, the whole `config`, and `changed`.
+
+        Raises:
+            DuramenError: `namespace_not_found`: a retry is refused again; the common errors of
+                `SyncClient`: a retry is safe. None is uncertain.
+
+        Example:
+            namespace.reconfigure({"auto_create": True})
+        """
         return self._portal.call(self._namespace.reconfigure(patch))
 
     def delete(self) -> bool:
-        """As `Namespace.delete`."""
+        """Delete the namespace, if it has no logs.
+
+        Returns:
+            True if it was there; False may also be the answer to a repetition.
+
+        Raises:
+            DuramenError: `namespace_not_empty` (the name of a deleted log counts until the log is
+                purged): a retry is refused until then; the common errors of `SyncClient`: a retry
+                is safe. None is uncertain.
+
+        Example:
+            was_there = client["old-shop"].delete()
+        """
         return self._portal.call(self._namespace.delete())
 
     def logs(self, *, prefix: str = "") -> Generator[SyncLog, None, None]:
-        """As `Namespace.logs`."""
+        """List the logs of the namespace in the order of their names, page by page.
+
+        Args:
+            prefix: of the names; "": all logs.
+
+        Yields:
+            A `SyncLog` each.
+
+        Raises:
+            DuramenError: `namespace_not_found`: a retry is refused again; the common errors of
+                `SyncClient`: a retry is safe.
+
+        Example:
+            for log in namespace.logs(prefix="ord"):
+                print(log.name)
+        """
         for log in self._portal.iterate(self._namespace.logs(prefix=prefix)):
             yield SyncLog(self._portal, log)
 
 
 class SyncLog:
-    """`Log` for threads."""
+    """A log: append to it, read it, look after it.
+
+    Every call may raise `namespace_not_found`, `log_not_found`, `log_deleted` (a retry is refused
+    again) and the common errors of `SyncClient`; the methods list what comes on top.
+
+    Attributes:
+        namespace: the name of its namespace.
+        name: its name.
+    """
 
     def __init__(self, portal: Portal, log: Log) -> None:
         self._portal = portal
@@ -128,7 +311,32 @@ class SyncLog:
         fencing_token: str | None = None,
         compression: Compression | None = None,
     ) -> Appended:
-        """As `Log.append`."""
+        """Append records as one batch: they follow each other in the log, or none is there.
+
+        With `Repeat.ALL` the log knows a repetition again; the SDK repeats the append until its
+        fate is certain or the time of the policy is over.
+
+        Args:
+            records: `bytes`, a `Record` or a list of them: 1 to 10,000 records, at most 1 MiB each
+                and 4 MiB together.
+            match_seq_num: what the first record must get; None: any number.
+            fencing_token: what the log's token must be, "" for none; None: any token.
+            compression: "zstd": what is sent, stored and read is compressed; None: it is not.
+
+        Returns:
+            An `Appended`: the sequence numbers `start` up to, not including, `end`, and the `dlsn`.
+
+        Raises:
+            Uncertain: the records may be in the log, or come to be there. Read before a retry.
+            DuramenError: nothing was appended. `window_full`, `not_enough_bookies`: a retry is
+                safe. `condition_failed` (`facts["expected_seq_num"]`), `fencing_token_mismatch`,
+                `log_ended`, `log_held`, `record_too_large`, `batch_too_large`, `too_many_records`,
+                `invalid_argument`: a retry is refused again. Those of `SyncLog`.
+
+        Example:
+            appended = log.append([b"one", b"two"], match_seq_num=3)
+            print(appended.start, appended.end)
+        """
         return self._portal.call(
             self._log.append(
                 records,
@@ -151,7 +359,29 @@ class SyncLog:
         fencing_token: str | None = None,
         compression: Compression | None = None,
     ) -> SyncProducer:
-        """As `Log.producer`; to be used with `with`."""
+        """A producer of this log, to be used with `with`; asks nobody before that.
+
+        Args:
+            id: 1 to 64 printable ASCII characters; None: a random one.
+            epoch: fences lower ones of the same id; None: 0, or unix milliseconds with an `id`.
+            idempotent: number the batches, so that a repetition is never stored twice. Otherwise
+                one batch is on its way at a time, and one of unknown fate ends the producer.
+            linger: seconds that a record waits for others at most, from 0.
+            batch_bytes, batch_records: when a batch is full; 1 MiB and 10,000, at most 4,174,304
+                bytes and 10,000.
+            max_in_flight_bytes: of what is not acknowledged, from 1; 16 MiB.
+            fencing_token, compression: as in `append`, for every batch.
+
+        Returns:
+            A `SyncProducer`; entering it raises as `show`.
+
+        Raises:
+            DuramenError: `invalid_argument`, with the name as `field`; a retry fails again.
+
+        Example:
+            with log.producer(linger=0.01) as producer:
+                producer.send(b"one")
+        """
         producer = self._log.producer(
             id=id,
             epoch=epoch,
@@ -174,7 +404,31 @@ class SyncLog:
         until: int | None = None,
         answer_bytes: int = ANSWER_BYTES,
     ) -> Generator[ReadBatch, None, None]:
-        """As `Log.read`."""
+        """Read the records from a position on, each once and in order.
+
+        Reading passes truncated (`moved_to`) and lost (`lost`) records; the batch behind them says
+        so. It goes on behind the last record when a connection or a proxy is lost.
+
+        Args:
+            from_: a sequence number, a time, or a position: `head`, `tail`, `tail-N`, `seq:N`,
+                `dlsn:…`, `lsn:…`, `txid:N`, `time:…`, `ago:1h30m`.
+            follow: wait at the tail for more; ends only at the end of an ended log.
+            count: how many records at most; None: no limit.
+            until: the sequence number to end before; None: no limit.
+            answer_bytes: asked for at once, 1 byte to 16 MiB; 4 MiB. Two answers are held at most.
+
+        Yields:
+            A `ReadBatch` each; an interrupted read is begun again at the last one's `end`.
+
+        Raises:
+            DuramenError: `invalid_position`, `beyond_tail`: a retry is refused again (until the
+                tail is there). `data_unavailable`, `cold_store_unavailable`: a retry is safe. Those
+                of `SyncLog`. A read is never uncertain.
+
+        Example:
+            for batch in log.read("head", count=100):
+                print(batch.first, batch.bodies)
+        """
         return self._portal.iterate(
             self._log.read(
                 from_, follow=follow, count=count, until=until, answer_bytes=answer_bytes
@@ -182,47 +436,184 @@ class SyncLog:
         )
 
     def tail(self) -> Mark:
-        """As `Log.tail`."""
+        """Find the mark behind the last record; every append acknowledged before is in front of it.
+
+        Returns:
+            A `Mark`.
+
+        Raises:
+            DuramenError: `data_unavailable` and those of `SyncLog`; a retry of the first is safe.
+
+        Example:
+            count = log.tail().seq_num
+        """
         return self._portal.call(self._log.tail())
 
     def segments(self) -> list[dict[str, Any]]:
-        """As `Log.segments`."""
+        """List the live segments, oldest first.
+
+        Returns:
+            A mapping each, as REST shows a segment (docs/protocol/rest.md "Segments").
+
+        Raises:
+            DuramenError: those of `SyncLog`.
+
+        Example:
+            states = [segment["state"] for segment in log.segments()]
+        """
         return self._portal.call(self._log.segments())
 
     def ensure(self, config: Mapping[str, Any] | None = None) -> bool:
-        """As `Log.ensure`."""
+        """Create the log if it is missing.
+
+        Args:
+            config: fields that are not to have their defaults (docs/protocol/configuration.md).
+
+        Returns:
+            True if this call created it; False if the same was there, perhaps by an earlier try.
+
+        Raises:
+            DuramenError: `log_exists_with_other_config`, `placement_impossible`,
+                `invalid_argument`: a retry is refused again. Those of `SyncLog`. None is uncertain.
+
+        Example:
+            log.ensure({"retention": {"age": "24h"}})
+        """
         return self._portal.call(self._log.ensure(config))
 
     def show(self) -> dict[str, Any]:
-        """As `Log.show`."""
+        """Show the log.
+
+        Returns:
+            `namespace`, `name`, `log_id`, `config`, `config_version`, `ended` and `head`.
+
+        Raises:
+            DuramenError: those of `SyncLog`.
+
+        Example:
+            config = log.show()["config"]
+        """
         return self._portal.call(self._log.show())
 
     def reconfigure(
         self, patch: Mapping[str, Any], *, version: int | None = None
     ) -> dict[str, Any]:
-        """As `Log.reconfigure`."""
+        """Change some fields of the log's configuration; the others stay.
+
+        Args:
+            patch: the fields to change, with their new values.
+            version: the stored `config_version` that is to be replaced; None: any.
+
+        Returns:
+            `namespace`, `name`, `log_id`, the whole `config`, `config_version` and `changed`.
+
+        Raises:
+            Uncertain: no answer came to a change with `version`. It may have been done; `show` it.
+            DuramenError: `config_conflict`, `placement_impossible`, `invalid_argument`: a retry is
+                refused again. Those of `SyncLog`.
+
+        Example:
+            log.reconfigure({"roll": {"size": "64MiB"}})
+        """
         return self._portal.call(self._log.reconfigure(patch, version=version))
 
     def truncate(self, to: str | int | datetime) -> int:
-        """As `Log.truncate`."""
+        """Give up every record before a position.
+
+        Args:
+            to: the first record to keep: a sequence number, `head`, `tail`, `tail-N`, `seq:N`,
+                `dlsn:…` or `lsn:…`. Other positions are refused.
+
+        Returns:
+            The sequence number of the new head.
+
+        Raises:
+            DuramenError: `invalid_position`, `beyond_tail`, `log_held`, `data_lost`: a retry is
+                refused again. `data_unavailable`, `cold_store_unavailable`: a retry is safe, and
+                the truncation may have been done. Those of `SyncLog`.
+
+        Example:
+            head = log.truncate(2)
+        """
         return self._portal.call(self._log.truncate(to))
 
     def end(self) -> Mark:
-        """As `Log.end`."""
+        """End the log: appends are refused from now on.
+
+        Returns:
+            The `Mark` where it ends.
+
+        Raises:
+            DuramenError: `log_held`: refused until the log is closed. Those of `SyncLog`. It may be
+                done twice; none is uncertain.
+
+        Example:
+            end = log.end()
+        """
         return self._portal.call(self._log.end())
 
     def roll(self) -> int | None:
-        """As `Log.roll`."""
+        """Have the open segment closed soon.
+
+        Returns:
+            The epoch that is being closed; None: no segment is open.
+
+        Raises:
+            DuramenError: `log_ended`, `log_held`: a retry is refused again. Those of `SyncLog`. It
+                may be done twice; none is uncertain.
+
+        Example:
+            epoch = log.roll()
+        """
         return self._portal.call(self._log.roll())
 
     def fence(self, token: str, *, expected: str | None = None) -> Mark:
-        """As `Log.fence`."""
+        """Set the fencing token: appends that name another one are refused.
+
+        Args:
+            token: at most 64 bytes; "": the log has none.
+            expected: the token that is to be replaced; None: any.
+
+        Returns:
+            The `Mark` from which on the token holds.
+
+        Raises:
+            Uncertain: the token may have been set, or come to be. A retry without `expected` is
+                safe; one with `expected` may be refused by its own first try.
+            DuramenError: nothing was set. `fencing_token_mismatch`, `log_ended`, `log_held`,
+                `invalid_argument`: a retry is refused again. `window_full`, `not_enough_bookies`: a
+                retry is safe. Those of `SyncLog`.
+
+        Example:
+            log.fence("node-2")
+            log.append(b"one", fencing_token="node-2")
+        """
         return self._portal.call(self._log.fence(token, expected=expected))
 
     def delete(self) -> str:
-        """As `Log.delete`."""
+        """Delete the log.
+
+        Returns:
+            The time (RFC 3339) until which `undelete` has it back.
+
+        Raises:
+            DuramenError: `log_held`: refused until the log is closed. Those of `SyncLog`. None is
+                uncertain.
+
+        Example:
+            until = log.delete()
+        """
         return self._portal.call(self._log.delete())
 
     def undelete(self) -> None:
-        """As `Log.undelete`."""
+        """Have the deleted log back.
+
+        Raises:
+            DuramenError: `log_deleted`: the time is over, or its name was given away; `log_held`: a
+                retry is refused again. Those of `SyncLog`. None is uncertain.
+
+        Example:
+            log.delete()
+            log.undelete()
+        """
         self._portal.call(self._log.undelete())

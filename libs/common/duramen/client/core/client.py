@@ -42,11 +42,12 @@ class CoreClient:
 
     Args:
         zookeeper: `host:port,host:port…`.
-        cluster: its name in ZooKeeper; `duramen run` calls it `local`.
-        name: who writes, for people that look at owner nodes; unique by what is added to it.
-        region, rack: where this process is; replicas near it are read first.
-        session_timeout_s: how long a log stays this process's after it has died.
-        cache_bytes: of entries that were read ahead.
+        cluster: its name in ZooKeeper; `duramen run` calls it `local`, which is the default.
+        name: who writes, for people that look at owner nodes; unique by what is added to it. None:
+            the host's name.
+        region, rack: where this process is; replicas near it are read first. "": not known.
+        session_timeout_s: seconds, above 0, that a log stays this process's after it has died; 4.
+        cache_bytes: of entries that were read ahead; 32 MiB.
         cold_store: URL of the archive (`duramen[cold]`); None: what has left the bookies cannot be
             read (`cold_store_unavailable`).
         store: in the place of ZooKeeper, for tests.
@@ -88,7 +89,8 @@ class CoreClient:
         """Connect.
 
         Raises:
-            DuramenError: `metadata_unavailable`: ZooKeeper does not answer, or has no such cluster.
+            DuramenError: `metadata_unavailable`: ZooKeeper does not answer, or has no such cluster;
+                a retry by another `CoreClient` is safe.
         """
         try:
             await self._store.start()
@@ -131,8 +133,15 @@ class CoreClient:
     def log(self, namespace: str, name: str) -> ReadLog:
         """A log, to be read; asks nobody.
 
+        Args:
+            namespace: 1 to 63 of `a-z`, `0-9` and `-`; begins and ends with a letter or digit.
+            name: 1 to 255 of `A-Z`, `a-z`, `0-9`, `.`, `_` and `-`; begins with a letter or digit.
+
+        Returns:
+            A `ReadLog`, whether the cluster has it or not.
+
         Raises:
-            DuramenError: `invalid_name`.
+            DuramenError: `invalid_name`; a retry fails again.
         """
         return ReadLog(self._reading, namespace, name)
 
@@ -149,8 +158,19 @@ class CoreClient:
         Whoever has the log loses it. Nobody else can append to it until it is closed, or until the
         session of this process has ended.
 
+        Args:
+            namespace: 1 to 63 of `a-z`, `0-9` and `-`; begins and ends with a letter or digit.
+            name: 1 to 255 of `A-Z`, `a-z`, `0-9`, `.`, `_` and `-`; begins with a letter or digit.
+                The log must exist.
+            open_timeout_s: seconds to try to own it, above 0; 30.
+            append_timeout_s: seconds, above 0; 10. An append that is not acknowledged by then ends
+                the life of the object.
+
+        Returns:
+            An `OwnedLog`, not open yet.
+
         Raises:
-            DuramenError: `invalid_name`.
+            DuramenError: `invalid_name`; a retry fails again.
         """
         return OwnedLog(
             self._owning,
@@ -163,7 +183,15 @@ class CoreClient:
         )
 
     def statistics(self) -> dict[str, Any]:
-        """Queues and counters of the process, and of its open logs."""
+        """Count what waits and what was done in the process, and in its open logs.
+
+        Returns:
+            `writer_id`; `metadata`, `lanes`, `bookies`, `upstream`: counts each; `logs`: counts by
+            log.
+
+        Raises:
+            Nothing.
+        """
         return {
             "writer_id": self.writer_id,
             "metadata": self._store.statistics(),

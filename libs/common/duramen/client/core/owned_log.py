@@ -68,17 +68,28 @@ class AppendTicket:
         self._fate: Appended | DuramenError | None = None
 
     def __await__(self) -> Generator[object, None, Appended]:
-        """Sequence numbers and DLSN of the records.
+        """Where the records are, once they are acknowledged.
+
+        Returns:
+            An `Appended`: the sequence numbers `start` up to, not including, `end`, and the `dlsn`.
 
         Raises:
-            Uncertain: it may be in the log; what is there is read once the log is opened again.
-            NotOwner: it is not in the log, another writer has it.
-            DuramenError: it is not in the log, because of one before it.
+            Uncertain: they may be in the log. Open it again and read its end before a retry.
+            NotOwner: they are not in the log; another writer has it.
+            DuramenError: they are not in the log, because of an append before them. A retry is safe
+                once the log is open again.
         """
         return self._wait().__await__()
 
     def is_done(self) -> bool:
-        """Whether awaiting it would give an answer at once."""
+        """Whether awaiting it would give an answer at once.
+
+        Returns:
+            True once the records are stored or have failed.
+
+        Raises:
+            Nothing.
+        """
         return self._fate is not None
 
     def settle(self, fate: Appended | DuramenError) -> None:
@@ -99,8 +110,9 @@ class OwnedLog(ReadLog):
     """A log that is open for appends, and can be read as any other; `async with` opens and closes.
 
     Args:
-        open_timeout_s: how long to try to own it.
-        append_timeout_s: an append that is not acknowledged by then ends the life of this object.
+        open_timeout_s: seconds to try to own it.
+        append_timeout_s: seconds; an append that is not acknowledged by then ends the life of this
+            object.
         open_logs: those of this process, by id; this one is among them while it is open.
     """
 
@@ -141,10 +153,10 @@ class OwnedLog(ReadLog):
         """Take the log over, whoever has it.
 
         Raises:
-            DuramenError: `log_not_found`, `log_ended`, `log_deleted`; `not_enough_bookies`,
-                `log_unavailable`, `metadata_unavailable`: worth repeating; `invalid_argument`: it
-                is open in this process already.
-            NotOwner: another writer claimed it at the same time.
+            DuramenError: `namespace_not_found`, `log_not_found`, `log_ended`, `log_deleted`,
+                `invalid_argument` (it is open in this process already): a retry is refused again.
+                `not_enough_bookies`, `log_unavailable`, `metadata_unavailable`: a retry is safe.
+            NotOwner: another writer claimed it at the same time; a retry takes it over again.
         """
         follower = await self._find()
         log = await follower.current_log()
@@ -197,16 +209,25 @@ class OwnedLog(ReadLog):
         return self._driver is not None and self._driver.core.is_changing
 
     async def wait_ended(self) -> DuramenError:
-        """Return once no append is taken any more; gives why: `NotOwner` if another has the log."""
+        """Wait until no append is taken any more.
+
+        Returns:
+            Why that is: `NotOwner` if another writer has the log.
+
+        Raises:
+            Nothing.
+        """
         await self._ended.wait()
         assert self._failure is not None
         return self._failure
 
     async def abandon(self) -> None:
-        """The process leaves the cluster with the log open: nothing is waited for.
+        """Leave the log open behind, and wait for nothing; the next owner recovers it.
 
-        What is unsettled is uncertain, or refused where it was never sent; the next owner recovers
-        what lies at the bookies.
+        Tickets of what was sent raise `Uncertain`; those of the rest are refused.
+
+        Raises:
+            Nothing.
         """
         if self._driver is not None:
             self._end(DuramenError("log_unavailable", f"{self!r}: its client was closed"))
@@ -218,12 +239,18 @@ class OwnedLog(ReadLog):
         """Queue records: they follow each other in the log, behind those of every earlier call.
 
         Args:
-            records: `bytes`, a `Record`, or several of them; one batch, atomic.
+            records: `bytes`, a `Record` or a list of them: one batch, atomic; 1 to 10,000 records,
+                at most 1 MiB each and 4 MiB together.
+
+        Returns:
+            An `AppendTicket`: awaiting it says where the records are.
 
         Raises:
-            DuramenError: nothing was taken. `window_full`: too much waits, use `send`; a fault of
-                the records; `condition_failed`: a txid falls. These leave the log as it is; any
-                other means that it is over.
+            DuramenError: nothing was taken, for certain. `window_full`: too much waits; a retry is
+                safe, or use `send`. `record_too_large`, `batch_too_large`, `too_many_records`,
+                `invalid_argument`, `condition_failed` (a txid falls): a retry is refused again.
+                These leave the log as it is; any other means that it is over, and must be opened
+                again.
         """
         items = list_records(records)
         batch = encode_records(items, None, Codec.NONE)
@@ -234,7 +261,13 @@ class OwnedLog(ReadLog):
         return self._take(batch, txids)
 
     async def send(self, records: Records) -> AppendTicket:
-        """As `append`, but waits while there is no room; several that wait keep their order.
+        """Queue records as `append`, but wait while there is no room; who waits keeps its order.
+
+        Args:
+            records: as in `append`.
+
+        Returns:
+            An `AppendTicket`, as `append`.
 
         Raises:
             DuramenError: as `append`, never `window_full`.
@@ -257,7 +290,8 @@ class OwnedLog(ReadLog):
         """Wait until everything that was taken is settled.
 
         Raises:
-            DuramenError: why the log is over, if it is.
+            DuramenError: why the log is over, if it is; the tickets say what is stored. A retry is
+                refused again.
         """
         while self._tickets:
             self._settled.clear()
@@ -266,7 +300,14 @@ class OwnedLog(ReadLog):
             raise_again(self._failure)
 
     def statistics(self) -> dict[str, Any]:
-        """What waits and what was done."""
+        """Count what waits and what was done.
+
+        Returns:
+            The counts of the log's driver; none before it is open.
+
+        Raises:
+            Nothing.
+        """
         return {} if self._driver is None else self._driver.statistics()
 
     def _check_txids(self, txids: list[int]) -> None:

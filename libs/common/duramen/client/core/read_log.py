@@ -51,19 +51,26 @@ class ReadLog:
         count: int | None = None,
         until: int | None = None,
     ) -> AsyncGenerator[ReadBatch, None]:
-        """The records from a position on, batch by batch, each record once and in order.
+        """Read the records from a position on, each once and in order.
+
+        Truncated records are passed, and the batch behind them says so (`moved_to`).
 
         Args:
             from_: a sequence number, a time, or a position: `head`, `tail`, `tail-N`, `seq:N`,
                 `dlsn:…`, `lsn:…`, `txid:N`, `time:…`, `ago:1h30m`.
-            follow: at the tail, wait for more; ends only at the end of an ended log.
-            count: how many records at most.
-            until: the sequence number to end before.
+            follow: wait at the tail for more; ends only at the end of an ended log.
+            count: how many records at most; None: no limit.
+            until: the sequence number to end before; None: no limit.
+
+        Yields:
+            A `ReadBatch` each; an interrupted read is begun again at the last one's `end`.
 
         Raises:
-            DuramenError: `invalid_position`, `beyond_tail`, `log_not_found`, `log_deleted`;
-                `data_lost`: records are lost for ever, the text says where the log goes on;
-                `data_unavailable`, `metadata_unavailable`: worth repeating from `batch.end`.
+            DuramenError: `invalid_position`, `beyond_tail`, `namespace_not_found`, `log_not_found`,
+                `log_deleted`, `data_lost` (records are lost for ever, the text says where the log
+                goes on): a retry is refused again. `data_unavailable`, `metadata_unavailable`,
+                `cold_store_unavailable`: a retry is safe. `internal`: stored records are not valid.
+                A read is never uncertain.
         """
         text = spell_position(from_)
         position, left = parse_position(text), count
@@ -86,10 +93,14 @@ class ReadLog:
                 position = parse_position(text)
 
     async def tail(self) -> Mark:
-        """The mark behind the last record: every append acknowledged before is in front of it.
+        """Find the mark behind the last record; every append acknowledged before is in front of it.
+
+        Returns:
+            A `Mark`.
 
         Raises:
-            DuramenError: `log_not_found`, `data_unavailable` (worth repeating), …
+            DuramenError: `namespace_not_found`, `log_not_found`, `log_deleted`: a retry is refused
+                again. `data_unavailable`, `metadata_unavailable`: a retry is safe.
         """
         tail = await self._reading.tails.find(await self._find())
         tail.check_sure()

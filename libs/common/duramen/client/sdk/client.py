@@ -22,7 +22,19 @@ from duramen.texts import parse_log
 
 
 class Client:
-    """Talks to a Duramen cluster through its proxies; one for a process is enough."""
+    """Talks to a Duramen cluster through its proxies; one for a process is enough.
+
+    Common errors, which every call may raise beside its own:
+
+    - `Unreachable`, `overloaded`, `log_unavailable`, `metadata_unavailable`, `server_draining`: the
+      call was not served within the time of the policy. A retry is safe. An append has not
+      happened; another change may have taken effect by an earlier try.
+    - `internal`: a server made a mistake; the SDK does not repeat the call. A retry is safe for
+      reads and for changes that may be done twice.
+    - `invalid_argument`, `unknown_field`, `misdirected`: a retry is refused again.
+
+    None of them is uncertain; what is uncertain is raised as `Uncertain`.
+    """
 
     def __init__(
         self,
@@ -33,18 +45,23 @@ class Client:
         retry: RetryPolicy | None = None,
         http2: bool = True,
     ) -> None:
-        """Connects with the first call.
+        """Make a client; it connects with the first call.
 
         Args:
             url: of a proxy, or of write and read proxy with a comma between.
-            read_url: of the read proxy, where `url` is the write proxy's.
-            timeout: seconds that one try waits for its answer; a long poll's wait comes on top.
-            retry: which calls are repeated, and for how long; `RetryPolicy()` by default.
+            read_url: of the read proxy, where `url` is the write proxy's; None: as `url`.
+            timeout: seconds that one try waits for its answer, above 0; a long poll's wait comes on
+                top.
+            retry: which calls are repeated, and for how long; None: `RetryPolicy()`.
             http2: one HTTP/2 connection to each proxy. False: HTTP/1.1, for an ingress that speaks
                 nothing else; producers then have one batch on its way at a time.
 
         Raises:
-            DuramenError: `invalid_argument`: no http:// or https:// url.
+            DuramenError: `invalid_argument`: no http:// or https:// url; a retry fails again.
+
+        Example:
+            async with Client("http://localhost:7301") as client:
+                await client["shop"].ensure()
         """
         write_url, read_url = _split_urls(url, read_url)
         self._session = Session(
@@ -62,25 +79,66 @@ class Client:
         await self.close()
 
     async def close(self) -> None:
-        """Close every connection; producers and readers are to be closed before."""
+        """Close every connection; producers and readers are to be closed before.
+
+        Raises:
+            Nothing.
+
+        Example:
+            client = Client("http://localhost:7301")
+            await client.close()
+        """
         await self._session.close()
 
     def __getitem__(self, namespace: str) -> Namespace:
+        """The namespace of this name; asks nobody.
+
+        Args:
+            namespace: 1 to 63 of `a-z`, `0-9` and `-`; begins and ends with a letter or digit.
+
+        Returns:
+            A `Namespace`, whether the cluster has it or not.
+
+        Raises:
+            DuramenError: `invalid_name`; a retry fails again.
+
+        Example:
+            log = client["shop"]["orders"]
+        """
         return Namespace(self._session, namespace)
 
     def log(self, name: str) -> Log:
-        """The log of `namespace/log`.
+        """The log of `namespace/log`; asks nobody.
+
+        Args:
+            name: names of namespace and log with a slash between.
+
+        Returns:
+            A `Log`, whether the cluster has it or not.
 
         Raises:
-            DuramenError: `invalid_name`.
+            DuramenError: `invalid_name`; a retry fails again.
+
+        Example:
+            log = client.log("shop/orders")
         """
         return Log(self._session, *parse_log(name))
 
     async def namespaces(self, *, prefix: str = "") -> AsyncIterator[Namespace]:
-        """The namespaces in the order of their names, page by page.
+        """List the namespaces in the order of their names, page by page.
+
+        Args:
+            prefix: of the names; "": all namespaces.
+
+        Yields:
+            A `Namespace` each.
 
         Raises:
-            DuramenError: no answer.
+            DuramenError: the common errors of `Client`; a retry is safe.
+
+        Example:
+            async for namespace in client.namespaces(prefix="sh"):
+                print(namespace.name)
         """
         last, has_more = "", True
         while has_more:
@@ -97,7 +155,18 @@ class Client:
                 yield self[last]
 
     def statistics(self) -> dict[str, dict[str, float]]:
-        """Repetitions and their budget, and what is known of logs' homes."""
+        """Count repetitions and their budget, and the logs whose home is known.
+
+        Returns:
+            `retries` (`tokens` left, `taken`, `delayed`) and `homes` (`logs`, `proxies`), all
+            counts.
+
+        Raises:
+            Nothing.
+
+        Example:
+            print(client.statistics()["retries"]["taken"])
+        """
         return self._session.statistics()
 
 

@@ -14,15 +14,19 @@ from duramen.runtime.http_client import PeerError, UnreachableError
 
 
 class Uncertain(DuramenError):
-    """It may have happened, and nobody knows yet: `append_uncertain` for an append.
+    """It may have happened, or happen later: `append_uncertain` (`internal`) for an append.
 
-    The records may be in the log once, or come to be there later. With a producer the same append
-    may be sent again, as the SDK has done while there was time; otherwise read before you repeat.
+    The records are in the log once, or not at all. The SDK has sent them again while the policy
+    allowed it. A retry by hand may store them twice: read the log before it.
     """
 
 
 class Unreachable(DuramenError):
-    """No proxy was reached: nothing of this call has happened (code `log_unavailable`)."""
+    """No proxy was reached (code `log_unavailable`); a retry is safe.
+
+    Nothing of an append has happened. A change that may be done twice, such as `ensure`, may have
+    taken effect by an earlier try that got no answer.
+    """
 
 
 def classify(error: DuramenError) -> DuramenError:

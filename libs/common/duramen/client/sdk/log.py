@@ -56,60 +56,123 @@ _TOKEN_HEADER: Final = "Duramen-Fencing-Token"
 
 
 class Namespace:
-    """A named group of logs; `namespace["name"]` is one of them."""
+    """A named group of logs; `namespace["name"]` is one of them.
+
+    Attributes:
+        name: its name.
+    """
 
     def __init__(self, session: Session, name: str) -> None:
         self._session = session
         self.name = check_namespace(name)
 
     def __getitem__(self, log: str) -> Log:
+        """The log of this name; asks nobody.
+
+        Args:
+            log: 1 to 255 of `A-Z`, `a-z`, `0-9`, `.`, `_` and `-`; begins with a letter or digit.
+
+        Returns:
+            A `Log`, whether the cluster has it or not.
+
+        Raises:
+            DuramenError: `invalid_name`; a retry fails again.
+
+        Example:
+            log = namespace["orders"]
+        """
         return Log(self._session, self.name, log)
 
     def __repr__(self) -> str:
         return f"<Namespace {self.name}>"
 
     async def ensure(self, config: Mapping[str, Any] | None = None) -> bool:
-        """Create it if it is missing; True if this call created it.
+        """Create the namespace if it is missing.
+
+        Args:
+            config: fields that are not to have their defaults (docs/protocol/configuration.md).
+
+        Returns:
+            True if this call created it; False if the same was there, perhaps by an earlier try.
 
         Raises:
-            DuramenError: `log_exists_with_other_config` (not worth repeating) among others.
+            DuramenError: `log_exists_with_other_config`: a retry is refused again; the common
+                errors of `Client`: a retry is safe. None is uncertain.
+
+        Example:
+            await namespace.ensure()
         """
         write = self._session.write
         return await self._session.run(lambda: write.ensure_namespace(self.name, config or {}))
 
     async def show(self) -> dict[str, Any]:
-        """Its configuration.
+        """Show the namespace.
+
+        Returns:
+            `namespace` and `config`, as REST shows them.
 
         Raises:
-            DuramenError: `namespace_not_found` among others.
+            DuramenError: `namespace_not_found`: a retry is refused again; the common errors of
+                `Client`: a retry is safe.
+
+        Example:
+            config = (await namespace.show())["config"]
         """
         return await self._session.run(lambda: self._session.write.show_namespace(self.name))
 
     async def reconfigure(self, patch: Mapping[str, Any]) -> dict[str, Any]:
-        """Change the fields that `patch` names; gives the whole.
+        """Change some fields of the namespace's configuration; the others stay.
+
+        Args:
+            patch: the fields to change, with their new values.
+
+        Returns:
+            `namespace`, the whole `config`, and `changed`.
 
         Raises:
-            DuramenError: `namespace_not_found`, `invalid_argument`, …
+            DuramenError: `namespace_not_found`: a retry is refused again; the common errors of
+                `Client`: a retry is safe. None is uncertain.
+
+        Example:
+            await namespace.reconfigure({"auto_create": True})
         """
         write = self._session.write
         return await self._session.run(lambda: write.reconfigure_namespace(self.name, patch))
 
     async def delete(self) -> bool:
-        """Delete it, if it has no logs; False if it was not there.
+        """Delete the namespace, if it has no logs.
+
+        Returns:
+            True if it was there; False may also be the answer to a repetition.
 
         Raises:
-            DuramenError: `namespace_not_empty`: the name of a deleted log counts until the log is
-                purged.
+            DuramenError: `namespace_not_empty` (the name of a deleted log counts until the log is
+                purged): a retry is refused until then; the common errors of `Client`: a retry is
+                safe. None is uncertain.
+
+        Example:
+            was_there = await client["old-shop"].delete()
         """
         write = self._session.write
         answer = await self._session.run(lambda: write.delete_namespace(self.name))
         return bool(answer["changed"])
 
     async def logs(self, *, prefix: str = "") -> AsyncIterator[Log]:
-        """Its logs in the order of their names, page by page.
+        """List the logs of the namespace in the order of their names, page by page.
+
+        Args:
+            prefix: of the names; "": all logs.
+
+        Yields:
+            A `Log` each.
 
         Raises:
-            As `show`.
+            DuramenError: `namespace_not_found`: a retry is refused again; the common errors of
+                `Client`: a retry is safe.
+
+        Example:
+            async for log in namespace.logs(prefix="ord"):
+                print(log.name)
         """
         last, has_more = "", True
         while has_more:
@@ -128,7 +191,15 @@ class Namespace:
 
 
 class Log:
-    """A log: append to it, read it, look after it."""
+    """A log: append to it, read it, look after it.
+
+    Every call may raise `namespace_not_found`, `log_not_found`, `log_deleted` (a retry is refused
+    again) and the common errors of `Client`; the methods list what comes on top.
+
+    Attributes:
+        namespace: the name of its namespace.
+        name: its name.
+    """
 
     def __init__(self, session: Session, namespace: str, name: str) -> None:
         self._session = session
@@ -149,21 +220,31 @@ class Log:
         fencing_token: str | None = None,
         compression: Compression | None = None,
     ) -> Appended:
-        """Append records atomically: they follow each other in the log, or none is there.
+        """Append records as one batch: they follow each other in the log, or none is there.
 
-        With the policy `Repeat.ALL` it is repeated until its fate is certain or the time is up: the
-        SDK numbers it, so that the log knows a repetition.
+        With `Repeat.ALL` the log knows a repetition again; the SDK repeats the append until its
+        fate is certain or the time of the policy is over.
 
         Args:
-            records: bytes, a `Record`, or up to 10,000 of them, 4 MiB together.
-            match_seq_num: the first record must get this sequence number.
-            fencing_token: the log's token must be this one; empty: it must have none.
-            compression: `zstd`: what is sent, stored and read as batches is compressed.
+            records: `bytes`, a `Record` or a list of them: 1 to 10,000 records, at most 1 MiB each
+                and 4 MiB together.
+            match_seq_num: what the first record must get; None: any number.
+            fencing_token: what the log's token must be, "" for none; None: any token.
+            compression: "zstd": what is sent, stored and read is compressed; None: it is not.
+
+        Returns:
+            An `Appended`: the sequence numbers `start` up to, not including, `end`, and the `dlsn`.
 
         Raises:
-            Uncertain: they may be in the log, or come to be there.
-            DuramenError: refused, nothing was appended: `condition_failed` (its `facts` have the
-                number expected), `fencing_token_mismatch`, `log_ended`, `batch_too_large`, …
+            Uncertain: the records may be in the log, or come to be there. Read before a retry.
+            DuramenError: nothing was appended. `window_full`, `not_enough_bookies`: a retry is
+                safe. `condition_failed` (`facts["expected_seq_num"]`), `fencing_token_mismatch`,
+                `log_ended`, `log_held`, `record_too_large`, `batch_too_large`, `too_many_records`,
+                `invalid_argument`: a retry is refused again. Those of `Log`.
+
+        Example:
+            appended = await log.append([b"one", b"two"], match_seq_num=3)
+            print(appended.start, appended.end)
         """
         items = list_records(records)
         codec = find_codec(compression)
@@ -219,21 +300,28 @@ class Log:
         fencing_token: str | None = None,
         compression: Compression | None = None,
     ) -> Producer:
-        """A producer of this log, to be used with `async with`.
+        """A producer of this log, to be used with `async with`; asks nobody before that.
 
         Args:
-            id: who it is, 1 to 64 printable ASCII characters; a random one by default.
-            epoch: fences lower ones of the same id; 0 for a random id, the clock's milliseconds for
-                a given one.
-            idempotent: number the batches, so that a repetition is never stored twice. Without it
+            id: 1 to 64 printable ASCII characters; None: a random one.
+            epoch: fences lower ones of the same id; None: 0, or unix milliseconds with an `id`.
+            idempotent: number the batches, so that a repetition is never stored twice. Otherwise
                 one batch is on its way at a time, and one of unknown fate ends the producer.
-            linger: seconds that a record waits for others at most, ≥ 0.
-            batch_bytes, batch_records: when a batch is full, up to almost 4 MiB and 10,000.
-            max_in_flight_bytes: what may be unacknowledged.
+            linger: seconds that a record waits for others at most, from 0.
+            batch_bytes, batch_records: when a batch is full; 1 MiB and 10,000, at most 4,174,304
+                bytes and 10,000.
+            max_in_flight_bytes: of what is not acknowledged, from 1; 16 MiB.
             fencing_token, compression: as in `append`, for every batch.
 
+        Returns:
+            A `Producer`; entering it raises as `show`.
+
         Raises:
-            DuramenError: `invalid_argument`: one of these, with its name as `field`.
+            DuramenError: `invalid_argument`, with the name as `field`; a retry fails again.
+
+        Example:
+            async with log.producer(linger=0.01) as producer:
+                await producer.send(b"one")
         """
         _check_limits(batch_bytes, batch_records, max_in_flight_bytes)
         stamp = None
@@ -285,24 +373,30 @@ class Log:
         until: int | None = None,
         answer_bytes: int = ANSWER_BYTES,
     ) -> AsyncGenerator[ReadBatch, None]:
-        """The records from a position on, batch by batch, each record once and in order.
+        """Read the records from a position on, each once and in order.
 
-        Records that are not there are passed, and the batch behind them says so: `moved_to` where
-        they were truncated, `lost` where a person has accepted that they are lost. A lost
-        connection or a proxy that goes away is no end: reading goes on behind the last record as
-        soon as a proxy answers, within the time of the policy.
+        Reading passes truncated (`moved_to`) and lost (`lost`) records; the batch behind them says
+        so. It goes on behind the last record when a connection or a proxy is lost.
 
         Args:
             from_: a sequence number, a time, or a position: `head`, `tail`, `tail-N`, `seq:N`,
                 `dlsn:…`, `lsn:…`, `txid:N`, `time:…`, `ago:1h30m`.
-            follow: at the tail, wait for more; ends only at the end of an ended log.
-            count: how many records at most.
-            until: the sequence number to end before.
-            answer_bytes: about as much is asked for at once; two answers are held at most.
+            follow: wait at the tail for more; ends only at the end of an ended log.
+            count: how many records at most; None: no limit.
+            until: the sequence number to end before; None: no limit.
+            answer_bytes: asked for at once, 1 byte to 16 MiB; 4 MiB. Two answers are held at most.
+
+        Yields:
+            A `ReadBatch` each; an interrupted read is begun again at the last one's `end`.
 
         Raises:
-            DuramenError: `invalid_position`, `beyond_tail`, `log_not_found`; `log_unavailable`: no
-                answer within the time of the policy, worth repeating from `batch.end`.
+            DuramenError: `invalid_position`, `beyond_tail`: a retry is refused again (until the
+                tail is there). `data_unavailable`, `cold_store_unavailable`: a retry is safe. Those
+                of `Log`. A read is never uncertain.
+
+        Example:
+            async for batch in log.read("head", count=100):
+                print(batch.first, batch.bodies)
         """
         text = spell_position(from_)
         session = self._session
@@ -330,48 +424,88 @@ class Log:
             await answers.aclose()
 
     async def tail(self) -> Mark:
-        """The mark behind the last record: every append acknowledged before is in front of it.
+        """Find the mark behind the last record; every append acknowledged before is in front of it.
+
+        Returns:
+            A `Mark`.
 
         Raises:
-            DuramenError: `log_not_found`, `data_unavailable` (worth repeating), …
+            DuramenError: `data_unavailable` and those of `Log`; a retry of the first is safe.
+
+        Example:
+            count = (await log.tail()).seq_num
         """
         return read_mark(await self._session.run(lambda: self._session.read.show_tail(*self._key)))
 
     async def segments(self) -> list[dict[str, Any]]:
-        """Its live segments, oldest first, as REST shows them. Raises as `tail`."""
+        """List the live segments, oldest first.
+
+        Returns:
+            A mapping each, as REST shows a segment (docs/protocol/rest.md "Segments").
+
+        Raises:
+            DuramenError: those of `Log`.
+
+        Example:
+            states = [segment["state"] for segment in await log.segments()]
+        """
         answer = await self._session.run(lambda: self._session.read.list_segments(*self._key))
         return list(answer["segments"])
 
     # --- look after it ---------------------------------------------------------------------------
 
     async def ensure(self, config: Mapping[str, Any] | None = None) -> bool:
-        """Create it with this configuration if it is missing; True if this call created it.
+        """Create the log if it is missing.
+
+        Args:
+            config: fields that are not to have their defaults (docs/protocol/configuration.md).
+
+        Returns:
+            True if this call created it; False if the same was there, perhaps by an earlier try.
 
         Raises:
-            DuramenError: `log_exists_with_other_config`, `namespace_not_found`, …
+            DuramenError: `log_exists_with_other_config`, `placement_impossible`,
+                `invalid_argument`: a retry is refused again. Those of `Log`. None is uncertain.
+
+        Example:
+            await log.ensure({"retention": {"age": "24h"}})
         """
         write = self._session.write
         return await self._session.run(lambda: write.ensure_log(*self._key, config or {}))
 
     async def show(self) -> dict[str, Any]:
-        """Its id, configuration, head, and whether it has ended.
+        """Show the log.
+
+        Returns:
+            `namespace`, `name`, `log_id`, `config`, `config_version`, `ended` and `head`.
 
         Raises:
-            DuramenError: `log_not_found` among others.
+            DuramenError: those of `Log`.
+
+        Example:
+            config = (await log.show())["config"]
         """
         return await self._session.run(lambda: self._session.write.show_log(*self._key))
 
     async def reconfigure(
         self, patch: Mapping[str, Any], *, version: int | None = None
     ) -> dict[str, Any]:
-        """Change the fields that `patch` names; gives the whole.
+        """Change some fields of the log's configuration; the others stay.
 
         Args:
-            version: refuse unless the stored configuration has this one.
+            patch: the fields to change, with their new values.
+            version: the stored `config_version` that is to be replaced; None: any.
+
+        Returns:
+            `namespace`, `name`, `log_id`, the whole `config`, `config_version` and `changed`.
 
         Raises:
-            Uncertain: no answer came to a change with `version`: it may have been done.
-            DuramenError: `config_conflict`, `invalid_argument`, …
+            Uncertain: no answer came to a change with `version`. It may have been done; `show` it.
+            DuramenError: `config_conflict`, `placement_impossible`, `invalid_argument`: a retry is
+                refused again. Those of `Log`.
+
+        Example:
+            await log.reconfigure({"roll": {"size": "64MiB"}})
         """
         write = self._session.write
         return await self._session.run(
@@ -380,41 +514,78 @@ class Log:
         )
 
     async def truncate(self, to: str | int | datetime) -> int:
-        """Give up every record before a position; gives the sequence number of the new head.
+        """Give up every record before a position.
+
+        Args:
+            to: the first record to keep: a sequence number, `head`, `tail`, `tail-N`, `seq:N`,
+                `dlsn:…` or `lsn:…`. Other positions are refused.
+
+        Returns:
+            The sequence number of the new head.
 
         Raises:
-            DuramenError: `beyond_tail` among others.
+            DuramenError: `invalid_position`, `beyond_tail`, `log_held`, `data_lost`: a retry is
+                refused again. `data_unavailable`, `cold_store_unavailable`: a retry is safe, and
+                the truncation may have been done. Those of `Log`.
+
+        Example:
+            head = await log.truncate(2)
         """
         text, write = spell_position(to), self._session.write
         answer = await self._session.run(lambda: write.truncate_log(*self._key, text))
         return int(answer["head"]["seq_num"])
 
     async def end(self) -> Mark:
-        """End the stream: appends are refused from now on. Gives where it ends.
+        """End the log: appends are refused from now on.
+
+        Returns:
+            The `Mark` where it ends.
 
         Raises:
-            DuramenError: refused.
+            DuramenError: `log_held`: refused until the log is closed. Those of `Log`. It may be
+                done twice; none is uncertain.
+
+        Example:
+            end = await log.end()
         """
         answer = await self._session.run(lambda: self._session.write.end_log(*self._key))
         return read_mark(answer["tail"])
 
     async def roll(self) -> int | None:
-        """Have the open segment closed soon; gives its epoch, None if none is open.
+        """Have the open segment closed soon.
+
+        Returns:
+            The epoch that is being closed; None: no segment is open.
 
         Raises:
-            DuramenError: refused.
+            DuramenError: `log_ended`, `log_held`: a retry is refused again. Those of `Log`. It may
+                be done twice; none is uncertain.
+
+        Example:
+            epoch = await log.roll()
         """
         return await self._session.run(lambda: self._session.write.roll_log(*self._key))
 
     async def fence(self, token: str, *, expected: str | None = None) -> Mark:
-        """Set the fencing token (empty: none): every append from the given mark on must name it.
+        """Set the fencing token: appends that name another one are refused.
 
         Args:
-            expected: set it only in place of this one.
+            token: at most 64 bytes; "": the log has none.
+            expected: the token that is to be replaced; None: any.
+
+        Returns:
+            The `Mark` from which on the token holds.
 
         Raises:
-            Uncertain: no answer came to a call with `expected`: it may have been done.
-            DuramenError: `fencing_token_mismatch` among others.
+            Uncertain: the token may have been set, or come to be. A retry without `expected` is
+                safe; one with `expected` may be refused by its own first try.
+            DuramenError: nothing was set. `fencing_token_mismatch`, `log_ended`, `log_held`,
+                `invalid_argument`: a retry is refused again. `window_full`, `not_enough_bookies`: a
+                retry is safe. Those of `Log`.
+
+        Example:
+            await log.fence("node-2")
+            await log.append(b"one", fencing_token="node-2")
         """
         write = self._session.write
         answer = await self._session.run(
@@ -424,19 +595,31 @@ class Log:
         return read_mark(answer["tail"])
 
     async def delete(self) -> str:
-        """Delete it; gives the time (RFC 3339) until which `undelete` has it back.
+        """Delete the log.
+
+        Returns:
+            The time (RFC 3339) until which `undelete` has it back.
 
         Raises:
-            DuramenError: refused.
+            DuramenError: `log_held`: refused until the log is closed. Those of `Log`. None is
+                uncertain.
+
+        Example:
+            until = await log.delete()
         """
         answer = await self._session.run(lambda: self._session.write.delete_log(*self._key))
         return str(answer["undelete_until"])
 
     async def undelete(self) -> None:
-        """Have it back.
+        """Have the deleted log back.
 
         Raises:
-            DuramenError: `log_deleted`: the time is over, or its name was given away.
+            DuramenError: `log_deleted`: the time is over, or its name was given away; `log_held`: a
+                retry is refused again. Those of `Log`. None is uncertain.
+
+        Example:
+            await log.delete()
+            await log.undelete()
         """
         await self._session.run(lambda: self._session.write.undelete_log(*self._key))
 

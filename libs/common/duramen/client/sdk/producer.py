@@ -69,20 +69,48 @@ class Ticket:
         self._index = index
 
     def __await__(self) -> Generator[object, None, Receipt]:
-        """The record's place.
+        """The record's place, once it is acknowledged.
+
+        Returns:
+            A `Receipt`.
 
         Raises:
-            Uncertain: it may be in the log, or come to be there.
-            DuramenError: it is not in the log; also where a record before it failed.
+            Uncertain: the record may be in the log, or come to be there. Read before a retry.
+            DuramenError: the record is not in the log. A retry by another producer is safe; what
+                `Log.append` calls refused is refused again.
+
+        Example:
+            ticket = producer.append(b"one")
+            receipt = await ticket
         """
         return self.receipt().__await__()
 
     def is_done(self) -> bool:
-        """Whether awaiting it would give an answer at once."""
+        """Whether awaiting it would give an answer at once.
+
+        Returns:
+            True once the record is stored or has failed.
+
+        Raises:
+            Nothing.
+
+        Example:
+            print(ticket.is_done())
+        """
         return self._batch.is_settled
 
     async def receipt(self) -> Receipt:
-        """As `await ticket`."""
+        """The same as awaiting the ticket.
+
+        Returns:
+            A `Receipt`.
+
+        Raises:
+            Uncertain, DuramenError: as awaiting the ticket.
+
+        Example:
+            receipt = await ticket.receipt()
+        """
         await wait_settled(self._batch)
         return self._batch.receipt(self._index)
 
@@ -96,19 +124,51 @@ class BulkTicket:
         self._places = places
 
     def __await__(self) -> Generator[object, None, tuple[Receipt, Receipt]]:
-        """Where the first and the last record stand; between them others' records may stand.
+        """Where the first and the last record are, once all are acknowledged.
+
+        Records of other calls may be between them.
+
+        Returns:
+            The `Receipt` of the first record, and that of the last.
 
         Raises:
-            As `await` of a `Ticket`: for the first record that failed.
+            Uncertain, DuramenError: as awaiting a `Ticket`, for the first record that failed.
+                Records before that one are stored.
+
+        Example:
+            ticket = await producer.append_many([b"one", b"two"])
+            first, last = await ticket
         """
         return self.receipt().__await__()
 
     def is_done(self) -> bool:
-        """Whether awaiting it would give an answer at once."""
+        """Whether awaiting it would give an answer at once.
+
+        Returns:
+            True once every record is stored or has failed.
+
+        Raises:
+            Nothing.
+
+        Example:
+            ticket = await producer.append_many([b"one", b"two"])
+            print(ticket.is_done())
+        """
         return all(place.batch.is_settled for place in self._places)
 
     async def receipt(self) -> tuple[Receipt, Receipt]:
-        """As `await ticket`."""
+        """The same as awaiting the ticket.
+
+        Returns:
+            The `Receipt` of the first record, and that of the last.
+
+        Raises:
+            Uncertain, DuramenError: as awaiting the ticket.
+
+        Example:
+            ticket = await producer.append_many([b"one", b"two"])
+            first, last = await ticket.receipt()
+        """
         for place in self._places:
             await wait_settled(place.batch)
             place.batch.receipt(place.first)
@@ -133,7 +193,11 @@ async def wait_settled(batch: Batch) -> None:
 
 
 class Producer:
-    """Appends records to one log in the order of the calls; `async with` opens and closes it."""
+    """Appends records to one log in the order of the calls; `async with` opens and closes it.
+
+    A batch that is not stored for certain ends the producer: nothing behind it is appended, and
+    later calls raise why. Make another producer to go on.
+    """
 
     def __init__(
         self,
@@ -217,11 +281,27 @@ class Producer:
     ) -> Ticket:
         """Take one record in; it is sent when its batch is full or has lingered.
 
-        Never waits: `await producer.room()` before, or use `send`, where there may be none.
+        Never waits: `await producer.room()` before, or use `send`, where there may be no room.
+
+        Args:
+            body: at most 1 MiB, headers included.
+            headers: pairs or a mapping of `str` or `bytes`; at most 1,000, names of 1 to 65,535
+                bytes.
+            txid: 0 … 2^63 − 1, not below the greatest of the log; None: none.
+            timestamp: unix milliseconds, or a datetime with a zone; None: when it is sent.
+
+        Returns:
+            A `Ticket`: awaiting it says where the record is, or why it is not there.
 
         Raises:
-            DuramenError: `overloaded`: `max_in_flight_bytes` are not acknowledged yet, nothing was
-                taken; `record_too_large`; why the producer failed or that it is closed.
+            DuramenError: nothing was taken. `overloaded`: `max_in_flight_bytes` are not
+                acknowledged; a retry after `room` is safe. `record_too_large`, `invalid_argument`,
+                or why the producer ended: a retry is refused again. None is uncertain, the ticket
+                may be.
+
+        Example:
+            ticket = producer.append(b"one", headers={"kind": "order"})
+            print((await ticket).seq_num)
         """
         check_body(body)
         if txid is not None:
@@ -244,7 +324,21 @@ class Producer:
         txid: int | None = None,
         timestamp: int | datetime | None = None,
     ) -> Ticket:
-        """Wait for room, then `append`. Raises as that, but for `overloaded`."""
+        """Wait for room, then take one record in.
+
+        Args:
+            body, headers, txid, timestamp: as in `append`.
+
+        Returns:
+            A `Ticket`, as `append`.
+
+        Raises:
+            DuramenError: as `append`, never `overloaded`.
+
+        Example:
+            ticket = await producer.send(b"one")
+            print((await ticket).seq_num)
+        """
         while not self.has_room:
             await self.room()
         return self.append(body, headers=headers, txid=txid, timestamp=timestamp)
@@ -254,8 +348,19 @@ class Producer:
 
         A tenth of the work a record that `append` is. Other calls' records may come between.
 
+        Args:
+            bodies: at least one, each of at most 1 MiB.
+
+        Returns:
+            A `BulkTicket` for all of them.
+
         Raises:
-            DuramenError: as `append`; what was taken in before is sent all the same.
+            DuramenError: as `append`, never `overloaded`. Records before the failed one are sent
+                all the same, so a retry of the whole list may store them twice.
+
+        Example:
+            ticket = await producer.append_many([b"one", b"two"])
+            first, last = await ticket
         """
         if not bodies:
             raise DuramenError("invalid_argument", "at least one record", field="records")
@@ -273,10 +378,14 @@ class Producer:
         return BulkTicket(places)
 
     async def room(self) -> None:
-        """Wait until a record is taken in.
+        """Wait until a record can be taken in.
 
         Raises:
-            DuramenError: why the producer failed.
+            DuramenError: why the producer ended; a retry is refused again.
+
+        Example:
+            await producer.room()
+            producer.append(b"one")
         """
         while not self.has_room:
             self._collector.check_alive()
@@ -291,7 +400,13 @@ class Producer:
         """Send what has been taken in, and wait until all of it is settled.
 
         Raises:
-            DuramenError: why the producer failed; the tickets say what became of which record.
+            Uncertain: the producer ended with a batch that may be stored; the tickets tell which.
+            DuramenError: the producer ended with a batch that is not stored. A retry is refused
+                again.
+
+        Example:
+            producer.append(b"one")
+            await producer.flush()
         """
         self._collector.make_due()
         self._pump()
@@ -300,21 +415,50 @@ class Producer:
         self._check_alive()
 
     async def close(self) -> None:
-        """`flush`, then take nothing more in. Raises as `flush`."""
+        """Settle all that was taken in, then take nothing more.
+
+        Raises:
+            Uncertain, DuramenError: as `flush`.
+
+        Example:
+            await producer.send(b"one")
+            await producer.close()
+        """
         try:
             await self.flush()
         finally:
             await self.abort()
 
     async def abort(self) -> None:
-        """Give up what is not acknowledged: its tickets fail, those of sent records uncertainly."""
+        """Give up what is not acknowledged.
+
+        Tickets of records that were sent raise `Uncertain`, those of the others `DuramenError`.
+
+        Raises:
+            Nothing.
+
+        Example:
+            await producer.send(b"one")
+            await producer.abort()
+        """
         if self._collector.fault is None:
             self._give_up(DuramenError("invalid_argument", "the producer is closed"), None)
         if self._tasks:
             await asyncio.wait(self._tasks)
 
     def statistics(self) -> dict[str, int]:
-        """Bytes held and sent; batches on their way, acknowledged, and sent again."""
+        """Count bytes and batches.
+
+        Returns:
+            `held_bytes`, `held_bytes_max`, `sent_bytes`; of batches `full_batches`, `on_their_way`,
+            `on_their_way_max`, `sent`, `acknowledged` and `sent_again`.
+
+        Raises:
+            Nothing.
+
+        Example:
+            print(producer.statistics()["held_bytes"])
+        """
         return {
             **self._collector.statistics(),
             "on_their_way": len(self._on_its_way),

@@ -85,11 +85,16 @@ class ReadBatch:
     def to_arrow(self) -> pyarrow.Table:
         """The records as a table, one row each.
 
-        Columns: `seq_num`, `epoch`, `entry`, `slot`, `txid` (null without), `timestamp_ms`,
-        `headers` (list of name and value), `body`.
+        Returns:
+            A `pyarrow.Table`: `seq_num`, `epoch`, `entry`, `slot`, `txid` (null without),
+            `timestamp_ms`, `headers` (list of name and value), `body`.
 
         Raises:
             ImportError: pyarrow is not installed: `pip install 'duramen[arrow]'`.
+
+        Example:
+            table = batch.to_arrow()
+            print(table.num_rows)
         """
         try:
             import pyarrow as pa  # noqa: PLC0415 - large, and an extra
