@@ -26,7 +26,9 @@ from tests.tiers import sized
 
 HOLES_SEED: Final = 22
 """A reader meets holes in it, as in few of the first hundred."""
-SEEDS: Final = sorted({*range(1, 1 + sized(fast=4, gate=100, night=400)), HOLES_SEED})
+SWAP_SEED: Final = 121
+"""Repair swaps a copy in an earlier fragment of an open segment, as in one of twenty."""
+SEEDS: Final = sorted({*range(1, 1 + sized(fast=4, gate=100, night=400)), HOLES_SEED, SWAP_SEED})
 WORKER_COUNT: Final = 2
 DIGEST_SEEDS: Final = sized(fast=2, gate=50, night=200)
 REPAIR_SEED: Final = 4
