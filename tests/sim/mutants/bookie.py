@@ -6,7 +6,7 @@ Part of `tests.sim.mutants`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from duramen.core.bookie import BookieCore
 from duramen.core.bookie.ledger_book import LedgerBook
@@ -17,8 +17,6 @@ from duramen_bookie.journal import replay as replay_module
 from duramen_bookie.journal import writer as writer_module
 from duramen_bookie.journal.file_pass import FilePass
 from duramen_bookie.journal.findings import JournalMismatch
-from duramen_bookie.journal.writer import JournalWriter
-from duramen_bookie.repair.proofs import MetadataProofs
 from duramen_bookie.shelf.appending import FileAppender
 from duramen_bookie.storage import Storage
 from tests.sim.mutants.mutant import Mutant
@@ -177,37 +175,6 @@ def _finish_unsynced(self: FileAppender, first_block: bytes | None = None) -> No
     self.close()
 
 
-# --- metadata -------------------------------------------------------------------------------------
-
-_prove_open = MetadataProofs._prove_open
-
-
-class _Unsynced:
-    """Reads whatever the server that it has shows."""
-
-    def __init__(self, store: Any) -> None:
-        self._store = store
-
-    async def sync(self, path: str) -> None:
-        """Nothing is waited for."""
-
-    async def get(self, path: str) -> Any:
-        return await self._store.get(path)
-
-
-async def _prove_by_what_is_shown(self: MetadataProofs, ledger_id: Any) -> None:
-    kept, self._store = self._store, cast(Any, _Unsynced(self._store))
-    try:
-        await _prove_open(self, ledger_id)
-    finally:
-        self._store = kept
-
-
-def _write_no_mark(self: JournalWriter) -> bool:
-    self.owes_mark = False
-    return True
-
-
 MUTANTS: Final[dict[str, Mutant]] = {
     "recovery-read-without-seal": Mutant(
         "R14", "a recovery read does not carry the seal",
@@ -220,18 +187,6 @@ MUTANTS: Final[dict[str, Mutant]] = {
     "torn-tail-refuses-start": Mutant(
         "journal.md", "a bookie whose last commit is torn does not start",
         ((replay_module, "_secure_tail", _refuse_torn_tail),),
-    ),
-    "no-durable-mark": Mutant(
-        "journal 3", "a journal that rests does not say which commit is durable",
-        ((JournalWriter, "write_mark", _write_no_mark),),
-    ),
-    "damage-hides-no-seal": Mutant(
-        "R15", "damage is not taken for a place where a seal may have been",
-        ((LedgerBook, "is_in_doubt", lambda *_: False),),
-    ),
-    "segment-proved-without-a-sync": Mutant(
-        "R10", "a bookie proves a segment open by metadata that may be old",
-        ((MetadataProofs, "_prove_open", _prove_by_what_is_shown),),
     ),
     "corruption-taken-for-torn-tail": Mutant(
         "journal.md", "damage below the last commit is dropped like a torn tail",

@@ -9,12 +9,10 @@ from dataclasses import replace
 from typing import Any, Final
 
 from duramen.core.placement.search import Ring
-from duramen.core.quorum import covers, write_sets
 from duramen.core.sequencer import recovery as recovery_module
 from duramen.core.sequencer.effects import Commit, CommitOutcome, SetSegment
 from duramen.core.sequencer.ledger_writer import LedgerWriter, WriterState
 from duramen.core.sequencer.recovery import Recovery, RecoveryState
-from duramen.core.status import BookieStatus
 from duramen.ids import EntryId, Member
 from tests.sim.mutants.mutant import Mutant
 
@@ -92,27 +90,6 @@ def _adopt_what_may_be_in_force(
     return _on_change(self, token, CommitOutcome.APPLIED if is_unknown else outcome, now_us)
 
 
-def _suspend_whatever_is_unknown(self: LedgerWriter) -> None:
-    """Nothing can be placed: the writer goes on though an earlier change may be in force."""
-    self._has_unknown_commit = False
-    _propose(self)
-
-
-def _note_any_cover(self: LedgerWriter, member: Member, now_us: int) -> None:
-    """A cover of the write sets ends a round, as it would a seal."""
-    holders = self._round_holders
-    if holders is None or self.state is not WriterState.OPEN:
-        return
-    if member not in holders:
-        holders.append(member)
-    quorum = self.segment.quorum
-    sets = write_sets(self.segment.last_fragment.ensemble, quorum)
-    if covers(holders, sets, quorum.ack_quorum):
-        self.round_done = self._round
-        self._round_holders = self._round_again_at_us = None
-        self._begin_round(now_us)
-
-
 # --- recovery ------------------------------------------------------------------------------------
 
 _begin_reading = Recovery._begin_reading
@@ -129,15 +106,6 @@ def _read_below_the_last_fragment(self: Recovery, now_us: int) -> None:
     first = self._frozen.first_entry
     self._frozen = replace(self._frozen, first_entry=EntryId(min(first, self._lac + 1)))
     _begin_reading(self, now_us)
-
-
-_on_seal = Recovery.on_seal
-
-
-def _take_damaged_marks(self: Recovery, member: Member, status: Any, *marks: Any) -> None:
-    """Of a segment that acknowledges out of order, too."""
-    is_damaged = status is BookieStatus.UNKNOWN
-    _on_seal(self, member, BookieStatus.OK if is_damaged else status, *marks)
 
 
 def _write_ensemble_early(self: Recovery, position: Any, now_us: int) -> None:
@@ -190,18 +158,6 @@ MUTANTS: Final[dict[str, Mutant]] = {
     "change-counted-while-unknown": Mutant(
         "R6", "a change of unknown fate is taken for applied",
         ((LedgerWriter, "on_commit", _adopt_what_may_be_in_force),),
-    ),
-    "suspended-under-an-unknown-change": Mutant(
-        "R6", "a member is suspended while an earlier change may be in force",
-        ((LedgerWriter, "_propose", _suspend_whatever_is_unknown),),
-    ),
-    "ack-round-by-a-cover": Mutant(
-        "write.md", "a round ends with a cover of the write sets, not with an ack set",
-        ((LedgerWriter, "_note_in_round", _note_any_cover),),
-    ),
-    "damage-at-an-out-of-order-end": Mutant(
-        "R13", "who may have lost entries tells where an out_of_order segment ends",
-        ((Recovery, "on_seal", _take_damaged_marks),),
     ),
     "recovery-below-last-fragment": Mutant(
         "R13", "recovery reads earlier fragments in the last ensemble",
