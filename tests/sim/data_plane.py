@@ -10,7 +10,7 @@ Made by `processes`. Documented in docs/testing.md.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from duramen.core.bookie_state import CheckSegment, Effect, ReadEntries, RequestId, StartTimer
 from duramen.core.status import BookieStatus
@@ -20,16 +20,11 @@ from duramen.units import MS
 from duramen.wire.bookie_calls import Add
 from duramen.wire.frame import RETRY_AFTER_HEADER
 from duramen_bookie.handlers import DataPlane
+from tests.sim.network import Refusal
 from tests.sim.world import World
 
 _OK: Final = 200
 _NOT_NOW: Final = 503
-
-
-class Refusal(NamedTuple):
-    """The bookie has no room: nothing was done."""
-
-    retry_after_us: int
 
 
 class CountedPlane(DataPlane):

@@ -12,12 +12,14 @@ docs/testing.md.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
 
 from duramen.ids import Incarnation, log_of
 from duramen.wire import bookie_calls
 from tests.sim.world import World
+
+T = TypeVar("T")
 
 SPELT_EVERY: Final = 13
 """Every so many frames of a kind are spelt: a prime, to meet all senders."""
@@ -51,33 +53,38 @@ class Frames:
         first = log_of(adds[0].ledger_id)
         if any(log_of(add.ledger_id) != first for add in adds):
             self._world.counts["shared frame"] += 1
-        rows = list(adds)
-        if self._is_spelt():
-            incarnation, parsed = bookie_calls.parse_adds(bookie_calls.pack_adds(incarnation, adds))
-            rows = [add._replace(entry=bytes(add.entry)) for add in parsed]
-        return SimFrame(incarnation, rows)
+        pack, parse = bookie_calls.pack_adds, bookie_calls.parse_adds
+        return self._make_frame(incarnation, adds, pack, parse)
 
     def pack_seals(self, incarnation: Incarnation, seals: Sequence[bookie_calls.Seal]) -> SimFrame:
         """Seals."""
-        if self._is_spelt():
-            return SimFrame(*bookie_calls.parse_seals(bookie_calls.pack_seals(incarnation, seals)))
-        return SimFrame(incarnation, list(seals))
+        pack, parse = bookie_calls.pack_seals, bookie_calls.parse_seals
+        return self._make_frame(incarnation, seals, pack, parse)
 
     def pack_lacs(
         self, incarnation: Incarnation, updates: Sequence[bookie_calls.LacUpdate]
     ) -> SimFrame:
         """LACs, written or asked for."""
-        if self._is_spelt():
-            return SimFrame(*bookie_calls.parse_lacs(bookie_calls.pack_lacs(incarnation, updates)))
-        return SimFrame(incarnation, list(updates))
+        pack, parse = bookie_calls.pack_lacs, bookie_calls.parse_lacs
+        return self._make_frame(incarnation, updates, pack, parse)
 
     def pack_reads(
         self, incarnation: Incarnation, ranges: Sequence[bookie_calls.ReadRange]
     ) -> SimFrame:
         """Ranges to read."""
+        pack, parse = bookie_calls.pack_reads, bookie_calls.parse_reads
+        return self._make_frame(incarnation, ranges, pack, parse)
+
+    def _make_frame(
+        self,
+        incarnation: Incarnation,
+        rows: Sequence[T],
+        pack: Callable[[Incarnation, Sequence[T]], bytes],
+        parse: Callable[[bytes], tuple[Incarnation, list[T]]],
+    ) -> SimFrame:
         if self._is_spelt():
-            return SimFrame(*bookie_calls.parse_reads(bookie_calls.pack_reads(incarnation, ranges)))
-        return SimFrame(incarnation, list(ranges))
+            return SimFrame(*parse(pack(incarnation, rows)))
+        return SimFrame(incarnation, list(rows))
 
     def parse_statuses(self, answer: Any) -> Any:
         """One status for each add."""

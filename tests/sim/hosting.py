@@ -123,7 +123,7 @@ class SimHost(LogHost):
         super().on_idle(driver)
 
     def on_broken(self, driver: LogDriver) -> None:
-        """As the host; only what was made to break may."""
+        """As the host; a fault that nobody injected ends the run besides (`clock`)."""
         node = self.node
         node.world.note(node.name, f"log {driver.log_id} stopped", repr(driver.fault))
         self._counts["log stopped by a broken invariant"] += isinstance(driver.fault, InjectedFault)

@@ -12,11 +12,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from duramen.core.status import BookieStatus
 from duramen.units import MS, SECOND
-from tests.sim.data_plane import Refusal
 from tests.sim.options import Options
 from tests.sim.world import Node, World
 
@@ -28,6 +27,12 @@ _CONNECT_US: Final = 500 * MS
 """How long a connection is tried."""
 
 OnAnswer = Callable[[BookieStatus, Any], None]
+
+
+class Refusal(NamedTuple):
+    """An answer: the peer has no room, and nothing was done."""
+
+    retry_after_us: int
 
 
 class Call:

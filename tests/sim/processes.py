@@ -49,10 +49,10 @@ from duramen_bookie.upkeep.checkpointing import (
 )
 from duramen_bookie.upkeep.deletion import Deletion
 from duramen_bookie.upkeep.transfer import Transfer
-from tests.sim.data_plane import CountedPlane, Refusal
+from tests.sim.data_plane import CountedPlane
 from tests.sim.disk import PowerCut, SimDisk
 from tests.sim.metadata import PATHS, Store, StoreSession
-from tests.sim.network import Network
+from tests.sim.network import Network, Refusal
 from tests.sim.options import Options
 from tests.sim.repair.calls import SimBookieClient
 from tests.sim.repair.desk import BookieDesk
