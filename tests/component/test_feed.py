@@ -48,13 +48,13 @@ def test_whoever_waits_is_woken_by_what_comes(monkeypatch: pytest.MonkeyPatch) -
         assert cursor.limits is feed_module._LIMITS
         waiting = [await world.wait(feed, 1, 5) for _ in range(3)]
         ahead = await world.wait(feed, 1, 9)
-        assert feed._room.statistics()["waiting"] == 4
+        assert feed.room.waiting_count == 4
         cursor.tail = tail_at(1, 8, 142)
         await cursor.give(deliver(1, 5, 7, start_seq_num=90, size=2))
         assert [ids_of(task.result()) for task in waiting] == [[(1, 5), (1, 7)]] * 3
         assert waiting[0].result()[0].start_seq_num == 90
         assert not ahead.done(), "what comes is not yet what it waits for"
-        assert count_timers() == feed._room.statistics()["waiting"] == 1
+        assert count_timers() == feed.room.waiting_count == 1
         assert feed.tail == cursor.tail and feed.window.end == (1, 8)
         assert cursor.wanted == [100, 90 + 8 * 2], "behind the last record"
         assert not feed.is_over and not feed.is_ended
@@ -76,7 +76,7 @@ def test_a_wait_ends_at_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
         assert not task.done()
         await wait_clock(begin_s + (SOON_US + GRAIN_US) / 1e6 + MOMENT_S)
         assert task.result() == ()
-        assert feed._room.statistics() == {"waiting": 0, "timers": 0} and count_timers() == 0
+        assert feed.room.waiting_count == feed.room.timer_count == count_timers() == 0
         assert await feed.wait(position(1, 0), read_clock_us()) == ()
 
     play(monkeypatch, scenario)
@@ -86,13 +86,12 @@ def test_waits_that_end_together_share_a_timer(monkeypatch: pytest.MonkeyPatch) 
     async def scenario(world: FeedWorld) -> None:
         feed = world.join()
         waits = [await world.wait(feed) for _ in range(20)]
-        found = feed._room.statistics()
-        assert found["waiting"] == 20
-        assert count_timers() == found["timers"] <= 2, "one more, if a grain ends meanwhile"
+        assert feed.room.waiting_count == 20
+        assert count_timers() == feed.room.timer_count <= 2, "one more, if a grain ends meanwhile"
         for wait in waits[1:]:
             wait.cancel()
         await wait_quiet()
-        assert feed._room.statistics() == {"waiting": 1, "timers": 1}
+        assert feed.room.waiting_count == feed.room.timer_count == 1
         world.feeds.stop_following()
         await wait_quiet()
         assert waits[0].result() == () and count_timers() == 0
@@ -108,7 +107,7 @@ def test_a_reader_that_goes_away_leaves_nothing_at_the_feed(
         gone, stays = await world.wait(feed), await world.wait(feed)
         gone.cancel()
         await wait_quiet()
-        assert feed._room.statistics()["waiting"] == count_timers() == 1
+        assert feed.room.waiting_count == count_timers() == 1
         # One that goes in the moment in which all are woken hinders nobody.
         leaving, last = await world.wait(feed), await world.wait(feed)
         leaving.cancel()
@@ -307,6 +306,7 @@ def test_readers_of_a_log_share_its_feed_and_the_numbers_say_so(
         world.feeds.leave(other)
         assert world.feeds.statistics() == {
             "feeds": 2, "idle": 1, "idle_max": feed_module.IDLE_COUNT_MAX, "readers": 2,
+            "waiting": 0, "wait_timers": 0,
             "entries": 2, "entries_max_per_feed": WINDOW_COUNT_MAX, "started": 2, "lagged": 1,
         }  # fmt: skip
 

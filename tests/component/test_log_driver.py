@@ -25,6 +25,7 @@ from duramen.runtime.sequencer import log_driver
 from duramen.runtime.sequencer.log_driver import LogDriver
 from duramen.runtime.sequencer.metadata_link import MetadataLink, merge_ranges
 from duramen.runtime.sequencer.process import make_surroundings
+from duramen.units import SECOND
 from duramen.wire.metadata_json import Paths, read_node, spell_log, spell_node
 from tests.component.host_world import MEMBER, Lanes
 from tests.component.waiting import wait_until
@@ -91,6 +92,27 @@ def test_owed_bytes_follow_the_writer_up_and_down() -> None:
             Writer.owed_bytes = owed_bytes
             world.driver._count_owed(cast(Any, Writer))
             assert world.around.owed_bytes == owed_bytes
+
+    asyncio.run(scenario())
+
+
+def test_a_timer_that_comes_first_is_left_alone() -> None:
+    """It sets the next one: a batch of events costs no timer of the loop."""
+
+    async def scenario() -> None:
+        driver = World().driver
+        core: Any = driver.core
+        timers = []
+        now_us = log_driver.now_us()
+        for delay_us in (10 * SECOND, 20 * SECOND, 10 * SECOND, 5 * SECOND, None):
+            at_us = None if delay_us is None else now_us + delay_us
+            core.wakeup_at_us = lambda _, at_us=at_us: at_us
+            driver._set_timer()
+            timers.append(driver._timer)
+        first, second, third, earlier, none = timers
+        assert first is second is third and earlier is not first and none is None
+        assert first is not None and earlier is not None
+        assert first.cancelled() and earlier.cancelled()
 
     asyncio.run(scenario())
 

@@ -75,6 +75,19 @@ def test_tests_do_not_sleep() -> None:
     assert_tidy([f for m in tests for f in tidiness.find_sleeps(m)])
 
 
+def test_tests_change_nodes_as_those_who_are_overtaken() -> None:
+    folders = ("tests/process", "tests/spark", "tests/kubernetes")
+    tests = [m for m in read_modules() if any(map(m.is_in, folders))]
+    assert_tidy(
+        [
+            fault
+            for module in tests
+            if module.path != "tests/process/metadata_nodes.py"
+            for fault in tidiness.find_lone_writes(module)
+        ]
+    )
+
+
 def test_cores_are_pure() -> None:
     cores = [m for m in read_modules() if m.is_in("libs/common/duramen/core")]
     assert_tidy([f for m in cores for f in tidiness.find_impurities(m)])
@@ -139,6 +152,14 @@ def test_long_source_is_found(text: str) -> None:
 def test_a_mark_of_unfinished_work_is_found(word: str) -> None:
     assert tidiness.find_unfinished("a.py", f"x = 1  # {word}: later\n")
     assert not tidiness.find_unfinished("a.py", f"{word}S are many\n")
+
+
+def test_a_write_that_may_be_overtaken_is_found() -> None:
+    bad = "async def f():\n    await store.set(path, data, version=found.version)\n"
+    (fault,) = tidiness.find_lone_writes(Module("tests/process/a.py", bad))
+    assert "change_node" in fault
+    good = "async def f():\n    await change_node(store, path, change)\n    seen.set(1)\n"
+    assert not tidiness.find_lone_writes(Module("tests/process/a.py", good))
 
 
 def test_a_sleep_is_found() -> None:

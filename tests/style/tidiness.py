@@ -134,6 +134,21 @@ def find_sleeps(module: Module) -> list[str]:
     return faults
 
 
+def find_lone_writes(module: Module) -> list[str]:
+    """Tests beside a whole cluster that write a node as if nobody else did.
+
+    Its services write to the same nodes at any time (an auditor's proof, a roll): who sets the
+    version that it read must be ready to read anew, as `metadata_nodes.change_node` is.
+    """
+    return [
+        f"{module.path}:{node.lineno}: sets a node's version once: change_node reads anew"
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.Call)
+        and _called_name(node) == "set"
+        and any(keyword.arg == "version" for keyword in node.keywords)
+    ]
+
+
 def find_impurities(module: Module) -> list[str]:
     """What a core may not hold: I/O, a clock, its own randomness, iteration over a set.
 

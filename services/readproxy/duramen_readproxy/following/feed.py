@@ -60,7 +60,8 @@ class LogFeed:
         self._seq_num = seq_num
         self._failure: DuramenError | None = None
         self._is_stopping = False
-        self._room = WaitingRoom()
+        self.room = WaitingRoom()
+        """Those who wait for more."""
         self._cursor = LogCursor(follower, fetcher, position, _LIMITS)
         self._task = asyncio.create_task(self._run())
 
@@ -95,16 +96,16 @@ class LogFeed:
             if self.is_over:
                 return None
             # By hand, because thousands wait here: a future each, and nothing else.
-            waiter = self._room.enter(deadline_us, now_us)
+            waiter = self.room.enter(deadline_us, now_us)
             try:
                 await waiter
             finally:
-                self._room.leave(waiter, deadline_us)
+                self.room.leave(waiter, deadline_us)
 
     def stop_waiting(self) -> None:
         """Nobody waits here any more."""
         self._is_stopping = True
-        self._room.wake_all()
+        self.room.wake_all()
 
     async def stop(self) -> None:
         """Give up the long poll."""
@@ -124,7 +125,7 @@ class LogFeed:
                         [entry_id for entry_id, _ in delivered.entries],
                     )
                     self.tail = cursor.tail
-                    self._room.wake_all()
+                    self.room.wake_all()
                 self.is_ended = True
         except (Truncated, DataLost):
             pass  # each reader comes to it by itself, and tells its client
@@ -132,7 +133,7 @@ class LogFeed:
             self._failure = error
         finally:
             # Only now is the task done, for all who look: they run after this returned.
-            self._room.wake_all()
+            self.room.wake_all()
 
 
 class Feeds:
@@ -187,12 +188,14 @@ class Feeds:
         await asyncio.gather(*(feed.stop() for feed in feeds), *self._endings)
 
     def statistics(self) -> dict[str, int]:
-        """Feeds, who reads them, and what was started and who lagged since the start."""
+        """Feeds, who reads them and waits, what was started and who lagged since the start."""
         return {
             "feeds": len(self._feeds),
             "idle": len(self._lingering),
             "idle_max": IDLE_COUNT_MAX,
             "readers": sum(feed.reader_count for feed in self._feeds.values()),
+            "waiting": sum(feed.room.waiting_count for feed in self._feeds.values()),
+            "wait_timers": sum(feed.room.timer_count for feed in self._feeds.values()),
             "entries": sum(len(feed.window) for feed in self._feeds.values()),
             "entries_max_per_feed": WINDOW_COUNT_MAX,
             "started": self._counts["started"],

@@ -1,8 +1,8 @@
 """Those who wait at the tail of one log, each until a time of its own: a future each, few timers.
 
-A timer of the event loop takes more memory than all else that a reader needs here. So those whose
-times end within the same `GRAIN_US` share one, and wait until its end. Nobody's entry outlives the
-wait. Not here: what is waited for (`feed`).
+A timer of the event loop takes more memory than all else that a waiting reader needs here. Readers
+whose times end within the same `GRAIN_US` therefore share one, and wait until the grain ends. An
+entry does not outlive its wait. Not here: what is waited for. Called by `feed`.
 """
 
 from __future__ import annotations
@@ -58,10 +58,15 @@ class WaitingRoom:
             self._rows[grain].timer.cancel()
             self._end(grain)
 
-    def statistics(self) -> dict[str, int]:
-        """Who waits, and the timers for that."""
-        waiting_count = sum(len(row.waiters) for row in self._rows.values())
-        return {"waiting": waiting_count, "timers": len(self._rows)}
+    @property
+    def waiting_count(self) -> int:
+        """How many wait."""
+        return sum(len(row.waiters) for row in self._rows.values())
+
+    @property
+    def timer_count(self) -> int:
+        """How many timers that takes."""
+        return len(self._rows)
 
     def _end(self, grain: int) -> None:
         for waiter in self._rows.pop(grain).waiters:
