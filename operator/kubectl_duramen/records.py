@@ -15,7 +15,8 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from duramen.cli.append import append as append_lines
-from duramen.cli.command import DATA_DEFAULT, LogText, TimeoutOption, UsageError, parse_argument
+from duramen.cli.arguments import LogText, TimeoutOption
+from duramen.cli.command import DATA_DEFAULT, UsageError, parse_argument
 from duramen.cli.read import read as read_records
 from duramen.texts import parse_log
 from duramen_operator.names import DATA_PORTS, READ_PROXY, WRITE_PROXY, name_component

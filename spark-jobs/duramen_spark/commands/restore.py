@@ -13,7 +13,8 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from duramen.cli.command import ConfigOption, ExitCode, UsageError, print_json, say
+from duramen.cli.arguments import ConfigOption
+from duramen.cli.command import ExitCode, UsageError, print_json, say
 from duramen.config import LogConfig, parse_log_config
 from duramen.ids import LAST_LOG_ID, Epoch, LogId
 from duramen.runtime.cold import NotThere

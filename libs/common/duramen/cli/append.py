@@ -26,15 +26,11 @@ from typing import Annotated, Any, Final
 import orjson
 from cyclopts import Parameter
 
+from duramen.cli.arguments import DataOption, JsonOption, LogText, TimeoutOption, UrlOption
 from duramen.cli.command import (
     DATA_DEFAULT,
     URL_VARIABLE,
-    DataOption,
     ExitCode,
-    JsonOption,
-    LogText,
-    TimeoutOption,
-    UrlOption,
     UsageError,
     check_standard_input,
     find_url,

@@ -1,9 +1,9 @@
-"""What every command shares: exit codes, common options, where the cluster is, how a run is framed.
+"""What every command shares: exit codes, where the cluster is, how a run is framed.
 
 Where a proxy is: `--url`, else the environment's DURAMEN_URL, else cluster.json in the folder
 `--data` of a `duramen run`. Messages for people go to stderr, results to stdout.
 
-Called by the modules of the commands only; each of them documents its own flags.
+Called by the modules of the commands only; the flags that they share are in `cli.arguments`.
 """
 
 from __future__ import annotations
@@ -12,13 +12,12 @@ import enum
 import os
 import shutil
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 import orjson
 import uvloop
-from cyclopts import Parameter
 
 from duramen.cli.shell.tables import lay_out
 from duramen.cli.shell.waiting import WaitNotice
@@ -33,44 +32,6 @@ ProxyKind = Literal["write_url", "read_url", "admin_url"]
 URL_VARIABLE: Final = "DURAMEN_URL"
 ADMIN_URL_VARIABLE: Final = "DURAMEN_ADMIN_URL"
 DATA_DEFAULT: Final = Path(".duramen")
-
-
-def _complete_log(context: Any) -> Iterable[str]:
-    from duramen.cli.shell.completion import complete_log
-
-    return complete_log(context)
-
-
-def complete_namespace(context: Any) -> Iterable[str]:
-    """Namespaces that begin as typed; loaded when the key is pressed."""
-    from duramen.cli.shell import completion
-
-    return completion.complete_namespace(context)
-
-
-def _complete_bookie(context: Any) -> Iterable[str]:
-    from duramen.cli.shell.completion import complete_bookie
-
-    return complete_bookie(context)
-
-
-BookieText = Annotated[str, Parameter(help="the bookie's id", completer=_complete_bookie)]
-LogText = Annotated[str, Parameter(help="the log, as NAMESPACE/LOG", completer=_complete_log)]
-NamespaceText = Annotated[str, Parameter(help="the namespace", completer=complete_namespace)]
-ConfigOption = Annotated[str, Parameter(help="configuration as JSON; {} for the defaults")]
-UrlOption = Annotated[
-    str | None, Parameter(help=f"the proxy's URL (else ${URL_VARIABLE}, else cluster.json)")
-]
-AdminUrlOption = Annotated[
-    str | None,
-    Parameter(
-        name="--url",
-        help=f"a write proxy's admin URL (else ${ADMIN_URL_VARIABLE}, else cluster.json)",
-    ),
-]
-DataOption = Annotated[Path, Parameter(help="folder of a duramen run, for its cluster.json")]
-JsonOption = Annotated[bool, Parameter(negative="", help="machine-readable output")]
-TimeoutOption = Annotated[float, Parameter(help="seconds for repeating what was refused for now")]
 
 
 class ExitCode(enum.IntEnum):

@@ -15,17 +15,8 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from duramen.cli.command import (
-    DATA_DEFAULT,
-    DataOption,
-    ExitCode,
-    JsonOption,
-    LogText,
-    UrlOption,
-    find_url,
-    parse_argument,
-    print_json,
-)
+from duramen.cli.arguments import DataOption, JsonOption, LogText, UrlOption
+from duramen.cli.command import DATA_DEFAULT, ExitCode, find_url, parse_argument, print_json
 from duramen.cli.logs import call_proxy
 from duramen.client.rest_client import RestClient
 from duramen.texts import PositionKind, parse_log, parse_position

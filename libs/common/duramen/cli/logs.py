@@ -15,16 +15,18 @@ from urllib.parse import quote
 import orjson
 from cyclopts import App, Parameter
 
-from duramen.cli.command import (
-    DATA_DEFAULT,
+from duramen.cli.arguments import (
     AdminUrlOption,
     ConfigOption,
     DataOption,
-    ExitCode,
     JsonOption,
     LogText,
     UrlOption,
     complete_namespace,
+)
+from duramen.cli.command import (
+    DATA_DEFAULT,
+    ExitCode,
     find_url,
     open_client,
     parse_argument,

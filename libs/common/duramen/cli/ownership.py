@@ -14,13 +14,10 @@ from urllib.parse import quote
 
 from cyclopts import Parameter
 
+from duramen.cli.arguments import AdminUrlOption, DataOption, JsonOption, LogText
 from duramen.cli.command import (
     DATA_DEFAULT,
-    AdminUrlOption,
-    DataOption,
     ExitCode,
-    JsonOption,
-    LogText,
     call_admin,
     parse_argument,
     print_json,

@@ -19,14 +19,10 @@ from typing import Annotated, Final, Literal
 import orjson
 from cyclopts import Parameter
 
+from duramen.cli.arguments import DataOption, JsonOption, LogText, TimeoutOption, UrlOption
 from duramen.cli.command import (
     DATA_DEFAULT,
-    DataOption,
     ExitCode,
-    JsonOption,
-    LogText,
-    TimeoutOption,
-    UrlOption,
     UsageError,
     find_url,
     open_client,

@@ -21,10 +21,10 @@ from typing import Annotated, Final
 
 from cyclopts import Parameter
 
+from duramen.cli.arguments import JsonOption
 from duramen.cli.command import (
     DATA_DEFAULT,
     ExitCode,
-    JsonOption,
     UsageError,
     open_client,
     print_json,

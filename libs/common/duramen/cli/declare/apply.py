@@ -16,12 +16,10 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from duramen.cli.arguments import DataOption, JsonOption, UrlOption
 from duramen.cli.command import (
     DATA_DEFAULT,
-    DataOption,
     ExitCode,
-    JsonOption,
-    UrlOption,
     check_standard_input,
     find_url,
     print_json,

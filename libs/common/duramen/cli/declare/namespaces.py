@@ -13,14 +13,10 @@ from urllib.parse import quote
 
 from cyclopts import App, Parameter
 
+from duramen.cli.arguments import ConfigOption, DataOption, JsonOption, NamespaceText, UrlOption
 from duramen.cli.command import (
     DATA_DEFAULT,
-    ConfigOption,
-    DataOption,
     ExitCode,
-    JsonOption,
-    NamespaceText,
-    UrlOption,
     find_url,
     parse_argument,
     parse_config,

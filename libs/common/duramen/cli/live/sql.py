@@ -17,14 +17,12 @@ from typing import Annotated, Any, Final, Literal
 
 from cyclopts import Parameter
 
+from duramen.cli.arguments import DataOption, JsonOption, UrlOption
 from duramen.cli.command import (
     ADMIN_URL_VARIABLE,
     DATA_DEFAULT,
-    DataOption,
     ExitCode,
-    JsonOption,
     ProxyKind,
-    UrlOption,
     UsageError,
     find_url,
     open_client,

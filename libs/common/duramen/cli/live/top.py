@@ -23,16 +23,8 @@ from typing import Annotated, Any, Final
 
 from cyclopts import Parameter
 
-from duramen.cli.command import (
-    DATA_DEFAULT,
-    AdminUrlOption,
-    DataOption,
-    ExitCode,
-    JsonOption,
-    find_url,
-    print_json,
-    run_async,
-)
+from duramen.cli.arguments import AdminUrlOption, DataOption, JsonOption
+from duramen.cli.command import DATA_DEFAULT, ExitCode, find_url, print_json, run_async
 from duramen.cli.live.view import render, summarize
 from duramen.client.rest_client import RestClient
 from duramen.errors import DuramenError

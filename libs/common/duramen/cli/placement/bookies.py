@@ -14,13 +14,10 @@ from urllib.parse import quote
 
 from cyclopts import App, Parameter
 
+from duramen.cli.arguments import AdminUrlOption, BookieText, DataOption, JsonOption
 from duramen.cli.command import (
     DATA_DEFAULT,
-    AdminUrlOption,
-    BookieText,
-    DataOption,
     ExitCode,
-    JsonOption,
     UsageError,
     call_admin,
     print_json,

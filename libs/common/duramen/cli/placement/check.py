@@ -13,17 +13,8 @@ from urllib.parse import quote
 
 from cyclopts import App
 
-from duramen.cli.command import (
-    DATA_DEFAULT,
-    AdminUrlOption,
-    DataOption,
-    ExitCode,
-    JsonOption,
-    LogText,
-    call_admin,
-    parse_argument,
-    print_json,
-)
+from duramen.cli.arguments import AdminUrlOption, DataOption, JsonOption, LogText
+from duramen.cli.command import DATA_DEFAULT, ExitCode, call_admin, parse_argument, print_json
 from duramen.texts import parse_log
 from duramen.units import agree
 

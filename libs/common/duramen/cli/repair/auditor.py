@@ -18,18 +18,8 @@ from urllib.parse import quote
 
 from cyclopts import App, Parameter
 
-from duramen.cli.command import (
-    DATA_DEFAULT,
-    AdminUrlOption,
-    BookieText,
-    DataOption,
-    ExitCode,
-    JsonOption,
-    UsageError,
-    call_admin,
-    print_json,
-    say,
-)
+from duramen.cli.arguments import AdminUrlOption, BookieText, DataOption, JsonOption
+from duramen.cli.command import DATA_DEFAULT, ExitCode, UsageError, call_admin, print_json, say
 from duramen.client.rest_client import RestClient
 from duramen.errors import DuramenError
 from duramen.runtime.http_client import PeerError

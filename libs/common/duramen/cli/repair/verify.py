@@ -17,12 +17,10 @@ from typing import Annotated, Any, Final
 
 from cyclopts import Parameter
 
+from duramen.cli.arguments import DataOption, JsonOption, LogText
 from duramen.cli.command import (
     DATA_DEFAULT,
-    DataOption,
     ExitCode,
-    JsonOption,
-    LogText,
     UsageError,
     parse_argument,
     print_json,

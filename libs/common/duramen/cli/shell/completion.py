@@ -5,7 +5,7 @@ of logs, namespaces and bookies are asked of the running cluster when the key is
 the hidden command `__complete`. Who presses it must not wait: what is not known within ANSWER_S is
 not shown, and no fault of the cluster is either.
 
-Called by `cli.main`, `cli.command`. Source: docs/cli.md "Completion".
+Called by `cli.main`, `cli.arguments`. Source: docs/cli.md "Completion".
 """
 
 from __future__ import annotations
