@@ -31,7 +31,7 @@ from tests.chaos.history import read_clock_ns
 from tests.chaos.layout import Layout
 from tests.chaos.links import Links
 from tests.chaos.ports import PortPool
-from tests.chaos.waiting import wait_until
+from tests.waiting import comes_true
 
 READY_TIMEOUT_S: Final = 120.0
 """Up to twenty processes start at once: where there is other work too, that takes its time."""
@@ -81,7 +81,7 @@ class ChaosCluster:
         asyncio.get_running_loop().set_default_executor(threads)
         await self._ensemble.start(READY_TIMEOUT_S)
         await self._supervisor.start()
-        if not await wait_until(lambda: self.links.is_open(self._ports), _LINKED_S):
+        if not await comes_true(lambda: self.links.is_open(self._ports), _LINKED_S):
             raise ClusterError("a forwarder cannot listen: its port was taken meanwhile")
 
     async def stop(self) -> None:
@@ -98,7 +98,7 @@ class ChaosCluster:
 
     async def wait_ready(self, timeout_s: float) -> list[str]:
         """Until every process is ready; the ids of those that are not."""
-        await wait_until(lambda: not self.late(), timeout_s)
+        await comes_true(lambda: not self.late(), timeout_s)
         return self.late()
 
     def late(self) -> list[str]:

@@ -26,7 +26,8 @@ from tests.chaos.cluster import ChaosCluster
 from tests.chaos.layout import Layout
 from tests.chaos.replicas import Replicas
 from tests.chaos.schedule import Step
-from tests.chaos.waiting import wait_at_most, wait_until
+from tests.chaos.waiting import wait_at_most
+from tests.waiting import comes_true
 
 _EXIT_S: Final = 45.0
 _BEGIN_REPAIR_S: Final = 60.0
@@ -119,7 +120,7 @@ class DiskHands:
             return {"done": False, "why": f"{owner} writes to no bookie that may be damaged"}
         try:
             cluster.send(owner, signal.SIGSTOP)
-            slept = await wait_until(lambda: cluster.is_stopped(owner), 2)
+            slept = await comes_true(lambda: cluster.is_stopped(owner), 2)
             began = asyncio.get_running_loop().time()
             wiped = await self._wipe(bookie)
             await wait_at_most(began + step.duration_s - asyncio.get_running_loop().time())
@@ -137,12 +138,12 @@ class DiskHands:
         is_dead = False
         try:
             cluster.kill(bookie)
-            is_dead = await wait_until(lambda: cluster.pid(bookie) is None, _EXIT_S)
+            is_dead = await comes_true(lambda: cluster.pid(bookie) is None, _EXIT_S)
             if is_dead:
                 await asyncio.to_thread(_empty, cluster.data_dir(bookie))
         finally:
             cluster.release(bookie, accepts_new_incarnation=is_dead)
-        is_back = await wait_until(lambda: bookie not in cluster.late(), self._layout.settle_s)
+        is_back = await comes_true(lambda: bookie not in cluster.late(), self._layout.settle_s)
         after = (await self._replicas.list_bookies())[BookieId(bookie)].incarnation
         cluster.release(bookie)
         return {"before": before, "after": after, "done": is_dead and is_back and before != after}
@@ -157,14 +158,14 @@ class DiskHands:
         flips: list[tuple[str, int]] = []
         try:
             cluster.end_cleanly(bookie)
-            is_stopped = await wait_until(lambda: cluster.pid(bookie) is None, _EXIT_S)
+            is_stopped = await comes_true(lambda: cluster.pid(bookie) is None, _EXIT_S)
             is_clean = is_stopped and not (cluster.data_dir(bookie) / "DIRTY").exists()
             if is_clean:
                 self.budget.spend(bookie)
                 flips = await asyncio.to_thread(flip_bits, cluster.data_dir(bookie), rng)
         finally:
             cluster.release(bookie)
-        is_back = await wait_until(lambda: bookie not in cluster.late(), self._layout.settle_s)
+        is_back = await comes_true(lambda: bookie not in cluster.late(), self._layout.settle_s)
         return {
             "bookie": bookie, "clean": is_clean, "flips": flips, "done": bool(flips) and is_back,
             "doubtful": bookie in await self._list_doubtful(),

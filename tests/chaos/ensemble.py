@@ -32,7 +32,8 @@ from duramen.runtime.embedded_zookeeper import (
 )
 from tests.chaos import tether
 from tests.chaos.ports import PortPool
-from tests.chaos.waiting import wait_at_most, wait_until
+from tests.chaos.waiting import wait_at_most
+from tests.waiting import comes_true
 
 STOP_S: Final = 10.0
 _RESTART_PAUSE_S: Final = 0.2
@@ -115,7 +116,7 @@ class Ensemble:
             )
             server.log_file.parent.mkdir(parents=True, exist_ok=True)
             self._keepers.append(asyncio.create_task(self._keep(server)))
-        if not await wait_until(lambda: not self.late(), timeout_s):
+        if not await comes_true(lambda: not self.late(), timeout_s):
             log = read_tail(self._servers[self.late()[0]].log_file)
             raise ClusterError(f"not serving within {timeout_s:g} s: {self.late()}. {log}")
 

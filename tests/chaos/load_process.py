@@ -20,7 +20,7 @@ import orjson
 
 from tests.chaos import tether
 from tests.chaos.load import SETTLE_S, LoadOptions, spell_options
-from tests.chaos.waiting import wait_until
+from tests.waiting import comes_true
 
 ROOT: Final = Path(__file__).parents[2]
 END_S: Final = 2 * SETTLE_S + 60.0
@@ -75,7 +75,7 @@ class LoadProcess:
                 env=os.environ | {"PYTHONPATH": path}, start_new_session=True,
             )  # fmt: skip
         self._follower = asyncio.create_task(self._follow(self._process))
-        return await wait_until(lambda: all(self.last_ack_ns.values()), timeout_s)
+        return await comes_true(lambda: all(self.last_ack_ns.values()), timeout_s)
 
     async def finish(self) -> int:
         """Let it settle what is open, say its last words and end; its exit status.

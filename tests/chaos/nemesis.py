@@ -23,7 +23,8 @@ from tests.chaos.history import HistoryFile, Line, read_clock_ns
 from tests.chaos.layout import Layout
 from tests.chaos.links import Cut
 from tests.chaos.schedule import OWNER, Step
-from tests.chaos.waiting import wait_at_most, wait_until
+from tests.chaos.waiting import wait_at_most
+from tests.waiting import comes_true
 
 _LEFT_OUT_MAX: Final = 1000
 """Steps in a row that cannot be done: then there is nothing to do at all."""
@@ -97,7 +98,7 @@ class Nemesis:
         began_ns = read_clock_ns()
         rest_s = until - asyncio.get_running_loop().time()
         recover_s = self._layout.settle_s
-        is_well = await wait_until(
+        is_well = await comes_true(
             lambda: all(ns > began_ns for ns in self._last_ack_ns().values()),
             min(recover_s, rest_s),
         )
@@ -131,7 +132,7 @@ class Nemesis:
         cluster = self._cluster
         try:
             killed = [node_id for node_id in step.targets if cluster.kill(node_id)]
-            died = await wait_until(
+            died = await comes_true(
                 lambda: all(cluster.exited_ns(n) > line["t0_ns"] for n in killed), 10
             )
             gone_ns = read_clock_ns()
@@ -149,7 +150,7 @@ class Nemesis:
         try:
             for node_id in step.targets:
                 cluster.send(node_id, signal.SIGSTOP)
-            began = await wait_until(lambda: all(map(cluster.is_stopped, step.targets)), 2)
+            began = await comes_true(lambda: all(map(cluster.is_stopped, step.targets)), 2)
             await wait_at_most(step.duration_s)
             lasted = all(map(cluster.is_stopped, step.targets))
         finally:

@@ -52,8 +52,9 @@ from tests.chaos.repairs import RepairTally
 from tests.chaos.replicas import Replicas
 from tests.chaos.report import Summary, summarize
 from tests.chaos.schedule import LONG_S, PAUSE_S_MAX, Step, draw_steps
-from tests.chaos.waiting import wait_at_most, wait_until
+from tests.chaos.waiting import wait_at_most
 from tests.ticker import Ticker, ticking
+from tests.waiting import comes_true
 
 FAULTS_FILE: Final = "faults.jsonl"
 STALLS_FILE: Final = "stalls.jsonl"
@@ -321,7 +322,7 @@ class _Run:
         """Every log whole, by fresh readers of all read proxies, one of them new itself."""
         fresh = cluster.ids("readproxy")[-1]
         cluster.kill(fresh)
-        await wait_until(lambda: fresh not in cluster.pids().values(), 10)
+        await comes_true(lambda: fresh not in cluster.pids().values(), 10)
         cluster.release(fresh)
         late = await cluster.wait_ready(_READY_S)
         if late:

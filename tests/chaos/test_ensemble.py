@@ -17,7 +17,8 @@ from duramen.runtime.metadata_store import OutcomeUnknown, SessionState, Unavail
 from duramen.runtime.zookeeper_store import ZooKeeperStore
 from tests.chaos.ensemble import Ensemble
 from tests.chaos.ports import PortPool
-from tests.chaos.waiting import wait_at_most, wait_until
+from tests.chaos.waiting import wait_at_most
+from tests.waiting import comes_true
 
 IDS = ["zookeeper-0", "zookeeper-1", "zookeeper-2"]
 START_S = 120.0
@@ -44,7 +45,7 @@ class Town:
         os.kill(pid, signal.SIGKILL)
 
     async def wait_late(self, ids: list[str]) -> bool:
-        return await wait_until(lambda: self.ensemble.late() == ids, START_S)
+        return await comes_true(lambda: self.ensemble.late() == ids, START_S)
 
     async def _wait(self, node_id: str) -> None:
         while node_id in self.held:

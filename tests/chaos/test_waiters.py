@@ -17,8 +17,8 @@ from tests.chaos.history import Line, hash_body
 from tests.chaos.judge import judge
 from tests.chaos.test_judge import LOG
 from tests.chaos.waiters import WAITER, Waiters
-from tests.chaos.waiting import wait_until
 from tests.pauses import stay
+from tests.waiting import comes_true
 
 POLL, LINES, EVENTS = f"{WAITER}-poll", f"{WAITER}-lines", f"{WAITER}-events"
 FORMS = {"application/json": POLL, "application/x-ndjson": LINES, "text/event-stream": EVENTS}
@@ -66,7 +66,7 @@ async def follow(answer: Answer, is_enough: Callable[[list[Line]], bool]) -> lis
     waiters = Waiters("ns", ["http://a", "http://b"], lines.append, transport=transport)
     waiters.start([LOG])
     try:
-        assert await wait_until(lambda: is_enough(lines), 30), lines
+        assert await comes_true(lambda: is_enough(lines), 30), lines
     finally:
         await waiters.stop()
     return lines

@@ -23,7 +23,8 @@ import httpx
 import orjson
 
 from tests.chaos.history import Line, hash_body, read_clock_ns
-from tests.chaos.waiting import wait_at_most, wait_until
+from tests.chaos.waiting import wait_at_most
+from tests.waiting import comes_true
 
 WAITER: Final = "waiter"
 """Names of waiters begin with this."""
@@ -92,7 +93,7 @@ class Waiters:
 
     async def catch_up(self, ends: Mapping[str, int], timeout_s: float) -> None:
         """Until each has all that was acknowledged, or the time is over: the judge sees which."""
-        await wait_until(lambda: all(w.position >= ends[w.log] for w in self._waiters), timeout_s)
+        await comes_true(lambda: all(w.position >= ends[w.log] for w in self._waiters), timeout_s)
 
     async def stop(self) -> None:
         """End all; raises what one of them died of."""

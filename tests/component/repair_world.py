@@ -40,8 +40,8 @@ from duramen.wire.metadata_json import (
 from duramen_sequencer.repair.auditor import Auditor, AuditPace
 from duramen_sequencer.repair.election import Election
 from duramen_sequencer.repair.operations import RepairOperations
-from tests.component.waiting import wait_until
 from tests.unit.repair_world import log_of_segments, member
+from tests.waiting import wait_for
 
 PATHS = Paths("c")
 
@@ -197,7 +197,7 @@ class Seat:
         for _ in range(count + 1):  # the one that runs now may have begun long ago
             wanted = self.auditor.statistics()["rounds"] + 1
             self.auditor.want_round()
-            await wait_until(partial(self._has_rounds, wanted))
+            await wait_for(partial(self._has_rounds, wanted))
 
     def _has_rounds(self, count: int) -> bool:
         return bool(self.auditor.statistics()["rounds"] >= count)
@@ -342,17 +342,11 @@ class RepairWorld:
         assert found is not None
         return read_bookie(found.data)
 
-    async def wait_for(self, condition: Callable[[], Any]) -> None:
-        """Until an awaited condition holds."""
-        async with asyncio.timeout(30):
-            while not await condition():  # noqa: ASYNC110 - there is no event
-                await asyncio.sleep(0)
-
     async def wait_ensembles(self, *wanted: str, log_id: int = 5) -> None:
         async def hold() -> bool:
             return await self.ensembles(log_id) == list(wanted)
 
-        await self.wait_for(hold)
+        await wait_for(hold)
 
     def assert_right(self, segment: Segment, gone: str = "") -> None:
         """Whoever is named, not gone and not owed anything holds all that he is to hold."""

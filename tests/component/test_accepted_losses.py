@@ -16,8 +16,8 @@ from duramen.errors import DuramenError
 from duramen.ids import EntryId, Epoch, lsn_of
 from duramen.wire.metadata_json import read_node
 from tests.component.repair_world import PATHS, RepairWorld, repair_world
-from tests.component.waiting import wait_until
 from tests.unit.repair_world import make_segment, member
+from tests.waiting import wait_for
 
 Act = Callable[[RepairWorld], Awaitable[None]]
 
@@ -44,7 +44,7 @@ def test_entries_that_only_the_gone_had_are_recorded_and_the_others_copied_anew(
         await world.lose("a")
         await world.lose("b")
         seat = await world.seat()
-        await wait_until(lambda: seat.auditor.backlog.statistics()["failed"] >= 1)
+        await wait_for(lambda: seat.auditor.backlog.statistics()["failed"] >= 1)
         await seat.operations.accept_loss("a", word("a"))
         answer = await seat.operations.accept_loss("a", word("a"))
         assert (answer["bookie"], answer["incarnation"]) == member("a")
@@ -56,7 +56,7 @@ def test_entries_that_only_the_gone_had_are_recorded_and_the_others_copied_anew(
             now = await world.segment()
             return {m.bookie for m in now.last_fragment.ensemble} == set("cde")
 
-        await world.wait_for(is_mended)
+        await wait_for(is_mended)
         now = await world.segment()
         assert now.lost == ((3, 4), (9, 9))
         for name in "cde":
@@ -77,15 +77,15 @@ def test_what_the_archive_has_is_not_lost_unless_a_takeover_reads_it() -> None:
         await world.lose("a")
         await world.lose("b")
         seat = await world.seat()
-        await wait_until(lambda: seat.auditor.backlog.statistics()["failed"] >= 1)
+        await wait_for(lambda: seat.auditor.backlog.statistics()["failed"] >= 1)
         for name in "ab":
             await seat.operations.accept_loss(name, word(name))
 
         async def is_recorded() -> bool:
             return (await world.segment(epoch=2)).lost == ((3, 3),)
 
-        await world.wait_for(is_recorded)
-        await wait_until(lambda: bool(seat.auditor.backlog.list_unrepairable()))
+        await wait_for(is_recorded)
+        await wait_for(lambda: bool(seat.auditor.backlog.list_unrepairable()))
         (task,) = seat.auditor.backlog.list_unrepairable()
         assert task.finding.key.ledger_id == segments[0].ledger_id
         assert not (await world.segment()).lost, "readers are served from the cold store"
@@ -104,7 +104,7 @@ def test_what_a_living_bookie_cannot_vouch_for_is_not_lost() -> None:
         seat = await world.seat()
         await seat.wait_rounds(1)
         await seat.operations.accept_loss("a", word("a"))
-        await wait_until(lambda: bool(seat.auditor.backlog.list_unrepairable()))
+        await wait_for(lambda: bool(seat.auditor.backlog.list_unrepairable()))
         now = await world.segment()
         assert not now.lost and member("a") in now.last_fragment.ensemble
 
@@ -124,7 +124,7 @@ def test_an_accepted_incarnation_is_noted_and_its_node_goes() -> None:
         assert (fields["bookie"], fields["region"], fields["rack"]) == ("a", "r", "k-a")
         assert fields["accepted_unix_ms"] > 0
         assert await world.setup.get(PATHS.bookie("a")) is None, "its disks cannot come back"
-        await world.wait_for(lambda: is_replaced(world))
+        await wait_for(lambda: is_replaced(world))
 
     async def is_replaced(world: RepairWorld) -> bool:
         return member("a") not in (await world.segment()).last_fragment.ensemble

@@ -19,8 +19,8 @@ from duramen.wire.record_batch import Producer, decode_batch, encode_batch
 from duramen.wire.sequencer_calls import Append, Appended, AppendResult, Mark
 from duramen_writeproxy.intake import session as session_module
 from tests.component.raw_http import Call, open_call
-from tests.component.waiting import wait_until
 from tests.component.writeproxy_world import Scenario, World, owner, run
+from tests.waiting import wait_for
 
 STREAM = "/v1/namespaces/a/logs/l/records:stream"
 NDJSON = "application/x-ndjson"
@@ -117,7 +117,7 @@ def test_answers_come_while_the_body_is_open(protocol: str, media: str) -> None:
         await call.end()
         assert await read_answer(call) is None
         assert sent_bodies(world) == [b"b1", b"b2", b"b3"]
-        await wait_until(lambda: not sessions_of(world)["open"])
+        await wait_for(lambda: not sessions_of(world)["open"])
         assert world.proxy.statistics()["in_flight_bytes"] == 0
         assert world.proxy.statistics()["arriving_bytes"] == 0
 
@@ -157,10 +157,10 @@ def test_a_burst_goes_in_groups_and_in_order(protocol: str) -> None:
         call = await open_session(world, protocol)
         texts = [f"b{number}" for number in range(600)]
         await call.send(line(texts[0]))
-        await wait_until(lambda: len(world.rows) == 1)
+        await wait_for(lambda: len(world.rows) == 1)
         for text in texts[1:]:
             await call.send(line(text))
-        await wait_until(lambda: sessions_of(world)["batches"] == session_module.WAITING_COUNT_MAX)
+        await wait_for(lambda: sessions_of(world)["batches"] == session_module.WAITING_COUNT_MAX)
         assert len(world.first.frames) == 1, "one group is under way at a time"
         gate.set()
         await call.end()
@@ -347,7 +347,7 @@ def test_a_batch_that_drips_in_ends_the_session(monkeypatch: pytest.MonkeyPatch)
         dripping.cancel()
         call.close()
         assert not world.rows
-        await wait_until(lambda: world.proxy.statistics()["in_flight_bytes"] == 0)
+        await wait_for(lambda: world.proxy.statistics()["in_flight_bytes"] == 0)
 
     async def drip(call: Call) -> None:
         while True:
@@ -363,7 +363,7 @@ def test_a_session_in_which_nothing_happens_ends_cleanly(monkeypatch: pytest.Mon
     async def scenario(world: World) -> None:
         call = await open_session(world)
         assert await read_answer(call) is None
-        await wait_until(lambda: not sessions_of(world)["open"])
+        await wait_for(lambda: not sessions_of(world)["open"])
 
     play(scenario)
 
@@ -380,9 +380,9 @@ def test_a_stopping_proxy_ends_its_sessions(protocol: str) -> None:
         world.first.decide = decide
         call = await open_session(world, protocol)
         await call.send(line("a"))
-        await wait_until(lambda: len(world.rows) == 1)
+        await wait_for(lambda: len(world.rows) == 1)
         await call.send(line("b"))
-        await wait_until(lambda: sessions_of(world)["batches"] == 2)
+        await wait_for(lambda: sessions_of(world)["batches"] == 2)
         stopping = asyncio.create_task(world.proxy.stop())
         await asyncio.sleep(0)
         gate.set()
@@ -415,12 +415,12 @@ def test_a_client_that_goes_away_leaves_nothing_behind() -> None:
         world.first.decide = decide
         call = await open_session(world)
         await call.send(line("a"))
-        await wait_until(lambda: len(world.rows) == 1)
+        await wait_for(lambda: len(world.rows) == 1)
         await call.send(line("b") + line("c")[:-5])
-        await wait_until(lambda: sessions_of(world)["partial_bytes"] > 0)
+        await wait_for(lambda: sessions_of(world)["partial_bytes"] > 0)
         call.close()
         gate.set()
-        await wait_until(lambda: not sessions_of(world)["open"])
+        await wait_for(lambda: not sessions_of(world)["open"])
         assert world.proxy.statistics()["in_flight_bytes"] == 0
         assert b"c" not in sent_bodies(world)
 
@@ -449,7 +449,7 @@ def test_the_body_is_read_no_faster_than_batches_are_appended(
         call = await open_session(world, protocol, duramen_timeout="30s")
         unit = line("x" * 64_000)
         sending = asyncio.create_task(send_all(call, unit, 400))
-        await wait_until(lambda: sessions_of(world)["batch_bytes"] > most_bytes - len(unit))
+        await wait_for(lambda: sessions_of(world)["batch_bytes"] > most_bytes - len(unit))
         held = world.proxy.statistics()["in_flight_bytes"]
         assert held <= most_bytes + 2 * MIB, "the queue, and the piece that was read last"
         assert not sending.done(), "26 MB fit into no buffer on the way"

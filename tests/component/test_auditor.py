@@ -16,8 +16,8 @@ from duramen.ids import EntryId, lsn_of
 from duramen.runtime.metadata_store import Set
 from duramen.wire.metadata_json import read_segment, spell_log, spell_node, spell_segment
 from tests.component.repair_world import PATHS, RepairWorld, renew, repair_world
-from tests.component.waiting import wait_until
 from tests.unit.repair_world import make_segment, member, members
+from tests.waiting import wait_for
 
 Act = Callable[[RepairWorld], Awaitable[None]]
 
@@ -50,7 +50,7 @@ def test_copies_of_a_lost_bookie_are_made_elsewhere_and_swapped_in() -> None:
             assert all(fragment.is_proved for fragment in segment.fragments)
             world.assert_right(segment)
         assert world.rolls == []
-        await wait_until(lambda: not seat.auditor.backlog.tasks)
+        await wait_for(lambda: not seat.auditor.backlog.tasks)
         shown = await seat.operations.show()
         assert shown["estimate_s"] == 0 and shown["statistics"]["commits"]["swaps"] == 2
 
@@ -79,7 +79,7 @@ def test_a_replaced_disk_is_repaired_at_once_without_a_grace() -> None:
         await world.remove(f"{PATHS.available}/a")
         await world.register(world.bookies["a"])
         await world.seat(grace_s=1_000)
-        await world.wait_for(lambda: is_named_nowhere(world, 1))
+        await wait_for(lambda: is_named_nowhere(world, 1))
         world.assert_right(await world.segment())
 
     async def is_named_nowhere(world: RepairWorld, life: int) -> bool:
@@ -100,7 +100,7 @@ def test_unproved_fragments_are_compared_filled_and_proved() -> None:
         async def is_proved() -> bool:
             return (await world.segment()).fragments[0].is_proved
 
-        await world.wait_for(is_proved)
+        await wait_for(is_proved)
         now = await world.segment()
         world.assert_right(now)
         assert not now.last_fragment.is_proved and world.rolls == []
@@ -113,10 +113,10 @@ def test_nothing_is_proved_while_a_member_does_not_answer() -> None:
         await world.add(make_segment([(0, "abc")], 9))
         world.bookies["c"].is_silent = True
         seat = await world.seat()
-        await wait_until(lambda: seat.auditor.backlog.statistics()["failed"] >= 1)
+        await wait_for(lambda: seat.auditor.backlog.statistics()["failed"] >= 1)
         assert not (await world.segment()).last_fragment.is_proved
         world.bookies["c"].is_silent = False
-        await wait_until(lambda: not seat.auditor.backlog.tasks)
+        await wait_for(lambda: not seat.auditor.backlog.tasks)
         assert (await world.segment()).last_fragment.is_proved
 
     run(act)
@@ -128,7 +128,7 @@ def test_owed_copies_are_fetched_by_their_own_bookie_and_the_note_goes() -> None
         await world.add(segment)
         path = await world.owe(segment, "b", 3, 7)
         await world.seat()
-        await world.wait_for(lambda: _is_gone(world, path))
+        await wait_for(lambda: _is_gone(world, path))
         world.assert_right(await world.segment())
         assert await world.ensembles() == ["abc", "abc"]
 
@@ -142,7 +142,7 @@ def test_what_a_doubtful_bookie_lost_without_knowing_it_is_found_and_compared_on
         await world.publish("a", doubtful=True)
         del world.bookies["a"].entries[segment.ledger_id][EntryId(3)]
         seat = await world.seat()
-        await wait_until(lambda: seat.auditor.backlog.statistics()["done"] == 1)
+        await wait_for(lambda: seat.auditor.backlog.statistics()["done"] == 1)
         world.assert_right(await world.segment())
         inventories = seat.auditor.copier.statistics()["inventories"]
         await seat.wait_rounds(2)
@@ -155,7 +155,7 @@ def test_what_a_doubtful_bookie_lost_without_knowing_it_is_found_and_compared_on
         await world.publish("a", doubtful=True)
         del world.bookies["a"].entries[segment.ledger_id][EntryId(4)]
         seat.auditor.want_round()
-        await wait_until(lambda: seat.auditor.backlog.statistics()["done"] == 2)
+        await wait_for(lambda: seat.auditor.backlog.statistics()["done"] == 2)
         world.assert_right(await world.segment())
 
     run(act)
@@ -167,10 +167,10 @@ def test_damaged_copies_are_mended_in_place_and_the_report_goes() -> None:
         await world.add(segment)
         path = await world.report(segment, "a", 2, 8)
         seat = await world.seat(interval_s=0.001)
-        await world.wait_for(lambda: _is_gone(world, path))
+        await wait_for(lambda: _is_gone(world, path))
         assert world.bookies["a"].unknown == set()
         world.assert_right(await world.segment())
-        await wait_until(lambda: not seat.auditor.backlog.tasks)
+        await wait_for(lambda: not seat.auditor.backlog.tasks)
 
     run(act)
 
@@ -188,7 +188,7 @@ def test_a_misplaced_fragment_is_moved_until_the_rule_holds() -> None:
         async def is_placed() -> bool:
             return set((await world.ensembles())[0]) in ({"a", "c", "d"}, {"b", "c", "d"})
 
-        await world.wait_for(is_placed)
+        await wait_for(is_placed)
         await seat.wait_rounds()
         assert seat.auditor.last is not None and seat.auditor.last.violation_count == 0
 
@@ -244,12 +244,12 @@ def test_r21_the_last_fragment_of_an_open_segment_is_its_owners_who_is_asked_to_
         await world.add(make_segment([(0, "abc"), (5, "abd")], proved=True))
         await world.lose("a")
         await world.seat()
-        await wait_until(lambda: bool(world.rolls))
+        await wait_for(lambda: bool(world.rolls))
 
         async def is_swapped() -> bool:
             return "a" not in (await world.ensembles())[0]
 
-        await world.wait_for(is_swapped)
+        await wait_for(is_swapped)
         assert (await world.ensembles())[1] == "abd"
 
     run(act, "abcde")
@@ -261,7 +261,7 @@ def test_a_copy_that_was_not_verified_is_never_named() -> None:
         world.bookies["d"].forgets = True
         await world.lose("a")
         seat = await world.seat()
-        await wait_until(lambda: seat.auditor.backlog.statistics()["failed"] >= 1)
+        await wait_for(lambda: seat.auditor.backlog.statistics()["failed"] >= 1)
         assert world.bookies["d"].pull_count > 0 and await world.ensembles() == ["abc"]
 
     run(act)
@@ -283,7 +283,7 @@ def test_every_swap_is_written_after_its_copy_was_complete() -> None:
 
         await world.seat(before_write=judge)
         # More where two swaps of a segment met: one of them is written again.
-        await wait_until(lambda: len(judged) >= 6)
+        await wait_for(lambda: len(judged) >= 6)
 
     run(act)
 
@@ -297,13 +297,13 @@ def test_what_nobody_has_is_said_once_and_tried_again_when_somebody_comes_back()
         await world.lose("a")
         seat = await world.seat()
         backlog = seat.auditor.backlog
-        await wait_until(lambda: bool(backlog.list_unrepairable()) or _failed(seat) > 0)
+        await wait_for(lambda: bool(backlog.list_unrepairable()) or _failed(seat) > 0)
         await seat.wait_rounds(3)
         assert await world.ensembles() == ["abc"]
         world.bookies["a"].is_silent = False
         await world.publish("a")
         seat.auditor.want_round()
-        await wait_until(lambda: not backlog.tasks)
+        await wait_for(lambda: not backlog.tasks)
         assert await world.ensembles() == ["abc"]
 
     def _failed(seat: Any) -> int:
@@ -323,7 +323,7 @@ def test_disks_that_are_gone_for_ever_leave_an_unrepairable_range_with_its_entri
         await world.setup.create(PATHS.lost(lost.incarnation), spell_node(node), make_parents=True)
         seat = await world.seat()
         backlog = seat.auditor.backlog
-        await wait_until(lambda: bool(backlog.list_unrepairable()))
+        await wait_for(lambda: bool(backlog.list_unrepairable()))
         pulls = world.bookies["d"].pull_count
         await seat.wait_rounds(4)
         (shown,) = (await seat.operations.show())["unrepairable"]
@@ -345,12 +345,12 @@ def test_what_was_truncated_given_up_or_purged_is_left_alone() -> None:
         path = await world.owe(segments[0], "b", 1, 2)
         await world.lose("a")
         await world.seat()
-        await world.wait_for(lambda: _is_gone(world, path))
+        await wait_for(lambda: _is_gone(world, path))
 
         async def is_swapped() -> bool:
             return await world.ensembles(epoch=2) == ["dbc"]
 
-        await world.wait_for(is_swapped)
+        await wait_for(is_swapped)
         assert await world.ensembles(epoch=1) == ["abc"]
 
     run(act)
@@ -382,7 +382,7 @@ def test_the_owners_ensemble_change_and_a_swap_are_both_kept() -> None:
             found = await world.ensembles()
             return found[0] != "abc" and found[1:] == ["bcd", "bce"]
 
-        await world.wait_for(is_both)
+        await wait_for(is_both)
         world.assert_right(await world.segment())
 
     run(act, "abcde")
@@ -413,7 +413,7 @@ def test_a_conflict_at_the_very_write_is_read_again_and_decided_anew() -> None:
             found = await world.ensembles()
             return found[0] != "abc" and found[1:] == ["bcd", "bce"]
 
-        await world.wait_for(is_both)
+        await wait_for(is_both)
         assert seat.auditor.commits.statistics()["conflicts"] == 1
 
     run(act, "abcde")
@@ -426,11 +426,11 @@ def test_one_is_the_auditor_and_another_follows_when_its_session_ends() -> None:
     async def act(world: RepairWorld) -> None:
         await world.add(make_segment([(0, "abc")], 9, proved=True))
         first, second = await world.seat("s0"), await world.seat("s1")
-        await wait_until(lambda: first.election.is_held)
-        await wait_until(lambda: second.election.holder.get("sequencer") == "s0")
+        await wait_for(lambda: first.election.is_held)
+        await wait_for(lambda: second.election.holder.get("sequencer") == "s0")
         assert not second.auditor.is_in_office
         world.tree.expire(first.store.session_id)
-        await wait_until(lambda: second.auditor.is_in_office or first.auditor.is_in_office)
+        await wait_for(lambda: second.auditor.is_in_office or first.auditor.is_in_office)
         await world.lose("a")
         for seat in (first, second):
             seat.auditor.want_round()
@@ -444,9 +444,9 @@ def test_who_is_cut_off_stops_at_once_and_goes_on_when_the_connection_is_back() 
     async def act(world: RepairWorld) -> None:
         await world.add(make_segment([(0, "abc")], 9, proved=True))
         seat = await world.seat()
-        await wait_until(lambda: seat.auditor.statistics()["rounds"] > 0)
+        await wait_for(lambda: seat.auditor.statistics()["rounds"] > 0)
         seat.store.disconnect()
-        await wait_until(lambda: not seat.auditor.is_in_office)
+        await wait_for(lambda: not seat.auditor.is_in_office)
         assert not seat.election.is_held
         await world.lose("a")
         seat.store.reconnect()

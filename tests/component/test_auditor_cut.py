@@ -16,8 +16,8 @@ import pytest
 from duramen.runtime.memory_store import WriteFate
 from duramen.wire.metadata_json import read_segment
 from tests.component.repair_world import PATHS, RepairWorld, Seat, repair_world
-from tests.component.waiting import wait_until
 from tests.unit.repair_world import make_segment
+from tests.waiting import wait_for
 
 STEPS_MAX = 200
 
@@ -92,7 +92,7 @@ async def play(steps: int, fate: WriteFate | None = None) -> bool:
         async def is_over() -> bool:
             return blade.has_cut or await is_finished(world)
 
-        await world.wait_for(is_over)
+        await wait_for(is_over)
         await asyncio.sleep(0)
         await assert_right(world)
         if not blade.has_cut:
@@ -100,9 +100,9 @@ async def play(steps: int, fate: WriteFate | None = None) -> bool:
         await first.election.stop()
         second = await world.seat("s1", interval_s=0.001)
         first.store.deliver_late_writes()
-        await world.wait_for(lambda: is_finished(world))
+        await wait_for(lambda: is_finished(world))
         await assert_right(world)
-        await wait_until(lambda: not second.auditor.backlog.tasks)
+        await wait_for(lambda: not second.auditor.backlog.tasks)
         return True
 
 
@@ -122,7 +122,7 @@ def test_a_write_of_unknown_outcome_is_read_back(fate: WriteFate, write: int) ->
         async with repair_world("abcde") as world:
             await set_up(world)
             seat = await world.seat(interval_s=0.001)
-            await wait_until(lambda: seat.election.is_held)
+            await wait_for(lambda: seat.election.is_held)
             writes = 0
 
             def doom(ops: Any) -> None:
@@ -135,9 +135,9 @@ def test_a_write_of_unknown_outcome_is_read_back(fate: WriteFate, write: int) ->
                         world.assert_right(read_segment(op.data), "acd")
 
             seat.store.before_write = doom
-            await world.wait_for(lambda: is_finished(world))
+            await wait_for(lambda: is_finished(world))
             seat.store.deliver_late_writes()
-            await world.wait_for(lambda: is_finished(world))
+            await wait_for(lambda: is_finished(world))
             await assert_right(world)
 
     asyncio.run(act())

@@ -23,8 +23,8 @@ from duramen.wire.metadata_json import spell_bookie
 from duramen_sequencer.repair.admin_routes import add_repair_routes
 from duramen_sequencer.repair.auditor import AuditPace
 from tests.component.repair_world import PATHS, RepairWorld, Seat, repair_world
-from tests.component.waiting import wait_until
 from tests.unit.repair_world import make_segment, members
+from tests.waiting import wait_for
 
 Act = Callable[[RepairWorld], Awaitable[None]]
 
@@ -41,13 +41,13 @@ async def wait_duty(world: RepairWorld, name: str, duty: Duty) -> None:
     async def has_it() -> bool:
         return (await world.node(name)).duty is duty
 
-    await world.wait_for(has_it)
+    await wait_for(has_it)
 
 
 async def sit(world: RepairWorld, name: str = "s0") -> Seat:
     """An auditor that has read everything once."""
     seat = await world.seat(name, grace_s=1_000)
-    await wait_until(lambda: seat.auditor.last_whole is not None)
+    await wait_for(lambda: seat.auditor.last_whole is not None)
     return seat
 
 
@@ -72,7 +72,7 @@ def test_a_drain_moves_every_copy_and_ends_in_drained() -> None:
         assert await seat.operations.drain("a") == answer, "asked twice is once"
         await world.publish("a")
         seat.auditor.want_round()
-        await world.wait_for(lambda: _is_named_nowhere(world, "a"))
+        await wait_for(lambda: _is_named_nowhere(world, "a"))
         await wait_duty(world, "a", Duty.LEAVING)
         await seat.wait_rounds(3)
         assert (await world.node("a")).duty is Duty.LEAVING, "it has not published it"
@@ -120,7 +120,7 @@ def test_a_segment_of_a_sequencer_with_an_old_view_sends_the_bookie_back() -> No
         await wait_duty(world, "d", Duty.DRAINING)
         assert not (await seat.operations.judge_disruption("d", "remove"))["allowed"]
         await world.publish("d")
-        await world.wait_for(lambda: _is_named_nowhere(world, "d", (1, 2)))
+        await wait_for(lambda: _is_named_nowhere(world, "d", (1, 2)))
         await wait_duty_by_rounds(world, seat, "d", Duty.LEAVING)
         await world.publish("d")
         await wait_duty_by_rounds(world, seat, "d", Duty.DRAINED)
@@ -181,7 +181,7 @@ def test_the_owner_is_asked_to_roll_off_a_bookie_that_drains() -> None:
         await seat.operations.drain("a")
         await world.publish("a")
         await seat.wait_rounds(1)
-        await wait_until(lambda: bool(world.rolls))
+        await wait_for(lambda: bool(world.rolls))
         assert await world.ensembles() == ["abc"]
 
     run(act)
@@ -289,7 +289,7 @@ def test_a_new_bookie_gets_its_share_and_the_rebalance_ends() -> None:
             seat.auditor.want_round()
             return not (await seat.operations.show_rebalance())["running"]
 
-        await world.wait_for(is_over)
+        await wait_for(is_over)
         copies = await count_copies(world, 20)
         assert all(12 <= n <= 17 for n in copies.values()), copies
         for log_id in range(1, 21):
@@ -315,7 +315,7 @@ def test_a_rebalance_goes_on_with_the_next_auditor_and_stops_when_told() -> None
             second.auditor.want_round()
             return (await count_copies(world, 20))["d"] > 0
 
-        await world.wait_for(has_some)
+        await wait_for(has_some)
         assert not (await second.operations.stop_rebalance())["running"]
         for bad in ({"tolerance": 7}, {"tolerance": True}, {"dry_run": "yes"}):
             assert (await refused(second.operations.start_rebalance(bad))).field in bad
@@ -366,7 +366,7 @@ def test_another_sequencer_redirects_and_names_the_auditor() -> None:
     async def act(world: RepairWorld) -> None:
         await sit(world)
         other = await world.seat("s1")
-        await wait_until(lambda: bool(other.election.holder))
+        await wait_for(lambda: bool(other.election.holder))
         async with make_client(other) as client:
             asked = await client.get("/v1/bookies/a/disruption", params={"kind": "restart"})
             assert asked.status_code == 307
@@ -396,7 +396,7 @@ def test_two_members_of_a_fragment_are_moved_one_after_the_other() -> None:
             await seat.operations.drain(name)
             await world.publish(name)
         seat.auditor.want_round()
-        await world.wait_for(lambda: _are_new(world))
+        await wait_for(lambda: _are_new(world))
         world.assert_right(await world.segment())
 
     async def _are_new(world: RepairWorld) -> bool:

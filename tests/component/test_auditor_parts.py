@@ -34,9 +34,9 @@ from duramen_sequencer.repair.copying import Copier
 from duramen_sequencer.repair.readings import Notes, OwedNote
 from duramen_sequencer.repair.rounds import Round, Rounds
 from duramen_sequencer.repair.worker import Done, Worker
-from tests.component.waiting import wait_until
 from tests.pauses import stay
 from tests.unit.test_log_node import make_log
+from tests.waiting import wait_for
 
 PATHS = Paths("test")
 LOG, EPOCH = LogId(9), Epoch(1)
@@ -161,7 +161,7 @@ def test_after_a_round_that_was_cut_notes_are_watched_again() -> None:
 
         auditor.audit = fail
         auditor.on_office(True)
-        await wait_until(lambda: auditor.statistics()["rounds_cut"] == 1)
+        await wait_for(lambda: auditor.statistics()["rounds_cut"] == 1)
         auditor.on_office(False)
         assert auditor._watch("owed") is not None
 

@@ -19,7 +19,7 @@ from duramen.wire.metadata_json import Paths, spell_segment
 from duramen_bookie.repair import proofs
 from duramen_bookie.repair.proofs import MetadataProofs
 from tests.component.test_bookie_service import LEDGER, LOG, OK, add, run, running, span
-from tests.component.waiting import wait_until
+from tests.waiting import wait_for
 
 MEMBER = Member(BookieId("b1"), Incarnation("a" * 32))
 OPEN = Segment(LogId(LOG), Epoch(1), Quorum(1, 1, 1), (Fragment(EntryId(0), (MEMBER,)),))
@@ -54,7 +54,7 @@ def test_a_segment_is_proved_open_by_what_is_true_now() -> None:
         store, told = LaggingStore(was=OPEN, now=None), list[tuple[LedgerId, bool]]()
         store.may_sync.set()
         make_proofs(store, told).check_segment(LEDGER)
-        await wait_until(lambda: bool(told))
+        await wait_for(lambda: bool(told))
         assert told == [(LEDGER, False)], "it is not there any more"
 
     asyncio.run(scenario())
@@ -70,7 +70,7 @@ def test_so_many_segments_are_checked_at_a_time(monkeypatch: pytest.MonkeyPatch)
             asked.check_segment(LedgerId(LEDGER + epoch))
         assert told == [(LEDGER + 2, False)], "answered at once, to be asked again"
         store.may_sync.set()
-        await wait_until(lambda: len(told) == 3)
+        await wait_for(lambda: len(told) == 3)
         assert told[1:] == [(LEDGER, True), (LEDGER + 1, True)]
 
     asyncio.run(scenario())

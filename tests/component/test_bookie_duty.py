@@ -28,7 +28,7 @@ from tests.component.test_bookie_service import (
     running,
     span,
 )
-from tests.component.waiting import wait_until
+from tests.waiting import wait_for
 
 READ_ONLY = BookieStatus.READ_ONLY
 NEXT = ledger_of(LOG, Epoch(2))
@@ -62,16 +62,16 @@ def test_a_duty_is_enforced_and_then_published(tmp_path: Path) -> None:
             assert await bookie.add(add(0)) == [OK]
             assert (told(bookie)["duty"], told(bookie)["draining"]) == ("serving", False)
             await change(bookie.tree, duty=Duty.DRAINING)
-            await wait_until(lambda: told(bookie)["duty"] == "draining")
+            await wait_for(lambda: told(bookie)["duty"] == "draining")
             assert told(bookie)["draining"] is True
             assert await bookie.add(add(1), add_next(0)) == [OK, READ_ONLY]
             assert bookie.service.describe()["duty"] == "draining"
             await change(bookie.tree, duty=Duty.LEAVING)
-            await wait_until(lambda: told(bookie)["duty"] == "leaving")
+            await wait_for(lambda: told(bookie)["duty"] == "leaving")
             assert await bookie.add(add(2, recovery=True)) == [READ_ONLY]
             assert bodies((await bookie.read(span(0, 4)))[0]) == expected([0, 1])
             await change(bookie.tree, duty=Duty.SERVING)
-            await wait_until(lambda: told(bookie)["duty"] == "serving")
+            await wait_for(lambda: told(bookie)["duty"] == "serving")
             assert await bookie.add(add(2), add_next(0)) == [OK, OK]
 
     run(scenario)
@@ -83,7 +83,7 @@ def test_a_restart_keeps_the_duty_from_its_first_answer_on(tmp_path: Path) -> No
         async with running(tmp_path, tree) as bookie:
             await bookie.add(add(0))
             await change(tree, duty=Duty.DRAINED)
-            await wait_until(lambda: told(bookie)["duty"] == "drained")
+            await wait_for(lambda: told(bookie)["duty"] == "drained")
         async with running(tmp_path, tree) as bookie:
             assert told(bookie)["duty"] == "drained" and told(bookie)["draining"] is True
             assert await bookie.add(add(1, recovery=True)) == [READ_ONLY]
@@ -96,7 +96,7 @@ def test_location_and_weight_are_told_as_the_node_says(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path) as bookie:
             await change(bookie.tree, region="eu", rack="r9", weight=0.0, extra={"later": 1})
-            await wait_until(lambda: told(bookie)["rack"] == "r9")
+            await wait_for(lambda: told(bookie)["rack"] == "r9")
             assert (told(bookie)["region"], told(bookie)["weight"]) == ("eu", 0.0)
 
     run(scenario)
@@ -114,7 +114,7 @@ def test_a_node_that_makes_no_sense_changes_nothing(tmp_path: Path) -> None:
             await store.set(path, found.data, version=found.version + 1)
             await store.close()
             await change(bookie.tree, rack="r9")
-            await wait_until(lambda: told(bookie)["rack"] == "r9")
+            await wait_for(lambda: told(bookie)["rack"] == "r9")
             assert await bookie.add(add_next(0)) == [OK]
 
     run(scenario)

@@ -31,7 +31,7 @@ from duramen_bookie.journal.writer import JournalPoisoned
 from tests.component.test_admission import ALICE, SMALL
 from tests.component.test_bookie_service import LEDGER, PATHS, add, run, running, span
 from tests.component.test_repair_calls import damage
-from tests.component.waiting import wait_until
+from tests.waiting import wait_for
 
 BLOCK_BYTES = 4096
 
@@ -144,7 +144,7 @@ def test_damage_that_a_read_meets_is_reported_with_that_reason(tmp_path: Path) -
             damage(tmp_path, 1, pattern="*.dj")
             (answer,) = await bookie.read(span(1))
             assert answer.status is BookieStatus.UNKNOWN
-            await wait_until(lambda: tree.get(PATHS.queued(LEDGER)) is not None)
+            await wait_for(lambda: tree.get(PATHS.queued(LEDGER)) is not None)
         found = tree.get(PATHS.queued(LEDGER))
         assert found is not None
         assert list(read_node(found.data)["reports"].values()) == ["read"]

@@ -21,8 +21,8 @@ from duramen.runtime.sequencer import bookie_lanes
 from duramen.runtime.sequencer.bookie_lanes import BookieLanes
 from duramen.units import MS
 from duramen.wire import bookie_calls as calls
-from tests.component.waiting import wait_until
 from tests.pauses import stay
+from tests.waiting import wait_for
 
 OK = BookieStatus.OK
 OVERLOADED = BookieStatus.OVERLOADED
@@ -138,7 +138,7 @@ def test_a_frame_refused_for_overload_is_sent_again_as_advised() -> None:
     async def scenario(world: World) -> None:
         world.client.decide = world.client.refuse_first(3)
         world.add(0, 1)
-        await wait_until(lambda: len(world.sink.adds) == 2)
+        await wait_for(lambda: len(world.sink.adds) == 2)
         assert world.sink.adds == [(0, OK), (1, OK)]
         assert [call.entries for call in world.client.calls] == [[0, 1]] * 4
         timeouts_us = [call.timeout_us for call in world.client.calls]
@@ -160,7 +160,7 @@ def test_rows_refused_for_overload_are_sent_again_alone(monkeypatch: pytest.Monk
 
         world.client.decide = decide
         world.add(0, 1, 2)
-        await wait_until(lambda: len(world.sink.adds) == 3)
+        await wait_for(lambda: len(world.sink.adds) == 3)
         assert world.sink.adds == [(1, OK), (0, OK), (2, OK)], "what was taken is told at once"
         assert [call.entries for call in world.client.calls] == [[0, 1, 2], [0, 2]]
         assert world.lanes.statistics()["by_bookie"]["b0 append"]["adds_overloaded"] == 2
@@ -181,7 +181,7 @@ def test_a_bookie_that_stays_full_for_the_whole_time_out_fails_its_member(
 
         world.client.decide = world.client.refuse if is_whole_call else refuse_rows
         world.add(0)
-        await wait_until(lambda: len(world.sink.adds) == 1)
+        await wait_for(lambda: len(world.sink.adds) == 1)
         assert world.sink.adds == [(0, OVERLOADED)]
         assert world.lanes.statistics()["by_bookie"]["b0 append"]["frames_in_flight"] == 0
 
@@ -195,7 +195,7 @@ def test_advice_beyond_the_time_out_is_not_ignored_but_reported() -> None:
 
         world.client.decide = refuse
         world.add(0)
-        await wait_until(lambda: len(world.sink.adds) == 1)
+        await wait_for(lambda: len(world.sink.adds) == 1)
         assert world.sink.adds == [(0, OVERLOADED)] and len(world.client.calls) == 1
 
     run(scenario)
@@ -205,13 +205,13 @@ def test_seals_and_lacs_are_asked_again_and_recovery_reads_go_elsewhere() -> Non
     async def scenario(world: World) -> None:
         world.client.decide = world.client.refuse_first(1)
         world.lanes.seal(SendSeal(MEMBER, LOG, Epoch(1)), world.sink)
-        await wait_until(lambda: world.sink.others == [OK])
+        await wait_for(lambda: world.sink.others == [OK])
         world.client.calls.clear()
         world.lanes.tell_lac(SendLac(MEMBER, LEDGER, EntryId(3)), world.sink)
-        await wait_until(lambda: world.sink.others == [OK, OK])
+        await wait_for(lambda: world.sink.others == [OK, OK])
         world.client.calls.clear()
         world.lanes.read(SendRead(MEMBER, LEDGER, EntryId(3)), world.sink)
-        await wait_until(lambda: world.sink.others == [OK, OK, OVERLOADED])
+        await wait_for(lambda: world.sink.others == [OK, OK, OVERLOADED])
         assert len(world.client.calls) == 1
 
     run(scenario)
@@ -228,12 +228,12 @@ def test_write_backs_do_not_wait_behind_appends_that_find_no_room() -> None:
         world.client.decide = decide
         world.add(*range(8), size=4 << 20)  # more frames than may be in flight
         world.add(100, is_recovery=True)
-        await wait_until(lambda: bool(world.sink.adds))
+        await wait_for(lambda: bool(world.sink.adds))
         assert world.sink.adds == [(100, OK)]
         append_lane = world.lanes.statistics()["by_bookie"]["b0 append"]
         assert (append_lane["frames_in_flight"], append_lane["waiting_count"]) == (3, 5)
         world.client.decide = world.client.accept
-        await wait_until(lambda: len(world.sink.adds) == 9)
+        await wait_for(lambda: len(world.sink.adds) == 9)
 
     run(scenario)
 
@@ -248,11 +248,11 @@ def test_a_log_with_much_to_send_delays_the_others_by_one_add() -> None:
 
         world.client.decide = hold
         world.add(*range(12), size=4 << 20)  # three frames are under way, nine adds wait
-        await wait_until(lambda: len(world.client.calls) == 3)
+        await wait_for(lambda: len(world.client.calls) == 3)
         world.add(100, 101, log_id=LogId(10))
         world.add(200, log_id=LogId(11))
         gate.set()
-        await wait_until(lambda: len(world.sink.adds) == 15)
+        await wait_for(lambda: len(world.sink.adds) == 15)
         sent = [entry for call in world.client.calls for entry in call.entries]
         assert sent[:3] == [0, 1, 2]
         assert sent.index(100) == 4 and sent.index(200) == 5, "one add of the hot log before them"
@@ -287,12 +287,12 @@ def test_other_failures_are_reported_at_once(
 
         world.client.decide = fail
         world.add(0, size=4 << 20)
-        await wait_until(lambda: len(world.client.calls) == 1)
+        await wait_for(lambda: len(world.client.calls) == 1)
         world.client.decide = hold
         world.add(*range(1, 7), size=4 << 20)
-        await wait_until(lambda: len(world.client.calls) == 3)
+        await wait_for(lambda: len(world.client.calls) == 3)
         gate.set()
-        await wait_until(lambda: len(world.sink.adds) == count)
+        await wait_for(lambda: len(world.sink.adds) == count)
         assert {found for _, found in world.sink.adds} == {status}
         assert world.sink.adds[0] == (0, status), "and what waits behind, if nobody is there"
 

@@ -41,7 +41,7 @@ from duramen_bookie.file_system import DiskFile, PosixFile, PosixFileSystem
 from duramen_bookie.handlers import DataPlane
 from duramen_bookie.storage import Storage
 from tests.component.test_bookie_service import LEDGER, LOG, SEAL, Bookie, add, run, running, span
-from tests.component.waiting import wait_until
+from tests.waiting import wait_for
 
 OK = BookieStatus.OK
 OVERLOADED = BookieStatus.OVERLOADED
@@ -129,7 +129,7 @@ def test_memory_does_not_grow_with_what_is_offered_to_a_stalled_disk(
                     asyncio.create_task(post_adds(bookie, writers[n % 3], body))
                     for n, body in enumerate(bodies)
                 ]
-                await wait_until(lambda: count_settled(bookie, adding) == len(bodies))
+                await wait_for(lambda: count_settled(bookie, adding) == len(bodies))
                 _, peak_bytes = tracemalloc.get_traced_memory()
             finally:
                 tracemalloc.stop()
@@ -140,7 +140,7 @@ def test_memory_does_not_grow_with_what_is_offered_to_a_stalled_disk(
             assert peak_bytes < 12 * MIB < sum(map(len, bodies)) / 2, peak_bytes
             write_back = asyncio.create_task(bookie.add(add(500, size=SIZE, recovery=True)))
             sealing = asyncio.create_task(bookie.seal(Seal(LOG, SEAL.epoch, LEDGER)))
-            await wait_until(lambda: held(bookie, Service.RECOVERY)["requests"] == 2)
+            await wait_for(lambda: held(bookie, Service.RECOVERY)["requests"] == 2)
             disk.set()
             assert await write_back == [OK]
             assert (await sealing)[0].status is OK
@@ -162,11 +162,11 @@ def test_one_client_cannot_take_all_the_room_for_appends(
                 asyncio.create_task(post_adds(bookie, greedy, pack_adds(bookie.incarnation, [row])))
                 for row in offered
             ]
-            await wait_until(lambda: count_settled(bookie, adding) == len(adding))
+            await wait_for(lambda: count_settled(bookie, adding) == len(adding))
             assert held(bookie, Service.APPEND)["add_bytes"] <= 2 * MIB
             body = pack_adds(bookie.incarnation, [add(100, size=SIZE)])
             other = asyncio.create_task(post_adds(bookie, modest, body))
-            await wait_until(lambda: held(bookie, Service.APPEND)["clients"] == 2)
+            await wait_for(lambda: held(bookie, Service.APPEND)["clients"] == 2)
             disk.set()
             assert await other == [OK]
             await asyncio.gather(*adding)
@@ -199,7 +199,7 @@ def test_a_flood_of_catch_up_reads_is_refused_with_advice_and_delays_nobody(
                 asyncio.create_task(read(bookie, client, catch_up))
                 for client in [first, second] * 4
             ]
-            await wait_until(lambda: held(bookie, Service.CATCH_UP_READ)["requests"] == len(flood))
+            await wait_for(lambda: held(bookie, Service.CATCH_UP_READ)["requests"] == len(flood))
             with pytest.raises(OverloadedError, match="HTTP 503") as caught:
                 await read(bookie, third, catch_up)
             assert caught.value.retry_after_us == 250 * MS

@@ -59,7 +59,7 @@ from duramen.wire.entry import encode_entry
 from duramen.wire.metadata_json import Paths, read_node, spell_log, spell_segment
 from duramen_bookie.file_system import DiskFile, PosixFile, PosixFileSystem
 from duramen_bookie.service import BookieService
-from tests.component.waiting import wait_until
+from tests.waiting import wait_for
 
 LOG = LogId(9)
 LEDGER = ledger_of(LOG, Epoch(1))
@@ -100,7 +100,7 @@ class Bookie:
 
     async def wait_waiters(self, count: int) -> None:
         """Until so many long polls wait inside the bookie; a core has no events to wait for."""
-        await wait_until(lambda: self.service.statistics()["core"]["waiters"] == count)
+        await wait_for(lambda: self.service.statistics()["core"]["waiters"] == count)
 
 
 def options(data_dir: Path, node_id: str = "b1") -> ServiceOptions:
@@ -535,7 +535,7 @@ def test_r15_a_ledger_begun_after_the_damage_is_vouched_for_over_further_starts(
                     while [a.status for a in await bookie.read(new)] != [NO_ENTRY]:
                         pass  # a refusal asks for the segment's node
                 if start == 0:
-                    await wait_until(lambda: carried_count(bookie) > 0)
+                    await wait_for(lambda: carried_count(bookie) > 0)
                 assert [a.status for a in await bookie.read(old)] == [UNKNOWN]
 
     run(scenario)

@@ -28,8 +28,8 @@ from duramen.runtime.reading.cold.reads import ColdReads
 from duramen.units import KIB
 from duramen.wire.record_batch import encode_batch
 from tests.cold_writer import archive_segment
-from tests.component.waiting import wait_until
 from tests.unit.cold_entries import EPOCH, LOG, START_SEQ_NUM, SegmentBytes
+from tests.waiting import wait_for
 
 CLUSTER: Final = "c0" * 16
 MEMBERS: Final = tuple(Member(BookieId(n), Incarnation(n.encode().hex() * 16)) for n in "abc")
@@ -108,7 +108,7 @@ def test_row_groups_that_were_read_are_kept_up_to_a_bound_and_read_again() -> No
     async def scenario() -> None:
         for number in [*range(ENTRY_COUNT), *range(ENTRY_COUNT)]:
             await look_up(world, reads, number)
-            await wait_until(lambda: reads.statistics()["loading"] == 0)
+            await wait_for(lambda: reads.statistics()["loading"] == 0)
             assert reads.statistics()["bytes"] <= cache_bytes
         assert reads.statistics()["groups"] >= 2, "as many as there is room for"
 
@@ -188,7 +188,7 @@ def test_more_row_groups_than_are_waited_for_are_refused(monkeypatch: pytest.Mon
         world.store.gate.clear()
         far = PER_GROUP_COUNT
         waiting = [asyncio.create_task(look_up(world, reads, n * far)) for n in (0, 1)]
-        await wait_until(lambda: reads.statistics()["loading"] == 2)
+        await wait_for(lambda: reads.statistics()["loading"] == 2)
         assert await refusal(look_up(world, reads, 2 * far)) == "overloaded"
         joining = asyncio.create_task(look_up(world, reads, far + 1))
         world.store.gate.set()

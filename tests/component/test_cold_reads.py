@@ -21,7 +21,7 @@ from duramen.ids import Epoch
 from duramen.runtime.memory_store import MemoryStore
 from duramen_readproxy import rest
 from tests.component.readproxy_world import BATCH, NDJSON, World, check, run
-from tests.component.waiting import wait_until
+from tests.waiting import wait_for
 
 QUERIES = [
     "from=head", "from=seq:0", "from=seq:4&count=3", "from=seq:12", "from=seq:13", "from=seq:21",
@@ -187,7 +187,7 @@ def test_a_cold_store_that_is_down_leaves_hot_ranges_alone() -> None:
         assert world.cold.statistics()["is_down"]
         assert world.cold.statistics()["failures"] >= 1
         world.cold_store.is_down = False
-        await wait_until(lambda: not world.cold.statistics()["is_down"])
+        await wait_for(lambda: not world.cold.statistics()["is_down"])
         check(world, await world.read("?from=seq:2"), 2, 31)
         world.cold_store.is_down = True
         check(world, await world.read("?from=seq:2"), 2, 31)
@@ -202,7 +202,7 @@ def test_hot_ranges_do_not_wait_while_the_cold_store_is_silent() -> None:
         world.cold_store.gate.clear()
         try:
             waiting = [asyncio.create_task(world.get(f"?from=seq:{n}")) for n in range(12)]
-            await wait_until(lambda: world.cold.statistics()["layouts"] + len(waiting) > 0)
+            await wait_for(lambda: world.cold.statistics()["layouts"] + len(waiting) > 0)
             check(world, await world.read("?from=seq:22"), 22, 31)
             assert not any(task.done() for task in waiting)
         finally:
@@ -329,7 +329,7 @@ def test_a_stream_ends_with_the_error_and_goes_on_later() -> None:
         answer = await world.get("?from=seq:0", accept="application/x-ndjson")
         assert answer.status_code == 503
         world.cold_store.is_down = False
-        await wait_until(lambda: not world.cold.statistics()["is_down"])
+        await wait_for(lambda: not world.cold.statistics()["is_down"])
         lines = (await world.get("?from=seq:0&count=31", accept="application/x-ndjson")).text
         bodies = [json.loads(line)["body"] for line in lines.splitlines()]
         assert bodies == world.bodies

@@ -36,8 +36,8 @@ from duramen.units import MS, SECOND
 from duramen_bookie.service import BookieService
 from duramen_sequencer.service import SequencerService
 from tests.component.test_bookie_service import options
-from tests.component.waiting import wait_until
 from tests.pauses import look_again_soon
+from tests.waiting import wait_for
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 PING, ACK = 6, 1
@@ -163,7 +163,7 @@ def test_a_public_port_has_as_many_connections_as_it_is_told() -> None:
             ends[-1][1].write(GET)
         for reader, _ in ends[:2]:
             assert (await reader.readline()).startswith(b"HTTP/1.1 200")
-        await wait_until(lambda: count_connections(server.port) in (None, (2, 1)))
+        await wait_for(lambda: count_connections(server.port) in (None, (2, 1)))
         ends[0][1].close()
         assert (await ends[2][0].readline()).startswith(b"HTTP/1.1 200")
         for _, writer in ends:
@@ -283,7 +283,7 @@ def test_one_address_has_so_many_connections_to_an_admin_port() -> None:
             assert await third.read() == b""
             writer.close()
             kept[0][1].close()
-            await wait_until(lambda: connections.count_of["127.0.0.1"] == 1)
+            await wait_for(lambda: connections.count_of["127.0.0.1"] == 1)
             fourth, writer = await admin.open(GET)
             assert b"now" in await read_answer(fourth)
             for one in (kept[1][1], writer):

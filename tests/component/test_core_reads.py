@@ -24,7 +24,7 @@ from tests.component.test_truncated_reads import (
     lose_segment,
     wait_stuck,
 )
-from tests.component.waiting import wait_until
+from tests.waiting import wait_for
 
 
 def open_log(world: World) -> ReadLog:
@@ -78,10 +78,10 @@ def test_a_follower_gets_what_comes_until_the_log_ends() -> None:
         follower = asyncio.create_task(
             collect(open_log(world), batches, from_="seq:20", follow=True)
         )
-        await wait_until(lambda: world.proxy.fetcher.statistics()["long_polls"] > 0)
+        await wait_for(lambda: world.proxy.fetcher.statistics()["long_polls"] > 0)
         assert batches[-1].end == 31
         await world.append(5)
-        await wait_until(lambda: batches[-1].end == 36)
+        await wait_for(lambda: batches[-1].end == 36)
         await world.close_segment()
         await world.open_segment()
         await world.append(1, 1)

@@ -26,7 +26,7 @@ from duramen_sequencer.ownership import reaching
 from duramen_sequencer.ownership.reaching import Reaching
 from duramen_sequencer.ownership.reliefs import LogReliefs
 from tests.component.host_world import HostWorld, host_world
-from tests.component.waiting import wait_until
+from tests.waiting import wait_for
 
 LOG = LogId(9)
 FIRST, SECOND = rank_nodes("ns/log", {"s0": 1.0, "s1": 1.0})
@@ -136,11 +136,11 @@ def test_an_orphan_is_closed_by_one_that_can() -> None:
         host.drivers[LOG].release("as a dead owner")
         await host._link.drop_owner(LOG)
         heir = await world.add_host(SECOND, FREE)
-        await wait_until(lambda: SECOND in host.claims._sequencers.nodes)
+        await wait_for(lambda: SECOND in host.claims._sequencers.nodes)
         await host._close_if_orphan(LOG)
         assert LOG not in host.drivers or host.drivers[LOG].core.state is LogState.IDLE
         await heir._close_if_orphan(LOG)
-        await wait_until(lambda: world.lanes[SECOND].seal_count > 0)
+        await wait_for(lambda: world.lanes[SECOND].seal_count > 0)
 
     play(scenario)
 

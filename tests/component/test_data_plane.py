@@ -41,7 +41,7 @@ from tests.component.test_admission import (
     SMALL,
     TAIL,
 )
-from tests.component.waiting import wait_until
+from tests.waiting import wait_for
 
 OK = BookieStatus.OK
 OVERLOADED = BookieStatus.OVERLOADED
@@ -192,7 +192,7 @@ class World:
         for number in range(SMALL[service].request_count_max):
             wanted = span(number, service=service)
             tasks.append(asyncio.create_task(self.read(wanted, peer=peers[number % len(peers)])))
-        await wait_until(lambda: self.held(service, "requests") == len(tasks))
+        await wait_for(lambda: self.held(service, "requests") == len(tasks))
         return tasks
 
 
@@ -229,7 +229,7 @@ def run(scenario: Callable[[World], Awaitable[None]], world: World | None = None
 async def synced(world: World, call: Awaitable[list[Any]]) -> list[Any]:
     """The answer to a call, once its seal is durable."""
     task = asyncio.ensure_future(call)
-    await wait_until(lambda: bool(world.storage.queued) or task.done())
+    await wait_for(lambda: bool(world.storage.queued) or task.done())
     world.sync()
     return await task
 
@@ -300,11 +300,11 @@ def test_proofs_under_way_are_bounded_and_another_life_asks_for_none() -> None:
         many = [Seal(LogId(n), Epoch(5_000), ledger_of(LogId(n), Epoch(1))) for n in range(1, 65)]
         body = calls.pack_seals(LIFE, many)
         asking = asyncio.create_task(world.post("/b/seal", body))
-        await wait_until(lambda: len(world.asked) == 1)
+        await wait_for(lambda: len(world.asked) == 1)
         with pytest.raises(Refused, match="many seals wait"):
             await world.seal(5_000)
         near = asyncio.create_task(world.seal(3))
-        await wait_until(lambda: bool(world.storage.queued))
+        await wait_for(lambda: bool(world.storage.queued))
         world.sync()
         assert (await near)[0].status is OK
         other = calls.pack_seals(Incarnation("b" * 32), many)
@@ -323,7 +323,7 @@ def test_a_bookie_that_stops_takes_no_seal_that_waited_for_its_proof() -> None:
         world.metadata.clear()
         world.next_epochs[LOG] = Epoch(9_000)
         sealing = asyncio.create_task(world.seal(5_000))
-        await wait_until(lambda: world.asked == [LOG])
+        await wait_for(lambda: world.asked == [LOG])
         world.plane.stop("the bookie is stopping")
         world.metadata.set()
         with pytest.raises(Refused, match="stopping"):
@@ -336,7 +336,7 @@ def test_a_bookie_that_stops_takes_no_seal_that_waited_for_its_proof() -> None:
 def test_a_flood_of_catch_up_reads_delays_nobody_else() -> None:
     async def scenario(world: World) -> None:
         flood = await world.flood(CATCH_UP)
-        await wait_until(lambda: world.storage.begun == ["thread", "thread"])
+        await wait_for(lambda: world.storage.begun == ["thread", "thread"])
         assert world.held(CATCH_UP, "reads_waiting") == 4
         with pytest.raises(Refused, match="catch up read: 6 requests") as caught:
             await world.read(span(0))
@@ -345,7 +345,7 @@ def test_a_flood_of_catch_up_reads_delays_nobody_else() -> None:
         (tail,) = await world.read(span(7, service=TAIL))
         assert tail.status is OK and world.storage.begun[2:] == ["loop"]
         recovery = asyncio.create_task(world.read(span(8, service=RECOVERY)))
-        await wait_until(lambda: world.storage.begun[3:] == ["thread"])
+        await wait_for(lambda: world.storage.begun[3:] == ["thread"])
         assert world.held(CATCH_UP, "reads_waiting") == 4
         world.storage.gate.set()
         assert (await recovery)[0].status is OK
@@ -363,7 +363,7 @@ def test_a_class_without_a_free_thread_holds_no_other_up(flooding: Service) -> N
         flood = await world.flood(flooding)
         others = [s for s in (TAIL, CATCH_UP, RECOVERY, REPAIR) if s is not flooding]
         reads = [asyncio.create_task(world.read(span(50, service=s))) for s in others]
-        await wait_until(lambda: len(world.storage.begun) == 1 + len(others))
+        await wait_for(lambda: len(world.storage.begun) == 1 + len(others))
         assert [world.held(service, "reads_running") for service in others] == [1, 1, 1]
         world.storage.gate.set()
         for answers in await asyncio.gather(*flood, *reads):
@@ -375,7 +375,7 @@ def test_a_class_without_a_free_thread_holds_no_other_up(flooding: Service) -> N
 def test_a_read_waits_until_the_answers_before_it_have_left() -> None:
     async def scenario(world: World) -> None:
         reads = [asyncio.create_task(world.read(span(n, 6), peer=BOB)) for n in range(3)]
-        await wait_until(lambda: world.held(CATCH_UP, "reads_waiting") == 2)
+        await wait_for(lambda: world.held(CATCH_UP, "reads_waiting") == 2)
         assert (world.held(CATCH_UP, "reads_running"), world.storage.begun) == (1, ["thread"])
         assert world.held(CATCH_UP, "answer_bytes") == 6 * ENTRY_BYTES
         world.storage.gate.set()
@@ -401,9 +401,9 @@ def test_a_full_append_class_refuses_appends_and_lets_recovery_and_seals_in() ->
             asyncio.create_task(world.add(row, peer=peer))
             for row, peer in zip(rows[:2], (ALICE, BOB), strict=True)
         ]
-        await wait_until(lambda: len(world.storage.queued) == 2)
+        await wait_for(lambda: len(world.storage.queued) == 2)
         held.append(asyncio.create_task(world.add(*rows[2:], peer="10.0.0.3:1")))
-        await wait_until(lambda: len(world.storage.queued) == 3)
+        await wait_for(lambda: len(world.storage.queued) == 3)
         assert world.held(APPEND, "add_bytes") == 4 * RECORD_BYTES <= 1_000
         assert await world.add(*[add(n) for n in range(300, 310)], peer=BOB) == [OVERLOADED] * 10
         mixed = asyncio.create_task(
@@ -411,9 +411,9 @@ def test_a_full_append_class_refuses_appends_and_lets_recovery_and_seals_in() ->
                 *[add(n) for n in range(400, 410)], add(0, recovery=True), add(500, recovery=True)
             )
         )
-        await wait_until(lambda: len(world.storage.queued) == 4)
+        await wait_for(lambda: len(world.storage.queued) == 4)
         sealing = asyncio.create_task(world.seal())
-        await wait_until(lambda: len(world.storage.queued) == 5)
+        await wait_for(lambda: len(world.storage.queued) == 5)
         world.sync()
         assert await mixed == [OVERLOADED] * 10 + [OK, OK]
         assert [await task for task in held] == [[OK], [OK], [OK, OK]]
@@ -441,9 +441,9 @@ def test_the_journals_reserve_is_for_recovery_and_seals_alone() -> None:
         world.storage.has_room_for = {True}
         repair = add(201, recovery=True)._replace(service=REPAIR)
         adding = asyncio.create_task(world.add(add(200), repair, add(202, recovery=True)))
-        await wait_until(lambda: len(world.storage.queued) == 1)
+        await wait_for(lambda: len(world.storage.queued) == 1)
         sealing = asyncio.create_task(world.seal())
-        await wait_until(lambda: len(world.storage.queued) == 2)
+        await wait_for(lambda: len(world.storage.queued) == 2)
         with pytest.raises(Refused, match="append: the journal has no room"):
             await world.lac(is_write=True)
         assert (await world.lac(is_write=False))[0].status is OK
@@ -466,11 +466,11 @@ def test_waiting_polls_hold_nothing_and_all_are_answered() -> None:
     async def scenario(world: World) -> None:
         poll = span(200, service=TAIL)._replace(wait_ms=50_000, wait_for=EntryId(500))
         polls = [asyncio.create_task(world.read(poll, peer=BOB)) for _ in range(300)]
-        await wait_until(lambda: world.core.statistics()["waiters"] == 300)
+        await wait_for(lambda: world.core.statistics()["waiters"] == 300)
         assert world.held(TAIL, "requests") == world.held(TAIL, "answer_bytes") == 0
         assert (await world.read(span(0, service=TAIL), peer=BOB))[0].status is OK
         adding = asyncio.create_task(world.add(add(200)._replace(lac=EntryId(150))))
-        await wait_until(lambda: len(world.storage.queued) == 1)
+        await wait_for(lambda: len(world.storage.queued) == 1)
         world.sync()
         assert await adding == [OK]
         answers = [answer for task in polls for answer in await task]
@@ -489,7 +489,7 @@ def test_a_read_that_waited_too_long_is_refused(monkeypatch: pytest.MonkeyPatch)
     async def scenario(world: World) -> None:
         nonlocal now_us
         flood = await world.flood(RECOVERY)
-        await wait_until(lambda: len(world.storage.begun) == 1)
+        await wait_for(lambda: len(world.storage.begun) == 1)
         now_us = READ_QUEUE_WAIT_MAX_US + 1
         world.storage.gate.set()
         answers = [answer for task in flood for answer in await task]
@@ -516,7 +516,7 @@ def test_a_stop_ends_what_waits_without_a_promise() -> None:
     async def scenario(world: World) -> None:
         flood = await world.flood(CATCH_UP)
         adding = asyncio.create_task(world.add(add(200), add(201, recovery=True)))
-        await wait_until(lambda: len(world.storage.queued) == 2)
+        await wait_for(lambda: len(world.storage.queued) == 2)
         world.plane.stop("going")
         results = await asyncio.gather(*flood, adding, world.read(span(0)), return_exceptions=True)
         for result in results:
@@ -529,7 +529,7 @@ def test_a_stop_ends_what_waits_without_a_promise() -> None:
 def test_a_client_that_goes_away_gives_its_room_back() -> None:
     async def scenario(world: World) -> None:
         flood = await world.flood(CATCH_UP)
-        await wait_until(lambda: len(world.storage.begun) == 2)
+        await wait_for(lambda: len(world.storage.begun) == 2)
         for task in flood:
             task.cancel()
         await asyncio.gather(*flood, return_exceptions=True)

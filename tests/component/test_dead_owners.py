@@ -28,7 +28,7 @@ from duramen_sequencer.life.boundaries import Boundaries
 from duramen_sequencer.life.operations import LifeOperations
 from duramen_sequencer.log_changes import LogChanges
 from tests.component.host_world import PATHS, HostWorld, host_world
-from tests.component.waiting import wait_until
+from tests.waiting import wait_for
 
 LOG = LogId(9)
 HEIR, DEAD = rank_nodes("ns/log", {"s0": 1.0, "s1": 1.0})
@@ -60,7 +60,7 @@ class Survivor:
             except DuramenError as error:
                 if error.code != "log_unavailable" or "taken over" not in error.detail:
                     raise
-            await wait_until(lambda: LOG not in self.host.drivers)
+            await wait_for(lambda: LOG not in self.host.drivers)
 
     async def log(self) -> LogNode:
         stored = await self._world.setup.get(PATHS.log(LOG))
@@ -81,7 +81,7 @@ async def survived(*, is_session_over: bool) -> AsyncIterator[Survivor]:
         if is_session_over:
             await world.stores[DEAD].close()
             sequencers = world.hosts[HEIR].claims
-            await wait_until(lambda: sequencers.url_of(DEAD) is None)
+            await wait_for(lambda: sequencers.url_of(DEAD) is None)
         try:
             yield Survivor(world, client)
         finally:
@@ -103,7 +103,7 @@ def test_a_roll_closes_what_a_dead_owner_left(is_session_over: bool, is_forwarde
         tried = [DEAD] if is_forwarded and not is_session_over else []
         answer = await survivor.ask("roll", forwarded=is_forwarded, tried=tried)
         assert answer == {"epoch": 1}, "it is open, whoever opened it"
-        await wait_until(lambda: survivor.host.drivers[LOG].core.state is LogState.ACTIVE)
+        await wait_for(lambda: survivor.host.drivers[LOG].core.state is LogState.ACTIVE)
         assert (await survivor.log()).unclosed_epochs == (Epoch(2),), "and the next one is open"
 
     play(scenario, is_session_over=is_session_over)

@@ -37,7 +37,7 @@ from duramen.units import DAY, SECOND
 from duramen.wire.metadata_json import Paths, spell_log, spell_node, spell_segment
 from duramen_bookie.upkeep.deletion import Deletion, DeletionPlan, LedgerSight
 from tests.component import upkeep_world
-from tests.component.waiting import wait_until
+from tests.waiting import wait_for
 
 DELAY_US = 60 * SECOND
 PATHS = Paths("test")
@@ -162,7 +162,7 @@ class World:
             await self.deletion.run_round()
 
     async def wait_dropped(self, count: int) -> None:
-        await wait_until(lambda: len(self.holder.dropped) == count)
+        await wait_for(lambda: len(self.holder.dropped) == count)
 
     def count(self, name: str) -> int:
         found = self.deletion.statistics()[name]

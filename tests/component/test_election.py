@@ -14,7 +14,7 @@ from duramen.runtime.memory_store import MemoryStore, MemoryTree
 from duramen.runtime.metadata_store import Stored, Watch
 from duramen.wire.metadata_json import Paths, spell_node
 from duramen_sequencer.repair.election import Election
-from tests.component.waiting import wait_until
+from tests.waiting import wait_for
 from tests.zookeeper_fixture import run
 
 PATH = Paths("elections").auditor
@@ -62,14 +62,14 @@ def test_an_office_that_falls_vacant_is_taken(is_late: bool) -> None:
             store.may_answer.clear()
             store.disconnect()
             store.reconnect()
-            await wait_until(lambda: store.kept_count == 1)
+            await wait_for(lambda: store.kept_count == 1)
         await first.close()
         second = await hold_office(tree, "s2")
         store.may_answer.set()
-        await wait_until(lambda: election.holder == {"sequencer": "s2"})
+        await wait_for(lambda: election.holder == {"sequencer": "s2"})
         assert changes == []
         await second.close()
-        await wait_until(lambda: election.is_held)
+        await wait_for(lambda: election.is_held)
         assert changes == [True]
         await election.stop()
         assert changes == [True, False] and tree.get(PATH) is None

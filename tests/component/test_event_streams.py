@@ -20,7 +20,7 @@ from duramen_readproxy.following.record_reader import RecordReader
 from tests.component.event_stream import EVENTS, Event, bodies_of, listen
 from tests.component.readproxy_world import NDJSON, PATHS, RECORDS, World, run
 from tests.component.test_lost_reads import lose
-from tests.component.waiting import wait_until
+from tests.waiting import wait_for
 
 
 async def collect(world: World, query: str, last_id: str | None = None) -> list[Event]:
@@ -165,7 +165,7 @@ def test_a_stop_ends_streams_and_answers_where_they_are() -> None:
         waiting = asyncio.create_task(world.read("?from=tail&wait=60s"))
         async with listen(world.http, f"{RECORDS}?from=tail") as events:
             assert (await anext(events)).kind == "tail"
-            await wait_until(lambda: world.proxy.feeds.statistics()["readers"] == 2)
+            await wait_for(lambda: world.proxy.feeds.statistics()["readers"] == 2)
             stopping = asyncio.create_task(world.proxy.stop())
             end = await anext(events)
             assert (end.kind, end.id, end.data["reason"]) == ("end", "seq:31", "stopping")
@@ -186,12 +186,12 @@ def test_readers_at_the_tail_share_one_poll_and_one_encoding() -> None:
         for reader_count in (1, 12):
             begun = asyncio.Event()
             readers = [asyncio.create_task(read_some(world, 5, begun)) for _ in range(reader_count)]
-            await wait_until(lambda: statistics()["feeds"]["readers"] == reader_count)  # noqa: B023
+            await wait_for(lambda: statistics()["feeds"]["readers"] == reader_count)  # noqa: B023
             before = count_calls(world), statistics()["encodings"]["made"]
             for _ in range(5):
                 fed_count = statistics()["feeds"]["entries"]
                 await world.append(1)
-                await wait_until(lambda: statistics()["feeds"]["entries"] > fed_count)  # noqa: B023
+                await wait_for(lambda: statistics()["feeds"]["entries"] > fed_count)  # noqa: B023
             given = [await reader for reader in readers]
             assert given == [world.bodies[-5:]] * reader_count
             made = statistics()["encodings"]["made"] - before[1]
@@ -285,7 +285,7 @@ def test_answers_name_the_home_of_the_log_in_this_region() -> None:
             await world.store.create(
                 f"{PATHS.read_proxies}/{name}", spell_node(fields), ephemeral=True
             )
-        await wait_until(lambda: world.proxy.homes.statistics()["proxies"] == 9)
+        await wait_for(lambda: world.proxy.homes.statistics()["proxies"] == 9)
         homes = {f"log-{n}": world.proxy.homes.find("ns", f"log-{n}") for n in range(200)}
         assert len(set(homes.values())) == 9, "spread over the region, and over nothing else"
         expected = rank_nodes("ns/log", {f"rp-{n}": 1.0 for n in range(9)})[0]
@@ -304,10 +304,10 @@ def test_a_listener_that_goes_away_frees_what_it_held() -> None:
             async with listen(world.http, f"{RECORDS}{query}") as events:
                 await anext(events)
                 assert statistics()["streams"]["open"] == 1
-            await wait_until(lambda: statistics()["streams"]["open"] == 0)
+            await wait_for(lambda: statistics()["streams"]["open"] == 0)
             assert statistics()["feeds"]["readers"] == 0
-        await wait_until(lambda: statistics()["feeds"]["feeds"] == 0)
+        await wait_for(lambda: statistics()["feeds"]["feeds"] == 0)
         follower = await world.proxy.catalog.find("ns", "log")
-        await wait_until(lambda: follower.is_idle)
+        await wait_for(lambda: follower.is_idle)
 
     run(scenario)

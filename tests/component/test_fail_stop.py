@@ -24,7 +24,7 @@ from duramen.wire.sequencer_calls import Appended
 from tests.component.host_world import HostWorld, host_world
 from tests.component.readproxy_world import World as ReadWorld
 from tests.component.readproxy_world import run as run_reads
-from tests.component.waiting import wait_until
+from tests.waiting import wait_for
 
 LOG, OTHER = LogId(9), LogId(10)
 FIRST, SECOND = rank_nodes("ns/log", {"s0": 1.0, "s1": 1.0})
@@ -70,15 +70,15 @@ def test_an_open_log_whose_core_breaks_is_let_go(name: str) -> None:
         host._around.rolls.enter(LOG)
         break_core(driver.core, name)
         waiting = world.append(host, LOG)
-        await wait_until(lambda: driver.fault is not None)
+        await wait_for(lambda: driver.fault is not None)
         assert LOG not in host.drivers
         assert LOG not in host._around.rolls, "a place that nobody leaves is one less for ever"
         assert host.statistics()["broken_invariants"] == 1
         assert "planted" in host.stories.tell(LOG)[-1]["reason"]
         assert isinstance(await world.append(host, OTHER), Appended), "a log beside it goes on"
-        await wait_until(waiting.done)
+        await wait_for(waiting.done)
 
-        await wait_until(lambda: not world.owner_exists(LOG))
+        await wait_for(lambda: not world.owner_exists(LOG))
         heir = await world.add_host(SECOND)
         answer = await world.append(heir, LOG, tried=(FIRST,))
         assert isinstance(answer, Appended), answer
@@ -93,12 +93,12 @@ def test_a_takeover_whose_core_breaks_leaves_the_log_to_others(name: str) -> Non
         before = await world.append(host, LOG)
         assert isinstance(before, Appended)
         host.drivers[LOG].release()  # unclosed, so that there is something to seal
-        await wait_until(lambda: LOG not in host.drivers)
+        await wait_for(lambda: LOG not in host.drivers)
         driver = host.drive(LOG)
         break_core(driver.core, name)
         fate = world.append(host, LOG)
-        await wait_until(lambda: driver.fault is not None)
-        await wait_until(fate.done)
+        await wait_for(lambda: driver.fault is not None)
+        await wait_for(fate.done)
         assert isinstance(await world.append(heir, LOG, tried=(FIRST,)), Appended)
 
     play(scenario)

@@ -30,7 +30,7 @@ from tests.component.feed_world import (
     tail_at,
 )
 from tests.component.still_clock import count_timers, read_clock_us, wait_clock, wait_quiet
-from tests.component.waiting import wait_until
+from tests.waiting import wait_for
 
 LOST: Final = Gap(Epoch(1), EntryId(0), EntryId(3), is_lost=True)
 
@@ -237,7 +237,7 @@ def test_a_stop_lets_everybody_go_in_order_and_nothing_is_lost_or_given_twice(
         cursor = world.cursors[0]
         await cursor.give(deliver(1, 0))
         cursor.steps.put_nowait(deliver(1, 1, 2))
-        await wait_until(lambda: feed.window.end == (1, 3))
+        await wait_for(lambda: feed.window.end == (1, 3))
         assert not world.feeds.is_stopping
         world.feeds.stop_following()  # what came in this very turn is theirs
         await wait_quiet()

@@ -24,7 +24,7 @@ from duramen.runtime.public.forwarding import FORWARDED_HEADER, Forwarder
 from duramen.runtime.public.serving import complete_app
 from duramen.runtime.rest import make_public_app
 from duramen.wire.metadata_json import spell_node
-from tests.component.waiting import wait_until
+from tests.waiting import wait_for
 
 PARENT = "/duramen/c/readproxies"
 LOG = "/v1/namespaces/a/logs/l"
@@ -294,7 +294,7 @@ def test_both_bodies_pass_piece_by_piece_at_the_same_time() -> None:
         writer.write(b"0\r\n\r\n")
         await reader.readuntil(b"0\r\n\r\n")
         writer.close()
-        await wait_until(lambda: world.count("open") == 0)
+        await wait_for(lambda: world.count("open") == 0)
 
     play(scenario)
 
@@ -325,7 +325,7 @@ def test_a_client_that_goes_ends_the_call_at_the_peer() -> None:
         async with world.http.stream("GET", RECORDS) as answer:
             assert await anext(answer.aiter_bytes()) == b"{}\n"
             assert world.count("open") == 1
-        await wait_until(lambda: world.own.gone_count == 1 and world.count("open") == 0)
+        await wait_for(lambda: world.own.gone_count == 1 and world.count("open") == 0)
 
     play(scenario)
 
@@ -341,10 +341,10 @@ def test_a_client_that_goes_before_the_answer_ends_the_call_at_the_peer() -> Non
     async def scenario(world: World) -> None:
         world.own.answer = never
         call = asyncio.create_task(world.http.get(RECORDS))
-        await wait_until(lambda: world.called() == ["own"])
+        await wait_for(lambda: world.called() == ["own"])
         call.cancel()
         await gone.wait()
-        await wait_until(lambda: world.count("open") == 0)
+        await wait_for(lambda: world.count("open") == 0)
 
     play(scenario)
 
@@ -359,7 +359,7 @@ def test_an_answer_that_breaks_off_at_the_peer_breaks_off_here() -> None:
         world.own.answer = break_off
         with pytest.raises(httpx.RemoteProtocolError):
             await world.http.get(RECORDS)
-        await wait_until(lambda: world.count("open") == 0)
+        await wait_for(lambda: world.count("open") == 0)
 
     play(scenario)
 
@@ -382,7 +382,7 @@ def test_a_large_body_goes_up_as_it_comes_and_is_not_kept() -> None:
     async def scenario(world: World) -> None:
         world.own.answer = hold
         call = asyncio.create_task(world.http.post(RECORDS, content=pieces(), headers=RAW))
-        await wait_until(lambda: world.called() == ["own"])
+        await wait_for(lambda: world.called() == ["own"])
         before = -1
         while before != sent[0]:
             before = sent[0]
@@ -430,7 +430,7 @@ def test_more_calls_than_peers_carry_are_refused(monkeypatch: pytest.MonkeyPatch
                 assert answer.status_code == 200
             check_problem(await world.http.get(RECORDS), 503, "overloaded")
             assert (world.count("open"), world.count("refused")) == (4, 1)
-        await wait_until(lambda: world.count("open") == 0)
+        await wait_for(lambda: world.count("open") == 0)
         async with world.http.stream("GET", RECORDS) as answer:
             assert answer.status_code == 200, "there is room again"
 

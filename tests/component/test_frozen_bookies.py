@@ -18,7 +18,7 @@ from duramen.limits import READ_TIMEOUT_US
 from duramen.runtime.reading import tail
 from duramen.units import SECOND
 from tests.component.readproxy_world import A, B, FakeBookie, World, check, run
-from tests.component.waiting import wait_until
+from tests.waiting import wait_for
 
 
 @contextlib.contextmanager
@@ -75,7 +75,7 @@ def test_who_waits_at_the_tail_asks_a_frozen_bookie_once_and_then_others() -> No
         with frozen(world.bookies[A.bookie]) as calls:
             for number in range(31, 61):
                 polling = asyncio.create_task(world.get(f"?from=seq:{number}&wait=60s"))
-                await wait_until(lambda: sum(b.waiting_count for b in world.bookies.values()) > 0)
+                await wait_for(lambda: sum(b.waiting_count for b in world.bookies.values()) > 0)
                 await world.append(1)
                 answer = (await polling).json()
                 assert [record["seq_num"] for record in answer["records"]] == [number]

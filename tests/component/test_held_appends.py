@@ -19,7 +19,7 @@ from duramen_sequencer import log_host
 from duramen_sequencer.log_host import LogHost
 from tests.component.host_world import HostWorld
 from tests.component.test_ownership import FIRST, GONE, LOG, SECOND, code_of, play
-from tests.component.waiting import wait_until
+from tests.waiting import wait_for
 
 
 def test_no_more_small_appends_wait_for_a_logs_owner_than_for_a_log() -> None:
@@ -65,7 +65,7 @@ def test_a_takeover_that_comes_to_nothing_gives_its_turn_to_the_next(
         monkeypatch.setattr(log_host, "_TAKEOVER_COUNT", 1)
         host = await world.add_host(FIRST)
         await world.add_host(SECOND, {"weight": 0})
-        await wait_until(lambda: host.claims.url_of(SECOND) is not None)
+        await wait_for(lambda: host.claims.url_of(SECOND) is not None)
         taken, next_one = LogId(100), LogId(101)
         for log_id in (taken, next_one):
             await world.add_log(log_id, f"log-{log_id}")
@@ -80,7 +80,7 @@ def test_a_takeover_that_comes_to_nothing_gives_its_turn_to_the_next(
         appends = []
         for log_id in (LOG, taken, next_one):
             appends.append(world.append(host, log_id))
-            await wait_until(lambda: count_takeovers(host) == len(appends))
+            await wait_for(lambda: count_takeovers(host) == len(appends))
         await world.own_elsewhere(taken, SECOND, GONE)
         go_on.set()
         result = await appends[1]

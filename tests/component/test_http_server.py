@@ -28,7 +28,7 @@ from duramen.runtime.http_server import (
 )
 from duramen.units import MIB, SECOND
 from duramen.wire.frame import FRAME_BYTES_HARD_MAX, RETRY_AFTER_HEADER, FrameError
-from tests.component.waiting import wait_until
+from tests.waiting import wait_for
 
 LARGE = BODY_SMALL_BYTES + 1
 DEFAULTS = ServerLimits()
@@ -219,10 +219,10 @@ def test_bodies_wait_for_room_and_small_ones_pass() -> None:
         async with serving(limits) as server:
             first, second, third, small = [await Connection.open(server) for _ in range(4)]
             await first.announce(LARGE)
-            await wait_until(lambda: server.statistics()["bodies_bytes"] == LARGE)
+            await wait_for(lambda: server.statistics()["bodies_bytes"] == LARGE)
             await second.announce(LARGE)
             await second.send(bytes(LARGE))
-            await wait_until(lambda: server.statistics()["bodies_waiting"] == 1)
+            await wait_for(lambda: server.statistics()["bodies_waiting"] == 1)
             await third.announce(LARGE)
             status, headers, sentence = await third.answer()
             assert (status, headers["retry-after"], headers[RETRY_AFTER_HEADER]) == (
@@ -258,7 +258,7 @@ def test_a_body_that_does_not_arrive_gives_its_room_back() -> None:
 def test_connections_above_the_limit_wait_until_one_closes() -> None:
     async def scenario() -> None:
         async with serving(ServerLimits(connection_count=2)) as server:
-            await wait_until(lambda: server.statistics()["connections"] == 0)
+            await wait_for(lambda: server.statistics()["connections"] == 0)
             clients = [await Connection.open(server) for _ in range(3)]
             for client in clients:
                 await client.announce(1)

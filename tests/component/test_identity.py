@@ -42,8 +42,8 @@ from tests.component.identity_world import (
     refused,
     run,
 )
-from tests.component.waiting import wait_until
 from tests.golden import read_golden
+from tests.waiting import wait_for
 
 
 @pytest.fixture
@@ -213,7 +213,7 @@ def test_a_new_incarnation_waits_until_the_old_one_is_unregistered(disks: Disks)
         start = asyncio.create_task(
             disks.start(store, accepts_new_incarnation=True, old_session_s=50)
         )
-        await wait_until(lambda: bool(store.statistics()["watches"]))
+        await wait_for(lambda: bool(store.statistics()["watches"]))
         assert not start.done()
         await registered.close()
         assert (await start).incarnation == disks.node()["incarnation"]

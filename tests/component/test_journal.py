@@ -33,7 +33,7 @@ from duramen_bookie.journal.group_commit import Journal
 from duramen_bookie.journal.replay import open_journal, replay
 from duramen_bookie.journal.writer import JournalPoisoned, JournalWriter
 from tests.component.memory_disk import MemoryDisk, MemoryFile, PowerCut
-from tests.component.waiting import wait_until
+from tests.waiting import wait_for
 
 INCARNATION = Incarnation("0123456789abcdef0123456789abcdef")
 LEDGER = LedgerId(7 << 32 | 3)
@@ -468,13 +468,13 @@ def test_everything_that_waits_is_one_sync() -> None:
             return lambda where: answers.append((number, where))
 
         journal.append_nowait([add(0)], answer(0))
-        await wait_until(is_waiting.is_set)
+        await wait_for(is_waiting.is_set)
         for number in range(1, 101):
             pair = [add(number), add(1000 + number)]
             assert journal.append_nowait(pair, answer(number))
         assert not answers and disk.counts["fdatasync"] == 1
         is_open.set()
-        await wait_until(lambda: len(answers) == 101)
+        await wait_for(lambda: len(answers) == 101)
         assert [number for number, _ in answers] == list(range(101))
         assert disk.counts["fdatasync"] == disk.counts["pwritev"] - 1 == 2
         assert journal.statistics().commit_count == 2
@@ -501,7 +501,7 @@ def test_the_bound_refuses_and_the_reserve_lets_in() -> None:
         assert journal.statistics().refused_count == 1
         assert journal.append_nowait([add(99, 900)], lambda where: done.append(1), is_urgent=True)
         is_open.set()
-        await wait_until(lambda: len(done) == accepted + 1)
+        await wait_for(lambda: len(done) == accepted + 1)
         assert journal.statistics().waiting_bytes == 0
         assert journal.append_nowait([add(100, 20_000)], lambda where: done.append(1))
         await journal.close(clean=False)
@@ -523,8 +523,8 @@ def test_idleness_is_marked_once() -> None:
         for number in range(3):
             sent.append(number)
             journal.append_nowait([add(number)], done.append)
-            await wait_until(lambda: journal.statistics().mark_count == len(sent))
-            await wait_until(lambda: len(done) == len(sent))
+            await wait_for(lambda: journal.statistics().mark_count == len(sent))
+            await wait_for(lambda: len(done) == len(sent))
         await journal.close(clean=False)
         assert journal.statistics().mark_count == 3 and disk.counts["fdatasync"] == 6
         again = Opened(disk)
@@ -541,7 +541,7 @@ def test_a_failed_write_or_sync_poisons(operation: str) -> None:
         journal = start_journal(disk, on_poisoned=poisoned.append)
         done: list[object] = []
         journal.append_nowait([add(0)], done.append)
-        await wait_until(lambda: len(done) == 1)
+        await wait_for(lambda: len(done) == 1)
 
         def fail(name: str) -> None:
             if name == operation:
@@ -551,7 +551,7 @@ def test_a_failed_write_or_sync_poisons(operation: str) -> None:
         disk.hook = fail
         journal.append_nowait([add(1, 2 * FILE_BYTES if operation == "create" else 9)], done.append)
         journal.append_nowait([add(2)], done.append)
-        await wait_until(lambda: bool(poisoned))
+        await wait_for(lambda: bool(poisoned))
         counts = dict(disk.counts)
         with pytest.raises(JournalPoisoned):
             journal.append_nowait([add(3)], done.append)
@@ -587,7 +587,7 @@ from duramen_bookie.file_system import PosixFileSystem
 from duramen_bookie.journal.group_commit import Journal
 from duramen_bookie.journal.replay import open_journal
 from tests.component.test_journal import INCARNATION, add
-from tests.component.waiting import wait_until
+from tests.waiting import wait_for
 
 async def main(directory, number):
     writer, _ = open_journal(directory, PosixFileSystem(), INCARNATION, lambda item: None,

@@ -21,7 +21,7 @@ from duramen_bookie.journal.writer import JournalPoisoned
 from tests.component.journal_world import Opened
 from tests.component.memory_disk import MemoryDisk
 from tests.component.test_journal import FILE_BYTES, add
-from tests.component.waiting import WITHIN_S, wait_until
+from tests.waiting import WITHIN_S, wait_for
 
 HUGE = 2 * FILE_BYTES
 """No file has room for it but one that is made for it."""
@@ -87,7 +87,7 @@ class Told:
 
     async def wait_told(self) -> None:
         """Everything that was let in was told, in that order, and nothing waits."""
-        await wait_until(lambda: len(self.numbers) >= len(self.let_in))
+        await wait_for(lambda: len(self.numbers) >= len(self.let_in))
         assert self.numbers == self.let_in
         statistics = self.journal.statistics()
         assert (statistics.waiting_bytes, statistics.waiting_count) == (0, 0)
@@ -102,7 +102,7 @@ class Told:
 
     async def check_dead(self, expected: list[int], settled: Set[int] = frozenset()) -> None:
         """It has failed: every way in is closed, and nobody is told of more than was expected."""
-        await wait_until(lambda: bool(self.poisoned))
+        await wait_for(lambda: bool(self.poisoned))
         for is_urgent in (False, True):
             with pytest.raises(JournalPoisoned):
                 self.journal.append_nowait([add(99)], self.late.append, is_urgent=is_urgent)
@@ -132,13 +132,13 @@ def test_what_found_the_disk_full_is_written_before_what_came_later() -> None:
         gate = Gate("fdatasync")
         told = Told(MemoryDisk(gate))
         told.append(0)
-        await wait_until(gate.is_reached.is_set)
+        await wait_for(gate.is_reached.is_set)
         told.disk.total_bytes = FILE_BYTES
         for number, size_bytes in ((1, HUGE), (2, 20), (3, HUGE), (4, 20)):
             assert told.append(number, size_bytes)
         gate.is_open.set()
-        await wait_until(lambda: told.journal.statistics().is_out_of_space)
-        await wait_until(lambda: told.numbers == [0])
+        await wait_for(lambda: told.journal.statistics().is_out_of_space)
+        await wait_for(lambda: told.numbers == [0])
         assert not told.append(5) and not told.append(6, is_urgent=True), "no more is let in"
         assert told.numbers == [0] and told.journal.statistics().waiting_bytes > 2 * HUGE
         told.disk.total_bytes = PLENTY
@@ -161,13 +161,13 @@ def test_what_fits_is_written_although_the_next_one_does_not(size_bytes: int) ->
         gate = Gate("fdatasync")
         told = Told(MemoryDisk(gate))
         told.append(0, FILE_BYTES // 2)
-        await wait_until(gate.is_reached.is_set)
+        await wait_for(gate.is_reached.is_set)
         told.disk.total_bytes = FILE_BYTES
         for number, bytes_ in ((1, 20), (2, 2_500), (3, size_bytes), (4, 20)):
             assert told.append(number, bytes_)
         gate.is_open.set()
-        await wait_until(lambda: told.numbers == [0, 1, 2])
-        await wait_until(lambda: told.journal.statistics().is_out_of_space)
+        await wait_for(lambda: told.numbers == [0, 1, 2])
+        await wait_for(lambda: told.journal.statistics().is_out_of_space)
         assert told.journal.statistics().waiting_count == 2
         assert told.numbers == [0, 1, 2] and told.list_durable() == [0, 1, 2]
         told.disk.total_bytes = PLENTY
@@ -185,10 +185,10 @@ def test_what_is_let_in_on_a_full_disk_fits_whatever_waits_before_it() -> None:
         told.disk.total_bytes = size
         told.append(0, size // 2)
         await told.wait_told()
-        await wait_until(lambda: told.journal.statistics().is_out_of_space)
+        await wait_for(lambda: told.journal.statistics().is_out_of_space)
         told.disk.hook = gate
         told.append(1)
-        await wait_until(gate.is_reached.is_set)
+        await wait_for(gate.is_reached.is_set)
         number = 2
         while told.append(number, 900):
             number += 1
@@ -252,7 +252,7 @@ def test_after_a_commit_that_failed_nobody_is_told(operation: str, size_bytes: i
         gate = Gate("fdatasync")
         told = Told(MemoryDisk(gate), idle_before_mark_s=60)
         told.append(0)
-        await wait_until(gate.is_reached.is_set)
+        await wait_for(gate.is_reached.is_set)
         for number in range(1, 12):
             told.append(number, size_bytes)
         fail_once(told.disk, operation)
@@ -271,7 +271,7 @@ def test_after_a_roll_that_failed_nobody_is_told(operation: str) -> None:
         told = Told(MemoryDisk(), idle_before_mark_s=60)
         told.append(0, 20_000)
         await told.wait_told()
-        await wait_until(lambda: told.journal.statistics().is_next_ready)
+        await wait_for(lambda: told.journal.statistics().is_next_ready)
         fail_once(told.disk, operation)
         assert told.journal.request_roll(told.late.append)
         await told.check_dead([0])
@@ -316,16 +316,16 @@ def test_what_is_on_its_way_when_the_thread_beside_it_fails_is_not_told(
         await told.wait_told()
         sealed: list[int] = []
         assert told.journal.request_roll(sealed.append)
-        await wait_until(lambda: sealed == [1])
+        await wait_for(lambda: sealed == [1])
         told.disk.hook = gate = Gate("fdatasync")
         told.append(1)
-        await wait_until(gate.is_reached.is_set)
+        await wait_for(gate.is_reached.is_set)
         told.append(2)
         assert told.journal.request_roll(told.late.append)
         fail_once(told.disk, operation, then=gate)
         recycled: list[int] = []
         told.journal.recycle(sealed, lambda: recycled.append(1))
-        await wait_until(lambda: bool(told.poisoned))
+        await wait_for(lambda: bool(told.poisoned))
         # The recycling was done with where making the next file of it has failed.
         assert bool(recycled) == (operation in {"create", "truncate"})
         gate.has_failed = has_failed_too
@@ -345,17 +345,17 @@ def test_a_roll_that_had_not_begun_when_the_journal_failed_is_never_told() -> No
         await told.wait_told()
         sealed: list[int] = []
         assert told.journal.request_roll(sealed.append)
-        await wait_until(lambda: sealed == [1])
+        await wait_for(lambda: sealed == [1])
         told.append(1, 20_000)
         await told.wait_told()
-        await wait_until(lambda: told.journal.statistics().is_next_ready)
+        await wait_for(lambda: told.journal.statistics().is_next_ready)
         told.disk.hook = gate = Gate("fsync")
         assert told.journal.request_roll(sealed.append)
-        await wait_until(gate.is_reached.is_set)
+        await wait_for(gate.is_reached.is_set)
         assert told.journal.request_roll(told.late.append)
         fail_once(told.disk, "rename", then=gate)
         told.journal.recycle([1], lambda: told.late.append("recycled"))
-        await wait_until(lambda: bool(told.poisoned))
+        await wait_for(lambda: bool(told.poisoned))
         gate.is_open.set()
         await told.check_dead([0, 1], settled={0})
 
@@ -378,7 +378,7 @@ def test_what_was_told_before_the_failure_came_before_its_news() -> None:
 
         told.disk.hook = gate = Gate("fdatasync")
         told.append(1)
-        await wait_until(gate.is_reached.is_set)
+        await wait_for(gate.is_reached.is_set)
         told.append(2)
         told.disk.hook = fail
         gate.is_open.set()

@@ -19,7 +19,7 @@ from duramen_bookie.journal.writer import JournalPoisoned, JournalWriter
 from tests.component.journal_world import Opened, fill
 from tests.component.memory_disk import MemoryDisk
 from tests.component.test_journal import FILE_BYTES, Cutter, add, refuse_poison
-from tests.component.waiting import wait_until
+from tests.waiting import wait_for
 
 # --- Disks that are full or bad -------------------------------------------------------------------
 
@@ -164,11 +164,11 @@ def test_a_roll_and_the_recycling_are_requests() -> None:
         for round_ in range(5):
             await append(journal, round_)
             assert journal.request_roll(sealed.append)
-            await wait_until(lambda: len(sealed) > len(done))
+            await wait_for(lambda: len(sealed) > len(done))
             assert journal.sealed_file_ids() == sealed[-1:]
             journal.recycle(sealed[-1:], partial(done.append, round_))
-            await wait_until(lambda: len(sealed) == len(done))
-            await wait_until(lambda: journal.statistics().is_next_ready)
+            await wait_for(lambda: len(sealed) == len(done))
+            await wait_for(lambda: journal.statistics().is_next_ready)
         assert journal.statistics().recycled_count > 2
         await journal.close()
         assert not journal.request_roll(sealed.append)
@@ -188,7 +188,7 @@ def test_the_next_file_is_made_beside_the_commits() -> None:
         journal = start_journal(disk)
         for number in range(6):
             await append(journal, number, 3000)
-        await wait_until(lambda: journal.statistics().is_next_ready)
+        await wait_for(lambda: journal.statistics().is_next_ready)
         assert journal.statistics().file_id == 1
         for number in range(6, 12):
             await append(journal, number, 3000)
@@ -205,7 +205,7 @@ def test_on_a_full_disk_the_rest_of_the_file_is_for_the_urgent() -> None:
         disk.total_bytes = size
         number = 0
         await append(journal, number, size // 2)
-        await wait_until(lambda: journal.statistics().is_out_of_space)
+        await wait_for(lambda: journal.statistics().is_out_of_space)
         while journal.has_room(1000):
             number += 1
             await append(journal, number, 900)
@@ -213,9 +213,9 @@ def test_on_a_full_disk_the_rest_of_the_file_is_for_the_urgent() -> None:
         assert journal.has_room(1000, is_urgent=True)
         urgent: list[object] = []
         assert journal.append_nowait([add(number + 1)], urgent.append, is_urgent=True)
-        await wait_until(lambda: bool(urgent))
+        await wait_for(lambda: bool(urgent))
         disk.total_bytes = 10 * size
-        await wait_until(lambda: journal.has_room(80_000))
+        await wait_for(lambda: journal.has_room(80_000))
         for more in range(number + 2, number + 10):
             await append(journal, more, 15_000)
         assert journal.statistics().file_id > 1
@@ -236,10 +236,10 @@ def test_what_was_let_in_before_the_disk_was_full_waits_for_space() -> None:
         disk.total_bytes = FILE_BYTES
         done: list[object] = []
         assert journal.append_nowait([add(0, 2 * FILE_BYTES)], done.append)
-        await wait_until(lambda: journal.statistics().is_out_of_space)
+        await wait_for(lambda: journal.statistics().is_out_of_space)
         assert not done and not journal.statistics().is_poisoned
         disk.total_bytes = 10 * FILE_BYTES
-        await wait_until(lambda: bool(done))
+        await wait_for(lambda: bool(done))
         await journal.close()
         assert Opened(disk).numbers == {0}
 
@@ -252,7 +252,7 @@ def test_what_waits_for_space_at_a_stop_is_not_answered() -> None:
         journal = start_journal(disk, space_retry_s=60.0)
         disk.total_bytes = FILE_BYTES
         assert journal.append_nowait([add(0, 2 * FILE_BYTES)], refuse)
-        await wait_until(lambda: journal.statistics().is_out_of_space)
+        await wait_for(lambda: journal.statistics().is_out_of_space)
         await journal.close()
         assert Opened(disk).result.is_clean
 
@@ -269,7 +269,7 @@ def test_files_are_given_up_wherever_their_last_reader_is_let_go(
         await append(journal, 0)
         sealed: list[int] = []
         journal.request_roll(sealed.append)
-        await wait_until(lambda: bool(sealed))
+        await wait_for(lambda: bool(sealed))
         done: list[int] = []
         left = [partial(journal.recycle, sealed, partial(done.append, 1))]
 
@@ -280,7 +280,7 @@ def test_files_are_given_up_wherever_their_last_reader_is_let_go(
 
         monkeypatch.setattr(JournalWriter, "room_bytes", property(let_go))
         journal.statistics()
-        await wait_until(lambda: done == [1])
+        await wait_for(lambda: done == [1])
         await journal.close()
 
     asyncio.run(scenario())
@@ -299,10 +299,10 @@ def test_a_disk_that_fails_beside_the_commits_poisons() -> None:
 
         sealed: list[int] = []
         journal.request_roll(sealed.append)
-        await wait_until(lambda: bool(sealed))
+        await wait_for(lambda: bool(sealed))
         disk.hook = fail
         journal.recycle(sealed, lambda: refuse(None))
-        await wait_until(lambda: bool(poisoned))
+        await wait_for(lambda: bool(poisoned))
         with pytest.raises(JournalPoisoned):
             journal.append_nowait([add(1)], refuse)
         with pytest.raises(JournalPoisoned):

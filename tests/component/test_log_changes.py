@@ -29,9 +29,9 @@ from duramen.runtime.sequencer.metadata_link import MetadataLink
 from duramen.wire.metadata_json import Paths, read_log, spell_log, spell_node
 from duramen_sequencer.log_changes import LogChanges, merge
 from duramen_sequencer.log_host import LogHost
-from tests.component.waiting import wait_until
 from tests.unit.core_fakes import LOG_ID
 from tests.unit.test_log_node import make_log
+from tests.waiting import wait_for
 
 PATHS = Paths("test")
 TEXT = str(LOG_ID)
@@ -257,12 +257,12 @@ def test_maintenance_is_seen_by_all_and_outlives_restarts() -> None:
         await second.start()
         assert seen == []
         assert await first.suspend({"rolling": True}) == {"rolling_suspended": True, "under_way": 0}
-        await wait_until(lambda: second.is_rolling_suspended)
+        await wait_for(lambda: second.is_rolling_suspended)
         third = follow("third")
         await third.start()
         assert third.is_rolling_suspended, "it is known before the sequencer serves"
         await second.suspend({"rolling": False})
-        await wait_until(lambda: not (first.is_rolling_suspended or third.is_rolling_suspended))
+        await wait_for(lambda: not (first.is_rolling_suspended or third.is_rolling_suspended))
         assert seen.count(("first", True)) == seen.count(("first", False)) == 1
         with pytest.raises(DuramenError, match="true or false"):
             await first.suspend({"rolling": "yes"})

@@ -28,9 +28,9 @@ from duramen.runtime.sequencer.process import make_surroundings
 from duramen.units import SECOND
 from duramen.wire.metadata_json import Paths, read_node, spell_log, spell_node
 from tests.component.host_world import MEMBER, Lanes
-from tests.component.waiting import wait_until
 from tests.unit.core_fakes import LOG_ID
 from tests.unit.test_log_node import make_log
+from tests.waiting import wait_for
 
 LOG = LogId(LOG_ID)
 LEDGER = ledger_of(LOG, Epoch(1))
@@ -70,10 +70,10 @@ def test_a_range_that_is_owed_only_grows_and_is_written_as_it_became(first: int,
     async def scenario() -> None:
         world = World()
         world.owe(0, 9)
-        await wait_until(lambda: bool(world.link.written))
+        await wait_for(lambda: bool(world.link.written))
         world.owe(first, last)
         world.link.may_write.set()
-        await wait_until(lambda: bool(world.settled))
+        await wait_for(lambda: bool(world.settled))
         whole = (0, max(9, last))
         assert world.link.written[-1] == whole
         assert (world.settled[0].first, world.settled[0].last) == whole

@@ -26,9 +26,9 @@ from duramen.runtime.sequencer.bookie_lanes import BookieLanes
 from duramen.runtime.sequencer.metadata_link import MetadataLink
 from duramen.wire.metadata_json import Paths, spell_log, spell_node, spell_segment
 from duramen_sequencer.log_host import LogHost
-from tests.component.waiting import wait_until
 from tests.unit.core_fakes import LOG_ID
 from tests.unit.test_log_node import make_log
+from tests.waiting import wait_for
 
 PATHS = Paths("test")
 FIRST, SECOND = rank_nodes("ns/log", {"s0": 1.0, "s1": 1.0})
@@ -75,9 +75,9 @@ def is_closing(host: LogHost) -> bool:
 def test_a_log_without_owner_is_closed_by_the_one_that_the_hash_names() -> None:
     async def scenario() -> None:
         async with hosted(FIRST, None) as host:
-            await wait_until(lambda: is_closing(host))
+            await wait_for(lambda: is_closing(host))
         async with hosted(SECOND, None) as host:
-            await wait_until(lambda: host.scan_count > 0)
+            await wait_for(lambda: host.scan_count > 0)
             assert LOG_ID not in host.drivers
 
     asyncio.run(scenario())
@@ -86,7 +86,7 @@ def test_a_log_without_owner_is_closed_by_the_one_that_the_hash_names() -> None:
 def test_a_log_that_carries_our_name_is_closed_whomever_the_hash_names() -> None:
     async def scenario() -> None:
         async with hosted(SECOND, SECOND) as host:
-            await wait_until(lambda: is_closing(host))
+            await wait_for(lambda: is_closing(host))
 
     asyncio.run(scenario())
 
@@ -94,7 +94,7 @@ def test_a_log_that_carries_our_name_is_closed_whomever_the_hash_names() -> None
 def test_a_log_of_another_owner_is_left_alone() -> None:
     async def scenario() -> None:
         async with hosted(FIRST, SECOND) as host:
-            await wait_until(lambda: host.scan_count > 0)
+            await wait_for(lambda: host.scan_count > 0)
             assert LOG_ID not in host.drivers
 
     asyncio.run(scenario())

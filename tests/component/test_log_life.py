@@ -52,7 +52,7 @@ from duramen_sequencer.life.retention import RetentionRounds
 from duramen_sequencer.log_host import LogHost
 from tests.component import readproxy_world
 from tests.component.readproxy_world import NAMES
-from tests.component.waiting import wait_until
+from tests.waiting import wait_for
 
 PATHS = Paths("c")
 HOUR_MS = HOUR // MS
@@ -548,10 +548,10 @@ def test_a_lost_session_ends_a_round_at_once() -> None:
         await reached.wait()
         world.retention.on_session(SessionState.SUSPENDED)
         go_on.set()
-        await wait_until(lambda: bool(world.retention.statistics()["rounds_cut"]))
+        await wait_for(lambda: bool(world.retention.statistics()["rounds_cut"]))
         assert (await world.log(log_id)).trim_seq_num == 0
         world.retention.want_round()
-        await wait_until(lambda: bool(world.retention.statistics()["trims"]))
+        await wait_for(lambda: bool(world.retention.statistics()["trims"]))
         await world.retention.stop()
 
     run(act)

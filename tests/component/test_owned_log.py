@@ -33,7 +33,7 @@ from duramen.runtime.sequencer.story import Stories
 from duramen.wire.metadata_json import read_log, read_node, spell_log, spell_node
 from tests.complaints import hear_complaints
 from tests.component.host_world import CONFIG, MEMBER, PATHS, HostWorld, Lanes, host_world
-from tests.component.waiting import wait_until
+from tests.waiting import wait_for
 
 LOG = LogId(9)
 
@@ -141,7 +141,7 @@ def test_appends_are_acknowledged_in_the_order_of_the_calls_and_the_end_is_in_pe
                     lambda _, index=index: done.append(index)  # type: ignore[misc]
                 )
             assert [(await t)[:2] for t in tickets] == [(2 * i, 2 * i + 2) for i in range(50)]
-            await wait_until(lambda: len(done) == 50)
+            await wait_for(lambda: len(done) == 50)
             assert done == list(range(50))
             assert one.lanes.add_count == 1, "appends of one round share an entry"
         stored = one.world.tree.get(PATHS.log(LOG))
@@ -159,7 +159,7 @@ def test_what_waits_too_long_ends_the_log_and_nothing_behind_it_is_sent() -> Non
             await log.append(b"a")
             one.lanes.is_holding = True
             stuck = log.append(b"b")
-            await wait_until(lambda: len(one.lanes.held) == 1)
+            await wait_for(lambda: len(one.lanes.held) == 1)
             with pytest.raises(Uncertain):
                 await stuck
             ended = await log.wait_ended()
@@ -202,7 +202,7 @@ def test_when_the_window_is_full_append_refuses_and_send_waits_in_order() -> Non
             with pytest.raises(DuramenError, match="window_full"):
                 _ = log.append(b"x")
             waiting = [asyncio.create_task(log.send(b"%d" % number)) for number in (2, 3, 4)]
-            await wait_until(log._turn.locked)
+            await wait_for(log._turn.locked)
             with pytest.raises(DuramenError, match="called before waits"):
                 _ = log.append(b"x")
             one.lanes.let_go()
@@ -246,7 +246,7 @@ def test_after_a_lost_session_the_owner_node_comes_back_or_the_log_is_over(
                 assert one.owner() == "two"
             return
         one.store.reconnect()
-        await wait_until(lambda: one.owner() == "one")
+        await wait_for(lambda: one.owner() == "one")
         await log.append(b"c")
         await log.__aexit__(None, None, None)
 
@@ -289,7 +289,7 @@ def test_the_open_segment_is_rolled_off_a_bookie_that_is_to_go() -> None:
             log.on_bookies_changed(frozenset({"another"}))
             assert (await log.append(b"b")).dlsn == "e1n1s0"
             log.on_bookies_changed(frozenset({"b0"}))
-            await wait_until(lambda: log.epoch == 2)
+            await wait_for(lambda: log.epoch == 2)
             assert (await log.append(b"c")).start == 2
 
     play(scenario)
@@ -324,7 +324,7 @@ def test_a_log_that_is_left_open_is_over_and_its_appends_are_told(*, is_held: bo
             one.lanes.is_holding = is_held
             ticket = log.append(b"a")
             sending = asyncio.create_task(log.flush())
-            await wait_until(lambda: len(one.lanes.held) == 1 or ticket.is_done())
+            await wait_for(lambda: len(one.lanes.held) == 1 or ticket.is_done())
             await log.abandon()
             assert one.owner() is None and not one.open_logs
             if is_held:
@@ -340,7 +340,7 @@ def test_a_log_that_is_left_open_is_over_and_its_appends_are_told(*, is_held: bo
                 with pytest.raises(DuramenError, match="its client was closed"):
                     await log.__aexit__(None, None, None)
             del sending
-            await wait_until(lambda: asyncio.all_tasks() == others)
+            await wait_for(lambda: asyncio.all_tasks() == others)
         assert heard == []
         one.lanes.let_go()
         async with one.open_log() as again:
@@ -364,6 +364,6 @@ def test_a_client_tells_owners_who_it_is_and_obeys_maintenance() -> None:
             assert owner is not None and owner.is_embedded
             assert owner.sequencer_id == core.writer_id
             await one.store.create(PATHS.maintenance, spell_node({"rolling_suspended": True}))
-            await wait_until(lambda: owning.around.is_rolling_suspended)
+            await wait_for(lambda: owning.around.is_rolling_suspended)
 
     play(scenario)

@@ -31,8 +31,8 @@ from duramen_sequencer.log_host import LogHost
 from duramen_sequencer.ownership import claims
 from duramen_sequencer.ownership.hand_over import HandOver
 from tests.component.host_world import PATHS, HostWorld, host_world
-from tests.component.waiting import wait_until
 from tests.unit.test_log_node import make_log
+from tests.waiting import wait_for
 
 LOG = LogId(9)
 FIRST, SECOND, THIRD = rank_nodes("ns/log", {"s0": 1.0, "s1": 1.0, "s2": 1.0})
@@ -123,7 +123,7 @@ def test_an_owner_that_lets_go_while_it_is_waited_for_is_succeeded() -> None:
             await world.add_host(FIRST, {"data_url": url})
             await world.own_elsewhere(LOG, FIRST, url)
             append = world.append(host, LOG, tried=(FIRST,))
-            await wait_until(lambda: host.statistics()["probes"] == 1)
+            await wait_for(lambda: host.statistics()["probes"] == 1)
             stored = await world.setup.get(PATHS.owner(LOG))
             assert stored is not None
             await world.setup.delete(PATHS.owner(LOG), version=stored.version)
@@ -177,7 +177,7 @@ def test_a_redirect_names_nobody_who_was_tried() -> None:
         host = await world.add_host(THIRD)
         await world.add_host(FIRST)
         await world.add_host(SECOND)
-        await wait_until(lambda: len(host.claims.rank(make_log())) == 3)
+        await wait_for(lambda: len(host.claims.rank(make_log())) == 3)
         for tried, named in (((), FIRST), ((FIRST,), SECOND)):
             result = await world.append(host, LOG, tried=tried)
             assert isinstance(result, Redirect) and result.sequencer_id == named
@@ -209,7 +209,7 @@ def test_a_log_that_was_taken_away_is_not_claimed_back_at_once() -> None:
         assert isinstance(await world.append(second, LOG, tried=(FIRST,)), Appended)
         first.drivers[LOG].core.request_roll()
         first.drivers[LOG].flush()
-        await wait_until(lambda: LOG not in first.drivers)
+        await wait_for(lambda: LOG not in first.drivers)
         assert first.statistics()["lost_logs"] == 1
         # Now the first is told that the second is gone: it leaves the log alone for a pause.
         refused = await world.append(first, LOG, tried=(SECOND,))
@@ -232,7 +232,7 @@ def test_a_stop_hands_every_log_over_and_nothing_is_recovered() -> None:
             await world.add_log(log_id, f"log-{log_id}")
             assert isinstance(await world.append(first, log_id, tried=(SECOND,)), Appended)
         stop = asyncio.create_task(first.stop())
-        await wait_until(lambda: first.statistics()["leaving_count"] == len(logs))
+        await wait_for(lambda: first.statistics()["leaving_count"] == len(logs))
         results = await asyncio.gather(*(world.append(first, log_id) for log_id in logs))
         await stop
         for result in results:
@@ -274,7 +274,7 @@ def test_a_stop_that_takes_too_long_answers_what_waits_and_leaves_the_rest_to_re
         world.lanes[FIRST].is_silent = True
         sent = world.append(first, LOG)
         stop = asyncio.create_task(first.stop())
-        await wait_until(lambda: first.is_leaving(LOG))
+        await wait_for(lambda: first.is_leaving(LOG))
         held = world.append(first, LOG)
         await stop
         assert code_of(await sent) == "append_uncertain"
@@ -312,7 +312,7 @@ async def two_hosts(world: HostWorld) -> tuple[Wire, LogHost, LogHost, HandOver]
     first = await world.add_host(FIRST, {"data_url": "http://127.0.0.1:1"})
     second = await world.add_host(SECOND, {"data_url": "http://127.0.0.1:2"})
     wire.join(second, "http://127.0.0.1:2")
-    await wait_until(lambda: len(first.claims.rank(make_log())) == 2)
+    await wait_for(lambda: len(first.claims.rank(make_log())) == 2)
     return wire, first, second, wire.join(first, "http://127.0.0.1:1")
 
 
@@ -321,7 +321,7 @@ def test_a_log_is_handed_over_while_appends_go_on() -> None:
         _, first, second, hand_over = await two_hosts(world)
         assert isinstance(await world.append(first, LOG), Appended)
         asked = asyncio.create_task(hand_over.hand_over(LOG, SECOND))
-        await wait_until(lambda: first.is_leaving(LOG))
+        await wait_for(lambda: first.is_leaving(LOG))
         meanwhile = world.append(first, LOG)
         answer = await asked
         assert answer == {"from": FIRST, "to": SECOND, "epoch": 1, "closed": True}
@@ -398,9 +398,9 @@ def test_without_a_session_open_segments_go_on_and_nothing_else() -> None:
         await world.add_log(other, "other")
         assert isinstance(await world.append(first, LOG), Appended)
         first.start()
-        await wait_until(lambda: first.scan_count > 0)
+        await wait_for(lambda: first.scan_count > 0)
         world.stores[FIRST].disconnect()
-        await wait_until(lambda: not first.has_session())
+        await wait_for(lambda: not first.has_session())
         scans = first.scan_count
         first.want_scan()
         assert isinstance(await world.append(first, LOG), Appended)
@@ -410,7 +410,7 @@ def test_without_a_session_open_segments_go_on_and_nothing_else() -> None:
         assert isinstance(await world.append(first, LOG), Appended)
         assert first.scan_count == scans
         world.stores[FIRST].reconnect()
-        await wait_until(lambda: first.scan_count > scans)
+        await wait_for(lambda: first.scan_count > scans)
         assert second.statistics()["takeovers"] == 0
 
     play(scenario)
@@ -429,8 +429,8 @@ def test_who_comes_back_after_its_session_lets_go_of_what_others_took(*, is_take
         if is_taken:
             assert isinstance(await world.append(second, LOG, tried=(FIRST,)), Appended)
         store.reconnect()
-        await wait_until(first.has_session)
-        await wait_until(lambda: (LOG in first.drivers) != is_taken)
+        await wait_for(first.has_session)
+        await wait_for(lambda: (LOG in first.drivers) != is_taken)
         owner = await first.claims._link.read_owner(LOG)
         if is_taken:
             assert owner is not None and owner.sequencer_id == SECOND
@@ -438,7 +438,7 @@ def test_who_comes_back_after_its_session_lets_go_of_what_others_took(*, is_take
             assert events[-1]["reason"] == "another sequencer took the log over"
             assert first.statistics()["lost_logs"] == 1
         else:
-            await wait_until(lambda: world.tree.get(PATHS.owner(LOG)) is not None)
+            await wait_for(lambda: world.tree.get(PATHS.owner(LOG)) is not None)
             assert isinstance(await world.append(first, LOG), Appended)
             assert first.statistics()["takeovers"] == 1
 
@@ -481,7 +481,7 @@ def test_an_idle_log_leaves_nothing_but_a_short_story() -> None:
             assert isinstance(await world.append(host, log_id), Appended)
             await host.leave(log_id, "idle")
             host.release_held(log_id)
-        await wait_until(lambda: not host.drivers)
+        await wait_for(lambda: not host.drivers)
         gc.collect()
         ours = tracemalloc.take_snapshot().filter_traces(
             [tracemalloc.Filter(True, "*/duramen_sequencer/*"),
@@ -509,8 +509,8 @@ def test_the_driver_of_an_idle_log_goes_at_once() -> None:
         try:
             await host.leave(LOG, "idle")
             host.release_held(LOG)
-            await wait_until(lambda: not host.drivers)
-            await wait_until(lambda: [one() for one in left] == [None, None])
+            await wait_for(lambda: not host.drivers)
+            await wait_for(lambda: [one() for one in left] == [None, None])
         finally:
             gc.enable()
 

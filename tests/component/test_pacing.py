@@ -14,7 +14,7 @@ from duramen.units import DAY, MIB, SECOND
 from duramen_bookie.upkeep.pacing import ByteBucket, Pace, PaceState, Periodic
 from duramen_bookie.upkeep.settling import SettlingPace
 from tests.component.upkeep_world import run
-from tests.component.waiting import wait_until
+from tests.waiting import wait_for
 
 
 class Clock:
@@ -101,7 +101,7 @@ def test_a_piece_beyond_the_burst_waits_for_its_share() -> None:
         clock = Clock()
         pace = Pace(1_000_000, burst_bytes=0, now_us=clock)
         piece = asyncio.create_task(pace.admit(1_000))
-        await wait_until(lambda: pace.statistics()["waiting_count"] == 1)
+        await wait_for(lambda: pace.statistics()["waiting_count"] == 1)
         assert not piece.done()
         clock.advance(1_000)
         assert await piece
@@ -120,7 +120,7 @@ def test_settling_is_as_slow_as_the_files_that_wait_allow(
         pace = SettlingPace(lambda: sealed_count, now_us=clock)
         assert await pace.admit(MIB), "a piece at once, and no second's worth of them"
         piece = asyncio.create_task(pace.admit(MIB))
-        await wait_until(lambda: pace.statistics()["waiting_count"] == 1)
+        await wait_for(lambda: pace.statistics()["waiting_count"] == 1)
         assert pace.bytes_per_s == mib_per_s * MIB
         clock.now_us += SECOND // mib_per_s - 1_000
         for _ in range(10):
@@ -137,7 +137,7 @@ def test_nothing_passes_while_suspended_and_everything_after() -> None:
         pace = Pace(MIB)
         pace.suspend()
         pieces = [asyncio.create_task(pace.admit(10)) for _ in range(3)]
-        await wait_until(lambda: pace.statistics()["waiting_count"] == 3)
+        await wait_for(lambda: pace.statistics()["waiting_count"] == 3)
         assert pace.state is PaceState.SUSPENDED
         assert not any(piece.done() for piece in pieces)
         pace.resume()
@@ -152,7 +152,7 @@ def test_a_suspension_meets_a_piece_that_waits_for_its_share_already() -> None:
         clock = Clock()
         pace = Pace(1, burst_bytes=0, now_us=clock)
         piece = asyncio.create_task(pace.admit(3_600))
-        await wait_until(lambda: pace.statistics()["waiting_count"] == 1)
+        await wait_for(lambda: pace.statistics()["waiting_count"] == 1)
         pace.suspend()
         clock.advance(3_600 * SECOND)
         for _ in range(10):
@@ -171,7 +171,7 @@ def test_a_stop_turns_away_who_waits_and_who_comes_for_ever(is_suspended: bool) 
         if is_suspended:
             pace.suspend()
         piece = asyncio.create_task(pace.admit(3_600))
-        await wait_until(lambda: pace.statistics()["waiting_count"] == 1)
+        await wait_for(lambda: pace.statistics()["waiting_count"] == 1)
         pace.stop()
         assert not await piece
         pace.suspend()
@@ -196,7 +196,7 @@ def test_rounds_follow_each_other_and_end_with_stop() -> None:
 
         rounds = Periodic("a test", run_round, rest_us=0)
         rounds.start()
-        await wait_until(lambda: count >= 3)
+        await wait_for(lambda: count >= 3)
         await rounds.stop()
         ended = count
         for _ in range(10):
@@ -210,7 +210,7 @@ def test_a_round_that_fails_is_counted_and_followed_by_another() -> None:
     async def scenario() -> None:
         rounds = Periodic("a test", fail, rest_us=0)
         rounds.start()
-        await wait_until(lambda: rounds.statistics()["failed_round_count"] >= 3)
+        await wait_for(lambda: rounds.statistics()["failed_round_count"] >= 3)
         await rounds.stop()
         assert rounds.statistics()["round_count"] == 0
 
@@ -230,10 +230,10 @@ def test_hurry_ends_a_rest() -> None:
 
         rounds = Periodic("a test", run_round, rest_us=DAY)
         rounds.start()
-        await wait_until(lambda: rounds.statistics()["is_resting"])
+        await wait_for(lambda: rounds.statistics()["is_resting"])
         assert count == 1
         rounds.hurry()
-        await wait_until(lambda: count == 2)
+        await wait_for(lambda: count == 2)
         await rounds.stop()
 
     run(scenario)
@@ -249,10 +249,10 @@ def test_hurry_during_a_round_is_not_forgotten() -> None:
 
         rounds = Periodic("a test", run_round, rest_us=DAY)
         rounds.start()
-        await wait_until(lambda: len(begun) == 1)
+        await wait_for(lambda: len(begun) == 1)
         rounds.hurry()
         begun[0].set()
-        await wait_until(lambda: len(begun) == 2)
+        await wait_for(lambda: len(begun) == 2)
         await rounds.stop()
 
     run(scenario)

@@ -32,9 +32,9 @@ from duramen.wire.metadata_json import Paths, read_node, spell_log, spell_node, 
 from duramen_sequencer.control import Control
 from duramen_sequencer.placement import operations
 from duramen_sequencer.placement.operations import PlacementOperations
-from tests.component.waiting import wait_until
 from tests.unit.core_fakes import LOG_ID
 from tests.unit.test_log_node import make_log
+from tests.waiting import wait_for
 
 PATHS = Paths("test")
 SPOTS = [("x", "a"), ("x", "b"), ("y", "a"), ("y", "b"), ("z", "a"), ("z", "b")]
@@ -128,9 +128,9 @@ def test_a_bookie_that_came_back_is_the_last_choice_until_it_has_stayed() -> Non
             stored = await world.store.get(path)
             assert stored is not None
             await world.store.delete(path, version=stored.version)
-            await wait_until(lambda: "b1" not in world.takers)
+            await wait_for(lambda: "b1" not in world.takers)
             await world.store.create(path, stored.data)
-            await wait_until(lambda: len(seen) >= 2)
+            await wait_for(lambda: len(seen) >= 2)
         finally:
             await surveyor.stop()
         assert (seen[0], seen[-1]) == (False, True), "time alone makes it steady"
@@ -148,7 +148,7 @@ def test_a_registration_of_the_same_fields_made_anew_is_seen_and_told() -> None:
         stored = await world.store.get(path)
         assert stored is not None
         await world.store.commit([Delete(path, stored.version), Create(path, stored.data)])
-        await wait_until(lambda: not all(one.is_steady for one in world.around.candidates))
+        await wait_for(lambda: not all(one.is_steady for one in world.around.candidates))
         rows = {row["id"]: row["steady_in_s"] for row in (await world.ask("bookies"))["bookies"]}
         assert rows["b0"] == rows["b2"] == 0 and 0 < rows["b1"] <= STEADY_AFTER_US // SECOND
         assert world.takers == ["b0", "b1", "b2"], "it is taken where it is needed"
@@ -168,12 +168,12 @@ def test_a_place_is_changed_live_and_the_nodes_other_fields_are_kept(
         stored = await world.store.get(f"{PATHS.bookies}/b0")
         assert stored is not None and read_node(stored.data)["later"] == 5
         assert read_node(stored.data)["placed_by"] == "admin"
-        await wait_until(lambda: world.surveyor.list_bookies()[0].region == "w")
+        await wait_for(lambda: world.surveyor.list_bookies()[0].region == "w")
         (here,) = [c for c in world.around.candidates if c.member.bookie == "b0"]
         assert (here.region, here.weight) == ("w", 2.0)
         assert (world.around.locations or {})[here.member].region == "w"
         await world.ask("locate", id="b0", weight=0)
-        await wait_until(lambda: "b0" not in world.takers)
+        await wait_for(lambda: "b0" not in world.takers)
         answer = await world.ask("locate", id="b0", from_flags=True)
         assert answer == {**place, "weight": 0.0, "from_flags": True}, "from its next start on"
 
@@ -209,10 +209,10 @@ def test_a_closed_region_takes_no_new_data_until_it_is_open_again() -> None:
         answer = await world.ask("close_regions", closed=["y", "y"])
         assert answer["closed"] == ["y"]
         assert [row["takes_new_data"] for row in answer["regions"]] == [2, 0, 2]
-        await wait_until(lambda: world.takers == ["b0", "b1", "b4", "b5"])
+        await wait_for(lambda: world.takers == ["b0", "b1", "b4", "b5"])
         assert len(world.around.locations or {}) == 6, "what lies there is still known and read"
         await world.ask("close_regions", closed=[])
-        await wait_until(lambda: len(world.takers) == 6)
+        await wait_for(lambda: len(world.takers) == 6)
         with pytest.raises(DuramenError, match="closed: a list"):
             await world.ask("close_regions", closed="y")
 
@@ -222,11 +222,11 @@ def test_a_closed_region_takes_no_new_data_until_it_is_open_again() -> None:
 def test_a_bookie_that_comes_later_is_seen_and_one_that_goes_is_still_somewhere() -> None:
     async def scenario(world: World) -> None:
         await world.add_bookie(2)
-        await wait_until(lambda: world.takers == ["b0", "b1", "b2"])
+        await wait_for(lambda: world.takers == ["b0", "b1", "b2"])
         found = await world.store.get(f"{PATHS.available}/b2")
         assert found is not None
         await world.store.delete(f"{PATHS.available}/b2", version=found.version)
-        await wait_until(lambda: world.takers == ["b0", "b1"])
+        await wait_for(lambda: world.takers == ["b0", "b1"])
         former = Member(BookieId("b2"), Incarnation("f" * 32))
         places = world.surveyor.locate({member(2), former})
         assert {place.region for place in places.values()} == {"y"}
@@ -280,12 +280,12 @@ def test_r20_a_log_that_fits_into_a_closed_region_alone_is_refused_at_its_creati
         await world.ask("create_namespace", namespace="ns", config={})
         wide = {"min_regions": 2, "regions_that_must_suffice": 3}
         await world.ask("close_regions", closed=["z"])
-        await wait_until(lambda: len(world.takers) == 4)
+        await wait_for(lambda: len(world.takers) == 4)
         with pytest.raises(DuramenError) as refused:
             await world.create(**wide)
         assert (refused.value.code, refused.value.field) == ("placement_impossible", "replication")
         await world.ask("close_regions", closed=[])
-        await wait_until(lambda: len(world.takers) == 6)
+        await wait_for(lambda: len(world.takers) == 6)
         assert (await world.create(**wide))["created"]
 
     with_world(scenario)

@@ -43,7 +43,7 @@ from tests.component.readproxy_world import (
     run,
     seq_nums,
 )
-from tests.component.waiting import wait_until
+from tests.waiting import wait_for
 
 # --- Positions and bounds ------------------------------------------------------------------------
 
@@ -246,7 +246,7 @@ def test_a_stream_that_looks_for_the_end_for_a_while_is_complete() -> None:
         for count in range(1, 26):
             await world.append(1, is_confirmed=False)
             reading = asyncio.create_task(world.get(accept=NDJSON))
-            await wait_until(lambda: sum(b.waiting_count for b in world.bookies.values()) == 1)
+            await wait_for(lambda: sum(b.waiting_count for b in world.bookies.values()) == 1)
             await world.confirm()
             assert len((await reading).text.splitlines()) == count
 
@@ -288,8 +288,8 @@ def test_a_long_poll_is_woken_and_shared() -> None:
     async def scenario(world: World) -> None:
         await world.fill()
         readers = [asyncio.create_task(world.read("?from=tail&wait=20s")) for _ in range(5)]
-        await wait_until(lambda: sum(b.waiting_count for b in world.bookies.values()) == 1)
-        await wait_until(lambda: world.proxy.feeds.statistics()["readers"] == 5)
+        await wait_for(lambda: sum(b.waiting_count for b in world.bookies.values()) == 1)
+        await wait_for(lambda: world.proxy.feeds.statistics()["readers"] == 5)
         assert world.proxy.fetcher.statistics()["long_polls"] == 1
         await world.append(2)
         for reader in readers:
@@ -307,7 +307,7 @@ def test_the_greatest_timestamp_may_lie_in_an_earlier_segment() -> None:
         await world.close_segment()
         await world.open_segment()
         reader = asyncio.create_task(world.read("?from=tail&wait=20s"))
-        await wait_until(lambda: world.proxy.feeds.statistics()["readers"] == 1)
+        await wait_for(lambda: world.proxy.feeds.statistics()["readers"] == 1)
         await world.append(1, at_ms=2_000)
         tail = (await reader)["tail"]
         assert tail == (await world.http.get(f"{RECORDS}/tail")).json()["tail"]
@@ -330,7 +330,7 @@ def test_a_waiting_reader_passes_from_segment_to_segment() -> None:
     async def scenario(world: World) -> None:
         await world.fill()
         reader = asyncio.create_task(world.read("?from=tail&wait=20s"))
-        await wait_until(lambda: sum(b.waiting_count for b in world.bookies.values()) == 1)
+        await wait_for(lambda: sum(b.waiting_count for b in world.bookies.values()) == 1)
         await world.close_segment()
         await world.open_segment((B, C, D))
         await world.append(1)
@@ -343,7 +343,7 @@ def test_a_waiting_reader_passes_from_segment_to_segment() -> None:
 def test_a_reader_waits_for_the_first_epoch() -> None:
     async def scenario(world: World) -> None:
         reader = asyncio.create_task(world.read("?wait=20s"))
-        await wait_until(lambda: world.proxy.tails.statistics()["rounds"] == 1)
+        await wait_for(lambda: world.proxy.tails.statistics()["rounds"] == 1)
         await world.open_segment()
         await world.append(1)
         check(world, await reader, 0, 1)
@@ -356,12 +356,12 @@ def test_a_client_that_goes_away_frees_its_waiter() -> None:
         await world.fill()
         for accept in ("application/json", NDJSON):
             reader = asyncio.create_task(world.get("?from=tail&wait=60s", accept=accept))
-            await wait_until(lambda: world.proxy.fetcher.statistics()["long_polls"] == 1)
+            await wait_for(lambda: world.proxy.fetcher.statistics()["long_polls"] == 1)
             reader.cancel()
             await asyncio.gather(reader, return_exceptions=True)
-            await wait_until(lambda: world.proxy.fetcher.statistics()["long_polls"] == 0)
+            await wait_for(lambda: world.proxy.fetcher.statistics()["long_polls"] == 0)
         follower = await world.proxy.catalog.find("ns", "log")
-        await wait_until(lambda: follower.is_idle)
+        await wait_for(lambda: follower.is_idle)
 
     run(scenario)
 
@@ -525,7 +525,7 @@ def test_the_tail_waits_a_moment_for_what_is_stored_but_not_confirmed() -> None:
         await world.fill()
         await world.append(1, is_confirmed=False)
         request = asyncio.create_task(world.http.get(f"{RECORDS}/tail"))
-        await wait_until(lambda: sum(b.waiting_count for b in world.bookies.values()) == 1)
+        await wait_for(lambda: sum(b.waiting_count for b in world.bookies.values()) == 1)
         await world.confirm()
         assert (await request).json()["tail"]["seq_num"] == 32
 

@@ -15,7 +15,7 @@ from duramen.units import MIB
 from duramen.wire import bookie_calls as calls
 from duramen.wire.entry import encode_entry
 from tests.component.test_bookie_lanes import LEDGER, MEMBER, OK, Call, World, run
-from tests.component.waiting import wait_until
+from tests.waiting import wait_for
 
 ANOTHER_LOG = ledger_of(LogId(10), Epoch(1))
 
@@ -29,9 +29,9 @@ def answer_with_entry_of(ledger_id: LedgerId) -> bytes:
     return calls.pack_read_answers([found])
 
 
-async def wait_for(found: Sized, count: int) -> None:
+async def wait_count(found: Sized, count: int) -> None:
     """Until so many have come."""
-    await wait_until(lambda: len(found) >= count)
+    await wait_for(lambda: len(found) >= count)
 
 
 def test_recovery_reads_seal_and_believe_the_log_that_was_asked_for() -> None:
@@ -43,7 +43,7 @@ def test_recovery_reads_seal_and_believe_the_log_that_was_asked_for() -> None:
 
             world.client.decide = answer
             world.lanes.read(SendRead(MEMBER, LEDGER, EntryId(4)), world.sink)
-            await wait_for(world.sink.others, len(world.client.calls) + 1)
+            await wait_count(world.sink.others, len(world.client.calls) + 1)
         assert world.sink.others == [OK, BookieStatus.UNKNOWN]
         for call in world.client.calls:
             ((wanted,),) = calls.parse_reads(call.body)[1:]
@@ -59,7 +59,7 @@ def test_every_add_of_a_bookie_that_is_gone_is_failed_once() -> None:
 
         world.client.decide = fail
         world.add(*range(20), size=MIB)
-        await wait_until(lambda: len(world.sink.adds) >= 20)
+        await wait_for(lambda: len(world.sink.adds) >= 20)
         assert sorted(entry for entry, _ in world.sink.adds) == list(range(20))
         (lane,) = world.lanes.statistics()["by_bookie"].values()
         assert (lane["waiting_count"], lane["waiting_logs"]) == (0, 0)
@@ -75,7 +75,7 @@ def test_an_answer_with_too_few_rows_fails_its_frame_and_no_other() -> None:
         world.client.decide = answer_short
         for first in (0, 2, 4, 6):
             world.add(first, first + 1)
-            await wait_for(world.sink.adds, first + 2)
+            await wait_count(world.sink.adds, first + 2)
         assert {status for _, status in world.sink.adds} == {BookieStatus.TIMEOUT}
 
     run(scenario)

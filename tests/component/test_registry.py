@@ -14,7 +14,7 @@ from duramen.runtime.memory_store import MemoryStore, MemoryTree
 from duramen.runtime.metadata_store import Stored, Unavailable, Watch
 from duramen.runtime.registry import Follower, Registration, Roster
 from duramen.wire.metadata_json import spell_node
-from tests.component.waiting import wait_until
+from tests.waiting import wait_for
 
 PARENT = "/duramen/c1/available"
 
@@ -72,10 +72,10 @@ def test_an_own_node_is_made_again_whoever_deleted_it() -> None:
         await registration.start()
         for free in (2, 3):
             await world.remove("b1")
-            await wait_until(lambda: is_there(world, path))
+            await wait_for(lambda: is_there(world, path))
             registration.update({"free": free})
             data = spell_node({"free": free})
-            await wait_until(partial(is_there, world, path, data))
+            await wait_for(partial(is_there, world, path, data))
         await registration.stop()
 
     run(scenario)
@@ -105,13 +105,13 @@ def test_a_roster_shows_who_comes_changes_and_goes() -> None:
         await roster.start()
         assert free_of(roster) == {"b1": 1}
         await world.write("b2", free=2)
-        await wait_until(lambda: free_of(roster) == {"b1": 1, "b2": 2})
+        await wait_for(lambda: free_of(roster) == {"b1": 1, "b2": 2})
         await world.write("b1", free=3)
-        await wait_until(lambda: free_of(roster) == {"b1": 3, "b2": 2})
+        await wait_for(lambda: free_of(roster) == {"b1": 3, "b2": 2})
         await world.remove("b2")
-        await wait_until(lambda: free_of(roster) == {"b1": 3})
+        await wait_for(lambda: free_of(roster) == {"b1": 3})
         await world.write("b2", free=4)
-        await wait_until(lambda: free_of(roster) == {"b1": 3, "b2": 4})
+        await wait_for(lambda: free_of(roster) == {"b1": 3, "b2": 4})
         await roster.stop()
 
     run(scenario)
@@ -127,7 +127,7 @@ def test_watches_on_nodes_that_stay_the_same_do_not_pile_up() -> None:
         assert armed == 4, "the parent and its three children"
         for free in range(1, 21):
             await world.write("b1", free=free)
-            await wait_until(lambda free=free: free_of(roster)["b1"] == free)  # type: ignore[misc]
+            await wait_for(lambda free=free: free_of(roster)["b1"] == free)  # type: ignore[misc]
         assert world.store.statistics()["watches"] == armed
         await roster.stop()
 
@@ -144,12 +144,12 @@ def test_a_roster_is_right_again_after_a_cut_and_after_a_lost_session() -> None:
         await asyncio.sleep(0)
         assert free_of(roster) == {"b1": 1}, "what cannot be read stays what it was"
         world.store.reconnect()
-        await wait_until(lambda: free_of(roster) == {"b1": 2})
+        await wait_for(lambda: free_of(roster) == {"b1": 2})
         world.tree.expire(world.store.session_id)
         await world.write("b1", free=3)
-        await wait_until(lambda: free_of(roster) == {"b1": 3})
+        await wait_for(lambda: free_of(roster) == {"b1": 3})
         await world.write("b1", free=4)
-        await wait_until(lambda: free_of(roster) == {"b1": 4})
+        await wait_for(lambda: free_of(roster) == {"b1": 4})
         await roster.stop()
 
     run(scenario)
@@ -175,7 +175,7 @@ def test_a_look_that_failed_is_repeated_without_any_other_news() -> None:
         await roster.start()
         store.is_failing = True
         await world.write("b1", free=2)
-        await wait_until(lambda: free_of(roster) == {"b1": 2})
+        await wait_for(lambda: free_of(roster) == {"b1": 2})
         assert not store.is_failing
         await roster.stop()
 
@@ -195,7 +195,7 @@ def test_a_change_during_a_look_leads_to_another_look() -> None:
 
         follower = Follower(world.store, "a test", look)
         await follower.start()
-        await wait_until(lambda: len(looks) >= 2)
+        await wait_for(lambda: len(looks) >= 2)
         assert looks[-1] is not None
         assert looks[-1].data == spell_node({"free": 2})
         await follower.stop()
@@ -220,10 +220,10 @@ def test_no_watch_is_trusted_beyond_its_session() -> None:
         roster = Roster(world.store, PARENT)
         await roster.start()
         world.tree.expire(world.store.session_id)
-        await wait_until(lambda: world.store.statistics()["sessions"] == 2)
-        await wait_until(lambda: world.store.statistics()["watches"] == 2)
+        await wait_for(lambda: world.store.statistics()["sessions"] == 2)
+        await wait_for(lambda: world.store.statistics()["watches"] == 2)
         await world.write("b1", free=2)
-        await wait_until(lambda: free_of(roster) == {"b1": 2})
+        await wait_for(lambda: free_of(roster) == {"b1": 2})
         await roster.stop()
 
     run(scenario)

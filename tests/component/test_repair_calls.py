@@ -56,7 +56,7 @@ from tests.component.test_bookie_service import (
     running,
     span,
 )
-from tests.component.waiting import wait_until
+from tests.waiting import wait_for
 
 OK, NO_ENTRY, UNKNOWN = BookieStatus.OK, BookieStatus.NO_ENTRY, BookieStatus.UNKNOWN
 UNREACHABLE = BookieStatus.UNREACHABLE
@@ -131,16 +131,16 @@ async def settle(bookie: Bookie) -> None:
     upkeep = bookie.service.running_upkeep()
     upkeep.hurry("settling")
     core = bookie.service.running_core()
-    await wait_until(lambda: not core.hot_entries(LEDGER))
+    await wait_for(lambda: not core.hot_entries(LEDGER))
 
 
 async def scrub(bookie: Bookie) -> None:
     """Until a pass that begins now is over."""
     scrubbing = bookie.service.running_upkeep().scrub
-    await wait_until(lambda: scrubbing.describe()["state"] == "resting")
+    await wait_for(lambda: scrubbing.describe()["state"] == "resting")
     count = scrubbing.statistics()["passes"]["round_count"]
     scrubbing.begin_soon()
-    await wait_until(lambda: scrubbing.statistics()["passes"]["round_count"] > count)
+    await wait_for(lambda: scrubbing.statistics()["passes"]["round_count"] > count)
 
 
 async def read_all(bookie: Bookie, numbers: Iterable[int]) -> list[tuple[int, bytes]]:
@@ -189,7 +189,7 @@ def test_an_inventory_reads_anew_and_reports_the_damage_that_it_meets(
             assert (answer.unknown, answer.next) == (((2, 2),), None)
             assert (await bookie.read(span(2)))[0].status is UNKNOWN
             queue = bookie.service.running_upkeep().queue
-            await wait_until(lambda: queue.statistics()["reported"] == 1)
+            await wait_for(lambda: queue.statistics()["reported"] == 1)
             found = bookie.tree.get(PATHS.queued(LEDGER))
             assert found is not None
             assert read_node(found.data)["reports"] == {f"b0.{bookie.incarnation}": "read"}
@@ -426,7 +426,7 @@ def test_a_pull_into_a_ledger_that_was_dropped_is_refused(tmp_path: Path) -> Non
             core = target.service.running_core()
             core.drop(LOG, epoch_of(LEDGER), is_all_below=False)
             await target.add(add(1))  # drains the core's outbox, and is durable after the drop
-            await wait_until(lambda: not core.is_alive(LEDGER))
+            await wait_for(lambda: not core.is_alive(LEDGER))
             assert await world.pull(1, [(0, 4)], [world.source(0)]) == PullAnswer(BookieStatus.GONE)
             assert (await world.inventory(1, 0, 4)).status is BookieStatus.GONE
 
@@ -603,7 +603,7 @@ def test_so_many_pulls_at_once_and_a_stop_ends_them(
                 asyncio.create_task(world.client.pull(target, wanted, 20 * SECOND))
                 for _ in range(2)
             ]
-            await wait_until(lambda: bookie.service.statistics()["repair"]["pulls"] == 2)
+            await wait_for(lambda: bookie.service.statistics()["repair"]["pulls"] == 2)
             refused = await world.client.pull(target, wanted, SECOND // 2)
             assert refused == PullAnswer(BookieStatus.OVERLOADED)
             assert bookie.service.statistics()["repair"]["refused"] == 1

@@ -11,7 +11,7 @@ import asyncio
 import pytest
 
 from tests.component.readproxy_world import BATCH, NDJSON, World, run
-from tests.component.waiting import wait_until
+from tests.waiting import wait_for
 
 WAIT_S = 2
 
@@ -93,9 +93,9 @@ def test_a_client_that_goes_while_it_waits_is_counted_so() -> None:
     async def scenario(world: World) -> None:
         await world.fill()
         polling = asyncio.create_task(world.get("?from=tail&wait=60s"))
-        await wait_until(lambda: world.proxy.feeds.statistics()["readers"] == 1)
+        await wait_for(lambda: world.proxy.feeds.statistics()["readers"] == 1)
         polling.cancel()
-        await wait_until(lambda: world.proxy.statistics()["requests"]["open"] == 0)
+        await wait_for(lambda: world.proxy.statistics()["requests"]["open"] == 0)
         assert count(world, "records", "client_gone") == 1
 
     run(scenario)

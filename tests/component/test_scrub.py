@@ -23,8 +23,8 @@ from duramen_bookie.upkeep.pacing import Pace
 from duramen_bookie.upkeep.repair_queue import RepairQueue, RepairReason, spell_report
 from duramen_bookie.upkeep.scrub import Scrub
 from tests.component import upkeep_world
-from tests.component.waiting import wait_until
 from tests.golden import read_golden
+from tests.waiting import wait_for
 
 PATHS = Paths("test")
 ME = Member(BookieId("b1"), Incarnation("1" * 32))
@@ -101,7 +101,7 @@ class World:
         return read_node(found.data)["reports"]
 
     async def wait_reported(self, count: int) -> None:
-        await wait_until(lambda: self.queue.statistics()["reported"] == count)
+        await wait_for(lambda: self.queue.statistics()["reported"] == count)
 
 
 def run(scenario: Callable[[World], Awaitable[None]]) -> None:
@@ -200,16 +200,16 @@ def test_while_suspended_nothing_is_verified() -> None:
         world.units = [Unit("a"), Unit("b")]
         world.units[0].may_end.clear()
         world.scrub.start()
-        await wait_until(world.units[0].is_begun.is_set)
+        await wait_for(world.units[0].is_begun.is_set)
         world.scrub.suspend()
         world.units[0].may_end.set()
-        await wait_until(lambda: world.pace.statistics()["waiting_count"] == 1)
+        await wait_for(lambda: world.pace.statistics()["waiting_count"] == 1)
         described = world.scrub.describe()
         assert described["state"] == "suspended"
         assert described["running_pass"]["unit_count"] == 1
         assert not world.units[1].is_begun.is_set()
         world.scrub.resume()
-        await wait_until(lambda: world.scrub.describe()["last_pass"] is not None)
+        await wait_for(lambda: world.scrub.describe()["last_pass"] is not None)
         await world.scrub.stop()
         assert world.units[1].is_ended
 
@@ -221,7 +221,7 @@ def test_a_stop_waits_for_the_unit_that_is_being_verified_and_begins_no_other() 
         world.units = [Unit("a"), Unit("b")]
         world.units[0].may_end.clear()
         world.scrub.start()
-        await wait_until(world.units[0].is_begun.is_set)
+        await wait_for(world.units[0].is_begun.is_set)
         stopping = asyncio.create_task(world.scrub.stop())
         for _ in range(10):
             await asyncio.sleep(0)
@@ -244,9 +244,9 @@ def test_passes_follow_each_other_and_one_can_be_asked_for() -> None:
             return count
 
         world.scrub.start()
-        await wait_until(lambda: ended_count() == 1)
+        await wait_for(lambda: ended_count() == 1)
         world.scrub.begin_soon()
-        await wait_until(lambda: ended_count() == 2)
+        await wait_for(lambda: ended_count() == 2)
         await world.scrub.stop()
 
     run(scenario)
@@ -258,7 +258,7 @@ def test_a_scrub_that_finds_the_queue_full_waits_and_loses_no_report() -> None:
         world.scrub = world.make_scrub(DAY)
         world.units = [Unit("a", *[(ledger, 0) for ledger in range(1, 8)])]
         world.scrub.start()
-        await wait_until(lambda: world.queue.statistics()["refused"] > 0)
+        await wait_for(lambda: world.queue.statistics()["refused"] > 0)
         assert len(world.unreadable) == 7
         assert world.queue.statistics()["waiting"] == 2
         world.queue.start()
@@ -295,7 +295,7 @@ def test_a_full_queue_refuses_others_and_takes_them_later() -> None:
         queue.start()
         await queue.wait_room()
         assert queue.put(LedgerId(2), SCRUB)
-        await wait_until(lambda: queue.statistics()["reported"] == 2)
+        await wait_for(lambda: queue.statistics()["reported"] == 2)
         await queue.stop()
 
     run(scenario)
@@ -341,7 +341,7 @@ def test_a_store_that_is_cut_off_is_tried_until_it_answers() -> None:
         world.queue.put(LedgerId(1), SCRUB)
         world.queue.put(LedgerId(2), SCRUB)
         world.queue.start()
-        await wait_until(lambda: world.queue.statistics()["retried"] >= 2)
+        await wait_for(lambda: world.queue.statistics()["retried"] >= 2)
         assert world.queue.statistics()["waiting"] == 2
         world.store.reconnect()
         await world.wait_reported(2)
@@ -398,7 +398,7 @@ def test_a_store_that_will_never_take_it_is_not_asked_again(
         monkeypatch.setattr(world.store, "create", refuse)
         world.queue.put(LEDGER, SCRUB)
         world.queue.start()
-        await wait_until(lambda: world.queue.statistics()["given_up"] == 1)
+        await wait_for(lambda: world.queue.statistics()["given_up"] == 1)
         await world.queue.stop()
 
     async def refuse(*_args: object, **_options: object) -> int:

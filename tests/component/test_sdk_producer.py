@@ -29,7 +29,7 @@ from tests.component.sdk_world import (
     store_and_lose,
 )
 from tests.component.test_sdk import bodies, face, play
-from tests.component.waiting import wait_until
+from tests.waiting import wait_for
 
 
 def one_each(client: Any, **options: Any) -> Any:
@@ -42,7 +42,7 @@ def sequences(cluster: FakeCluster) -> list[int]:
 
 
 async def wait_arrivals(cluster: FakeCluster, count: int) -> None:
-    await wait_until(lambda: len(cluster.arrivals) == count)
+    await wait_for(lambda: len(cluster.arrivals) == count)
 
 
 @face
@@ -155,7 +155,7 @@ def test_nothing_is_sent_past_a_batch_that_is_sent_again() -> None:
         cluster.faults.append(refuse("log_unavailable", retry_after_ms=300))
         async with one_each(client) as producer:
             await producer.send(b"0")
-            await wait_until(lambda: client.statistics()["retries"]["taken"] == 1)
+            await wait_for(lambda: client.statistics()["retries"]["taken"] == 1)
             for number in range(1, 4):
                 await producer.send(b"%d" % number)
         assert sequences(cluster) == [0, 0, 1, 2, 3]

@@ -18,7 +18,7 @@ from duramen.errors import DuramenError
 from tests.component.sdk_faces import open_client
 from tests.component.sdk_world import FakeCluster, Relay, running_cluster
 from tests.component.test_sdk import SOON, face, play
-from tests.component.waiting import wait_until
+from tests.waiting import wait_for
 
 
 async def read(log: Any, *args: Any, **options: Any) -> list[bytes]:
@@ -292,7 +292,7 @@ def test_who_stops_reading_leaves_nothing_behind(face: str) -> None:
             break
         await batches.aclose()
         if face == "async":
-            await wait_until(lambda: len(asyncio.all_tasks()) <= before + 1)
+            await wait_for(lambda: len(asyncio.all_tasks()) <= before + 1)
         await log.append(b"for the server, which may still wait")
 
     play(scenario, face)

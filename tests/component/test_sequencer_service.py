@@ -24,8 +24,8 @@ from duramen.units import HOUR, SECOND
 from duramen.wire.metadata_json import Paths, spell_node
 from duramen_sequencer import log_host
 from duramen_sequencer.service import SequencerService
-from tests.component.waiting import wait_until
 from tests.unit.test_exactly_once_appends import Log
+from tests.waiting import wait_for
 
 PATHS: Final = Paths("test")
 BOOKIE: Final = f"{PATHS.available}/b0"
@@ -51,7 +51,7 @@ class World:
         for path in (BOOKIE, OTHER):
             await self.setup.create(path, spell_node(fields), make_parents=True)
         await self.service.start()
-        await wait_until(lambda: self.audit_count() > 0 and self.scan_count() > 0)
+        await wait_for(lambda: self.audit_count() > 0 and self.scan_count() > 0)
 
     async def stop(self) -> None:
         await self.service.stop()
@@ -88,7 +88,7 @@ def test_when_a_bookie_goes_its_copies_are_audited_at_once(monkeypatch: pytest.M
         assert world.statistics()["repair"]["is_auditor"]
         before = world.audit_count()
         await world.remove(BOOKIE)
-        await wait_until(lambda: world.audit_count() > before)
+        await wait_for(lambda: world.audit_count() > before)
 
     run(scenario, monkeypatch)
 
@@ -99,7 +99,7 @@ def test_when_a_sequencer_goes_its_logs_are_looked_for_at_once(
     async def scenario(world: World) -> None:
         before = world.scan_count()
         await world.remove(OTHER)
-        await wait_until(lambda: world.scan_count() > before)
+        await wait_for(lambda: world.scan_count() > before)
 
     run(scenario, monkeypatch)
 

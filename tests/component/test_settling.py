@@ -29,8 +29,8 @@ from duramen.wire.metadata_json import spell_log
 from duramen_bookie.upkeep import rounds
 from duramen_bookie.upkeep.deletion import Deletion
 from tests.component.test_bookie_service import LOG, OK, PATHS, Bookie, run, running
-from tests.component.waiting import wait_until
 from tests.unit.test_log_node import make_log
+from tests.waiting import wait_for
 
 FIRST, SECOND = ledger_of(LOG, Epoch(1)), ledger_of(LOG, Epoch(2))
 SIZE_BYTES = 3_000
@@ -91,7 +91,7 @@ class Operator:
         """Settle everything that is there now, and wait until the journal has its files back."""
         before = self._carrier()["recycle_count"]
         (await self._client.post("/v1/upkeep/settling")).raise_for_status()
-        await wait_until(lambda: self._carrier()["recycle_count"] > before)
+        await wait_for(lambda: self._carrier()["recycle_count"] > before)
 
     def _carrier(self) -> dict[str, Any]:
         upkeep: dict[str, Any] = self.bookie.service.statistics()["upkeep"]["carrier"]
@@ -199,7 +199,7 @@ def test_truncated_ledgers_are_dropped_and_their_space_comes_back(
             store = MemoryStore(bookie.tree)
             await store.start()
             await store.create(PATHS.log(LOG), spell_log(log), make_parents=True)
-            await wait_until(lambda: len(bookie.service.running_core().list_ledgers()) == 1)
+            await wait_for(lambda: len(bookie.service.running_core().list_ledgers()) == 1)
             (answer,) = await bookie.read(ReadRange(FIRST, EntryId(0), EntryId(5), 1 * MIB))
             assert answer.status is BookieStatus.GONE
             before = operator.storage()["shelf"]["data_bytes"]

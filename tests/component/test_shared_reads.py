@@ -45,8 +45,8 @@ from duramen.wire.bookie_calls import (
 )
 from duramen.wire.entry import HEADER_BYTES
 from duramen.wire.record_batch import encode_batch
-from tests.component.waiting import wait_until
 from tests.unit.cold_entries import SegmentBytes
+from tests.waiting import wait_for
 
 LOG = LogId(9)
 LEDGER = ledger_of(LOG, Epoch(1))
@@ -179,7 +179,7 @@ async def fetch_late(
     """Reads that all wait for the first one's replica, which answers when all are there."""
     gate = replicas.gates[reads[0].member.bookie] = asyncio.Event()
     tasks = [asyncio.create_task(fetcher.fetch(one)) for one in reads]
-    await wait_until(lambda: fetcher.statistics()["joined"] == len(reads) - 1)
+    await wait_for(lambda: fetcher.statistics()["joined"] == len(reads) - 1)
     gate.set()
     return await asyncio.wait_for(asyncio.gather(*tasks), 20)
 
@@ -253,7 +253,7 @@ def test_a_replica_that_is_frozen_does_not_hold_up_who_asks_another(
         replicas.gates[A.bookie] = asyncio.Event()
         fetcher = make_fetcher(replicas)
         frozen = [asyncio.create_task(fetcher.fetch(ask(A))) for _ in range(2)]
-        await wait_until(lambda: fetcher.statistics()["joined"] == 1)
+        await wait_for(lambda: fetcher.statistics()["joined"] == 1)
         second = replace(ask(B), is_second=True)
         answers = await asyncio.gather(*(fetcher.fetch(second) for _ in range(3)))
         assert replicas.names == "ab" and fetcher.statistics()["joined"] == 3, "they share theirs"
@@ -263,7 +263,7 @@ def test_a_replica_that_is_frozen_does_not_hold_up_who_asks_another(
         assert not any(task.done() for task in frozen)
         replicas.gates[A.bookie].set()
         await asyncio.gather(*frozen)
-        await wait_until(lambda: fetcher.statistics()["reads"] == 0)
+        await wait_for(lambda: fetcher.statistics()["reads"] == 0)
         assert fetcher.statistics()["long_polls"] == 0
 
     asyncio.run(scenario())
@@ -282,7 +282,7 @@ def test_who_joins_a_read_that_is_late_asks_its_own_replica(
         replicas.gates[A.bookie] = asyncio.Event()
         fetcher = make_fetcher(replicas)
         frozen = asyncio.create_task(fetcher.fetch(ask(A)))
-        await wait_until(lambda: replicas.names == "a")
+        await wait_for(lambda: replicas.names == "a")
         answer = await asyncio.wait_for(fetcher.fetch(ask(B)), 20)
         assert replicas.names == "ab" and fetcher.statistics()["joined"] == 1
         assert numbers(answer) == ([] if ask(B).wait_us else [0, 1, 2])
@@ -307,7 +307,7 @@ def test_who_looks_a_header_up_does_not_wait_for_a_frozen_replica(frozen: str) -
         assert replicas.order.late == [A, B, C][: len(frozen)]
         assert replicas.order.good == [answered]
         assert replicas.order.speculation.request_count == len(frozen)
-        await wait_until(lambda: len(replicas.ended) == len(frozen) + 1)
+        await wait_for(lambda: len(replicas.ended) == len(frozen) + 1)
 
     asyncio.run(scenario())
 
@@ -321,7 +321,7 @@ def test_a_late_header_is_taken_if_it_comes_before_the_others() -> None:
         looking = asyncio.create_task(
             make_fetcher(replicas).fetch_header(make_segment(), EntryId(3))
         )
-        await wait_until(lambda: replicas.names == "abc")
+        await wait_for(lambda: replicas.names == "abc")
         replicas.gates[A.bookie].set()
         assert (await looking).entry_id == 3 and replicas.order.good == [A]
 
@@ -336,13 +336,13 @@ def test_a_long_poll_and_a_read_of_the_same_entry_share_nothing() -> None:
         replicas.gates[A.bookie] = asyncio.Event()
         fetcher = make_fetcher(replicas)
         waiting = asyncio.create_task(fetcher.fetch(poll(A, 3)))
-        await wait_until(lambda: replicas.names == "a")
+        await wait_for(lambda: replicas.names == "a")
         assert numbers(await asyncio.wait_for(fetcher.fetch(read(B, 3, 5)), 20)) == [3, 4, 5]
         statistics = fetcher.statistics()
         assert (statistics["long_polls"], statistics["joined"]) == (1, 0)
         replicas.gates[A.bookie].set()
         assert numbers(await waiting) == []
-        await wait_until(lambda: fetcher.statistics()["long_polls"] == 0)
+        await wait_for(lambda: fetcher.statistics()["long_polls"] == 0)
 
     asyncio.run(scenario())
 
@@ -353,12 +353,12 @@ def test_a_long_poll_is_given_up_by_its_last_waiter_alone() -> None:
         replicas.gates[A.bookie] = asyncio.Event()
         fetcher = make_fetcher(replicas)
         waiters = [asyncio.create_task(fetcher.fetch(poll(A))) for _ in range(3)]
-        await wait_until(lambda: fetcher.statistics()["joined"] == 2)
+        await wait_for(lambda: fetcher.statistics()["joined"] == 2)
         for left, waiter in enumerate(waiters):
             assert replicas.ended == [] and fetcher.statistics()["long_polls"] == 1, left
             waiter.cancel()
             await asyncio.wait([waiter])
-        await wait_until(lambda: replicas.ended == [A])
+        await wait_for(lambda: replicas.ended == [A])
         assert fetcher.statistics()["long_polls"] == 0
 
     asyncio.run(scenario())
@@ -371,16 +371,16 @@ def test_a_poll_that_was_given_up_and_ends_late_takes_no_newer_one_with_it() -> 
         replicas.leaving.clear()
         fetcher = make_fetcher(replicas)
         old = asyncio.create_task(fetcher.fetch(poll(A)))
-        await wait_until(lambda: len(replicas.asked) == 1)
+        await wait_for(lambda: len(replicas.asked) == 1)
         old.cancel()
         await asyncio.wait([old])
         new = asyncio.create_task(fetcher.fetch(poll(A)))
-        await wait_until(lambda: len(replicas.asked) == 2 and replicas.ended == [A])
+        await wait_for(lambda: len(replicas.asked) == 2 and replicas.ended == [A])
         replicas.leaving.set()
         for _ in range(5):
             await asyncio.sleep(0)
         joined = asyncio.create_task(fetcher.fetch(poll(A)))
-        await wait_until(lambda: fetcher.statistics()["joined"] == 1)
+        await wait_for(lambda: fetcher.statistics()["joined"] == 1)
         replicas.gates[A.bookie].set()
         assert numbers(await new) == numbers(await joined) == []
         assert len(replicas.asked) == 2
@@ -394,11 +394,11 @@ def test_a_read_that_nobody_waits_for_any_more_fills_the_cache() -> None:
         replicas.gates[A.bookie] = asyncio.Event()
         fetcher = make_fetcher(replicas, cache)
         gone = asyncio.create_task(fetcher.fetch(read(A)))
-        await wait_until(lambda: replicas.names == "a")
+        await wait_for(lambda: replicas.names == "a")
         gone.cancel()
         await asyncio.wait([gone])
         joined = asyncio.create_task(fetcher.fetch(read(B)))
-        await wait_until(lambda: fetcher.statistics()["joined"] == 1)
+        await wait_for(lambda: fetcher.statistics()["joined"] == 1)
         replicas.gates[A.bookie].set()
         assert numbers(await joined) == [0, 1, 2] and replicas.names == "a"
         assert [cache.has(LEDGER, EntryId(entry)) for entry in range(4)] == [True] * 3 + [False]

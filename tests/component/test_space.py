@@ -12,7 +12,7 @@ from duramen.core.bookie_state import SpaceLevel
 from duramen_bookie.file_system import DiskUsage, PosixFileSystem
 from duramen_bookie.upkeep.space import DiskGauge, SpaceJudge, SpaceReport, SpaceWatch
 from tests.component.upkeep_world import run
-from tests.component.waiting import wait_until
+from tests.waiting import wait_for
 
 TOTAL = 1_000_000
 WRITABLE, READ_ONLY, FULL = SpaceLevel.WRITABLE, SpaceLevel.READ_ONLY, SpaceLevel.FULL
@@ -49,7 +49,7 @@ class Disks:
         return used(percent)
 
     async def wait_levels(self, count: int) -> None:
-        await wait_until(lambda: len(self.levels) == count)
+        await wait_for(lambda: len(self.levels) == count)
 
     def watch(self, interval_us: int = 0) -> SpaceWatch:
         return SpaceWatch(

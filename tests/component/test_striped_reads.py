@@ -23,7 +23,7 @@ from duramen.runtime.reading.cache import EntryCache
 from duramen.units import KIB, MIB, SECOND
 from duramen.wire.bookie_calls import ReadAnswer, ReadRange
 from tests.component.readproxy_world import LOG, A, B, C, D, World, check, run
-from tests.component.waiting import wait_until
+from tests.waiting import wait_for
 
 ENTRY_COUNT = 1_000
 LEDGER = ledger_of(LOG, Epoch(1))
@@ -119,9 +119,9 @@ def test_what_is_asked_for_ahead_is_not_asked_for_twice_at_once() -> None:
         bookies = SlowBookies()
         fetcher = RangeFetcher(cast("Bookies", bookies), EntryCache())
         first = asyncio.create_task(fetcher.fetch(read(0, 2, (4, 6), (8, 10))))
-        await wait_until(lambda: len(bookies.asked) == 1)
+        await wait_for(lambda: len(bookies.asked) == 1)
         second = asyncio.create_task(fetcher.fetch(read(3, 3, (5, 7), (9, 11))))
-        await wait_until(lambda: len(bookies.asked) == 2)
+        await wait_for(lambda: len(bookies.asked) == 2)
         assert bookies.asked == [[(0, 2), (4, 6), (8, 10)], [(3, 3), (7, 7), (11, 11)]]
         bookies.gate.set()
         await asyncio.gather(first, second)

@@ -24,7 +24,7 @@ from tests.component.test_bookie_service import run as run_bookie
 from tests.component.test_carrying import ENTRY_COUNT, OTHER, World, make_world
 from tests.component.test_repair_calls import damage
 from tests.component.upkeep_world import run
-from tests.component.waiting import wait_until
+from tests.waiting import wait_for
 
 
 def list_shelf(world: World) -> set[str]:
@@ -111,7 +111,7 @@ def test_damage_that_replay_found_is_reported_with_that_reason(tmp_path: Path) -
             await bookie.add(*[add(number) for number in range(3)])
         damage(tmp_path, 1, pattern="*.dj")
         async with running(tmp_path, tree):
-            await wait_until(lambda: find_report() is not None)
+            await wait_for(lambda: find_report() is not None)
         assert find_report() == ["replay"]
 
     run_bookie(scenario)

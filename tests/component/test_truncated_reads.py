@@ -18,7 +18,7 @@ from duramen.ids import EntryId, Epoch, LogId, ledger_of, lsn_of
 from duramen.runtime.reading.log_reader import LogCursor
 from duramen.wire.metadata_json import spell_log, spell_node
 from tests.component.readproxy_world import BATCH, LOG, NDJSON, PATHS, RECORDS, World, run
-from tests.component.waiting import wait_until
+from tests.waiting import wait_for
 
 
 async def truncate(world: World, epoch: int, entry: int, slot: int, seq_num: int) -> None:
@@ -139,7 +139,7 @@ async def wait_stuck(world: World, epoch: int) -> None:
         reads = [read for b in world.bookies.values() for read in b.reads]
         return sum(read.ledger_id == ledger for read in reads) > 2
 
-    await wait_until(is_asked)
+    await wait_for(is_asked)
 
 
 async def give_up_below_e3n1s1(world: World) -> None:
@@ -200,7 +200,7 @@ def test_a_stream_breaks_off_before_what_was_given_up_meanwhile() -> None:
 
         reading = asyncio.create_task(read())
         await wait_stuck(world, 2)
-        await wait_until(lambda: len(lines) == 13)
+        await wait_for(lambda: len(lines) == 13)
         await give_up_below_e3n1s1(world)
         with pytest.raises(httpx.RemoteProtocolError):
             await reading
@@ -262,7 +262,7 @@ def test_a_reader_that_waits_gets_what_was_left_and_the_end() -> None:
     async def scenario(world: World) -> None:
         await world.fill()
         waiting = asyncio.create_task(world.read("?from=tail&wait=60s"))
-        await wait_until(lambda: any(b.waiting_count for b in world.bookies.values()))
+        await wait_for(lambda: any(b.waiting_count for b in world.bookies.values()))
         await finish(world, Ending.END)
         answer = await waiting
         assert answer["records"] == [] and answer["ended"] is True

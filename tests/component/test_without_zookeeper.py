@@ -14,7 +14,7 @@ import pytest
 
 from duramen.units import SECOND
 from tests.component.readproxy_world import BATCH, NDJSON, World, check, run, seq_nums
-from tests.component.waiting import wait_until
+from tests.waiting import wait_for
 
 TAIL = "/v1/namespaces/ns/logs/log/records/tail"
 COUNT = 31
@@ -87,7 +87,7 @@ def test_who_waits_gets_records_as_they_are_acknowledged() -> None:
         for count in (1, 2, 3):
             first = len(world.bodies)
             waiting = asyncio.create_task(world.read(f"?from=seq:{first}&wait=30s"))
-            await wait_until(lambda: any(b.waiting_count for b in world.bookies.values()))
+            await wait_for(lambda: any(b.waiting_count for b in world.bookies.values()))
             await world.append(count)
             check(world, await waiting, first, first + count)
 
@@ -103,7 +103,7 @@ def test_who_waited_is_not_told_that_what_came_is_the_end(media: str) -> None:
         for number in range(COUNT, COUNT + 3):
             query = f"?from=seq:{number}&wait=30s"
             waiting = asyncio.create_task(world.get(query, accept=media))
-            await wait_until(lambda: any(b.waiting_count for b in world.bookies.values()))
+            await wait_for(lambda: any(b.waiting_count for b in world.bookies.values()))
             await world.append(1)
             answer = await waiting
             assert answer.status_code == 200, answer.text
@@ -117,13 +117,13 @@ def test_who_waited_before_goes_on_waiting() -> None:
     async def scenario(world: World) -> None:
         await world.fill()
         waiting = asyncio.create_task(world.read(f"?from=seq:{COUNT}&wait=30s"))
-        await wait_until(lambda: any(b.waiting_count for b in world.bookies.values()))
+        await wait_for(lambda: any(b.waiting_count for b in world.bookies.values()))
         world.proxy_store.disconnect()
         loop = asyncio.get_running_loop()
         polled = sum(bookie.read_count for bookie in world.bookies.values())
         looks_s = loop.time()
         # Longer than a reader tries to read metadata that it cannot do without.
-        await wait_until(
+        await wait_for(
             lambda: (
                 loop.time() - looks_s > 5
                 and sum(bookie.read_count for bookie in world.bookies.values()) > polled + 2
@@ -152,7 +152,7 @@ def test_who_needs_a_newer_segment_is_told_so() -> None:
     async def scenario(world: World) -> None:
         await cut_off(world)
         waiting = asyncio.create_task(world.get(f"?from=seq:{COUNT}&wait=30s"))
-        await wait_until(lambda: any(b.waiting_count for b in world.bookies.values()))
+        await wait_for(lambda: any(b.waiting_count for b in world.bookies.values()))
         for bookie in world.bookies.values():
             bookie.is_sealed = True
         await world.close_segment()
@@ -199,8 +199,8 @@ def test_it_is_ready_for_as_long_as_it_serves(age_max_us: int, is_ready: bool) -
     async def scenario(world: World) -> None:
         assert world.proxy.is_ready()
         world.proxy_store.disconnect()
-        await wait_until(lambda: world.proxy.is_ready() == is_ready)
+        await wait_for(lambda: world.proxy.is_ready() == is_ready)
         world.proxy_store.reconnect()
-        await wait_until(world.proxy.is_ready)
+        await wait_for(world.proxy.is_ready)
 
     run(scenario, metadata_age_max_us=age_max_us)

@@ -22,7 +22,6 @@ from duramen.wire.record_json import spell_mark
 from duramen.wire.sequencer_calls import AlreadyStored, Append, Appended, AppendResult, Mark
 from duramen_writeproxy import lanes
 from duramen_writeproxy.intake.budget import Budget
-from tests.component.waiting import wait_until
 from tests.component.writeproxy_world import (
     PATHS,
     RAW,
@@ -35,6 +34,7 @@ from tests.component.writeproxy_world import (
     run,
     wait_requests,
 )
+from tests.waiting import wait_for
 
 # --- Append: bodies and answers ---
 
@@ -274,7 +274,7 @@ def test_without_a_sequencer_a_log_is_unavailable() -> None:
 def test_a_sequencer_that_comes_is_found_while_an_append_waits() -> None:
     async def scenario(world: World) -> None:
         append = asyncio.create_task(world.append())
-        await wait_until(lambda: world.proxy.statistics()["appends"]["pauses"] > 0)
+        await wait_for(lambda: world.proxy.statistics()["appends"]["pauses"] > 0)
         world.sequencers.append(FakeSequencer("new"))
         await world.first.start()
         await world.register("new", world.first.url)
@@ -416,7 +416,7 @@ def test_appends_that_wait_share_frames(monkeypatch: pytest.MonkeyPatch) -> None
 
         world.first.decide = decide
         appends = [asyncio.create_task(world.append()) for _ in range(200)]
-        await wait_until(lambda: lane_of(world)["held"] == 200)
+        await wait_for(lambda: lane_of(world)["held"] == 200)
         assert len(world.first.frames) <= 4
         gate.set()
         assert {status for status, _ in await asyncio.gather(*appends)} == {200}
@@ -451,7 +451,7 @@ def test_a_slow_log_does_not_delay_others(monkeypatch: pytest.MonkeyPatch) -> No
         assert lane["slow_logs"] == 1 and lane["open_frames"] <= 64
         gate.set()
         assert {status for status, _ in await asyncio.gather(*slow)} == {200}
-        await wait_until(lambda: not lane_of(world)["open_frames"])
+        await wait_for(lambda: not lane_of(world)["open_frames"])
         assert lane_of(world)["slow_logs"] == lane_of(world)["held_bytes"] == 0
 
     run(scenario)
@@ -468,7 +468,7 @@ def test_a_full_lane_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
         world.first.decide = decide
         monkeypatch.setattr(lanes, "LANE_BYTES_MAX", 1_000)
         held = asyncio.create_task(world.append(b"x" * 900))
-        await wait_until(lambda: len(world.rows) == 1)
+        await wait_for(lambda: len(world.rows) == 1)
         status, problem = await world.append(b"x" * 900)
         assert (status, problem["code"], problem["retryable"]) == (503, "overloaded", True)
         gate.set()
@@ -654,10 +654,10 @@ def test_a_proxy_that_stops_answers_what_is_in_flight() -> None:
         found = await world.setup.get(registered)
         assert found is not None and f":{world.proxy.port}".encode() in found.data
         append = asyncio.create_task(world.append())
-        await wait_until(lambda: len(world.rows) == 1)
+        await wait_for(lambda: len(world.rows) == 1)
         assert world.proxy.is_ready()
         stop = asyncio.create_task(world.proxy.stop())
-        await wait_until(lambda: not world.proxy.is_ready())
+        await wait_for(lambda: not world.proxy.is_ready())
         status, problem = await world.append()
         assert (status, problem["code"]) == (503, "server_draining")
         gate.set()

@@ -21,8 +21,8 @@ from duramen.units import KIB
 from duramen.wire.sequencer_calls import Append, AppendResult, parse_appends
 from duramen_writeproxy import lanes
 from duramen_writeproxy.lanes import Lane
-from tests.component.waiting import wait_until
 from tests.component.writeproxy_world import RECORDS, World, lane_of, run
+from tests.waiting import wait_for
 
 GREEDY = LogId(5)
 OTHER = RECORDS.replace("/l/", "/m/")
@@ -49,7 +49,7 @@ def test_a_log_whose_window_is_full_refuses_only_its_own_appends(
             # Each one is refused, or is in a frame that waits, before the next one comes.
             row_count = len(world.rows)
             task = asyncio.create_task(world.append(BATCH))
-            await wait_until(lambda: task.done() or len(world.rows) > row_count)  # noqa: B023
+            await wait_for(lambda: task.done() or len(world.rows) > row_count)  # noqa: B023
             (refused if task.done() else held).append(task)
         assert {(t.result()[0], t.result()[1]["code"]) for t in refused} == {(503, "window_full")}
         assert all(task.result()[1]["retryable"] for task in refused)
@@ -59,7 +59,7 @@ def test_a_log_whose_window_is_full_refuses_only_its_own_appends(
         assert not any(task.done() for task in held)
         gate.set()
         assert {status for status, _ in await asyncio.gather(*held)} == {200}
-        await wait_until(lambda: lane_of(world)["held_bytes"] == lane_of(world)["held_logs"] == 0)
+        await wait_for(lambda: lane_of(world)["held_bytes"] == lane_of(world)["held_logs"] == 0)
         assert (await world.append(BATCH))[0] == 200
 
     run(scenario)
@@ -95,7 +95,7 @@ def play(scenario: Any) -> None:
             await scenario(lane, peers, put)
             peers.end.set()
             await asyncio.gather(*tasks, return_exceptions=True)
-            await wait_until(lane.is_idle)
+            await wait_for(lane.is_idle)
         assert lane.statistics()["held_logs"] == lane.statistics()["waiting"] == 0
 
     asyncio.run(work())
@@ -111,7 +111,7 @@ def test_logs_fill_a_frame_by_turns(monkeypatch: pytest.MonkeyPatch) -> None:
             put(1)
         put(2)
         put(3)
-        await wait_until(lambda: len(peers.frames) == lanes.FRAME_COUNT_MAX)
+        await wait_for(lambda: len(peers.frames) == lanes.FRAME_COUNT_MAX)
         assert peers.frames[0] == [1, 2, 3]
         assert peers.frames[1:] == [[1, 1, 1]] * 3
 
@@ -128,10 +128,10 @@ def test_however_many_logs_are_greedy_there_is_room_for_one_more(
         for _ in range(30):
             for log_id in range(1, 6):
                 put(log_id)
-        await wait_until(lambda: lane.statistics()["held_logs"] == 5)
+        await wait_for(lambda: lane.statistics()["held_logs"] == 5)
         assert lane.statistics()["held"] < 50, "some were refused"
         late = put(9)
-        await wait_until(lambda: lane.statistics()["held_logs"] == 6)
+        await wait_for(lambda: lane.statistics()["held_logs"] == 6)
         assert not late.done()
         over = put(8, LANE_BYTES)
         with pytest.raises(DuramenError) as caught:

@@ -25,7 +25,6 @@ from duramen.wire.sequencer_calls import NO_OPTIONS, Append, AppendedEarly, Appe
 from duramen_sequencer.control import Control
 from duramen_writeproxy.cluster.routes import add_cluster_routes
 from duramen_writeproxy.cluster.sequencers import Cluster
-from tests.component.waiting import wait_until
 from tests.component.writeproxy_world import (
     PATHS,
     RECORDS,
@@ -35,6 +34,7 @@ from tests.component.writeproxy_world import (
     owner,
     run,
 )
+from tests.waiting import wait_for
 
 NEW = RECORDS.replace("/l/", "/new/")
 
@@ -146,7 +146,7 @@ def test_an_owner_that_left_the_roster_is_not_asked_any_more() -> None:
         stored = await world.setup.get(path)
         assert stored is not None
         await world.setup.delete(path, version=stored.version)
-        await wait_until(lambda: world.proxy.statistics()["routes"]["sequencers"] == 1)
+        await wait_for(lambda: world.proxy.statistics()["routes"]["sequencers"] == 1)
         assert (await world.append())[0] == 200
         assert (len(first.rows), len(second.rows)) == (1, 1)
 
@@ -158,7 +158,7 @@ def test_weights_in_the_roster_decide_whom_a_proxy_asks_first() -> None:
         first, second = world.sequencers
         fields = {"data_url": first.url, "weight": 0}
         await world.setup.set(f"{PATHS.sequencers}/{first.name}", spell_node(fields), version=0)
-        await wait_until(lambda: not world.proxy.statistics()["routes"]["ranks"])
+        await wait_for(lambda: not world.proxy.statistics()["routes"]["ranks"])
         async with asyncio.timeout(30):
             while not second.rows:
                 assert (await world.append())[0] == 200

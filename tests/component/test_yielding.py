@@ -14,7 +14,7 @@ from collections.abc import Callable
 from duramen.units import MIB, MINUTE, MS, SECOND
 from duramen_bookie.repair.yielding import PROBE_US, REST_US, Yielding, YieldingPace
 from tests.component.upkeep_world import run
-from tests.component.waiting import wait_until
+from tests.waiting import wait_for
 
 _MAX, _MIN, _FIRST = 32 * MIB, 2 * MIB, 4 * MIB
 _PERIOD_US = 10 * MS
@@ -203,7 +203,7 @@ def test_a_burst_is_an_eighth_of_a_second_of_the_rate_of_now() -> None:
         clock.now_us += MINUTE
         assert await pace.admit(_FIRST // 8)
         later = asyncio.create_task(pace.admit(_FIRST // 8))
-        await wait_until(lambda: pace.statistics()["waiting_count"] == 1)
+        await wait_for(lambda: pace.statistics()["waiting_count"] == 1)
         clock.now_us += SECOND // 8 - 1
         for _ in range(10):
             await asyncio.sleep(0)
@@ -223,7 +223,7 @@ def test_whoever_is_impatient_waits_less_and_all_of_it_is_charged() -> None:
         # It is overdrawn by a hundredth of a second: who comes next and is patient waits for that.
         patient = asyncio.create_task(pace.admit(1))
         impatient = asyncio.create_task(pace.admit(1, patience_us=MS))
-        await wait_until(lambda: pace.statistics()["waiting_count"] == 2)
+        await wait_for(lambda: pace.statistics()["waiting_count"] == 2)
         clock.now_us += MS
         assert await impatient
         assert not patient.done()
@@ -245,7 +245,7 @@ def test_the_probe_tells_how_late_the_event_loop_is() -> None:
         probing = asyncio.create_task(YieldingPace(Told(now_us=clock), now_us=clock).probe())
         await asyncio.sleep(0)  # it has asked for its timer
         clock.now_us += PROBE_US + 7 * MS
-        await wait_until(lambda: len(told_us) > 0)
+        await wait_for(lambda: len(told_us) > 0)
         probing.cancel()
         assert told_us[0] == 7 * MS
 

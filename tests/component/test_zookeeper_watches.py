@@ -19,7 +19,7 @@ from kazoo.protocol.states import KazooState
 from duramen.runtime import zookeeper_store
 from duramen.runtime.metadata_store import Unavailable
 from duramen.runtime.zookeeper_store import ZooKeeperStore
-from tests.component.waiting import wait_until
+from tests.waiting import wait_for
 
 STAT = SimpleNamespace(version=3, ephemeralOwner=0, numChildren=0, czxid=7)
 
@@ -88,7 +88,7 @@ class World:
 
     async def wait_request(self, number: int) -> HandRequest:
         [client] = HandKazoo.made
-        await wait_until(lambda: len(client.requests) == number)
+        await wait_for(lambda: len(client.requests) == number)
         return client.requests[-1]
 
     async def settle(self) -> None:

@@ -33,7 +33,7 @@ from duramen.wire.sequencer_calls import (
     parse_appends,
 )
 from duramen_writeproxy.service import WriteProxy
-from tests.component.waiting import wait_until
+from tests.waiting import wait_for
 
 PATHS = Paths("c")
 RECORDS = "/v1/namespaces/a/logs/l/records"
@@ -205,7 +205,7 @@ def run(
 
 async def wait_requests(world: World, count: int) -> None:
     """Wait until so many appends are being served."""
-    await wait_until(lambda: world.proxy.statistics()["requests"] == count)
+    await wait_for(lambda: world.proxy.statistics()["requests"] == count)
 
 
 def lane_of(world: World) -> dict[str, int]:

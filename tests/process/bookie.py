@@ -51,8 +51,8 @@ from duramen.wire.bookie_calls import (
     parse_statuses,
 )
 from tests.crash.promises import Addition, Promises, View, ledger, make_addition
-from tests.process.cluster import wait_until
 from tests.process.times import HANG_S
+from tests.waiting import wait_in_thread
 
 _CALL_US: Final = 20 * SECOND
 _READ_BYTES: Final = 4 << 20
@@ -115,7 +115,7 @@ class BookieProcess:
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
                 env=os.environ | {"PYTHONFAULTHANDLER": "1"},
             )  # fmt: skip
-        wait_until(self._is_ready_or_gone, HANG_S, "the bookie to be ready")
+        wait_in_thread(self._is_ready_or_gone, HANG_S, "the bookie to be ready")
         assert self._process.poll() is None, f"the bookie did not start: {self.log_tail()}"
 
     def kill(self) -> None:

@@ -21,9 +21,9 @@ from duramen.ids import LedgerId, epoch_of, log_of
 from duramen.limits import COMPACT_HOURLY_RATIO
 from duramen.wire.journal_format import BLOCK_BYTES
 from tests.process.bookie import BookieProcess, Load
-from tests.process.cluster import wait_until
 from tests.process.metadata_nodes import MetadataNodes
 from tests.process.times import HANG_S
+from tests.waiting import wait_in_thread
 
 _LASTING: Final = 6
 """Of so many logs one is never truncated."""
@@ -78,7 +78,7 @@ class Strike:
         self._upkeep: dict[str, Any] = {}
 
     def __call__(self) -> None:
-        wait_until(self._is_carrying, HANG_S, "files to be carried")
+        wait_in_thread(self._is_carrying, HANG_S, "files to be carried")
         for _ in range(self._rng.randrange(4)):
             self._is_carrying()
         self._bookie.kill()
@@ -118,7 +118,7 @@ def _finish_rounds(bookie: BookieProcess, dead: set[LedgerId]) -> None:
     def is_dropped() -> bool:
         return dead.isdisjoint(int(ledger["ledger_id"]) for ledger in bookie.list_ledgers())
 
-    wait_until(is_dropped, HANG_S, "dead ledgers to be dropped")
+    wait_in_thread(is_dropped, HANG_S, "dead ledgers to be dropped")
     for work in ("settling", "compaction"):
         finish_round(bookie, work)
     shelf = bookie.ask("/v1/statistics")["storage"]["shelf"]
@@ -137,4 +137,4 @@ def finish_round(bookie: BookieProcess, work: str) -> None:
     for _ in range(2):
         count = bookie.ask("/v1/upkeep")[work]["rounds"]["round_count"]
         bookie.tell(f"/v1/upkeep/{work}")
-        wait_until(is_over, HANG_S, f"a round of {work}")
+        wait_in_thread(is_over, HANG_S, f"a round of {work}")

@@ -24,8 +24,8 @@ from tests.chaos.history import FINAL, HistoryFile, history_path, read_history
 from tests.chaos.judge import Verdict, judge
 from tests.chaos.load import LoadOptions, read_once, spell_options
 from tests.chaos.load_process import ROOT
-from tests.chaos.waiting import wait_until
 from tests.process.times import HANG_S
+from tests.waiting import comes_true
 
 NAMESPACE = "default"
 _READ_BYTES = 1 << 20
@@ -107,7 +107,7 @@ class ChaosLoad:
 
     async def _wait(self, condition: Callable[[], bool], timeout_s: float) -> bool:
         """Whether it comes true in time; fails as soon as a violation is seen."""
-        is_true = await wait_until(lambda: bool(self.violations) or condition(), timeout_s)
+        is_true = await comes_true(lambda: bool(self.violations) or condition(), timeout_s)
         assert not self.violations, self.violations
         return is_true
 

@@ -27,9 +27,9 @@ from typing import Any, TypeVar
 import httpx
 
 from duramen.client.rest_client import RestClient
-from tests.pauses import LOOK_S, look_again
 from tests.process.answers import repeat_safely
 from tests.process.times import HANG_S
+from tests.waiting import wait_in_thread
 
 T = TypeVar("T")
 
@@ -101,7 +101,7 @@ class LocalCluster:
     def kill(self, node_id: str) -> None:
         """SIGKILL one process and wait until it is gone."""
         pid = self.send(node_id, signal.SIGKILL)
-        wait_until(lambda: not _is_alive(pid), HANG_S, f"{node_id} to die")
+        wait_in_thread(lambda: not _is_alive(pid), HANG_S, f"{node_id} to die")
 
     def revive(self, node_id: str, wrap: Callable[[list[str]], list[str]] | None = None) -> None:
         """Start a killed process again as it was started (for clusters with --no-restart).
@@ -130,7 +130,7 @@ class LocalCluster:
     def wait_ready(self, *node_ids: str) -> None:
         """Until processes that were started again serve."""
         for node_id in node_ids:
-            wait_until(partial(self._is_ready, node_id), HANG_S, f"{node_id} to be ready")
+            wait_in_thread(partial(self._is_ready, node_id), HANG_S, f"{node_id} to be ready")
 
     def kill_everything(self) -> None:
         """SIGKILL the supervisor and all its processes, at once."""
@@ -139,7 +139,7 @@ class LocalCluster:
         for pid in (self._run.pid, *pids):
             os.kill(pid, signal.SIGKILL)
         self._run.wait(10)
-        wait_until(lambda: not any(map(_is_alive, pids)), HANG_S, "every process to die")
+        wait_in_thread(lambda: not any(map(_is_alive, pids)), HANG_S, "every process to die")
 
     def stop(self) -> None:
         """Ctrl-C; asserts that it ends in time with 0 and leaves no process."""
@@ -207,16 +207,6 @@ async def create_log(cluster: LocalCluster, name: str, config: dict[str, Any]) -
         return await repeat_safely(create)
     finally:
         await client.close()
-
-
-def wait_until(
-    condition: Callable[[], bool], timeout_s: float, what: str, *, rest_s: float = LOOK_S
-) -> None:
-    """Poll a condition; fails with its name when it does not come true in time."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, f"waited {timeout_s} s for {what}"
-        look_again(rest_s)
 
 
 def run(work: Coroutine[Any, Any, T], timeout_s: float = 250) -> T:

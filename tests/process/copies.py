@@ -7,7 +7,6 @@ drain, rebalance and pauses. Source: docs/testing.md "Chaos", docs/protocol/repa
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -21,12 +20,15 @@ from duramen.runtime.http_client import PeerError
 from duramen.runtime.metadata_store import MetadataError
 from duramen.runtime.zookeeper_store import ZooKeeperStore
 from duramen.wire.metadata_json import Paths
-from tests.pauses import let_pass
 from tests.process.cluster import LocalCluster
 from tests.process.times import HANG_S
+from tests.waiting import wait_for
 
 NAMESPACE = "default"
 LOOK_PAUSE_S = 0.2
+"""A look costs much here."""
+
+_NOT_YET = (DuramenError, PeerError, MetadataError)
 
 
 async def verify_logs(cluster: LocalCluster, logs: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -54,7 +56,7 @@ async def wait_whole(
         found.update(await verify_logs(cluster, logs))
         return all(report["ok"] for report in found.values())
 
-    await wait_until_so(is_whole, timeout_s, lambda: f"copies are missing: {_spell(found)}")
+    await ask_until(is_whole, timeout_s, lambda: f"whole copies: {_spell(found)}")
     assert all(one["good_copies"] == one["copies"] > 0 for one in found.values()), _spell(found)
     return found
 
@@ -93,7 +95,7 @@ async def wait_settled(cluster: LocalCluster, timeout_s: float = HANG_S) -> dict
         await post(cluster, f"bookies/{serving}/cancel-drain")
         return False
 
-    await wait_until_so(is_settled, timeout_s, lambda: f"repair is not over: {notes}, {answer}")
+    await ask_until(is_settled, timeout_s, lambda: f"the end of repair: {notes}, {answer}")
     return answer
 
 
@@ -134,27 +136,17 @@ async def close_segment(cluster: LocalCluster, log: str, timeout_s: float = HANG
         return any(row["epoch"] == epochs[0] and row["state"] == "CLOSED" for row in rows)
 
     try:
-        await wait_until_so(is_closed, timeout_s, lambda: f"{log} does not roll")
+        await ask_until(is_closed, timeout_s, f"{log} to roll")
     finally:
         await writing.close()
         await reading.close()
 
 
-async def wait_until_so(
-    condition: Callable[[], Awaitable[bool]], timeout_s: float, complaint: Callable[[], str]
+async def ask_until(
+    condition: Callable[[], Awaitable[bool]], within_s: float, what: str | Callable[[], str]
 ) -> None:
     """Ask until it is so; who does not answer now is asked again."""
-    try:
-        async with asyncio.timeout(timeout_s):
-            while True:
-                try:
-                    if await condition():
-                        return
-                except (DuramenError, PeerError, MetadataError):
-                    pass
-                await let_pass(LOOK_PAUSE_S, what="between two looks, which cost much")
-    except TimeoutError:
-        raise AssertionError(f"after {timeout_s} s {complaint()}") from None
+    await wait_for(condition, within_s, what, rest_s=LOOK_PAUSE_S, passing=_NOT_YET)
 
 
 @contextlib.asynccontextmanager

@@ -36,10 +36,10 @@ from tests.pauses import let_pass
 from tests.process.cluster import LocalCluster, create_log, running_cluster
 from tests.process.copies import (
     ask,
+    ask_until,
     close_segment,
     post,
     wait_settled,
-    wait_until_so,
     wait_whole,
 )
 from tests.process.times import HANG_S
@@ -131,9 +131,7 @@ async def drain_under_load(
         cluster.kill(bookie)
         shutil.rmtree(cluster.process(bookie)["data_dir"])
         mark = len(load.acked)
-        await wait_until_so(
-            lambda: _is_beyond(load, mark + log_count), HANG_S, lambda: "no appends"
-        )
+        await ask_until(lambda: _is_beyond(load, mark + log_count), HANG_S, "appends")
     before, during = load.between(began, asked), load.between(asked, drained)
     figures = {
         "bookies": count, "held_mib": held_bytes >> 20, "seconds": round(drained - asked, 1),
@@ -207,7 +205,7 @@ async def wait_drained(cluster: LocalCluster, bookie: str) -> None:
         answer.update(await ask(cluster, "repair"))
         return any(d["bookie"] == bookie and d["duty"] == "drained" for d in answer["drains"])
 
-    await wait_until_so(is_drained, _DRAINED_S, lambda: f"not drained: {answer}")
+    await ask_until(is_drained, _DRAINED_S, lambda: f"the end of the drain: {answer}")
 
 
 async def judge(cluster: LocalCluster, bookie: str) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from duramen.cluster.layout import CLUSTER_NAME
 from duramen.ids import Epoch, LogId
 from duramen.runtime.zookeeper_store import ZooKeeperStore
 from duramen.wire.metadata_json import Paths, read_node, spell_log
-from tests.process.copies import wait_until_so
+from tests.process.copies import ask_until
 from tests.process.times import HANG_S
 from tests.unit.test_log_node import make_log
 
@@ -80,4 +80,4 @@ async def change_node(
             await store.set(path, data, version=found.version)
         return data is not None
 
-    await wait_until_so(is_written, HANG_S, lambda: f"{path} was not to be changed")
+    await ask_until(is_written, HANG_S, f"a change of {path}")

@@ -22,7 +22,7 @@ from duramen.limits import JOURNAL_FILE_BYTES_MIN
 from tests.process.bookie import BookieProcess, Load
 from tests.process.bookie_files import find_strays
 from tests.process.bookie_upkeep import Strike, finish, hurried, list_dying
-from tests.process.cluster import run, wait_until
+from tests.process.cluster import run
 from tests.process.disk_faults import (
     Volume,
     count_injected,
@@ -33,6 +33,7 @@ from tests.process.hasty_bookie import hasty
 from tests.process.metadata_nodes import MetadataNodes, open_nodes
 from tests.process.times import HANG_S
 from tests.requirements import Need, leave_out_if
+from tests.waiting import wait_in_thread
 from tests.zookeeper_fixture import running_zookeeper
 
 pytestmark = [pytest.mark.process, pytest.mark.zookeeper, pytest.mark.long]
@@ -184,7 +185,7 @@ def require_no_leak(bookie: BookieProcess) -> None:
         return not strays
 
     try:
-        wait_until(is_accounted, HANG_S, "files to be accounted for")
+        wait_in_thread(is_accounted, HANG_S, "files to be accounted for")
     except AssertionError as error:
         raise AssertionError("\n".join(strays)) from error
 

@@ -18,8 +18,8 @@ import httpx
 import pytest
 
 from duramen.cluster.layout import pick_free_port
-from tests.process.cluster import wait_until
 from tests.process.times import HANG_S
+from tests.waiting import wait_in_thread
 from tests.zookeeper_fixture import running_zookeeper
 
 pytestmark = [pytest.mark.process, pytest.mark.zookeeper]
@@ -63,7 +63,7 @@ class Start:
         """A bookie that is ready; it is told to stop at the end and must do so cleanly."""
         with subprocess.Popen(self.command(*more), stderr=subprocess.PIPE, text=True) as process:
             try:
-                wait_until(lambda: self._is_ready(process), HANG_S, "the bookie to be ready")
+                wait_in_thread(lambda: self._is_ready(process), HANG_S, "the bookie to be ready")
                 yield
             finally:
                 process.terminate()

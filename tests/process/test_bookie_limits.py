@@ -28,7 +28,7 @@ from duramen_bookie.admission import CLASS_LIMITS
 from tests.crash.promises import ledger, make_addition
 from tests.process.bookie import BookieClient, BookieProcess, Load
 from tests.process.bookie_upkeep import finish, finish_round
-from tests.process.cluster import run, wait_until
+from tests.process.cluster import run
 from tests.process.disk_faults import (
     Volume,
     count_injected,
@@ -39,6 +39,7 @@ from tests.process.hasty_bookie import hasty
 from tests.process.metadata_nodes import MetadataNodes, open_nodes
 from tests.process.times import HANG_S
 from tests.requirements import Need, leave_out_if
+from tests.waiting import wait_in_thread
 from tests.zookeeper_fixture import running_zookeeper
 
 pytestmark = [pytest.mark.process, pytest.mark.zookeeper, pytest.mark.long]
@@ -128,7 +129,7 @@ def fill(volume: Volume, bookie: BookieProcess, leave_bytes: int, level: str) ->
         filler[:] = [volume.fill(leave_bytes)]
         return bool(bookie.ask("/v1/disks")["level"] == level)
 
-    wait_until(is_full, HANG_S, f"the disk to be {level}")
+    wait_in_thread(is_full, HANG_S, f"the disk to be {level}")
     return filler[0]
 
 
@@ -147,7 +148,7 @@ def settle_in_vain(bookie: BookieProcess) -> None:
 
     suspend_settling(bookie, is_on=False)
     before = settling()["postponed_count"]
-    wait_until(lambda: settling()["postponed_count"] > before + 1, HANG_S, "settling to wait")
+    wait_in_thread(lambda: settling()["postponed_count"] > before + 1, HANG_S, "settling to wait")
     assert settling()["rounds"]["failed_round_count"] == 0
 
 

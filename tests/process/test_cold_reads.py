@@ -19,11 +19,12 @@ import pytest
 from duramen.client.core.client import CoreClient
 from duramen.client.rest_client import RestClient
 from duramen.wire.record_batch import encode_batch
-from tests.process.cluster import LocalCluster, create_log, run, running_cluster, wait_until
+from tests.process.cluster import LocalCluster, create_log, run, running_cluster
 from tests.process.copies import close_segment
 from tests.process.hasty_bookie import hasty
 from tests.process.test_tiering import MOVE, command, want_retention
 from tests.process.times import HANG_S
+from tests.waiting import wait_in_thread
 
 pytestmark = [pytest.mark.process, pytest.mark.zookeeper]
 
@@ -70,8 +71,8 @@ class Fixture:
         assert (code, report["rechecked"]) == (0, SEGMENTS), report
 
     def release(self) -> None:
-        wait_until(lambda: self._count_released() == SEGMENTS, HANG_S, "the release")
-        wait_until(lambda: not self._is_held(), HANG_S, "bookies to drop what was released")
+        wait_in_thread(lambda: self._count_released() == SEGMENTS, HANG_S, "the release")
+        wait_in_thread(lambda: not self._is_held(), HANG_S, "bookies to drop what was released")
 
     def read(self, query: str) -> list[bytes]:
         """All records of a query, request by request, each to its end."""
@@ -193,7 +194,7 @@ def test_a_store_that_is_taken_away_and_comes_back(world: Fixture) -> None:
         assert world.read(f"from=seq:{first_hot}") == world.bodies[first_hot:]
     finally:
         folder.with_name("away").rename(folder)
-    wait_until(lambda: world.get("from=head&count=1").status_code == 200, HANG_S, "cold reads")
+    wait_in_thread(lambda: world.get("from=head&count=1").status_code == 200, HANG_S, "cold reads")
     assert world.read("from=head") == world.bodies
 
 
@@ -203,7 +204,7 @@ def test_a_truncation_into_a_cold_segment(world: Fixture) -> None:
     answer = httpx.post(url, json={"to": "seq:77"}, timeout=60)
     assert answer.status_code == 200, answer.text
     assert answer.json()["head"]["seq_num"] == 77
-    wait_until(
+    wait_in_thread(
         lambda: len(world.read("from=head")) == len(world.bodies) - 77, HANG_S, "the new head"
     )
     assert world.read("from=head") == world.bodies[77:]

@@ -17,8 +17,9 @@ from typing import Any
 import pytest
 
 from duramen.cli.main import main
-from tests.process.cluster import running_cluster, wait_until
+from tests.process.cluster import running_cluster
 from tests.process.times import HANG_S
+from tests.waiting import wait_in_thread
 
 pytestmark = pytest.mark.process
 
@@ -55,11 +56,11 @@ def test_what_a_user_types(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         ask("append", "shop/orders", str(lines))
         assert ask("tail", "shop/orders", "-n", "2") == "998\n999\n"
         assert ask("log", "roll", "shop/orders").endswith("e1 is being closed\n")
-        wait_until(
+        wait_in_thread(
             lambda: "CLOSED" in ask("segments", "shop/orders"), HANG_S, "the segment to be closed"
         )
-        wait_until(lambda: main(["repair", "status", "--data", str(cluster.folder)]) == 0, HANG_S,
-                   "an auditor in office")  # fmt: skip
+        repair = ["repair", "status", "--data", str(cluster.folder)]
+        wait_in_thread(lambda: main(repair) == 0, HANG_S, "an auditor")
         capsys.readouterr()
         ask_in_sql(ask_rows)
 
@@ -75,7 +76,7 @@ def test_what_a_user_types(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
             syncs_ms = [row["sync_ms"] for row in found["bookies"]]
             return not found["unknown"] and None not in syncs_ms
 
-        wait_until(is_known, HANG_S, "an answer of everybody")
+        wait_in_thread(is_known, HANG_S, "an answer of everybody")
         moment = show_moment()
         assert moment["logs_owned"] == 1
         assert [row["sequencer"] for row in moment["sequencers"]] == ["sequencer-0"]
@@ -160,4 +161,4 @@ def complete_in_bash(folder: Path, data: Path) -> None:
         found[:] = done.stdout.split("\n")[:-1]
         return found == list(questions.values())
 
-    wait_until(is_completed, HANG_S, f"{questions} to be completed")
+    wait_in_thread(is_completed, HANG_S, f"{questions} to be completed")

@@ -23,9 +23,10 @@ import pytest
 
 from duramen.units import MIB
 from duramen.wire.edge.content_coding import zstd
-from tests.process.cluster import LocalCluster, create_log, run, running_cluster, wait_until
+from tests.process.cluster import LocalCluster, create_log, run, running_cluster
 from tests.process.times import HANG_S, SESSION_S, STILL_S
 from tests.ticker import Ticker, running_ticker
+from tests.waiting import wait_in_thread
 
 pytestmark = [pytest.mark.process, pytest.mark.zookeeper, pytest.mark.quiet]
 
@@ -108,7 +109,9 @@ def _others_are_served(cluster: LocalCluster, ticker: Ticker) -> Iterator[None]:
     with Steady(state["write_url"] + RECORDS.replace("target", "steady")) as steady:
         yield
         count = len(steady.outcomes)
-        wait_until(lambda: len(steady.outcomes) >= count + 3, HANG_S, "the steady appender goes on")
+        wait_in_thread(
+            lambda: len(steady.outcomes) >= count + 3, HANG_S, "the steady appender goes on"
+        )
     others = [outcome for outcome in steady.outcomes if outcome.said != 200]
     # A machine that stands still may cost the session with ZooKeeper, and that an answer: only
     # what the control shows is believed.
@@ -116,7 +119,7 @@ def _others_are_served(cluster: LocalCluster, ticker: Ticker) -> Iterator[None]:
     assert all(stalled_s >= STILL_S for stalled_s in given_s), (others, given_s)
     tail = httpx.get(state["read_url"] + f"{RECORDS}/tail", timeout=WAIT_S).json()["tail"]
     assert tail == before, "something was written"
-    wait_until(lambda: _statistics(cluster)["requests"] == 0, HANG_S, "nothing is held")
+    wait_in_thread(lambda: _statistics(cluster)["requests"] == 0, HANG_S, "nothing is held")
     assert _statistics(cluster)["in_flight_bytes"] == 0
 
 
@@ -343,7 +346,7 @@ def test_many_slow_clients_take_nothing_from_others(cluster: LocalCluster) -> No
         slow = [stack.enter_context(_connect(cluster)) for _ in beginnings]
         for connection, beginning in zip(slow, beginnings, strict=True):
             connection.sendall(beginning)
-        wait_until(lambda: _statistics(cluster)["requests"] >= 170, HANG_S, "all have begun")
+        wait_in_thread(lambda: _statistics(cluster)["requests"] >= 170, HANG_S, "all have begun")
         held = _statistics(cluster)["in_flight_bytes"]
         assert held < 60 * 100_000 + 60 * 210_000 + MIB, (
             "what is here counts, not what is announced"

@@ -22,9 +22,10 @@ import pytest
 from duramen.client.rest_client import RestClient
 from duramen.wire.record_batch import encode_batch
 from tests.process.answers import COME_AGAINS_AFTER_A_FAULT_MAX, repeat_safely
-from tests.process.cluster import LocalCluster, run, running_cluster, wait_until
+from tests.process.cluster import LocalCluster, run, running_cluster
 from tests.process.test_ownership import statistics
 from tests.process.times import HANG_S
+from tests.waiting import wait_in_thread
 
 pytestmark = [pytest.mark.process, pytest.mark.zookeeper]
 
@@ -127,7 +128,9 @@ async def check_takeover(cluster: LocalCluster, client: RestClient, owner: str, 
     batch = encode_batch([b"twice"], timestamp_ms=1)
     assert (await client.append("default", "in-use", batch)).start == 0
     cluster.revive(heir)
-    await asyncio.to_thread(wait_until, lambda: is_registered(cluster, heir), HANG_S, "the heir")
+    await asyncio.to_thread(
+        wait_in_thread, lambda: is_registered(cluster, heir), HANG_S, "the heir"
+    )
     await asyncio.to_thread(cluster.kill, owner)
     async with asyncio.timeout(HANG_S):
         while (await statistics(cluster, heir))["recoveries"] < 1:

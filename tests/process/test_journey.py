@@ -25,12 +25,12 @@ from duramen.cluster.layout import ClusterSize
 from tests.chaos.cluster import ChaosCluster
 from tests.chaos.layout import FLAT
 from tests.chaos.links import Cut, Mode
-from tests.chaos.waiting import wait_until
 from tests.pauses import let_pass, look_again_soon
 from tests.process.answers import COME_AGAINS_AFTER_A_FAULT_MAX, note_come_again
 from tests.process.cluster import run
 from tests.process.history import read_log
 from tests.process.times import HANG_S
+from tests.waiting import comes_true
 
 pytestmark = [pytest.mark.process, pytest.mark.zookeeper, pytest.mark.timeout(600)]
 
@@ -165,7 +165,7 @@ class Travels:
 
     async def wait_held(self, cut: Cut) -> None:
         """Until something waits on the way."""
-        assert await wait_until(lambda: self.cluster.links.is_holding(cut), HANG_S), cut
+        assert await comes_true(lambda: self.cluster.links.is_holding(cut), HANG_S), cut
 
     async def hand_over(self, owner: str, target: str) -> None:
         """Told to the owner itself, once it has the log; nobody else learns of it."""

@@ -17,9 +17,10 @@ from typing import Any
 
 import pytest
 
-from tests.process.cluster import LocalCluster, create_log, run, running_cluster, wait_until
+from tests.process.cluster import LocalCluster, create_log, run, running_cluster
 from tests.process.drain_figures import used_cpu_s
 from tests.process.times import HANG_S, READY_CPU_S
+from tests.waiting import wait_in_thread
 
 pytestmark = [pytest.mark.process, pytest.mark.zookeeper]
 
@@ -91,12 +92,12 @@ def test_a_dead_process_is_started_again_and_the_file_stays_true(tmp_path: Path)
     with running_cluster(tmp_path / "c") as cluster:
         before = cluster.process("writeproxy-0")["pid"]
         cluster.kill("writeproxy-0")
-        wait_until(
+        wait_in_thread(
             lambda: cluster.process("writeproxy-0")["pid"] not in (None, before),
             HANG_S,
             "a restart",
         )
-        wait_until(lambda: _answers(cluster), HANG_S, "the write proxy")
+        wait_in_thread(lambda: _answers(cluster), HANG_S, "the write proxy")
         for process in cluster.state()["processes"]:
             os.kill(process["pid"], 0)
 

@@ -26,10 +26,11 @@ from duramen.wire.journal_format import BLOCK_BYTES
 from tests.pauses import observe_for
 from tests.process import hasty_sequencer
 from tests.process.answers import COME_AGAINS_AFTER_A_FAULT_MAX, note_come_again
-from tests.process.cluster import LocalCluster, create_log, run, running_cluster, wait_until
+from tests.process.cluster import LocalCluster, create_log, run, running_cluster
 from tests.process.hasty_bookie import hasty
 from tests.process.history import History, read_log
 from tests.process.times import HANG_S
+from tests.waiting import wait_in_thread
 
 pytestmark = [pytest.mark.process, pytest.mark.zookeeper]
 
@@ -167,7 +168,7 @@ def test_bookies_give_back_what_retention_lets_go(tmp_path: Path) -> None:
     with running_cluster(tmp_path / "c", "--no-restart") as cluster:
         bookies = cluster.ids("bookie")
         cluster.start_anew(*bookies, wrap=lambda command: [*hasty(command), *SMALL_FILES])
-        wait_until(lambda: all(_upkeep(cluster, b) for b in bookies), HANG_S, "hasty bookies")
+        wait_in_thread(lambda: all(_upkeep(cluster, b) for b in bookies), HANG_S, "hasty bookies")
         config = {"roll": {"size": "512KiB", "idle_close": "1s"}}
         log_id = run(create_log(cluster, "ebb", config))
         run(create_log(cluster, "kept", {"roll": {"idle_close": "1s"}}))
@@ -191,8 +192,10 @@ def test_bookies_give_back_what_retention_lets_go(tmp_path: Path) -> None:
             httpx.post(sequencer + "/v1/retention", timeout=30).raise_for_status()
             return str(read(cluster, "ebb", "?from=head")["next"]) == "seq:300"
 
-        wait_until(is_empty, HANG_S, "every record to be truncated")
-        wait_until(lambda: _is_gone(cluster, log_id, sequencer), HANG_S, "every bookie to drop it")
+        wait_in_thread(is_empty, HANG_S, "every record to be truncated")
+        wait_in_thread(
+            lambda: _is_gone(cluster, log_id, sequencer), HANG_S, "every bookie to drop it"
+        )
         for node_id in bookies:
             _finish_round(cluster, node_id, "compaction")
         after = {node_id: _shelf_bytes(cluster, node_id) for node_id in bookies}
@@ -211,7 +214,7 @@ def test_a_deleted_log_gives_its_space_back_when_it_can_be_had_back_no_more(
         bookies, (sequencer,) = cluster.ids("bookie"), cluster.ids("sequencer")
         cluster.start_anew(*bookies, wrap=lambda command: [*hasty(command), *SMALL_FILES])
         cluster.start_anew(sequencer, wrap=hasty_sequencer.hasty)
-        wait_until(lambda: all(_upkeep(cluster, b) for b in bookies), HANG_S, "hasty bookies")
+        wait_in_thread(lambda: all(_upkeep(cluster, b) for b in bookies), HANG_S, "hasty bookies")
         log_id = run(create_log(cluster, "doomed", {}))
         run(create_log(cluster, "kept", {}))
         doomed, kept = History("doomed", record_bytes=20_000), History("kept")
@@ -230,7 +233,7 @@ def test_a_deleted_log_gives_its_space_back_when_it_can_be_had_back_no_more(
 
         ask(cluster, "delete", "default/doomed")
         url = cluster.process(sequencer)["admin_url"]
-        wait_until(lambda: _is_gone(cluster, log_id, url), HANG_S, "every bookie to drop it")
+        wait_in_thread(lambda: _is_gone(cluster, log_id, url), HANG_S, "every bookie to drop it")
         retention = httpx.get(url + "/v1/statistics", timeout=30).json()["retention"]
         assert (retention["purges"], retention["segments_given_up"]) == (1, 0)
         for node_id in bookies:
@@ -263,7 +266,7 @@ def _finish_round(cluster: LocalCluster, node_id: str, work: str) -> None:
     for _ in range(2):
         count = rounds()
         httpx.post(url, timeout=30).raise_for_status()
-        wait_until(lambda: rounds() > count, HANG_S, f"a round of {work}")  # noqa: B023
+        wait_in_thread(lambda: rounds() > count, HANG_S, f"a round of {work}")  # noqa: B023
 
 
 def _settle(cluster: LocalCluster, node_id: str) -> None:

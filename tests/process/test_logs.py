@@ -16,9 +16,10 @@ import pytest
 
 from duramen.client.rest_client import RestClient
 from tests.pauses import look_again_soon
-from tests.process.cluster import LocalCluster, create_log, run, running_cluster, wait_until
+from tests.process.cluster import LocalCluster, create_log, run, running_cluster
 from tests.process.history import History, read_log
 from tests.process.times import HANG_S
+from tests.waiting import wait_in_thread
 from tests.zookeeper_fixture import running_zookeeper
 
 pytestmark = [pytest.mark.process, pytest.mark.zookeeper]
@@ -139,4 +140,4 @@ def test_an_existing_zookeeper_is_used(tmp_path: Path) -> None:
                 history.check(bodies)
 
             run(scenario())
-        wait_until(lambda: server.pid is not None, HANG_S, "the server that was there before")
+        wait_in_thread(lambda: server.pid is not None, HANG_S, "the server that was there before")

@@ -23,11 +23,12 @@ from duramen.client.rest_client import RestClient
 from duramen.limits import APPEND_TIMEOUT_US
 from duramen.units import SECOND
 from tests.pauses import look_again_soon
-from tests.process.cluster import LocalCluster, create_log, run, running_cluster, wait_until
+from tests.process.cluster import LocalCluster, create_log, run, running_cluster
 from tests.process.history import History, read_log
 from tests.process.owners import owners_of
 from tests.process.times import HANG_S, STILL_S
 from tests.ticker import running_ticker
+from tests.waiting import wait_in_thread
 
 pytestmark = [pytest.mark.process, pytest.mark.zookeeper]
 
@@ -92,7 +93,9 @@ def test_a_sequencer_that_is_told_to_stop_hands_its_logs_over_in_peace(tmp_path:
                 (stayer,) = set(cluster.ids("sequencer")) - {leaver}
                 before = await statistics(cluster, stayer)
                 pid = cluster.send(leaver, signal.SIGTERM)
-                await asyncio.to_thread(wait_until, lambda: not _is_running(pid), HANG_S, "its end")
+                await asyncio.to_thread(
+                    wait_in_thread, lambda: not _is_running(pid), HANG_S, "its end"
+                )
                 for history in histories:
                     await history.wait_acknowledged(len(history.acknowledged) + 5)
                 after = await statistics(cluster, stayer)

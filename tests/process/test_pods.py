@@ -25,9 +25,9 @@ from duramen.cluster import health, zookeeper_node
 from duramen.cluster.layout import pick_free_port
 from duramen.runtime.zookeeper_store import ZooKeeperStore
 from duramen.wire.metadata_json import Paths, read_node
-from tests.process.cluster import wait_until
 from tests.process.times import HANG_S
 from tests.requirements import Need, leave_out
+from tests.waiting import wait_in_thread
 from tests.zookeeper_fixture import run, running_zookeeper
 
 pytestmark = pytest.mark.process
@@ -93,7 +93,7 @@ def test_services_wait_for_the_name_of_zookeeper(tmp_path: Path) -> None:
             assert next(waiting)
             assert next(waiting)
         for role, port in ports.items():
-            wait_until(alive(port), HANG_S, f"the {role} to say that it is alive")
+            wait_in_thread(alive(port), HANG_S, f"the {role} to say that it is alive")
             assert health.main([str(port)]) == 1
         for child in children:
             child.terminate()
@@ -112,7 +112,7 @@ def test_others_are_told_the_advertised_host(tmp_path: Path) -> None:
     with running_zookeeper(tmp_path) as zookeeper:
         for role, port in ports.items():
             with started(*service_command(role, tmp_path, zookeeper.address, port)) as child:
-                wait_until(ready(port), HANG_S, f"the {role}")
+                wait_in_thread(ready(port), HANG_S, f"the {role}")
                 found = run(read_fields(zookeeper.address, f"{places[role]}/{role}-0"))
                 assert found["admin_url"] == f"http://{POD_HOST}:{port}"
                 assert found["data_url"] == f"http://{POD_HOST}:7101"
@@ -162,7 +162,7 @@ def test_one_member_stands_alone_and_ends_on_a_signal(tmp_path: Path) -> None:
     ports = [pick_free_port() for _ in range(3)]
     assert not serving("127.0.0.1", ports[0])()
     with started(*member_command(tmp_path, 0, ["127.0.0.1"], ports)) as child:
-        wait_until(serving("127.0.0.1", ports[0]), HANG_S, "the server")
+        wait_in_thread(serving("127.0.0.1", ports[0]), HANG_S, "the server")
         child.terminate()
         assert child.wait(HANG_S) == 143  # Java's way to say that it obeyed
 
@@ -172,14 +172,14 @@ def test_three_members_elect_a_leader(tmp_path: Path) -> None:
     ports = [pick_free_port() for _ in range(3)]
     with started(*member_command(tmp_path, 2, hosts, ports)) as alone:
         alive = ["health", "--alive", "--host", hosts[2], "--client-port", str(ports[0])]
-        wait_until(lambda: zookeeper_node.main(alive) == 0, HANG_S, "a member")
+        wait_in_thread(lambda: zookeeper_node.main(alive) == 0, HANG_S, "a member")
         assert not serving(hosts[2], ports[0])(), "one of three is no quorum"
         with (
             started(*member_command(tmp_path, 0, hosts, ports)),
             started(*member_command(tmp_path, 1, hosts, ports)),
         ):
             for host in hosts:
-                wait_until(serving(host, ports[0]), HANG_S, f"the member on {host}")
+                wait_in_thread(serving(host, ports[0]), HANG_S, f"the member on {host}")
         assert alone.poll() is None
 
 

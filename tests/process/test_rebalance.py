@@ -18,9 +18,9 @@ from tests.pauses import look_again_soon
 from tests.process.cluster import LocalCluster, create_log, run, running_cluster
 from tests.process.copies import (
     ask,
+    ask_until,
     close_segment,
     wait_settled,
-    wait_until_so,
     wait_whole,
 )
 from tests.process.drain_figures import fill
@@ -53,10 +53,10 @@ def test_a_bookie_that_joins_gets_its_share_and_a_killed_auditor_is_succeeded(
             writer = asyncio.create_task(append_slowly(history, client, stop))
             try:
                 cluster.revive(newcomer)
-                await wait_until_so(
+                await ask_until(
                     lambda: takes_data(cluster, newcomer),
                     HANG_S,
-                    lambda: f"{newcomer} does not join",
+                    f"{newcomer} to join",
                 )
                 await rebalance_all(cluster, newcomer)
                 await history.wait_acknowledged(len(history.acknowledged) + 3)
@@ -86,7 +86,7 @@ async def rebalance_all(cluster: LocalCluster, newcomer: str) -> None:
     async def has_moved() -> bool:
         return await count_swaps(cluster) > repaired
 
-    await wait_until_so(has_moved, HANG_S, lambda: "nothing moves")
+    await ask_until(has_moved, HANG_S, "copies to move")
     await asyncio.to_thread(cluster.kill, first)
     left: dict[str, Any] = {}
 
@@ -94,7 +94,7 @@ async def rebalance_all(cluster: LocalCluster, newcomer: str) -> None:
         left.update(await ask(cluster, "rebalance"))
         return not left["running"]
 
-    await wait_until_so(is_over, HANG_S, lambda: f"the rebalance goes on: {left}")
+    await ask_until(is_over, HANG_S, lambda: f"the end of the rebalance: {left}")
     answer = await ask(cluster, "repair")
     assert answer["auditor"] != first and answer["statistics"]["commits"]["swaps"] > 0, answer
     shares = (await ask(cluster, "rebalance"))["shares"]
@@ -126,7 +126,7 @@ async def wait_gone(cluster: LocalCluster, bookie: str) -> None:
     async def is_gone() -> bool:
         return not await takes_data(cluster, bookie)
 
-    await wait_until_so(is_gone, HANG_S, lambda: f"{bookie} is dead and still takes data")
+    await ask_until(is_gone, HANG_S, f"dead {bookie} to take no data")
 
 
 async def takes_data(cluster: LocalCluster, bookie: str) -> bool:

@@ -16,10 +16,10 @@ from duramen.client.rest_client import RestClient
 from tests.process.cluster import LocalCluster, create_log, run, running_cluster
 from tests.process.copies import (
     ask,
+    ask_until,
     close_segment,
     post,
     wait_settled,
-    wait_until_so,
     wait_whole,
 )
 from tests.process.drain_figures import judge, wait_drained
@@ -45,7 +45,7 @@ def test_a_region_is_closed_emptied_and_removed_and_another_is_added(tmp_path: P
         history = History("moved")
 
         async def scenario() -> None:
-            await wait_until_so(lambda: takes(cluster, "z", 0), HANG_S, lambda: "z is seen still")
+            await ask_until(lambda: takes(cluster, "z", 0), HANG_S, "z to be seen no more")
             await create_log(cluster, history.log, {})
             client, stop = RestClient(cluster.state()["write_url"]), asyncio.Event()
             writer = asyncio.create_task(append_slowly(history, client, stop))
@@ -58,12 +58,8 @@ def test_a_region_is_closed_emptied_and_removed_and_another_is_added(tmp_path: P
                 await wait_whole(cluster, [history.log])
                 for name in coming:
                     cluster.revive(name)
-                await wait_until_so(
-                    lambda: takes(cluster, "z", 2), HANG_S, lambda: "z does not come"
-                )
-                await wait_until_so(
-                    lambda: is_steady(cluster, coming), HANG_S, lambda: "z stays unsteady"
-                )
+                await ask_until(lambda: takes(cluster, "z", 2), HANG_S, "z to come")
+                await ask_until(lambda: is_steady(cluster, coming), HANG_S, "z to be steady")
                 for _ in range(2):  # the open segment has its bookies, the next one has those of z
                     await close_segment(cluster, history.log)
                     await history.wait_acknowledged(len(history.acknowledged) + 5)

@@ -19,9 +19,10 @@ import pytest
 
 from duramen.client.rest_client import RestClient
 from duramen.errors import DuramenError
-from tests.process.cluster import LocalCluster, create_log, run, running_cluster, wait_until
+from tests.process.cluster import LocalCluster, create_log, run, running_cluster
 from tests.process.history import History, read_log
 from tests.process.times import HANG_S
+from tests.waiting import wait_in_thread
 
 pytestmark = [pytest.mark.process, pytest.mark.zookeeper]
 
@@ -64,7 +65,7 @@ def test_a_region_is_lost_under_load_and_appends_go_on(tmp_path: Path) -> None:
         assert (code, checked["violations"]) == (0, 0), checked
         assert checked["fragments"] >= 1
 
-        wait_until(lambda: takers(cluster, "regions")["z"] == 0, HANG_S, "z to be seen as lost")
+        wait_in_thread(lambda: takers(cluster, "regions")["z"] == 0, HANG_S, "z to be seen as lost")
         assert takers(cluster, "regions", "close", "y") == {"x": 3, "y": 0, "z": 0}
         run(expect_impossible(cluster))
         assert duramen(cluster, "regions", "open", "y")[1]["closed"] == []

@@ -20,11 +20,12 @@ from duramen.client.rest_client import RestClient
 from duramen.errors import DuramenError
 from duramen.runtime.http_client import PeerError
 from tests.pauses import look_again_soon
-from tests.process.cluster import LocalCluster, create_log, run, running_cluster, wait_until
+from tests.process.cluster import LocalCluster, create_log, run, running_cluster
 from tests.process.copies import close_segment
 from tests.process.history import History, read_log
 from tests.process.times import HANG_S, SETTLED_S
 from tests.ticker import running_ticker
+from tests.waiting import wait_in_thread
 
 pytestmark = [pytest.mark.process, pytest.mark.zookeeper]
 
@@ -41,7 +42,7 @@ async def ask(cluster: LocalCluster, path: str) -> dict[str, Any]:
         await client.close()
 
 
-async def wait_for(cluster: LocalCluster, path: str, condition: Any) -> dict[str, Any]:
+async def ask_for(cluster: LocalCluster, path: str, condition: Any) -> dict[str, Any]:
     """Ask until the answer is as wanted; what cannot be asked now is asked again."""
     async with asyncio.timeout(HANG_S):
         while True:
@@ -80,7 +81,7 @@ def command(cluster: LocalCluster, *words: str) -> subprocess.CompletedProcess[s
 async def wait_quiet(cluster: LocalCluster) -> None:
     """Everything that has ended by now is proved, and nothing waits."""
     since_ms = time.time_ns() // 1_000_000
-    await wait_for(
+    await ask_for(
         cluster,
         "repair",
         lambda a: (
@@ -109,7 +110,7 @@ def test_a_lost_bookie_is_replaced_and_another_is_emptied(tmp_path: Path) -> Non
             assert sum(one["copies"] for one in before["bookies"]) >= 8 * 3
             cluster.kill(lost)
             killed_s = time.monotonic()
-            await wait_for(cluster, "repair/bookies", lambda a: copies_of(a, lost) == 0)
+            await ask_for(cluster, "repair/bookies", lambda a: copies_of(a, lost) == 0)
             ticker.require_within(killed_s, SETTLED_S, "all copies of a lost bookie made anew")
             await wait_quiet(cluster)
 
@@ -124,7 +125,7 @@ def test_a_lost_bookie_is_replaced_and_another_is_emptied(tmp_path: Path) -> Non
         def is_allowed() -> bool:
             return command(cluster, "disruption", emptied, "--kind", "remove").returncode == 0
 
-        wait_until(is_allowed, HANG_S, "an auditor that is sure of it")
+        wait_in_thread(is_allowed, HANG_S, "an auditor that is sure of it")
         cluster.kill(emptied)
 
         async def read_all() -> list[bytes]:

@@ -21,9 +21,9 @@ from tests.pauses import let_pass
 from tests.process.cluster import LocalCluster, create_log, run, running_cluster
 from tests.process.copies import (
     ask,
+    ask_until,
     close_segment,
     wait_settled,
-    wait_until_so,
     wait_whole,
 )
 from tests.process.drain_figures import fill
@@ -99,7 +99,7 @@ async def kill_all(cluster: LocalCluster, rng: random.Random) -> None:
         busy[:], auditor = answer["backlog"]["targets"], answer["auditor"]
         return bool(busy)
 
-    await wait_until_so(is_repairing, HANG_S, lambda: "nothing is repaired")
+    await ask_until(is_repairing, HANG_S, "repair to begin")
     others = [bookie for bookie in cluster.ids("bookie") if bookie not in busy]
     victims = rng.sample(busy, len(busy)) + rng.sample(others, len(others))
     victims.insert(rng.randint(1, len(victims)), auditor)

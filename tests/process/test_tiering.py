@@ -20,11 +20,12 @@ from duramen.client.rest_client import RestClient
 from duramen.ids import Epoch, LogId, ledger_of
 from tests.pauses import observe_for
 from tests.process.answers import COME_AGAINS_AFTER_A_FAULT_MAX, note_come_again
-from tests.process.cluster import LocalCluster, create_log, run, running_cluster, wait_until
+from tests.process.cluster import LocalCluster, create_log, run, running_cluster
 from tests.process.copies import close_segment
 from tests.process.hasty_bookie import hasty
 from tests.process.history import History, read_log
 from tests.process.times import HANG_S
+from tests.waiting import wait_in_thread
 
 pytestmark = [pytest.mark.process, pytest.mark.zookeeper]
 
@@ -110,13 +111,13 @@ def test_a_log_that_left_the_bookies_whole_is_read_and_appended_to(cluster: Loca
     def is_closed() -> bool:
         return all(one["state"] == "CLOSED" for one in list_segments(cluster, "idle"))
 
-    wait_until(is_closed, HANG_S, "the idle log to close its segment")
+    wait_in_thread(is_closed, HANG_S, "the idle log to close its segment")
     # One, or more where the machine took longer than a second between two appends.
     count = len(list_segments(cluster, "idle"))
     code, report = command(cluster, *JOB, "default/idle", "--recheck-after", "0s")
     assert (code, report["rechecked"]) == (0, count), report
-    wait_until(lambda: count_hot(cluster, "idle") == 0, HANG_S, "the release of all there is")
-    wait_until(lambda: not held_ledgers(cluster, log_id), HANG_S, "bookies to drop all of it")
+    wait_in_thread(lambda: count_hot(cluster, "idle") == 0, HANG_S, "the release of all there is")
+    wait_in_thread(lambda: not held_ledgers(cluster, log_id), HANG_S, "bookies to drop all of it")
     check_whole(cluster, history)
     fill(cluster, history, 2, rolls=False)
     check_whole(cluster, history)
@@ -135,12 +136,14 @@ def test_what_is_archived_leaves_the_bookies_and_stays_in_the_log(cluster: Local
     assert count_hot(cluster, "tiers") == 3, "verified once is not enough"
     code, report = command(cluster, *JOB, "default/tiers", "--recheck-after", "0s")
     assert (code, report["rechecked"]) == (0, 2), report
-    wait_until(lambda: count_hot(cluster, "tiers") == 1, HANG_S, "the release of two segments")
+    wait_in_thread(lambda: count_hot(cluster, "tiers") == 1, HANG_S, "the release of two segments")
     *cold, hot = list_segments(cluster, "tiers")
     assert all(one["status"] == "LIVE" and one["cold_copy"]["rechecked"] for one in cold)
 
     kept = {str(ledger_of(log_id, Epoch(hot["epoch"])))}
-    wait_until(lambda: held_ledgers(cluster, log_id) == kept, HANG_S, "bookies to drop the others")
+    wait_in_thread(
+        lambda: held_ledgers(cluster, log_id) == kept, HANG_S, "bookies to drop the others"
+    )
     code, found = command(cluster, "duramen.cli.main", "verify", "default/tiers")
     assert (code, found["ok"], found["released_segments"]) == (0, True, 2), found
     check_whole(cluster, history)
@@ -166,7 +169,9 @@ def test_a_cold_copy_that_is_replaced_under_its_readers(cluster: LocalCluster) -
     job = ("duramen_spark.main",)
     code, report = command(cluster, *JOB, "default/joined", "--recheck-after", "0s")
     assert (code, report["rechecked"]) == (0, 3), report
-    wait_until(lambda: count_hot(cluster, "joined") == 1, HANG_S, "the release of three segments")
+    wait_in_thread(
+        lambda: count_hot(cluster, "joined") == 1, HANG_S, "the release of three segments"
+    )
     check_whole(cluster, history)
     code, report = command(cluster, *job, "compact", "default/joined")
     assert (code, report["files_before"], report["files_after"]) == (0, 3, 1), report

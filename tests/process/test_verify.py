@@ -19,10 +19,11 @@ import pytest
 from duramen.client.rest_client import RestClient
 from duramen.ids import EntryId, Epoch, LedgerId, LogId, ledger_of
 from duramen.wire.entry import HEADER_BYTES, MAGIC, read_entry_info
-from tests.process.cluster import LocalCluster, create_log, run, running_cluster, wait_until
+from tests.process.cluster import LocalCluster, create_log, run, running_cluster
 from tests.process.copies import close_segment
 from tests.process.history import History
 from tests.process.times import HANG_S
+from tests.waiting import wait_in_thread
 
 pytestmark = [pytest.mark.process, pytest.mark.zookeeper]
 
@@ -57,8 +58,8 @@ def stop(cluster: LocalCluster, node_id: str) -> Path:
     """Stop a bookie in peace; returns where its files are."""
     folder = Path(cluster.process(node_id)["data_dir"])
     cluster.send(node_id, signal.SIGTERM)
-    wait_until(lambda: not (folder / "dirty").exists(), HANG_S, "a clean stop")
-    wait_until(lambda: cluster.process(node_id)["pid"] is None, HANG_S, "the end of the bookie")
+    wait_in_thread(lambda: not (folder / "dirty").exists(), HANG_S, "a clean stop")
+    wait_in_thread(lambda: cluster.process(node_id)["pid"] is None, HANG_S, "the end of the bookie")
     return folder
 
 

@@ -24,8 +24,8 @@ from kazoo.client import KazooClient
 
 from duramen.cluster.layout import pick_free_port
 from duramen.cluster.zookeeper_node import main
-from tests.process.cluster import wait_until
 from tests.process.times import HANG_S
+from tests.waiting import wait_in_thread
 
 pytestmark = pytest.mark.process
 
@@ -91,7 +91,7 @@ class Ensemble:
     def wait_serving(self, *members: Member) -> None:
         """Until all of these serve."""
         for member in members:
-            wait_until(partial(self.serves, member), HANG_S, f"{member.host} to serve")
+            wait_in_thread(partial(self.serves, member), HANG_S, f"{member.host} to serve")
 
     @contextmanager
     def client(self, member: Member) -> Iterator[KazooClient]:
@@ -137,7 +137,7 @@ def test_a_member_that_lost_its_volume_elects_nobody(tmp_path: Path) -> None:
         def has_tried() -> bool:
             return lagging.say().count("Notification time out") >= ROUNDS_WITHOUT_OUTCOME
 
-        wait_until(lambda: has_elected() or has_tried(), HANG_S, "an election")
+        wait_in_thread(lambda: has_elected() or has_tried(), HANG_S, "an election")
         assert not has_elected()
         full.start()
         ensemble.wait_serving(full, lost, lagging)
@@ -191,7 +191,7 @@ def test_what_was_allowed_at_a_start_that_was_cut_off_is_not_allowed_later(tmp_p
         allowed.parent.mkdir(parents=True)
         allowed.touch()
         cut_off.start()
-        wait_until(lambda: "has no vote" in cut_off.say(), HANG_S, "a word of its data")
+        wait_in_thread(lambda: "has no vote" in cut_off.say(), HANG_S, "a word of its data")
         assert not allowed.exists()
         for member in others:
             member.start(is_founding=True)

@@ -19,9 +19,10 @@ import pytest
 
 from duramen.ids import LogId
 from duramen.wire.cold.manifest import spell_manifest
-from tests.process.cluster import run, wait_until
+from tests.process.cluster import run
 from tests.process.times import HANG_S
 from tests.spark.archive_world import NAMESPACE, World, fill_briefly
+from tests.waiting import wait_in_thread
 
 pytestmark = [pytest.mark.process, pytest.mark.zookeeper, pytest.mark.long]
 
@@ -189,7 +190,7 @@ def test_of_two_runs_at_once_one_wins(world: World, tmp_path: Path, is_loser_kil
         text=True,
     )
     try:
-        wait_until(
+        wait_in_thread(
             (case.marks / "manifest-made").exists, HANG_S, "the slow run to have written files"
         )
         code, report = case.archive()

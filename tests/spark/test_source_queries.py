@@ -42,12 +42,13 @@ from pyspark_duramen.reading.reader import LogReader
 from pyspark_duramen.reading.task import read_ranges
 from pyspark_duramen.streaming.reader import LogStreamReader
 from pyspark_duramen.table import ARROW_TYPES
-from tests.process.cluster import LocalCluster, run, running_cluster, wait_until
+from tests.process.cluster import LocalCluster, run, running_cluster
 from tests.process.copies import open_store
 from tests.process.metadata_nodes import change_node
 from tests.process.times import HANG_S
 from tests.spark.archive_world import World, fill_log
 from tests.spark.faulty_sources import DyingSource
+from tests.waiting import wait_in_thread
 
 pytestmark = [pytest.mark.process, pytest.mark.zookeeper, pytest.mark.long]
 
@@ -440,12 +441,12 @@ def test_a_stream_over_twenty_rolls_a_killed_sequencer_and_a_restart_gives_each_
     writer.start()
     query = start()
     try:
-        wait_until(lambda: reached(query) >= 600, HANG_S, "the query to be under way")
+        wait_in_thread(lambda: reached(query) >= 600, HANG_S, "the query to be under way")
         query.stop()
         query = start()
         writer.join(HANG_S)
         assert done.is_set()
-        wait_until(lambda: reached(query) >= count, HANG_S, "the query to come to the end")
+        wait_in_thread(lambda: reached(query) >= count, HANG_S, "the query to come to the end")
     finally:
         query.stop()
         writer.join(HANG_S)

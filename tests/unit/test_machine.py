@@ -12,8 +12,8 @@ from threading import Thread
 import pytest
 
 from tests.machine import MachineLock
-from tests.process.cluster import wait_until
 from tests.process.times import HANG_S
+from tests.waiting import wait_in_thread
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def test_who_wants_the_whole_waits_for_those_who_share(
     other.share()
     waiting = Thread(target=other.take_whole, daemon=True)
     waiting.start()
-    wait_until(lambda: "waiting for other" in capsys.readouterr().err, HANG_S, "it to say so")
+    wait_in_thread(lambda: "waiting for other" in capsys.readouterr().err, HANG_S, "it to say so")
     assert waiting.is_alive()
     one.release()
     waiting.join(HANG_S)

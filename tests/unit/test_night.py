@@ -23,8 +23,8 @@ from tests.night.memory import FIRST_SEED, Memory, read_memory, write_memory
 from tests.night.report import Played, spell_report
 from tests.night.stages import STAGES, Finding
 from tests.pauses import is_readable
-from tests.process.cluster import wait_until
 from tests.process.times import HANG_S
+from tests.waiting import wait_in_thread
 
 FOREVER_S = 3_600.0
 
@@ -210,7 +210,7 @@ def test_a_command_is_ended_at_its_time_with_all_that_it_started(
 
         def wait(self, timeout: float | None = None) -> int:
             if not self.is_over and timeout is not None:
-                wait_until(has_begun, HANG_S, "the command to begin")
+                wait_in_thread(has_begun, HANG_S, "the command to begin")
                 self.is_over = True
                 raise subprocess.TimeoutExpired(self.args, timeout)
             return super().wait(timeout)

@@ -22,8 +22,8 @@ from tests.kubernetes.chart.rendering import CHART, RELEASE
 from tests.kubernetes.cluster.handle import ClusterHandle
 from tests.kubernetes.controllers.admin_twin import running_twin
 from tests.kubernetes.controllers.operators import Objects, OperatorProcess, running_operator
-from tests.process.cluster import wait_until
 from tests.process.times import HANG_S
+from tests.waiting import wait_in_thread
 
 RESTRICTED = {"pod-security.kubernetes.io__enforce": "restricted"}
 ZONES = [{"region": f"r{number}", "zone": f"r{number}-k{number}"} for number in range(3)]
@@ -114,12 +114,12 @@ def test_a_release_lives_with_the_charts_rights_alone(
         release.wait("LogNamespace", "default", "True/AsWanted")
         assert release.condition("LogCluster", RELEASE, "Secure") == "False/NoSecurity"
         release.install("--set=bookies.replicas=6,cluster.readProxies.replicas=3")
-        wait_until(lambda: _ready(release) == 6, HANG_S, "six bookies")
+        wait_in_thread(lambda: _ready(release) == 6, HANG_S, "six bookies")
         release.wait("LogCluster", RELEASE, "True/AsWanted")
         log = (tmp_path / f"operator-{release.namespace}.log").read_text()
         assert [line for line in log.splitlines() if "orbidden" in line] == []
         release.uninstall()
-        wait_until(lambda: _left(release) == set(), HANG_S, "nothing to be left but claims")
+        wait_in_thread(lambda: _left(release) == set(), HANG_S, "nothing to be left but claims")
         assert len(release.list("persistentvolumeclaims")) == 2 * 6 + 3
 
 

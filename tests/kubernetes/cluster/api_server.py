@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 import httpx
 
-from tests.process.cluster import wait_until
+from tests.waiting import wait_in_thread
 
 _SERVED_S: Final = 10.0
 """A definition's names are told a moment after it is established."""
@@ -133,7 +133,7 @@ class ApiServer:
                 self._kinds = dict(self._discover())
             return name in self._kinds
 
-        wait_until(is_known, _SERVED_S, f"the API server to know {name}")
+        wait_in_thread(is_known, _SERVED_S, f"the API server to know {name}")
         return self._kinds[name]
 
     def _discover(self) -> Iterator[tuple[_Name, _Kind]]:

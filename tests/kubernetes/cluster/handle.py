@@ -23,8 +23,8 @@ import httpx
 
 from tests.kubernetes.cluster import binaries
 from tests.kubernetes.cluster.api_server import ApiServer
-from tests.process.cluster import wait_until
 from tests.process.times import HANG_S
+from tests.waiting import wait_in_thread
 
 COMMAND_S = 120.0
 
@@ -104,7 +104,7 @@ class ClusterHandle:
     def wait_right(self, account: str, namespace: str, verb: str, kind: str) -> None:
         """Until the API server has heard of a right that it stored a moment ago."""
         what = f"{account}'s right to {verb} {kind}"
-        wait_until(lambda: self.may(account, namespace, verb, kind), HANG_S, what)
+        wait_in_thread(lambda: self.may(account, namespace, verb, kind), HANG_S, what)
 
     @contextmanager
     def namespace(self, **labels: str) -> Iterator[str]:

@@ -10,8 +10,8 @@ import json
 from typing import Any
 
 from tests.kubernetes.cluster.handle import ClusterHandle
-from tests.process.cluster import wait_until
 from tests.process.times import HANG_S
+from tests.waiting import wait_in_thread
 
 ZONES = {f"r{region}-k{zone}" for region in range(3) for zone in range(3)}
 
@@ -79,7 +79,7 @@ def test_pods_with_claims_spread_over_the_zones(kwok_cluster: ClusterHandle) -> 
             found = kwok_cluster.get("statefulset", "spread", "-n", name)
             return bool(found["status"].get("readyReplicas") == 9)
 
-        wait_until(is_running, HANG_S, "nine pods that pretend to run")
+        wait_in_thread(is_running, HANG_S, "nine pods that pretend to run")
         pods = kwok_cluster.get("pods", "-n", name)["items"]
         assert {pod["spec"]["nodeName"] for pod in pods} == ZONES
         claims = kwok_cluster.get("persistentvolumeclaims", "-n", name)["items"]

@@ -23,8 +23,8 @@ import yaml
 from duramen_operator.resources.definitions import define_all
 from tests.kubernetes.cluster.handle import ClusterHandle
 from tests.kubernetes.resources.texts import read_texts
-from tests.process import cluster as processes
 from tests.process.times import HANG_S
+from tests.waiting import wait_in_thread
 
 END_S: Final = HANG_S
 SETTLE_S: Final = HANG_S
@@ -148,9 +148,9 @@ def write_kubeconfig(cluster: ClusterHandle, namespace: str, url: str) -> Path:
     return path
 
 
-def wait_until(condition: Callable[[], bool], timeout_s: float, what: str) -> None:
+def wait_for_objects(condition: Callable[[], bool], timeout_s: float, what: str) -> None:
     """Poll a condition of objects; fails with its name when it does not come true in time."""
-    processes.wait_until(condition, timeout_s, what, rest_s=OBJECTS_REST_S)
+    wait_in_thread(condition, timeout_s, what, rest_s=OBJECTS_REST_S)
 
 
 class Objects:
@@ -194,11 +194,13 @@ class Objects:
     def wait(self, kind: str, name: str, wanted: str, condition_type: str = "Ready") -> None:
         """Until a condition reads so."""
         what = f"{kind} {name} to be {wanted}"
-        wait_until(lambda: self.condition(kind, name, condition_type) == wanted, SETTLE_S, what)
+        wait_for_objects(
+            lambda: self.condition(kind, name, condition_type) == wanted, SETTLE_S, what
+        )
 
     def wait_gone(self, kind: str, name: str) -> None:
         """Until an object is gone."""
-        wait_until(lambda: self.find(kind, name) is None, SETTLE_S, f"{kind} {name} to go")
+        wait_for_objects(lambda: self.find(kind, name) is None, SETTLE_S, f"{kind} {name} to go")
 
     def events(self, name: str) -> set[str]:
         """Reasons of the events about an object."""
@@ -207,4 +209,4 @@ class Objects:
 
     def wait_event(self, name: str, reason: str) -> None:
         """Until an event with that reason was told of an object."""
-        wait_until(lambda: reason in self.events(name), SETTLE_S, f"{reason} of {name}")
+        wait_for_objects(lambda: reason in self.events(name), SETTLE_S, f"{reason} of {name}")

@@ -22,7 +22,7 @@ from tests.kubernetes.controllers.operators import (
     OperatorProcess,
     install_definitions,
     running_operator,
-    wait_until,
+    wait_for_objects,
 )
 
 RESTRICTED = {"pod-security.kubernetes.io__enforce": "restricted"}
@@ -103,11 +103,11 @@ def test_a_policy_is_a_cron_job_that_the_api_server_takes(objects: Objects) -> N
         found = objects.find("cronjob", "nightly-archive")
         return found["spec"] if found else {}
 
-    wait_until(lambda: spec()["schedule"] == "0 3 * * *", SETTLE_S, "the new schedule")
+    wait_for_objects(lambda: spec()["schedule"] == "0 3 * * *", SETTLE_S, "the new schedule")
     assert spec()["suspend"] is True
     objects.wait("ArchivePolicy", "nightly", "True/Suspended")
     objects.delete("ArchivePolicy", "nightly")
-    wait_until(
+    wait_for_objects(
         lambda: objects.find("cronjob", "nightly-archive") is None, SETTLE_S, "the CronJob to go"
     )
 
@@ -118,7 +118,7 @@ def test_closed_segments_are_archived_by_one_run(objects: Objects, twin: AdminTw
         log.append(10, 5_000)
         log.close_segment()
     apply_policy(objects, "orders", "orders", onClosedSegments=True)
-    wait_until(lambda: len(jobs_of(objects, "orders")) == 1, SETTLE_S, "a run")
+    wait_for_objects(lambda: len(jobs_of(objects, "orders")) == 1, SETTLE_S, "a run")
     name = jobs_of(objects, "orders")[0]["metadata"]["name"]
     job = f"job.batch/{name}"
     where = ("-n", objects.namespace)
@@ -132,7 +132,7 @@ def test_closed_segments_are_archived_by_one_run(objects: Objects, twin: AdminTw
         assert found is not None
         return dict(found["status"])
 
-    wait_until(
+    wait_for_objects(
         lambda: read_status()["lastRun"]["result"] == "Succeeded", SETTLE_S, "the run to be told"
     )
     status = read_status()
@@ -148,7 +148,7 @@ def test_what_a_run_says_is_told(objects: Objects, twin: AdminTwin) -> None:
         log.append(10, 5_000)
         log.close_segment()
     apply_policy(objects, "bulk", "bulk", onClosedSegments=True)
-    wait_until(lambda: len(jobs_of(objects, "bulk")) == 1, SETTLE_S, "a run")
+    wait_for_objects(lambda: len(jobs_of(objects, "bulk")) == 1, SETTLE_S, "a run")
     job = jobs_of(objects, "bulk")[0]["metadata"]["name"]
 
     def pod() -> dict[str, Any] | None:
@@ -158,7 +158,7 @@ def test_what_a_run_says_is_told(objects: Objects, twin: AdminTwin) -> None:
                 return one
         return None
 
-    wait_until(lambda: pod() is not None, SETTLE_S, "the run's pod to end")
+    wait_for_objects(lambda: pod() is not None, SETTLE_S, "the run's pod to end")
     found = pod()
     assert found is not None
     with twin.lock:
@@ -179,7 +179,7 @@ def test_what_a_run_says_is_told(objects: Objects, twin: AdminTwin) -> None:
 
 def test_other_runners_objects_are_taken_by_the_api_server(objects: Objects) -> None:
     apply_policy(objects, "wide", "none-*", schedule=NEVER, runner="SparkOnKubernetes")
-    wait_until(
+    wait_for_objects(
         lambda: objects.find("configmap", "wide-archive") is not None, SETTLE_S, "the template"
     )
     found = objects.find("configmap", "wide-archive")
@@ -200,9 +200,11 @@ def test_other_runners_objects_are_taken_by_the_api_server(objects: Objects) -> 
     objects.cluster.kubectl("wait", "--for=condition=Established", "--timeout=60s", kind)
     objects.wait("ArchivePolicy", "wide", "True/Scheduled")
     assert objects.find("scheduledsparkapplication", "wide-archive") is not None
-    wait_until(lambda: not objects.find("cronjob", "wide-archive"), SETTLE_S, "the CronJob to go")
+    wait_for_objects(
+        lambda: not objects.find("cronjob", "wide-archive"), SETTLE_S, "the CronJob to go"
+    )
     apply_policy(objects, "wide", "none-*", schedule=NEVER)
-    wait_until(
+    wait_for_objects(
         lambda: not objects.find("scheduledsparkapplication", "wide-archive"), SETTLE_S,
         "the other runner's object to go",
     )  # fmt: skip

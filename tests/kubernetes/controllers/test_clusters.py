@@ -27,7 +27,7 @@ from tests.kubernetes.controllers.operators import (
     OperatorProcess,
     install_definitions,
     running_operator,
-    wait_until,
+    wait_for_objects,
 )
 
 pytestmark = pytest.mark.long
@@ -70,7 +70,7 @@ class Ground(Objects):
 
     def wait_another(self, kind: str, name: str, old: str) -> None:
         """Until an object of that name is there again, and not the old one."""
-        wait_until(lambda: self.uids(kind).get(name, old) != old, SETTLE_S, f"a new {name}")
+        wait_for_objects(lambda: self.uids(kind).get(name, old) != old, SETTLE_S, f"a new {name}")
 
     def message(self, kind: str, name: str, condition: str) -> str:
         """What a condition says."""
@@ -154,10 +154,10 @@ def test_a_cluster_at_rest_is_left_alone(here: Ground) -> None:
     def is_at_rest() -> bool:
         versions = read_versions()
         calls = here.twin.call_count + CALLS_OF_THREE_PASSES
-        wait_until(lambda: here.twin.call_count >= calls, SETTLE_S, "three more passes")
+        wait_for_objects(lambda: here.twin.call_count >= calls, SETTLE_S, "three more passes")
         return read_versions() == versions
 
-    wait_until(is_at_rest, SETTLE_S, "three passes without a change")
+    wait_for_objects(is_at_rest, SETTLE_S, "three passes without a change")
 
 
 def test_what_people_delete_or_change_comes_back(here: Ground) -> None:
@@ -165,14 +165,14 @@ def test_what_people_delete_or_change_comes_back(here: Ground) -> None:
     before = here.uids("service")
     run("-n", here.namespace, "delete", "service/main-writeproxy", "statefulset/main-sequencer")
     run("-n", here.namespace, "scale", "deployment/main-readproxy", "--replicas=5")
-    wait_until(lambda: here.uids("service").keys() == before.keys(), SETTLE_S, "the service")
+    wait_for_objects(lambda: here.uids("service").keys() == before.keys(), SETTLE_S, "the service")
 
     def count() -> int:
         found = here.find("deployment", "main-readproxy")
         return 0 if found is None else int(found["spec"]["replicas"])
 
-    wait_until(lambda: count() == 2, SETTLE_S, "two read proxies")
-    wait_until(
+    wait_for_objects(lambda: count() == 2, SETTLE_S, "two read proxies")
+    wait_for_objects(
         lambda: here.find("statefulset", "main-sequencer") is not None, SETTLE_S, "the sequencers"
     )
     here.wait("LogCluster", "main", "True/AsWanted")
@@ -184,7 +184,7 @@ def test_a_cluster_grows_and_never_shrinks(kwok_cluster: ClusterHandle) -> None:
         before = here.uids("pods")
         run = here.cluster.kubectl
         run("-n", here.namespace, "scale", "bks/main", "--replicas=7")
-        wait_until(lambda: len(here.pods()) == 7, SETTLE_S, "seven bookies")
+        wait_for_objects(lambda: len(here.pods()) == 7, SETTLE_S, "seven bookies")
         here.wait("BookieSet", "main", "True/AllReady")
         sizes = {
             one["metadata"]["name"]: one["spec"]["replicas"]
@@ -204,7 +204,7 @@ def test_a_cluster_grows_and_never_shrinks(kwok_cluster: ClusterHandle) -> None:
         # It blocks nothing else.
         wider = {"security": "none", "domains": ZONES, "writeProxies": {"replicas": 4}}
         here.apply("LogCluster", "main", wider)
-        wait_until(lambda: len(here.pods("writeproxy")) == 4, SETTLE_S, "four write proxies")
+        wait_for_objects(lambda: len(here.pods("writeproxy")) == 4, SETTLE_S, "four write proxies")
 
         run("-n", here.namespace, "scale", "bks/main", "--replicas=7")
         here.wait("BookieSet", "main", "False/Settled", "Progressing")
@@ -225,7 +225,7 @@ def test_a_new_image_rolls_all_but_the_bookies(kwok_cluster: ClusterHandle) -> N
 
         new = {"localhost/duramen:next"}
         servers = ("sequencer", "writeproxy", "readproxy")
-        wait_until(
+        wait_for_objects(
             lambda: all(images(component) == new for component in servers), SETTLE_S, "new servers"
         )
         here.wait("BookieSet", "main", "False/NotYetSupported", "Progressing")
@@ -237,7 +237,7 @@ def test_a_new_image_rolls_all_but_the_bookies(kwok_cluster: ClusterHandle) -> N
 
         # People restart them, one by one; the last one settles it.
         for name, old in before.items():
-            wait_until(partial(is_named, name), SETTLE_S, f"{name} to be named")
+            wait_for_objects(partial(is_named, name), SETTLE_S, f"{name} to be named")
             # Not waiting by kubectl: KWOK may take its pod away after the new one is there.
             assert here.cluster.delete("pod", name, here.namespace)
             here.wait_another("pods", f"Pod/{name}", old)
@@ -285,7 +285,7 @@ def test_what_is_scaled_or_edited_by_hand_goes_back(kwok_cluster: ClusterHandle)
                 }
                 return now != generations and read() == whole
 
-            wait_until(is_back, SETTLE_S, f"{command} to go back")
+            wait_for_objects(is_back, SETTLE_S, f"{command} to go back")
             here.wait("LogCluster", "main", "True/AsWanted")
 
         whole = read()
@@ -338,7 +338,7 @@ def test_a_zone_without_nodes_is_told_and_nothing_runs_elsewhere(
             # Another bookie has no node either for as long as its claims are new to the scheduler.
             return "r9/r9-k9" in here.message("LogCluster", "main", "PlacementSatisfied")
 
-        wait_until(is_named, SETTLE_S, "the zone to be named")
+        wait_for_objects(is_named, SETTLE_S, "the zone to be named")
         assert here.condition("LogCluster", "main", "Ready") == "False/NotServing"
 
         def list_homeless() -> list[str]:
@@ -346,7 +346,7 @@ def test_a_zone_without_nodes_is_told_and_nothing_runs_elsewhere(
             return [one["metadata"]["name"] for one in pods]
 
         last = ["main-r9-r9-k9-0"]
-        wait_until(lambda: list_homeless() == last, SETTLE_S, "nodes for two bookies")
+        wait_for_objects(lambda: list_homeless() == last, SETTLE_S, "nodes for two bookies")
 
 
 def test_an_uninstall_leaves_nothing_but_claims_and_an_install_finds_them(
@@ -359,12 +359,12 @@ def test_an_uninstall_leaves_nothing_but_claims_and_an_install_finds_them(
         here.delete("BookieSet", "main")
         here.delete("LogCluster", "main")
         everything = f"{MADE},pods,logclusters,bookiesets"
-        wait_until(lambda: here.uids(everything) == {}, SETTLE_S, "everything to go")
+        wait_for_objects(lambda: here.uids(everything) == {}, SETTLE_S, "everything to go")
         assert here.uids("pvc") == claims
         here.install(replicas=1)
         # Three bookies have disks, so three come back, whatever the number says.
         here.wait("BookieSet", "main", "False/NotYetSupported", "Progressing")
-        wait_until(lambda: len(here.pods()) == 3, SETTLE_S, "three bookies")
+        wait_for_objects(lambda: len(here.pods()) == 3, SETTLE_S, "three bookies")
         assert here.uids("pvc") == claims
 
 

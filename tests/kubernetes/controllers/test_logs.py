@@ -19,7 +19,7 @@ from tests.kubernetes.controllers.operators import (
     OperatorProcess,
     install_definitions,
     running_operator,
-    wait_until,
+    wait_for_objects,
 )
 
 URL = "/v1/namespaces/{}/logs/{}"
@@ -60,7 +60,9 @@ def test_a_log_is_made_changed_and_kept(world: World) -> None:
     assert log.config.to_json()["retention"]["age"] == "1h30m"
     named = {"clusterName": "main", "namespace": "shop"}
     world.objects.apply("Log", "kept", {**named, "retention": {"age": "2h"}})
-    wait_until(lambda: log.config.to_json()["retention"]["age"] == "2h", SETTLE_S, "the change")
+    wait_for_objects(
+        lambda: log.config.to_json()["retention"]["age"] == "2h", SETTLE_S, "the change"
+    )
     world.objects.wait("Log", "kept", "True/AsWanted")
     assert len(world.twin.asked("PUT", URL.format("shop", "kept"))) == 1
     world.objects.delete("Log", "kept")
@@ -83,7 +85,9 @@ def test_what_is_changed_outside_is_set_again(world: World) -> None:
     with world.twin.lock:
         world.twin.state.change_log("shop", "drifts", {"retention": {"age": None}}, None)
     log = world.twin.state.logs[int(log_id)]
-    wait_until(lambda: log.config.to_json()["retention"]["age"] == "1h", SETTLE_S, "the correction")
+    wait_for_objects(
+        lambda: log.config.to_json()["retention"]["age"] == "1h", SETTLE_S, "the correction"
+    )
     world.objects.wait("Log", "drifts", "True/AsWanted")
     world.objects.wait_event("drifts", "ConfigCorrected")
 
@@ -119,9 +123,9 @@ def test_sealing_and_truncating(world: World) -> None:
         log.append(10, 1000)
     spec = {"clusterName": "main", "namespace": "shop", "truncation": "seq:4", "sealed": True}
     world.objects.apply("Log", "ends", spec)
-    wait_until(lambda: log.is_ended and log.head == 4, SETTLE_S, "the end and the truncation")
+    wait_for_objects(lambda: log.is_ended and log.head == 4, SETTLE_S, "the end and the truncation")
     world.objects.wait("Log", "ends", "True/AsWanted")
-    wait_until(
+    wait_for_objects(
         lambda: (world.objects.find("Log", "ends") or {})["status"].get("tail") == 10, SETTLE_S,
         "the tail",
     )  # fmt: skip
@@ -135,7 +139,7 @@ def test_a_namespace_goes_once_it_is_empty(world: World) -> None:
     world.objects.wait("LogNamespace", "fair", "True/AsWanted")
     world.make_log("stand", namespace="fair", deletionPolicy="Delete")
     world.objects.delete("LogNamespace", "fair")
-    wait_until(
+    wait_for_objects(
         lambda: bool(world.twin.asked("DELETE", "/v1/namespaces/fair")), SETTLE_S, "a refusal"
     )
     world.objects.delete("Log", "stand")

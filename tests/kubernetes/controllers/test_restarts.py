@@ -38,7 +38,7 @@ from tests.kubernetes.controllers.operators import (
     OperatorProcess,
     install_definitions,
     running_operator,
-    wait_until,
+    wait_for_objects,
     write_kubeconfig,
 )
 from tests.kubernetes.controllers.outcomes import Outcome, compare, describe_objects
@@ -157,12 +157,12 @@ def settle(ground: Ground, what: str) -> None:
 
     def is_at_rest() -> bool:
         calls, changes = twin.call_count + CALLS_OF_THREE_PASSES, len(twin.changes)
-        wait_until(lambda: twin.call_count >= calls, END_S, "three more passes")
+        wait_for_objects(lambda: twin.call_count >= calls, END_S, "three more passes")
         return len(twin.changes) == changes and is_settled()
 
     try:
-        wait_until(is_settled, END_S, f"{what} to settle")
-        wait_until(is_at_rest, END_S, f"{what} to come to rest")
+        wait_for_objects(is_settled, END_S, f"{what} to settle")
+        wait_for_objects(is_at_rest, END_S, f"{what} to come to rest")
     except AssertionError as error:
         raise AssertionError(f"{error}: {last}") from None
 
@@ -271,7 +271,7 @@ def uninstall(ground: Ground, proxy: DeadlyProxy, dice: random.Random) -> None:
     proxy.arm(None)
     ground.twin.on_change = None
     with running_operator(ground.operator):
-        wait_until(lambda: not list_left(objects), END_S, "everything to go")
+        wait_for_objects(lambda: not list_left(objects), END_S, "everything to go")
     assert len(objects.list("persistentvolumeclaims")) == 2 * BOOKIES + ZOOKEEPERS
     kept = {log.name for log in ground.twin.state.logs.values() if log.deleted_ms is None}
     assert kept >= {"late", "log-0", "log-2", "log-4", "log-6"}
@@ -304,7 +304,7 @@ def finish(ground: Ground, changes: list[Change], what: str) -> Outcome:
         return not left
 
     try:
-        wait_until(is_finished, END_S, f"{what} to be finished")
+        wait_for_objects(is_finished, END_S, f"{what} to be finished")
     except AssertionError as error:
         raise AssertionError(f"{error}: {left}") from None
     settle(ground, what)
@@ -341,7 +341,7 @@ def do_all(ground: Ground, changes: list[Change]) -> None:
     """What is left of the changes, each at its time."""
     for change in changes:
         ready = functools.partial(change.is_time, ground)
-        wait_until(ready, END_S, "the next change to have its time")
+        wait_for_objects(ready, END_S, "the next change to have its time")
         change.do(ground)
 
 

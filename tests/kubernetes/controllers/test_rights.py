@@ -19,7 +19,7 @@ from tests.kubernetes.controllers.operators import (
     OperatorProcess,
     install_definitions,
     running_operator,
-    wait_until,
+    wait_for_objects,
 )
 
 NAME = "operator"
@@ -81,7 +81,7 @@ def test_the_charts_role_is_enough(kwok_cluster: ClusterHandle, tmp_path: Path) 
             here.wait("LogNamespace", "shop", "True/AsWanted")
             # Deleting, finalizers and events need rights of their own.
             here.apply("LogCluster", "main", {"security": "none"})
-            wait_until(lambda: here.list("hpa") == [], SETTLE_S, "the autoscaler to go")
+            wait_for_objects(lambda: here.list("hpa") == [], SETTLE_S, "the autoscaler to go")
             here.delete("LogNamespace", "shop")
             here.wait_gone("LogNamespace", "shop")
             here.wait_event("main", "AsWanted")

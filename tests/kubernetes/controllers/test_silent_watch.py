@@ -23,7 +23,7 @@ from tests.kubernetes.controllers.operators import (
     OperatorProcess,
     install_definitions,
     running_operator,
-    wait_until,
+    wait_for_objects,
     write_kubeconfig,
 )
 from tests.process.times import HANG_S
@@ -56,20 +56,24 @@ def test_an_operator_whose_watch_is_silent_calls_itself_dead(kwok_cluster: Clust
             objects.apply("LogCluster", "main", {"security": "none"})
             objects.apply("LogNamespace", "shop", {"clusterName": "main"})
             objects.wait("LogNamespace", "shop", "True/AsWanted")
-            wait_until(lambda: ask_health(port) == (200, "ok\n"), SETTLE_S, "health")
+            wait_for_objects(lambda: ask_health(port) == (200, "ok\n"), SETTLE_S, "health")
 
             proxy.silent_plurals = frozenset({"lognamespaces"})
             began_at = time.monotonic()
             objects.apply("LogNamespace", "shop", {"clusterName": "main", "auto_create": True})
-            wait_until(
+            wait_for_objects(
                 lambda: twin.state.namespaces["shop"].to_json()["auto_create"],
                 SETTLE_S,
                 "the change to be seen without a watch",
             )
-            wait_until(lambda: ask_health(port)[0] == 503, NOTICED_S, "the silence to be noticed")
+            wait_for_objects(
+                lambda: ask_health(port)[0] == 503, NOTICED_S, "the silence to be noticed"
+            )
             assert time.monotonic() - began_at >= GRACE_S, "a slow watch is no dead one"
             assert "LogNamespace" in ask_health(port)[1]
 
             proxy.silent_plurals = frozenset()
             objects.apply("LogNamespace", "shop", {"clusterName": "main", "auto_create": False})
-            wait_until(lambda: ask_health(port)[0] == 200, NOTICED_S, "the watch to be heard again")
+            wait_for_objects(
+                lambda: ask_health(port)[0] == 200, NOTICED_S, "the watch to be heard again"
+            )

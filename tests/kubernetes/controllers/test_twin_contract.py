@@ -22,8 +22,9 @@ from duramen.runtime.public.calls import CALLS, JSON, Call
 from duramen.runtime.public.openapi import make_document
 from tests.kubernetes.controllers.admin_twin import running_twin
 from tests.kubernetes.controllers.twin_state import make_bookie
-from tests.process.cluster import running_cluster, wait_until
+from tests.process.cluster import running_cluster
 from tests.process.times import HANG_S
+from tests.waiting import wait_in_thread
 
 Answer = dict[str, Any]
 
@@ -201,7 +202,7 @@ def case_segments_and_owner(proxy: Proxy) -> None:
         found: Answer = proxy.call("GET", path + "/segments")[1]["segments"][0]
         return found
 
-    wait_until(lambda: first()["state"] == "CLOSED", HANG_S, "the segment to close")
+    wait_in_thread(lambda: first()["state"] == "CLOSED", HANG_S, "the segment to close")
     closed = first()
     assert (closed["epoch"], closed["records"], closed["cold_copy"]) == (1, 3, None)
     assert closed["completed"] is not None

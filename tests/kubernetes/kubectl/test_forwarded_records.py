@@ -17,11 +17,11 @@ import pytest
 
 from kubectl_duramen.access import Kubectl
 from kubectl_duramen.forward import Forward
-from tests.chaos.waiting import wait_until
 from tests.kubernetes.kubectl import things
 from tests.kubernetes.kubectl.fake_kubectl import plant
 from tests.process.cluster import LocalCluster
 from tests.process.times import HANG_S
+from tests.waiting import comes_true
 
 pytestmark = pytest.mark.process
 
@@ -73,9 +73,9 @@ def test_a_forward_that_ends_is_begun_again_on_its_port(
 
         import asyncio
 
-        assert asyncio.run(wait_until(lambda: calls.read_text().count("port-forward") == 2, HANG_S))
+        assert asyncio.run(comes_true(lambda: calls.read_text().count("port-forward") == 2, HANG_S))
         assert "service/main-readproxy 7:7401" in calls.read_text()
-        assert asyncio.run(wait_until(lambda: forward.pid != first, HANG_S))
+        assert asyncio.run(comes_true(lambda: forward.pid != first, HANG_S))
     finally:
         forward.close()
     with pytest.raises(ProcessLookupError):

@@ -28,8 +28,8 @@ from tests.kubernetes.kubelet.installation import (
     installed,
     values,
 )
-from tests.process.cluster import wait_until
 from tests.process.times import HANG_S
+from tests.waiting import wait_in_thread
 
 LINES = "".join(f"line {number}\n" for number in range(20_000))
 ARCHIVED_S = 540
@@ -169,7 +169,7 @@ def test_uninstall_leaves_nothing_but_claims(release: Installation) -> None:
     release.print_figures()
     with release.timed("uninstall until nothing runs"):
         release.helm("uninstall", RELEASE, f"--timeout={READY_S}s", "--wait")
-        wait_until(lambda: not _names(release, WORKLOADS), HANG_S, "everything to go")
+        wait_in_thread(lambda: not _names(release, WORKLOADS), HANG_S, "everything to go")
     kinds = "logclusters,bookiesets,bookies,lognamespaces,logs,archivepolicies"
     assert not _names(release, kinds)
     assert len(before) == len(("zookeeper", "journal", "ledgers")) * 3 + len(("cold",)), before

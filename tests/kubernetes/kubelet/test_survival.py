@@ -17,11 +17,11 @@ import pytest
 
 from tests.chaos.history import read_clock_ns
 from tests.chaos.load import LoadOptions
-from tests.chaos.waiting import wait_until
 from tests.kubernetes.cluster.inside import RealCluster
 from tests.kubernetes.kubelet.installation import RELEASE, Installation, installed, values
 from tests.process.chaos_load import ChaosLoad, judge_logs, require_good, running_load
 from tests.process.times import HANG_S
+from tests.waiting import comes_true
 
 LOGS = [f"survives-{number}" for number in range(4)]
 REPLICAS = {"ensemble_size": 3, "write_quorum": 3, "ack_quorum": 2, "min_racks": 2}
@@ -84,7 +84,7 @@ async def _kill_pod(release: Installation, load: ChaosLoad, pod: str) -> None:
                                     check=False)  # fmt: skip
             return bool(found) and found != old
 
-        assert await wait_until(is_back, HANG_S), release.describe()
+        assert await comes_true(is_back, HANG_S), release.describe()
         await asyncio.to_thread(release.wait, f"pod/{pod}", "condition=Ready", HANG_S)
     await load.wait_acked_since(read_clock_ns(), HANG_S)
 
@@ -100,7 +100,7 @@ async def _kill_node(release: Installation, load: ChaosLoad, node: str) -> None:
     await load.wait_acked_since(read_clock_ns(), HANG_S)
     with release.timed("the cluster is told to be not ready"):
         is_told = functools.partial(_is_told, release)
-        assert await wait_until(is_told, HANG_S), release.describe()
+        assert await comes_true(is_told, HANG_S), release.describe()
 
 
 def _is_told(release: Installation) -> bool:
