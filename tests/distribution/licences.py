@@ -26,6 +26,7 @@ ALLOWED: Final[Mapping[str, str]] = {
     "Apache-2.0": "ours",
     "BSD-2-Clause": "asks for its notice alone",
     "BSD-3-Clause": "asks for its notice alone",
+    "ISC": "asks for its notice alone",
     "MIT": "asks for its notice alone",
     "MIT-0": "asks for nothing",
     "PSF-2.0": "asks for its notice alone",
