@@ -57,11 +57,10 @@ OPTIONAL = (
     ),
 )
 """Kinds that not every cluster has: where there is none, nothing of it is seen."""
-EVENT = Kind("Event", "events.k8s.io", "v1", "events")
 
 KINDS = (*OURS, *MADE, *SEEN)
 """Everything that an observation holds. What is not ours is listed by the label `managed-by`."""
 
-BY_NAME = {(kind.api_version, kind.name): kind for kind in (*KINDS, *OPTIONAL, EVENT)}
-assert len(BY_NAME) == len(KINDS) + len(OPTIONAL) + 1
+BY_NAME = {(kind.api_version, kind.name): kind for kind in (*KINDS, *OPTIONAL)}
+assert len(BY_NAME) == len(KINDS) + len(OPTIONAL)
 assert all(kind.api_version == API_VERSION for kind in OURS)

@@ -2,13 +2,15 @@
 
 A thin layer over kr8s, which knows kubeconfigs, service accounts and tokens that are renewed;
 bodies and preconditions are ours. Whatever goes wrong is one of two errors: `Refused` (the API
-server said no, and why) or `Unreachable`. Called by `observe/`, `apply/` and `release.py`.
+server said no, and why) or `Unreachable`. Called by `observe/`, `apply/` and `release.py`; calls
+whose kinds are Kubernetes' own are made in `typed/`, under the login that is found here (ADR 0026).
 """
 
 from __future__ import annotations
 
 import ssl
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from typing import Any
 
 import httpx
@@ -23,7 +25,7 @@ from duramen_operator.plan.observed import Json, Problem, Ref
 REQUEST_S = 20.0
 """One request; the API server ends its own at 60 s, and a pass is tried again anyway."""
 PAGE_OBJECTS = 500
-_UNAUTHORIZED = 401
+UNAUTHORIZED = 401
 _RETRYABLE_FROM = 500
 _TOO_MANY = 429
 _CONFLICT = 409
@@ -42,12 +44,27 @@ class Unreachable(Exception):
     """The API server did not answer in time, or not at all: whether it acted is open."""
 
 
+@dataclass(frozen=True, slots=True)
+class Login:
+    """Where the API server is and who we are to it: what kr8s found, for watches and typed calls
+    to be the same user."""
+
+    server: str
+    authority_file: str | None
+    certificate_file: str | None
+    key_file: str | None
+    tls_server_name: str | None
+    token: str | None
+
+
 class Kube:
     """The API server, seen from one namespace."""
 
     def __init__(self, api: Api, namespace: str) -> None:
         self._api = api
         self.namespace = namespace
+        self.login = _read_login(api.auth)
+        """As it was last read whole: while kr8s reads it again, its own is in pieces."""
 
     @classmethod
     async def connect(cls, namespace: str, kubeconfig: str | None = None) -> Kube:
@@ -63,14 +80,11 @@ class Kube:
         except (ValueError, OSError, httpx.HTTPError) as error:
             raise Unreachable(str(error)) from error
 
-    @property
-    def auth(self) -> Any:
-        """What kr8s found: server, token and files, for the watches to use the same."""
-        return self._api.auth
-
-    async def renew_auth(self) -> None:
+    async def renew_login(self) -> Login:
         """Read the credentials again: a service account's token changes every hour."""
         await self._api.auth.reauthenticate()
+        self.login = _read_login(self._api.auth)
+        return self.login
 
     async def list(self, kind: Kind, selector: str = "") -> list[Json]:
         """Every object of a kind, as they are now (no cache of the API server's)."""
@@ -98,12 +112,6 @@ class Kube:
         query = {"fieldManager": FIELD_MANAGER}
         path = self._path(ref)
         return await self._request("PATCH", path, patch, "application/merge-patch+json", query)
-
-    async def create(self, manifest: Json) -> Json:
-        """Make an object that must not be there yet."""
-        kind = BY_NAME[manifest["apiVersion"], manifest["kind"]]
-        query = {"fieldManager": FIELD_MANAGER}
-        return await self._request("POST", self._folder(kind), manifest, query=query)
 
     async def delete(self, ref: Ref, uid: str, resource_version: str) -> None:
         """Delete exactly this object in this state; its dependents go in the background."""
@@ -142,7 +150,7 @@ class Kube:
     ) -> Json:
         try:
             answer = await self._send(method, path, body, content_type, query, is_first=True)
-            if answer.status_code == _UNAUTHORIZED:
+            if answer.status_code == UNAUTHORIZED:
                 # The token has run out; kr8s reads it again where a failure is an exception.
                 answer = await self._send(method, path, body, content_type, query, is_first=False)
         except kr8s.ServerError as error:
@@ -174,17 +182,39 @@ class Kube:
             return answer
 
 
+def _read_login(auth: Any) -> Login:
+    return Login(
+        server=str(auth.server),
+        authority_file=_spell(auth.server_ca_file),
+        certificate_file=_spell(auth.client_cert_file),
+        key_file=_spell(auth.client_key_file),
+        tls_server_name=auth.tls_server_name,
+        token=auth.token,
+    )
+
+
+def _spell(path: Any) -> str | None:
+    return None if path is None else str(path)
+
+
 def _read(answer: httpx.Response) -> Json:
-    try:
-        document = orjson.loads(answer.content or b"{}")
-    except orjson.JSONDecodeError:
-        document = {}
-    if not isinstance(document, dict):
-        document = {}
-    if answer.is_success:
-        return document
-    status = answer.status_code
+    if not answer.is_success:
+        raise make_refusal(answer.status_code, answer.content)
+    return _parse(answer.content)
+
+
+def make_refusal(status: int, body: bytes) -> Refused:
+    """What an answer of that status and body refuses: the API server's Status, or else the text."""
+    document = _parse(body)
     is_retryable = status >= _RETRYABLE_FROM or status in {_TOO_MANY, _CONFLICT}
     code = str(document.get("reason") or f"Http{status}")
-    message = str(document.get("message") or answer.text[:500])
-    raise Refused(status, Problem(code, message, is_retryable))
+    message = str(document.get("message") or body.decode(errors="replace")[:500])
+    return Refused(status, Problem(code, message, is_retryable))
+
+
+def _parse(body: bytes) -> Json:
+    try:
+        document = orjson.loads(body or b"{}")
+    except orjson.JSONDecodeError:
+        return {}
+    return document if isinstance(document, dict) else {}

@@ -5,22 +5,20 @@ precondition that no longer holds is no refusal: the world moved on, and the nex
 Called by the worker.
 """
 
-import hashlib
 import logging
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Protocol, assert_never
 
-from duramen_operator.kinds import EVENT
 from duramen_operator.kube import Kube, Refused
-from duramen_operator.names import FIELD_MANAGER, MANAGED_BY, MANAGED_BY_LABEL
+from duramen_operator.names import MANAGED_BY, MANAGED_BY_LABEL
 from duramen_operator.plan.observed import Json, Problem, Ref
 from duramen_operator.plan.steps import Apply, Call, Delete, Event, Patch, Plan, Status, Step
+from duramen_operator.typed.client import TypedClient
+from duramen_operator.typed.events import tell_event
 
 _log = logging.getLogger(__name__)
 _GONE = 404
 _CONFLICT = 409
-_NOTE_CHARACTERS = 1024
 
 
 class CallRefused(Exception):
@@ -53,7 +51,7 @@ class Outcome:
     """Steps whose precondition no longer held: look again at once."""
 
 
-async def do_plan(plan: Plan, kube: Kube, admin: AdminCalls) -> Outcome:
+async def do_plan(plan: Plan, kube: Kube, typed: TypedClient, admin: AdminCalls) -> Outcome:
     """Do what a plan says.
 
     Raises:
@@ -62,7 +60,7 @@ async def do_plan(plan: Plan, kube: Kube, admin: AdminCalls) -> Outcome:
     outcome = Outcome()
     for step in plan.steps:
         try:
-            await _do(step, kube, admin)
+            await _do(step, kube, typed, admin)
             outcome.done_count += 1
         except CallRefused as refused:
             outcome.refusals[step.about] = refused.problem
@@ -79,7 +77,7 @@ async def do_plan(plan: Plan, kube: Kube, admin: AdminCalls) -> Outcome:
     return outcome
 
 
-async def _do(step: Step, kube: Kube, admin: AdminCalls) -> None:
+async def _do(step: Step, kube: Kube, typed: TypedClient, admin: AdminCalls) -> None:
     match step:
         case Apply():
             if step.uid is None:
@@ -99,7 +97,7 @@ async def _do(step: Step, kube: Kube, admin: AdminCalls) -> None:
             named = {**head, "metadata": {"name": ref.name}, "status": step.status}
             await kube.apply(_with_uid(named, step.uid), is_status=True)
         case Event():
-            await kube.create(make_event(step, kube.namespace))
+            await tell_event(typed, step, kube.namespace)
         case _:
             assert_never(step)
 
@@ -135,39 +133,6 @@ def _with_uid(manifest: Json, uid: str | None) -> Json:
     if uid is None:
         return manifest
     return {**manifest, "metadata": {**manifest["metadata"], "uid": uid}}
-
-
-def make_event(step: Event, namespace: str) -> Json:
-    """The event as the API server takes it; its name makes a second telling a conflict."""
-    moment = spell_micro_time(step.at)
-    identity = "\n".join((step.uid, step.reason, step.message, moment))
-    digest = hashlib.sha256(identity.encode()).hexdigest()[:16]
-    about = step.about
-    regarding = {
-        "apiVersion": about.api_version,
-        "kind": about.kind,
-        "name": about.name,
-        "namespace": namespace,
-        "uid": step.uid,
-    }
-    return {
-        "apiVersion": EVENT.api_version,
-        "kind": EVENT.name,
-        "metadata": {"name": f"{about.name[:200]}.{digest}", "namespace": namespace},
-        "eventTime": moment,
-        "reportingController": f"duramen.io/{FIELD_MANAGER}",
-        "reportingInstance": FIELD_MANAGER,
-        "action": "Reconcile",
-        "reason": step.reason,
-        "note": step.message[:_NOTE_CHARACTERS],
-        "type": "Warning" if step.is_warning else "Normal",
-        "regarding": regarding,
-    }
-
-
-def spell_micro_time(moment: datetime) -> str:
-    """RFC 3339 with six digits, as MicroTime wants it."""
-    return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def _spell(step: Step) -> str:

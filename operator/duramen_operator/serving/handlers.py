@@ -33,14 +33,13 @@ def make_registry(kube: Kube, workers: Workers, watches: Watches) -> kopf.Operat
 
     @kopf.on.login(registry=registry)
     async def login(**_: Any) -> kopf.ConnectionInfo:
-        await kube.renew_auth()
-        auth = kube.auth
+        found = await kube.renew_login()
         return kopf.ConnectionInfo(
-            server=auth.server,
-            ca_path=_path(auth.server_ca_file),
-            certificate_path=_path(auth.client_cert_file),
-            private_key_path=_path(auth.client_key_file),
-            token=auth.token,
+            server=found.server,
+            ca_path=found.authority_file,
+            certificate_path=found.certificate_file,
+            private_key_path=found.key_file,
+            token=found.token,
             default_namespace=kube.namespace,
         )
 
@@ -90,7 +89,3 @@ def _add_handler(
         registry=registry,
         id=f"wake-{kind.plural}",
     )(on_event)
-
-
-def _path(found: Any) -> str | None:
-    return None if found is None else str(found)

@@ -17,6 +17,7 @@ from duramen_operator.serving.health import HealthServer
 from duramen_operator.serving.watches import Watches
 from duramen_operator.serving.worker import AdminApi, Surroundings, Workers
 from duramen_operator.settings import Settings
+from duramen_operator.typed.client import TypedClient
 
 _log = logging.getLogger(__name__)
 
@@ -53,7 +54,8 @@ class Operator:
             await health.stop()
 
     async def _serve(self, kube: Kube) -> None:
-        around = Surroundings(kube, self._settings, self._watches, self._make_admin)
+        typed = TypedClient(kube)
+        around = Surroundings(kube, typed, self._settings, self._watches, self._make_admin)
         self._workers = workers = Workers(around)
         registry = make_registry(kube, workers, self._watches)
         _log.info("serving namespace %s", kube.namespace)
@@ -61,6 +63,7 @@ class Operator:
             await watch(registry, kube.namespace, self._stop, self._ready)
         finally:
             await workers.stop()
+            await typed.close()
 
     async def _connect(self) -> Kube | None:
         """The API server, once it answers and knows all kinds; None when stopped before."""

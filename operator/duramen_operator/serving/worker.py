@@ -23,6 +23,7 @@ from duramen_operator.plan.whole import make_plan
 from duramen_operator.serving import metrics
 from duramen_operator.serving.watches import Watches
 from duramen_operator.settings import Settings
+from duramen_operator.typed.client import TypedClient
 
 _log = logging.getLogger(__name__)
 
@@ -45,6 +46,7 @@ class Surroundings:
     """What all workers share."""
 
     kube: Kube
+    typed: TypedClient
     settings: Settings
     watches: Watches
     make_admin: Callable[[str], AdminApi]
@@ -115,7 +117,7 @@ class Worker:
         self._series.tell_archive(observed.list("ArchivePolicy"))
         now = datetime.now(UTC)
         plan = make_plan(observed, now)
-        outcome = await do_plan(plan, self._around.kube, self._admin)
+        outcome = await do_plan(plan, self._around.kube, self._around.typed, self._admin)
         return self._judge(plan, outcome, now)
 
     async def _observe(self) -> Observed:

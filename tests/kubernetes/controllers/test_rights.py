@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import yaml
-
 from tests.kubernetes.chart.rendering import of_kind, render
+from tests.kubernetes.cluster.accounts import NAME, make_account
 from tests.kubernetes.cluster.handle import ClusterHandle
 from tests.kubernetes.controllers.admin_twin import running_twin
 from tests.kubernetes.controllers.operators import (
@@ -22,48 +21,13 @@ from tests.kubernetes.controllers.operators import (
     wait_for_objects,
 )
 
-NAME = "operator"
-RBAC = "rbac.authorization.k8s.io"
-
-
-def make_account(cluster: ClusterHandle, namespace: str, folder: Path) -> Path:
-    """A service account with the chart's Role; gives a kubeconfig that is it."""
-    named = {"name": NAME, "namespace": namespace}
-    (rules,) = (
-        one["rules"] for one in of_kind(render(), "Role") if one["metadata"]["name"].endswith(NAME)
-    )
-    subject = {"kind": "ServiceAccount", **named}
-    cluster.apply(
-        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": named},
-        {"apiVersion": f"{RBAC}/v1", "kind": "Role", "metadata": named, "rules": rules},
-        {
-            "apiVersion": f"{RBAC}/v1",
-            "kind": "RoleBinding",
-            "metadata": named,
-            "roleRef": {"apiGroup": RBAC, "kind": "Role", "name": NAME},
-            "subjects": [subject],
-        },
-        namespace=namespace,
-    )
-    token = cluster.kubectl("-n", namespace, "create", "token", NAME).stdout.strip()
-    where = {"server": cluster.url, "certificate-authority": str(cluster.certificate)}
-    document = {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "current-context": "test",
-        "clusters": [{"name": "test", "cluster": where}],
-        "users": [{"name": "test", "user": {"token": token}}],
-        "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
-    }
-    path = folder / "kubeconfig"
-    path.write_text(yaml.safe_dump(document), encoding="utf-8")
-    return path
-
 
 def test_the_charts_role_is_enough(kwok_cluster: ClusterHandle, tmp_path: Path) -> None:
     install_definitions(kwok_cluster)
     with kwok_cluster.namespace() as namespace, running_twin() as twin:
-        kubeconfig = make_account(kwok_cluster, namespace, tmp_path)
+        roles = of_kind(render(), "Role")
+        (rules,) = (one["rules"] for one in roles if one["metadata"]["name"].endswith(NAME))
+        kubeconfig = make_account(kwok_cluster, namespace, rules, tmp_path)
         account = f"system:serviceaccount:{namespace}:{NAME}"
         kwok_cluster.wait_right(account, namespace, "list", "logclusters.duramen.io")
         for verb, kind in (("list", "nodes"), ("get", "secrets"), ("list", "namespaces")):

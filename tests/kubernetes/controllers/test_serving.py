@@ -14,18 +14,15 @@ from typing import Any
 import pytest
 from prometheus_client import generate_latest
 
-from duramen_operator.apply.doing import make_event, spell_micro_time
-from duramen_operator.kinds import EVENT, KINDS
+from duramen_operator.kinds import KINDS
 from duramen_operator.log_lines import JsonLines
 from duramen_operator.names import NAME_MAX, name_bookies, shorten
-from duramen_operator.plan.observed import KubeObject, Ref
-from duramen_operator.plan.steps import Event
+from duramen_operator.plan.observed import KubeObject
 from duramen_operator.rights import RIGHTS
 from duramen_operator.serving import metrics
 from duramen_operator.serving.health import HealthServer
 from duramen_operator.serving.watches import GRACE_S, Watches
 from duramen_operator.settings import Settings
-from tests.kubernetes.plan.world import NOW
 
 
 class Clock:
@@ -177,17 +174,6 @@ def test_an_archive_that_is_behind_is_told_by_policy() -> None:
     assert read("new") == read("all") == {"lag_seconds": None, "mismatches": None}
 
 
-def test_an_event_told_twice_has_one_name() -> None:
-    about = Ref("duramen.io/v1alpha1", "LogCluster", "main")
-    event = Event(about, "uid-1", "Serving", "it serves " * 200, NOW)
-    one, two = make_event(event, "here"), make_event(event, "here")
-    assert one == two
-    assert len(one["note"]) <= 1024
-    assert one["eventTime"] == spell_micro_time(NOW) == "2026-01-02T03:04:05.000000Z"
-    other = make_event(Event(about, "uid-2", "Serving", "it serves", NOW), "here")
-    assert other["metadata"]["name"] != one["metadata"]["name"]
-
-
 def test_log_lines_are_json_with_the_traceback_inside() -> None:
     try:
         raise ValueError("bad\nthing")
@@ -219,7 +205,7 @@ def test_every_kind_that_is_read_may_be_read() -> None:
     may = {(r.group, plural): set(r.verbs) for r in RIGHTS for plural in r.resources}
     for kind in KINDS:
         assert may[kind.group, kind.plural] >= {"get", "list", "watch"}, kind.name
-    assert "create" in may[EVENT.group, EVENT.plural]
+    assert "create" in may["events.k8s.io", "events"]
     assert not any("*" in verb for verbs in may.values() for verb in verbs)
 
 

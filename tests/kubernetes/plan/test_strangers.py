@@ -19,6 +19,7 @@ from duramen_operator.kube import Kube
 from duramen_operator.names import MANAGED_BY, MANAGED_BY_LABEL
 from duramen_operator.plan.observed import Json, Ref
 from duramen_operator.plan.steps import Apply, Delete, Event, Plan
+from duramen_operator.typed.client import TypedClient
 from tests.kubernetes.plan.world import PASSES_MAX, World, make_bookie_set, make_cluster
 
 SCALING = {"writeProxies": {"autoscaling": {"minReplicas": 3, "maxReplicas": 6}}}
@@ -213,7 +214,8 @@ def test_what_somebody_made_by_hand_under_a_name_of_ours_is_refused(
     by_hand = {"metadata": {"name": SEQUENCERS.name, "labels": labels}}
     kube = Namespace(by_hand)
     plan = Plan((apply,))
-    outcome = asyncio.run(do_plan(plan, cast("Kube", kube), cast("AdminCalls", None)))
+    typed, admin = cast("TypedClient", None), cast("AdminCalls", None)
+    outcome = asyncio.run(do_plan(plan, cast("Kube", kube), typed, admin))
     assert kube.applied == ([] if is_taken else [SEQUENCERS.name])
     assert [p.code for p in outcome.refusals.values()] == (["NameTaken"] if is_taken else [])
     assert outcome.stale_count == 0

@@ -34,7 +34,7 @@ BRINGS: Final[Mapping[str, Sequence[str]]] = {
     # looks for both, and says so.
     "run": (*_SERVER, *_COLD),
     "spark": (*_COLD, "pyspark"),
-    "operator": ("aiohttp", "cronsim", "kopf", "kr8s"),
+    "operator": ("aiohttp", "cronsim", "kopf", "kr8s", "kubernetes"),
 }
 """Extra → top-level modules that it brings directly; they bring the others."""
 

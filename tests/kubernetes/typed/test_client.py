@@ -1,0 +1,121 @@
+"""What a typed call becomes when the API server is slow, silent, broken or another one.
+
+It is one of two errors in each case, and never hangs. The server is the fake one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from duramen_operator.kube import Kube, Refused, Unreachable
+from duramen_operator.plan.observed import Ref
+from duramen_operator.plan.steps import Event
+from duramen_operator.typed.client import TypedClient
+from duramen_operator.typed.events import tell_event
+from tests.kubernetes.typed.fake_api import Fault
+from tests.kubernetes.typed.worlds import EVENTS, FakeWorld, connected, fake_world
+from tests.process.times import HANG_S
+
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+ABOUT = Ref("duramen.io/v1alpha1", "LogCluster", "main")
+EVENT = Event(ABOUT, "uid-1", "Serving", "it serves", NOW)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[FakeWorld]:
+    with fake_world(EVENTS, tmp_path) as found:
+        yield found
+
+
+async def tell(client: TypedClient) -> None:
+    await tell_event(client, EVENT, "here")
+
+
+async def fail(telling: Awaitable[None]) -> str:
+    with pytest.raises(Unreachable) as caught:
+        await telling
+    return str(caught.value)
+
+
+def test_a_silent_server_is_unreachable_in_time(world: FakeWorld) -> None:
+    async def run() -> None:
+        async with connected(world, timeout_s=0.1) as (client, _):
+            world.api.silence.clear()
+            assert "Timeout" in await fail(tell(client))
+            assert client.statistics()["in_flight"] == 0
+
+    asyncio.run(asyncio.wait_for(run(), HANG_S))
+
+
+def test_no_server_at_all_is_unreachable(tmp_path: Path) -> None:
+    async def run() -> None:
+        with fake_world(EVENTS, tmp_path) as world:
+            kube = await Kube.connect(world.namespace, str(world.kubeconfig))
+        client = TypedClient(kube)
+        assert "Cannot connect" in await fail(tell(client))
+        assert client.statistics()["unreachable"] == 1
+        await client.close()
+
+    asyncio.run(run())
+
+
+PAGE = b"<html>a proxy says hello</html>"
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault(200, "text/html", PAGE),
+        Fault(200, "application/octet-stream", PAGE),
+        Fault(200, "application/json", b"{"),
+        Fault(201, "application/json", b"[1]"),
+        Fault(201, "application/json", b"3"),
+        Fault(201, "application/json", b'{"metadata": 7}'),
+    ],
+    ids=["page", "bytes", "cut off", "list", "number", "other model"],
+)
+def test_an_answer_that_is_none_leaves_open_what_happened(world: FakeWorld, fault: Fault) -> None:
+    async def run() -> None:
+        async with connected(world) as (client, _):
+            world.api.fault = fault
+            await fail(tell(client))
+
+    asyncio.run(run())
+
+
+def test_a_refusal_that_is_no_status_says_its_text(world: FakeWorld) -> None:
+    async def run() -> None:
+        async with connected(world) as (client, _):
+            world.api.fault = Fault(502, "text/html", PAGE)
+            with pytest.raises(Refused) as caught:
+                await tell(client)
+            assert caught.value.status == 502
+            assert (caught.value.problem.code, caught.value.problem.message) == (
+                "Http502",
+                PAGE.decode(),
+            )
+            assert caught.value.problem.is_retryable
+
+    asyncio.run(run())
+
+
+def test_calls_follow_a_login_to_another_server(world: FakeWorld, tmp_path: Path) -> None:
+    async def run() -> None:
+        kube = await Kube.connect(world.namespace, str(world.kubeconfig))
+        client = TypedClient(kube)
+        await tell(client)
+        folder = tmp_path / "other"
+        folder.mkdir()
+        with fake_world(EVENTS, folder) as other:
+            world.kubeconfig.write_text(other.kubeconfig.read_text())
+            await kube.renew_login()
+            await tell(client)
+            assert len(other.api.events) == len(world.api.events) == 1
+            await client.close()
+
+    asyncio.run(run())
