@@ -1,7 +1,8 @@
 """What the operator may do in its namespace, and why: the chart's Role is compared with this list.
 
 No wildcard, no secret, no node, nothing beyond the namespace. A right that is missing here is a
-right that the code must not need; the tests start the operator with the chart's Role alone.
+right that the code must not need; the tests start the operator with the chart's Role alone. To ask
+what it may do (`typed/reviews.py`) an account needs no right of a Role.
 """
 
 from dataclasses import dataclass

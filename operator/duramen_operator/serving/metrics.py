@@ -75,6 +75,11 @@ LATE_WATCHES = Gauge(
     "Kinds of objects of which lists show changes that no watch has told.",
     registry=registry,
 )
+MISSING_RIGHTS = Gauge(
+    "duramen_operator_missing_rights",
+    "Rights that the operator needs and lacks, as the API server said when it was last asked.",
+    registry=registry,
+)
 
 
 _ARCHIVE_FIGURES: Final = {ARCHIVE_LAG_SECONDS: "lagSeconds", ARCHIVE_MISMATCHES: "mismatches"}

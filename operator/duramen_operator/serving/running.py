@@ -14,6 +14,7 @@ from duramen_operator.kube import Kube, Refused, Unreachable
 from duramen_operator.serving.cluster_admin import ClusterAdmin
 from duramen_operator.serving.handlers import WATCHED, make_registry, watch
 from duramen_operator.serving.health import HealthServer
+from duramen_operator.serving.rights_check import RightsCheck
 from duramen_operator.serving.watches import Watches
 from duramen_operator.serving.worker import AdminApi, Surroundings, Workers
 from duramen_operator.settings import Settings
@@ -58,10 +59,13 @@ class Operator:
         around = Surroundings(kube, typed, self._settings, self._watches, self._make_admin)
         self._workers = workers = Workers(around)
         registry = make_registry(kube, workers, self._watches)
+        check = asyncio.create_task(RightsCheck(typed, kube.namespace).run(), name="rights check")
         _log.info("serving namespace %s", kube.namespace)
         try:
             await watch(registry, kube.namespace, self._stop, self._ready)
         finally:
+            check.cancel()
+            await asyncio.gather(check, return_exceptions=True)
             await workers.stop()
             await typed.close()
 
