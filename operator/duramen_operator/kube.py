@@ -72,11 +72,15 @@ class Kube:
 
         Raises:
             Unreachable: there are no credentials that lead anywhere.
+            Refused: the API server does not say its version, which kr8s asks for first.
         """
         try:
             return cls(
                 await kr8s.asyncio.api(namespace=namespace, kubeconfig=kubeconfig), namespace
             )
+        except kr8s.ServerError as error:
+            answer = _find_answer(error)
+            raise make_refusal(answer.status_code, answer.content) from error
         except (ValueError, OSError, httpx.HTTPError) as error:
             raise Unreachable(str(error)) from error
 
@@ -154,7 +158,7 @@ class Kube:
                 # The token has run out; kr8s reads it again where a failure is an exception.
                 answer = await self._send(method, path, body, content_type, query, is_first=False)
         except kr8s.ServerError as error:
-            answer = error.response if error.response is not None else httpx.Response(500)
+            answer = _find_answer(error)
         except (httpx.HTTPError, kr8s.APITimeoutError, OSError, ssl.SSLError) as error:
             raise Unreachable(f"{method} {path}: {error!r}") from error
         return _read(answer)
@@ -195,6 +199,10 @@ def _read_login(auth: Any) -> Login:
 
 def _spell(path: Any) -> str | None:
     return None if path is None else str(path)
+
+
+def _find_answer(error: kr8s.ServerError) -> httpx.Response:
+    return error.response if error.response is not None else httpx.Response(500)
 
 
 def _read(answer: httpx.Response) -> Json:

@@ -44,6 +44,8 @@ class FakeApi:
         self.events: dict[str, Json] = {}
         self.requests: list[str] = []
         self.fault: Fault | None = None
+        self.login_fault: Fault | None = None
+        """The answer to the first question of a login, which `fault` leaves alone."""
         self.find_rules: Callable[[], list[Json]] | None = None
         """Gives the rules that hold from the next listing of them on."""
         self.hides_rules = False
@@ -128,7 +130,7 @@ def running_api(rules: list[Json]) -> Iterator[FakeApi]:
             token = self.headers.get("Authorization", "").removeprefix("Bearer ")
             path = urlsplit(self.path).path.rstrip("/")
             assert api.silence.wait(_END_S)
-            fault = api.fault if path != _VERSION else None
+            fault = api.login_fault if path == _VERSION else api.fault
             if fault is None:
                 status, document = api.answer(self.command, path, token, json.loads(body or b"{}"))
                 fault = Fault(status, "application/json", json.dumps(document).encode())
