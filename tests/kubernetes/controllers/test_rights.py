@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.kubernetes.chart.rendering import of_kind, render
-from tests.kubernetes.cluster.accounts import NAME, make_account
+from tests.kubernetes.cluster.accounts import NAME, Rules, make_account
 from tests.kubernetes.cluster.handle import ClusterHandle
 from tests.kubernetes.controllers.admin_twin import running_twin
 from tests.kubernetes.controllers.operators import (
@@ -22,12 +22,17 @@ from tests.kubernetes.controllers.operators import (
 )
 
 
+def read_rules() -> Rules:
+    """What the chart's Role of the operator grants."""
+    roles = of_kind(render(), "Role")
+    (rules,) = (one["rules"] for one in roles if one["metadata"]["name"].endswith(NAME))
+    return list(rules)
+
+
 def test_the_charts_role_is_enough(kwok_cluster: ClusterHandle, tmp_path: Path) -> None:
     install_definitions(kwok_cluster)
     with kwok_cluster.namespace() as namespace, running_twin() as twin:
-        roles = of_kind(render(), "Role")
-        (rules,) = (one["rules"] for one in roles if one["metadata"]["name"].endswith(NAME))
-        kubeconfig = make_account(kwok_cluster, namespace, rules, tmp_path)
+        kubeconfig = make_account(kwok_cluster, namespace, read_rules(), tmp_path)
         account = f"system:serviceaccount:{namespace}:{NAME}"
         kwok_cluster.wait_right(account, namespace, "list", "logclusters.duramen.io")
         for verb, kind in (("list", "nodes"), ("get", "secrets"), ("list", "namespaces")):
@@ -52,3 +57,19 @@ def test_the_charts_role_is_enough(kwok_cluster: ClusterHandle, tmp_path: Path) 
         assert "Forbidden" not in operator.say()
         assert "forbidden" not in operator.say()
         assert "the operator may not" not in operator.say()
+
+
+def test_an_operator_says_what_it_may_not_do(kwok_cluster: ClusterHandle, tmp_path: Path) -> None:
+    install_definitions(kwok_cluster)
+    rules = [rule for rule in read_rules() if rule["apiGroups"] != ["policy"]]
+    with kwok_cluster.namespace() as namespace, running_twin() as twin:
+        kubeconfig = make_account(kwok_cluster, namespace, rules, tmp_path)
+        account = f"system:serviceaccount:{namespace}:{NAME}"
+        kwok_cluster.wait_right(account, namespace, "list", "logclusters.duramen.io")
+        operator = OperatorProcess(kubeconfig, namespace, twin.url)
+        with running_operator(operator):
+            sentence = (
+                f"the operator may not, in namespace {namespace}: get, list, watch, create, patch, "
+                "delete poddisruptionbudgets.policy (drains of nodes wait)."
+            )
+            wait_until(lambda: sentence in operator.say(), SETTLE_S, "the sentence")
