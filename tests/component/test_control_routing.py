@@ -25,15 +25,16 @@ LOG = "/v1/namespaces/a/logs/l"
 FIRST_LOG = LogId(101)
 """The first log that is created."""
 
-MARK = {"seq_num": 1}
+HEAD = {"seq_num": 1, "lsn": "e1n0", "dlsn": "e1n0s1"}
+TAIL = {**HEAD, "timestamp": None}
 CONFIG: dict[str, Any] = {"config": {}}
 
 OF_OWNERS = [
-    ("POST", LOG + ":truncate", b'{"to":"seq:7"}', {"head": MARK, "tail": MARK, "changed": True}),
-    ("POST", LOG + ":end", None, {"ended": True, "tail": MARK}),
+    ("POST", LOG + ":truncate", b'{"to":"seq:7"}', {"head": HEAD, "tail": TAIL, "changed": True}),
+    ("POST", LOG + ":end", None, {"log_id": "5", "ended": True, "tail": TAIL}),
     ("DELETE", LOG, None, {"log_id": "5", "undelete_until": "then"}),
-    ("POST", LOG + ":fence", b'{"token":"t"}', {"tail": MARK}),
-    ("POST", LOG + ":fence", b'{"token":"t","expected":"s"}', {"tail": MARK}),
+    ("POST", LOG + ":fence", b'{"token":"t"}', {"tail": TAIL}),
+    ("POST", LOG + ":fence", b'{"token":"t","expected":"s"}', {"tail": TAIL}),
 ]
 """Calls that only the log's owner carries out, and what it answers."""
 

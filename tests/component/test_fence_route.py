@@ -10,6 +10,7 @@ from duramen.wire.sequencer_calls import Redirect, spell_redirect
 from tests.component.writeproxy_world import RECORDS, World, run
 
 FENCE = RECORDS.replace("/records", ":fence")
+TAIL = {"seq_num": 4, "timestamp": "1970-01-01T00:00:00.005Z", "lsn": "e1n2", "dlsn": "e1n2s0"}
 
 
 def test_the_fencing_token_is_set_at_the_owner() -> None:
@@ -19,9 +20,9 @@ def test_the_fencing_token_is_set_at_the_owner() -> None:
             (200, spell_redirect(Redirect(SequencerId(second.name), second.url)))
         ]
         busy = DuramenError("log_unavailable", "taken over").problem()
-        second.control_answers = [(503, busy), (200, {"tail": {"seq_num": 4}})]
+        second.control_answers = [(503, busy), (200, {"tail": TAIL})]
         status, answer = await world.call("POST", FENCE, b'{"token": "t", "expected": ""}')
-        assert (status, answer) == (200, {"token": "t", "tail": {"seq_num": 4}})
+        assert (status, answer) == (200, {"token": "t", "tail": TAIL})
         message = {"op": "fence", "log_id": "5", "token": "t", "expected": ""}
         assert first.controls[0] == second.controls[0] == second.controls[1] == message
         for body in (b"{}", b'{"token": 1}', b'{"token": "t", "more": 1}'):
@@ -33,7 +34,7 @@ def test_the_fencing_token_is_set_at_the_owner() -> None:
 def test_a_token_of_open_fate_is_set_again_and_only_an_answer_settles_it() -> None:
     async def scenario(world: World) -> None:
         lost = DuramenError("append_uncertain", "its segment was sealed").problem()
-        done = {"tail": {"seq_num": 4}}
+        done = {"tail": TAIL}
         world.first.control_answers = [(503, lost), (200, {"no": "answer"}), (200, done)]
         status, answer = await world.call("POST", FENCE, b'{"token": "t"}')
         assert (status, answer["tail"]) == (200, done["tail"])

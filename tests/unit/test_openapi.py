@@ -4,6 +4,7 @@ With DURAMEN_REWRITE=1 in the environment (`make docs`) docs/protocol/openapi.js
 Whether answers of running proxies are as it says is seen by tests/process/test_api_cases.py.
 """
 
+import copy
 import json
 import os
 import re
@@ -17,7 +18,8 @@ from fastapi.routing import APIRoute
 
 from duramen.errors import ERRORS
 from duramen.runtime.public import openapi, schemas
-from duramen.runtime.public.calls import BATCH, CALLS, EVENTS, JSON, NDJSON, RAW, Side
+from duramen.runtime.public.answers import ANSWERS
+from duramen.runtime.public.calls import BATCH, CALLS, EVENTS, JSON, LOG_PATH, NDJSON, RAW, Side
 from duramen.texts import check_log_name, check_namespace, parse_position
 from duramen.units import DURATION_PATTERN, SIZE_PATTERN, parse_duration_us, parse_size_bytes
 from duramen_readproxy import parameters
@@ -131,6 +133,32 @@ def test_every_code_is_described_with_its_status() -> None:
             codes = content["schema"]["allOf"][1]["properties"]["code"]["enum"]
             strangers = [code for code in codes if ERRORS[code].status != int(status)]
             assert strangers in ([], ["invalid_argument"]), (path, method, strangers)
+
+
+def find_answers_without_model(document: dict[str, Any]) -> list[str]:
+    """Answers whose schema is not that of a model."""
+    known = [schemas.reference(schemas.name_of(model)) for model in ANSWERS]
+    return [
+        f"{described['operationId']} {status}"
+        for item in document["paths"].values()
+        for method, described in item.items()
+        if method != "parameters"
+        for status, answer in described["responses"].items()
+        for media, content in answer.get("content", {}).items()
+        if media == JSON and content["schema"] not in known
+    ]
+
+
+def test_the_schema_of_every_answer_is_that_of_a_model() -> None:
+    assert find_answers_without_model(DOCUMENT) == []
+    made = schemas.make_schemas()
+    assert all(made[schemas.name_of(model)] for model in ANSWERS)
+    # Planted: a schema that is written by hand, in the place of a model's and beside it.
+    planted = copy.deepcopy(DOCUMENT)
+    tail = planted["paths"][f"{LOG_PATH}/records/tail"]["get"]["responses"]
+    tail["200"]["content"][JSON]["schema"] = {"type": "object", "properties": {"tail": {}}}
+    tail["206"] = {"content": {JSON: {"schema": schemas.reference("Tale")}}}
+    assert find_answers_without_model(planted) == ["getTail 200", "getTail 206"]
 
 
 def list_examples() -> list[tuple[str, dict[str, Any], Any]]:

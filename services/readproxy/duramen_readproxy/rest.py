@@ -22,8 +22,19 @@ from duramen.core.life.release import can_do_without_hot_copies
 from duramen.core.life.trim import SegmentStatus, min_active_dlsn, status_of
 from duramen.core.log_node import LogNode
 from duramen.core.reader import ReaderLimits
-from duramen.core.segment import Segment
-from duramen.ids import Epoch, Member, ledger_of
+from duramen.core.segment import Fragment, Segment
+from duramen.ids import Epoch, ledger_of
+from duramen.runtime.public.answers import (
+    ColdCopyAnswer,
+    CopyAnswer,
+    FragmentAnswer,
+    MarkAnswer,
+    SegmentAnswer,
+    SegmentsAnswer,
+    TailAnswer,
+    describe_log,
+    respond,
+)
 from duramen.runtime.reading.bookies import RangeFetcher
 from duramen.runtime.reading.metadata import Catalog, LogFollower
 from duramen.runtime.reading.positioning.log_view import LiveLog
@@ -92,28 +103,28 @@ def make_app(backend: Backend) -> FastAPI:
         backend.begin_request()
         return await backend.catalog.find(check_namespace(namespace), check_log_name(log))
 
-    @app.get(_LOG_PATH)
-    async def get_log(request: Request, namespace: str, log: str) -> dict[str, Any]:
+    @app.get(_LOG_PATH, response_model=None)
+    async def get_log(request: Request, namespace: str, log: str) -> Response:
         """What the log is."""
         with backend.requests.open("log"):
             read_query(request, ())
-            return spell_log(await (await find(namespace, log)).current_log())
+            return respond(describe_log(await (await find(namespace, log)).current_log()))
 
-    @app.get(_LOG_PATH + "/records/tail")
-    async def get_tail(request: Request, namespace: str, log: str) -> dict[str, Any]:
+    @app.get(_LOG_PATH + "/records/tail", response_model=None)
+    async def get_tail(request: Request, namespace: str, log: str) -> Response:
         """The tail, linearizable."""
         with backend.requests.open("tail"):
             read_query(request, ())
             tail = await backend.tails.find(await find(namespace, log))
             tail.check_sure()
-        return {"tail": tail.spell()}
+        return respond(TailAnswer(tail=MarkAnswer(**tail.spell())))
 
-    @app.get(_LOG_PATH + "/segments")
-    async def get_segments(request: Request, namespace: str, log: str) -> dict[str, Any]:
+    @app.get(_LOG_PATH + "/segments", response_model=None)
+    async def get_segments(request: Request, namespace: str, log: str) -> Response:
         """Every live segment with its placement."""
         with backend.requests.open("segments"):
             read_query(request, ())
-            return await _show_segments(backend, await find(namespace, log))
+            return respond(await _show_segments(backend, await find(namespace, log)))
 
     def get_records(  # noqa: PLR0917 - FastAPI passes them by name
         request: Request,
@@ -287,24 +298,13 @@ async def list_segments(follower: LogFollower) -> tuple[LogNode, list[Segment]]:
     return log, segments
 
 
-def spell_log(node: LogNode) -> dict[str, Any]:
-    """A log as the API shows it."""
-    return {
-        "namespace": node.namespace,
-        "name": node.name,
-        "log_id": str(node.log_id),
-        "config": node.config.to_json(),
-        "config_version": node.config_version,
-        "ended": node.is_ended,
-        "head": {"seq_num": node.trim_seq_num, "dlsn": str(node.trim.dlsn)},
-    }
-
-
-async def _show_segments(backend: Backend, follower: LogFollower) -> dict[str, Any]:
+async def _show_segments(backend: Backend, follower: LogFollower) -> SegmentsAnswer:
     log, segments = await list_segments(follower)
     view = LiveLog(follower, backend.fetcher, backend.tails)
     edges = await backend.edges.learn(view, _list_readable(segments, log))
-    return {"segments": [spell_segment(one, log, edges.get(one.epoch)) for one in segments]}
+    return SegmentsAnswer(
+        segments=[describe_segment(one, log, edges.get(one.epoch)) for one in segments]
+    )
 
 
 def _list_readable(segments: Sequence[Segment], log: LogNode) -> list[Segment]:
@@ -316,7 +316,7 @@ def _list_readable(segments: Sequence[Segment], log: LogNode) -> list[Segment]:
     ]
 
 
-def spell_segment(segment: Segment, log: LogNode, edges: Edges | None = None) -> dict[str, Any]:
+def describe_segment(segment: Segment, log: LogNode, edges: Edges | None = None) -> SegmentAnswer:
     """A segment as the API shows it; None where an unclosed segment does not know yet.
 
     Args:
@@ -328,39 +328,32 @@ def spell_segment(segment: Segment, log: LogNode, edges: Edges | None = None) ->
     if segment.epoch == log.last_clean_epoch + 1:
         # Every earlier one is closed, so its first record has the number of what they hold.
         start_seq_num = log.totals.record_count
-    completed_ms = segment.completed_unix_ms
     active = min_active_dlsn(segment, log)
-    return {
-        "epoch": segment.epoch,
-        "ledger_id": str(ledger_of(segment.log_id, segment.epoch)),
-        "state": segment.state.value,
-        "status": status_of(segment, log).value,
-        "min_active_dlsn": None if active is None else str(active),
-        "first_entry": 0,
-        "last_entry": segment.last_entry,
-        "lost": [list(lost) for lost in segment.lost],
-        "start_seq_num": start_seq_num,
-        "records": None if totals is None else totals.record_count,
-        "bytes": None if totals is None else totals.length_bytes,
-        "first_txid": first_txid,
-        "last_txid": None if totals is None else totals.max_txid,
-        "first_timestamp": _spell_time(first_ms),
-        "last_timestamp": _spell_time(None if totals is None else totals.max_timestamp_ms),
-        "created": spell_time(segment.created_unix_ms),
-        "completed": None if completed_ms is None else spell_time(completed_ms),
-        "cold_copy": _spell_cold_copy(segment.cold_copy),
-        "hot_copies": "released" if segment.epoch < log.first_hot_epoch else "kept",
-        "ensemble_size": segment.quorum.ensemble_size,
-        "write_quorum": segment.quorum.write_quorum,
-        "ack_quorum": segment.quorum.ack_quorum,
-        "fragments": [
-            {
-                "first_entry": fragment.first_entry,
-                "ensemble": [_spell_member(member) for member in fragment.ensemble],
-            }
-            for fragment in segment.fragments
-        ],
-    }
+    return SegmentAnswer(
+        epoch=segment.epoch,
+        ledger_id=str(ledger_of(segment.log_id, segment.epoch)),
+        state=segment.state.value,
+        status=status_of(segment, log).value,
+        min_active_dlsn=None if active is None else str(active),
+        first_entry=0,
+        last_entry=segment.last_entry,
+        lost=[list(lost) for lost in segment.lost],
+        start_seq_num=start_seq_num,
+        records=None if totals is None else totals.record_count,
+        bytes=None if totals is None else totals.length_bytes,
+        first_txid=first_txid,
+        last_txid=None if totals is None else totals.max_txid,
+        first_timestamp=_spell_time(first_ms),
+        last_timestamp=_spell_time(None if totals is None else totals.max_timestamp_ms),
+        created=spell_time(segment.created_unix_ms),
+        completed=_spell_time(segment.completed_unix_ms),
+        cold_copy=_describe_cold_copy(segment.cold_copy),
+        hot_copies="released" if segment.epoch < log.first_hot_epoch else "kept",
+        ensemble_size=segment.quorum.ensemble_size,
+        write_quorum=segment.quorum.write_quorum,
+        ack_quorum=segment.quorum.ack_quorum,
+        fragments=[_describe_fragment(fragment) for fragment in segment.fragments],
+    )
 
 
 def _is_end_of(log: LogNode, tail: Tail) -> bool:
@@ -374,25 +367,30 @@ def _next_of(next_seq_num: int | None, tail: Tail | None, start: Start) -> int:
     return start.seq_num if tail is None else max(tail.seq_num, start.seq_num)
 
 
-def _spell_cold_copy(copy: ColdCopy | None) -> dict[str, Any] | None:
+def _describe_cold_copy(copy: ColdCopy | None) -> ColdCopyAnswer | None:
     if copy is None:
         return None
-    rechecked_ms = copy.rechecked_unix_ms
-    return {
-        "attempt": copy.attempt,
-        "manifest_sha256": copy.manifest_sha256,
-        "bytes": copy.size_bytes,
-        "verified": spell_time(copy.verified_unix_ms),
-        "rechecked": None if rechecked_ms is None else spell_time(rechecked_ms),
-    }
+    return ColdCopyAnswer(
+        attempt=copy.attempt,
+        manifest_sha256=copy.manifest_sha256,
+        bytes=copy.size_bytes,
+        verified=spell_time(copy.verified_unix_ms),
+        rechecked=_spell_time(copy.rechecked_unix_ms),
+    )
 
 
 def _spell_time(unix_ms: int | None) -> str | None:
     return None if unix_ms is None else spell_time(unix_ms)
 
 
-def _spell_member(member: Member) -> dict[str, str]:
-    return {"bookie": member.bookie, "incarnation": member.incarnation}
+def _describe_fragment(fragment: Fragment) -> FragmentAnswer:
+    return FragmentAnswer(
+        first_entry=fragment.first_entry,
+        ensemble=[
+            CopyAnswer(bookie=member.bookie, incarnation=member.incarnation)
+            for member in fragment.ensemble
+        ],
+    )
 
 
 async def _chain(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

@@ -12,12 +12,21 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from duramen.config import parse_namespace_config
 from duramen.errors import DuramenError
 from duramen.ids import LogId
 from duramen.runtime.metadata_store import MetadataError, MetadataStore
+from duramen.runtime.public.answers import (
+    ListedLogAnswer,
+    ListedNamespaceAnswer,
+    LogAnswer,
+    LogsAnswer,
+    NamespaceAnswer,
+    NamespacesAnswer,
+    describe_log,
+)
 from duramen.wire.metadata_json import MetadataJsonError, Paths, read_log, read_node
 from duramen_writeproxy.names import NameCache, namespace_not_found, read_log_id
 
@@ -60,7 +69,7 @@ class Catalog:
         self._paths = paths
         self._names = names
 
-    async def get_namespace(self, namespace: str) -> dict[str, Any]:
+    async def get_namespace(self, namespace: str) -> NamespaceAnswer:
         """A namespace's answer.
 
         Raises:
@@ -68,7 +77,7 @@ class Catalog:
         """
         return await self._translate(lambda: self._get_namespace(namespace))
 
-    async def get_log(self, namespace: str, log: str) -> dict[str, Any]:
+    async def get_log(self, namespace: str, log: str) -> LogAnswer:
         """A log's answer.
 
         Raises:
@@ -84,7 +93,7 @@ class Catalog:
         """
         return await self._names.find(namespace, log)
 
-    async def list_namespaces(self, page: Page) -> dict[str, Any]:
+    async def list_namespaces(self, page: Page) -> NamespacesAnswer:
         """A page of namespaces.
 
         Raises:
@@ -92,7 +101,7 @@ class Catalog:
         """
         return await self._translate(lambda: self._list_namespaces(page))
 
-    async def list_logs(self, namespace: str, page: Page) -> dict[str, Any]:
+    async def list_logs(self, namespace: str, page: Page) -> LogsAnswer:
         """A page of a namespace's logs.
 
         Raises:
@@ -109,14 +118,14 @@ class Catalog:
         except MetadataJsonError as error:
             raise DuramenError("internal", f"a node cannot be read: {error}") from error
 
-    async def _get_namespace(self, namespace: str) -> dict[str, Any]:
+    async def _get_namespace(self, namespace: str) -> NamespaceAnswer:
         found = await self._store.get(self._paths.namespace(namespace))
         if found is None:
             raise namespace_not_found(namespace)
         config = parse_namespace_config(read_node(found.data).get("config", {}))
-        return {"namespace": namespace, "config": config.to_json()}
+        return NamespaceAnswer(namespace=namespace, config=config.to_json())
 
-    async def _get_log(self, namespace: str, log: str) -> dict[str, Any]:
+    async def _get_log(self, namespace: str, log: str) -> LogAnswer:
         log_id = await self._names.find(namespace, log)
         found = await self._store.get(self._paths.log(log_id))
         if found is None:
@@ -126,27 +135,20 @@ class Catalog:
         if node.is_deleted:
             self._names.doubt(namespace, log)
             raise DuramenError("log_deleted", f"{namespace}/{log} was deleted", field="log")
-        return {
-            "namespace": node.namespace,
-            "name": node.name,
-            "log_id": str(log_id),
-            "config": node.config.to_json(),
-            "config_version": node.config_version,
-            "ended": node.is_ended,
-            "head": {"seq_num": node.trim_seq_num, "dlsn": str(node.trim.dlsn)},
-        }
+        return describe_log(node)
 
-    async def _list_namespaces(self, page: Page) -> dict[str, Any]:
+    async def _list_namespaces(self, page: Page) -> NamespacesAnswer:
         found = await self._store.children(self._paths.namespaces)
         names, has_more = _cut(found or (), page)
-        return {"namespaces": [{"namespace": name} for name in names], "has_more": has_more}
+        listed = [ListedNamespaceAnswer(namespace=name) for name in names]
+        return NamespacesAnswer(namespaces=listed, has_more=has_more)
 
-    async def _list_logs(self, namespace: str, page: Page) -> dict[str, Any]:
+    async def _list_logs(self, namespace: str, page: Page) -> LogsAnswer:
         limit = page.limit
         found = await self._store.children(self._paths.names_of(namespace))
         if not found and await self._store.get(self._paths.namespace(namespace)) is None:
             raise namespace_not_found(namespace)
-        logs: list[dict[str, Any]] = []
+        logs: list[ListedLogAnswer] = []
         has_more = True
         # Names that are not shown must not make a page short: callers go on after the last shown.
         while has_more and len(logs) < page.limit:
@@ -154,9 +156,9 @@ class Catalog:
             logs += await self._read_names(namespace, names)
             page = page if not names else page._replace(start_after=names[-1])
         has_more = has_more or len(logs) > limit
-        return {"logs": logs[:limit], "has_more": has_more}
+        return LogsAnswer(logs=logs[:limit], has_more=has_more)
 
-    async def _read_names(self, namespace: str, names: Sequence[str]) -> list[dict[str, Any]]:
+    async def _read_names(self, namespace: str, names: Sequence[str]) -> list[ListedLogAnswer]:
         """The logs of these names that are there and not deleted."""
         parent = self._paths.names_of(namespace)
         nodes = await asyncio.gather(*(self._store.get(f"{parent}/{name}") for name in names))
@@ -167,7 +169,7 @@ class Catalog:
             if node is not None
         ]
         return [
-            {"namespace": namespace, "name": name, "log_id": str(read_log_id(fields))}
+            ListedLogAnswer(namespace=namespace, name=name, log_id=str(read_log_id(fields)))
             for name, fields in found
             if not fields.get("deleted")
         ]

@@ -1,6 +1,6 @@
 """The write proxy's public REST application: namespaces, logs, append.
 
-Routes only: each reads its request, asks one of the parts below and spells the answer. Input is
+Routes only: each reads its request, asks one of the parts below and gives its answer. Input is
 checked here, before anything is sent to anybody. `duramen.runtime.public` describes every route
 and serves the document.
 
@@ -16,6 +16,16 @@ from fastapi import FastAPI, Request, Response
 
 from duramen.config import parse_log_config, parse_namespace_config
 from duramen.errors import DuramenError
+from duramen.runtime.public.answers import (
+    LogChangedAnswer,
+    LogMadeAnswer,
+    NamespaceAnswer,
+    NamespaceChangedAnswer,
+    NamespaceDeletedAnswer,
+    RolledAnswer,
+    read_answer,
+    respond,
+)
 from duramen.runtime.rest import (
     add_route,
     announced_bytes,
@@ -87,8 +97,8 @@ class _Routes:
         namespace = check_namespace(request.path_params["ns"])
         config = parse_namespace_config(await self._read_config(request))
         made = await self._creator.create_namespace(namespace, config.to_json())
-        answer = {"namespace": namespace, "config": made["config"]}
-        return _answer(answer, 201 if made["created"] else 200)
+        answer = read_answer(NamespaceAnswer, {**made, "namespace": namespace})
+        return respond(answer, 201 if made["created"] else 200)
 
     async def patch_namespace(self, request: Request) -> Response:
         """Change the fields of the namespace's configuration that the body names."""
@@ -96,8 +106,7 @@ class _Routes:
         patch = await self._read_config(request)
         parse_namespace_config(patch)
         made = await self._creator.change_namespace(namespace, patch)
-        answer = {name: made[name] for name in ("config", "changed")}
-        return _answer({"namespace": namespace, **answer})
+        return respond(read_answer(NamespaceChangedAnswer, {**made, "namespace": namespace}))
 
     async def delete_namespace(self, request: Request) -> Response:
         """Delete a namespace that has no logs; `changed` is false if it was not there."""
@@ -105,20 +114,15 @@ class _Routes:
         for field in await self._read_config(request):
             raise unknown_field(field)
         made = await self._creator.delete_namespace(namespace)
-        return _answer({"namespace": namespace, "changed": made["changed"]})
+        return respond(read_answer(NamespaceDeletedAnswer, {**made, "namespace": namespace}))
 
     async def put_log(self, request: Request) -> Response:
         """Ensure a log: 201 created, 200 the same was there, 409 another was."""
         namespace, log = _log_of(request)
         config = parse_log_config(await self._read_config(request))
         made = await self._creator.create_log(namespace, log, config.to_json())
-        answer = {
-            "namespace": namespace,
-            "name": log,
-            "log_id": made["log_id"],
-            "config": made["config"],
-        }
-        return _answer(answer, 201 if made["created"] else 200)
+        answer = read_answer(LogMadeAnswer, {**made, "namespace": namespace, "name": log})
+        return respond(answer, 201 if made["created"] else 200)
 
     async def patch_log(self, request: Request) -> Response:
         """Change the fields of the log's configuration that the body names."""
@@ -129,8 +133,8 @@ class _Routes:
         log_id = await self._catalog.find_log_id(namespace, log)
         key = f"{namespace}/{log}"
         made = await self._creator.reconfigure(key, log_id, patch, version)
-        answer = {name: made[name] for name in ("config", "config_version", "changed")}
-        return _answer({"namespace": namespace, "name": log, "log_id": str(log_id), **answer})
+        named = {"namespace": namespace, "name": log, "log_id": str(log_id)}
+        return respond(read_answer(LogChangedAnswer, {**made, **named}))
 
     async def roll_log(self, request: Request) -> Response:
         """Close the log's open segment and open the next one, soon; `epoch` null: none is open."""
@@ -138,29 +142,30 @@ class _Routes:
         namespace, log = _log_of(request)
         log_id = await self._catalog.find_log_id(namespace, log)
         made = await self._creator.roll(f"{namespace}/{log}", log_id)
-        return _answer({"namespace": namespace, "name": log, "epoch": made["epoch"]}, 202)
+        answer = read_answer(RolledAnswer, {**made, "namespace": namespace, "name": log})
+        return respond(answer, 202)
 
     async def get_namespace(self, request: Request) -> Response:
         """A namespace with its configuration."""
         read_query(request, ())
         namespace = check_namespace(request.path_params["ns"])
-        return _answer(await self._catalog.get_namespace(namespace))
+        return respond(await self._catalog.get_namespace(namespace))
 
     async def get_log(self, request: Request) -> Response:
         """A log with its id and its configuration."""
         read_query(request, ())
-        return _answer(await self._catalog.get_log(*_log_of(request)))
+        return respond(await self._catalog.get_log(*_log_of(request)))
 
     async def list_namespaces(self, request: Request) -> Response:
         """A page of the namespaces, by name."""
         page = parse_page(read_query(request, _PAGE_FIELDS))
-        return _answer(await self._catalog.list_namespaces(page))
+        return respond(await self._catalog.list_namespaces(page))
 
     async def list_logs(self, request: Request) -> Response:
         """A page of a namespace's logs, by name."""
         page = parse_page(read_query(request, _PAGE_FIELDS))
         namespace = check_namespace(request.path_params["ns"])
-        return _answer(await self._catalog.list_logs(namespace, page))
+        return respond(await self._catalog.list_logs(namespace, page))
 
     async def _read_config(self, request: Request) -> dict[str, Any]:
         read_query(request, ())
@@ -198,7 +203,3 @@ def _read_version(text: str | None) -> int | None:
     if not (text.isascii() and text.isdigit() and len(text) <= _VERSION_CHARACTERS_MAX):
         raise DuramenError("invalid_argument", "a whole number ≥ 1", field="config_version")
     return int(text)
-
-
-def _answer(document: dict[str, Any], status: int = 200) -> Response:
-    return Response(orjson.dumps(document), status_code=status, media_type="application/json")

@@ -20,6 +20,7 @@ import pytest
 
 from duramen.runtime.public.calls import CALLS, JSON, Call
 from duramen.runtime.public.openapi import make_document
+from duramen.runtime.public.schemas import name_of
 from tests.kubernetes.controllers.admin_twin import running_twin
 from tests.kubernetes.controllers.twin_state import make_bookie
 from tests.process.cluster import running_cluster
@@ -63,8 +64,8 @@ def validator(name: str) -> Any:
 
 def check_schema(method: str, path: str, status: int, document: Answer) -> None:
     call = find_call(method, path)
-    name = "Problem" if status >= 400 else call.given[status].forms[JSON]
-    assert name is not None
+    model = None if status >= 400 else call.given[status].forms[JSON]
+    name = "Problem" if model is None else name_of(model)
     faults = [f"{fault.instance_path}: {fault.message}" for fault in
               validator(name).iter_errors(document)]  # fmt: skip
     assert not faults, f"{method} {path} {status}: {faults}"

@@ -7,6 +7,7 @@ shown to both, in the read proxy's spelling. Source: docs/archive.md.
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import product
@@ -20,9 +21,10 @@ from duramen.core.log_node import LogNode
 from duramen.core.quorum import Quorum
 from duramen.core.segment import Fragment, Segment, Totals
 from duramen.ids import NOTHING, BookieId, EntryId, Epoch, Incarnation, LogId, Member, lsn_of
+from duramen.runtime.public.answers import describe_log
 from duramen_operator.plan.archive.waiting import choose
 from duramen_operator.resources.archives import Selector
-from duramen_readproxy.rest import spell_log, spell_segment
+from duramen_readproxy.rest import describe_segment
 from duramen_spark.archive.policy import Policy, Verdict
 
 MEMBERS = tuple(Member(BookieId(n), Incarnation(n.encode().hex() * 16)) for n in "abc")
@@ -83,8 +85,8 @@ def list_for_the_job(
 def list_for_the_operator(
     log: LogNode, segments: list[Segment], selector: Selector, keep_hot: timedelta
 ) -> list[int]:
-    shown = [spell_segment(one, log) for one in segments]
-    seen = {"prod/orders": {"log": spell_log(log), "segments": shown}}
+    shown = [json.loads(describe_segment(one, log).spell()) for one in segments]
+    seen = {"prod/orders": {"log": json.loads(describe_log(log).spell()), "segments": shown}}
     now = datetime.fromtimestamp(NOW_MS / 1_000, UTC)
     return sorted(one.epoch for one in choose(seen, selector, keep_hot, now).waiting)
 

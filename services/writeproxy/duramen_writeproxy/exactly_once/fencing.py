@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-import orjson
 from fastapi import Request, Response
 
 from duramen.ids import LogId
 from duramen.limits import APPEND_TIMEOUT_US
+from duramen.runtime.public.answers import FencedAnswer, read_answer, respond
 from duramen.runtime.rest import announced_bytes, parse_object, read_body, read_query, unknown_field
 from duramen.texts import check_log_name, check_namespace
 from duramen.units import KIB, SECOND
@@ -54,9 +54,7 @@ class FenceRoute:
             expected = check_token(expected, "expected")
         log_id = await self._names.find(namespace, log)
         answer = await ask_token(self._calls, f"{namespace}/{log}", log_id, token, expected)
-        return Response(
-            orjson.dumps({"token": token, "tail": answer["tail"]}), media_type="application/json"
-        )
+        return respond(read_answer(FencedAnswer, {**answer, "token": token}))
 
 
 async def ask_token(

@@ -12,10 +12,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-import orjson
 from fastapi import FastAPI, Request, Response
 
 from duramen.errors import DuramenError
+from duramen.runtime.public.answers import (
+    Answer,
+    DeletedAnswer,
+    EndedAnswer,
+    LogMadeAnswer,
+    TruncatedAnswer,
+    read_answer,
+    respond,
+)
 from duramen.runtime.rest import add_route, announced_bytes, parse_object, read_body, read_query
 from duramen.texts import check_log_name, check_namespace, parse_position
 from duramen.units import KIB
@@ -50,18 +58,17 @@ class _Routes:
     async def truncate(self, request: Request) -> Response:
         """Truncate everything before a position; `changed` is false if that was so already."""
         to = _read_to(await self._read_body(request))
-        fields = ("head", "tail", "changed")
-        return await self._ask_by_id(request, {"op": "truncate", "to": to}, fields)
+        return await self._ask_by_id(request, {"op": "truncate", "to": to}, TruncatedAnswer)
 
     async def end(self, request: Request) -> Response:
         """End the stream: no append any more, everything stays readable."""
         _read_nothing(await self._read_body(request))
-        return await self._ask_by_id(request, {"op": "end"}, ("ended", "tail"))
+        return await self._ask_by_id(request, {"op": "end"}, EndedAnswer)
 
     async def delete(self, request: Request) -> Response:
         """Delete the log; it can be had back until `undelete_until`."""
         _read_nothing(await self._read_body(request))
-        return await self._ask_by_id(request, {"op": "delete"}, ("log_id", "undelete_until"))
+        return await self._ask_by_id(request, {"op": "delete"}, DeletedAnswer)
 
     async def undelete(self, request: Request) -> Response:
         """Have a deleted log back, as it was."""
@@ -70,21 +77,23 @@ class _Routes:
         message = {"op": "undelete", "namespace": namespace, "log": log}
         answer = await self._calls.ask(f"{namespace}/{log}", message, ("log_id", "config"))
         self._names.doubt(namespace, log)
-        return _answer({"namespace": namespace, "name": log, **answer})
+        named = {"namespace": namespace, "name": log}
+        return respond(read_answer(LogMadeAnswer, {**answer, **named}))
 
     async def _ask_by_id(
-        self, request: Request, message: dict[str, Any], fields: tuple[str, ...]
+        self, request: Request, message: dict[str, Any], model: type[Answer]
     ) -> Response:
         namespace, log = _log_of(request)
         log_id = await self._names.find(namespace, log)
         message = {**message, "log_id": str(log_id)}
         try:
             key = f"{namespace}/{log}"
-            return _answer(await self._calls.ask(key, message, fields, log_id=log_id))
+            answer = await self._calls.ask(key, message, tuple(model.model_fields), log_id=log_id)
         except DuramenError as error:
             if error.code in ("log_not_found", "log_deleted"):
                 self._names.doubt(namespace, log)
             raise
+        return respond(read_answer(model, answer))
 
     async def _read_body(self, request: Request) -> dict[str, Any]:
         if self._is_draining():
@@ -120,7 +129,3 @@ def _read_nothing(document: dict[str, Any]) -> None:
 def _log_of(request: Request) -> tuple[str, str]:
     params = request.path_params
     return check_namespace(params["ns"]), check_log_name(params["log"])
-
-
-def _answer(document: dict[str, Any]) -> Response:
-    return Response(orjson.dumps(document), media_type="application/json")

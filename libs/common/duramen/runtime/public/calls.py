@@ -14,6 +14,26 @@ import enum
 import re
 from typing import Final, NamedTuple
 
+from duramen.runtime.public.answers import (
+    Answer,
+    AppendedAnswer,
+    DeletedAnswer,
+    EndedAnswer,
+    FencedAnswer,
+    LogAnswer,
+    LogChangedAnswer,
+    LogMadeAnswer,
+    LogsAnswer,
+    NamespaceAnswer,
+    NamespaceChangedAnswer,
+    NamespaceDeletedAnswer,
+    NamespacesAnswer,
+    RecordsAnswer,
+    RolledAnswer,
+    SegmentsAnswer,
+    TailAnswer,
+    TruncatedAnswer,
+)
 from duramen.wire.edge.gate import Bodies
 
 NAMESPACES_PATH: Final = "/v1/namespaces"
@@ -53,11 +73,11 @@ class Fate(enum.Enum):
 
 
 class Given(NamedTuple):
-    """A successful answer: what it says, and the schema of each form that it may have."""
+    """A successful answer: what it says, and the model of each form that it may have."""
 
     description: str
-    forms: dict[str, str | None]
-    """Media type → name of a schema, None: bytes or lines."""
+    forms: dict[str, type[Answer] | None]
+    """Media type → model, None: bytes or lines."""
 
     headers: tuple[str, ...] = ()
 
@@ -95,12 +115,12 @@ _OF_CONFIG: Final = ("unsupported_media", "batch_too_large", "log_unavailable")
 _PAGE: Final = ("prefix", "start_after", "limit")
 
 
-def _given(status: int, description: str, schema: str) -> dict[int, Given]:
-    return {status: Given(description, {JSON: schema})}
+def _given(status: int, description: str, model: type[Answer]) -> dict[int, Given]:
+    return {status: Given(description, {JSON: model})}
 
 
-def _made(schema: str) -> dict[int, Given]:
-    return {**_given(200, "it was there", schema), **_given(201, "created", schema)}
+def _made(model: type[Answer]) -> dict[int, Given]:
+    return {**_given(200, "it was there", model), **_given(201, "created", model)}
 
 
 CALLS: Final = (
@@ -109,7 +129,7 @@ CALLS: Final = (
         "Append a batch atomically",
         "All records of the body follow each other in the log, or none is there. JSON may carry "
         "the conditions; with any other form they are headers.",
-        _given(200, "the records are on the disks of `ack_quorum` bookies", "Appended"),
+        _given(200, "the records are on the disks of `ack_quorum` bookies", AppendedAnswer),
         (
             *_OF_LOG, "unsupported_media", "record_too_large", "batch_too_large",
             "too_many_records", "log_ended", "log_held", "condition_failed",
@@ -139,7 +159,7 @@ CALLS: Final = (
         {
             200: Given(
                 "records, possibly none",
-                {JSON: "Records", NDJSON: None, EVENTS: None, BATCH: None},
+                {JSON: RecordsAnswer, NDJSON: None, EVENTS: None, BATCH: None},
                 ("Duramen-Moved-To", "Duramen-Start", "Duramen-Next", "Duramen-Tail",
                  "Duramen-Ended", "Duramen-Home", "ETag", "Cache-Control"),
             ),
@@ -157,18 +177,18 @@ CALLS: Final = (
         "getTail", "GET", f"{RECORDS_PATH}/tail", Side.READ,
         "The tail, linearizable",
         "Every record that was acknowledged before the question is before the tail.",
-        _given(200, "the tail", "Tail"), _OF_READ,
+        _given(200, "the tail", TailAnswer), _OF_READ,
     ),
     Call(
         "getSegments", "GET", f"{LOG_PATH}/segments", Side.READ,
         "The live segments with their placement", "Oldest first.",
-        _given(200, "the segments", "Segments"), _OF_LOG,
+        _given(200, "the segments", SegmentsAnswer), _OF_LOG,
     ),
     Call(
         "ensureLog", "PUT", LOG_PATH, Side.WRITE,
         "Ensure that a log exists",
         "The body is its configuration; no body is `{}`, all defaults.",
-        _made("LogMade"),
+        _made(LogMadeAnswer),
         (
             *_OF_NAMESPACE, *_OF_CONFIG, "log_deleted", "log_exists_with_other_config",
             "placement_impossible",
@@ -179,31 +199,31 @@ CALLS: Final = (
         "changeLog", "PATCH", LOG_PATH, Side.WRITE,
         "Change members of a log's configuration",
         "The others stay. What needs a new segment gets one at once.",
-        _given(200, "the configuration as it is now", "LogChanged"),
+        _given(200, "the configuration as it is now", LogChangedAnswer),
         (*_OF_LOG, *_OF_CONFIG, "config_conflict", "placement_impossible"),
         ("config_version",), {JSON: "LogConfig"}, fate=Fate.REPEATABLE,
     ),
     Call(
         "getLog", "GET", LOG_PATH, Side.BOTH,
         "What a log is", "Its id, its configuration, and where it begins.",
-        _given(200, "the log", "Log"), _OF_LOG,
+        _given(200, "the log", LogAnswer), _OF_LOG,
     ),
     Call(
         "deleteLog", "DELETE", LOG_PATH, Side.WRITE,
         "Delete a log", "It can be had back until `undelete_until`.",
-        _given(200, "it is deleted", "Deleted"), _OF_CHANGE,
+        _given(200, "it is deleted", DeletedAnswer), _OF_CHANGE,
         body={JSON: "Nothing"}, fate=Fate.REPEATABLE,
     ),
     Call(
         "undeleteLog", "POST", f"{LOG_PATH}:undelete", Side.WRITE,
         "Have a deleted log back", "As it was.",
-        _given(200, "the log", "LogMade"), _OF_CHANGE,
+        _given(200, "the log", LogMadeAnswer), _OF_CHANGE,
         body={JSON: "Nothing"}, fate=Fate.REPEATABLE,
     ),
     Call(
         "truncateLog", "POST", f"{LOG_PATH}:truncate", Side.WRITE,
         "Truncate everything before a position", "`changed` is false if that was so already.",
-        _given(200, "where the log begins now", "Truncated"),
+        _given(200, "where the log begins now", TruncatedAnswer),
         (*_OF_CHANGE, "invalid_position", "beyond_tail", "data_unavailable", "data_lost",
          "cold_store_unavailable"),
         body={JSON: "Truncation"}, needs_body=True, fate=Fate.REPEATABLE,
@@ -211,14 +231,14 @@ CALLS: Final = (
     Call(
         "endLog", "POST", f"{LOG_PATH}:end", Side.WRITE,
         "End the stream", "No append any more; everything stays readable.",
-        _given(200, "it has ended", "Ended"), _OF_CHANGE,
+        _given(200, "it has ended", EndedAnswer), _OF_CHANGE,
         body={JSON: "Nothing"}, fate=Fate.REPEATABLE,
     ),
     Call(
         "fenceLog", "POST", f"{LOG_PATH}:fence", Side.WRITE,
         "Set the fencing token",
         "Every append from `tail` on that names another token is refused.",
-        _given(200, "it is set", "Fenced"),
+        _given(200, "it is set", FencedAnswer),
         (
             *_OF_CHANGE, "log_ended", "fencing_token_mismatch", "append_uncertain",
             "not_enough_bookies", "window_full",
@@ -228,27 +248,27 @@ CALLS: Final = (
     Call(
         "rollLog", "POST", f"{LOG_PATH}:roll", Side.WRITE,
         "Close the open segment and open the next one", "Soon. `epoch` null: none is open.",
-        _given(202, "it is being closed", "Rolled"),
+        _given(202, "it is being closed", RolledAnswer),
         (*_OF_LOG, "log_unavailable", "log_ended", "log_held", "unsupported_media"),
         fate=Fate.REPEATABLE,
     ),
     Call(
         "listLogs", "GET", LOGS_PATH, Side.WRITE,
         "List a namespace's logs", "Sorted by name.",
-        _given(200, "a page", "Logs"), _OF_NAMESPACE, _PAGE,
+        _given(200, "a page", LogsAnswer), _OF_NAMESPACE, _PAGE,
     ),
     Call(
         "ensureNamespace", "PUT", NAMESPACE_PATH, Side.WRITE,
         "Ensure that a namespace exists",
         "The body is its configuration; no body is `{}`, all defaults.",
-        _made("Namespace"),
+        _made(NamespaceAnswer),
         (*_ANYWHERE, "invalid_name", *_OF_CONFIG, "log_exists_with_other_config"),
         body={JSON: "NamespaceConfig"}, fate=Fate.REPEATABLE,
     ),
     Call(
         "changeNamespace", "PATCH", NAMESPACE_PATH, Side.WRITE,
         "Change members of a namespace's configuration", "The others stay.",
-        _given(200, "the configuration as it is now", "NamespaceChanged"),
+        _given(200, "the configuration as it is now", NamespaceChangedAnswer),
         (*_OF_NAMESPACE, *_OF_CONFIG),
         body={JSON: "NamespaceConfig"}, fate=Fate.REPEATABLE,
     ),
@@ -256,19 +276,19 @@ CALLS: Final = (
         "deleteNamespace", "DELETE", NAMESPACE_PATH, Side.WRITE,
         "Delete a namespace that has no logs",
         "`changed` is false if there was none. A deleted log counts until it is purged.",
-        _given(200, "there is none", "NamespaceDeleted"),
+        _given(200, "there is none", NamespaceDeletedAnswer),
         (*_ANYWHERE, "invalid_name", *_OF_CONFIG, "namespace_not_empty"),
         body={JSON: "Nothing"}, fate=Fate.REPEATABLE,
     ),
     Call(
         "getNamespace", "GET", NAMESPACE_PATH, Side.WRITE,
         "What a namespace is", "Its configuration.",
-        _given(200, "the namespace", "Namespace"), _OF_NAMESPACE,
+        _given(200, "the namespace", NamespaceAnswer), _OF_NAMESPACE,
     ),
     Call(
         "listNamespaces", "GET", NAMESPACES_PATH, Side.WRITE,
         "List the namespaces", "Sorted by name.",
-        _given(200, "a page", "Namespaces"), _ANYWHERE, _PAGE,
+        _given(200, "a page", NamespacesAnswer), _ANYWHERE, _PAGE,
     ),
 )  # fmt: skip
 """The append first: routes are looked at in this order where a call is forwarded."""

@@ -34,7 +34,13 @@ from duramen.runtime.public.calls import (
     Given,
 )
 from duramen.runtime.public.examples import EXAMPLES, FACTS
-from duramen.runtime.public.schemas import POSITION_PATTERN, Schema, make_schemas, reference
+from duramen.runtime.public.schemas import (
+    POSITION_PATTERN,
+    Schema,
+    make_schemas,
+    name_of,
+    reference,
+)
 from duramen.units import DURATION_PATTERN, SIZE_PATTERN, spell_duration, spell_size
 
 VERSION: Final = "1"
@@ -129,7 +135,10 @@ def _give(given: Given, call: Call) -> dict[str, Any]:
             name: {"$ref": f"#/components/headers/{name}"} for name in given.headers
         }
     if given.forms:
-        content = {media: _content(media, name) for media, name in given.forms.items()}
+        content = {
+            media: _content(media, None if model is None else name_of(model))
+            for media, model in given.forms.items()
+        }
         _add_examples(content, f"{call.name} gives")
         described["content"] = content
     return described

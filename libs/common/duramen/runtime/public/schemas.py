@@ -12,12 +12,26 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue, models_json_schema
+
 from duramen.config import LogConfig, NamespaceConfig
 from duramen.errors import ERRORS
 from duramen.limits import BATCH_RECORD_COUNT_MAX, FENCING_TOKEN_BYTES_MAX, SEQ_NUM_MAX
+from duramen.runtime.public.answers import ANSWERS, DESCRIBED_BY, Answer
 from duramen.texts import LAST_TIME_MS
 
 Schema = dict[str, Any]
+
+_SUFFIX: Final = "Answer"
+_KEYWORDS: Final = {
+    name: index
+    for index, name in enumerate(
+        (
+            "type", "items", "minItems", "maxItems", "required", "properties", "minimum",
+            "maximum", "description", "pattern", "format",
+        )
+    )
+}  # fmt: skip
 
 HEADER_COUNT_MAX: Final = 1_000
 PRODUCER_ID_PATTERN: Final = "^[ -~]{1,64}$"
@@ -57,21 +71,10 @@ def listed(items: Schema, **more: Any) -> Schema:
     return {"type": "array", "items": items, **more}
 
 
-def answered(members: dict[str, Schema], optional: tuple[str, ...] = ()) -> Schema:
-    """An object of an answer; later versions may have more members."""
-    required = [name for name in members if name not in optional]
-    return {"type": "object", "required": required, "properties": members}
-
-
 def taken(members: dict[str, Schema], required: tuple[str, ...] = ()) -> Schema:
     """An object that a client sends: a member that is not known is refused."""
     closed: Schema = {"type": "object", "properties": members, "additionalProperties": False}
     return {**closed, "required": list(required)} if required else closed
-
-
-def nullable(schema: Schema) -> Schema:
-    """The schema, or null."""
-    return {"anyOf": [schema, {"type": "null"}]}
 
 
 def make_schemas() -> dict[str, Schema]:
@@ -79,10 +82,65 @@ def make_schemas() -> dict[str, Schema]:
     return {
         **_make_config("LogConfig", LogConfig),
         **_make_config("NamespaceConfig", NamespaceConfig),
-        **_ANSWERS,
+        **_make_answers(),
         **_REQUESTS,
         "Problem": _make_problem(),
     }
+
+
+def name_of(answer: type[Answer]) -> str:
+    """The name of an answer's schema."""
+    return answer.__name__.removesuffix(_SUFFIX)
+
+
+def _make_answers() -> dict[str, Schema]:
+    _, whole = models_json_schema(
+        [(model, "validation") for model in ANSWERS],
+        schema_generator=_AnswerSchemas,
+        ref_template="#/components/schemas/{model}",
+    )
+    parts: dict[str, Schema] = whole["$defs"]
+    for part in parts.values():
+        part.pop("title", None)
+        part["description"] = " ".join(part["description"].split())
+    return {name_of(model): parts[name_of(model)] for model in ANSWERS}
+
+
+class _AnswerSchemas(GenerateJsonSchema):
+    """Schemas without what repeats a member's name or speaks of the code."""
+
+    def normalize_name(self, name: str) -> str:
+        return super().normalize_name(name).removesuffix(_SUFFIX)
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        return False
+
+    def default_schema(self, schema: Any) -> JsonSchemaValue:
+        # The default of an answer's member says only that the member may be absent.
+        return self.generate_inner(schema["schema"])
+
+    def literal_schema(self, schema: Any) -> JsonSchemaValue:
+        described = super().literal_schema(schema)
+        described.pop("type", None)
+        return described
+
+    def sort(self, value: JsonSchemaValue, parent_key: str | None = None) -> JsonSchemaValue:
+        arranged: JsonSchemaValue = _arrange(value, are_members=parent_key == "properties")
+        return arranged
+
+
+def _arrange(value: Any, *, are_members: bool = False) -> Any:
+    """Keywords in one order; members in that of their declaration, which is that of the answer."""
+    if isinstance(value, list):
+        return [_arrange(one) for one in value]
+    if not isinstance(value, dict):
+        return value
+    if DESCRIBED_BY in value:
+        return reference(value[DESCRIBED_BY])
+    names = list(value)
+    if not are_members:
+        names.sort(key=lambda name: _KEYWORDS.get(name, 0))
+    return {name: _arrange(value[name], are_members=name == "properties") for name in names}
 
 
 def _make_config(name: str, model: type[LogConfig | NamespaceConfig]) -> dict[str, Schema]:
@@ -132,167 +190,6 @@ def _make_problem() -> Schema:
         },
     }
 
-
-_NAME: Final = {"type": "string"}
-_NUMBER: Final = number("a sequence number")
-_TIMESTAMP: Final = text("RFC 3339 in UTC with milliseconds", format="date-time")
-_LSN: Final = text("e<epoch>n<entry>", pattern="^e[0-9]+n[0-9]+$")
-_DLSN: Final = text("e<epoch>n<entry>s<slot>", pattern="^e[0-9]+n[0-9]+s[0-9]+$")
-_ID: Final = text("a number as text", pattern="^[0-9]+$")
-_HEADERS: Final = listed(
-    listed({"type": "string"}, minItems=2, maxItems=2), description="pairs of name and value"
-)
-_NEXT: Final = text("the `from` of the request that goes on", pattern="^seq:[0-9]+$")
-_LOG_NAMES: Final = {"namespace": _NAME, "name": _NAME}
-
-_ANSWERS: Final[dict[str, Schema]] = {
-    "Mark": {
-        **answered(
-            {"seq_num": _NUMBER, "timestamp": nullable(_TIMESTAMP), "lsn": _LSN, "dlsn": _DLSN}
-        ),
-        "description": "a place between two records; `seq_num` is the next record's; `timestamp` "
-        "null: the log has had no record",
-    },
-    "EarlyMark": {
-        **answered(
-            {
-                "seq_num": nullable(_NUMBER),
-                "timestamp": nullable(_TIMESTAMP),
-                "lsn": _LSN,
-                "dlsn": _DLSN,
-            }
-        ),
-        "description": "as Mark; the number may not be known yet (`early_append`)",
-    },
-    "Head": answered({"seq_num": _NUMBER, "lsn": _LSN, "dlsn": _DLSN}, optional=("lsn",)),
-    "Appended": answered(
-        {
-            "start": nullable(reference("EarlyMark")),
-            "end": nullable(reference("Mark")),
-            "tail": nullable(reference("Mark")),
-            "duplicate": {"const": True, "description": "it was in the log already"},
-        },
-        optional=("duplicate",),
-    ),
-    "Record": answered(
-        {
-            "seq_num": _NUMBER,
-            "dlsn": _DLSN,
-            "txid": {"type": "integer", "minimum": 0},
-            "timestamp": _TIMESTAMP,
-            "format": {
-                "const": "base64",
-                "description": "body, header names and values of this record are base64, since "
-                "one of them is not UTF-8; left out where base64 was asked for",
-            },
-            "headers": _HEADERS,
-            "body": text("UTF-8, or base64 where `format` says so or that was asked for"),
-        },
-        optional=("txid", "format", "headers"),
-    ),
-    "Records": answered(
-        {
-            "records": listed(reference("Record")),
-            "next": _NEXT,
-            "tail": {**reference("Mark"), "description": "the end of what may be read was reached"},
-            "ended": {"const": True, "description": "the log has ended: nothing follows"},
-            "moved_to": {
-                **reference("Head"),
-                "description": "the position was truncated: this is the oldest record",
-            },
-        },
-        optional=("tail", "ended", "moved_to"),
-    ),
-    "Tail": answered({"tail": reference("Mark")}),
-    "Segment": answered(
-        {
-            "epoch": {"type": "integer", "minimum": 1},
-            "ledger_id": _ID,
-            "state": {"enum": ["OPEN", "IN_RECOVERY", "CLOSED"]},
-            "status": {"enum": ["LIVE", "PARTIALLY_TRUNCATED", "TRUNCATED"]},
-            "min_active_dlsn": nullable(_DLSN),
-            "first_entry": {"type": "integer"},
-            "last_entry": nullable({"type": "integer", "minimum": -1}),
-            "lost": listed(listed({"type": "integer"}), description="ranges of entries given up"),
-            "start_seq_num": nullable(_NUMBER),
-            "records": nullable(_NUMBER),
-            "bytes": nullable({"type": "integer", "minimum": 0}),
-            "first_txid": nullable({"type": "integer", "minimum": 0}),
-            "last_txid": nullable({"type": "integer", "minimum": 0}),
-            "first_timestamp": nullable(_TIMESTAMP),
-            "last_timestamp": nullable(_TIMESTAMP),
-            "created": _TIMESTAMP,
-            "completed": nullable(_TIMESTAMP),
-            "cold_copy": nullable(reference("ColdCopy")),
-            "hot_copies": {"enum": ["kept", "released"]},
-            "ensemble_size": {"type": "integer"},
-            "write_quorum": {"type": "integer"},
-            "ack_quorum": {"type": "integer"},
-            "fragments": listed(reference("Fragment")),
-        }
-    ),
-    "ColdCopy": {
-        **answered(
-            {
-                "attempt": text("of the archive: 32 hex digits"),
-                "manifest_sha256": text("64 hex digits"),
-                "bytes": {"type": "integer", "minimum": 0},
-                "verified": _TIMESTAMP,
-                "rechecked": nullable(_TIMESTAMP),
-            }
-        ),
-        "description": "the whole segment in the cold store, compared with the hot copies",
-    },
-    "Fragment": answered(
-        {
-            "first_entry": {"type": "integer", "minimum": 0},
-            "ensemble": listed(answered({"bookie": _NAME, "incarnation": _NAME})),
-        }
-    ),
-    "Segments": answered({"segments": listed(reference("Segment"), description="oldest first")}),
-    "Namespace": answered({"namespace": _NAME, "config": reference("NamespaceConfig")}),
-    "NamespaceChanged": answered(
-        {
-            "namespace": _NAME,
-            "config": reference("NamespaceConfig"),
-            "changed": {"type": "boolean"},
-        }
-    ),
-    "NamespaceDeleted": answered({"namespace": _NAME, "changed": {"type": "boolean"}}),
-    "Namespaces": answered(
-        {"namespaces": listed(answered({"namespace": _NAME})), "has_more": {"type": "boolean"}}
-    ),
-    "LogMade": answered({**_LOG_NAMES, "log_id": _ID, "config": reference("LogConfig")}),
-    "Log": answered(
-        {
-            **_LOG_NAMES,
-            "log_id": _ID,
-            "config": reference("LogConfig"),
-            "config_version": {"type": "integer", "minimum": 1},
-            "ended": {"type": "boolean"},
-            "head": {**reference("Head"), "description": "the first live record"},
-        }
-    ),
-    "LogChanged": answered(
-        {
-            **_LOG_NAMES,
-            "log_id": _ID,
-            "config": reference("LogConfig"),
-            "config_version": {"type": "integer", "minimum": 1},
-            "changed": {"type": "boolean"},
-        }
-    ),
-    "Logs": answered(
-        {"logs": listed(answered({**_LOG_NAMES, "log_id": _ID})), "has_more": {"type": "boolean"}}
-    ),
-    "Rolled": answered({**_LOG_NAMES, "epoch": nullable({"type": "integer", "minimum": 1})}),
-    "Truncated": answered(
-        {"head": reference("Head"), "tail": reference("Mark"), "changed": {"type": "boolean"}}
-    ),
-    "Ended": answered({"log_id": _ID, "ended": {"const": True}, "tail": reference("Mark")}),
-    "Deleted": answered({"log_id": _ID, "undelete_until": _TIMESTAMP}),
-    "Fenced": answered({"token": _NAME, "tail": reference("Mark")}),
-}  # fmt: skip
 
 _TXID: Final = number(
     "rises along the log; all records of a batch have one, or none", most=2**63 - 1
