@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 
-from duramen.limits import REPAIR_PAUSE_US
+from duramen.limits import REPAIR_BACKOFF
 from duramen.runtime.sequencer.log_driver import now_us
 from duramen.units import MS
 from duramen_sequencer.repair.auditor import AuditPace
@@ -40,7 +40,7 @@ def test_what_a_worker_judged_by_a_view_that_passed_is_tried_again() -> None:
         auditor._conclude(task, outcome)
         assert backlog.list_unrepairable() == [], "no round would ever find other facts"
         await auditor.audit()
-        assert backlog.take(now_us() + REPAIR_PAUSE_US) is task
+        assert backlog.take(now_us() + REPAIR_BACKOFF.first_us) is task
         assert isinstance(await auditor._worker.run(task), Done)
         await world.wait_ensembles("dbc")
         world.assert_right(await world.segment())

@@ -15,7 +15,7 @@ from duramen.cluster import cluster_file, layout
 from duramen.cluster.cluster_file import ClusterFileError, ClusterState, Member
 from duramen.cluster.layout import ClusterSize, LayoutError, Plan, Ports, plan_cluster
 from duramen.cluster.leftovers import ProcessFacts, is_left_over
-from duramen.cluster.process import Backoff, read_tail, service_command
+from duramen.cluster.process import RestartPauses, read_tail, service_command
 from duramen.runtime.embedded_zookeeper import MAIN_CLASS
 
 FOLDER = Path("/data")
@@ -293,11 +293,10 @@ def test_impossible_clusters_are_refused() -> None:
 
 
 def test_pauses_double_up_to_five_seconds_and_begin_again_after_a_long_life() -> None:
-    backoff = Backoff()
-    pauses = [backoff.pause_after(1.0) for _ in range(7)]
-    assert pauses == [0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]
-    assert backoff.pause_after(30.0) == 0.2
-    assert backoff.pause_after(29.9) == 0.4
+    pauses = RestartPauses()
+    assert [pauses.pause_after(1.0) for _ in range(7)] == [0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]
+    assert pauses.pause_after(30.0) == 0.2
+    assert pauses.pause_after(29.9) == 0.4
 
 
 def test_the_tail_of_a_log_is_bounded(tmp_path: Path) -> None:

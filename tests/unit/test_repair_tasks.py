@@ -12,7 +12,6 @@ from duramen.core.repair.audit import Action, Finding, Problem, WorkKey
 from duramen.core.repair.copies import Fault, Flaw
 from duramen.core.repair.tasks import Backlog, Task, describe
 from duramen.ids import EntryId, Epoch, LogId, ledger_of
-from duramen.limits import REPAIR_PAUSE_MAX_US, REPAIR_PAUSE_US
 from duramen.units import MINUTE, SECOND
 from tests.unit.repair_world import member
 
@@ -85,8 +84,8 @@ def test_what_fails_waits_twice_as_long_each_time() -> None:
         assert backlog.take(task.not_before_us - 1) is None
         assert backlog.next_us() == task.not_before_us
         now_us = task.not_before_us
-    assert pauses[:3] == [REPAIR_PAUSE_US, 2 * REPAIR_PAUSE_US, 4 * REPAIR_PAUSE_US]
-    assert pauses[-1] == REPAIR_PAUSE_MAX_US
+    assert pauses[:3] == [SECOND, 2 * SECOND, 4 * SECOND]
+    assert pauses[-1] == MINUTE
 
 
 def test_what_cannot_be_repaired_is_said_once_and_tried_again_when_the_facts_change() -> None:

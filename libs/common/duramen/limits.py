@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from duramen.backoff import Backoff
 from duramen.units import DAY, HOUR, KIB, MIB, MINUTE, MS, SECOND
 
 RECORD_BYTES_MAX: Final = 1 * MIB
@@ -70,10 +71,13 @@ back by then, and a roll that met them is called off. Whoever appends is told af
 time is left."""
 
 RETRY_DELAY_US: Final = 200 * MS
-"""First pause before a metadata or recovery step is tried again; doubles up to RETRY_DELAY_MAX."""
+"""First pause before a metadata or recovery step is tried again."""
 
 RETRY_DELAY_MAX_US: Final = 2 * SECOND
 """Longest pause between two tries of the same step."""
+
+RETRY_BACKOFF: Final = Backoff(RETRY_DELAY_US, RETRY_DELAY_MAX_US)
+"""From the one to the other."""
 
 TAKEOVER_LOOK_US: Final = 4 * SECOND
 """How often a sequencer that recovers or rebuilds reads its log's nodes again: longer than a
@@ -234,9 +238,8 @@ REPAIR_CALL_TIMEOUT_US: Final = 30 * SECOND
 """An inventory or a pull that is not answered by then failed: a pull ends after 5 s by itself, and
 may have waited for its bookie's rate limit before."""
 
-REPAIR_PAUSE_US: Final = 1 * SECOND
-REPAIR_PAUSE_MAX_US: Final = 1 * MINUTE
-"""First and longest pause before a repair that failed is tried again; doubles."""
+REPAIR_BACKOFF: Final = Backoff(1 * SECOND, 1 * MINUTE)
+"""Pauses before a repair that failed is tried again."""
 
 UNDELETE_WINDOW_US: Final = 1 * HOUR
 """How long a deleted log can be had back: a mistake is noticed within minutes, and whoever deletes

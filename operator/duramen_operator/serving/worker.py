@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Protocol
 
+from duramen.backoff import Backoff
+from duramen.units import SECOND
 from duramen_operator.apply.doing import AdminCalls, Outcome, do_plan
 from duramen_operator.kube import Kube, Refused, Unreachable
 from duramen_operator.observe.listing import list_around
@@ -29,8 +31,9 @@ _log = logging.getLogger(__name__)
 
 GATHER_S = 0.1
 """Events come in bursts (a StatefulSet and its three pods): one pass for all of them."""
-BACKOFF_FIRST_S = 0.5
-BACKOFF_MAX_S = 30.0
+STALE_S = 0.5
+"""What was written meanwhile by somebody else is looked at again so soon."""
+BACKOFF = Backoff(1 * SECOND, 30 * SECOND)
 
 
 class AdminApi(AdminCalls, Protocol):
@@ -156,16 +159,16 @@ class Worker:
         metrics.PASSES.labels(self.cluster_name, "done").inc()
         waits = [self._around.settings.resync_s]
         if outcome.stale_count:
-            waits.append(BACKOFF_FIRST_S)
+            waits.append(STALE_S)
         if plan.again_at is not None:
             waits.append(max(0.0, (plan.again_at - now).total_seconds()))
         return min(waits)
 
     def _back_off(self, outcome: str) -> float:
         metrics.PASSES.labels(self.cluster_name, outcome).inc()
+        wait_s = BACKOFF.pause_us(self._failures) / SECOND
         self._failures += 1
-        wait_s = BACKOFF_FIRST_S * float(1 << min(self._failures, 10))
-        return min(wait_s, BACKOFF_MAX_S, self._around.settings.resync_s)
+        return min(wait_s, self._around.settings.resync_s)
 
 
 class Workers:

@@ -20,9 +20,11 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from duramen.backoff import Backoff
 from duramen.errors import DuramenError
 from duramen.ids import LogId
 from duramen.runtime.http_client import UnreachableError
+from duramen.units import MS, SECOND
 from duramen.wire.record_batch import Producer
 from duramen.wire.sequencer_calls import (
     NO_OPTIONS,
@@ -37,10 +39,8 @@ from duramen_writeproxy.routing import Router, Target
 REDIRECT_COUNT_MAX: Final = 5
 """Redirects that are followed at once: longer chains are a cluster that has not settled."""
 
-_PAUSE_S: Final = 0.1
-_PAUSE_MAX_S: Final = 1.0
-_SHORT_PAUSE_S: Final = 0.05
-_SHORT_PAUSE_MAX_S: Final = 0.4
+_BACKOFF: Final = Backoff(100 * MS, 1 * SECOND)
+_SHORT_BACKOFF: Final = Backoff(50 * MS, 400 * MS)
 
 _TRY_S: Final = 3.0
 """One try of an append that may be repeated: a frozen sequencer must not use up its time."""
@@ -103,14 +103,14 @@ class _Journey:
         return answer.code in (_RETRIED_WHEN_UNCERTAIN if self.was_uncertain else self.retried)
 
     async def pause(self, last: DuramenError) -> None:
-        """Wait 100 ms · 2^n, then everybody may be asked again.
+        """Wait longer each time, then everybody may be asked again.
 
         Raises:
             DuramenError: `last`, where the deadline comes first.
         """
-        delay = min(_PAUSE_S * 2**self.pause_count, _PAUSE_MAX_S)
+        pause_us = _BACKOFF.pause_us(self.pause_count)
         self.pause_count += 1
-        await self._sleep(delay, last)
+        await self._sleep(pause_us / SECOND, last)
         self.forget_tried()
 
     async def pause_shortly(self, last: DuramenError) -> bool:
@@ -119,9 +119,9 @@ class _Journey:
         Raises:
             DuramenError: `last`, where the deadline comes first.
         """
-        delay = min(_SHORT_PAUSE_S * 2**self.short_pause_count, _SHORT_PAUSE_MAX_S)
+        pause_us = _SHORT_BACKOFF.pause_us(self.short_pause_count)
         self.short_pause_count += 1
-        await self._sleep(delay, last)
+        await self._sleep(pause_us / SECOND, last)
         is_anew = self.short_pause_count % _ASK_ANEW_COUNT == 0
         if is_anew:
             self.forget_tried()

@@ -25,7 +25,7 @@ import orjson
 from duramen.config import LogConfig, parse_namespace_config
 from duramen.errors import ERRORS, PROBLEM_FACTS, BeyondTailError, DuramenError
 from duramen.ids import LogId
-from duramen.limits import APPEND_TIMEOUT_US, RETRY_DELAY_MAX_US, RETRY_DELAY_US
+from duramen.limits import APPEND_TIMEOUT_US, RETRY_BACKOFF
 from duramen.runtime.http_client import PeerClient, PeerError, UnreachableError
 from duramen.runtime.metadata_store import MetadataError, MetadataStore
 from duramen.units import SECOND
@@ -165,7 +165,7 @@ class Creator:
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + APPEND_TIMEOUT_US / SECOND
-        pause_us = RETRY_DELAY_US
+        pause_us = RETRY_BACKOFF.first_us
         outcome = _Outcome(repetition)
         while True:
             asked: set[str] = set()
@@ -188,7 +188,7 @@ class Creator:
             if outcome.is_away or loop.time() + pause_us / SECOND >= deadline:
                 raise outcome.error()
             await asyncio.sleep(pause_us / SECOND)
-            pause_us = min(2 * pause_us, RETRY_DELAY_MAX_US)
+            pause_us = RETRY_BACKOFF.next_us(pause_us)
 
     def _find_next(
         self, key: str, log_id: LogId | None, owner: Redirect | None, asked: set[str]

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from duramen_operator.plan.archive.triggers import GRACE, PAUSE, ScheduleError, find_last_due
+from duramen_operator.plan.archive.triggers import BACKOFF, GRACE, ScheduleError, find_last_due
 from duramen_operator.plan.archive.whole import plan_archive
 from duramen_operator.plan.conditions import spell_time
 from duramen_operator.plan.observed import Observed
@@ -34,6 +34,7 @@ from tests.kubernetes.plan.worlds import (
 STORE = {"coldStore": {"url": "s3://bucket/archive", "secretName": "keys"}}
 HOURLY = {"schedule": "0 * * * *"}
 CLOSED = {"onClosedSegments": True}
+PAUSE = timedelta(microseconds=BACKOFF.first_us)
 DUE = datetime.fromisoformat("2026-11-22T12:00:00Z")
 
 

@@ -19,15 +19,17 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
+from duramen.backoff import Backoff
 from duramen.errors import DuramenError, Retry
 from duramen.runtime.http_client import NoAnswerError, UnreachableError
+from duramen.units import MS, SECOND
 
 T = TypeVar("T")
 
 FIRST_DELAY_S: Final = 0.1
 LAST_DELAY_S: Final = 2.0
 
-_JITTER_RATIO: Final = 0.25
+_SPREAD: Final = (1.0, 1.25)
 """A pause is up to so much longer than planned: clients that failed together come back apart."""
 
 _TOKENS_PER_S: Final = 20.0
@@ -130,16 +132,18 @@ class Pauses:
         self._clock = clock
         self._rng = rng or _RNG
         self._deadline = clock() + policy.within_s
-        self._next_s = policy.first_pause_s
+        self._backoff = _read_backoff(policy)
+        self._pause_count = 0
 
     def next_s(self, error: Exception) -> float | None:
         """How long to wait before the next try after `error`; None: the time would be up."""
         if self._clock() >= self._deadline:
             return None
         advised_ms = error.retry_after_ms if isinstance(error, DuramenError) else None
-        pause_s = self._next_s if advised_ms is None else advised_ms / 1000
-        self._next_s = min(self._next_s * 2, self._policy.longest_pause_s)
-        pause_s *= 1 + _JITTER_RATIO * self._rng.random()
+        planned_us = self._backoff.pause_us(self._pause_count)
+        self._pause_count += 1
+        pause_us = planned_us if advised_ms is None else advised_ms * MS
+        pause_s = self._backoff.spread_us(pause_us, self._rng) / SECOND
         if self._budget is not None:
             pause_s = max(pause_s, self._budget.take())
         if self._clock() + pause_s <= self._deadline:
@@ -151,6 +155,14 @@ class Pauses:
 
 _RNG: Final = random.Random()
 """For jitter alone."""
+
+
+def _read_backoff(policy: RetryPolicy) -> Backoff:
+    first_us, limit_us = (
+        max(1, round(pause_s * SECOND))
+        for pause_s in (policy.first_pause_s, policy.longest_pause_s)
+    )
+    return Backoff(first_us, limit_us, _SPREAD)
 
 
 def is_repeatable(error: Exception, *, is_read: bool, has_producer: bool = False) -> bool:

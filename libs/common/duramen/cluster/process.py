@@ -14,10 +14,10 @@ import signal
 import sys
 import time
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from duramen.backoff import Backoff
 from duramen.cluster.layout import CLUSTER_NAME, HOST, Plan
 from duramen.runtime.embedded_zookeeper import (
     find_jars,
@@ -25,28 +25,27 @@ from duramen.runtime.embedded_zookeeper import (
     server_command,
     write_configuration,
 )
-from duramen.units import MIB
+from duramen.units import MIB, MS, SECOND
 
 LOG_FILE_BYTES_MAX: Final = 16 * MIB
 """A log file larger than this is set aside, one generation, when its process starts."""
 
 
-@dataclass(slots=True)
-class Backoff:
-    """Pauses before restarts: 0.2 s doubling up to 5 s, from the start again after 30 s alive."""
+_BACKOFF: Final = Backoff(200 * MS, 5 * SECOND)
+_LONG_LIFE_S: Final = 30.0
+"""Who lived so long starts again as if for the first time."""
 
-    first_s: float = 0.2
-    last_s: float = 5.0
-    reset_after_s: float = 30.0
-    _next_s: float = 0.0
+
+class RestartPauses:
+    """The pauses before restarts of one process."""
+
+    def __init__(self) -> None:
+        self._last_us = 0
 
     def pause_after(self, alive_s: float) -> float:
         """Seconds to wait before the next start of a process that lived this long."""
-        if alive_s >= self.reset_after_s or self._next_s == 0.0:
-            self._next_s = self.first_s
-        pause_s = self._next_s
-        self._next_s = min(pause_s * 2, self.last_s)
-        return pause_s
+        self._last_us = _BACKOFF.next_us(0 if alive_s >= _LONG_LIFE_S else self._last_us)
+        return self._last_us / SECOND
 
 
 def service_command(plan: Plan, zookeeper: str) -> list[str]:

@@ -2,8 +2,9 @@
 
 One supervisor per data folder, by a lock on a file in it. ZooKeeper starts first; the services
 start together once it serves, because each waits for what it needs by itself. A process that ends
-is started again after a pause (`process.Backoff`), unless restarts are off. Stopping goes from the
-edge to the metadata: proxies, sequencers, bookies, ZooKeeper, each SIGTERM, at most 10 s, SIGKILL.
+is started again after a pause (`process.RestartPauses`), unless restarts are off. Stopping goes
+from the edge to the metadata: proxies, sequencers, bookies, ZooKeeper, each SIGTERM, at most 10 s,
+SIGKILL.
 
 Says what happens through `on_event` and prints nothing. Called by `duramen run` and by tests, which
 give it other command lines. Source: README.md "Two commands", docs/protocol/admin.md
@@ -25,7 +26,7 @@ from duramen.client.rest_client import RestClient
 from duramen.cluster.cluster_file import ClusterState, member_of, read_state, write_state
 from duramen.cluster.layout import CLUSTER_NAME, HOST, ClusterSize, Plan, Ports, plan_cluster
 from duramen.cluster.leftovers import end_leftovers, find_leftovers
-from duramen.cluster.process import Backoff, Child, prepare_command
+from duramen.cluster.process import Child, RestartPauses, prepare_command
 from duramen.errors import DuramenError
 from duramen.limits import LOCAL_JOURNAL_FIRST_FILE_BYTES, ZOOKEEPER_SESSION_S
 from duramen.runtime.embedded_zookeeper import EmbeddedServerError, is_serving
@@ -220,7 +221,7 @@ class Supervisor:
             child.kill()
 
     async def _keep_running(self, child: Child) -> None:
-        backoff = Backoff()
+        pauses = RestartPauses()
         node_id = child.plan.node_id
         while not self._stopping.is_set():
             try:
@@ -240,7 +241,7 @@ class Supervisor:
             if not self._options.is_restarting:
                 self._fail(f"{node_id} ended, and restarts are off. {_log_end(child)}")
                 return
-            pause_s = backoff.pause_after(child.alive_s)
+            pause_s = pauses.pause_after(child.alive_s)
             if child.start_count == START_COUNT_MAX and not self._was_ready:
                 self._fail(f"{node_id} ended {child.start_count} times. {_log_end(child)}")
             self._on_event(ClusterEvent("restarting", node_id, pause_s=pause_s))

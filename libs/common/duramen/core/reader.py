@@ -23,6 +23,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from duramen.backoff import Backoff
 from duramen.core.log_node import LogNode
 from duramen.core.reading.effects import (
     COLD_STORE,
@@ -62,7 +63,9 @@ LOOK_US: Final = POLL_US * 3 // 4
 """At a quiet tail the metadata are looked at when a poll ends, and no more often than this."""
 
 FIRST_PAUSE_US: Final = 50 * MS
-"""First pause after all replicas failed; doubles up to `RETRY_DELAY_MAX_US`."""
+"""First pause after all replicas failed."""
+
+_BACKOFF: Final = Backoff(FIRST_PAUSE_US, RETRY_DELAY_MAX_US)
 
 POLL_GRACE_US: Final = 1 * SECOND
 """How long after the end of its wait a long poll counts as not answered."""
@@ -431,7 +434,7 @@ class Reader:
 
     def _pause(self, now_us: int) -> None:
         """Wait a little longer each time, then read the metadata again."""
-        self._pause_us = min(max(2 * self._pause_us, FIRST_PAUSE_US), RETRY_DELAY_MAX_US)
+        self._pause_us = _BACKOFF.next_us(self._pause_us)
         self._state = ReaderState.PAUSE
         self._effects.append(SetTimer(now_us + self._pause_us))
 

@@ -13,6 +13,8 @@ from datetime import datetime, timedelta
 
 from cronsim import CronSim, CronSimError
 
+from duramen.backoff import Backoff
+from duramen.units import MINUTE
 from duramen_operator.names import shorten
 from duramen_operator.plan.archive.runs import (
     CLOSED_SEGMENTS,
@@ -25,11 +27,9 @@ from duramen_operator.plan.archive.waiting import Choice
 GRACE = timedelta(minutes=3)
 """A CronJob's controller starts a run within seconds; after a restart it takes a minute or two."""
 
-PAUSE = timedelta(minutes=1)
-"""Between two runs that nobody scheduled: what is closed meanwhile shares a JVM."""
-
-PAUSE_DOUBLINGS_MAX = 6
-"""After failures, or runs that left everything waiting: at most 64 times the pause."""
+BACKOFF = Backoff(1 * MINUTE, 64 * MINUTE)
+"""Between two runs that nobody scheduled: what is closed meanwhile shares a JVM. Longer after
+failures, and after runs that left everything waiting."""
 
 _MACROS = {
     "@yearly": "0 0 1 1 *", "@annually": "0 0 1 1 *", "@monthly": "0 0 1 * *",
@@ -114,5 +114,5 @@ def _may_start(runs: tuple[Run, ...], choice: Choice, now: datetime) -> bool:
 def find_pause(runs: tuple[Run, ...], choice: Choice) -> timedelta:
     """How long to wait after the last run."""
     tries = sum(run.digest == choice.digest for run in runs)
-    doublings = min(max(count_failed(runs), tries), PAUSE_DOUBLINGS_MAX)
-    return PAUSE * int(1 << doublings) if doublings else PAUSE
+    pause_us = BACKOFF.pause_us(max(count_failed(runs), tries))
+    return timedelta(microseconds=pause_us)

@@ -19,7 +19,7 @@ from typing import Any, Final
 from uuid import uuid4
 
 from duramen.ids import LedgerId, Member
-from duramen.limits import REPAIR_QUEUE_COUNT_MAX, RETRY_DELAY_MAX_US, RETRY_DELAY_US
+from duramen.limits import REPAIR_QUEUE_COUNT_MAX, RETRY_BACKOFF
 from duramen.runtime.metadata_store import (
     Conflict,
     MetadataError,
@@ -104,7 +104,7 @@ class RepairQueue:
         return {"waiting": len(self._waiting), "waiting_max": self._count_max, **self._counts}
 
     async def _report_all(self) -> None:
-        delay_us = RETRY_DELAY_US
+        failed_count = 0
         while self._waiting:
             ledger_id, reason = next(iter(self._waiting.items()))
             try:
@@ -118,10 +118,10 @@ class RepairQueue:
                 self._counts["retried"] += 1
                 _LOG.info("ledger %d is queued for repair later: %s", ledger_id, error)
                 self._waiting[ledger_id] = self._waiting.pop(ledger_id)  # the others come first
-                await asyncio.sleep(delay_us / SECOND)
-                delay_us = min(2 * delay_us, RETRY_DELAY_MAX_US)
+                await asyncio.sleep(RETRY_BACKOFF.pause_us(failed_count) / SECOND)
+                failed_count += 1
                 continue
-            delay_us = RETRY_DELAY_US
+            failed_count = 0
             del self._waiting[ledger_id]
             self._has_room.set()
 

@@ -14,16 +14,17 @@ from __future__ import annotations
 import random
 from typing import Final, NamedTuple
 
+from duramen.backoff import Backoff
 from duramen.ids import LogId
 from duramen.units import MS, SECOND
 
 FIRST_US: Final = 200 * MS
 LAST_US: Final = 5 * SECOND
+_BACKOFF: Final = Backoff(FIRST_US, LAST_US, spread=(0.5, 1.5))
 FORGOTTEN_AFTER_US: Final = 30 * SECOND
 """A loss so long after the one before is a first loss again."""
 
 LOG_COUNT_MAX: Final = 10_000
-_JITTER: Final = 0.5
 
 
 class _Loss(NamedTuple):
@@ -45,8 +46,7 @@ class LossPauses:
         in_a_row = 1
         if last is not None and now_us - last.at_us < FORGOTTEN_AFTER_US:
             in_a_row = last.in_a_row + 1
-        pause_us = min(FIRST_US * 2 ** min(in_a_row - 1, 10), LAST_US)
-        pause_us = int(pause_us * self._rng.uniform(1 - _JITTER, 1 + _JITTER))
+        pause_us = _BACKOFF.spread_us(_BACKOFF.pause_us(in_a_row - 1), self._rng)
         if len(self._losses) >= LOG_COUNT_MAX:
             del self._losses[next(iter(self._losses))]
         self._losses[log_id] = _Loss(in_a_row, now_us, now_us + pause_us)

@@ -20,8 +20,7 @@ from duramen.core.repair.copies import Flaw
 from duramen.core.repair.swap import Swap
 from duramen.ids import Member, epoch_of, log_of
 from duramen.limits import (
-    REPAIR_PAUSE_MAX_US,
-    REPAIR_PAUSE_US,
+    REPAIR_BACKOFF,
     REPAIR_TASK_COUNT_MAX,
     REPAIR_TASKS_PER_TARGET,
     REPAIR_TASKS_RUNNING,
@@ -198,9 +197,8 @@ class Backlog:
         """Something was in the way that may pass."""
         task.is_running = False
         task.reason = reason
-        pause_us = min(REPAIR_PAUSE_US << min(task.attempt_count, 20), REPAIR_PAUSE_MAX_US)
+        task.not_before_us = now_us + REPAIR_BACKOFF.pause_us(task.attempt_count)
         task.attempt_count += 1
-        task.not_before_us = now_us + pause_us
         self._counts["failed"] += 1
 
     def on_unrepairable(self, task: Task, reason: str, flaws: Iterable[Flaw], now_us: int) -> bool:

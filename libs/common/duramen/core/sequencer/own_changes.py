@@ -15,7 +15,7 @@ from duramen.core.segment import Segment
 from duramen.core.sequencer.effects import Commit, CommitOutcome, LogView, ReadMetadata
 from duramen.core.sequencer.proposals import Proposal
 from duramen.core.sequencer.surroundings import Ports
-from duramen.limits import RETRY_DELAY_MAX_US, RETRY_DELAY_US, TAKEOVER_LOOK_US
+from duramen.limits import RETRY_BACKOFF, TAKEOVER_LOOK_US
 
 
 class OwnChanges:
@@ -33,7 +33,7 @@ class OwnChanges:
         self._token: int | None = None
         self._proposal: Proposal | None = None
         self._news: tuple[int, LogConfig] | None = None
-        self._retry_delay_us = RETRY_DELAY_US
+        self._retry_delay_us = RETRY_BACKOFF.first_us
 
     def read(self) -> None:
         """Ask for the nodes."""
@@ -85,7 +85,7 @@ class OwnChanges:
         """
         self._token = None
         self.retry_at_us = now_us + self._retry_delay_us
-        self._retry_delay_us = min(2 * self._retry_delay_us, RETRY_DELAY_MAX_US)
+        self._retry_delay_us = RETRY_BACKOFF.next_us(self._retry_delay_us)
 
     def look_later(self, now_us: int) -> None:
         """Read again in a while, if nothing else is read or waited for before."""
@@ -105,7 +105,7 @@ class OwnChanges:
 
     def begin_pauses_anew(self) -> None:
         """Something succeeded, or something else begins: the next pause is a short one."""
-        self._retry_delay_us = RETRY_DELAY_US
+        self._retry_delay_us = RETRY_BACKOFF.first_us
 
     def forget(self) -> None:
         """The log is given up: no answer is waited for."""

@@ -41,7 +41,7 @@ from duramen.core.sequencer.effects import (
 from duramen.core.sequencer.surroundings import Ports
 from duramen.core.status import BookieStatus
 from duramen.ids import NOTHING, EntryId, Epoch, Member
-from duramen.limits import RETRY_DELAY_MAX_US, RETRY_DELAY_US
+from duramen.limits import RETRY_BACKOFF
 
 
 class RecoveryState(enum.Enum):
@@ -119,7 +119,7 @@ class Recovery:
         self._changed: Segment | None = None
         self._closing: tuple[SetSegment, SetLog] | None = None
         self._retry_at_us: int | None = None
-        self._retry_delay_us = RETRY_DELAY_US
+        self._retry_delay_us = RETRY_BACKOFF.first_us
 
     @property
     def is_done(self) -> bool:
@@ -304,7 +304,7 @@ class Recovery:
             self._judge_absence(position, now_us)
 
     def _read(self, entry: EntryId, now_us: int) -> None:
-        self._retry_delay_us = RETRY_DELAY_US
+        self._retry_delay_us = RETRY_BACKOFF.first_us
         if self._is_above_bound(entry) and entry > self._lac:
             self._conclude(now_us)
             return
@@ -509,7 +509,7 @@ class Recovery:
     def _retry_later(self, now_us: int) -> None:
         if self._retry_at_us is None:
             self._retry_at_us = now_us + self._retry_delay_us
-            self._retry_delay_us = min(2 * self._retry_delay_us, RETRY_DELAY_MAX_US)
+            self._retry_delay_us = RETRY_BACKOFF.next_us(self._retry_delay_us)
 
     def on_timer(self, now_us: int) -> None:
         """Ask again where doubt or silence was left."""
