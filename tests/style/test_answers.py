@@ -21,30 +21,52 @@ SPELLED: dict[str, tuple[str, ...]] = {
 }
 """Path of a module → functions that spell an answer without a model."""
 
-WITHOUT_SCHEMA = frozenset({
-    "libs/common/duramen/runtime/admin.py",
-    "services/bookie/duramen_bookie/admin.py",
-    "services/sequencer/duramen_sequencer/ownership/admin_routes.py",
-    "services/sequencer/duramen_sequencer/placement/admin_routes.py",
-    "services/sequencer/duramen_sequencer/repair/admin_routes.py",
-    "services/sequencer/duramen_sequencer/service.py",
-    "services/writeproxy/duramen_writeproxy/cluster/journals.py",
-    "services/writeproxy/duramen_writeproxy/cluster/maintenance.py",
-    "services/writeproxy/duramen_writeproxy/cluster/placement.py",
-    "services/writeproxy/duramen_writeproxy/cluster/repair.py",
-    "services/writeproxy/duramen_writeproxy/cluster/routes.py",
-})  # fmt: skip
-"""Admin routes that give a dict and publish no schema of it yet: the list only gets shorter."""
+WITHOUT_MODEL: dict[str, tuple[str, ...]] = {
+    # What has a size or a count in each part: parts add members freely, and nobody relies on one.
+    "libs/common/duramen/runtime/admin.py": ("get_config", "get_statistics"),
+    "services/bookie/duramen_bookie/admin.py": (
+        "get_disks", "get_journal", "get_scrub", "get_state", "get_upkeep", "put_read_only",
+        "put_suspended",
+    ),
+    "services/sequencer/duramen_sequencer/service.py": ("get_log", "get_logs", "post_retention"),
+    # What one process tells and another passes on. These have no schema, so none that is wrong.
+    "services/sequencer/duramen_sequencer/ownership/admin_routes.py": (
+        "get_story", "post_hand_over",
+    ),
+    "services/sequencer/duramen_sequencer/placement/admin_routes.py": (
+        "get_bookies", "get_regions", "put_regions",
+    ),
+    "services/sequencer/duramen_sequencer/repair/admin_routes.py": ("_answer",),
+    "services/writeproxy/duramen_writeproxy/cluster/journals.py": ("get_journals",),
+    "services/writeproxy/duramen_writeproxy/cluster/placement.py": (
+        "get_bookies", "get_placement", "get_regions", "patch_bookie", "put_regions",
+    ),
+    "services/writeproxy/duramen_writeproxy/cluster/repair.py": (
+        "delete_rebalance", "get_disruption", "get_rebalance", "get_repair", "get_repair_bookies",
+        "post_accept_loss", "post_cancel_drain", "post_drain", "post_rebalance",
+    ),
+    "services/writeproxy/duramen_writeproxy/cluster/routes.py": (
+        "get_owners", "get_story", "post_balance", "post_hand_over",
+    ),
+}  # fmt: skip
+"""Path of a module → admin routes that give a dict and publish no schema of it. The list only gets
+shorter: what is new has a model."""
 
 
 def test_answers_are_models() -> None:
-    found: dict[str, list[str]] = {}
+    faults = []
     for module in read_modules():
         if module.path.startswith(PLACES):
-            faults = find_hand_made(module, SPELLED.get(module.path, ()))
-            found.update({module.path: faults} if faults else {})
-    assert found.keys() >= WITHOUT_SCHEMA, "what has models now leaves the list"
-    assert_tidy([f for path, faults in found.items() if path not in WITHOUT_SCHEMA for f in faults])
+            excused = (*SPELLED.get(module.path, ()), *WITHOUT_MODEL.get(module.path, ()))
+            faults += find_hand_made(module, excused)
+    assert_tidy(faults)
+
+
+def test_what_has_a_model_is_not_excused() -> None:
+    modules = {module.path: module for module in read_modules()}
+    for path, names in (*SPELLED.items(), *WITHOUT_MODEL.items()):
+        found = " ".join(find_hand_made(modules[path]))
+        assert [name for name in names if f": {name} " not in found] == [], path
 
 
 @pytest.mark.parametrize(

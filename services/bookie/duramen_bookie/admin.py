@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from fastapi import FastAPI, Query
 from pydantic import BaseModel
@@ -54,6 +54,29 @@ class LedgerPage(BaseModel):
 
     ledgers: list[LedgerRow]
     has_more: bool
+
+
+class EntryRanges(BaseModel):
+    """The entries of a ledger that are here: pairs of the first and the last one of each range."""
+
+    ledger_id: str
+    ranges: list[tuple[int, int]]
+
+
+class StoredEntry(BaseModel):
+    """One entry; `bytes` null: it is not here. `entry`, its bytes in base64, if they are wanted."""
+
+    ledger_id: str
+    entry_id: int
+    status: str
+    bytes: int | None
+    entry: str | None = None
+
+
+class Begun(BaseModel):
+    """A round that was asked for."""
+
+    status: Literal["begins soon"]
 
 
 class Work(StrEnum):
@@ -106,32 +129,36 @@ def _add_ledger_routes(app: FastAPI, service: BookieService) -> None:
         return LedgerPage(ledgers=ledgers, has_more=len(found) > limit)
 
     @app.get("/v1/ledgers/{ledger_id}/entries", summary="The entries of a ledger, as ranges")
-    async def get_entries(ledger_id: str) -> dict[str, Any]:
+    async def get_entries(ledger_id: str) -> EntryRanges:
         ranges = service.running_core().list_ranges(_read_ledger_id(ledger_id))
         if ranges is None:
             raise DuramenError("segment_not_found", f"ledger {ledger_id} is not known here")
-        return {"ledger_id": ledger_id, "ranges": [list(pair) for pair in ranges]}
+        return EntryRanges(ledger_id=ledger_id, ranges=list(ranges))
 
-    @app.get("/v1/ledgers/{ledger_id}/entries/{entry_id}", summary="One entry, if it is here")
+    @app.get(
+        "/v1/ledgers/{ledger_id}/entries/{entry_id}",
+        summary="One entry, if it is here",
+        response_model_exclude_unset=True,
+    )
     async def get_entry(
         ledger_id: str,
         entry_id: int,
         bodies: Annotated[
             bool, Query(description="tell its bytes in base64, with what the records say")
         ] = False,
-    ) -> dict[str, Any]:
+    ) -> StoredEntry:
         if not 0 <= entry_id <= LAST_ENTRY_ID:
             raise DuramenError("invalid_argument", "entries count from 0", field="entry_id")
         known = _read_ledger_id(ledger_id)
         status, entry = await service.read_entry(known, EntryId(entry_id))
-        told = {
-            "ledger_id": ledger_id,
-            "entry_id": entry_id,
-            "status": status.name,
-            "bytes": None if entry is None else len(entry),
-        }
+        told = StoredEntry(
+            ledger_id=ledger_id,
+            entry_id=entry_id,
+            status=status.name,
+            bytes=None if entry is None else len(entry),
+        )
         if bodies:
-            told["entry"] = None if entry is None else base64.b64encode(entry).decode()
+            told.entry = None if entry is None else base64.b64encode(entry).decode()
         return told
 
 
@@ -151,9 +178,9 @@ def _add_upkeep_routes(app: FastAPI, service: BookieService) -> None:
         return upkeep.statistics()
 
     @app.post("/v1/upkeep/{work}", status_code=202, summary="Begin a round soon")
-    async def hurry(work: Work) -> dict[str, str]:
+    async def hurry(work: Work) -> Begun:
         service.running_upkeep().hurry(work)
-        return {"status": "begins soon"}
+        return Begun(status="begins soon")
 
 
 def _read_ledger_id(text: str, field: str = "ledger_id") -> LedgerId:

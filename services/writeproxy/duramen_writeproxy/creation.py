@@ -124,7 +124,7 @@ class Creator:
         """
         return await self.ask(key, {"op": "roll", "log_id": str(log_id)}, ("epoch",))
 
-    async def suspend_rolling(self, *, is_suspended: bool) -> dict[str, Any]:
+    async def suspend_rolling(self, *, is_suspended: bool) -> dict[str, int | None]:
         """Tell every sequencer; gives the `under_way` of each, None where it did not answer."""
         message = {"op": "suspend", "rolling": is_suspended}
 

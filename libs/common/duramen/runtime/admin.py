@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import prometheus_client
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
+from pydantic import BaseModel
 
 from duramen import __version__
 from duramen.errors import DuramenError
@@ -21,6 +22,18 @@ from duramen.runtime.edge.negotiation import Negotiation
 from duramen.runtime.role import Service, ServiceOptions
 
 _PROBLEM = "application/problem+json"
+
+
+class Health(BaseModel):
+    """What the process is about."""
+
+    status: Literal["ok", "stopping"]
+
+
+class Readiness(BaseModel):
+    """Whether the process serves its role; with status 503: it does not."""
+
+    ready: bool
 
 
 def make_admin_app(service: Service, options: ServiceOptions, stop: Callable[[], None]) -> FastAPI:
@@ -36,13 +49,14 @@ def make_admin_app(service: Service, options: ServiceOptions, stop: Callable[[],
     app.add_middleware(Negotiation)
 
     @app.get("/healthz")
-    async def get_health() -> dict[str, str]:
-        return {"status": "ok"}
+    async def get_health() -> Health:
+        return Health(status="ok")
 
     @app.get("/readyz")
-    async def get_readiness() -> Response:
-        ready = service.is_ready()
-        return JSONResponse({"ready": ready}, status_code=200 if ready else 503)
+    async def get_readiness(response: Response) -> Readiness:
+        is_ready = service.is_ready()
+        response.status_code = 200 if is_ready else 503
+        return Readiness(ready=is_ready)
 
     @app.get("/metrics")
     async def get_metrics() -> Response:
@@ -59,9 +73,9 @@ def make_admin_app(service: Service, options: ServiceOptions, stop: Callable[[],
         return dataclasses.asdict(options)
 
     @app.post("/v1/drain-and-stop", status_code=202)
-    async def drain_and_stop() -> dict[str, str]:
+    async def drain_and_stop() -> Health:
         stop()
-        return {"status": "stopping"}
+        return Health(status="stopping")
 
     service.add_admin_routes(app)
     page = make_page_endpoint(app.openapi(), app.openapi_url or "")

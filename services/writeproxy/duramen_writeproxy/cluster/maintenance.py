@@ -8,9 +8,10 @@ Called by `service` (admin port). Source: docs/protocol/write.md "Roll", docs/pr
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from fastapi import FastAPI, Request
+from pydantic import BaseModel
 
 from duramen.errors import DuramenError
 from duramen.runtime.rest import parse_object, read_body
@@ -20,19 +21,28 @@ from duramen_writeproxy.creation import Creator
 _BODY_BYTES_MAX: Final = 1 * KIB
 
 
+class Maintenance(BaseModel):
+    """Whether changes are suspended, and how many of each sequencer are still under way."""
+
+    rolling_suspended: bool
+    is_settled: bool
+    under_way: dict[str, int | None]
+    """By sequencer; null: it does not answer, so that nothing is known of it."""
+
+
 def add_maintenance_routes(app: FastAPI, creator: Creator) -> None:
     """`PUT /v1/cluster/maintenance` with `{"rolling_suspended": true | false}`."""
 
     @app.put("/v1/cluster/maintenance")
-    async def put_maintenance(request: Request) -> dict[str, Any]:
+    async def put_maintenance(request: Request) -> Maintenance:
         body = parse_object(await read_body(request, _BODY_BYTES_MAX, announced=None))
         wanted = body.get("rolling_suspended")
         if list(body) != ["rolling_suspended"] or not isinstance(wanted, bool):
             detail = "expected an object with rolling_suspended: true or false, and nothing else"
             raise DuramenError("invalid_argument", detail, field="rolling_suspended")
         under_way = await creator.suspend_rolling(is_suspended=wanted)
-        return {
-            "rolling_suspended": wanted,
-            "is_settled": bool(under_way) and all(count == 0 for count in under_way.values()),
-            "under_way": under_way,
-        }
+        return Maintenance(
+            rolling_suspended=wanted,
+            is_settled=bool(under_way) and all(count == 0 for count in under_way.values()),
+            under_way=under_way,
+        )
