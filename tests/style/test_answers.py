@@ -33,14 +33,8 @@ WITHOUT_MODEL: dict[str, tuple[str, ...]] = {
     "services/sequencer/duramen_sequencer/ownership/admin_routes.py": (
         "get_story", "post_hand_over",
     ),
-    "services/sequencer/duramen_sequencer/placement/admin_routes.py": (
-        "get_bookies", "get_regions", "put_regions",
-    ),
     "services/sequencer/duramen_sequencer/repair/admin_routes.py": ("_answer",),
     "services/writeproxy/duramen_writeproxy/cluster/journals.py": ("get_journals",),
-    "services/writeproxy/duramen_writeproxy/cluster/placement.py": (
-        "get_bookies", "get_placement", "get_regions", "patch_bookie", "put_regions",
-    ),
     "services/writeproxy/duramen_writeproxy/cluster/repair.py": (
         "delete_rebalance", "get_disruption", "get_rebalance", "get_repair", "get_repair_bookies",
         "post_accept_loss", "post_cancel_drain", "post_drain", "post_rebalance",

@@ -9,12 +9,12 @@ Called by `service`. Source: docs/protocol/placement.md "Places and regions, liv
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from typing import Any
 
 from fastapi import FastAPI, Request
 
 from duramen.errors import DuramenError
 from duramen.runtime.metadata_store import MetadataError
+from duramen.runtime.public.cluster_answers import BookiesAnswer, RegionsAnswer
 from duramen.runtime.rest import parse_object, read_body
 from duramen.units import KIB
 from duramen.wire.metadata_json import MetadataJsonError
@@ -27,20 +27,20 @@ def add_placement_routes(app: FastAPI, operations: PlacementOperations) -> None:
     """`GET /v1/cluster/bookies`, `GET` and `PUT /v1/cluster/regions`."""
 
     @app.get("/v1/cluster/bookies")
-    async def get_bookies() -> dict[str, Any]:
+    async def get_bookies() -> BookiesAnswer:
         return await operations.list_bookies({})
 
     @app.get("/v1/cluster/regions")
-    async def get_regions() -> dict[str, Any]:
+    async def get_regions() -> RegionsAnswer:
         return await _translate(operations.show_regions({}))
 
     @app.put("/v1/cluster/regions")
-    async def put_regions(request: Request) -> dict[str, Any]:
+    async def put_regions(request: Request) -> RegionsAnswer:
         body = await read_body(request, _BODY_BYTES_MAX, announced=None)
         return await _translate(operations.close_regions(parse_object(body, ("closed",))))
 
 
-async def _translate(answer: Awaitable[dict[str, Any]]) -> dict[str, Any]:
+async def _translate(answer: Awaitable[RegionsAnswer]) -> RegionsAnswer:
     try:
         return await answer
     except MetadataError as error:

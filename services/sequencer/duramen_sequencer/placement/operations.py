@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 from duramen.config import LogConfig
@@ -27,6 +27,17 @@ from duramen.core.sequencer.proposals import rule_of, rule_of_replication
 from duramen.errors import DuramenError
 from duramen.ids import BookieId, Epoch, Incarnation, LogId, Member
 from duramen.runtime.metadata_store import Conflict, MetadataStore, OutcomeUnknown
+from duramen.runtime.public.cluster_answers import (
+    BookieRowAnswer,
+    BookiesAnswer,
+    LocatedAnswer,
+    MisplacedCopyAnswer,
+    PassedOn,
+    PlacementCheckAnswer,
+    RegionRowAnswer,
+    RegionsAnswer,
+    ViolationAnswer,
+)
 from duramen.runtime.sequencer.surveyor import Surveyor, read_closed
 from duramen.units import SECOND
 from duramen.wire.metadata_json import (
@@ -46,8 +57,6 @@ REGION_COUNT_MAX: Final = 64
 VIOLATIONS_SHOWN_MAX: Final = 1_000
 """More are counted."""
 
-Answer = dict[str, Any]
-
 
 class PlacementOperations:
     """Operations of one sequencer; `by_name` for `control`."""
@@ -57,30 +66,28 @@ class PlacementOperations:
         self._paths = paths
         self._surveyor = surveyor
         self.by_name = {
-            "bookies": self.list_bookies,
-            "locate": self.locate,
-            "regions": self.show_regions,
-            "close_regions": self.close_regions,
-            "check_placement": self.check_log,
+            "bookies": _dumped(self.list_bookies),
+            "locate": _dumped(self.locate),
+            "regions": _dumped(self.show_regions),
+            "close_regions": _dumped(self.close_regions),
+            "check_placement": _dumped(self.check_log),
         }
 
-    async def list_bookies(self, _request: Mapping[str, Any]) -> Answer:
+    async def list_bookies(self, _request: Mapping[str, Any]) -> BookiesAnswer:
         """Every bookie: who, where, what it takes."""
         rows = self._surveyor.list_bookies()
-        return {
-            "bookies": [
-                {
-                    "id": row.bookie, "incarnation": row.incarnation, "region": row.region,
-                    "rack": row.rack, "state": row.state, "duty": row.duty.value,
-                    "weight": row.weight, "free_bytes": row.free_bytes,
-                    "doubtful": row.is_doubtful, "takes_new_data": row.takes_new_data,
-                    "steady_in_s": -(-row.steady_in_us // SECOND),
-                }
-                for row in rows
-            ]
-        }  # fmt: skip
+        shown = [
+            BookieRowAnswer(
+                id=row.bookie, incarnation=row.incarnation, region=row.region, rack=row.rack,
+                state=row.state, duty=row.duty.value, weight=row.weight,
+                free_bytes=row.free_bytes, doubtful=row.is_doubtful,
+                takes_new_data=row.takes_new_data, steady_in_s=-(-row.steady_in_us // SECOND),
+            )
+            for row in rows
+        ]  # fmt: skip
+        return BookiesAnswer(bookies=shown)
 
-    async def locate(self, request: Mapping[str, Any]) -> Answer:
+    async def locate(self, request: Mapping[str, Any]) -> LocatedAnswer:
         """Change `region`, `rack` or `weight` of a bookie, as far as they are given.
 
         A region or rack that is given here stays over restarts of the bookie, whatever its flags
@@ -104,9 +111,9 @@ class PlacementOperations:
 
         fields = await self._change(f"{self._paths.bookies}/{bookie}", apply)
         shown = {name: fields.get(name) for name in ("region", "rack", "weight")}
-        return {"id": bookie, **shown, "from_flags": PLACED_BY not in fields}
+        return LocatedAnswer(id=bookie, **shown, from_flags=PLACED_BY not in fields)
 
-    async def show_regions(self, _request: Mapping[str, Any]) -> Answer:
+    async def show_regions(self, _request: Mapping[str, Any]) -> RegionsAnswer:
         """Every region: how many bookies it has, how many of them take data, whether it is closed.
 
         The node is read, and not what this process followed: what was closed is shown as closed.
@@ -114,23 +121,20 @@ class PlacementOperations:
         closed = await self._read_closed()
         rows = self._surveyor.list_bookies()
         names = sorted({*closed, *(row.region for row in rows)})
-        return {
-            "closed": list(closed),
-            "regions": [
-                {
-                    "region": name,
-                    "bookies": sum(row.region == name for row in rows),
-                    "takes_new_data": sum(
-                        row.region == name and row.takes_new_data and name not in closed
-                        for row in rows
-                    ),
-                    "closed": name in closed,
-                }
-                for name in names
-            ],
-        }
+        shown = [
+            RegionRowAnswer(
+                region=name,
+                bookies=sum(row.region == name for row in rows),
+                takes_new_data=sum(
+                    row.region == name and row.takes_new_data and name not in closed for row in rows
+                ),
+                closed=name in closed,
+            )
+            for name in names
+        ]
+        return RegionsAnswer(closed=list(closed), regions=shown)
 
-    async def close_regions(self, request: Mapping[str, Any]) -> Answer:
+    async def close_regions(self, request: Mapping[str, Any]) -> RegionsAnswer:
         """Close exactly the regions of `closed` for new data, and open the others.
 
         Raises:
@@ -148,7 +152,7 @@ class PlacementOperations:
         await self._change(self._paths.regions, lambda fields: {**(fields or {}), "closed": wanted})
         return await self.show_regions({})
 
-    async def check_log(self, request: Mapping[str, Any]) -> Answer:
+    async def check_log(self, request: Mapping[str, Any]) -> PlacementCheckAnswer:
         """Every write set of every fragment that breaks its log's rule (R20), hot segments only.
 
         Members that are owed data do not count as copies.
@@ -157,7 +161,7 @@ class PlacementOperations:
             DuramenError: `log_not_found`.
         """
         log = await self._read_log(read_log_id(request))
-        violations: list[Answer] = []
+        violations: list[ViolationAnswer] = []
         counts = {"segments": 0, "fragments": 0, "violations": 0}
         for epoch in range(log.first_kept_epoch, log.next_epoch):
             stored = await self._store.get(self._paths.segment(log.log_id, Epoch(epoch)))
@@ -169,7 +173,7 @@ class PlacementOperations:
             counts["fragments"] += len(segment.fragments)
             counts["violations"] += len(found)
             violations += found[: VIOLATIONS_SHOWN_MAX - len(violations)]
-        return {"log_id": str(log.log_id), **counts, "shown": violations}
+        return PlacementCheckAnswer(log_id=str(log.log_id), **counts, shown=violations)
 
     def check_config(self, config: LogConfig) -> None:
         """Refuse a replication that cannot work, by itself or on the bookies that are registered.
@@ -196,7 +200,9 @@ class PlacementOperations:
 
     # --- Reading and changing --------------------------------------------------------------------
 
-    def _check_segment(self, log: LogNode, segment: Segment, owed: set[Member]) -> list[Answer]:
+    def _check_segment(
+        self, log: LogNode, segment: Segment, owed: set[Member]
+    ) -> list[ViolationAnswer]:
         members = {member for fragment in segment.fragments for member in fragment.ensemble}
         locations = self._surveyor.locate(members)
         rule = rule_of(log)
@@ -206,18 +212,18 @@ class PlacementOperations:
                 fragment.ensemble, segment.quorum, rule, locations, discounted=owed
             ):
                 found.append(
-                    {
-                        "epoch": segment.epoch,
-                        "first_entry": fragment.first_entry,
-                        "kind": violation.kind,
-                        "found": violation.found,
-                        "limit": violation.limit,
-                        "detail": violation.spell(segment.quorum, rule),
-                        "write_set": [
-                            _spell_member(member, locations.get(member), member in owed)
+                    ViolationAnswer(
+                        epoch=segment.epoch,
+                        first_entry=fragment.first_entry,
+                        kind=violation.kind,
+                        found=violation.found,
+                        limit=violation.limit,
+                        detail=violation.spell(segment.quorum, rule),
+                        write_set=[
+                            _describe_member(member, locations.get(member), member in owed)
                             for member in violation.members
                         ],
-                    }
+                    )
                 )
         return found
 
@@ -295,11 +301,22 @@ def _read_place(request: Mapping[str, Any]) -> dict[str, Any]:
     return change
 
 
-def _spell_member(member: Member, place: Candidate | None, is_owed: bool) -> Answer:
-    return {
-        "bookie": member.bookie,
-        "incarnation": member.incarnation,
-        "region": place.region if place is not None else "",
-        "rack": place.rack if place is not None else "",
-        "owed": is_owed,
-    }
+def _describe_member(member: Member, place: Candidate | None, is_owed: bool) -> MisplacedCopyAnswer:
+    return MisplacedCopyAnswer(
+        bookie=member.bookie,
+        incarnation=member.incarnation,
+        region=place.region if place is not None else "",
+        rack=place.rack if place is not None else "",
+        owed=is_owed,
+    )
+
+
+def _dumped(
+    operation: Callable[[Mapping[str, Any]], Awaitable[PassedOn]],
+) -> Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]:
+    """The operation as a control call, whose answer is JSON."""
+
+    async def run(request: dict[str, Any]) -> dict[str, Any]:
+        return (await operation(request)).model_dump()
+
+    return run

@@ -12,6 +12,13 @@ from typing import Any, Final
 
 from fastapi import FastAPI, Request
 
+from duramen.runtime.public.answers import read_answer
+from duramen.runtime.public.cluster_answers import (
+    BookiesAnswer,
+    LocatedAnswer,
+    PlacementCheckAnswer,
+    RegionsAnswer,
+)
 from duramen.runtime.rest import parse_object, read_body
 from duramen.texts import check_log_name, check_namespace
 from duramen.units import KIB
@@ -25,29 +32,34 @@ def add_placement_routes(app: FastAPI, names: NameCache, creator: Creator) -> No
     """Add the routes to the admin application."""
 
     @app.get("/v1/cluster/bookies")
-    async def get_bookies() -> dict[str, Any]:
-        return await creator.ask("", {"op": "bookies"}, ("bookies",))
+    async def get_bookies() -> BookiesAnswer:
+        told = await creator.ask("", {"op": "bookies"}, ("bookies",))
+        return read_answer(BookiesAnswer, told)
 
     @app.patch("/v1/cluster/bookies/{bookie}")
-    async def patch_bookie(bookie: str, request: Request) -> dict[str, Any]:
+    async def patch_bookie(bookie: str, request: Request) -> LocatedAnswer:
         change = await _read(request, ("region", "rack", "weight", "from_flags"))
-        return await creator.ask("", {"op": "locate", "id": bookie, **change}, ("id",))
+        told = await creator.ask("", {"op": "locate", "id": bookie, **change}, ("id",))
+        return read_answer(LocatedAnswer, told)
 
     @app.get("/v1/cluster/regions")
-    async def get_regions() -> dict[str, Any]:
-        return await creator.ask("", {"op": "regions"}, ("closed", "regions"))
+    async def get_regions() -> RegionsAnswer:
+        told = await creator.ask("", {"op": "regions"}, ("closed", "regions"))
+        return read_answer(RegionsAnswer, told)
 
     @app.put("/v1/cluster/regions")
-    async def put_regions(request: Request) -> dict[str, Any]:
+    async def put_regions(request: Request) -> RegionsAnswer:
         body = await _read(request, ("closed",))
         message = {"op": "close_regions", "closed": body.get("closed")}
-        return await creator.ask("", message, ("closed", "regions"))
+        told = await creator.ask("", message, ("closed", "regions"))
+        return read_answer(RegionsAnswer, told)
 
     @app.get("/v1/cluster/logs/{namespace}/{log}/placement")
-    async def get_placement(namespace: str, log: str) -> dict[str, Any]:
+    async def get_placement(namespace: str, log: str) -> PlacementCheckAnswer:
         log_id = await names.find(check_namespace(namespace), check_log_name(log))
         message = {"op": "check_placement", "log_id": str(log_id)}
-        return await creator.ask(f"{namespace}/{log}", message, ("violations", "shown"))
+        told = await creator.ask(f"{namespace}/{log}", message, ("violations", "shown"))
+        return read_answer(PlacementCheckAnswer, told)
 
 
 async def _read(request: Request, known: tuple[str, ...]) -> dict[str, Any]:
