@@ -282,7 +282,7 @@ def test_stories_of_all_sequencers_are_told_in_order_and_the_silent_are_named() 
     async def scenario() -> None:
         events = [{"unix_ms": 5, "event": "closed"}]
         cluster, _ = cluster_of({"s2": {"story": (200, {"events": events})}})
-        answer = await cluster.story("a", "l")
+        answer = json.loads((await cluster.story("a", "l")).spell())
         assert answer["events"] == [{"sequencer": "s2", "unix_ms": 5, "event": "closed"}]
         assert answer["silent"] == ["s1"] and answer["log_id"] == "7"
 
@@ -295,7 +295,8 @@ def test_a_hand_over_finds_the_owner_and_its_refusal_is_passed_on() -> None:
         done = {"from": "s2", "to": "s1", "epoch": 3, "closed": True}
         answers: Answers = {"s1": {"hand_over": (503, not_mine)}, "s2": {"hand_over": (200, done)}}
         cluster, peers = cluster_of(answers)
-        assert await cluster.hand_over("a", "l", "s1") == done
+        moved = await cluster.hand_over("a", "l", "s1")
+        assert json.loads(moved.spell()) == done
         assert peers.calls[-1] == ("s2", {"op": "hand_over", "log_id": "7", "to": "s1"})
         refusal = DuramenError("invalid_argument", "nobody", field="to").problem()
         answers["s2"]["hand_over"] = (400, refusal)
@@ -321,10 +322,17 @@ def test_balancing_moves_what_the_plan_says_and_a_dry_run_nothing() -> None:
         }
         cluster, peers = cluster_of(answers)
         planned = await cluster.balance(is_dry_run=True, move_count_max=10)
-        assert planned["dry_run"] and [m["name"] for m in planned["moves"]] == ["a/l0", "a/l1"]
+        assert planned.dry_run and [move.name for move in planned.moves] == ["a/l0", "a/l1"]
+        assert list(json.loads(planned.moves[0].spell())) == [
+            "name",
+            "log_id",
+            "from",
+            "to",
+            "cost",
+        ]
         assert not any(request["op"] == "hand_over" for _, request in peers.calls)
         done = await cluster.balance(is_dry_run=False, move_count_max=1)
-        assert [m["outcome"] for m in done["moves"]] == ["moved"]
+        assert [move.outcome for move in done.moves] == ["moved"]
         assert peers.calls[-1] == ("s1", {"op": "hand_over", "log_id": "0", "to": "s2"})
         del answers["s2"]
         with pytest.raises(DuramenError, match="loads are not known"):
@@ -361,3 +369,50 @@ def test_a_bad_request_to_the_cluster_is_refused_with_its_field(
     answer = asyncio.run(post())
     assert (answer.status_code, answer.json().get("field")) == (400, field)
     assert not peers.calls
+
+
+ROW = {**log_row(5, 1.5), "later": {"more": [None, 2]}}
+EVENTS = [{"unix_ms": 5, "event": "claimed", "epoch": 3}, {"unix_ms": 6, "event": "closed"}]
+HANDED_OVER = {"from": "s1", "to": "s2", "epoch": 3, "closed": True}
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "expected"),
+    [
+        ("GET", "owners", None, {
+            "logs": [{"sequencer": "s1", **ROW}],
+            "sequencers": [{"id": "s1", "weight": 1.0}, {"id": "s2", "weight": 1.0}],
+            "silent": ["s2"],
+        }),
+        ("GET", "logs/a/l/story", None, {
+            "name": "a/l", "log_id": "7",
+            "events": [{"sequencer": "s1", **event} for event in EVENTS], "silent": ["s2"],
+        }),
+        ("POST", "logs/a/l/hand-over", {"to": "s2"}, HANDED_OVER),
+        ("POST", "balance", {"dry_run": True}, {"dry_run": True, "moves": []}),
+    ],
+)  # fmt: skip
+def test_answers_about_the_cluster_have_their_members_in_order(
+    method: str, path: str, body: Any, expected: dict[str, Any]
+) -> None:
+    """Byte for byte: what is not there is left out, and what is not known is passed on."""
+    answers: Answers = {
+        "s1": {
+            "owned": (200, {"logs": [ROW]}),
+            "story": (200, {"events": EVENTS}),
+            "hand_over": (200, HANDED_OVER),
+        }
+    }
+    if path == "balance":
+        answers["s2"] = {"owned": (200, {"logs": []})}
+    app = FastAPI()
+    add_cluster_routes(app, cluster_of(answers)[0])
+
+    async def call() -> httpx.Response:
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://proxy") as client:
+            return await client.request(method, f"/v1/cluster/{path}", json=body)
+
+    answer = asyncio.run(call())
+    assert answer.status_code == 200
+    assert answer.content == json.dumps(expected, separators=(",", ":")).encode()

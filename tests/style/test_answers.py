@@ -30,17 +30,11 @@ WITHOUT_MODEL: dict[str, tuple[str, ...]] = {
     ),
     "services/sequencer/duramen_sequencer/service.py": ("get_log", "get_logs", "post_retention"),
     # What one process tells and another passes on. These have no schema, so none that is wrong.
-    "services/sequencer/duramen_sequencer/ownership/admin_routes.py": (
-        "get_story", "post_hand_over",
-    ),
     "services/sequencer/duramen_sequencer/repair/admin_routes.py": ("_answer",),
     "services/writeproxy/duramen_writeproxy/cluster/journals.py": ("get_journals",),
     "services/writeproxy/duramen_writeproxy/cluster/repair.py": (
         "delete_rebalance", "get_disruption", "get_rebalance", "get_repair", "get_repair_bookies",
         "post_accept_loss", "post_cancel_drain", "post_drain", "post_rebalance",
-    ),
-    "services/writeproxy/duramen_writeproxy/cluster/routes.py": (
-        "get_owners", "get_story", "post_balance", "post_hand_over",
     ),
 }  # fmt: skip
 """Path of a module → admin routes that give a dict and publish no schema of it. The list only gets

@@ -8,13 +8,16 @@ Called by `service`. Source: docs/protocol/ownership.md "Through one address".
 
 from __future__ import annotations
 
-from typing import Any
-
 from fastapi import FastAPI
 
 from duramen.errors import DuramenError
 from duramen.ids import LogId
 from duramen.runtime.metadata_store import MetadataError, MetadataStore
+from duramen.runtime.public.cluster_answers import (
+    EventAnswer,
+    HandedOverAnswer,
+    OwnStoryAnswer,
+)
 from duramen.texts import check_log_name, check_namespace
 from duramen.wire.metadata_json import MetadataJsonError, Paths, read_node
 from duramen_sequencer.log_host import LogHost
@@ -39,11 +42,13 @@ def add_ownership_routes(
         except (MetadataJsonError, KeyError, ValueError, TypeError) as error:
             raise DuramenError("internal", f"{namespace}/{log}: {error!r}") from error
 
-    @app.get("/v1/logs/{namespace}/{log}/story")
-    async def get_story(namespace: str, log: str) -> dict[str, Any]:
-        log_id = await find(namespace, log)
-        return {"sequencer": host.sequencer_id, "events": host.stories.tell(log_id)}
+    @app.get("/v1/logs/{namespace}/{log}/story", response_model_exclude_unset=True)
+    async def get_story(namespace: str, log: str) -> OwnStoryAnswer:
+        told = host.stories.tell(await find(namespace, log))
+        events = [EventAnswer(**event) for event in told]
+        return OwnStoryAnswer(sequencer=host.sequencer_id, events=events)
 
     @app.post("/v1/logs/{namespace}/{log}/hand-over")
-    async def post_hand_over(namespace: str, log: str, to: str | None = None) -> dict[str, Any]:
-        return await hand_over.hand_over(await find(namespace, log), to)
+    async def post_hand_over(namespace: str, log: str, to: str | None = None) -> HandedOverAnswer:
+        done = await hand_over.hand_over(await find(namespace, log), to)
+        return HandedOverAnswer.model_validate(done)

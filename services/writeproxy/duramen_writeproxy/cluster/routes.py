@@ -13,6 +13,12 @@ from fastapi import FastAPI, Request
 
 from duramen.core.ownership.balance import MOVE_COUNT_DEFAULT, MOVE_COUNT_MAX
 from duramen.errors import DuramenError
+from duramen.runtime.public.cluster_answers import (
+    BalancedAnswer,
+    HandedOverAnswer,
+    OwnersAnswer,
+    StoryAnswer,
+)
 from duramen.runtime.rest import parse_object
 from duramen.texts import check_log_name, check_namespace
 from duramen.units import KIB
@@ -25,23 +31,23 @@ def add_cluster_routes(app: FastAPI, cluster: Cluster) -> None:
     """Add the routes about ownership to the admin application."""
 
     @app.get("/v1/cluster/owners")
-    async def get_owners() -> dict[str, Any]:
+    async def get_owners() -> OwnersAnswer:
         return await cluster.owners()
 
-    @app.get("/v1/cluster/logs/{namespace}/{log}/story")
-    async def get_story(namespace: str, log: str) -> dict[str, Any]:
+    @app.get("/v1/cluster/logs/{namespace}/{log}/story", response_model_exclude_unset=True)
+    async def get_story(namespace: str, log: str) -> StoryAnswer:
         return await cluster.story(check_namespace(namespace), check_log_name(log))
 
     @app.post("/v1/cluster/logs/{namespace}/{log}/hand-over")
-    async def post_hand_over(namespace: str, log: str, request: Request) -> dict[str, Any]:
+    async def post_hand_over(namespace: str, log: str, request: Request) -> HandedOverAnswer:
         body = await _read_body(request, ("to",))
         to = body.get("to")
         if to is not None and not isinstance(to, str):
             raise DuramenError("invalid_argument", "to: the id of a sequencer", field="to")
         return await cluster.hand_over(check_namespace(namespace), check_log_name(log), to)
 
-    @app.post("/v1/cluster/balance")
-    async def post_balance(request: Request) -> dict[str, Any]:
+    @app.post("/v1/cluster/balance", response_model_exclude_unset=True)
+    async def post_balance(request: Request) -> BalancedAnswer:
         body = await _read_body(request, ("dry_run", "moves"))
         is_dry_run, moves = body.get("dry_run", False), body.get("moves", MOVE_COUNT_DEFAULT)
         if not isinstance(is_dry_run, bool):

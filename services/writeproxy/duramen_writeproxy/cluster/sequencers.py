@@ -19,6 +19,13 @@ from duramen.core.hashing import weights_of
 from duramen.core.ownership.balance import LogLoad, Move, plan_moves
 from duramen.errors import DuramenError
 from duramen.runtime.http_client import PeerClient, PeerError
+from duramen.runtime.public.answers import read_answer
+from duramen.runtime.public.cluster_answers import (
+    BalancedAnswer,
+    HandedOverAnswer,
+    OwnersAnswer,
+    StoryAnswer,
+)
 from duramen.runtime.registry import Roster
 from duramen.units import SECOND
 from duramen_writeproxy.creation import read_problem
@@ -37,7 +44,7 @@ class Cluster:
         self._roster = roster
         self._peers = peers
 
-    async def owners(self) -> dict[str, Any]:
+    async def owners(self) -> OwnersAnswer:
         """Every log with an open segment, its owner and its load, by name.
 
         Raises:
@@ -48,9 +55,11 @@ class Cluster:
             {"sequencer": name, **log} for name, answer in answers for log in answer.get("logs", ())
         ]
         logs.sort(key=lambda log: (str(log.get("name")), str(log.get("log_id"))))
-        return {"logs": logs, "sequencers": self._describe(), "silent": silent}
+        return read_answer(
+            OwnersAnswer, {"logs": logs, "sequencers": self._describe(), "silent": silent}
+        )
 
-    async def story(self, namespace: str, log: str) -> dict[str, Any]:
+    async def story(self, namespace: str, log: str) -> StoryAnswer:
         """What happened to a log, as far as the processes that live remember, oldest first.
 
         Raises:
@@ -66,9 +75,10 @@ class Cluster:
         ]
         events.sort(key=lambda event: event["unix_ms"])
         name = f"{namespace}/{log}"
-        return {"name": name, "log_id": str(log_id), "events": events, "silent": silent}
+        whole = {"name": name, "log_id": str(log_id), "events": events, "silent": silent}
+        return read_answer(StoryAnswer, whole)
 
-    async def hand_over(self, namespace: str, log: str, to: str | None) -> dict[str, Any]:
+    async def hand_over(self, namespace: str, log: str, to: str | None) -> HandedOverAnswer:
         """Let the log's owner hand it over; the owner's answer.
 
         Raises:
@@ -76,9 +86,9 @@ class Cluster:
                 not answer (it may have begun); `invalid_argument`, field `to`.
         """
         log_id = await self._names.find(namespace, log)
-        return await self._hand_over(str(log_id), to)
+        return read_answer(HandedOverAnswer, await self._hand_over(str(log_id), to))
 
-    async def balance(self, *, is_dry_run: bool, move_count_max: int) -> dict[str, Any]:
+    async def balance(self, *, is_dry_run: bool, move_count_max: int) -> BalancedAnswer:
         """Move logs from sequencers that carry more than their share; one round.
 
         Returns:
@@ -101,7 +111,7 @@ class Cluster:
             if not is_dry_run:
                 row["outcome"] = await self._move(move)
             done.append(row)
-        return {"dry_run": is_dry_run, "moves": done}
+        return read_answer(BalancedAnswer, {"dry_run": is_dry_run, "moves": done})
 
     # --- Calls -----------------------------------------------------------------------------------
 

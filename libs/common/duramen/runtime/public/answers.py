@@ -32,7 +32,7 @@ class Answer(BaseModel):
     """An answer, or an object in one. Later versions may have more members."""
 
     # Built when first used: most processes that import the table of calls give none of these.
-    model_config = ConfigDict(frozen=True, defer_build=True)
+    model_config = ConfigDict(frozen=True, defer_build=True, serialize_by_alias=True)
 
     def spell(self) -> bytes:
         """The JSON that is sent."""

@@ -1,15 +1,17 @@
-"""Answers of admin ports about placement: bookies and their places, regions, checks of logs.
+"""Answers of admin ports about the cluster: where bookies stand, and whose the logs are.
 
 A sequencer makes them; a write proxy passes them on. Members that this process does not know are
 passed on as well: the sequencer that answered may be of a later version.
 
-Called by the sequencer's `placement` and the write proxy's `cluster`. Source:
-docs/protocol/placement.md "Places and regions, live".
+Called by the sequencer's `placement` and `ownership` and the write proxy's `cluster`. Source:
+docs/protocol/placement.md "Places and regions, live", docs/protocol/ownership.md "Through one
+address".
 """
 
 from __future__ import annotations
 
-from pydantic import ConfigDict
+from pydantic import ConfigDict, Field
+from pydantic.json_schema import SkipJsonSchema
 
 from duramen.runtime.public.answers import Answer
 
@@ -18,6 +20,9 @@ class PassedOn(Answer):
     """What another process may have told."""
 
     model_config = ConfigDict(extra="allow")
+
+
+# --- Placement -----------------------------------------------------------------------------------
 
 
 class BookieRowAnswer(PassedOn):
@@ -101,3 +106,82 @@ class PlacementCheckAnswer(PassedOn):
     fragments: int
     violations: int
     shown: list[ViolationAnswer]
+
+
+# --- Whose the logs are --------------------------------------------------------------------------
+
+
+class OwnedLogAnswer(PassedOn):
+    """A log with an open segment, its owner, and what the owner counts of it."""
+
+    sequencer: str
+    log_id: str
+
+
+class ListedSequencerAnswer(PassedOn):
+    """A sequencer, and how much it is to carry."""
+
+    id: str
+    weight: int | float
+
+
+class OwnersAnswer(PassedOn):
+    """Every log with an open segment, by name; who did not answer is silent."""
+
+    logs: list[OwnedLogAnswer]
+    sequencers: list[ListedSequencerAnswer]
+    silent: list[str]
+
+
+class EventAnswer(PassedOn):
+    """What happened to a log."""
+
+    sequencer: str | SkipJsonSchema[None] = None
+    unix_ms: int
+    event: str
+    epoch: int | SkipJsonSchema[None] = None
+    reason: str | SkipJsonSchema[None] = None
+
+
+class OwnStoryAnswer(PassedOn):
+    """What one sequencer remembers of a log, oldest first."""
+
+    sequencer: str
+    events: list[EventAnswer]
+
+
+class StoryAnswer(PassedOn):
+    """What the sequencers that live remember of a log, oldest first."""
+
+    name: str
+    log_id: str
+    events: list[EventAnswer]
+    silent: list[str]
+
+
+class HandedOverAnswer(PassedOn):
+    """A log that changed hands."""
+
+    source: str = Field(alias="from")
+    to: str
+    epoch: int
+    closed: bool
+    """Its segment was closed in peace; false: the new owner recovers it."""
+
+
+class MoveAnswer(PassedOn):
+    """A log that is to move; `outcome`: what became of it, unless it was a dry run."""
+
+    name: str | None
+    log_id: str
+    source: str = Field(alias="from")
+    to: str
+    cost: int | float
+    outcome: str | SkipJsonSchema[None] = None
+
+
+class BalancedAnswer(PassedOn):
+    """One round of balancing."""
+
+    dry_run: bool
+    moves: list[MoveAnswer]
