@@ -72,4 +72,4 @@ def test_an_operator_says_what_it_may_not_do(kwok_cluster: ClusterHandle, tmp_pa
                 f"the operator may not, in namespace {namespace}: get, list, watch, create, patch, "
                 "delete poddisruptionbudgets.policy (drains of nodes wait)."
             )
-            wait_until(lambda: sentence in operator.say(), SETTLE_S, "the sentence")
+            wait_for_objects(lambda: sentence in operator.say(), SETTLE_S, "the sentence")

@@ -16,8 +16,8 @@ from duramen_operator.serving.rights_check import RightsCheck
 from tests.kubernetes.cluster.accounts import Rules
 from tests.kubernetes.typed.fake_api import Fault
 from tests.kubernetes.typed.worlds import EVENTS, FakeWorld, connected, fake_world, list_rules
-from tests.process.cluster import wait_until
 from tests.process.times import HANG_S
+from tests.waiting import wait_in_thread
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def world(tmp_path: Path) -> Iterator[FakeWorld]:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    await asyncio.to_thread(wait_until, condition, HANG_S, "the next look")
+    await asyncio.to_thread(wait_in_thread, condition, HANG_S, "the next look")
 
 
 def read_gauge() -> float | None:
