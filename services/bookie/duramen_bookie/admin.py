@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import base64
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, Protocol
 
 from fastapi import FastAPI, Query
 from pydantic import BaseModel
 
+from duramen.core.bookie import BookieCore
 from duramen.core.bookie_state import LedgerState
+from duramen.core.status import BookieStatus
 from duramen.errors import DuramenError
 from duramen.ids import LAST_ENTRY_ID, NOTHING, EntryId, LedgerId, epoch_of, log_of
+from duramen_bookie.upkeep.rounds import Upkeep
 
 PAGE_COUNT_DEFAULT: Final = 1_000
 PAGE_COUNT_MAX: Final = 10_000
@@ -24,8 +27,26 @@ PAGE_COUNT_MAX: Final = 10_000
 
 _LEDGER_ID_DIGITS_MAX: Final = 20
 
-if TYPE_CHECKING:
-    from duramen_bookie.service import BookieService
+
+class RunningBookie(Protocol):
+    """What the routes ask of the bookie; what needs it running refuses while it starts."""
+
+    def describe(self) -> dict[str, Any]:
+        """Identity and sizes."""
+
+    def describe_journal(self) -> dict[str, Any]:
+        """What the journal did and what waits."""
+
+    def running_core(self) -> BookieCore:
+        """Raises DuramenError `overloaded` while the bookie starts."""
+
+    def running_upkeep(self) -> Upkeep:
+        """Raises DuramenError `overloaded` while the bookie starts."""
+
+    async def read_entry(
+        self, ledger_id: LedgerId, entry_id: EntryId
+    ) -> tuple[BookieStatus, bytes | None]:
+        """One entry as a reader would get it."""
 
 
 class Switch(BaseModel):
@@ -87,7 +108,7 @@ class Work(StrEnum):
     SCRUB = "scrub"
 
 
-def add_routes(app: FastAPI, service: BookieService) -> None:
+def add_routes(app: FastAPI, service: RunningBookie) -> None:
     """Add the routes to the process's admin application."""
 
     @app.get("/v1/state", summary="Identity, sizes and the state of the journal")
@@ -113,7 +134,7 @@ def add_routes(app: FastAPI, service: BookieService) -> None:
     _add_upkeep_routes(app, service)
 
 
-def _add_ledger_routes(app: FastAPI, service: BookieService) -> None:
+def _add_ledger_routes(app: FastAPI, service: RunningBookie) -> None:
     @app.get("/v1/ledgers", summary="The ledgers that are here, a page at a time")
     async def get_ledgers(
         limit: Annotated[
@@ -162,7 +183,7 @@ def _add_ledger_routes(app: FastAPI, service: BookieService) -> None:
         return told
 
 
-def _add_upkeep_routes(app: FastAPI, service: BookieService) -> None:
+def _add_upkeep_routes(app: FastAPI, service: RunningBookie) -> None:
     @app.get("/v1/upkeep", summary="Settling, compaction, deletion, scrub, repair queue")
     async def get_upkeep() -> dict[str, Any]:
         return service.running_upkeep().statistics()
