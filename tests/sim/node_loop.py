@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+from asyncio import _get_running_loop, _set_running_loop
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from inspect import CORO_CREATED, getcoroutinestate
@@ -42,14 +43,16 @@ _TURN_COUNT_MAX: Final = 10_000
 class Promise(Generic[T]):
     """What a coroutine of a node waits for; to a task it is a future."""
 
-    _asyncio_future_blocking = False
+    __slots__ = ("_asyncio_future_blocking", "_callbacks", "_error", "_is_cancelled",
+                 "_is_settled", "_value", "on_settled")  # fmt: skip
 
     def __init__(self) -> None:
-        self._value: T | None = None
+        self._asyncio_future_blocking = False
+        self._value: Any = None
         self._error: BaseException | None = None
         self._is_settled = False
         self._is_cancelled = False
-        self._callbacks: list[tuple[NodeLoop, int, Callable[..., Any], Any]] = []
+        self._callbacks: list[tuple[NodeLoop, int, Callable[..., Any], Any]] | None = None
         self.on_settled: Callable[[], None] | None = None
 
     def settle(self, value: T) -> None:
@@ -84,7 +87,8 @@ class Promise(Generic[T]):
         """The value; raises what it failed with."""
         if self._error is not None:
             raise self._error
-        return cast(T, self._value)
+        value: T = self._value
+        return value
 
     def exception(self) -> BaseException | None:
         """What it failed with."""
@@ -100,28 +104,30 @@ class Promise(Generic[T]):
 
     def get_loop(self) -> Any:
         """The loop of whoever waits."""
-        return asyncio.get_running_loop()
+        return _get_running_loop()
 
     def add_done_callback(self, call: Callable[..., Any], *, context: Any = None) -> None:
         """Call, as a part of the life that runs now, when it is over."""
-        loop = cast(NodeLoop, asyncio.get_running_loop())
+        loop: Any = _get_running_loop()
         if self._is_settled:
             loop.call_soon(call, self, context=context)
+        elif self._callbacks is None:
+            self._callbacks = [(loop, loop.life, call, context)]
         else:
             self._callbacks.append((loop, loop.life, call, context))
 
     def remove_done_callback(self, call: Callable[..., Any]) -> int:
         """Take a callback back; gives how many there were."""
-        before = len(self._callbacks)
-        self._callbacks = [row for row in self._callbacks if row[2] != call]
-        return before - len(self._callbacks)
+        callbacks = self._callbacks or []
+        self._callbacks = [row for row in callbacks if row[2] != call]
+        return len(callbacks) - len(self._callbacks)
 
     def _wake(self) -> None:
         self._is_settled = True
         if self.on_settled is not None:
             self.on_settled()
-        callbacks, self._callbacks = self._callbacks, []
-        for loop, life, call, context in callbacks:
+        callbacks, self._callbacks = self._callbacks, None
+        for loop, life, call, context in callbacks or ():
             if loop.life == life:
                 loop.call_soon(call, self, context=context)
 
@@ -165,50 +171,49 @@ class NodeLoop:
 
     def __init__(self, node: Node) -> None:
         self._node = node
+        self.life = node.life
+        """Callbacks of another life are never called."""
         self.is_turning = False
         """Whether an event of the node is under way, whose end calls what waits."""
-        self._ready: deque[Handle] = deque()
+        self.ready: deque[Handle] = deque()
+        """What waits for the next turn."""
         self._tasks: list[asyncio.Task[Any]] = []
         self._sweep_at_count = _SWEEP_COUNT
         self._left: list[asyncio.Task[Any]] = []
 
-    @property
-    def life(self) -> int:
-        """Callbacks of another life are never called."""
-        return self._node.life
-
     def forget(self) -> None:
-        """The life is over: nothing of it is called any more."""
+        """The node has another life: nothing of the last one is called any more."""
+        self.life = self._node.life
         left = [task for task in self._tasks if not task.done()]
         for task in left:
             _close_unbegun(task.get_coro())
         self._left += left
         self._tasks.clear()
-        self._ready.clear()
+        self.ready.clear()
 
     def turn(self) -> None:
         """Call what waits, and what that asks for: the end of an event."""
         turn_count = 0
-        while self._ready and not self._node.is_paused:
+        while self.ready and not self._node.is_paused:
             turn_count += 1
             assert turn_count < _TURN_COUNT_MAX, f"{self._node.name} goes round without end"
-            ready, self._ready = self._ready, deque()
+            ready, self.ready = self.ready, deque()
             life = self.life
             for handle in ready:
                 if self.life != life:
                     break  # one of them was the end of the process
                 handle.call()
-        if self._ready:
+        if self.ready:
             self._node.after(0, _nothing)
 
     def enter(self, call: Callable[[], None]) -> None:
         """Call with this loop as the running one."""
-        outer = asyncio._get_running_loop()
-        asyncio._set_running_loop(cast(asyncio.AbstractEventLoop, self))
+        outer = _get_running_loop()
+        _set_running_loop(cast(asyncio.AbstractEventLoop, self))
         try:
             call()
         finally:
-            asyncio._set_running_loop(outer)
+            _set_running_loop(outer)
 
     def run_task(self, work: Coroutine[Any, Any, Any]) -> None:
         """Run a coroutine as a task of this life; an error in it ends the run."""
@@ -226,13 +231,14 @@ class NodeLoop:
 
     def create_future(self) -> Any:
         """A promise."""
-        return Promise[Any]()
+        return Promise()
 
     def create_task(
         self, work: Coroutine[Any, Any, T], *, name: str | None = None, context: Any = None
     ) -> asyncio.Task[T]:
         """A task of this life, whose first step comes with the next turn."""
-        loop = cast(asyncio.AbstractEventLoop, self)
+        loop: Any = self
+        task: asyncio.Task[T]
         task = asyncio.Task(work, loop=loop, name=name or self._node.name, context=context)
         task._log_destroy_pending = False  # type: ignore[attr-defined]
         self._tasks.append(task)
@@ -259,9 +265,9 @@ class NodeLoop:
     def call_soon(self, callback: Callable[..., Any], *args: Any, context: Any = None) -> Handle:
         """Call with the next turn."""
         handle = Handle(callback, args, context)
-        if not self._ready and not self.is_turning:
+        if not self.ready and not self.is_turning:
             self._node.after(0, _nothing)
-        self._ready.append(handle)
+        self.ready.append(handle)
         return handle
 
     def call_later(

@@ -15,6 +15,7 @@ import asyncio
 import heapq
 import random
 import zlib
+from asyncio import _get_running_loop, _set_running_loop
 from collections import Counter, deque
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, Generic, TypeVar, cast
@@ -114,17 +115,17 @@ class Node:
             self._inbox.append((life, action, args))
             return
         # In the loop: production code begins tasks and sets timers wherever it is called.
-        loop = self.loop
-        outer, is_inner = asyncio._get_running_loop(), loop.is_turning
-        asyncio._set_running_loop(cast(asyncio.AbstractEventLoop, loop))
+        loop: Any = self.loop
+        outer, is_inner = _get_running_loop(), loop.is_turning
+        _set_running_loop(loop)
         loop.is_turning = True
         try:
             action(*args)
-            if not is_inner:
+            if loop.ready and not is_inner:
                 loop.turn()
         finally:
             loop.is_turning = is_inner
-            asyncio._set_running_loop(outer)
+            _set_running_loop(outer)
         world = self.world
         world.node_event_count += 1
         if (world.with_trace or world.node_event_count % VALIDATE_EVERY == 0) and self.is_up:
@@ -208,8 +209,8 @@ class _Task(Generic[T]):
         self._on_done = on_done
 
     def step(self) -> None:
-        outer = asyncio._get_running_loop()
-        asyncio._set_running_loop(self._loop)
+        outer = _get_running_loop()
+        _set_running_loop(self._loop)
         try:
             promise = self._work.send(None)
         except StopIteration as stop:
@@ -218,7 +219,7 @@ class _Task(Generic[T]):
                 self._on_done(stop.value)
             return
         finally:
-            asyncio._set_running_loop(outer)
+            _set_running_loop(outer)
         assert isinstance(promise, Promise), promise
         self._node.world.unfinished.add(self)
         promise.on_settled = self._resume
