@@ -46,7 +46,9 @@ class Frames:
         self._damage_ratio = damage_ratio
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(bookie_calls, name)
+        value = getattr(bookie_calls, name)
+        setattr(self, name, value)  # a run asks for the same few names with every frame
+        return value
 
     def pack_adds(self, incarnation: Incarnation, adds: Sequence[bookie_calls.Add]) -> SimFrame:
         """Adds; those of several logs are counted."""

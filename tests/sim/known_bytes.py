@@ -39,7 +39,7 @@ def know_records(
 ) -> tuple[tuple[Dlsn, int, bytes], ...]:
     """The records of an entry as a reader shows them: position, sequence number, body."""
     return tuple(
-        (placed.dlsn._replace(slot=placed.dlsn.slot + at), placed.seq_num + at, body)
+        (Dlsn(epoch, placed.dlsn.entry, placed.dlsn.slot + at), placed.seq_num + at, body)
         for placed in place_batches(entry, epoch, start_seq_num)
         for at, body in enumerate(placed.decode().bodies)
     )

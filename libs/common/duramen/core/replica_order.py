@@ -140,6 +140,8 @@ class ReplicaOrder:
         means: Mapping[Member, float | None],
     ) -> list[Member]:
         """By nearness, then slow ones behind faster ones."""
+        if len(members) < 2:
+            return members
         equals: dict[tuple[int, str], list[Member]] = {}
         for member in members:
             equals.setdefault(self._nearness(member), []).append(member)
@@ -158,7 +160,7 @@ class ReplicaOrder:
         order = [*self._take_in_turn(regions), *nowhere]
         for _ in order:
             for at in range(len(order) - 1):
-                near, far = order[at : at + 2]
+                near, far = order[at], order[at + 1]
                 if _is_much_slower(means[near], means[far]):
                     order[at : at + 2] = far, near
         return order
