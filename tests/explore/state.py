@@ -31,7 +31,7 @@ Out = tuple[Any, ...]
 """What a process does in a step: ("send", message), ("ack", …), ("covered", …), ("broken", …)."""
 
 _TIMES: Final = frozenset({
-    "probe_at_us", "retry_at_us", "_retry_at_us", "_lac_due_us", "_persist_again_at_us",
+    "probe_at_us", "retry_at_us", "_retry_at_us", "due_us", "_record_again_at_us", "again_at_us",
     "_owed_end_us", "_drain_end_us",
 })  # fmt: skip
 """Instants: only their distance from now can decide anything, and what is past is just due."""

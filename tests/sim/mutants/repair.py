@@ -24,9 +24,9 @@ from duramen.core.repair.cluster_view import Fate
 from duramen.core.repair.drain import Step
 from duramen.core.repair.swap import SwapChoice
 from duramen.core.segment import Segment
-from duramen.core.sequencer import ledger_writer as writer_module
 from duramen.core.sequencer.ledger_writer import LedgerWriter
 from duramen.core.sequencer.proposals import rule_of
+from duramen.core.sequencer.writing import ensemble_change as change_module
 from duramen.ids import Epoch, Member, ledger_of
 from duramen.runtime.metadata_store import Conflict, OutcomeUnknown
 from duramen.units import SECOND
@@ -169,7 +169,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
     ),
     "replacement-degrades-silently": Mutant(
         "R20", "an owner replaces a member of a strict segment wherever there is room",
-        ((writer_module, "choose_replacements", _choose_whatever_the_rule),),
+        ((change_module, "choose_replacements", _choose_whatever_the_rule),),
     ),
     "auditor-trusts-a-listing": Mutant(
         "R4", "an audit finds segments by listing them",

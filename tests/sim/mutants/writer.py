@@ -52,11 +52,12 @@ def _drop_every_ack(self: LedgerWriter, segment: Any, version: int, now_us: int)
     for entry in self.window:
         entry.holders = []
         entry.is_sent = True
-    send, self._send = self._send, lambda entry: None  # type: ignore[method-assign]
+    delivery = self._delivery
+    send, delivery.send = delivery.send, lambda *_: None  # type: ignore[method-assign]
     try:
         return _adopt(self, segment, version, now_us)
     finally:
-        self._send = send  # type: ignore[method-assign]
+        delivery.send = send  # type: ignore[method-assign]
 
 
 _propose = LedgerWriter._propose
@@ -64,20 +65,22 @@ _propose = LedgerWriter._propose
 
 def _propose_out_of_order(self: LedgerWriter) -> None:
     """As if the segment were `ordered`, for the length of the proposal."""
-    ports, mode = self._ports, self.segment.ack_mode
+    change, mode = self._change, self.segment.ack_mode
+    ports = change._ports
 
     def put(effect: Any) -> None:
         if isinstance(effect, Commit):
-            assert self._proposal is not None
-            self._proposal = replace(self._proposal, ack_mode=mode)
-            effect = replace(effect, writes=(SetSegment(self._proposal, self.version),))
+            assert change._proposal is not None
+            proposed = replace(change._proposal.segment, ack_mode=mode)
+            change._proposal = SetSegment(proposed, self.version)
+            effect = replace(effect, writes=(change._proposal,))
         ports.put(effect)
 
-    self._ports = replace(ports, put=put)
+    change._ports = replace(ports, put=put)
     self.segment = replace(self.segment, ack_mode="ordered")
     _propose(self)
     self.segment = replace(self.segment, ack_mode=mode)
-    self._ports = ports
+    change._ports = ports
 
 
 _on_change = LedgerWriter.on_commit

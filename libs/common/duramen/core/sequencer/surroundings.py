@@ -3,7 +3,7 @@
 A core gets everything here that it must not fetch by itself: randomness, nonces, the spelling of
 entries, which bookies there are. The driver keeps `Surroundings` current.
 
-Called by `log_sequencer`, `ledger_writer`, `recovery` and their driver.
+Called by `log_sequencer`, `ledger_writer` and its parts, `recovery`, and their driver.
 Source: ARCHITECTURE.md "Three layers".
 """
 
