@@ -180,6 +180,23 @@ def test_r6_after_an_unknown_outcome_only_a_success_ends_the_change() -> None:
     assert not world.propose(B2), "the next change may be given up again"
 
 
+@pytest.mark.parametrize("outcome", [None, CommitOutcome.CONFLICT, CommitOutcome.UNKNOWN])
+def test_what_was_abandoned_hears_of_nothing(outcome: CommitOutcome | None) -> None:
+    world = World("b3")
+    world.propose(B2)
+    write = world.proposed()
+    if outcome is not None:
+        world.outcome(outcome)
+    world.change.abandon()
+    assert world.outcome(CommitOutcome.APPLIED) is None
+    world.change.on_timer(RETRY_DELAY_US)
+    for asked in world.recorder.take(fx.ReadMetadata):
+        log = LogNode(LOG_ID, "ns", "log", parse_log_config({}))
+        view = LogView(log, 1, ((write.segment, 5),), None)
+        assert world.change.on_metadata(asked.token, view, 0) is None
+    assert not world.change.is_under_way and not world.recorder.outbox
+
+
 @pytest.mark.parametrize("fault", ["nothing under way", "two under way", "foreign nonce"])
 def test_a_change_that_breaks_an_invariant_is_found(fault: str) -> None:
     world = World("b3")

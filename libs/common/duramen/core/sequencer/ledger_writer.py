@@ -11,8 +11,7 @@ says whether anything may be sent or acknowledged now. Making entries and rollin
     any → FENCED               somebody recovers this segment: what is outstanding is uncertain
 Invariants (checked by `validate`, with those of the parts):
  1 while OPEN the oldest window entry lacks acknowledgements of its write set (R5).
- 2 a change is under way exactly while CHANGING; one that FENCED cut short stays as it was.
-Source: docs/protocol/write.md, R5–R9, R19.
+ 2 a change is under way exactly while CHANGING. Source: docs/protocol/write.md, R5–R9, R19.
 """
 
 from __future__ import annotations
@@ -244,14 +243,10 @@ class LedgerWriter:
 
     def on_commit(self, token: int, outcome: CommitOutcome, now_us: int) -> list[SentEntry]:
         """The change was applied, refused, or nobody knows; returns what it acknowledges."""
-        if self.state is not WriterState.CHANGING:
-            return []
         return self._follow_change(self._change.on_commit(token, outcome, now_us), now_us)
 
     def on_metadata(self, token: int, view: LogView | None, now_us: int) -> list[SentEntry]:
         """The segment was read after a conflict or an unknown outcome (R3, R6)."""
-        if self.state is not WriterState.CHANGING:
-            return []
         return self._follow_change(self._change.on_metadata(token, view, now_us), now_us)
 
     def on_timer(self, now_us: int) -> None:
@@ -416,6 +411,7 @@ class LedgerWriter:
     def _fence(self, reason: str) -> None:
         self.state = WriterState.FENCED
         self.fence_reason = reason
+        self._change.abandon()
 
     def validate(self) -> None:
         """Assert invariants 1 and 2, and those of the parts."""
@@ -423,9 +419,8 @@ class LedgerWriter:
             part.validate()
         if self.state is WriterState.OPEN and self.window:
             assert len(self.window[0].holders) < self.segment.quorum.ack_quorum, f"1: {self}"
-        if self.state is not WriterState.FENCED:
-            is_changing = self.state is WriterState.CHANGING
-            assert is_changing == self._change.is_under_way, f"2: {self}"
+        is_changing = self.state is WriterState.CHANGING
+        assert is_changing == self._change.is_under_way, f"2: {self}"
 
     def __repr__(self) -> str:
         return (

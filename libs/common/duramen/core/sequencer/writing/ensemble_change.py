@@ -156,7 +156,7 @@ class EnsembleChange:
                 if segment.nonce in self._own_nonces:
                     return self._end(segment, version)
                 return StoredSegment(segment, version, is_ours=False)
-        self._proposal = None
+        self.abandon()
         return ChangeEnd.LOST
 
     def on_timer(self, now_us: int) -> None:
@@ -164,6 +164,10 @@ class EnsembleChange:
         if self.retry_at_us is not None and now_us >= self.retry_at_us:
             self.retry_at_us = None
             self._read()
+
+    def abandon(self) -> None:
+        """The segment is not ours any more: whatever comes of the change is not heard of."""
+        self._proposal = self._commit_token = self._read_token = self.retry_at_us = None
 
     def _read(self) -> None:
         self._read_token = self._ports.new_token()
