@@ -31,6 +31,7 @@ from duramen.core.sequencer.effects import (
     PersistOwed,
     StoredEntry,
 )
+from duramen.core.sequencer.epoch.segment_end import DrainStep, Fate, SegmentEnd
 from duramen.core.sequencer.exactly_once.log_state import ExactlyOnce
 from duramen.core.sequencer.exactly_once.stamps import HistoryEntry
 from duramen.core.sequencer.ledger_writer import LedgerWriter, SentEntry, WriterState
@@ -39,7 +40,6 @@ from duramen.core.sequencer.own_changes import OwnChanges
 from duramen.core.sequencer.proposals import Proposal, propose_new_epoch, rule_of
 from duramen.core.sequencer.recovery import Recovery
 from duramen.core.sequencer.roll_policy import RollPolicy
-from duramen.core.sequencer.segment_end import DrainStep, Fate, SegmentEnd
 from duramen.core.sequencer.shortage import TAKEN_OVER, Shortage, spell_delay
 from duramen.core.sequencer.surroundings import Surroundings, make_ports
 from duramen.core.sequencer.takeover.older_epochs import UNRECOVERED_EPOCH_MAX, OlderEpochs

@@ -1,0 +1,1 @@
+"""The epoch that a log's sequencer has open, and how it ends."""
