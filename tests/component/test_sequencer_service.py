@@ -109,7 +109,7 @@ def test_an_admin_answer_tells_a_fencing_token_only_to_who_asks_for_it(
 ) -> None:
     async def scenario(world: World) -> None:
         core = Log().driver.core
-        core.exactly_once.admission.table.token = "the holder's"
+        core.pipeline.admission.table.token = "the holder's"
         driver = SimpleNamespace(core=core, statistics=core.statistics)
         app = FastAPI()
         world.service.add_admin_routes(app)

@@ -185,7 +185,7 @@ class EarlySequencer(LogSequencer):
     def _go_on_taking_over(self, view: LogView, now_us: int) -> None:
         mine = self.changes.find_segment(view)
         if mine is not None and view.segments[-1] == mine:
-            self.exactly_once._table = ProducerTable(1)
+            self.pipeline.carried._table = ProducerTable(1)
             self._activate(*mine, now_us)
         else:
             super()._go_on_taking_over(view, now_us)

@@ -20,7 +20,7 @@ from typing import Any, Final, Protocol
 
 from duramen.core.log_node import LogNode
 from duramen.core.segment import Segment, Totals
-from duramen.core.sequencer.exactly_once.log_state import ExactlyOnce
+from duramen.core.sequencer.append_pipeline import AppendPipeline
 from duramen.core.sequencer.roll_policy import RollPolicy
 from duramen.ids import Member
 
@@ -195,10 +195,12 @@ def freeze(value: Any, now_us: int = 0) -> Hashable:
             return value.record_count
         case RollPolicy():
             return "roll"  # neither age nor size nor idleness ends a segment in these worlds
-        case ExactlyOnce():
-            # No appends of producers here: only what decides whether the past is read matters.
-            known = (value._complete_through, value._table is None, value.rebuild is None)
-            return *known, tuple(value._stateless)
+        case AppendPipeline():
+            # No appends of producers here: nothing is judged, held or written for later owners. Of
+            # the past only what decides whether it is read matters.
+            past = value.carried
+            known = (past._complete_through, past._table is None, past.rebuild is None)
+            return freeze(value._transmit, now_us), *known, tuple(past._stateless)
         case tuple():
             return tuple([freeze(item, now_us) for item in value])
         case list() | deque():

@@ -112,7 +112,7 @@ class WatchedDriver(LogDriver):
         if core.view is None:
             return
         config = core.view.log.config
-        queued_count = len(core.transmit.queue)
+        queued_count = core.pipeline.queued_count
         self._watcher.on_memory(now_us, "queued appends", queued_count, config.window.entries)
         if core.writer is not None:
             bound = 2 * config.owed_bytes_max + 8 * MIB

@@ -174,10 +174,10 @@ def test_a_rebuild_begins_anew_when_what_it_reads_is_given_up() -> None:
 
 def test_a_rebuild_that_has_nothing_to_learn_goes_on() -> None:
     taker = rebuild_epoch_one()
-    rebuild = taker.core.exactly_once.rebuild
+    rebuild = taker.core.pipeline.carried.rebuild
     taker.pass_time(TAKEOVER_LOOK_US)
     taker.read()
-    assert taker.core.exactly_once.rebuild is rebuild
+    assert taker.core.pipeline.carried.rebuild is rebuild
     assert taker.state() is LogState.REBUILDING
 
 

@@ -187,7 +187,7 @@ def test_what_needs_the_older_epochs_waits_in_its_order_and_plain_appends_pass_i
     driver.append(3)
     driver.store_all()
     assert [end.append_id for end in driver.ends()] == [3]
-    assert driver.core.exactly_once.early.held_count == 2
+    assert driver.core.pipeline.early.held_count == 2
     driver.close_older()
     driver.store_all()
     # Three records of appends 3 and 1 are before it: the condition is judged where it stands.
@@ -199,12 +199,12 @@ def test_what_waits_for_the_recovery_counts_in_the_window_and_expires() -> None:
     driver = go_early()
     driver.core.append(stamped(1), 0)
     driver.core.pump(0)
-    assert driver.core.exactly_once.held_count == 1
+    assert driver.core.pipeline.held_count == 1
     assert driver.core.statistics()["waiting_for_recovery_count"] == 1
     assert driver.core.wakeup_at_us(0) is not None
     driver.pass_time(10 * SECOND)
     assert (1, "log_unavailable") in codes(driver)
-    assert driver.core.exactly_once.held_count == 0
+    assert driver.core.pipeline.held_count == 0
 
 
 def test_a_fifth_epoch_is_not_opened() -> None:
@@ -237,7 +237,7 @@ def test_an_early_owner_that_is_sealed_says_uncertain_and_begins_anew() -> None:
     driver.store_all(BookieStatus.SEALED, only=("b0",))
     assert codes(driver) == [(1, "append_uncertain")]
     assert driver.state() is LogState.READING and driver.core.older.recoveries == []
-    assert [append.append_id for append in driver.core.transmit.queue] == [2]
+    assert [append.append_id for append in driver.core.pipeline._transmit.queue] == [2]
 
 
 def test_an_early_owner_that_finds_a_newer_epoch_gives_the_log_up() -> None:

@@ -111,7 +111,7 @@ def test_r15_after_a_loss_nothing_of_the_same_epoch_is_stored_or_new(
         log.append(Stamp("p", 1, sequence))
     log.store()
     log.done()
-    log.driver.core.exactly_once.admission.table.note_loss()
+    log.driver.core.pipeline.admission.table.note_loss()
     number = log.append(stamp, match_seq_num=4)
     assert log.fails() == [], "a refusal is to be proved, this one as well"
     log.store()
@@ -125,7 +125,7 @@ def test_r15_a_batch_that_was_lost_between_others_is_told_so_while_others_are_in
         log.append()
     log.store()
     log.done()
-    table = log.driver.core.exactly_once.admission.table
+    table = log.driver.core.pipeline.admission.table
     place = Result(Dlsn(Epoch(1), EntryId(0), 0), 0, 2, 5)
     table.apply(Stamp("p", 0, 0), place, 0)
     table.apply(Stamp("p", 0, 2), place._replace(seq_num=4), 0)
@@ -292,6 +292,6 @@ def test_a_zombie_cannot_refuse(status: BookieStatus) -> None:
     log.append(match_seq_num=7)
     log.take_lacs(status)
     log.driver.core.pump(log.driver.now_us)
-    assert log.fails() == [] and log.driver.core.exactly_once.admission.held_count == (
+    assert log.fails() == [] and log.driver.core.pipeline.admission.held_count == (
         status is BookieStatus.TIMEOUT
     )

@@ -15,7 +15,7 @@ import pytest
 from duramen.core.life import retention
 from duramen.core.log_node import LogNode
 from duramen.core.sequencer.exactly_once import admission, snapshots
-from duramen.core.sequencer.exactly_once.log_state import ExactlyOnce
+from duramen.core.sequencer.exactly_once.carried_state import CarriedState
 from duramen.core.sequencer.exactly_once.producer_table import ProducerTable
 from duramen.core.sequencer.exactly_once.rebuild import Rebuild, RebuildState
 from duramen.ids import Epoch
@@ -53,14 +53,18 @@ def _start_with_nothing(rebuild: Rebuild) -> None:
     rebuild.state = RebuildState.DONE
 
 
-def _forget_under_roll(self: ExactlyOnce, epoch: Epoch) -> None:
+def _forget_under_roll(self: CarriedState, epoch: Epoch) -> None:
     self._table = ProducerTable(64)
     self._complete_through = epoch
 
 
-def _begin_with_what_is_there(self: ExactlyOnce, log: LogNode, now_us: int) -> None:
+def _forget_nothing(_: CarriedState) -> None:
+    """What was known when the epoch was lost is kept."""
+
+
+def _begin_with_what_is_there(self: CarriedState, log: LogNode, now_us: int) -> None:
     """A table of an older epoch is taken for the present one."""
-    self._table = self._table or self.admission.table
+    self._table = self._table or ProducerTable(64)
 
 
 def _never_in_flight(self: admission.Admission, stamp: object, placed: object) -> None:
@@ -82,21 +86,25 @@ def _give_up_what_no_snapshot_is_known_for(
 
 
 @pytest.mark.parametrize(
-    ("kind", "name", "mutant"),
+    "patches",
     [
-        (retention, "_judge_truncated", _give_up_all_that_is_truncated),
-        (retention, "_judge_truncated", _give_up_what_no_snapshot_is_known_for),
-        (LogNode, "is_stateless", True),
-        (Rebuild, "start", _start_with_nothing),
-        (ExactlyOnce, "on_closed", _forget_under_roll),
-        (ExactlyOnce, "begin_rebuild", _begin_with_what_is_there),
-        (admission.Admission, "_note_ahead", _never_in_flight),
+        ((retention, "_judge_truncated", _give_up_all_that_is_truncated),),
+        ((retention, "_judge_truncated", _give_up_what_no_snapshot_is_known_for),),
+        ((LogNode, "is_stateless", True),),
+        ((Rebuild, "start", _start_with_nothing),),
+        ((CarriedState, "on_closed", _forget_under_roll),),
+        (
+            (CarriedState, "forget", _forget_nothing),
+            (CarriedState, "begin_rebuild", _begin_with_what_is_there),
+        ),
+        ((admission.Admission, "_note_ahead", _never_in_flight),),
     ],
 )
 def test_a_state_that_is_lost_is_noticed(
-    monkeypatch: pytest.MonkeyPatch, kind: Any, name: str, mutant: object
+    monkeypatch: pytest.MonkeyPatch, patches: tuple[tuple[Any, str, object], ...]
 ) -> None:
-    monkeypatch.setattr(kind, name, mutant)
+    for kind, name, mutant in patches:
+        monkeypatch.setattr(kind, name, mutant)
     for seed in range(MUTANT_SEED_COUNT):
         try:
             ProducerWorld(seed).run().check()

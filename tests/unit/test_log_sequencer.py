@@ -292,7 +292,7 @@ def test_a_log_that_is_given_up_closes_whatever_waits_and_gives_that_back() -> N
     for append_id in range(1, 10):
         driver.append(append_id)
         driver.core.pump(0)
-    assert driver.core.transmit.queue, "more than the pipeline takes"
+    assert driver.core.pipeline.queued_count, "more than the pipeline takes"
     driver.core.stop(0)
     driver.store_all()
     driver.read()
@@ -326,7 +326,7 @@ def test_what_waits_is_packed_once_the_pipeline_is_full() -> None:
     for append_id in range(1, 9):
         driver.append(append_id)
         driver.core.pump(0)
-    assert len(driver.core.transmit.queue) == 4
+    assert driver.core.pipeline.queued_count == 4
     assert driver.store_all() == [0, 1, 2, 3]
     assert driver.store_all() == [4], "four appends in one entry"
 
@@ -368,7 +368,7 @@ def test_r9_sealed_means_uncertain_and_the_queue_waits_for_the_next_epoch() -> N
     driver.read()
     driver.commit()
     assert driver.state() is LogState.RECOVERING, "still the owner: a new epoch"
-    assert len(driver.core.transmit.queue) == 1
+    assert driver.core.pipeline.queued_count == 1
 
 
 def test_a_fenced_owner_that_lost_the_log_gives_its_queue_back() -> None:

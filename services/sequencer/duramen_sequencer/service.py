@@ -223,7 +223,7 @@ class SequencerService:
                 raise DuramenError("log_not_found", "this sequencer does not know the log")
             told = {"log_id": str(log_id), "core": repr(driver.core), **driver.statistics()}
             if tokens:
-                told["fencing_token"] = driver.core.exactly_once.fencing_token
+                told["fencing_token"] = driver.core.pipeline.fencing_token
             return told
 
         add_placement_routes(app, self._placement)

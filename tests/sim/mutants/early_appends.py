@@ -46,7 +46,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
     "early-append-of-a-producer": Mutant(
         "ownership.md", "a producer's batch is appended before the producers are known",
         (
-            (EarlyAppends, "_admit", lambda *_: True),
+            (EarlyAppends, "admit", lambda *_: True),
             (EarlyAppends, "validate", lambda _: None),
         ),
     ),

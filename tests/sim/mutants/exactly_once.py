@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from duramen.core.log_node import LogNode
 from duramen.core.sequencer.exactly_once.admission import Admission
-from duramen.core.sequencer.exactly_once.log_state import ExactlyOnce
+from duramen.core.sequencer.exactly_once.carried_state import CarriedState
 from duramen.core.sequencer.exactly_once.producer_table import ProducerTable
 from duramen.core.sequencer.exactly_once.rebuild import Rebuild, RebuildState
 from duramen.core.sequencer.exactly_once.snapshots import Snapshots
@@ -18,7 +18,7 @@ from duramen.ids import EntryId, Epoch
 from duramen_writeproxy.appends import Appender
 from tests.sim.mutants.mutant import Mutant
 
-_follow_rebuild = ExactlyOnce._follow_rebuild
+_follow_rebuild = CarriedState._follow_rebuild
 _cut = Snapshots.cut
 _append = Appender.append
 _settle = Admission.settle
@@ -28,17 +28,22 @@ def _start_with_nothing(rebuild: Rebuild) -> None:
     rebuild.state = RebuildState.DONE
 
 
-def _forget_under_roll(self: ExactlyOnce, epoch: Epoch) -> None:
+def _forget_under_roll(self: CarriedState, epoch: Epoch) -> None:
+    token = "" if self._table is None else self._table.token
     self._table = ProducerTable(64)
-    self._table.token = self.admission.table.token
+    self._table.token = token
     self._complete_through = epoch
 
 
-def _begin_with_what_is_there(self: ExactlyOnce, log: LogNode, now_us: int) -> None:
-    self._table = self._table or self.admission.table
+def _forget_nothing(_: CarriedState) -> None:
+    """What was known when the epoch was lost is kept."""
 
 
-def _rebuild_without_token(self: ExactlyOnce) -> None:
+def _begin_with_what_is_there(self: CarriedState, log: LogNode, now_us: int) -> None:
+    self._table = self._table or ProducerTable(64)
+
+
+def _rebuild_without_token(self: CarriedState) -> None:
     is_done = self.rebuild is not None and self.rebuild.is_done
     _follow_rebuild(self)
     if is_done and self._table is not None:
@@ -72,11 +77,14 @@ MUTANTS: Final[dict[str, Mutant]] = {
     ),
     "dedupe-forgotten-under-roll": Mutant(
         "U1", "a roll forgets the producers",
-        ((ExactlyOnce, "on_closed", _forget_under_roll),),
+        ((CarriedState, "on_closed", _forget_under_roll),),
     ),
     "dedupe-of-an-older-epoch": Mutant(
         "U1", "an owner that had the log before goes on with the table of then",
-        ((ExactlyOnce, "begin_rebuild", _begin_with_what_is_there),),
+        (
+            (CarriedState, "forget", _forget_nothing),
+            (CarriedState, "begin_rebuild", _begin_with_what_is_there),
+        ),
     ),
     "dedupe-of-the-acknowledged-alone": Mutant(
         "U1", "a batch that is in flight is appended again",
@@ -84,7 +92,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
     ),
     "token-forgotten-on-takeover": Mutant(
         "K1", "a new owner knows of no fencing token",
-        ((ExactlyOnce, "_follow_rebuild", _rebuild_without_token),),
+        ((CarriedState, "_follow_rebuild", _rebuild_without_token),),
     ),
     "token-not-in-snapshots": Mutant(
         "K1", "a snapshot holds the producers alone",

@@ -25,7 +25,7 @@ _go_on_draining = LogSequencer._go_on_draining
 def _append_before_older_epochs_are_closed(self: LogSequencer, view: Any, now_us: int) -> None:
     mine = self.changes.find_segment(view)
     if mine is not None:
-        self.exactly_once._table = ProducerTable(1)
+        self.pipeline.carried._table = ProducerTable(1)
         self._activate(*mine, now_us)
     else:
         _go_on_taking_over(self, view, now_us)
@@ -42,9 +42,9 @@ def _roll_with_the_window_open(self: LogSequencer, now_us: int) -> None:
 
 def _recover_own_epoch(self: LogSequencer, now_us: int) -> None:
     """The roll's drain took too long: recover one's own epoch, call what was sent failed."""
-    for fail in self.transmit.fail_sent("the roll took too long"):
+    for fail in self.pipeline._transmit.fail_sent("the roll took too long"):
         self.outbox.append(Fail(fail.append_id, "log_unavailable", fail.detail))
-    self.exactly_once.abandon("the roll took too long")
+    self.pipeline.abandon("the roll took too long")
     self._forget_writer()
     self.state = LogState.READING
     self._read()

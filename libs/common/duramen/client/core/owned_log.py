@@ -325,7 +325,7 @@ class OwnedLog(ReadLog):
             raise DuramenError("invalid_argument", f"{self!r} is not open")
         append = make_append(next(self._append_ids), batch, _NEVER_US)
         core = driver.core
-        fault = core.exactly_once.find_fault(append, core.writer, core.view)
+        fault = core.find_fault(append)
         if fault is not None:
             raise DuramenError("window_full", fault)
         ticket = AppendTicket()

@@ -159,7 +159,7 @@ class Reliefs:
             return None
         writer = log.writer
         if writer is None or log.older.recoveries:
-            rebuild = log.exactly_once.rebuild
+            rebuild = log.pipeline.carried.rebuild
             recovered = [recovery.progress for recovery in log.older.recoveries]
             return (recovered, None if rebuild is None else rebuild.entry_count)
         # Not what the writer makes of its members: one-way links have it change them all the time.

@@ -23,6 +23,7 @@ from collections.abc import Sequence
 from duramen.config import LogConfig
 from duramen.core.log_node import Ending
 from duramen.core.segment import Segment, SegmentState
+from duramen.core.sequencer.append_pipeline import AppendPipeline
 from duramen.core.sequencer.effects import (
     CommitOutcome,
     Effect,
@@ -32,7 +33,6 @@ from duramen.core.sequencer.effects import (
     StoredEntry,
 )
 from duramen.core.sequencer.epoch.segment_end import DrainStep, Fate, SegmentEnd
-from duramen.core.sequencer.exactly_once.log_state import ExactlyOnce
 from duramen.core.sequencer.exactly_once.stamps import HistoryEntry
 from duramen.core.sequencer.ledger_writer import LedgerWriter, SentEntry, WriterState
 from duramen.core.sequencer.log_statistics import statistics_of
@@ -43,7 +43,7 @@ from duramen.core.sequencer.roll_policy import RollPolicy
 from duramen.core.sequencer.shortage import TAKEN_OVER, Shortage, spell_delay
 from duramen.core.sequencer.surroundings import Surroundings, make_ports
 from duramen.core.sequencer.takeover.older_epochs import UNRECOVERED_EPOCH_MAX, OlderEpochs
-from duramen.core.sequencer.transmit import QueuedAppend, TransmitBuffer
+from duramen.core.sequencer.transmit import QueuedAppend
 from duramen.core.status import BookieStatus
 from duramen.ids import EntryId, Epoch, LogId, Member
 from duramen.units import MS
@@ -75,7 +75,6 @@ class LogSequencer:
         self.log_id = log_id
         self.state = LogState.IDLE
         self.outbox: list[Effect] = []
-        self.transmit = TransmitBuffer()
         self.writer: LedgerWriter | None = None
         self.view: LogView | None = None
         self.roll_count = self.takeover_count = self.loss_count = 0
@@ -83,7 +82,7 @@ class LogSequencer:
         self._around = around
         # Nothing of the core in what its parts are given: it could not go by itself.
         self._ports = make_ports(around, self.outbox.append)
-        self.exactly_once = ExactlyOnce(around, self._ports, self.transmit)
+        self.pipeline = AppendPipeline(around, self._ports)
         self.older = OlderEpochs(self._ports, around.unix_ms)
         self.refusal = TAKEN_OVER
         self.changes = OwnChanges(self._ports)
@@ -137,14 +136,18 @@ class LogSequencer:
         self.takeover_count += 1
         self._read()
 
+    def find_fault(self, append: QueuedAppend) -> str | None:
+        """Why the log's window has no room for another append, or None."""
+        return self.pipeline.find_fault(append, self.writer, self.view)
+
     def append(self, append: QueuedAppend, now_us: int) -> None:
         """Queue an append; `pump` sends. Refused when the window is full (SEQNOBUF)."""
-        if (reason := self.exactly_once.find_fault(append, self.writer, self.view)) is not None:
-            self.outbox.append(Fail(append.append_id, "window_full", reason))
+        if (fault := self.find_fault(append)) is not None:
+            self.outbox.append(Fail(append.append_id, "window_full", fault))
             return
         if self._roll is not None:
             self._roll.note_append(now_us)
-        self.transmit.push(append, now_us)
+        self.pipeline.push(append, now_us)
 
     def pump(self, now_us: int) -> None:
         """Make entries of what waits, as far as the pipeline has room. Call after every batch."""
@@ -153,16 +156,10 @@ class LogSequencer:
             return
         assert self._end is not None and self._roll is not None and self.view is not None
         if not is_early and self._end.is_due(writer, now_us):
-            self._ends_here = self.transmit.is_empty and self._roll.is_idle(now_us)
+            self._ends_here = self.pipeline.is_empty and self._roll.is_idle(now_us)
             self._drain(now_us)
             return
-        while (due_us := self._flush_due_us(writer)) is not None and due_us <= now_us:
-            if is_early:
-                self.exactly_once.send_early(writer, now_us)
-            else:
-                self.exactly_once.send_entry(writer, self.view, now_us)
-        if writer.wants_control and writer.has_room:
-            self.exactly_once.send_lac(writer, now_us)
+        self.pipeline.send_due(writer, self.view.log, now_us, is_early=is_early)
 
     def request_roll(self) -> None:
         """Roll as soon as it can be done; the next `pump` or timer begins."""
@@ -269,12 +266,12 @@ class LogSequencer:
 
     def on_segment(self, token: int, segment: Segment | None, now_us: int) -> None:
         """A closed segment's node was read for the state that it carries, or could not be."""
-        self.exactly_once.on_segment(token, segment, now_us)
+        self.pipeline.carried.on_segment(token, segment, now_us)
         self._follow_rebuild(now_us)
 
     def on_history(self, token: int, entries: Sequence[HistoryEntry] | None, now_us: int) -> None:
         """Entries of a closed segment were read for their state, or could not be."""
-        self.exactly_once.on_history(token, entries, now_us)
+        self.pipeline.carried.on_history(token, entries, now_us)
         self._follow_rebuild(now_us)
 
     def on_bookies_changed(self, now_us: int) -> None:
@@ -290,16 +287,16 @@ class LogSequencer:
 
     def wakeup_at_us(self, now_us: int) -> int | None:
         """When `on_timer` wants to be called next; asked after every event, so it is short."""
-        times = [self.changes.retry_at_us, self.exactly_once.wakeup_at_us()]
+        times = [self.changes.retry_at_us, self.pipeline.carried.wakeup_at_us()]
         if self.older.recoveries:
             times.append(self.older.wakeup_at_us())
         if self.writer is not None:
             times.append(self.writer.wakeup_at_us())
             if self.state is LogState.ACTIVE and self._end is not None:
                 times.append(self._end.wakeup_at_us(self.writer, now_us))
-            if self.transmit.queue and self._is_sending:
-                times.append(self._flush_due_us(self.writer))
-        is_waited_for = not self.transmit.is_empty or self.exactly_once.held_count
+            if self.pipeline.queued_count and self._is_sending and self.view is not None:
+                times.append(self.pipeline.due_us(self.writer, self.view.log.config.flush))
+        is_waited_for = not self.pipeline.is_empty or self.pipeline.held_count
         if is_waited_for or self.state is LogState.DRAINING:
             times.append(now_us + _TICK_US)
         return min([time for time in times if time is not None], default=None)
@@ -308,8 +305,7 @@ class LogSequencer:
         """Time has passed: deadlines, probes, retries, rolls."""
         code, detail = spell_delay(self)
         is_vain = self._shortage.is_lasting(self, now_us) and not self._around.holds_logs
-        self.outbox += self.transmit.expire(now_us, code, detail, is_vain=is_vain)
-        self.exactly_once.on_timer(now_us, code, detail, is_vain=is_vain)
+        self.pipeline.on_timer(now_us, code, detail, is_vain=is_vain)
         self._follow_rebuild(now_us)
         if self.writer is not None:
             self.writer.on_timer(now_us)
@@ -388,7 +384,7 @@ class LogSequencer:
         self.view = self.changes.with_news(view)
         if view.log.is_deleted or view.log.is_ended:
             code = "log_deleted" if view.log.is_deleted else "log_ended"
-            self.outbox += self.transmit.fail_queued(code, "the log takes no appends any more")
+            self.pipeline.fail_queued(code, "the log takes no appends any more")
             self._become_idle()
             return
         mine = self.changes.find_segment(view)
@@ -437,7 +433,7 @@ class LogSequencer:
     def _follow_older(self, now_us: int) -> None:
         if (closed := self.older.take_closed()) is not None:
             # Another may have closed it and gone on meanwhile: what is true now is read.
-            self.exactly_once.note_recovered(closed.epoch, has_state=closed.may_have_state)
+            self.pipeline.carried.note_recovered(closed.epoch, has_state=closed.may_have_state)
             self._read()
         elif self.state is LogState.RECOVERING and self.older.are_bounded:
             self._begin_early(now_us)
@@ -448,7 +444,7 @@ class LogSequencer:
         if mine is not None and self.view.log.config.early_append and not self._ends_here:
             self.state = LogState.EARLY
             self._open_writer(*mine, now_us)
-            self.exactly_once.begin_early()
+            self.pipeline.begin_early()
             self.pump(now_us)
 
     def _on_read_while_early(self, view: LogView, now_us: int) -> None:
@@ -469,17 +465,17 @@ class LogSequencer:
     def _begin_rebuild(self, view: LogView, now_us: int) -> None:
         self.older.clear()
         self.changes.look_later(now_us)
-        self.exactly_once.begin_rebuild(view.log, now_us)
+        self.pipeline.carried.begin_rebuild(view.log, now_us)
         self._follow_rebuild(now_us)
 
     def _follow_rebuild(self, now_us: int) -> None:
         """The state of all older epochs is known: begin to append, or to append whatever comes."""
-        if self.state is LogState.REBUILDING and self.exactly_once.is_ready:
+        if self.state is LogState.REBUILDING and self.pipeline.carried.is_known:
             assert self.view is not None
             mine = self.changes.find_segment(self.view)
             assert mine is not None
             self._activate(*mine, now_us)
-        elif self.state is LogState.EARLY and self._is_numbered and self.exactly_once.is_ready:
+        elif self.state is LogState.EARLY and self._is_numbered and self.pipeline.carried.is_known:
             self._begin_active(now_us)
 
     @property
@@ -509,7 +505,7 @@ class LogSequencer:
         assert self.view is not None
         self.state = LogState.ACTIVE
         self.changes.rest()
-        self.exactly_once.begin(self.view.log)
+        self.pipeline.begin(self.view.log)
         if self._ends_here:
             self._drain(now_us)
         self.pump(now_us)
@@ -522,16 +518,10 @@ class LogSequencer:
             return self.state is LogState.ACTIVE
         return self.view is not None and self.view.log.config.early_append and not self._ends_here
 
-    def _flush_due_us(self, writer: LedgerWriter) -> int | None:
-        """When the next entry is to be made; None while nothing waits or nothing may be sent."""
-        assert self.view is not None
-        is_possible = self.transmit.queue and writer.has_room
-        return self.transmit.due_us(self.view.log.config.flush) if is_possible else None
-
     def _acknowledge(self, entries: Sequence[SentEntry], now_us: int) -> None:
         if entries:
             assert self.writer is not None and self.view is not None
-            self.exactly_once.acknowledge(self.writer, self.view, entries, now_us)
+            self.pipeline.acknowledge(self.writer, self.view.log, entries, now_us)
             self._shortage.end()
 
     def _follow_writer(self, now_us: int) -> None:
@@ -541,7 +531,7 @@ class LogSequencer:
         if self.writer.state is WriterState.FENCED:
             self._on_fenced(self.writer.fence_reason, now_us)
             return
-        self.exactly_once.admission.settle(self.writer)
+        self.pipeline.admission.settle(self.writer)
         if self.state is LogState.DRAINING:
             self._go_on_draining(now_us)
         self.pump(now_us)
@@ -549,8 +539,7 @@ class LogSequencer:
     def _on_fenced(self, reason: str, now_us: int) -> None:
         """Somebody recovers the epoch: what was sent is uncertain, the rest may go to a new one."""
         self.reason = reason
-        self.outbox += self.transmit.fail_sent(reason)
-        self.exactly_once.abandon(reason)
+        self.pipeline.abandon(reason)
         self._forget_writer()
         self.older.clear()
         self.state = LogState.READING
@@ -568,7 +557,7 @@ class LogSequencer:
         assert self._end is not None
         self.state = LogState.DRAINING
         assert self.writer is not None
-        self.exactly_once.end_segment(self.writer, now_us)
+        self.pipeline.end_segment(self.writer, now_us)
         self._end.start(now_us)
         self._go_on_draining(now_us)
 
@@ -582,7 +571,7 @@ class LogSequencer:
                 pass
             case DrainStep.CLOSE:
                 self.writer.hold()
-                self.exactly_once.admission.give_back()
+                self.pipeline.requeue_refusals()
                 self.state = LogState.CLOSING
                 self._read()
 
@@ -626,7 +615,7 @@ class LogSequencer:
     def _propose_end(self, view: LogView, writer: LedgerWriter, now_us: int) -> Proposal | None:
         assert self._end is not None
         # A log that is given up closes, whatever waits: that goes to its next owner.
-        is_wanted = bool(self.transmit.queue) and not self._is_close_only
+        is_wanted = bool(self.pipeline.queued_count) and not self._is_close_only
         return self._end.propose(
             view,
             writer,
@@ -635,13 +624,13 @@ class LogSequencer:
             # A change of unknown fate may close the segment at any time: then only a close is sure.
             may_stay=not self.changes.nonces,
             ending=self._ending,
-            snapshot_lsn=self.exactly_once.snapshot_at_close(writer.segment.epoch),
+            snapshot_lsn=self.pipeline.snapshot_at_close(writer.segment.epoch),
         )
 
     def _finish_closing(self, view: LogView, now_us: int) -> None:
         """The roll is in force: go on in the next epoch, or idle if there is none."""
         assert self.writer is not None
-        self.exactly_once.on_closed(self.writer.segment.epoch)
+        self.pipeline.carried.on_closed(self.writer.segment.epoch)
         self._forget_writer()
         self.roll_count += 1
         mine = self.changes.find_segment(view)
@@ -662,8 +651,7 @@ class LogSequencer:
         """Another owns the log, or we stop: what was sent is uncertain, the rest goes elsewhere."""
         self.reason = reason
         self.loss_count += loss
-        self.outbox += self.transmit.fail_sent(reason)
-        self.exactly_once.abandon(reason)
+        self.pipeline.abandon(reason)
         self._become_idle()
 
     def _become_idle(self) -> None:
@@ -672,7 +660,7 @@ class LogSequencer:
         self.older.clear()
         self._was_owner, self._ending = False, None
         self.changes.forget()
-        self.outbox += self.transmit.yield_queued()
+        self.pipeline.yield_queued()
 
     def statistics(self) -> dict[str, object]:
         """What waits and what was done, for the admin API."""
@@ -684,7 +672,7 @@ class LogSequencer:
         assert (self.writer is not None) == (self.state in with_writer), f"1: {self}"
         is_early = self.state is LogState.EARLY
         assert self.writer is None or is_early or not self.older.recoveries, f"1: {self}"
-        for part in (self.transmit, self.exactly_once, self.older, self.changes):
+        for part in (self.pipeline, self.older, self.changes):
             part.validate()
         if self.writer is not None:
             self.writer.validate()
@@ -695,4 +683,4 @@ class LogSequencer:
 
     def __repr__(self) -> str:
         inside = " ".join(map(repr, filter(None, (self.writer, *self.older.recoveries))))
-        return f"<log {self.log_id} {self.state.value} {inside} {self.transmit}>"
+        return f"<log {self.log_id} {self.state.value} {inside} {self.pipeline}>"

@@ -60,7 +60,7 @@ def spell_delay(log: LogSequencer) -> tuple[str, str]:
         is_replacing = writer.state is WriterState.CHANGING
         what = "a bookie is being replaced" if is_replacing else "the segment is being closed"
         return "metadata_unavailable", f"{what}, and ZooKeeper has not answered"
-    if writer.window or writer.suspended or log.exactly_once.held_count:
+    if writer.window or writer.suspended or log.pipeline.held_count:
         return "not_enough_bookies", spell_shortage(writer)
     return "overloaded", "the log's sequencer did not get round to it in time"
 

@@ -8,7 +8,7 @@ says when waiting batches are due (`due_us`).
 Invariants (checked by `validate`):
  1 queued bytes are the sum over the queue, and of each append in it the arrival is known.
  2 an append is either queued or placed in exactly one entry.
-Called by `log_sequencer`. Source: docs/protocol/write.md "Window and flush".
+Owned by `append_pipeline`. Source: docs/protocol/write.md "Window and flush".
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ Invariants (see `validate`):
  1 what is in flight of a producer is consecutive and ends with the last sequence admitted.
  2 every batch in flight is placed in one entry that is not acknowledged.
  3 the table is what the log's acknowledged part says.
-Called by `log_state` and `log_sequencer`. Source: docs/protocol/write.md "Exactly once" and
-"Refusals", docs/protocol/errors.md.
+Called by `append_pipeline`. Source: docs/protocol/write.md "Exactly once" and "Refusals",
+docs/protocol/errors.md.
 """
 
 from __future__ import annotations
@@ -31,8 +31,10 @@ from duramen.core.sequencer.effects import (
 from duramen.core.sequencer.exactly_once.producer_table import ProducerTable
 from duramen.core.sequencer.exactly_once.stamps import Result, Stamp
 from duramen.core.sequencer.ledger_writer import LedgerWriter, WriterState
-from duramen.core.sequencer.transmit import QueuedAppend, TransmitBuffer
+from duramen.core.sequencer.transmit import QueuedAppend
 from duramen.ids import Dlsn, EntryId, Epoch
+
+Draw = Callable[[Callable[[QueuedAppend], bool]], list[QueuedAppend]]
 
 
 @dataclass(slots=True)
@@ -93,13 +95,11 @@ class Admission:
 
     Args:
         put: takes the answers.
-        transmit: gets back what is to be judged anew.
     """
 
-    def __init__(self, put: Callable[[Effect], None], transmit: TransmitBuffer) -> None:
+    def __init__(self, put: Callable[[Effect], None]) -> None:
         self.table = ProducerTable(1)
         self._put = put
-        self._transmit = transmit
         self._token = ""
         self._ahead: dict[str, _Ahead] = {}
         self._taken: list[_Placed] = []
@@ -132,11 +132,12 @@ class Admission:
     # --- judgement -------------------------------------------------------------------------------
 
     def take(
-        self, writer: LedgerWriter, closed: Totals, *, now_us: int, unix_ms: int
+        self, draw: Draw, writer: LedgerWriter, closed: Totals, *, now_us: int, unix_ms: int
     ) -> list[QueuedAppend]:
-        """What of the queue goes into the next entry; the rest of what is taken is dealt with.
+        """What of the queue goes into the next entry; the rest of what is drawn is dealt with.
 
         Args:
+            draw: takes appends from the queue, and gives those that its argument admits.
             closed: totals of the log before the writer's segment.
         """
         before = writer.totals
@@ -157,7 +158,7 @@ class Admission:
                 place.advance(append)
             return is_fresh
 
-        taken = self._transmit.take(admit)
+        taken = draw(admit)
         if not taken:
             for refusal in self._refusals[first:]:
                 refusal.judged_on = writer.lap
@@ -370,15 +371,20 @@ class Admission:
                     placed.joined.remove(append)
                     self._drop_joined(append)
 
-    def give_back(self) -> None:
-        """Nothing may be answered in this epoch any more: refusals are judged anew, elsewhere."""
-        self._transmit.push_back([refusal.append for refusal in self._refusals])
-        self._held_bytes -= sum(len(refusal.append.batch) for refusal in self._refusals)
-        self._refusals.clear()
+    def give_back(self) -> list[QueuedAppend]:
+        """Nothing may be answered in this epoch any more: refusals are judged anew, elsewhere.
 
-    def abandon(self, reason: str) -> None:
+        Returns:
+            What is to be queued again, in its order.
+        """
+        appends = [refusal.append for refusal in self._refusals]
+        self._held_bytes -= sum(len(append.batch) for append in appends)
+        self._refusals.clear()
+        return appends
+
+    def abandon(self, reason: str) -> list[QueuedAppend]:
         """The epoch is lost: duplicates share the fate of what was sent, refusals go back."""
-        self.give_back()
+        appends = self.give_back()
         for entry in self._placed.values():
             for placed in entry:
                 for append in placed.joined:
@@ -387,6 +393,7 @@ class Admission:
         self._placed.clear()
         self._ahead.clear()
         self._token = self.table.token
+        return appends
 
     def _drop_joined(self, append: QueuedAppend) -> None:
         self._joined_count -= 1

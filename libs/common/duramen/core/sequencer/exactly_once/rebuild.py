@@ -11,7 +11,7 @@ append twice.
 
 An entry recorded as lost (R15) is passed over. Where it may have held state the table is told. A
 snapshot with a lost part does not count; another is looked for, as far back as readers may read.
-Called by `log_state`. Source: docs/protocol/recovery.md "Takeover", docs/protocol/repair.md.
+Called by `carried_state`. Source: docs/protocol/recovery.md "Takeover", docs/protocol/repair.md.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ and after SNAPSHOT_ENTRY_COUNT entries or SNAPSHOT_BYTES (at least four times it
 writing it stays cheap). A log without producers and token writes none: its log node says so
 (`at_close`).
 
-Called by `log_state`. Source: docs/protocol/write.md "Exactly once".
+Called by `append_pipeline`. Source: docs/protocol/write.md "Exactly once".
 """
 
 from __future__ import annotations

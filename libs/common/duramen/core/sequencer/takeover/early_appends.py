@@ -7,7 +7,7 @@ one, and no client can tell. A waiting append is not acknowledged. A client that
 between two appends waits for the first answer, or has a producer, all of whose batches wait.
 
 Invariant (see `validate`): held bytes are the sum over what is held, and none of it is plain.
-Called by `exactly_once.log_state`. Source: docs/protocol/ownership.md "Early appends", R18.
+Called by `append_pipeline`. Source: docs/protocol/ownership.md "Early appends", R18.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from duramen.core.sequencer.effects import Effect, Fail
-from duramen.core.sequencer.transmit import QueuedAppend, TransmitBuffer
+from duramen.core.sequencer.transmit import QueuedAppend
 
 
 class EarlyAppends:
@@ -23,13 +23,11 @@ class EarlyAppends:
 
     Args:
         put: takes the answers.
-        transmit: gets back what waited.
     """
 
-    def __init__(self, put: Callable[[Effect], None], transmit: TransmitBuffer) -> None:
+    def __init__(self, put: Callable[[Effect], None]) -> None:
         self.held_bytes = 0
         self._put = put
-        self._transmit = transmit
         self._held: list[QueuedAppend] = []
 
     @property
@@ -37,22 +35,19 @@ class EarlyAppends:
         """Appends that wait for the recovery of the older epochs."""
         return len(self._held)
 
-    def take(self) -> list[QueuedAppend]:
-        """What of the queue goes into the next entry; none if nothing of it may go ahead."""
-        return self._transmit.take(self._admit)
-
-    def _admit(self, append: QueuedAppend) -> bool:
+    def admit(self, append: QueuedAppend) -> bool:
+        """Whether what leaves the queue may go ahead; otherwise it is kept here."""
         if append.is_plain:
             return True
         self._held.append(append)
         self.held_bytes += len(append.batch)
         return False
 
-    def give_back(self) -> None:
-        """Everything may be judged now, or by another owner."""
-        self._transmit.push_back(self._held)
-        self._held = []
+    def give_back(self) -> list[QueuedAppend]:
+        """What waited, in its order: it may be judged now, or by another owner."""
+        appends, self._held = self._held, []
         self.held_bytes = 0
+        return appends
 
     def expire(self, now_us: int, code: str, detail: str) -> None:
         """Answer what waited past its deadline: it was never sent."""
