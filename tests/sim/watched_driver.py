@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from duramen.core.segment import Segment
 from duramen.core.sequencer import effects as fx
-from duramen.core.sequencer.ledger_writer import LedgerWriter, WriterState
+from duramen.core.sequencer.epoch.segment_writer import SegmentWriter
+from duramen.core.sequencer.ledger_writer import WriterState
 from duramen.core.sequencer.log_sequencer import LogState
 from duramen.core.sequencer.recovery import Recovery, RecoveryState
 from duramen.ids import NOTHING, EntryId, Epoch, LogId, Member, SequencerId
@@ -58,7 +59,7 @@ class WatchedDriver(LogDriver):
         self._world = self._node.world
         self._watcher = self._node.watcher
         self._is_acting = False
-        self._writer: LedgerWriter | None = None
+        self._writer: SegmentWriter | None = None
         self._writer_state: WriterState | None = None
         self._seen_lac = NOTHING
         self._seen_changes = 0
@@ -139,7 +140,7 @@ class WatchedDriver(LogDriver):
             self._seen_state = core.state
             world.note(self._node.name, f"log {self.log_id} {core.state.value}", repr(core))
 
-    def _observe_writer(self, writer: LedgerWriter) -> None:
+    def _observe_writer(self, writer: SegmentWriter) -> None:
         world = self._world
         state, before = writer.state, self._writer_state
         if state is not before:

@@ -20,10 +20,11 @@ from duramen.config import Flush
 from duramen.core.log_node import LogNode
 from duramen.core.segment import Totals
 from duramen.core.sequencer.effects import Effect, LogView
+from duramen.core.sequencer.epoch.segment_writer import AcknowledgedEntry, SegmentWriter
 from duramen.core.sequencer.exactly_once.admission import Admission
 from duramen.core.sequencer.exactly_once.carried_state import CarriedState
 from duramen.core.sequencer.exactly_once.snapshots import Snapshots
-from duramen.core.sequencer.ledger_writer import LedgerWriter, SentEntry, WriterState
+from duramen.core.sequencer.ledger_writer import WriterState
 from duramen.core.sequencer.surroundings import Ports, Surroundings
 from duramen.core.sequencer.takeover.early_appends import EarlyAppends
 from duramen.core.sequencer.transmit import QueuedAppend, TransmitBuffer
@@ -74,7 +75,7 @@ class AppendPipeline:
         return self.admission.table.token
 
     def find_fault(
-        self, append: QueuedAppend, writer: LedgerWriter | None, view: LogView | None
+        self, append: QueuedAppend, writer: SegmentWriter | None, view: LogView | None
     ) -> str | None:
         """Why the log's window has no room for another append, or None."""
         held_bytes = self.admission.held_bytes + self.early.held_bytes
@@ -91,7 +92,7 @@ class AppendPipeline:
         """Queue an append."""
         self._transmit.push(append, now_us)
 
-    def due_us(self, writer: LedgerWriter, flush: Flush) -> int | None:
+    def due_us(self, writer: SegmentWriter, flush: Flush) -> int | None:
         """When the next entry is to be made; None while nothing waits or nothing may be sent."""
         is_possible = self._transmit.queue and writer.has_room
         return self._transmit.due_us(flush) if is_possible else None
@@ -115,7 +116,7 @@ class AppendPipeline:
         self._snapshots.begin(replayed_count=replayed_count)
         self.admission.begin(table)
 
-    def send_due(self, writer: LedgerWriter, log: LogNode, now_us: int, *, is_early: bool) -> None:
+    def send_due(self, writer: SegmentWriter, log: LogNode, now_us: int, *, is_early: bool) -> None:
         """Make entries of what is due, as far as the writer has room; then one for the LAC alone.
 
         Args:
@@ -130,14 +131,14 @@ class AppendPipeline:
         if writer.wants_control and writer.has_room:
             self._add(writer, (), Totals(), now_us, is_control=True)
 
-    def _send_early(self, writer: LedgerWriter, now_us: int) -> None:
+    def _send_early(self, writer: SegmentWriter, now_us: int) -> None:
         """Make the next entry of what needs nothing of the older epochs."""
         appends = self._transmit.take(self.early.admit)
         if appends:
             self._early_entry_count += 1
             self._add_entry(writer, appends, now_us, is_control=False)
 
-    def _send_entry(self, writer: LedgerWriter, closed: Totals, now_us: int) -> None:
+    def _send_entry(self, writer: SegmentWriter, closed: Totals, now_us: int) -> None:
         """Make the next entry of what waits and is admitted."""
         unix_ms = self._around.unix_ms(now_us)
         draw = self._transmit.take
@@ -151,13 +152,13 @@ class AppendPipeline:
         if self._snapshots.is_due(self.admission.table):
             self._send_snapshot(writer, now_us)
 
-    def end_segment(self, writer: LedgerWriter, now_us: int) -> None:
+    def end_segment(self, writer: SegmentWriter, now_us: int) -> None:
         """The segment is about to be closed: what the next owner must know goes into it."""
         is_wanted = self._snapshots.is_wanted_at_end(self.admission.table, writer.lap)
         if is_wanted and writer.state in (WriterState.OPEN, WriterState.CHANGING):
             self._send_snapshot(writer, now_us)
 
-    def _send_snapshot(self, writer: LedgerWriter, now_us: int) -> None:
+    def _send_snapshot(self, writer: SegmentWriter, now_us: int) -> None:
         table = self.admission.table
         before_ms = self._around.unix_ms(now_us) - self._expire_after_us // MS
         table.forget_unused(before_ms, self.admission.in_flight)
@@ -171,7 +172,7 @@ class AppendPipeline:
         self._snapshots.on_sent(parts[0].through, writer.lap)
 
     def _add_entry(
-        self, writer: LedgerWriter, appends: list[QueuedAppend], now_us: int, *, is_control: bool
+        self, writer: SegmentWriter, appends: list[QueuedAppend], now_us: int, *, is_control: bool
     ) -> EntryId:
         """An entry of these appends, of which the buffer notes where they lie in it."""
         before = writer.totals
@@ -183,7 +184,7 @@ class AppendPipeline:
 
     def _add(
         self,
-        writer: LedgerWriter,
+        writer: SegmentWriter,
         batches: Sequence[bytes],
         own: Totals,
         now_us: int,
@@ -207,9 +208,9 @@ class AppendPipeline:
 
     def acknowledge(
         self,
-        writer: LedgerWriter,
+        writer: SegmentWriter,
         log: LogNode,
-        entries: Sequence[SentEntry],
+        entries: Sequence[AcknowledgedEntry],
         now_us: int,
     ) -> None:
         """Entries are acknowledged, in their order: answer their appends.

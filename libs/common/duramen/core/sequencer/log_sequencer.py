@@ -33,8 +33,9 @@ from duramen.core.sequencer.effects import (
     StoredEntry,
 )
 from duramen.core.sequencer.epoch.segment_end import DrainStep, Fate, SegmentEnd
+from duramen.core.sequencer.epoch.segment_writer import AcknowledgedEntry, SegmentWriter
 from duramen.core.sequencer.exactly_once.stamps import HistoryEntry
-from duramen.core.sequencer.ledger_writer import LedgerWriter, SentEntry, WriterState
+from duramen.core.sequencer.ledger_writer import LedgerWriter, WriterState
 from duramen.core.sequencer.log_statistics import statistics_of
 from duramen.core.sequencer.own_changes import OwnChanges
 from duramen.core.sequencer.proposals import Proposal, propose_new_epoch, rule_of
@@ -75,7 +76,7 @@ class LogSequencer:
         self.log_id = log_id
         self.state = LogState.IDLE
         self.outbox: list[Effect] = []
-        self.writer: LedgerWriter | None = None
+        self.writer: SegmentWriter | None = None
         self.view: LogView | None = None
         self.roll_count = self.takeover_count = self.loss_count = 0
         self.reason = ""
@@ -518,7 +519,7 @@ class LogSequencer:
             return self.state is LogState.ACTIVE
         return self.view is not None and self.view.log.config.early_append and not self._ends_here
 
-    def _acknowledge(self, entries: Sequence[SentEntry], now_us: int) -> None:
+    def _acknowledge(self, entries: Sequence[AcknowledgedEntry], now_us: int) -> None:
         if entries:
             assert self.writer is not None and self.view is not None
             self.pipeline.acknowledge(self.writer, self.view.log, entries, now_us)
@@ -612,7 +613,7 @@ class LogSequencer:
                 else:
                     self.changes.commit(proposal)
 
-    def _propose_end(self, view: LogView, writer: LedgerWriter, now_us: int) -> Proposal | None:
+    def _propose_end(self, view: LogView, writer: SegmentWriter, now_us: int) -> Proposal | None:
         assert self._end is not None
         # A log that is given up closes, whatever waits: that goes to its next owner.
         is_wanted = bool(self.pipeline.queued_count) and not self._is_close_only

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from duramen.core.sequencer.ledger_writer import LedgerWriter, WriterState
+from duramen.core.sequencer.epoch.segment_writer import SegmentWriter
+from duramen.core.sequencer.ledger_writer import WriterState
 from duramen.limits import SHORTAGE_GRACE_US
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def spell_delay(log: LogSequencer) -> tuple[str, str]:
     return "overloaded", "the log's sequencer did not get round to it in time"
 
 
-def spell_shortage(writer: LedgerWriter) -> str:
+def spell_shortage(writer: SegmentWriter) -> str:
     """Why nothing is acknowledged now, as far as bookies are the reason."""
     silent = ", ".join(member.bookie for member in writer.suspended)
     quorum, rule = writer.segment.quorum, writer.rule

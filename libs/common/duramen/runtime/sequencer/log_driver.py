@@ -41,7 +41,7 @@ from duramen.core.sequencer.effects import (
     TailMark,
     Yield,
 )
-from duramen.core.sequencer.ledger_writer import LedgerWriter
+from duramen.core.sequencer.epoch.segment_writer import SegmentWriter
 from duramen.core.sequencer.log_sequencer import LogSequencer, LogState
 from duramen.core.sequencer.surroundings import Surroundings
 from duramen.core.sequencer.transmit import QueuedAppend
@@ -410,7 +410,7 @@ class LogDriver:
             self.core.on_commit(effect.token, outcome, now_us())
             self.flush()
 
-    def _count_owed(self, writer: LedgerWriter | None) -> None:
+    def _count_owed(self, writer: SegmentWriter | None) -> None:
         """What this log keeps in memory for absent members counts with that of all others."""
         owed_bytes = 0 if writer is None else writer.owed_bytes
         self._around.owed_bytes += owed_bytes - self._owed_bytes
@@ -499,7 +499,7 @@ class LogDriver:
         if core.writer is not None:
             self._note_writer(core.writer)
 
-    def _note_writer(self, writer: LedgerWriter) -> None:
+    def _note_writer(self, writer: SegmentWriter) -> None:
         """A new epoch, or another ensemble in the same one."""
         if writer.segment.epoch != self._epoch:
             self._epoch, self._change_count = writer.segment.epoch, 0

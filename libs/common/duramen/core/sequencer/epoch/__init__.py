@@ -1,1 +1,1 @@
-"""The epoch that a log's sequencer has open, and how it ends."""
+"""The epoch that a log's sequencer has open: what it asks of the segment's writer, how it ends."""

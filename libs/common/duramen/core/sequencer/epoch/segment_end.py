@@ -19,7 +19,7 @@ from duramen.config import LogConfig, needs_new_segment
 from duramen.core.log_node import Ending, LogNode
 from duramen.core.segment import SegmentState
 from duramen.core.sequencer.effects import LogView
-from duramen.core.sequencer.ledger_writer import LedgerWriter
+from duramen.core.sequencer.epoch.segment_writer import SegmentWriter
 from duramen.core.sequencer.proposals import (
     Choice,
     Proposal,
@@ -81,7 +81,7 @@ class SegmentEnd:
         self._drain_end_us = 0
         self._owed_end_us: int | None = None
 
-    def configure(self, writer: LedgerWriter, config: LogConfig) -> None:
+    def configure(self, writer: SegmentWriter, config: LogConfig) -> None:
         """The log's newest configuration holds: at once where it can, else by a roll."""
         writer.configure(
             commit_delay_us=config.commit_delay,
@@ -93,7 +93,7 @@ class SegmentEnd:
         if needs_new_segment(self._made_with, config):
             self._policy.request()
 
-    def is_due(self, writer: LedgerWriter, now_us: int) -> bool:
+    def is_due(self, writer: SegmentWriter, now_us: int) -> bool:
         """Whether the segment ends now: there is a reason, and it is this log's turn.
 
         One that appends go to does not end where the next one cannot be placed: they would stop.
@@ -112,7 +112,7 @@ class SegmentEnd:
         self._has_asked = True
         return self._around.rolls.enter(self._log.log_id)
 
-    def wakeup_at_us(self, writer: LedgerWriter, now_us: int) -> int:
+    def wakeup_at_us(self, writer: SegmentWriter, now_us: int) -> int:
         """When `is_due` is to be asked again, if nothing else happens before."""
         pause_us = _BLOCKED_TICK_US if self._is_blocked else _TICK_US
         due_us, next_us = self._policy.due_us(writer.totals), now_us + pause_us
@@ -132,7 +132,7 @@ class SegmentEnd:
         self._drain_end_us = now_us + ROLL_DRAIN_US
         self._owed_end_us = None
 
-    def drain(self, writer: LedgerWriter, now_us: int, *, must_close: bool) -> DrainStep:
+    def drain(self, writer: SegmentWriter, now_us: int, *, must_close: bool) -> DrainStep:
         """Wait for an empty window, then a while for owed copies, which are recorded then (R9)."""
         if self._around.is_rolling_suspended and not must_close:
             return DrainStep.CALL_OFF
@@ -147,7 +147,7 @@ class SegmentEnd:
             writer.persist_owed()
         return DrainStep.CLOSE
 
-    def judge(self, view: LogView, writer: LedgerWriter, nonces: Collection[str]) -> Fate:
+    def judge(self, view: LogView, writer: SegmentWriter, nonces: Collection[str]) -> Fate:
         """What became of the changes with these nonces, as far as `view` shows it.
 
         The log node may have been changed by others since (a truncation, a configuration), so the
@@ -168,7 +168,7 @@ class SegmentEnd:
     def propose(
         self,
         view: LogView,
-        writer: LedgerWriter,
+        writer: SegmentWriter,
         now_us: int,
         *,
         opens_next: bool,
@@ -203,7 +203,7 @@ class SegmentEnd:
         following = new_segment(close.view.log, choice, nonce=nonce, created_unix_ms=unix_ms)
         return propose_roll(view, close, following, around.sequencer_id)
 
-    def is_wider(self, log: LogNode, writer: LedgerWriter) -> bool:
+    def is_wider(self, log: LogNode, writer: SegmentWriter) -> bool:
         """Whether the next segment would have bookies that this one had to do without."""
         size = writer.segment.quorum.ensemble_size
         if size >= log.config.replication.ensemble_size:

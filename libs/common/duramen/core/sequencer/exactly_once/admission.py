@@ -28,9 +28,10 @@ from duramen.core.sequencer.effects import (
     Fail,
     TailMark,
 )
+from duramen.core.sequencer.epoch.segment_writer import SegmentWriter
 from duramen.core.sequencer.exactly_once.producer_table import ProducerTable
 from duramen.core.sequencer.exactly_once.stamps import Result, Stamp
-from duramen.core.sequencer.ledger_writer import LedgerWriter, WriterState
+from duramen.core.sequencer.ledger_writer import WriterState
 from duramen.core.sequencer.transmit import QueuedAppend
 from duramen.ids import Dlsn, EntryId, Epoch
 
@@ -132,7 +133,7 @@ class Admission:
     # --- judgement -------------------------------------------------------------------------------
 
     def take(
-        self, draw: Draw, writer: LedgerWriter, closed: Totals, *, now_us: int, unix_ms: int
+        self, draw: Draw, writer: SegmentWriter, closed: Totals, *, now_us: int, unix_ms: int
     ) -> list[QueuedAppend]:
         """What of the queue goes into the next entry; the rest of what is drawn is dealt with.
 
@@ -177,7 +178,7 @@ class Admission:
         return bool(self._taken)
 
     def _judge(
-        self, append: QueuedAppend, place: _Place, writer: LedgerWriter, unix_ms: int
+        self, append: QueuedAppend, place: _Place, writer: SegmentWriter, unix_ms: int
     ) -> bool:
         if writer.segment.ack_mode != "ordered":
             detail = "producers, conditions, tokens and txids need a log with ack_mode ordered"
@@ -333,7 +334,7 @@ class Admission:
             if not ahead.in_flight:
                 del self._ahead[stamp.producer_id]
 
-    def settle(self, writer: LedgerWriter) -> None:
+    def settle(self, writer: SegmentWriter) -> None:
         """Answer the refusals that are proved; none while an ensemble must be changed (R6)."""
         if not self._refusals or writer.state is not WriterState.OPEN:
             return
