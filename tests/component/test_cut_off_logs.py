@@ -15,7 +15,7 @@ import pytest
 
 from duramen.core.hashing import rank_nodes
 from duramen.core.ownership.reach import PROBE_US
-from duramen.core.sequencer.log_sequencer import LogState
+from duramen.core.sequencer.log_state import LogState
 from duramen.errors import DuramenError
 from duramen.ids import BookieId, LogId
 from duramen.limits import GIVE_UP_AFTER_US

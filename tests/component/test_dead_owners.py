@@ -16,7 +16,7 @@ import pytest
 
 from duramen.core.hashing import rank_nodes
 from duramen.core.log_node import LogNode
-from duramen.core.sequencer.log_sequencer import LogState
+from duramen.core.sequencer.log_state import LogState
 from duramen.errors import DuramenError
 from duramen.ids import Epoch, LogId
 from duramen.runtime.http_client import PeerClient

@@ -18,7 +18,7 @@ from duramen.core.sequencer.effects import (
     SetLog,
     TailMark,
 )
-from duramen.core.sequencer.log_sequencer import LogState
+from duramen.core.sequencer.log_state import LogState
 from duramen.ids import Dlsn, EntryId, Epoch, LogId, SequencerId, ledger_of
 from duramen.runtime.memory_store import MemoryStore, MemoryTree, WriteFate
 from duramen.runtime.sequencer import log_driver

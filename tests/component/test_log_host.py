@@ -16,7 +16,7 @@ from dataclasses import replace
 from duramen.core.hashing import rank_nodes
 from duramen.core.quorum import Quorum
 from duramen.core.segment import Fragment, Segment
-from duramen.core.sequencer.log_sequencer import LogState
+from duramen.core.sequencer.log_state import LogState
 from duramen.core.sequencer.surroundings import Surroundings
 from duramen.ids import BookieId, EntryId, Epoch, Incarnation, Member, SequencerId
 from duramen.runtime.http_client import PeerClient

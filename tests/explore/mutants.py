@@ -23,8 +23,10 @@ from duramen.core.sequencer.effects import LogView
 from duramen.core.sequencer.exactly_once.producer_table import ProducerTable
 from duramen.core.sequencer.ledger_writer import LedgerWriter, SentEntry, WriterState
 from duramen.core.sequencer.log_sequencer import LogSequencer
+from duramen.core.sequencer.log_state import Outcome, TakenOver
 from duramen.core.sequencer.recovery import Recovery, _Position
 from duramen.core.sequencer.takeover.older_epochs import OlderEpochs
+from duramen.core.sequencer.takeover.takeover import Takeover
 from duramen.ids import EntryId, LedgerId, Member
 from tests.explore.machines import RecoveryMachine, SequencerMachine, WriterMachine
 from tests.explore.model import Budget, Scenario
@@ -179,16 +181,24 @@ class HastyWriterMachine(WriterMachine):
 # --- Chaining: nothing is sent in an epoch before every older one is closed ----------------------
 
 
+class HastyTakeover(Takeover):
+    """Is over as soon as its own epoch is open."""
+
+    def _go_on(self, view: LogView, now_us: int) -> Outcome | None:
+        mine = self._changes.find_segment(view)
+        if mine is not None and view.segments[-1] == mine:
+            self._carried._table = ProducerTable(1)
+            return TakenOver(*mine)
+        return super()._go_on(view, now_us)
+
+
 class EarlySequencer(LogSequencer):
     """Appends in its own epoch at once, and does not assert that it should not."""
 
-    def _go_on_taking_over(self, view: LogView, now_us: int) -> None:
-        mine = self.changes.find_segment(view)
-        if mine is not None and view.segments[-1] == mine:
-            self.pipeline.carried._table = ProducerTable(1)
-            self._activate(*mine, now_us)
-        else:
-            super()._go_on_taking_over(view, now_us)
+    def _begin_takeover(self, reason: str) -> Takeover:
+        takeover = super()._begin_takeover(reason)
+        takeover.__class__ = HastyTakeover
+        return takeover
 
     def validate(self) -> None:
         """Nothing."""

@@ -21,7 +21,10 @@ from typing import Any, Final, Protocol
 from duramen.core.log_node import LogNode
 from duramen.core.segment import Segment, Totals
 from duramen.core.sequencer.append_pipeline import AppendPipeline
+from duramen.core.sequencer.epoch.open_epoch import OpenEpoch
+from duramen.core.sequencer.epoch.segment_end import SegmentEnd
 from duramen.core.sequencer.roll_policy import RollPolicy
+from duramen.core.sequencer.takeover.takeover import Takeover
 from duramen.ids import Member
 
 Event = tuple[Any, ...]
@@ -39,10 +42,18 @@ _TIMES: Final = frozenset({
 _LEFT_OUT: Final = frozenset({
     "_ports", "_rule", "_around", "_unix_ms", "outbox", "config",
     "change_count", "roll_count", "takeover_count", "recovered_count",
-    "recovery_count", "loss_count", "fence_reason", "reason", "_refusal", "log_id", "_arrivals_us",
+    "recovery_count", "loss_count", "fence_reason", "reason", "_reason", "_refusal", "log_id",
+    "_arrivals_us",
 })  # fmt: skip
 """Constants of a world, and counters and sentences that only people read; arrivals, since every
 batch is due at once where logs flush immediately, as here."""
+
+_BORROWED: Final[Mapping[type, tuple[str, ...]]] = {
+    Takeover: ("_carried", "_changes", "_intent", "_older"),
+    OpenEpoch: ("_changes", "_intent", "_pipeline"),
+    SegmentEnd: ("_writer",),
+}
+"""What a part is lent: it belongs to the log, or the open epoch, and is in the picture there."""
 
 
 class ScriptedRandom(random.Random):
@@ -213,7 +224,9 @@ def freeze(value: Any, now_us: int = 0) -> Hashable:
             pairs = [(freeze(k, now_us), freeze(v, now_us)) for k, v in value.items()]
             return tuple(sorted(pairs, key=repr))
     assert not callable(value), value
-    return type(value).__name__, *_freeze_fields(list_fields(value), now_us)
+    borrowed = _BORROWED.get(type(value), ())
+    own = {name: one for name, one in list_fields(value).items() if name not in borrowed}
+    return type(value).__name__, *_freeze_fields(own, now_us)
 
 
 def list_fields(value: Any) -> Mapping[str, Any]:

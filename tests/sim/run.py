@@ -25,7 +25,7 @@ from duramen.core.placement import Candidate, PlacementRule
 from duramen.core.repair.audit import first_needed
 from duramen.core.segment import TRANSITIONS, Segment, SegmentState
 from duramen.core.sequencer.exactly_once import snapshots
-from duramen.core.sequencer.log_sequencer import LogState
+from duramen.core.sequencer.log_state import LogState
 from duramen.ids import BookieId, Dlsn, EntryId, Epoch, LedgerId, LogId, Member, SequencerId
 from duramen.runtime.metadata_store import Create, Delete, Op, Set, parent_path
 from duramen.units import MS, SECOND

@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
-from duramen.core.sequencer.log_sequencer import LogState
+from duramen.core.sequencer.log_state import LogState
 from duramen.ids import Dlsn, LogId
 from duramen.units import MINUTE, MS, SECOND
 from duramen.wire.metadata_json import read_node

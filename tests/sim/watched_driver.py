@@ -14,7 +14,7 @@ from duramen.core.segment import Segment
 from duramen.core.sequencer import effects as fx
 from duramen.core.sequencer.epoch.segment_writer import SegmentWriter
 from duramen.core.sequencer.ledger_writer import WriterState
-from duramen.core.sequencer.log_sequencer import LogState
+from duramen.core.sequencer.log_state import LogState
 from duramen.core.sequencer.recovery import Recovery, RecoveryState
 from duramen.ids import NOTHING, EntryId, Epoch, LogId, Member, SequencerId
 from duramen.runtime.sequencer.log_driver import LogDriver, stops_at_faults

@@ -26,7 +26,8 @@ from duramen.core.segment import Segment, Totals
 from duramen.core.sequencer import effects as fx
 from duramen.core.sequencer.effects import CommitOutcome, LogView, StoredEntry
 from duramen.core.sequencer.exactly_once.stamps import HistoryEntry
-from duramen.core.sequencer.log_sequencer import LogSequencer, LogState
+from duramen.core.sequencer.log_sequencer import LogSequencer
+from duramen.core.sequencer.log_state import LogState
 from duramen.core.sequencer.surroundings import Surroundings
 from duramen.core.sequencer.transmit import QueuedAppend
 from duramen.core.status import BookieStatus

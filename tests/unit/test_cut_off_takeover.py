@@ -15,7 +15,7 @@ import pytest
 from duramen.core.segment import SegmentState, Totals
 from duramen.core.sequencer import effects as fx
 from duramen.core.sequencer.effects import CommitOutcome, StoredEntry
-from duramen.core.sequencer.log_sequencer import LogState
+from duramen.core.sequencer.log_state import LogState
 from duramen.core.sequencer.recovery import RecoveryState
 from duramen.core.status import BookieStatus
 from duramen.ids import NOTHING, EntryId, Epoch, Lsn

@@ -17,7 +17,7 @@ from duramen.core.segment import Totals
 from duramen.core.sequencer import effects as fx
 from duramen.core.sequencer.effects import CommitOutcome
 from duramen.core.sequencer.exactly_once.stamps import Stamp
-from duramen.core.sequencer.log_sequencer import LogState
+from duramen.core.sequencer.log_state import LogState
 from duramen.core.sequencer.transmit import QueuedAppend
 from duramen.core.status import BookieStatus
 from duramen.ids import NOTHING, Dlsn, EntryId, Epoch, SequencerId

@@ -14,7 +14,7 @@ import pytest
 
 from duramen.core.sequencer import effects as fx
 from duramen.core.sequencer.exactly_once.stamps import Result, Stamp
-from duramen.core.sequencer.log_sequencer import LogState
+from duramen.core.sequencer.log_state import LogState
 from duramen.core.sequencer.transmit import QueuedAppend
 from duramen.core.status import BookieStatus
 from duramen.ids import Dlsn, EntryId, Epoch, epoch_of, lsn_of

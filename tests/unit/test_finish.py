@@ -11,7 +11,7 @@ import pytest
 from duramen.core.log_node import Ending
 from duramen.core.sequencer import effects as fx
 from duramen.core.sequencer.effects import CommitOutcome
-from duramen.core.sequencer.log_sequencer import LogState
+from duramen.core.sequencer.log_state import LogState
 from duramen.ids import Epoch
 from duramen.limits import RETRY_DELAY_US, ROLL_DRAIN_US
 from tests.unit.test_log_sequencer import Driver, codes

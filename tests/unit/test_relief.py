@@ -20,7 +20,7 @@ from duramen.core.ownership.relief import (
 )
 from duramen.core.placement import Candidate
 from duramen.core.sequencer import effects as fx
-from duramen.core.sequencer.log_sequencer import LogState
+from duramen.core.sequencer.log_state import LogState
 from duramen.core.sequencer.recovery import RecoveryState
 from duramen.core.status import BookieStatus
 from duramen.ids import BookieId

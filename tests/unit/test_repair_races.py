@@ -11,7 +11,7 @@ from __future__ import annotations
 from duramen.core.segment import Fragment, Segment, Totals
 from duramen.core.sequencer import effects as fx
 from duramen.core.sequencer.effects import CommitOutcome
-from duramen.core.sequencer.log_sequencer import LogState
+from duramen.core.sequencer.log_state import LogState
 from duramen.core.status import BookieStatus
 from duramen.ids import EntryId, Epoch
 from duramen.limits import CLOSE_OWED_WAIT_US, RETRY_DELAY_US

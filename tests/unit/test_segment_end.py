@@ -16,7 +16,7 @@ from duramen.config import LogConfig, needs_new_segment, parse_log_config
 from duramen.core.log_node import LogNode
 from duramen.core.sequencer import effects as fx
 from duramen.core.sequencer.effects import CommitOutcome
-from duramen.core.sequencer.log_sequencer import LogState
+from duramen.core.sequencer.log_state import LogState
 from duramen.core.sequencer.proposals import choose_segment
 from duramen.core.sequencer.roll_policy import RollQueue
 from duramen.core.status import BookieStatus

@@ -19,7 +19,7 @@ from duramen.core.sequencer import effects as fx
 from duramen.core.sequencer.effects import CommitOutcome
 from duramen.core.sequencer.exactly_once.stamps import Stamp
 from duramen.core.sequencer.ledger_writer import WriterState
-from duramen.core.sequencer.log_sequencer import LogState
+from duramen.core.sequencer.log_state import LogState
 from duramen.core.status import BookieStatus
 from duramen.ids import EntryId, epoch_of
 from duramen.limits import APPEND_TIMEOUT_US, PROBE_INTERVAL_US, SHORTAGE_GRACE_US

@@ -25,7 +25,7 @@ import prometheus_client
 from duramen.config import Window
 from duramen.core.log_node import LogNode
 from duramen.core.ownership.takeover_queue import TakeoverQueue
-from duramen.core.sequencer.log_sequencer import LogState
+from duramen.core.sequencer.log_state import LogState
 from duramen.core.sequencer.surroundings import Surroundings
 from duramen.core.sequencer.transmit import QueuedAppend
 from duramen.errors import DuramenError

@@ -10,52 +10,50 @@ from typing import Any, Final
 
 from duramen.core.reader import Reader
 from duramen.core.sequencer.effects import Fail
+from duramen.core.sequencer.epoch.open_epoch import OpenEpoch
 from duramen.core.sequencer.exactly_once.producer_table import ProducerTable
 from duramen.core.sequencer.ledger_writer import WriterState
-from duramen.core.sequencer.log_sequencer import LogSequencer, LogState
+from duramen.core.sequencer.log_state import Fenced, LogState, Outcome, TakenOver
+from duramen.core.sequencer.takeover.takeover import Takeover
 from duramen.ids import EntryId
 from tests.sim.mutants.mutant import Mutant
 
 # --- the log's sequencer -------------------------------------------------------------------------
 
-_go_on_taking_over = LogSequencer._go_on_taking_over
-_go_on_draining = LogSequencer._go_on_draining
+_go_on = Takeover._go_on
 
 
-def _append_before_older_epochs_are_closed(self: LogSequencer, view: Any, now_us: int) -> None:
-    mine = self.changes.find_segment(view)
-    if mine is not None:
-        self.pipeline.carried._table = ProducerTable(1)
-        self._activate(*mine, now_us)
-    else:
-        _go_on_taking_over(self, view, now_us)
+def _append_before_older_epochs_are_closed(
+    self: Takeover, view: Any, now_us: int
+) -> Outcome | None:
+    mine = self._changes.find_segment(view)
+    if mine is None:
+        return _go_on(self, view, now_us)
+    self._carried._table = ProducerTable(1)
+    return TakenOver(*mine)
 
 
-def _roll_with_the_window_open(self: LogSequencer, now_us: int) -> None:
-    writer = self.writer
-    assert writer is not None
-    if writer.state is WriterState.OPEN:
-        writer.hold()
+def _roll_with_the_window_open(self: OpenEpoch, now_us: int) -> None:
+    if self.writer.state is WriterState.OPEN:
+        self.writer.hold()
         self.state = LogState.CLOSING
-        self._read()
+        self._changes.read()
 
 
-def _recover_own_epoch(self: LogSequencer, now_us: int) -> None:
+def _recover_own_epoch(self: OpenEpoch, now_us: int) -> Outcome:
     """The roll's drain took too long: recover one's own epoch, call what was sent failed."""
-    for fail in self.pipeline._transmit.fail_sent("the roll took too long"):
-        self.outbox.append(Fail(fail.append_id, "log_unavailable", fail.detail))
-    self.pipeline.abandon("the roll took too long")
-    self._forget_writer()
-    self.state = LogState.READING
-    self._read()
+    pipeline = self._pipeline
+    for fail in pipeline._transmit.fail_sent("the roll took too long"):
+        pipeline._put(Fail(fail.append_id, "log_unavailable", fail.detail))
+    return Fenced("the roll took too long")
 
 
-def _recover_newest_first(self: LogSequencer, view: Any, now_us: int) -> None:
-    mine = self.changes.find_segment(view)
+def _recover_newest_first(self: Takeover, view: Any, now_us: int) -> Outcome | None:
+    mine = self._changes.find_segment(view)
     older = [s for s in view.segments if s != mine]
     if len(older) > 1:
         view = replace(view, segments=(*reversed(older), *(() if mine is None else (mine,))))
-    _go_on_taking_over(self, view, now_us)
+    return _go_on(self, view, now_us)
 
 
 # --- reader and placement ------------------------------------------------------------------------
@@ -78,19 +76,19 @@ def _over_when_sealed(self: Reader) -> bool:
 MUTANTS: Final[dict[str, Mutant]] = {
     "ack-before-older-epochs-are-closed": Mutant(
         "recovery.md", "a new epoch appends before the older ones are sealed",
-        ((LogSequencer, "_go_on_taking_over", _append_before_older_epochs_are_closed),),
+        ((Takeover, "_go_on", _append_before_older_epochs_are_closed),),
     ),
     "roll-with-window-open": Mutant(
         "R19", "a roll does not wait for its window",
-        ((LogSequencer, "_go_on_draining", _roll_with_the_window_open),),
+        ((OpenEpoch, "_go_on_draining", _roll_with_the_window_open),),
     ),
     "roll-recovers-own-epoch": Mutant(
         "R19", "a roll that takes too long recovers its own epoch and calls appends failed",
-        ((LogSequencer, "_call_off", _recover_own_epoch),),
+        ((OpenEpoch, "_call_off", _recover_own_epoch),),
     ),
     "close-before-predecessor": Mutant(
         "recovery.md", "a newer epoch is closed before an older one",
-        ((LogSequencer, "_go_on_taking_over", _recover_newest_first),),
+        ((Takeover, "_go_on", _recover_newest_first),),
     ),
     "leftovers-served": Mutant(
         "R17", "entries beyond the last one are served",

@@ -24,7 +24,7 @@ from typing import Any
 
 from duramen.core.life.retention import purge_time_ms
 from duramen.core.log_node import Ending, LogNode, TrimPoint
-from duramen.core.sequencer.log_sequencer import LogState
+from duramen.core.sequencer.log_state import LogState
 from duramen.errors import DuramenError
 from duramen.ids import NOTHING, EntryId, LogId, SequencerId, lsn_of
 from duramen.limits import UNDELETE_WINDOW_US

@@ -15,7 +15,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from duramen.core.sequencer.log_sequencer import LogState
+from duramen.core.sequencer.log_state import LogState
 from duramen.errors import DuramenError
 from duramen.ids import LAST_LOG_ID, LogId
 from duramen.runtime.http_client import PeerClient, PeerError

@@ -24,8 +24,7 @@ from duramen.client.core.read_log import ReadLog
 from duramen.client.rest_client import Appended
 from duramen.client.sdk.batches import Records, encode_records, list_records
 from duramen.client.sdk.faults import classify, raise_again
-from duramen.core.sequencer.log_sequencer import LogState
-from duramen.core.sequencer.shortage import spell_delay
+from duramen.core.sequencer.log_state import LogState
 from duramen.core.sequencer.transmit import QueuedAppend
 from duramen.errors import DuramenError
 from duramen.ids import LogId
@@ -374,7 +373,7 @@ class OwnedLog(ReadLog):
             self._timer = asyncio.get_running_loop().call_later(left_s, self._look_at_oldest)
             return
         assert self._driver is not None
-        code, why = spell_delay(self._driver.core)
+        code, why = self._driver.core.spell_delay()
         self._end(DuramenError(code, f"not stored within {self._append_timeout_s} s: {why}"))
 
     # --- Home of the driver ----------------------------------------------------------------------

@@ -20,7 +20,8 @@ from duramen.config import Replication
 from duramen.core.placement import Candidate
 from duramen.core.quorum import covers, write_sets
 from duramen.core.segment import Segment
-from duramen.core.sequencer.log_sequencer import LogSequencer, LogState
+from duramen.core.sequencer.log_sequencer import LogSequencer
+from duramen.core.sequencer.log_state import LogState
 from duramen.ids import LogId
 from duramen.limits import GIVE_UP_AFTER_US
 from duramen.units import MINUTE

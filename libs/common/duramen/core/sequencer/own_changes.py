@@ -22,11 +22,14 @@ class OwnChanges:
     """The reads and changes of one log.
 
     Attributes:
+        view: the nodes as they were last read or changed; of the configuration, what we were told
+            of since. None: they were never read.
         nonces: of changes that may have been applied without our knowing.
         retry_at_us: when to read again; None: an answer is on its way, or nothing is wanted.
     """
 
     def __init__(self, ports: Ports) -> None:
+        self.view: LogView | None = None
         self.nonces: list[str] = []
         self.retry_at_us: int | None = None
         self._ports = ports
@@ -65,6 +68,12 @@ class OwnChanges:
             self.nonces.remove(self._proposal.nonce)
         return None
 
+    @property
+    def made_with(self) -> LogConfig:
+        """The configuration of the log when the last change of ours was proposed."""
+        assert self._proposal is not None
+        return self._proposal.view.log.config
+
     def find_segment(self, view: LogView) -> tuple[Segment, int] | None:
         """The segment that a change of ours opened, known by its nonce."""
         return next((s for s in view.segments if s[0].nonce in self.nonces), None)
@@ -73,10 +82,12 @@ class OwnChanges:
         """Somebody tells of the log's stored configuration."""
         if self._news is None or self._news[0] < version:
             self._news = version, config
+        if self.view is not None:
+            self.learn(self.view)
 
-    def with_news(self, view: LogView) -> LogView:
-        """A view as it was read, with the configuration that we were told of since."""
-        return view if self._news is None else view.with_config(*self._news)
+    def learn(self, view: LogView) -> None:
+        """The nodes were read, or a change of ours made them like this."""
+        self.view = view if self._news is None else view.with_config(*self._news)
 
     def retry_later(self, now_us: int) -> None:
         """Read again after a pause, which is twice as long each time.

@@ -12,17 +12,17 @@ Source: docs/protocol/errors.md, R5, R9.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from duramen.core.sequencer.epoch.segment_writer import SegmentWriter
 from duramen.core.sequencer.ledger_writer import WriterState
 from duramen.limits import SHORTAGE_GRACE_US
 
-if TYPE_CHECKING:
-    from duramen.core.sequencer.log_sequencer import LogSequencer
+Refusal = tuple[str, str]
+"""Code and detail of the answer to an append that was never sent."""
 
-TAKEN_OVER: Final = ("log_unavailable", "the log is being taken over")
-"""Code and detail before an epoch is open, unless something stands in the way."""
+TAKEN_OVER: Final[Refusal] = ("log_unavailable", "the log is being taken over")
+"""Before an epoch is open, unless something stands in the way."""
 
 
 class Shortage:
@@ -31,9 +31,13 @@ class Shortage:
     def __init__(self) -> None:
         self._since_us: int | None = None
 
-    def is_lasting(self, log: LogSequencer, now_us: int) -> bool:
-        """Whether what waits can be told at once; to be asked from time to time while it waits."""
-        if not _is_short(log):
+    def is_lasting(self, writer: SegmentWriter | None, refusal: Refusal, now_us: int) -> bool:
+        """Whether what waits can be told at once; to be asked from time to time while it waits.
+
+        Args:
+            refusal: what is told before an epoch is open.
+        """
+        if not _is_short(writer, refusal):
             self.end()
             return False
         if self._since_us is None:
@@ -45,23 +49,24 @@ class Shortage:
         self._since_us = None
 
 
-def _is_short(log: LogSequencer) -> bool:
-    writer = log.writer
+def _is_short(writer: SegmentWriter | None, refusal: Refusal) -> bool:
     if writer is None:
-        return log.refusal[0] == "not_enough_bookies"
+        return refusal[0] == "not_enough_bookies"
     return writer.state is WriterState.OPEN and writer.lacks_ack_set
 
 
-def spell_delay(log: LogSequencer) -> tuple[str, str]:
-    """Code and detail for an append that was not sent: what it has been waiting for."""
-    writer = log.writer
-    if writer is None:
-        return log.refusal
-    if log.is_changing:
+def spell_delay(writer: SegmentWriter, *, is_changing: bool, is_held: bool) -> Refusal:
+    """What an append that was not sent has been waiting for, while an epoch is open.
+
+    Args:
+        is_changing: a change of the nodes may have been sent.
+        is_held: appends wait for a proof, or for what they repeat.
+    """
+    if is_changing:
         is_replacing = writer.state is WriterState.CHANGING
         what = "a bookie is being replaced" if is_replacing else "the segment is being closed"
         return "metadata_unavailable", f"{what}, and ZooKeeper has not answered"
-    if writer.window or writer.suspended or log.pipeline.held_count:
+    if writer.window or writer.suspended or is_held:
         return "not_enough_bookies", spell_shortage(writer)
     return "overloaded", "the log's sequencer did not get round to it in time"
 

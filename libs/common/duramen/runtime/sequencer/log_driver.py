@@ -42,7 +42,8 @@ from duramen.core.sequencer.effects import (
     Yield,
 )
 from duramen.core.sequencer.epoch.segment_writer import SegmentWriter
-from duramen.core.sequencer.log_sequencer import LogSequencer, LogState
+from duramen.core.sequencer.log_sequencer import LogSequencer
+from duramen.core.sequencer.log_state import LogState
 from duramen.core.sequencer.surroundings import Surroundings
 from duramen.core.sequencer.transmit import QueuedAppend
 from duramen.core.status import BookieStatus

@@ -1,8 +1,8 @@
 """The end of one open segment: when it may come, how it drains, what the closing `multi()` says.
 
-`log_sequencer` makes one for each epoch that it opens, and asks it what to do; the states and the
-effects stay there. The ensemble of the next segment is chosen as soon as this one is open. At the
-roll a new choice is needed only if one of its bookies is gone or the configuration has changed.
+`open_epoch` has one, and asks it what to do; the states and the effects stay there. The ensemble of
+the next segment is chosen as soon as this one is open. At the roll a new choice is needed only if
+one of its bookies is gone or the configuration has changed.
 
 Not here: when a segment is old, large or idle enough (`roll_policy`).
 Source: docs/protocol/write.md "Roll", R3, R9 (the wait for owed copies), R19.
@@ -69,8 +69,14 @@ class SegmentEnd:
     """
 
     def __init__(
-        self, log: LogNode, made_with: LogConfig, policy: RollPolicy, around: Surroundings
+        self,
+        writer: SegmentWriter,
+        log: LogNode,
+        made_with: LogConfig,
+        policy: RollPolicy,
+        around: Surroundings,
     ) -> None:
+        self._writer = writer
         self._log = log
         self._made_with = made_with
         self._policy = policy
@@ -81,9 +87,9 @@ class SegmentEnd:
         self._drain_end_us = 0
         self._owed_end_us: int | None = None
 
-    def configure(self, writer: SegmentWriter, config: LogConfig) -> None:
+    def configure(self, config: LogConfig) -> None:
         """The log's newest configuration holds: at once where it can, else by a roll."""
-        writer.configure(
+        self._writer.configure(
             commit_delay_us=config.commit_delay,
             commits_by_entry=config.commit == "control",
             owed_bytes_max=config.owed_bytes_max,
@@ -93,11 +99,12 @@ class SegmentEnd:
         if needs_new_segment(self._made_with, config):
             self._policy.request()
 
-    def is_due(self, writer: SegmentWriter, now_us: int) -> bool:
+    def is_due(self, now_us: int) -> bool:
         """Whether the segment ends now: there is a reason, and it is this log's turn.
 
         One that appends go to does not end where the next one cannot be placed: they would stop.
         """
+        writer = self._writer
         if writer.wants_roll:
             self._policy.request()
         is_wanted = self._policy.must_end(writer.totals, writer.lap, now_us)
@@ -112,10 +119,10 @@ class SegmentEnd:
         self._has_asked = True
         return self._around.rolls.enter(self._log.log_id)
 
-    def wakeup_at_us(self, writer: SegmentWriter, now_us: int) -> int:
+    def wakeup_at_us(self, now_us: int) -> int:
         """When `is_due` is to be asked again, if nothing else happens before."""
         pause_us = _BLOCKED_TICK_US if self._is_blocked else _TICK_US
-        due_us, next_us = self._policy.due_us(writer.totals), now_us + pause_us
+        due_us, next_us = self._policy.due_us(self._writer.totals), now_us + pause_us
         return due_us if due_us > next_us else next_us
 
     @property
@@ -132,10 +139,11 @@ class SegmentEnd:
         self._drain_end_us = now_us + ROLL_DRAIN_US
         self._owed_end_us = None
 
-    def drain(self, writer: SegmentWriter, now_us: int, *, must_close: bool) -> DrainStep:
+    def drain(self, now_us: int, *, must_close: bool) -> DrainStep:
         """Wait for an empty window, then a while for owed copies, which are recorded then (R9)."""
         if self._around.is_rolling_suspended and not must_close:
             return DrainStep.CALL_OFF
+        writer = self._writer
         if not writer.is_drained:
             return DrainStep.CALL_OFF if now_us >= self._drain_end_us else DrainStep.WAIT
         if writer.owed:
@@ -147,13 +155,13 @@ class SegmentEnd:
             writer.persist_owed()
         return DrainStep.CLOSE
 
-    def judge(self, view: LogView, writer: SegmentWriter, nonces: Collection[str]) -> Fate:
+    def judge(self, view: LogView, nonces: Collection[str]) -> Fate:
         """What became of the changes with these nonces, as far as `view` shows it.
 
         The log node may have been changed by others since (a truncation, a configuration), so the
         segment that was opened in the same `multi()` proves it as well.
         """
-        epoch = writer.segment.epoch
+        epoch = self._writer.segment.epoch
         unclosed = [segment for segment, _ in view.segments]
         is_next_ours = any(s.epoch > epoch and s.nonce in nonces for s in unclosed)
         if view.log.nonce in nonces or is_next_ours:
@@ -168,7 +176,6 @@ class SegmentEnd:
     def propose(
         self,
         view: LogView,
-        writer: SegmentWriter,
         now_us: int,
         *,
         opens_next: bool,
@@ -183,7 +190,7 @@ class SegmentEnd:
             ending: the log ends, or is deleted, with the segment; then nothing is opened.
             snapshot_lsn: as `propose_close` has it.
         """
-        around = self._around
+        around, writer = self._around, self._writer
         nonce, unix_ms = around.new_nonce(), around.unix_ms(now_us)
         close = propose_close(
             view,
@@ -203,9 +210,9 @@ class SegmentEnd:
         following = new_segment(close.view.log, choice, nonce=nonce, created_unix_ms=unix_ms)
         return propose_roll(view, close, following, around.sequencer_id)
 
-    def is_wider(self, log: LogNode, writer: SegmentWriter) -> bool:
+    def is_wider(self, log: LogNode) -> bool:
         """Whether the next segment would have bookies that this one had to do without."""
-        size = writer.segment.quorum.ensemble_size
+        size = self._writer.segment.quorum.ensemble_size
         if size >= log.config.replication.ensemble_size:
             return False
         choice = self._choose(log)

@@ -5,7 +5,7 @@ is all that they ask of a writer. A writer decides when an entry is acknowledged
 asked for it, and whether somebody seals the segment under it; it knows nothing of appends.
 
 Satisfied by `ledger_writer.LedgerWriter` (write sets of one ensemble). A writer that chooses a
-copyset for each entry goes in here, too: `log_sequencer` makes one in one place.
+copyset for each entry goes in here, too: `open_epoch.make_writer` is the one place that chooses.
 Called by `log_sequencer` and its parts. Source: docs/protocol/write.md, R5, R9, R19.
 """
 
