@@ -60,6 +60,13 @@ LIFE: Final = (
     "leftovers purged", "reader skips what is gone", "log ended", "exact append: log_ended",
 )  # fmt: skip
 
+READERS: Final = (
+    "position: head", "position: tail", "position: seq", "position: dlsn", "position: lsn",
+    "position: time", "read to the tail", "poll to the tail", "read proxy died",
+    "subscriber moved", "subscriber has it all", "subscriber: data_unavailable",
+    "subscriber: metadata_unavailable",
+)  # fmt: skip
+
 ARCHIVE: Final = (
     "segment archived: applied", "segment archived: refused", "segment archived: unknown",
     "cold copy rechecked: applied", "cold copy taken back: applied",
@@ -84,7 +91,7 @@ REQUIRED: Final = (
     *(f"log {step}" for step in LOG_STEPS),
     *(f"writer {step}" for step in WRITER_STEPS),
     *(f"recovery {step}" for step in RECOVERY_STEPS),
-    *EXACTLY_ONCE, *OWNERSHIP, *LIFE, *ARCHIVE, *REPAIR,
+    *EXACTLY_ONCE, *OWNERSHIP, *LIFE, *READERS, *ARCHIVE, *REPAIR,
     "segment new → OPEN", "segment OPEN → IN_RECOVERY", "segment IN_RECOVERY → CLOSED",
     "segment OPEN → CLOSED", "segment with holes", "gap reported", "ensemble change",
     "entries written back", "member suspended",

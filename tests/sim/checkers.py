@@ -13,6 +13,7 @@ docs/protocol/rules.md.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from duramen.core.log_node import LogNode
@@ -33,8 +34,11 @@ from duramen.ids import (
     ledger_of,
     log_of,
 )
+from duramen.runtime.reading.positions import Start
+from duramen.texts import Position
 from tests.sim.archive.record import ArchiveRecord
 from tests.sim.condition_record import ConditionRecord, Demand, Refusal
+from tests.sim.delivery_record import Delivery, DeliveryRecord
 from tests.sim.life_record import LifeRecord
 from tests.sim.log_record import LogRecord, TailQuestion, key_of
 from tests.sim.repair.copy_record import CopyRecord
@@ -86,6 +90,8 @@ class Checkers:
         self._reader_lacs: dict[tuple[int, LedgerId], EntryId] = {}
         self._highest_lacs: dict[LedgerId, EntryId] = {}
         self._bookie_lacs: dict[tuple[int, Member, LedgerId], EntryId] = {}
+        self._deliveries: dict[LogId, DeliveryRecord] = {}
+        self._reader_count = 0
         self._cursors: dict[tuple[int, LogId], tuple[int, bool]] = {}
         """The sequence number that each reader is given next; whether a gap was reported to it."""
 
@@ -319,7 +325,31 @@ class Checkers:
         record = self._segment_record(log_id)
         record.on_closed(epoch, said, recoverer, is_committed=is_committed)
 
-    # --- readers: O1, D3, L1 ---------------------------------------------------------------------
+    # --- readers: O1, D3, L1, G1 -----------------------------------------------------------------
+
+    def new_reader(self) -> int:
+        """The number of another reader: a cursor, a client, or a process that bookies answer."""
+        self._reader_count += 1
+        return self._reader_count
+
+    def pick_ms(self, log_id: LogId, rng: random.Random, count: int) -> int:
+        """The timestamp of one of the last `count` appends that were begun."""
+        return self._record(log_id).pick_ms(rng, count)
+
+    def on_start(
+        self, question: TailQuestion, position: Position, start: Start, head_seq_num: int = 0
+    ) -> Delivery:
+        """A subscriber begins at a position; what it gets is told to what this gives (G1).
+
+        Args:
+            question: as it was before anybody looked for the position.
+            head_seq_num: of the first live record, now that it was found.
+        """
+        log_id = question.log_id
+        record = self._deliveries.get(log_id)
+        if record is None:
+            record = self._deliveries[log_id] = DeliveryRecord(log_id, self._tally)
+        return record.on_start(question, position, start, head_seq_num)
 
     def on_read(  # noqa: PLR0917 - one event of the history
         self, now_us: int, reader: int, log_id: LogId, dlsn: Dlsn, seq_num: int, body: bytes
@@ -393,12 +423,25 @@ class Checkers:
         """A read from `head` to a tail that was told: all that was acknowledged came (D1)."""
         self._record(question.log_id).on_read_to_tail(question, head, found)
 
-    def on_bookie_lac(self, reader: int, member: Member, ledger_id: LedgerId, lac: EntryId) -> None:
-        """A sound bookie told a reader its LAC: it never falls, for the same reader (L1)."""
-        known = self._bookie_lacs.get((reader, member, ledger_id), NOTHING)
+    def bookie_lac(self, reader: int, member: Member, ledger_id: LedgerId) -> EntryId:
+        """The highest LAC that a sound bookie has told a reader."""
+        return self._bookie_lacs.get((reader, member, ledger_id), NOTHING)
+
+    def on_bookie_lac(
+        self, reader: int, member: Member, ledger_id: LedgerId, lac: EntryId,
+        floor: EntryId | None = None,
+    ) -> None:  # fmt: skip
+        """A sound bookie told a reader its LAC: it never falls, for the same reader (L1).
+
+        Args:
+            floor: what the reader had been told when it asked: answers overtake one another. None:
+                it asks nothing before it was answered.
+        """
+        told = self.bookie_lac(reader, member, ledger_id)
+        known = told if floor is None else floor
         what = "reader", reader, "hears from", member, "of", ledger_id, "LAC", lac, "after", known
         self._tally.check("L1", lac >= known, *what)
-        self._bookie_lacs[reader, member, ledger_id] = lac
+        self._bookie_lacs[reader, member, ledger_id] = max(lac, told)
 
     # --- truncation: T1, archive: A1 --------------------------------------------------------------
 
@@ -467,6 +510,8 @@ class Checkers:
             self._record(log_id).finish(records, head_key)
             self._segment_record(log_id).check_gaps(records, *first)
             self._life.finish(log_id, records)
+            if log_id in self._deliveries:
+                self._deliveries[log_id].finish(records, self._record(log_id).read_ms)
             if log_id in self._conditions:
                 found = [(key_of(dlsn), token) for dlsn, token in tokens.get(log_id, ())]
                 found = [(key, token) for key, token in found if key >= head_key]

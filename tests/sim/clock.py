@@ -23,10 +23,13 @@ from uuid import UUID
 
 from duramen.ids import Incarnation
 from duramen.runtime.reading import bookies, log_reader, tail
+from duramen.runtime.reading.cold import reads as cold_reads
 from duramen.runtime.sequencer import bookie_lanes, history, log_driver
+from duramen.wire import bookie_calls
 from duramen_bookie import handlers, identity, storage
 from duramen_bookie.repair import inventory, pulling
 from duramen_bookie.upkeep import repair_queue
+from duramen_readproxy.following import feed, record_reader, streams
 from duramen_sequencer import append_frames, fencing, log_host
 from duramen_sequencer.life import boundaries
 from duramen_sequencer.ownership import reaching
@@ -41,6 +44,7 @@ from duramen_sequencer.repair import (
 )
 from tests.sim import known_bytes
 from tests.sim.frames import Frames, SimFrame
+from tests.sim.reading.watched import WatchedCursor
 from tests.sim.watched_driver import InjectedFault, WatchedDriver
 from tests.sim.world import World
 
@@ -51,11 +55,17 @@ _READ_CODEC: Final = ("pack_lacs", "pack_reads", "parse_marks", "parse_read_answ
 _PLANE_METRICS: Final = ("APPEND_WAIT_SECONDS", "READ_WAIT_SECONDS", "CLASS_REFUSALS")
 _LOGGERS: Final = (
     "duramen_sequencer", "duramen_bookie", "duramen.runtime.registry", "duramen.runtime.sequencer",
-    "duramen.runtime.reading",
+    "duramen.runtime.reading", "duramen_readproxy",
 )  # fmt: skip
 
 _DAMAGE_RATIO: Final = 0.05
 """Of the entries that recoveries read, of which a seed has some thirty."""
+
+_READER_DAMAGE_RATIO: Final = 0.002
+"""Of what readers are given, thousands of answers in a seed."""
+
+_LINGER_S: Final = 0.3
+"""How long a feed waits for another reader: there are few here, and each poll costs time."""
 
 _TAKEOVER_COUNT: Final = 2
 """Takeovers at once: fewer than the logs of most seeds, so that some wait for their turn."""
@@ -179,6 +189,9 @@ def _list_bindings(world: World, seed: int) -> list[_Binding]:
 
     chance = random.Random(f"damage {seed}")
     frames, damaging = Frames(world, chance), Frames(world, chance, damage_ratio=_DAMAGE_RATIO)
+    readers = Frames(
+        world, random.Random(f"reader damage {seed}"), damage_ratio=_READER_DAMAGE_RATIO
+    )
     question = SimFrame(Incarnation("0" * 32), [])
     return [
         *(_Binding(m, "now_us", now_us) for m in (auditor, worker, readings, operations)),
@@ -206,7 +219,12 @@ def _list_bindings(world: World, seed: int) -> list[_Binding]:
         _Binding(log_host, "LogDriver", WatchedDriver),
         _Binding(log_host, "_TAKEOVER_COUNT", _TAKEOVER_COUNT),
         *(_Binding(m, "read_clock_us", now_us) for m in (bookies, log_reader, tail)),
-        *(_Binding(bookies, name, getattr(frames, name)) for name in _READ_CODEC),
+        *(_Binding(m, "read_clock_us", now_us) for m in (feed, record_reader, streams)),
+        *(_Binding(m, "LogCursor", WatchedCursor) for m in (feed, record_reader)),
+        _Binding(feed, "LINGER_S", _LINGER_S),
+        _Binding(cold_reads, "ThreadPoolExecutor", _make_nothing),
+        _Binding(bookie_calls, "check_entry", known_bytes.know_entry),
+        *(_Binding(bookies, name, getattr(readers, name)) for name in _READ_CODEC),
         *(_Binding(m, "time", clock) for m in (rounds, rebalancing, operations)),
         *(_Binding(m, "time", clock) for m in (inventory, pulling)),
         _Binding(commits, "secrets", _Nonces(rng)),

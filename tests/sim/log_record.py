@@ -1,4 +1,4 @@
-"""What clients and readers of one log experienced, judged against D1, D3, U1, O1, O2 and O3.
+"""What clients and readers of one log experienced, judged by D1, D3, U1, L1, O1, O2 and O3.
 
 Part of `checkers`, which gives it every append, answer and record read, and at the end one complete
 read. It is no model of the log: it knows positions only from what others claim, and lets no two
@@ -14,11 +14,14 @@ from __future__ import annotations
 
 import enum
 import itertools
+import random
+from bisect import bisect_left
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from duramen.ids import Dlsn, LogId
+from duramen.units import MS
 from tests.sim.segment_record import Record, Tally, Violation, spell
 
 
@@ -115,6 +118,10 @@ class LogRecord:
         self._end_key = 0
         self._own_end_keys: dict[int, int] = {}
         self._open_counts: dict[int, int] = {}
+        self._invoked_count = 0
+        """Records that anybody ever wanted to append."""
+        self._tails: dict[int, int] = {}
+        """Tails that were called sure: place, and number."""
 
     # --- clients ---------------------------------------------------------------------------------
 
@@ -133,6 +140,7 @@ class LogRecord:
         append = _Append(client, append_id, content, now_us, self._step, *floors)
         content.appends.append(append)
         self._appends[client, append_id] = append
+        self._invoked_count += len(bodies)
 
     def on_acknowledge(
         self, now_us: int, client: int, append_id: int, dlsn: Dlsn, seq_num: int | None
@@ -258,10 +266,14 @@ class LogRecord:
         return TailQuestion(self.log_id, self._end_key, self._end, len(self._acknowledged))
 
     def on_tail(self, now_us: int, question: TailQuestion, dlsn: Dlsn, seq_num: int) -> None:
-        """L1: what was acknowledged before the question, early or not, lies below the tail."""
+        """L1: what was acknowledged before the question, early or not, lies below the tail, and
+        the tail does not lie beyond what anybody wrote."""
         what = "tail", dlsn, "seq", seq_num, "told at", now_us, "µs lies below what was there:"
         self._check("L1", key_of(dlsn) >= question.end_key, *what, _spell(question.end_key))
         self._check("L1", seq_num >= question.end, *what, question.end)
+        is_written = seq_num <= self._invoked_count
+        self._check("L1", is_written, "tail", dlsn, "seq", seq_num, "of", self._invoked_count)
+        self._tails[key_of(dlsn)] = seq_num
 
     def on_read_to_tail(self, question: TailQuestion, head: Dlsn, found: Collection[Dlsn]) -> None:
         """D1: a read from `head` to the tail brings what was acknowledged before the question."""
@@ -280,7 +292,33 @@ class LogRecord:
         for dlsn, seq_num, body in complete:
             self.on_read("final", dlsn, seq_num, body)
         self._find_appends(complete)
+        self._check_tails(complete)
         self._check_uncertain()
+
+    def read_ms(self, body: bytes) -> int:
+        """The timestamp of a record: its client gives it that of the invocation."""
+        return self._homes[body][0].appends[0].invoked_us // MS
+
+    def pick_ms(self, rng: random.Random, count: int) -> int:
+        """The timestamp of one of the last records that anybody wanted to append."""
+        if not self._contents:
+            return 0
+        content = self._contents[-1 - rng.randrange(min(count, len(self._contents)))]
+        return content.appends[0].invoked_us // MS
+
+    def _check_tails(self, complete: Sequence[Record]) -> None:
+        """L1: below a tail lie the numbers below its own, and it has no record that never was."""
+        keys = [key_of(dlsn) for dlsn, _, _ in complete]
+        for key, seq_num in self._tails.items():
+            if not keys or key < keys[0]:
+                continue
+            at = bisect_left(keys, key)
+            is_kept = at == 0 or complete[at - 1][1] < seq_num
+            if at < len(keys):
+                is_kept = is_kept and complete[at][1] >= seq_num
+            else:
+                is_kept = is_kept and seq_num == complete[-1][1] + 1
+            self._check("L1", is_kept, "the tail", _spell(key), "seq", seq_num, "never was")
 
     def _check_kept(self, found: Mapping[int, tuple[int, bytes]], head_key: int) -> None:
         """D1: what was acknowledged is there. O1: so is what a reader was given."""

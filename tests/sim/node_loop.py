@@ -36,6 +36,9 @@ _THREAD_US: Final = 100
 """How long a thread takes."""
 
 
+_CANCEL_COUNT_MAX: Final = 20
+"""What ends may begin something else for that, and so on."""
+
 _TURN_COUNT_MAX: Final = 10_000
 """Turns at one instant: who needs more waits for what only time brings."""
 
@@ -191,6 +194,17 @@ class NodeLoop:
         self._tasks.clear()
         self.ready.clear()
 
+    def cancel_all(self) -> None:
+        """Cancel every task of this life, and let each come to its end: nothing is left to do."""
+        for _ in range(_CANCEL_COUNT_MAX):
+            left = [task for task in self._tasks if not task.done()]
+            for task in left:
+                task.cancel()
+            self.turn()
+            if not left:
+                return
+        raise AssertionError(f"{self._node.name}: tasks do not end")
+
     def turn(self) -> None:
         """Call what waits, and what that asks for: the end of an event."""
         turn_count = 0
@@ -218,6 +232,12 @@ class NodeLoop:
     def run_task(self, work: Coroutine[Any, Any, Any]) -> None:
         """Run a coroutine as a task of this life; an error in it ends the run."""
         self.create_task(work).add_done_callback(_raise_error)
+
+    def begin_task(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """As `run_task`; gives the task, to be cancelled."""
+        task = self.create_task(work)
+        task.add_done_callback(_raise_error)
+        return task
 
     # --- What asyncio asks for -------------------------------------------------------------------
 

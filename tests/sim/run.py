@@ -47,12 +47,15 @@ from tests.sim.nemesis import Nemesis
 from tests.sim.network import Network
 from tests.sim.options import Options, draw_options
 from tests.sim.processes import CLUSTER, BookieNode
+from tests.sim.reading.proxy import Cluster
+from tests.sim.reading.subscribers import Subscriber, SubscriberNode
+from tests.sim.reading.whole import WholeReader
 from tests.sim.repair.copies import CopyJudge
 from tests.sim.repair.copy_record import REPAIR
 from tests.sim.sequencers import SequencerNode
 from tests.sim.tails import TailNode
 from tests.sim.trimming import Trimmer
-from tests.sim.workload import ClientNode, ReaderNode
+from tests.sim.workload import ClientNode
 from tests.sim.world import World
 
 CONVERGE_US: Final = 90 * SECOND
@@ -74,8 +77,6 @@ _GIVING_UP_MAX: Final = 20
 """Readings of one log at the end, each broken by retention, before it is called stuck."""
 
 _MOVE_READERS_US: Final = 4 * SECOND
-_ARCHIVERS: Final = 700
-"""Their numbers begin here: beyond those of readers."""
 
 
 class Stuck(Violation):
@@ -138,8 +139,6 @@ class Run:
         self.final_tokens: dict[LogId, list[tuple[Dlsn, str]]] = {}
         self._heads: dict[LogId, tuple[Epoch, EntryId]] = {}
         self.shelf = ColdShelf(world, seed) if options.archiver_count else None
-        self.archivers = [self._make_archiver(index) for index in range(options.archiver_count)]
-        self.readers = [self._make_reader(index) for index in range(options.reader_count)]
         self.clients = [
             ClientNode(
                 world,
@@ -166,11 +165,7 @@ class Run:
             judge=self.judge,
         )
         Trimmer(world, seed, self.sequencers, len(options.logs), self.checkers)
-        self.tails = TailNode(
-            world, seed, len(options.logs), network=self.network, store=self.store,
-            bookies=self.bookies, history=self.checkers,
-        )  # fmt: skip
-        world.at(300 * MS, self._move_readers)
+        self._make_readers()
 
     def _make_processes(self) -> None:
         options = self.options
@@ -187,32 +182,23 @@ class Run:
             )  # fmt: skip
             self.sequencers[sequencer.name] = sequencer
 
-    def _make_reader(self, index: int) -> ReaderNode:
-        return ReaderNode(
-            self.world,
-            index,
-            options=self.options,
-            network=self.network,
-            store=self.store,
-            bookies=self.bookies,
-            history=self.checkers,
-            shelf=self.shelf,
-        )
-
-    def _make_archiver(self, index: int) -> Archiver:
-        assert self.shelf is not None
-        return Archiver(
-            self.world,
-            _ARCHIVERS + index,
-            self.seed,
-            len(self.options.logs),
+    def _make_readers(self) -> None:
+        world, options = self.world, self.options
+        regions = sorted({region for region, _ in options.places})
+        self.cluster = cluster = Cluster(
+            self.seed, len(options.logs), self.network, self.store, self.bookies, self.checkers,
             self.shelf,
-            options=self.options,
-            network=self.network,
-            store=self.store,
-            bookies=self.bookies,
-            history=self.checkers,
-        )
+        )  # fmt: skip
+        self.archivers = [
+            Archiver(world, index, regions, cluster) for index in range(options.archiver_count)
+        ]
+        self.readers = [
+            SubscriberNode(world, index, regions, cluster) for index in range(options.reader_count)
+        ]
+        self.tails = TailNode(world, options.places[0][0], cluster)
+        self.final_readers: list[WholeReader] = []
+        self._does_move = True
+        world.at(300 * MS, self._move_readers)
 
     def _make_exact_client(self) -> ExactClient:
         return ExactClient(
@@ -233,8 +219,10 @@ class Run:
             try:
                 return self._play()
             finally:
-                for node in (*self.bookies.values(), *self.sequencers.values(), self.tails):
+                for node in (*self.bookies.values(), *self.sequencers.values()):
                     node.loop.forget()
+                for proxy in (*self.readers, *self.archivers, *self.final_readers, self.tails):
+                    proxy.tear_down()
 
     def _play(self) -> Result:
         violation: str | None = None
@@ -246,7 +234,9 @@ class Run:
             self.world.advance(self.options.duration_us)
             self._heal()
             if self._converge():
-                self.checkers.finish(self._read_all(), self.final_tokens, self._heads)
+                complete = self._read_all()
+                self._wait_subscribers(complete)
+                self.checkers.finish(complete, self.final_tokens, self._heads)
         except _Refused:
             pass
         except (Violation, AssertionError) as error:
@@ -273,6 +263,7 @@ class Run:
 
     def _heal(self) -> None:
         self.world.note("world", "heal")
+        self._does_move = False
         self.nemesis.stop()
         self.network.heal()
         self.store.heal()
@@ -392,14 +383,13 @@ class Run:
         """
         complete: dict[LogId, list[tuple[Dlsn, int, bytes]]] = {}
         for log_id, log in self._list_logs():
-            first, reader = (Epoch(0), EntryId(0)), self._make_reader(500 + log_id)
+            first = (Epoch(0), EntryId(0))
             for _ in range(_GIVING_UP_MAX):
                 # Where a segment is given up under a reader, it passes over truncated ones too.
                 if first == self._find_head(log_id):
                     break
                 first = self._find_head(log_id)
-                complete[log_id] = self._read_whole(reader, log_id, first, log.next_epoch)
-                self.final_tokens[log_id] = reader.tokens
+                complete[log_id] = self._read_whole(log_id, first, log.next_epoch)
             else:
                 raise Stuck("liveness", f"segments of log {log_id} are given up all the time")
             self._heads[log_id] = first
@@ -412,37 +402,43 @@ class Run:
         return log.first_live_epoch, EntryId(0)
 
     def _read_whole(
-        self, reader: ReaderNode, log_id: LogId, first: tuple[Epoch, EntryId], end: Epoch
+        self, log_id: LogId, first: tuple[Epoch, EntryId], end: Epoch
     ) -> list[tuple[Dlsn, int, bytes]]:
-        records: list[tuple[Dlsn, int, bytes]] = []
-        reader.records, reader.tokens = records, []
-        reader.follow(log_id, first, is_following=False)
-        if not self._wait(lambda: reader.is_at_end and reader.core.epoch >= end):
+        region = self.options.places[0][0]
+        reader = WholeReader(self.world, log_id, region, self.cluster, first, end)
+        self.final_readers.append(reader)
+        if not self._wait(lambda: reader.is_done):
             if self.options.is_beyond_budget:
                 self.world.counts["refused beyond the budget"] += 1
                 raise _Refused
-            raise Stuck("liveness", f"log {log_id} cannot be read: {reader.core!r}")
-        return records
+            raise Stuck("liveness", f"log {log_id} cannot be read: it is at {reader.position}")
+        self.final_tokens[log_id] = reader.tokens
+        return reader.records
 
     # --- Readers ---------------------------------------------------------------------------------
 
     def _move_readers(self) -> None:
         """Readers begin anew, from somewhere else, now and then."""
-        rng = self.world.rng
-        for reader in self.readers:
-            log_id, log = rng.choice(self._list_logs())
-            epoch = Epoch(1 + rng.randrange(max(1, log.next_epoch)))
-            if rng.random() < 0.75:
-                epoch = Epoch(max(1, log.next_epoch - rng.randrange(3)))
-            reader.follow(log_id, (epoch, self._pick_entry(log_id, epoch)))
-        self.world.at(self.world.between(SECOND, 2 * _MOVE_READERS_US), self._move_readers)
+        if self._does_move:
+            for reader in self.readers:
+                reader.run(reader.life, reader.move)
+            self.world.at(self.world.between(SECOND, 2 * _MOVE_READERS_US), self._move_readers)
 
-    def _pick_entry(self, log_id: LogId, epoch: Epoch) -> EntryId:
-        stored = self.store.find(PATHS.segment(log_id, epoch))
-        if stored is None or self.world.chance(0.5):
-            return EntryId(0)
-        last = read_segment(stored.data).last_entry
-        return EntryId(0) if last is None else EntryId(self.world.rng.randrange(last + 2))
+    def _wait_subscribers(self, complete: dict[LogId, list[tuple[Dlsn, int, bytes]]]) -> None:
+        """Whoever follows a log comes to its end."""
+        ends = {log_id: rows[-1][1] + 1 for log_id, rows in complete.items() if rows}
+        subscribers = [one for reader in self.readers for one in reader.subscribers]
+
+        def list_behind() -> list[Subscriber]:
+            return [one for one in subscribers if one.is_behind(ends.get(one.log_id, 0))]
+
+        if self._wait(lambda: not list_behind()):
+            self.world.counts["subscriber has it all"] += len(subscribers)
+            return
+        if not self.options.is_beyond_budget:
+            raise Stuck("liveness", f"not all is delivered: {list_behind()}")
+        for subscriber in list_behind():
+            subscriber.leave()
 
     # --- What checkers are told ------------------------------------------------------------------
 

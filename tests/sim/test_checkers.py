@@ -15,18 +15,24 @@ from tests.sim.histories import (
     bad_records,
     bad_segments,
     conditions,
+    deliveries,
     good,
     repairs,
     trims,
 )
 from tests.sim.histories.history import History, Play, place
 
-PARTS = (bad_records.BAD, bad_segments.BAD, trims.BAD, conditions.BAD, repairs.BAD, archives.BAD)
+PARTS = (
+    bad_records.BAD, bad_segments.BAD, trims.BAD, conditions.BAD, repairs.BAD, archives.BAD,
+    deliveries.BAD,
+)  # fmt: skip
 BAD = {
     code: tuple(play for part in PARTS for play in part.get(code, ()))
     for code in dict.fromkeys(code for part in PARTS for code in part)
 }
-GOOD = (*good.GOOD, *trims.GOOD, *conditions.GOOD, *repairs.GOOD, *archives.GOOD)
+GOOD = (
+    *good.GOOD, *trims.GOOD, *conditions.GOOD, *repairs.GOOD, *archives.GOOD, *deliveries.GOOD,
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -5,19 +5,20 @@ segment's node names it, and every change of a node is a compare-and-set with a 
 whose fate it does not know leaves its files where they are. Two of them work side by side, end
 between any two steps, and find a copy broken now and then, also the only one that is left.
 
-Reads by the production reader, as the job does. Called by `run`. Documented in docs/testing.md.
+Reads by a production cursor, as the job does. Called by `run`. Documented in docs/testing.md.
 """
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from duramen.core.cold_copy import ColdCopy
 from duramen.core.log_node import LogNode
-from duramen.core.reading import effects as rx
 from duramen.core.segment import Segment
+from duramen.errors import DuramenError
 from duramen.ids import NOTHING, EntryId, Epoch, LogId
 from duramen.runtime.metadata_store import (
     Check,
@@ -30,11 +31,12 @@ from duramen.runtime.metadata_store import (
 )
 from duramen.units import MS, SECOND
 from duramen.wire.metadata_json import read_log, read_segment, spell_segment
-from tests.sim.archive.shelf import ColdShelf
 from tests.sim.metadata import PATHS
-from tests.sim.node_loop import Promise
-from tests.sim.workload import ReaderNode
+from tests.sim.reading.proxy import Cluster, ReadProxy
 from tests.sim.world import World
+
+_ARCHIVERS: Final = 700
+"""Their names begin with this number."""
 
 ARCHIVE: Final = "archive"
 """With what the nonces of its changes begin."""
@@ -42,7 +44,7 @@ ARCHIVE: Final = "archive"
 _PAUSE_US: Final = 700 * MS
 _SEGMENT_COUNT: Final = 6
 """Segments of a log that one visit looks at."""
-_READ_US: Final = 15 * SECOND
+_READ_S: Final = 15.0
 _RECHECK_US: Final = 1 * SECOND
 _TRIES: Final = 4
 _DEATH_RATIO: Final = 0.04
@@ -58,22 +60,15 @@ class _Killed(Exception):
     """The run of the job ends here; another one comes."""
 
 
-class Archiver(ReaderNode):
-    """Works until the run ends.
+class Archiver(ReadProxy):
+    """Works until the run ends."""
 
-    Args:
-        log_count: logs have the ids 1 … `log_count`.
-    """
-
-    def __init__(
-        self, world: World, index: int, seed: int, log_count: int, shelf: ColdShelf, **parts: Any
-    ) -> None:
-        super().__init__(world, index, shelf=shelf, **parts)
-        self._chance = random.Random(f"{self.name} {seed}")
-        self._shelf_written = shelf
-        self._log_count = log_count
-        self._found: dict[EntryId, bytes] = {}
-        self._wanted: tuple[Epoch, Promise[bool]] | None = None
+    def __init__(self, world: World, index: int, regions: list[str], cluster: Cluster) -> None:
+        name = f"r{_ARCHIVERS + index}"
+        super().__init__(world, name, regions[index % len(regions)], cluster)
+        assert cluster.shelf is not None
+        self._chance = random.Random(f"{self.name} {cluster.seed}")
+        self._shelf = cluster.shelf
         self._is_at_work = False
         self.after(_PAUSE_US, self._look)
 
@@ -81,14 +76,16 @@ class Archiver(ReaderNode):
         self.after(int(self._chance.uniform(0.2, 2) * _PAUSE_US), self._look)
         if not self._is_at_work:
             self._is_at_work = True
-            self.spawn(self._work(LogId(1 + self._chance.randrange(self._log_count))), self._rest)
-
-    def _rest(self, _: None) -> None:
-        self._is_at_work = False
+            log_id = LogId(1 + self._chance.randrange(self.cluster.log_count))
+            self.loop.run_task(self._work(log_id))
 
     async def _work(self, log_id: LogId) -> None:
+        await self._visit_log(log_id)
+        self._is_at_work = False
+
+    async def _visit_log(self, log_id: LogId) -> None:
         try:
-            stored = await self._session.get(PATHS.log(log_id))
+            stored = await self.session.get(PATHS.log(log_id))
             assert stored is not None
             log = read_log(stored.data)
             if log.config.tiering.policy == "none":
@@ -105,7 +102,7 @@ class Archiver(ReaderNode):
 
     async def _visit(self, log: LogNode, epoch: Epoch) -> bool:
         """Do what is to be done for a segment; whether there was anything."""
-        stored = await self._session.get(PATHS.segment(log.log_id, epoch))
+        stored = await self.session.get(PATHS.segment(log.log_id, epoch))
         if stored is None:
             return False
         segment = read_segment(stored.data)
@@ -131,14 +128,15 @@ class Archiver(ReaderNode):
     # --- The five steps --------------------------------------------------------------------------
 
     async def _archive(self, segment: Segment) -> None:
-        if not await self._read_whole(segment):
+        found = await self._read_whole(segment)
+        if found is None:
             return
         attempt = f"{self._chance.getrandbits(128):032x}"
-        self._shelf_written.put(attempt, self._found)
+        self._shelf.put(attempt, found)
         self._die_perhaps()
-        size_bytes = sum(map(len, self._found.values()))
+        size_bytes = sum(map(len, found.values()))
         copy = ColdCopy(attempt, attempt * 2, size_bytes, self.world.now_us // MS)
-        expected = self._shelf_written.list_entries(attempt)
+        expected = self._shelf.list_entries(attempt)
 
         def record(now: Segment) -> Segment | None:
             is_whole = _list_present(now) == expected
@@ -149,7 +147,7 @@ class Archiver(ReaderNode):
         outcome = await self._change(segment, record)
         self.world.counts[f"segment archived: {outcome}"] += 1
         if outcome == "refused":
-            self._shelf_written.remove(attempt)
+            self._shelf.remove(attempt)
         self._die_perhaps()
 
     async def _recheck(self, segment: Segment, copy: ColdCopy) -> None:
@@ -164,8 +162,8 @@ class Archiver(ReaderNode):
     async def _take_back(self, segment: Segment, copy: ColdCopy) -> None:
         """The copy is broken: it does not count any more, unless it is the only one."""
         path = PATHS.log(segment.log_id)
-        await self._session.sync(path)
-        stored = await self._session.get(path)
+        await self.session.sync(path)
+        stored = await self.session.get(path)
         assert stored is not None
         if self._is_only_copy(read_log(stored.data), segment):
             self.world.counts["only copy found broken"] += 1
@@ -181,7 +179,7 @@ class Archiver(ReaderNode):
         outcome = await self._change(segment, forget, Check(path, stored.version))
         self.world.counts[f"cold copy taken back: {outcome}"] += 1
         if outcome == "applied":
-            self._shelf_written.remove(copy.attempt)
+            self._shelf.remove(copy.attempt)
 
     def _is_only_copy(self, log: LogNode, segment: Segment) -> bool:
         return log.first_hot_epoch > segment.epoch
@@ -190,13 +188,13 @@ class Archiver(ReaderNode):
         """`applied`, `refused` (it is certain that it is not), or `unknown`."""
         path = PATHS.segment(segment.log_id, segment.epoch)
         for _ in range(_TRIES):
-            await self._session.sync(path)
-            stored: Stored | None = await self._session.get(path)
+            await self.session.sync(path)
+            stored: Stored | None = await self.session.get(path)
             after = None if stored is None else change(read_segment(stored.data))
             if stored is None or after is None:
                 return "refused"
             try:
-                await self._session.commit(
+                await self.session.commit(
                     [Set(path, spell_segment(after), stored.version), *checks]
                 )
                 return "applied"
@@ -216,26 +214,24 @@ class Archiver(ReaderNode):
 
     # --- Reading ---------------------------------------------------------------------------------
 
-    async def _read_whole(self, segment: Segment) -> bool:
-        """Every entry of the segment, into `_found`; False: it cannot be read now, or is gone."""
-        over: Promise[bool] = Promise()
-        self._found, self._wanted = {}, (segment.epoch, over)
-        self.follow(segment.log_id, (segment.epoch, EntryId(0)), is_following=False)
-        self.after(_READ_US, over.settle, False)
-        is_read = await over
-        self._wanted = None
-        return is_read and sorted(self._found) == _list_present(segment)
-
-    def _pump(self) -> None:
-        super()._pump()
-        if self._wanted is not None and self.core.epoch > self._wanted[0]:
-            self._wanted[1].settle(True)
-
-    def _deliver(self, delivered: rx.Deliver) -> None:
-        if self._wanted is not None and delivered.epoch == self._wanted[0]:
-            self._found.update(delivered.entries)
-        size = sum(len(body) for _, body in delivered.entries)
-        self.after(0, self._consume, self._generation, size)
+    async def _read_whole(self, segment: Segment) -> dict[EntryId, bytes] | None:
+        """Every entry of the segment; None: it cannot be read now, or is gone."""
+        found: dict[EntryId, bytes] = {}
+        present = _list_present(segment)
+        try:
+            async with (
+                asyncio.timeout(_READ_S),
+                self.cursor_at(segment.log_id, (segment.epoch, EntryId(0))) as cursor,
+            ):
+                while len(found) < len(present):
+                    delivered = await cursor.take(0)
+                    if delivered is None or delivered.epoch > segment.epoch:
+                        break
+                    found.update(delivered.entries)
+        except (DuramenError, TimeoutError) as error:
+            self.world.counts[f"archiver cannot read: {type(error).__name__}"] += 1
+            return None
+        return found if sorted(found) == present else None
 
 
 def _list_present(segment: Segment) -> list[EntryId]:

@@ -9,13 +9,12 @@ Filled by `archiver`, read by readers. Documented in docs/testing.md.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Mapping
 from typing import Final
 
-from duramen.core.segment import Segment
-from duramen.core.status import BookieStatus
 from duramen.ids import EntryId
-from duramen.units import MS, SECOND
+from duramen.units import SECOND
 from tests.sim.world import World
 
 _CALM_US: Final = 8 * SECOND
@@ -23,11 +22,12 @@ _DOWN_US: Final = 3 * SECOND
 """Mean times between two outages, and of one: a reader gives up nothing, it asks again."""
 
 Entries = Mapping[EntryId, bytes]
-OnAnswer = Callable[[BookieStatus, list[tuple[EntryId, bytes]]], None]
 
 
 class ColdShelf:
     """Copies of segments by attempt."""
+
+    url: Final = "shelf"
 
     def __init__(self, world: World, seed: int) -> None:
         self._world = world
@@ -55,25 +55,19 @@ class ColdShelf:
         self._is_healed = True
         self._down_until_us = 0
 
-    def read(
-        self, segment: Segment | None, first: EntryId, bytes_max: int, on_answer: OnAnswer
-    ) -> None:
-        """Entries from `first` on without a gap, of the copy that the segment names, later."""
-        delay_us = int(self._rng.uniform(5 * MS, 60 * MS))
-        if self._world.now_us < self._down_until_us:
-            self._world.counts["cold store unreachable"] += 1
-            self._world.at(delay_us, on_answer, BookieStatus.UNREACHABLE, [])
-            return
-        copy = None if segment is None or segment.cold_copy is None else segment.cold_copy.attempt
-        entries = self._copies.get(copy or "", {})
-        run: list[tuple[EntryId, bytes]] = []
-        size_bytes = 0
-        while first in entries and (not run or size_bytes < bytes_max):
-            run.append((first, entries[first]))
-            size_bytes += len(entries[first])
-            first = EntryId(first + 1)
-        self._world.counts["cold read"] += 1
-        self._world.at(delay_us, on_answer, BookieStatus.OK if run else BookieStatus.UNKNOWN, run)
+    @property
+    def is_down(self) -> bool:
+        """Whether it is out of reach."""
+        return self._world.now_us < self._down_until_us
+
+    @property
+    def counts(self) -> Counter[str]:
+        """What happened in this run."""
+        return self._world.counts
+
+    def find(self, attempt: str) -> Entries | None:
+        """What an attempt holds; None if there is no such attempt."""
+        return self._copies.get(attempt)
 
     def _go_down(self) -> None:
         if self._is_healed:

@@ -12,7 +12,7 @@ next segment begins (R18). It asks the cold store for what left the bookies. It 
     PAUSE               on_timer, or an on_metadata that changed something
     CONSUMER            on_consumed (the buffer is full), or at the tail without `is_following`
 
-Driven by the read proxy's `log_reader` and by the simulator. Source: docs/protocol/reading.md, R18.
+Driven by `runtime.reading.log_reader`. Source: docs/protocol/reading.md, R18.
 """
 
 from __future__ import annotations

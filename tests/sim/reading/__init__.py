@@ -1,0 +1,1 @@
+"""Who reads a simulated cluster: read proxies on production drivers, and their clients."""
