@@ -22,6 +22,7 @@ from tests.sim.mutants import (
     exactly_once,
     healing,
     life,
+    readers,
     repair,
     sequencer,
     writer,
@@ -41,6 +42,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
     **archive.MUTANTS,
     **repair.MUTANTS,
     **healing.MUTANTS,
+    **readers.MUTANTS,
 }
 
 
