@@ -55,7 +55,7 @@ _READ_CODEC: Final = ("pack_lacs", "pack_reads", "parse_marks", "parse_read_answ
 _PLANE_METRICS: Final = ("APPEND_WAIT_SECONDS", "READ_WAIT_SECONDS", "CLASS_REFUSALS")
 _LOGGERS: Final = (
     "duramen_sequencer", "duramen_bookie", "duramen.runtime.registry", "duramen.runtime.sequencer",
-    "duramen.runtime.reading", "duramen_readproxy",
+    "duramen.runtime.reading", "duramen_readproxy", "duramen_writeproxy",
 )  # fmt: skip
 
 _DAMAGE_RATIO: Final = 0.05

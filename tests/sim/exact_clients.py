@@ -1,7 +1,7 @@
 """Clients that want more than an append: producers, conditions, fencing tokens, by one write proxy.
 
 The proxy is made of production parts: `Appender` with its rule of what may be sent again, `Router`,
-and the route that sets tokens; only its lanes are played here. Three habits of clients matter: a
+`Lanes`, whose frames go as bytes, and the route that sets tokens. Three habits of clients matter: a
 producer sends a batch again until it is in the log, for as long as that takes, and now and then one
 that is; whoever was refused by a condition tries at once with the number that it was told; and an
 append under a token is sometimes made under an old one.
@@ -14,35 +14,30 @@ from __future__ import annotations
 from typing import Any, Final, cast
 
 from duramen.core.sequencer.exactly_once.stamps import Stamp
-from duramen.core.status import BookieStatus
 from duramen.errors import DuramenError
 from duramen.ids import Dlsn, LogId, parse_dlsn
-from duramen.runtime.http_client import UnreachableError
 from duramen.runtime.metadata_store import SessionState
 from duramen.units import MS, SECOND
 from duramen.wire.record_batch import Producer, encode_batch
 from duramen.wire.sequencer_calls import (
-    NO_OPTIONS,
     AlreadyStored,
     Appended,
     AppendedEarly,
     AppendOptions,
-    AppendResult,
 )
 from duramen_writeproxy.appends import Appender
 from duramen_writeproxy.creation import Creator
 from duramen_writeproxy.exactly_once.fencing import ask_token
-from duramen_writeproxy.lanes import uncertain
+from duramen_writeproxy.lanes import Lanes
 from duramen_writeproxy.routing import Router
 from tests.sim.checkers import Checkers
 from tests.sim.condition_record import Demand, Refusal
 from tests.sim.hosting import SimRoster
 from tests.sim.metadata import Store, StoreSession
 from tests.sim.network import Network
-from tests.sim.node_loop import Promise
 from tests.sim.options import Options
 from tests.sim.peers import SimPeers
-from tests.sim.sequencers import AppendRow, SequencerNode
+from tests.sim.sequencers import SequencerNode
 from tests.sim.world import Node, World
 
 _DEADLINE_S: Final = 6.0
@@ -78,39 +73,6 @@ class _Producer:
         self.acknowledged_count = 0
         self.open: dict[int, _Batch] = {}
         self.done: list[_Batch] = []
-
-
-class _Lane:
-    """The way to one sequencer, as `lanes.Lane`: a call for each append."""
-
-    def __init__(self, client: ExactClient, target: str) -> None:
-        self._client = client
-        self._target = target
-
-    async def append(
-        self, log_id: LogId, batch: bytes, deadline: float, options: AppendOptions = NO_OPTIONS
-    ) -> AppendResult:
-        client = self._client
-        left_us = max(int(deadline * SECOND) - client.world.now_us, MS)
-        answer: Promise[tuple[BookieStatus, Any]] = Promise()
-
-        def on_answer(status: BookieStatus, value: Any) -> None:
-            answer.settle((status, value))
-
-        # Whole seconds: the network keeps a queue for each length.
-        timeout_us = (left_us + _GRACE_US) // SECOND * SECOND + SECOND
-        row = AppendRow(0, log_id, batch, left_us, options)
-        client.network.call(
-            client, client.sequencers[self._target], "append", [row], timeout_us, on_answer,
-            is_stream=True,
-        )  # fmt: skip
-        status, value = await answer
-        if status is BookieStatus.UNREACHABLE:
-            raise UnreachableError(self._target)
-        if status is not BookieStatus.OK:
-            raise uncertain("the sequencer did not answer in time")
-        ((_, result),) = value
-        return cast(AppendResult, result)
 
 
 class ExactClient(Node):
@@ -151,10 +113,9 @@ class ExactClient(Node):
         self._store = store
         self._session = StoreSession(store, self, _ignore_state, self._on_rosters)
         self._router = Router(lambda: self._roster.nodes)
-        self._appender = Appender(self._router, cast(Any, self))
         peers = cast(Any, SimPeers(network, self, sequencers))
+        self._appender = Appender(self._router, Lanes(peers))
         self._creator = Creator(self._router, peers)
-        self._lanes: dict[str, _Lane] = {}
         self._append_count = 0
         self._token_count = 0
         self._ends: dict[LogId, int] = {}
@@ -175,13 +136,6 @@ class ExactClient(Node):
     def acknowledged_count(self) -> int:
         """Batches of the producer that has fewest in the log."""
         return min((producer.acknowledged_count for producer in self.producers), default=1 << 60)
-
-    def lane_of(self, url: str) -> _Lane:
-        """As `lanes.Lanes`."""
-        lane = self._lanes.get(url)
-        if lane is None:
-            lane = self._lanes[url] = _Lane(self, url)
-        return lane
 
     def _on_rosters(self) -> None:
         names = tuple(sorted(self._store.sequencers))
@@ -237,7 +191,7 @@ class ExactClient(Node):
 
     def _append(self, log_id: LogId, demand: Demand, chain: int = 0) -> None:
         append_id, batch, count = self._make(log_id, demand)
-        self.spawn(self._bring(log_id, append_id, batch, count, demand, chain))
+        self.loop.run_task(self._bring(log_id, append_id, batch, count, demand, chain))
 
     def append_plain(self, log_id: LogId) -> None:
         """Append without a demand."""
@@ -303,7 +257,7 @@ class ExactClient(Node):
         if self.world.chance(0.02):
             self._begin_anew(producer)
         if producer.done and self.world.chance(0.1):
-            self.spawn(self._repeat(producer, self.world.rng.choice(producer.done)))
+            self.loop.run_task(self._repeat(producer, self.world.rng.choice(producer.done)))
         if len(producer.open) >= _PIPELINE:
             return
         stamp = Stamp(producer.name, producer.epoch, producer.sequence)
@@ -312,14 +266,14 @@ class ExactClient(Node):
             producer.log_id, Demand(stamp=stamp), Producer(*stamp)
         )  # fmt: skip
         batch = producer.open[append_id] = _Batch(append_id, stamp, data, count)
-        self.spawn(self._carry(producer, batch))
+        self.loop.run_task(self._carry(producer, batch))
         if self.world.chance(0.05):
             # Whoever retries too early meets what is under way.
             self.after(self.world.between(0, 20 * MS), self._repeat_later, producer, batch)
 
     def _repeat_later(self, producer: _Producer, batch: _Batch) -> None:
         if batch.append_id in producer.open:
-            self.spawn(self._repeat(producer, batch))
+            self.loop.run_task(self._repeat(producer, batch))
 
     def _begin_anew(self, producer: _Producer) -> None:
         """Another instance takes over; what the one before has under way is not waited for."""
@@ -431,7 +385,7 @@ class ExactClient(Node):
         expected = self._tokens[log_id][-1] if self.world.chance(0.3) else None
         conditions = self._history.conditions(log_id)
         conditions.on_set_token(self.index, number, token, expected)
-        self.spawn(self._set(log_id, number, token, expected))
+        self.loop.run_task(self._set(log_id, number, token, expected))
 
     async def _set(self, log_id: LogId, number: int, token: str, expected: str | None) -> None:
         conditions = self._history.conditions(log_id)

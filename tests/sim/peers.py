@@ -9,12 +9,13 @@ Used by `sequencers` and `exact_clients`. Documented in docs/testing.md.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
 from typing import Any, Final
 
 from duramen.core.status import BookieStatus
 from duramen.runtime.http_client import NoAnswerError, OverloadedError, UnreachableError
-from duramen.units import MS
+from duramen.units import MS, SECOND
 from tests.sim.frames import SimFrame
 from tests.sim.network import Network
 from tests.sim.node_loop import Promise
@@ -50,6 +51,43 @@ class SimPeers:
         # As a stream: a connection never doubles what it carries.
         status, answer = await self._ask(name, "control", body, timeout_us, is_stream=True)
         return status, answer
+
+    async def stream(self, url: str, body: bytes, timeout_us: int) -> AsyncGenerator[bytes]:
+        """Send a frame of appends, give the pieces of its answer as they come.
+
+        On a connection no piece overtakes another, so one that comes early waits; where one is
+        lost the connection is broken, which shows when the time is over.
+        """
+        pieces: dict[int, bytes] = {}
+        ended: list[BookieStatus] = []
+        news = asyncio.Event()
+
+        def on_answer(status: BookieStatus, value: Any) -> None:
+            if status is BookieStatus.OK:
+                pieces.update([value])
+            else:
+                ended.append(status)
+            news.set()
+
+        peer = self._peers[url.removesuffix("/s/append")]
+        # Whole seconds: the network keeps a queue for each length.
+        timeout_us = timeout_us // SECOND * SECOND + SECOND
+        call = self._network.call(self._node, peer, "append", body, timeout_us, on_answer, True)
+        number = 0
+        try:
+            while True:
+                while number in pieces:
+                    if not pieces[number]:
+                        return
+                    yield pieces[number]
+                    number += 1
+                if ended:
+                    is_refused = ended[0] is BookieStatus.UNREACHABLE
+                    raise UnreachableError(url) if is_refused else NoAnswerError(url)
+                news.clear()
+                await news.wait()
+        finally:
+            call.is_done = True
 
     async def _ask(
         self, name: str, kind: str, body: Any, timeout_us: int, *, is_stream: bool

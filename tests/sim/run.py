@@ -219,10 +219,15 @@ class Run:
             try:
                 return self._play()
             finally:
-                for node in (*self.bookies.values(), *self.sequencers.values()):
-                    node.loop.forget()
-                for proxy in (*self.readers, *self.archivers, *self.final_readers, self.tails):
-                    proxy.tear_down()
+                self._tear_down()
+
+    def _tear_down(self) -> None:
+        """What was to be judged has been; only what is left to finalizers must not act."""
+        for node in (*self.bookies.values(), *self.sequencers.values()):
+            node.loop.forget()
+        for node in (*self.readers, *self.archivers, *self.final_readers, self.tails, self.exact):
+            with contextlib.suppress(Exception):
+                node.run(node.life, node.loop.cancel_all)
 
     def _play(self) -> Result:
         violation: str | None = None

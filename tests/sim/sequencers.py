@@ -11,6 +11,7 @@ Called by `run`, `nemesis` and clients. Documented in docs/testing.md.
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 from dataclasses import replace
@@ -40,7 +41,7 @@ from duramen.units import MS, SECOND
 from duramen.wire.entry import CONTROL, STATE, encode_entry
 from duramen.wire.exactly_once.control_record import spell_control
 from duramen.wire.metadata_json import read_bookie, read_log, spell_log
-from duramen.wire.sequencer_calls import NO_OPTIONS, Append, AppendOptions
+from duramen.wire.sequencer_calls import NO_OPTIONS, Append, pack_results, parse_appends
 from duramen_sequencer.append_frames import AppendFrames
 from duramen_sequencer.fencing import set_token
 from duramen_sequencer.life.retention import RetentionRounds
@@ -67,7 +68,6 @@ class AppendRow(NamedTuple):
     log_id: LogId
     batch: bytes
     deadline_us: int
-    options: AppendOptions = NO_OPTIONS
 
 
 class SequencerNode(Node):
@@ -244,15 +244,26 @@ class SequencerNode(Node):
             self.loop.run_task(self._answer_control(json.loads(body), reply))
             return
         assert kind == "append", kind
+        if isinstance(body, bytes):
+            self.loop.run_task(self._answer_lane(body, reply))
+            return
         rows = [row.row for row in body]
-        appends = [
-            Append(row.log_id, row.deadline_us // MS, row.batch, row.options) for row in body
-        ]
+        appends = [Append(row.log_id, row.deadline_us // MS, row.batch, NO_OPTIONS) for row in body]
 
         async def send(ready: Any) -> None:
             reply([(rows[index], result) for index, result in ready])
 
         self.loop.run_task(self._frames._answer_frame(appends, send))
+
+    async def _answer_lane(self, body: bytes, reply: Reply) -> None:
+        """A frame of a write proxy: pieces of its answer are numbered, the last one is empty."""
+        numbers = itertools.count()
+
+        async def send(ready: Any) -> None:
+            reply((next(numbers), pack_results(ready)))
+
+        await self._frames._answer_frame(parse_appends(body), send)
+        reply((next(numbers), b""))
 
     async def _answer_control(self, request: dict[str, Any], reply: Reply) -> None:
         reply(await self._control(request))

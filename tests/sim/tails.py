@@ -22,7 +22,7 @@ from tests.sim.log_record import TailQuestion
 from tests.sim.reading.proxy import Cluster, ReadProxy
 from tests.sim.world import World
 
-_PAUSE_US: Final = 500 * MS
+_PAUSE_US: Final = 800 * MS
 """Mean time between two questions."""
 
 _READ_RATIO: Final = 0.05

@@ -46,7 +46,7 @@ _TIME_COUNT: Final = 500
 _POLL_RATIO: Final = 0.3
 _QUIET_US: Final = (300 * MS, 6 * SECOND)
 _DEATH_RATIO: Final = 0.1
-_SECOND_RATIO: Final = 0.3
+_SECOND_RATIO: Final = 0.25
 _PASSED: Final = (
     "data_unavailable", "metadata_unavailable", "cold_store_unavailable", "overloaded",
 )  # fmt: skip
