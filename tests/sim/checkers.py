@@ -2,8 +2,9 @@
 
 `Checkers` is told what happens, one call an event, and raises `Violation` with the invariant's id.
 It decides nothing and changes nothing. O(1) for each event and record; what it keeps is a few
-numbers for each. Appends and reads are judged in `log_record`, segments and entries in
-`segment_record`; here is what ties them together: members, placement, readers' LACs, memory.
+numbers for each. Appends and reads are judged in `log_record`, what subscribers get in
+`delivery_record`, segments and entries in `segment_record`; here is what ties them together:
+members, placement, readers' LACs, memory.
 
 Called by the simulator's world, in the order in which things happen: order of calls is real-time
 order. Something that the caller gets wrong (an append answered twice, a client that does not wait)

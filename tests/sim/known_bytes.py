@@ -6,7 +6,7 @@ bit that flipped makes other bytes, which are looked at on their own. Only funct
 their arguments are here; what raises is not kept. A run begins without any (`forget`), so that it
 never sees what was made before a mutant or by another run.
 
-Called by `processes`, `workload`, and by production modules that `clock` binds for a run.
+Called by `processes`, `reading`, and by production modules that `clock` binds for a run.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ may be behind, but never behind what the same session has seen; watches come lat
 children may come back empty. A session that is not heard of for the session time-out expires, and
 its ephemeral nodes vanish. The roster of bookies is what stands in their nodes.
 
-Called by `processes`, `workload` and `nemesis`. Source: docs/protocol/metadata.md "Rules for every
+Called by `processes`, `reading` and `nemesis`. Source: docs/protocol/metadata.md "Rules for every
 change", R2, R3.
 """
 

@@ -4,7 +4,7 @@
 when idle), upkeep, kills and power cuts. Who it is in the cluster and what it copies for repair is
 its desk's (`repair.desk`).
 
-Not here: clients and readers (`workload`), what goes wrong when (`nemesis`), what is right
+Not here: clients (`workload`), readers (`reading`), what goes wrong (`nemesis`), what is right
 (`checkers`, told from here). Called by `run`. Documented in docs/testing.md.
 """
 

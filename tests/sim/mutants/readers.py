@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from duramen.ids import EntryId
+from duramen.runtime.reading import bookies
 from duramen.runtime.reading.log_reader import LogCursor
 from duramen.runtime.reading.positioning.record_search import Key, Wanted
 from duramen.runtime.reading.tail import Tail, TailFinder
@@ -43,6 +44,11 @@ def _join_at_the_end_of_the_feed(self: RecordReader, seq_num: int) -> LogFeed:
     return feed
 
 
+def _take_as_it_is(answer: Any, _wanted: Any) -> Any:
+    entries = [(entry_id, bytes(body)) for entry_id, body in answer.entries]
+    return answer._replace(entries=entries)
+
+
 def _is_passed(self: Wanted, totals: Any) -> bool:
     greatest = totals.max_txid if self.key is Key.TXID else totals.max_timestamp_ms
     return greatest is not None and greatest > self.number
@@ -64,6 +70,10 @@ MUTANTS: Final[dict[str, Mutant]] = {
     "feed-joined-at-its-end": Mutant(
         "G1", "who joins a feed misses what lies between itself and the feed's end",
         ((RecordReader, "_join_feed", _join_at_the_end_of_the_feed),),
+    ),
+    "damage-shown-to-readers": Mutant(
+        "reading.md", "what a bookie gives is shown without its checksum",
+        ((bookies, "verify_read", _take_as_it_is),),
     ),
     "position-behind-its-time": Mutant(
         "reading.md", "a time leads to the first record that is later",
