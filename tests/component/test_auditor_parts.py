@@ -10,6 +10,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
+from duramen.core.entry_ranges import EntryRanges
 from duramen.core.quorum import Quorum
 from duramen.core.segment import Fragment, Segment, SegmentState, Totals
 from duramen.core.status import BookieStatus
@@ -26,7 +27,13 @@ from duramen.ids import (
 from duramen.runtime.memory_store import MemoryStore, MemoryTree
 from duramen.runtime.metadata_store import Unavailable
 from duramen.runtime.sequencer.metadata_link import MetadataLink
-from duramen.wire.metadata_json import Paths, read_segment, spell_segment
+from duramen.wire.metadata_json import (
+    Paths,
+    read_node,
+    read_segment,
+    spell_node,
+    spell_segment,
+)
 from duramen.wire.repair_calls import InventoryAnswer, PullAnswer
 from duramen_sequencer.repair.auditor import Auditor
 from duramen_sequencer.repair.commits import Commits, settled_fragment
@@ -200,10 +207,27 @@ def test_a_round_that_left_something_out_ends_no_task() -> None:
     asyncio.run(scenario())
 
 
+def test_a_settled_note_keeps_the_fields_of_a_newer_version() -> None:
+    async def scenario() -> None:
+        store = MemoryStore(MemoryTree())
+        link = MetadataLink(store, Paths("c"), SequencerId("s0"), "url")
+        path = link.paths.owed(LEDGER, member(0))
+        await store.start()
+        data = spell_node({"ranges": [[0, 9]], "later": 1})
+        await store.create(path, data, make_parents=True)
+        note = OwedNote(path, 0, [(0, 9)], read_node(data))
+        await Commits(link).settle_owed(note, EntryRanges([(3, 9)]))
+        stored = await store.get(path)
+        assert stored is not None
+        assert read_node(stored.data) == {"ranges": [[3, 9]], "later": 1}
+
+    asyncio.run(scenario())
+
+
 def test_notes_about_a_ledger_that_is_not_known_yet_stay() -> None:
     async def scenario() -> None:
         log = replace(make_log(), next_epoch=EPOCH)
-        note = OwedNote("/a/note", 0, [(0, 9)])
+        note = OwedNote("/a/note", 0, [(0, 9)], {})
 
         class Read:
             doubts = SimpleNamespace(end_round=lambda _: None)

@@ -171,9 +171,8 @@ class Commits:
         spelt = [[int(first), int(last)] for first, last in ranges.list_ranges()]
         with contextlib.suppress(Conflict):
             if spelt:
-                await self._store.set(
-                    note.path, spell_node({"ranges": spelt}), version=note.version
-                )
+                data = spell_node({**note.fields, "ranges": spelt})
+                await self._store.set(note.path, data, version=note.version)
             else:
                 await self._store.delete(note.path, version=note.version)
                 await self._remove_empty(note.path.rpartition("/")[0])

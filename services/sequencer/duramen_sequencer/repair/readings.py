@@ -43,6 +43,8 @@ class OwedNote(NamedTuple):
     path: str
     version: int
     ranges: list[tuple[int, int]]
+    fields: dict[str, Any]
+    """All that stands in it: what is not known here stays when the ranges change."""
 
 
 class QueueNote(NamedTuple):
@@ -244,8 +246,9 @@ class Readings:
             for name in await self._store.children(parent) or ():
                 stored = await self._store.get(f"{parent}/{name}")
                 if stored is not None:
-                    ranges = [(int(a), int(b)) for a, b in read_node(stored.data)["ranges"]]
-                    note = OwedNote(f"{parent}/{name}", stored.version, ranges)
+                    fields = read_node(stored.data)
+                    ranges = [(int(a), int(b)) for a, b in fields["ranges"]]
+                    note = OwedNote(f"{parent}/{name}", stored.version, ranges, fields)
                     owed[read_member(name)] = note
             path = self._paths.queued(ledger_id)
             stored = await self._store.get(path)
