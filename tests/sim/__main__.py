@@ -20,6 +20,7 @@ from functools import partial
 from typing import Final
 
 from duramen.units import SECOND
+from tests.sim.long_sleeps import KINDS
 from tests.sim.nemesis import TRANSITIONS
 from tests.sim.options import FAULTS, RARE_FAULTS, REPAIR_FAULTS
 from tests.sim.run import Result, run_seed
@@ -84,6 +85,13 @@ REPAIR: Final = (
     "listing came back empty", "roll asked by repair", "start_rebalance: done",
 )  # fmt: skip
 
+HARD_TIMES: Final = (
+    "last commit damaged", "seal damaged", "disk is read_only", "disk is full", "disk is writable",
+    "add refused by a full disk", "seal on a full disk", "full disk read",
+    *(f"asleep beyond a session: {kind}" for kind in KINDS.values()), "asleep beyond retention",
+    "later field kept",
+)  # fmt: skip
+
 REQUIRED: Final = (
     *(f"fault: {fault}" for fault in (*FAULTS, *RARE_FAULTS)),
     "no quorum to sync with",
@@ -91,7 +99,7 @@ REQUIRED: Final = (
     *(f"log {step}" for step in LOG_STEPS),
     *(f"writer {step}" for step in WRITER_STEPS),
     *(f"recovery {step}" for step in RECOVERY_STEPS),
-    *EXACTLY_ONCE, *OWNERSHIP, *LIFE, *READERS, *ARCHIVE, *REPAIR,
+    *EXACTLY_ONCE, *OWNERSHIP, *LIFE, *READERS, *ARCHIVE, *REPAIR, *HARD_TIMES,
     "segment new → OPEN", "segment OPEN → IN_RECOVERY", "segment IN_RECOVERY → CLOSED",
     "segment OPEN → CLOSED", "segment with holes", "gap reported", "ensemble change",
     "entries written back", "member suspended",

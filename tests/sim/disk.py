@@ -21,6 +21,7 @@ from duramen_bookie.file_system import DiskFile, DiskUsage
 SECTOR_BYTES: Final = 512
 BLOCK_BYTES: Final = 4096
 TOTAL_BYTES: Final = 1 << 40
+_USUALLY_FREE_BYTES: Final = TOTAL_BYTES // 2
 _RECENT_BYTES: Final = 1500
 
 
@@ -47,6 +48,7 @@ class SimFile:
 
     def preallocate(self, size_bytes: int) -> None:
         self._disk.operate()
+        self._disk.take_space(size_bytes - len(self.data))
         self.data.extend(bytes(max(0, size_bytes - len(self.data))))
 
     def truncate(self, size_bytes: int) -> None:
@@ -59,6 +61,7 @@ class SimFile:
         data = b"".join(buffers)
         end = offset + len(data)
         if end > len(self.data):
+            self._disk.take_space(end - len(self.data))
             self.data.extend(bytes(end - len(self.data)))
         self.data[offset:end] = data
         self._unsynced.append((offset, data))
@@ -150,6 +153,7 @@ class SimDisk:
         self.cut_in_operations: int | None = None
         """The power goes before so many operations more."""
         self.slow_us = 0
+        self.free_bytes = _USUALLY_FREE_BYTES
         self.is_rotten = False
         """Whether a bit ever flipped here."""
         self.on_synced: Callable[[], None] = _ignore
@@ -161,6 +165,11 @@ class SimDisk:
             self.cut_in_operations -= 1
             if self.cut_in_operations < 0:
                 raise PowerCut
+
+    def take_space(self, size_bytes: int) -> None:
+        """Before a file becomes longer; what others fill the disk with is all that fills it."""
+        if size_bytes > self.free_bytes:
+            raise OSError(errno.ENOSPC, "the disk is full")
 
     # --- FileSystem ------------------------------------------------------------------------------
 
@@ -182,7 +191,7 @@ class SimDisk:
         return len(self.files[path].data)
 
     def usage(self, directory: str) -> DiskUsage:
-        return DiskUsage(TOTAL_BYTES, TOTAL_BYTES // 2)
+        return DiskUsage(TOTAL_BYTES, self.free_bytes)
 
     def list_names(self, directory: str) -> list[str]:
         inside = [path for path in self.files if _directory_of(path) == directory]
@@ -210,6 +219,14 @@ class SimDisk:
         ]
 
     # --- What befalls it -------------------------------------------------------------------------
+
+    def fill(self, free_ratio: float) -> None:
+        """Something else takes the space, up to this part of the disk."""
+        self.free_bytes = int(TOTAL_BYTES * free_ratio)
+
+    def empty(self) -> None:
+        """There is space again."""
+        self.free_bytes = _USUALLY_FREE_BYTES
 
     def cut_power(self) -> bool:
         """Lose what was not synced; whether a write is torn."""

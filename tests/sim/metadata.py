@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -37,7 +38,7 @@ from duramen.runtime.metadata_store import (
     parent_path,
 )
 from duramen.units import MS, SECOND
-from duramen.wire.metadata_json import Paths, read_node
+from duramen.wire.metadata_json import Paths, read_node, spell_node
 from tests.sim.network import STORE, Network
 from tests.sim.node_loop import Promise
 from tests.sim.options import Options
@@ -48,6 +49,9 @@ _HEARTBEAT_US: Final = 400 * MS
 _SUSPEND_US: Final = 1_500 * MS
 _SESSION_US: Final = int(ZOOKEEPER_SESSION_S * SECOND)
 _ANSWER_TIMEOUT_US: Final = 2 * SECOND
+
+_LATER: Final = "of_a_later_version"
+_LATER_BYTES: Final = _LATER.encode()
 
 OnApplied = Callable[[Op, bytes | None, "StoreSession"], None]
 
@@ -82,6 +86,7 @@ class Store:
         """What `available/<id>` of the bookies hold."""
         self.moved_us: dict[str, int] = {}
         """When that was changed last."""
+        self.newer = options.newer
         self.sequencers: dict[str, StoreSession] = {}
         self.unreached: dict[str, tuple[str, ...]] = {}
         """What each sequencer says in its roster node; it goes with the node."""
@@ -184,6 +189,8 @@ class Store:
         for index, op in enumerate(ops):
             found = fresh[op.path] if op.path in fresh else self.find(op.path)
             before.append(None if found is None else found.data)
+            if self.newer and found is not None and isinstance(op, Set):
+                self._check_kept(op, found.data)
             fresh[op.path] = _step(index, op, found, session_id, self.zxid + 1)
             self._check_parent(index, op, fresh)
         self._applied_us.append(self.world.now_us)
@@ -195,6 +202,12 @@ class Store:
             self._on_applied(op, data, session)
         self._wake(fresh)
         return tuple(0 if isinstance(op, Create) else op.version + 1 for op in ops)
+
+    def _check_kept(self, op: Set, before: bytes) -> None:
+        """What a newer version wrote travels through the rewrite of an older one untouched."""
+        if _LATER_BYTES in before:
+            self.world.counts["later field kept"] += 1
+            assert _LATER_BYTES in op.data, f"a field of a later version is lost in {op.path}"
 
     def _check_parent(self, index: int, op: Op, fresh: dict[str, Stored | None]) -> None:
         parent = parent_path(op.path)
@@ -533,6 +546,8 @@ class StoreSession:
     async def commit(self, ops: Sequence[Op]) -> tuple[int, ...]:
         if self.session is not SessionState.CONNECTED:
             raise Unavailable("no connection")
+        if self.node.name in self.store.newer:
+            ops = [_as_newer(op) for op in ops]
         promise: Promise[tuple[int, ...]] = Promise()
         self.store.world.at(self._delay_us(), self._arrive, ops, self.session_id, promise)
         return await promise
@@ -628,6 +643,17 @@ class StoreSession:
         except Conflict:
             return
         self.store.world.counts["commit unknown, applied late"] += 1
+
+
+def _as_newer(op: Op) -> Op:
+    """The operation as a version to come would write it: with a field that is not known yet.
+
+    Not what a process says of itself alone: it compares that with what it has written.
+    """
+    is_own = op.path.startswith(f"{PATHS.available}/")
+    if isinstance(op, Set | Create) and op.data.startswith(b"{") and not is_own:
+        return replace(op, data=spell_node({**read_node(op.data), _LATER: "kept"}))
+    return op
 
 
 def _step(index: int, op: Op, found: Stored | None, session_id: int, zxid: int) -> Stored | None:

@@ -18,16 +18,22 @@ from typing import Final, NamedTuple
 from duramen.core.segment import Segment
 from duramen.ids import LedgerId, LogId, Member
 from duramen.units import MS, SECOND
+from tests.sim.long_sleeps import LongSleeps
 from tests.sim.metadata import Store
 from tests.sim.network import STORE, Network
-from tests.sim.options import Options
+from tests.sim.options import ASLEEP, FULL_DISK, STAGED_FAULTS, Options
 from tests.sim.processes import BookieNode
 from tests.sim.repair.copies import CopyJudge
 from tests.sim.repair.faults import RepairFaults
 from tests.sim.sequencers import SequencerNode
+from tests.sim.staged_faults import StagedFaults
 from tests.sim.world import Node, World
 
 FAULT_US_MAX: Final = 12 * SECOND
+_FREE_RATIOS: Final = (0.04, 0.01, 0.0)
+_NOTICED_US: Final = 1_500 * MS
+"""A bookie looks at its disks once a second."""
+
 _PARTED_US_MAX: Final = 3 * SECOND
 """A server that has lost the others closes its connections within a session's time."""
 
@@ -69,6 +75,7 @@ class Nemesis:
         on_gone: Callable[[Member], None],
         on_lost: Callable[[Member], None],
         judge: CopyJudge,
+        sleeps: LongSleeps,
     ) -> None:
         self.world = world
         self.budget = min(log.replication.ack_quorum for log in options.logs) - 1
@@ -86,6 +93,11 @@ class Nemesis:
             world, network=network, store=store, bookies=bookies, sequencers=sequencers,
             segments=segments, replace=self._replace, on_lost=self._lose, trap=self._set_trap,
         )  # fmt: skip
+        self.staged = StagedFaults(
+            world, network=network, bookies=bookies, sequencers=sequencers,
+            find_owner=self._find_owner, pause=self._pause, may_hurt=self._may_hurt,
+        )  # fmt: skip
+        self._sleeps = sleeps
         self._is_over = False
         self._traps: dict[str, tuple[str, bool, int]] = {}
         self._seal_cuts: dict[str, SealCut] = {}
@@ -95,6 +107,8 @@ class Nemesis:
     def stop(self) -> None:
         """The faults are over."""
         self._is_over = True
+        self.staged.stop()
+        self._sleeps.stop()
         self._traps.clear()
         self._seal_cuts.clear()
         self._store.slow_us = 0
@@ -117,6 +131,7 @@ class Nemesis:
 
     def on_cover(self, author: str, log_id: LogId) -> None:
         """The seals of this sequencer cover: now it reads, and it reaches everybody again."""
+        self.staged.on_cover(author, log_id)
         seal_cut = self._seal_cuts.get(author)
         if seal_cut is not None and seal_cut.log_id == log_id:
             del self._seal_cuts[author]
@@ -242,8 +257,19 @@ class Nemesis:
                 owner = self._find_owner(log_id) or sequencer
                 owner.run(owner.life, owner.hand_over, log_id)
             case _:
-                return self.repair.carry_out(fault, span_us, bookie)
+                return self._hand_on(fault, span_us, bookie, log_id)
         return True
+
+    def _hand_on(self, fault: str, span_us: int, bookie: BookieNode, log_id: LogId) -> bool:
+        """Faults that have a module of their own."""
+        if fault in STAGED_FAULTS:
+            return self.staged.carry_out(fault, log_id)
+        if fault == FULL_DISK:
+            self._fill(bookie, span_us)
+            return True
+        if fault == ASLEEP:
+            return self._sleeps.begin()
+        return self.repair.carry_out(fault, span_us, bookie)
 
     # --- How -------------------------------------------------------------------------------------
 
@@ -380,6 +406,15 @@ class Nemesis:
         self._lose(member)
         self.world.at(span_us, bookie.start)
         return True
+
+    def _fill(self, bookie: BookieNode, span_us: int) -> None:
+        """Nearly full, full, or without a byte for another file; others may follow."""
+        disk = bookie.disk
+        disk.fill(self.world.rng.choice(_FREE_RATIOS))
+        self.world.at(span_us + _NOTICED_US, disk.empty)
+        if self.world.chance(0.3):
+            other = self.world.rng.choice(list(self._bookies.values()))
+            self.world.at(0, self._fill, other, span_us)
 
     def _lose(self, member: Member) -> None:
         self._on_gone(member)

@@ -35,7 +35,12 @@ FAULTS: Final = (
 )  # fmt: skip
 
 
-RARE_FAULTS: Final = ("members parted",)
+STAGED_FAULTS: Final = ("last commit rots", "seal rots")
+"""Of several steps, each of which must follow the one before (`staged_faults`)."""
+
+FULL_DISK: Final = "disk full"
+ASLEEP: Final = "asleep for long"
+RARE_FAULTS: Final = ("members parted", *STAGED_FAULTS, FULL_DISK, ASLEEP)
 """What goes wrong in a part of the seeds alone."""
 
 _RARE_RATIO: Final = 0.3
@@ -65,6 +70,10 @@ _REPAIR_RATIO: Final = 0.4
 _SKEWS_US: Final = (5 * SECOND, HOUR, DAY)
 _SKEW_RATIO: Final = 0.2
 """Seeds in which clocks differ: there nothing can be said of what is let go of by age."""
+
+
+_NEWER_RATIO: Final = 0.15
+"""Seeds with servers of two versions; of every other format there is one version, see docs."""
 
 
 _RELIEF_RATIO: Final = 0.3
@@ -114,6 +123,8 @@ class Options:
     """How far behind an unsynced read of the metadata store may be."""
     watch_us: int
     """How late a watch may be."""
+    newer: tuple[str, ...]
+    """Processes of a version to come: their nodes have a field that the others do not know."""
     clock_skew_us: int
     """How far apart the clocks of sequencers are: wall clocks are for people, and for retention."""
 
@@ -196,8 +207,18 @@ def draw_options(seed: int, *, duration_us: int | None = None) -> Options:
         unknown_ratio=rng.choice((0.0, 0.02, 0.15)),
         stale_us=rng.choice((0, 20 * MS, 1 * SECOND)),
         watch_us=rng.choice((5 * MS, 100 * MS, 2 * SECOND)),
+        newer=_draw_newer(seed),
         clock_skew_us=skew.choice(_SKEWS_US) if skew.random() < _SKEW_RATIO else 0,
     )
+
+
+def _draw_newer(seed: int) -> tuple[str, ...]:
+    """A rolling upgrade that stands still: a part of the servers is of the next version."""
+    rng = random.Random(f"newer {seed}")
+    if rng.random() >= _NEWER_RATIO:
+        return ()
+    names = [*(f"s{i}" for i in range(3)), *(f"b{i}" for i in range(9))]
+    return tuple(name for name in names if rng.random() < 0.5)
 
 
 def _draw_log(

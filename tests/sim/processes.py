@@ -16,6 +16,7 @@ from contextlib import suppress
 from typing import Any, Final, Protocol, cast
 
 from duramen.core.bookie import BookieCore
+from duramen.core.bookie_state import SpaceLevel
 from duramen.core.placement import Candidate
 from duramen.core.status import BookieStatus
 from duramen.ids import (
@@ -36,6 +37,7 @@ from duramen.wire.bookie_calls import Add, Service
 from duramen.wire.checkpoint_format import Checkpoint
 from duramen.wire.journal_format import JournalRecord, Kind
 from duramen_bookie.checkpoint import write_checkpoint
+from duramen_bookie.journal.recycling import NoSpaceError
 from duramen_bookie.journal.writer import JournalPoisoned
 from duramen_bookie.repair.proofs import MetadataProofs
 from duramen_bookie.shelf.index_file import IndexDamaged
@@ -140,6 +142,7 @@ class BookieNode(Node):
         self._dies_in_commit: bool | None = None
         self._dies_in_upkeep: bool | None = None
         self._dies_of: str | None = None
+        self._level = SpaceLevel.WRITABLE
         self._carried: tuple[Transfer, Iterator[int]] | None = None
         self._is_rolling = False
         self._client = SimBookieClient(network, self, bookies)
@@ -162,6 +165,12 @@ class BookieNode(Node):
     def is_listening(self) -> bool:
         """Its port opens when it knows who it is and what it may take on."""
         return self.is_up and self._desk.is_serving
+
+    @property
+    def is_resting(self) -> bool:
+        """Its journal has nothing to do: all that it wrote is covered by a durable mark."""
+        journal = self._storage.sim_journal if self.is_up else None
+        return journal is not None and journal.is_resting
 
     def candidate_of(self, member: Member) -> Candidate:
         """Where any of its incarnations is."""
@@ -193,14 +202,23 @@ class BookieNode(Node):
             read_next_epoch=self._proofs.read_next_epoch, on_damage=self._on_damage,
             on_denied=self._on_denied,
         )  # fmt: skip
+        self._level = SpaceLevel.WRITABLE
         self._desk = BookieDesk(
-            self, self._core, self._storage, self._client, plane=self._plane, proofs=self._proofs
-        )
+            self, self._core, self._storage, self._client, plane=self._plane, proofs=self._proofs,
+            on_level=self._on_level,
+        )  # fmt: skip
         self.session.open()
         self.world.note(self.name, "start", repr(self._core))
         self.loop.run_task(self._desk.run())
         self.after(self.world.between(SECOND, 8 * SECOND), self._settle_again)
         self.after(self.world.between(*_DELETION_US), self._delete_again)
+
+    def _on_level(self, level: SpaceLevel) -> None:
+        """Its disk became full, or has space again."""
+        self.world.note(self.name, "space", level.name)
+        self.world.counts[f"disk is {level.value}"] += 1
+        self._level = level
+        self._core.set_read_only(level)
 
     def _identity_of(self, ledger_id: LedgerId, entry_id: EntryId) -> int | None:
         return self._storage.shelf.identity_of(ledger_id, entry_id)
@@ -256,6 +274,8 @@ class BookieNode(Node):
             self.disk.cut_in_operations = self.world.rng.randrange(3)
             try:
                 journal.writer.commit([r for append in journal.batch for r in append.records])
+            except NoSpaceError:
+                pass
             except JournalPoisoned:
                 self.world.counts["crash within a commit"] += 1
         elif self._carried is not None:
@@ -449,7 +469,7 @@ class BookieNode(Node):
                 case "lac":
                     self._note_lacs(rows, sealed, said)
                 case _:
-                    pass
+                    self.world.counts["full disk read"] += self._level is not SpaceLevel.WRITABLE
         reply(said)
 
     def _note_sealing_reads(self, rows: Any) -> None:
@@ -469,12 +489,15 @@ class BookieNode(Node):
             elif status is BookieStatus.SEALED:
                 epoch = self._sealed_by_read.get(log_of(add.ledger_id))
                 self.world.counts["add refused after a read"] += epoch == epoch_of(add.ledger_id)
+            elif status is BookieStatus.READ_ONLY and self._level is not SpaceLevel.WRITABLE:
+                self.world.counts["add refused by a full disk"] += 1
 
     def _note_seals(self, rows: Any, marks: Any) -> None:
         for row, mark in zip(rows, marks, strict=True):
             if mark.status in (BookieStatus.OK, BookieStatus.UNKNOWN):
                 known = self._answered_seals.get(row.log_id, 0)
                 self._answered_seals[row.log_id] = max(known, row.epoch)
+                self.world.counts["seal on a full disk"] += self._level is not SpaceLevel.WRITABLE
 
     def _note_lacs(self, rows: Any, sealed: list[int], marks: Any) -> None:
         for row, mark, before in zip(rows, marks, sealed, strict=True):

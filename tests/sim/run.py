@@ -42,6 +42,7 @@ from tests.sim.archive.shelf import ColdShelf
 from tests.sim.checkers import Checkers, Violation
 from tests.sim.clock import virtual_time
 from tests.sim.exact_clients import ExactClient
+from tests.sim.long_sleeps import LongSleeps
 from tests.sim.metadata import PATHS, Store, StoreSession
 from tests.sim.nemesis import Nemesis
 from tests.sim.network import Network
@@ -56,7 +57,7 @@ from tests.sim.sequencers import SequencerNode
 from tests.sim.tails import TailNode
 from tests.sim.trimming import Trimmer
 from tests.sim.workload import ClientNode
-from tests.sim.world import World
+from tests.sim.world import Node, World
 
 CONVERGE_US: Final = 90 * SECOND
 """Longer than every time-out of the product that may have to pass one after the other: session
@@ -151,6 +152,7 @@ class Run:
             for i in range(options.client_count)
         ]
         self.exact = self._make_exact_client()
+        self._make_readers()
         self.judge = CopyJudge(self.store, self.bookies, self.segments, self._list_logs, rules)
         self.nemesis = Nemesis(
             world,
@@ -163,9 +165,14 @@ class Run:
             on_gone=self.checkers.on_disk_gone,
             on_lost=self.checkers.on_lost,
             judge=self.judge,
+            sleeps=LongSleeps(world, self.store, self._list_nodes(), self._log_paths),
         )
         Trimmer(world, seed, self.sequencers, len(options.logs), self.checkers)
-        self._make_readers()
+
+    def _list_nodes(self) -> list[Node]:
+        """Every process but the one that looks for tails."""
+        servers = *self.sequencers.values(), *self.bookies.values()
+        return [*servers, *self.clients, self.exact, *self.readers, *self.archivers]
 
     def _make_processes(self) -> None:
         options = self.options
@@ -276,6 +283,7 @@ class Run:
             self.shelf.heal()
         for bookie in self.bookies.values():
             bookie.disk.slow_us = 0
+            bookie.disk.empty()
             bookie.disk.fails_next_sync = False
         for node in (*self.bookies.values(), *self.sequencers.values()):
             if node.is_paused:
@@ -426,7 +434,8 @@ class Run:
         """Readers begin anew, from somewhere else, now and then."""
         if self._does_move:
             for reader in self.readers:
-                reader.run(reader.life, reader.move)
+                if not reader.is_paused:
+                    reader.run(reader.life, reader.move)
             self.world.at(self.world.between(SECOND, 2 * _MOVE_READERS_US), self._move_readers)
 
     def _wait_subscribers(self, complete: dict[LogId, list[tuple[Dlsn, int, bytes]]]) -> None:

@@ -11,14 +11,16 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from duramen.core.bookie import BookieCore
 from duramen.ids import EntryId, Epoch, LedgerId, LogId
-from duramen.units import MS
+from duramen.limits import JOURNAL_QUEUE_BYTES_MAX
+from duramen.units import MS, SECOND
 from duramen.wire.journal_format import JournalRecord, Kind, Location, record_bytes
 from duramen_bookie.journal.findings import ReplayedRecord
-from duramen_bookie.journal.group_commit import JournalStatistics
+from duramen_bookie.journal.group_commit import SPACE_RETRY_S, Journal, JournalStatistics
+from duramen_bookie.journal.recycling import NoSpaceError
 from duramen_bookie.journal.writer import JournalPoisoned, JournalWriter
 from duramen_bookie.storage import DataLayout, Storage
 from duramen_bookie.upkeep.rounds import CoreHoldings
@@ -56,6 +58,11 @@ class SimJournal:
         self.batch: list[_Append] = []
         self._rolls: list[Callable[[int], None]] = []
         self._mark_at_us: int | None = None
+        self._is_waiting_for_space = False
+        # What the production rule of what has room looks at.
+        self._writer = writer
+        self._waiting_bytes = 0
+        self._queue_bytes_max = JOURNAL_QUEUE_BYTES_MAX
 
     def append_nowait(
         self,
@@ -67,16 +74,26 @@ class SimJournal:
         if self.writer.is_poisoned:
             raise JournalPoisoned("an earlier write or sync failed")
         size = sum([record_bytes(len(record.body)) for record in records])
+        if not self.has_room(size, is_urgent=is_urgent):
+            return False
+        self._waiting_bytes += size
         self._queue.append(_Append(records, size, done))
         if not self.batch:
             self._begin()
         return True
 
+    @property
+    def is_resting(self) -> bool:
+        """Nothing waits, nothing is written, and the time for a mark is over."""
+        return not self._queue and not self.batch and self._mark_at_us is None
+
     def start(self) -> None:
         pass
 
     def has_room(self, size_bytes: int, *, is_urgent: bool = False) -> bool:
-        return True
+        if not self.writer.is_out_of_space:
+            return True  # no load here comes near the queue's bound
+        return not Journal._is_full(cast(Any, self), size_bytes, is_urgent)
 
     def read(self, file_id: int, offset: int, length_bytes: int) -> bytes:
         return self.writer.read(Location(file_id, offset, length_bytes))
@@ -116,9 +133,15 @@ class SimJournal:
         self._bookie.disk.on_synced = partial(self._bookie.tell_durable, records)
         try:
             locations = self.writer.commit(records)
+        except NoSpaceError:
+            self._queue.extendleft(reversed(self.batch))
+            self.batch = []
+            self._wait_for_space()
+            return
         finally:
             self._bookie.disk.on_synced = _nothing
         batch, self.batch = self.batch, []
+        self._waiting_bytes -= sum([append.size_bytes for append in batch])
         first = 0
         for append in batch:
             last = first + len(append.records)
@@ -137,6 +160,9 @@ class SimJournal:
     def _begin(self) -> None:
         """As `Journal._take`: everything that waits, as far as the file has room."""
         room = self.writer.room_bytes
+        if self.writer.is_out_of_space and self._queue[0].size_bytes > room:
+            self._wait_for_space()
+            return
         self.batch.append(self._queue.popleft())
         size = self.batch[0].size_bytes
         while self._queue and size + self._queue[0].size_bytes <= room:
@@ -145,6 +171,21 @@ class SimJournal:
         if len(self.batch) > 1:
             self._bookie.world.counts["group commit"] += 1
         self._bookie.after(self._bookie.sync_us(), self._bookie.on_sync_over)
+
+    def _wait_for_space(self) -> None:
+        if not self._is_waiting_for_space:
+            self._is_waiting_for_space = True
+            self._bookie.world.counts["commit waits for space"] += 1
+            self._bookie.after(int(SPACE_RETRY_S * SECOND), self._look_for_space)
+
+    def _look_for_space(self) -> None:
+        self._is_waiting_for_space = False
+        if self._bookie.guard(self._prepare_next) and self._queue and not self.batch:
+            self._begin()
+
+    def _prepare_next(self) -> None:
+        if self.writer.wants_next:
+            self.writer.prepare_next()
 
     def _want_mark(self, delay_us: int) -> None:
         self._mark_at_us = self._bookie.world.now_us + delay_us

@@ -12,6 +12,7 @@ import sys
 from functools import partial
 from typing import NamedTuple
 
+from tests.sim.focus import play_focused
 from tests.sim.mutants import MUTANTS, mutated
 from tests.sim.run import run_seed
 from tests.sim.standing import play_standing
@@ -36,8 +37,11 @@ def hunt(name: str, seed_count: int, *, first: int = 1, jobs: int = 2) -> Catch 
 
 
 def _play(name: str, seed: int) -> tuple[int, str | None]:
-    play = play_standing if MUTANTS[name].is_standing else run_seed
+    mutant = MUTANTS[name]
     with mutated(name):
+        if mutant.focus is not None:
+            return seed, play_focused(seed, mutant.focus).violation
+        play = play_standing if mutant.is_standing else run_seed
         return seed, play(seed).violation
 
 

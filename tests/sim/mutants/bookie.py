@@ -17,8 +17,10 @@ from duramen_bookie.journal import replay as replay_module
 from duramen_bookie.journal import writer as writer_module
 from duramen_bookie.journal.file_pass import FilePass
 from duramen_bookie.journal.findings import JournalMismatch
+from duramen_bookie.journal.writer import JournalWriter
 from duramen_bookie.shelf.appending import FileAppender
 from duramen_bookie.storage import Storage
+from tests.sim.focus import Focus
 from tests.sim.mutants.mutant import Mutant
 
 # --- bookie --------------------------------------------------------------------------------------
@@ -175,6 +177,11 @@ def _finish_unsynced(self: FileAppender, first_block: bytes | None = None) -> No
     self.close()
 
 
+def _write_no_mark(self: JournalWriter) -> bool:
+    self.owes_mark = False
+    return True
+
+
 MUTANTS: Final[dict[str, Mutant]] = {
     "recovery-read-without-seal": Mutant(
         "R14", "a recovery read does not carry the seal",
@@ -187,6 +194,14 @@ MUTANTS: Final[dict[str, Mutant]] = {
     "torn-tail-refuses-start": Mutant(
         "journal.md", "a bookie whose last commit is torn does not start",
         ((replay_module, "_secure_tail", _refuse_torn_tail),),
+    ),
+    "no-durable-mark": Mutant(
+        "journal.md", "a journal that rests does not say which commit is durable",
+        ((JournalWriter, "write_mark", _write_no_mark),), focus=Focus(("last commit rots",)),
+    ),
+    "damage-hides-no-seal": Mutant(
+        "R10", "damage is not taken for a place where a seal may have been",
+        ((LedgerBook, "is_in_doubt", lambda *_: False),), focus=Focus(("seal rots",)),
     ),
     "corruption-taken-for-torn-tail": Mutant(
         "journal.md", "damage below the last commit is dropped like a torn tail",

@@ -36,6 +36,15 @@ async def _extent_up_to_the_lap(self: LifeOperations, log_id: LogId, tried: tupl
     return extent._replace(end=extent.end._replace(lsn=lsn, seq_num=seq_num))
 
 
+def _with_the_open_segment(self: LogNode, unix_ms: int) -> LogNode:
+    """A trim at the end of what is acknowledged passes the open segment, too."""
+    point = self.trim.dlsn
+    below = Epoch(point.epoch + (point.entry > 0))
+    if below <= self.first_live_epoch:
+        return self
+    return replace(self, truncated_below=below, truncated_unix_ms=unix_ms)
+
+
 def _give_up_all_that_is_closed(log: LogNode, *_: Any) -> tuple[Epoch, bool, None]:
     return Epoch(log.last_clean_epoch + 1), False, None
 
@@ -78,6 +87,10 @@ MUTANTS: Final[dict[str, Mutant]] = {
     "trim-above-the-lac": Mutant(
         "T1", "a truncation to the tail passes what is sent and not acknowledged",
         ((LifeOperations, "_find_extent", _extent_up_to_the_lap),),
+    ),
+    "open-segment-given-up": Mutant(
+        "R4", "what is truncated in an open segment makes `first_live_epoch` pass it",
+        ((LogNode, "_with_next_truncated", _with_the_open_segment),),
     ),
     "retention-removes-a-live-record": Mutant(
         "T1", "segments are given up that nobody truncated",

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from tests.sim.focus import Focus
+
 Patch = tuple[Any, str, Any]
 """An owner, the name of its attribute, and what is put in its place."""
 
@@ -21,3 +23,6 @@ class Mutant(NamedTuple):
     patches: tuple[Patch, ...]
     is_standing: bool = False
     """Hunted in the runs of `tests.sim.standing`."""
+
+    focus: Focus | None = None
+    """Hunted in runs in which nothing else goes wrong: what is needed is too rare in the others."""

@@ -13,7 +13,9 @@ from duramen.core.sequencer import recovery as recovery_module
 from duramen.core.sequencer.effects import Commit, CommitOutcome, SetSegment
 from duramen.core.sequencer.ledger_writer import LedgerWriter, WriterState
 from duramen.core.sequencer.recovery import Recovery, RecoveryState
+from duramen.core.status import BookieStatus
 from duramen.ids import EntryId, Member
+from tests.sim.focus import Focus
 from tests.sim.mutants.mutant import Mutant
 
 # --- writer --------------------------------------------------------------------------------------
@@ -93,6 +95,12 @@ def _adopt_what_may_be_in_force(
     return _on_change(self, token, CommitOutcome.APPLIED if is_unknown else outcome, now_us)
 
 
+def _suspend_whatever_is_unknown(self: LedgerWriter) -> None:
+    """Nothing can be placed: the writer goes on though an earlier change may be in force."""
+    self._change._has_unknown_commit = False
+    _propose(self)
+
+
 # --- recovery ------------------------------------------------------------------------------------
 
 _begin_reading = Recovery._begin_reading
@@ -109,6 +117,15 @@ def _read_below_the_last_fragment(self: Recovery, now_us: int) -> None:
     first = self._frozen.first_entry
     self._frozen = replace(self._frozen, first_entry=EntryId(min(first, self._lac + 1)))
     _begin_reading(self, now_us)
+
+
+_on_seal = Recovery.on_seal
+
+
+def _take_damaged_marks(self: Recovery, member: Member, status: Any, *marks: Any) -> None:
+    """Of a segment that acknowledges out of order, too."""
+    is_damaged = status is BookieStatus.UNKNOWN
+    _on_seal(self, member, BookieStatus.OK if is_damaged else status, *marks)
 
 
 def _write_ensemble_early(self: Recovery, position: Any, now_us: int) -> None:
@@ -137,6 +154,11 @@ def _holds_for_the_ensemble(self: Ring, _at: int) -> bool:
     )
 
 
+_UNKNOWN_CHANGES: Final = Focus(
+    ("bookie killed", "bookie killed", "bookie paused", "rolling suspended", "rolling suspended"),
+    ack_mode="ordered", unknown_ratio=0.6,
+)  # fmt: skip
+
 MUTANTS: Final[dict[str, Mutant]] = {
     "ack-before-ensemble-cas": Mutant(
         "R6", "entries are acknowledged while the ensemble changes",
@@ -161,6 +183,15 @@ MUTANTS: Final[dict[str, Mutant]] = {
     "change-counted-while-unknown": Mutant(
         "R6", "a change of unknown fate is taken for applied",
         ((LedgerWriter, "on_commit", _adopt_what_may_be_in_force),),
+    ),
+    "suspended-under-an-unknown-change": Mutant(
+        "R6", "a member is suspended while an earlier change may be in force",
+        ((LedgerWriter, "_propose", _suspend_whatever_is_unknown),), focus=_UNKNOWN_CHANGES,
+    ),
+    "damage-at-an-out-of-order-end": Mutant(
+        "R13", "who may have lost entries tells where an out_of_order segment ends",
+        ((Recovery, "on_seal", _take_damaged_marks),),
+        focus=Focus(("last commit rots",), ack_mode="out_of_order"),
     ),
     "recovery-below-last-fragment": Mutant(
         "R13", "recovery reads earlier fragments in the last ensemble",

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from duramen.core.bookie import BookieCore
+from duramen.core.bookie_state import SpaceLevel
 from duramen.core.status import BookieStatus
 from duramen.ids import EntryId, LedgerId, Member
 from duramen.limits import REPAIR_BYTES_PER_S
@@ -32,8 +33,11 @@ from duramen_bookie.repair.proofs import MetadataProofs
 from duramen_bookie.repair.pulling import Puller
 from duramen_bookie.upkeep.pacing import Pace
 from duramen_bookie.upkeep.repair_queue import RepairQueue, RepairReason
+from duramen_bookie.upkeep.space import SpaceReport, SpaceWatch
 from tests.sim.metadata import PATHS
+from tests.sim.options import FULL_DISK
 from tests.sim.repair.calls import SimBookieClient
+from tests.sim.storage import LAYOUT
 
 if TYPE_CHECKING:
     from tests.sim.data_plane import CountedPlane
@@ -58,6 +62,7 @@ class BookieDesk:
     Args:
         client: reads from other bookies.
         plane: stores what was read there.
+        on_level: the disk became full, or has space again.
     """
 
     def __init__(
@@ -69,6 +74,7 @@ class BookieDesk:
         *,
         plane: CountedPlane,
         proofs: MetadataProofs,
+        on_level: Callable[[SpaceLevel], None],
     ) -> None:
         self.is_serving = False
         self._proofs = proofs
@@ -82,6 +88,10 @@ class BookieDesk:
             self._store, PATHS, self._member.bookie, self._member.incarnation, self._on_node
         )
         self._registration: Registration | None = None
+        self._space = SpaceReport("rw", 1)
+        self._watch = SpaceWatch(
+            [LAYOUT.journal], bookie.disk, on_level=on_level, on_report=self._on_space
+        )
         pace = Pace(REPAIR_BYTES_PER_S, now_us=lambda: bookie.world.now_us)
         self._inventories = InventoryTaker(storage, pace, on_damage=self.on_damage)
         unbound = Pace(_UNBOUND_BYTES_PER_S, now_us=lambda: bookie.world.now_us)
@@ -98,6 +108,8 @@ class BookieDesk:
             self._bookie.refuse_start(str(error), is_for_good=isinstance(error, RemovedError))
             return
         await self._own_node.start()
+        if FULL_DISK in self._bookie.options.faults:
+            await self._watch.start()
         self._queue.start()
         for ledger_id in self._storage.damaged_ledgers():
             self._queue.put(ledger_id, RepairReason.REPLAY)
@@ -149,13 +161,18 @@ class BookieDesk:
         if self._registration is not None:
             self._registration.update(self._fields())
 
+    def _on_space(self, report: SpaceReport) -> None:
+        self._space = report
+        if self._registration is not None:
+            self._registration.update(self._fields())
+
     def _fields(self) -> dict[str, Any]:
         node = self._own_node.node
         return {
             "incarnation": self._member.incarnation,
             "data_url": self._bookie.name,
-            "state": "rw",
-            "free_bytes": 1,
+            "state": self._space.state,
+            "free_bytes": self._space.free_bytes,
             "draining": not node.duty.takes_new_ledgers,
             "duty": node.duty.value,
             "region": node.region,

@@ -1,0 +1,69 @@
+"""A run in which a few faults happen and nothing else: what hunts a mutant that shows only so.
+
+Options are those of the seed, but for the faults, and where the mutant asks for it the replication
+of every log and its acknowledgement mode. Runs are short: one fault follows the other.
+
+Used by `tests.sim.mutants`. Documented in docs/testing.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+from duramen.config import LogConfig
+from duramen.units import MS, SECOND
+from tests.sim.options import Options, draw_options
+from tests.sim.run import Result, Run, collected_afterwards
+
+_DURATION_US: Final = 25 * SECOND
+_CALM_US: Final = 800 * MS
+
+
+class Focus(NamedTuple):
+    """What happens, and to which logs."""
+
+    faults: tuple[str, ...]
+    shape: tuple[int, int, int] | None = None
+    """Ensemble size, write quorum and ack quorum of every log; None: as drawn."""
+
+    ack_mode: str | None = None
+    unknown_ratio: float | None = None
+    """Of the commits of the metadata store, those whose fate the author does not learn."""
+
+
+def draw_focused(seed: int, focus: Focus) -> Options:
+    """The options of a seed, with no fault but those."""
+    drawn = draw_options(seed)
+    return replace(
+        drawn,
+        duration_us=_DURATION_US,
+        places=drawn.places[: len(drawn.places) - drawn.spare_count],
+        spare_count=0,
+        has_repair=False,
+        archiver_count=0,
+        logs=tuple(_focus_log(log, focus) for log in drawn.logs),
+        faults=focus.faults,
+        calm_us=_CALM_US,
+        is_beyond_budget=False,
+        unknown_ratio=drawn.unknown_ratio if focus.unknown_ratio is None else focus.unknown_ratio,
+        loss_ratio=0.0,
+        duplicate_ratio=0.0,
+    )
+
+
+def _focus_log(log: LogConfig, focus: Focus) -> LogConfig:
+    part = log.replication
+    if focus.shape is not None:
+        ensemble, write, ack = focus.shape
+        part = part.model_copy(update={
+            "ensemble_size": ensemble, "write_quorum": write, "ack_quorum": ack,
+            "min_racks": 1, "min_regions": 1,
+        })  # fmt: skip
+    return log.model_copy(update={"replication": part, "ack_mode": focus.ack_mode or log.ack_mode})
+
+
+def play_focused(seed: int, focus: Focus, *, with_trace: bool = False) -> Result:
+    """Play one seed."""
+    with collected_afterwards():
+        return Run(seed, drawn=draw_focused(seed, focus), with_trace=with_trace).play()
