@@ -15,7 +15,9 @@ docs/protocol/read-answers.md.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
 
 from duramen.core.reader import ReaderLimits
 from duramen.core.reading.effects import Deliver
@@ -26,9 +28,13 @@ from duramen.runtime.reading.bookies import RangeFetcher, read_clock_us
 from duramen.runtime.reading.log_reader import DataLost, LogCursor, Truncated
 from duramen.runtime.reading.metadata import LogFollower
 from duramen.runtime.reading.tail import Tail
+from duramen.units import MS, SECOND
 from duramen.wire.entry import EntryInfo, read_entry_info
 from duramen_readproxy.answers import Pick, place_delivered
 from duramen_readproxy.following.feed import Feeds, LogFeed
+
+AHEAD_PAUSE_US: Final = 100 * MS
+"""How long a reader waits that is behind its feed, and knows of nothing to read."""
 
 
 class RecordReader:
@@ -103,6 +109,7 @@ class RecordReader:
         """
         self._last = self.find_touched()
         self._taken = self._touched = None  # who waits long must not hold entries
+        lagged_at: Position | None = None
         while True:
             if self._cursor is not None:
                 delivered = await self._cursor.take(wanted_seq_num)
@@ -132,6 +139,14 @@ class RecordReader:
                 return delivered
             self._feeds.on_lag()
             self._leave_feed()
+            if lagged_at == self._position:
+                # The feed began with a reader that had heard of a higher LAC: until that is known
+                # here, neither the feed nor a cursor has what comes next.
+                left_us = deadline_us - read_clock_us()
+                if left_us <= 0 or self._feeds.is_stopping:
+                    return None
+                await asyncio.sleep(min(left_us, AHEAD_PAUSE_US) / SECOND)
+            lagged_at = self._position
             await self._open_cursor()
 
     @property
