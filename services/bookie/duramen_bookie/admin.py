@@ -77,14 +77,14 @@ class LedgerPage(BaseModel):
     has_more: bool
 
 
-class EntryRanges(BaseModel):
+class LedgerRanges(BaseModel):
     """The entries of a ledger that are here: pairs of the first and the last one of each range."""
 
     ledger_id: str
     ranges: list[tuple[int, int]]
 
 
-class StoredEntry(BaseModel):
+class HeldEntry(BaseModel):
     """One entry; `bytes` null: it is not here. `entry`, its bytes in base64, if they are wanted."""
 
     ledger_id: str
@@ -150,11 +150,11 @@ def _add_ledger_routes(app: FastAPI, service: RunningBookie) -> None:
         return LedgerPage(ledgers=ledgers, has_more=len(found) > limit)
 
     @app.get("/v1/ledgers/{ledger_id}/entries", summary="The entries of a ledger, as ranges")
-    async def get_entries(ledger_id: str) -> EntryRanges:
+    async def get_entries(ledger_id: str) -> LedgerRanges:
         ranges = service.running_core().list_ranges(_read_ledger_id(ledger_id))
         if ranges is None:
             raise DuramenError("segment_not_found", f"ledger {ledger_id} is not known here")
-        return EntryRanges(ledger_id=ledger_id, ranges=list(ranges))
+        return LedgerRanges(ledger_id=ledger_id, ranges=list(ranges))
 
     @app.get(
         "/v1/ledgers/{ledger_id}/entries/{entry_id}",
@@ -167,12 +167,12 @@ def _add_ledger_routes(app: FastAPI, service: RunningBookie) -> None:
         bodies: Annotated[
             bool, Query(description="tell its bytes in base64, with what the records say")
         ] = False,
-    ) -> StoredEntry:
+    ) -> HeldEntry:
         if not 0 <= entry_id <= LAST_ENTRY_ID:
             raise DuramenError("invalid_argument", "entries count from 0", field="entry_id")
         known = _read_ledger_id(ledger_id)
         status, entry = await service.read_entry(known, EntryId(entry_id))
-        told = StoredEntry(
+        told = HeldEntry(
             ledger_id=ledger_id,
             entry_id=entry_id,
             status=status.name,

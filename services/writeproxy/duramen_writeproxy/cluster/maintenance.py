@@ -21,7 +21,7 @@ from duramen_writeproxy.creation import Creator
 _BODY_BYTES_MAX: Final = 1 * KIB
 
 
-class Maintenance(BaseModel):
+class MaintenanceAnswer(BaseModel):
     """Whether changes are suspended, and how many of each sequencer are still under way."""
 
     rolling_suspended: bool
@@ -34,14 +34,14 @@ def add_maintenance_routes(app: FastAPI, creator: Creator) -> None:
     """`PUT /v1/cluster/maintenance` with `{"rolling_suspended": true | false}`."""
 
     @app.put("/v1/cluster/maintenance")
-    async def put_maintenance(request: Request) -> Maintenance:
+    async def put_maintenance(request: Request) -> MaintenanceAnswer:
         body = parse_object(await read_body(request, _BODY_BYTES_MAX, announced=None))
         wanted = body.get("rolling_suspended")
         if list(body) != ["rolling_suspended"] or not isinstance(wanted, bool):
             detail = "expected an object with rolling_suspended: true or false, and nothing else"
             raise DuramenError("invalid_argument", detail, field="rolling_suspended")
         under_way = await creator.suspend_rolling(is_suspended=wanted)
-        return Maintenance(
+        return MaintenanceAnswer(
             rolling_suspended=wanted,
             is_settled=bool(under_way) and all(count == 0 for count in under_way.values()),
             under_way=under_way,
