@@ -14,7 +14,7 @@ from duramen.core.cold_copy import ColdCopy
 from duramen.core.log_node import LogNode
 from duramen.core.segment import Segment
 from duramen.runtime.cold import ColdStore
-from duramen.wire.cold.manifest import FilePart, Manifest, spell_manifest
+from duramen.wire.cold.manifest import FilePart, Manifest, encode_manifest
 from duramen.wire.cold.part_writer import PartWriter
 from duramen.wire.cold.paths import attempt_folder, manifest_path, part_name
 from duramen.wire.cold.schema import ROW_GROUP_BYTES_MAX
@@ -66,7 +66,7 @@ def archive_segment(
         lost=segment.lost,
         archived_unix_ms=UNIX_MS,
     )
-    data = spell_manifest(manifest)
+    data = encode_manifest(manifest)
     store.put_new(manifest_path(cluster, segment.log_id, segment.epoch), data)
     sha256 = hashlib.sha256(data).hexdigest()
     return ColdCopy(attempt, sha256, manifest.size_bytes, UNIX_MS, UNIX_MS + 1)

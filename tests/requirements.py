@@ -110,11 +110,11 @@ def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:
     reasons = Counter(map(_reason_of, terminalreporter.stats.get("skipped", [])))
     if reasons:
         terminalreporter.section("Not run here")
-        for line in tell(reasons):
+        for line in report(reasons):
             terminalreporter.line(line)
 
 
-def tell(reasons: Mapping[str, int]) -> list[str]:
+def report(reasons: Mapping[str, int]) -> list[str]:
     """The table, a block for each reason: how many tests, for want of what, why, the way out."""
     lines = []
     for reason, count in sorted(reasons.items(), key=lambda pair: (-pair[1], pair[0])):

@@ -157,10 +157,10 @@ def _tick() -> None:
         time.sleep(max(due_s - time.monotonic(), 0.0))
         now_s = time.monotonic()
         if now_s - due_s >= LATE_S:
-            _tell("cpu", due_s, now_s)
+            _report("cpu", due_s, now_s)
             due_s = told_s = now_s
         elif now_s - told_s >= _MARK_EVERY_S:
-            _tell("cpu", now_s, now_s)
+            _report("cpu", now_s, now_s)
             told_s = now_s
 
 
@@ -172,11 +172,11 @@ def _sync(file: Path) -> None:
             os.fdatasync(block.fileno())
             ended_s = time.monotonic()
             is_late = ended_s - began_s >= SYNC_LATE_S
-            _tell("disk", began_s if is_late else ended_s, ended_s)
+            _report("disk", began_s if is_late else ended_s, ended_s)
             time.sleep(SYNC_EVERY_S)
 
 
-def _tell(kind: str, begin_s: float, end_s: float) -> None:
+def _report(kind: str, begin_s: float, end_s: float) -> None:
     os.write(1, f"{kind} {begin_s:.6f} {end_s:.6f}\n".encode())
 
 

@@ -2,7 +2,7 @@
 
 A thin layer over kr8s, which knows kubeconfigs, service accounts and tokens that are renewed;
 bodies and preconditions are ours. Whatever goes wrong is one of two errors: `Refused` (the API
-server said no, and why) or `Unreachable`. Called by `observe/`, `apply/` and `release.py`; calls
+server said no, and why) or `ApiUnreachable`. Called by `observe/`, `apply/` and `release.py`; calls
 whose kinds are Kubernetes' own are made in `typed/`, under the login that is found here (ADR 0026).
 """
 
@@ -40,7 +40,7 @@ class Refused(Exception):
         self.problem = problem
 
 
-class Unreachable(Exception):
+class ApiUnreachable(Exception):
     """The API server did not answer in time, or not at all: whether it acted is open."""
 
 
@@ -71,7 +71,7 @@ class Kube:
         """By the kubeconfig ($KUBECONFIG), or the service account of the pod that this runs in.
 
         Raises:
-            Unreachable: there are no credentials that lead anywhere.
+            ApiUnreachable: there are no credentials that lead anywhere.
             Refused: the API server does not say its version, which kr8s asks for first.
         """
         try:
@@ -82,7 +82,7 @@ class Kube:
             answer = _find_answer(error)
             raise make_refusal(answer.status_code, answer.content) from error
         except (ValueError, OSError, httpx.HTTPError) as error:
-            raise Unreachable(str(error)) from error
+            raise ApiUnreachable(str(error)) from error
 
     async def renew_login(self) -> Login:
         """Read the credentials again: a service account's token changes every hour."""
@@ -160,7 +160,7 @@ class Kube:
         except kr8s.ServerError as error:
             answer = _find_answer(error)
         except (httpx.HTTPError, kr8s.APITimeoutError, OSError, ssl.SSLError) as error:
-            raise Unreachable(f"{method} {path}: {error!r}") from error
+            raise ApiUnreachable(f"{method} {path}: {error!r}") from error
         return _read(answer)
 
     async def _send(
@@ -189,15 +189,15 @@ class Kube:
 def _read_login(auth: Any) -> Login:
     return Login(
         server=str(auth.server),
-        authority_file=_spell(auth.server_ca_file),
-        certificate_file=_spell(auth.client_cert_file),
-        key_file=_spell(auth.client_key_file),
+        authority_file=_format(auth.server_ca_file),
+        certificate_file=_format(auth.client_cert_file),
+        key_file=_format(auth.client_key_file),
         tls_server_name=auth.tls_server_name,
         token=auth.token,
     )
 
 
-def _spell(path: Any) -> str | None:
+def _format(path: Any) -> str | None:
     return None if path is None else str(path)
 
 

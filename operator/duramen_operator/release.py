@@ -9,7 +9,7 @@ import asyncio
 import logging
 
 from duramen_operator.kinds import OURS
-from duramen_operator.kube import Kube, Refused, Unreachable
+from duramen_operator.kube import ApiUnreachable, Kube, Refused
 from duramen_operator.names import FINALIZER
 from duramen_operator.plan.observed import KubeObject
 
@@ -36,7 +36,7 @@ async def release(namespace: str, kubeconfig: str | None = None, limit_s: float 
                     return count
                 for item in held:
                     count += await _let_go(kube, item)
-            except (Unreachable, Refused) as error:
+            except (ApiUnreachable, Refused) as error:
                 _log.warning("again: %s", error)
                 await asyncio.sleep(RETRY_S)
 

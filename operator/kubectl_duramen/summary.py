@@ -44,12 +44,12 @@ def summarize(snapshot: Snapshot) -> Document:
         "image": cluster.get("spec", {}).get("image"),
         "paused": cluster["metadata"].get("annotations", {}).get(PAUSED_ANNOTATION) == "true",
         "conditions": list_conditions(cluster),
-        "bookie_sets": [_spell_set(one) for one in snapshot.objects.get("bookiesets", [])],
+        "bookie_sets": [_encode_set(one) for one in snapshot.objects.get("bookiesets", [])],
         "bookies": bookies,
-        "services": {role: _spell_service(role, pods, cluster) for role in SERVICES},
-        "repair": _spell_repair(snapshot.admin.get("repair")),
-        "logs": _spell_logs(snapshot),
-        "archive": [_spell_policy(one) for one in snapshot.objects.get("archivepolicies", [])],
+        "services": {role: _encode_service(role, pods, cluster) for role in SERVICES},
+        "repair": _encode_repair(snapshot.admin.get("repair")),
+        "logs": _encode_logs(snapshot),
+        "archive": [_encode_policy(one) for one in snapshot.objects.get("archivepolicies", [])],
         "unknown": dict(sorted(snapshot.unknown.items())),
     }
     summary["trouble"] = _list_trouble(summary)
@@ -118,7 +118,7 @@ def _join_bookies(snapshot: Snapshot) -> list[Document]:
     registered = {row["id"]: row for row in snapshot.admin.get("registered", {}).get("bookies", [])}
     drains = {row["bookie"]: row for row in (snapshot.admin.get("repair") or {}).get("drains", [])}
     rows = [
-        _spell_bookie(
+        _encode_bookie(
             name, objects.get(name), pods.get(name), registered.get(name), drains.get(name),
             knows_pods="pods" in snapshot.objects, knows_registered="registered" in snapshot.admin,
         )
@@ -127,7 +127,7 @@ def _join_bookies(snapshot: Snapshot) -> list[Document]:
     return sorted(rows, key=lambda row: (row["region"] or "", row["zone"] or "", row["bookie"]))
 
 
-def _spell_bookie(
+def _encode_bookie(
     name: str,
     thing: Document | None,
     pod: Document | None,
@@ -167,11 +167,11 @@ def _spell_bookie(
         "drain": None if drain is None else {
             name: drain.get(name) for name in ("duty", "fragments", "bytes", "waits_for")
         },
-        "why": why or [_spell_condition(c) for c in list_unhealthy(thing or {})],
+        "why": why or [_format_condition(c) for c in list_unhealthy(thing or {})],
     }  # fmt: skip
 
 
-def _spell_service(role: str, pods: Iterable[Document], cluster: Document) -> Document:
+def _encode_service(role: str, pods: Iterable[Document], cluster: Document) -> Document:
     mine = [pod for pod in pods if _labels(pod).get(COMPONENT_LABEL) == role]
     spec = cluster.get("spec", {})
     wanted = {
@@ -195,18 +195,18 @@ def _has_servers(spec: Mapping[str, Any]) -> bool:
     return bool((spec.get("zookeeper", {}).get("external") or {}).get("servers"))
 
 
-def _spell_set(thing: Document) -> Document:
+def _encode_set(thing: Document) -> Document:
     status = thing.get("status") or {}
     return {
         "bookie_set": thing["metadata"]["name"],
         "wanted": thing.get("spec", {}).get("replicas"),
         "replicas": status.get("replicas"),
         "ready": status.get("readyReplicas"),
-        "why": [_spell_condition(condition) for condition in list_unhealthy(thing)],
+        "why": [_format_condition(condition) for condition in list_unhealthy(thing)],
     }
 
 
-def _spell_repair(answer: Mapping[str, Any] | None) -> Document | None:
+def _encode_repair(answer: Mapping[str, Any] | None) -> Document | None:
     if answer is None:
         return None
     backlog = answer.get("backlog", {})
@@ -224,7 +224,7 @@ def _spell_repair(answer: Mapping[str, Any] | None) -> Document | None:
     }
 
 
-def _spell_logs(snapshot: Snapshot) -> Document:
+def _encode_logs(snapshot: Snapshot) -> Document:
     """How many there are, and those that are not healthy."""
     things = snapshot.objects.get("logs")
     lost = {
@@ -232,12 +232,12 @@ def _spell_logs(snapshot: Snapshot) -> Document:
     }
     unhealthy = []
     for thing in things or []:
-        why = [_spell_condition(condition) for condition in list_unhealthy(thing)]
+        why = [_format_condition(condition) for condition in list_unhealthy(thing)]
         log_id = (thing.get("status") or {}).get("logId")
         if log_id and log_id in lost:
             why.append("some of its entries cannot be repaired: kubectl duramen status --json")
         if why:
-            unhealthy.append({"log": spell_log(thing), "why": why})
+            unhealthy.append({"log": format_log(thing), "why": why})
     owners = snapshot.admin.get("owners")
     for silent in (owners or {}).get("silent", ()):
         unhealthy.append(
@@ -250,16 +250,16 @@ def _spell_logs(snapshot: Snapshot) -> Document:
     }
 
 
-def spell_log(thing: Mapping[str, Any]) -> str:
+def format_log(thing: Mapping[str, Any]) -> str:
     """`namespace/log` as its users name it."""
     spec = thing.get("spec", {})
     return f"{spec.get('namespace', '?')}/{spec.get('name') or thing['metadata']['name']}"
 
 
-def _spell_policy(thing: Document) -> Document:
+def _encode_policy(thing: Document) -> Document:
     status = thing.get("status") or {}
     last = status.get("lastRun") or {}
-    why = [_spell_condition(condition) for condition in list_unhealthy(thing)]
+    why = [_format_condition(condition) for condition in list_unhealthy(thing)]
     if status.get("mismatches"):
         why.insert(0, agree(f"not as at the bookies: {status['mismatches']} copies"))
     if status.get("failedRuns"):
@@ -297,7 +297,7 @@ def _list_trouble(summary: Document) -> list[str]:
     return found
 
 
-def _spell_condition(condition: Mapping[str, Any]) -> str:
+def _format_condition(condition: Mapping[str, Any]) -> str:
     head = f"{condition['type']} {condition['status']}"
     reason = f" ({condition['reason']})" if condition.get("reason") else ""
     return f"{head}{reason}: {condition.get('message') or ''}".rstrip(": ")

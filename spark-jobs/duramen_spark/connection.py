@@ -14,7 +14,7 @@ from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from duramen.cli.command import say
-from duramen.cli.shell.waiting import telling
+from duramen.cli.shell.waiting import report_waiting
 from duramen.core.log_node import LogNode
 from duramen.errors import DuramenError
 from duramen.runtime.cold import ColdStore, open_cold_store
@@ -23,7 +23,7 @@ from duramen.runtime.zookeeper_store import ZooKeeperStore
 from duramen.wire.metadata_json import MetadataJsonError, Paths
 from duramen_spark.archive.bookie_source import BookieSource, ClusterAddress
 from duramen_spark.archive.cluster_nodes import ClusterNodes
-from duramen_spark.places import Place
+from duramen_spark.places import ClusterPlace
 
 
 class Connection(NamedTuple):
@@ -39,7 +39,7 @@ class Connection(NamedTuple):
 
 
 @asynccontextmanager
-async def connect(place: Place) -> AsyncIterator[Connection]:
+async def connect(place: ClusterPlace) -> AsyncIterator[Connection]:
     """Connect, and leave at the end.
 
     Raises:
@@ -51,7 +51,7 @@ async def connect(place: Place) -> AsyncIterator[Connection]:
     address = ClusterAddress(place.zookeeper, place.cluster, place.region, place.rack)
     paths = Paths(place.cluster)
     try:
-        async with telling(f"ZooKeeper at {place.zookeeper}", say):
+        async with report_waiting(f"ZooKeeper at {place.zookeeper}", say):
             await metadata.start()
         nodes = ClusterNodes(metadata, paths)
         uuid = await nodes.read_uuid()

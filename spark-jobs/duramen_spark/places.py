@@ -37,7 +37,7 @@ class PlaceOptions:
     )
 
 
-class Place(NamedTuple):
+class ClusterPlace(NamedTuple):
     """Where a cluster and its cold store are, and where this process is."""
 
     zookeeper: str
@@ -47,7 +47,7 @@ class Place(NamedTuple):
     rack: str
 
 
-def find_place(options: PlaceOptions | None) -> Place:
+def find_place(options: PlaceOptions | None) -> ClusterPlace:
     """Resolve the flags.
 
     Raises:
@@ -65,4 +65,4 @@ def find_place(options: PlaceOptions | None) -> Place:
         if not isinstance(store, str):
             raise UsageError("--cold-store: cluster.json names none, so say where the archive is")
         where = str(document.get("zookeeper")), given.cluster or str(document.get("cluster")), store
-    return Place(*where, given.region, given.rack)
+    return ClusterPlace(*where, given.region, given.rack)

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, S
 from typing import Any, Final, NamedTuple, Self, TypeVar
 
 from duramen.client.blocking.portal import Portal
-from duramen.client.rest_client import ReadAnswer, RestClient
+from duramen.client.rest_client import BulkReadAnswer, RestClient
 from duramen.client.retry import repeat_while_refused
 from duramen.errors import DuramenError
 from duramen.runtime.http_client import PeerError
@@ -41,21 +41,21 @@ class LogFacts(NamedTuple):
     tail: int
 
 
-class ColdCopy(NamedTuple):
+class ArchivedCopy(NamedTuple):
     """A verified copy in the archive, as the segment's node vouches for it."""
 
     attempt: str
     manifest_sha256: str
 
 
-class Segment(NamedTuple):
+class CatalogSegment(NamedTuple):
     """A closed segment: its records, and whether the archive has them."""
 
     epoch: int
     first: int
     end: int
     size_bytes: int
-    cold_copy: ColdCopy | None = None
+    cold_copy: ArchivedCopy | None = None
 
     @property
     def record_count(self) -> int:
@@ -63,7 +63,7 @@ class Segment(NamedTuple):
         return self.end - self.first
 
 
-class Catalog:
+class ProxyCatalog:
     """Asks one proxy, which sends on what is the other kind's."""
 
     def __init__(self, url: str) -> None:
@@ -94,7 +94,7 @@ class Catalog:
         """What there is of each log; those that are not there (any more) are left out."""
         return self._ask_all(logs, self._find_facts)
 
-    def find_segments(self, logs: Iterable[LogName]) -> dict[LogName, list[Segment]]:
+    def find_segments(self, logs: Iterable[LogName]) -> dict[LogName, list[CatalogSegment]]:
         """The closed live segments of each log, oldest first."""
         return self._ask_all(logs, self._find_segments)
 
@@ -179,7 +179,7 @@ class Catalog:
         tail = await self._run(lambda: self._client.find_tail(*log))
         return LogFacts(str(shown["log_id"]), int(shown["head"]["seq_num"]), tail)
 
-    async def _find_segments(self, log: LogName) -> list[Segment]:
+    async def _find_segments(self, log: LogName) -> list[CatalogSegment]:
         answer = await self._run(lambda: self._client.list_segments(*log))
         return [_read_segment(row) for row in answer["segments"] if row["records"] is not None]
 
@@ -199,7 +199,7 @@ class Catalog:
             return answer.first_seq_num
         return int(answer.next_position.removeprefix("seq:"))
 
-    async def _read(self, log: LogName, position: str, most_bytes: int) -> ReadAnswer:
+    async def _read(self, log: LogName, position: str, most_bytes: int) -> BulkReadAnswer:
         """One answer; behind records that are lost, where the position is among them."""
         try:
             return await self._run(lambda: self._client.read(*log, position, most_bytes=most_bytes))
@@ -210,12 +210,12 @@ class Catalog:
             return await self._read(log, following, most_bytes)
 
 
-def _read_segment(row: dict[str, Any]) -> Segment:
+def _read_segment(row: dict[str, Any]) -> CatalogSegment:
     copy = row.get("cold_copy")
-    return Segment(
+    return CatalogSegment(
         epoch=int(row["epoch"]),
         first=int(row["start_seq_num"]),
         end=int(row["start_seq_num"]) + int(row["records"]),
         size_bytes=int(row["bytes"]),
-        cold_copy=None if copy is None else ColdCopy(copy["attempt"], copy["manifest_sha256"]),
+        cold_copy=None if copy is None else ArchivedCopy(copy["attempt"], copy["manifest_sha256"]),
     )

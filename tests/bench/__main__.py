@@ -32,7 +32,7 @@ from tests.bench.compare.kept import (
 )
 from tests.bench.ending import bounded
 from tests.bench.machine import CpuWatch, describe_machine
-from tests.bench.report import Figure, spell_table
+from tests.bench.report import Figure, format_table
 from tests.bench.workloads import QUICK, WORKLOADS, Bench, Sizes
 
 _RUN_S_MAX: Final = 330
@@ -67,8 +67,8 @@ def main() -> int:
         shutil.rmtree(folder)
     machine["foreign_cpu_ratio"] = watch.find_foreign_ratio()
     if figures:
-        sys.stdout.write(f"{spell_header(machine, is_quick=options.quick)}\n\n")
-        sys.stdout.write(f"{spell_table(figures)}\n")
+        sys.stdout.write(f"{format_header(machine, is_quick=options.quick)}\n\n")
+        sys.stdout.write(f"{format_table(figures)}\n")
     if options.json is not None:
         document = {
             "version": __version__,
@@ -90,7 +90,7 @@ def _measure_kept(options: argparse.Namespace) -> int:
     except BenchError as error:
         _say(f"void: {error}")
         return 1
-    sys.stdout.write(f"{spell_kept(result)}\n")
+    sys.stdout.write(f"{format_kept(result)}\n")
     if options.keep:
         keep(result)
         sys.stdout.write(f"kept in {KEPT}\n")
@@ -102,15 +102,15 @@ def _measure_kept(options: argparse.Namespace) -> int:
     return 1 if complaints else 0
 
 
-def spell_kept(result: Result) -> str:
+def format_kept(result: Result) -> str:
     """The figures of the short loads as a table."""
-    return spell_table([
+    return format_table([
         Figure(figure.workload, figure.name, value, figure.unit)
         for figure, value in result.figures.items()
     ])  # fmt: skip
 
 
-def spell_header(machine: dict[str, Any], *, is_quick: bool) -> str:
+def format_header(machine: dict[str, Any], *, is_quick: bool) -> str:
     """Two lines: what was measured, and on what."""
     now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
     memory_gb = machine["memory_bytes"] / 1e9

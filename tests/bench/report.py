@@ -27,11 +27,11 @@ class Target:
         """Whether a value is good enough."""
         return value >= self.bound if self.is_floor else value <= self.bound
 
-    def spell(self, value: float) -> str:
+    def format(self, value: float) -> str:
         """Such as `≥ 40: reached, 1.25 ×`."""
         verdict = "reached" if self.is_reached_by(value) else "missed"
         sign = "≥" if self.is_floor else "≤"
-        return f"{sign} {spell_number(self.bound)}: {verdict}, {value / self.bound:.2f} ×"
+        return f"{sign} {format_number(self.bound)}: {verdict}, {value / self.bound:.2f} ×"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ def find_ms(latencies_s: Sequence[float], percent: float) -> float:
     return found * 1e3
 
 
-def spell_table(figures: Sequence[Figure]) -> str:
+def format_table(figures: Sequence[Figure]) -> str:
     """The figures as lines of columns, a blank line between workloads."""
     rows = [("workload", "figure", "value", "", "of limit", "target")]
     previous = ""
@@ -90,16 +90,16 @@ def spell_table(figures: Sequence[Figure]) -> str:
         if figure.workload != previous:
             rows.append(("",) * 6)
         limit = "" if figure.of_limit is None else f"{figure.of_limit:.1%}"
-        target = "" if figure.target is None else figure.target.spell(figure.value)
+        target = "" if figure.target is None else figure.target.format(figure.value)
         name = figure.workload if figure.workload != previous else ""
-        value = spell_number(figure.value)
+        value = format_number(figure.value)
         rows.append((name, figure.name, value, figure.unit, limit, target))
         previous = figure.workload
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(_spell_row(row, widths) for row in rows)
+    return "\n".join(_format_row(row, widths) for row in rows)
 
 
-def _spell_row(row: Sequence[str], widths: Sequence[int]) -> str:
+def _format_row(row: Sequence[str], widths: Sequence[int]) -> str:
     # Numbers to the right, all else to the left.
     cells = [
         text.rjust(width) if index in (2, 4) else text.ljust(width)
@@ -108,7 +108,7 @@ def _spell_row(row: Sequence[str], widths: Sequence[int]) -> str:
     return "  ".join(cells).rstrip()
 
 
-def spell_number(value: float) -> str:
+def format_number(value: float) -> str:
     """Three significant digits, without a power of ten."""
     if value == 0 or not math.isfinite(value):
         return str(value)

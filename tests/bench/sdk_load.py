@@ -204,7 +204,7 @@ def run_against_stub(seconds: float, modes: list[str]) -> list[SdkResult]:
     return found
 
 
-def spell_result(result: SdkResult) -> str:
+def format_result(result: SdkResult) -> str:
     """One line for a person."""
     return (
         f"{result.mode:9} {result.mb_per_s:7.1f} MB/s {result.records_per_s:10,.0f} records/s "
@@ -230,11 +230,11 @@ def main() -> None:
         sys.stdout.write(json.dumps(dataclasses.asdict(result)))
     elif options.stub:
         for result in run_against_stub(options.seconds, options.modes):
-            sys.stdout.write(spell_result(result))
+            sys.stdout.write(format_result(result))
     else:
         for mode in options.modes:
             spec = SdkSpec(options.url, "default", mode, options.seconds)
-            sys.stdout.write(spell_result(run_sdk_load(spec)))
+            sys.stdout.write(format_result(run_sdk_load(spec)))
 
 
 if __name__ == "__main__":

@@ -109,7 +109,7 @@ async def _run(options: ChaosOptions, arguments: argparse.Namespace) -> int:
     summary = await run_until_valid(
         options, tries=arguments.tries, keeps_folder=arguments.keep, say=_say
     )
-    sys.stdout.write(f"seed {options.seed}, {summary.seconds:g} s\n{summary.spell()}\n")
+    sys.stdout.write(f"seed {options.seed}, {summary.seconds:g} s\n{summary.format()}\n")
     if arguments.json is not None:
         document = {"seed": options.seed} | summary.to_json()
         arguments.json.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")

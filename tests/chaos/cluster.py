@@ -22,7 +22,7 @@ from typing import Any, Final
 
 import httpx
 
-from duramen.cluster.layout import HOST, Plan
+from duramen.cluster.layout import HOST, ProcessPlan
 from duramen.cluster.process import prepare_command
 from duramen.cluster.supervisor import ClusterError, ClusterEvent, ClusterOptions, Supervisor
 from tests.chaos import tether
@@ -53,7 +53,7 @@ class ChaosCluster:
         self._layout = layout
         self._folder = folder
         self._on_text = on_event
-        self._plans: dict[str, Plan] = {}
+        self._plans: dict[str, ProcessPlan] = {}
         ports = PortPool()
         self._ports = {node_id: ports.take() for role in _LINKED for node_id in layout.ids(role)}
         self._held: dict[str, threading.Event] = {}
@@ -196,7 +196,7 @@ class ChaosCluster:
 
     # --- the keepers' side -----------------------------------------------------------------------
 
-    def _make_command(self, plan: Plan, zookeeper: str) -> list[str]:
+    def _make_command(self, plan: ProcessPlan, zookeeper: str) -> list[str]:
         """Called in a thread; waits while the nemesis holds the process down."""
         self._plans[plan.node_id] = plan
         self._wait_held(plan.node_id)

@@ -132,7 +132,7 @@ class CopyCount:
             ],
         }  # fmt: skip
 
-    def spell(self) -> str:
+    def format(self) -> str:
         """For people."""
         lines = [
             f"{self.copies} of {self.wanted} copies of {self.entries} entries in {self.segments} "

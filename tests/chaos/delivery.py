@@ -147,7 +147,7 @@ class Delivered:
             "without_zookeeper": [window._asdict() for window in self.windows],
         }
 
-    def spell(self) -> str:
+    def format(self) -> str:
         """For people."""
         lines = [f"{'delivered to who waits, s':28} {'count':>9}    p50    p99    max"]
         for kind, spans in sorted(self.spans_s.items()):
@@ -269,7 +269,7 @@ def _find_told(log: LogDeliveries, timeline: _Timeline, stalls: Stalls) -> list[
             at_s, asked_s = line["t1_ns"] / 1e9, line["t0_ns"] / 1e9
             text = (
                 f"{line['proc']} was told {line['status']} {line['code']} of a healthy log at "
-                f"{at_s:.3f} s, asked at {asked_s:.3f} s, while {timeline.spell(line['t1_ns'])}"
+                f"{at_s:.3f} s, asked at {asked_s:.3f} s, while {timeline.format(line['t1_ns'])}"
             )
             found.append(Violation("told", log.log, text))
     return found[:VIOLATIONS_MAX]
@@ -344,7 +344,7 @@ class _Timeline:
             bookies.update(fault.get("targets", ()))
         return len(bookies) <= 1
 
-    def spell(self, at_ns: int) -> str:
+    def format(self, at_ns: int) -> str:
         """What was under way at an instant."""
         kinds = [str(fault["kind"]) for fault in self._under_way(at_ns, at_ns)]
         return ", ".join(kinds) or "nothing was wrong"

@@ -151,7 +151,7 @@ class DiskHands:
     # --- flipped bits ----------------------------------------------------------------------------
 
     async def _flip(self, step: Step) -> Evidence:
-        """Bits flip in the journal and the shelf of a bookie that was stopped cleanly."""
+        """Bits flip in the journal and the entry log of a bookie that was stopped cleanly."""
         cluster, rng = self._cluster, random.Random(step.number)
         bookie = self.budget.choose(cluster.ids("bookie"), step.number)
         assert bookie is not None

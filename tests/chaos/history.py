@@ -42,7 +42,7 @@ def hash_body(body: bytes) -> int:
     return int.from_bytes(hashlib.blake2b(body, digest_size=8).digest(), "big")
 
 
-def spell_batches(records: Sequence[Records]) -> list[list[Any]]:
+def encode_batches(records: Sequence[Records]) -> list[list[Any]]:
     """What a read returned, cut to what was asked for."""
     return [
         [str(part.dlsn_of(part.skip)), part.first, [hash_body(body) for body in part.bodies]]

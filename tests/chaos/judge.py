@@ -249,7 +249,7 @@ class LogJudge:
             elif (content.hashes[at], content.lsns[at], content.slots[at]) != (
                 body_hash, lsn, slot,
             ):  # fmt: skip
-                here = f"{self._name(body_hash)} at {_spell(lsn, slot)}"
+                here = f"{self._name(body_hash)} at {_format(lsn, slot)}"
                 there = f"{self._name(content.hashes[at])} at {self._dlsn_at(at)}"
                 self._note("O1", f"{what}: record {at} is {here}, others read {there}")
 
@@ -293,11 +293,11 @@ class LogJudge:
             place = (content.lsns[seq_num], content.slots[seq_num])
             follows = place == (before[0], before[1] + 1) or (place[0] > before[0] and not place[1])
             if seq_num and content.hashes[seq_num - 1] and not follows:
-                self._note("G1", f"{seq_num} at {_spell(*place)} follows {_spell(*before)}")
+                self._note("G1", f"{seq_num} at {_format(*place)} follows {_format(*before)}")
             before = place
             owner = self._owners.get(body_hash)
             if owner is None:
-                self._note("D3", f"record {seq_num} at {_spell(*place)} was never appended")
+                self._note("D3", f"record {seq_num} at {_format(*place)} was never appended")
                 continue
             index, offset = owner
             append = self._appends[index]
@@ -398,7 +398,7 @@ class LogJudge:
         return f"{body_hash:016x}" if owner is None else str(self._appends[owner[0]])
 
     def _dlsn_at(self, seq_num: int) -> str:
-        return _spell(self._content.lsns[seq_num], self._content.slots[seq_num])
+        return _format(self._content.lsns[seq_num], self._content.slots[seq_num])
 
 
 def judge(log: str, lines: Iterable[Line], *, must_be_definite: bool = False) -> LogJudge:
@@ -410,7 +410,7 @@ def judge(log: str, lines: Iterable[Line], *, must_be_definite: bool = False) ->
     return judged
 
 
-def _spell(lsn: int, slot: int) -> str:
+def _format(lsn: int, slot: int) -> str:
     return f"e{lsn >> 32}n{lsn & 0xFFFF_FFFF}s{slot}"
 
 

@@ -37,7 +37,7 @@ class Form(NamedTuple):
         """Destroyed disks that a log of this form bears."""
         return min(self.write_quorum - self.ack_quorum, self.ack_quorum - 1)
 
-    def spell(self, *, says_what_suffices: bool) -> dict[str, Any]:
+    def format(self, *, says_what_suffices: bool) -> dict[str, Any]:
         """As part of a log's configuration.
 
         Args:

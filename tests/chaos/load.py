@@ -34,14 +34,14 @@ from duramen.client.records import open_batches
 from duramen.client.rest_client import Appended, RestClient
 from duramen.errors import DuramenError, Retry
 from duramen.runtime.http_client import PeerError, UnreachableError
-from duramen.wire.record_batch import Producer, encode_batch
+from duramen.wire.record_batch import BatchProducer, encode_batch
 from tests.chaos.history import (
     HistoryFile,
     Line,
+    encode_batches,
     hash_body,
     history_path,
     read_clock_ns,
-    spell_batches,
 )
 from tests.chaos.waiters import Waiters
 from tests.chaos.waiting import wait_at_most
@@ -189,7 +189,7 @@ class Load:
         line = {
             "acked_ns": self.acked, "ends": self.ends, "codes": self.codes,
             "appends": self.appends, "reads": self.reads,
-            "violations": self._watch.spell(),
+            "violations": self._watch.format(),
         }  # fmt: skip
         sys.stdout.buffer.write(orjson.dumps(line) + b"\n")
         sys.stdout.buffer.flush()
@@ -238,7 +238,9 @@ class Writer:
         """One append from its first try to its last answer, as one line of the history."""
         bodies = self._bodies()
         name = f"{self._log}/{self._name}"
-        producer = Producer(name, 0, self._sequence) if self._load.options.has_producers else None
+        producer = (
+            BatchProducer(name, 0, self._sequence) if self._load.options.has_producers else None
+        )
         batch = encode_batch(bodies, timestamp_ms=1, producer=producer)
         line: Line = {
             "t0_ns": read_clock_ns(), "op": "append", "proc": self._name, "log": self._log,
@@ -392,7 +394,7 @@ async def read_once(
     line: Line = {"t0_ns": read_clock_ns(), "op": "read", "proc": name, "log": log}
     answer = await client.read(NAMESPACE, log, position, most_bytes=most_bytes, wait_ms=wait_ms)
     following = int(answer.next_position.removeprefix("seq:"))
-    batches = spell_batches(list(open_batches(answer.batches, first=asked)))
+    batches = encode_batches(list(open_batches(answer.batches, first=asked)))
     line |= {
         "t1_ns": read_clock_ns(), "from": asked, "batches": batches, "tail": answer.is_at_tail,
         "start": batches[0][1] if batches else following, "end": following,
@@ -414,7 +416,7 @@ async def _run(options: LoadOptions) -> int:
     return await Load(options).run()
 
 
-def spell_options(options: LoadOptions) -> str:
+def format_options(options: LoadOptions) -> str:
     """The argument of the command line."""
     return orjson.dumps(dataclasses.asdict(options)).decode()
 

@@ -19,7 +19,7 @@ from typing import Any, Final
 import orjson
 
 from tests.chaos import tether
-from tests.chaos.load import SETTLE_S, LoadOptions, spell_options
+from tests.chaos.load import SETTLE_S, LoadOptions, format_options
 from tests.waiting import comes_true
 
 ROOT: Final = Path(__file__).parents[2]
@@ -66,7 +66,7 @@ class LoadProcess:
 
     async def start(self, timeout_s: float) -> bool:
         """Whether every log acknowledges in time; `stop` is due whatever happens."""
-        command = [sys.executable, "-m", "tests.chaos.load", spell_options(self._options)]
+        command = [sys.executable, "-m", "tests.chaos.load", format_options(self._options)]
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
         with self._log_file.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(

@@ -28,7 +28,7 @@ _COUNTERS: Final = {
     "entries compared": ("copying", "entries_compared"),
     "entries copied": ("copying", "entries_copied"),
     "bytes copied": ("copying", "bytes_copied"),
-    "terms of office": ("terms",),
+    "terms of leadership": ("terms",),
 }
 
 

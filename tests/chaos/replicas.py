@@ -35,7 +35,7 @@ from duramen.units import SECOND
 from duramen.wire.bookie_calls import (
     ReadAnswer,
     ReadRange,
-    Service,
+    ServiceClass,
     pack_reads,
     parse_read_answers,
 )
@@ -252,7 +252,7 @@ class Replicas:
         bookies: Mapping[BookieId, Bookie],
     ) -> ReadAnswer:
         """One read; again, a few times, while the answer is for now."""
-        wanted = ReadRange(segment.ledger_id, first, last, _READ_BYTES, service=Service.REPAIR)
+        wanted = ReadRange(segment.ledger_id, first, last, _READ_BYTES, service=ServiceClass.REPAIR)
         url = bookies[member.bookie].url
         answer = ReadAnswer(BookieStatus.UNREACHABLE, NOTHING, NOTHING, False, [])
         for _ in range(_TRIES_MAX):

@@ -84,7 +84,7 @@ class Summary:
             "delivered": None if self.delivered is None else self.delivered.to_json(),
         }  # fmt: skip
 
-    def spell(self) -> str:
+    def format(self) -> str:
         """For people."""
         counts = self.counts
         lines = [
@@ -106,11 +106,11 @@ class Summary:
             effective, idle = self.faults.get(kind, 0), self.idle_faults.get(kind, 0)
             lines.append(f"{kind:28} {effective:9} {idle:5}{figures}")
         if self.copies is not None:
-            lines += ["", self.copies.spell()]
+            lines += ["", self.copies.format()]
         if self.repairs:
             lines.append(", ".join(f"{name} {count}" for name, count in self.repairs.items()))
         if self.delivered is not None:
-            lines += ["", self.delivered.spell()]
+            lines += ["", self.delivered.format()]
         lines.append("")
         if self.voids_before:
             lines.append(f"{len(self.voids_before)} void before this one:")

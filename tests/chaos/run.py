@@ -128,9 +128,9 @@ async def run_chaos(
     except TimeoutError as error:
         if not limit.expired():
             raise
-        raise RunError(run.tell(f"no end within {limit_s:g} s")) from error
+        raise RunError(run.report(f"no end within {limit_s:g} s")) from error
     except RunError as error:
-        raise RunError(run.tell(str(error))) from error
+        raise RunError(run.report(str(error))) from error
     return await asyncio.to_thread(run.judge)
 
 
@@ -232,7 +232,7 @@ class _Run:
         delivered = judge_deliveries(followed, faults, Stalls(stalls))
         return delivered, [*found, *delivered.violations]
 
-    def tell(self, reason: str) -> str:
+    def report(self, reason: str) -> str:
         """Why there is no verdict, and what was seen all the same."""
         seen = [f"VIOLATION {v.code} {v.log}: {v.text}" for v in self.evidence.violations]
         return "; ".join([reason, *seen])
@@ -247,7 +247,7 @@ class _Run:
             )
             says, forms = knows_what_suffices(), self._options.layout.forms
             for number, log in enumerate([*self._logs, *self._waited_for]):
-                replication = forms[number % len(forms)].spell(says_what_suffices=says)
+                replication = forms[number % len(forms)].format(says_what_suffices=says)
                 config: dict[str, Any] = {"replication": replication}
                 if log in self._logs or log == _ROLLING:
                     config["roll"] = _ROLL

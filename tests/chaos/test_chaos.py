@@ -53,4 +53,4 @@ def judge(options: ChaosOptions, capsys: pytest.CaptureFixture[str]) -> None:
         print(f"\nchaos {options.seed}: {counts['ok']} appends, faults {summary.faults}")
         for reasons in summary.voids_before:
             print(f"  void before it: {'; '.join(reasons)}")
-    assert summary.is_good, "\n".join([*events, summary.spell()])
+    assert summary.is_good, "\n".join([*events, summary.format()])

@@ -87,7 +87,7 @@ def test_a_missing_copy_is_a_fault_where_all_is_to_be_repaired(why: str) -> None
     assert codes(counted, expects_repaired=True) == {"copies"}
     assert counted.is_missing_on({"bookie-3"}) and not counted.is_missing_on({"bookie-0"})
     ((short, found),) = counted.shorts.items()
-    assert (short.why, found) == (why, (2, 2, 1)) and why in counted.spell()
+    assert (short.why, found) == (why, (2, 2, 1)) and why in counted.format()
 
 
 def test_a_member_that_was_never_asked_has_no_copy() -> None:
@@ -200,7 +200,7 @@ def write_files(folder: Path, make: Callable[[int], bytes]) -> dict[Path, bytes]
     return written
 
 
-def test_bits_flip_in_journal_and_shelf_and_nowhere_else(tmp_path: Path) -> None:
+def test_bits_flip_in_journal_and_entry_log_and_nowhere_else(tmp_path: Path) -> None:
     before = write_files(tmp_path, lambda number: random.Random(number).randbytes(20_000))
     flips = flip_bits(tmp_path, random.Random(1))
     changed = {path.name for path, data in before.items() if path.read_bytes() != data}

@@ -171,7 +171,7 @@ def test_other_codes_and_broken_streams_are_counted_only() -> None:
     found = settle([*GOOD, told(39, 41, "metadata_unavailable"), broken])
     assert found.violations == []
     assert found.told == {"metadata_unavailable": 1, "ReadTimeout": 1}
-    assert "ReadTimeout 1, metadata_unavailable 1" in found.spell()
+    assert "ReadTimeout 1, metadata_unavailable 1" in found.format()
 
 
 # --- A frozen bookie -----------------------------------------------------------------------------
@@ -199,7 +199,7 @@ def test_the_stalls_of_the_machine_are_not_the_products() -> None:
 
 def test_a_few_deliveries_have_no_99th_percentile() -> None:
     found = settle(paced(2, took_s=3, count=JUDGED_COUNT_MIN - 1), FROZEN)
-    assert found.violations == [] and "too few deliveries" in found.spell()
+    assert found.violations == [] and "too few deliveries" in found.format()
 
 
 KINDS = {
@@ -230,7 +230,7 @@ def test_what_is_acknowledged_without_zookeeper_is_delivered_without_it() -> Non
     assert found.violations == []
     [window] = found.windows
     assert window[:3] == (60, 1, 0) and window.longest_s == pytest.approx(0.1)
-    assert "deliveries due 1, late 0" in found.spell()
+    assert "deliveries due 1, late 0" in found.format()
 
 
 @pytest.mark.parametrize("lines", [LATE, LATE[:-1]], ids=["when it was back", "never"])

@@ -45,7 +45,7 @@ def test_counters_are_summed_over_the_lives_of_every_sequencer() -> None:
         world.pids["sequencer-1"] = None
         total = await tally.stop()
         assert total["repairs"] == 6 + 1 + 2
-        assert total["failed tries"] == total["terms of office"] / 2 == 3
+        assert total["failed tries"] == total["terms of leadership"] / 2 == 3
         assert total["bytes copied"] == 0, "what is not told counts for nothing"
 
     asyncio.run(play())

@@ -64,17 +64,17 @@ FAULTS = [
 
 def test_a_run_with_load_and_faults_is_good(tmp_path: Path) -> None:
     summary = put_together(tmp_path, [busy(60, (10, 11.5), (20, 26))], FAULTS)
-    assert summary.is_good, summary.spell()
+    assert summary.is_good, summary.format()
     assert summary.faults == {"kill bookie": 2, "pause sequencer": 1, "cut session": 1}
     assert summary.stalls_s["pause sequencer"] == [6.0]
     assert summary.stalls_s["kill bookie"] == [1.5, 0.1]
-    assert "nothing lost" in summary.spell()
+    assert "nothing lost" in summary.format()
 
 
 def test_a_violation_is_no_good_run(tmp_path: Path) -> None:
     bad = verdict(*(n / 10 for n in range(600)), violations=(Violation("D1", "log", "gone"),))
     summary = put_together(tmp_path, [bad], FAULTS)
-    assert not summary.is_good and not summary.void and "VIOLATION D1 log: gone" in summary.spell()
+    assert not summary.is_good and not summary.void and "VIOLATION D1 log: gone" in summary.format()
 
 
 @pytest.mark.parametrize(
@@ -232,7 +232,7 @@ def test_what_waiters_got_is_told(tmp_path: Path) -> None:
     summary = summarize([busy(60)], path, 60, delivered=delivered)
     found = summary.to_json()["delivered"]["spans_s"]
     assert found == {"pause bookie": {"count": 2, "p50": 0.1, "p99": 0.2, "max": 0.2}}
-    assert "delivered to who waits" in summary.spell()
+    assert "delivered to who waits" in summary.format()
     assert summarize([busy(60)], path, 60).to_json()["delivered"] is None
 
 

@@ -110,7 +110,7 @@ def test_a_void_run_without_a_violation_is_repeated_and_counted(
     assert found.is_good and not runs.left
     assert runs.seconds == [60, 90, 135], "each half as long again"
     assert found.voids_before == (tuple(void.void), tuple(void.void))
-    assert "2 void before this one:\n  0 effective faults in 60 s" in found.spell()
+    assert "2 void before this one:\n  0 effective faults in 60 s" in found.format()
     assert found.to_json()["voids_before"] == [void.void, void.void]
     assert len([text for text in said if text.startswith("void, run ")]) == 2
 
@@ -131,8 +131,8 @@ def test_two_in_a_row_that_are_starved_are_a_liveness_failure(
     found, runs, _ = play(monkeypatch, *planned)
     assert len(runs.left) == 1 and not found.is_good
     assert [violation.code for violation in found.violations] == ["liveness"]
-    assert "two runs in a row were void for want of" in found.spell()
-    assert "60 appends acknowledged in 60 s" in found.spell(), "what the first one met is told"
+    assert "two runs in a row were void for want of" in found.format()
+    assert "60 appends acknowledged in 60 s" in found.format(), "what the first one met is told"
 
 
 def test_starved_runs_with_another_void_between_them_are_not_in_a_row(

@@ -36,7 +36,7 @@ def event(kind: str, data: Any, resume: str | None = None) -> str:
     return f"{head}event: {kind}\ndata: {orjson.dumps(data).decode()}\n\n"
 
 
-def spell(form: str, *seq_nums: int) -> httpx.Response:
+def encode_value(form: str, *seq_nums: int) -> httpx.Response:
     """What a proxy answers with these records, in the form that was asked for."""
     records = [record(seq_num) for seq_num in seq_nums]
     following = f"seq:{seq_nums[-1] + 1}"
@@ -88,7 +88,7 @@ def test_each_form_takes_every_record_once_and_goes_on_behind_it() -> None:
 
     def answer(form: str, count: int, request: httpx.Request) -> httpx.Response | None:
         asked[form].append(request)
-        return spell(form, *((0, 1) if count == 1 else (2,))) if count <= 2 else None
+        return encode_value(form, *((0, 1) if count == 1 else (2,))) if count <= 2 else None
 
     lines = asyncio.run(follow(answer, lambda lines: has_read(lines, 3)))
     for form in FORMS.values():
@@ -111,7 +111,7 @@ def test_a_waiter_notes_why_it_asks_the_next_proxy(fault: str) -> None:
     def answer(form: str, count: int, request: httpx.Request) -> httpx.Response | None:
         hosts[form].append(request.url.host)
         if count > 1:
-            return spell(form, 0) if count == 2 else None
+            return encode_value(form, 0) if count == 2 else None
         if fault == "broken":
             raise httpx.RemoteProtocolError("peer closed connection")
         if form == EVENTS:

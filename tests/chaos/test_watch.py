@@ -74,7 +74,7 @@ def test_what_the_load_tells_is_kept_once() -> None:
     seen = Watch()
     for line in (A0, A1, tail(5, 6, 1)):
         seen.take(line)
-    told: dict[str, Any] = orjson.loads(orjson.dumps({"violations": seen.spell()}))
+    told: dict[str, Any] = orjson.loads(orjson.dumps({"violations": seen.format()}))
     for _ in range(2):
         evidence.note_told(told)
     assert evidence.is_there and evidence.violations == seen.violations

@@ -50,7 +50,7 @@ class Watch:
         if line["op"] != "read" or line["batches"]:
             floor.rise(line["t1_ns"], line["end"])
 
-    def spell(self) -> list[list[str]]:
+    def format(self) -> list[list[str]]:
         """What was seen, for a line of progress."""
         return [list(violation) for violation in self.violations]
 

@@ -23,10 +23,10 @@ from duramen.core.segment import Fragment, Segment, SegmentState, Totals
 from duramen.ids import BookieId, EntryId, Epoch, Incarnation, LogId, Member, ledger_of
 from duramen.runtime.cold import ColdStore, open_cold_store
 from duramen.runtime.memory_store import MemoryStore, MemoryTree
-from duramen.wire.cold.manifest import FilePart, Manifest, spell_manifest
+from duramen.wire.cold.manifest import FilePart, Manifest, encode_manifest
 from duramen.wire.cold.paths import attempt_folder, manifest_path
 from duramen.wire.entry import read_entry_info
-from duramen.wire.metadata_json import Paths, spell_log, spell_node, spell_segment
+from duramen.wire.metadata_json import Paths, encode_log, encode_node, encode_segment
 from duramen_spark.archive.bookie_source import BookieSource
 from duramen_spark.archive.cluster_nodes import ClusterNodes
 from duramen_spark.connection import Connection
@@ -103,14 +103,14 @@ class ArchiveWorld:
         path = self.connection.paths.log(LOG)
         stored = await self.connection.metadata.get(path)
         assert log is not None and stored is not None
-        await self.connection.metadata.set(path, spell_log(change(log)), version=stored.version)
+        await self.connection.metadata.set(path, encode_log(change(log)), version=stored.version)
 
     async def change_segment(self, epoch: int, change: Callable[[Segment], Segment]) -> None:
         """Change a segment's node."""
         path = self.connection.paths.segment(LOG, Epoch(epoch))
         stored = await self.connection.metadata.get(path)
         assert stored is not None
-        data = spell_segment(change(await self.segment(epoch)))
+        data = encode_segment(change(await self.segment(epoch)))
         await self.connection.metadata.set(path, data, version=stored.version)
 
     async def verify(self, *, against_bookies: bool = True, **flags: Any) -> VerifyReport:
@@ -162,16 +162,16 @@ async def make_world(
         totals=totals,
     )
     await store.create(
-        paths.cluster, spell_node({"uuid": CLUSTER, "format": 1, "last_log_id": 9}),
+        paths.cluster, encode_node({"uuid": CLUSTER, "format": 1, "last_log_id": 9}),
         make_parents=True,
     )  # fmt: skip
     await store.create(
-        paths.name("space", "log"), spell_node({"log_id": str(LOG)}), make_parents=True
+        paths.name("space", "log"), encode_node({"log_id": str(LOG)}), make_parents=True
     )
-    await store.create(paths.log(LOG), spell_log(log), make_parents=True)
+    await store.create(paths.log(LOG), encode_log(log), make_parents=True)
     await store.create(paths.segments(LOG), b"")
     for node in nodes:
-        await store.create(paths.segment(LOG, node.epoch), spell_segment(node))
+        await store.create(paths.segment(LOG, node.epoch), encode_segment(node))
     return world
 
 
@@ -205,7 +205,7 @@ def _archive(world: ArchiveWorld, epoch: Epoch, entries: SegmentBytes) -> Segmen
         history={"ack_mode": "ordered", "created_unix_ms": 5},
     )
     world.manifests[epoch] = manifest
-    data = spell_manifest(manifest)
+    data = encode_manifest(manifest)
     world.store.put_new(manifest_path(CLUSTER, LOG, epoch), data)
     copy = ColdCopy(attempt, hashlib.sha256(data).hexdigest(), manifest.size_bytes, 1_000, 2_000)
     return Segment(

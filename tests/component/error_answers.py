@@ -14,9 +14,9 @@ import jsonschema_rs
 
 from duramen.errors import ErrorKind, Retry
 from duramen.runtime.public.calls import CALLS
-from duramen.runtime.public.openapi import spell_document
+from duramen.runtime.public.openapi import encode_document
 
-_DOCUMENT = json.loads(spell_document())
+_DOCUMENT = json.loads(encode_document())
 
 
 def check_answer(answer: httpx.Response, method: str, path: str, kind: ErrorKind) -> None:

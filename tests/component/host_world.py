@@ -16,8 +16,8 @@ from typing import Any, cast
 
 from duramen.config import LogConfig
 from duramen.core.placement import Candidate
-from duramen.core.sequencer.effects import SendAdd, SendLac, SendRead, SendSeal
-from duramen.core.sequencer.surroundings import Surroundings
+from duramen.core.sequencer.context import SequencerContext
+from duramen.core.sequencer.effects import SendAdd, SendLac, SendRecoveryRead, SendSeal
 from duramen.core.sequencer.transmit import QueuedAppend
 from duramen.core.status import BookieStatus
 from duramen.ids import NOTHING, BookieId, Epoch, Incarnation, LogId, Member, SequencerId, epoch_of
@@ -27,8 +27,8 @@ from duramen.runtime.sequencer.log_driver import now_us
 from duramen.runtime.sequencer.metadata_link import MetadataLink
 from duramen.units import SECOND
 from duramen.wire.bookie_calls import Marks
-from duramen.wire.exactly_once.control_record import spell_control
-from duramen.wire.metadata_json import Paths, spell_log, spell_node
+from duramen.wire.exactly_once.control_record import encode_control
+from duramen.wire.metadata_json import Paths, encode_log, encode_node
 from duramen.wire.sequencer_calls import AppendResult
 from duramen_sequencer.log_host import LogHost
 from tests.unit.test_log_node import make_log
@@ -67,7 +67,7 @@ class Lanes:
 
         asyncio.get_running_loop().call_soon(answer)
 
-    def tell_lac(self, effect: SendLac, sink: Any) -> None:
+    def send_lac(self, effect: SendLac, sink: Any) -> None:
         def answer() -> None:
             epoch = epoch_of(effect.ledger_id)
             sink.on_lac(effect.member, epoch, BookieStatus.OK, effect.round_id)
@@ -84,7 +84,7 @@ class Lanes:
 
         asyncio.get_running_loop().call_soon(answer)
 
-    def read(self, effect: SendRead, sink: Any) -> None:
+    def read(self, effect: SendRecoveryRead, sink: Any) -> None:
         def answer() -> None:
             epoch = epoch_of(effect.ledger_id)
             sink.on_read(effect.member, epoch, effect.entry, BookieStatus.NO_ENTRY, None)
@@ -111,7 +111,7 @@ class HostWorld:
     async def add_log(self, log_id: LogId, name: str = "log", **changes: Any) -> None:
         """A log without epochs."""
         log = replace(make_log(), log_id=log_id, name=name, config=CONFIG, **changes)
-        await self.setup.create(PATHS.log(log_id), spell_log(log), make_parents=True)
+        await self.setup.create(PATHS.log(log_id), encode_log(log), make_parents=True)
         await self.setup.create(PATHS.segments(log_id), b"", make_parents=True)
 
     async def add_host(self, name: str, fields: Mapping[str, Any] | None = None) -> LogHost:
@@ -121,21 +121,21 @@ class HostWorld:
         url = (fields or {}).get("data_url", "http://127.0.0.1:1")
         node = {"data_url": url, **(fields or {})}
         await store.create(
-            f"{PATHS.sequencers}/{name}", spell_node(node), ephemeral=True, make_parents=True
+            f"{PATHS.sequencers}/{name}", encode_node(node), ephemeral=True, make_parents=True
         )
         candidate = Candidate(MEMBER, "r", "k")
-        around = Surroundings(
+        context = SequencerContext(
             SequencerId(name),
             random.Random(1),
             lambda *_, **__: b"",
-            spell_control=spell_control,
+            encode_control=encode_control,
         )
-        around.candidates, around.locations = [candidate], {MEMBER: candidate}
+        context.candidates, context.locations = [candidate], {MEMBER: candidate}
         lanes = self.lanes[name] = Lanes()
         roster = Roster(store, PATHS.sequencers)
         self._rosters.append(roster)
         link = MetadataLink(store, PATHS, SequencerId(name), url)
-        host = LogHost(SequencerId(name), around, cast(Any, lanes), link, roster)
+        host = LogHost(SequencerId(name), context, cast(Any, lanes), link, roster)
         await roster.start()
         store.on_session(host.on_session)
         self.hosts[name] = host

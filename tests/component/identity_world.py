@@ -18,7 +18,7 @@ import pytest
 from duramen.ids import BookieId
 from duramen.runtime.memory_store import MemoryStore, MemoryTree
 from duramen.runtime.role import StartRefusedError
-from duramen.wire.metadata_json import Paths, read_node, spell_node
+from duramen.wire.metadata_json import Paths, encode_node, read_node
 from duramen_bookie.cookie import Cookie, Directories, parse_cookie
 from duramen_bookie.identity import establish_identity
 
@@ -128,7 +128,7 @@ def change_node(tree: MemoryTree, change: Callable[[dict[str, Any]], None]) -> N
         assert found is not None
         fields = read_node(found.data)
         change(fields)
-        await store.set(NODE, spell_node(fields), version=found.version)
+        await store.set(NODE, encode_node(fields), version=found.version)
         await store.close()
 
     run(scenario())

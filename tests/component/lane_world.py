@@ -19,10 +19,10 @@ from duramen.runtime.http_client import NoAnswerError, UnreachableError
 from duramen.wire.sequencer_calls import (
     NO_OPTIONS,
     Append,
-    Appended,
+    AppendedBatch,
     AppendOptions,
     AppendResult,
-    Mark,
+    LogMark,
     pack_results,
     parse_appends,
 )
@@ -30,8 +30,8 @@ from duramen_writeproxy import lanes
 from duramen_writeproxy.lanes import Lane
 from tests.component.still_clock import run_still, wait_quiet
 
-MARK: Final = Mark(Dlsn(Epoch(1), EntryId(1), 0), 1, 5)
-OK: Final = Appended(MARK, 1, MARK)
+MARK: Final = LogMark(Dlsn(Epoch(1), EntryId(1), 0), 1, 5)
+OK: Final = AppendedBatch(MARK, 1, MARK)
 URL: Final = "http://s"
 
 WITHIN_S: Final = 10.0

@@ -101,13 +101,13 @@ class _Call2:
     async def begin(self, path: str, pairs: list[tuple[str, str]]) -> None:
         head = [(":method", "POST"), (":scheme", "http"), (":path", path)]
         named = [(":authority" if name == "host" else name, value) for name, value in pairs]
-        block = b"".join(_spell_header(*pair) for pair in [*head, *sorted(named)])
+        block = b"".join(_encode_header(*pair) for pair in [*head, *sorted(named)])
         # Answers are never held back: windows as large as they can be.
         settings = struct.pack(">HI", _INITIAL_WINDOW, _WINDOW_BYTES_MAX)
         more = struct.pack(">I", _WINDOW_BYTES_MAX - _WINDOW_BYTES)
-        self._writer.write(_PREFACE + _spell_frame(SETTINGS, 0, 0, settings))
-        self._writer.write(_spell_frame(WINDOW_UPDATE, 0, 0, more))
-        self._writer.write(_spell_frame(HEADERS, _END_HEADERS, 1, block))
+        self._writer.write(_PREFACE + _encode_frame(SETTINGS, 0, 0, settings))
+        self._writer.write(_encode_frame(WINDOW_UPDATE, 0, 0, more))
+        self._writer.write(_encode_frame(HEADERS, _END_HEADERS, 1, block))
         await self._writer.drain()
         self._reading = asyncio.create_task(self._read_frames())
 
@@ -118,11 +118,11 @@ class _Call2:
             piece, body = body[:room_bytes], body[room_bytes:]
             for stream in self._windows:
                 self._windows[stream] -= len(piece)
-            self._writer.write(_spell_frame(DATA, 0, 1, piece))
+            self._writer.write(_encode_frame(DATA, 0, 1, piece))
             await self._writer.drain()
 
     async def end(self) -> None:
-        self._writer.write(_spell_frame(DATA, _END_STREAM, 1, b""))
+        self._writer.write(_encode_frame(DATA, _END_STREAM, 1, b""))
         await self._writer.drain()
 
     async def read_line(self, within_s: float = _ANSWER_S) -> bytes:
@@ -158,20 +158,20 @@ class _Call2:
             for name, value in struct.iter_unpack(">HI", payload):
                 if name == _INITIAL_WINDOW:
                     self._windows[1] += value - _WINDOW_BYTES
-            self._writer.write(_spell_frame(SETTINGS, _ACK, 0, b""))
+            self._writer.write(_encode_frame(SETTINGS, _ACK, 0, b""))
         elif kind == PING and not flags & _ACK:
-            self._writer.write(_spell_frame(PING, _ACK, 0, payload))
+            self._writer.write(_encode_frame(PING, _ACK, 0, payload))
         elif kind == WINDOW_UPDATE:
             self._windows[stream] += int.from_bytes(payload, "big")
         if kind in (RST_STREAM, GOAWAY) or (kind in (DATA, HEADERS) and flags & _END_STREAM):
             self._is_over = True
 
 
-def _spell_frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
+def _encode_frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
     return len(payload).to_bytes(3, "big") + struct.pack(">BBI", kind, flags, stream) + payload
 
 
-def _spell_header(name: str, value: str) -> bytes:
+def _encode_header(name: str, value: str) -> bytes:
     """A literal that is not indexed; lengths below 127 fit the seven bits."""
     assert len(name) < 127 and len(value) < 127
     return bytes([0, len(name)]) + name.encode() + bytes([len(value)]) + value.encode()

@@ -52,8 +52,8 @@ from duramen.wire.bookie_calls import (
     parse_reads,
 )
 from duramen.wire.entry import CONTROL, HEADER_BYTES, encode_entry
-from duramen.wire.exactly_once.control_record import spell_control
-from duramen.wire.metadata_json import Paths, read_segment, spell_log, spell_node, spell_segment
+from duramen.wire.exactly_once.control_record import encode_control
+from duramen.wire.metadata_json import Paths, encode_log, encode_node, encode_segment, read_segment
 from duramen.wire.record_batch import encode_batch
 from duramen_readproxy.service import ReadProxy
 from tests.cold_writer import archive_segment
@@ -194,7 +194,7 @@ class World:
             await bookie.server.start()
             await self.store.create(
                 f"{PATHS.available}/{name}",
-                spell_node(
+                encode_node(
                     {
                         "data_url": f"http://127.0.0.1:{bookie.server.port}",
                         "incarnation": bookie.member.incarnation,
@@ -205,10 +205,10 @@ class World:
                 ephemeral=True,
                 make_parents=True,
             )
-        await self.put(PATHS.cluster, spell_node({"uuid": CLUSTER, "format": 1, "last_log_id": 9}))
-        await self.put(PATHS.namespace("ns"), spell_node({"config": {}}))
-        await self.put(PATHS.name("ns", "log"), spell_node({"log_id": str(LOG)}))
-        await self.put(PATHS.log(LOG), spell_log(self.log))
+        await self.put(PATHS.cluster, encode_node({"uuid": CLUSTER, "format": 1, "last_log_id": 9}))
+        await self.put(PATHS.namespace("ns"), encode_node({"config": {}}))
+        await self.put(PATHS.name("ns", "log"), encode_node({"log_id": str(LOG)}))
+        await self.put(PATHS.log(LOG), encode_log(self.log))
         await self.proxy.start()
         self.http.base_url = httpx.URL(f"http://127.0.0.1:{self.proxy.port}")
 
@@ -237,7 +237,7 @@ class World:
         self.segment = Segment(LOG, epoch, quorum, (Fragment(EntryId(0), ensemble),))
         self.totals, self.entry_count = Totals(), 0
         await self._put_segment()
-        await self.put(PATHS.log(LOG), spell_log(self.log))
+        await self.put(PATHS.log(LOG), encode_log(self.log))
 
     async def change_ensemble(self, ensemble: tuple[Member, ...]) -> None:
         assert self.segment is not None
@@ -253,7 +253,7 @@ class World:
         )  # fmt: skip
         self.log = self.log.with_clean(self.segment, "n")
         await self._put_segment()
-        await self.put(PATHS.log(LOG), spell_log(self.log))
+        await self.put(PATHS.log(LOG), encode_log(self.log))
 
     async def append(
         self,
@@ -269,7 +269,7 @@ class World:
     async def append_control(self) -> None:
         """An entry without records."""
         assert self.segment is not None
-        before, control = self.totals, spell_control(TokenRecord("token"))
+        before, control = self.totals, encode_control(TokenRecord("token"))
         self.totals = before.plus(Totals(0, len(control)))
         entry = encode_entry(
             ledger_id=self.segment.ledger_id, entry_id=EntryId(self.entry_count),
@@ -293,7 +293,7 @@ class World:
             trim_seq_num=seq_num,
             first_live_epoch=Epoch(first_live),
         )
-        await self.put(PATHS.log(LOG), spell_log(self.log))
+        await self.put(PATHS.log(LOG), encode_log(self.log))
         for epoch in range(1, first_live):
             await self.delete_segment(Epoch(epoch))
 
@@ -311,14 +311,14 @@ class World:
             [self.find_entry(segment, EntryId(n)) for n in range(segment.last_entry + 1)],
             part_count=part_count, row_group_bytes=row_group_bytes,
         )  # fmt: skip
-        await self.put(path, spell_segment(segment.with_cold_copy(copy, "n")))
+        await self.put(path, encode_segment(segment.with_cold_copy(copy, "n")))
 
     async def release(self, first_hot: int, *, is_dropped: bool = True) -> None:
         """Move `first_hot_epoch`; bookies drop what lies below."""
         snapshot = lsn_of(self.log.next_epoch, EntryId(0)) - 1
         self.log = replace(self.log, snapshot_lsn=snapshot)
         self.log = self.log.with_first_hot_epoch(Epoch(first_hot), "n")
-        await self.put(PATHS.log(LOG), spell_log(self.log))
+        await self.put(PATHS.log(LOG), encode_log(self.log))
         for bookie in self.bookies.values() if is_dropped else ():
             bookie.dropped |= {ledger_of(LOG, Epoch(epoch)) for epoch in range(1, first_hot)}
 
@@ -380,7 +380,7 @@ class World:
 
     async def _put_segment(self) -> None:
         assert self.segment is not None
-        await self.put(PATHS.segment(LOG, self.segment.epoch), spell_segment(self.segment))
+        await self.put(PATHS.segment(LOG, self.segment.epoch), encode_segment(self.segment))
 
     async def fill(self) -> None:
         """The log of most tests: 3 segments, 31 records in 12 entries."""

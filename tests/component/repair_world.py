@@ -30,12 +30,12 @@ from duramen.wire import repair_calls as calls
 from duramen.wire.metadata_json import (
     BookieNode,
     Paths,
+    encode_bookie,
+    encode_log,
+    encode_node,
+    encode_segment,
     read_bookie,
     read_segment,
-    spell_bookie,
-    spell_log,
-    spell_node,
-    spell_segment,
 )
 from duramen_sequencer.repair.auditor import Auditor, AuditPace
 from duramen_sequencer.repair.election import Election
@@ -180,7 +180,7 @@ class Seat:
         rng = random.Random(5)
         self.auditor = Auditor(link, client, world.roll, rng, pace)
         fields = {"sequencer": name, "admin_url": f"http://{name}:1"}
-        self.election = Election(self.store, PATHS.auditor, fields, self.auditor.on_office)
+        self.election = Election(self.store, PATHS.auditor, fields, self.auditor.on_leadership)
         self.operations = RepairOperations(self.auditor, self.election, rng)
 
     async def start(self) -> None:
@@ -218,14 +218,14 @@ class RepairWorld:
 
     async def begin(self) -> None:
         await self.setup.start()
-        await self.setup.create(PATHS.cluster, spell_node({"last_log_id": 0}), make_parents=True)
+        await self.setup.create(PATHS.cluster, encode_node({"last_log_id": 0}), make_parents=True)
         for bookie in self.bookies.values():
             await self.register(bookie)
 
     async def register(self, bookie: FakeBookie) -> None:
         """The bookie's own node, and that it is there."""
         node = BookieNode(bookie.member.incarnation, "r", bookie.rack)
-        await self.setup.create(PATHS.bookie(bookie.name), spell_bookie(node), make_parents=True)
+        await self.setup.create(PATHS.bookie(bookie.name), encode_bookie(node), make_parents=True)
         await self.publish(bookie.name)
 
     async def publish(self, name: str, **changes: Any) -> None:
@@ -239,9 +239,9 @@ class RepairWorld:
         path = f"{PATHS.available}/{name}"
         found = await self.setup.get(path)
         if found is None:
-            await self.setup.create(path, spell_node(fields), make_parents=True)
+            await self.setup.create(path, encode_node(fields), make_parents=True)
         else:
-            await self.setup.set(path, spell_node(fields), version=found.version)
+            await self.setup.set(path, encode_node(fields), version=found.version)
 
     async def lose(self, name: str) -> None:
         """The bookie is gone, for all that others can see."""
@@ -258,7 +258,7 @@ class RepairWorld:
         log = log_of_segments(segments, **fields)
         for segment in segments:
             path = PATHS.segment(log.log_id, segment.epoch)
-            await self.setup.create(path, spell_segment(segment), make_parents=True)
+            await self.setup.create(path, encode_segment(segment), make_parents=True)
             end = segment.last_entry
             last = segment.last_fragment.first_entry + 4 if end is None else end
             for entry in range(last + 1):
@@ -267,17 +267,17 @@ class RepairWorld:
                         self.bookies[one.bookie].hold(segment.ledger_id, [EntryId(entry)])
         found = await self.setup.get(PATHS.log(log.log_id))
         assert found is not None
-        await self.setup.set(PATHS.log(log.log_id), spell_log(log), version=found.version)
+        await self.setup.set(PATHS.log(log.log_id), encode_log(log), version=found.version)
         cluster = await self.setup.get(PATHS.cluster)
         assert cluster is not None
-        data = spell_node({"last_log_id": int(log.log_id)})
+        data = encode_node({"last_log_id": int(log.log_id)})
         await self.setup.set(PATHS.cluster, data, version=cluster.version)
         return log
 
     async def owe(self, segment: Segment, name: str, first: int, last: int) -> str:
         """A note that the bookie is owed entries, which it really misses."""
         path = PATHS.owed(segment.ledger_id, self.bookies[name].member)
-        data = spell_node({"ranges": [[first, last]]})
+        data = encode_node({"ranges": [[first, last]]})
         await self.setup.create(path, data, make_parents=True)
         for entry in range(first, last + 1):
             self.bookies[name].entries[segment.ledger_id].pop(EntryId(entry), None)
@@ -289,7 +289,7 @@ class RepairWorld:
         reports = {f"{who.bookie}.{who.incarnation}": "scrub"}
         fields = {"ledger_id": str(segment.ledger_id), "reports": reports, "nonce": "0" * 32}
         path = PATHS.queued(segment.ledger_id)
-        await self.setup.create(path, spell_node(fields), make_parents=True)
+        await self.setup.create(path, encode_node(fields), make_parents=True)
         self.bookies[name].unknown |= {(segment.ledger_id, EntryId(e)) for e in entries}
         return path
 
@@ -331,7 +331,7 @@ class RepairWorld:
         path = PATHS.segment(changed.log_id, changed.epoch)
         found = await self.setup.get(path)
         assert found is not None
-        await self.setup.set(path, spell_segment(changed), version=found.version)
+        await self.setup.set(path, encode_segment(changed), version=found.version)
 
     async def ensembles(self, log_id: int = 5, epoch: int = 1) -> list[str]:
         segment = await self.segment(log_id, epoch)

@@ -24,7 +24,7 @@ from duramen.ids import Dlsn, EntryId, Epoch, parse_dlsn
 from duramen.runtime.http_server import PublicServer
 from duramen.units import parse_duration_us
 from duramen.wire.read_answers import MEDIA_TYPE, PlacedBatch, pack_batches
-from duramen.wire.record_batch import BatchInfo, Producer, check_batch
+from duramen.wire.record_batch import BatchInfo, BatchProducer, check_batch
 
 RESULTS_KEPT = 8
 _TIME = "2026-01-02T03:04:05.678Z"
@@ -79,7 +79,7 @@ class FakeCluster:
         self.namespaces: dict[str, dict[str, Any]] = {}
         self.faults: deque[Fault] = deque()
         self.read_faults: deque[DuramenError] = deque()
-        self.arrivals: list[Producer | None] = []
+        self.arrivals: list[BatchProducer | None] = []
         self.reads: list[str] = []
         self.home: str | None = None
         self.answer_bytes = 1 << 30
@@ -250,7 +250,9 @@ class FakeCluster:
         self._changed.set()
         return answer
 
-    def _admit(self, log: FakeLog, producer: Producer) -> dict[str, Any] | list[dict[str, Any]]:
+    def _admit(
+        self, log: FakeLog, producer: BatchProducer
+    ) -> dict[str, Any] | list[dict[str, Any]]:
         """The answer to a duplicate, or where the answer of a fresh batch belongs."""
         name, epoch, sequence = producer
         known = log.producers.get(name)

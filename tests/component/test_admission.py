@@ -1,7 +1,8 @@
 """Classes of service: what each may hold, who is refused, whose read is next; the decisions alone.
 
-Every test drives `Admission` by hand; random runs check its invariants. Not here: requests, threads
-and refusals on the wire (`test_data_plane`), real sockets and disks (`test_bookie_overload`).
+Every test drives `AdmissionControl` by hand; random runs check its invariants. Not here: requests,
+threads and refusals on the wire (`test_data_plane`), real sockets and disks
+(`test_bookie_overload`).
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ import pytest
 from duramen.ids import NOTHING, EntryId, Epoch, LogId, ledger_of
 from duramen.limits import JOURNAL_QUEUE_BYTES_MAX, READ_QUEUE_WAIT_MAX_US
 from duramen.units import MIB
-from duramen.wire.bookie_calls import Add, ReadRange, Service
+from duramen.wire.bookie_calls import Add, ReadRange, ServiceClass
 from duramen.wire.frame import FRAME_BYTES_HARD_MAX
 from duramen_bookie.admission import (
     CLASS_LIMITS,
     QUEUE_BYTES_MAX,
-    Admission,
+    AdmissionControl,
     ClassLimits,
     OverloadError,
     Permit,
@@ -26,8 +27,8 @@ from duramen_bookie.admission import (
     class_of_reads,
 )
 
-APPEND, TAIL, CATCH_UP = Service.APPEND, Service.TAIL_READ, Service.CATCH_UP_READ
-RECOVERY, REPAIR = Service.RECOVERY, Service.REPAIR
+APPEND, TAIL, CATCH_UP = ServiceClass.APPEND, ServiceClass.TAIL_READ, ServiceClass.CATCH_UP_READ
+RECOVERY, REPAIR = ServiceClass.RECOVERY, ServiceClass.REPAIR
 QUEUE_STEP_US = READ_QUEUE_WAIT_MAX_US // 9
 ALICE, BOB = "10.0.0.1:4000", "10.0.0.2:4000"
 
@@ -42,11 +43,11 @@ SMALL = {
 LEDGER = ledger_of(LogId(9), Epoch(1))
 
 
-def small() -> Admission[str]:
-    return Admission(SMALL)
+def small() -> AdmissionControl[str]:
+    return AdmissionControl(SMALL)
 
 
-def fill(admission: Admission[str], service: Service) -> list[Permit]:
+def fill(admission: AdmissionControl[str], service: ServiceClass) -> list[Permit]:
     """Requests of ever other clients, until the class is full."""
     count = SMALL[service].request_count_max
     permits = [admission.take(service, f"client {number}") for number in range(count)]
@@ -55,12 +56,12 @@ def fill(admission: Admission[str], service: Service) -> list[Permit]:
     return permits
 
 
-@pytest.mark.parametrize("full", Service)
-def test_a_full_class_refuses_its_own_and_nobody_elses(full: Service) -> None:
+@pytest.mark.parametrize("full", ServiceClass)
+def test_a_full_class_refuses_its_own_and_nobody_elses(full: ServiceClass) -> None:
     admission = small()
     permits = fill(admission, full)
     assert len(permits) == SMALL[full].request_count_max
-    for service in Service:
+    for service in ServiceClass:
         if service is not full:
             permits.append(admission.take(service, ALICE))
     admission.validate(permits)
@@ -144,7 +145,7 @@ def test_bytes_of_answers_that_are_read_at_once_are_bounded() -> None:
 
 
 def push(
-    admission: Admission[str],
+    admission: AdmissionControl[str],
     permit: Permit,
     job: str,
     *,
@@ -157,13 +158,15 @@ def push(
     )
 
 
-def queue(admission: Admission[str], service: Service, name: str, now_us: int = 0) -> Permit:
+def queue(
+    admission: AdmissionControl[str], service: ServiceClass, name: str, now_us: int = 0
+) -> Permit:
     permit = admission.take(service, name)
     push(admission, permit, name, now_us=now_us)
     return permit
 
 
-def names(admission: Admission[str], now_us: int = 0) -> list[str]:
+def names(admission: AdmissionControl[str], now_us: int = 0) -> list[str]:
     return [ready.job for ready in admission.take_ready(now_us)]
 
 
@@ -251,7 +254,7 @@ def test_a_read_waits_until_its_class_has_room_for_what_it_brings() -> None:
 
 
 def queue_at_random(
-    admission: Admission[Permit], permit: Permit, rng: random.Random, now_us: int
+    admission: AdmissionControl[Permit], permit: Permit, rng: random.Random, now_us: int
 ) -> None:
     if rng.random() < 0.2:
         admission.hold_answer(permit, rng.randrange(1, 600))
@@ -265,11 +268,11 @@ def queue_at_random(
 @pytest.mark.parametrize("seed", range(20))
 def test_whatever_happens_each_class_holds_what_its_permits_hold(seed: int) -> None:
     rng = random.Random(seed)
-    admission: Admission[Permit] = Admission(SMALL)
+    admission: AdmissionControl[Permit] = AdmissionControl(SMALL)
     permits: list[Permit] = []
     used: list[Permit] = []
     for now_us in range(500):
-        service = rng.choice(list(Service))
+        service = rng.choice(list(ServiceClass))
         live = [p for p in permits if not p.is_released]
         try:
             match rng.randrange(5):
@@ -322,11 +325,11 @@ def test_the_class_of_an_add_follows_its_recovery_flag() -> None:
 
 
 def test_the_class_of_a_read_is_the_least_favoured_of_its_rows() -> None:
-    def classify(*services: Service) -> Service:
+    def classify(*services: ServiceClass) -> ServiceClass:
         one = ReadRange(LEDGER, EntryId(0), EntryId(0), 1)
         return class_of_reads([one._replace(service=service) for service in services])
 
-    assert [classify(service) for service in Service] == [
+    assert [classify(service) for service in ServiceClass] == [
         CATCH_UP,
         TAIL,
         CATCH_UP,

@@ -15,8 +15,8 @@ from duramen.errors import DuramenError
 from duramen.ids import Dlsn, EntryId, Epoch
 from duramen.units import MIB
 from duramen.wire.edge.batch_stream import MEDIA_TYPE, StreamedBatch, pack_streamed
-from duramen.wire.record_batch import Producer, decode_batch, encode_batch
-from duramen.wire.sequencer_calls import Append, Appended, AppendResult, Mark
+from duramen.wire.record_batch import BatchProducer, decode_batch, encode_batch
+from duramen.wire.sequencer_calls import Append, AppendedBatch, AppendResult, LogMark
 from duramen_writeproxy.intake import session as session_module
 from tests.component.raw_http import Call, open_call
 from tests.component.writeproxy_world import Scenario, World, owner, run
@@ -34,7 +34,7 @@ def line(*bodies: str, **options: Any) -> bytes:
     return json.dumps(document).encode() + b"\n"
 
 
-def frame(*bodies: bytes, producer: Producer | None = None, **options: Any) -> bytes:
+def frame(*bodies: bytes, producer: BatchProducer | None = None, **options: Any) -> bytes:
     """One framed batch."""
     return pack_streamed(StreamedBatch(encode_batch(bodies, 9, producer=producer), **options))
 
@@ -296,7 +296,7 @@ def test_a_producers_uncertain_batches_are_settled_by_sending_them_again() -> No
 
         world.first.decide = decide
         call = await open_session(world, media=MEDIA_TYPE)
-        producers = [Producer("p", 0, number) for number in range(2)]
+        producers = [BatchProducer("p", 0, number) for number in range(2)]
         await call.send(b"".join(frame(b"%d" % p[2], producer=p) for p in producers))
         await call.end()
         assert [answer["start"]["seq_num"] for answer in await read_rest(call)] == [1, 2]
@@ -442,8 +442,8 @@ def test_the_body_is_read_no_faster_than_batches_are_appended(
 
         async def decide(_append: Append) -> AppendResult:
             await gate.wait()
-            start = Mark(Dlsn(Epoch(1), EntryId(1), 0), 1, 5)
-            return Appended(start, 1, start)
+            start = LogMark(Dlsn(Epoch(1), EntryId(1), 0), 1, 5)
+            return AppendedBatch(start, 1, start)
 
         world.first.decide = decide
         call = await open_session(world, protocol, duramen_timeout="30s")

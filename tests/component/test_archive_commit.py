@@ -24,14 +24,14 @@ from duramen.runtime.cold import AlreadyThere, ColdStore, ColdStoreDown, NotTher
 from duramen.runtime.cold.folder import FolderStore
 from duramen.runtime.cold.memory import MemoryColdStore
 from duramen.wire.cold.chain import Chain
-from duramen.wire.cold.manifest import Manifest, ManifestError, read_manifest, spell_manifest
+from duramen.wire.cold.manifest import Manifest, ManifestError, encode_manifest, read_manifest
 from duramen.wire.cold.paths import attempt_folder, attempt_manifest_path, manifest_path
 from duramen.wire.cold.rebuild import ColdDataError
-from duramen.wire.metadata_json import spell_segment
+from duramen.wire.metadata_json import encode_segment
 from duramen.wire.record_batch import encode_batch
 from duramen_spark.archive import commit
 from duramen_spark.archive.commit import (
-    Outcome,
+    SegmentOutcome,
     check_fits,
     make_manifest,
     mark_segment,
@@ -42,7 +42,7 @@ from duramen_spark.archive.commit import (
 )
 from duramen_spark.archive.read_back import read_back
 from duramen_spark.archive.recheck import find_fault, recheck
-from duramen_spark.archive.report import Report
+from duramen_spark.archive.report import RunReport
 from tests.component.test_archive_run import ONE_FILE, PATHS, UUID, World, make
 from tests.unit.cold_entries import EPOCH, LOG, SegmentBytes, make_every_kind, write_part
 
@@ -74,10 +74,10 @@ def test_the_manifest_of_another_attempt_is_not_ones_own(world: World) -> None:
         (mine, _), (theirs, _) = make_small(world, MINE), make_small(world, THEIRS)
         assert await put_manifest(store, PATH, theirs)
         assert await put_manifest(store, PATH, mine) is False
-        assert store.files == {PATH: spell_manifest(theirs)}, "nothing was written over it"
+        assert store.files == {PATH: encode_manifest(theirs)}, "nothing was written over it"
         # The answer to one's own was lost, and it was put again.
         assert await put_manifest(store, PATH, theirs) is True
-        assert store.files == {PATH: spell_manifest(theirs)}
+        assert store.files == {PATH: encode_manifest(theirs)}
 
     asyncio.run(scenario())
 
@@ -105,7 +105,7 @@ def test_a_name_that_was_taken_and_is_not_there_is_left_to_the_next_run(world: W
 def test_a_manifest_of_any_size_is_not_read(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     store, manifest = MemoryColdStore(), make_small(world)[0]
     assert read_stored_manifest(store, PATH) is None
-    store.files[PATH] = data = spell_manifest(manifest)
+    store.files[PATH] = data = encode_manifest(manifest)
     monkeypatch.setattr(commit, "MANIFEST_BYTES_MAX", len(data))
     assert read_stored_manifest(store, PATH) == (manifest, data)
     monkeypatch.setattr(commit, "MANIFEST_BYTES_MAX", len(data) - 1)
@@ -134,7 +134,7 @@ def test_a_manifest_with_the_right_sum_and_of_another_place_is_not_believed(
     }  # fmt: skip
     other = replace(mine, **{field: elsewhere[field]})
     for stored in (mine, other):
-        data = spell_manifest(stored)
+        data = encode_manifest(stored)
         store.files = {attempt_manifest_path(UUID, LOG, EPOCH, MINE): data}
         sha256 = hashlib.sha256(data).hexdigest()
         if stored is mine:
@@ -169,8 +169,8 @@ def test_a_copy_that_the_node_names_is_not_written_over(world: World) -> None:
         before = await world.read_segment()
         for attempt in (MINE, THEIRS):
             manifest = make_small(world, attempt)[0]
-            data = spell_manifest(manifest)
-            assert await mark_segment(world.nodes, manifest, data) is Outcome.LOST_RACE
+            data = encode_manifest(manifest)
+            assert await mark_segment(world.nodes, manifest, data) is SegmentOutcome.LOST_RACE
         assert await world.read_segment() == before
 
     asyncio.run(scenario())
@@ -179,14 +179,14 @@ def test_a_copy_that_the_node_names_is_not_written_over(world: World) -> None:
 def test_a_mark_says_what_was_read_back_and_a_segment_without_a_node_is_gone(world: World) -> None:
     async def scenario() -> None:
         manifest = make_small(world)[0]
-        data = spell_manifest(manifest)
-        assert await mark_segment(world.nodes, manifest, data) is Outcome.ARCHIVED
+        data = encode_manifest(manifest)
+        assert await mark_segment(world.nodes, manifest, data) is SegmentOutcome.ARCHIVED
         copy = (await world.read_segment()).cold_copy
         assert copy is not None and not copy.is_rechecked
         assert (copy.attempt, copy.manifest_sha256) == (MINE, hashlib.sha256(data).hexdigest())
         assert copy.size_bytes == manifest.size_bytes
         gone = replace(manifest, epoch=Epoch(EPOCH + 1))
-        assert await mark_segment(world.nodes, gone, data) is Outcome.GONE
+        assert await mark_segment(world.nodes, gone, data) is SegmentOutcome.GONE
 
     asyncio.run(scenario())
 
@@ -200,9 +200,9 @@ def test_a_second_look_says_nothing_of_a_copy_that_took_its_place(
     async def scenario() -> None:
         store = MemoryColdStore()
         manifest, data = make_small(world)
-        assert await mark_segment(world.nodes, manifest, spell_manifest(manifest))
+        assert await mark_segment(world.nodes, manifest, encode_manifest(manifest))
         looked_at = await world.read_segment()
-        store.files[PATH] = spell_manifest(manifest)
+        store.files[PATH] = encode_manifest(manifest)
         if is_whole:
             store.files[manifest.path_of(manifest.files[0])] = data
         for change in (
@@ -326,7 +326,7 @@ def test_a_second_look_sees_what_is_gone_or_has_another_size(
 ) -> None:
     manifest, data = make_small(world)
     store, path = MemoryColdStore(), manifest.path_of(manifest.files[0])
-    store.files = {PATH: spell_manifest(manifest), path: data}
+    store.files = {PATH: encode_manifest(manifest), path: data}
     asyncio.run(mark_segment(world.nodes, manifest, store.files[PATH]))
     segment = asyncio.run(world.read_segment())
 
@@ -342,7 +342,7 @@ def test_a_second_look_sees_what_is_gone_or_has_another_size(
     del store.files[path]
     assert look() == f"{path} is not there"
     store.files[path] = data
-    store.files[PATH] = spell_manifest(replace(manifest, archived_unix_ms=1))
+    store.files[PATH] = encode_manifest(replace(manifest, archived_unix_ms=1))
     assert "not the manifest that was verified" in look()
     del store.files[PATH]
     assert look() == f"{PATH} is not there"
@@ -382,7 +382,7 @@ async def archive_first(world: World) -> Manifest:
     return manifest
 
 
-async def archive_beside(world: World, meanwhile: Meanwhile) -> Report:
+async def archive_beside(world: World, meanwhile: Meanwhile) -> RunReport:
     world.store = Beside(world.folder, meanwhile)
     report = await world.archive()
     world.store = FolderStore(world.folder)
@@ -398,7 +398,7 @@ def test_who_comes_second_stands_back_and_the_first_is_adopted(world: World) -> 
         first = await archive_first(world)
 
         def put_first(store: ColdStore, _own: bytes) -> None:
-            store.put_new(PATH, spell_manifest(first))
+            store.put_new(PATH, encode_manifest(first))
 
         report = await archive_beside(world, put_first)
         assert report.outcomes == {"lost race": 1} and not report.failures
@@ -433,7 +433,7 @@ def test_a_manifest_that_is_not_what_was_put_marks_nothing(world: World) -> None
     async def scenario() -> None:
         report = await archive_beside(
             world,
-            lambda _, own: spell_manifest(replace(read_manifest(own), archived_unix_ms=1)),
+            lambda _, own: encode_manifest(replace(read_manifest(own), archived_unix_ms=1)),
         )
         assert report.outcomes == {"failed": 1}
         assert "is not what was put there" in report.failures[0]
@@ -466,7 +466,7 @@ def test_files_of_another_attempt_that_are_not_whole_are_left_and_written_anew(
 ) -> None:
     async def scenario() -> None:
         first = await archive_first(world)
-        world.store.put_new(PATH, spell_manifest(first))
+        world.store.put_new(PATH, encode_manifest(first))
         (path,) = files_of(first)
         file = world.folder / path
         data = file.read_bytes()
@@ -489,7 +489,7 @@ def test_files_of_another_attempt_stay_where_it_could_not_be_adopted(world: Worl
 
     async def scenario() -> None:
         first = await archive_first(world)
-        world.store.put_new(PATH, spell_manifest(first))
+        world.store.put_new(PATH, encode_manifest(first))
         world.source.is_silent = True
         report = await world.archive()
         assert report.outcomes == {"failed": 1} and not report.mismatches
@@ -525,7 +525,7 @@ def test_a_segment_whose_files_end_otherwise_is_not_archived(world: World) -> No
         found = await world.metadata.get(path)
         assert found is not None
         longer = add_totals(length_bytes=1)(world.segment)
-        await world.metadata.set(path, spell_segment(longer), version=found.version)
+        await world.metadata.set(path, encode_segment(longer), version=found.version)
         report = await world.archive()
         assert report.outcomes == {"failed": 1} and "the files end with" in report.failures[0]
         assert world.read_manifest() is None and (await world.read_segment()).cold_copy is None

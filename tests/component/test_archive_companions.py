@@ -21,12 +21,12 @@ from duramen.wire.cold.manifest import Manifest
 from duramen.wire.cold.paths import manifest_path, parse_compacted
 from duramen.wire.cold.rebuild import RebuiltEntry
 from duramen_spark.cold_parts import open_parts
-from duramen_spark.compact.driver import Compaction, CompactOptions, CompactReport
+from duramen_spark.compact.driver import CompactionRun, CompactOptions, CompactReport
 from duramen_spark.compact.task import load_manifest
 from duramen_spark.export.driver import Export
 from duramen_spark.export.rows import EXPORT_SCHEMA
 from duramen_spark.export.sinks import ExportConflict, TableSink
-from duramen_spark.retention.driver import Retention, RetentionReport
+from duramen_spark.retention.driver import RetentionReport, RetentionRun
 from duramen_spark.retention.plan import RetentionPolicy
 from tests.component.archive_world import (
     CLUSTER,
@@ -63,12 +63,12 @@ def read_manifest_entries(world: ArchiveWorld, manifest: Manifest) -> list[Rebui
 
 async def compact(world: ArchiveWorld, **options: Any) -> CompactReport:
     """Compact everything."""
-    return await Compaction(world.connection, run_here, CompactOptions(**options)).run()
+    return await CompactionRun(world.connection, run_here, CompactOptions(**options)).run()
 
 
 async def retain(world: ArchiveWorld, *, removes: bool, **policy: Any) -> RetentionReport:
     """One round of retention."""
-    return await Retention(world.connection, RetentionPolicy(**policy)).run(removes=removes)
+    return await RetentionRun(world.connection, RetentionPolicy(**policy)).run(removes=removes)
 
 
 def age(world: ArchiveWorld) -> None:
@@ -237,7 +237,7 @@ def test_a_copy_that_is_withdrawn_meanwhile_is_not_replaced(tmp_path: Path) -> N
     async def work() -> None:
         world = await make_world(tmp_path / "cold", every_kind, 3)
 
-        class Slow(Compaction):
+        class Slow(CompactionRun):
             async def _swap(self, segments: Any, manifests: Any) -> bool:
                 await world.change_segment(2, lambda one: one.without_cold_copy("other"))
                 return await super()._swap(segments, manifests)
@@ -258,7 +258,7 @@ def test_a_copy_that_is_made_anew_meanwhile_stays(tmp_path: Path) -> None:
             assert segment.cold_copy is not None
             return replace(segment, cold_copy=replace(segment.cold_copy, attempt="e" * 32))
 
-        class Slow(Compaction):
+        class Slow(CompactionRun):
             async def _swap(self, segments: Any, manifests: Any) -> bool:
                 await world.change_segment(2, anew)
                 return await super()._swap(segments, manifests)
@@ -389,7 +389,7 @@ def test_what_a_killed_compaction_left_goes(tmp_path: Path) -> None:
         world = await make_world(tmp_path / "cold", every_kind, 2)
         before = world.list_files()
 
-        class Killed(Compaction):
+        class Killed(CompactionRun):
             async def _swap(self, segments: Any, manifests: Any) -> bool:
                 raise KeyboardInterrupt
 

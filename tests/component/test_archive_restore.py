@@ -25,7 +25,7 @@ from duramen.wire.cold.rebuild import ColdDataError
 from duramen.wire.edge import batch_codec
 from duramen.wire.edge.batch_codec import Codec
 from duramen.wire.entry import HEADER_BYTES, check_entry
-from duramen.wire.metadata_json import read_node, spell_node
+from duramen.wire.metadata_json import encode_node, read_node
 from duramen.wire.record_batch import decode_batch, encode_batch, split_batches
 from duramen.wire.repair_calls import Inventory, InventoryAnswer, Source
 from duramen_spark.restore.catalogue import find_archived_log, load_log
@@ -91,7 +91,7 @@ async def prepare(
     """An archived log, a namespace to restore to, and four bookies."""
     world = await make_world(path / "cold", make, count, **more)
     store, paths = world.connection.metadata, world.connection.paths
-    await store.create(paths.namespace("space"), spell_node({}), make_parents=True)
+    await store.create(paths.namespace("space"), encode_node({}), make_parents=True)
     for number in range(4):
         node = {
             "incarnation": f"{number:032x}",
@@ -100,7 +100,7 @@ async def prepare(
             "data_url": f"http://b{number}",
             "state": "rw",
         }
-        await store.create(f"{paths.available}/b{number}", spell_node(node), make_parents=True)
+        await store.create(f"{paths.available}/b{number}", encode_node(node), make_parents=True)
     return world, Bookies()
 
 

@@ -26,7 +26,7 @@ from duramen.units import HOUR
 from duramen.wire.cold.manifest import Manifest
 from duramen.wire.cold.paths import manifest_path
 from duramen.wire.entry import HEADER_BYTES, check_entry, read_entry_info
-from duramen.wire.metadata_json import Paths, spell_log, spell_node, spell_segment
+from duramen.wire.metadata_json import Paths, encode_log, encode_node, encode_segment
 from duramen.wire.record_batch import encode_batch
 from duramen_spark.archive import driver
 from duramen_spark.archive.bookie_source import ClusterAddress, SourceError
@@ -34,7 +34,7 @@ from duramen_spark.archive.cluster_nodes import ClusterNodes
 from duramen_spark.archive.commit import read_stored_manifest
 from duramen_spark.archive.driver import ArchiveRun, Options
 from duramen_spark.archive.part_task import PartResult, PartTask, run_task
-from duramen_spark.archive.report import Report
+from duramen_spark.archive.report import RunReport
 from duramen_spark.runner import RunnerFailed
 from tests.unit.cold_entries import EPOCH, LOG, START_SEQ_NUM, SegmentBytes, make_every_kind
 
@@ -135,14 +135,14 @@ class World:
         await self.metadata.start()
         fields = {"uuid": UUID, "format": 1, "last_log_id": 7}
         for path, data in (
-            (PATHS.cluster, spell_node(fields)),
-            (PATHS.name("prod", "orders"), spell_node({"log_id": str(LOG)})),
-            (PATHS.log(LOG), spell_log(self.log)),
-            (PATHS.segment(LOG, EPOCH), spell_segment(self.segment)),
+            (PATHS.cluster, encode_node(fields)),
+            (PATHS.name("prod", "orders"), encode_node({"log_id": str(LOG)})),
+            (PATHS.log(LOG), encode_log(self.log)),
+            (PATHS.segment(LOG, EPOCH), encode_segment(self.segment)),
         ):
             await self.metadata.create(path, data, make_parents=True)
 
-    async def archive(self, options: Options = ONE_FILE) -> Report:
+    async def archive(self, options: Options = ONE_FILE) -> RunReport:
         run = ArchiveRun(
             address=ClusterAddress("", "c"),
             nodes=self.nodes,
@@ -162,7 +162,7 @@ class World:
     async def set_log(self, log: LogNode) -> None:
         found = await self.metadata.get(PATHS.log(LOG))
         assert found is not None
-        await self.metadata.set(PATHS.log(LOG), spell_log(log), version=found.version)
+        await self.metadata.set(PATHS.log(LOG), encode_log(log), version=found.version)
 
     def read_manifest(self) -> Manifest | None:
         found = read_stored_manifest(self.store, manifest_path(UUID, LOG, EPOCH))

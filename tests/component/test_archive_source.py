@@ -18,7 +18,7 @@ from duramen.errors import DuramenError
 from duramen.ids import EntryId, Member
 from duramen.runtime.memory_store import MemoryStore, MemoryTree
 from duramen.wire.entry import check_entry
-from duramen.wire.metadata_json import spell_node
+from duramen.wire.metadata_json import encode_node
 from duramen.wire.record_batch import encode_batch
 from duramen_spark.archive.bookie_source import BookieSource, ClusterAddress, SourceError
 from tests.component.readproxy_world import PATHS, A, B, C, D, FakeBookie
@@ -78,7 +78,7 @@ class Cluster:
                 "rack": "",
             }
             path = f"{PATHS.available}/{member.bookie}"
-            await self.store.create(path, spell_node(fields), ephemeral=True, make_parents=True)
+            await self.store.create(path, encode_node(fields), ephemeral=True, make_parents=True)
 
     async def stop(self) -> None:
         for bookie in self.bookies.values():

@@ -14,7 +14,7 @@ from typing import Any
 from duramen.core.segment import Totals
 from duramen.ids import EntryId, lsn_of
 from duramen.runtime.metadata_store import Set
-from duramen.wire.metadata_json import read_segment, spell_log, spell_node, spell_segment
+from duramen.wire.metadata_json import encode_log, encode_node, encode_segment, read_segment
 from tests.component.repair_world import PATHS, RepairWorld, renew, repair_world
 from tests.unit.repair_world import make_segment, member, members
 from tests.waiting import wait_for
@@ -320,7 +320,7 @@ def test_disks_that_are_gone_for_ever_leave_an_unrepairable_range_with_its_entri
             del world.bookies[name].entries[segment.ledger_id][EntryId(4)]
         lost = world.bookies["a"].member
         node = {"bookie": "a", "region": "r", "rack": "k-a", "replaced_by": "x", "nonce": "n"}
-        await world.setup.create(PATHS.lost(lost.incarnation), spell_node(node), make_parents=True)
+        await world.setup.create(PATHS.lost(lost.incarnation), encode_node(node), make_parents=True)
         seat = await world.seat()
         backlog = seat.auditor.backlog
         await wait_for(lambda: bool(backlog.list_unrepairable()))
@@ -341,7 +341,7 @@ def test_what_was_truncated_given_up_or_purged_is_left_alone() -> None:
         trimmed = replace(log, trim_lsn=lsn_of(segments[1].epoch, EntryId(0)), trim_seq_num=10)
         found = await world.setup.get(PATHS.log(log.log_id))
         assert found is not None
-        await world.setup.set(PATHS.log(log.log_id), spell_log(trimmed), version=found.version)
+        await world.setup.set(PATHS.log(log.log_id), encode_log(trimmed), version=found.version)
         path = await world.owe(segments[0], "b", 1, 2)
         await world.lose("a")
         await world.seat()
@@ -404,7 +404,7 @@ def test_a_conflict_at_the_very_write_is_read_again_and_decided_anew() -> None:
                 assert stored is not None
                 now = read_segment(stored.data)
                 changed = now.with_ensemble(EntryId(8), members("bce"), Totals(8, 800), "o")
-                data = spell_segment(changed)
+                data = encode_segment(changed)
                 world.tree.apply(world.setup.session_id, [Set(op.path, data, stored.version)])
 
         seat.store.before_write = race
@@ -419,7 +419,7 @@ def test_a_conflict_at_the_very_write_is_read_again_and_decided_anew() -> None:
     run(act, "abcde")
 
 
-# --- Office ------------------------------------------------------------------------------------
+# --- Leadership --------------------------------------------------------------------------------
 
 
 def test_one_is_the_auditor_and_another_follows_when_its_session_ends() -> None:
@@ -428,14 +428,14 @@ def test_one_is_the_auditor_and_another_follows_when_its_session_ends() -> None:
         first, second = await world.seat("s0"), await world.seat("s1")
         await wait_for(lambda: first.election.is_held)
         await wait_for(lambda: second.election.holder.get("sequencer") == "s0")
-        assert not second.auditor.is_in_office
+        assert not second.auditor.is_leader
         world.tree.expire(first.store.session_id)
-        await wait_for(lambda: second.auditor.is_in_office or first.auditor.is_in_office)
+        await wait_for(lambda: second.auditor.is_leader or first.auditor.is_leader)
         await world.lose("a")
         for seat in (first, second):
             seat.auditor.want_round()
         await world.wait_ensembles("dbc")
-        assert not (first.auditor.is_in_office and second.auditor.is_in_office)
+        assert not (first.auditor.is_leader and second.auditor.is_leader)
 
     run(act)
 
@@ -446,7 +446,7 @@ def test_who_is_cut_off_stops_at_once_and_goes_on_when_the_connection_is_back() 
         seat = await world.seat()
         await wait_for(lambda: seat.auditor.statistics()["rounds"] > 0)
         seat.store.disconnect()
-        await wait_for(lambda: not seat.auditor.is_in_office)
+        await wait_for(lambda: not seat.auditor.is_leader)
         assert not seat.election.is_held
         await world.lose("a")
         seat.store.reconnect()

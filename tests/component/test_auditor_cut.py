@@ -36,13 +36,13 @@ class Blade:
         seat.store.after_write = lambda: self._step(None)
 
     def _step(self, _what: Any) -> None:
-        if not self._seat.auditor.is_in_office or self.has_cut:
+        if not self._seat.auditor.is_leader or self.has_cut:
             return
         self.steps_left -= 1
         if self.steps_left < 0:
             self.has_cut = True
             # As a killed process: nothing of it goes on, and its session ends a while later.
-            self._seat.auditor.on_office(is_held=False)
+            self._seat.auditor.on_leadership(is_held=False)
 
 
 async def set_up(world: RepairWorld) -> None:

@@ -19,7 +19,7 @@ from duramen.core.segment import Segment, Totals
 from duramen.errors import DuramenError
 from duramen.ids import EntryId, Epoch, LogId
 from duramen.runtime.admin import add_problem_handler
-from duramen.wire.metadata_json import spell_bookie
+from duramen.wire.metadata_json import encode_bookie
 from duramen_sequencer.repair.admin_routes import add_repair_routes
 from duramen_sequencer.repair.auditor import AuditPace
 from tests.component.repair_world import PATHS, RepairWorld, Seat, repair_world
@@ -208,7 +208,7 @@ def test_a_drain_can_be_cancelled_in_any_state_and_keeps_what_it_does_not_know(d
         found = await world.setup.get(path)
         assert found is not None
         node = replace(await world.node("d"), duty=duty, extra={"colour": "blue"})
-        await world.setup.set(path, spell_bookie(node), version=found.version)
+        await world.setup.set(path, encode_bookie(node), version=found.version)
         seat = await sit(world)
         assert (await seat.operations.cancel_drain("d"))["duty"] == "serving"
         now = await world.node("d")

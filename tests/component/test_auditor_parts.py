@@ -29,10 +29,10 @@ from duramen.runtime.metadata_store import Unavailable
 from duramen.runtime.sequencer.metadata_link import MetadataLink
 from duramen.wire.metadata_json import (
     Paths,
+    encode_node,
+    encode_segment,
     read_node,
     read_segment,
-    spell_node,
-    spell_segment,
 )
 from duramen.wire.repair_calls import InventoryAnswer, PullAnswer
 from duramen_sequencer.repair.auditor import Auditor
@@ -40,7 +40,7 @@ from duramen_sequencer.repair.commits import Commits, settled_fragment
 from duramen_sequencer.repair.copying import Copier
 from duramen_sequencer.repair.readings import Notes, OwedNote
 from duramen_sequencer.repair.rounds import Round, Rounds
-from duramen_sequencer.repair.worker import Done, Worker
+from duramen_sequencer.repair.worker import Done, RepairWorker
 from tests.pauses import stay
 from tests.unit.test_log_node import make_log
 from tests.waiting import wait_for
@@ -78,7 +78,7 @@ class World:
     async def put(self, segment: Segment) -> None:
         await self.store.start()
         path = PATHS.segment(LOG, EPOCH)
-        await self.store.create(path, spell_segment(segment), make_parents=True)
+        await self.store.create(path, encode_segment(segment), make_parents=True)
 
     async def read(self) -> Segment:
         found = await self.store.get(PATHS.segment(LOG, EPOCH))
@@ -122,14 +122,14 @@ def test_repair_leaves_alone_what_the_writer_or_recovery_may_change() -> None:
     assert settled_fragment(recovering, EntryId(0)) is None
 
 
-def test_a_term_of_office_begins_without_absences_of_another_one() -> None:
+def test_a_term_begins_without_absences_of_another_one() -> None:
     async def scenario() -> None:
         auditor = World().make_auditor()
         forgotten: list[str] = []
         absences: Any = auditor.readings.absences
         absences.forget = lambda: forgotten.append("absences")
-        auditor.on_office(True)
-        auditor.on_office(False)
+        auditor.on_leadership(True)
+        auditor.on_leadership(False)
         assert forgotten == ["absences"]
 
     asyncio.run(scenario())
@@ -141,12 +141,12 @@ def test_a_task_that_is_cut_is_given_back() -> None:
         begun = asyncio.Event()
         cut: list[object] = []
 
-        class Worker:
+        class RepairWorker:
             async def run(self, _: object) -> None:
                 begun.set()
                 await stay()
 
-        auditor._worker = Worker()
+        auditor._worker = RepairWorker()
         auditor.backlog.on_cut = cut.append
         task = asyncio.create_task(auditor._run("the task"))
         await begun.wait()
@@ -167,9 +167,9 @@ def test_after_a_round_that_was_cut_notes_are_watched_again() -> None:
             raise Unavailable("cut off")
 
         auditor.audit = fail
-        auditor.on_office(True)
+        auditor.on_leadership(True)
         await wait_for(lambda: auditor.statistics()["rounds_cut"] == 1)
-        auditor.on_office(False)
+        auditor.on_leadership(False)
         assert auditor._watch("owed") is not None
 
     asyncio.run(scenario())
@@ -213,7 +213,7 @@ def test_a_settled_note_keeps_the_fields_of_a_newer_version() -> None:
         link = MetadataLink(store, Paths("c"), SequencerId("s0"), "url")
         path = link.paths.owed(LEDGER, member(0))
         await store.start()
-        data = spell_node({"ranges": [[0, 9]], "later": 1})
+        data = encode_node({"ranges": [[0, 9]], "later": 1})
         await store.create(path, data, make_parents=True)
         note = OwedNote(path, 0, [(0, 9)], read_node(data))
         await Commits(link).settle_owed(note, EntryRanges([(3, 9)]))
@@ -256,7 +256,7 @@ def test_a_fragment_is_moved_only_while_it_is_proved() -> None:
     async def scenario() -> None:
         copier, nobody = Noting(), cast(Any, None)
         view = SimpleNamespace(candidates=lambda: [SimpleNamespace(member=member(4))])
-        worker = Worker(
+        worker = RepairWorker(
             nobody, nobody, cast(Any, copier), nobody, lambda: cast(Any, view), nobody, nobody
         )
         subject: Any = SimpleNamespace(

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from duramen_bookie.offline.bench import spell_table
+from duramen_bookie.offline.bench import format_table
 from duramen_bookie.offline.bench_machine import Figure, at_least, at_most, summarize
 
 pytestmark = pytest.mark.gate
@@ -83,7 +83,7 @@ def test_without_json_a_table_says_what_was_reached() -> None:
         Figure("load", "memory", 40.0, "bytes", target=at_most(32)),
         Figure("other", "count", 1_234_567.0, ""),
     ]
-    table = spell_table(figures)
+    table = format_table(figures)
     assert "2.00  MB/s   1.50 … 2.50  ≥ 1.50: reached" in table
     assert "≤ 32.0: missed" in table
     assert "1,234,567" in table

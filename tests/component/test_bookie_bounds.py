@@ -15,7 +15,7 @@ from duramen.core.segment import Fragment, Segment
 from duramen.core.status import BookieStatus
 from duramen.ids import NOTHING, BookieId, EntryId, Epoch, Incarnation, LedgerId, LogId, Member
 from duramen.runtime.metadata_store import Stored
-from duramen.wire.metadata_json import Paths, spell_segment
+from duramen.wire.metadata_json import Paths, encode_segment
 from duramen_bookie.repair import proofs
 from duramen_bookie.repair.proofs import MetadataProofs
 from tests.component.test_bookie_service import LEDGER, LOG, OK, add, run, running, span
@@ -39,7 +39,7 @@ class LaggingStore:
 
     async def get(self, _: str) -> Stored | None:
         found = self._now if self._is_synced else self._was
-        return None if found is None else Stored(spell_segment(found), 0, 0, 0, 5)
+        return None if found is None else Stored(encode_segment(found), 0, 0, 0, 5)
 
 
 def make_proofs(store: LaggingStore, told: list[tuple[LedgerId, bool]]) -> MetadataProofs:

@@ -14,7 +14,7 @@ from duramen.core.status import BookieStatus
 from duramen.ids import Epoch, ledger_of
 from duramen.runtime.memory_store import MemoryStore, MemoryTree
 from duramen.wire.bookie_calls import Add
-from duramen.wire.metadata_json import read_bookie, read_node, spell_bookie
+from duramen.wire.metadata_json import encode_bookie, read_bookie, read_node
 from tests.component.test_bookie_service import (
     LOG,
     OK,
@@ -47,7 +47,7 @@ async def change(tree: MemoryTree, **fields: Any) -> None:
     assert found is not None
     node = read_bookie(found.data)
     changed = {name: fields.get(name, getattr(node, name)) for name in node.__slots__}
-    await store.set(path, spell_bookie(type(node)(**changed)), version=found.version)
+    await store.set(path, encode_bookie(type(node)(**changed)), version=found.version)
     await store.close()
 
 

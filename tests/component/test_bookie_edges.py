@@ -21,10 +21,10 @@ from duramen.core.status import BookieStatus
 from duramen.ids import BookieId, EntryId, Incarnation
 from duramen.runtime.memory_store import MemoryTree
 from duramen.runtime.role import StartRefusedError
-from duramen.wire.bookie_calls import Service, pack_adds, pack_reads
+from duramen.wire.bookie_calls import ServiceClass, pack_adds, pack_reads
 from duramen.wire.metadata_json import read_node
 from duramen_bookie import metrics
-from duramen_bookie.admission import Admission
+from duramen_bookie.admission import AdmissionControl
 from duramen_bookie.cookie import Cookie, Directory
 from duramen_bookie.file_system import FileWindow, PosixFileSystem
 from duramen_bookie.journal.writer import JournalPoisoned
@@ -97,9 +97,9 @@ def test_a_cookie_is_on_the_disk_before_it_has_its_name(
 
 
 def test_a_client_gets_its_bytes_back() -> None:
-    admission: Admission[None] = Admission(SMALL)
+    admission: AdmissionControl[None] = AdmissionControl(SMALL)
     for _ in range(3):
-        admission.release(admission.take(Service.APPEND, ALICE, add_bytes=400))
+        admission.release(admission.take(ServiceClass.APPEND, ALICE, add_bytes=400))
     assert admission.statistics()["append"]["add_bytes"] == 0
 
 

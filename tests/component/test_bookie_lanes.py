@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, cast
 
 import pytest
 
-from duramen.core.sequencer.effects import SendAdd, SendLac, SendRead, SendSeal, StoredEntry
+from duramen.core.sequencer.effects import SendAdd, SendLac, SendRecoveryRead, SendSeal, StoredEntry
 from duramen.core.status import BookieStatus
 from duramen.ids import NOTHING, BookieId, EntryId, Epoch, Incarnation, LogId, Member, ledger_of
 from duramen.limits import STORE_TIMEOUT_US
@@ -207,10 +207,10 @@ def test_seals_and_lacs_are_asked_again_and_recovery_reads_go_elsewhere() -> Non
         world.lanes.seal(SendSeal(MEMBER, LOG, Epoch(1)), world.sink)
         await wait_for(lambda: world.sink.others == [OK])
         world.client.calls.clear()
-        world.lanes.tell_lac(SendLac(MEMBER, LEDGER, EntryId(3)), world.sink)
+        world.lanes.send_lac(SendLac(MEMBER, LEDGER, EntryId(3)), world.sink)
         await wait_for(lambda: world.sink.others == [OK, OK])
         world.client.calls.clear()
-        world.lanes.read(SendRead(MEMBER, LEDGER, EntryId(3)), world.sink)
+        world.lanes.read(SendRecoveryRead(MEMBER, LEDGER, EntryId(3)), world.sink)
         await wait_for(lambda: world.sink.others == [OK, OK, OVERLOADED])
         assert len(world.client.calls) == 1
 
@@ -221,7 +221,7 @@ def test_write_backs_do_not_wait_behind_appends_that_find_no_room() -> None:
     async def scenario(world: World) -> None:
         async def decide(call: Call) -> bytes:
             (service,) = {add.service for add in calls.parse_adds(call.body)[1]}
-            if service is calls.Service.APPEND:
+            if service is calls.ServiceClass.APPEND:
                 raise BUSY
             return await world.client.accept(call)
 

@@ -29,7 +29,7 @@ from duramen.wire.bookie_calls import (
     Add,
     ReadRange,
     Seal,
-    Service,
+    ServiceClass,
     pack_adds,
     pack_reads,
     parse_read_answers,
@@ -47,11 +47,11 @@ OK = BookieStatus.OK
 OVERLOADED = BookieStatus.OVERLOADED
 SIZE = 256 * KIB
 LIMITS = {
-    Service.APPEND: ClassLimits(4_096, 4 * MIB, 0, 0, 100),
-    Service.TAIL_READ: ClassLimits(64, 0, MIB, 1, 50),
-    Service.CATCH_UP_READ: ClassLimits(8, 0, MIB, 2, 250),
-    Service.RECOVERY: ClassLimits(64, MIB, MIB, 1, 100),
-    Service.REPAIR: ClassLimits(8, MIB, MIB, 1, 1_000),
+    ServiceClass.APPEND: ClassLimits(4_096, 4 * MIB, 0, 0, 100),
+    ServiceClass.TAIL_READ: ClassLimits(64, 0, MIB, 1, 50),
+    ServiceClass.CATCH_UP_READ: ClassLimits(8, 0, MIB, 2, 250),
+    ServiceClass.RECOVERY: ClassLimits(64, MIB, MIB, 1, 100),
+    ServiceClass.REPAIR: ClassLimits(8, MIB, MIB, 1, 1_000),
 }
 
 
@@ -94,7 +94,7 @@ async def clients(count: int) -> AsyncIterator[list[PeerClient]]:
             await client.close()
 
 
-def held(bookie: Bookie, service: Service) -> dict[str, Any]:
+def held(bookie: Bookie, service: ServiceClass) -> dict[str, Any]:
     classes = bookie.service.statistics()["data_plane"]["classes"]
     return dict(classes[service.name.lower()])
 
@@ -102,7 +102,7 @@ def held(bookie: Bookie, service: Service) -> dict[str, Any]:
 def count_settled(bookie: Bookie, adding: Sequence[asyncio.Task[Any]]) -> int:
     """Adds that were answered or are held by the bookie."""
     done = sum([task.done() for task in adding])
-    return done + int(held(bookie, Service.APPEND)["requests"])
+    return done + int(held(bookie, ServiceClass.APPEND)["requests"])
 
 
 async def post_adds(bookie: Bookie, client: PeerClient, body: bytes) -> list[BookieStatus]:
@@ -134,19 +134,19 @@ def test_memory_does_not_grow_with_what_is_offered_to_a_stalled_disk(
             finally:
                 tracemalloc.stop()
             assert {task.result()[0] for task in adding if task.done()} == {OVERLOADED}
-            append = held(bookie, Service.APPEND)
+            append = held(bookie, ServiceClass.APPEND)
             assert 3 * MIB < append["add_bytes"] <= 4 * MIB
             assert bookie.service.statistics()["storage"]["queued_bytes"] <= 4 * MIB
             assert peak_bytes < 12 * MIB < sum(map(len, bodies)) / 2, peak_bytes
             write_back = asyncio.create_task(bookie.add(add(500, size=SIZE, recovery=True)))
             sealing = asyncio.create_task(bookie.seal(Seal(LOG, SEAL.epoch, LEDGER)))
-            await wait_for(lambda: held(bookie, Service.RECOVERY)["requests"] == 2)
+            await wait_for(lambda: held(bookie, ServiceClass.RECOVERY)["requests"] == 2)
             disk.set()
             assert await write_back == [OK]
             assert (await sealing)[0].status is OK
             statuses = [(await task)[0] for task in adding]
             assert statuses.count(OK) == append["requests"]
-            assert held(bookie, Service.APPEND)["add_bytes"] == 0
+            assert held(bookie, ServiceClass.APPEND)["add_bytes"] == 0
 
     run(scenario)
 
@@ -163,10 +163,10 @@ def test_one_client_cannot_take_all_the_room_for_appends(
                 for row in offered
             ]
             await wait_for(lambda: count_settled(bookie, adding) == len(adding))
-            assert held(bookie, Service.APPEND)["add_bytes"] <= 2 * MIB
+            assert held(bookie, ServiceClass.APPEND)["add_bytes"] <= 2 * MIB
             body = pack_adds(bookie.incarnation, [add(100, size=SIZE)])
             other = asyncio.create_task(post_adds(bookie, modest, body))
-            await wait_for(lambda: held(bookie, Service.APPEND)["clients"] == 2)
+            await wait_for(lambda: held(bookie, ServiceClass.APPEND)["clients"] == 2)
             disk.set()
             assert await other == [OK]
             await asyncio.gather(*adding)
@@ -194,12 +194,14 @@ def test_a_flood_of_catch_up_reads_is_refused_with_advice_and_delays_nobody(
         async with running(tmp_path) as bookie, clients(3) as (first, second, third):
             assert disk.is_set()
             assert await bookie.add(*[add(n) for n in range(20)]) == [OK] * 20
-            catch_up = span(0, 9)._replace(service=Service.CATCH_UP_READ)
+            catch_up = span(0, 9)._replace(service=ServiceClass.CATCH_UP_READ)
             flood = [
                 asyncio.create_task(read(bookie, client, catch_up))
                 for client in [first, second] * 4
             ]
-            await wait_for(lambda: held(bookie, Service.CATCH_UP_READ)["requests"] == len(flood))
+            await wait_for(
+                lambda: held(bookie, ServiceClass.CATCH_UP_READ)["requests"] == len(flood)
+            )
             with pytest.raises(OverloadedError, match="HTTP 503") as caught:
                 await read(bookie, third, catch_up)
             assert caught.value.retry_after_us == 250 * MS
@@ -212,7 +214,8 @@ def test_a_flood_of_catch_up_reads_is_refused_with_advice_and_delays_nobody(
             assert response.headers[RETRY_AFTER_HEADER] == "250"
             assert response.text.startswith("catch up read: 8 requests")
             tail, recovery = (
-                span(15)._replace(service=s) for s in (Service.TAIL_READ, Service.RECOVERY)
+                span(15)._replace(service=s)
+                for s in (ServiceClass.TAIL_READ, ServiceClass.RECOVERY)
             )
             assert await read(bookie, third, tail) == await read(bookie, first, recovery) == [OK]
             assert await bookie.add(add(30)) == [OK]

@@ -56,7 +56,7 @@ from duramen.wire.bookie_calls import (
     parse_statuses,
 )
 from duramen.wire.entry import encode_entry
-from duramen.wire.metadata_json import Paths, read_node, spell_log, spell_segment
+from duramen.wire.metadata_json import Paths, encode_log, encode_segment, read_node
 from duramen_bookie.file_system import DiskFile, PosixFile, PosixFileSystem
 from duramen_bookie.service import BookieService
 from tests.waiting import wait_for
@@ -290,7 +290,7 @@ def test_a_far_seal_is_taken_only_of_an_epoch_that_the_logs_node_has(tmp_path: P
             node = LogNode(LOG, "a", "l", LogConfig(), next_epoch=Epoch(5_000))
             store = MemoryStore(tree)
             await store.start()
-            await store.create(PATHS.log(LOG), spell_log(node), make_parents=True)
+            await store.create(PATHS.log(LOG), encode_log(node), make_parents=True)
             (answer,) = await bookie.read(span(0)._replace(seal_epoch=2**32 - 1))
             assert answer.status is invalid
             assert (await bookie.seal(far))[0].status is invalid
@@ -506,7 +506,7 @@ def test_r10_after_damage_the_owner_is_refused_until_its_segment_is_proved_open(
             store = MemoryStore(bookie.tree)
             await store.start()
             path = PATHS.segment(LOG, Epoch(1))
-            await store.create(path, spell_segment(open_segment()), make_parents=True)
+            await store.create(path, encode_segment(open_segment()), make_parents=True)
             while await bookie.add(add(3)) == [UNKNOWN]:
                 pass  # each refusal asks for the segment again
             assert [a.status for a in await bookie.read(span(1), span(3))] == [OK, OK]
@@ -548,7 +548,7 @@ def carried_count(bookie: Bookie) -> int:
 
 async def make_segment(store: MemoryStore, epoch: Epoch) -> None:
     segment = replace(open_segment(), epoch=epoch)
-    await store.create(PATHS.segment(LOG, epoch), spell_segment(segment), make_parents=True)
+    await store.create(PATHS.segment(LOG, epoch), encode_segment(segment), make_parents=True)
 
 
 def damage_header(journal: Path, stored: bytes) -> None:

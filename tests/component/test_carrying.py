@@ -1,9 +1,9 @@
-"""A transfer to the shelf whose disk fails once, at every one of its operations: the next round is
-as if nothing had happened, without a restart, and so is the next start.
+"""A transfer to the entry log whose disk fails once, at every one of its operations: the next round
+is as if nothing had happened, without a restart, and so is the next start.
 
 The production carrier, storage and core on the disk model. Crashes at every operation are in
 `tests/crash`; a full disk under a running service is in `tests/process`.
-Source: docs/protocol/shelf.md "Checkpoint".
+Source: docs/protocol/entry-log.md "Checkpoint".
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class World:
         return begin_settling(self.engine.storage, sealed[0])
 
     def begin_compaction(self) -> Transfer:
-        oldest = min(self.engine.storage.shelf.list_files(), key=lambda file: file.file_id)
+        oldest = min(self.engine.storage.entry_log.list_files(), key=lambda file: file.file_id)
         return begin_compaction(self.engine.storage, oldest)
 
     def carry_out(self, begin: Callable[[], Transfer]) -> bool:
@@ -80,7 +80,7 @@ class World:
 
 
 def make_world() -> World:
-    """Some entries on the shelf, more in the journal."""
+    """Some entries in the entry log, more in the journal."""
     world = World()
     world.add(LEDGER)
     assert world.carry_out(world.begin_settling)

@@ -18,7 +18,7 @@ from duramen.ids import NOTHING, EntryId, Epoch, Incarnation, LedgerId, LogId
 from duramen.wire.checkpoint_format import (
     Checkpoint,
     CheckpointFormatError,
-    ShelfFileRef,
+    EntryLogFileRef,
     encode_checkpoint,
     parse_checkpoint,
 )
@@ -61,8 +61,8 @@ CHECKPOINT = Checkpoint(
     number=17,
     incarnation=INCARNATION,
     covered_file_id=12,
-    shelf_files=(ShelfFileRef(3, 0, 1 << 30, 0xCAFE_F00D), ShelfFileRef(5, 1, 8192, 1)),
-    next_shelf_file_id=6,
+    entry_log_files=(EntryLogFileRef(3, 0, 1 << 30, 0xCAFE_F00D), EntryLogFileRef(5, 1, 8192, 1)),
+    next_entry_log_file_id=6,
     state=STATE,
 )
 EMPTY = Checkpoint(0, INCARNATION, 0, (), 1, CoreSnapshot((), (), False))
@@ -91,7 +91,7 @@ states = st.one_of(
 )  # fmt: skip
 checkpoints = st.builds(
     Checkpoint, u64, st.just(INCARNATION), u64,
-    st.lists(st.builds(ShelfFileRef, u64, u32, u64, u32), max_size=4).map(tuple), u64, states,
+    st.lists(st.builds(EntryLogFileRef, u64, u32, u64, u32), max_size=4).map(tuple), u64, states,
 )  # fmt: skip
 
 

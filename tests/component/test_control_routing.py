@@ -16,8 +16,8 @@ import pytest
 from duramen.errors import DuramenError
 from duramen.ids import LogId, SequencerId
 from duramen.runtime.http_server import Answer
-from duramen.wire.metadata_json import read_log, spell_log
-from duramen.wire.sequencer_calls import Append, AppendResult, Redirect, spell_redirect
+from duramen.wire.metadata_json import encode_log, read_log
+from duramen.wire.sequencer_calls import Append, AppendResult, Redirect, encode_redirect
 from duramen_sequencer.control import Control
 from tests.component.writeproxy_world import PATHS, FakeSequencer, World, owner, run
 
@@ -75,7 +75,7 @@ def test_a_dead_owner_is_named_to_whoever_may_succeed_it(
     async def scenario(world: World) -> None:
         survivor, dead = world.sequencers
         await dead.stop()
-        redirect = spell_redirect(Redirect(SequencerId(dead.name), dead.url))
+        redirect = encode_redirect(Redirect(SequencerId(dead.name), dead.url))
 
         def reply(message: dict[str, Any]) -> tuple[int, dict[str, Any]]:
             return 200, answer if dead.name in message.get("tried", ()) else redirect
@@ -190,7 +190,7 @@ class Lossy:
         stored = await self._world.setup.get(path)
         if stored is not None:
             log = read_log(stored.data).with_new_epoch("claim")
-            await self._world.setup.set(path, spell_log(log), version=stored.version)
+            await self._world.setup.set(path, encode_log(log), version=stored.version)
 
 
 @pytest.mark.parametrize("path", ["/v1/namespaces/new", "/v1/namespaces/a/logs/new"])

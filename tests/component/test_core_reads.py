@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from duramen.client import DuramenError, Moved, ReadBatch
-from duramen.client.core.parts import Reading
+from duramen.client.core.parts import ReadParts
 from duramen.client.core.read_log import ReadLog
 from duramen.core.log_node import Ending
 from tests.component.readproxy_world import World, run
@@ -29,7 +29,7 @@ from tests.waiting import wait_for
 
 def open_log(world: World) -> ReadLog:
     proxy = world.proxy
-    reading = Reading(proxy._bookies, proxy.fetcher, proxy.catalog, proxy.tails, proxy.positions)
+    reading = ReadParts(proxy._bookies, proxy.fetcher, proxy.catalog, proxy.tails, proxy.positions)
     return ReadLog(reading, "ns", "log")
 
 

@@ -20,7 +20,7 @@ from duramen.errors import DuramenError
 from duramen.ids import BookieId, LogId
 from duramen.limits import GIVE_UP_AFTER_US
 from duramen.runtime.http_client import NoAnswerError, OverloadedError, UnreachableError
-from duramen.wire.sequencer_calls import Appended, Redirect
+from duramen.wire.sequencer_calls import AppendedBatch, Redirect
 from duramen_sequencer.log_host import LogHost
 from duramen_sequencer.ownership import reaching
 from duramen_sequencer.ownership.reaching import Reaching
@@ -44,7 +44,7 @@ def play(scenario: Callable[[HostWorld], Awaitable[None]]) -> None:
 
 
 def reliefs_of(host: LogHost) -> LogReliefs:
-    return LogReliefs(host, host._around, GIVE_UP_AFTER_US)
+    return LogReliefs(host, host._context, GIVE_UP_AFTER_US)
 
 
 async def stand_still(reliefs: LogReliefs, own: tuple[str, ...] = ("b0",)) -> None:
@@ -55,8 +55,11 @@ async def stand_still(reliefs: LogReliefs, own: tuple[str, ...] = ("b0",)) -> No
 
 def test_a_log_that_is_cut_off_goes_to_who_reaches_its_bookies() -> None:
     async def scenario(world: HostWorld) -> None:
-        host, heir = await world.add_host(FIRST, CUT_OFF), await world.add_host(SECOND, FREE)
-        assert isinstance(await world.append(host, LOG, tried=(SECOND,)), Appended)
+        host, pending_owner = (
+            await world.add_host(FIRST, CUT_OFF),
+            await world.add_host(SECOND, FREE),
+        )
+        assert isinstance(await world.append(host, LOG, tried=(SECOND,)), AppendedBatch)
         world.lanes[FIRST].is_silent = True
         sent = world.append(host, LOG)
         await stand_still(reliefs_of(host))
@@ -65,9 +68,9 @@ def test_a_log_that_is_cut_off_goes_to_who_reaches_its_bookies() -> None:
         assert not world.owner_exists(LOG)
         answer = await world.append(host, LOG)
         assert isinstance(answer, Redirect) and answer.sequencer_id == SECOND
-        assert isinstance(await world.append(heir, LOG, tried=(FIRST,)), Appended)
+        assert isinstance(await world.append(pending_owner, LOG, tried=(FIRST,)), AppendedBatch)
         assert world.lanes[SECOND].seal_count > 0, "what was left open is sealed first"
-        assert host.stories.tell(LOG)[-1]["event"] == "given up"
+        assert host.stories.report(LOG)[-1]["event"] == "given up"
 
     play(scenario)
 
@@ -77,7 +80,7 @@ def test_a_log_stays_where_nobody_says_that_he_could_serve_it(said: dict[str, An
     async def scenario(world: HostWorld) -> None:
         host = await world.add_host(FIRST, CUT_OFF)
         await world.add_host(SECOND, said)
-        assert isinstance(await world.append(host, LOG, tried=(SECOND,)), Appended)
+        assert isinstance(await world.append(host, LOG, tried=(SECOND,)), AppendedBatch)
         reliefs = reliefs_of(host)
         await stand_still(reliefs)
         assert host.drivers[LOG].core.state is LogState.ACTIVE
@@ -91,13 +94,13 @@ def test_nothing_is_given_up_while(reason: str) -> None:
     async def scenario(world: HostWorld) -> None:
         host = await world.add_host(FIRST, CUT_OFF)
         await world.add_host(SECOND, FREE)
-        assert isinstance(await world.append(host, LOG, tried=(SECOND,)), Appended)
+        assert isinstance(await world.append(host, LOG, tried=(SECOND,)), AppendedBatch)
         own: tuple[str, ...] = ("b0",)
         match reason:
             case "no session":
                 host.has_session = lambda: False  # type: ignore[method-assign]
             case "suspended":
-                host._around.is_rolling_suspended = True
+                host._context.is_rolling_suspended = True
             case "leaving":
                 host._leaving[LOG] = cast(Any, None)
             case _:
@@ -111,20 +114,26 @@ def test_nothing_is_given_up_while(reason: str) -> None:
 
 def test_a_claim_goes_past_who_reaches_too_few_bookies() -> None:
     async def scenario(world: HostWorld) -> None:
-        host, heir = await world.add_host(FIRST, CUT_OFF), await world.add_host(SECOND, FREE)
+        host, pending_owner = (
+            await world.add_host(FIRST, CUT_OFF),
+            await world.add_host(SECOND, FREE),
+        )
         answer = await world.append(host, LOG)
         assert isinstance(answer, Redirect) and answer.sequencer_id == SECOND
-        assert isinstance(await world.append(heir, LOG), Appended)
+        assert isinstance(await world.append(pending_owner, LOG), AppendedBatch)
 
     play(scenario)
 
 
 def test_where_all_are_cut_off_the_hash_decides() -> None:
     async def scenario(world: HostWorld) -> None:
-        host, heir = await world.add_host(FIRST, CUT_OFF), await world.add_host(SECOND, CUT_OFF)
-        answer = await world.append(heir, LOG)
+        host, pending_owner = (
+            await world.add_host(FIRST, CUT_OFF),
+            await world.add_host(SECOND, CUT_OFF),
+        )
+        answer = await world.append(pending_owner, LOG)
         assert isinstance(answer, Redirect) and answer.sequencer_id == FIRST
-        assert isinstance(await world.append(host, LOG), Appended)
+        assert isinstance(await world.append(host, LOG), AppendedBatch)
 
     play(scenario)
 
@@ -132,14 +141,14 @@ def test_where_all_are_cut_off_the_hash_decides() -> None:
 def test_an_orphan_is_closed_by_one_that_can() -> None:
     async def scenario(world: HostWorld) -> None:
         host = await world.add_host(FIRST, CUT_OFF)
-        assert isinstance(await world.append(host, LOG), Appended)
+        assert isinstance(await world.append(host, LOG), AppendedBatch)
         host.drivers[LOG].release("as a dead owner")
         await host._link.drop_owner(LOG)
-        heir = await world.add_host(SECOND, FREE)
+        pending_owner = await world.add_host(SECOND, FREE)
         await wait_for(lambda: SECOND in host.claims._sequencers.nodes)
         await host._close_if_orphan(LOG)
         assert LOG not in host.drivers or host.drivers[LOG].core.state is LogState.IDLE
-        await heir._close_if_orphan(LOG)
+        await pending_owner._close_if_orphan(LOG)
         await wait_for(lambda: world.lanes[SECOND].seal_count > 0)
 
     play(scenario)

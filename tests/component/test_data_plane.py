@@ -24,7 +24,15 @@ from duramen.limits import READ_QUEUE_WAIT_MAX_US
 from duramen.runtime.http_server import Reply
 from duramen.runtime.metadata_store import MetadataError, Unavailable
 from duramen.wire import bookie_calls as calls
-from duramen.wire.bookie_calls import Add, LacUpdate, Marks, ReadAnswer, ReadRange, Seal, Service
+from duramen.wire.bookie_calls import (
+    Add,
+    LacUpdate,
+    Marks,
+    ReadAnswer,
+    ReadRange,
+    Seal,
+    ServiceClass,
+)
 from duramen.wire.entry import encode_entry
 from duramen.wire.frame import RETRY_AFTER_HEADER
 from duramen.wire.journal_format import record_bytes
@@ -68,7 +76,7 @@ def add(number: int, *, recovery: bool = False) -> Add:
     return Add(LEDGER, EntryId(number), NOTHING, entry(number), recovery, service)
 
 
-def span(first: int, count: int = 1, service: Service = CATCH_UP) -> ReadRange:
+def span(first: int, count: int = 1, service: ServiceClass = CATCH_UP) -> ReadRange:
     last = EntryId(first + count - 1)
     return ReadRange(LEDGER, EntryId(first), last, 1 << 20, service=service)
 
@@ -130,7 +138,7 @@ class FakeStorage:
 class World:
     """A data plane that holds entries 0 to 99, and clients of it."""
 
-    def __init__(self, limits: dict[Service, ClassLimits] | None = None) -> None:
+    def __init__(self, limits: dict[ServiceClass, ClassLimits] | None = None) -> None:
         self.next_epochs: dict[LogId, Epoch] = {}
         self.asked: list[LogId] = []
         self.metadata = asyncio.Event()
@@ -162,7 +170,7 @@ class World:
         self.storage.sync()
         self.plane.drain()
 
-    def held(self, service: Service, field: str) -> int:
+    def held(self, service: ServiceClass, field: str) -> int:
         return int(self.plane.statistics()["classes"][service.name.lower()][field])
 
     async def post(self, path: str, body: bytes, peer: str = ALICE) -> bytes:
@@ -186,7 +194,7 @@ class World:
         updates = [LacUpdate(LEDGER, EntryId(200), is_write)]
         return calls.parse_marks(await self.post("/b/lac", calls.pack_lacs(LIFE, updates)), b"DLCR")
 
-    async def flood(self, service: Service, peers: Sequence[str] = (ALICE, BOB)) -> list[Task]:
+    async def flood(self, service: ServiceClass, peers: Sequence[str] = (ALICE, BOB)) -> list[Task]:
         """Reads until the class is full; two clients, for one alone gets half."""
         tasks = []
         for number in range(SMALL[service].request_count_max):
@@ -219,7 +227,7 @@ def run(scenario: Callable[[World], Awaitable[None]], world: World | None = None
             here.storage.gate.set()
             here.plane.stop("the test is over")
             await here.plane.close()
-        for service in Service:
+        for service in ServiceClass:
             held = here.plane.statistics()["classes"][service.name.lower()]
             assert held["requests"] == held["add_bytes"] == held["answer_bytes"] == 0, held
 
@@ -357,7 +365,7 @@ def test_a_flood_of_catch_up_reads_delays_nobody_else() -> None:
 
 
 @pytest.mark.parametrize("flooding", [TAIL, RECOVERY, REPAIR])
-def test_a_class_without_a_free_thread_holds_no_other_up(flooding: Service) -> None:
+def test_a_class_without_a_free_thread_holds_no_other_up(flooding: ServiceClass) -> None:
     async def scenario(world: World) -> None:
         world.storage.is_short = False  # tail reads take a thread as well
         flood = await world.flood(flooding)
@@ -387,7 +395,7 @@ def test_a_read_waits_until_the_answers_before_it_have_left() -> None:
 def test_short_tail_reads_and_answers_without_entries_take_no_thread() -> None:
     async def scenario(world: World) -> None:
         assert (await world.read(span(3, service=TAIL)))[0].status is OK
-        missing = [await world.read(span(500, service=service)) for service in Service]
+        missing = [await world.read(span(500, service=service)) for service in ServiceClass]
         assert {a.status for (a,) in missing} == {BookieStatus.NO_ENTRY}
         assert set(world.storage.begun) == {"loop"}
 

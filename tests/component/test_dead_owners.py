@@ -22,7 +22,7 @@ from duramen.ids import Epoch, LogId
 from duramen.runtime.http_client import PeerClient
 from duramen.runtime.sequencer.metadata_link import MetadataLink
 from duramen.wire.metadata_json import read_log
-from duramen.wire.sequencer_calls import Appended
+from duramen.wire.sequencer_calls import AppendedBatch
 from duramen_sequencer.fencing import set_token
 from duramen_sequencer.life.boundaries import Boundaries
 from duramen_sequencer.life.operations import LifeOperations
@@ -31,7 +31,7 @@ from tests.component.host_world import PATHS, HostWorld, host_world
 from tests.waiting import wait_for
 
 LOG = LogId(9)
-HEIR, DEAD = rank_nodes("ns/log", {"s0": 1.0, "s1": 1.0})
+PENDING_OWNER, DEAD = rank_nodes("ns/log", {"s0": 1.0, "s1": 1.0})
 
 Operation = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
 
@@ -40,11 +40,11 @@ class Survivor:
     """The control operations of the sequencer that is left."""
 
     def __init__(self, world: HostWorld, client: PeerClient) -> None:
-        host, store = world.hosts[HEIR], world.stores[HEIR]
+        host, store = world.hosts[PENDING_OWNER], world.stores[PENDING_OWNER]
         self._world = world
         self.host = host
-        link = MetadataLink(store, PATHS, host.sequencer_id, "http://heir")
-        life = LifeOperations(host, link, Boundaries(link, cast(Any, world.lanes[HEIR])))
+        link = MetadataLink(store, PATHS, host.sequencer_id, "http://next")
+        life = LifeOperations(host, link, Boundaries(link, cast(Any, world.lanes[PENDING_OWNER])))
         changes = LogChanges(store, PATHS, host, client)
 
         async def fence(request: dict[str, Any]) -> dict[str, Any]:
@@ -76,11 +76,11 @@ async def survived(*, is_session_over: bool) -> AsyncIterator[Survivor]:
         await world.add_log(LOG)
         # Its port is one on which nothing listens.
         dead = await world.add_host(DEAD)
-        assert isinstance(await world.append(dead, LOG), Appended)
-        await world.add_host(HEIR)
+        assert isinstance(await world.append(dead, LOG), AppendedBatch)
+        await world.add_host(PENDING_OWNER)
         if is_session_over:
             await world.stores[DEAD].close()
-            sequencers = world.hosts[HEIR].claims
+            sequencers = world.hosts[PENDING_OWNER].claims
             await wait_for(lambda: sequencers.url_of(DEAD) is None)
         try:
             yield Survivor(world, client)

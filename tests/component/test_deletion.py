@@ -34,7 +34,7 @@ from duramen.ids import (
 from duramen.runtime.memory_store import MemoryStore, MemoryTree
 from duramen.runtime.metadata_store import MetadataStore, Stored, Unavailable, Watch
 from duramen.units import DAY, SECOND
-from duramen.wire.metadata_json import Paths, spell_log, spell_node, spell_segment
+from duramen.wire.metadata_json import Paths, encode_log, encode_node, encode_segment
 from duramen_bookie.upkeep.deletion import Deletion, DeletionPlan, LedgerSight
 from tests.component import upkeep_world
 from tests.waiting import wait_for
@@ -139,7 +139,7 @@ class World:
 
     async def start(self) -> World:
         await self.store.start()
-        await self.put(PATHS.cluster, spell_node({"uuid": UUID, "format": 1, "last_log_id": 9}))
+        await self.put(PATHS.cluster, encode_node({"uuid": UUID, "format": 1, "last_log_id": 9}))
         return self
 
     async def put(self, path: str, data: bytes) -> None:
@@ -150,10 +150,10 @@ class World:
             await self.store.set(path, data, version=found.version)
 
     async def put_log(self, node: LogNode) -> None:
-        await self.put(PATHS.log(node.log_id), spell_log(node))
+        await self.put(PATHS.log(node.log_id), encode_log(node))
 
     async def put_segment(self, made: Segment) -> None:
-        await self.put(PATHS.segment(made.log_id, made.epoch), spell_segment(made))
+        await self.put(PATHS.segment(made.log_id, made.epoch), encode_segment(made))
 
     async def run_rounds(self, count: int = 3) -> None:
         """Rounds, a day apart."""
@@ -448,7 +448,7 @@ def test_without_a_segment_that_shows_closed_no_entry_is_purged(state: str) -> N
         elif state == "marked":
             await world.put_segment(segment(3).marked("m"))
         elif state == "of another epoch":
-            await world.put(path, spell_segment(segment(4, 6)))
+            await world.put(path, encode_segment(segment(4, 6)))
         elif state == "junk":
             await world.put(path, b"{}")
         await world.run_rounds()
@@ -475,11 +475,11 @@ def test_a_log_node_that_is_not_the_logs_proves_nothing(what: str) -> None:
     async def scenario(world: World) -> None:
         world.deletion = world.make_deletion(delay_us=0)
         world.holder.hold(LOG, 1, 2)
-        dead = spell_log(tombstone())
+        dead = encode_log(tombstone())
         if what == "junk":
             dead = b"\xff"
         elif what == "of another log":
-            dead = spell_log(tombstone(LogId(8)))
+            dead = encode_log(tombstone(LogId(8)))
         else:
             dead = json.dumps({**json.loads(dead), "purged": "false"}).encode()
         await world.put(PATHS.log(LOG), dead)
@@ -489,7 +489,7 @@ def test_a_log_node_that_is_not_the_logs_proves_nothing(what: str) -> None:
     run(scenario)
 
 
-@pytest.mark.parametrize("cluster", [None, b"{}", spell_node({"uuid": "d" * 32})])
+@pytest.mark.parametrize("cluster", [None, b"{}", encode_node({"uuid": "d" * 32})])
 def test_the_nodes_of_another_cluster_prove_nothing(cluster: bytes | None) -> None:
     async def scenario(world: World) -> None:
         world.holder.hold(LOG, 1, 2)

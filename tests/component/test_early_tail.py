@@ -11,7 +11,7 @@ import pytest
 
 from duramen.core.status import BookieStatus
 from duramen.ids import EntryId
-from duramen.wire.metadata_json import spell_segment
+from duramen.wire.metadata_json import encode_segment
 from tests.component.readproxy_world import LOG, PATHS, A, B, C, D, World, check, run
 
 
@@ -21,7 +21,7 @@ async def leave_to_recovery(world: World, *, is_bounded: bool = True) -> None:
     left = world.segment.marked("m")
     if is_bounded:
         left = left.bounded(EntryId(world.entry_count - 1), "b")
-    await world.put(PATHS.segment(LOG, left.epoch), spell_segment(left))
+    await world.put(PATHS.segment(LOG, left.epoch), encode_segment(left))
     await world.open_segment()
 
 

@@ -1,7 +1,7 @@
-"""Who is the auditor, where answers are slow and the office changes hands meanwhile.
+"""Who is the auditor, where answers are slow and leadership changes hands meanwhile.
 
 The production Election on the store in memory, whose answers a test can keep on their way. That the
-auditor works while in office is test_auditor's. Found by the simulator, seed 2513.
+auditor works while it leads is test_auditor's. Found by the simulator, seed 2513.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import pytest
 
 from duramen.runtime.memory_store import MemoryStore, MemoryTree
 from duramen.runtime.metadata_store import Stored, Watch
-from duramen.wire.metadata_json import Paths, spell_node
+from duramen.wire.metadata_json import Paths, encode_node
 from duramen_sequencer.repair.election import Election
 from tests.waiting import wait_for
 from tests.zookeeper_fixture import run
@@ -37,22 +37,22 @@ class SlowStore(MemoryStore):
         return found
 
 
-async def hold_office(tree: MemoryTree, name: str) -> MemoryStore:
+async def hold_leadership(tree: MemoryTree, name: str) -> MemoryStore:
     """Another sequencer that is the auditor until its session ends."""
     store = MemoryStore(tree)
     await store.start()
-    fields = spell_node({"sequencer": name})
+    fields = encode_node({"sequencer": name})
     await store.create(PATH, fields, ephemeral=True, make_parents=True)
     return store
 
 
 @pytest.mark.parametrize("is_late", [False, True], ids=["in time", "late"])
-def test_an_office_that_falls_vacant_is_taken(is_late: bool) -> None:
+def test_a_leadership_that_falls_vacant_is_taken(is_late: bool) -> None:
     """Late: it passed on while the answer that named the holder before was on its way."""
 
     async def scenario() -> None:
         tree = MemoryTree()
-        first = await hold_office(tree, "s1")
+        first = await hold_leadership(tree, "s1")
         store, changes = SlowStore(tree), list[bool]()
         await store.start()
         election = Election(store, PATH, {"sequencer": "s0"}, changes.append)
@@ -64,7 +64,7 @@ def test_an_office_that_falls_vacant_is_taken(is_late: bool) -> None:
             store.reconnect()
             await wait_for(lambda: store.kept_count == 1)
         await first.close()
-        second = await hold_office(tree, "s2")
+        second = await hold_leadership(tree, "s2")
         store.may_answer.set()
         await wait_for(lambda: election.holder == {"sequencer": "s2"})
         assert changes == []

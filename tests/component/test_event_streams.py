@@ -15,7 +15,7 @@ from duramen.core.reading.speculation import Speculation
 from duramen.core.segment import Totals
 from duramen.ids import EntryId, Epoch
 from duramen.units import SECOND
-from duramen.wire.metadata_json import spell_node
+from duramen.wire.metadata_json import encode_node
 from duramen_readproxy.following.record_reader import RecordReader
 from tests.component.event_stream import EVENTS, Event, bodies_of, listen
 from tests.component.readproxy_world import NDJSON, PATHS, RECORDS, World, run
@@ -283,7 +283,7 @@ def test_answers_name_the_home_of_the_log_in_this_region() -> None:
         for name, region in nodes.items():
             fields = {"data_url": f"http://{name}", "region": region, "rack": "r"}
             await world.store.create(
-                f"{PATHS.read_proxies}/{name}", spell_node(fields), ephemeral=True
+                f"{PATHS.read_proxies}/{name}", encode_node(fields), ephemeral=True
             )
         await wait_for(lambda: world.proxy.homes.statistics()["proxies"] == 9)
         homes = {f"log-{n}": world.proxy.homes.find("ns", f"log-{n}") for n in range(200)}

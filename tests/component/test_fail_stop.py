@@ -20,7 +20,7 @@ from duramen.core.reader import Reader
 from duramen.errors import DuramenError
 from duramen.ids import LogId
 from duramen.runtime.sequencer import log_driver
-from duramen.wire.sequencer_calls import Appended
+from duramen.wire.sequencer_calls import AppendedBatch
 from tests.component.host_world import HostWorld, host_world
 from tests.component.readproxy_world import World as ReadWorld
 from tests.component.readproxy_world import run as run_reads
@@ -64,24 +64,24 @@ def told(fate: Any) -> str:
 def test_an_open_log_whose_core_breaks_is_let_go(name: str) -> None:
     async def scenario(world: HostWorld) -> None:
         host = await world.add_host(FIRST)
-        assert isinstance(await world.append(host, LOG), Appended)
-        assert isinstance(await world.append(host, OTHER), Appended)
+        assert isinstance(await world.append(host, LOG), AppendedBatch)
+        assert isinstance(await world.append(host, OTHER), AppendedBatch)
         driver = host.drivers[LOG]
-        host._around.rolls.enter(LOG)
+        host._context.rolls.enter(LOG)
         break_core(driver.core, name)
         waiting = world.append(host, LOG)
         await wait_for(lambda: driver.fault is not None)
         assert LOG not in host.drivers
-        assert LOG not in host._around.rolls, "a place that nobody leaves is one less for ever"
+        assert LOG not in host._context.rolls, "a place that nobody leaves is one less for ever"
         assert host.statistics()["broken_invariants"] == 1
-        assert "planted" in host.stories.tell(LOG)[-1]["reason"]
-        assert isinstance(await world.append(host, OTHER), Appended), "a log beside it goes on"
+        assert "planted" in host.stories.report(LOG)[-1]["reason"]
+        assert isinstance(await world.append(host, OTHER), AppendedBatch), "a log beside it goes on"
         await wait_for(waiting.done)
 
         await wait_for(lambda: not world.owner_exists(LOG))
-        heir = await world.add_host(SECOND)
-        answer = await world.append(heir, LOG, tried=(FIRST,))
-        assert isinstance(answer, Appended), answer
+        pending_owner = await world.add_host(SECOND)
+        answer = await world.append(pending_owner, LOG, tried=(FIRST,))
+        assert isinstance(answer, AppendedBatch), answer
 
     play(scenario)
 
@@ -89,9 +89,9 @@ def test_an_open_log_whose_core_breaks_is_let_go(name: str) -> None:
 @pytest.mark.parametrize("name", WHEN_TAKEN)
 def test_a_takeover_whose_core_breaks_leaves_the_log_to_others(name: str) -> None:
     async def scenario(world: HostWorld) -> None:
-        host, heir = await world.add_host(FIRST), await world.add_host(SECOND)
+        host, pending_owner = await world.add_host(FIRST), await world.add_host(SECOND)
         before = await world.append(host, LOG)
-        assert isinstance(before, Appended)
+        assert isinstance(before, AppendedBatch)
         host.drivers[LOG].release()  # unclosed, so that there is something to seal
         await wait_for(lambda: LOG not in host.drivers)
         driver = host.drive(LOG)
@@ -99,7 +99,7 @@ def test_a_takeover_whose_core_breaks_leaves_the_log_to_others(name: str) -> Non
         fate = world.append(host, LOG)
         await wait_for(lambda: driver.fault is not None)
         await wait_for(fate.done)
-        assert isinstance(await world.append(heir, LOG, tried=(FIRST,)), Appended)
+        assert isinstance(await world.append(pending_owner, LOG, tried=(FIRST,)), AppendedBatch)
 
     play(scenario)
 
@@ -107,7 +107,7 @@ def test_a_takeover_whose_core_breaks_leaves_the_log_to_others(name: str) -> Non
 def test_what_waits_at_a_broken_log_is_uncertain_and_what_comes_later_is_not() -> None:
     async def scenario(world: HostWorld) -> None:
         host = await world.add_host(FIRST)
-        assert isinstance(await world.append(host, LOG), Appended)
+        assert isinstance(await world.append(host, LOG), AppendedBatch)
         world.lanes[FIRST].is_silent = True
         waiting = [world.append(host, LOG) for _ in range(3)]
         driver = host.drivers[LOG]

@@ -6,7 +6,7 @@ Source: docs/protocol/rest.md "Fencing token", docs/protocol/wire.md "`POST /s/c
 
 from duramen.errors import DuramenError
 from duramen.ids import SequencerId
-from duramen.wire.sequencer_calls import Redirect, spell_redirect
+from duramen.wire.sequencer_calls import Redirect, encode_redirect
 from tests.component.writeproxy_world import RECORDS, World, run
 
 FENCE = RECORDS.replace("/records", ":fence")
@@ -17,7 +17,7 @@ def test_the_fencing_token_is_set_at_the_owner() -> None:
     async def scenario(world: World) -> None:
         first, second = world.sequencers
         first.control_answers = [
-            (200, spell_redirect(Redirect(SequencerId(second.name), second.url)))
+            (200, encode_redirect(Redirect(SequencerId(second.name), second.url)))
         ]
         busy = DuramenError("log_unavailable", "taken over").problem()
         second.control_answers = [(503, busy), (200, {"tail": TAIL})]

@@ -23,7 +23,7 @@ from duramen.runtime.public import forwarding
 from duramen.runtime.public.forwarding import FORWARDED_HEADER, Forwarder
 from duramen.runtime.public.serving import complete_app
 from duramen.runtime.rest import make_public_app
-from duramen.wire.metadata_json import spell_node
+from duramen.wire.metadata_json import encode_node
 from tests.waiting import wait_for
 
 PARENT = "/duramen/c/readproxies"
@@ -120,7 +120,7 @@ class World:
                 "region": peer.region,
                 "rack": peer.rack,
             }
-            await self.setup.create(f"{PARENT}/{peer.name}", spell_node(fields), make_parents=True)
+            await self.setup.create(f"{PARENT}/{peer.name}", encode_node(fields), make_parents=True)
         await self.forwarder.start()
         await self.server.start()
         self.http.base_url = httpx.URL(f"http://127.0.0.1:{self.server.port}")

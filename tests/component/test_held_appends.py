@@ -14,7 +14,7 @@ import pytest
 from duramen.config import Window
 from duramen.ids import LogId
 from duramen.runtime.metadata_store import Op
-from duramen.wire.sequencer_calls import Appended, Redirect
+from duramen.wire.sequencer_calls import AppendedBatch, Redirect
 from duramen_sequencer import log_host
 from duramen_sequencer.log_host import LogHost
 from tests.component.host_world import HostWorld
@@ -30,7 +30,7 @@ def test_no_more_small_appends_wait_for_a_logs_owner_than_for_a_log() -> None:
         assert refused.done() and code_of(refused.result()) == "window_full"
         assert not any(append.done() for append in waiting), "the owner is still looked up"
         results = await asyncio.gather(*waiting)
-        starts = [result.start.seq_num for result in results if isinstance(result, Appended)]
+        starts = [result.start.seq_num for result in results if isinstance(result, AppendedBatch)]
         assert starts == list(range(len(waiting)))
 
     play(scenario)
@@ -39,14 +39,14 @@ def test_no_more_small_appends_wait_for_a_logs_owner_than_for_a_log() -> None:
 def test_an_append_whose_time_ran_out_while_its_log_left_is_not_stored_any_more() -> None:
     async def scenario(world: HostWorld) -> None:
         host = await world.add_host(FIRST)
-        assert isinstance(await world.append(host, LOG), Appended)
+        assert isinstance(await world.append(host, LOG), AppendedBatch)
         assert await host.leave(LOG, "a test")
         late, early = world.append(host, LOG, timeout_s=0), world.append(host, LOG)
         assert not late.done(), "both wait for the log's next owner"
         host.release_held(LOG)
         assert late.done() and code_of(late.result()) == "log_unavailable"
         result = await early
-        assert isinstance(result, Appended) and result.start.seq_num == 1
+        assert isinstance(result, AppendedBatch) and result.start.seq_num == 1
 
     play(scenario)
 
@@ -87,6 +87,6 @@ def test_a_takeover_that_comes_to_nothing_gives_its_turn_to_the_next(
         assert isinstance(result, Redirect) and result.sequencer_id == SECOND
         assert host.statistics()["takeovers_waiting"] == 0, "its turn was the next one's at once"
         for append in (appends[0], appends[2]):
-            assert isinstance(await append, Appended)
+            assert isinstance(await append, AppendedBatch)
 
     play(scenario)

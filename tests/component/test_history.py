@@ -19,9 +19,9 @@ from duramen.runtime.sequencer.bookie_lanes import BookieLanes
 from duramen.runtime.sequencer.history import range_of, read_entries
 from duramen.wire import bookie_calls as calls
 from duramen.wire.entry import CONTROL, HEADER_BYTES, STATE, encode_entry
-from duramen.wire.exactly_once.control_record import spell_control
+from duramen.wire.exactly_once.control_record import encode_control
 from duramen.wire.exactly_once.history import read_history
-from duramen.wire.record_batch import Producer, encode_batch
+from duramen.wire.record_batch import BatchProducer, encode_batch
 
 MEMBERS = tuple(Member(BookieId(f"b{i}"), Incarnation("0" * 32)) for i in range(4))
 FRAGMENTS = (Fragment(EntryId(0), MEMBERS[:3]), Fragment(EntryId(2), MEMBERS[1:], Totals(1)))
@@ -37,7 +37,7 @@ def entry_of(number: int, batches: list[bytes], count: int, flags: int = STATE) 
 
 
 ENTRIES = [
-    entry_of(number, [encode_batch([b"x"], 5, producer=Producer("p", 0, number))], 1)
+    entry_of(number, [encode_batch([b"x"], 5, producer=BatchProducer("p", 0, number))], 1)
     for number in range(4)
 ]
 
@@ -74,9 +74,9 @@ def read(lanes: Lanes, first: int, last: int, *, is_headers_only: bool = False) 
 
 def test_the_stamps_of_an_entry_have_their_places() -> None:
     batches = [
-        encode_batch([b"a", b"b"], 7, producer=Producer("p", 1, 2)),
+        encode_batch([b"a", b"b"], 7, producer=BatchProducer("p", 1, 2)),
         encode_batch([b"c"], 8),
-        encode_batch([b"d", b"e", b"f"], 9, producer=Producer("q", 0, 0)),
+        encode_batch([b"d", b"e", b"f"], 9, producer=BatchProducer("q", 0, 0)),
     ]
     found = read_history(entry_of(0, batches, 6), is_header_only=False)
     assert found.stamped == (
@@ -86,7 +86,7 @@ def test_the_stamps_of_an_entry_have_their_places() -> None:
     assert read_history(entry_of(0, batches, 6), is_header_only=True).stamped == ()
     plain = read_history(entry_of(0, batches[1:2], 1, flags=0), is_header_only=False)
     assert not plain.has_state and plain.stamped == ()
-    record = spell_control(TokenRecord("t"))
+    record = encode_control(TokenRecord("t"))
     control = read_history(entry_of(0, [record], 0, CONTROL | STATE), is_header_only=False)
     assert control.is_control and control.control == TokenRecord("t")
 

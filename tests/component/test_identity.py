@@ -21,17 +21,17 @@ from duramen.ids import BookieId, Incarnation
 from duramen.runtime.memory_store import MemoryStore, MemoryTree
 from duramen.runtime.role import StartRefusedError
 from duramen.runtime.service import parse_options
-from duramen.wire.metadata_json import read_node, spell_node
+from duramen.wire.metadata_json import encode_node, read_node
 from duramen_bookie.cookie import (
     Cookie,
     Directories,
     DiskLost,
     StaleDisk,
     WrongCluster,
+    encode_cookie,
     parse_cookie,
-    spell_cookie,
 )
-from duramen_bookie.identity import check_cookies, spell_loss
+from duramen_bookie.identity import check_cookies, encode_loss
 from tests.component.identity_world import (
     NODE,
     PATHS,
@@ -190,7 +190,7 @@ def test_a_loss_that_was_recorded_already_is_no_obstacle(disks: Disks) -> None:
         store = MemoryStore(disks.tree)
         await store.start()
         path = PATHS.lost(disks.cookie("data").incarnation)
-        await store.create(path, spell_node({"bookie": "b1"}), make_parents=True)
+        await store.create(path, encode_node({"bookie": "b1"}), make_parents=True)
         await store.close()
 
     run(record())
@@ -204,7 +204,7 @@ def test_a_new_incarnation_waits_until_the_old_one_is_unregistered(disks: Disks)
         registered = MemoryStore(disks.tree)
         await registered.start()
         path = f"{PATHS.available}/b1"
-        await registered.create(path, spell_node({}), ephemeral=True, make_parents=True)
+        await registered.create(path, encode_node({}), ephemeral=True, make_parents=True)
         before = disks.everything()
         with pytest.raises(StartRefusedError, match=r"another process .* its own --id"):
             await disks.start(accepts_new_incarnation=True)
@@ -374,22 +374,22 @@ GOLDEN = Cookie(
 
 
 def test_cookies_are_spelt_and_read_as_ever() -> None:
-    assert parse_cookie(read_golden("cookie-data-v2.json", spell_cookie(GOLDEN))) == GOLDEN
+    assert parse_cookie(read_golden("cookie-data-v2.json", encode_cookie(GOLDEN))) == GOLDEN
     journal = dataclasses.replace(GOLDEN, place="journal", volume_uuid="3" * 32, volumes={})
-    assert parse_cookie(read_golden("cookie-journal-v2.json", spell_cookie(journal))) == journal
-    old = parse_cookie(read_golden("cookie-v1.json", _spell_format_1(GOLDEN)))
+    assert parse_cookie(read_golden("cookie-journal-v2.json", encode_cookie(journal))) == journal
+    old = parse_cookie(read_golden("cookie-v1.json", _encode_format_1(GOLDEN)))
     assert old == dataclasses.replace(GOLDEN, volumes={}, format=1)
 
 
 def test_the_record_of_a_loss_is_spelt_as_ever() -> None:
     known = {"incarnation": "1" * 32, "region": "eu", "rack": "r1"}
-    spelt = spell_loss("b1", known, {**known, "incarnation": "2" * 32}, nonce="3" * 24)
+    spelt = encode_loss("b1", known, {**known, "incarnation": "2" * 32}, nonce="3" * 24)
     record = read_node(read_golden("repair-lost-node-v1.json", spelt))
     assert (record["bookie"], record["replaced_by"]) == ("b1", "2" * 32)
     assert (record["region"], record["rack"], record["nonce"]) == ("eu", "r1", "3" * 24)
 
 
-def _spell_format_1(cookie: Cookie) -> bytes:
+def _encode_format_1(cookie: Cookie) -> bytes:
     fields = dataclasses.asdict(cookie) | {"format": 1}
     del fields["volumes"], fields["place"]
     return json.dumps(fields, sort_keys=True, indent=1).encode()
@@ -399,7 +399,7 @@ def _spell_format_1(cookie: Cookie) -> bytes:
 def old_disks(disks: Disks) -> Disks:
     """What version 0.1 left: one cookie, and a journal in the data directory."""
     data = disks.paths["data"]
-    (data / "cookie.json").write_bytes(_spell_format_1(disks.cookie("data")))
+    (data / "cookie.json").write_bytes(_encode_format_1(disks.cookie("data")))
     (data / "LOCK").write_bytes(b"")
     (data / "journal").mkdir()
     (data / "journal" / "000001.dj").write_bytes(b"records")
@@ -414,7 +414,7 @@ def test_directories_of_the_first_format_get_cookies(old_disks: Disks) -> None:
     assert old_disks.cookie("journal").volume_uuid == cookie.volumes["journal"]
     assert (old_disks.paths["journal"] / "000001.dj").read_bytes() == b"records"
     assert run(old_disks.start()) == cookie
-    (old_disks.paths["data"] / "cookie.json").write_bytes(_spell_format_1(cookie))
+    (old_disks.paths["data"] / "cookie.json").write_bytes(_encode_format_1(cookie))
     again = run(old_disks.start())  # an upgrade that was cut off before its last step
     assert again.incarnation == incarnation and run(old_disks.start()) == again
 

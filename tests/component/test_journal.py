@@ -20,7 +20,13 @@ from pathlib import Path
 import pytest
 
 from duramen.ids import NOTHING, EntryId, Incarnation, LedgerId
-from duramen.wire.journal_format import BLOCK_BYTES, HEADER_BYTES, JournalRecord, Kind, Location
+from duramen.wire.journal_format import (
+    BLOCK_BYTES,
+    HEADER_BYTES,
+    JournalRecord,
+    Location,
+    RecordKind,
+)
 from duramen_bookie.file_system import PosixFileSystem
 from duramen_bookie.journal.findings import (
     Damage,
@@ -43,7 +49,7 @@ FILE_BYTES = 32 << 10
 def add(number: int, size_bytes: int = 20) -> JournalRecord:
     """An add whose body tells its number."""
     body = (b"%d:" % number).ljust(size_bytes, b"x")
-    return JournalRecord(Kind.ADD, LEDGER, EntryId(number), EntryId(number - 1), body)
+    return JournalRecord(RecordKind.ADD, LEDGER, EntryId(number), EntryId(number - 1), body)
 
 
 class Opened:
@@ -313,7 +319,7 @@ def test_an_entry_that_holds_journal_bytes_is_not_taken_for_records() -> None:
     disk = MemoryDisk()
     opened = fill(disk)
     copy = bytes(disk.last.data[BLOCK_BYTES : BLOCK_BYTES + 800])
-    evil = JournalRecord(Kind.ADD, LEDGER, EntryId(8), NOTHING, b"8:".ljust(8, b"x") + copy)
+    evil = JournalRecord(RecordKind.ADD, LEDGER, EntryId(8), NOTHING, b"8:".ljust(8, b"x") + copy)
     offset = opened.writer.offset
     opened.writer.commit([evil])
     opened.writer.commit([add(9)])

@@ -10,7 +10,7 @@ import pytest
 
 from duramen.ids import EntryId, Incarnation, LedgerId
 from duramen.units import KIB
-from duramen.wire.journal_format import BLOCK_BYTES, JournalRecord, Kind
+from duramen.wire.journal_format import BLOCK_BYTES, JournalRecord, RecordKind
 from duramen_bookie.file_system import DiskUsage, PosixFileSystem
 from duramen_bookie.journal.findings import DamageKind
 from duramen_bookie.journal.names import file_name, list_journal
@@ -20,7 +20,7 @@ from duramen_bookie.journal.writer import JournalWriter
 
 INCARNATION = Incarnation("a" * 32)
 FILE_BYTES = 64 * KIB
-RECORD = JournalRecord(Kind.ADD, LedgerId(9 << 32 | 1), EntryId(0), body=b"x" * 100)
+RECORD = JournalRecord(RecordKind.ADD, LedgerId(9 << 32 | 1), EntryId(0), body=b"x" * 100)
 
 
 class FullDisk(PosixFileSystem):
@@ -45,7 +45,7 @@ def start(folder: Path) -> tuple[JournalWriter, Any]:
     )  # fmt: skip
 
 
-def test_the_next_file_leaves_room_for_shelf_and_checkpoint(tmp_path: Path) -> None:
+def test_the_next_file_leaves_room_for_entry_log_and_checkpoint(tmp_path: Path) -> None:
     least = FILE_BYTES + FILE_BYTES // 16
     with pytest.raises(NoSpaceError):
         make_supply(tmp_path, FullDisk(least - 1)).prepare()

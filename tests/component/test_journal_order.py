@@ -76,13 +76,13 @@ class Told:
 
         def done(where: list[Location]) -> None:
             assert self.journal.read(*where[0]) == record.body
-            self.tell(number)
+            self.report(number)
 
         is_let_in = self.journal.append_nowait([record], done, is_urgent=is_urgent)
         (self.let_in if is_let_in else self.refused).append(number)
         return is_let_in
 
-    def tell(self, number: int) -> None:
+    def report(self, number: int) -> None:
         (self.late if self.poisoned else self.numbers).append(number)
 
     async def wait_told(self) -> None:

@@ -11,7 +11,7 @@ import pytest
 from duramen.core.log_node import Ending, LogNode
 from duramen.errors import BeyondTailError, DuramenError
 from duramen.ids import LogId
-from duramen.wire.metadata_json import read_log, spell_log, spell_node
+from duramen.wire.metadata_json import encode_log, encode_node, read_log
 from tests.component.writeproxy_world import PATHS, World, run
 
 LOG = "/v1/namespaces/a/logs/l"
@@ -118,8 +118,8 @@ def test_a_deleted_log_is_not_listed_and_not_shown() -> None:
         stored = await world.setup.get(path)
         assert stored is not None
         log: LogNode = read_log(stored.data).with_ending(Ending.DELETE, unix_ms=1, nonce="d")
-        await world.setup.set(path, spell_log(log), version=0)
-        deleted = spell_node({"log_id": "5", "deleted": True})
+        await world.setup.set(path, encode_log(log), version=0)
+        deleted = encode_node({"log_id": "5", "deleted": True})
         await world.setup.set(name, deleted, version=0)
         status, problem = await world.call("GET", LOG)
         assert (status, problem["code"]) == (409, "log_deleted")

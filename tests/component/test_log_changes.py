@@ -16,7 +16,7 @@ from typing import Any, cast
 
 import pytest
 
-from duramen.core.sequencer.surroundings import Surroundings
+from duramen.core.sequencer.context import SequencerContext
 from duramen.errors import DuramenError
 from duramen.ids import SequencerId
 from duramen.runtime.http_client import PeerClient, UnreachableError
@@ -26,7 +26,7 @@ from duramen.runtime.registry import Roster
 from duramen.runtime.sequencer.bookie_lanes import BookieLanes
 from duramen.runtime.sequencer.maintenance import Maintenance
 from duramen.runtime.sequencer.metadata_link import MetadataLink
-from duramen.wire.metadata_json import Paths, read_log, spell_log, spell_node
+from duramen.wire.metadata_json import Paths, encode_log, encode_node, read_log
 from duramen_sequencer.log_changes import LogChanges, merge
 from duramen_sequencer.log_host import LogHost
 from tests.unit.core_fakes import LOG_ID
@@ -70,15 +70,15 @@ class World:
         self.client = PeerClient()
         self.sequencers = Roster(self.store, PATHS.sequencers)
         name = SequencerId("s0")
-        around = Surroundings(name, random.Random(1), lambda *_, **__: b"")
+        context = SequencerContext(name, random.Random(1), lambda *_, **__: b"")
         link = MetadataLink(self.store, PATHS, name, "http://s0")
         lanes = BookieLanes(self.client, lambda _: None)
-        self.host = LogHost(name, around, lanes, link, self.sequencers)
+        self.host = LogHost(name, context, lanes, link, self.sequencers)
         self.changes = LogChanges(self.store, PATHS, self.host, cast(PeerClient, self.peers))
 
     async def own_elsewhere(self) -> None:
         fields = {"sequencer": "s1", "epoch": 1, "data_url": "http://s1"}
-        await self.store.create(PATHS.owner(LOG_ID), spell_node(fields))
+        await self.store.create(PATHS.owner(LOG_ID), encode_node(fields))
 
     async def reconfigure(self, patch: dict[str, Any], **fields: Any) -> dict[str, Any]:
         return await self.changes.reconfigure({"log_id": TEXT, "config": patch, **fields})
@@ -88,9 +88,9 @@ class World:
 async def made(kind: type[MemoryStore]) -> AsyncIterator[World]:
     world = World(kind)
     await world.store.start()
-    await world.store.create(PATHS.log(LOG_ID), spell_log(make_log()), make_parents=True)
+    await world.store.create(PATHS.log(LOG_ID), encode_log(make_log()), make_parents=True)
     for name in ("s0", "s1"):
-        node = spell_node({"data_url": f"http://{name}"})
+        node = encode_node({"data_url": f"http://{name}"})
         await world.store.create(f"{PATHS.sequencers}/{name}", node, make_parents=True)
     await world.sequencers.start()
     try:
@@ -162,7 +162,7 @@ def test_what_a_call_changed_is_its_own_in_each_try_whatever_came_between() -> N
         stored = await world.store.get(PATHS.log(LOG_ID))
         assert stored is not None
         rolled = read_log(stored.data).with_new_epoch("roll")
-        await world.store.set(PATHS.log(LOG_ID), spell_log(rolled), version=stored.version)
+        await world.store.set(PATHS.log(LOG_ID), encode_log(rolled), version=stored.version)
         assert await world.reconfigure({"commit": "control"}, **fields) == first
         assert first["changed"] and first["config_version"] == 2
         other = await world.reconfigure({"commit": "control"}, nonce="another")
@@ -215,7 +215,7 @@ def test_a_bad_change_is_refused_with_its_field(
 
 def test_a_deleted_log_is_not_changed() -> None:
     async def scenario(world: World) -> None:
-        deleted = spell_log(replace(make_log(), is_deleted=True))
+        deleted = encode_log(replace(make_log(), is_deleted=True))
         await world.store.set(PATHS.log(LOG_ID), deleted, version=0)
         with pytest.raises(DuramenError, match="log_deleted"):
             await world.reconfigure({"commit": "control"})

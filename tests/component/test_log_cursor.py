@@ -32,7 +32,7 @@ from duramen.runtime.reading.log_reader import STALLED_US, LogCursor
 from duramen.runtime.reading.metadata import LogFollower
 from duramen.units import SECOND
 from duramen.wire.bookie_calls import ReadAnswer
-from duramen.wire.metadata_json import Paths, spell_log, spell_segment
+from duramen.wire.metadata_json import Paths, encode_log, encode_segment
 from duramen.wire.record_batch import encode_batch
 from tests.component.still_clock import read_clock_us, run_still, wait_clock
 from tests.pauses import let_pass
@@ -111,17 +111,17 @@ class World:
 
     async def start(self) -> None:
         await self.store.start()
-        log, segment = spell_log(self.log), spell_segment(self.segment)
+        log, segment = encode_log(self.log), encode_segment(self.segment)
         await self.store.create(PATHS.log(LOG), log, make_parents=True)
         await self.store.create(PATHS.segment(LOG, Epoch(1)), segment, make_parents=True)
 
     async def open_next(self) -> None:
         """Open a second segment, in which nothing is."""
         segment = Segment(LOG, Epoch(2), Quorum(3, 3, 2), (Fragment(EntryId(0), MEMBERS),))
-        await self.store.create(PATHS.segment(LOG, Epoch(2)), spell_segment(segment))
+        await self.store.create(PATHS.segment(LOG, Epoch(2)), encode_segment(segment))
         found = await self.store.get(PATHS.log(LOG))
         assert found is not None
-        log = spell_log(self.log.with_new_epoch("n"))
+        log = encode_log(self.log.with_new_epoch("n"))
         await self.store.set(PATHS.log(LOG), log, version=found.version)
 
     def open_cursor(self, limits: ReaderLimits = ONE_WINDOW) -> LogCursor:

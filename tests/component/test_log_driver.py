@@ -24,9 +24,9 @@ from duramen.runtime.memory_store import MemoryStore, MemoryTree, WriteFate
 from duramen.runtime.sequencer import log_driver
 from duramen.runtime.sequencer.log_driver import LogDriver
 from duramen.runtime.sequencer.metadata_link import MetadataLink, merge_ranges
-from duramen.runtime.sequencer.process import make_surroundings
+from duramen.runtime.sequencer.process import make_context
 from duramen.units import SECOND
-from duramen.wire.metadata_json import Paths, read_node, spell_log, spell_node
+from duramen.wire.metadata_json import Paths, encode_log, encode_node, read_node
 from tests.component.host_world import MEMBER, Lanes
 from tests.unit.core_fakes import LOG_ID
 from tests.unit.test_log_node import make_log
@@ -53,10 +53,10 @@ class World:
     """A driver that nothing happens to but what a test does."""
 
     def __init__(self) -> None:
-        self.around = make_surroundings("s1")
+        self.context = make_context("s1")
         self.link = Link()
         lanes, home = cast(Any, Lanes()), cast(Any, None)
-        self.driver = LogDriver(LOG, self.around, lanes, cast(Any, self.link), home)
+        self.driver = LogDriver(LOG, self.context, lanes, cast(Any, self.link), home)
         self.settled: list[PersistOwed] = []
         core: Any = self.driver.core
         core.on_owed_persisted = self.settled.append
@@ -91,7 +91,7 @@ def test_owed_bytes_follow_the_writer_up_and_down() -> None:
         for owed_bytes in (100, 100, 30, 0):
             Writer.owed_bytes = owed_bytes
             world.driver._count_owed(cast(Any, Writer))
-            assert world.around.owed_bytes == owed_bytes
+            assert world.context.owed_bytes == owed_bytes
 
     asyncio.run(scenario())
 
@@ -144,7 +144,7 @@ def test_a_takeover_reads_what_is_true_now_and_an_unknown_end_stays_unknown() ->
         store, paths = MemoryStore(tree), Paths("test")
         await store.start()
         log = make_log()
-        await store.create(paths.log(LOG), spell_log(log), make_parents=True)
+        await store.create(paths.log(LOG), encode_log(log), make_parents=True)
         read: list[str] = []
         sync, get = store.sync, store.get
 
@@ -184,7 +184,7 @@ def test_the_owner_node_is_of_this_session_and_nobody_elses_is_touched() -> None
 
         async def own(session: MemoryStore, name: str) -> None:
             fields = {"sequencer": name, "epoch": 1, "data_url": f"http://{name}"}
-            await session.create(owner, spell_node(fields), ephemeral=True, make_parents=True)
+            await session.create(owner, encode_node(fields), ephemeral=True, make_parents=True)
 
         await own(before, "s1")
         link = MetadataLink(store, paths, SequencerId("s1"), "http://s1")

@@ -16,15 +16,15 @@ from dataclasses import replace
 from duramen.core.hashing import rank_nodes
 from duramen.core.quorum import Quorum
 from duramen.core.segment import Fragment, Segment
+from duramen.core.sequencer.context import SequencerContext
 from duramen.core.sequencer.log_state import LogState
-from duramen.core.sequencer.surroundings import Surroundings
 from duramen.ids import BookieId, EntryId, Epoch, Incarnation, Member, SequencerId
 from duramen.runtime.http_client import PeerClient
 from duramen.runtime.memory_store import MemoryStore, MemoryTree
 from duramen.runtime.registry import Roster
 from duramen.runtime.sequencer.bookie_lanes import BookieLanes
 from duramen.runtime.sequencer.metadata_link import MetadataLink
-from duramen.wire.metadata_json import Paths, spell_log, spell_node, spell_segment
+from duramen.wire.metadata_json import Paths, encode_log, encode_node, encode_segment
 from duramen_sequencer.log_host import LogHost
 from tests.unit.core_fakes import LOG_ID
 from tests.unit.test_log_node import make_log
@@ -44,17 +44,19 @@ async def hosted(name: str, owner: str | None) -> AsyncIterator[LogHost]:
     fragments = (Fragment(EntryId(0), ensemble),)
     segment = Segment(LOG_ID, Epoch(1), Quorum(1, 1, 1), fragments, nonce="n")
     log = replace(make_log(), next_epoch=Epoch(2))
-    await store.create(PATHS.log(LOG_ID), spell_log(log), make_parents=True)
-    await store.create(PATHS.segment(LOG_ID, Epoch(1)), spell_segment(segment), make_parents=True)
+    await store.create(PATHS.log(LOG_ID), encode_log(log), make_parents=True)
+    await store.create(PATHS.segment(LOG_ID, Epoch(1)), encode_segment(segment), make_parents=True)
     for each in (FIRST, SECOND):
-        await store.create(f"{PATHS.sequencers}/{each}", spell_node({}), make_parents=True)
+        await store.create(f"{PATHS.sequencers}/{each}", encode_node({}), make_parents=True)
     client, sequencers = PeerClient(), Roster(store, PATHS.sequencers)
-    around = Surroundings(SequencerId(name), random.Random(1), lambda *_, **__: b"")
+    context = SequencerContext(SequencerId(name), random.Random(1), lambda *_, **__: b"")
     link = MetadataLink(store, PATHS, SequencerId(name), f"http://{name}")
     if owner is not None:
         left_by = MetadataLink(store, PATHS, SequencerId(owner), f"http://{owner}")
         await left_by.keep_owner(LOG_ID, Epoch(1))
-    host = LogHost(SequencerId(name), around, BookieLanes(client, lambda _: None), link, sequencers)
+    host = LogHost(
+        SequencerId(name), context, BookieLanes(client, lambda _: None), link, sequencers
+    )
     await sequencers.start()
     host.start()
     try:

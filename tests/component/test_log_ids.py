@@ -13,7 +13,7 @@ import pytest
 from duramen.errors import DuramenError
 from duramen.ids import LAST_LOG_ID, LogId
 from duramen.runtime.memory_store import MemoryStore, MemoryTree
-from duramen.wire.metadata_json import Paths, read_node, spell_node
+from duramen.wire.metadata_json import Paths, encode_node, read_node
 from duramen_sequencer.creation.log_ids import BLOCK_COUNT, LogIds
 
 PATHS = Paths("c")
@@ -35,7 +35,7 @@ def play(scenario: Callable[[OpenIds, MemoryStore], Awaitable[None]], last_log_i
             return LogIds(await connect(), PATHS)
 
         setup = await connect()
-        node = spell_node({"uuid": "0" * 32, "format": 1, "last_log_id": last_log_id})
+        node = encode_node({"uuid": "0" * 32, "format": 1, "last_log_id": last_log_id})
         await setup.create(PATHS.cluster, node, make_parents=True)
         await scenario(open_ids, setup)
 

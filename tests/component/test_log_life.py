@@ -21,7 +21,7 @@ from duramen.config import parse_log_config
 from duramen.core.log_node import LogNode, TrimPoint
 from duramen.core.quorum import Quorum
 from duramen.core.segment import Fragment, Segment, Totals
-from duramen.core.sequencer.surroundings import Surroundings
+from duramen.core.sequencer.context import SequencerContext
 from duramen.errors import DuramenError
 from duramen.ids import (
     BookieId,
@@ -43,8 +43,8 @@ from duramen.runtime.sequencer.bookie_lanes import BookieLanes
 from duramen.runtime.sequencer.metadata_link import MetadataLink
 from duramen.texts import parse_position
 from duramen.units import HOUR, MIB, MS
-from duramen.wire.metadata_json import Paths, read_log, read_node, spell_log, spell_node
-from duramen.wire.metadata_json import spell_segment as spell
+from duramen.wire.metadata_json import Paths, encode_log, encode_node, read_log, read_node
+from duramen.wire.metadata_json import encode_segment as spell
 from duramen_sequencer.control import Control
 from duramen_sequencer.life.boundaries import Boundaries, Extent
 from duramen_sequencer.life.operations import LifeOperations
@@ -70,17 +70,17 @@ class World:
         self.store = MemoryStore(self.tree)
         self.now_ms = 0
         sequencer_id = SequencerId("s0")
-        around = Surroundings(sequencer_id, random.Random(1), lambda *_, **__: b"")
+        context = SequencerContext(sequencer_id, random.Random(1), lambda *_, **__: b"")
         self.client, self.sequencers = PeerClient(), Roster(self.store, PATHS.sequencers)
         self.link = MetadataLink(self.store, PATHS, sequencer_id, "http://s0")
         lanes = BookieLanes(self.client, lambda _: None)
-        self.host = LogHost(sequencer_id, around, lanes, self.link, self.sequencers)
+        self.host = LogHost(sequencer_id, context, lanes, self.link, self.sequencers)
         life = LifeOperations(
             self.host, self.link, Boundaries(self.link, lanes), now_unix_ms=lambda: self.now_ms
         )
         self.control = Control(self.store, PATHS, life.by_name)
         self.retention = RetentionRounds(
-            self.link, self.host.looks_after, around.rng, now_unix_ms=lambda: self.now_ms
+            self.link, self.host.looks_after, context.rng, now_unix_ms=lambda: self.now_ms
         )
 
     async def ask(self, op: str, **fields: Any) -> dict[str, Any]:
@@ -105,7 +105,7 @@ class World:
     async def change(self, log: LogNode) -> None:
         stored = await self.store.get(PATHS.log(log.log_id))
         assert stored is not None
-        await self.store.set(PATHS.log(log.log_id), spell_log(log), version=stored.version)
+        await self.store.set(PATHS.log(log.log_id), encode_log(log), version=stored.version)
 
     async def name(self) -> dict[str, Any] | None:
         stored = await self.store.get(PATHS.name("ns", "log"))
@@ -138,7 +138,7 @@ async def make_world() -> AsyncIterator[World]:
     world = World()
     await world.store.start()
     await ensure_cluster(world.store, PATHS)
-    await world.store.create(f"{PATHS.sequencers}/s0", spell_node({}), make_parents=True)
+    await world.store.create(f"{PATHS.sequencers}/s0", encode_node({}), make_parents=True)
     await world.sequencers.start()
     await world.ask("create_namespace", namespace="ns", config={})
     try:
@@ -293,7 +293,7 @@ def test_a_change_between_read_and_write_is_not_written_over() -> None:
         async def interfere(path: str, data: bytes, *, version: int) -> int:
             if not other:
                 other.append(await world.log(log_id))
-                await store_set(path, spell_log(replace(other[0], config_version=7)),
+                await store_set(path, encode_log(replace(other[0], config_version=7)),
                                 version=version)  # fmt: skip
             return await store_set(path, data, version=version)
 
@@ -326,7 +326,7 @@ def test_an_open_segment_is_its_owners_business() -> None:
         log_id = await world.create()
         log = await world.log(log_id)
         await world.change(log.with_new_epoch("n"))
-        await world.store.create(f"{PATHS.sequencers}/s1", spell_node({"data_url": "http://s1"}))
+        await world.store.create(f"{PATHS.sequencers}/s1", encode_node({"data_url": "http://s1"}))
         await asyncio.wait_for(_see(world, "s1"), 30)
         other = MetadataLink(world.store, PATHS, SequencerId("s1"), "http://s1")
         await other.keep_owner(log.log_id, Epoch(1))

@@ -12,7 +12,7 @@ from typing import cast
 
 from duramen.client.bookie_client import BookieClient
 from duramen.client.log_verifier import LogVerifier
-from duramen.client.replica_check import Report
+from duramen.client.replica_check import ReplicaReport
 from duramen.core.log_node import LogNode
 from duramen.core.status import BookieStatus
 from duramen.ids import NOTHING, EntryId, lsn_of
@@ -29,7 +29,7 @@ class QuietClient(FakeClient):
         return [ReadAnswer(BookieStatus.NO_ENTRY, NOTHING, NOTHING, False, []) for _ in wanted]
 
 
-async def verify(world: RepairWorld, log: LogNode) -> Report:
+async def verify(world: RepairWorld, log: LogNode) -> ReplicaReport:
     client = cast(BookieClient, QuietClient(world.bookies))
     return await LogVerifier(world.setup, PATHS, client).verify(log.log_id)
 

@@ -15,7 +15,7 @@ from duramen.client.rest_client import RestClient
 from duramen.errors import DuramenError
 from duramen.ids import EntryId, Epoch
 from duramen.texts import parse_position
-from duramen.wire.metadata_json import read_segment, spell_segment
+from duramen.wire.metadata_json import encode_segment, read_segment
 from tests.component.readproxy_world import LOG, NDJSON, PATHS, World, check, run, seq_nums
 
 
@@ -28,7 +28,7 @@ async def lose(world: World, first: int, last: int) -> None:
     for entry in range(first, last + 1):
         for bookie in world.bookies.values():
             bookie.entries.pop((segment.ledger_id, EntryId(entry)), None)
-    await world.put(path, spell_segment(segment))
+    await world.put(path, encode_segment(segment))
 
 
 @pytest.mark.parametrize("position", ["seq:3", "seq:5", "seq:8", "dlsn:e1n1s0", "dlsn:e1n2s1"])

@@ -14,7 +14,7 @@ import pytest
 from duramen.errors import DuramenError
 from duramen.runtime.memory_store import MemoryStore, MemoryTree
 from duramen.runtime.metadata_store import Stored, Watch
-from duramen.wire.metadata_json import Paths, spell_node
+from duramen.wire.metadata_json import Paths, encode_node
 from duramen.wire.sequencer_calls import Append, AppendResult
 from duramen_writeproxy import names
 from duramen_writeproxy.names import NameCache
@@ -38,7 +38,7 @@ def test_a_name_whose_log_is_gone_is_read_again_though_no_watch_has_fired(code: 
 
         world.store.get = get_unwatched  # type: ignore[method-assign]
         assert (await world.append())[0] == 200
-        await world.setup.set(name_path, spell_node({"log_id": "7"}), version=0)
+        await world.setup.set(name_path, encode_node({"log_id": "7"}), version=0)
         world.first.decide = decide
         assert (await world.append())[1]["code"] == code
         assert (await world.append())[0] == 200
@@ -57,7 +57,7 @@ def test_so_many_names_are_kept_and_the_oldest_is_read_again(
         store = MemoryStore(MemoryTree())
         await store.start()
         for number in range(1, 9):
-            data = spell_node({"log_id": str(number)})
+            data = encode_node({"log_id": str(number)})
             await store.create(paths.name("ns", f"l{number}"), data, make_parents=True)
         cache = NameCache(store, paths)
         for number in range(1, 9):
@@ -79,7 +79,7 @@ def test_a_look_up_that_began_before_a_log_was_made_does_not_call_it_missing() -
         paths, asked, made = Paths("test"), asyncio.Event(), asyncio.Event()
         store = MemoryStore(MemoryTree())
         await store.start()
-        await store.create(paths.namespace("ns"), spell_node({}), make_parents=True)
+        await store.create(paths.namespace("ns"), encode_node({}), make_parents=True)
         get = store.get
 
         async def get_late(path: str, watch: Watch | None = None) -> Stored | None:
@@ -92,7 +92,7 @@ def test_a_look_up_that_began_before_a_log_was_made_does_not_call_it_missing() -
         cache = NameCache(store, paths)
         early = asyncio.create_task(cache.find("ns", "l"))
         await asked.wait()  # the name was read, and was not there
-        name = spell_node({"log_id": "9"})
+        name = encode_node({"log_id": "9"})
         await store.create(paths.name("ns", "l"), name, make_parents=True)
         late = [asyncio.create_task(cache.find("ns", "l")) for _ in range(3)]
         asyncio.get_running_loop().call_soon(made.set)

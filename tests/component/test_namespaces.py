@@ -17,7 +17,7 @@ import pytest
 from duramen.errors import DuramenError
 from duramen.runtime.cluster_node import ensure_cluster
 from duramen.runtime.memory_store import MemoryStore, MemoryTree
-from duramen.runtime.metadata_store import Delete, Op, OutcomeUnknown, Set
+from duramen.runtime.metadata_store import DeleteNode, Op, OutcomeUnknown, Set
 from duramen.wire.metadata_json import Paths, read_node
 from duramen_sequencer.control import Control
 from tests.component import writeproxy_world
@@ -37,7 +37,7 @@ class Doubtful(MemoryStore):
     is_applied = True
 
     async def commit(self, ops: Sequence[Op]) -> tuple[int, ...]:
-        if not self.doubts or not any(isinstance(op, Set | Delete) for op in ops):
+        if not self.doubts or not any(isinstance(op, Set | DeleteNode) for op in ops):
             return await super().commit(ops)
         self.doubts -= 1
         if self.is_applied:

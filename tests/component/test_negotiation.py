@@ -16,7 +16,7 @@ import pytest
 from fastapi.routing import APIRoute
 
 from duramen.runtime.admin import make_admin_app
-from duramen.runtime.edge.document_page import DOCS_PATH, spell_page
+from duramen.runtime.edge.document_page import DOCS_PATH, format_page
 from duramen.runtime.edge.negotiation import Negotiation
 from duramen.runtime.edge.vary import add_vary
 from duramen.runtime.http_server import AdminServer
@@ -242,7 +242,7 @@ def test_vary_is_joined_without_doubles() -> None:
 
 def test_the_page_loads_nothing_and_has_every_call() -> None:
     """No script, and no address but links inside and the document beside it."""
-    page = spell_page(make_document(), DOCUMENT_PATHS[0])
+    page = format_page(make_document(), DOCUMENT_PATHS[0])
     assert "<script" not in page and "http://" not in page and "https://" not in page
     links = re.findall(r'(?:src|href)="([^"]*)"', page)
     anchors = set(re.findall(r'id="([^"]*)"', page))
@@ -252,7 +252,7 @@ def test_the_page_loads_nothing_and_has_every_call() -> None:
     for call in CALLS:
         assert f"<code>{call.method} {call.path}</code></h2>" in page
     odd = {"info": {"title": "<b>", "version": "1"}, "paths": {"/<x>": {"get": {"summary": "&"}}}}
-    assert "<b>" not in spell_page(odd, "/d").partition("</h1>")[0].partition("<h1>")[2]
+    assert "<b>" not in format_page(odd, "/d").partition("</h1>")[0].partition("<h1>")[2]
 
 
 def test_the_page_of_a_port_lets_a_browser_load_nothing() -> None:

@@ -1,4 +1,5 @@
-"""`duramen-bookie fsck`, `inspect` on a stopped bookie: a journal, two shelf files, a checkpoint.
+"""`duramen-bookie fsck`, `inspect` on a stopped bookie: a journal, two entry log files, a
+checkpoint.
 
 The bookie's files are written by its own writers on a real file system. Whatever is damaged must be
 found and named, and nothing may be written but an index that is to be made anew.
@@ -22,13 +23,13 @@ from duramen.ids import EntryId, Epoch, LedgerId, LogId, ledger_of
 from duramen.runtime.memory_store import MemoryTree
 from duramen.wire.checkpoint_format import Checkpoint
 from duramen.wire.entry import encode_entry
-from duramen.wire.journal_format import JournalRecord, Kind
+from duramen.wire.journal_format import JournalRecord, RecordKind
 from duramen_bookie.checkpoint import read_checkpoint, write_checkpoint
+from duramen_bookie.entry_log.entry_log import EntryLog, ref_of
 from duramen_bookie.file_system import PosixFileSystem
 from duramen_bookie.journal.replay import open_journal
 from duramen_bookie.offline.commands import run_command
 from duramen_bookie.offline.stopped_bookie import ReadOnlyDisk, open_stopped
-from duramen_bookie.shelf.shelf import Shelf, ref_of
 from tests.component.identity_world import Disks, run
 
 FIRST = ledger_of(LogId(9), Epoch(1))
@@ -49,13 +50,13 @@ def entry(number: int, ledger: LedgerId = FIRST) -> bytes:
 
 def add(number: int, ledger: LedgerId = FIRST) -> JournalRecord:
     return JournalRecord(
-        Kind.ADD, ledger, EntryId(number), EntryId(number - 1), entry(number, ledger)
+        RecordKind.ADD, ledger, EntryId(number), EntryId(number - 1), entry(number, ledger)
     )
 
 
 def drop_below(epoch: int) -> JournalRecord:
     """Everything of the first log below an epoch is dropped."""
-    return JournalRecord(Kind.TOMBSTONE, ledger_of(LogId(9), Epoch(epoch)), is_all_below=True)
+    return JournalRecord(RecordKind.TOMBSTONE, ledger_of(LogId(9), Epoch(epoch)), is_all_below=True)
 
 
 class Stopped(NamedTuple):
@@ -72,7 +73,7 @@ class Stopped(NamedTuple):
     def journal(self) -> Path:
         return self.disks.paths["journal"]
 
-    def shelf_file(self, file_id: int, kind: str = "de") -> Path:
+    def entry_log_file(self, file_id: int, kind: str = "de") -> Path:
         return self.disks.paths[f"ledgers-{file_id - 1}"] / f"{file_id:06d}.{kind}"
 
     def arguments(self) -> list[str]:
@@ -139,10 +140,10 @@ def stopped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Stopped:
     incarnation = run(disks.start()).incarnation
     fs = PosixFileSystem()
     data, journal, *ledgers = [str(path) for path in disks.paths.values()]
-    shelf = Shelf(fs, ledgers, incarnation, lambda _ledger: True)
+    entry_log = EntryLog(fs, ledgers, incarnation, lambda _ledger: True)
     refs = []
     for file_id, ledger, count in ((1, FIRST, 10), (2, SECOND, 5)):
-        writer = shelf.create(file_id, file_id - 1)
+        writer = entry_log.create(file_id, file_id - 1)
         for number in range(count):
             writer.put(add(number, ledger))
         refs.append(ref_of(writer.finish(), file_id - 1))
@@ -157,7 +158,7 @@ def stopped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Stopped:
         journal, fs, incarnation, lambda _item: None, now_unix_us=lambda: 0, file_bytes=FILE_BYTES
     )
     opened.commit([add(10), add(11)])
-    opened.commit([add(12), JournalRecord(Kind.SEAL, FIRST)])
+    opened.commit([add(12), JournalRecord(RecordKind.SEAL, FIRST)])
     opened.write_end()
     opened.close()
     return Stopped(disks, capsys)
@@ -203,8 +204,8 @@ def test_directories_of_no_bookie_are_refused(stopped: Stopped, tmp_path: Path) 
     assert "ledger-dir" in stopped.capture.readouterr().err
 
 
-def test_a_damaged_record_on_the_shelf_is_named(stopped: Stopped) -> None:
-    file = stopped.shelf_file(1)
+def test_a_damaged_record_of_the_entry_log_is_named(stopped: Stopped) -> None:
+    file = stopped.entry_log_file(1)
     flip(file, file.read_bytes().index(entry(4)) + 80)
     status, report = stopped.fsck()
     assert status == 1
@@ -223,7 +224,11 @@ def test_a_damaged_record_in_the_journal_is_named(stopped: Stopped) -> None:
 
 def test_every_byte_that_means_something_is_checked(stopped: Stopped) -> None:
     """A sample; bytes that are zero may be room that nothing was written to."""
-    files = [stopped.shelf_file(1), stopped.shelf_file(1, "idx"), stopped.data / "checkpoint-a"]
+    files = [
+        stopped.entry_log_file(1),
+        stopped.entry_log_file(1, "idx"),
+        stopped.data / "checkpoint-a",
+    ]
     for file in files:
         data = file.read_bytes()
         meant = [at for at, byte in enumerate(data) if byte]
@@ -248,8 +253,8 @@ def test_what_the_last_commit_before_a_power_cut_holds_is_not_lost(stopped: Stop
     assert (status, report["damages"]) == (0, [])
 
 
-def test_a_shelf_file_that_grew_is_damage(stopped: Stopped) -> None:
-    file = stopped.shelf_file(1)
+def test_a_entry_log_file_that_grew_is_damage(stopped: Stopped) -> None:
+    file = stopped.entry_log_file(1)
     said = file.stat().st_size
     file.write_bytes(file.read_bytes() + bytes(4096))
     status, report = stopped.fsck()
@@ -263,14 +268,14 @@ def test_what_is_lost_is_missed_from_the_first_live_epoch_on(
     stopped: Stopped, below: int, is_missed: bool
 ) -> None:
     stopped.append_to_journal(drop_below(below))
-    stopped.shelf_file(1).unlink()
+    stopped.entry_log_file(1).unlink()
     _, report = stopped.fsck()
     promised = [d["entries"] for d in report["damages"] if d.get("ledger_id") == str(FIRST)]
     assert promised == ([[[0, 9]]] if is_missed else [])
 
 
 def test_a_lost_data_file_is_told_by_what_was_promised(stopped: Stopped) -> None:
-    stopped.shelf_file(2).unlink()
+    stopped.entry_log_file(2).unlink()
     status, report = stopped.fsck()
     assert status == 1
     promised = [d for d in report["damages"] if d.get("ledger_id") == str(SECOND)]
@@ -316,7 +321,7 @@ def test_a_newer_version_is_not_judged(stopped: Stopped) -> None:
 
 @pytest.mark.parametrize("is_missing", [False, True])
 def test_an_index_comes_out_as_it_was(stopped: Stopped, is_missing: bool) -> None:
-    index = stopped.shelf_file(1, "idx")
+    index = stopped.entry_log_file(1, "idx")
     data = index.read_bytes()
     before = stopped.disks.everything()
     if is_missing:
@@ -331,9 +336,9 @@ def test_an_index_comes_out_as_it_was(stopped: Stopped, is_missing: bool) -> Non
 
 
 def test_entries_that_are_lost_stay_promised_by_the_new_index(stopped: Stopped) -> None:
-    file = stopped.shelf_file(1)
+    file = stopped.entry_log_file(1)
     flip(file, file.read_bytes().index(entry(4)) + 80)
-    flip(stopped.shelf_file(1, "idx"), 5000)
+    flip(stopped.entry_log_file(1, "idx"), 5000)
     for _ in range(2):
         status, report = stopped.fsck("--rebuild-index")
         assert status == 1
@@ -348,8 +353,8 @@ def test_a_tool_that_only_reads_is_given_no_way_to_write(stopped: Stopped) -> No
     data, journal, *ledgers = stopped.disks.paths.values()
     refused = pytest.raises(OSError, match="only reads")
     with open_stopped(data, journal, ledgers) as bookie, refused:
-        bookie.fs.remove(str(stopped.shelf_file(1)))
-    assert stopped.shelf_file(1).exists()
+        bookie.fs.remove(str(stopped.entry_log_file(1)))
+    assert stopped.entry_log_file(1).exists()
 
 
 def test_a_check_that_only_reads_cannot_write(tmp_path: Path) -> None:
@@ -403,11 +408,14 @@ def test_inspect_journal_shows_every_record_and_the_verdict(stopped: Stopped) ->
 
 def test_inspect_ledger_shows_where_its_entries_are(stopped: Stopped) -> None:
     for name in (str(FIRST), "9:1"):
-        status, (summary, journal, shelf) = stopped.inspect("ledger", name)
+        status, (summary, journal, entry_log) = stopped.inspect("ledger", name)
         assert (status, summary["log_id"], summary["epoch"]) == (0, "9", 1)
         assert (summary["sealed_epoch"], summary["lac"], summary["highest"]) == (1, 11, 12)
         assert (journal["file"], journal["entries"]) == ("000001.dj", [[10, 12]])
-        assert (shelf["file"], shelf["entries"]) == (str(stopped.shelf_file(1)), [[0, 9]])
+        assert (entry_log["file"], entry_log["entries"]) == (
+            str(stopped.entry_log_file(1)),
+            [[0, 9]],
+        )
     status, rows = stopped.inspect("ledger", "11:1")
     assert (status, rows[0]["is_known"], len(rows)) == (1, False, 1)
 
@@ -423,8 +431,8 @@ def test_inspect_ledger_shows_the_last_commit_before_a_power_cut(stopped: Stoppe
     [
         (drop_below(1), False),
         (drop_below(2), True),
-        (JournalRecord(Kind.TOMBSTONE, FIRST), True),
-        (JournalRecord(Kind.TOMBSTONE, SECOND), False),
+        (JournalRecord(RecordKind.TOMBSTONE, FIRST), True),
+        (JournalRecord(RecordKind.TOMBSTONE, SECOND), False),
     ],
 )
 def test_inspect_ledger_shows_what_a_drop_means_for_it(
@@ -438,7 +446,7 @@ def test_inspect_ledger_shows_what_a_drop_means_for_it(
 def test_inspect_entry_tells_of_a_damaged_copy_beside_a_whole_one(stopped: Stopped) -> None:
     stopped.append_to_journal(add(3))
     assert stopped.inspect("entry", "9:1", "3")[0] == 0
-    flip(stopped.shelf_file(1), stopped.shelf_file(1).read_bytes().index(entry(3)) + 80)
+    flip(stopped.entry_log_file(1), stopped.entry_log_file(1).read_bytes().index(entry(3)) + 80)
     status, copies = stopped.inspect("entry", "9:1", "3")
     assert (status, [copy["is_intact"] for copy in copies]) == (1, [True, False])
 
@@ -452,7 +460,7 @@ def test_inspect_entry_shows_each_copy_and_gives_its_bytes(
         assert (status, copy["is_intact"], copy["lac"]) == (0, True, number - 1)
         assert output.read_bytes() == entry(number)
     assert stopped.inspect("entry", "9:1", "50") == (1, [])
-    flip(stopped.shelf_file(1), stopped.shelf_file(1).read_bytes().index(entry(3)) + 80)
+    flip(stopped.entry_log_file(1), stopped.entry_log_file(1).read_bytes().index(entry(3)) + 80)
     status, (copy,) = stopped.inspect("entry", "9:1", "3")
     assert (status, copy["is_intact"]) == (1, False)
 
@@ -480,7 +488,7 @@ def test_ids_that_cannot_be_are_a_fault_of_the_command_line(
 def test_a_bookie_of_the_first_format_can_be_checked(
     stopped: Stopped, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Version 0.1: one cookie, the journal in the data directory, nothing on a shelf."""
+    """Version 0.1: one cookie, the journal in the data directory, nothing in an entry log."""
     cookie = json.loads((stopped.data / "cookie.json").read_bytes()) | {"format": 1}
     del cookie["place"], cookie["volumes"]
     old = tmp_path / "old"

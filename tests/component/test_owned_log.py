@@ -21,8 +21,8 @@ from duramen.client.core.owned_log import NotOwner, OwnedLog
 from duramen.client.core.parts import EMBEDDED_URL, Owning, make_reading
 from duramen.core.placement import Candidate
 from duramen.core.replica_order import Place
+from duramen.core.sequencer.context import SequencerContext
 from duramen.core.sequencer.effects import SendAdd, SendLac
-from duramen.core.sequencer.surroundings import Surroundings
 from duramen.core.status import BookieStatus
 from duramen.ids import Epoch, LogId, SequencerId, epoch_of
 from duramen.runtime.cluster_node import ensure_cluster
@@ -30,7 +30,7 @@ from duramen.runtime.memory_store import MemoryStore
 from duramen.runtime.metadata_store import SessionState
 from duramen.runtime.sequencer.metadata_link import MetadataLink
 from duramen.runtime.sequencer.story import Stories
-from duramen.wire.metadata_json import read_log, read_node, spell_log, spell_node
+from duramen.wire.metadata_json import encode_log, encode_node, read_log, read_node
 from tests.complaints import hear_complaints
 from tests.component.host_world import CONFIG, MEMBER, PATHS, HostWorld, Lanes, host_world
 from tests.waiting import wait_for
@@ -54,9 +54,9 @@ class HoldingLanes(Lanes):
         else:
             super().add(effect, sink)
 
-    def tell_lac(self, effect: SendLac, sink: Any) -> None:
+    def send_lac(self, effect: SendLac, sink: Any) -> None:
         if not self.is_sealed:
-            super().tell_lac(effect, sink)
+            super().send_lac(effect, sink)
             return
         epoch = epoch_of(effect.ledger_id)
         sink.on_lac(effect.member, epoch, BookieStatus.SEALED, effect.round_id)
@@ -78,18 +78,18 @@ class Process:
         self.store = world.stores[name] = MemoryStore(world.tree)
         self.lanes = HoldingLanes()
         candidate = Candidate(MEMBER, "r", "k")
-        self.around = Surroundings(
+        self.context = SequencerContext(
             SequencerId(name), random.Random(1), lambda *_, **__: b"", holds_logs=True
         )
-        self.around.candidates, self.around.locations = [candidate], {MEMBER: candidate}
+        self.context.candidates, self.context.locations = [candidate], {MEMBER: candidate}
         link = MetadataLink(self.store, PATHS, SequencerId(name), EMBEDDED_URL)
-        self.owning = Owning(self.around, cast(Any, self.lanes), link, Stories())
+        self.owning = Owning(self.context, cast(Any, self.lanes), link, Stories())
         self.reading = make_reading(self.store, PATHS, Place("", ""), 1 << 20, None)
         self.open_logs: dict[LogId, OwnedLog] = {}
         self.store.on_session(self.on_session)
 
     def on_session(self, state: SessionState) -> None:
-        self.around.is_metadata_reachable = state is SessionState.CONNECTED
+        self.context.is_metadata_reachable = state is SessionState.CONNECTED
         for log in self.open_logs.values():
             log.on_session()
 
@@ -115,9 +115,9 @@ def play(scenario: Callable[[Process], Awaitable[None]], **config: Any) -> None:
             assert stored is not None
             changed = CONFIG.model_validate({**CONFIG.to_json(), **config})
             log = replace(read_log(stored.data), config=changed)
-            await world.setup.set(PATHS.log(LOG), spell_log(log), version=stored.version)
+            await world.setup.set(PATHS.log(LOG), encode_log(log), version=stored.version)
             name = PATHS.name("ns", "log")
-            data = spell_node({"log_id": str(LOG)})
+            data = encode_node({"log_id": str(LOG)})
             await world.setup.create(name, data, make_parents=True)
             await scenario(await begin(world, "one"))
 
@@ -297,12 +297,12 @@ def test_the_open_segment_is_rolled_off_a_bookie_that_is_to_go() -> None:
 
 def test_a_log_that_cannot_be_opened_says_why_and_is_nobodys() -> None:
     async def scenario(one: Process) -> None:
-        candidates, one.around.candidates = one.around.candidates, []
+        candidates, one.context.candidates = one.context.candidates, []
         with pytest.raises(DuramenError, match="not_enough_bookies"):
             async with one.open_log(open_timeout_s=0.05):
                 pass
         assert one.owner() is None and not one.open_logs
-        one.around.candidates = candidates
+        one.context.candidates = candidates
         async with one.open_log() as log:
             await log.append(b"a")
             with pytest.raises(DuramenError, match="is open in this process"):
@@ -358,12 +358,12 @@ def test_a_client_tells_owners_who_it_is_and_obeys_maintenance() -> None:
         await ensure_cluster(one.store, PATHS)
         async with CoreClient("zk:2181", cluster="test", name="app", store=store) as core:
             owning = core._owning
-            assert owning.around.holds_logs and core.writer_id.startswith("core-app-")
+            assert owning.context.holds_logs and core.writer_id.startswith("core-app-")
             await owning.link.keep_owner(LOG, Epoch(1))
             owner = await one.owning.link.read_owner(LOG)
             assert owner is not None and owner.is_embedded
             assert owner.sequencer_id == core.writer_id
-            await one.store.create(PATHS.maintenance, spell_node({"rolling_suspended": True}))
-            await wait_for(lambda: owning.around.is_rolling_suspended)
+            await one.store.create(PATHS.maintenance, encode_node({"rolling_suspended": True}))
+            await wait_for(lambda: owning.context.is_rolling_suspended)
 
     play(scenario)

@@ -25,7 +25,7 @@ from duramen.runtime.memory_store import MemoryStore
 from duramen.runtime.metadata_store import Stored, Watch
 from duramen.runtime.sequencer.metadata_link import MetadataLink
 from duramen.wire.metadata_json import read_log
-from duramen.wire.sequencer_calls import Appended, Redirect
+from duramen.wire.sequencer_calls import AppendedBatch, Redirect
 from duramen_sequencer import log_host
 from duramen_sequencer.log_host import LogHost
 from duramen_sequencer.ownership import claims
@@ -82,7 +82,7 @@ def test_a_log_of_an_embedded_writer_is_refused_until_its_session_ends() -> None
             assert code_of(refusal) == "log_held" and "core-app" in str(refusal)
         assert host.statistics()["probes"] == 0
         await writer.close()
-        assert isinstance(await world.append(host, LOG), Appended)
+        assert isinstance(await world.append(host, LOG), AppendedBatch)
 
     play(scenario)
 
@@ -96,7 +96,7 @@ def test_an_owner_that_refuses_connections_loses_its_log_to_the_next_at_once() -
         await world.add_host(FIRST)
         await world.own_elsewhere(LOG, FIRST, GONE)
         assert isinstance(await world.append(host, LOG), Redirect), "without a hint it is believed"
-        assert isinstance(await world.append(host, LOG, tried=(FIRST,)), Appended)
+        assert isinstance(await world.append(host, LOG, tried=(FIRST,)), AppendedBatch)
         assert host.statistics()["hinted_takeovers"] == 1
 
     play(scenario)
@@ -127,7 +127,7 @@ def test_an_owner_that_lets_go_while_it_is_waited_for_is_succeeded() -> None:
             stored = await world.setup.get(PATHS.owner(LOG))
             assert stored is not None
             await world.setup.delete(PATHS.owner(LOG), version=stored.version)
-            assert isinstance(await append, Appended)
+            assert isinstance(await append, AppendedBatch)
 
     play(scenario)
 
@@ -154,7 +154,7 @@ def test_an_owner_that_has_let_go_is_succeeded_behind_a_server_that_lags() -> No
 
             store.get, store.sync = lag, catch_up  # type: ignore[method-assign]
             await world.setup.delete(PATHS.owner(LOG), version=old.version)
-            assert isinstance(await world.append(host, LOG, tried=(FIRST,)), Appended)
+            assert isinstance(await world.append(host, LOG, tried=(FIRST,)), AppendedBatch)
 
     play(scenario)
 
@@ -166,7 +166,7 @@ def test_many_logs_of_one_dead_owner_share_a_probe() -> None:
             await world.add_log(LogId(100 + number), f"log-{number}")
             await world.own_elsewhere(LogId(100 + number), FIRST, GONE)
         appends = [world.append(host, LogId(100 + number), tried=(FIRST,)) for number in range(20)]
-        assert all(isinstance(result, Appended) for result in await asyncio.gather(*appends))
+        assert all(isinstance(result, AppendedBatch) for result in await asyncio.gather(*appends))
         assert host.statistics()["probes"] == 1
 
     play(scenario)
@@ -183,7 +183,7 @@ def test_a_redirect_names_nobody_who_was_tried() -> None:
             assert isinstance(result, Redirect) and result.sequencer_id == named
         # Appends that share a look do not share what they have tried.
         both = [world.append(host, LOG, tried=(name,)) for name in (FIRST, SECOND)]
-        assert all(isinstance(result, Appended) for result in await asyncio.gather(*both))
+        assert all(isinstance(result, AppendedBatch) for result in await asyncio.gather(*both))
 
     play(scenario)
 
@@ -193,7 +193,7 @@ def test_weights_decide_whom_the_hash_names() -> None:
         await world.add_host(FIRST, {"weight": 0})
         host = await world.add_host(SECOND)
         assert host.claims.rank(make_log()) == [SECOND]
-        assert isinstance(await world.append(host, LOG), Appended)
+        assert isinstance(await world.append(host, LOG), AppendedBatch)
 
     play(scenario)
 
@@ -204,9 +204,9 @@ def test_weights_decide_whom_the_hash_names() -> None:
 def test_a_log_that_was_taken_away_is_not_claimed_back_at_once() -> None:
     async def scenario(world: HostWorld) -> None:
         first, second = await world.add_host(FIRST), await world.add_host(SECOND)
-        assert isinstance(await world.append(first, LOG), Appended)
+        assert isinstance(await world.append(first, LOG), AppendedBatch)
         # The other believes that the first is gone, which it is not: it takes the log.
-        assert isinstance(await world.append(second, LOG, tried=(FIRST,)), Appended)
+        assert isinstance(await world.append(second, LOG, tried=(FIRST,)), AppendedBatch)
         first.drivers[LOG].core.request_roll()
         first.drivers[LOG].flush()
         await wait_for(lambda: LOG not in first.drivers)
@@ -215,7 +215,7 @@ def test_a_log_that_was_taken_away_is_not_claimed_back_at_once() -> None:
         refused = await world.append(first, LOG, tried=(SECOND,))
         assert isinstance(refused, DuramenError) and refused.code == "log_unavailable"
         assert refused.retry_after_ms
-        [*_, event] = first.stories.tell(LOG)
+        [*_, event] = first.stories.report(LOG)
         assert event["event"] == "given up" and "another sequencer" in event["reason"]
 
     play(scenario)
@@ -230,7 +230,7 @@ def test_a_stop_hands_every_log_over_and_nothing_is_recovered() -> None:
         logs = [LogId(100 + number) for number in range(20)]
         for log_id in logs:
             await world.add_log(log_id, f"log-{log_id}")
-            assert isinstance(await world.append(first, log_id, tried=(SECOND,)), Appended)
+            assert isinstance(await world.append(first, log_id, tried=(SECOND,)), AppendedBatch)
         stop = asyncio.create_task(first.stop())
         await wait_for(lambda: first.statistics()["leaving_count"] == len(logs))
         results = await asyncio.gather(*(world.append(first, log_id) for log_id in logs))
@@ -238,7 +238,7 @@ def test_a_stop_hands_every_log_over_and_nothing_is_recovered() -> None:
         for result in results:
             assert isinstance(result, Redirect) and result.sequencer_id == SECOND
         for log_id in logs:
-            assert isinstance(await world.append(second, log_id, tried=(FIRST,)), Appended)
+            assert isinstance(await world.append(second, log_id, tried=(FIRST,)), AppendedBatch)
         assert second.statistics()["recoveries"] == 0 and world.lanes[SECOND].seal_count == 0
         assert second.statistics()["takeovers"] == len(logs)
 
@@ -249,16 +249,16 @@ def test_a_log_that_leaves_closes_once_and_what_was_never_sent_waits_for_its_nex
     async def scenario(world: HostWorld) -> None:
         host = await world.add_host(FIRST)
         await world.add_host(SECOND)
-        assert isinstance(await world.append(host, LOG), Appended)
+        assert isinstance(await world.append(host, LOG), AppendedBatch)
         # More than the pipeline takes at once: some are queued when the log begins to leave.
         appends = [world.append(host, LOG) for _ in range(10)]
         assert await host.leave(LOG, "a test")
         answered = [append.result() for append in appends if append.done()]
-        assert 0 < len(answered) < 10 and all(isinstance(r, Appended) for r in answered)
+        assert 0 < len(answered) < 10 and all(isinstance(r, AppendedBatch) for r in answered)
         assert await unclosed(world, LOG) == () and host.statistics()["rolls"] == 1
         host.release_held(LOG)
         results = await asyncio.gather(*appends)
-        starts = [r.start.seq_num for r in results if isinstance(r, Appended)]
+        starts = [r.start.seq_num for r in results if isinstance(r, AppendedBatch)]
         assert starts == list(range(1, 11)), "in order, in the old epoch and in the next one"
 
     play(scenario)
@@ -270,7 +270,7 @@ def test_a_stop_that_takes_too_long_answers_what_waits_and_leaves_the_rest_to_re
     async def scenario(world: HostWorld) -> None:
         monkeypatch.setattr(log_host, "_STOP_S", 0.05)
         first, second = await world.add_host(FIRST), await world.add_host(SECOND)
-        assert isinstance(await world.append(first, LOG), Appended)
+        assert isinstance(await world.append(first, LOG), AppendedBatch)
         world.lanes[FIRST].is_silent = True
         sent = world.append(first, LOG)
         stop = asyncio.create_task(first.stop())
@@ -281,7 +281,7 @@ def test_a_stop_that_takes_too_long_answers_what_waits_and_leaves_the_rest_to_re
         assert code_of(await held) in {"server_draining", "log_unavailable"}
         # Its node is still there and says that it lives: only its end, or its session's, helps.
         result = await world.append(second, LOG, tried=(FIRST,))
-        assert isinstance(result, Appended) and second.statistics()["recoveries"] == 1
+        assert isinstance(result, AppendedBatch) and second.statistics()["recoveries"] == 1
 
     play(scenario)
 
@@ -319,7 +319,7 @@ async def two_hosts(world: HostWorld) -> tuple[Wire, LogHost, LogHost, HandOver]
 def test_a_log_is_handed_over_while_appends_go_on() -> None:
     async def scenario(world: HostWorld) -> None:
         _, first, second, hand_over = await two_hosts(world)
-        assert isinstance(await world.append(first, LOG), Appended)
+        assert isinstance(await world.append(first, LOG), AppendedBatch)
         asked = asyncio.create_task(hand_over.hand_over(LOG, SECOND))
         await wait_for(lambda: first.is_leaving(LOG))
         meanwhile = world.append(first, LOG)
@@ -328,14 +328,14 @@ def test_a_log_is_handed_over_while_appends_go_on() -> None:
         redirect = await meanwhile
         assert isinstance(redirect, Redirect) and redirect.sequencer_id == SECOND
         result = await world.append(second, LOG, tried=(FIRST,))
-        assert isinstance(result, Appended) and result.start.dlsn.epoch == 2
+        assert isinstance(result, AppendedBatch) and result.start.dlsn.epoch == 2
         assert second.statistics()["recoveries"] == 0
         # The hash still names the first, and the owner node names the second.
         redirect = await world.append(first, LOG)
         assert isinstance(redirect, Redirect) and redirect.sequencer_id == SECOND
-        events = [event["event"] for event in first.stories.tell(LOG)]
+        events = [event["event"] for event in first.stories.report(LOG)]
         assert events == ["takeover", "claimed", "appends in", "leaves", "closes", "closed"]
-        assert second.stories.tell(LOG)[0]["event"] == "taken"
+        assert second.stories.report(LOG)[0]["event"] == "taken"
 
     play(scenario)
 
@@ -343,30 +343,30 @@ def test_a_log_is_handed_over_while_appends_go_on() -> None:
 def test_a_target_that_does_not_answer_leaves_the_log_to_the_hash() -> None:
     async def scenario(world: HostWorld) -> None:
         wire, first, _, hand_over = await two_hosts(world)
-        assert isinstance(await world.append(first, LOG), Appended)
+        assert isinstance(await world.append(first, LOG), AppendedBatch)
         wire.is_cut = True
         await hand_over.hand_over(LOG, SECOND)
-        assert isinstance(await world.append(first, LOG), Appended), "the hash names it again"
+        assert isinstance(await world.append(first, LOG), AppendedBatch), "the hash names it again"
 
     play(scenario)
 
 
-def test_of_many_logs_that_were_handed_over_the_last_heirs_are_remembered(
+def test_of_many_logs_that_were_handed_over_the_last_pending_owners_are_remembered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Nobody takes them: where nobody is remembered, the hash names this sequencer."""
 
     async def scenario(world: HostWorld) -> None:
-        monkeypatch.setattr(claims, "_HEIR_COUNT_MAX", 3)
+        monkeypatch.setattr(claims, "_PENDING_OWNER_COUNT_MAX", 3)
         _, first, _, _ = await two_hosts(world)
         logs = [LogId(100 + number) for number in range(8)]
         for log_id in logs:
             await world.add_log(log_id)
         for log_id in (*logs, logs[0]):
-            first.claims.note_heir(log_id, SECOND)
+            first.claims.note_pending_owner(log_id, SECOND)
         named = [await first.find_owner(log_id) for log_id in logs]
-        heirs = [None if redirect is None else redirect.sequencer_id for redirect in named]
-        assert heirs == [SECOND, *[None] * 5, SECOND, SECOND]
+        pending_owners = [None if redirect is None else redirect.sequencer_id for redirect in named]
+        assert pending_owners == [SECOND, *[None] * 5, SECOND, SECOND]
 
     play(scenario)
 
@@ -379,11 +379,11 @@ def test_a_hand_over_to_nobody_is_refused_and_the_log_stays(to: str, code: str) 
         _, first, _, hand_over = await two_hosts(world)
         with pytest.raises(DuramenError, match="log_unavailable"):
             await hand_over.hand_over(LOG, None)
-        assert isinstance(await world.append(first, LOG), Appended)
+        assert isinstance(await world.append(first, LOG), AppendedBatch)
         with pytest.raises(DuramenError) as caught:
             await hand_over.hand_over(LOG, to)
         assert (caught.value.code, caught.value.field) == (code, "to")
-        assert isinstance(await world.append(first, LOG), Appended)
+        assert isinstance(await world.append(first, LOG), AppendedBatch)
 
     play(scenario)
 
@@ -396,18 +396,18 @@ def test_without_a_session_open_segments_go_on_and_nothing_else() -> None:
         _, first, second, hand_over = await two_hosts(world)
         other = LogId(10)
         await world.add_log(other, "other")
-        assert isinstance(await world.append(first, LOG), Appended)
+        assert isinstance(await world.append(first, LOG), AppendedBatch)
         first.start()
         await wait_for(lambda: first.scan_count > 0)
         world.stores[FIRST].disconnect()
         await wait_for(lambda: not first.has_session())
         scans = first.scan_count
         first.want_scan()
-        assert isinstance(await world.append(first, LOG), Appended)
+        assert isinstance(await world.append(first, LOG), AppendedBatch)
         assert code_of(await world.append(first, other)) == "metadata_unavailable"
         with pytest.raises(DuramenError, match="metadata_unavailable"):
             await hand_over.hand_over(LOG, SECOND)
-        assert isinstance(await world.append(first, LOG), Appended)
+        assert isinstance(await world.append(first, LOG), AppendedBatch)
         assert first.scan_count == scans
         world.stores[FIRST].reconnect()
         await wait_for(lambda: first.scan_count > scans)
@@ -422,24 +422,24 @@ def test_who_comes_back_after_its_session_lets_go_of_what_others_took(*, is_take
 
     async def scenario(world: HostWorld) -> None:
         _, first, second, _ = await two_hosts(world)
-        assert isinstance(await world.append(first, LOG), Appended)
+        assert isinstance(await world.append(first, LOG), AppendedBatch)
         store = world.stores[FIRST]
         store.disconnect()
         world.tree.expire(store.session_id)
         if is_taken:
-            assert isinstance(await world.append(second, LOG, tried=(FIRST,)), Appended)
+            assert isinstance(await world.append(second, LOG, tried=(FIRST,)), AppendedBatch)
         store.reconnect()
         await wait_for(first.has_session)
         await wait_for(lambda: (LOG in first.drivers) != is_taken)
         owner = await first.claims._link.read_owner(LOG)
         if is_taken:
             assert owner is not None and owner.sequencer_id == SECOND
-            events = first.stories.tell(LOG)
+            events = first.stories.report(LOG)
             assert events[-1]["reason"] == "another sequencer took the log over"
             assert first.statistics()["lost_logs"] == 1
         else:
             await wait_for(lambda: world.tree.get(PATHS.owner(LOG)) is not None)
-            assert isinstance(await world.append(first, LOG), Appended)
+            assert isinstance(await world.append(first, LOG), AppendedBatch)
             assert first.statistics()["takeovers"] == 1
 
     play(scenario)
@@ -460,7 +460,7 @@ def test_takeovers_are_bounded_and_all_come_to_their_turn(monkeypatch: pytest.Mo
         while not all(append.done() for append in appends):
             most = max(most, int(host.statistics()["takeovers_running"]))
             await asyncio.sleep(0)
-        assert all(isinstance(append.result(), Appended) for append in appends)
+        assert all(isinstance(append.result(), AppendedBatch) for append in appends)
         assert 1 <= most <= 4
 
     play(scenario)
@@ -478,7 +478,7 @@ def test_an_idle_log_leaves_nothing_but_a_short_story() -> None:
         gc.collect()
         tracemalloc.start()
         for log_id in logs:
-            assert isinstance(await world.append(host, log_id), Appended)
+            assert isinstance(await world.append(host, log_id), AppendedBatch)
             await host.leave(log_id, "idle")
             host.release_held(log_id)
         await wait_for(lambda: not host.drivers)
@@ -502,7 +502,7 @@ def test_the_driver_of_an_idle_log_goes_at_once() -> None:
 
     async def scenario(world: HostWorld) -> None:
         host = await world.add_host(FIRST)
-        assert isinstance(await world.append(host, LOG), Appended)
+        assert isinstance(await world.append(host, LOG), AppendedBatch)
         left = weakref.ref(host.drivers[LOG]), weakref.ref(host.drivers[LOG].core)
         gc.collect()
         gc.disable()

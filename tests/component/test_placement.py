@@ -20,15 +20,15 @@ import pytest
 from duramen.config import parse_log_config
 from duramen.core.quorum import Quorum
 from duramen.core.segment import Fragment, Segment
-from duramen.core.sequencer.surroundings import Surroundings
+from duramen.core.sequencer.context import SequencerContext
 from duramen.errors import DuramenError
 from duramen.ids import BookieId, EntryId, Epoch, Incarnation, Member, SequencerId
 from duramen.limits import STEADY_AFTER_US
 from duramen.runtime.memory_store import MemoryStore, MemoryTree
-from duramen.runtime.metadata_store import Create, Delete, OutcomeUnknown
+from duramen.runtime.metadata_store import Create, DeleteNode, OutcomeUnknown
 from duramen.runtime.sequencer.surveyor import Surveyor
 from duramen.units import MS, SECOND
-from duramen.wire.metadata_json import Paths, read_node, spell_log, spell_node, spell_segment
+from duramen.wire.metadata_json import Paths, encode_log, encode_node, encode_segment, read_node
 from duramen_sequencer.control import Control
 from duramen_sequencer.placement import operations
 from duramen_sequencer.placement.operations import PlacementOperations
@@ -45,23 +45,23 @@ class World:
 
     def __init__(self, kind: type[MemoryStore]) -> None:
         self.store = kind(MemoryTree())
-        self.around = Surroundings(SequencerId("s"), random.Random(1), lambda *_, **__: b"")
-        self.surveyor = Surveyor(self.store, PATHS, self.around, lambda: None)
+        self.context = SequencerContext(SequencerId("s"), random.Random(1), lambda *_, **__: b"")
+        self.surveyor = Surveyor(self.store, PATHS, self.context, lambda: None)
         self.placement = PlacementOperations(self.store, PATHS, self.surveyor)
         by_name = self.placement.by_name
         self.control = Control(self.store, PATHS, by_name, self.placement.check_config)
 
     @property
     def takers(self) -> list[str]:
-        return sorted(candidate.member.bookie for candidate in self.around.candidates)
+        return sorted(candidate.member.bookie for candidate in self.context.candidates)
 
     async def add_bookie(self, index: int) -> None:
         region, rack = SPOTS[index]
         fields = {"incarnation": f"{index:032x}", "region": region, "rack": rack}
         living = {"state": "rw", "draining": False, "data_url": "http://b", "free_bytes": 1}
-        own = spell_node({**fields, "weight": 1.0, "later": 5})
+        own = encode_node({**fields, "weight": 1.0, "later": 5})
         await self.store.create(f"{PATHS.bookies}/b{index}", own, make_parents=True)
-        data = spell_node({**fields, **living})
+        data = encode_node({**fields, **living})
         await self.store.create(f"{PATHS.available}/b{index}", data, make_parents=True)
 
     async def ask(self, op: str, **fields: Any) -> dict[str, Any]:
@@ -84,7 +84,7 @@ class Doubtful(MemoryStore):
 async def world_of(kind: type[MemoryStore], bookies: int) -> AsyncIterator[World]:
     world = World(kind)
     await world.store.start()
-    cluster = spell_node({"last_log_id": 0})
+    cluster = encode_node({"last_log_id": 0})
     await MemoryStore.create(world.store, PATHS.cluster, cluster, make_parents=True)
     for index in range(bookies):
         await world.add_bookie(index)
@@ -118,12 +118,12 @@ def test_a_bookie_that_came_back_is_the_last_choice_until_it_has_stayed() -> Non
         seen: list[bool] = []
 
         def note() -> None:
-            seen.extend(c.is_steady for c in world.around.candidates if c.member.bookie == "b1")
+            seen.extend(c.is_steady for c in world.context.candidates if c.member.bookie == "b1")
 
-        surveyor = Surveyor(world.store, PATHS, world.around, note, steady_after_us=100 * MS)
+        surveyor = Surveyor(world.store, PATHS, world.context, note, steady_after_us=100 * MS)
         await surveyor.start()
         try:
-            assert all(candidate.is_steady for candidate in world.around.candidates)
+            assert all(candidate.is_steady for candidate in world.context.candidates)
             path, seen[:] = f"{PATHS.available}/b1", []
             stored = await world.store.get(path)
             assert stored is not None
@@ -147,8 +147,8 @@ def test_a_registration_of_the_same_fields_made_anew_is_seen_and_told() -> None:
         path = f"{PATHS.available}/b1"
         stored = await world.store.get(path)
         assert stored is not None
-        await world.store.commit([Delete(path, stored.version), Create(path, stored.data)])
-        await wait_for(lambda: not all(one.is_steady for one in world.around.candidates))
+        await world.store.commit([DeleteNode(path, stored.version), Create(path, stored.data)])
+        await wait_for(lambda: not all(one.is_steady for one in world.context.candidates))
         rows = {row["id"]: row["steady_in_s"] for row in (await world.ask("bookies"))["bookies"]}
         assert rows["b0"] == rows["b2"] == 0 and 0 < rows["b1"] <= STEADY_AFTER_US // SECOND
         assert world.takers == ["b0", "b1", "b2"], "it is taken where it is needed"
@@ -169,9 +169,9 @@ def test_a_place_is_changed_live_and_the_nodes_other_fields_are_kept(
         assert stored is not None and read_node(stored.data)["later"] == 5
         assert read_node(stored.data)["placed_by"] == "admin"
         await wait_for(lambda: world.surveyor.list_bookies()[0].region == "w")
-        (here,) = [c for c in world.around.candidates if c.member.bookie == "b0"]
+        (here,) = [c for c in world.context.candidates if c.member.bookie == "b0"]
         assert (here.region, here.weight) == ("w", 2.0)
-        assert (world.around.locations or {})[here.member].region == "w"
+        assert (world.context.locations or {})[here.member].region == "w"
         await world.ask("locate", id="b0", weight=0)
         await wait_for(lambda: "b0" not in world.takers)
         answer = await world.ask("locate", id="b0", from_flags=True)
@@ -210,7 +210,7 @@ def test_a_closed_region_takes_no_new_data_until_it_is_open_again() -> None:
         assert answer["closed"] == ["y"]
         assert [row["takes_new_data"] for row in answer["regions"]] == [2, 0, 2]
         await wait_for(lambda: world.takers == ["b0", "b1", "b4", "b5"])
-        assert len(world.around.locations or {}) == 6, "what lies there is still known and read"
+        assert len(world.context.locations or {}) == 6, "what lies there is still known and read"
         await world.ask("close_regions", closed=[])
         await wait_for(lambda: len(world.takers) == 6)
         with pytest.raises(DuramenError, match="closed: a list"):
@@ -312,9 +312,9 @@ def test_r20_a_log_is_checked_write_set_by_write_set() -> None:
         log = replace(make_log(), config=config, next_epoch=Epoch(2), last_clean_epoch=Epoch(0))
         fragments = (Fragment(EntryId(0), ensemble),)
         segment = Segment(LOG_ID, Epoch(1), Quorum(4, 2, 2), fragments)
-        await world.store.create(PATHS.log(LOG_ID), spell_log(log), make_parents=True)
+        await world.store.create(PATHS.log(LOG_ID), encode_log(log), make_parents=True)
         path = PATHS.segment(LOG_ID, Epoch(1))
-        await world.store.create(path, spell_segment(segment), make_parents=True)
+        await world.store.create(path, encode_segment(segment), make_parents=True)
         answer = await world.ask("check_placement", log_id=str(LOG_ID))
         assert (answer["segments"], answer["fragments"], answer["violations"]) == (1, 1, 1)
         (shown,) = answer["shown"]
@@ -323,7 +323,7 @@ def test_r20_a_log_is_checked_write_set_by_write_set() -> None:
 
         # What a member is owed is no copy: two more write sets have one only.
         owed = PATHS.owed(segment.ledger_id, member(2))
-        await world.store.create(owed, spell_node({"ranges": [[0, 1]]}), make_parents=True)
+        await world.store.create(owed, encode_node({"ranges": [[0, 1]]}), make_parents=True)
         answer = await world.ask("check_placement", log_id=str(LOG_ID))
         kinds = [(one["kind"], one["write_set"][0]["bookie"]) for one in answer["shown"]]
         assert ("copies", "b1") in kinds and ("copies", "b2") in kinds
@@ -344,13 +344,13 @@ def test_of_a_log_that_is_misplaced_everywhere_so_much_is_shown_and_all_is_count
             }}
         )  # fmt: skip
         log = replace(make_log(), config=config, next_epoch=Epoch(4), last_clean_epoch=Epoch(0))
-        await world.store.create(PATHS.log(LOG_ID), spell_log(log), make_parents=True)
+        await world.store.create(PATHS.log(LOG_ID), encode_log(log), make_parents=True)
         ensembles = [(member(0), member(1)), (member(1), member(0))] * 2
         fragments = tuple(Fragment(EntryId(n), one) for n, one in enumerate(ensembles))
         for epoch in (Epoch(1), Epoch(2), Epoch(3)):
             segment = Segment(LOG_ID, epoch, Quorum(2, 2, 2), fragments)
             path = PATHS.segment(LOG_ID, epoch)
-            await world.store.create(path, spell_segment(segment), make_parents=True)
+            await world.store.create(path, encode_segment(segment), make_parents=True)
         answer = await world.ask("check_placement", log_id=str(LOG_ID))
         assert (answer["segments"], answer["violations"]) == (3, 12)
         assert [one["epoch"] for one in answer["shown"]] == [1, 1, 1, 1, 2, 2]

@@ -55,7 +55,7 @@ async def call(app: FastAPI, method: str, path: str, body: Any = None) -> httpx.
         return await client.request(method, f"/v1/cluster/{path}", json=body)
 
 
-def spell(document: object) -> bytes:
+def encode_value(document: object) -> bytes:
     return json.dumps(document, separators=(",", ":")).encode()
 
 
@@ -66,7 +66,7 @@ def test_an_answer_is_passed_on_byte_for_byte(
     async def scenario(world: World) -> None:
         world.first.control_answers = [(200, answer)]
         response = await call(make_app(world), method, path, body)
-        assert (response.status_code, response.content) == (200, spell(answer))
+        assert (response.status_code, response.content) == (200, encode_value(answer))
         assert world.first.controls == [message]
 
     run(scenario)
@@ -77,7 +77,7 @@ def test_members_of_a_later_version_are_passed_on() -> None:
         later = {"bookies": [{**BOOKIE, "later": {"more": [1]}}], "as_of": 5}
         world.first.control_answers = [(200, later)]
         response = await call(make_app(world), "GET", "bookies")
-        assert (response.status_code, response.content) == (200, spell(later))
+        assert (response.status_code, response.content) == (200, encode_value(later))
 
     run(scenario)
 

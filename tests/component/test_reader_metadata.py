@@ -26,7 +26,7 @@ from duramen.runtime.reading.bookies import Bookies, RangeFetcher
 from duramen.runtime.reading.metadata import Catalog, LogFollower
 from duramen.runtime.reading.tail import TailFinder
 from duramen.units import SECOND
-from duramen.wire.metadata_json import Paths, spell_log, spell_node, spell_segment
+from duramen.wire.metadata_json import Paths, encode_log, encode_node, encode_segment
 from tests.component.lagging_store import LaggingStore
 from tests.component.still_clock import run_still, wait_clock, wait_quiet
 
@@ -56,15 +56,15 @@ class World:
             await self.others.set(path, data, version=found.version)
 
     async def put_log(self, name: str, log_id: int) -> None:
-        await self.put(PATHS.name("ns", name), spell_node({"log_id": str(log_id)}))
-        await self.put(PATHS.log(LogId(log_id)), spell_log(LOG_NODE))
+        await self.put(PATHS.name("ns", name), encode_node({"log_id": str(log_id)}))
+        await self.put(PATHS.log(LogId(log_id)), encode_log(LOG_NODE))
 
     async def remove_name(self, name: str) -> None:
         await self.others.delete(PATHS.name("ns", name), version=0)
         await wait_quiet()
 
     async def follow(self) -> LogFollower:
-        await self.put(PATHS.log(LOG), spell_log(LOG_NODE))
+        await self.put(PATHS.log(LOG), encode_log(LOG_NODE))
         return LogFollower(self.store, PATHS, LOG)
 
 
@@ -73,7 +73,7 @@ def play(scenario: Callable[[World], Awaitable[None]]) -> None:
         world = World()
         await world.store.start()
         await world.others.start()
-        await world.put(PATHS.namespace("ns"), spell_node({"config": {}}))
+        await world.put(PATHS.namespace("ns"), encode_node({"config": {}}))
         await scenario(world)
         await world.store.close()
         await world.others.close()
@@ -107,7 +107,7 @@ def test_a_deleted_log_is_refused_every_time(is_watching: bool) -> None:
                 follower = LogFollower(world.store, PATHS, LOG)
                 assert await follower.current_log() == LOG_NODE
             deleted = LOG_NODE.with_ending(Ending.DELETE, unix_ms=1, nonce="n")
-            await world.put(PATHS.log(LOG), spell_log(deleted))
+            await world.put(PATHS.log(LOG), encode_log(deleted))
             await wait_quiet()
             for _ in range(2):
                 for look in (follower.current_log(), follower.current(Epoch(1))):
@@ -127,8 +127,8 @@ def test_a_segment_that_was_opened_in_an_outage_is_told_when_it_is_over() -> Non
             told.clear()
             world.store.disconnect()
             log, segment = open_segment(LOG_NODE)
-            await world.put(PATHS.log(LOG), spell_log(log))
-            await world.put(PATHS.segment(LOG, Epoch(1)), spell_segment(segment))
+            await world.put(PATHS.log(LOG), encode_log(log))
+            await world.put(PATHS.segment(LOG, Epoch(1)), encode_segment(segment))
             await wait_clock(asyncio.get_running_loop().time() + OUTAGE_S)
             assert not told, "nobody knows of anything new yet"
             world.store.reconnect()
@@ -157,8 +157,8 @@ def test_a_look_at_a_frozen_zookeeper_shows_what_is_known() -> None:
         store = SilentStore(world.tree)
         await store.start()
         log, segment = open_segment(LOG_NODE)
-        await world.put(PATHS.log(LOG), spell_log(log))
-        await world.put(PATHS.segment(LOG, Epoch(1)), spell_segment(segment))
+        await world.put(PATHS.log(LOG), encode_log(log))
+        await world.put(PATHS.segment(LOG, Epoch(1)), encode_segment(segment))
         follower = LogFollower(store, PATHS, LOG, age_max_us=0)
         assert await follower.look(Epoch(1)) == (log, segment)
         store.thawed.clear()
@@ -180,13 +180,13 @@ def test_a_segment_that_was_closed_since_it_was_read_is_not_believed() -> None:
 
     async def scenario(world: World) -> None:
         log, segment = open_segment(LOG_NODE)
-        await world.put(PATHS.log(LOG), spell_log(log))
-        await world.put(PATHS.segment(LOG, Epoch(1)), spell_segment(segment))
+        await world.put(PATHS.log(LOG), encode_log(log))
+        await world.put(PATHS.segment(LOG, Epoch(1)), encode_segment(segment))
         follower = LogFollower(world.store, PATHS, LOG)
         await follower.current(Epoch(1))
         log, segment = close_segment(log, segment)
-        await world.put(PATHS.segment(LOG, Epoch(1)), spell_segment(segment))
-        await world.put(PATHS.log(LOG), spell_log(log))
+        await world.put(PATHS.segment(LOG, Epoch(1)), encode_segment(segment))
+        await world.put(PATHS.log(LOG), encode_log(log))
         await wait_quiet()
         assert await follower.current_log() == log
         world.store.disconnect()
@@ -279,8 +279,8 @@ def test_a_tail_is_that_of_the_newest_epoch_however_old_ones_server_is() -> None
         follower = await world.follow()
         await world.store.fall_behind(PATHS.log(LOG), PATHS.segment(LOG, Epoch(1)))
         log, segment = close_segment(*open_segment(LOG_NODE))
-        await world.put(PATHS.segment(LOG, Epoch(1)), spell_segment(segment))
-        await world.put(PATHS.log(LOG), spell_log(log))
+        await world.put(PATHS.segment(LOG, Epoch(1)), encode_segment(segment))
+        await world.put(PATHS.log(LOG), encode_log(log))
         assert await follower.current_log() == LOG_NODE, "as its server knows it"
         nobody = cast("Bookies", None), cast("RangeFetcher", None)
         tail = await TailFinder(*nobody).find(follower)

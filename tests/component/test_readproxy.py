@@ -25,7 +25,7 @@ from duramen.runtime.http_server import refuse_overloaded
 from duramen.runtime.reading.metadata import LogFollower
 from duramen.runtime.reading.tail import Tail
 from duramen.wire.entry import encode_entry
-from duramen.wire.metadata_json import spell_node
+from duramen.wire.metadata_json import encode_node
 from duramen.wire.read_answers import parse_batches
 from duramen.wire.record_batch import encode_batch
 from tests.component.readproxy_world import (
@@ -643,7 +643,7 @@ def test_unknown_names_are_told_apart() -> None:
         ):
             response = await world.http.get(path)
             assert (response.status_code, response.json()["code"]) == (status, code)
-        await world.put(PATHS.name("ns", "other"), spell_node({"log_id": str(LOG)}))
+        await world.put(PATHS.name("ns", "other"), encode_node({"log_id": str(LOG)}))
         response = await world.http.get("/v1/namespaces/ns/logs/other/records")
         assert response.status_code == 200
 

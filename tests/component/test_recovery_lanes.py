@@ -7,7 +7,7 @@ Source: R14.
 from collections.abc import Sized
 
 from duramen.core.segment import Totals
-from duramen.core.sequencer.effects import SendRead
+from duramen.core.sequencer.effects import SendRecoveryRead
 from duramen.core.status import BookieStatus
 from duramen.ids import NOTHING, EntryId, Epoch, LedgerId, LogId, ledger_of
 from duramen.runtime.http_client import UnreachableError
@@ -42,7 +42,7 @@ def test_recovery_reads_seal_and_believe_the_log_that_was_asked_for() -> None:
                 return answer_with_entry_of(ledger_id)
 
             world.client.decide = answer
-            world.lanes.read(SendRead(MEMBER, LEDGER, EntryId(4)), world.sink)
+            world.lanes.read(SendRecoveryRead(MEMBER, LEDGER, EntryId(4)), world.sink)
             await wait_count(world.sink.others, len(world.client.calls) + 1)
         assert world.sink.others == [OK, BookieStatus.UNKNOWN]
         for call in world.client.calls:

@@ -13,7 +13,7 @@ from functools import partial
 from duramen.runtime.memory_store import MemoryStore, MemoryTree
 from duramen.runtime.metadata_store import Stored, Unavailable, Watch
 from duramen.runtime.registry import Follower, Registration, Roster
-from duramen.wire.metadata_json import spell_node
+from duramen.wire.metadata_json import encode_node
 from tests.waiting import wait_for
 
 PARENT = "/duramen/c1/available"
@@ -30,9 +30,9 @@ class World:
         path = f"{PARENT}/{name}"
         found = await self.others.get(path)
         if found is None:
-            await self.others.create(path, spell_node(fields), make_parents=True)
+            await self.others.create(path, encode_node(fields), make_parents=True)
         else:
-            await self.others.set(path, spell_node(fields), version=found.version)
+            await self.others.set(path, encode_node(fields), version=found.version)
 
     async def remove(self, name: str) -> None:
         found = await self.others.get(f"{PARENT}/{name}")
@@ -74,7 +74,7 @@ def test_an_own_node_is_made_again_whoever_deleted_it() -> None:
             await world.remove("b1")
             await wait_for(lambda: is_there(world, path))
             registration.update({"free": free})
-            data = spell_node({"free": free})
+            data = encode_node({"free": free})
             await wait_for(partial(is_there, world, path, data))
         await registration.stop()
 
@@ -197,7 +197,7 @@ def test_a_change_during_a_look_leads_to_another_look() -> None:
         await follower.start()
         await wait_for(lambda: len(looks) >= 2)
         assert looks[-1] is not None
-        assert looks[-1].data == spell_node({"free": 2})
+        assert looks[-1].data == encode_node({"free": 2})
         await follower.stop()
         await world.write("b1", free=3)
         await asyncio.sleep(0)

@@ -12,7 +12,7 @@ from duramen.core.cold_copy import ColdCopy
 from duramen.core.segment import Segment
 from duramen.ids import Epoch, LogId
 from duramen.runtime.metadata_store import Op, Set
-from duramen.wire.metadata_json import read_segment, spell_segment
+from duramen.wire.metadata_json import encode_segment, read_segment
 from tests.component.test_log_life import HOUR_MS, PATHS, World, run
 
 COPY = ColdCopy("0a" * 16, "1b" * 32, size_bytes=100, verified_unix_ms=5)
@@ -26,7 +26,7 @@ async def change_segment(
     stored = await world.store.get(path)
     assert stored is not None
     segment = change(read_segment(stored.data))
-    await world.store.set(path, spell_segment(segment), version=stored.version)
+    await world.store.set(path, encode_segment(segment), version=stored.version)
 
 
 async def archive(world: World, log_id: str, *epochs: int) -> None:

@@ -28,7 +28,7 @@ from duramen.units import MIB, MS, SECOND
 from duramen.wire.bookie_calls import Marks, ReadAnswer
 from duramen.wire.entry import read_entry_info
 from duramen.wire.frame import pack_frame
-from duramen.wire.metadata_json import read_node, spell_node
+from duramen.wire.metadata_json import encode_node, read_node
 from duramen.wire.repair_calls import (
     Inventory,
     InventoryAnswer,
@@ -144,7 +144,7 @@ async def scrub(bookie: Bookie) -> None:
 
 
 async def read_all(bookie: Bookie, numbers: Iterable[int]) -> list[tuple[int, bytes]]:
-    """One by one: a run ends where entries go from the shelf to the journal."""
+    """One by one: a run ends where entries go from the entry log to the journal."""
     return [one for n in numbers for one in bodies((await bookie.read(span(n)))[0])]
 
 
@@ -597,7 +597,7 @@ def test_so_many_pulls_at_once_and_a_stop_ends_them(
             target = world.source(0)
             store = MemoryStore(bookie.tree)
             await store.start()
-            await store.create(f"{PATHS.available}/b9", spell_node({"data_url": frozen.data_url}))
+            await store.create(f"{PATHS.available}/b9", encode_node({"data_url": frozen.data_url}))
             wanted = Pull(LEDGER, [(EntryId(0), EntryId(9))], [frozen], EntryId(9), MIB)
             pulling = [
                 asyncio.create_task(world.client.pull(target, wanted, 20 * SECOND))

@@ -21,7 +21,7 @@ def test_what_a_worker_judged_by_a_view_that_passed_is_tried_again() -> None:
     async def act(world: RepairWorld) -> None:
         await world.add(make_segment([(0, "abc")], 9, proved=True))
         await world.lose("a")
-        seat = Seat(world, "s0", AuditPace(60_000 * MS, 1 * MS, 0))  # no office: nothing by itself
+        seat = Seat(world, "s0", AuditPace(60_000 * MS, 1 * MS, 0))  # no leader: nothing by itself
         await seat.store.start()
         auditor, backlog = seat.auditor, seat.auditor.backlog
         await auditor.audit()

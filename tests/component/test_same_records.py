@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 
 from duramen.core.segment import Totals
 from duramen.ids import EntryId
-from duramen.texts import LAST_TIME_MS, spell_time
+from duramen.texts import LAST_TIME_MS, format_time
 from duramen.wire.edge.batch_codec import Codec
 from duramen.wire.edge.batch_stream import MEDIA_TYPE, StreamedBatch, pack_streamed
 from duramen.wire.entry import encode_entry
 from duramen.wire.read_answers import parse_batches
 from duramen.wire.record_batch import Header, decode_batch, encode_batch
-from duramen.wire.record_json import Record, iterate_records, read_record
+from duramen.wire.record_json import DeliveredRecord, iterate_records, read_record
 from tests.component import readproxy_world, writeproxy_world
 from tests.component.event_stream import EVENTS
 from tests.component.raw_http import open_call
@@ -59,7 +59,7 @@ class Drawn(NamedTuple):
         except UnicodeDecodeError:
             return False
 
-    def spell(self, *, is_base64: bool) -> list[dict[str, Any]]:
+    def encode_records(self, *, is_base64: bool) -> list[dict[str, Any]]:
         def text(data: bytes) -> str:
             return base64.b64encode(data).decode() if is_base64 else data.decode()
 
@@ -69,7 +69,7 @@ class Drawn(NamedTuple):
             time_ms = self.times_ms[index]
             document: dict[str, Any] = {
                 "body": text(body),
-                "timestamp": time_ms if index % 2 else spell_time(time_ms),
+                "timestamp": time_ms if index % 2 else format_time(time_ms),
             }
             if self.headers[index]:
                 pairs = self.headers[index]
@@ -128,7 +128,7 @@ def test_in(batches: list[Drawn]) -> None:
 
 
 async def _send_every_form(world: writeproxy_world.World, batch: Drawn, *, is_base64: bool) -> None:
-    records = batch.spell(is_base64=is_base64)
+    records = batch.encode_records(is_base64=is_base64)
     form = {"duramen_format": "base64" if is_base64 else "utf-8"}
     document = json.dumps({"records": records}, ensure_ascii=is_base64).encode()
     lines = "\n".join(json.dumps(record) for record in records).encode()
@@ -192,7 +192,9 @@ async def _store(world: readproxy_world.World, batch: Drawn) -> None:
     await world.store_entry(entry)
 
 
-async def _read_batches(world: readproxy_world.World, start: int, count: int) -> list[Record]:
+async def _read_batches(
+    world: readproxy_world.World, start: int, count: int
+) -> list[DeliveredRecord]:
     answer = await world.get(f"?from={start}&count={count}", accept=BATCH)
     assert answer.status_code == 200, answer.text
     return [
@@ -202,7 +204,7 @@ async def _read_batches(world: readproxy_world.World, start: int, count: int) ->
 
 async def _read_texts(
     world: readproxy_world.World, start: int, count: int, media: str, *, is_base64: bool
-) -> list[Record]:
+) -> list[DeliveredRecord]:
     form = "base64" if is_base64 else "utf-8"
     query = f"?from={start}&count={count}&wait=0s"
     answer = await world.get(query, accept=media, duramen_format=form)

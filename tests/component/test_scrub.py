@@ -18,9 +18,9 @@ from duramen.ids import BookieId, EntryId, Incarnation, LedgerId, Member
 from duramen.runtime.memory_store import MemoryStore, MemoryTree, WriteFate
 from duramen.runtime.metadata_store import Rejected, Stored, Unavailable
 from duramen.units import DAY, MIB
-from duramen.wire.metadata_json import MetadataJsonError, Paths, read_node, spell_node
+from duramen.wire.metadata_json import MetadataJsonError, Paths, encode_node, read_node
 from duramen_bookie.upkeep.pacing import Pace
-from duramen_bookie.upkeep.repair_queue import RepairQueue, RepairReason, spell_report
+from duramen_bookie.upkeep.repair_queue import RepairQueue, RepairReason, encode_report
 from duramen_bookie.upkeep.scrub import Scrub
 from tests.component import upkeep_world
 from tests.golden import read_golden
@@ -303,7 +303,7 @@ def test_a_full_queue_refuses_others_and_takes_them_later() -> None:
 
 def test_reports_of_other_bookies_are_kept() -> None:
     async def scenario(world: World) -> None:
-        other = spell_report(None, LEDGER, OTHER, RepairReason.READ, "n")
+        other = encode_report(None, LEDGER, OTHER, RepairReason.READ, "n")
         assert other is not None
         await world.store.create(PATHS.queued(LEDGER), other, make_parents=True)
         world.queue.put(LEDGER, SCRUB)
@@ -320,7 +320,7 @@ def test_reports_of_other_bookies_are_kept() -> None:
 def test_a_write_whose_reply_is_lost_leaves_one_report(fate: WriteFate, is_there: bool) -> None:
     async def scenario(world: World) -> None:
         if is_there:
-            other = spell_report(None, LEDGER, OTHER, RepairReason.READ, "n")
+            other = encode_report(None, LEDGER, OTHER, RepairReason.READ, "n")
             assert other is not None
             await world.store.create(PATHS.queued(LEDGER), other, make_parents=True)
         world.queue.put(LEDGER, SCRUB)
@@ -411,14 +411,14 @@ def test_a_store_that_will_never_take_it_is_not_asked_again(
 
 
 def test_a_report_that_is_there_needs_no_write() -> None:
-    once = spell_report(None, LEDGER, ME, SCRUB, "n1")
+    once = encode_report(None, LEDGER, ME, SCRUB, "n1")
     assert once is not None
-    assert spell_report(once, LEDGER, ME, RepairReason.READ, "n2") is None
+    assert encode_report(once, LEDGER, ME, RepairReason.READ, "n2") is None
 
 
 def test_unknown_fields_of_a_node_travel_through_a_report() -> None:
-    found = spell_node({"ledger_id": str(LEDGER), "reports": {}, "priority": 7})
-    written = spell_report(found, LEDGER, ME, SCRUB, "n")
+    found = encode_node({"ledger_id": str(LEDGER), "reports": {}, "priority": 7})
+    written = encode_report(found, LEDGER, ME, SCRUB, "n")
     assert written is not None
     assert json.loads(written)["priority"] == 7
 
@@ -428,22 +428,22 @@ def test_unknown_fields_of_a_node_travel_through_a_report() -> None:
     [
         b"",
         b"[]",
-        spell_node({}),
-        spell_node({"ledger_id": "1", "reports": {}}),
-        spell_node({"ledger_id": str(LEDGER), "reports": []}),
+        encode_node({}),
+        encode_node({"ledger_id": "1", "reports": {}}),
+        encode_node({"ledger_id": str(LEDGER), "reports": []}),
     ],
 )
 def test_what_is_no_report_about_the_ledger_is_refused(data: bytes) -> None:
     with pytest.raises(MetadataJsonError):
-        spell_report(data, LEDGER, ME, SCRUB, "n")
+        encode_report(data, LEDGER, ME, SCRUB, "n")
 
 
 def test_the_node_is_spelled_as_its_golden_file() -> None:
-    first = spell_report(None, LEDGER, ME, RepairReason.REPLAY, "0" * 32)
-    both = spell_report(first, LEDGER, OTHER, SCRUB, "f" * 32)
+    first = encode_report(None, LEDGER, ME, RepairReason.REPLAY, "0" * 32)
+    both = encode_report(first, LEDGER, OTHER, SCRUB, "f" * 32)
     assert both is not None
     golden = read_golden("repair-queue-node-v1.json", both)
-    assert spell_report(golden, LEDGER, ME, SCRUB, "n") is None
+    assert encode_report(golden, LEDGER, ME, SCRUB, "n") is None
 
 
 def test_the_queue_is_where_the_interface_page_says() -> None:

@@ -368,14 +368,14 @@ def test_http1_serves_too(face: str) -> None:
     [(Client, SyncClient), (Namespace, SyncNamespace), (Log, SyncLog), (Producer, SyncProducer)],
 )
 def test_both_faces_have_the_same_names_and_arguments(plain: type, blocking: type) -> None:
-    def spell(kind: type) -> dict[str, Any]:
+    def format(kind: type) -> dict[str, Any]:
         named = {k: v for k, v in vars(kind).items() if not k.startswith("_") and callable(v)}
         return {
             name: [(p.name, p.kind, p.default) for p in inspect.signature(f).parameters.values()]
             for name, f in named.items()
         }
 
-    assert spell(plain) == spell(blocking)
+    assert format(plain) == format(blocking)
 
 
 def test_every_public_name_has_a_docstring() -> None:

@@ -136,10 +136,10 @@ def test_both_faces_say_the_same(plain: type, blocking: type) -> None:
     for name, _ in list_examples((blocking,)):
         method = name.partition(".")[2]
         if name not in OWN_WORDS:
-            assert spell_contract(blocking, method) == spell_contract(plain, method), name
+            assert encode_contract(blocking, method) == encode_contract(plain, method), name
 
 
-def spell_contract(kind: type, name: str) -> dict[str, list[str]]:
+def encode_contract(kind: type, name: str) -> dict[str, list[str]]:
     """What a docstring promises, word by word, with the classes of the other face's names."""
     sections = read_sections(inspect.getdoc(getattr(kind, name)))
     return {

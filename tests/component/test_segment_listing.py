@@ -15,8 +15,8 @@ import pytest
 from duramen.config import parse_log_config
 from duramen.ids import EntryId, Epoch, ledger_of
 from duramen.runtime.reading.positioning import segment_edges
-from duramen.texts import spell_time
-from duramen.wire.metadata_json import read_segment, spell_segment
+from duramen.texts import format_time
+from duramen.wire.metadata_json import encode_segment, read_segment
 from duramen_readproxy import rest
 from tests.component.readproxy_world import LOG, PATHS, A, D, World, run
 
@@ -27,7 +27,7 @@ async def repair(world: World) -> None:
     found = await world.store.get(path)
     assert found is not None
     swapped = read_segment(found.data).with_swapped(EntryId(0), A, D, "repair")
-    await world.put(path, spell_segment(swapped))
+    await world.put(path, encode_segment(swapped))
 
 
 async def list_first(world: World) -> list[str]:
@@ -88,7 +88,7 @@ async def fill_with_txids(world: World) -> None:
 
 
 def spelled(*times_ms: int) -> list[str]:
-    return [spell_time(time_ms) for time_ms in times_ms]
+    return [format_time(time_ms) for time_ms in times_ms]
 
 
 FILLED: list[list[Any]] = [
@@ -129,7 +129,7 @@ def test_what_has_left_the_bookies_is_asked_of_the_archive_or_not_known(is_archi
         if is_archived:
             assert found == FILLED
             return
-        assert found[0] == [None, 9, None, spell_time(10_000)], "the node knows the end"
+        assert found[0] == [None, 9, None, format_time(10_000)], "the node knows the end"
         looked = world.proxy.edges.statistics()["look_ups"]
         for bookie in world.bookies.values():
             bookie.is_broken = False
@@ -146,12 +146,12 @@ def test_a_truncated_segment_is_not_read_and_a_lost_beginning_is_passed_over() -
         found = await world.store.get(path)
         assert found is not None
         lossy = read_segment(found.data).with_lost([(0, 0)], "lost")
-        await world.put(path, spell_segment(lossy))
+        await world.put(path, encode_segment(lossy))
         for bookie in world.bookies.values():
             bookie.entries.pop((ledger_of(LOG, Epoch(2)), EntryId(0)), None)
         await world.truncate(3, "e2n0")
         found_edges = await list_edges(world)
-        assert found_edges[0] == [None, 9, None, spell_time(10_000)], "nobody is to read it now"
+        assert found_edges[0] == [None, 9, None, format_time(10_000)], "nobody is to read it now"
         assert found_edges[1] == [None, None, *spelled(12_000, 12_000)]
 
     run(scenario)
@@ -231,9 +231,9 @@ def test_a_released_segment_is_listed_with_the_look_that_let_it_go(
         looked_at = read_segment(found.data)
         assert looked_at.cold_copy is not None
         fresh = replace(looked_at.cold_copy, rechecked_unix_ms=None)
-        await world.put(path, spell_segment(replace(looked_at, cold_copy=fresh)))
+        await world.put(path, encode_segment(replace(looked_at, cold_copy=fresh)))
         assert (await list_copy(world))["rechecked"] is None
-        await world.put(path, spell_segment(looked_at))
+        await world.put(path, encode_segment(looked_at))
         await world.release(2)
         follower = await world.proxy.catalog.find("ns", "log")
         await follower.refresh(Epoch(2))

@@ -21,7 +21,7 @@ from duramen.ids import LogId
 from duramen.runtime.memory_store import MemoryStore, MemoryTree
 from duramen.runtime.role import ServiceOptions
 from duramen.units import HOUR, SECOND
-from duramen.wire.metadata_json import Paths, spell_node
+from duramen.wire.metadata_json import Paths, encode_node
 from duramen_sequencer import log_host
 from duramen_sequencer.service import SequencerService
 from tests.unit.test_exactly_once_appends import Log
@@ -49,7 +49,7 @@ class World:
         url, place = {"data_url": "http://127.0.0.1:1"}, {"region": "x", "rack": "a"}
         fields = {**url, **place, "incarnation": "0" * 32, "state": "rw", "draining": False}
         for path in (BOOKIE, OTHER):
-            await self.setup.create(path, spell_node(fields), make_parents=True)
+            await self.setup.create(path, encode_node(fields), make_parents=True)
         await self.service.start()
         await wait_for(lambda: self.audit_count() > 0 and self.scan_count() > 0)
 

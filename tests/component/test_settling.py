@@ -25,7 +25,7 @@ from duramen.runtime.memory_store import MemoryStore, MemoryTree
 from duramen.units import MIB
 from duramen.wire.bookie_calls import Add, ReadRange, Seal
 from duramen.wire.entry import encode_entry
-from duramen.wire.metadata_json import spell_log
+from duramen.wire.metadata_json import encode_log
 from duramen_bookie.upkeep import rounds
 from duramen_bookie.upkeep.deletion import Deletion
 from tests.component.test_bookie_service import LOG, OK, PATHS, Bookie, run, running
@@ -198,7 +198,7 @@ def test_truncated_ledgers_are_dropped_and_their_space_comes_back(
             )  # fmt: skip
             store = MemoryStore(bookie.tree)
             await store.start()
-            await store.create(PATHS.log(LOG), spell_log(log), make_parents=True)
+            await store.create(PATHS.log(LOG), encode_log(log), make_parents=True)
             await wait_for(lambda: len(bookie.service.running_core().list_ledgers()) == 1)
             (answer,) = await bookie.read(ReadRange(FIRST, EntryId(0), EntryId(5), 1 * MIB))
             assert answer.status is BookieStatus.GONE
@@ -224,7 +224,7 @@ def test_upkeep_shows_in_the_metrics(tmp_path: Path) -> None:
     run(scenario)
 
 
-def test_damage_on_the_shelf_is_unknown_and_waits_for_repair(tmp_path: Path) -> None:
+def test_damage_in_the_entry_log_is_unknown_and_waits_for_repair(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path) as bookie:
             operator = Operator(bookie)

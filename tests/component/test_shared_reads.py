@@ -38,7 +38,7 @@ from duramen.units import MIB, MS, SECOND
 from duramen.wire.bookie_calls import (
     ReadAnswer,
     ReadRange,
-    Service,
+    ServiceClass,
     pack_read_answers,
     pack_statuses,
     parse_reads,
@@ -556,7 +556,9 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     return World(monkeypatch)
 
 
-def want(first: int = 0, last: int = 3, service: Service = Service.CATCH_UP_READ) -> ReadRange:
+def want(
+    first: int = 0, last: int = 3, service: ServiceClass = ServiceClass.CATCH_UP_READ
+) -> ReadRange:
     return ReadRange(LEDGER, EntryId(first), EntryId(last), MIB, service=service)
 
 
@@ -617,7 +619,7 @@ def test_an_overloaded_bookie_is_left_alone_in_the_class_that_it_refused(world: 
         assert len(world.network.urls) == expected
     assert world.counted("spared") == 1
     world.network.answer = pack_read_answers([give([0])])
-    assert numbers(world.read(want(service=Service.TAIL_READ))[0]) == [0]
+    assert numbers(world.read(want(service=ServiceClass.TAIL_READ))[0]) == [0]
     assert numbers(world.read(want(), member=B)[0]) == [0]
     world.now_us += 300 * MS - 1
     assert world.read(want())[0].status is BookieStatus.OVERLOADED

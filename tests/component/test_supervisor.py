@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 from duramen.cluster import cluster_file, supervisor
-from duramen.cluster.layout import ClusterSize, Plan
+from duramen.cluster.layout import ClusterSize, ProcessPlan
 from duramen.cluster.process import service_command
 from duramen.cluster.supervisor import (
     ClusterError,
@@ -79,7 +79,7 @@ sys.exit(main.main(sys.argv[2:]))
 """
 
 
-def fake_command(script: str, plan: Plan, zookeeper: str) -> list[str]:
+def fake_command(script: str, plan: ProcessPlan, zookeeper: str) -> list[str]:
     """The real command line with another program in front."""
     if plan.data_dir is not None:
         plan.data_dir.mkdir(parents=True, exist_ok=True)
@@ -203,7 +203,7 @@ def test_a_probe_that_loses_its_cancellation_does_not_hold_up_a_restart(
 ) -> None:
     """Regression: a process that died unready was not started again, and `stop` never ended."""
 
-    async def lose_cancellation(plan: Plan, client: object) -> bool:
+    async def lose_cancellation(plan: ProcessPlan, client: object) -> bool:
         with contextlib.suppress(asyncio.CancelledError):
             await stay()
         return False

@@ -16,10 +16,10 @@ from duramen.ids import BookieId, Epoch, Incarnation, LogId, Member, ledger_of
 from duramen.runtime.memory_store import MemoryStore
 from duramen.wire.metadata_json import (
     MetadataJsonError,
+    encode_node,
+    encode_tombstone,
     read_node,
     read_tombstone,
-    spell_node,
-    spell_tombstone,
 )
 from duramen_bookie.upkeep.deletion import Deletion
 from duramen_bookie.upkeep.tombstones import Confirmation
@@ -40,7 +40,7 @@ class Bookie:
         self.confirmation = Confirmation(world.store, PATHS, self.member, self.holder)
 
     async def join(self, **fields: Any) -> None:
-        node = spell_node({"incarnation": self.member.incarnation, "weight": 1.0, **fields})
+        node = encode_node({"incarnation": self.member.incarnation, "weight": 1.0, **fields})
         await self._store.create(self.path, node, make_parents=True)
 
     async def fields(self) -> dict[str, Any]:
@@ -216,7 +216,7 @@ def test_a_tombstone_never_takes_a_log_that_is_not_purged() -> None:
         bookie = Bookie(world, "b1")
         await bookie.join(confirmed_tombstone=9)
         log_id = LogId(int(await world.create()))
-        await world.store.create(PATHS.tombstone(4), spell_tombstone([log_id]), make_parents=True)
+        await world.store.create(PATHS.tombstone(4), encode_tombstone([log_id]), make_parents=True)
         await world.run_rounds()
         assert await has_node(world, log_id)
 
@@ -227,7 +227,7 @@ def test_a_tombstone_of_a_log_that_is_gone_goes_too() -> None:
     async def act(world: World) -> None:
         await Bookie(world, "b1").join(confirmed_tombstone=9)
         await world.store.create(
-            PATHS.tombstone(4), spell_tombstone([LogId(77)]), make_parents=True
+            PATHS.tombstone(4), encode_tombstone([LogId(77)]), make_parents=True
         )
         await world.run_rounds(1)
         assert await tombstones(world) == ()
@@ -238,7 +238,7 @@ def test_a_tombstone_of_a_log_that_is_gone_goes_too() -> None:
 def test_golden_tombstone() -> None:
     log_ids = (LogId(5), LogId(2_147_483_647))
     assert (
-        read_tombstone(read_golden("tombstone-node-v1.json", spell_tombstone(log_ids))) == log_ids
+        read_tombstone(read_golden("tombstone-node-v1.json", encode_tombstone(log_ids))) == log_ids
     )
     for wrong in (b'{"v":1}', b'{"log_ids":"5","v":1}', b'{"log_ids":[5],"v":1}'):
         with pytest.raises(MetadataJsonError):

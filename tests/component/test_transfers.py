@@ -1,4 +1,4 @@
-"""What a transfer to the shelf takes, leaves and gives up: nothing replaced, nothing mixed up.
+"""What a transfer to the entry log takes, leaves and gives up: nothing replaced, nothing mixed up.
 
 `test_carrying` fails every operation of the disk once and looks at what is served afterwards; here
 one thing is wrong at a time, and it is looked at what lies on the disk.
@@ -15,10 +15,10 @@ from duramen.wire.metadata_json import read_node
 from duramen_bookie.upkeep import settling
 from duramen_bookie.upkeep.rounds import CoreHoldings
 from duramen_bookie.upkeep.settling import SettlingPace
-from duramen_bookie.upkeep.transfer import read_shelf_file
-from tests.component.shelf_world import LEDGER as SHELF_LEDGER
-from tests.component.shelf_world import make_world as make_shelf
-from tests.component.shelf_world import record
+from duramen_bookie.upkeep.transfer import read_entry_log_file
+from tests.component.entry_log_world import LEDGER as ENTRY_LOG_LEDGER
+from tests.component.entry_log_world import make_world as make_entry_log
+from tests.component.entry_log_world import record
 from tests.component.test_bookie_service import LEDGER, PATHS, add, running
 from tests.component.test_bookie_service import run as run_bookie
 from tests.component.test_carrying import ENTRY_COUNT, OTHER, World, make_world
@@ -27,16 +27,16 @@ from tests.component.upkeep_world import run
 from tests.waiting import wait_for
 
 
-def list_shelf(world: World) -> set[str]:
+def list_entry_log(world: World) -> set[str]:
     return {path for path in world.disk.list_files() if path.endswith((".de", ".idx"))}
 
 
 def test_what_a_newer_file_has_is_not_copied_from_an_older_one() -> None:
-    world, _ = make_shelf()
-    world.write(1, [record(SHELF_LEDGER, 0), record(SHELF_LEDGER, 1)])
-    world.write(2, [record(SHELF_LEDGER, 0)])
-    older, _ = world.shelf.list_files()
-    copied = [entry_id for _, entry_id, _ in read_shelf_file(older, world.shelf)]
+    world, _ = make_entry_log()
+    world.write(1, [record(ENTRY_LOG_LEDGER, 0), record(ENTRY_LOG_LEDGER, 1)])
+    world.write(2, [record(ENTRY_LOG_LEDGER, 0)])
+    older, _ = world.entry_log.list_files()
+    copied = [entry_id for _, entry_id, _ in read_entry_log_file(older, world.entry_log)]
     assert copied == [1]
 
 
@@ -53,20 +53,20 @@ def test_an_entry_whose_place_is_wrong_is_damaged_and_no_other_takes_its_place()
 @pytest.mark.parametrize("is_kept", [False, True])
 def test_what_was_given_up_is_removed_unless_it_is_kept(is_kept: bool) -> None:
     world = make_world()
-    before = list_shelf(world)
+    before = list_entry_log(world)
     transfer = world.begin_settling()
     assert sum(transfer.pieces()) > 0
-    assert len(list_shelf(world) - before) == 2, "a file and its index"
+    assert len(list_entry_log(world) - before) == 2, "a file and its index"
     if is_kept:
         transfer.keep()
     transfer.abandon()
-    assert len(list_shelf(world) - before) == (2 if is_kept else 0)
+    assert len(list_entry_log(world) - before) == (2 if is_kept else 0)
 
 
 def test_files_stay_that_a_checkpoint_may_name(monkeypatch: pytest.MonkeyPatch) -> None:
     """An error tells nothing of what reached the disk."""
     world = make_world()
-    before = list_shelf(world)
+    before = list_entry_log(world)
 
     def fail(*_: object) -> None:
         raise OSError("the answer was lost")
@@ -74,7 +74,7 @@ def test_files_stay_that_a_checkpoint_may_name(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(settling, "write_checkpoint", fail)
     with pytest.raises(OSError, match="the answer was lost"):
         world.carry_out(world.begin_settling)
-    assert len(list_shelf(world) - before) == 2
+    assert len(list_entry_log(world) - before) == 2
 
 
 def test_settling_hurries_with_each_file_that_waits() -> None:

@@ -16,7 +16,7 @@ from duramen.core.log_node import Ending, LogNode, TrimPoint
 from duramen.core.reader import ReaderLimits
 from duramen.ids import EntryId, Epoch, LogId, ledger_of, lsn_of
 from duramen.runtime.reading.log_reader import LogCursor
-from duramen.wire.metadata_json import spell_log, spell_node
+from duramen.wire.metadata_json import encode_log, encode_node
 from tests.component.readproxy_world import BATCH, LOG, NDJSON, PATHS, RECORDS, World, run
 from tests.waiting import wait_for
 
@@ -30,7 +30,7 @@ async def truncate(world: World, epoch: int, entry: int, slot: int, seq_num: int
 
 
 async def put_log(world: World) -> None:
-    await world.put(PATHS.log(LOG), spell_log(world.log))
+    await world.put(PATHS.log(LOG), encode_log(world.log))
 
 
 async def finish(world: World, ending: Ending) -> None:
@@ -290,8 +290,8 @@ def test_a_name_that_was_given_to_a_new_log_shows_the_new_one() -> None:
         await world.read()
         await finish(world, Ending.DELETE)
         fresh = LogNode(LogId(10), "ns", "log", world.log.config)
-        await world.put(PATHS.log(fresh.log_id), spell_log(fresh))
-        await world.put(PATHS.name("ns", "log"), spell_node({"log_id": "10", "replaces": "9"}))
+        await world.put(PATHS.log(fresh.log_id), encode_log(fresh))
+        await world.put(PATHS.name("ns", "log"), encode_node({"log_id": "10", "replaces": "9"}))
         assert (await world.read())["records"] == []
 
     run(scenario)

@@ -16,10 +16,10 @@ from duramen.errors import DuramenError
 from duramen.ids import Dlsn, EntryId, Epoch
 from duramen.limits import RECORD_BYTES_MAX
 from duramen.runtime.http_server import refuse_overloaded
-from duramen.wire.metadata_json import spell_node
+from duramen.wire.metadata_json import encode_node
 from duramen.wire.record_batch import decode_batch, encode_batch
-from duramen.wire.record_json import spell_mark
-from duramen.wire.sequencer_calls import AlreadyStored, Append, Appended, AppendResult, Mark
+from duramen.wire.record_json import encode_mark
+from duramen.wire.sequencer_calls import AlreadyStored, Append, AppendedBatch, AppendResult, LogMark
 from duramen_writeproxy import lanes
 from duramen_writeproxy.intake.budget import Budget
 from tests.component.writeproxy_world import (
@@ -334,7 +334,9 @@ def test_an_answer_that_does_not_come_in_time_is_uncertain() -> None:
 
 PRODUCER = "p;0;0"
 PLACE = Dlsn(Epoch(1), EntryId(0), 0)
-OLD = Appended(Mark(PLACE, 7, 5), 1, Mark(PLACE._replace(slot=1), 8, 5), is_duplicate=True)
+OLD = AppendedBatch(
+    LogMark(PLACE, 7, 5), 1, LogMark(PLACE._replace(slot=1), 8, 5), is_duplicate=True
+)
 
 
 @pytest.mark.parametrize("refusals", [(), ("producer_gap", "window_full", "log_unavailable")])
@@ -385,7 +387,7 @@ def test_a_duplicate_that_is_not_kept_any_more_has_no_positions() -> None:
 
 def test_conditions_travel_and_a_refusal_brings_what_was_expected() -> None:
     async def scenario(world: World) -> None:
-        tail = spell_mark(9, 5, PLACE)
+        tail = encode_mark(9, 5, PLACE)
         facts = {"expected_seq_num": 9, "tail": tail}
         refused = DuramenError("condition_failed", "no", field="match_seq_num", facts=facts)
         world.first.decide = always(refused)
@@ -508,7 +510,7 @@ def test_a_missing_name_is_not_remembered_and_a_changed_one_is_seen() -> None:
         assert (await world.append(path=path))[0] == 404
         await world.put_log("new", 7)
         assert (await world.append(path=path))[0] == 200
-        await world.setup.set(PATHS.name("a", "new"), spell_node({"log_id": "8"}), version=0)
+        await world.setup.set(PATHS.name("a", "new"), encode_node({"log_id": "8"}), version=0)
         assert (await world.append(path=path))[0] == 200
         assert [row.log_id for row in world.rows] == [7, 8]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import httpx
 
 from duramen.errors import DuramenError
-from duramen.wire.metadata_json import spell_node
+from duramen.wire.metadata_json import encode_node
 from tests.component.test_writeproxy_repair import make_client
 from tests.component.writeproxy_world import PATHS, World, run
 from tests.unit.fake_proxy import running_proxy
@@ -29,7 +29,7 @@ def test_bookies_that_are_there_are_asked_and_silent_ones_named() -> None:
         await world.setup.create(PATHS.available, b"")
         for name, url in urls.items():
             fields = {} if url is None else {"admin_url": url}
-            await world.setup.create(f"{PATHS.available}/{name}", spell_node(fields))
+            await world.setup.create(f"{PATHS.available}/{name}", encode_node(fields))
         await world.setup.create(f"{PATHS.available}/b4", b"no node")
         answer = (await ask(world)).json()
         assert answer == {

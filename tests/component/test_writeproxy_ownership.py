@@ -20,7 +20,7 @@ from duramen.ids import Dlsn, EntryId, Epoch
 from duramen.runtime.admin import add_problem_handler
 from duramen.runtime.http_client import NoAnswerError
 from duramen.runtime.memory_store import MemoryStore
-from duramen.wire.metadata_json import spell_node
+from duramen.wire.metadata_json import encode_node
 from duramen.wire.sequencer_calls import NO_OPTIONS, Append, AppendedEarly, AppendResult
 from duramen_sequencer.control import Control
 from duramen_writeproxy.cluster.routes import add_cluster_routes
@@ -157,7 +157,7 @@ def test_weights_in_the_roster_decide_whom_a_proxy_asks_first() -> None:
     async def scenario(world: World) -> None:
         first, second = world.sequencers
         fields = {"data_url": first.url, "weight": 0}
-        await world.setup.set(f"{PATHS.sequencers}/{first.name}", spell_node(fields), version=0)
+        await world.setup.set(f"{PATHS.sequencers}/{first.name}", encode_node(fields), version=0)
         await wait_for(lambda: not world.proxy.statistics()["routes"]["ranks"])
         async with asyncio.timeout(30):
             while not second.rows:
@@ -172,7 +172,7 @@ def test_weights_in_the_roster_decide_whom_a_proxy_asks_first() -> None:
 
 async def allow(world: World, value: bool = True) -> None:
     await world.setup.set(
-        PATHS.namespace("a"), spell_node({"config": {"auto_create": value}}), version=0
+        PATHS.namespace("a"), encode_node({"config": {"auto_create": value}}), version=0
     )
 
 
@@ -282,7 +282,7 @@ def test_stories_of_all_sequencers_are_told_in_order_and_the_silent_are_named() 
     async def scenario() -> None:
         events = [{"unix_ms": 5, "event": "closed"}]
         cluster, _ = cluster_of({"s2": {"story": (200, {"events": events})}})
-        answer = json.loads((await cluster.story("a", "l")).spell())
+        answer = json.loads((await cluster.story("a", "l")).encode())
         assert answer["events"] == [{"sequencer": "s2", "unix_ms": 5, "event": "closed"}]
         assert answer["silent"] == ["s1"] and answer["log_id"] == "7"
 
@@ -296,7 +296,7 @@ def test_a_hand_over_finds_the_owner_and_its_refusal_is_passed_on() -> None:
         answers: Answers = {"s1": {"hand_over": (503, not_mine)}, "s2": {"hand_over": (200, done)}}
         cluster, peers = cluster_of(answers)
         moved = await cluster.hand_over("a", "l", "s1")
-        assert json.loads(moved.spell()) == done
+        assert json.loads(moved.encode()) == done
         assert peers.calls[-1] == ("s2", {"op": "hand_over", "log_id": "7", "to": "s1"})
         refusal = DuramenError("invalid_argument", "nobody", field="to").problem()
         answers["s2"]["hand_over"] = (400, refusal)
@@ -323,7 +323,7 @@ def test_balancing_moves_what_the_plan_says_and_a_dry_run_nothing() -> None:
         cluster, peers = cluster_of(answers)
         planned = await cluster.balance(is_dry_run=True, move_count_max=10)
         assert planned.dry_run and [move.name for move in planned.moves] == ["a/l0", "a/l1"]
-        assert list(json.loads(planned.moves[0].spell())) == [
+        assert list(json.loads(planned.moves[0].encode())) == [
             "name",
             "log_id",
             "from",

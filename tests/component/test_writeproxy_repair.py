@@ -15,7 +15,7 @@ from fastapi import FastAPI
 
 from duramen.errors import DuramenError
 from duramen.runtime.admin import add_problem_handler
-from duramen.wire.metadata_json import spell_node
+from duramen.wire.metadata_json import encode_node
 from tests.component.writeproxy_world import PATHS, World, run
 
 DISRUPTION = "/v1/cluster/bookies/b1/disruption"
@@ -33,7 +33,7 @@ def make_client(world: World) -> httpx.AsyncClient:
 
 async def elect(world: World, name: str) -> None:
     found = await world.setup.get(PATHS.auditor)
-    data = spell_node({"sequencer": name, "admin_url": "http://x"})
+    data = encode_node({"sequencer": name, "admin_url": "http://x"})
     if found is None:
         await world.setup.create(PATHS.auditor, data)
     else:

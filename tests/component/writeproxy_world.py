@@ -22,12 +22,12 @@ from duramen.ids import Dlsn, EntryId, Epoch, LogId, SequencerId
 from duramen.runtime.http_server import Answer, DataServer, Reply
 from duramen.runtime.memory_store import MemoryStore, MemoryTree
 from duramen.runtime.role import ServiceOptions
-from duramen.wire.metadata_json import Paths, spell_log, spell_node
+from duramen.wire.metadata_json import Paths, encode_log, encode_node
 from duramen.wire.sequencer_calls import (
     Append,
-    Appended,
+    AppendedBatch,
     AppendResult,
-    Mark,
+    LogMark,
     Redirect,
     pack_results,
     parse_appends,
@@ -69,8 +69,8 @@ class FakeSequencer:
 
     async def accept(self, _append: Append) -> AppendResult:
         self._next += 1
-        start = Mark(Dlsn(Epoch(1), EntryId(self._next), 0), self._next, 5)
-        return Appended(start, 1, start)
+        start = LogMark(Dlsn(Epoch(1), EntryId(self._next), 0), self._next, 5)
+        return AppendedBatch(start, 1, start)
 
     async def start(self) -> None:
         await self._server.start()
@@ -159,11 +159,11 @@ class World:
         await self._client.close()
 
     async def put(self, path: str, fields: dict[str, Any]) -> None:
-        await self.setup.create(path, spell_node(fields), make_parents=True)
+        await self.setup.create(path, encode_node(fields), make_parents=True)
 
     async def put_log(self, name: str, log_id: int) -> None:
         node = LogNode(LogId(log_id), "a", name, parse_log_config({}))
-        await self.setup.create(PATHS.log(LogId(log_id)), spell_log(node), make_parents=True)
+        await self.setup.create(PATHS.log(LogId(log_id)), encode_log(node), make_parents=True)
         await self.put(PATHS.name("a", name), {"log_id": str(log_id)})
 
     async def register(self, name: str, url: str) -> None:

@@ -27,7 +27,7 @@ from duramen.runtime.metadata_store import (
     Check,
     Conflict,
     Create,
-    Delete,
+    DeleteNode,
     MetadataStore,
     Op,
     OutcomeUnknown,
@@ -165,9 +165,9 @@ def test_parents_are_made_on_request_only(open_bench: OpenBench) -> None:
     [
         (Set("/node", b"x", 1), "bad_version"),
         (Set("/missing", b"x", 0), "no_node"),
-        (Delete("/node", 1), "bad_version"),
-        (Delete("/missing", 0), "no_node"),
-        (Delete("/busy", 0), "not_empty"),
+        (DeleteNode("/node", 1), "bad_version"),
+        (DeleteNode("/missing", 0), "no_node"),
+        (DeleteNode("/busy", 0), "not_empty"),
         (Check("/node", 7), "bad_version"),
         (Check("/missing", 0), "no_node"),
         (Create("/node", b""), "node_exists"),
@@ -190,7 +190,7 @@ def test_a_conflict_names_its_operation_and_applies_nothing(
                     (
                         Create(f"{bench.root}/new", b"1"),
                         Set(f"{bench.root}/parent", b"changed", 0),
-                        Delete(f"{bench.root}/parent/child", 0),
+                        DeleteNode(f"{bench.root}/parent/child", 0),
                         Create(f"{bench.root}/parent/other", b""),
                         refused,
                         Create(f"{bench.root}/after", b""),
@@ -225,7 +225,7 @@ def test_a_commit_applies_all_and_each_operation_sees_those_before_it(
                     Check(f"{root}/counter", 0),
                     Set(f"{root}/counter", b"1", 0),
                     Set(f"{root}/counter", b"2", 1),
-                    Delete(f"{root}/old", 0),
+                    DeleteNode(f"{root}/old", 0),
                     Create(f"{root}/old", b"new"),
                     Create(f"{root}/old/owner", b"me", ephemeral=True),
                 ]
@@ -344,7 +344,7 @@ def test_a_watch_on_children_rings_for_children_and_for_the_node(open_bench: Ope
             await writer.create(f"{path}/a", b"")
             await watcher.sync(path)
             assert await watcher.children(path, removed) == ("a", "b")
-            await writer.commit((Delete(f"{path}/a", 0), Delete(f"{path}/b", 0)))
+            await writer.commit((DeleteNode(f"{path}/a", 0), DeleteNode(f"{path}/b", 0)))
             await removed.wait_rung()
             await watcher.sync(path)
             assert await watcher.children(path, deleted) == ()

@@ -1,9 +1,9 @@
 """The journal alone as an engine: writing, replay and recycling, with the plainest index above.
 
 What replay delivers and what commits answer is kept in dictionaries, as the bookie's core and index
-keep it. In the place of shelf and checkpoint stands one file with everything that was settled and
-the id of the last journal file that it covers: enough to retire and recycle journal files. It is
-replaced as a checkpoint is, by a synced file and a rename.
+keep it. In the place of entry log and checkpoint stands one file with everything that was settled
+and the id of the last journal file that it covers: enough to retire and recycle journal files. It
+is replaced as a checkpoint is, by a synced file and a rename.
 
 The one place of `tests/crash` that knows the journal's modules. Used by `test_crash_states`.
 """
@@ -17,7 +17,7 @@ from typing import Any
 
 from duramen.ids import NOTHING, EntryId, Epoch, Incarnation, LedgerId, LogId, epoch_of, log_of
 from duramen.wire.entry import EntryError, check_entry
-from duramen.wire.journal_format import JournalRecord, Kind, Location
+from duramen.wire.journal_format import JournalRecord, Location, RecordKind
 from duramen_bookie.journal.findings import ReplayedRecord
 from duramen_bookie.journal.names import file_name, generation_name, spare_name
 from duramen_bookie.journal.replay import open_journal
@@ -56,7 +56,7 @@ class JournalEngine:
         self._commit(
             [
                 JournalRecord(
-                    Kind.ADD, add.ledger_id, add.entry_id, add.lac, add.body,
+                    RecordKind.ADD, add.ledger_id, add.entry_id, add.lac, add.body,
                     is_recovery=add.is_recovery,
                 )
                 for add in adds
@@ -64,13 +64,13 @@ class JournalEngine:
         )  # fmt: skip
 
     def seal(self, log_id: LogId, epoch: Epoch) -> None:
-        self._commit([JournalRecord(Kind.SEAL, LedgerId(log_id << 32 | epoch))])
+        self._commit([JournalRecord(RecordKind.SEAL, LedgerId(log_id << 32 | epoch))])
 
     def lac(self, ledger_id: LedgerId, lac: EntryId) -> None:
-        self._commit([JournalRecord(Kind.LAC, ledger_id, lac=lac)])
+        self._commit([JournalRecord(RecordKind.LAC, ledger_id, lac=lac)])
 
     def drop(self, log_id: LogId, epoch: Epoch) -> None:
-        self._commit([JournalRecord(Kind.TOMBSTONE, LedgerId(log_id << 32 | epoch))])
+        self._commit([JournalRecord(RecordKind.TOMBSTONE, LedgerId(log_id << 32 | epoch))])
 
     # --- Upkeep ----------------------------------------------------------------------------------
 
@@ -90,7 +90,7 @@ class JournalEngine:
         self._writer.recycle([f for f in self._writer.sealed_file_ids if f <= covered_file_id])
 
     def compact(self) -> None:
-        raise AssertionError("the journal alone has no shelf")
+        raise AssertionError("the journal alone has no entry log")
 
     # --- Ends ------------------------------------------------------------------------------------
 
@@ -137,16 +137,16 @@ class JournalEngine:
     def _note(self, record: JournalRecord, location: Location) -> None:
         ledger_id = record.ledger_id
         match record.kind:
-            case Kind.ADD:
+            case RecordKind.ADD:
                 self._places[ledger_id, record.entry_id] = location
                 if not record.is_recovery:
                     self._raise_lac(ledger_id, record.lac)
-            case Kind.SEAL:
+            case RecordKind.SEAL:
                 log_id = log_of(ledger_id)
                 self._seals[log_id] = max(self._seals.get(log_id, 0), epoch_of(ledger_id))
-            case Kind.LAC:
+            case RecordKind.LAC:
                 self._raise_lac(ledger_id, record.lac)
-            case Kind.TOMBSTONE:
+            case RecordKind.TOMBSTONE:
                 self._gone.add(ledger_id)
             case _:
                 raise AssertionError(f"replay delivered {record.kind}")
@@ -163,7 +163,7 @@ class JournalEngine:
             return None
         return body if (info.ledger_id, info.entry_id) == key else None
 
-    # --- In the place of shelf and checkpoint ----------------------------------------------------
+    # --- In the place of entry log and checkpoint ------------------------------------------------
 
     def _write_settled(self, covered_file_id: int) -> None:
         document: dict[str, Any] = {

@@ -50,7 +50,7 @@ class Engine(Protocol):
         """Settle what is sealed, write the checkpoint, retire what it covers."""
 
     def compact(self) -> None:
-        """Rewrite what is alive of the shelf, write the checkpoint, retire the rest."""
+        """Rewrite what is alive of the entry log, write the checkpoint, retire the rest."""
 
     def stop(self) -> None:
         """Stop cleanly."""

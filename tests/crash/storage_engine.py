@@ -1,4 +1,4 @@
-"""The whole storage as an engine: core, journal, shelf, checkpoint, settling and compaction.
+"""The whole storage as an engine: core, journal, entry log, checkpoint, settling and compaction.
 
 Everything is production code but the journal's thread: a commit is made when it is asked for, and
 upkeep runs in one go where the bookie does it piece by piece. The one place of `tests/crash` that
@@ -26,11 +26,11 @@ from duramen.wire.bookie_calls import Add, LacUpdate, ReadRange, Seal
 from duramen.wire.entry import read_entry_info
 from duramen.wire.journal_format import JournalRecord, Location
 from duramen_bookie.checkpoint import COPY_NAMES, write_checkpoint
+from duramen_bookie.entry_log.data_file import index_path
 from duramen_bookie.journal.findings import DamageKind
 from duramen_bookie.journal.group_commit import JournalStatistics
 from duramen_bookie.journal.names import file_name, generation_name, spare_name
 from duramen_bookie.journal.writer import JournalPoisoned, JournalWriter
-from duramen_bookie.shelf.data_file import index_path
 from duramen_bookie.storage import DataLayout, Storage
 from duramen_bookie.upkeep.checkpointing import (
     add_files,
@@ -105,7 +105,7 @@ class StorageEngine:
         self._answers: dict[RequestId, Any] = {}
 
         def identity_of(ledger_id: LedgerId, entry_id: EntryId) -> int | None:
-            return self.storage.shelf.identity_of(ledger_id, entry_id)
+            return self.storage.entry_log.identity_of(ledger_id, entry_id)
 
         self.core = BookieCore(INCARNATION, identity_of=identity_of)
         self.storage = Storage(
@@ -168,7 +168,7 @@ class StorageEngine:
             self._carry_out(begin_settling(self.storage, sealed[0]))
 
     def compact(self) -> None:
-        for file in self.storage.shelf.list_files():
+        for file in self.storage.entry_log.list_files():
             self._carry_out(begin_compaction(self.storage, file))
 
     def _carry_out(self, transfer: Transfer) -> None:
@@ -181,7 +181,7 @@ class StorageEngine:
         storage.checkpoint = checkpoint._replace(state=storage.checkpoint.state)
         add_files(storage, transfer)
         switch(storage, transfer, _nothing)
-        storage.shelf.retire(transfer.replaced)
+        storage.entry_log.retire(transfer.replaced)
         self.core.validate()
 
     # --- Ends ------------------------------------------------------------------------------------
@@ -189,7 +189,7 @@ class StorageEngine:
     def stop(self) -> None:
         self.storage.writer.write_end()
         self.storage.writer.close()
-        self.storage.shelf.close()
+        self.storage.entry_log.close()
 
     def abandon(self) -> None:
         self.storage.writer.files.clear()
@@ -235,7 +235,7 @@ class StorageEngine:
                 first = EntryId(first + 1)
 
     def list_names(self) -> set[str]:
-        writer, shelf = self.storage.writer, self.storage.shelf
+        writer, entry_log = self.storage.writer, self.storage.entry_log
         supply = writer.supply
         names = {name for id_ in writer.files for name in (file_name(id_), generation_name(id_))}
         names |= {spare_name(id_) for id_ in supply._spare_ids}
@@ -243,7 +243,7 @@ class StorageEngine:
             names |= {file_name(supply.next.file_id), generation_name(supply.next.file_id)}
         paths = {f"{LAYOUT.journal}/{name}" for name in names}
         paths |= {f"{LAYOUT.data}/{name}" for name in COPY_NAMES}
-        for file in shelf.list_files():
+        for file in entry_log.list_files():
             paths |= {file.path, index_path(file.path)}
         return paths
 

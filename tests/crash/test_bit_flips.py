@@ -1,6 +1,6 @@
 """One bit of a cleanly stopped bookie flips, anywhere: it starts, and never says what is wrong.
 
-Journal, shelf file, index and both copies of the checkpoint, each with something that only it
+Journal, entry log file, index and both copies of the checkpoint, each with something that only it
 holds. After the flip every answer is right, UNKNOWN or doubt: no other bytes, no denial of what was
 acknowledged, no seal that is gone. Flips where nothing stands (zeros that are never looked at) are
 among them. The gate tries 1,500, the more the more meaningful the bytes are;

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import pytest
 
 from duramen.ids import EntryId
-from duramen.wire.journal_format import Kind
+from duramen.wire.journal_format import RecordKind
 from duramen_bookie.journal.findings import ReplayedRecord
 from duramen_bookie.journal.writer import JournalPoisoned
 from tests.crash.disk import Disk, ModelFile
@@ -109,7 +109,7 @@ class Sealless(JournalEngine):
     """Forgets seals at a start."""
 
     def _on_record(self, item: ReplayedRecord) -> None:
-        if item.header.kind is not Kind.SEAL:
+        if item.header.kind is not RecordKind.SEAL:
             super()._on_record(item)
 
 
@@ -117,7 +117,7 @@ class Undead(JournalEngine):
     """Forgets drops at a start."""
 
     def _on_record(self, item: ReplayedRecord) -> None:
-        if item.header.kind is not Kind.TOMBSTONE:
+        if item.header.kind is not RecordKind.TOMBSTONE:
             super()._on_record(item)
 
 
@@ -125,7 +125,7 @@ class Lower(JournalEngine):
     """Forgets explicit LACs at a start."""
 
     def _on_record(self, item: ReplayedRecord) -> None:
-        if item.header.kind is not Kind.LAC:
+        if item.header.kind is not RecordKind.LAC:
             super()._on_record(item)
 
 

@@ -226,7 +226,7 @@ def failing_settling(run: Run) -> None:
 
 
 def compacting(run: Run) -> None:
-    """Ledgers lie side by side in two shelf files, most are dropped, and the rest is rewritten;
+    """Ledgers lie side by side in two entry log files, most are dropped, and the rest is rewritten;
     over two kinds of stop."""
     run.start()
     for log_id, how in enumerate([Stop.POWER, Stop.KILL], start=20):
@@ -254,4 +254,4 @@ SETTLING: tuple[Workload, ...] = (
 """For engines that settle."""
 
 COMPACTING: tuple[Workload, ...] = (compacting,)
-"""For engines with a shelf."""
+"""For engines with an entry log."""

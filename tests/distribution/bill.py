@@ -43,7 +43,7 @@ _PACKAGES_OF_LAYER: Final[Mapping[str, Sequence[str]]] = {
 }
 
 
-def spell_bill(pins: Sequence[Pin], licences: Iterable[Licence], *, epoch: int) -> str:
+def format_bill(pins: Sequence[Pin], licences: Iterable[Licence], *, epoch: int) -> str:
     """The document, checked by nobody yet.
 
     Args:
@@ -78,9 +78,9 @@ def spell_bill(pins: Sequence[Pin], licences: Iterable[Licence], *, epoch: int) 
         bom.register_dependency(image, [base, whole, *inside])
     # First with a fixed number: the second one is made of everything else in the document.
     bom.serial_number = uuid.UUID(int=0)
-    text = _spell(bom)
+    text = _format(bom)
     bom.serial_number = uuid.uuid5(uuid.NAMESPACE_URL, text)
-    return _spell(bom)
+    return _format(bom)
 
 
 def base_image() -> tuple[str, str, str]:
@@ -100,7 +100,7 @@ def image_names() -> Sequence[str]:
     return [f"{repository}{suffix}".rpartition("/")[2] for suffix in _SUFFIXES]
 
 
-def _spell(bom: Bom) -> str:
+def _format(bom: Bom) -> str:
     return make_outputter(bom, OutputFormat.JSON, SCHEMA).output_as_string(indent=1) + "\n"
 
 

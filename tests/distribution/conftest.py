@@ -12,7 +12,12 @@ from pathlib import Path
 import pytest
 
 from tests.distribution import make, sources
-from tests.distribution.environments import Environment, NoRegistryError, make_environment, spell
+from tests.distribution.environments import (
+    Environment,
+    NoRegistryError,
+    format_text,
+    make_environment,
+)
 from tests.requirements import Need, leave_out
 
 
@@ -43,6 +48,6 @@ def local_cluster(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Envi
 
 def _make(folders: pytest.TempPathFactory, wheel: Path, extras: Sequence[str]) -> Environment:
     try:
-        return make_environment(folders.mktemp(spell(extras)) / "venv", wheel, extras)
+        return make_environment(folders.mktemp(format_text(extras)) / "venv", wheel, extras)
     except NoRegistryError as error:
         leave_out(Need.REGISTRY, f"duramen[{','.join(extras)}] cannot be installed: {error}")

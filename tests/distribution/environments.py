@@ -99,14 +99,14 @@ def keep_packages(extras: Sequence[str]) -> Path:
     def install(folder: Path) -> None:
         listed = folder / "requirements.txt"
         listed.write_text(pins)
-        print(f"installing what {spell(extras)} needs", file=sys.stderr, flush=True)
+        print(f"installing what {format_text(extras)} needs", file=sys.stderr, flush=True)
         _install(listed, folder)
 
     made_of = (pins, *(pin.text for pin in builders), sys.version, sysconfig.get_platform())
-    return cache_folder(f"packages-{spell(extras)}", *made_of, make=install)
+    return cache_folder(f"packages-{format_text(extras)}", *made_of, make=install)
 
 
-def spell(extras: Sequence[str]) -> str:
+def format_text(extras: Sequence[str]) -> str:
     """The extras in a word."""
     return "-".join(extras) or "library"
 

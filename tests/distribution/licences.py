@@ -137,7 +137,7 @@ def judge(pins: Iterable[Pin]) -> tuple[Sequence[Licence], Sequence[str]]:
     return licences, faults
 
 
-def spell_list(licences: Iterable[Licence], needed_by: Mapping[str, Sequence[str]]) -> str:
+def format_list(licences: Iterable[Licence], needed_by: Mapping[str, Sequence[str]]) -> str:
     """The list that is shipped: a table in Markdown.
 
     Args:

@@ -53,11 +53,11 @@ def make_all(out: Path) -> Sequence[Path]:
         made = [build(kind, tree, out) for kind in ("wheel", "sdist")]
         made.append(make_chart(tree / "charts" / "duramen", out, epoch=epoch))
     listed = out / f"{stem}.licences.md"
-    listed.write_text(licences.spell_list(known, needed_by()))
+    listed.write_text(licences.format_list(known, needed_by()))
     billed = out / f"{stem}.cdx.json"
-    billed.write_text(bill.spell_bill(pins, known, epoch=epoch))
+    billed.write_text(bill.format_bill(pins, known, epoch=epoch))
     made += [listed, billed]
-    (out / SUMS).write_text(spell_sums(made))
+    (out / SUMS).write_text(format_sums(made))
     return [*made, out / SUMS]
 
 
@@ -100,7 +100,7 @@ def needed_by() -> Mapping[str, Sequence[str]]:
     return users | {name: ["every process"] for name in of_all}
 
 
-def spell_sums(files: Sequence[Path]) -> str:
+def format_sums(files: Sequence[Path]) -> str:
     """As `sha256sum --check` reads it."""
     lines = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}" for path in files]
     return "\n".join(sorted(lines, key=lambda line: line.split()[1])) + "\n"

@@ -162,9 +162,9 @@ def test_the_bill_lists_every_locked_package_and_every_image(dist: Path) -> None
 def test_the_bill_follows_its_content() -> None:
     pins = read_pins()
     licences, _ = judge(pins)
-    whole = json.loads(bill.spell_bill(pins, licences, epoch=EPOCH))
+    whole = json.loads(bill.format_bill(pins, licences, epoch=EPOCH))
     assert whole["metadata"]["timestamp"].startswith("2023-11-14T22:13:20")
-    without = json.loads(bill.spell_bill(pins[:-1], licences, epoch=EPOCH))
+    without = json.loads(bill.format_bill(pins[:-1], licences, epoch=EPOCH))
     assert whole["serialNumber"] != without["serialNumber"]
 
 

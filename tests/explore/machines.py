@@ -16,11 +16,11 @@ from typing import Final, NamedTuple
 from duramen.core.placement import PlacementRule
 from duramen.core.segment import Totals
 from duramen.core.sequencer import effects as fx
+from duramen.core.sequencer.context import Ports, SequencerContext
 from duramen.core.sequencer.effects import CommitOutcome, StoredEntry
 from duramen.core.sequencer.ledger_writer import LedgerWriter, WriterState
 from duramen.core.sequencer.log_sequencer import LogSequencer
 from duramen.core.sequencer.recovery import Recovery, RecoveryState
-from duramen.core.sequencer.surroundings import Ports, Surroundings
 from duramen.core.sequencer.transmit import QueuedAppend
 from duramen.core.status import BookieStatus
 from duramen.ids import (
@@ -91,7 +91,7 @@ class _Process:
         self._token_count += 1
         return self._token_count
 
-    def spell_effects(self, effects: Sequence[fx.Effect]) -> list[Out]:
+    def encode_effects(self, effects: Sequence[fx.Effect]) -> list[Out]:
         """Effects as messages. Owed ranges go nowhere: they are never recorded here."""
         outs: list[Out] = []
         for effect in effects:
@@ -101,8 +101,10 @@ class _Process:
                     outs.append(("send", member.bookie, "add", *row))
                 case fx.SendSeal(member, _, epoch):
                     outs.append(("send", member.bookie, "seal", epoch))
-                case fx.SendRead(member, ledger_id, entry):
-                    outs.append(("send", member.bookie, "read", *self.spell_read(ledger_id, entry)))
+                case fx.SendRecoveryRead(member, ledger_id, entry):
+                    outs.append(
+                        ("send", member.bookie, "read", *self.encode_read(ledger_id, entry))
+                    )
                 case fx.SendLac(member, ledger_id, lac):
                     outs.append(("send", member.bookie, "lac", epoch_of(ledger_id), lac))
                 case fx.ReadMetadata(token):
@@ -117,7 +119,7 @@ class _Process:
                     outs.append(("ack", start.epoch, start.entry, crc, NUMBER_UNKNOWN))
         return outs
 
-    def spell_read(self, ledger_id: LedgerId, entry: EntryId) -> tuple[int, int, int]:
+    def encode_read(self, ledger_id: LedgerId, entry: EntryId) -> tuple[int, int, int]:
         """Epoch, entry and the seal that the read carries (R14)."""
         epoch = epoch_of(ledger_id)
         return epoch, entry, epoch
@@ -160,7 +162,7 @@ class WriterMachine(_Process):
                 self.started += 1
                 entry = core.lap + 1
                 totals = Totals(entry + 1)
-                core.add(PAYLOADS.spell(f"e1n{entry} of {self.name}", totals), totals, now_us)
+                core.add(PAYLOADS.encode(f"e1n{entry} of {self.name}", totals), totals, now_us)
             case (bookie, "add!", _, entry, status):
                 done = core.on_add(member_of(bookie), entry, BookieStatus(status), now_us)
             case (bookie, "lac!", _, status, _, _):
@@ -178,7 +180,7 @@ class WriterMachine(_Process):
         acks: list[Out] = [
             ("ack", 1, sent.entry, PAYLOADS.crc_of(sent.payload), sent.entry) for sent in done
         ]
-        return [*self.spell_effects(effects), *acks]
+        return [*self.encode_effects(effects), *acks]
 
     def key(self) -> Hashable:
         """The whole core."""
@@ -228,7 +230,7 @@ class RecoveryMachine(_Process):
         core.validate()
         effects = list(self.effects)
         self.effects.clear()
-        outs = self.spell_effects(effects)
+        outs = self.encode_effects(effects)
         is_covered = core.state in _AFTER_COVER and core.state is not RecoveryState.DONE
         return [*outs, ("covered", 1)] if is_covered and not was_covered else outs
 
@@ -265,8 +267,8 @@ class RecoveryMachine(_Process):
         return ProcessFacts((), has_timer, core.is_done, self.started, repr(core))
 
 
-class _Timeless(Surroundings):
-    """Surroundings in which the time of day stands still."""
+class _Timeless(SequencerContext):
+    """A context in which the time of day stands still."""
 
     def unix_ms(self, now_us: int) -> int:
         """Always the same."""
@@ -280,10 +282,10 @@ class SequencerMachine(_Process):
 
     def __init__(self, name: str, shape: Shape, writes: WriteTable) -> None:
         super().__init__(name, writes)
-        around = _Timeless(SequencerId(name), self.rng, self._encode)
-        around.candidates = shape.candidates
-        around.locations = {candidate.member: candidate for candidate in shape.candidates}
-        self.core = self.kind(LOG_ID, around)
+        context = _Timeless(SequencerId(name), self.rng, self._encode)
+        context.candidates = shape.candidates
+        context.locations = {candidate.member: candidate for candidate in shape.candidates}
+        self.core = self.kind(LOG_ID, context)
         self._shape = shape
         self._stateless = shape.first_segment().closed(
             last_entry=NOTHING, totals=Totals(), start_seq_num=0, completed_unix_ms=0, nonce=""
@@ -303,7 +305,7 @@ class SequencerMachine(_Process):
     ) -> bytes:
         text = b",".join(batches).decode()
         epoch = epoch_of(ledger_id)
-        payload = PAYLOADS.spell(f"e{epoch}n{entry} of {self.name}: {text}", after)
+        payload = PAYLOADS.encode(f"e{epoch}n{entry} of {self.name}: {text}", after)
         self.encoded[epoch, entry] = PAYLOADS.crc_of(payload)
         return payload
 
@@ -327,7 +329,7 @@ class SequencerMachine(_Process):
         core.validate()
         covered = [("covered", epoch) for epoch in self._list_covered() if epoch not in before]
         # An acknowledgement in the same step comes after the cover that allows it.
-        return [*covered, *self.spell_effects(effects)]
+        return [*covered, *self.encode_effects(effects)]
 
     def _take_effects(self) -> list[fx.Effect]:
         """What the core wants, whose own tokens are counted as they are seen."""

@@ -436,10 +436,10 @@ class World:
 
     # --- words -----------------------------------------------------------------------------------
 
-    def spell(self, found: Found) -> list[str]:
+    def format(self, found: Found) -> list[str]:
         """A step in words, then what it caused."""
         kind, what = found.step
-        lines = [f"{kind:9} {_spell_message(what) if isinstance(what, tuple) else what}"]
+        lines = [f"{kind:9} {_format_message(what) if isinstance(what, tuple) else what}"]
         for out in found.outs:
             if out[0] == "ack":
                 lines.append(f"          → acknowledges e{out[1]}n{out[2]} as number {out[4]}")
@@ -465,7 +465,7 @@ def _silence(bookie: str, kind: str, epoch: int, rest: list[Any]) -> Event:
             return bookie, f"{kind}!", epoch, status, NOTHING, NOTHING
 
 
-def _spell_message(message: Message) -> str:
+def _format_message(message: Message) -> str:
     destination, source, kind, *rest = message
     names = {"add": "epoch entry lac checksum recovery", "add!": "epoch entry status",
              "seal": "epoch", "seal!": "epoch status lac highest", "lac": "epoch lac",

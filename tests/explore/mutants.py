@@ -16,7 +16,7 @@ from functools import partial
 from typing import Final
 
 from duramen.core.bookie import BookieCore
-from duramen.core.bookie_state import AddRecord, LogState
+from duramen.core.bookie_state import AddRecord, BookieLogState
 from duramen.core.quorum import write_set
 from duramen.core.segment import Segment
 from duramen.core.sequencer.effects import LogView
@@ -38,9 +38,9 @@ from tests.explore.nodes import BookieMachine, Shape, WriteTable
 class ReadsWithoutSeal(RecoveryMachine):
     """The driver of recovery sends plain reads."""
 
-    def spell_read(self, ledger_id: LedgerId, entry: EntryId) -> tuple[int, int, int]:
+    def encode_read(self, ledger_id: LedgerId, entry: EntryId) -> tuple[int, int, int]:
         """No seal."""
-        epoch, entry_id, _ = super().spell_read(ledger_id, entry)
+        epoch, entry_id, _ = super().encode_read(ledger_id, entry)
         return epoch, entry_id, 0
 
 
@@ -50,7 +50,7 @@ class ReadsWithoutSeal(RecoveryMachine):
 class HastyBookie(BookieCore):
     """Answers to seals, and refusals under them, do not wait for the journal."""
 
-    def _token_of_seal(self, log: LogState, epoch: int) -> int:
+    def _token_of_seal(self, log: BookieLogState, epoch: int) -> int:
         return 0
 
 

@@ -111,7 +111,7 @@ class Payloads:
         self._numbers: dict[bytes, int] = {}
         self._entries: list[StoredEntry] = []
 
-    def spell(self, text: str, totals: Totals) -> bytes:
+    def encode(self, text: str, totals: Totals) -> bytes:
         """An entry's bytes."""
         payload = text.encode()
         if payload not in self._numbers:
@@ -274,14 +274,14 @@ class BookieMachine:
         )  # fmt: skip
         in_flight = tuple(tuple(map(_without_row, records)) for _, records in core._in_flight)
         parked = tuple(sorted(
-            (token - base, tuple(sorted(repr(self._spell_parked(one)) for one in waiting)))
+            (token - base, tuple(sorted(repr(self._encode_parked(one)) for one in waiting)))
             for token, waiting in core._parked.items()
         ))  # fmt: skip
         # Of the journal counts what a replay makes of it.
         journal = frozenset(map(_without_row, self.journal))
         return logs, in_flight, parked, journal
 
-    def _spell_parked(self, release: Any) -> Hashable:
+    def _encode_parked(self, release: Any) -> Hashable:
         assert isinstance(release, partial), release
         name = release.func.__name__
         request, *rest = release.args

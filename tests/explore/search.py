@@ -99,7 +99,7 @@ def search(scenario: Scenario, *, state_count_max: int, is_deep: bool = False) -
             result.step_count += 1
             if found.fault:
                 result.fault = found.fault
-                result.trace = spell_trace(world, seen.path_to(number), found)
+                result.trace = format_trace(world, seen.path_to(number), found)
                 break
             if seen.add(found.state, number):
                 waiting.append(len(seen) - 1)
@@ -111,7 +111,7 @@ def search(scenario: Scenario, *, state_count_max: int, is_deep: bool = False) -
     return result
 
 
-def spell_trace(world: World, path: list[State], last: Found) -> list[str]:
+def format_trace(world: World, path: list[State], last: Found) -> list[str]:
     """The way to a fault, step by step in words."""
     steps = [
         next(found for found in world.steps_of(state) if found.state == after)
@@ -119,6 +119,6 @@ def spell_trace(world: World, path: list[State], last: Found) -> list[str]:
     ]
     lines = []
     for number, found in enumerate([*steps, last], start=1):
-        head, *rest = world.spell(found)
+        head, *rest = world.format(found)
         lines += [f"{number:3}. {head}", *(f"     {line}" for line in rest)]
     return lines

@@ -40,7 +40,7 @@ _TIMES: Final = frozenset({
 """Instants: only their distance from now can decide anything, and what is past is just due."""
 
 _LEFT_OUT: Final = frozenset({
-    "_ports", "_rule", "_around", "_unix_ms", "outbox", "config",
+    "_ports", "_rule", "_context", "_unix_ms", "outbox", "config",
     "change_count", "roll_count", "takeover_count", "recovered_count",
     "recovery_count", "loss_count", "fence_reason", "reason", "_reason", "_refusal", "log_id",
     "_arrivals_us",

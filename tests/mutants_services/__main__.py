@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     verdicts = player.play(faults)
     if options.report is not None:
         is_json = options.report.suffix == ".json"
-        text = json.dumps(describe(verdicts), indent=1) if is_json else spell(verdicts)
+        text = json.dumps(describe(verdicts), indent=1) if is_json else format_text(verdicts)
         options.report.write_text(text + "\n", encoding="utf-8")
     for verdict in verdicts:
         if verdict.fate in (Fate.SURVIVED, Fate.NOT_JUDGED):
@@ -120,7 +120,7 @@ def describe(verdicts: Sequence[Verdict]) -> dict[str, Any]:
     }
 
 
-def spell(verdicts: Sequence[Verdict]) -> str:
+def format_text(verdicts: Sequence[Verdict]) -> str:
     """The report as Markdown: what was not caught first, then what was not played."""
     lines = ["# Faults outside the cores", "", summarize(verdicts) + ".", ""]
     for fate in (Fate.SURVIVED, Fate.NOT_JUDGED):

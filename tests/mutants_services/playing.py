@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from tests.mutants_services.fault import Fault
-from tests.mutants_services.touching import Span, list_changed_spans, spell_span
+from tests.mutants_services.touching import Span, format_span, list_changed_spans
 from tests.mutants_services.tree import Run, Tree
 
 HANG_RATIO: Final = 5
@@ -165,7 +165,7 @@ class _Clean:
 
     def choose(self, fault: Fault) -> list[str]:
         """The tests that come to a fault's line; its whole files where nobody was seen there."""
-        names = [spell_span(fault.path, s) for s in self._spans[fault.name]]
+        names = [format_span(fault.path, s) for s in self._spans[fault.name]]
         seen = set().union(*(self._touches.get(name, ()) for name in names))
         if "" in seen:
             return list(fault.tests)

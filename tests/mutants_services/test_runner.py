@@ -14,7 +14,7 @@ import pytest
 
 from tests.machine import MachineLock
 from tests.mutants_services import tree
-from tests.mutants_services.__main__ import choose, describe, is_enough, spell, summarize
+from tests.mutants_services.__main__ import choose, describe, format_text, is_enough, summarize
 from tests.mutants_services.fault import Fault
 from tests.mutants_services.playing import Fate, Player, Verdict
 from tests.mutants_services.touching import list_changed_spans, put_probes
@@ -128,7 +128,7 @@ def test_a_hang_is_noticed_and_ended(checkout: Path) -> None:
 def test_nothing_is_begun_after_the_hour(checkout: Path) -> None:
     verdicts = Player(checkout, until_s=time.monotonic()).play([NOTICED])
     assert [verdict.fate for verdict in verdicts] == [Fate.NOT_PLAYED]
-    assert "Not played for want of time: noticed." in spell(verdicts)
+    assert "Not played for want of time: noticed." in format_text(verdicts)
 
 
 def test_enough_is_ninety_five_of_a_hundred_and_all_judged() -> None:
@@ -138,7 +138,9 @@ def test_enough_is_ninety_five_of_a_hundred_and_all_judged() -> None:
     assert not is_enough([Verdict(NOTICED, Fate.NOT_PLAYED, "")])
     assert "19 of 20 caught (95.0%), 1 survived" in summarize([caught] * 19 + [survived])
     assert describe([caught, survived])["counts"]["survived"] == 1
-    assert "- SURVIVED: `not-noticed` in `lib/tally.py`: The sum is wrong." in spell([survived])
+    assert "- SURVIVED: `not-noticed` in `lib/tally.py`: The sum is wrong." in format_text(
+        [survived]
+    )
 
 
 def test_nights_begin_at_different_places_and_play_what_was_asked_for() -> None:

@@ -46,7 +46,7 @@ def touch(name: str) -> None:
         file.write(json.dumps([name, test]) + "\n")
 
 
-def spell_span(path: str, span: Span) -> str:
+def format_span(path: str, span: Span) -> str:
     """A span as probes name it."""
     return f"{path}:{span[0]}"
 
@@ -86,12 +86,12 @@ def put_probes(source: str, path: str, spans: Sequence[Span]) -> str:
             for statement in list(statements):
                 head = _head_of(statement)
                 if head in spans and head is not None:
-                    probe = _make_probe(spell_span(path, head))
+                    probe = _make_probe(format_span(path, head))
                     statements.insert(statements.index(statement), probe)
         if isinstance(node, ast.ExceptHandler):
             head = _head_of(node)
             if head in spans and head is not None:
-                node.body.insert(0, _make_probe(spell_span(path, head)))
+                node.body.insert(0, _make_probe(format_span(path, head)))
     return ast.unparse(ast.fix_missing_locations(tree)) + "\n"
 
 

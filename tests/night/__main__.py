@@ -18,7 +18,7 @@ from typing import NoReturn
 
 from tests import interrupts
 from tests.night.memory import default_path, read_memory, write_memory
-from tests.night.report import Played, spell_report
+from tests.night.report import Played, format_report
 from tests.night.stages import STAGES, Finding, Stage
 
 
@@ -33,7 +33,7 @@ def main() -> int:
 
     def report() -> str:
         """Write the page as far as it is known; gives its verdict."""
-        page = spell_report(
+        page = format_report(
             played, began=f"{began:%Y-%m-%d %H:%M} UTC", took_s=time.monotonic() - began_s
         )
         options.report.parent.mkdir(parents=True, exist_ok=True)

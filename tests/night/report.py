@@ -23,7 +23,7 @@ class Played(NamedTuple):
     took_s: float
 
 
-def spell_report(played: Sequence[Played], *, began: str, took_s: float) -> str:
+def format_report(played: Sequence[Played], *, began: str, took_s: float) -> str:
     """The page.
 
     Args:

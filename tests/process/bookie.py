@@ -28,7 +28,7 @@ from uuid import uuid4
 
 import httpx
 
-from duramen.cluster.layout import HOST, Plan, Ports, pick_free_port
+from duramen.cluster.layout import HOST, ListenPorts, ProcessPlan, pick_free_port
 from duramen.cluster.process import read_tail, service_command
 from duramen.core.status import BookieStatus
 from duramen.ids import NOTHING, EntryId, Epoch, Incarnation, LedgerId, LogId, epoch_of, log_of
@@ -77,8 +77,8 @@ class BookieProcess:
         self.log_file = folder / "bookie.log"
         # One ZooKeeper serves several tests, and remembers each bookie's disk.
         self.node_id = f"bookie-{uuid4().hex}"
-        ports = Ports(pick_free_port(), pick_free_port())
-        self._plan = Plan("bookie", self.node_id, "r1", ports, self.log_file, data_dir)
+        ports = ListenPorts(pick_free_port(), pick_free_port())
+        self._plan = ProcessPlan("bookie", self.node_id, "r1", ports, self.log_file, data_dir)
         self._zookeeper = zookeeper
         self._options = options
         self._process: subprocess.Popen[bytes] | None = None
@@ -161,7 +161,7 @@ class BookieProcess:
                 return found
             page = self.ask(f"/v1/ledgers?limit=10000&after={found[-1]['ledger_id']}")
 
-    def tell(self, path: str) -> None:
+    def report(self, path: str) -> None:
         """POST to an admin route."""
         httpx.post(self.admin_url + path, timeout=30).raise_for_status()
 

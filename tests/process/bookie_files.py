@@ -29,11 +29,11 @@ def find_strays(bookie: BookieProcess, journal_file_bytes: int) -> list[str]:
     data = bookie.data_dir
     checkpoint = read_checkpoint(PosixFileSystem(), str(data), incarnation)
     assert checkpoint is not None
-    stems = [f"{ref.file_id:06d}" for ref in checkpoint.shelf_files]
-    shelf = {f"{stem}.{kind}" for stem in stems for kind in ("de", "idx")}
+    stems = [f"{ref.file_id:06d}" for ref in checkpoint.entry_log_files]
+    entry_log = {f"{stem}.{kind}" for stem in stems for kind in ("de", "idx")}
     return [
         *_compare(data, {*_ITSELF, *COPY_NAMES, DIRTY, "journal", "ledgers"}),
-        *_compare(data / "ledgers", {*_ITSELF, *shelf}),
+        *_compare(data / "ledgers", {*_ITSELF, *entry_log}),
         *_find_journal_strays(data / "journal", said["journal"], journal_file_bytes),
         *_compare_bytes(data / "ledgers", said["shelf"]),
         *_find_held(bookie.pid, data),

@@ -2,7 +2,7 @@
 
 `hurried` asks for rounds beside a load, and declares ledgers dead one log after the other; `Strike`
 kills in the middle of a round; `finish` brings everything to its end. Most logs are cut off behind
-the life before, a few never, so that shelf files come to hold little that is alive.
+the life before, a few never, so that entry log files come to hold little that is alive.
 Used by the bookie's process tests, with a `hasty` bookie.
 """
 
@@ -121,9 +121,9 @@ def _finish_rounds(bookie: BookieProcess, dead: set[LedgerId]) -> None:
     wait_in_thread(is_dropped, HANG_S, "dead ledgers to be dropped")
     for work in ("settling", "compaction"):
         finish_round(bookie, work)
-    shelf = bookie.ask("/v1/statistics")["storage"]["shelf"]
-    record_bytes = shelf["data_bytes"] - 2 * BLOCK_BYTES * shelf["files"]
-    assert shelf["live_bytes"] >= COMPACT_HOURLY_RATIO * record_bytes, shelf
+    entry_log = bookie.ask("/v1/statistics")["storage"]["shelf"]
+    record_bytes = entry_log["data_bytes"] - 2 * BLOCK_BYTES * entry_log["files"]
+    assert entry_log["live_bytes"] >= COMPACT_HOURLY_RATIO * record_bytes, entry_log
 
 
 def finish_round(bookie: BookieProcess, work: str) -> None:
@@ -136,5 +136,5 @@ def finish_round(bookie: BookieProcess, work: str) -> None:
 
     for _ in range(2):
         count = bookie.ask("/v1/upkeep")[work]["rounds"]["round_count"]
-        bookie.tell(f"/v1/upkeep/{work}")
+        bookie.report(f"/v1/upkeep/{work}")
         wait_in_thread(is_over, HANG_S, f"a round of {work}")

@@ -22,7 +22,7 @@ from duramen.client.rest_client import RestClient
 from tests.chaos import tether
 from tests.chaos.history import FINAL, HistoryFile, history_path, read_history
 from tests.chaos.judge import Verdict, judge
-from tests.chaos.load import LoadOptions, read_once, spell_options
+from tests.chaos.load import LoadOptions, format_options, read_once
 from tests.chaos.load_process import ROOT
 from tests.process.times import HANG_S
 from tests.waiting import comes_true
@@ -121,7 +121,7 @@ async def running_load(
     Args:
         prefix: a command that runs another one in its own place, such as in other namespaces.
     """
-    command = [*prefix, sys.executable, "-m", "tests.chaos.load", spell_options(options)]
+    command = [*prefix, sys.executable, "-m", "tests.chaos.load", format_options(options)]
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-IS", tether.__file__, str(os.getpid()), *command,

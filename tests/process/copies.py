@@ -56,8 +56,8 @@ async def wait_whole(
         found.update(await verify_logs(cluster, logs))
         return all(report["ok"] for report in found.values())
 
-    await ask_until(is_whole, timeout_s, lambda: f"whole copies: {_spell(found)}")
-    assert all(one["good_copies"] == one["copies"] > 0 for one in found.values()), _spell(found)
+    await ask_until(is_whole, timeout_s, lambda: f"whole copies: {_format(found)}")
+    assert all(one["good_copies"] == one["copies"] > 0 for one in found.values()), _format(found)
     return found
 
 
@@ -161,6 +161,6 @@ async def open_store(cluster: LocalCluster) -> AsyncIterator[tuple[ZooKeeperStor
         await store.close()
 
 
-def _spell(found: dict[str, dict[str, Any]]) -> str:
+def _format(found: dict[str, dict[str, Any]]) -> str:
     rows = [(log, *list(f.values())) for log, one in found.items() for f in one["findings"]]
     return f"{len(rows)} findings: {rows[:10]}"

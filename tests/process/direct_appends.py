@@ -20,7 +20,7 @@ from duramen.ids import LogId
 from duramen.wire.record_batch import encode_batch
 from duramen.wire.sequencer_calls import (
     Append,
-    Appended,
+    AppendedBatch,
     AppendResult,
     pack_appends,
     parse_results,
@@ -61,7 +61,7 @@ class DirectAppends:
         }  # fmt: skip
         result = await self._send(encode_batch([body], timestamp_ms=1))
         match result:
-            case Appended(start):
+            case AppendedBatch(start):
                 line |= {"outcome": "ok", "dlsn": str(start.dlsn)}
                 line |= {"start": start.seq_num, "end": start.seq_num + 1}
             case DuramenError():

@@ -15,7 +15,7 @@ from typing import Any
 from duramen.cluster.layout import CLUSTER_NAME
 from duramen.ids import Epoch, LogId
 from duramen.runtime.zookeeper_store import ZooKeeperStore
-from duramen.wire.metadata_json import Paths, read_node, spell_log
+from duramen.wire.metadata_json import Paths, encode_log, read_node
 from tests.process.copies import ask_until
 from tests.process.times import HANG_S
 from tests.unit.test_log_node import make_log
@@ -39,9 +39,9 @@ class MetadataNodes:
             path = _PATHS.log(LogId(log_id))
             found = await self._store.get(path)
             if found is None:
-                await self._store.create(path, spell_log(node), make_parents=True)
+                await self._store.create(path, encode_log(node), make_parents=True)
             else:
-                await self._store.set(path, spell_log(node), version=found.version)
+                await self._store.set(path, encode_log(node), version=found.version)
 
     async def registration(self, node_id: str) -> dict[str, Any]:
         """What a bookie says of itself; empty if it is not registered."""

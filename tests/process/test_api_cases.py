@@ -24,7 +24,7 @@ from schemathesis import Case, GenerationMode, SerializationContext
 from schemathesis.generation.meta import TestPhase
 
 from duramen.runtime.public.calls import BATCH, BATCH_STREAM, CALLS, NDJSON
-from duramen.runtime.public.openapi import spell_document
+from duramen.runtime.public.openapi import encode_document
 from tests.process.cluster import LocalCluster, running_cluster
 
 pytestmark = [pytest.mark.process, pytest.mark.zookeeper, pytest.mark.timeout(3_600)]
@@ -86,7 +86,7 @@ OWN_LOGS: Final = {
 """The log that a call is about; None: one of its own; the others': `cases`."""
 
 CONFIG: Final = schemathesis.Config.from_dict({"checks": CHECKS})
-schema = schemathesis.openapi.from_dict(json.loads(spell_document()), config=CONFIG)
+schema = schemathesis.openapi.from_dict(json.loads(encode_document()), config=CONFIG)
 
 
 @schemathesis.serializer(NDJSON, BATCH, BATCH_STREAM)

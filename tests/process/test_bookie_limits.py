@@ -23,7 +23,7 @@ import pytest
 from duramen.core.status import BookieStatus
 from duramen.limits import BODIES_BYTES_MAX, FRAME_BYTES_MAX, RECORD_BYTES_MAX
 from duramen.units import MIB
-from duramen.wire.bookie_calls import Service
+from duramen.wire.bookie_calls import ServiceClass
 from duramen_bookie.admission import CLASS_LIMITS
 from tests.crash.promises import ledger, make_addition
 from tests.process.bookie import BookieClient, BookieProcess, Load
@@ -59,7 +59,7 @@ SLOW_WRITER_COUNT: Final = 128
 client."""
 
 HELD_BYTES_MAX: Final = (
-    CLASS_LIMITS[Service.APPEND].add_bytes_max + BODIES_BYTES_MAX + 4 * FRAME_BYTES_MAX
+    CLASS_LIMITS[ServiceClass.APPEND].add_bytes_max + BODIES_BYTES_MAX + 4 * FRAME_BYTES_MAX
 )
 """What adds may cost at most beside an idle bookie: those that wait for the journal, the bodies
 that arrive, and the window of the one connection, which the HTTP library holds."""

@@ -22,7 +22,7 @@ SEEN = ["L1", "a", "the tail went back"]
 HANG_S = 30.0
 
 
-def tell(*, acked: bool = True, violations: list[list[str]] | None = None) -> bytes:
+def report(*, acked: bool = True, violations: list[list[str]] | None = None) -> bytes:
     """A line of progress."""
     told = {
         "acked_ns": dict.fromkeys(LOGS, int(acked)), "codes": {}, "appends": dict.fromkeys(LOGS, 9),
@@ -50,12 +50,12 @@ class Load:
 
 def test_a_violation_ends_every_wait_at_once() -> None:
     async def scenario() -> None:
-        told = Load(tell(acked=False, violations=[SEEN]))
+        told = Load(report(acked=False, violations=[SEEN]))
         with pytest.raises(AssertionError, match="the tail went back"):
             await told.load.wait_acked_since(0, 10 * HANG_S)
-        told = Load(tell())
+        told = Load(report())
         await told.load.wait_acked_since(0, HANG_S)
-        told.stdout.feed_data(tell(violations=[SEEN]))
+        told.stdout.feed_data(report(violations=[SEEN]))
         with pytest.raises(AssertionError, match="the tail went back"):
             await told.load.wait_worked(appends=1, reads=1, timeout_s=10 * HANG_S)
 
@@ -64,12 +64,12 @@ def test_a_violation_ends_every_wait_at_once() -> None:
 
 def test_what_the_load_tells_last_counts_too() -> None:
     async def scenario() -> None:
-        told = Load(tell())
+        told = Load(report())
         await told.load.wait_acked_since(0, HANG_S)
         await told.load.finish()
-        told = Load(tell())
+        told = Load(report())
         await told.load.wait_acked_since(0, HANG_S)
-        told.stdout.feed_data(tell(violations=[SEEN]))
+        told.stdout.feed_data(report(violations=[SEEN]))
         with pytest.raises(AssertionError, match="the tail went back"):
             await told.load.finish()
 

@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from duramen.ids import EntryId, Epoch, LogId
-from duramen.wire.metadata_json import read_segment, spell_segment
+from duramen.wire.metadata_json import encode_segment, read_segment
 from tests.pauses import let_pass
 from tests.process.answers import COME_AGAINS_AFTER_A_FAULT_MAX, note_come_again
 from tests.process.cluster import LocalCluster, create_log, run, running_cluster
@@ -143,7 +143,7 @@ async def _lose(cluster: LocalCluster, log_id: LogId, entry: EntryId) -> None:
         await change_node(
             store,
             paths.segment(log_id, Epoch(1)),
-            lambda data: spell_segment(read_segment(data).with_lost([(entry, entry)], "lost")),
+            lambda data: encode_segment(read_segment(data).with_lost([(entry, entry)], "lost")),
         )
 
 

@@ -21,7 +21,7 @@ import pytest
 
 from duramen.errors import DuramenError
 from duramen.ids import Epoch, LogId
-from duramen.wire.sequencer_calls import AlreadyStored, Appended, AppendResult, Redirect
+from duramen.wire.sequencer_calls import AlreadyStored, AppendedBatch, AppendResult, Redirect
 from tests.chaos.history import HistoryFile, history_path, read_clock_ns, read_history
 from tests.chaos.load import LoadOptions
 from tests.pauses import let_pass, look_again_soon
@@ -50,7 +50,7 @@ THINK_MS = 100
 APPENDS_COUNT, READS_COUNT = 100, 5
 """What each log must see after all that, so that the histories say something."""
 
-ACKNOWLEDGED = (Appended, AlreadyStored)
+ACKNOWLEDGED = (AppendedBatch, AlreadyStored)
 
 
 def test_an_owner_frozen_for_15_s_acknowledges_nothing_after_the_seal(tmp_path: Path) -> None:
@@ -60,7 +60,7 @@ def test_an_owner_frozen_for_15_s_acknowledges_nothing_after_the_seal(tmp_path: 
 
 
 async def scenario(cluster: LocalCluster, folder: Path, ticker: Ticker) -> None:
-    victim, heir = cluster.ids("sequencer")
+    victim, pending_owner = cluster.ids("sequencer")
     ids = {log: LogId(int(await create_log(cluster, log, {}))) for log in PLAIN + PRODUCED}
     plain, produced = (load_options(cluster, folder, logs) for logs in (PLAIN, PRODUCED))
     file = HistoryFile(history_path(folder, PLAIN[0], "direct"))
@@ -68,7 +68,7 @@ async def scenario(cluster: LocalCluster, folder: Path, ticker: Ticker) -> None:
     async with running_load(plain) as first, running_load(produced) as second:
         await give_all(cluster, victim)
         before = await direct.append()
-        assert isinstance(before, Appended), before
+        assert isinstance(before, AppendedBatch), before
         cluster.send(victim, signal.SIGSTOP)
         stopped_ns, stopped_s = read_clock_ns(), time.monotonic()
         try:
@@ -92,7 +92,7 @@ async def scenario(cluster: LocalCluster, folder: Path, ticker: Ticker) -> None:
         for load in (first, second):
             await load.wait_acked_since(continued_ns, HANG_S)
             await load.wait_worked(appends=APPENDS_COUNT, reads=READS_COUNT, timeout_s=120)
-        await check_owners(cluster, victim, heir)
+        await check_owners(cluster, victim, pending_owner)
         last = (await statistics(cluster, victim))["frames"]["appends"]
         await asyncio.gather(first.finish(), second.finish())
         asked = (await statistics(cluster, victim))["frames"]["appends"] - last
@@ -152,9 +152,9 @@ async def count_frames(cluster: LocalCluster, sequencer: str) -> list[int]:
     return counts
 
 
-async def check_owners(cluster: LocalCluster, victim: str, heir: str) -> None:
+async def check_owners(cluster: LocalCluster, victim: str, pending_owner: str) -> None:
     """The new owner has every log, and the zombie claims none."""
-    await wait_owned_by(cluster, heir)
+    await wait_owned_by(cluster, pending_owner)
     assert set(await owners_of(cluster)) == {*PLAIN, *PRODUCED}
     assert not any((await statistics(cluster, victim))["logs"].values())
 

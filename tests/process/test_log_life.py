@@ -49,7 +49,7 @@ def ask(cluster: LocalCluster, *words: str, code: int = 0) -> Any:
 
 
 def insist(cluster: LocalCluster, *words: str) -> Any:
-    """The same, asked until the log has an heir; how often it is refused is counted."""
+    """The same, asked until the log has a pending owner; how often it is refused is counted."""
     command = [sys.executable, "-m", "duramen.cli.main", "log", *words, "--json"]
     command += ["--data", str(cluster.folder)]
     while True:
@@ -178,7 +178,7 @@ def test_bookies_give_back_what_retention_lets_go(tmp_path: Path) -> None:
         append(cluster, kept, 3)
         for node_id in bookies:
             _settle(cluster, node_id)
-        before = {node_id: _shelf_bytes(cluster, node_id) for node_id in bookies}
+        before = {node_id: _entry_log_bytes(cluster, node_id) for node_id in bookies}
         assert min(before.values()) > 4 << 20, f"too little was settled to be measured: {before}"
 
         # Only now: a round of the sequencer's own would have left less to be measured.
@@ -198,7 +198,7 @@ def test_bookies_give_back_what_retention_lets_go(tmp_path: Path) -> None:
         )
         for node_id in bookies:
             _finish_round(cluster, node_id, "compaction")
-        after = {node_id: _shelf_bytes(cluster, node_id) for node_id in bookies}
+        after = {node_id: _entry_log_bytes(cluster, node_id) for node_id in bookies}
         assert all(after[b] < before[b] / 4 for b in bookies), (before, after)
         assert read(cluster, "ebb", "?from=seq:5")["moved_to"]["seq_num"] == 300
         append(cluster, history, 1)
@@ -223,7 +223,7 @@ def test_a_deleted_log_gives_its_space_back_when_it_can_be_had_back_no_more(
         append(cluster, kept, 3)
         for node_id in bookies:
             _settle(cluster, node_id)
-        before = {node_id: _shelf_bytes(cluster, node_id) for node_id in bookies}
+        before = {node_id: _entry_log_bytes(cluster, node_id) for node_id in bookies}
         assert min(before.values()) > 4 << 20, f"too little was settled to be measured: {before}"
 
         ask(cluster, "delete", "default/doomed")
@@ -238,8 +238,8 @@ def test_a_deleted_log_gives_its_space_back_when_it_can_be_had_back_no_more(
         assert (retention["purges"], retention["segments_given_up"]) == (1, 0)
         for node_id in bookies:
             _finish_round(cluster, node_id, "compaction")
-        after = {node_id: _shelf_bytes(cluster, node_id) for node_id in bookies}
-        print(f"bytes of shelf files by bookie, before a purge {before}, after it {after}")
+        after = {node_id: _entry_log_bytes(cluster, node_id) for node_id in bookies}
+        print(f"bytes of entry log files by bookie, before a purge {before}, after it {after}")
         assert all(after[b] < before[b] / 4 for b in bookies), (before, after)
         ask(cluster, "undelete", "default/doomed", code=1)
         kept.check(run(read_log(cluster.state()["read_url"], "kept", expect_count=18)))
@@ -274,8 +274,8 @@ def _settle(cluster: LocalCluster, node_id: str) -> None:
         _finish_round(cluster, node_id, "settling")
 
 
-def _shelf_bytes(cluster: LocalCluster, node_id: str) -> int:
-    """What the shelf's data files take on disk."""
+def _entry_log_bytes(cluster: LocalCluster, node_id: str) -> int:
+    """What the entry log's data files take on disk."""
     folder = Path(cluster.process(node_id)["data_dir"])
     blocks = sum(path.stat().st_blocks * 512 for path in folder.rglob("*.de"))
     return max(blocks - 2 * BLOCK_BYTES, 0)

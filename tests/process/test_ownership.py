@@ -156,7 +156,7 @@ def test_every_log_of_a_killed_sequencer_takes_appends_again(tmp_path: Path) -> 
 
             async def fault() -> None:
                 victim = await owner_of(cluster, "many-0")
-                (heir,) = set(cluster.ids("sequencer")) - {victim}
+                (pending_owner,) = set(cluster.ids("sequencer")) - {victim}
                 await asyncio.to_thread(cluster.kill, victim)
                 killed_s = time.monotonic()
                 marks = [len(history.acknowledged) for history in histories]
@@ -167,7 +167,7 @@ def test_every_log_of_a_killed_sequencer_takes_appends_again(tmp_path: Path) -> 
                 took_s = ticker.product_s(killed_s, taken_s)
                 print(f"{len(histories)} logs taken over in {took_s:.2f} s")
                 assert took_s < APPEND_TIMEOUT_US / SECOND
-                found = await statistics(cluster, heir)
+                found = await statistics(cluster, pending_owner)
                 assert found["hinted_takeovers"] > 0, "every log waited for the session"
                 assert found["recoveries"] > 0, "the fault had no effect"
 

@@ -18,7 +18,7 @@ import pytest
 
 from duramen.client.rest_client import RestClient
 from duramen.ids import LogId, parse_lsn
-from duramen.wire.metadata_json import read_log, spell_log
+from duramen.wire.metadata_json import encode_log, read_log
 from duramen.wire.record_batch import encode_batch
 from tests.pauses import look_again_soon
 from tests.process.cluster import LocalCluster, create_log, run
@@ -89,7 +89,7 @@ async def truncate(cluster: LocalCluster, log_id: str, seq_num: int, lsn: str) -
     """Move the trim point in the log node, and wait until the read proxy has seen it."""
 
     def trim(data: bytes) -> bytes:
-        return spell_log(replace(read_log(data), trim_lsn=parse_lsn(lsn), trim_seq_num=seq_num))
+        return encode_log(replace(read_log(data), trim_lsn=parse_lsn(lsn), trim_seq_num=seq_num))
 
     async with open_store(cluster) as (store, paths):
         await change_node(store, paths.log(LogId(int(log_id))), trim)

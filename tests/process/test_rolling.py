@@ -81,7 +81,7 @@ class Load:
         history.check(bodies)
         assert len(bodies) == expected
 
-    def spell_waits(self) -> str:
+    def format_waits(self) -> str:
         """Times without an acknowledgement in a log, which are those of its appends."""
         waits = sorted(self.waits_ms)
         p50, p99 = waits[len(waits) // 2], waits[len(waits) * 99 // 100]
@@ -180,7 +180,7 @@ def test_rolls_under_load_lose_double_and_stall_nothing(shared_cluster: LocalClu
             took_s = time.monotonic() - began
             print(
                 f"{ROLL_COUNT} rolls of {LOG_COUNT} logs in {took_s:.1f} s "
-                f"({ROLL_COUNT / took_s:.1f}/s), {load.spell_waits()}"
+                f"({ROLL_COUNT / took_s:.1f}/s), {load.format_waits()}"
             )
         await roller.close()
         segment_count = sum([len(await _segments(cluster, log)) for log in logs])
@@ -293,7 +293,7 @@ def test_with_rolling_suspended_a_log_goes_on_without_zookeeper(tmp_path: Path) 
                     if began_s < at_s < ended_s - DELIVERED_S
                 ]
                 assert max(ticker.longest_s(wait) for wait in waits) < DELIVERED_S
-                print(f"{OUTAGE_S} s without ZooKeeper, a bookie killed: {load.spell_waits()}")
+                print(f"{OUTAGE_S} s without ZooKeeper, a bookie killed: {load.format_waits()}")
                 segments = await _wait_segments(cluster, "maintained")
                 assert segments[-1]["epoch"] == segment["epoch"], "nothing has rolled"
                 assert len(segments[-1]["fragments"]) == len(segment["fragments"])

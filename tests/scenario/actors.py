@@ -1,7 +1,7 @@
 """The actors of a scenario: production cores, each with the little around it that it needs.
 
 A bookie has a disk (a list of journal records; `hold` stops its syncs), a sequencer has its
-surroundings and a timer, a reader a consumer that takes everything at once. Actors answer and put
+context and a timer, a reader a consumer that takes everything at once. Actors answer and put
 out effects only when the stage feeds them; nothing happens by itself. Randomness is replaced: what
 a core shuffles stays as it is and what it picks is the first, so that a scenario can be read.
 
@@ -38,8 +38,8 @@ from duramen.core.placement import Candidate
 from duramen.core.reading import effects as rx
 from duramen.core.replica_order import Place, ReplicaOrder
 from duramen.core.sequencer import effects as fx
+from duramen.core.sequencer.context import SequencerContext
 from duramen.core.sequencer.log_sequencer import LogSequencer
-from duramen.core.sequencer.surroundings import Surroundings
 from duramen.core.status import BookieStatus
 from duramen.ids import (
     NOTHING,
@@ -57,9 +57,9 @@ from duramen.ids import (
 from duramen.limits import ENTRY_BYTES_MAX
 from duramen.wire.bookie_calls import LacUpdate, ReadAnswer, ReadRange, Seal
 from duramen.wire.entry import check_entry
-from duramen.wire.exactly_once.control_record import spell_control
-from tests.scenario.spelling import Inquiry, Request
-from tests.unit.core_spelling import spell_entry
+from duramen.wire.exactly_once.control_record import encode_control
+from tests.scenario.formatting import Inquiry, Request
+from tests.unit.core_formatting import encode_plain_entry
 
 
 class StageRandom(random.Random):
@@ -219,7 +219,7 @@ class StageBookie:
             case fx.SendLac(member, ledger_id, lac, round_id):
                 update = LacUpdate(ledger_id, lac, is_write=lac > NOTHING or round_id > 0)
                 self.core.on_lacs(number, member.incarnation, [update])
-            case fx.SendRead(member, ledger_id, entry):
+            case fx.SendRecoveryRead(member, ledger_id, entry):
                 seal_epoch = epoch_of(ledger_id)
                 wanted = ReadRange(ledger_id, entry, entry, ENTRY_BYTES_MAX, seal_epoch)
                 self.core.on_reads(number, member.incarnation, [wanted])
@@ -305,9 +305,9 @@ class StageSequencer:
 
     def __init__(self, name: str, log_id: LogId) -> None:
         self.name = name
-        self.around = Surroundings(SequencerId(name), StageRandom(), spell_entry)
-        self.around.spell_control = spell_control
-        self.core = LogSequencer(log_id, self.around)
+        self.context = SequencerContext(SequencerId(name), StageRandom(), encode_plain_entry)
+        self.context.encode_control = encode_control
+        self.core = LogSequencer(log_id, self.context)
         self.is_up = True
         self.cut_off: list[str] = []
         self.timer_at_us: int | None = None

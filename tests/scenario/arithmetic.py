@@ -21,7 +21,7 @@ from duramen.core.placement import (
 from duramen.core.quorum import Quorum, covers, write_sets
 from duramen.ids import BookieId, Incarnation, Member
 from tests.scenario.actors import StageRandom
-from tests.scenario.spelling import spell_members
+from tests.scenario.formatting import format_members
 from tests.scenario.stage import Line
 
 
@@ -34,8 +34,8 @@ def judge_cover(options: Mapping[str, str]) -> list[Line]:
     for members in sets:
         silent = [m for m in members if m not in responders]
         could = "could be" if len(silent) >= quorum.ack_quorum else "cannot be"
-        said = f"{spell_members(silent)} silent, {could} an ack set" if silent else "all answered"
-        lines.append(Line(spell_members(members), said))
+        said = f"{format_members(silent)} silent, {could} an ack set" if silent else "all answered"
+        lines.append(Line(format_members(members), said))
     verdict = "yes" if covers(responders, sets, quorum.ack_quorum) else "no"
     return [*lines, Line("covers", verdict)]
 
@@ -44,7 +44,7 @@ def list_write_sets(options: Mapping[str, str]) -> list[Line]:
     """The write sets of an ensemble."""
     quorum = _read_quorum(options)
     sets = write_sets(_ensemble(quorum), quorum)
-    return [Line(f"entry {index}", spell_members(members)) for index, members in enumerate(sets)]
+    return [Line(f"entry {index}", format_members(members)) for index, members in enumerate(sets)]
 
 
 def place_ensemble(options: Mapping[str, str]) -> list[Line]:

@@ -34,9 +34,9 @@ from duramen.units import parse_duration_us
 from tests.scenario.actors import Call, Leg, StageBookie
 from tests.scenario.arithmetic import judge_cover, list_write_sets, place_ensemble
 from tests.scenario.finding import Finding
-from tests.scenario.spelling import Request, kind_of, spell_call, spell_segment
+from tests.scenario.formatting import Request, format_call, format_segment, kind_of
 from tests.scenario.stage import CLIENT, LOG_ID, STORE, Line, Stage
-from tests.unit.core_spelling import spell_entry
+from tests.unit.core_formatting import encode_plain_entry
 
 _POSITION = r"e\d+n\d+"
 _KINDS = ("add", "seal", "read", "lac", "poll", "commit", "nodes", "owed", "history")
@@ -66,7 +66,7 @@ class Interpreter:
         self.stage.lines = []
         method(words, options)
         lines = [line for line in self.stage.lines if line.is_fate or not is_quiet]
-        return [_spell_line(line) for line in lines] or ["ok"]
+        return [_format_line(line) for line in lines] or ["ok"]
 
     # --- setting ---------------------------------------------------------------------------------
 
@@ -142,7 +142,7 @@ class Interpreter:
 
     def _set_suspended(self, name: str, *, is_suspended: bool) -> None:
         node = self.stage.sequencer(name)
-        node.around.is_rolling_suspended = is_suspended
+        node.context.is_rolling_suspended = is_suspended
         self.stage.feed(node, lambda core: None)
 
     def _do_reconfigure(self, words: list[str], options: dict[str, str]) -> None:
@@ -249,12 +249,12 @@ class Interpreter:
     def _do_cut(self, words: list[str], options: dict[str, str]) -> None:
         node = self.stage.sequencer(words[0])
         node.cut_off += words[1:]
-        node.around.is_metadata_reachable = STORE not in node.cut_off
+        node.context.is_metadata_reachable = STORE not in node.cut_off
 
     def _do_mend(self, words: list[str], options: dict[str, str]) -> None:
         node = self.stage.sequencer(words[0])
         node.cut_off = [name for name in node.cut_off if name not in words[1:]]
-        node.around.is_metadata_reachable = STORE not in node.cut_off
+        node.context.is_metadata_reachable = STORE not in node.cut_off
 
     # --- bookies ---------------------------------------------------------------------------------
 
@@ -312,7 +312,7 @@ class Interpreter:
         for ledger_id in bookie.questions:
             segment, _ = self.stage.store.segments[Epoch(ledger_id & 0xFFFF_FFFF)]
             is_open = segment.state.value == "OPEN"
-            self.stage.say(STORE, f"{bookie.name} reads: {spell_segment(segment)}")
+            self.stage.say(STORE, f"{bookie.name} reads: {format_segment(segment)}")
             bookie.core.on_segment_checked(ledger_id, is_open=is_open)
         bookie.questions.clear()
         bookie.drain(self.stage.now_us)
@@ -331,13 +331,13 @@ class Interpreter:
         if kind == "add":
             body = options.get("body", "x").encode()
             totals = Totals(1, len(body))
-            payload = spell_entry(ledger_id, entry, Totals(), [body], 1, totals)
+            payload = encode_plain_entry(ledger_id, entry, Totals(), [body], 1, totals)
             is_recovery = "recovery" in words
             request = fx.SendAdd(member, ledger_id, entry, lac, payload, is_recovery)
         elif kind == "seal":
             request = fx.SendSeal(member, LOG_ID, epoch)
         elif kind == "read" and "under-seal" in words:
-            request = fx.SendRead(member, ledger_id, entry)
+            request = fx.SendRecoveryRead(member, ledger_id, entry)
         elif kind in ("read", "poll"):
             wait_us = parse_duration_us(options.get("wait", "1s")) if kind == "poll" else 0
             wait_for = EntryId(int(options.get("lac", entry)))
@@ -398,12 +398,12 @@ class Interpreter:
             stage.say("", f"owner {said}")
         elif word == "segments":
             for segment, version in stage.store.segments.values():
-                stage.say(STORE, f"{spell_segment(segment)} v{version}")
+                stage.say(STORE, f"{format_segment(segment)} v{version}")
         elif word == "flight":
             for call in stage.calls:
                 at = f"{call.sender} → {call.target}" if call.leg is not Leg.ANSWER else (
                     f"{call.target} → {call.sender}")  # fmt: skip
-                stage.say(at, f"{spell_call(call.request)} ({call.leg.value})")
+                stage.say(at, f"{format_call(call.request)} ({call.leg.value})")
         elif word == "bookies":
             for bookie in stage.bookies.values():
                 self._show_bookie(bookie)
@@ -434,7 +434,7 @@ class Interpreter:
         self.stage.say(bookie.name, f"{', '.join(held) or 'nothing'}, {seal}{waiting}")
 
 
-def _spell_line(line: Line) -> str:
+def _format_line(line: Line) -> str:
     """Short names in a column; longer ones stand before a colon."""
     if len(line.actor) > 3:
         return f"{line.actor}: {line.text}"

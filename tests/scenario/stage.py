@@ -26,10 +26,10 @@ from duramen.core.sequencer.transmit import QueuedAppend
 from duramen.core.status import BookieStatus
 from duramen.ids import EntryId, Epoch, LogId, SequencerId, epoch_of
 from duramen.limits import APPEND_TIMEOUT_US, READ_TIMEOUT_US, SEAL_TIMEOUT_US, STORE_TIMEOUT_US
-from duramen.units import spell_duration
+from duramen.units import format_duration
 from duramen.wire.bookie_calls import ReadAnswer
 from duramen.wire.entry import check_entry
-from duramen.wire.exactly_once.control_record import spell_control
+from duramen.wire.exactly_once.control_record import encode_control
 from tests.scenario.actors import (
     Call,
     Leg,
@@ -38,22 +38,22 @@ from tests.scenario.actors import (
     StageSequencer,
     answer_of,
 )
-from tests.scenario.history import read_disks, read_stamp
-from tests.scenario.spelling import (
+from tests.scenario.formatting import (
     Fate,
     Inquiry,
     Request,
+    format_answer,
+    format_asked,
+    format_call,
+    format_delivery,
+    format_fate,
+    format_member,
+    format_segment,
+    format_wait,
+    format_write,
     kind_of,
-    spell_answer,
-    spell_asked,
-    spell_call,
-    spell_delivery,
-    spell_fate,
-    spell_member,
-    spell_segment,
-    spell_wait,
-    spell_write,
 )
+from tests.scenario.history import read_disks, read_stamp
 from tests.unit.core_fakes import FakeStore
 
 LOG_ID = LogId(9)
@@ -121,8 +121,8 @@ class Stage:
                 self.feed(node, lambda core: core.on_bookies_changed(self.now_us))
 
     def _list_bookies(self, node: StageSequencer) -> None:
-        node.around.candidates = [self.bookies[name].candidate for name in self.roster]
-        node.around.locations = {b.member: b.candidate for b in self.bookies.values()}
+        node.context.candidates = [self.bookies[name].candidate for name in self.roster]
+        node.context.locations = {b.member: b.candidate for b in self.bookies.values()}
 
     def add_reader(self, name: str, position: tuple[Epoch, EntryId], *, is_following: bool) -> None:
         """A reader that is near to the first bookie."""
@@ -151,7 +151,7 @@ class Stage:
         """The command that sets the fencing token."""
         append_id = len(self.names) + 1
         self.names[append_id] = f"token {token}"
-        record = spell_control(TokenRecord(token))
+        record = encode_control(TokenRecord(token))
         append = QueuedAppend(
             append_id, record, 0, None, 0, self.now_us + APPEND_TIMEOUT_US,
             command=SetToken(token, expected),
@@ -209,23 +209,23 @@ class Stage:
         for effect in effects:
             said = ""
             match effect:
-                case fx.SendAdd() | fx.SendSeal() | fx.SendRead() | fx.SendLac():
-                    said = spell_call(effect)
+                case fx.SendAdd() | fx.SendSeal() | fx.SendRecoveryRead() | fx.SendLac():
+                    said = format_call(effect)
                     if said == text:
-                        members += f" {spell_member(effect.member)}"
+                        members += f" {format_member(effect.member)}"
                     else:
                         self._say_sent(sender, text, members)
-                        members = spell_member(effect.member)
+                        members = format_member(effect.member)
                     self.open_call(sender, effect.member.bookie, effect)
                 case _:
                     self._say_sent(sender, text, members)
                     if isinstance(effect, Fate):
                         name = self.names[effect.append_id]
-                        self.say(sender, spell_fate(effect, name), is_fate=True)
+                        self.say(sender, format_fate(effect, name), is_fate=True)
                     else:
                         # Which replica answers a rebuild is no story: the stage reads the disks.
                         asked = "bookies" if isinstance(effect, fx.ReadHistory) else STORE
-                        self.say(sender, f"{spell_call(effect)} → {asked}")
+                        self.say(sender, f"{format_call(effect)} → {asked}")
                         self.open_call(sender, STORE, effect)
             text = said
         self._say_sent(sender, text, members)
@@ -237,22 +237,22 @@ class Stage:
     def _carry_out_reading(self, reader: StageReader, effect: rx.Effect) -> None:
         match effect:
             case rx.SendRead():
-                self.say(reader.name, f"{spell_call(effect)} → {spell_member(effect.member)}")
+                self.say(reader.name, f"{format_call(effect)} → {format_member(effect.member)}")
                 self.open_call(reader.name, effect.member.bookie, effect)
             case rx.CancelRead(read_id):
                 for call in [c for c in self.calls if c.sender == reader.name]:
                     if isinstance(call.request, rx.SendRead) and call.request.read_id == read_id:
-                        self.say(reader.name, f"cancels {spell_call(call.request)}")
+                        self.say(reader.name, f"cancels {format_call(call.request)}")
                         self.bookies[call.target].abandon(call)
                         self._end(call)
-            case rx.ReadMetadata():
-                self.say(reader.name, f"{spell_call(effect)} → {STORE}")
+            case rx.WatchMetadata():
+                self.say(reader.name, f"{format_call(effect)} → {STORE}")
                 self.open_call(reader.name, STORE, effect)
             case rx.SetTimer(at_us):
-                self.say(reader.name, spell_wait(at_us - self.now_us))
+                self.say(reader.name, format_wait(at_us - self.now_us))
                 reader.timer_at_us = at_us
             case rx.Deliver(entries=entries):
-                self.say(reader.name, spell_delivery(effect), is_fate=True)
+                self.say(reader.name, format_delivery(effect), is_fate=True)
                 reader.core.on_consumed(sum(len(body) for _, body in entries), self.now_us)
             case rx.Skip(epoch, entry):
                 self.say(reader.name, f"skips to e{epoch}n{entry}", is_fate=True)
@@ -271,7 +271,7 @@ class Stage:
                 timeout_us: int | None = STORE_TIMEOUT_US
             case fx.SendSeal():
                 timeout_us = SEAL_TIMEOUT_US
-            case fx.SendRead():
+            case fx.SendRecoveryRead():
                 timeout_us = READ_TIMEOUT_US
             case rx.SendRead():
                 timeout_us = request.timeout_us
@@ -291,30 +291,30 @@ class Stage:
             bookie = self.bookies[call.target]
             if not bookie.is_up or self._is_cut(call):
                 self._end(call)
-                self._tell(call, answer_of(BookieStatus.UNREACHABLE))
+                self._report(call, answer_of(BookieStatus.UNREACHABLE))
                 return
             bookie.serve(call, self.now_us)
-            self._tell_waiting(bookie)
+            self._report_waiting(bookie)
         if call.leg is Leg.ANSWER and not request_only:
             assert call.answer is not None
             self._end(call)
-            self._tell(call, call.answer)
+            self._report(call, call.answer)
         elif call.leg is Leg.SERVED and not request_only:
             self.say(
-                call.target, f"{spell_asked(self._bookie_call(call))} → {call.sender}: not yet"
+                call.target, f"{format_asked(self._bookie_call(call))} → {call.sender}: not yet"
             )
 
-    def _tell_waiting(self, bookie: StageBookie) -> None:
+    def _report_waiting(self, bookie: StageBookie) -> None:
         """Long polls that something else has answered: their answers travel at once."""
         for call in [c for c in self.calls if c.target == bookie.name and c.leg is Leg.ANSWER]:
             if isinstance(call.request, rx.SendRead) and call.answer is not None:
                 self._end(call)
-                self._tell(call, call.answer)
+                self._report(call, call.answer)
 
     def sync(self, bookie: StageBookie) -> None:
         """The disk syncs; answers that waited for it are in flight then."""
         bookie.sync(self.now_us)
-        self._tell_waiting(bookie)
+        self._report_waiting(bookie)
 
     def _is_cut(self, call: Call) -> bool:
         node = self.sequencers.get(call.sender)
@@ -329,14 +329,14 @@ class Stage:
     def _bookie_call(call: Call) -> Request:
         request = call.request
         assert isinstance(
-            request, fx.SendAdd | fx.SendSeal | fx.SendRead | fx.SendLac | rx.SendRead
+            request, fx.SendAdd | fx.SendSeal | fx.SendRecoveryRead | fx.SendLac | rx.SendRead
         )
         return request
 
-    def _tell(self, call: Call, answer: ReadAnswer) -> None:
+    def _report(self, call: Call, answer: ReadAnswer) -> None:
         """Report an answer, or what stands for one, to who asked."""
         request = self._bookie_call(call)
-        said = f"{spell_asked(request)} → {call.sender}: {spell_answer(request, answer)}"
+        said = f"{format_asked(request)} → {call.sender}: {format_answer(request, answer)}"
         self.say(call.target, said, is_fate=call.sender == CLIENT)
         status, now_us = answer.status, self.now_us
         if isinstance(request, rx.SendRead):
@@ -364,7 +364,7 @@ class Stage:
         self._end(call)
         request = call.request
         reader = self.readers.get(call.sender)
-        if isinstance(request, rx.ReadMetadata) and reader is not None:
+        if isinstance(request, rx.WatchMetadata) and reader is not None:
             self.show_nodes(reader, request.epoch)
             return
         node = self.sequencers[call.sender]
@@ -375,19 +375,19 @@ class Stage:
         elif isinstance(request, fx.ReadMetadata):
             view = None if is_cut else self.store.view()
             self.say(
-                STORE, f"{node.name} reads: {'nothing' if view is None else _spell_view(view)}"
+                STORE, f"{node.name} reads: {'nothing' if view is None else _format_view(view)}"
             )
             self.feed(node, lambda core: core.on_metadata(request.token, view, self.now_us))
         elif isinstance(request, fx.ReadSegment):
             segment = None if is_cut else self.store.segments[request.epoch][0]
-            said = "nothing" if segment is None else spell_segment(segment)
+            said = "nothing" if segment is None else format_segment(segment)
             self.say(STORE, f"{node.name} reads: {said}")
             self.feed(node, lambda core: core.on_segment(request.token, segment, self.now_us))
         elif isinstance(request, fx.ReadHistory):
             entries = read_disks(self.bookies, request)
             self.feed(node, lambda core: core.on_history(request.token, entries, self.now_us))
         elif isinstance(request, fx.PersistOwed):
-            self.say(STORE, spell_call(request))
+            self.say(STORE, format_call(request))
             self.feed(node, lambda core: core.on_owed_persisted(request))
 
     def _commit(
@@ -424,7 +424,7 @@ class Stage:
         log = self.store.log
         found = self.store.segments.get(epoch)
         segment = None if found is None else found[0]
-        said = f"no e{epoch}" if segment is None else spell_segment(segment)
+        said = f"no e{epoch}" if segment is None else format_segment(segment)
         clean = f"log next=e{log.next_epoch} lce=e{log.last_clean_epoch}"
         self.say(STORE, f"{reader.name} reads: {clean}, {said}")
         self.feed_reader(reader, lambda core: core.on_metadata(log, segment, self.now_us))
@@ -452,7 +452,7 @@ class Stage:
             said = len(self.lines)
             self._fire()
             if len(self.lines) > said:
-                self.lines.insert(said, Line("", f"at {spell_duration(self.now_us)}"))
+                self.lines.insert(said, Line("", f"at {format_duration(self.now_us)}"))
         raise AssertionError("the cores never come to rest")
 
     def _times(self) -> list[int]:
@@ -468,10 +468,10 @@ class Stage:
                 call.deadline_us = None
                 if call.leg is Leg.LOST:
                     self._end(call)
-                self._tell(call, answer_of(BookieStatus.TIMEOUT))
+                self._report(call, answer_of(BookieStatus.TIMEOUT))
         for bookie in self.bookies.values():
             bookie.on_timer(self.now_us)
-            self._tell_waiting(bookie)
+            self._report_waiting(bookie)
         for node in self.sequencers.values():
             if node.timer_at_us is not None and node.timer_at_us <= self.now_us:
                 self.feed(node, lambda core: core.on_timer(self.now_us))
@@ -499,7 +499,7 @@ def _report(core: LogSequencer, request: Request, answer: ReadAnswer, now_us: in
             core.on_lac(member, epoch_of(ledger_id), status, now_us, request.round_id)
         case fx.SendSeal(member, _, epoch):
             core.on_seal(member, epoch, status, answer.lac, answer.highest, now_us)
-        case fx.SendRead(member, ledger_id, entry):
+        case fx.SendRecoveryRead(member, ledger_id, entry):
             stored = None
             if answer.entries:
                 payload = bytes(answer.entries[0][1])
@@ -508,8 +508,8 @@ def _report(core: LogSequencer, request: Request, answer: ReadAnswer, now_us: in
             core.on_read(member, epoch_of(ledger_id), entry, status, stored, now_us)
 
 
-def _spell_view(view: fx.LogView) -> str:
+def _format_view(view: fx.LogView) -> str:
     log = fx.SetLog(view.log, view.log_version)
-    segments = [f"{spell_segment(segment)} v{version}" for segment, version in view.segments]
+    segments = [f"{format_segment(segment)} v{version}" for segment, version in view.segments]
     owner = "nobody" if view.owner is None else f"{view.owner.sequencer_id} e{view.owner.epoch}"
-    return ", ".join([spell_write(log).replace(" if ", " "), *segments, f"owner {owner}"])
+    return ", ".join([format_write(log).replace(" if ", " "), *segments, f"owner {owner}"])

@@ -129,7 +129,7 @@ def main() -> int:
     options = _parse()
     if options.seed is not None:
         result = run_seed(options.seed, with_trace=options.trace)
-        sys.stdout.write(spell_result(result))
+        sys.stdout.write(format_result(result))
         return 1 if result.violation else 0
     began_s = time.monotonic()
     seeds = range(options.first, options.first + options.seeds)
@@ -137,10 +137,10 @@ def main() -> int:
     for result in play_seeds(seeds, options.jobs):
         results.append(result)
         if result.violation:
-            sys.stdout.write(spell_result(result))
+            sys.stdout.write(format_result(result))
             sys.stdout.flush()
     took_s = time.monotonic() - began_s
-    sys.stdout.write(spell_summary(results, took_s, is_long=not options.quiet))
+    sys.stdout.write(format_summary(results, took_s, is_long=not options.quiet))
     gaps = find_gaps(results) if len(results) >= GAP_SEEDS_MIN else []
     for gap in gaps:
         sys.stdout.write(f"never happened: {gap}\n")
@@ -173,15 +173,15 @@ def find_gaps(results: Iterable[Result]) -> list[str]:
     return [name for name in REQUIRED if total[name] == 0]
 
 
-def spell_result(result: Result) -> str:
+def format_result(result: Result) -> str:
     """A run for people: the story is all of it, or the last events of a failure."""
-    head = f"seed {result.seed}  digest {result.digest}\n  options {result.options.spell()}\n"
+    head = f"seed {result.seed}  digest {result.digest}\n  options {result.options.format()}\n"
     story = "".join(f"  {line}\n" for line in result.story)
     fate = result.violation or "ok"
     return f"{head}{story}seed {result.seed}: {fate}\n"
 
 
-def spell_summary(results: list[Result], took_s: float, *, is_long: bool) -> str:
+def format_summary(results: list[Result], took_s: float, *, is_long: bool) -> str:
     """Counts of all runs and how fast they were."""
     total = sum_counts(results)
     lines = [f"{name:<40} {total[name]:>12}" for name in sorted(total)] if is_long else []

@@ -177,8 +177,8 @@ class SimDisk:
         assert (path not in self.files) is is_new, path
         if is_new:
             self.operate()
-            is_shelf = path.endswith((".de", ".idx"))
-            self._change(None, path, SimFile(self, is_finished_once=is_shelf))
+            is_cold_files = path.endswith((".de", ".idx"))
+            self._change(None, path, SimFile(self, is_finished_once=is_cold_files))
         return self.files[path]
 
     def map(self, path: str) -> memoryview:

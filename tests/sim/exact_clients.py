@@ -18,10 +18,10 @@ from duramen.errors import DuramenError
 from duramen.ids import Dlsn, LogId, parse_dlsn
 from duramen.runtime.metadata_store import SessionState
 from duramen.units import MS, SECOND
-from duramen.wire.record_batch import Producer, encode_batch
+from duramen.wire.record_batch import BatchProducer, encode_batch
 from duramen.wire.sequencer_calls import (
     AlreadyStored,
-    Appended,
+    AppendedBatch,
     AppendedEarly,
     AppendOptions,
 )
@@ -167,7 +167,7 @@ class ExactClient(Node):
         self.after(self.world.between(0, int(2 * SECOND / rate)), self._act)
 
     def _make(
-        self, log_id: LogId, demand: Demand, producer: Producer | None = None
+        self, log_id: LogId, demand: Demand, producer: BatchProducer | None = None
     ) -> tuple[int, bytes, int]:
         """Invoke an append; gives its id, its batch, its records."""
         self._append_count += 1
@@ -223,7 +223,7 @@ class ExactClient(Node):
                     self._append_at_end(log_id, chain + 1)
             return
         assert not isinstance(result, AlreadyStored) and result.record_count == count, result
-        self.world.counts[f"append accepted: {_spell(demand)}"] += 1
+        self.world.counts[f"append accepted: {_format(demand)}"] += 1
         if isinstance(result, AppendedEarly):
             self._acknowledge(log_id, append_id, result.dlsn, None)
             return
@@ -263,7 +263,7 @@ class ExactClient(Node):
         stamp = Stamp(producer.name, producer.epoch, producer.sequence)
         producer.sequence += 1
         append_id, data, count = self._make(
-            producer.log_id, Demand(stamp=stamp), Producer(*stamp)
+            producer.log_id, Demand(stamp=stamp), BatchProducer(*stamp)
         )  # fmt: skip
         batch = producer.open[append_id] = _Batch(append_id, stamp, data, count)
         self.loop.run_task(self._carry(producer, batch))
@@ -316,7 +316,7 @@ class ExactClient(Node):
             self._land(producer, batch, result)
             return
 
-    async def _try(self, producer: _Producer, batch: _Batch) -> Appended | AlreadyStored:
+    async def _try(self, producer: _Producer, batch: _Batch) -> AppendedBatch | AlreadyStored:
         batch.try_count += 1
         try:
             result = await self._appender.append(
@@ -328,7 +328,9 @@ class ExactClient(Node):
         finally:
             batch.try_count -= 1
 
-    def _land(self, producer: _Producer, batch: _Batch, result: Appended | AlreadyStored) -> None:
+    def _land(
+        self, producer: _Producer, batch: _Batch, result: AppendedBatch | AlreadyStored
+    ) -> None:
         """The batch is in the log: the first answer says where, all others say the same."""
         log_id, append_id = producer.log_id, batch.append_id
         if batch.is_landed or isinstance(result, AlreadyStored):
@@ -344,10 +346,10 @@ class ExactClient(Node):
                 producer.done = [*producer.done[-7:], batch]
 
     def _repeat_landed(
-        self, producer: _Producer, batch: _Batch, result: Appended | AlreadyStored
+        self, producer: _Producer, batch: _Batch, result: AppendedBatch | AlreadyStored
     ) -> None:
         log_id, append_id = producer.log_id, batch.append_id
-        if isinstance(result, Appended):
+        if isinstance(result, AppendedBatch):
             start = result.start
             self._history.on_repeated(self.index, log_id, append_id, start.dlsn, start.seq_num)
             return
@@ -409,7 +411,7 @@ def _key(log_id: LogId) -> str:
     return f"ns/log-{log_id - 1}"
 
 
-def _spell(demand: Demand) -> str:
+def _format(demand: Demand) -> str:
     if demand.match_seq_num is not None:
         return "match"
     return "plain" if demand.token is None else "token"

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, cast
 
+from duramen.core.sequencer.context import SequencerContext
 from duramen.core.sequencer.effects import CommitOutcome
-from duramen.core.sequencer.surroundings import Surroundings
 from duramen.core.sequencer.transmit import QueuedAppend
 from duramen.ids import LogId, SequencerId
 from duramen.runtime.sequencer.bookie_lanes import BookieLanes
@@ -82,7 +82,7 @@ class Process(Protocol):
     name: str
     world: World
     sequencer_id: SequencerId
-    around: Surroundings
+    context: SequencerContext
     link: CountedLink
     watcher: Watcher
 
@@ -94,9 +94,9 @@ class SimHost(LogHost):
         self, node: Process, lanes: BookieLanes, roster: SimRoster, probes: SimProbes
     ) -> None:
         sequencers = cast(Any, roster)
-        super().__init__(node.sequencer_id, node.around, lanes, node.link, sequencers)
+        super().__init__(node.sequencer_id, node.context, lanes, node.link, sequencers)
         self.claims = Claims(
-            node.around, node.link, sequencers, probes=cast(Any, probes),
+            node.context, node.link, sequencers, probes=cast(Any, probes),
             now_us=lambda: node.world.now_us,
         )  # fmt: skip
         self.node = node
@@ -134,7 +134,7 @@ class SimHost(LogHost):
         self.node.world.note(self.node.name, "leaves", log_id, reason)
         return await super().leave(log_id, reason)
 
-    async def give_up(self, log_id: LogId, heir: str) -> None:
+    async def give_up(self, log_id: LogId, pending_owner: str) -> None:
         """As the host."""
         self._counts["log given up for want of bookies"] += 1
-        await super().give_up(log_id, heir)
+        await super().give_up(log_id, pending_owner)

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from duramen.ids import Dlsn, LogId
 from duramen.units import MS
-from tests.sim.segment_record import Record, Tally, Violation, spell
+from tests.sim.segment_record import Record, Tally, Violation, format_text
 
 
 class Outcome(enum.Enum):
@@ -77,7 +77,7 @@ class _Append:
     seq_num: int = -1
 
     def __repr__(self) -> str:
-        place = f" at {_spell(self.key)} seq {self.seq_num}" if self.key >= 0 else ""
+        place = f" at {_format(self.key)} seq {self.seq_num}" if self.key >= 0 else ""
         return (
             f"append {self.append_id} of client {self.client} ({len(self.content.bodies)} records, "
             f"invoked {self.invoked_us} µs, {self.outcome.value} {self.answered_us} µs{place})"
@@ -183,7 +183,7 @@ class LogRecord:
         is_later = seq_num >= append.floor
         self._check("Q1", is_later, append, "is told of", seq_num, "below", append.floor)
         is_later = key >= append.key_floor
-        self._check("Q1", is_later, append, _spell(key), "below", _spell(append.key_floor))
+        self._check("Q1", is_later, append, _format(key), "below", _format(append.key_floor))
         self.on_fail(now_us, client, append_id)
         self._end = max(self._end, seq_num)
 
@@ -248,7 +248,7 @@ class LogRecord:
             return
         other_key = self._seen_seq_nums.get(seq_num)
         if other_key is not None:
-            raise self._violation("O1", *who, "has a number seen at", _spell(other_key))
+            raise self._violation("O1", *who, "has a number seen at", _format(other_key))
         append = self._acknowledged.get(key)
         if append is not None:
             at = key - append.key
@@ -269,7 +269,7 @@ class LogRecord:
         """L1: what was acknowledged before the question, early or not, lies below the tail, and
         the tail does not lie beyond what anybody wrote."""
         what = "tail", dlsn, "seq", seq_num, "told at", now_us, "µs lies below what was there:"
-        self._check("L1", key_of(dlsn) >= question.end_key, *what, _spell(question.end_key))
+        self._check("L1", key_of(dlsn) >= question.end_key, *what, _format(question.end_key))
         self._check("L1", seq_num >= question.end, *what, question.end)
         is_written = seq_num <= self._invoked_count
         self._check("L1", is_written, "tail", dlsn, "seq", seq_num, "of", self._invoked_count)
@@ -280,7 +280,7 @@ class LogRecord:
         keys, head_key = {key_of(dlsn) for dlsn in found}, key_of(head)
         for key in itertools.islice(self._acknowledged, question.record_count):
             if key >= head_key:
-                what = self._acknowledged[key], "does not come before the tail:", _spell(key)
+                what = self._acknowledged[key], "does not come before the tail:", _format(key)
                 self._check("D1", key in keys, *what)
 
     # --- the end ---------------------------------------------------------------------------------
@@ -318,7 +318,7 @@ class LogRecord:
                 is_kept = is_kept and complete[at][1] >= seq_num
             else:
                 is_kept = is_kept and seq_num == complete[-1][1] + 1
-            self._check("L1", is_kept, "the tail", _spell(key), "seq", seq_num, "never was")
+            self._check("L1", is_kept, "the tail", _format(key), "seq", seq_num, "never was")
 
     def _check_kept(self, found: Mapping[int, tuple[int, bytes]], head_key: int) -> None:
         """D1: what was acknowledged is there. O1: so is what a reader was given."""
@@ -335,7 +335,7 @@ class LogRecord:
                 continue
             self._tally.counts["O1"] += 1
             if found.get(key) != seen:
-                raise self._violation("O1", _spell(key), "was", seen, "and is", found.get(key))
+                raise self._violation("O1", _format(key), "was", seen, "and is", found.get(key))
 
     def _find_appends(self, complete: Sequence[Record]) -> None:
         """D3: the log consists of whole appends, each within one entry."""
@@ -410,7 +410,7 @@ class LogRecord:
         for code, floor in ("O3", append.own_key_floor), ("O2", append.key_floor):
             self._tally.counts[code] += 1
             if key < floor:  # put into words only then
-                raise self._violation(code, append, _spell(key), "below", _spell(floor))
+                raise self._violation(code, append, _format(key), "below", _format(floor))
         if seq_num < 0:
             return
         if append.own_floor:
@@ -424,7 +424,7 @@ class LogRecord:
         self._tally.check(code, is_kept, "log", self.log_id, *what)
 
     def _violation(self, code: str, *what: object) -> Violation:
-        return Violation(code, spell("log", self.log_id, *what))
+        return Violation(code, format_text("log", self.log_id, *what))
 
 
 def _number(append: _Append, at: int, seen: int) -> int:
@@ -440,5 +440,5 @@ def key_of(dlsn: Dlsn) -> int:
     return epoch << 64 | entry << 32 | slot
 
 
-def _spell(key: int) -> str:
+def _format(key: int) -> str:
     return f"e{key >> 64}n{key >> 32 & 0xFFFF_FFFF}s{key & 0xFFFF_FFFF}"

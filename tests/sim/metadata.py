@@ -25,7 +25,7 @@ from duramen.runtime.metadata_store import (
     Conflict,
     ConflictKind,
     Create,
-    Delete,
+    DeleteNode,
     MetadataError,
     Op,
     OutcomeUnknown,
@@ -38,7 +38,7 @@ from duramen.runtime.metadata_store import (
     parent_path,
 )
 from duramen.units import MS, SECOND
-from duramen.wire.metadata_json import Paths, read_node, spell_node
+from duramen.wire.metadata_json import Paths, encode_node, read_node
 from tests.sim.network import STORE, Network
 from tests.sim.node_loop import Promise
 from tests.sim.options import Options
@@ -213,7 +213,7 @@ class Store:
         parent = parent_path(op.path)
         if isinstance(op, Create) and parent not in fresh and self.find(parent) is None:
             raise Conflict(index, ConflictKind.NO_NODE, op.path)
-        if isinstance(op, Delete) and self.list_children(op.path, self.zxid):
+        if isinstance(op, DeleteNode) and self.list_children(op.path, self.zxid):
             raise Conflict(index, ConflictKind.NOT_EMPTY, op.path)
 
     def expire(self, session_id: int) -> None:
@@ -265,7 +265,7 @@ class Store:
             self.moved_us[name] = self.world.now_us
             if fields is not None:
                 self.bookies[name] = fields
-            self.tell_rosters()
+            self.report_rosters()
 
     def read_registered(self) -> dict[str, dict[str, Any]]:
         """What `bookies/<id>` hold."""
@@ -279,12 +279,12 @@ class Store:
             if path.startswith(f"{PATHS.available}/"):
                 self._learn_bookie(path)
             elif path.startswith(f"{PATHS.bookies}/"):
-                self.tell_rosters()
+                self.report_rosters()
         for _, prefix, session, call in self._watchers:
             if any(path.startswith(prefix) for path in changed):
                 session.node.after(self._watch_delay_us(), call)
 
-    def tell_rosters(self) -> None:
+    def report_rosters(self) -> None:
         """Bookies or sequencers came or went: everybody learns it in a while."""
         for session in self._sessions:
             if session.node.is_up:
@@ -405,7 +405,7 @@ class StoreSession:
         if name in store.sequencers:
             del store.sequencers[name]
             store.unreached.pop(name, None)
-            store.tell_rosters()
+            store.report_rosters()
 
     def beat(self) -> None:
         """The store looks whether it still hears of the process, and the process of the store."""
@@ -541,7 +541,7 @@ class StoreSession:
         return (await self.commit((Set(path, data, version),)))[0]
 
     async def delete(self, path: str, *, version: int) -> None:
-        await self.commit((Delete(path, version),))
+        await self.commit((DeleteNode(path, version),))
 
     async def commit(self, ops: Sequence[Op]) -> tuple[int, ...]:
         if self.session is not SessionState.CONNECTED:
@@ -652,7 +652,7 @@ def _as_newer(op: Op) -> Op:
     """
     is_own = op.path.startswith(f"{PATHS.available}/")
     if isinstance(op, Set | Create) and op.data.startswith(b"{") and not is_own:
-        return replace(op, data=spell_node({**read_node(op.data), _LATER: "kept"}))
+        return replace(op, data=encode_node({**read_node(op.data), _LATER: "kept"}))
     return op
 
 
@@ -669,7 +669,7 @@ def _step(index: int, op: Op, found: Stored | None, session_id: int, zxid: int) 
     match op:
         case Set():
             return Stored(op.data, found.version + 1, found.ephemeral_session, 0, made=found.made)
-        case Delete():
+        case DeleteNode():
             return None
         case Check():
             return found

@@ -322,7 +322,7 @@ class Nemesis:
             self._end_early(taker, delay_us, log_id, world.rng.choice(owners))
 
     def _end_early(
-        self, taker: SequencerNode, delay_us: int, log_id: LogId, heir: SequencerNode
+        self, taker: SequencerNode, delay_us: int, log_id: LogId, pending_owner: SequencerNode
     ) -> None:
         """The one who takes over dies in the middle of it, and another goes on."""
         world = self.world
@@ -330,8 +330,15 @@ class Nemesis:
         death_us = delay_us + world.between(5 * MS, 600 * MS)
         world.at(death_us, taker.run, taker.life, taker.crash)
         world.at(death_us + world.between(100 * MS, 2 * SECOND), taker.start)
-        heir_us = death_us + world.between(0, 300 * MS)
-        world.at(heir_us, heir.run, heir.life, heir.disturb, log_id, "take over")
+        pending_owner_us = death_us + world.between(0, 300 * MS)
+        world.at(
+            pending_owner_us,
+            pending_owner.run,
+            pending_owner.life,
+            pending_owner.disturb,
+            log_id,
+            "take over",
+        )
 
     def _race_late_adds(self, log_id: LogId) -> bool:
         """Another takes over while adds of the owner are late and some of the seals do not arrive.

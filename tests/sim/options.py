@@ -128,13 +128,13 @@ class Options:
     clock_skew_us: int
     """How far apart the clocks of sequencers are: wall clocks are for people, and for retention."""
 
-    def spell(self) -> str:
+    def format(self) -> str:
         """Everything in one line."""
         parts = []
         for field in fields(self):
             value: Any = getattr(self, field.name)
             if field.name == "logs":
-                value = "[" + " ".join(_spell_log(log) for log in value) + "]"
+                value = "[" + " ".join(_format_log(log) for log in value) + "]"
             elif field.name == "places":
                 value = "[" + " ".join(f"{region}/{rack}" for region, rack in value) + "]"
             elif field.name == "faults":
@@ -286,7 +286,7 @@ def can_place(
     return choose_ensemble(candidates, quorum, rule, random.Random(0)) is not None
 
 
-def _spell_log(log: LogConfig) -> str:
+def _format_log(log: LogConfig) -> str:
     part = log.replication
     roll = log.roll
     return (
@@ -294,17 +294,17 @@ def _spell_log(log: LogConfig) -> str:
         f"-racks{part.min_racks}-regions{part.min_regions}-{part.placement}"
         f"-roll{roll.interval // SECOND}s/{roll.size}B/idle{roll.idle_close // SECOND}s"
         f"-owed{log.owed_bytes_max}B-{log.ack_mode}-{log.commit}-{log.flush.policy}"
-        f"-kept{log.producers.results_kept}-{_spell_retention(log.retention)}"
-        f"{'-early' * log.early_append}{_spell_tiering(log.tiering)}"
+        f"-kept{log.producers.results_kept}-{_format_retention(log.retention)}"
+        f"{'-early' * log.early_append}{_format_tiering(log.tiering)}"
     )
 
 
-def _spell_tiering(tiering: Tiering) -> str:
+def _format_tiering(tiering: Tiering) -> str:
     if tiering.policy == "none":
         return ""
     return f"-{tiering.policy}{tiering.keep_hot // SECOND}s"
 
 
-def _spell_retention(retention: Retention) -> str:
+def _format_retention(retention: Retention) -> str:
     age = None if retention.age is None else f"{retention.age // SECOND}s"
     return f"age{age}/bytes{retention.bytes}/truncated{retention.truncated // SECOND}s"

@@ -33,14 +33,14 @@ from duramen.ids import (
 from duramen.limits import DELETION_READ_COUNT_MAX
 from duramen.runtime.metadata_store import MetadataStore, SessionState
 from duramen.units import MS, SECOND
-from duramen.wire.bookie_calls import Add, Service
+from duramen.wire.bookie_calls import Add, ServiceClass
 from duramen.wire.checkpoint_format import Checkpoint
-from duramen.wire.journal_format import JournalRecord, Kind
+from duramen.wire.journal_format import JournalRecord, RecordKind
 from duramen_bookie.checkpoint import write_checkpoint
+from duramen_bookie.entry_log.index_file import IndexDamaged
 from duramen_bookie.journal.recycling import NoSpaceError
 from duramen_bookie.journal.writer import JournalPoisoned
 from duramen_bookie.repair.proofs import MetadataProofs
-from duramen_bookie.shelf.index_file import IndexDamaged
 from duramen_bookie.upkeep.checkpointing import (
     add_files,
     begin_compaction,
@@ -221,7 +221,7 @@ class BookieNode(Node):
         self._core.set_read_only(level)
 
     def _identity_of(self, ledger_id: LedgerId, entry_id: EntryId) -> int | None:
-        return self._storage.shelf.identity_of(ledger_id, entry_id)
+        return self._storage.entry_log.identity_of(ledger_id, entry_id)
 
     def _replay(self) -> None:
         self._storage.replay()
@@ -256,7 +256,7 @@ class BookieNode(Node):
             self._dies_in_commit = is_power_cut
 
     def crash_in_upkeep(self, *, is_power_cut: bool) -> None:
-        """As `crash`, in the middle of the next transfer to the shelf."""
+        """As `crash`, in the middle of the next transfer to the entry log."""
         if self.is_up:
             self._dies_in_upkeep = is_power_cut
 
@@ -332,17 +332,17 @@ class BookieNode(Node):
             return
         self.guard(self._storage.sim_journal.commit)
 
-    def tell_durable(self, records: Sequence[JournalRecord]) -> None:
+    def report_durable(self, records: Sequence[JournalRecord]) -> None:
         """The disk has synced these records."""
         for record in records:
-            if record.kind is Kind.ADD:
+            if record.kind is RecordKind.ADD:
                 crc = int.from_bytes(record.body[4:8], "little")
                 self.judge.on_durable(self.member, record.ledger_id, record.entry_id, crc)
 
-    def tell_vouched(self, records: Sequence[JournalRecord]) -> None:
+    def report_vouched(self, records: Sequence[JournalRecord]) -> None:
         """The core knows that these records are durable."""
         for record in records:
-            if record.kind is Kind.ADD:
+            if record.kind is RecordKind.ADD:
                 self.judge.on_vouched(self.member, record.ledger_id, record.entry_id)
 
     # --- Upkeep (as `upkeep.settling`, `compaction` and `deletion`) ------------------------------
@@ -351,7 +351,7 @@ class BookieNode(Node):
         self.after(self.world.between(2 * SECOND, 10 * SECOND), self._settle_again)
         if self._carried is not None or self._is_rolling:
             return
-        for file in self._storage.shelf.list_files():
+        for file in self._storage.entry_log.list_files():
             if file.is_index_damaged:
                 try:
                     self._storage.rebuild_index(file.ref)
@@ -359,7 +359,7 @@ class BookieNode(Node):
                     self.world.counts["upkeep failed"] += 1
                 else:
                     self.world.counts["index rebuilt"] += 1
-        files = self._storage.shelf.list_files()
+        files = self._storage.entry_log.list_files()
         if files and self.world.chance(0.3):
             self._carry_out(begin_compaction(self._storage, self.world.rng.choice(files)))
         else:
@@ -433,7 +433,7 @@ class BookieNode(Node):
             self.world.counts["switch failed"] += 1
             return
         switch(storage, transfer, _nothing)
-        storage.shelf.retire(transfer.replaced)
+        storage.entry_log.retire(transfer.replaced)
         self.world.counts["entries settled"] += sum(map(len, transfer.moved.values()))
         self.world.counts["settled damage"] += len(transfer.damaged)
         for ledger_id in dict.fromkeys(ledger_id for ledger_id, _ in transfer.damaged):
@@ -530,7 +530,7 @@ class BookieNode(Node):
 def _purpose_of(kind: str, rows: Any) -> str:
     """What `BookieNode.lose_power_at` calls it."""
     if kind == "add" and rows[0].is_recovery:
-        return "copy" if rows[0].service is Service.REPAIR else "write back"
+        return "copy" if rows[0].service is ServiceClass.REPAIR else "write back"
     return kind
 
 

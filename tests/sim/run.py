@@ -27,18 +27,18 @@ from duramen.core.segment import TRANSITIONS, Segment, SegmentState
 from duramen.core.sequencer.exactly_once import snapshots
 from duramen.core.sequencer.log_state import LogState
 from duramen.ids import BookieId, Dlsn, EntryId, Epoch, LedgerId, LogId, Member, SequencerId
-from duramen.runtime.metadata_store import Create, Delete, Op, Set, parent_path
+from duramen.runtime.metadata_store import Create, DeleteNode, Op, Set, parent_path
 from duramen.units import MS, SECOND
 from duramen.wire.metadata_json import BookieNode as OwnFields
 from duramen.wire.metadata_json import (
+    encode_log,
+    encode_node,
     read_bookie,
     read_log,
     read_segment,
-    spell_log,
-    spell_node,
 )
 from tests.sim.archive.archiver import Archiver
-from tests.sim.archive.shelf import ColdShelf
+from tests.sim.archive.cold_files import ColdFiles
 from tests.sim.checkers import Checkers, Violation
 from tests.sim.clock import virtual_time
 from tests.sim.exact_clients import ExactClient
@@ -122,12 +122,12 @@ class Run:
         self.network = Network(world, options)
         self.store = Store(world, self.network, options, self._on_applied)
         cluster = {"uuid": CLUSTER, "last_log_id": len(options.logs)}
-        self.store.put(PATHS.cluster, spell_node(cluster))
+        self.store.put(PATHS.cluster, encode_node(cluster))
         self._log_paths = [PATHS.log(LogId(i + 1)) for i in range(len(options.logs))]
         for number, config in enumerate(options.logs):
             log_id = LogId(number + 1)
             log = LogNode(log_id, "ns", f"log-{number}", config)
-            self.store.put(PATHS.log(log_id), spell_log(log))
+            self.store.put(PATHS.log(log_id), encode_log(log))
             self.store.put(parent_path(PATHS.segment(log_id, Epoch(1))))
         self.segments: dict[LedgerId, Segment] = {}
         self.bookies: dict[str, BookieNode] = {}
@@ -139,7 +139,7 @@ class Run:
         """Logs that are ended when everything is closed."""
         self.final_tokens: dict[LogId, list[tuple[Dlsn, str]]] = {}
         self._heads: dict[LogId, tuple[Epoch, EntryId]] = {}
-        self.shelf = ColdShelf(world, seed) if options.archiver_count else None
+        self.cold_files = ColdFiles(world, seed) if options.archiver_count else None
         self.clients = [
             ClientNode(
                 world,
@@ -194,7 +194,7 @@ class Run:
         regions = sorted({region for region, _ in options.places})
         self.cluster = cluster = Cluster(
             self.seed, len(options.logs), self.network, self.store, self.bookies, self.checkers,
-            self.shelf,
+            self.cold_files,
         )  # fmt: skip
         self.archivers = [
             Archiver(world, index, regions, cluster) for index in range(options.archiver_count)
@@ -253,7 +253,7 @@ class Run:
             pass
         except (Violation, AssertionError) as error:
             self.world.note("world", "violation", str(error))
-            violation = _spell_violation(error)
+            violation = _format_violation(error)
         except Exception as error:  # a core that raises is a finding like any other
             self.world.note("world", "error", repr(error))
             violation = f"{error!r} at {_place_of(error)}"
@@ -270,7 +270,7 @@ class Run:
             world.event_count,
             world.counts,
             violation,
-            world.spell_story() if violation or world.with_trace else [],
+            world.format_story() if violation or world.with_trace else [],
         )
 
     def _heal(self) -> None:
@@ -279,8 +279,8 @@ class Run:
         self.nemesis.stop()
         self.network.heal()
         self.store.heal()
-        if self.shelf is not None:
-            self.shelf.heal()
+        if self.cold_files is not None:
+            self.cold_files.heal()
         for bookie in self.bookies.values():
             bookie.disk.slow_us = 0
             bookie.disk.empty()
@@ -308,7 +308,7 @@ class Run:
             return all(a + 2 <= b or a > 1 << 50 for a, b in zip(before, now, strict=True))
 
         if not self._wait(has_progress) and is_bound:
-            raise Stuck("liveness", f"no appends after the faults: {self._spell_logs()}")
+            raise Stuck("liveness", f"no appends after the faults: {self._format_logs()}")
         for client in clients:
             client.is_over = True
         self._wait(lambda: not any(client.open for client in clients) and not self.exact.is_setting)
@@ -321,7 +321,7 @@ class Run:
                 self._wait_repair()
             return True
         if is_bound:
-            raise Stuck("liveness", f"not everything is closed: {self._spell_logs()}")
+            raise Stuck("liveness", f"not everything is closed: {self._format_logs()}")
         self.world.counts["refused beyond the budget"] += 1
         return False
 
@@ -469,20 +469,20 @@ class Run:
         self.checkers.on_sealed_by_cover(log_id, epoch, responders)
 
     def on_conclusion(self, segment: Segment, sequencer_id: SequencerId) -> None:
-        self._tell_closed(segment, sequencer_id)
+        self._report_closed(segment, sequencer_id)
 
     def on_memory(self, now_us: int, what: str, size: int, bound: int) -> None:
         self.checkers.on_memory(now_us, what, size, bound)
 
     def _on_applied(self, op: Op, before: bytes | None, session: StoreSession) -> None:
         if isinstance(op, Set) and before is not None and op.path in self._log_paths:
-            self._tell_log_changed(read_log(before), read_log(op.data))
+            self._report_log_changed(read_log(before), read_log(op.data))
             return
-        if isinstance(op, Delete) and before is not None and "/segments/" in op.path:
-            self._tell_removed(read_segment(before))
+        if isinstance(op, DeleteNode) and before is not None and "/segments/" in op.path:
+            self._report_removed(read_segment(before))
             return
         if isinstance(op, Set) and before and op.path.startswith(f"{PATHS.bookies}/"):
-            self._tell_duty(op.path, read_bookie(before), read_bookie(op.data))
+            self._report_duty(op.path, read_bookie(before), read_bookie(op.data))
             return
         if not isinstance(op, Set | Create) or "/segments/" not in op.path:
             return
@@ -504,19 +504,19 @@ class Run:
         is_quiet = self._is_quiet(old, segment)
         self.world.counts["repair of what is quiet"] += is_quiet
         self.checkers.on_segment_changed(old, segment, first, is_quiet=is_quiet)
-        self._tell_copies(old, segment)
+        self._report_copies(old, segment)
         if segment.lost != old.lost:
             is_possible = self.options.is_beyond_budget
             self.checkers.on_loss_recorded(segment, is_possible=is_possible)
         if segment.state is old.state:
-            self._tell_changed(old, segment, author)
+            self._report_changed(old, segment, author)
         else:
             assert segment.state in TRANSITIONS[old.state], (old, segment)
             self.world.counts[f"segment {old.state.value} → {segment.state.value}"] += 1
             self.nemesis.on_transition(author, _TRANSITION_NAMES[segment.state], segment.log_id)
         if segment.is_closed:
             self.world.counts["segment with holes"] += len(segment.holes) > 0
-            self._tell_closed(segment, author)
+            self._report_closed(segment, author)
             if old.state is not segment.state:
                 completed_us = (segment.completed_unix_ms or 0) * MS
                 self.checkers.on_completed(
@@ -539,7 +539,7 @@ class Run:
                     return False
         return True
 
-    def _tell_changed(self, old: Segment, segment: Segment, author: SequencerId) -> None:
+    def _report_changed(self, old: Segment, segment: Segment, author: SequencerId) -> None:
         if segment.nonce.startswith(REPAIR):
             is_swap = [f.ensemble for f in old.fragments] != [f.ensemble for f in segment.fragments]
             what = "copies swapped" if is_swap else "fragment proved"
@@ -552,15 +552,15 @@ class Run:
             self.checkers.on_ensemble_changed(segment)
         self.nemesis.on_transition(author, "ensemble changed", segment.log_id)
 
-    def _tell_copies(self, old: Segment, segment: Segment) -> None:
+    def _report_copies(self, old: Segment, segment: Segment) -> None:
         """What the metadata say of cold copies, and what of hot ones that are gone."""
         stored = None
         if segment.cold_copy is not None and segment.cold_copy != old.cold_copy:
-            assert self.shelf is not None, segment
-            stored = self.shelf.list_entries(segment.cold_copy.attempt)
+            assert self.cold_files is not None, segment
+            stored = self.cold_files.list_entries(segment.cold_copy.attempt)
         self.checkers.on_copies_changed(self.world.now_us, old, segment, stored)
 
-    def _tell_duty(self, path: str, before: OwnFields, after: OwnFields) -> None:
+    def _report_duty(self, path: str, before: OwnFields, after: OwnFields) -> None:
         if after.duty is before.duty:
             return
         name = path.rpartition("/")[2]
@@ -570,7 +570,7 @@ class Run:
             member = Member(BookieId(name), after.incarnation)
             self.checkers.on_drained(member, self.judge.list_live())
 
-    def _tell_log_changed(self, before: LogNode, after: LogNode) -> None:
+    def _report_log_changed(self, before: LogNode, after: LogNode) -> None:
         counts = self.world.counts
         counts["segments given up"] += after.first_live_epoch - before.first_live_epoch
         counts["hot copies released"] += after.first_hot_epoch - before.first_hot_epoch
@@ -578,7 +578,7 @@ class Run:
         counts["snapshot named"] += after.snapshot_lsn != before.snapshot_lsn
         self.checkers.on_log_changed(self.world.now_us, before, after)
 
-    def _tell_removed(self, segment: Segment) -> None:
+    def _report_removed(self, segment: Segment) -> None:
         self.world.counts["segment node removed"] += 1
         self.segments.pop(segment.ledger_id, None)
         self.checkers.on_segment_removed(segment.log_id, segment.epoch)
@@ -589,7 +589,7 @@ class Run:
         assert stored is not None
         return read_log(stored.data)
 
-    def _tell_closed(self, segment: Segment, author: SequencerId) -> None:
+    def _report_closed(self, segment: Segment, author: SequencerId) -> None:
         assert segment.last_entry is not None and segment.totals is not None
         assert segment.start_seq_num is not None
         self.checkers.on_segment_closed(
@@ -601,7 +601,7 @@ class Run:
         for code, count in self.checkers.statistics().items():
             self.world.counts[f"check {code}"] += count
 
-    def _spell_logs(self) -> str:
+    def _format_logs(self) -> str:
         cores = [
             f"{name} {driver.core!r}"
             for name, sequencer in self.sequencers.items()
@@ -619,7 +619,7 @@ def _rule_of(log: LogConfig) -> PlacementRule:
     return PlacementRule(part.min_racks, part.min_regions, is_strict=part.placement == "strict")
 
 
-def _spell_violation(error: Violation | AssertionError) -> str:
+def _format_violation(error: Violation | AssertionError) -> str:
     if isinstance(error, Violation):
         return str(error)
     return f"assertion at {_place_of(error)}: {error}"

@@ -49,7 +49,7 @@ class Tally:
         """Count a check, and raise what it found."""
         self.counts[code] += 1
         if not is_kept:
-            raise Violation(code, spell(*what))
+            raise Violation(code, format_text(*what))
 
 
 class SegmentEnd(NamedTuple):
@@ -195,7 +195,7 @@ class SegmentRecord:
         if epoch > 1:
             before = self.ends.get(epoch - 1)
             if before is None:
-                raise Violation("G1", spell(*what, "before the epoch below was closed"))
+                raise Violation("G1", format_text(*what, "before the epoch below was closed"))
             start = before.start_seq_num + before.totals.record_count
         self._tally.check("G1", said.start_seq_num == start, *what, "but starts at", start)
         is_empty = said.last_entry == NOTHING
@@ -264,7 +264,7 @@ class SegmentRecord:
         self._tally.check("G1", is_kept, "log", self.log_id, *what)
 
 
-def spell(*what: object) -> str:
+def format_text(*what: object) -> str:
     """The parts of a message, side by side."""
     return " ".join(str(part) for part in what)
 

@@ -23,7 +23,7 @@ from duramen.core.log_node import Ending
 from duramen.core.placement import Candidate
 from duramen.core.placement.roster import choose_candidates, read_rows
 from duramen.core.quorum import Quorum
-from duramen.core.sequencer.surroundings import Surroundings
+from duramen.core.sequencer.context import SequencerContext
 from duramen.errors import DuramenError
 from duramen.ids import (
     BookieId,
@@ -39,8 +39,8 @@ from duramen.runtime.sequencer.bookie_lanes import BookieLanes
 from duramen.runtime.sequencer.log_driver import LogDriver
 from duramen.units import MS, SECOND
 from duramen.wire.entry import CONTROL, STATE, encode_entry
-from duramen.wire.exactly_once.control_record import spell_control
-from duramen.wire.metadata_json import read_bookie, read_log, spell_log
+from duramen.wire.exactly_once.control_record import encode_control
+from duramen.wire.metadata_json import encode_log, read_bookie, read_log
 from duramen.wire.sequencer_calls import NO_OPTIONS, Append, pack_results, parse_appends
 from duramen_sequencer.append_frames import AppendFrames
 from duramen_sequencer.fencing import set_token
@@ -91,7 +91,7 @@ class SequencerNode(Node):
         self.watcher = watcher
         self.session = StoreSession(store, self, self._on_session, self._on_rosters)
         self.link = CountedLink(self, self.session, PATHS, self.sequencer_id, self.name)
-        self.around: Surroundings
+        self.context: SequencerContext
         self.host: SimHost
         self.lanes: BookieLanes
         self.retention: RetentionRounds
@@ -132,9 +132,9 @@ class SequencerNode(Node):
             self.loop.enter(self._start)
 
     def _start(self) -> None:
-        self.around = Surroundings(
+        self.context = SequencerContext(
             self.sequencer_id, random.Random(self.world.rng.getrandbits(64)), _encode,
-            spell_control=spell_control, unix_offset_us=self._clock_offset_us,
+            encode_control=encode_control, unix_offset_us=self._clock_offset_us,
         )  # fmt: skip
         self._seen = set()
         bookies = cast(PeerClient, SimPeers(self._network, self, self._bookies))
@@ -145,16 +145,16 @@ class SequencerNode(Node):
         self._frames = AppendFrames(self.host)
         self._hand_over = HandOver(self.host, peers)
         self.retention = RetentionRounds(
-            self.link, self.host.looks_after, self.around.rng,
-            now_unix_ms=lambda: self.around.unix_ms(self.world.now_us),
+            self.link, self.host.looks_after, self.context.rng,
+            now_unix_ms=lambda: self.context.unix_ms(self.world.now_us),
         )  # fmt: skip
         self.session.open()
         self._store.sequencers[self.name] = self.session
-        self._store.tell_rosters()
+        self._store.report_rosters()
         if self._has_reliefs:
             reaching = Reaching(bookies, self._list_urls, self._publish)
             reaching.start()
-            LogReliefs(self.host, self.around).start(lambda: reaching.reach.unreached)
+            LogReliefs(self.host, self.context).start(lambda: reaching.reach.unreached)
         self.seat = None
         if self._has_repair:
             self.seat = AuditSeat(self, self._network, self._bookies, peers)
@@ -192,16 +192,16 @@ class SequencerNode(Node):
         self.host.on_session(state)
         if state is SessionState.CONNECTED:
             self._store.sequencers[self.name] = self.session
-            self._store.tell_rosters()
+            self._store.report_rosters()
 
     def _on_rosters(self) -> None:
         rows = read_rows(self._store.bookies, self._store.read_registered(), ())
-        locations: dict[Member, Candidate] = dict(self.around.locations or {})
+        locations: dict[Member, Candidate] = dict(self.context.locations or {})
         for row in rows:
             locations[row.candidate.member] = row.candidate
         self._seen.update(self._store.bookies)
-        self.around.candidates = choose_candidates(rows)
-        self.around.locations = locations
+        self.context.candidates = choose_candidates(rows)
+        self.context.locations = locations
         said = self._store.unreached
         sequencers = {name: said.get(name, ()) for name in sorted(self._store.sequencers)}
         if sequencers != self._sequencers:
@@ -235,7 +235,7 @@ class SequencerNode(Node):
         self.world.note(self.name, "reaches not", *unreached)
         self.world.counts["reach changed"] += 1
         store.unreached[self.name] = unreached
-        store.tell_rosters()
+        store.report_rosters()
 
     # --- Calls of others -------------------------------------------------------------------------
 
@@ -315,11 +315,11 @@ class SequencerNode(Node):
 
     def suspend(self, span_us: int) -> None:
         """Rolling and ensemble changes are suspended for a while."""
-        self.around.is_rolling_suspended = True
+        self.context.is_rolling_suspended = True
         self.after(span_us, self._resume)
 
     def _resume(self) -> None:
-        self.around.is_rolling_suspended = False
+        self.context.is_rolling_suspended = False
 
     def reconfigure(self, log_id: LogId) -> None:
         """An operator changes the log's configuration through this sequencer."""
@@ -350,7 +350,7 @@ class SequencerNode(Node):
             })  # fmt: skip
             version = log.config_version + 1
             news = replace(log, config=config, config_version=version, nonce=f"config {version}")
-            await self.session.set(path, spell_log(news), version=stored.version)
+            await self.session.set(path, encode_log(news), version=stored.version)
         except MetadataError:
             return
         driver = self.drivers.get(log_id)

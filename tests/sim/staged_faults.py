@@ -23,8 +23,8 @@ from duramen.units import MS, SECOND
 from duramen.wire.journal_format import (
     HEADER_BYTES,
     RECORD_MAGIC,
-    Kind,
     RecordHeader,
+    RecordKind,
     parse_header,
     seed_of,
 )
@@ -152,7 +152,7 @@ class StagedFaults:
         is_any = world.chance(0.5)
 
         def is_wanted(header: RecordHeader) -> bool:
-            return header.kind is Kind.ADD and (is_any or log_of(header.ledger_id) == log_id)
+            return header.kind is RecordKind.ADD and (is_any or log_of(header.ledger_id) == log_id)
 
         record = _find_last(victim, is_wanted)
         parties = None if record is None else self._find_parties(log_of(record.header.ledger_id))
@@ -224,7 +224,7 @@ class StagedFaults:
 
         def is_seal(header: RecordHeader) -> bool:
             place = log_of(header.ledger_id), epoch_of(header.ledger_id)
-            return header.kind is Kind.SEAL and place == (takeover.log_id, takeover.epoch)
+            return header.kind is RecordKind.SEAL and place == (takeover.log_id, takeover.epoch)
 
         record = _find_last(victim, is_seal)
         if record is None:

@@ -190,13 +190,13 @@ class StandingRun(Run):
     def _depose(self) -> None:
         """Every owner dies, the one that is cut off takes over, then another one does."""
         world, deposed = self.world, self.sequencers[self.standing.deposed]
-        heir = next(each for each in self.sequencers.values() if each is not deposed)
+        pending_owner = next(each for each in self.sequencers.values() if each is not deposed)
         for sequencer in self.sequencers.values():
             sequencer.crash()
             world.at(500 * MS, sequencer.start)
         for number in range(len(self.options.logs)):
             world.at(SECOND, self._take_over, deposed, LogId(number + 1))
-            world.at(9 * SECOND, self._take_over, heir, LogId(number + 1))
+            world.at(9 * SECOND, self._take_over, pending_owner, LogId(number + 1))
         world.at(9 * SECOND + DEPOSED_US, self._look_at_deposed)
 
     @staticmethod
@@ -225,7 +225,7 @@ class StandingRun(Run):
                 raise Stuck(
                     "standing liveness",
                     f"log {number + 1} stands still though one sequencer reaches all: "
-                    f"{self._spell_logs()}",
+                    f"{self._format_logs()}",
                 )
 
     def _heal(self) -> None:

@@ -17,7 +17,7 @@ from duramen.core.bookie import BookieCore
 from duramen.ids import EntryId, Epoch, LedgerId, LogId
 from duramen.limits import JOURNAL_QUEUE_BYTES_MAX
 from duramen.units import MS, SECOND
-from duramen.wire.journal_format import JournalRecord, Kind, Location, record_bytes
+from duramen.wire.journal_format import JournalRecord, Location, RecordKind, record_bytes
 from duramen_bookie.journal.findings import ReplayedRecord
 from duramen_bookie.journal.group_commit import SPACE_RETRY_S, Journal, JournalStatistics
 from duramen_bookie.journal.recycling import NoSpaceError
@@ -130,7 +130,7 @@ class SimJournal:
     def commit(self) -> None:
         """Write and sync the batch that is under way; as of now it is durable."""
         records = [record for append in self.batch for record in append.records]
-        self._bookie.disk.on_synced = partial(self._bookie.tell_durable, records)
+        self._bookie.disk.on_synced = partial(self._bookie.report_durable, records)
         try:
             locations = self.writer.commit(records)
         except NoSpaceError:
@@ -147,7 +147,7 @@ class SimJournal:
             last = first + len(append.records)
             append.done(locations[first:last])
             first = last
-            self._bookie.tell_vouched(append.records)
+            self._bookie.report_vouched(append.records)
         if self._rolls:
             self._bookie.guard(self._roll)
         if self._queue and not self.batch:
@@ -226,7 +226,7 @@ class SimStorage(Storage):
 
     def _on_record(self, item: ReplayedRecord) -> None:
         super()._on_record(item)
-        if item.header.kind is Kind.ADD:
+        if item.header.kind is RecordKind.ADD:
             crc = int.from_bytes(item.body[4:8], "little")
             self._bookie.replayed.append((item.header.ledger_id, item.header.entry_id, crc))
 

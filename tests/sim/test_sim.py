@@ -18,7 +18,7 @@ from typing import Final
 import pytest
 
 from duramen.units import SECOND
-from tests.sim.__main__ import GAP_SEEDS_MIN, find_gaps, play_seeds, spell_result, sum_counts
+from tests.sim.__main__ import GAP_SEEDS_MIN, find_gaps, format_result, play_seeds, sum_counts
 from tests.sim.options import FAULTS, RARE_FAULTS, REPAIR_FAULTS, draw_options
 from tests.sim.run import Result, Run, run_seed
 from tests.sim.world import World
@@ -53,7 +53,7 @@ def sweep() -> list[Result]:
 @pytest.mark.timeout(max(1_800, 6 * len(SEEDS)))
 def test_no_seed_breaks_an_invariant(sweep: list[Result]) -> None:
     failed = [result for result in sweep if result.violation]
-    assert not failed, "\n".join(["", *[spell_result(result) for result in failed[:3]]])
+    assert not failed, "\n".join(["", *[format_result(result) for result in failed[:3]]])
 
 
 @pytest.mark.skipif(
@@ -125,12 +125,12 @@ def test_a_trace_changes_nothing_but_what_is_kept() -> None:
     assert plain.digest == traced.digest
     assert not plain.story
     assert len(traced.story) > 100
-    assert draw_options(7).spell() == draw_options(7).spell()
+    assert draw_options(7).format() == draw_options(7).format()
 
 
 def test_options_differ_from_seed_to_seed() -> None:
     drawn = [draw_options(seed) for seed in range(1, 101)]
-    assert len({options.spell() for options in drawn}) == len(drawn)
+    assert len({options.format() for options in drawn}) == len(drawn)
     assert any(not options.faults for options in drawn)
     assert {fault for options in drawn for fault in options.faults} == {
         *FAULTS, *RARE_FAULTS, *REPAIR_FAULTS,

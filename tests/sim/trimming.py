@@ -80,7 +80,7 @@ class Trimmer:
             node.host,
             node.link,
             boundaries,
-            now_unix_ms=lambda: node.around.unix_ms(self._world.now_us),
+            now_unix_ms=lambda: node.context.unix_ms(self._world.now_us),
         )
         request = _Request(log_id)
         self._history.on_truncation(log_id, is_asked=True)

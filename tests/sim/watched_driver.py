@@ -90,7 +90,7 @@ class WatchedDriver(LogDriver):
                 counts["append was there before"] += effect.is_duplicate
             case fx.CompleteEarly():
                 counts["append acknowledged early"] += 1
-            case fx.AlreadyStored():
+            case fx.OldDuplicate():
                 counts["append was there long before"] += 1
             case fx.Fail():
                 counts[f"append {effect.code}"] += 1

@@ -16,7 +16,7 @@ from duramen.errors import DuramenError
 from duramen.ids import Dlsn, LogId
 from duramen.units import MS, SECOND
 from duramen.wire.record_batch import encode_batch
-from duramen.wire.sequencer_calls import Appended, AppendedEarly, AppendResult, Redirect
+from duramen.wire.sequencer_calls import AppendedBatch, AppendedEarly, AppendResult, Redirect
 from tests.sim.network import Call, Network
 from tests.sim.options import Options
 from tests.sim.sequencers import AppendRow, SequencerNode
@@ -178,7 +178,7 @@ class ClientNode(Node):
     ) -> None:
         now_us = self.world.now_us
         match result:
-            case Appended() | AppendedEarly():
+            case AppendedBatch() | AppendedEarly():
                 dlsn, seq_num = _place_of(result)
                 record_count = result.record_count
                 assert record_count == append.record_count
@@ -237,7 +237,7 @@ class ClientNode(Node):
         )  # fmt: skip
 
 
-def _place_of(result: Appended | AppendedEarly) -> tuple[Dlsn, int | None]:
+def _place_of(result: AppendedBatch | AppendedEarly) -> tuple[Dlsn, int | None]:
     if isinstance(result, AppendedEarly):
         return result.dlsn, None
     return result.start.dlsn, result.start.seq_num

@@ -86,7 +86,7 @@ class World:
         """A duration in [least, most]."""
         return least_us + int(self.rng.random() * (most_us - least_us))
 
-    def spell_story(self) -> list[str]:
+    def format_story(self) -> list[str]:
         """The kept events in fixed columns: time, who, what, details."""
         return [
             f"{now_us / 1e6:12.6f}  {who:<6} {what:<22} {' '.join(map(str, details))}".rstrip()

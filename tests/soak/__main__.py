@@ -21,7 +21,7 @@ from pathlib import Path
 import uvloop
 
 from tests import interrupts
-from tests.soak.report import spell_report
+from tests.soak.report import format_report
 from tests.soak.run import Soak
 
 
@@ -53,7 +53,7 @@ def main() -> int:
     except asyncio.CancelledError as error:
         if not soak.outcome.is_interrupted:
             soak.outcome.faults.append(f"cancelled, and by no signal: {error!r}")
-    report = spell_report(soak.outcome)
+    report = format_report(soak.outcome)
     sys.stdout.write(report)
     if arguments.report is not None:
         arguments.report.write_text(report, encoding="utf-8")

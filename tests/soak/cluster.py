@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from duramen.cluster.layout import CLUSTER_NAME, REGION, Plan
+from duramen.cluster.layout import CLUSTER_NAME, REGION, ProcessPlan
 from tests.chaos.cluster import ChaosCluster
 from tests.chaos.layout import Layout
 from tests.soak.quick import quick
@@ -30,7 +30,7 @@ class SoakCluster(ChaosCluster):
         self.cold.mkdir(parents=True)
         super().__init__(folder, layout, on_event)
 
-    def _make_command(self, plan: Plan, zookeeper: str) -> list[str]:
+    def _make_command(self, plan: ProcessPlan, zookeeper: str) -> list[str]:
         command = quick(super()._make_command(plan, zookeeper))
         if plan.role in _WITH_ARCHIVE:
             command += ["--cold-store", self.cold.as_uri()]

@@ -11,7 +11,7 @@ from tests.soak.run import Outcome
 from tests.soak.slopes import Verdict
 
 
-def spell_report(outcome: Outcome) -> str:
+def format_report(outcome: Outcome) -> str:
     """The whole report."""
     word = "good" if outcome.is_good else "interrupted" if outcome.is_interrupted else "FAILED"
     tally = outcome.tally
@@ -24,12 +24,12 @@ def spell_report(outcome: Outcome) -> str:
         "| what | |",
         "|---|---|",
         f"| capacity, closed loop | {outcome.capacity_per_s:.0f} appends a second |",
-        f"| the soak | {outcome.paced_per_s:.0f} a second, {spell_share(outcome)} |",
+        f"| the soak | {outcome.paced_per_s:.0f} a second, {format_share(outcome)} |",
         f"| a generation | {outcome.generation_s:.0f} s |",
-        f"| operations | {spell_counts(tally.counts)} |",
+        f"| operations | {format_counts(tally.counts)} |",
         f"| segments | {tally.segments} |",
-        f"| not acknowledged at first | {spell_counts(tally.codes)} |",
-        f"| archive | {spell_counts(outcome.jobs)} |",
+        f"| not acknowledged at first | {format_counts(tally.codes)} |",
+        f"| archive | {format_counts(outcome.jobs)} |",
         "",
         "## Why it failed" if not outcome.is_good else "## Nothing failed",
         "",
@@ -37,7 +37,7 @@ def spell_report(outcome: Outcome) -> str:
         "",
         "## Slopes over the second half",
         "",
-        *spell_verdicts(outcome.verdicts),
+        *format_verdicts(outcome.verdicts),
     ]
     return "\n".join(lines) + "\n"
 
@@ -51,18 +51,18 @@ def list_faults(outcome: Outcome) -> list[str]:
     return [*violations, *outcome.faults, *ended, *slopes, *missing]
 
 
-def spell_share(outcome: Outcome) -> str:
+def format_share(outcome: Outcome) -> str:
     """Of the capacity."""
     share = outcome.paced_per_s / outcome.capacity_per_s if outcome.capacity_per_s else 0.0
     return f"{share:.0%} of it"
 
 
-def spell_counts(counts: Mapping[str, int]) -> str:
+def format_counts(counts: Mapping[str, int]) -> str:
     """In the order of the alphabet."""
     return ", ".join(f"{name} {count}" for name, count in sorted(counts.items())) or "none"
 
 
-def spell_verdicts(verdicts: Sequence[Verdict]) -> list[str]:
+def format_verdicts(verdicts: Sequence[Verdict]) -> list[str]:
     """A row for each quantity, what fails first."""
     rows = sorted(verdicts, key=lambda verdict: (verdict.fault is None, verdict.name))
     return [

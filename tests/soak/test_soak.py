@@ -22,7 +22,7 @@ from tests.process.times import HANG_S
 from tests.soak import __main__ as command
 from tests.soak.lane import WRITERS, pause_more_ms
 from tests.soak.quick import quick
-from tests.soak.report import spell_report
+from tests.soak.report import format_report
 from tests.soak.run import Outcome, Soak, flatten
 from tests.soak.samples import MIB, TOLERANCES, count_kept, count_used, look_at
 from tests.soak.slopes import Sample, Verdict, judge_all
@@ -101,7 +101,7 @@ def outcome(**more: Any) -> Outcome:
 
 
 def test_a_good_run_is_told_as_one() -> None:
-    report = spell_report(outcome())
+    report = format_report(outcome())
     assert report.startswith("# Soak of 1.00 hours: good\n")
     assert "99 a second, 33% of it" in report and "## Nothing failed" in report
     assert "| fd bookie-0 |  | 30 | 60.0 | +0.50 | 12.0 | +1.0 | 24.0 | good |" in report
@@ -126,7 +126,7 @@ def violated() -> Outcome:
 )
 def test_what_failed_is_told(make: Callable[[], Outcome], word: str, told: str) -> None:
     made = make()
-    report = spell_report(made)
+    report = format_report(made)
     assert not made.is_good and told in report.partition("## Slopes")[0]
     assert report.startswith(f"# Soak of 1.00 hours: {word}\n")
 

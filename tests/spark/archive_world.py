@@ -28,8 +28,8 @@ from duramen.wire.cold.part_reader import PartReader
 from duramen.wire.cold.paths import manifest_path
 from duramen.wire.edge.batch_codec import Codec
 from duramen.wire.metadata_json import Paths
-from duramen.wire.record_batch import Header, Producer, encode_batch
-from duramen.wire.record_json import Record
+from duramen.wire.record_batch import BatchProducer, Header, encode_batch
+from duramen.wire.record_json import DeliveredRecord
 from duramen_spark.archive.cluster_nodes import ClusterNodes
 from duramen_spark.archive.commit import read_stored_manifest
 from tests.process.cluster import LocalCluster, run
@@ -139,7 +139,7 @@ class World:
             found.append(manifest)
         return found
 
-    def read_archive(self, log_id: LogId) -> list[Record]:
+    def read_archive(self, log_id: LogId) -> list[DeliveredRecord]:
         """Every record of a log out of the archive."""
         store = open_cold_store(self.cold_url)
         rows = []
@@ -161,18 +161,20 @@ class World:
                     ]
         return rows
 
-    def read_log(self, name: str) -> list[Record]:
+    def read_log(self, name: str) -> list[DeliveredRecord]:
         """Every record of a log by the read proxy."""
         return run(_read_log(self.cluster.state()["read_url"], name))
 
 
-def _row_of(row: dict[str, Any]) -> Record:
+def _row_of(row: dict[str, Any]) -> DeliveredRecord:
     headers = tuple((pair["name"], pair["value"]) for pair in row["headers"])
     dlsn = Dlsn(Epoch(row["epoch"]), EntryId(row["entry"]), row["slot"])
-    return Record(row["seq_num"], dlsn, row["txid"], row["timestamp_ms"], headers, row["body"])
+    return DeliveredRecord(
+        row["seq_num"], dlsn, row["txid"], row["timestamp_ms"], headers, row["body"]
+    )
 
 
-async def _read_log(url: str, name: str) -> list[Record]:
+async def _read_log(url: str, name: str) -> list[DeliveredRecord]:
     async with Client(url) as client:
         batches = client[NAMESPACE][name].read("head")
         return [record async for batch in batches for record in batch]
@@ -180,7 +182,7 @@ async def _read_log(url: str, name: str) -> list[Record]:
 
 def make_batches() -> list[bytes]:
     """Record batches of every kind, each to be one append."""
-    producer = Producer("archived", 3, 0)
+    producer = BatchProducer("archived", 3, 0)
     headers: list[list[Header]] = [[(b"kind", b"a"), (b"kind", b"b"), (b"", b"")], []]
     return [
         encode_batch([b"plain", b"", b"third"], 1_000),
@@ -221,7 +223,7 @@ async def fill_log(
             await client.append(NAMESPACE, name, batch)
         for index in range(rolls):
             await close_segment(cluster, name)
-            producer = Producer("later", 0, index)
+            producer = BatchProducer("later", 0, index)
             bodies = [b"%d/%d" % (index, place) for place in range(5)]
             await client.append(NAMESPACE, name, encode_batch(bodies, 2_000, producer=producer))
         return LogId(int((await client.show_log(NAMESPACE, name))["log_id"]))
@@ -237,7 +239,7 @@ async def fill_briefly(cluster: LocalCluster, name: str) -> LogId:
         for segment in range(2):
             for entry in range(12):
                 bodies = [b"%d/%d/%d " % (segment, entry, place) * 20 for place in range(5)]
-                producer = Producer("brief", segment, entry)
+                producer = BatchProducer("brief", segment, entry)
                 await client.append(NAMESPACE, name, encode_batch(bodies, entry, producer=producer))
             await close_segment(cluster, name)
         await client.append(NAMESPACE, name, encode_batch([b"open"], 0))

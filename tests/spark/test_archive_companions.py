@@ -22,7 +22,7 @@ from duramen.errors import DuramenError
 from duramen.ids import Epoch, LogId
 from duramen.runtime.cold import find_manifest, open_cold_store
 from duramen.wire.cold.paths import segment_folder
-from duramen.wire.record_batch import Producer, encode_batch
+from duramen.wire.record_batch import BatchProducer, encode_batch
 from tests.process.cluster import run
 from tests.spark.archive_world import NAMESPACE, World, fill_log
 
@@ -105,7 +105,7 @@ async def check_alive(world: World, name: str, count: int, *, knows_txids: bool 
     try:
         # Of its four segments the last one has the batch 2 of this producer.
         repeated = await client.append(
-            NAMESPACE, name, encode_batch([b"x"] * 5, 1, producer=Producer("later", 0, 2))
+            NAMESPACE, name, encode_batch([b"x"] * 5, 1, producer=BatchProducer("later", 0, 2))
         )
         assert repeated.start == count - 5, "known as a duplicate"
         if knows_txids:

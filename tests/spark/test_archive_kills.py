@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from duramen.ids import LogId
-from duramen.wire.cold.manifest import spell_manifest
+from duramen.wire.cold.manifest import encode_manifest
 from tests.process.cluster import run
 from tests.process.times import HANG_S
 from tests.spark.archive_world import NAMESPACE, World, fill_briefly
@@ -61,7 +61,7 @@ class Case:
         for segment in self.world.list_segments(self.log_id):
             if segment.cold_copy is not None:
                 manifest = manifests[segment.epoch]
-                digest = hashlib.sha256(spell_manifest(manifest)).hexdigest()
+                digest = hashlib.sha256(encode_manifest(manifest)).hexdigest()
                 assert segment.cold_copy.attempt == manifest.attempt
                 assert segment.cold_copy.manifest_sha256 == digest
         archived = self.world.read_archive(self.log_id)

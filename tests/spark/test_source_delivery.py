@@ -17,7 +17,7 @@ import pytest
 
 from duramen.client.rest_client import Appended
 from duramen.errors import DuramenError
-from pyspark_duramen.writing.delivery import Delivery
+from pyspark_duramen.writing.delivery import RowDelivery
 from pyspark_duramen.writing.rows import Row, find_key
 
 ROWS = [Row(b"row %d" % (n % 50), ((b"n", b"%d" % (n % 50)),)) for n in range(60)]
@@ -75,8 +75,8 @@ class DyingPort(MemoryLog):
         return self._log.append(sequence, rows)
 
 
-def deliver(port: MemoryLog, rows: list[Row]) -> Delivery:
-    delivery = Delivery(port, BATCH_BYTES, name="test")
+def deliver(port: MemoryLog, rows: list[Row]) -> RowDelivery:
+    delivery = RowDelivery(port, BATCH_BYTES, name="test")
     for begin in range(0, len(rows), 7):
         delivery.add(rows[begin : begin + 7])
     delivery.finish()
@@ -86,7 +86,7 @@ def deliver(port: MemoryLog, rows: list[Row]) -> Delivery:
 def test_rows_are_cut_into_batches_by_their_order_alone() -> None:
     one, two = MemoryLog(), MemoryLog()
     deliver(one, ROWS)
-    whole = Delivery(two, BATCH_BYTES, name="test")
+    whole = RowDelivery(two, BATCH_BYTES, name="test")
     whole.add(ROWS)
     whole.finish()
     assert one.batches == two.batches

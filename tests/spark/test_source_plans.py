@@ -31,21 +31,21 @@ from duramen.units import MIB
 from duramen.wire.edge.batch_codec import Codec
 from duramen.wire.edge.batch_columns import open_columns
 from duramen.wire.read_answers import PlacedBatch
-from duramen.wire.record_batch import BatchError, Producer, encode_batch
+from duramen.wire.record_batch import BatchError, BatchProducer, encode_batch
 from pyspark_duramen import find_lag
-from pyspark_duramen.catalog import ColdCopy, LogFacts, Segment
+from pyspark_duramen.catalog import ArchivedCopy, CatalogSegment, LogFacts
 from pyspark_duramen.options import OnTruncation, ReadOptions, WriteOptions
 from pyspark_duramen.reading.columns import make_rows, open_pieces
-from pyspark_duramen.reading.gaps import Gap, GapReason, make_gap_row
+from pyspark_duramen.reading.gaps import GapReason, RecordGap, make_gap_row
 from pyspark_duramen.reading.places import split_by_segments
 from pyspark_duramen.reading.predicates import LAST_NUMBER, split_filters
 from pyspark_duramen.reading.ranges import LogRange, RangePartition, balance, cut_by_records
 from pyspark_duramen.streaming.offsets import (
     LogOffset,
+    encode_offsets,
     find_begin,
     read_offsets,
     share,
-    spell_offsets,
 )
 from pyspark_duramen.table import ARROW_TYPES, check_schema
 from pyspark_duramen.writing.rows import check_columns, read_rows
@@ -123,7 +123,7 @@ def test_batches_become_rows(codec: Codec) -> None:
         timestamps_ms=[1, 2, 3],
         txids=[7, 7, 9],
         headers=[[(b"a", b"1"), (b"a", b"")], [], [(b"\xff", b"2")]],
-        producer=Producer("p", 1 << 40, 4),
+        producer=BatchProducer("p", 1 << 40, 4),
         codec=codec,
     )
     second = encode_batch([b"three", b"four"], 6, codec=codec)
@@ -171,7 +171,7 @@ def test_a_schema_is_of_columns_that_there_are() -> None:
 
 
 def test_a_gap_has_a_row() -> None:
-    row = make_gap_row(Gap(GapReason.TRUNCATED, 3, 9), LOG, EVERYTHING).to_pylist()[0]
+    row = make_gap_row(RecordGap(GapReason.TRUNCATED, 3, 9), LOG, EVERYTHING).to_pylist()[0]
     known = {name: value for name, value in row.items() if value is not None}
     gap = {"reason": "truncated", "first_seq_num": 3, "end_seq_num": 9}
     assert known == {"namespace": "shop", "log": "orders", "gap": gap}
@@ -287,9 +287,9 @@ def test_partitions_are_balanced_by_bytes_and_lose_nothing() -> None:
 
 def test_segments_say_where_ranges_lie() -> None:
     segments = [
-        Segment(1, 0, 100, 1000, ColdCopy("a", "aa")),
-        Segment(2, 100, 200, 9000),
-        Segment(4, 210, 300, 900),
+        CatalogSegment(1, 0, 100, 1000, ArchivedCopy("a", "aa")),
+        CatalogSegment(2, 100, 200, 9000),
+        CatalogSegment(4, 210, 300, 900),
     ]
     facts = LogFacts("5", 0, 350)
 
@@ -322,7 +322,7 @@ def test_micro_batches_are_cut_by_numbers_alone() -> None:
 
 def test_offsets_are_json_and_back() -> None:
     offsets = {("b", "y"): LogOffset("7", 3, 9), ("a", "x.y"): LogOffset("1", 0, 0)}
-    spelled = spell_offsets(offsets)
+    spelled = encode_offsets(offsets)
     assert list(spelled) == ["a/x.y", "b/y"]
     assert read_offsets(spelled) == offsets
     for bad in ({"a/b": 5}, {"a/b": {"id": "1"}}, {"a/b": {"id": "1", "first": "x", "seq": 1}}):

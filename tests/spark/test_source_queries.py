@@ -30,9 +30,9 @@ from duramen.client import Record, SyncClient, SyncLog
 from duramen.core.segment import SegmentState
 from duramen.errors import DuramenError
 from duramen.ids import EntryId, Epoch, LogId
-from duramen.wire.metadata_json import read_segment, spell_segment
+from duramen.wire.metadata_json import encode_segment, read_segment
 from pyspark_duramen import find_lag
-from pyspark_duramen.catalog import Catalog
+from pyspark_duramen.catalog import ProxyCatalog
 from pyspark_duramen.options import OnTruncation, ReadOptions
 from pyspark_duramen.reading.cold import ColdReader, NotFromHere
 from pyspark_duramen.reading.hot import HotReader
@@ -198,7 +198,7 @@ def test_archived_segments_are_read_from_the_archive_whole_or_by_a_proxy(
     code, report = world.archive("default/archived")
     assert (code, report["segments"]) == (0, {"archived": 3})
     name, everything = ("default", "archived"), pa.schema(list(ARROW_TYPES.items()))
-    with Catalog(site.read_url) as catalog:
+    with ProxyCatalog(site.read_url) as catalog:
         tail = catalog.find_facts([name])[name].tail
         places = list(find_places([LogRange(name, 0, tail, 0)], catalog))
     assert [place.cold is not None for place in places] == [True, True, True, False]
@@ -243,7 +243,7 @@ def test_records_that_are_lost_end_a_read_or_have_a_row(site: Site) -> None:
         segment = read_segment(data)
         if segment.state is not SegmentState.CLOSED:
             return None
-        return spell_segment(segment.with_lost([(EntryId(1), EntryId(1))], "lost"))
+        return encode_segment(segment.with_lost([(EntryId(1), EntryId(1))], "lost"))
 
     async def lose_entry() -> None:
         async with open_store(site.cluster) as (store, paths):
@@ -257,7 +257,7 @@ def test_records_that_are_lost_end_a_read_or_have_a_row(site: Site) -> None:
         rows = [row for rows in reader.read(wanted) for row in rows.to_pylist()]
     gap = {"reason": "lost", "first_seq_num": 2, "end_seq_num": 4}
     assert [row["gap"] or row["seq_num"] for row in rows] == [1, gap, 4, 5, 6, 7]
-    with Catalog(site.read_url) as catalog:
+    with ProxyCatalog(site.read_url) as catalog:
         assert catalog.locate([wanted.log], "seq:2") == {wanted.log: 4}
         assert catalog.sample_record_bytes({wanted.log: 2})[wanted.log] > 1
     with closing(HotReader(site.read_url, schema, OnTruncation.FAIL)) as reader:

@@ -3,7 +3,7 @@
 Each `find_…` takes texts and what there is, and returns its faults as sentences, none when all is
 well. Nothing here touches the disk, so `test_citations.py` can plant what is wrong and prove that
 each rule can fail. A citation of a page is its path, alone or with a heading in quotes behind it;
-`spell_headings` says which headings a page has. Rules are those of docs/protocol/rules.md, whose
+`format_headings` says which headings a page has. Rules are those of docs/protocol/rules.md, whose
 sections have the form that `find_rule_faults` asks for.
 
 Not here: links (`pages.py`), and whether what a citation says of the page is true. CONTRIBUTING.md
@@ -49,7 +49,7 @@ class Rule(NamedTuple):
         return re.split(r"\n(?:- |\n|#)", behind)[0]
 
 
-def spell_headings(page: str) -> set[str]:
+def format_headings(page: str) -> set[str]:
     """The headings of a page as they are cited: without back quotes, and what follows a colon."""
     headings = {heading.replace("`", "") for heading in list_headings(page)}
     return headings | {heading.split(": ", 1)[1] for heading in headings if ": " in heading}
@@ -68,7 +68,7 @@ def find_heading_faults(path: str, text: str, pages: Mapping[str, str]) -> list[
         if page is None:
             faults.append(f"{path}: cites {cited}, which is not there")
             continue
-        headings = spell_headings(pages[page])
+        headings = format_headings(pages[page])
         faults += [
             f'{path}: {page} has no heading "{heading}"'
             for heading in re.findall(r"\"([^\"]+)\"", quoted)

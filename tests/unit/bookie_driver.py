@@ -1,7 +1,7 @@
 """A driver of the bookie's core for its tests: carries effects out, with a journal that it plays.
 
 The journal persists only when a test says so, in the order of the tokens; the core's invariants are
-validated after every step. The shelf is a table of identity checksums.
+validated after every step. The entry log is a table of identity checksums.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class Driver:
     """Carries out effects; the journal persists only when the test says so."""
 
     def __init__(self) -> None:
-        self.shelf: dict[tuple[LedgerId, EntryId], int | None] = {}
-        self.core = BookieCore(LIFE, identity_of=lambda *entry: self.shelf[entry])
+        self.entry_log: dict[tuple[LedgerId, EntryId], int | None] = {}
+        self.core = BookieCore(LIFE, identity_of=lambda *entry: self.entry_log[entry])
         self.journal: deque[Persist] = deque()
         self.answers: dict[int, Answer] = {}
         self.timers: list[RequestId] = []
@@ -70,10 +70,10 @@ class Driver:
         self.drain()
 
     def settle(self, *entries: int, ledger: LedgerId = LEDGER) -> None:
-        """Copies of hot entries are on the shelf, and their checkpoint is durable."""
+        """Copies of hot entries are in the entry log, and their checkpoint is durable."""
         for entry in entries:
             stored = self.core._find_ledger(ledger).stored.get(entry)
-            self.shelf[ledger, EntryId(entry)] = stored[0] if stored else None
+            self.entry_log[ledger, EntryId(entry)] = stored[0] if stored else None
         self.core.on_settled(ledger, [EntryId(entry) for entry in entries])
         self.drain()
 

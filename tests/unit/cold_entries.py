@@ -17,8 +17,8 @@ from duramen.wire.cold.part_writer import PartWriter
 from duramen.wire.cold.schema import ROW_GROUP_BYTES_MAX
 from duramen.wire.edge.batch_codec import Codec
 from duramen.wire.entry import CONTROL, STATE, encode_entry
-from duramen.wire.exactly_once.control_record import spell_control
-from duramen.wire.record_batch import Producer, encode_batch, read_info
+from duramen.wire.exactly_once.control_record import encode_control
+from duramen.wire.record_batch import BatchProducer, encode_batch, read_info
 
 LOG = LogId(7)
 EPOCH = Epoch(3)
@@ -46,7 +46,7 @@ class SegmentBytes:
             )
         self._add(batches, own, STATE * has_state)
 
-    def add_control(self, data: bytes = spell_control(TokenRecord("a token"))) -> None:
+    def add_control(self, data: bytes = encode_control(TokenRecord("a token"))) -> None:
         """Append a control entry."""
         self._add([data], Totals(0, len(data)), CONTROL | STATE)
 
@@ -80,7 +80,7 @@ def make_every_kind(
     segment.add(encode_batch([b"with", b"headers"], 900, headers=headers, txids=[5, 6]))
     segment.add(encode_batch([b"empty headers"], 1_003, headers=[[]]))
     segment.add(encode_batch([b""], 1_004), encode_batch([b"", b""], 1_004))
-    producer = Producer("who", 2**53 - 1, 17)
+    producer = BatchProducer("who", 2**53 - 1, 17)
     segment.add(
         encode_batch([b"x", b"y"], 0, timestamps_ms=[1_010, 1_009], producer=producer),
         encode_batch([b"z"], 1_011, producer=producer._replace(sequence=18)),
@@ -92,7 +92,9 @@ def make_every_kind(
     segment.add_control()
     segment.add(encode_batch([b"behind"], 1_012))
     segment.add(encode_batch([b"press me " * 200] * 3, 1_013, codec=Codec.ZSTD), has_state=True)
-    segment.add(encode_batch([b"after"], -5, txids=[901], producer=Producer("old", 0, 2**64 - 1)))
+    segment.add(
+        encode_batch([b"after"], -5, txids=[901], producer=BatchProducer("old", 0, 2**64 - 1))
+    )
     segment.add(encode_batch([bytes(range(256)) * 4096], 1_014))
     return segment
 

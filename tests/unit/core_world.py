@@ -24,20 +24,20 @@ from duramen.config import parse_log_config
 from duramen.core.log_node import LogNode
 from duramen.core.segment import Segment, Totals
 from duramen.core.sequencer import effects as fx
+from duramen.core.sequencer.context import SequencerContext
 from duramen.core.sequencer.effects import CommitOutcome, LogView, StoredEntry
 from duramen.core.sequencer.exactly_once.stamps import HistoryEntry
 from duramen.core.sequencer.log_sequencer import LogSequencer
 from duramen.core.sequencer.log_state import LogState
-from duramen.core.sequencer.surroundings import Surroundings
 from duramen.core.sequencer.transmit import QueuedAppend
 from duramen.core.status import BookieStatus
 from duramen.ids import NOTHING, Dlsn, EntryId, Epoch, Member, SequencerId, epoch_of
 from duramen.units import MS, SECOND
 from duramen.wire.entry import HEADER_BYTES, check_entry
-from duramen.wire.exactly_once.control_record import spell_control
+from duramen.wire.exactly_once.control_record import encode_control
 from duramen.wire.exactly_once.history import read_history
 from tests.unit.core_fakes import LOG_ID, FakeBookie, FakeStore
-from tests.unit.core_spelling import spell_effect, spell_entry, spell_writes
+from tests.unit.core_formatting import encode_plain_entry, format_effect, format_writes
 
 SHAPES = (
     (3, 3, 2), (3, 2, 2), (4, 3, 2), (4, 4, 3), (5, 3, 2), (5, 5, 3), (3, 3, 3), (5, 5, 2),
@@ -55,7 +55,7 @@ class Node:
     """One sequencer process as far as one log is concerned."""
 
     index: int
-    around: Surroundings
+    context: SequencerContext
     core: LogSequencer
     life: int = 0
     paused_until_us: int = 0
@@ -63,7 +63,7 @@ class Node:
     timer_at_us: int | None = None
 
 
-Answer = fx.Complete | fx.CompleteEarly | fx.AlreadyStored | fx.Fail | fx.Yield
+Answer = fx.Complete | fx.CompleteEarly | fx.OldDuplicate | fx.Fail | fx.Yield
 
 
 @dataclass(slots=True)
@@ -141,7 +141,7 @@ class World:
             action()
         self.now_us = until_us
 
-    def tell(self, what: str) -> None:
+    def report(self, what: str) -> None:
         """Add a line to the trace."""
         self._digest.update(f"{self.now_us} {what}\n".encode())
         if self._record_story:
@@ -177,14 +177,14 @@ class World:
         return self
 
     def _heal(self) -> None:
-        self.tell("heal")
+        self.report("heal")
         self._loss_ratio = 0.0
         self._is_store_up = True
         for bookie in self.bookies.values():
             bookie.is_up, bookie.slow_us, bookie.doubt_ratio = True, 0, 0.0
         self._resume_rolling()
         for node in self.nodes:
-            node.around.is_metadata_reachable = True
+            node.context.is_metadata_reachable = True
             node.cut_off.clear()
         self._list_bookies()
 
@@ -224,7 +224,7 @@ class World:
         bookie = self.rng.choice(list(self.bookies.values()))
         span_us = self.rng.randrange(100 * MS, 5 * SECOND)
         self.counts[kind] += 1
-        self.tell(f"{kind} {bookie.name} s{node.index} {span_us}")
+        self.report(f"{kind} {bookie.name} s{node.index} {span_us}")
         match kind:
             case "crash bookie":
                 self._crash_bookie(bookie, span_us)
@@ -265,7 +265,7 @@ class World:
                 self.at(span_us, lambda: node.cut_off.discard(bookie.name))
             case "suspend rolling":
                 for each in self.nodes:
-                    each.around.is_rolling_suspended = True
+                    each.context.is_rolling_suspended = True
                 self.at(span_us, self._resume_rolling)
             case "reconfigure":
                 self._reconfigure(node)
@@ -277,7 +277,7 @@ class World:
 
     def _resume_rolling(self) -> None:
         for node in self.nodes:
-            node.around.is_rolling_suspended = False
+            node.context.is_rolling_suspended = False
 
     def _reconfigure(self, told: Node) -> None:
         """Somebody changes the log's configuration; one sequencer is told, the others read it."""
@@ -307,8 +307,8 @@ class World:
     def _list_bookies(self) -> None:
         for node in self.nodes:
             up = [b for b in self.bookies.values() if b.is_up]
-            node.around.candidates = [b.candidate for b in up]
-            node.around.locations = {b.member: b.candidate for b in self.bookies.values()}
+            node.context.candidates = [b.candidate for b in up]
+            node.context.locations = {b.member: b.candidate for b in self.bookies.values()}
             self.feed(node, lambda core: core.on_bookies_changed(self.now_us))
 
     def _crash_node(self, node: Node) -> None:
@@ -324,25 +324,25 @@ class World:
     def _expire(self, node: Node) -> None:
         """The session of a sequencer ends; safety never depends on it."""
         owner = self.store.owner
-        if owner is not None and owner.sequencer_id == node.around.sequencer_id:
+        if owner is not None and owner.sequencer_id == node.context.sequencer_id:
             self.store.owner = None
 
     def _set_store(self, is_up: bool) -> None:
         self._is_store_up = is_up
         for node in self.nodes:
-            node.around.is_metadata_reachable = is_up
+            node.context.is_metadata_reachable = is_up
 
     # --- cores and their effects -----------------------------------------------------------------
 
     def _make_node(self, index: int, life: int = 0) -> Node:
-        around = Surroundings(
-            SequencerId(f"s{index}"), random.Random(self.rng.getrandbits(64)), spell_entry,
-            spell_control=spell_control,
+        context = SequencerContext(
+            SequencerId(f"s{index}"), random.Random(self.rng.getrandbits(64)), encode_plain_entry,
+            encode_control=encode_control,
         )  # fmt: skip
-        around.candidates = [b.candidate for b in self.bookies.values() if b.is_up]
-        around.locations = {b.member: b.candidate for b in self.bookies.values()}
-        around.is_metadata_reachable = self._is_store_up
-        return Node(index, around, LogSequencer(LOG_ID, around), life)
+        context.candidates = [b.candidate for b in self.bookies.values() if b.is_up]
+        context.locations = {b.member: b.candidate for b in self.bookies.values()}
+        context.is_metadata_reachable = self._is_store_up
+        return Node(index, context, LogSequencer(LOG_ID, context), life)
 
     def feed(self, node: Node, event: Callable[[LogSequencer], None]) -> None:
         """One event for a core, unless it crashed; later if it is paused; then its effects."""
@@ -359,7 +359,7 @@ class World:
         after = self._states(core)
         self.counts["member suspended"] += core.writer is not None and bool(core.writer.suspended)
         if before != after:
-            self.tell(f"s{node.index} {core!r}")
+            self.report(f"s{node.index} {core!r}")
             for old, new in zip(before, after, strict=True):
                 if old != new:
                     self.counts[f"{old}→{new}"] += 1
@@ -388,8 +388,8 @@ class World:
 
     def _carry_out(self, node: Node, effect: fx.Effect) -> None:
         match effect:
-            case fx.SendAdd() | fx.SendLac() | fx.SendSeal() | fx.SendRead():
-                self.tell(f"s{node.index} {spell_effect(effect)}")
+            case fx.SendAdd() | fx.SendLac() | fx.SendSeal() | fx.SendRecoveryRead():
+                self.report(f"s{node.index} {format_effect(effect)}")
                 self._call(node, effect)
             case fx.ReadMetadata(token):
                 self._read_store(node, token)
@@ -405,12 +405,12 @@ class World:
                 self._read_segment_node(node, token, epoch)
             case fx.ReadHistory():
                 self._read_history(node, effect)
-            case fx.Complete() | fx.CompleteEarly() | fx.AlreadyStored() | fx.Fail() | fx.Yield():
+            case fx.Complete() | fx.CompleteEarly() | fx.OldDuplicate() | fx.Fail() | fx.Yield():
                 fate = self.fates[effect.append_id]
                 assert fate.answer is None, f"answered twice: {fate} {effect}"
                 fate.answer, fate.answered_us = effect, self.now_us
                 self.counts[type(effect).__name__] += 1
-                self.tell(f"s{node.index} {effect}")
+                self.report(f"s{node.index} {effect}")
                 self.on_answered(effect.append_id)
 
     def on_answered(self, append_id: int) -> None:
@@ -419,7 +419,7 @@ class World:
     # --- bookies ---------------------------------------------------------------------------------
 
     def _call(
-        self, node: Node, effect: fx.SendAdd | fx.SendLac | fx.SendSeal | fx.SendRead
+        self, node: Node, effect: fx.SendAdd | fx.SendLac | fx.SendSeal | fx.SendRecoveryRead
     ) -> None:
         bookie = self.bookies[effect.member.bookie]
 
@@ -450,7 +450,7 @@ class World:
 
     def _serve(self, bookie: FakeBookie, effect: fx.Effect) -> tuple[BookieStatus, Any]:
         match effect:
-            case fx.SendAdd() | fx.SendLac() | fx.SendSeal() | fx.SendRead() if (
+            case fx.SendAdd() | fx.SendLac() | fx.SendSeal() | fx.SendRecoveryRead() if (
                 effect.member != bookie.member
             ):
                 return BookieStatus.WRONG_INCARNATION, None
@@ -460,7 +460,7 @@ class World:
                 return bookie.lac(effect), None
             case fx.SendSeal(_, _, epoch):
                 return BookieStatus.OK, bookie.seal(epoch)
-            case fx.SendRead(_, ledger_id, entry):
+            case fx.SendRecoveryRead(_, ledger_id, entry):
                 bookie.seal(epoch_of(ledger_id))
                 if self.rng.random() < bookie.doubt_ratio:
                     return BookieStatus.UNKNOWN, None
@@ -482,7 +482,7 @@ class World:
             case fx.SendSeal(member, _, epoch):
                 lac, highest = result or (NOTHING, NOTHING)
                 core.on_seal(member, epoch, status, lac, highest, now_us)
-            case fx.SendRead(member, ledger_id, entry):
+            case fx.SendRecoveryRead(member, ledger_id, entry):
                 core.on_read(member, epoch_of(ledger_id), entry, status, result, now_us)
 
     @staticmethod
@@ -555,7 +555,7 @@ class World:
         self.at(self._delay_us(), read_log)
 
     def _commit(self, node: Node, token: int, writes: tuple[fx.Write, ...]) -> None:
-        name = node.around.sequencer_id
+        name = node.context.sequencer_id
 
         def reply(outcome: CommitOutcome) -> None:
             self.counts[f"commit {outcome.name}"] += 1
@@ -564,7 +564,7 @@ class World:
 
         def apply() -> CommitOutcome:
             done = self.store.commit(writes, name)
-            self.tell(f"s{node.index} commit {token} {done} {spell_writes(writes)}")
+            self.report(f"s{node.index} commit {token} {done} {format_writes(writes)}")
             return CommitOutcome.APPLIED if done else CommitOutcome.CONFLICT
 
         def arrive() -> None:

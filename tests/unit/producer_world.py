@@ -157,11 +157,11 @@ class ProducerWorld(World):
             self.counts[f"stamped {answer.code}"] += 1
             late = answer.code == "producer_fenced" and stamp.epoch < sender.epoch
             assert answer.code in _RETRIED or late, f"{stamp}: {answer}"
-        elif isinstance(answer, fx.Complete | fx.AlreadyStored):
+        elif isinstance(answer, fx.Complete | fx.OldDuplicate):
             self._note_done(sender, stamp, answer)
 
     def _note_done(
-        self, sender: Sender, stamp: Stamp, answer: fx.Complete | fx.AlreadyStored
+        self, sender: Sender, stamp: Stamp, answer: fx.Complete | fx.OldDuplicate
     ) -> None:
         place = answer if isinstance(answer, fx.Complete) else None
         self.counts["duplicate"] += place is not None and place.is_duplicate

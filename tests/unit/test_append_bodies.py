@@ -19,7 +19,7 @@ from duramen.limits import BATCH_RECORD_COUNT_MAX, RECORD_BYTES_MAX
 from duramen.wire.edge.batch_codec import Codec
 from duramen.wire.record_batch import (
     Batch,
-    Producer,
+    BatchProducer,
     decode_batch,
     encode_batch,
     read_info,
@@ -93,10 +93,10 @@ def test_records_without_times_cost_no_column() -> None:
 
 
 def test_base64_covers_bodies_names_and_values() -> None:
-    def spell(data: bytes) -> str:
+    def format(data: bytes) -> str:
         return base64.b64encode(data).decode()
 
-    record = {"body": spell(b"\xff\x00"), "headers": [[spell(b"\xfe"), spell(b"\xfd")]]}
+    record = {"body": format(b"\xff\x00"), "headers": [[format(b"\xfe"), format(b"\xfd")]]}
     batch = read_records(record, is_base64=True)
     assert batch.bodies == [b"\xff\x00"]
     assert batch.headers == [((b"\xfe", b"\xfd"),)]
@@ -181,7 +181,7 @@ def test_conditions_of_a_json_body_are_read() -> None:
         "producer": PRODUCER,
     }
     batch, conditions = encode_body(JSON, json.dumps(body).encode(), NOW_MS)
-    assert conditions == Conditions(7, "", Producer("p 1", 2, 3))
+    assert conditions == Conditions(7, "", BatchProducer("p 1", 2, 3))
     assert decode_batch(batch).info.producer == conditions.producer
     assert conditions.options == AppendOptions(7, "")
 
@@ -191,7 +191,7 @@ def test_a_producer_of_the_headers_is_in_the_batch(media: str) -> None:
     body = {NDJSON: b'{"body": "x"}', BATCH: encode_batch([b"x"], 5, txids=[4])}.get(media, b"x")
     given = read_condition_headers({b"duramen-producer": b"a;b;1;0"})
     batch, conditions = encode_body(media, body, NOW_MS, conditions=given)
-    assert conditions.producer == Producer("a;b", 1, 0)
+    assert conditions.producer == BatchProducer("a;b", 1, 0)
     decoded = decode_batch(batch)
     assert (decoded.info.producer, decoded.bodies) == (conditions.producer, [b"x"])
     assert encode_body(BATCH, batch, NOW_MS) == (batch, conditions)
@@ -206,7 +206,7 @@ def test_a_compressed_batch_stays_so_and_is_judged_by_what_it_holds() -> None:
     given = read_condition_headers({b"duramen-producer": b"a;b;1;0"})
     stamped = encode_body(BATCH, body, NOW_MS, conditions=given).batch
     info = read_info(stamped)
-    assert (info.codec, info.producer) == (Codec.ZSTD, Producer("a;b", 1, 0))
+    assert (info.codec, info.producer) == (Codec.ZSTD, BatchProducer("a;b", 1, 0))
     assert decode_batch(stamped).bodies == [b"again " * 99, b"x"]
     for wrong, code in (
         (compress(bytes(RECORD_BYTES_MAX + 1)), "record_too_large"),

@@ -35,8 +35,8 @@ from duramen.ids import (
 )
 from duramen.units import HOUR
 from duramen_spark.archive.plan import balance, batch, cut_segment
-from duramen_spark.archive.policy import Policy, Verdict, find_lag_ms
-from duramen_spark.archive.report import Report, write_metrics, write_summary
+from duramen_spark.archive.policy import ArchiveVerdict, Policy, find_lag_ms
+from duramen_spark.archive.report import RunReport, write_metrics, write_summary
 
 MEMBERS = tuple(Member(BookieId(n), Incarnation(n.encode().hex() * 16)) for n in "abc")
 HOUR_MS = 3_600_000
@@ -114,26 +114,26 @@ def test_every_segment_has_a_verdict() -> None:
     opened = Segment(LogId(9), Epoch(9), Quorum(3, 3, 2), (Fragment(EntryId(0), MEMBERS),))
     copy = ColdCopy("0" * 32, "0" * 64, 1, 1)
 
-    def judge(policy: Policy, segment: Segment = segment, log: LogNode = log) -> Verdict:
+    def judge(policy: Policy, segment: Segment = segment, log: LogNode = log) -> ArchiveVerdict:
         return policy.judge(log, segment, now_ms)
 
-    assert judge(Policy()) is Verdict.ARCHIVE
-    assert judge(Policy(), opened) is Verdict.NOT_CLOSED
-    assert judge(Policy(), replace(segment, cold_copy=copy)) is Verdict.ARCHIVED
-    assert judge(Policy(keep_hot_us=HOUR)) is Verdict.ARCHIVE
-    assert judge(Policy(keep_hot_us=HOUR + 1_000)) is Verdict.TOO_YOUNG
-    assert judge(Policy(min_bytes=30)) is Verdict.ARCHIVE
-    assert judge(Policy(min_bytes=31)) is Verdict.TOO_SMALL
-    assert judge(Policy(), log=make_log(min_size="31B")) is Verdict.TOO_SMALL
+    assert judge(Policy()) is ArchiveVerdict.ARCHIVE
+    assert judge(Policy(), opened) is ArchiveVerdict.NOT_CLOSED
+    assert judge(Policy(), replace(segment, cold_copy=copy)) is ArchiveVerdict.ARCHIVED
+    assert judge(Policy(keep_hot_us=HOUR)) is ArchiveVerdict.ARCHIVE
+    assert judge(Policy(keep_hot_us=HOUR + 1_000)) is ArchiveVerdict.TOO_YOUNG
+    assert judge(Policy(min_bytes=30)) is ArchiveVerdict.ARCHIVE
+    assert judge(Policy(min_bytes=31)) is ArchiveVerdict.TOO_SMALL
+    assert judge(Policy(), log=make_log(min_size="31B")) is ArchiveVerdict.TOO_SMALL
     trimmed = replace(log, trim_lsn=lsn_of(Epoch(4), EntryId(0)), trim_seq_num=2)
-    assert judge(Policy(), log=trimmed) is Verdict.TRUNCATED
-    assert judge(Policy(includes_truncated=True), log=trimmed) is Verdict.ARCHIVE
-    assert judge(Policy(), log=require(trimmed)) is Verdict.ARCHIVE
-    assert judge(Policy(keep_hot_us=HOUR + 1_000), log=require(trimmed)) is Verdict.TOO_YOUNG
-    assert judge(Policy(), log=require(make_log(min_size="31B"))) is Verdict.ARCHIVE
-    assert judge(Policy(min_bytes=31), log=require(log)) is Verdict.TOO_SMALL
+    assert judge(Policy(), log=trimmed) is ArchiveVerdict.TRUNCATED
+    assert judge(Policy(includes_truncated=True), log=trimmed) is ArchiveVerdict.ARCHIVE
+    assert judge(Policy(), log=require(trimmed)) is ArchiveVerdict.ARCHIVE
+    assert judge(Policy(keep_hot_us=HOUR + 1_000), log=require(trimmed)) is ArchiveVerdict.TOO_YOUNG
+    assert judge(Policy(), log=require(make_log(min_size="31B"))) is ArchiveVerdict.ARCHIVE
+    assert judge(Policy(min_bytes=31), log=require(log)) is ArchiveVerdict.TOO_SMALL
     partly = replace(log, trim_lsn=lsn_of(Epoch(3), EntryId(1)), trim_seq_num=1)
-    assert judge(Policy(), log=partly) is Verdict.ARCHIVE
+    assert judge(Policy(), log=partly) is ArchiveVerdict.ARCHIVE
 
 
 @pytest.mark.parametrize("policy", ["none", "copy", "move"])
@@ -163,7 +163,7 @@ def test_no_segment_is_held_for_ever_by_a_cold_copy_that_no_run_makes(
     copy = ColdCopy("0" * 32, "0" * 64, 1, 1)
     marked = [
         replace(one, cold_copy=copy)
-        if Policy().judge(log, one, late_ms) is Verdict.ARCHIVE
+        if Policy().judge(log, one, late_ms) is ArchiveVerdict.ARCHIVE
         else one
         for one in segments
     ]
@@ -232,7 +232,7 @@ def test_batches_are_bounded(sizes: list[int], batch_bytes: int) -> None:
 
 
 def test_a_report_tells_people_and_collectors(tmp_path: Path) -> None:
-    report = Report(record_count=3, entry_bytes=2_000_000, elapsed_us=500_000, lag_us=1_500_000)
+    report = RunReport(record_count=3, entry_bytes=2_000_000, elapsed_us=500_000, lag_us=1_500_000)
     report.outcomes["archived"] = 2
     report.mismatches.append("prod/orders e3: it is broken")
     assert not report.is_good and report.to_json()["bytes_per_s"] == 4_000_000
@@ -248,7 +248,7 @@ def test_a_report_tells_people_and_collectors(tmp_path: Path) -> None:
 
 
 def test_the_summary_fits_where_kubernetes_keeps_it(tmp_path: Path) -> None:
-    report = Report(file_bytes=4096, mismatches=["x" * 9_000], failures=["y"] * 50)
+    report = RunReport(file_bytes=4096, mismatches=["x" * 9_000], failures=["y"] * 50)
     report.segments = [{"log": f"shop/log-{n}", "epoch": n} for n in range(1_000)]
     place = tmp_path / "words"
     place.touch()

@@ -33,8 +33,8 @@ from tests.bench.compare.verdict import (
     Kind,
     Sample,
     find_unshared,
+    format_comparisons,
     judge,
-    spell_comparisons,
     take_medians,
 )
 from tests.bench.machine import serve_echo_cpu
@@ -148,7 +148,7 @@ def test_what_one_side_does_not_tell_is_named() -> None:
 
 
 def test_the_table_has_counts_first_and_the_verdict_last() -> None:
-    lines = spell_comparisons(judge(make_pairs({SYNCS: 1.05}), TOLERANCES)).splitlines()
+    lines = format_comparisons(judge(make_pairs({SYNCS: 1.05}), TOLERANCES)).splitlines()
     kinds = [line.split("  ")[0] for line in lines if line and not line.startswith(" ")]
     assert kinds == ["kind", "count", "grouped count", "CPU", "control", "time"]
     (syncs,) = [line for line in lines if line.endswith("BEYOND 1.02")]
@@ -159,8 +159,8 @@ def test_the_last_lines_name_what_is_beyond() -> None:
     found = judge(make_pairs({SYNCS: 1.05}), TOLERANCES)
     beyond = [one for one in found if one.is_beyond]
     expected = "beyond: lone, fsyncs of bookies: 1.050 times, at most 1.02\n"
-    assert command.spell_verdict(beyond) == expected
-    assert command.spell_verdict([]) == "nothing is beyond its tolerance\n"
+    assert command.format_verdict(beyond) == expected
+    assert command.format_verdict([]) == "nothing is beyond its tolerance\n"
     assert isinstance(found[0], Comparison)
 
 

@@ -1,10 +1,10 @@
 """What a checkpoint keeps of a bookie's core, and that it is enough.
 
-The last part plays whole lives, drawn by a seed: a journal, a shelf, checkpoints, rot, crashes. A
-core that is restored from the checkpoint and the journal behind it must answer every request as the
-one that went on; `NOTICED` proves that no kind of state could be left out unseen.
+The last part plays whole lives, drawn by a seed: a journal, an entry log, checkpoints, rot,
+crashes. A core that is restored from the checkpoint and the journal behind it must answer every
+request as the one that went on; `NOTICED` proves that no kind of state could be left out unseen.
 
-Source: R4, R10, R11, R15, docs/protocol/shelf.md "Checkpoint".
+Source: R4, R10, R11, R15, docs/protocol/entry-log.md "Checkpoint".
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from duramen.core.bookie_state import (
     NO_RANGES,
     AddRecord,
     AddRow,
+    BookieLogState,
     CoreSnapshot,
     DropRecord,
     LacRecord,
     LedgerSnapshot,
     LedgerState,
     LogSnapshot,
-    LogState,
     Persist,
     Record,
     RequestId,
@@ -146,13 +146,13 @@ Answers = list[tuple[Any, ...]]
 
 
 class Disk:
-    """What a bookie has on its disks: a journal, a shelf, a checkpoint; and what rotted."""
+    """What a bookie has on its disks: a journal, an entry log, a checkpoint; and what rotted."""
 
     def __init__(self) -> None:
         self.journal: list[Record] = []
         self.rotten_records: set[int] = set()
-        self.shelf: dict[tuple[LedgerId, EntryId], int] = {}
-        self.rotten_shelf: set[tuple[LedgerId, EntryId]] = set()
+        self.entry_log: dict[tuple[LedgerId, EntryId], int] = {}
+        self.rotten_entry_log: set[tuple[LedgerId, EntryId]] = set()
         self.checkpoint = CoreSnapshot((), (), False)
         self.covered_count = 0
         self.closed: dict[LedgerId, EntryId] = {}
@@ -160,7 +160,7 @@ class Disk:
 
     def identity_of(self, ledger_id: LedgerId, entry_id: EntryId) -> int | None:
         place = (ledger_id, entry_id)
-        return None if place in self.rotten_shelf else self.shelf[place]
+        return None if place in self.rotten_entry_log else self.entry_log[place]
 
     def open_core(self) -> BookieCore:
         return BookieCore(LIFE, identity_of=self.identity_of)
@@ -187,7 +187,7 @@ class Disk:
             core.on_recovered_damage(add.ledger_id, add.entry_id)
             if not add.is_recovery:
                 core.on_recovered_lac(add.ledger_id, add.lac)
-        for ledger_id, entry_id in sorted(self.rotten_shelf):  # a scrub
+        for ledger_id, entry_id in sorted(self.rotten_entry_log):  # a scrub
             if entry_id not in core.hot_entries(ledger_id):
                 core.on_unreadable(ledger_id, entry_id)
         self.purge(core)
@@ -304,7 +304,7 @@ class Life:
             restarted, still = ask_everything(self.disk.start()), ask_everything(self.core)
             assert restarted == still, "\n".join(["after", *self.story, "another answer"])
 
-    def tell(self, *words: object) -> None:
+    def report(self, *words: object) -> None:
         self.story.append(" ".join(map(str, words)))
 
     # --- requests ---
@@ -314,7 +314,7 @@ class Life:
         first = self.rng.randrange(len(ENTRIES))
         entries = ENTRIES[first : first + self.rng.randint(1, 3)]
         crc = self.rng.choice([1, 1, 1, 2])
-        self.tell("add", ledger, entries, crc, is_recovery)
+        self.report("add", ledger, entries, crc, is_recovery)
         lac = EntryId(first - 1)
         adds = [AddRow(ledger, entry, lac, crc, is_recovery, True) for entry in entries]
         self.core.on_adds(RequestId(1), LIFE, adds)
@@ -329,23 +329,23 @@ class Life:
         ]
         if lost:
             place = self.rng.choice(lost)
-            self.tell("repair", *place)
+            self.report("repair", *place)
             add = AddRow(*place, NOTHING, 1, True, True)
             self.core.on_adds(RequestId(1), LIFE, [add])
 
     def write_lac(self) -> None:
         update = LacUpdate(self.choose_ledger(), self.rng.choice(ENTRIES), True)
-        self.tell("write lac", *update)
+        self.report("write lac", *update)
         self.core.on_lacs(RequestId(1), LIFE, [update])
 
     def seal(self) -> None:
         ledger = self.choose_ledger()
-        self.tell("seal", ledger)
+        self.report("seal", ledger)
         self.core.on_seals(RequestId(1), LIFE, [Seal(log_of(ledger), epoch_of(ledger), ledger)])
 
     def drop(self) -> None:
         ledger, is_all_below = self.choose_ledger(), self.rng.random() < 0.5
-        self.tell("drop", ledger, is_all_below)
+        self.report("drop", ledger, is_all_below)
         self.core.drop(log_of(ledger), epoch_of(ledger), is_all_below=is_all_below)
 
     # --- the journal ---
@@ -353,7 +353,7 @@ class Life:
     def persist(self) -> None:
         count = self.rng.randint(1, 4)
         for unit in self.units[:count]:
-            self.tell("persist", unit.records)
+            self.report("persist", unit.records)
             self.disk.journal += unit.records
             self.core.on_persisted(unit.token)
         del self.units[:count]
@@ -372,15 +372,15 @@ class Life:
             for entry in entries:
                 record = disk.journal[last[entry]]
                 assert isinstance(record, AddRecord)
-                disk.shelf[ledger_id, entry] = record.crc
-                disk.rotten_shelf.discard((ledger_id, entry))
+                disk.entry_log[ledger_id, entry] = record.crc
+                disk.rotten_entry_log.discard((ledger_id, entry))
             if entries:
                 self.settling[ledger_id] = entries
-        self.tell("checkpoint", disk.covered_count, self.settling)
+        self.report("checkpoint", disk.covered_count, self.settling)
         disk.checkpoint = self.core.snapshot(self.settling)
 
     def finish_checkpoint(self) -> None:
-        self.tell("settled")
+        self.report("settled")
         for ledger_id, entries in self.settling.items():
             self.core.on_settled(ledger_id, entries)
         self.settling = {}
@@ -397,17 +397,17 @@ class Life:
         if not readable:
             return
         ledger, entry = self.rng.choice(readable)
-        self.tell("rot", ledger, entry)
+        self.report("rot", ledger, entry)
         if entry in self.core.hot_entries(ledger):
             self.disk.rotten_records.add(self.disk.last_record_of(ledger, entry))
         else:
-            self.disk.rotten_shelf.add((ledger, entry))
+            self.disk.rotten_entry_log.add((ledger, entry))
         self.core.on_unreadable(ledger, entry)
 
     def purge(self) -> None:
         """The metadata show a ledger closed."""
         ledger, last = self.choose_ledger(), self.rng.choice([NOTHING, *ENTRIES])
-        self.tell("close", ledger, last)
+        self.report("close", ledger, last)
         self.disk.closed.setdefault(ledger, last)
         self.disk.purge(self.core)
 
@@ -417,7 +417,7 @@ class Life:
             return
         ledger = self.rng.choice([self.choose_ledger(), self.choose_ledger(), None])
         entry = self.rng.choice([*ENTRIES, None]) if ledger else None
-        self.tell("damage", ledger, entry)
+        self.report("damage", ledger, entry)
         self.core.on_recovered_damage(ledger, entry)
         self.disk.covered_count = len(self.disk.journal)
         self.write_checkpoint()
@@ -425,7 +425,7 @@ class Life:
 
     def crash(self) -> None:
         """What is not persisted is gone."""
-        self.tell("crash")
+        self.report("crash")
         self.units = []
         self.settling = {}
         self.core = self.disk.start()
@@ -459,7 +459,7 @@ def full_disk() -> Disk:
     for effect in core.outbox:
         if isinstance(effect, Persist):
             core.on_persisted(effect.token)
-    disk.shelf = {(second, EntryId(entry)): 1 for entry in (0, 1, 2)}
+    disk.entry_log = {(second, EntryId(entry)): 1 for entry in (0, 1, 2)}
     disk.checkpoint = core.snapshot({second: [EntryId(0), EntryId(1), EntryId(2)]})
     assert not core.is_alive(first)
     return disk
@@ -523,7 +523,7 @@ def test_every_kind_of_state_is_in_the_checkpoint_or_known_to_end_with_the_proce
     kept = {*LogSnapshot._fields, *LedgerSnapshot._fields, *CoreSnapshot._fields}
     assert kept == {*NOTICED, "is_everything_doubtful", "doubt_until", "newer_from"}
     volatile = {"ledgers", "pending_drops", "pending_seal", "pending_token", "shown"}
-    assert {*LogState.__slots__} - volatile == {*LogSnapshot._fields} - {"log_id"}
+    assert {*BookieLogState.__slots__} - volatile == {*LogSnapshot._fields} - {"log_id"}
     held_by_the_journal = {"pending", "stored"}
     assert {*LedgerState.__slots__} - held_by_the_journal == {*LedgerSnapshot._fields} - {
         "ledger_id"

@@ -77,13 +77,13 @@ def test_a_run_that_changes_sides_all_the_time_is_cut_short() -> None:
     assert read(driver, 0, 4 * RUN_PIECE_COUNT_MAX) == (OK, RUN_PIECE_COUNT_MAX)
 
 
-def test_a_repeated_add_of_a_settled_entry_asks_the_shelf() -> None:
+def test_a_repeated_add_of_a_settled_entry_asks_the_entry_log() -> None:
     driver = holding(0, 1)
     driver.settle(0)
     assert add_again(driver, 0) is OK
     assert add_again(driver, 0, crc=5) is DIFFERENT
     assert add_again(driver, 0, crc=5, recovery=True) is DIFFERENT
-    driver.shelf[LEDGER, EntryId(0)] = None
+    driver.entry_log[LEDGER, EntryId(0)] = None
     assert add_again(driver, 0) is UNKNOWN
     assert not driver.journal and driver.core.hot_entries(LEDGER) == [1]
 
@@ -164,7 +164,7 @@ def test_a_ledger_of_leftovers_alone_stays_empty_over_a_restart_and_a_compaction
     assert driver.core.purge_beyond(LEDGER, NOTHING) == []
     restored = BookieCore(LIFE)
     restored.restore(driver.core.snapshot())
-    for core in (driver.core, restored):  # the shelf still had the bytes, and copied them
+    for core in (driver.core, restored):  # the entry log still had the bytes, and copied them
         core.on_settled(LEDGER, [EntryId(0), EntryId(1)])
         core.validate()
         assert core.statistics()["entries"] == 0

@@ -1,7 +1,8 @@
 """What a bookie's core costs in memory: per idle ledger and per hot entry.
 
 The targets of docs/benchmarks.md "A bookie alone" are 2 KB per idle ledger and 32 bytes per hot
-entry, for core, index and shelf together; the core's own share is held here. Memory is counted by
+entry, for core, index and entry log together; the core's own share is held here. Memory is counted
+by
 `tracemalloc`, so the bounds do not depend on the machine.
 """
 

@@ -17,7 +17,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from duramen.cli.figures import spell_figures, summarize_append
+from duramen.cli.figures import format_figures, summarize_append
 from duramen.cli.main import main
 from duramen.client.bulk_append import AppendFigures, PreparedBatch
 from duramen.client.rest_client import Appended
@@ -413,4 +413,4 @@ def test_an_append_whose_number_is_not_known_yet_is_told_by_its_place() -> None:
     figures.on_appended(batch, Appended(None, None, "e4n7s0"), 0.1)
     summary = summarize_append(figures)
     assert summary["last_dlsn"] == "e4n7s0" and summary["end_seq_num"] is None
-    assert spell_figures(summary).endswith("at e4n7s0, its sequence number is not known yet")
+    assert format_figures(summary).endswith("at e4n7s0, its sequence number is not known yet")

@@ -244,13 +244,13 @@ def test_a_server_that_is_not_there_is_looked_for_where_it_was_named(
 # --- docs/cli.md ---------------------------------------------------------------------------------
 
 
-def spell_codes() -> str:
+def format_codes() -> str:
     lines = ["| code | meaning |", "|---|---|"]
     lines += [f"| {int(code)} | {code.meaning} |" for code in ExitCode]
     return "\n".join(lines) + "\n"
 
 
-def spell_commands() -> str:
+def format_commands() -> str:
     lines = ["| command | what | exit codes |", "|---|---|---|"]
     for words in COMMANDS:
         what = help_of(words).split("\n\n")[0].replace("\n", " ")
@@ -259,7 +259,7 @@ def spell_commands() -> str:
     return "\n".join(lines) + "\n"
 
 
-def spell_tables() -> str:
+def format_tables() -> str:
     lines = ["| table | column | type | |", "|---|---|---|---|"]
     for table in TABLES.values():
         lines.append(f"| `{table.name}` | | | {table.what} |")
@@ -269,7 +269,7 @@ def spell_tables() -> str:
     return "\n".join(lines) + "\n"
 
 
-def spell_advice() -> str:
+def format_advice() -> str:
     lines = ["| code | next |", "|---|---|"]
     for code, what in ADVICE.items():
         sentences = [what] if isinstance(what, str) else what
@@ -280,10 +280,10 @@ def spell_advice() -> str:
 @pytest.mark.parametrize(
     ("name", "spell"),
     [
-        ("exit codes", spell_codes),
-        ("commands", spell_commands),
-        ("tables", spell_tables),
-        ("advice", spell_advice),
+        ("exit codes", format_codes),
+        ("commands", format_commands),
+        ("tables", format_tables),
+        ("advice", format_advice),
     ],
 )
 def test_the_page_is_that_of_the_code(name: str, spell: Callable[[], str]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from duramen.cli.figures import spell_figures, summarize_append, summarize_read
+from duramen.cli.figures import format_figures, summarize_append, summarize_read
 from duramen.cli.live.view import render, summarize
 from duramen.cli.main import main
 from duramen.cli.repair import auditor, verify
@@ -43,16 +43,16 @@ def check(said: str, *wanted: str) -> None:
 def test_what_appends_and_reads_report() -> None:
     figures = AppendFigures()
     figures.on_appended(PreparedBatch(1, [b"a"], 1, b""), Appended(0, 1, "e1n0s0"), 0.1)
-    check(spell_figures(summarize_append(figures)), "1 record,", "1 append,")
+    check(format_figures(summarize_append(figures)), "1 record,", "1 append,")
     read = ReadFigures()
     read.record_count = 1
-    check(spell_figures(summarize_read(read)), "1 record,")
+    check(format_figures(summarize_read(read)), "1 record,")
 
 
 def test_what_the_auditor_reports(capsys: pytest.CaptureFixture[str]) -> None:
-    check("\n".join(auditor._spell_status(REPAIR_ONE)), "1 fragment, 1 byte,", "1 log, 1 segment")
+    check("\n".join(auditor._format_status(REPAIR_ONE)), "1 fragment, 1 byte,", "1 log, 1 segment")
     answer = {"dry_run": True, "moves": [MOVE], "bytes": 1, "shares": {}}
-    check("\n".join(auditor._spell_rebalance(answer)), "1 move to begin with, 1 byte")
+    check("\n".join(auditor._format_rebalance(answer)), "1 move to begin with, 1 byte")
     found = {
         "findings": [], "lost_entries": 1, "released_segments": 1, "segments": [1], "entries": 1,
         "good_copies": 1, "copies": 1, "ok": False,

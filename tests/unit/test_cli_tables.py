@@ -23,7 +23,7 @@ from duramen.cli.live.view import render, summarize
 from duramen.cli.main import main
 from duramen.cli.run import show_cluster
 from duramen.cli.shell.tables import lay_out
-from duramen.cluster.cluster_file import ClusterState, Member
+from duramen.cluster.cluster_file import ClusterProcess, ClusterState
 from duramen.cluster.layout import ClusterSize
 from duramen.cluster.supervisor import ClusterOptions
 from tests.unit.fake_proxy import FakeProxy, running_proxy
@@ -141,7 +141,7 @@ def test_a_cluster_that_is_ready_shows_every_pid_and_port(
     width: int | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     members = tuple(
-        Member(
+        ClusterProcess(
             "bookie", f"bookie-{index}", 4_190_000 + index, None, "a-long-region", "a-long-rack",
             f"http://127.0.0.1:{20_000 + index}", f"http://127.0.0.1:{30_000 + index}", None, "",
         )

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from duramen.cluster import cluster_file, layout
-from duramen.cluster.cluster_file import ClusterFileError, ClusterState, Member
-from duramen.cluster.layout import ClusterSize, LayoutError, Plan, Ports, plan_cluster
+from duramen.cluster.cluster_file import ClusterFileError, ClusterProcess, ClusterState
+from duramen.cluster.layout import ClusterSize, LayoutError, ListenPorts, ProcessPlan, plan_cluster
 from duramen.cluster.leftovers import ProcessFacts, is_left_over
 from duramen.cluster.process import RestartPauses, read_tail, service_command
 from duramen.runtime.embedded_zookeeper import MAIN_CLASS
@@ -87,7 +87,7 @@ GOLDEN = """\
 """
 
 
-def plan(folder: Path = FOLDER, *, bookies: int = 1, base_port: int = 7100) -> list[Plan]:
+def plan(folder: Path = FOLDER, *, bookies: int = 1, base_port: int = 7100) -> list[ProcessPlan]:
     return plan_cluster(
         folder,
         ClusterSize(bookies=bookies),
@@ -125,8 +125,8 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     state = state_in(tmp_path)
     cluster_file.write_state(tmp_path, state)
     assert cluster_file.read_state(tmp_path) == state
-    assert state.ports()["bookie-0"] == Ports(7101, 7102)
-    assert state.ports()["zookeeper-0"] == Ports(7181, None)
+    assert state.ports()["bookie-0"] == ListenPorts(7101, 7102)
+    assert state.ports()["zookeeper-0"] == ListenPorts(7181, None)
 
 
 def test_a_file_of_an_older_version_names_no_cold_store(tmp_path: Path) -> None:
@@ -213,7 +213,7 @@ def test_a_taken_port_is_replaced_and_a_remembered_one_is_kept() -> None:
         ClusterSize(),
         base_port=None,
         has_zookeeper=False,
-        remembered={"bookie-0": Ports(8000, 8001), "bookie-1": Ports(8002, 8000)},
+        remembered={"bookie-0": ListenPorts(8000, 8001), "bookie-1": ListenPorts(8002, 8000)},
         is_free=lambda port: port not in (7105, 8002),
         pick=lambda: next(picked),
     )
@@ -228,13 +228,16 @@ def test_a_taken_port_is_replaced_and_a_remembered_one_is_kept() -> None:
 def test_a_base_that_was_asked_for_is_had_whole_or_refused(taken: int) -> None:
     """Whoever names a port writes it down elsewhere, and would wait at another program's."""
 
-    def lay_out(*, is_free: Callable[[int], bool]) -> list[Plan]:
+    def lay_out(*, is_free: Callable[[int], bool]) -> list[ProcessPlan]:
         return plan_cluster(
             FOLDER,
             ClusterSize(),
             base_port=7100,
             has_zookeeper=True,
-            remembered={"bookie-0": Ports(8000, 8001), "writeproxy-0": Ports(8003, 8004)},
+            remembered={
+                "bookie-0": ListenPorts(8000, 8001),
+                "writeproxy-0": ListenPorts(8003, 8004),
+            },
             is_free=is_free,
             pick=lambda: pytest.fail("a port was picked"),
         )
@@ -307,7 +310,7 @@ def test_the_tail_of_a_log_is_bounded(tmp_path: Path) -> None:
 
 
 def facts_of(
-    planned: Plan,
+    planned: ProcessPlan,
     *,
     arguments: tuple[str, ...] | None = None,
     working_dir: str = "/anywhere",
@@ -317,7 +320,7 @@ def facts_of(
     return ProcessFacts(arguments or command, working_dir, started_unix_s)
 
 
-def is_ours(member: Member, facts: ProcessFacts) -> bool:
+def is_ours(member: ClusterProcess, facts: ProcessFacts) -> bool:
     return is_left_over(member, facts, cluster="local", written_unix_s=1001.0)
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from duramen.core.segment import Totals
 from duramen.ids import NOTHING, EntryId, Epoch, LogId
-from duramen.wire.cold.manifest import Manifest, ManifestError, read_manifest, spell_manifest
+from duramen.wire.cold.manifest import Manifest, ManifestError, encode_manifest, read_manifest
 from duramen.wire.cold.paths import (
     ColdPath,
     attempt_folder,
@@ -64,7 +64,7 @@ def test_golden_files() -> None:
     """What was written then is read now: the manifest, and the file that it names."""
     golden = read_golden("cold-manifest-v1.json", None)
     manifest = read_manifest(golden)
-    assert spell_manifest(manifest) == golden
+    assert encode_manifest(manifest) == golden
     _, present = make_manifest()
     # Encoded bytes differ from release to release of pyarrow; what they hold does not.
     assert manifest.identities == present.identities and manifest.records == present.records
@@ -80,13 +80,13 @@ def test_golden_files() -> None:
 
 def test_round_trip_and_sums() -> None:
     _, manifest = make_manifest()
-    assert read_manifest(spell_manifest(manifest)) == manifest
+    assert read_manifest(encode_manifest(manifest)) == manifest
     assert (manifest.entry_count, manifest.row_count) == (12, 22)
     assert manifest.size_bytes == manifest.files[0].size_bytes
     assert manifest.path_of(manifest.files[0]) == (
         f"v1/{CLUSTER}/00000007/e0000000003/{ATTEMPT}/part-00000.parquet"
     )
-    document = json.loads(spell_manifest(manifest))
+    document = json.loads(encode_manifest(manifest))
     assert document["first_lsn"] == "e3n0" and document["last_lsn"] == "e3n12"
     assert (document["first_seq_num"], document["next_seq_num"]) == (1_000, 1_021)
 
@@ -94,12 +94,12 @@ def test_round_trip_and_sums() -> None:
 def test_an_empty_segment_has_no_files() -> None:
     _, manifest = make_manifest()
     empty = replace(manifest, files=(), last_entry=NOTHING, totals=Totals(), lost=())
-    assert read_manifest(spell_manifest(empty)) == empty
+    assert read_manifest(encode_manifest(empty)) == empty
 
 
 def test_fields_of_newer_jobs_are_passed_over() -> None:
     _, manifest = make_manifest()
-    document = json.loads(spell_manifest(manifest))
+    document = json.loads(encode_manifest(manifest))
     document["new"] = document["files"][0]["new"] = 1
     assert read_manifest(json.dumps(document).encode()) == manifest
 
@@ -146,7 +146,7 @@ def test_fields_of_newer_jobs_are_passed_over() -> None:
 )
 def test_what_does_not_fit_is_refused(path: str, value: Any) -> None:
     _, manifest = make_manifest()
-    document = json.loads(spell_manifest(manifest))
+    document = json.loads(encode_manifest(manifest))
     at: Any = document
     *steps, last = path.split(".")
     for step in steps:
@@ -162,10 +162,10 @@ def test_other_bytes_are_no_manifest(data: bytes) -> None:
         read_manifest(data)
 
 
-@given(st.sets(st.sampled_from(list(json.loads(spell_manifest(make_manifest()[1]))))))
+@given(st.sets(st.sampled_from(list(json.loads(encode_manifest(make_manifest()[1]))))))
 def test_every_field_is_needed(missing: set[str]) -> None:
     _, manifest = make_manifest()
-    document = json.loads(spell_manifest(manifest))
+    document = json.loads(encode_manifest(manifest))
     for name in missing:
         del document[name]
     data = json.dumps(document).encode()

@@ -22,7 +22,7 @@ from duramen.wire.cold.rebuild import ColdDataError, rebuild_entries
 from duramen.wire.cold.schema import SCHEMA, SCHEMA_KEY
 from duramen.wire.edge.batch_codec import Codec
 from duramen.wire.entry import HEADER_BYTES, EntryError, check_entry
-from duramen.wire.record_batch import Producer, decode_batch, encode_batch, split_batches
+from duramen.wire.record_batch import BatchProducer, decode_batch, encode_batch, split_batches
 from tests.unit.cold_entries import (
     EPOCH,
     LEDGER,
@@ -94,7 +94,7 @@ def batches(draw: st.DrawFn) -> bytes:
     numbers = st.integers(-(2**63) + 1, 2**63 - 1)
     times = st.integers(-(2**62), 2**62)
     producers = st.builds(
-        Producer,
+        BatchProducer,
         st.text("abc ~", min_size=1, max_size=5),
         st.integers(0, 2**64 - 1),
         st.integers(0, 2**64 - 1),

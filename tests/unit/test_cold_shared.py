@@ -20,8 +20,8 @@ from duramen.wire.cold.manifest import (
     FilePart,
     Manifest,
     ManifestError,
+    encode_manifest,
     read_manifest,
-    spell_manifest,
 )
 from duramen.wire.cold.part_reader import PartReader
 from duramen.wire.cold.paths import (
@@ -135,8 +135,8 @@ def make_shared_manifest() -> Manifest:
 
 def test_manifest_of_a_shared_file() -> None:
     manifest = make_shared_manifest()
-    assert read_manifest(spell_manifest(manifest)) == manifest
-    assert json.loads(spell_manifest(manifest))["v"] == 2
+    assert read_manifest(encode_manifest(manifest)) == manifest
+    assert json.loads(encode_manifest(manifest))["v"] == 2
     path = manifest.path_of(manifest.files[0])
     assert path == shared_folder(CLUSTER, LOG, COMPACTED) + "part-00000.parquet"
     assert manifest.size_bytes == manifest.files[0].own_bytes
@@ -158,14 +158,14 @@ def test_manifest_of_a_shared_file() -> None:
     ],
 )
 def test_a_part_that_does_not_fit_its_file_is_refused(name: str, value: Any) -> None:
-    document = json.loads(spell_manifest(make_shared_manifest()))
+    document = json.loads(encode_manifest(make_shared_manifest()))
     document["files"][0]["shared"][name] = value
     with pytest.raises(ManifestError):
         read_manifest(json.dumps(document).encode())
 
 
 def test_versions_and_files_belong_together() -> None:
-    document = json.loads(spell_manifest(make_shared_manifest()))
+    document = json.loads(encode_manifest(make_shared_manifest()))
     with pytest.raises(ManifestError, match="another version"):
         read_manifest(json.dumps({**document, "v": 1}).encode())
 
@@ -188,13 +188,13 @@ def test_the_manifest_that_the_node_vouches_for_is_found() -> None:
     place = CLUSTER, LOG, EPOCHS[1]
 
     def find(manifest: Manifest) -> Manifest:
-        sha256 = hashlib.sha256(spell_manifest(manifest)).hexdigest()
+        sha256 = hashlib.sha256(encode_manifest(manifest)).hexdigest()
         return find_manifest(store, *place, attempt=manifest.attempt, sha256=sha256)
 
     with pytest.raises(NotThere):
         find(first)
-    store.put_new(manifest_path(*place), spell_manifest(first))
-    store.put_new(attempt_manifest_path(*place, COMPACTED), spell_manifest(compacted))
+    store.put_new(manifest_path(*place), encode_manifest(first))
+    store.put_new(attempt_manifest_path(*place, COMPACTED), encode_manifest(compacted))
     assert find(first) == first and find(compacted) == compacted
     with pytest.raises(ManifestError, match="not the manifest that was verified"):
         find(replace(first, archived_unix_ms=1))

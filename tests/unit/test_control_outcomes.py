@@ -13,7 +13,7 @@ from duramen.errors import DuramenError
 from duramen.ids import LogId
 from duramen.runtime.http_client import NoAnswerError, UnreachableError
 from duramen.runtime.metadata_store import Stored
-from duramen.wire.metadata_json import Paths, spell_node
+from duramen.wire.metadata_json import Paths, encode_node
 from duramen_writeproxy import bodies
 from duramen_writeproxy.bodies import JSON, encode_body
 from duramen_writeproxy.creation import AutoCreator, Repetition, _Outcome
@@ -72,7 +72,7 @@ def test_a_creation_that_failed_is_tried_again() -> None:
 
     class Store:
         async def get(self, _: str) -> Stored:
-            return Stored(spell_node({"config": {"auto_create": True}}), 0, 0, 0)
+            return Stored(encode_node({"config": {"auto_create": True}}), 0, 0, 0)
 
     names, creator = Names(), Creator()
 

@@ -44,7 +44,7 @@ def take_over_until(state: RecoveryState) -> Driver:
         for seal in seals:
             taker.core.on_seal(seal.member, seal.epoch, OK, NOTHING, EntryId(0), taker.now_us)
     if state is RecoveryState.WRITE_BACK:
-        (read,) = taker.take(fx.SendRead)
+        (read,) = taker.take(fx.SendRecoveryRead)
         taker.core.on_read(read.member, Epoch(1), read.entry, OK, FOUND, taker.now_us)
     assert taker.core.recovery is not None
     assert (taker.state(), taker.core.recovery.state) == (LogState.RECOVERING, state)
@@ -53,23 +53,27 @@ def take_over_until(state: RecoveryState) -> Driver:
 
 def go_on_elsewhere(taker: Driver) -> None:
     """Another sequencer seals and closes all that is there, and has the log."""
-    heir = Driver(taker.store, OTHER)
-    heir.core.take_over(0)
-    heir.read()
-    heir.commit()
-    while heir.core.state not in (LogState.ACTIVE, LogState.REBUILDING):
-        for mark in heir.take(fx.Commit):
-            assert heir.store.commit(mark.writes, heir.name)
-            heir.core.on_commit(mark.token, CommitOutcome.APPLIED, heir.now_us)
-        for seal in heir.take(fx.SendSeal):
-            heir.core.on_seal(seal.member, seal.epoch, OK, NOTHING, NOTHING, heir.now_us)
-        for read in heir.take(fx.SendRead):
-            heir.core.on_read(
+    pending_owner = Driver(taker.store, OTHER)
+    pending_owner.core.take_over(0)
+    pending_owner.read()
+    pending_owner.commit()
+    while pending_owner.core.state not in (LogState.ACTIVE, LogState.REBUILDING):
+        for mark in pending_owner.take(fx.Commit):
+            assert pending_owner.store.commit(mark.writes, pending_owner.name)
+            pending_owner.core.on_commit(mark.token, CommitOutcome.APPLIED, pending_owner.now_us)
+        for seal in pending_owner.take(fx.SendSeal):
+            pending_owner.core.on_seal(
+                seal.member, seal.epoch, OK, NOTHING, NOTHING, pending_owner.now_us
+            )
+        for read in pending_owner.take(fx.SendRecoveryRead):
+            pending_owner.core.on_read(
                 read.member, Epoch(read.ledger_id & 0xFFFF_FFFF), read.entry,
-                BookieStatus.NO_ENTRY, None, heir.now_us,
+                BookieStatus.NO_ENTRY, None, pending_owner.now_us,
             )  # fmt: skip
-        for asked in heir.take(fx.ReadMetadata):
-            heir.core.on_metadata(asked.token, heir.store.view(), heir.now_us)
+        for asked in pending_owner.take(fx.ReadMetadata):
+            pending_owner.core.on_metadata(
+                asked.token, pending_owner.store.view(), pending_owner.now_us
+            )
 
 
 @pytest.mark.parametrize("state", STUCK)
@@ -119,7 +123,7 @@ def test_a_look_at_the_nodes_is_forgotten_once_the_log_is_active() -> None:
     taker.pass_time(TAKEOVER_LOOK_US)
     (look,) = taker.take(fx.ReadMetadata)
     before = taker.store.view()
-    (read, *_) = taker.take(fx.SendRead)
+    (read, *_) = taker.take(fx.SendRecoveryRead)
     for member in taker.store.segments[Epoch(1)][0].last_fragment.ensemble:
         taker.core.on_read(
             member, Epoch(1), read.entry, BookieStatus.NO_ENTRY, None, taker.now_us
@@ -141,7 +145,7 @@ def rebuild_epoch_one() -> Driver:
     taker = take_over_until(RecoveryState.WRITE_BACK)
     for add in taker.take(fx.SendAdd):
         taker.core.on_add(add.member, Epoch(1), add.entry, OK, taker.now_us)
-    for read in taker.take(fx.SendRead):
+    for read in taker.take(fx.SendRecoveryRead):
         for member in taker.store.segments[Epoch(1)][0].last_fragment.ensemble:
             taker.core.on_read(
                 member, Epoch(1), read.entry, BookieStatus.NO_ENTRY, None, taker.now_us
@@ -187,7 +191,7 @@ def test_a_rebuild_that_has_nothing_to_learn_goes_on() -> None:
 @pytest.mark.parametrize("state", STUCK)
 def test_a_takeover_without_a_session_is_left_to_others(state: RecoveryState) -> None:
     taker = take_over_until(state)
-    taker.around.is_metadata_reachable = False
+    taker.context.is_metadata_reachable = False
     taker.pass_time(TAKEOVER_LOOK_US)
     taker.read(fails=True)
     assert taker.state() is LogState.IDLE
@@ -196,7 +200,7 @@ def test_a_takeover_without_a_session_is_left_to_others(state: RecoveryState) ->
 
 def test_a_claim_that_cannot_be_read_waits_for_a_session_where_nobody_else_may_claim() -> None:
     taker = take_over_until(RecoveryState.SEAL)
-    taker.around.is_metadata_reachable, taker.around.holds_logs = False, True
+    taker.context.is_metadata_reachable, taker.context.holds_logs = False, True
     taker.pass_time(TAKEOVER_LOOK_US)
     taker.read(fails=True)
     assert taker.state() is LogState.RECOVERING
@@ -218,7 +222,7 @@ def test_what_lies_above_a_bound_of_another_is_not_recovered(is_found: bool) -> 
     segment, version = driver.store.segments[Epoch(1)]
     bounded = segment.bounded(EntryId(0), "another")
     assert driver.store.commit((fx.SetSegment(bounded, version),), OTHER)
-    driver.take(fx.SendRead)
+    driver.take(fx.SendRecoveryRead)
     driver.take(fx.SendAdd)
     core.follow(driver.store.view(), driver.now_us)
     core.validate()

@@ -9,7 +9,7 @@ from duramen.core.segment import Segment, Totals
 from duramen.core.sequencer import effects as fx
 from duramen.core.sequencer.writing.delivery import Delivery
 from duramen.core.sequencer.writing.owed_copies import OwedCopies
-from duramen.core.sequencer.writing.window import Window
+from duramen.core.sequencer.writing.window import EntryWindow
 from duramen.ids import NOTHING, EntryId
 from duramen.limits import PROBE_INTERVAL_US
 from tests.unit.writing_parts import B0, B1, B2, B3, Recorder, make_entry, make_segment, member
@@ -22,7 +22,7 @@ class World:
         self.recorder = Recorder()
         self.segment = segment or make_segment()
         self.delivery = Delivery(self.recorder.ports)
-        self.window = Window()
+        self.window = EntryWindow()
         self.owed = OwedCopies(1000, self.recorder.ports)
         self.owed.keep(make_entry(0, B0, B1), self.segment)
         self.window.lac = self.window.lap = EntryId(0)

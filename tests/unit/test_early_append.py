@@ -55,7 +55,7 @@ class EarlyDriver(Driver):
     def close_older(self) -> None:
         """Read absences until every older epoch is closed, each time with the view after it."""
         while self.core.older.recoveries:
-            for read in self.take(fx.SendRead):
+            for read in self.take(fx.SendRecoveryRead):
                 epoch = Epoch(read.ledger_id & 0xFFFF_FFFF)
                 self.core.on_read(
                     read.member, epoch, read.entry, BookieStatus.NO_ENTRY, None, self.now_us
@@ -146,7 +146,7 @@ def test_a_read_of_before_the_seal_does_not_outlive_it() -> None:
     driver.append(1)
     adds = driver.take(fx.SendAdd)
     while driver.core.older.recoveries:
-        for read in driver.take(fx.SendRead):
+        for read in driver.take(fx.SendRecoveryRead):
             driver.core.on_read(read.member, Epoch(1), read.entry, BookieStatus.NO_ENTRY, None, 0)
         driver.commit_all()
     (asked,) = driver.take(fx.ReadMetadata)
@@ -246,7 +246,7 @@ def test_an_early_owner_that_finds_a_newer_epoch_gives_the_log_up() -> None:
     driver.core.pump(0)
     go_early_as(driver.store, "other")
     for _ in range(2):
-        for read in driver.take(fx.SendRead):
+        for read in driver.take(fx.SendRecoveryRead):
             driver.core.on_read(read.member, Epoch(1), read.entry, BookieStatus.NO_ENTRY, None, 0)
     driver.commit()
     driver.pass_time(RETRY_DELAY_US)
@@ -299,7 +299,7 @@ def test_a_log_without_early_append_writes_no_bound() -> None:
     driver.claim()
     driver.seal("b0", "b1")
     assert driver.store.segments[Epoch(1)][0].bound is None and driver.take(fx.Commit) == []
-    assert len(driver.take(fx.SendRead)) == 1
+    assert len(driver.take(fx.SendRecoveryRead)) == 1
 
 
 def test_another_s_bound_that_comes_while_the_end_is_written_lowers_the_end() -> None:
@@ -324,12 +324,12 @@ def test_another_s_bound_that_comes_while_the_end_is_written_lowers_the_end() ->
 def find_entry(driver: EarlyDriver, entry: int) -> None:
     """One bookie holds the entry; it is written back, and nothing follows it."""
     stored = fx.StoredEntry(b"late", Totals(1, 4))
-    for read in driver.take(fx.SendRead):
+    for read in driver.take(fx.SendRecoveryRead):
         assert read.entry == entry
         driver.core.on_read(read.member, Epoch(1), read.entry, OK, stored, 0)
     for add in driver.take(fx.SendAdd):
         driver.core.on_add(add.member, Epoch(1), add.entry, OK, 0)
-    while reads := driver.take(fx.SendRead):
+    while reads := driver.take(fx.SendRecoveryRead):
         for read in reads:
             driver.core.on_read(read.member, Epoch(1), read.entry, BookieStatus.NO_ENTRY, None, 0)
 
@@ -346,7 +346,7 @@ def test_a_sealed_owner_without_the_metadata_store_gives_what_was_never_sent_bac
     for append_id in range(1, 6):
         driver.append(append_id)
         driver.core.pump(0)
-    driver.around.is_metadata_reachable = not is_known
+    driver.context.is_metadata_reachable = not is_known
     driver.store_all(BookieStatus.SEALED, only=("b0",))
     if not is_known:
         driver.pass_time(RETRY_DELAY_US)

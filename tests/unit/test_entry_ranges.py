@@ -1,7 +1,7 @@
 """Ranges of numbers against a plain set, drawn by Hypothesis.
 
 Also the edges of 32 bits, and columns from outside that are no ranges. Source:
-docs/protocol/shelf.md.
+docs/protocol/entry-log.md.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ def check_section(document: str, name: str, expected: str) -> None:
 # --- Errors --------------------------------------------------------------------------------------
 
 
-def spell_error_table() -> str:
+def format_error_table() -> str:
     """The table of errors.md, in the order of the numbers."""
     lines = ["| code | number | HTTP | retry | uncertain | title |", "|---|---|---|---|---|---|"]
     for row in sorted(ERRORS.values(), key=lambda row: row.wire):
@@ -71,7 +71,7 @@ def spell_error_table() -> str:
 
 
 def test_the_error_table_is_that_of_the_code() -> None:
-    check_section("errors.md", "errors", spell_error_table())
+    check_section("errors.md", "errors", format_error_table())
 
 
 # --- Configuration -------------------------------------------------------------------------------
@@ -152,8 +152,8 @@ def make_examples() -> dict[str, bytes]:
     found = bookie.ReadAnswer(BookieStatus.OK, FIRST, FIRST, False, [(FIRST, entry)])
     absent = bookie.ReadAnswer(BookieStatus.NO_ENTRY, FIRST, FIRST, True, [])
     seal = bookie.Seal(LOG, EPOCH, LEDGER)
-    start = sequencer.Mark(Dlsn(EPOCH, FIRST, 0), 7, TIME_MS)
-    tail = sequencer.Mark(Dlsn(EPOCH, FIRST, 2), 9, TIME_MS)
+    start = sequencer.LogMark(Dlsn(EPOCH, FIRST, 0), 7, TIME_MS)
+    tail = sequencer.LogMark(Dlsn(EPOCH, FIRST, 2), 9, TIME_MS)
     redirect = sequencer.Redirect(SequencerId("seq-1"), "http://127.0.0.1:7201")
     marks = [bookie.Marks(BookieStatus.OK, NOTHING, FIRST)]
     after_lac = [bookie.Marks(BookieStatus.OK, FIRST, FIRST)]
@@ -170,7 +170,7 @@ def make_examples() -> dict[str, bytes]:
         "lac": bookie.pack_lacs(INCARNATION, [bookie.LacUpdate(LEDGER, FIRST, is_write=True)]),
         "lac answer": bookie.pack_marks(b"DLCR", after_lac),
         "append": sequencer.pack_appends([sequencer.Append(LOG, 10_000, batch)])[: -len(batch)],
-        "append answer": sequencer.pack_results([(0, sequencer.Appended(start, 2, tail))]),
+        "append answer": sequencer.pack_results([(0, sequencer.AppendedBatch(start, 2, tail))]),
         "append redirect": sequencer.pack_results([(0, redirect)]),
     }
 

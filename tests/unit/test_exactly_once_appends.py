@@ -19,7 +19,7 @@ from duramen.core.sequencer.transmit import QueuedAppend
 from duramen.core.status import BookieStatus
 from duramen.ids import Dlsn, EntryId, Epoch, epoch_of, lsn_of
 from duramen.units import SECOND
-from duramen.wire.exactly_once.control_record import spell_control
+from duramen.wire.exactly_once.control_record import encode_control
 from tests.unit.core_fakes import FakeStore
 from tests.unit.test_log_node import make_log
 from tests.unit.test_log_sequencer import OK, Driver
@@ -32,7 +32,7 @@ class Log:
 
     def __init__(self, driver: Driver | None = None) -> None:
         self.driver = driver or Driver()
-        self.driver.around.spell_control = spell_control
+        self.driver.context.encode_control = encode_control
         self.count = 0
         if driver is None:
             self.driver.activate()
@@ -189,7 +189,7 @@ def test_more_in_flight_than_results_are_kept_is_refused_at_once() -> None:
     assert log.done() == [(1, 0, False), (2, 2, False), (4, 0, True), (5, 2, True), (6, 4, False)]
     assert again == [4, 5, 6]
     log.append(Stamp("p", 0, 0))
-    assert [one.append_id for one in driver.take(fx.AlreadyStored)] == [7]
+    assert [one.append_id for one in driver.take(fx.OldDuplicate)] == [7]
 
 
 def test_a_duplicate_of_a_newer_epoch_does_not_meet_an_older_one() -> None:

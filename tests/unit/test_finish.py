@@ -59,7 +59,7 @@ def test_appends_are_refused_by_whoever_reads_the_log_after_its_end(ending: Endi
 def test_a_deletion_notes_its_time() -> None:
     driver = Driver()
     driver.activate()
-    driver.around.unix_offset_us = 5_000_000
+    driver.context.unix_offset_us = 5_000_000
     driver.core.finish(Ending.DELETE, 0)
     driver.read()
     driver.commit()

@@ -40,7 +40,15 @@ from duramen.limits import (
 from duramen.units import MS
 from duramen.wire import bookie_calls as calls
 from duramen.wire import repair_calls, sequencer_calls
-from duramen.wire.bookie_calls import Add, LacUpdate, Marks, ReadAnswer, ReadRange, Seal, Service
+from duramen.wire.bookie_calls import (
+    Add,
+    LacUpdate,
+    Marks,
+    ReadAnswer,
+    ReadRange,
+    Seal,
+    ServiceClass,
+)
 from duramen.wire.entry import check_entry, encode_entry
 from duramen.wire.frame import (
     HEADER_BYTES,
@@ -63,10 +71,10 @@ from duramen.wire.repair_calls import (
 from duramen.wire.sequencer_calls import (
     AlreadyStored,
     Append,
-    Appended,
+    AppendedBatch,
     AppendedEarly,
     AppendOptions,
-    Mark,
+    LogMark,
     Redirect,
 )
 from tests.golden import read_golden
@@ -76,11 +84,11 @@ LEDGER = LedgerId(7 << 32 | 3)
 BATCH = encode_batch([b"one", b"two"], 1_000)
 ADDS = [
     Add(LEDGER, EntryId(0), NOTHING, b"first"),
-    Add(LEDGER, EntryId(5), EntryId(4), b"", True, Service.RECOVERY, 3),
+    Add(LEDGER, EntryId(5), EntryId(4), b"", True, ServiceClass.RECOVERY, 3),
 ]
 STATUSES = [status for status in BookieStatus if status < 100]
 READS = [
-    ReadRange(LEDGER, EntryId(4), EntryId(9), 1 << 20, seal_epoch=3, service=Service.RECOVERY),
+    ReadRange(LEDGER, EntryId(4), EntryId(9), 1 << 20, seal_epoch=3, service=ServiceClass.RECOVERY),
     ReadRange(LEDGER, EntryId(0), NOTHING, 0, headers_only=True),
 ]
 WAIT = [ReadRange(LEDGER, EntryId(4), EntryId(4), 100, wait_ms=60_000, wait_for=EntryId(4))]
@@ -101,10 +109,10 @@ APPENDS = [
     Append(LogId(9), 5, BATCH, AppendOptions(0, "one at a time", ("sequencer-1",))),
     Append(LogId(9), 5, b"", AppendOptions(match_seq_num=1 << 40)),
 ]
-START = Mark(Dlsn(Epoch(3), EntryId(17), 2), 1_002, 1_700_000_000_000)
-TAIL = Mark(Dlsn(Epoch(3), EntryId(17), 9), 1_009, 1_700_000_000_000)
+START = LogMark(Dlsn(Epoch(3), EntryId(17), 2), 1_002, 1_700_000_000_000)
+TAIL = LogMark(Dlsn(Epoch(3), EntryId(17), 9), 1_009, 1_700_000_000_000)
 RESULTS: list[tuple[int, sequencer_calls.AppendResult]] = [
-    (1, Appended(START, 2, TAIL)),
+    (1, AppendedBatch(START, 2, TAIL)),
     (0, Redirect(SequencerId("s1"), "http://127.0.0.1:7201")),
     (2, DuramenError("window_full", "wait", field="log", retry_after_ms=200)),
 ]
@@ -239,7 +247,7 @@ def test_every_error_travels_with_its_certainty(code: str) -> None:
 
 def test_duplicates_travel_with_and_without_their_positions() -> None:
     results: list[tuple[int, sequencer_calls.AppendResult]] = [
-        (0, Appended(START, 2, TAIL, is_duplicate=True)), (1, AlreadyStored()),
+        (0, AppendedBatch(START, 2, TAIL, is_duplicate=True)), (1, AlreadyStored()),
     ]  # fmt: skip
     assert sequencer_calls.parse_results(sequencer_calls.pack_results(results)) == results
 
@@ -253,8 +261,8 @@ def test_what_was_expected_travels_with_a_refusal() -> None:
 
 
 def test_the_end_of_an_append_is_one_past_its_last_record() -> None:
-    end = Appended(START, 2, TAIL).end
-    assert end == Mark(Dlsn(Epoch(3), EntryId(17), 4), 1_004, START.timestamp_ms)
+    end = AppendedBatch(START, 2, TAIL).end
+    assert end == LogMark(Dlsn(Epoch(3), EntryId(17), 4), 1_004, START.timestamp_ms)
 
 
 ALL = {

@@ -11,7 +11,7 @@ from typing import Final
 import pytest
 
 from duramen.runtime.public.calls import CALLS, JSON, find_bodies
-from duramen.wire.edge.gate import Bodies, Gate, Head, find_name, parse_name
+from duramen.wire.edge.gate import Bodies, Gate, RequestHead, find_name, parse_name
 
 HERE: Final = "127.0.0.1:7301"
 PAGE: Final = "http://page.example:8000"
@@ -99,7 +99,7 @@ CHANGES: Final = ("POST", "PUT", "PATCH", "DELETE", "BREW")
 @pytest.mark.parametrize(("host", "is_taken"), HOSTS.items())
 @pytest.mark.parametrize("method", ["GET", *CHANGES])
 def test_a_name_must_be_one_of_the_servers(host: str, is_taken: bool, method: str) -> None:
-    refusal = GATE.judge(Head(method, host), Bodies.JSON)
+    refusal = GATE.judge(RequestHead(method, host), Bodies.JSON)
     if is_taken:
         assert refusal is None
     else:
@@ -109,9 +109,9 @@ def test_a_name_must_be_one_of_the_servers(host: str, is_taken: bool, method: st
 
 def test_who_was_told_nothing_knows_loopback_alone() -> None:
     for host in (HERE, "localhost", "[::1]:1", "192.0.2.1"):
-        assert SHUT.judge(Head("POST", host), Bodies.JSON) is None
+        assert SHUT.judge(RequestHead("POST", host), Bodies.JSON) is None
     for host in ("node-1.nodes.ns.svc", "logs.example.org"):
-        assert SHUT.judge(Head("GET", host), Bodies.JSON) is not None
+        assert SHUT.judge(RequestHead("GET", host), Bodies.JSON) is not None
 
 
 @pytest.mark.parametrize(("page", "is_taken"), ORIGINS.items())
@@ -121,7 +121,7 @@ def test_a_page_must_be_ours_or_named(
     page: tuple[str | None, str | None], is_taken: bool, method: str, bodies: Bodies
 ) -> None:
     origin, site = page
-    refusal = GATE.judge(Head(method, HERE, origin, site), bodies)
+    refusal = GATE.judge(RequestHead(method, HERE, origin, site), bodies)
     assert (None if refusal is None else refusal.code) == (None if is_taken else "forbidden")
     if refusal is not None:
         assert refusal.field == ("Sec-Fetch-Site" if origin is None else "Origin")
@@ -136,18 +136,20 @@ def test_a_page_is_ours_by_the_address_in_the_bar() -> None:
         ("[fd00::1]:7302", "http://[fd00::1]:7302"),
         ("[fd00::1]", "https://[fd00::1]"),
     ):
-        assert GATE.judge(Head("POST", host, origin), Bodies.JSON) is None, host
+        assert GATE.judge(RequestHead("POST", host, origin), Bodies.JSON) is None, host
     for host, origin in (
         ("logs.example.org:80", "https://logs.example.org"),
         ("logs.example.org:7302", "http://logs.example.org"),
         ("", "http://"),
     ):
-        refusal = GATE.judge(Head("POST", host, origin), Bodies.JSON)
+        refusal = GATE.judge(RequestHead("POST", host, origin), Bodies.JSON)
         assert refusal is not None and refusal.code == "forbidden", host
 
 
 def test_the_name_comes_first_then_the_page_then_the_type() -> None:
-    worst = Head("POST", "evil.example", "http://evil.example", "same-origin", "text/plain", True)
+    worst = RequestHead(
+        "POST", "evil.example", "http://evil.example", "same-origin", "text/plain", True
+    )
     for head, code in (
         (worst, "misdirected"),
         (worst._replace(host=HERE), "forbidden"),
@@ -163,7 +165,7 @@ def test_what_a_page_may_send_unasked_is_no_json(
     media: str | None, has_body: bool, takers: set[Bodies]
 ) -> None:
     for method in CHANGES:
-        head = Head(method, HERE, media=media, has_body=has_body)
+        head = RequestHead(method, HERE, media=media, has_body=has_body)
         for bodies in Bodies:
             refusal = SHUT.judge(head, bodies)
             assert (refusal is None) == (bodies is Bodies.OWN or bodies in takers), bodies
@@ -188,7 +190,10 @@ def test_only_appends_have_bodies_of_their_own() -> None:
 
 
 def test_a_refusal_does_not_echo_at_length() -> None:
-    for head in (Head("GET", "x" * 9_999), Head("GET", HERE, f"http://{'x' * 9_999}")):
+    for head in (
+        RequestHead("GET", "x" * 9_999),
+        RequestHead("GET", HERE, f"http://{'x' * 9_999}"),
+    ):
         refusal = SHUT.judge(head, Bodies.JSON)
         assert refusal is not None and len(refusal.detail) < 500
 

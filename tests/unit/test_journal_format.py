@@ -24,8 +24,8 @@ from duramen.wire.journal_format import (
     Generation,
     JournalFormatError,
     JournalRecord,
-    Kind,
     RecordHeader,
+    RecordKind,
 )
 from tests.golden import read_golden
 
@@ -47,23 +47,23 @@ HEADER = FileHeader(
 CUT = Cut(4, 12_288, 0xCAFE_F00D, ((4096, 8192), (9000, 9100)))
 COMMITS = [
     [
-        JournalRecord(Kind.LEDGER_KNOWN, LEDGER),
-        JournalRecord(Kind.ADD, LEDGER, EntryId(0), NOTHING, b"first"),
+        JournalRecord(RecordKind.LEDGER_KNOWN, LEDGER),
+        JournalRecord(RecordKind.ADD, LEDGER, EntryId(0), NOTHING, b"first"),
         JournalRecord(
-            Kind.ADD, LEDGER, EntryId(1), EntryId(0), bytes(range(64)), 3, 9, is_recovery=True
+            RecordKind.ADD, LEDGER, EntryId(1), EntryId(0), bytes(range(64)), 3, 9, is_recovery=True
         ),
     ],
     [
-        JournalRecord(Kind.LAC, LEDGER, lac=EntryId(1)),
-        JournalRecord(Kind.SEAL, LEDGER, body=b"sealed"),
-        JournalRecord(Kind.TOMBSTONE, LEDGER),
+        JournalRecord(RecordKind.LAC, LEDGER, lac=EntryId(1)),
+        JournalRecord(RecordKind.SEAL, LEDGER, body=b"sealed"),
+        JournalRecord(RecordKind.TOMBSTONE, LEDGER),
     ],
-    [JournalRecord(Kind.CUT, LedgerId(0), body=format_.encode_cut(CUT))],
+    [JournalRecord(RecordKind.CUT, LedgerId(0), body=format_.encode_cut(CUT))],
 ]
 
 records = st.builds(
     JournalRecord,
-    st.sampled_from([kind for kind in Kind if not kind.is_mark]),
+    st.sampled_from([kind for kind in RecordKind if not kind.is_mark]),
     st.integers(0, (1 << 64) - 1).map(LedgerId),
     st.integers(-1, (1 << 32) - 2).map(EntryId),
     st.integers(-1, (1 << 32) - 2).map(EntryId),
@@ -75,7 +75,7 @@ records = st.builds(
 )
 
 
-def spell_journal() -> bytes:
+def encode_journal() -> bytes:
     """A file with COMMITS, a mark behind the first, and an end."""
     data = bytearray(format_.encode_file_header(HEADER))
     crc = format_.file_header_crc(bytes(data))
@@ -87,7 +87,7 @@ def spell_journal() -> bytes:
         crc = encoded.last_crc
         if number in {HEADER.first_commit, HEADER.first_commit + 2}:
             data += bytes(-len(data) % BLOCK_BYTES)
-            kind = Kind.COMMIT_MARK if number == HEADER.first_commit else Kind.END
+            kind = RecordKind.COMMIT_MARK if number == HEADER.first_commit else RecordKind.END
             data += format_.encode_mark(
                 kind, file_id=5, offset=len(data), commit=number, previous_crc=crc, seed=SEED
             )
@@ -113,16 +113,16 @@ def read_journal(data: bytes) -> list[tuple[RecordHeader, bytes]]:
 
 def test_the_golden_journal_is_written_and_read_as_ever() -> None:
     if os.environ.get("DURAMEN_WRITE_GOLDEN"):
-        GOLDEN.write_bytes(spell_journal())
+        GOLDEN.write_bytes(encode_journal())
     golden = GOLDEN.read_bytes()
     assert format_.parse_file_header(golden[:BLOCK_BYTES]) == HEADER
     found = read_journal(golden)
-    assert {header.kind for header, _ in found} == set(Kind)
+    assert {header.kind for header, _ in found} == set(RecordKind)
     kept = [header.record(body) for header, body in found if not header.kind.is_mark]
     assert kept == [record for commit in COMMITS for record in commit]
     assert [header.commit for header, _ in found] == [41, 41, 41, 41, 42, 42, 42, 43, 43]
     assert format_.parse_cut(kept[-1].body) == CUT
-    assert spell_journal() == golden
+    assert encode_journal() == golden
 
 
 @given(st.lists(records, min_size=1, max_size=8), st.integers(0, 1 << 40))
@@ -183,7 +183,7 @@ def test_what_a_newer_version_wrote_is_refused() -> None:
 
 def test_a_tombstone_tells_whether_it_is_for_everything_below() -> None:
     for is_all_below in (False, True):
-        record = JournalRecord(Kind.TOMBSTONE, LEDGER, is_all_below=is_all_below)
+        record = JournalRecord(RecordKind.TOMBSTONE, LEDGER, is_all_below=is_all_below)
         encoded = format_.encode_commit(
             [record], file_id=9, offset=64, commit=7, previous_crc=5, seed=SEED
         )

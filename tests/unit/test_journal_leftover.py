@@ -9,7 +9,7 @@ Source: docs/protocol/journal.md "Files" and "Failure".
 from __future__ import annotations
 
 from duramen.ids import EntryId, Incarnation, LedgerId
-from duramen.wire.journal_format import BLOCK_BYTES, JournalRecord, Kind
+from duramen.wire.journal_format import BLOCK_BYTES, JournalRecord, RecordKind
 from duramen_bookie.journal.findings import ReplayedRecord
 from duramen_bookie.journal.replay import open_journal
 from duramen_bookie.journal.writer import JournalWriter
@@ -26,7 +26,7 @@ def start(disk: MemoryDisk, seen: list[ReplayedRecord]) -> JournalWriter:
 
 
 def commit(writer: JournalWriter, entry: int) -> None:
-    writer.commit([JournalRecord(Kind.LAC, LedgerId(1 << 32 | 1), EntryId(entry))])
+    writer.commit([JournalRecord(RecordKind.LAC, LedgerId(1 << 32 | 1), EntryId(entry))])
 
 
 def test_a_file_that_was_only_begun_is_passed_over_after_a_clean_stop() -> None:

@@ -133,7 +133,7 @@ def test_a_refusal_names_the_record() -> None:
 # --- No body holds the loop ----------------------------------------------------------------------
 
 
-def spell(unit: bytes, begin: bytes = b"", end: bytes = b"") -> bytes:
+def encode_value(unit: bytes, begin: bytes = b"", end: bytes = b"") -> bytes:
     """A body as large as one may be, of one unit over and over."""
     return begin + unit * ((JSON_BYTES_MAX - len(begin) - len(end)) // len(unit)) + end
 
@@ -141,30 +141,32 @@ def spell(unit: bytes, begin: bytes = b"", end: bytes = b"") -> bytes:
 IN_LIST: Final = b'{"records":['
 IN_HEADERS: Final = b'{"records":[{"body":"","headers":['
 HARD: Final = {
-    "empty lists": spell(b"[],", IN_LIST, b"[]]}"),
-    "empty objects": spell(b"{},", IN_LIST, b"{}]}"),
-    "numbers": spell(b"1,", IN_LIST, b"1]}"),
-    "numbers in a field": spell(b"1,", b'{"producer":[', b"1]}"),
-    "texts in a list": spell(b'"",', IN_LIST, b'""]}'),
-    "lists in a list": spell(b"[", IN_LIST),
-    "lists in headers": spell(b"[],", IN_HEADERS, b"[]]}]}"),
-    "numbers in headers": spell(b"1,", IN_HEADERS, b"1]}]}"),
-    "fields": spell(b'"":0,', b"{", b'"records":[]}'),
-    "escapes": spell(rb"\n", IN_LIST + b'{"body":"', b'"}]}'),
-    "quotes": spell(rb"\"", IN_LIST + b'{"body":"', b'"}]}'),
-    "backslashes": spell(rb"\\", IN_LIST + b'{"body":"'),
-    "letters": spell(b"x", IN_LIST + b'{"body":"', b'"}]}'),
-    "spaces": spell(b" ", IN_LIST, b"]}"),
-    "spaces behind": spell(b" ", IN_LIST + b'{"body":""}', b"]}"),
-    "lists in records": spell(
+    "empty lists": encode_value(b"[],", IN_LIST, b"[]]}"),
+    "empty objects": encode_value(b"{},", IN_LIST, b"{}]}"),
+    "numbers": encode_value(b"1,", IN_LIST, b"1]}"),
+    "numbers in a field": encode_value(b"1,", b'{"producer":[', b"1]}"),
+    "texts in a list": encode_value(b'"",', IN_LIST, b'""]}'),
+    "lists in a list": encode_value(b"[", IN_LIST),
+    "lists in headers": encode_value(b"[],", IN_HEADERS, b"[]]}]}"),
+    "numbers in headers": encode_value(b"1,", IN_HEADERS, b"1]}]}"),
+    "fields": encode_value(b'"":0,', b"{", b'"records":[]}'),
+    "escapes": encode_value(rb"\n", IN_LIST + b'{"body":"', b'"}]}'),
+    "quotes": encode_value(rb"\"", IN_LIST + b'{"body":"', b'"}]}'),
+    "backslashes": encode_value(rb"\\", IN_LIST + b'{"body":"'),
+    "letters": encode_value(b"x", IN_LIST + b'{"body":"', b'"}]}'),
+    "spaces": encode_value(b" ", IN_LIST, b"]}"),
+    "spaces behind": encode_value(b" ", IN_LIST + b'{"body":""}', b"]}"),
+    "lists in records": encode_value(
         b'{"body":[' + b"[]," * (OUTSIDE_BYTES_MAX // 3 - 9) + b"[]]},", IN_LIST, b"{}]}"
     ),
-    "texts in records": spell(b'{"body":"' + rb"\u0000" * RECORD_BYTES_MAX + b'"},', IN_LIST),
+    "texts in records": encode_value(
+        b'{"body":"' + rb"\u0000" * RECORD_BYTES_MAX + b'"},', IN_LIST
+    ),
 }
 LINES: Final = {
-    "a line of lists": spell(b"[],", b"[", b"[]]"),
-    "lines of lists": spell(b"[" + b"[]," * (OUTSIDE_BYTES_MAX // 3 - 9) + b"[]]\n"),
-    "a line of objects": spell(b"{},", b"[", b"{}]"),
+    "a line of lists": encode_value(b"[],", b"[", b"[]]"),
+    "lines of lists": encode_value(b"[" + b"[]," * (OUTSIDE_BYTES_MAX // 3 - 9) + b"[]]\n"),
+    "a line of objects": encode_value(b"{},", b"[", b"{}]"),
 }
 HEADERS: Final = [[("a", "")] * 1_000] * 100
 

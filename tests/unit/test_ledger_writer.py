@@ -17,9 +17,9 @@ from duramen.core.placement import Candidate, PlacementRule
 from duramen.core.quorum import Quorum
 from duramen.core.segment import Fragment, Segment, Totals
 from duramen.core.sequencer import effects as fx
+from duramen.core.sequencer.context import Ports
 from duramen.core.sequencer.effects import CommitOutcome, LogView
 from duramen.core.sequencer.ledger_writer import LedgerWriter, WriterState
-from duramen.core.sequencer.surroundings import Ports
 from duramen.core.status import BookieStatus
 from duramen.ids import NOTHING, BookieId, EntryId, Epoch, Incarnation, Member
 from duramen.limits import (

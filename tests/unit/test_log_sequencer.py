@@ -20,10 +20,10 @@ import pytest
 
 from duramen.core.segment import SegmentState, Totals
 from duramen.core.sequencer import effects as fx
+from duramen.core.sequencer.context import SequencerContext
 from duramen.core.sequencer.effects import CommitOutcome, LogView, Owner
 from duramen.core.sequencer.log_sequencer import LogSequencer
 from duramen.core.sequencer.log_state import LogState
-from duramen.core.sequencer.surroundings import Surroundings
 from duramen.core.sequencer.transmit import QueuedAppend
 from duramen.core.status import BookieStatus
 from duramen.ids import NOTHING, EntryId, Epoch, Member, SequencerId
@@ -31,7 +31,7 @@ from duramen.limits import CLOSE_OWED_WAIT_US, RETRY_DELAY_MAX_US, RETRY_DELAY_U
 from duramen.units import SECOND
 from tests.tiers import Tier, read_tier, sized
 from tests.unit.core_fakes import LOG_ID, FakeBookie, FakeStore
-from tests.unit.core_spelling import spell_entry
+from tests.unit.core_formatting import encode_plain_entry
 from tests.unit.core_world import FAULTS, World
 from tests.unit.test_log_node import make_log
 
@@ -52,10 +52,10 @@ class Driver:
         self.name = name
         self.store = store or FakeStore(make_log())
         bookies = [FakeBookie(f"b{i}") for i in range(3)]
-        self.around = Surroundings(name, random.Random(7), spell_entry)
-        self.around.candidates = [bookie.candidate for bookie in bookies]
-        self.around.locations = {bookie.member: bookie.candidate for bookie in bookies}
-        self.core = LogSequencer(LOG_ID, self.around)
+        self.context = SequencerContext(name, random.Random(7), encode_plain_entry)
+        self.context.candidates = [bookie.candidate for bookie in bookies]
+        self.context.locations = {bookie.member: bookie.candidate for bookie in bookies}
+        self.core = LogSequencer(LOG_ID, self.context)
         self.outbox: list[fx.Effect] = []
 
     def state(self) -> LogState:
@@ -122,7 +122,7 @@ class Driver:
             self.core.on_commit(mark.token, CommitOutcome.APPLIED, self.now_us)
         for seal in self.take(fx.SendSeal):
             self.core.on_seal(seal.member, seal.epoch, OK, NOTHING, NOTHING, self.now_us)
-        while reads := self.take(fx.SendRead):
+        while reads := self.take(fx.SendRecoveryRead):
             for read in reads:
                 self.core.on_read(
                     read.member, Epoch(epoch), read.entry, BookieStatus.NO_ENTRY, None, self.now_us
@@ -538,7 +538,7 @@ def test_r9_a_close_does_not_wait_for_copies_that_are_owed_to_a_replaced_member(
     """Regression: a bookie that died just before a roll held every append back for 2 s."""
     driver = Driver()
     spare = FakeBookie("b3")
-    driver.around.candidates = [*driver.around.candidates, spare.candidate]
+    driver.context.candidates = [*driver.context.candidates, spare.candidate]
     driver.activate()
     driver.append(1)
     lost = driver.take(fx.SendAdd)
@@ -566,7 +566,7 @@ def test_r19_late_answers_during_a_close_change_nothing(status: BookieStatus) ->
     driver.core.request_roll()
     driver.core.pump(0)
     driver.pass_time(CLOSE_OWED_WAIT_US)
-    driver.around.candidates = [*driver.around.candidates, FakeBookie("b3").candidate]
+    driver.context.candidates = [*driver.context.candidates, FakeBookie("b3").candidate]
     late: Member = FakeBookie("b2").member
     driver.core.on_add(late, Epoch(1), EntryId(0), status, driver.now_us)
     driver.pass_time(SECOND)
@@ -638,7 +638,8 @@ TRANSITIONS_SEEN = (
 ANSWERS_SEEN = (
     "Complete", "Fail", "Yield", "SendAdd OK", "SendAdd SEALED", "SendAdd WRONG_INCARNATION",
     "SendLac OK", "SendLac SEALED", "SendSeal OK", "SendSeal WRONG_INCARNATION",
-    "SendRead OK", "SendRead NO_ENTRY", "SendRead UNKNOWN", "unreachable", "persist owed",
+    "SendRecoveryRead OK", "SendRecoveryRead NO_ENTRY", "SendRecoveryRead UNKNOWN", "unreachable",
+    "persist owed",
     "commit APPLIED", "commit CONFLICT", "commit UNKNOWN", "commit UNAVAILABLE",
     "unknown, applied", "unknown, applied later", "unknown, never applied",
     "metadata read failed", "torn view", "fragments 2+", "member suspended",

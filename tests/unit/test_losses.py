@@ -11,20 +11,20 @@ from typing import Any
 
 import pytest
 
-from duramen.client.replica_check import Piece, Report, compare
+from duramen.client.replica_check import FragmentPiece, ReplicaReport, compare
 from duramen.core.repair.audit import list_stretches
 from duramen.core.repair.cluster_view import Absences, ClusterView, build_view
-from duramen.core.repair.copies import Fault, Flaw, expected_entries
+from duramen.core.repair.copies import EntryFault, Flaw, expected_entries
 from duramen.core.repair.copies import Piece as Part
 from duramen.core.repair.losses import find_lost
 from duramen.ids import EntryId, Epoch
-from duramen.wire.metadata_json import MetadataJsonError, read_segment, spell_segment
+from duramen.wire.metadata_json import MetadataJsonError, encode_segment, read_segment
 from tests.unit.repair_world import away, bookie, make_log, make_segment, member, view
 
 SEGMENT = make_segment([(0, "abc")], 9)
 
 
-FAULTS = [fault.value for fault in Fault if fault is not Fault.ABSENT]
+FAULTS = [fault.value for fault in EntryFault if fault is not EntryFault.ABSENT]
 
 
 def gone(*names: str, accepted: str = "") -> ClusterView:
@@ -37,7 +37,7 @@ def gone(*names: str, accepted: str = "") -> ClusterView:
     )
 
 
-def flaws(fault: Fault = Fault.ABSENT, first: int = 3, last: int = 4) -> list[Flaw]:
+def flaws(fault: EntryFault = EntryFault.ABSENT, first: int = 3, last: int = 4) -> list[Flaw]:
     return [Flaw(member("d"), EntryId(first), EntryId(last), fault)]
 
 
@@ -54,7 +54,7 @@ def test_what_nobody_can_have_any_more_is_lost() -> None:
         (gone("a", "b"), flaws()),
         (gone(), flaws()),
         (gone("d", accepted="d"), flaws()),
-        *[(gone("a", accepted="a"), flaws(Fault(fault))) for fault in FAULTS],
+        *[(gone("a", accepted="a"), flaws(EntryFault(fault))) for fault in FAULTS],
     ],
     ids=["one is only away", "not accepted", "nobody is gone", "another is gone", *FAULTS],
 )
@@ -87,7 +87,7 @@ def test_a_closed_segment_adds_up_what_is_lost_and_keeps_it() -> None:
     first = SEGMENT.with_lost([(3, 4)], "n1")
     both = first.with_lost([(5, 5), (8, 9)], "n2")
     assert (first.lost, both.lost, both.nonce) == (((3, 4),), ((3, 5), (8, 9)), "n2")
-    assert read_segment(spell_segment(both)) == both
+    assert read_segment(encode_segment(both)) == both
     assert both.with_proved(EntryId(0), "n3").lost == both.lost
     assert [both.lost_at(EntryId(entry)) for entry in (2, 4, 9)] == [None, (3, 5), (8, 9)]
 
@@ -108,7 +108,7 @@ def test_what_of_a_segment_is_there_is_told_in_ranges(lost: tuple[int, ...]) -> 
 @pytest.mark.parametrize("lost", [((3, 2),), ((3, 4), (4, 6)), ((6, 7), (1, 2)), ((8, 10),)])
 def test_a_node_with_impossible_losses_is_no_segment(lost: Any) -> None:
     with pytest.raises(MetadataJsonError):
-        read_segment(spell_segment(replace(SEGMENT, lost=lost)))
+        read_segment(encode_segment(replace(SEGMENT, lost=lost)))
     with pytest.raises(AssertionError):
         make_segment([(0, "abc")]).with_lost([(0, 0)], "n")
 
@@ -119,6 +119,6 @@ def test_nobody_is_to_hold_what_is_lost_and_verify_counts_it() -> None:
     (stretch,) = list_stretches(log, lossy)
     part = Part(EntryId(2), EntryId(6))
     assert expected_entries(lossy, stretch, 0, part) == [2, 5, 6]
-    report = Report()
-    compare(Piece(lossy, lossy.last_fragment.ensemble, EntryId(3), EntryId(4)), {}, report)
+    report = ReplicaReport()
+    compare(FragmentPiece(lossy, lossy.last_fragment.ensemble, EntryId(3), EntryId(4)), {}, report)
     assert report.is_good and report.to_json()["lost_entries"] == 2

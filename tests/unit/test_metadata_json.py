@@ -25,14 +25,14 @@ from duramen.wire.metadata_json import (
     BookieNode,
     MetadataJsonError,
     Paths,
+    encode_bookie,
+    encode_log,
+    encode_node,
+    encode_segment,
     read_bookie,
     read_log,
     read_node,
     read_segment,
-    spell_bookie,
-    spell_log,
-    spell_node,
-    spell_segment,
 )
 from tests.golden import read_golden
 
@@ -76,7 +76,7 @@ CLOSED = OPEN.with_ensemble(EntryId(10), ensemble("b0", "b1", "b3"), Totals(20, 
 
 
 def test_golden_log_node() -> None:
-    assert read_log(read_golden("log-node-v1-tiering.json", spell_log(LOG))) == LOG
+    assert read_log(read_golden("log-node-v1-tiering.json", encode_log(LOG))) == LOG
     flow = read_golden("log-node-v1-flow.json", None)
     assert read_log(flow) == LOG, "written before tiering.keep_hot and min_size"
     first = read_golden("log-node-v1.json", None)
@@ -85,14 +85,14 @@ def test_golden_log_node() -> None:
 
 def test_golden_log_node_that_released_hot_copies() -> None:
     log = replace(LOG, first_hot_epoch=Epoch(2))
-    assert read_log(read_golden("log-node-released-v1.json", spell_log(log))) == log
-    assert b"first_hot_epoch" not in spell_log(LOG), "as before there was a cold store"
+    assert read_log(read_golden("log-node-released-v1.json", encode_log(log))) == log
+    assert b"first_hot_epoch" not in encode_log(LOG), "as before there was a cold store"
 
 
 def test_golden_log_node_that_says_which_call_wrote_its_configuration() -> None:
     log = replace(LOG, config_nonce="0123abcd")
-    assert read_log(read_golden("log-node-config-nonce-v1.json", spell_log(log))) == log
-    assert b"config_nonce" not in spell_log(LOG), "as before calls had one"
+    assert read_log(read_golden("log-node-config-nonce-v1.json", encode_log(log))) == log
+    assert b"config_nonce" not in encode_log(LOG), "as before calls had one"
 
 
 def test_golden_log_node_at_the_end_of_its_life() -> None:
@@ -109,7 +109,7 @@ def test_golden_log_node_at_the_end_of_its_life() -> None:
         deleted_unix_ms=1_700_000_004_000,
         is_purged=True,
     )
-    assert read_log(read_golden("log-node-purged-v1-tiering.json", spell_log(log))) == log
+    assert read_log(read_golden("log-node-purged-v1-tiering.json", encode_log(log))) == log
     first = read_golden("log-node-purged-v1.json", None)
     assert read_log(first) == log, "written before tiering.keep_hot and min_size"
 
@@ -130,7 +130,7 @@ def test_golden_bookie_nodes() -> None:
     for name, node in (
         ("draining", BOOKIE), ("serving", replace(BOOKIE, duty=Duty.SERVING)),
     ):  # fmt: skip
-        golden = read_golden(f"bookie-node-{name}-v1.json", spell_bookie(node))
+        golden = read_golden(f"bookie-node-{name}-v1.json", encode_bookie(node))
         assert read_bookie(golden) == node
         assert (b"duty" in golden) == (name == "draining")
 
@@ -144,11 +144,11 @@ def test_golden_bookie_nodes() -> None:
 )  # fmt: skip
 def test_what_is_no_bookie_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(MetadataJsonError):
-        read_bookie(json.dumps({**json.loads(spell_bookie(BOOKIE)), **wrong}).encode())
+        read_bookie(json.dumps({**json.loads(encode_bookie(BOOKIE)), **wrong}).encode())
 
 
 def test_a_fragment_is_proved_only_by_the_word_true() -> None:
-    document = json.loads(spell_segment(PROVED))
+    document = json.loads(encode_segment(PROVED))
     for word in (1, "true", None):
         document["fragments"][0]["proved"] = word
         with pytest.raises(MetadataJsonError):
@@ -164,7 +164,7 @@ def test_a_fragment_is_proved_only_by_the_word_true() -> None:
     ],
 )  # fmt: skip
 def test_what_is_no_cold_copy_is_refused(wrong: dict[str, Any]) -> None:
-    document = json.loads(spell_segment(RECHECKED))
+    document = json.loads(encode_segment(RECHECKED))
     assert read_segment(json.dumps(document).encode()) == RECHECKED
     document["cold_copy"].update(wrong)
     with pytest.raises(MetadataJsonError):
@@ -172,9 +172,9 @@ def test_what_is_no_cold_copy_is_refused(wrong: dict[str, Any]) -> None:
 
 
 def test_a_segment_that_is_not_closed_has_no_cold_copy() -> None:
-    copy = json.loads(spell_segment(COLD))["cold_copy"]
+    copy = json.loads(encode_segment(COLD))["cold_copy"]
     for segment in (OPEN, OPEN.marked("s2.0")):
-        document = {**json.loads(spell_segment(segment)), "cold_copy": copy}
+        document = {**json.loads(encode_segment(segment)), "cold_copy": copy}
         with pytest.raises(MetadataJsonError):
             read_segment(json.dumps(document).encode())
 
@@ -195,23 +195,23 @@ BOUNDED = OPEN.marked("s2.0").bounded(EntryId(7), "s2.1")
     ],
 )
 def test_golden_segment_nodes(name: str, segment: Segment) -> None:
-    golden = read_golden(f"segment-node-{name}-v1.json", spell_segment(segment))
+    golden = read_golden(f"segment-node-{name}-v1.json", encode_segment(segment))
     assert read_segment(golden) == segment
 
 
 def test_unknown_fields_travel_through_a_rewrite() -> None:
-    document = json.loads(spell_segment(OPEN))
+    document = json.loads(encode_segment(OPEN))
     document["hot"] = {"kept": True}
     segment = read_segment(json.dumps(document).encode())
     assert segment.extra == {"hot": {"kept": True}}
-    again = json.loads(spell_segment(segment.marked("m")))
+    again = json.loads(encode_segment(segment.marked("m")))
     assert again["hot"] == {"kept": True} and again["state"] == "IN_RECOVERY"
-    log = read_log(spell_log(replace(LOG.with_new_epoch("n"))))
+    log = read_log(encode_log(replace(LOG.with_new_epoch("n"))))
     assert log.extra == LOG.extra
 
 
 def test_a_newer_schema_is_refused_and_never_overwritten() -> None:
-    document = {**json.loads(spell_segment(OPEN)), "v": 2}
+    document = {**json.loads(encode_segment(OPEN)), "v": 2}
     with pytest.raises(MetadataJsonError, match="newer"):
         read_segment(json.dumps(document).encode())
 
@@ -232,23 +232,23 @@ json_values = st.recursive(
 )
 
 
-@given(st.sampled_from(sorted(json.loads(spell_segment(CLOSED)))), json_values)
+@given(st.sampled_from(sorted(json.loads(encode_segment(CLOSED)))), json_values)
 def test_fuzzed_segments_raise_one_error_only(field: str, value: Any) -> None:
-    document = {**json.loads(spell_segment(CLOSED)), field: value}
+    document = {**json.loads(encode_segment(CLOSED)), field: value}
     with contextlib.suppress(MetadataJsonError):
         read_segment(json.dumps(document).encode())
 
 
-@given(st.sampled_from(sorted(json.loads(spell_log(LOG)))), json_values)
+@given(st.sampled_from(sorted(json.loads(encode_log(LOG)))), json_values)
 def test_fuzzed_logs_raise_one_error_only(field: str, value: Any) -> None:
-    document = {**json.loads(spell_log(LOG)), field: value}
+    document = {**json.loads(encode_log(LOG)), field: value}
     with contextlib.suppress(MetadataJsonError):
         read_log(json.dumps(document).encode())
 
 
 @given(json_values, st.sampled_from(["first_entry", "ensemble", "totals_before"]))
 def test_fuzzed_fragments_raise_one_error_only(value: Any, field: str) -> None:
-    document = json.loads(spell_segment(CLOSED))
+    document = json.loads(encode_segment(CLOSED))
     document["fragments"][0][field] = value
     with contextlib.suppress(MetadataJsonError):
         read_segment(json.dumps(document).encode())
@@ -256,7 +256,7 @@ def test_fuzzed_fragments_raise_one_error_only(value: Any, field: str) -> None:
 
 @given(json_values, st.sampled_from(["cold_copy", "attempt", "rechecked_unix_ms", "size_bytes"]))
 def test_fuzzed_cold_copies_raise_one_error_only(value: Any, field: str) -> None:
-    document = json.loads(spell_segment(RECHECKED))
+    document = json.loads(encode_segment(RECHECKED))
     (document if field == "cold_copy" else document["cold_copy"])[field] = value
     with contextlib.suppress(MetadataJsonError):
         read_segment(json.dumps(document).encode())
@@ -270,7 +270,7 @@ def test_arbitrary_bytes_are_refused(data: bytes) -> None:
 
 
 def test_nodes_have_sorted_keys_and_a_version() -> None:
-    assert spell_node({"b": 1, "a": 2}, {"c": 3, "a": 0}) == b'{"a":2,"b":1,"c":3,"v":1}'
+    assert encode_node({"b": 1, "a": 2}, {"c": 3, "a": 0}) == b'{"a":2,"b":1,"c":3,"v":1}'
 
 
 def test_paths_are_those_of_the_interface_page() -> None:
@@ -292,7 +292,7 @@ def test_holes_are_kept_and_missing_in_nodes_that_have_none() -> None:
     open_segment = Segment(
         LogId(1), Epoch(1), Quorum(1, 1, 1), (fragment,), ack_mode="out_of_order", nonce="n"
     )
-    assert b"holes" not in spell_segment(open_segment)
+    assert b"holes" not in encode_segment(open_segment)
     closed = open_segment.closed(
         last_entry=EntryId(9),
         totals=Totals(10, 100),
@@ -301,4 +301,4 @@ def test_holes_are_kept_and_missing_in_nodes_that_have_none() -> None:
         nonce="m",
         holes=((EntryId(0), EntryId(2)), (EntryId(5), EntryId(5))),
     )
-    assert read_segment(spell_segment(closed)) == closed
+    assert read_segment(encode_segment(closed)) == closed

@@ -20,7 +20,7 @@ from tests.night import stages
 from tests.night.__main__ import share_out
 from tests.night.commands import Outcome, run_command
 from tests.night.memory import FIRST_SEED, Memory, read_memory, write_memory
-from tests.night.report import Played, spell_report
+from tests.night.report import Played, format_report
 from tests.night.stages import STAGES, Finding
 from tests.pauses import is_readable
 from tests.process.times import HANG_S
@@ -181,11 +181,11 @@ def test_the_report_says_first_what_failed() -> None:
     bad = Finding(lines=["3 seeds"])
     bad.blame("python -m tests.sim --seed 3", Outcome(1, False, "D1: entry 7 is lost", 2.0))
     played = [Played("Seeds", bad, 60.0), Played("Benchmark", Finding(), 30.0)]
-    page = spell_report(played, began="2026-01-02 03:04 UTC", took_s=90)
+    page = format_report(played, began="2026-01-02 03:04 UTC", took_s=90)
     assert page.startswith("# Night of 2026-01-02 03:04 UTC: one failed\n")
     assert "| Seeds | FAILED | 1.0 |" in page and "| Benchmark | passed | 0.5 |" in page
     assert "D1: entry 7 is lost" in page
-    assert "nothing failed" in spell_report(played[1:], began="now", took_s=1)
+    assert "nothing failed" in format_report(played[1:], began="now", took_s=1)
 
 
 def test_a_command_is_ended_at_its_time_with_all_that_it_started(

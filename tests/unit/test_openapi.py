@@ -29,7 +29,7 @@ from duramen_writeproxy.life.routes import add_life_routes
 from duramen_writeproxy.rest import make_app as make_write_app
 
 COMMITTED = Path(__file__).resolve().parents[2] / "docs" / "protocol" / "openapi.json"
-DOCUMENT: dict[str, Any] = json.loads(openapi.spell_document())
+DOCUMENT: dict[str, Any] = json.loads(openapi.encode_document())
 OPERATIONS = [
     (path, method, described)
     for path, item in DOCUMENT["paths"].items()
@@ -45,7 +45,7 @@ def validate(schema: dict[str, Any], value: Any) -> None:
 
 
 def test_the_committed_document_is_that_of_the_code() -> None:
-    made = openapi.spell_document()
+    made = openapi.encode_document()
     if os.environ.get("DURAMEN_REWRITE") == "1":
         COMMITTED.write_bytes(made)
     assert COMMITTED.read_bytes() == made, "docs/protocol/openapi.json: `make docs` makes it"
@@ -188,7 +188,7 @@ def test_every_example_is_valid() -> None:
 def test_names_are_unique_and_every_reference_leads_somewhere() -> None:
     names = [described["operationId"] for _, _, described in OPERATIONS]
     assert len(set(names)) == len(names) == len(CALLS)
-    for reference in set(re.findall(r'"\$ref": ?"#/([^"]+)"', openapi.spell_document().decode())):
+    for reference in set(re.findall(r'"\$ref": ?"#/([^"]+)"', openapi.encode_document().decode())):
         place: Any = DOCUMENT
         for part in reference.split("/"):
             place = place[part]

@@ -13,7 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duramen.core.ownership import loss_pauses
-from duramen.core.ownership.choice import Choice, Verdict, choose_heir, choose_owner
+from duramen.core.ownership.choice import (
+    OwnerChoice,
+    OwnerVerdict,
+    choose_owner,
+    choose_pending_owner,
+)
 from duramen.core.ownership.loss_pauses import LossPauses
 from duramen.core.ownership.takeover_queue import TakeoverQueue
 from duramen.ids import LogId
@@ -24,8 +29,12 @@ LIVE = {"s1", "s2", "s3", "light"}
 LOG = LogId(7)
 
 
-def choose(self_id: str, owner: str | None, *tried: str, heir: str | None = None) -> Choice:
-    return choose_owner(self_id, owner=owner, heir=heir, ranked=RANKED, live=LIVE, tried=tried)
+def choose(
+    self_id: str, owner: str | None, *tried: str, pending_owner: str | None = None
+) -> OwnerChoice:
+    return choose_owner(
+        self_id, owner=owner, pending_owner=pending_owner, ranked=RANKED, live=LIVE, tried=tried
+    )
 
 
 # --- Choice --------------------------------------------------------------------------------------
@@ -34,22 +43,22 @@ def choose(self_id: str, owner: str | None, *tried: str, heir: str | None = None
 @pytest.mark.parametrize(
     ("self_id", "owner", "tried", "expected"),
     [
-        ("s2", "s2", (), Choice(Verdict.OURS, "s2")),
-        ("s2", "s2", ("s1",), Choice(Verdict.OURS, "s2")),
-        ("s2", "s3", (), Choice(Verdict.REDIRECT, "s3")),
-        ("s2", "light", (), Choice(Verdict.REDIRECT, "light")),
-        ("s2", "s3", ("s3",), Choice(Verdict.PROBE, "s3")),
-        ("s2", "gone", (), Choice(Verdict.PROBE, "gone")),
-        ("s2", None, (), Choice(Verdict.REDIRECT, "s1")),
-        ("s1", None, (), Choice(Verdict.OURS, "s1")),
-        ("s2", None, ("s1",), Choice(Verdict.OURS, "s2")),
-        ("s3", None, ("s1",), Choice(Verdict.REDIRECT, "s2")),
-        ("s3", None, ("s1", "s2", "s3"), Choice(Verdict.OURS, "s3")),
-        ("light", None, ("s1", "s2", "s3"), Choice(Verdict.OURS, "light")),
+        ("s2", "s2", (), OwnerChoice(OwnerVerdict.OURS, "s2")),
+        ("s2", "s2", ("s1",), OwnerChoice(OwnerVerdict.OURS, "s2")),
+        ("s2", "s3", (), OwnerChoice(OwnerVerdict.REDIRECT, "s3")),
+        ("s2", "light", (), OwnerChoice(OwnerVerdict.REDIRECT, "light")),
+        ("s2", "s3", ("s3",), OwnerChoice(OwnerVerdict.PROBE, "s3")),
+        ("s2", "gone", (), OwnerChoice(OwnerVerdict.PROBE, "gone")),
+        ("s2", None, (), OwnerChoice(OwnerVerdict.REDIRECT, "s1")),
+        ("s1", None, (), OwnerChoice(OwnerVerdict.OURS, "s1")),
+        ("s2", None, ("s1",), OwnerChoice(OwnerVerdict.OURS, "s2")),
+        ("s3", None, ("s1",), OwnerChoice(OwnerVerdict.REDIRECT, "s2")),
+        ("s3", None, ("s1", "s2", "s3"), OwnerChoice(OwnerVerdict.OURS, "s3")),
+        ("light", None, ("s1", "s2", "s3"), OwnerChoice(OwnerVerdict.OURS, "light")),
     ],
 )
 def test_an_append_goes_to_the_owner_or_to_the_first_by_hash_that_was_not_tried(
-    self_id: str, owner: str | None, tried: tuple[str, ...], expected: Choice
+    self_id: str, owner: str | None, tried: tuple[str, ...], expected: OwnerChoice
 ) -> None:
     assert choose(self_id, owner, *tried) == expected
 
@@ -57,16 +66,24 @@ def test_an_append_goes_to_the_owner_or_to_the_first_by_hash_that_was_not_tried(
 @pytest.mark.parametrize("tried", [(), ("embedded",), ("s1", "s2", "s3")])
 def test_a_log_of_an_embedded_writer_is_nobodys_to_take(tried: tuple[str, ...]) -> None:
     choice = choose_owner(
-        "s2", owner="embedded", is_embedded=True, heir="s2", ranked=RANKED, live=LIVE, tried=tried
+        "s2",
+        owner="embedded",
+        is_embedded=True,
+        pending_owner="s2",
+        ranked=RANKED,
+        live=LIVE,
+        tried=tried,
     )
-    assert choice == Choice(Verdict.HELD, "embedded")
+    assert choice == OwnerChoice(OwnerVerdict.HELD, "embedded")
 
 
-def test_a_log_that_was_handed_over_goes_to_its_heir_until_the_owner_node_says_so() -> None:
-    assert choose("s1", None, heir="s3") == Choice(Verdict.REDIRECT, "s3")
-    assert choose("s1", "s2", heir="s3") == Choice(Verdict.REDIRECT, "s2")
-    assert choose("s1", None, "s3", heir="s3") == Choice(Verdict.OURS, "s1")
-    assert choose("s1", None, heir="gone") == Choice(Verdict.OURS, "s1")
+def test_a_log_that_was_handed_over_goes_to_its_pending_owner_until_the_owner_node_says_so() -> (
+    None
+):
+    assert choose("s1", None, pending_owner="s3") == OwnerChoice(OwnerVerdict.REDIRECT, "s3")
+    assert choose("s1", "s2", pending_owner="s3") == OwnerChoice(OwnerVerdict.REDIRECT, "s2")
+    assert choose("s1", None, "s3", pending_owner="s3") == OwnerChoice(OwnerVerdict.OURS, "s1")
+    assert choose("s1", None, pending_owner="gone") == OwnerChoice(OwnerVerdict.OURS, "s1")
 
 
 names = st.sampled_from([*RANKED, "light", "gone"])
@@ -74,10 +91,12 @@ names = st.sampled_from([*RANKED, "light", "gone"])
 
 @given(names, st.none() | names, st.sets(names), st.none() | names)
 def test_nobody_who_was_tried_is_named_again(
-    self_id: str, owner: str | None, tried: set[str], heir: str | None
+    self_id: str, owner: str | None, tried: set[str], pending_owner: str | None
 ) -> None:
-    choice = choose_owner(self_id, owner=owner, heir=heir, ranked=RANKED, live=LIVE, tried=tried)
-    if choice.verdict is Verdict.REDIRECT:
+    choice = choose_owner(
+        self_id, owner=owner, pending_owner=pending_owner, ranked=RANKED, live=LIVE, tried=tried
+    )
+    if choice.verdict is OwnerVerdict.REDIRECT:
         assert choice.sequencer_id not in tried
         assert choice.sequencer_id != self_id and choice.sequencer_id in LIVE
 
@@ -91,7 +110,7 @@ def test_an_append_reaches_a_claimant_in_as_many_steps_as_there_are_sequencers(
     tried: list[str] = []
     for _ in range(len(RANKED)):
         choice = choose(at, belief[at], *tried)
-        if choice.verdict is not Verdict.REDIRECT:
+        if choice.verdict is not OwnerVerdict.REDIRECT:
             return
         tried.append(at)
         at = choice.sequencer_id
@@ -99,10 +118,13 @@ def test_an_append_reaches_a_claimant_in_as_many_steps_as_there_are_sequencers(
 
 
 def test_a_dead_owners_log_goes_to_the_next_by_hash() -> None:
-    assert choose_heir("s2", heir=None, ranked=RANKED, tried={"s1"}).verdict is Verdict.OURS
-    assert choose_heir("s3", heir=None, ranked=RANKED, tried={"s1"}) == Choice(
-        Verdict.REDIRECT, "s2"
+    assert (
+        choose_pending_owner("s2", pending_owner=None, ranked=RANKED, tried={"s1"}).verdict
+        is OwnerVerdict.OURS
     )
+    assert choose_pending_owner(
+        "s3", pending_owner=None, ranked=RANKED, tried={"s1"}
+    ) == OwnerChoice(OwnerVerdict.REDIRECT, "s2")
 
 
 # --- Pauses after a loss -------------------------------------------------------------------------

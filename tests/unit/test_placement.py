@@ -236,7 +236,7 @@ def test_r20_suspended_members_do_not_count_as_copies() -> None:
     assert not satisfies(members, quorum, rule, where, discounted=members[:2])
     (thin,) = find_violations(members, quorum, rule, where, discounted=members[:2])
     assert (thin.kind, thin.found, thin.limit) == ("copies", 1, 2)
-    assert thin.spell(quorum, rule) == "the copies that count span 1 of 2 places"
+    assert thin.format(quorum, rule) == "the copies that count span 1 of 2 places"
     assert satisfies(members, quorum, PlacementRule(), where, discounted=members)
 
 

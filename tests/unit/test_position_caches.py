@@ -17,7 +17,7 @@ from duramen.errors import DuramenError
 from duramen.ids import EntryId, Epoch, LogId
 from duramen.runtime.reading import positions as module
 from duramen.runtime.reading.positioning import entry_search
-from duramen.runtime.reading.positioning.entry_search import EntryIndex
+from duramen.runtime.reading.positioning.entry_search import SparseIndex
 from duramen.runtime.reading.positions import Positions, Start
 from duramen.texts import parse_position
 from tests.unit.memory_log import BatchPlan, EntryPlan, MemoryLog, SegmentPlan
@@ -141,7 +141,7 @@ def test_points_inside_a_ledger_are_thinned_out_and_stay_true(
 ) -> None:
     """A reader notes the end of each answer: of a long segment that is a point for each."""
     monkeypatch.setattr(entry_search, "POINTS_MAX", kept)
-    index = EntryIndex()
+    index = SparseIndex()
     for entry in range(200):
         index.add(2 * entry, EntryId(entry))
         assert len(index._positions) == len(index._entries) <= kept

@@ -27,8 +27,8 @@ from duramen.ids import NOTHING, Dlsn, EntryId, Epoch, Lsn, lsn_of
 from duramen.limits import PRODUCER_REST_US
 from duramen.wire.exactly_once.control_record import (
     ControlRecordError,
+    encode_control,
     read_control,
-    spell_control,
 )
 from tests.golden import read_golden
 
@@ -71,7 +71,7 @@ def test_the_table_answers_as_the_whole_log_would(
 
 def reloaded(table: ProducerTable) -> ProducerTable:
     parts = Snapshots().cut(table, Epoch(3), EntryId(7))
-    read = [read_control(spell_control(part)) for part in parts]
+    read = [read_control(encode_control(part)) for part in parts]
     assert read == parts
     other = ProducerTable(table.results_kept)
     other.load(parts[0].token, [row for part in parts for row in part.rows])
@@ -179,13 +179,13 @@ RECORDS: dict[str, ControlRecord] = {"token": TokenRecord("tökén"), "snapshot"
 
 @pytest.mark.parametrize("name", RECORDS)
 def test_golden_control_records(name: str) -> None:
-    golden = read_golden(f"control-{name}-v1.bin", spell_control(RECORDS[name]))
+    golden = read_golden(f"control-{name}-v1.bin", encode_control(RECORDS[name]))
     assert read_control(golden) == RECORDS[name]
 
 
 @pytest.mark.parametrize("name", RECORDS)
 def test_every_damaged_byte_of_a_control_record_is_noticed(name: str) -> None:
-    data = spell_control(RECORDS[name])
+    data = encode_control(RECORDS[name])
     for index in range(len(data)):
         damaged = data[:index] + bytes([data[index] ^ 1]) + data[index + 1 :]
         with pytest.raises(ControlRecordError):

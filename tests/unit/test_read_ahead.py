@@ -5,7 +5,7 @@ R18.
 """
 
 from duramen.core.reader import ReaderLimits
-from duramen.core.reading.effects import ReadMetadata
+from duramen.core.reading.effects import WatchMetadata
 from duramen.core.reading.read_ahead import FIRST_BYTES, ReadAhead
 from duramen.ids import Epoch
 from tests.unit.test_reader_core import Bench, make_log, make_segment, one_read
@@ -45,7 +45,7 @@ def test_the_next_segment_is_worth_opening_once_the_end_is_known_and_near() -> N
         effects = bench.answer(one_read(effects), *range(first, first + 5))
         upcoming.append(bench.reader.upcoming_epoch)
     assert upcoming == [None, None, 2, None]
-    assert effects == [ReadMetadata(Epoch(2))], "entered at the end, and not before"
+    assert effects == [WatchMetadata(Epoch(2))], "entered at the end, and not before"
 
 
 def test_nobody_opens_what_follows_a_segment_without_an_end() -> None:

@@ -13,9 +13,9 @@ from duramen.core.reader import FIRST_PAUSE_US
 from duramen.core.reading.effects import (
     COLD_STORE,
     Effect,
-    ReadMetadata,
     SendRead,
     SetTimer,
+    WatchMetadata,
 )
 from duramen.core.segment import Segment
 from duramen.core.status import BookieStatus
@@ -52,7 +52,7 @@ def test_what_has_left_the_bookies_is_read_from_the_cold_store_alone() -> None:
     assert read.timeout_us == COLD_READ_TIMEOUT_US and not read.beyond
     read = one_read(bench.answer(read, *range(5)))
     assert read.is_cold and (read.first, read.last) == (5, 9)
-    assert bench.answer(read, *range(5, 10)) == [ReadMetadata(Epoch(2))]
+    assert bench.answer(read, *range(5, 10)) == [WatchMetadata(Epoch(2))]
     hot = one_read(bench.metadata(log_hot_from(2), SECOND))
     assert hot.member == A and not bench.reader.is_cold
     bench.answer(hot, *range(5))
@@ -70,7 +70,7 @@ def test_hot_copies_that_go_under_a_reader_are_looked_for_in_the_metadata_first(
     read = one_read(bench.answer(read, 0, 1, 2))
     assert not read.is_cold
     # One answer is enough: a bookie drops nothing before the log node says so.
-    assert bench.answer(read, status=BookieStatus.GONE) == [ReadMetadata(Epoch(1))]
+    assert bench.answer(read, status=BookieStatus.GONE) == [WatchMetadata(Epoch(1))]
     cold = one_read(bench.metadata(log_hot_from(2), FIRST))
     assert cold.is_cold and (cold.first, cold.last) == (3, 9)
     bench.answer(cold, *range(3, 10))
@@ -101,13 +101,13 @@ def test_where_no_bookie_gives_it_the_cold_copy_does() -> None:
     assert cold.is_cold and not bench.reader.is_cold, "there should be hot copies"
     again = one_read(bench.answer(cold, *range(9)))
     assert again.is_cold and bench.reader.unavailable_since_us is None
-    assert bench.answer(again, 9) == [ReadMetadata(Epoch(2))]
+    assert bench.answer(again, 9) == [WatchMetadata(Epoch(2))]
     assert one_read(bench.metadata(log_hot_from(1), SECOND)).member != COLD_STORE
 
 
 def test_a_cold_store_that_is_down_is_asked_again_after_a_pause_and_counted() -> None:
     bench, read = open_closed_segment(log_hot_from(2))
-    assert bench.answer(read, status=BookieStatus.UNREACHABLE) == [ReadMetadata(Epoch(1))]
+    assert bench.answer(read, status=BookieStatus.UNREACHABLE) == [WatchMetadata(Epoch(1))]
     since_us = bench.reader.unavailable_since_us
     assert since_us == bench.now_us
     read = one_read(bench.metadata(log_hot_from(2), FIRST))

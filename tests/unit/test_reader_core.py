@@ -27,10 +27,10 @@ from duramen.core.reading.effects import (
     Deliver,
     Effect,
     Gap,
-    ReadMetadata,
     SendRead,
     SetTimer,
     Skip,
+    WatchMetadata,
 )
 from duramen.core.reading.runs import last_of_run, runs_beyond
 from duramen.core.reading.speculation import Speculation
@@ -175,7 +175,7 @@ def open_bench(
 
 
 def test_it_begins_with_the_metadata() -> None:
-    assert Bench((3, 5)).take() == [ReadMetadata(Epoch(3))]
+    assert Bench((3, 5)).take() == [WatchMetadata(Epoch(3))]
 
 
 def test_a_closed_segment_is_read_up_to_its_last_entry() -> None:
@@ -184,7 +184,7 @@ def test_a_closed_segment_is_read_up_to_its_last_entry() -> None:
     read = one_read(bench.metadata(make_log(2, 1, 3), make_segment(1, last=2, start=0)))
     assert (read.first, read.last, read.wait_us) == (0, 2, 0)
     # R17: the bookie still holds a leftover beyond the last entry.
-    assert bench.answer(read, 0, 1, 2, 3, lac=3) == [ReadMetadata(Epoch(2))]
+    assert bench.answer(read, 0, 1, 2, 3, lac=3) == [WatchMetadata(Epoch(2))]
     assert bench.delivered == [(1, 0), (1, 1), (1, 2)]
 
 
@@ -253,7 +253,7 @@ def test_any_failure_leads_to_the_next_replica_nearest_first(status: BookieStatu
         members.append(read.member)
         effects = bench.answer(read, status=status)
     assert members == [A, B, C]
-    assert effects == [ReadMetadata(Epoch(1))]  # the ensemble may have changed: look first
+    assert effects == [WatchMetadata(Epoch(1))]  # the ensemble may have changed: look first
     assert bench.reader.statistics()[f"errors_{status.name.lower()}"] == 3
     assert bench.reader.unavailable_since_us == bench.now_us
 
@@ -263,11 +263,11 @@ def test_a_second_failed_round_waits_and_tries_again() -> None:
     for _ in range(2):
         for _ in range(3):
             effects = bench.answer(one_read(effects), status=BookieStatus.UNKNOWN)
-        if effects == [ReadMetadata(Epoch(1))]:
+        if effects == [WatchMetadata(Epoch(1))]:
             effects = bench.metadata(make_log(2, 0), make_segment(1))
     assert effects == [SetTimer(bench.now_us + FIRST_PAUSE_US)]
     bench.reader.on_timer(bench.now_us + FIRST_PAUSE_US)
-    assert bench.take() == [ReadMetadata(Epoch(1))]
+    assert bench.take() == [WatchMetadata(Epoch(1))]
     read = one_read(bench.metadata(make_log(2, 0), make_segment(1)))
     bench.answer(read, 0)
     assert bench.reader.unavailable_since_us is None
@@ -278,7 +278,7 @@ def test_a_pause_ends_when_the_metadata_change() -> None:
     for _ in range(2):
         for _ in range(3):
             effects = bench.answer(one_read(effects), status=BookieStatus.UNKNOWN)
-        if effects == [ReadMetadata(Epoch(1))]:
+        if effects == [WatchMetadata(Epoch(1))]:
             effects = bench.metadata(make_log(2, 0), make_segment(1))
     repaired = make_segment(1, fragments=[(0, (A, B, D))])
     read = one_read(bench.metadata(make_log(2, 0), repaired))
@@ -314,7 +314,7 @@ def test_after_an_empty_poll_it_looks_at_the_metadata_and_asks_another_bookie() 
     for _ in range(4):
         poll = one_read(effects)
         members.append(poll.member)
-        assert bench.empty_poll(poll) == [ReadMetadata(Epoch(1))]
+        assert bench.empty_poll(poll) == [WatchMetadata(Epoch(1))]
         effects = bench.metadata(make_log(2, 0), make_segment(1))
     assert members == [A, B, C, A]
 
@@ -336,7 +336,7 @@ def test_polls_that_all_fail_make_the_tail_unavailable(status: BookieStatus) -> 
     effects = bench.metadata(make_log(2, 0), make_segment(1))
     for _ in range(3):
         effects = bench.answer(one_read(effects), status=status)
-    assert effects == [ReadMetadata(Epoch(1))]
+    assert effects == [WatchMetadata(Epoch(1))]
     assert bench.reader.unavailable_since_us is not None
 
 
@@ -351,9 +351,9 @@ def test_a_poll_refused_for_overload_still_brings_the_lac() -> None:
 def test_a_dropped_ledger_is_no_end_but_a_reason_to_look_at_the_metadata() -> None:
     bench, effects = open_bench(lac=3)
     effects = bench.answer(one_read(effects), status=BookieStatus.GONE)
-    assert effects == [ReadMetadata(Epoch(1))]
+    assert effects == [WatchMetadata(Epoch(1))]
     assert not bench.reader.is_at_tail and not bench.delivered
-    assert bench.metadata(make_log(3, 1, 4, first_live=2), None) == [ReadMetadata(Epoch(2))]
+    assert bench.metadata(make_log(3, 1, 4, first_live=2), None) == [WatchMetadata(Epoch(2))]
     assert bench.skipped == [(2, 0, 0)]
 
 
@@ -361,7 +361,7 @@ def test_a_sealed_segment_is_not_polled_but_watched_until_it_is_closed() -> None
     bench = Bench()
     bench.take()
     poll = one_read(bench.metadata(make_log(2, 0), make_segment(1)))
-    assert bench.empty_poll(poll, is_sealed=True) == [ReadMetadata(Epoch(1))]
+    assert bench.empty_poll(poll, is_sealed=True) == [WatchMetadata(Epoch(1))]
     (timer,) = bench.metadata(make_log(2, 0), make_segment(1))
     assert isinstance(timer, SetTimer)
     closed = make_segment(1, last=0, start=0)
@@ -381,7 +381,7 @@ def test_the_next_segment_is_entered_only_after_this_one_is_closed_and_read() ->
     assert isinstance(read, SendRead) and (read.first, read.last) == (1, 2)
     # The late answer to the poll means nothing any more.
     assert bench.answer(poll, 5, lac=5) == []
-    assert bench.answer(read, 1, 2) == [ReadMetadata(Epoch(2))]
+    assert bench.answer(read, 1, 2) == [WatchMetadata(Epoch(2))]
     assert bench.reader.position == (2, 0)
     assert bench.delivered == [(1, 0), (1, 1), (1, 2)]
 
@@ -395,7 +395,7 @@ def test_a_segment_is_not_entered_while_an_older_one_is_unclosed() -> None:
     bench.reader.on_lac(Epoch(2), EntryId(9), bench.now_us)
     assert bench.reader.bound == NOTHING
     bench.reader.on_timer(timer.at_us)
-    assert bench.take() == [ReadMetadata(Epoch(2))]
+    assert bench.take() == [WatchMetadata(Epoch(2))]
     read = one_read(bench.metadata(make_log(3, 1, 40), make_segment(2)))
     assert not read.wait_us
     bench.answer(read, 0, lac=9)
@@ -425,7 +425,7 @@ def test_a_new_epoch_is_looked_at_as_soon_as_the_log_node_shows_it() -> None:
     bench = Bench((2, 0))
     bench.take()
     bench.metadata(make_log(2, 1, 3), None)
-    assert bench.metadata(make_log(3, 1, 3), None) == [ReadMetadata(Epoch(2))]
+    assert bench.metadata(make_log(3, 1, 3), None) == [WatchMetadata(Epoch(2))]
 
 
 def test_a_reader_at_rest_goes_on_when_the_segment_closes() -> None:
@@ -441,7 +441,7 @@ def test_an_empty_segment_is_passed() -> None:
     bench = Bench()
     bench.take()
     effects = bench.metadata(make_log(3, 1, 0), make_segment(1, last=-1, start=0))
-    assert effects == [ReadMetadata(Epoch(2))]
+    assert effects == [WatchMetadata(Epoch(2))]
 
 
 def test_the_runs_of_a_member_beyond_an_entry_are_exactly_what_it_holds() -> None:
@@ -489,7 +489,7 @@ def test_a_truncated_segment_is_skipped_and_says_so() -> None:
     bench, effects = open_bench(lac=3)
     read = one_read(effects)
     effects = bench.metadata(make_log(5, 3, 30, first_live=3), None)
-    assert effects == [CancelRead(read.read_id), ReadMetadata(Epoch(3))]
+    assert effects == [CancelRead(read.read_id), WatchMetadata(Epoch(3))]
     assert bench.skipped == [(3, 0, 0)]
     assert bench.answer(read, 0, 1) == [] and bench.delivered == []
 
@@ -501,7 +501,7 @@ def test_after_a_truncation_inside_a_segment_reading_goes_on_at_the_trim_point()
     )
     read = one_read(effects)
     effects = bench.metadata(log, None)
-    assert effects == [CancelRead(read.read_id), ReadMetadata(Epoch(3))]
+    assert effects == [CancelRead(read.read_id), WatchMetadata(Epoch(3))]
     assert bench.skipped == [(3, 2, 17)]
     segment = make_segment(3, last=5, start=10, fragments=((0, (A, B, C)), (4, (B, C, D))))
     read = one_read(bench.metadata(log, segment))

@@ -11,9 +11,9 @@ from duramen.core.reader import LOOK_US, POLL_US, SECOND_POLL_US
 from duramen.core.reading.effects import (
     CancelRead,
     Effect,
-    ReadMetadata,
     SendRead,
     SetTimer,
+    WatchMetadata,
 )
 from duramen.core.replica_order import SILENCE_MEMORY_US
 from duramen.core.status import BookieStatus
@@ -93,7 +93,7 @@ def test_at_a_quiet_tail_two_are_polled_and_the_metadata_are_looked_at_once_for_
         sent_us, poll = polls.pop(0)
         after_us = sent_us + POLL_US - bench.now_us
         effects = bench.answer(poll, status=BookieStatus.NO_ENTRY, after_us=after_us)
-        if effects == [ReadMetadata(Epoch(1))]:
+        if effects == [WatchMetadata(Epoch(1))]:
             look_count += 1
             effects = bench.metadata(make_log(2, 0), make_segment(1))
         polls.append((bench.now_us, one_read(effects)))
@@ -110,7 +110,7 @@ def test_what_others_tell_of_the_metadata_puts_no_look_off() -> None:
     bench.now_us += POLL_US - 1
     assert bench.metadata(make_log(2, 0), make_segment(1)) == [] and bench.now_us > LOOK_US
     effects = bench.answer(first, status=BookieStatus.NO_ENTRY, after_us=1)
-    assert effects == [ReadMetadata(Epoch(1))]
+    assert effects == [WatchMetadata(Epoch(1))]
 
 
 def test_a_poll_that_fails_is_replaced_beside_the_one_that_is_out() -> None:
@@ -123,7 +123,7 @@ def test_a_poll_that_fails_is_replaced_beside_the_one_that_is_out() -> None:
 def test_a_seal_ends_both_polls() -> None:
     bench, _, second = open_two_polls()
     effects = bench.answer(second, status=BookieStatus.NO_ENTRY, is_sealed=True, after_us=POLL_US)
-    assert effects == [ReadMetadata(Epoch(1))]
+    assert effects == [WatchMetadata(Epoch(1))]
     effects = bench.metadata(make_log(2, 0), make_segment(1))
     assert not [effect for effect in effects if isinstance(effect, SendRead)]
     closed = make_segment(1, last=0, start=0)
@@ -134,7 +134,7 @@ def test_news_while_it_looks_at_the_metadata_are_not_lost() -> None:
     bench, first, second = open_two_polls()
     after_us = POLL_US - SECOND_POLL_US
     effects = bench.answer(first, status=BookieStatus.NO_ENTRY, after_us=after_us)
-    assert effects == [ReadMetadata(Epoch(1))]
+    assert effects == [WatchMetadata(Epoch(1))]
     assert bench.answer(second, 0, lac=0) == [] and bench.delivered == [(1, 0)]
     poll = one_read(bench.metadata(make_log(2, 0), make_segment(1)))
     assert poll.wait_for == 1

@@ -17,6 +17,7 @@ import pytest
 
 from duramen.core.log_node import LogNode
 from duramen.core.segment import Segment, Totals
+from duramen.core.sequencer.context import Ports
 from duramen.core.sequencer.effects import Effect, ReadHistory, ReadSegment
 from duramen.core.sequencer.exactly_once import rebuild as module
 from duramen.core.sequencer.exactly_once.producer_table import UNKNOWN_TOKEN, ProducerTable
@@ -31,7 +32,6 @@ from duramen.core.sequencer.exactly_once.stamps import (
     StampedBatch,
     TokenRecord,
 )
-from duramen.core.sequencer.surroundings import Ports
 from duramen.ids import NOTHING, Dlsn, EntryId, Epoch, Lsn, lsn_of
 from duramen.limits import FENCING_TOKEN_BYTES_MAX
 from tests.tiers import sized

@@ -18,7 +18,7 @@ from duramen.wire.edge.content_coding import zstd
 from duramen.wire.record_batch import (
     HEADER_BYTES,
     BatchError,
-    Producer,
+    BatchProducer,
     check_batch,
     check_records,
     decode_batch,
@@ -66,7 +66,7 @@ def test_golden_batches() -> None:
 
 
 def test_a_producers_batch() -> None:
-    producer = Producer("spark 7/3", 2, 1 << 40)
+    producer = BatchProducer("spark 7/3", 2, 1 << 40)
     batch = encode_batch(BODIES, NOW_MS, producer=producer, txids=[5, 5, 9])
     decoded = decode_batch(read_golden("record-batch-producer-v1.bin", batch))
     assert decoded.bodies == BODIES and decoded.info.producer == producer

@@ -11,17 +11,17 @@ import pytest
 
 from duramen.core.segment import Totals
 from duramen.ids import Dlsn, EntryId, Epoch, LogId, ledger_of
-from duramen.texts import spell_time
+from duramen.texts import format_time
 from duramen.wire.entry import CONTROL, EntryError, encode_entry
 from duramen.wire.frame import FrameError
 from duramen.wire.read_answers import PlacedBatch, pack_batches, parse_batches, place_batches
 from duramen.wire.record_batch import BatchError, Header, encode_batch
 from duramen.wire.record_json import (
-    Record,
+    DeliveredRecord,
+    encode_mark,
+    encode_record,
     iterate_records,
     read_record,
-    spell_mark,
-    spell_record,
 )
 from tests.golden import read_golden
 
@@ -82,7 +82,7 @@ def test_a_damaged_batch_is_found_when_it_is_decoded() -> None:
 
 def test_records_are_spelled_with_what_they_have() -> None:
     first, second = place_batches(make_entry(), Epoch(3), 100)
-    assert [spell_record(r, is_base64=False) for r in iterate_records(first)] == [
+    assert [encode_record(r, is_base64=False) for r in iterate_records(first)] == [
         {
             "seq_num": 110,
             "dlsn": "e3n4s0",
@@ -103,8 +103,8 @@ def test_records_are_spelled_with_what_they_have() -> None:
         "seq_num": 112, "dlsn": "e3n4s2", "timestamp": "1970-01-01T00:00:02.000Z",
         "headers": [["bmFtZQ==", "/g=="]], "body": "/w==",
     }  # fmt: skip
-    assert spell_record(record, is_base64=True) == as_base64
-    assert spell_record(record, is_base64=False) == as_base64 | {"format": "base64"}
+    assert encode_record(record, is_base64=True) == as_base64
+    assert encode_record(record, is_base64=False) == as_base64 | {"format": "base64"}
 
 
 @pytest.mark.parametrize(
@@ -114,8 +114,8 @@ def test_records_are_spelled_with_what_they_have() -> None:
 def test_one_part_that_is_no_text_makes_the_whole_record_base64(
     headers: tuple[Header, ...], body: bytes
 ) -> None:
-    record = Record(1, Dlsn(Epoch(1), EntryId(0), 0), None, 5, headers, body)
-    document = spell_record(record, is_base64=False)
+    record = DeliveredRecord(1, Dlsn(Epoch(1), EntryId(0), 0), None, 5, headers, body)
+    document = encode_record(record, is_base64=False)
     assert document["format"] == "base64"
     assert document["body"] == base64.b64encode(body).decode()
     assert read_record(document, is_base64=False) == record
@@ -123,12 +123,12 @@ def test_one_part_that_is_no_text_makes_the_whole_record_base64(
 
 def test_the_form_of_records_stays_as_it_is() -> None:
     records = [
-        Record(1, Dlsn(Epoch(1), EntryId(0), 0), None, 5, (), "text, ü, \0".encode()),
-        Record(2, Dlsn(Epoch(1), EntryId(0), 1), 7, 5, ((b"n", b""), (b"n", b"v")), b""),
-        Record(3, Dlsn(Epoch(1), EntryId(1), 0), 8, 5, ((b"n", b"v"),), b"\xff"),
+        DeliveredRecord(1, Dlsn(Epoch(1), EntryId(0), 0), None, 5, (), "text, ü, \0".encode()),
+        DeliveredRecord(2, Dlsn(Epoch(1), EntryId(0), 1), 7, 5, ((b"n", b""), (b"n", b"v")), b""),
+        DeliveredRecord(3, Dlsn(Epoch(1), EntryId(1), 0), 8, 5, ((b"n", b"v"),), b"\xff"),
     ]
     present = b"".join(
-        orjson.dumps(spell_record(record, is_base64=is_base64), option=orjson.OPT_APPEND_NEWLINE)
+        orjson.dumps(encode_record(record, is_base64=is_base64), option=orjson.OPT_APPEND_NEWLINE)
         for is_base64 in (False, True)
         for record in records
     )
@@ -141,10 +141,10 @@ def test_a_record_comes_back_from_its_json() -> None:
     for placed in place_batches(make_entry(), Epoch(3), 100):
         for record in iterate_records(placed):
             for is_base64 in (True, False):
-                document = spell_record(record, is_base64=is_base64)
+                document = encode_record(record, is_base64=is_base64)
                 assert read_record(document, is_base64=is_base64) == record
-    text = Record(1, Dlsn(Epoch(1), EntryId(0), 0), None, 5, ((b"a", b"b"),), "ü".encode())
-    assert read_record(spell_record(text, is_base64=False), is_base64=False) == text
+    text = DeliveredRecord(1, Dlsn(Epoch(1), EntryId(0), 0), None, 5, ((b"a", b"b"),), "ü".encode())
+    assert read_record(encode_record(text, is_base64=False), is_base64=False) == text
 
 
 @pytest.mark.parametrize("document", [{}, {"seq_num": 1}, {"seq_num": 1, "dlsn": "x"}])
@@ -154,9 +154,9 @@ def test_what_is_no_record_is_refused(document: dict[str, object]) -> None:
 
 
 def test_times_and_marks() -> None:
-    assert spell_time(0) == "1970-01-01T00:00:00.000Z"
-    assert spell_time(1_767_323_045_678) == "2026-01-02T03:04:05.678Z"
-    assert spell_time(1 << 62).startswith("9999-12-31")
-    assert spell_mark(9, 5, Dlsn(Epoch(1), EntryId(2), 3)) == {
+    assert format_time(0) == "1970-01-01T00:00:00.000Z"
+    assert format_time(1_767_323_045_678) == "2026-01-02T03:04:05.678Z"
+    assert format_time(1 << 62).startswith("9999-12-31")
+    assert encode_mark(9, 5, Dlsn(Epoch(1), EntryId(2), 3)) == {
         "seq_num": 9, "timestamp": "1970-01-01T00:00:00.005Z", "lsn": "e1n2", "dlsn": "e1n2s3",
     }  # fmt: skip

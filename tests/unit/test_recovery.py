@@ -19,9 +19,9 @@ from duramen.core.placement import Candidate, PlacementRule
 from duramen.core.quorum import Quorum
 from duramen.core.segment import Fragment, Segment, SegmentState, Totals
 from duramen.core.sequencer import effects as fx
+from duramen.core.sequencer.context import Ports
 from duramen.core.sequencer.effects import CommitOutcome, StoredEntry
 from duramen.core.sequencer.recovery import Recovery, RecoveryState
-from duramen.core.sequencer.surroundings import Ports
 from duramen.core.status import BookieStatus
 from duramen.ids import (
     NOTHING,
@@ -140,7 +140,7 @@ class Driver:
 
     def answer(self, status: BookieStatus, entry: int, *, has_state: bool = True) -> str:
         """Answer the one read that is under way; returns who was asked."""
-        (asked,) = self.take(fx.SendRead)
+        (asked,) = self.take(fx.SendRecoveryRead)
         assert asked.entry == entry, (asked, entry)
         found = stored(entry, has_state=has_state) if status is OK else None
         self.core.on_read(asked.member, asked.entry, status, found, self.now_us)
@@ -267,7 +267,9 @@ def test_r12_a_seal_that_is_not_answered_ok_seals_nothing(status: BookieStatus) 
     assert len(driver.take(fx.SendSeal)) == 3
     driver.seal("b1")
     assert driver.state() is RecoveryState.READ
-    assert driver.take(fx.SendRead)[0].entry == 0, "marks that came with a refusal do not count"
+    assert driver.take(fx.SendRecoveryRead)[0].entry == 0, (
+        "marks that came with a refusal do not count"
+    )
 
 
 def test_r13_reading_begins_after_the_highest_lac_with_the_totals_of_its_entry() -> None:
@@ -426,7 +428,7 @@ def test_r15_doubt_never_proves_absence() -> None:
     driver.answer(NO_ENTRY, 0)
     for status in (UNKNOWN, BookieStatus.WRONG_INCARNATION):
         driver.answer(status, 0)
-    assert driver.take(fx.Commit) == [] and driver.take(fx.SendRead) == []
+    assert driver.take(fx.Commit) == [] and driver.take(fx.SendRecoveryRead) == []
     driver.pass_time()
     driver.answer(BookieStatus.GONE, 0)
     driver.answer(NO_ENTRY, 0)
@@ -443,7 +445,7 @@ def test_r15_a_dropped_full_or_busy_member_never_proves_absence(status: BookieSt
     for _ in range(5):
         for _ in range(3):
             driver.answer(status, 0)
-        assert driver.take(fx.Commit) == [] and driver.take(fx.SendRead) == []
+        assert driver.take(fx.Commit) == [] and driver.take(fx.SendRecoveryRead) == []
         driver.pass_time()
     driver.answer(NO_ENTRY, 0)
     driver.answer(status, 0)

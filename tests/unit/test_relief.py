@@ -265,7 +265,7 @@ def test_a_writer_that_changes_its_bookies_all_the_time_stands_still_all_the_sam
     for second in range(GIVE_UP_AFTER_US // SECOND + 1):
         assert look.reliefs.statistics()["logs_given_up"] == 0
         # Adds time out, other bookies are placed, and for a moment all seems to be well.
-        driver.around.candidates = candidates(3 + second % 2)
+        driver.context.candidates = candidates(3 + second % 2)
         lose_two(driver)
         if driver.take(fx.Commit):
             driver.core.on_bookies_changed(driver.now_us)

@@ -21,7 +21,7 @@ from duramen.core.repair.audit import (
     Action,
     Debts,
     Finding,
-    Problem,
+    RepairProblem,
     audit_segment,
     is_misplaced,
     list_stretches,
@@ -29,9 +29,15 @@ from duramen.core.repair.audit import (
     names,
     remaining_debt,
 )
-from duramen.core.repair.cluster_view import Absences, BookieState, ClusterView, Fate, build_view
+from duramen.core.repair.cluster_view import (
+    Absences,
+    BookieState,
+    ClusterView,
+    CopyFate,
+    build_view,
+)
 from duramen.core.repair.copies import (
-    Fault,
+    EntryFault,
     Holdings,
     Piece,
     compare,
@@ -59,7 +65,7 @@ def audit(segment: Segment, seen: ClusterView, debts: Debts = NO_DEBTS) -> list[
     return audit_segment(log_of_segments([segment]), segment, RULE, seen, debts)
 
 
-def spell(findings: list[Finding]) -> list[tuple[str, str, int]]:
+def encode_value(findings: list[Finding]) -> list[tuple[str, str, int]]:
     return [(f.problem.name, f.key.action.value, f.key.first_entry) for f in findings]
 
 
@@ -88,44 +94,44 @@ def observe(absences: Absences, there: str, now_us: int, **fields: Any) -> Clust
 def test_a_bookie_is_lost_after_the_grace_and_not_before() -> None:
     absences = Absences()
     observe(absences, "abc", 0)
-    assert observe(absences, "ab", 100).fate(member("c")) is Fate.AWAY
+    assert observe(absences, "ab", 100).fate(member("c")) is CopyFate.AWAY
     seen = observe(absences, "ab", 109)
-    assert seen.fate(member("c")) is Fate.AWAY and seen.next_loss_us() == 110
-    assert observe(absences, "ab", 110).fate(member("c")) is Fate.LOST
-    assert observe(absences, "abc", 111).fate(member("c")) is Fate.HERE
-    assert observe(absences, "ab", 112).fate(member("c")) is Fate.AWAY, "a new absence"
+    assert seen.fate(member("c")) is CopyFate.AWAY and seen.next_loss_us() == 110
+    assert observe(absences, "ab", 110).fate(member("c")) is CopyFate.LOST
+    assert observe(absences, "abc", 111).fate(member("c")) is CopyFate.HERE
+    assert observe(absences, "ab", 112).fate(member("c")) is CopyFate.AWAY, "a new absence"
 
 
 def test_an_empty_listing_loses_nobody_and_starts_the_clocks_anew() -> None:
     absences = Absences()
     observe(absences, "ab", 100)
     nobody = observe(absences, "", 200)
-    assert {nobody.fate(member(name)) for name in "abc"} == {Fate.AWAY}
-    assert nobody.fate(member("stranger")) is Fate.AWAY
-    assert observe(absences, "ab", 201).fate(member("c")) is Fate.AWAY
-    assert observe(absences, "ab", 211).fate(member("c")) is Fate.LOST
+    assert {nobody.fate(member(name)) for name in "abc"} == {CopyFate.AWAY}
+    assert nobody.fate(member("stranger")) is CopyFate.AWAY
+    assert observe(absences, "ab", 201).fate(member("c")) is CopyFate.AWAY
+    assert observe(absences, "ab", 211).fate(member("c")) is CopyFate.LOST
 
 
 def test_an_auditor_that_looked_away_begins_to_count_anew() -> None:
     absences = Absences()
     observe(absences, "ab", 100)
     absences.forget()
-    assert observe(absences, "ab", 200).fate(member("c")) is Fate.AWAY
+    assert observe(absences, "ab", 200).fate(member("c")) is CopyFate.AWAY
 
 
 def test_replaced_disks_are_lost_at_once() -> None:
     seen = with_states(bookie("a", life=2))
-    assert seen.fate(member("a")) is Fate.LOST
-    assert seen.fate(member("a", 2)) is Fate.HERE
+    assert seen.fate(member("a")) is CopyFate.LOST
+    assert seen.fate(member("a", 2)) is CopyFate.HERE
     lost = {member("z", 9).incarnation: {"bookie": "z", "region": "r", "rack": "old"}}
     seen = observe(Absences(), "abc", 0, lost=lost)
-    assert seen.fate(member("z", 9)) is Fate.LOST
+    assert seen.fate(member("z", 9)) is CopyFate.LOST
     assert seen.locations()[member("z", 9)].rack == "old"
 
 
 def test_a_bookie_that_is_not_registered_at_all_is_lost_after_the_grace() -> None:
-    assert view(ALL, watched_since_us=91).fate(member("z")) is Fate.AWAY
-    assert view(ALL, watched_since_us=90).fate(member("z")) is Fate.LOST
+    assert view(ALL, watched_since_us=91).fate(member("z")) is CopyFate.AWAY
+    assert view(ALL, watched_since_us=90).fate(member("z")) is CopyFate.LOST
 
 
 def test_candidates_serve_are_writable_have_weight_and_lie_in_open_regions() -> None:
@@ -152,7 +158,7 @@ def test_a_healthy_proved_segment_is_no_work() -> None:
 def test_a_lost_member_is_swapped_in_every_settled_fragment() -> None:
     segment = make_segment([(0, "abc"), (5, "abd")], 9, proved=True)
     found = audit(segment, with_states(away("a", 0)))
-    assert spell(found) == [("LOST", "swap", 0), ("LOST", "swap", 5)]
+    assert encode_value(found) == [("LOST", "swap", 0), ("LOST", "swap", 5)]
     assert {f.member for f in found} == {member("a")} and {f.good_count for f in found} == {2}
     assert [f.size_bytes for f in found] == [500, 500]
 
@@ -160,7 +166,7 @@ def test_a_lost_member_is_swapped_in_every_settled_fragment() -> None:
 def test_r21_of_an_open_segments_last_fragment_only_a_roll_is_asked() -> None:
     segment = make_segment([(0, "abc"), (5, "abd")], proved=True)
     found = audit(segment, with_states(away("a", 0)))
-    assert spell(found) == [("LOST", "swap", 0), ("LOST", "roll", 5)]
+    assert encode_value(found) == [("LOST", "swap", 0), ("LOST", "roll", 5)]
     assert found[1].member is None
 
 
@@ -175,47 +181,49 @@ def test_who_is_away_for_a_moment_is_no_work_and_nothing_is_compared_without_him
 
 def test_an_unproved_fragment_is_compared() -> None:
     segment = make_segment([(0, "abc"), (5, "abd")])
-    assert spell(audit(segment, with_states())) == [("UNPROVED", "fill", 0)]
+    assert encode_value(audit(segment, with_states())) == [("UNPROVED", "fill", 0)]
 
 
 def test_owed_and_damaged_copies_are_filled_where_their_member_is_there() -> None:
     segment = make_segment([(0, "abc"), (5, "abc")], 9, proved=True)
     owed = Debts({member("a"): [(6, 7)]})
     found = audit(segment, with_states(), owed)
-    assert spell(found) == [("OWED", "fill", 5)] and found[0].good_count == 2
+    assert encode_value(found) == [("OWED", "fill", 5)] and found[0].good_count == 2
     assert audit(segment, with_states(away("a")), owed) == []
     damaged = Debts(damaged=frozenset({member("a")}))
-    assert spell(audit(segment, with_states(), damaged)) == [
+    assert encode_value(audit(segment, with_states(), damaged)) == [
         ("DAMAGED", "fill", 0), ("DAMAGED", "fill", 5)
     ]  # fmt: skip
     cleared = replace(damaged, cleared=frozenset({(member("a"), EntryId(0))}))
-    assert spell(audit(segment, with_states(), cleared)) == [("DAMAGED", "fill", 5)]
+    assert encode_value(audit(segment, with_states(), cleared)) == [("DAMAGED", "fill", 5)]
 
 
 def test_a_fill_does_not_hold_a_swap_up() -> None:
     segment = make_segment([(0, "abc")], 9, proved=True)
     owed = Debts({member("b"): [(0, 0)]})
     found = audit(segment, with_states(away("a", 0)), owed)
-    assert spell(found) == [("OWED", "fill", 0), ("LOST", "swap", 0)]
+    assert encode_value(found) == [("OWED", "fill", 0), ("LOST", "swap", 0)]
 
 
 def test_owed_copies_of_an_open_fragment_ask_for_a_roll() -> None:
     owed = Debts({member("b"): [(2, 3)]})
-    assert spell(audit(make_segment([(0, "abc")]), with_states(), owed)) == [("OWED", "roll", 0)]
+    assert encode_value(audit(make_segment([(0, "abc")]), with_states(), owed)) == [
+        ("OWED", "roll", 0)
+    ]
 
 
 def test_a_bookie_that_drains_is_replaced_and_its_open_segments_roll() -> None:
     leaving = bookie("a", duty=Duty.DRAINING, published_duty=Duty.DRAINING)
     segment = make_segment([(0, "abc"), (5, "abd")], proved=True)
     found = audit(segment, with_states(leaving))
-    assert spell(found) == [("LEAVING", "swap", 0), ("LEAVING", "roll", 5)]
+    assert encode_value(found) == [("LEAVING", "swap", 0), ("LEAVING", "roll", 5)]
     assert found[0].good_count == 3, "it is read from while it is there"
 
 
 def test_a_misplaced_fragment_is_work_unless_no_placement_can_hold_it() -> None:
     segment = make_segment([(0, "abc")], 9, proved=True)
     seen = with_states(bookie("b", rack="k-a"))
-    assert spell(audit(segment, seen)) == [("MISPLACED", "swap", 0)]
+    assert encode_value(audit(segment, seen)) == [("MISPLACED", "swap", 0)]
     log = log_of_segments([segment])
     assert audit_segment(log, segment, PlacementRule(3, 1), seen) == []
 
@@ -228,7 +236,7 @@ def test_who_is_owed_counts_as_no_copy_and_is_filled_where_it_is_not_moved() -> 
     assert not is_misplaced(segment, fragment, RULE, seen, discounted=owing[:1])
     assert is_misplaced(segment, fragment, RULE, seen, discounted=owing), "one rack is left"
     debts = Debts(owed={one: [(3, 4)] for one in owing})
-    assert spell(audit(segment, seen, debts)) == [("OWED", "fill", 0)]
+    assert encode_value(audit(segment, seen, debts)) == [("OWED", "fill", 0)]
 
 
 def test_what_was_truncated_given_up_or_purged_is_no_work_and_names_nobody() -> None:
@@ -259,7 +267,7 @@ def test_what_takeovers_read_is_work_and_names_its_bookies_although_it_was_trunc
     assert [(s.first, s.last) for s in list_stretches(log, segments[0])] == [(7, 9)]
     assert names(log, segments[0], BookieId("d")) and not names(log, segments[0], BookieId("c"))
     found = audit_segment(log, segments[0], RULE, with_states(away("d", 0)))
-    assert spell(found) == [("LOST", "swap", 5)]
+    assert encode_value(found) == [("LOST", "swap", 5)]
 
 
 def test_what_remains_of_a_debt_is_what_somebody_is_still_to_hold() -> None:
@@ -316,9 +324,9 @@ def test_r21_no_audit_ever_names_the_last_fragment_of_an_unclosed_segment_for_a_
     assert len({f.key for f in found}) == len(found)
     for finding in found:
         fragment = segment.fragment_of(finding.key.first_entry)
-        if finding.problem is Problem.LOST and finding.member is not None:
+        if finding.problem is RepairProblem.LOST and finding.member is not None:
             assert finding.member in fragment.ensemble
-            assert seen.fate(finding.member) is Fate.LOST
+            assert seen.fate(finding.member) is CopyFate.LOST
     assert segment.state.value != "IN_RECOVERY" or not found
 
 
@@ -365,19 +373,20 @@ EXPECTED = [EntryId(i) for i in range(4)]
     [
         (held("xyzw"), [held("xyzw")], False, []),
         (held("xyzw"), [held("xy.."), held("..zw")], False, []),
-        (held("xy.w"), [held("xyzw")], False, [(2, 2, Fault.NOT_COPIED)]),
-        (held("xy.."), [held("xy..")], False, [(2, 3, Fault.ABSENT)]),
-        (held("xy.."), [held("xy..")], True, [(2, 3, Fault.SILENT)]),
-        (held("xy.w"), [held("xy.w", (2,))], False, [(2, 2, Fault.UNKNOWN)]),
-        (held("xyzw"), [held("xyqw")], False, [(2, 2, Fault.DIFFERENT)]),
+        (held("xy.w"), [held("xyzw")], False, [(2, 2, EntryFault.NOT_COPIED)]),
+        (held("xy.."), [held("xy..")], False, [(2, 3, EntryFault.ABSENT)]),
+        (held("xy.."), [held("xy..")], True, [(2, 3, EntryFault.SILENT)]),
+        (held("xy.w"), [held("xy.w", (2,))], False, [(2, 2, EntryFault.UNKNOWN)]),
+        (held("xyzw"), [held("xyqw")], False, [(2, 2, EntryFault.DIFFERENT)]),
         (held("...."), [held("xyzw"), held("xyqw")], False,
-         [(2, 2, Fault.DIFFERENT), (0, 1, Fault.NOT_COPIED), (3, 3, Fault.NOT_COPIED)]),
-        (held("xyzw"), [], True, [(0, 3, Fault.SILENT)]),
+         [(2, 2, EntryFault.DIFFERENT), (0, 1, EntryFault.NOT_COPIED),
+          (3, 3, EntryFault.NOT_COPIED)]),
+        (held("xyzw"), [], True, [(0, 3, EntryFault.SILENT)]),
         (held("xyzw"), [held("....")], False, []),
     ],
 )  # fmt: skip
 def test_a_copy_is_verified_against_everybody_who_holds_it(
-    own: Holdings, others: list[Holdings], is_silent: bool, flaws: list[tuple[int, int, Fault]]
+    own: Holdings, others: list[Holdings], is_silent: bool, flaws: list[tuple[int, int, EntryFault]]
 ) -> None:
     sources = dict(zip((member("b"), member("c")), others, strict=False))
     silent = [member("d")] if is_silent else []

@@ -8,7 +8,14 @@ from __future__ import annotations
 
 from collections import Counter
 
-from duramen.core.repair.audit import Action, Debts, Problem, audit_segment, is_good, list_stretches
+from duramen.core.repair.audit import (
+    Action,
+    Debts,
+    RepairProblem,
+    audit_segment,
+    is_good,
+    list_stretches,
+)
 from duramen.core.repair.cluster_view import Absences, BookieState, ClusterView, build_view
 from duramen.core.repair.doubts import Doubts, LedgerDoubts
 from duramen.core.sequencer.proposals import rule_of
@@ -87,7 +94,7 @@ def test_a_closed_fragment_in_doubt_is_compared_and_its_copy_counts_for_nothing(
     log = log_of_segments([segment])
     debts = Debts(doubtful=frozenset({A}))
     (found,) = audit_segment(log, segment, rule_of(log), all_there(), debts)
-    assert (found.problem, found.key.action) == (Problem.DOUBTED, Action.FILL)
+    assert (found.problem, found.key.action) == (RepairProblem.DOUBTED, Action.FILL)
     assert (found.good_count, found.size_bytes) == (2, 0)
     stretch = list_stretches(log, segment)[0]
     assert not is_good(A, stretch, all_there(), debts) and is_good(B, stretch, all_there(), debts)
@@ -107,8 +114,8 @@ def test_a_known_damage_is_more_urgent_than_a_doubt() -> None:
     log = log_of_segments([segment])
     debts = Debts(damaged=frozenset({A}), doubtful=frozenset({B}))
     (found,) = audit_segment(log, segment, rule_of(log), all_there(), debts)
-    assert found.problem is Problem.DAMAGED
-    assert found.urgency < (found.good_count, Problem.DOUBTED, *found.key.fragment)
+    assert found.problem is RepairProblem.DAMAGED
+    assert found.urgency < (found.good_count, RepairProblem.DOUBTED, *found.key.fragment)
 
 
 # --- Bounds --------------------------------------------------------------------------------------

@@ -21,8 +21,8 @@ from duramen.core.duty import Duty
 from duramen.core.placement import PlacementRule, satisfies
 from duramen.core.quorum import Quorum, write_sets
 from duramen.core.repair.audit import NO_DEBTS, Debts
-from duramen.core.repair.cluster_view import BookieState, ClusterView, Fate
-from duramen.core.repair.disruption import RISK_COUNT_MAX, Disruption, Kind
+from duramen.core.repair.cluster_view import BookieState, ClusterView, CopyFate
+from duramen.core.repair.disruption import RISK_COUNT_MAX, Disruption, DisruptionKind
 from duramen.core.repair.drain import Need, WholeRound, advance, explain, shortages
 from duramen.core.repair.rebalance import Loads, plan_moves, spread
 from duramen.core.repair.swap import Swap, SwapChoice, can_take
@@ -118,7 +118,7 @@ def test_swaps_by_brute_force(
     seen = view(states)
     quorum, rule = Quorum(3, 3, ack), PlacementRule(racks, regions)
     ensemble = tuple(state.member for state in states[:3])
-    bad = [m for m in ensemble if seen.fate(m) in (Fate.LOST, Fate.LEAVING)]
+    bad = [m for m in ensemble if seen.fate(m) in (CopyFate.LOST, CopyFate.LEAVING)]
     if not bad:
         return
     candidates = seen.candidates()
@@ -227,7 +227,11 @@ def test_so_many_may_drain_as_the_others_can_hold() -> None:
 
 
 def ask(
-    name: str, kind: Kind, seen: ClusterView, segments: Iterable[Segment], debts: Debts = NO_DEBTS
+    name: str,
+    kind: DisruptionKind,
+    seen: ClusterView,
+    segments: Iterable[Segment],
+    debts: Debts = NO_DEBTS,
 ) -> dict[str, Any]:
     question = Disruption(BookieId(name), kind, seen)
     for segment in segments:
@@ -247,38 +251,38 @@ HERE = view([bookie(name) for name in "abcd"])
 
 def test_a_restart_is_allowed_where_every_write_set_keeps_its_ack_quorum() -> None:
     whole = make_segment([(0, "abc")], 9, proved=True)
-    answer = ask("a", Kind.RESTART, HERE, [whole])
+    answer = ask("a", DisruptionKind.RESTART, HERE, [whole])
     assert answer["allowed"] and answer["logs_at_risk_count"] == 0
     one_away = view([bookie("a"), bookie("b"), away("c"), bookie("d")])
-    answer = ask("a", Kind.RESTART, one_away, [whole])
+    answer = ask("a", DisruptionKind.RESTART, one_away, [whole])
     assert codes(answer) == ["too_few_copies"]
     assert (answer["logs_at_risk"], answer["logs_at_risk_count"]) == (["ns/log5"], 1)
-    assert ask("d", Kind.RESTART, one_away, [whole])["allowed"], "it holds nothing of it"
-    assert ask("c", Kind.RESTART, one_away, [whole])["allowed"], "it is away already"
+    assert ask("d", DisruptionKind.RESTART, one_away, [whole])["allowed"], "it holds nothing of it"
+    assert ask("c", DisruptionKind.RESTART, one_away, [whole])["allowed"], "it is away already"
 
 
 def test_copies_that_are_unproved_owed_or_damaged_count_as_missing() -> None:
     segment = make_segment([(0, "abc")], 9)
-    assert codes(ask("a", Kind.RESTART, HERE, [segment])) == ["unproved"]
+    assert codes(ask("a", DisruptionKind.RESTART, HERE, [segment])) == ["unproved"]
     whole = make_segment([(0, "abc")], 9, proved=True)
     for debts in (Debts({member("b"): [(3, 3)]}), Debts(damaged=frozenset({member("b")}))):
-        assert codes(ask("a", Kind.RESTART, HERE, [whole], debts)) == ["too_few_copies"]
-        assert ask("b", Kind.RESTART, HERE, [whole], debts)["allowed"]
+        assert codes(ask("a", DisruptionKind.RESTART, HERE, [whole], debts)) == ["too_few_copies"]
+        assert ask("b", DisruptionKind.RESTART, HERE, [whole], debts)["allowed"]
 
 
 def test_open_segments_must_stay_coverable_and_writable() -> None:
-    assert ask("a", Kind.RESTART, HERE, [make_segment([(0, "abc")])])["allowed"]
+    assert ask("a", DisruptionKind.RESTART, HERE, [make_segment([(0, "abc")])])["allowed"]
     one_away = view([bookie("a"), bookie("b"), away("c")])
-    answer = ask("a", Kind.RESTART, one_away, [make_segment([(0, "abc")])])
+    answer = ask("a", DisruptionKind.RESTART, one_away, [make_segment([(0, "abc")])])
     assert codes(answer) == ["not_coverable", "too_few_copies"]
     marked = make_segment([(0, "abc")]).marked("m")
-    assert codes(ask("a", Kind.RESTART, HERE, [marked])) == ["in_recovery"]
+    assert codes(ask("a", DisruptionKind.RESTART, HERE, [marked])) == ["in_recovery"]
 
 
 def test_removal_is_denied_while_any_incarnation_is_named() -> None:
     old_life = make_segment([(0, "abc")], 9, proved=True)
     reborn = view([bookie("a", life=2), *(bookie(name) for name in "bcd")])
-    answer = ask("a", Kind.REMOVE, reborn, [old_life])
+    answer = ask("a", DisruptionKind.REMOVE, reborn, [old_life])
     assert codes(answer) == ["named", "not_drained"] and answer["logs_at_risk"] == ["ns/log5"]
 
 
@@ -297,29 +301,29 @@ def test_removal_is_denied_until_no_new_segment_can_depend_on_the_bookie(
 ) -> None:
     segment = make_segment([(0, "abc")], 9, proved=True)
     seen = view([*(bookie(name) for name in "abc"), state])
-    assert codes(ask("d", Kind.REMOVE, seen, [segment])) == found
+    assert codes(ask("d", DisruptionKind.REMOVE, seen, [segment])) == found
 
 
 def test_removal_is_denied_where_the_others_cannot_hold_new_segments() -> None:
     three = view([bookie("a"), bookie("b"), bookie("c", duty=Duty.DRAINED)])
-    question = Disruption(BookieId("c"), Kind.REMOVE, three)
+    question = Disruption(BookieId("c"), DisruptionKind.REMOVE, three)
     question.note_log(make_log(), Need(QUORUM, RULE))
     answer = question.conclude(RNG)
     assert codes(answer) == ["placement"] and "write_quorum 3" in answer["reasons"][0]["detail"]
-    ended = Disruption(BookieId("c"), Kind.REMOVE, three)
+    ended = Disruption(BookieId("c"), DisruptionKind.REMOVE, three)
     ended.note_log(make_log(is_ended=True), Need(QUORUM, RULE))
     assert ended.conclude(RNG)["allowed"], "an ended log begins no segment"
 
 
 def test_what_could_not_be_read_allows_nothing() -> None:
-    question = Disruption(BookieId("a"), Kind.RESTART, HERE)
+    question = Disruption(BookieId("a"), DisruptionKind.RESTART, HERE)
     question.note_unread("segment 3 of log 5")
     answer = question.conclude(RNG)
     assert codes(answer) == ["unread"] and "segment 3" in answer["reasons"][0]["detail"]
 
 
 def test_an_answer_names_so_many_logs_and_counts_the_others() -> None:
-    question = Disruption(BookieId("a"), Kind.RESTART, HERE)
+    question = Disruption(BookieId("a"), DisruptionKind.RESTART, HERE)
     for _ in range(RISK_COUNT_MAX + 5):
         question.note_risk(make_log())
     answer = question.conclude(RNG)
@@ -351,7 +355,7 @@ def test_allowed_never_loses_an_ack_set(  # noqa: PLR0917 - drawn
                            proved=is_closed and is_proved)  # fmt: skip
     states = [bookie(n) if there else away(n) for n, there in zip(names, is_there, strict=False)]
     debts = Debts({member(names[i]): [(0, 11)] for i in sorted(owed) if i < size})
-    answer = ask("a", Kind.RESTART, view(states), [segment], debts)
+    answer = ask("a", DisruptionKind.RESTART, view(states), [segment], debts)
     if not answer["allowed"]:
         return
     left = {s.member for s in states if s.is_available and s.member.bookie != "a"}

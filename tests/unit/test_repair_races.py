@@ -89,7 +89,7 @@ def with_two_fragments() -> test_log_sequencer.Driver:
     driver.activate()
     driver.append(1)
     assert driver.store_all() == [0, 0, 0][:1]
-    driver.around.candidates = [*driver.around.candidates, FakeBookie("b8").candidate]
+    driver.context.candidates = [*driver.context.candidates, FakeBookie("b8").candidate]
     driver.append(2)
     driver.store_all(TIMEOUT, only=("b2",))
     driver.commit()
@@ -100,7 +100,7 @@ def with_two_fragments() -> test_log_sequencer.Driver:
 def test_r3_an_ensemble_change_keeps_what_repair_changed() -> None:
     driver = with_two_fragments()
     repair(driver.store)
-    driver.around.candidates = [*driver.around.candidates, FakeBookie("b7").candidate]
+    driver.context.candidates = [*driver.context.candidates, FakeBookie("b7").candidate]
     driver.append(3)
     driver.store_all(TIMEOUT, only=("b1",))
     driver.commit()

@@ -8,8 +8,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duramen.core.repair.audit import Action, Finding, Problem, WorkKey
-from duramen.core.repair.copies import Fault, Flaw
+from duramen.core.repair.audit import Action, Finding, RepairProblem, WorkKey
+from duramen.core.repair.copies import EntryFault, Flaw
 from duramen.core.repair.tasks import Backlog, Task, describe
 from duramen.ids import EntryId, Epoch, LogId, ledger_of
 from duramen.units import MINUTE, SECOND
@@ -20,7 +20,7 @@ A, B = member("a"), member("b")
 
 def finding(
     log_id: int = 1,
-    problem: Problem = Problem.LOST,
+    problem: RepairProblem = RepairProblem.LOST,
     good_count: int = 2,
     *,
     facts: object = 0,
@@ -39,11 +39,11 @@ def take(backlog: Backlog, now_us: int = 0) -> Task:
 
 def test_the_fewest_good_copies_come_first_then_owed_then_lost_then_drains() -> None:
     backlog = Backlog(running_max=10)
-    backlog.put(finding(1, Problem.LEAVING))
-    backlog.put(finding(2, Problem.LOST))
-    backlog.put(finding(3, Problem.OWED, action=Action.FILL))
-    backlog.put(finding(4, Problem.UNBALANCED))
-    backlog.put(finding(5, Problem.LEAVING, good_count=1))
+    backlog.put(finding(1, RepairProblem.LEAVING))
+    backlog.put(finding(2, RepairProblem.LOST))
+    backlog.put(finding(3, RepairProblem.OWED, action=Action.FILL))
+    backlog.put(finding(4, RepairProblem.UNBALANCED))
+    backlog.put(finding(5, RepairProblem.LEAVING, good_count=1))
     order = [take(backlog).finding.problem for _ in range(5)]
     assert [problem.name for problem in order] == [
         "LEAVING", "OWED", "LOST", "LEAVING", "UNBALANCED"
@@ -54,7 +54,7 @@ def test_the_fewest_good_copies_come_first_then_owed_then_lost_then_drains() -> 
 def test_so_many_run_at_once_and_a_fragment_once() -> None:
     backlog = Backlog(running_max=2)
     backlog.put(finding(1))
-    backlog.put(finding(1, Problem.OWED, action=Action.FILL))
+    backlog.put(finding(1, RepairProblem.OWED, action=Action.FILL))
     backlog.put(finding(2))
     backlog.put(finding(3))
     first, second = take(backlog), take(backlog)
@@ -92,7 +92,7 @@ def test_what_cannot_be_repaired_is_said_once_and_tried_again_when_the_facts_cha
     backlog = Backlog()
     backlog.put(finding(facts="c is away"))
     task = take(backlog)
-    flaw = Flaw(A, EntryId(3), EntryId(4), Fault.ABSENT)
+    flaw = Flaw(A, EntryId(3), EntryId(4), EntryFault.ABSENT)
     assert backlog.on_unrepairable(task, "gone", [flaw], 5)
     for now_us in (10, 100 * MINUTE):
         backlog.put(finding(facts="c is away"))
@@ -166,7 +166,7 @@ def test_the_invariants_hold_whatever_happens(steps: list[tuple[int, int]]) -> N
     running: list[Task] = []
     for now_us, (kind, number) in enumerate(steps):
         if kind <= 1:
-            backlog.put(finding(number, Problem(1 + number), facts=kind))
+            backlog.put(finding(number, RepairProblem(1 + number), facts=kind))
         elif kind == 2 and (task := backlog.take(now_us)) is not None:
             running.append(task)
         elif kind == 3 and running:

@@ -11,11 +11,11 @@ from collections.abc import Iterable
 import pytest
 
 from duramen.client.replica_check import (
-    Fault,
+    CopyFault,
+    CopySight,
     FaultKey,
-    Piece,
-    Report,
-    Sight,
+    FragmentPiece,
+    ReplicaReport,
     check_chain,
     check_totals,
     compare,
@@ -48,25 +48,27 @@ def closed(
     )
 
 
-def sight(numbers: Iterable[int], *, odd: Iterable[int] = (), unknown: Iterable[int] = ()) -> Sight:
+def sight(
+    numbers: Iterable[int], *, odd: Iterable[int] = (), unknown: Iterable[int] = ()
+) -> CopySight:
     odd = list(odd)
     identities = {EntryId(n): 1_000 + n if n not in odd else 7 for n in numbers}
-    return Sight(OK, identities, EntryRanges((n, n) for n in unknown))
+    return CopySight(OK, identities, EntryRanges((n, n) for n in unknown))
 
 
-def silent(status: BookieStatus) -> Sight:
-    return Sight(status, {}, EntryRanges())
+def silent(status: BookieStatus) -> CopySight:
+    return CopySight(status, {}, EntryRanges())
 
 
-def report_of(segment: Segment, *sights: Sight) -> Report:
-    report = Report()
+def report_of(segment: Segment, *sights: CopySight) -> ReplicaReport:
+    report = ReplicaReport()
     assert segment.last_entry is not None
     for piece in split_segment(segment, segment.last_entry, 100):
         compare(piece, dict(zip((A, B, C), sights, strict=True)), report)
     return report
 
 
-def faults(report: Report) -> list[tuple[str, str, list[tuple[EntryId, EntryId]]]]:
+def faults(report: ReplicaReport) -> list[tuple[str, str, list[tuple[EntryId, EntryId]]]]:
     return [
         (key.fault.value, "" if key.member is None else key.member.bookie, ranges.list_ranges())
         for key, ranges in report.faults.items()
@@ -154,7 +156,7 @@ def test_pieces_end_where_fragments_do_and_cover_every_entry_once() -> None:
 
 def test_only_members_that_answered_and_lack_something_are_asked_again() -> None:
     segment = closed(2, quorum=Quorum(3, 2, 2))
-    piece = Piece(segment, (A, B, C), EntryId(0), EntryId(2))
+    piece = FragmentPiece(segment, (A, B, C), EntryId(0), EntryId(2))
     sights = {A: sight([0, 2]), B: sight([0]), C: silent(BookieStatus.UNREACHABLE)}
     assert list_missing(piece, sights) == [B]
 
@@ -172,10 +174,10 @@ def test_segments_follow_one_another_without_a_gap_of_sequence_numbers() -> None
 
 
 def test_findings_are_ranges_in_order() -> None:
-    report = Report()
+    report = ReplicaReport()
     for entry in (3, 4, 9):
-        report.add(FaultKey(Epoch(2), Fault.MISSING, A), EntryId(entry))
-    report.add(FaultKey(Epoch(1), Fault.METADATA, None, "there is no segment node"))
+        report.add(FaultKey(Epoch(2), CopyFault.MISSING, A), EntryId(entry))
+    report.add(FaultKey(Epoch(1), CopyFault.METADATA, None, "there is no segment node"))
     first, second = report.to_json()["findings"]
     assert (first["bookie"], first["ranges"], first["detail"]) == (
         None, [], "there is no segment node"

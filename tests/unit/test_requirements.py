@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.requirements import REQUIRE_ALL, WAYS, Need, tell
+from tests.requirements import REQUIRE_ALL, WAYS, Need, report
 
 ROOT = Path(__file__).resolve().parents[2]
 SOME = """
@@ -104,5 +104,5 @@ def test_a_module_that_leaves_itself_out_fails_where_all_is_required(tmp_path: P
 def test_each_need_has_a_way() -> None:
     assert set(WAYS) == set(Need)
     for need in Need:
-        (_, way) = tell({f"needs {need}: x": 3})
+        (_, way) = report({f"needs {need}: x": 3})
         assert way.endswith(WAYS[need])

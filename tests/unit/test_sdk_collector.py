@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from duramen.client.rest_client import Appended
-from duramen.client.sdk.collector import Batch, Collector
+from duramen.client.sdk.collector import Collector, PendingBatch
 from duramen.errors import DuramenError
 from duramen.wire.record_batch import Batch as Decoded
 from duramen.wire.record_batch import decode_batch
@@ -35,7 +35,7 @@ STEPS = st.lists(
 )
 
 
-def check_batch(batch: Batch) -> Decoded:
+def check_batch(batch: PendingBatch) -> Decoded:
     decoded = decode_batch(batch.encode(None))
     sizes = [len(body) for body in decoded.bodies]
     if decoded.headers is not None:
@@ -48,7 +48,7 @@ def check_batch(batch: Batch) -> Decoded:
     return decoded
 
 
-def spell(decoded: Decoded) -> list[Any]:
+def encode_value(decoded: Decoded) -> list[Any]:
     count = len(decoded.bodies)
     headers = decoded.headers or [()] * count
     txids = list(decoded.txids) if decoded.txids is not None else [None] * count
@@ -63,8 +63,8 @@ def test_records_come_out_once_and_in_order(steps: list[Any]) -> None:
     )
     put: list[Any] = []
     got: list[Any] = []
-    places: list[tuple[Batch, int, bytes]] = []
-    taken: list[Batch] = []
+    places: list[tuple[PendingBatch, int, bytes]] = []
+    taken: list[PendingBatch] = []
     contents: dict[int, list[bytes]] = {}
 
     def take() -> None:
@@ -72,7 +72,7 @@ def test_records_come_out_once_and_in_order(steps: list[Any]) -> None:
         if batch is not None:
             decoded = check_batch(batch)
             contents[id(batch)] = decoded.bodies
-            got.extend(spell(decoded))
+            got.extend(encode_value(decoded))
             taken.append(batch)
 
     def settle() -> None:

@@ -40,7 +40,7 @@ def driver_of(**fields: Any) -> Driver:
     return driver
 
 
-def tell(driver: Driver, version: int, **fields: Any) -> None:
+def report(driver: Driver, version: int, **fields: Any) -> None:
     driver.core.on_config(config_of(**fields), version, driver.now_us)
     driver.core.validate()
 
@@ -67,31 +67,31 @@ def test_logs_roll_in_the_order_in_which_they_wanted_to_a_few_at_once() -> None:
 def test_a_log_waits_for_its_turn_and_appends_go_on_meanwhile() -> None:
     driver = driver_of()
     for log in OTHERS:
-        driver.around.rolls.enter(log)
+        driver.context.rolls.enter(log)
     driver.core.request_roll()
     driver.append(1)
     driver.core.pump(driver.now_us)
     assert driver.state() is LogState.ACTIVE and driver.store_all() == [0]
     for log in OTHERS:
-        driver.around.rolls.leave(log)
+        driver.context.rolls.leave(log)
     driver.core.pump(driver.now_us)
-    assert driver.state() is LogState.CLOSING and LOG_ID in driver.around.rolls
+    assert driver.state() is LogState.CLOSING and LOG_ID in driver.context.rolls
     driver.read()
     driver.commit()
-    assert driver.state() is LogState.ACTIVE and LOG_ID not in driver.around.rolls
+    assert driver.state() is LogState.ACTIVE and LOG_ID not in driver.context.rolls
 
 
 def test_a_quiet_log_that_waits_for_its_turn_asks_again_but_seldom_while_none_may_roll() -> None:
     driver = driver_of()
     for log in OTHERS:
-        driver.around.rolls.enter(log)
+        driver.context.rolls.enter(log)
     driver.core.request_roll()
     driver.core.pump(driver.now_us)
     assert driver.core.wakeup_at_us(driver.now_us) == driver.now_us + 100 * MS
-    driver.around.is_rolling_suspended = True
+    driver.context.is_rolling_suspended = True
     assert driver.core.wakeup_at_us(driver.now_us) == driver.now_us + 5 * SECOND
     driver.core.pump(driver.now_us)
-    assert LOG_ID not in driver.around.rolls, "who may not roll holds nobody up"
+    assert LOG_ID not in driver.context.rolls, "who may not roll holds nobody up"
 
 
 @pytest.mark.parametrize("how", ["fenced", "released", "called off"])
@@ -101,7 +101,7 @@ def test_a_roll_that_ends_otherwise_gives_its_turn_back(how: str) -> None:
     driver.core.pump(driver.now_us)
     driver.core.request_roll()
     driver.core.pump(driver.now_us)
-    assert driver.state() is LogState.DRAINING and LOG_ID in driver.around.rolls
+    assert driver.state() is LogState.DRAINING and LOG_ID in driver.context.rolls
     match how:
         case "fenced":
             driver.store_all(BookieStatus.SEALED, only=("b0",))
@@ -109,18 +109,18 @@ def test_a_roll_that_ends_otherwise_gives_its_turn_back(how: str) -> None:
             driver.core.release()
         case _:
             driver.pass_time(2 * SECOND)
-    assert LOG_ID not in driver.around.rolls
+    assert LOG_ID not in driver.context.rolls
 
 
 def test_a_log_that_does_not_want_to_roll_any_more_leaves_the_queue() -> None:
     driver = driver_of(roll={"idle_close": "1s"})
     for log in OTHERS:
-        driver.around.rolls.enter(log)
+        driver.context.rolls.enter(log)
     driver.pass_time(SECOND)
-    assert driver.state() is LogState.ACTIVE and LOG_ID in driver.around.rolls
+    assert driver.state() is LogState.ACTIVE and LOG_ID in driver.context.rolls
     driver.append(1)
     driver.core.pump(driver.now_us)
-    assert LOG_ID not in driver.around.rolls
+    assert LOG_ID not in driver.context.rolls
 
 
 # --- Configuration -------------------------------------------------------------------------------
@@ -143,22 +143,22 @@ def test_only_how_entries_are_replicated_needs_a_new_segment(
 ) -> None:
     assert needs_new_segment(config_of(), config_of(**fields)) is is_needed
     driver = driver_of()
-    driver.around.candidates = [FakeBookie(f"b{i}").candidate for i in range(5)]
-    tell(driver, 2, **fields)
+    driver.context.candidates = [FakeBookie(f"b{i}").candidate for i in range(5)]
+    report(driver, 2, **fields)
     assert (driver.state() is LogState.CLOSING) is is_needed
 
 
 def test_an_older_configuration_that_comes_late_changes_nothing() -> None:
     driver = driver_of()
-    tell(driver, 3, window={"entries": 7})
-    tell(driver, 2, replication={"ack_quorum": 3})
+    report(driver, 3, window={"entries": 7})
+    report(driver, 2, replication={"ack_quorum": 3})
     assert driver.core.view is not None and driver.core.view.log.config.window.entries == 7
     assert driver.state() is LogState.ACTIVE
 
 
 def test_a_window_that_is_made_smaller_holds_at_once() -> None:
     driver = driver_of()
-    tell(driver, 2, window={"entries": 1})
+    report(driver, 2, window={"entries": 1})
     driver.append(1)
     driver.append(2)
     assert [fail.append_id for fail in driver.take(fx.Fail)] == [2]
@@ -168,7 +168,7 @@ def test_news_of_a_claim_under_way_is_kept_and_rolls_the_segment_that_was_made_b
     driver = Driver()
     driver.core.take_over(0)
     driver.read()
-    tell(driver, 2, replication={"ack_quorum": 3})
+    report(driver, 2, replication={"ack_quorum": 3})
     driver.commit()
     assert driver.core.view is not None and driver.core.view.log.config_version == 2
     assert driver.state() is LogState.CLOSING
@@ -178,7 +178,7 @@ def test_a_smaller_roll_size_ends_the_open_segment() -> None:
     driver = driver_of()
     driver.append(1)
     driver.store_all()
-    tell(driver, 2, roll={"size": "1B"})
+    report(driver, 2, roll={"size": "1B"})
     assert driver.state() is LogState.CLOSING
 
 
@@ -232,16 +232,16 @@ def test_a_choice_that_had_to_do_without_bookies_is_made_anew_when_more_come() -
 def test_a_segment_goes_on_while_the_next_one_cannot_be_placed() -> None:
     """Regression: a roll for size closed a log of three bookies while one of them was away."""
     driver = driver_of(roll={"size": "1B"})
-    everybody = driver.around.candidates
-    driver.around.candidates = everybody[:2]
+    everybody = driver.context.candidates
+    driver.context.candidates = everybody[:2]
     driver.append(1)
     assert driver.store_all() == [0]
     driver.core.request_roll()
     driver.core.pump(driver.now_us)
-    assert driver.state() is LogState.ACTIVE and LOG_ID not in driver.around.rolls
+    assert driver.state() is LogState.ACTIVE and LOG_ID not in driver.context.rolls
     driver.append(2)
     assert driver.store_all() == [1], "appends go on with the bookies that are there"
-    driver.around.candidates = everybody
+    driver.context.candidates = everybody
     driver.pass_time(5 * SECOND)
     assert driver.state() is LogState.CLOSING
 
@@ -253,13 +253,13 @@ def test_a_bookie_that_goes_while_a_segment_ends_calls_the_roll_off() -> None:
     driver.core.request_roll()
     driver.core.pump(driver.now_us)
     assert driver.state() is LogState.CLOSING
-    everybody = driver.around.candidates
-    driver.around.candidates = everybody[:2]
+    everybody = driver.context.candidates
+    driver.context.candidates = everybody[:2]
     driver.read()
     assert driver.state() is LogState.ACTIVE and driver.take(fx.Commit) == []
     driver.append(2)
     assert driver.store_all() == [1]
-    driver.around.candidates = everybody
+    driver.context.candidates = everybody
     driver.pass_time(5 * SECOND)
     driver.read()
     driver.commit()
@@ -272,7 +272,7 @@ def test_a_close_of_unknown_fate_is_not_called_off_for_want_of_bookies() -> None
     driver.core.pump(driver.now_us)
     driver.read()
     driver.commit(CommitOutcome.UNKNOWN, applies=False)
-    driver.around.candidates = driver.around.candidates[:2]
+    driver.context.candidates = driver.context.candidates[:2]
     driver.pass_time(RETRY_DELAY_US)
     driver.read()
     driver.commit()
@@ -281,18 +281,18 @@ def test_a_close_of_unknown_fate_is_not_called_off_for_want_of_bookies() -> None
 
 def test_a_quiet_log_is_closed_wherever_the_next_segment_would_lie() -> None:
     driver = driver_of(roll={"idle_close": "1s"})
-    driver.around.candidates = []
+    driver.context.candidates = []
     driver.pass_time(SECOND)
     assert driver.state() is LogState.CLOSING
 
 
 def test_who_holds_its_log_keeps_the_segment_open_while_nobody_appends() -> None:
     driver = Driver(FakeStore(LogNode(LOG_ID, "ns", "log", config_of(roll={"idle_close": "1s"}))))
-    driver.around.holds_logs = True
+    driver.context.holds_logs = True
     driver.activate()
     driver.pass_time(3 * SECOND)
     assert driver.state() is LogState.ACTIVE
-    tell(driver, 2, roll={"idle_close": "2s"})
+    report(driver, 2, roll={"idle_close": "2s"})
     driver.pass_time(3 * SECOND)
     assert driver.state() is LogState.ACTIVE
     driver.core.request_roll()
@@ -305,15 +305,15 @@ def test_who_holds_its_log_keeps_the_segment_open_while_nobody_appends() -> None
 
 def test_a_suspended_ensemble_is_changed_once_rolling_is_resumed() -> None:
     driver = driver_of()
-    driver.around.is_rolling_suspended = True
-    driver.around.candidates = [*driver.around.candidates, FakeBookie("b3").candidate]
+    driver.context.is_rolling_suspended = True
+    driver.context.candidates = [*driver.context.candidates, FakeBookie("b3").candidate]
     driver.append(1)
     driver.take(fx.SendAdd)
     b2 = FakeBookie("b2").member
     driver.core.on_add(b2, Epoch(1), EntryId(0), BookieStatus.UNREACHABLE, driver.now_us)
     driver.pass_time(PROBE_INTERVAL_US)
     assert driver.take(fx.Commit) == [] and not driver.core.is_changing
-    driver.around.is_rolling_suspended = False
+    driver.context.is_rolling_suspended = False
     driver.core.on_add(b2, Epoch(1), EntryId(0), BookieStatus.UNREACHABLE, driver.now_us)
     driver.pass_time(PROBE_INTERVAL_US)
     assert driver.core.is_changing
@@ -326,7 +326,7 @@ def test_suspended_no_segment_is_too_old_and_a_log_that_is_stopped_is_closed() -
     driver = driver_of(roll={"interval": "1s", "idle_close": "10m"})
     driver.append(1)
     driver.store_all()
-    driver.around.is_rolling_suspended = True
+    driver.context.is_rolling_suspended = True
     driver.pass_time(10 * SECOND)
     assert driver.state() is LogState.ACTIVE
     driver.core.stop(driver.now_us)

@@ -20,7 +20,7 @@ from duramen_writeproxy.appends import OrderedBatch
 from duramen_writeproxy.exactly_once.conditions import Conditions, check_token
 from duramen_writeproxy.intake import stream_route
 from duramen_writeproxy.intake.budget import Budget
-from duramen_writeproxy.intake.session import Session
+from duramen_writeproxy.intake.session import AppendSession
 from duramen_writeproxy.intake.stream_route import StreamRoute
 from tests.pauses import stay
 
@@ -38,7 +38,7 @@ class Run:
         self.answers = list(answers)
         self.group_sizes: list[int] = []
         self.lines: list[bytes] = []
-        self.session = Session(Lines(100), prepare, self.append, Budget().open())
+        self.session = AppendSession(Lines(100), prepare, self.append, Budget().open())
 
     async def append(self, batches: Any) -> Any:
         self.group_sizes.append(len(batches))

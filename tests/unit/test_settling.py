@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from duramen.errors import DuramenError
 from duramen.ids import Dlsn, EntryId, Epoch, SequencerId
-from duramen.wire.record_batch import Producer
-from duramen.wire.sequencer_calls import Appended, Mark, Redirect
+from duramen.wire.record_batch import BatchProducer
+from duramen.wire.sequencer_calls import AppendedBatch, LogMark, Redirect
 from duramen_writeproxy.intake.settling import Group, Result
 
-MARK = Mark(Dlsn(Epoch(1), EntryId(1), 0), 1, 5)
-OK = Appended(MARK, 1, MARK)
+MARK = LogMark(Dlsn(Epoch(1), EntryId(1), 0), 1, 5)
+OK = AppendedBatch(MARK, 1, MARK)
 UNSETTLED = DuramenError("log_unavailable", "given up")
 
 
@@ -24,7 +24,7 @@ def refusal(code: str) -> DuramenError:
     return DuramenError(code, "no")
 
 
-def make_group(producers: list[Producer | None]) -> Group:
+def make_group(producers: list[BatchProducer | None]) -> Group:
     return Group(producers, lambda error: error.code == "log_unavailable")
 
 
@@ -42,7 +42,7 @@ def test_an_uncertain_batch_stops_everything_behind_it() -> None:
 
 
 def test_a_refused_repetition_of_an_uncertain_batch_stays_uncertain() -> None:
-    group = make_group([Producer("p", 0, 0)])
+    group = make_group([BatchProducer("p", 0, 0)])
     assert group.settle([refusal("append_uncertain")]) is not None
     assert group.settle([refusal("producer_unknown")]) is None
     [outcome] = group.outcomes(UNSETTLED)
@@ -61,7 +61,7 @@ def test_the_log_has_the_order_of_the_session(
     names: list[str | None], tries: list[list[str]]
 ) -> None:
     counts = {name: itertools.count() for name in ("p", "q")}
-    producers = [None if n is None else Producer(n, 0, next(counts[n])) for n in names]
+    producers = [None if n is None else BatchProducer(n, 0, next(counts[n])) for n in names]
     group = make_group(producers)
     log: list[int] = []
     for fates in tries:
@@ -77,7 +77,7 @@ def test_the_log_has_the_order_of_the_session(
     _check_outcomes(group, producers, log)
 
 
-def _play(fate: str, index: int, producers: list[Producer | None], log: list[int]) -> Result:
+def _play(fate: str, index: int, producers: list[BatchProducer | None], log: list[int]) -> Result:
     """What a log answers that knows producers: repetitions, and no gaps."""
     producer = producers[index]
     if producer is not None:
@@ -100,7 +100,7 @@ def _play(fate: str, index: int, producers: list[Producer | None], log: list[int
             return refusal("append_uncertain")
 
 
-def _check_outcomes(group: Group, producers: list[Producer | None], log: list[int]) -> None:
+def _check_outcomes(group: Group, producers: list[BatchProducer | None], log: list[int]) -> None:
     """Nothing is told that is not so: appended is in the log, refused is not."""
     for index, outcome in enumerate(group.outcomes(UNSETTLED)):
         if isinstance(outcome, DuramenError):

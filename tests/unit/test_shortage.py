@@ -167,9 +167,9 @@ def test_a_quorum_that_is_replaced_is_no_shortage() -> None:
     log = Shorted()
     log.append()
     log.down = ("b1", "b2")
-    spare = replace(log.driver.around.candidates[0], rack="r3")
+    spare = replace(log.driver.context.candidates[0], rack="r3")
     spares = [replace(spare, member=member(name)) for name in ("b3", "b4")]
-    log.driver.around.candidates = [*log.driver.around.candidates, *spares]
+    log.driver.context.candidates = [*log.driver.context.candidates, *spares]
     log.answer()
     while log.driver.core.is_changing:
         log.driver.commit()
@@ -180,8 +180,8 @@ def test_a_quorum_that_is_replaced_is_no_shortage() -> None:
 
 def test_a_log_that_cannot_be_placed_is_told_as_soon_and_by_that_word_only_while_it_is_so() -> None:
     driver = Driver()
-    every = driver.around.candidates
-    driver.around.candidates = every[:2]
+    every = driver.context.candidates
+    driver.context.candidates = every[:2]
     driver.core.take_over(0)
     driver.append(1)
     fails: list[fx.Fail] = []
@@ -194,7 +194,7 @@ def test_a_log_that_cannot_be_placed_is_told_as_soon_and_by_that_word_only_while
     assert [(fail.append_id, fail.code) for fail in fails] == [(1, NOT_ENOUGH)]
     assert "no ensemble can be placed" in fails[0].detail
     # Now it can be placed, and something else holds it up.
-    driver.around.candidates = every
+    driver.context.candidates = every
     driver.core.on_bookies_changed(driver.now_us)
     driver.read()
     driver.append(2)
@@ -207,7 +207,7 @@ def test_a_log_that_cannot_be_placed_is_told_as_soon_and_by_that_word_only_while
 
 def test_an_embedded_writer_waits_for_as_long_as_it_was_told() -> None:
     driver = Driver()
-    driver.around.holds_logs = True
+    driver.context.holds_logs = True
     log = Shorted(driver)
     driver.activate()
     log.down = ("b1", "b2")
@@ -247,9 +247,9 @@ def test_an_ack_set_is_lacking_exactly_if_none_is_left_of_those_of_the_next_entr
 
 def wait_for_a_replacement(log: Log) -> None:
     """The change of an ensemble is under way."""
-    spare = replace(log.driver.around.candidates[0], rack="r3")
-    log.driver.around.candidates = [
-        *log.driver.around.candidates, replace(spare, member=member("b3")),
+    spare = replace(log.driver.context.candidates[0], rack="r3")
+    log.driver.context.candidates = [
+        *log.driver.context.candidates, replace(spare, member=member("b3")),
     ]  # fmt: skip
     log.append()
     log.driver.store_all(TIMEOUT, only=("b2",))

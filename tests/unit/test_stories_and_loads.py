@@ -25,12 +25,12 @@ def test_a_story_keeps_its_newest_events_and_a_process_its_latest_logs(
     stories = Stories()
     for epoch in range(1, 6):
         stories.note(LOG, "claimed", epoch)
-    assert [event["epoch"] for event in stories.tell(LOG)] == [3, 4, 5]
+    assert [event["epoch"] for event in stories.report(LOG)] == [3, 4, 5]
     stories.note(LogId(8), "closed")
     stories.note(LOG, "given up", reason="why")
     stories.note(LogId(9), "closed")
-    assert len(stories) == 2 and stories.tell(LogId(8)) == []
-    assert stories.tell(LOG)[-1]["reason"] == "why" and "epoch" not in stories.tell(LOG)[-1]
+    assert len(stories) == 2 and stories.report(LogId(8)) == []
+    assert stories.report(LOG)[-1]["reason"] == "why" and "epoch" not in stories.report(LOG)[-1]
 
 
 def test_a_rate_is_that_of_the_last_two_windows() -> None:

@@ -24,14 +24,14 @@ from duramen.ids import (
     Epoch,
     LogId,
     epoch_of,
+    format_dlsn_hex,
+    format_lsn,
+    format_lsn_hex,
     ledger_of,
     log_of,
     lsn_of,
     parse_dlsn,
     parse_lsn,
-    spell_dlsn_hex,
-    spell_lsn,
-    spell_lsn_hex,
 )
 from duramen.texts import (
     Position,
@@ -43,10 +43,10 @@ from duramen.texts import (
 )
 from duramen.units import (
     DURATION_PATTERN,
+    format_duration,
+    format_size,
     parse_duration_us,
     parse_size_bytes,
-    spell_duration,
-    spell_size,
 )
 
 epochs = st.integers(1, 2**32 - 1).map(Epoch)
@@ -62,16 +62,16 @@ def test_a_ledger_is_a_log_and_an_epoch(log_id: LogId, epoch: Epoch) -> None:
 @given(epochs, entries, st.integers(0, 2**32 - 1))
 def test_positions_have_texts_that_read_back(epoch: Epoch, entry: EntryId, slot: int) -> None:
     lsn = lsn_of(epoch, entry)
-    assert parse_lsn(spell_lsn(lsn)) == lsn
+    assert parse_lsn(format_lsn(lsn)) == lsn
     dlsn = Dlsn(epoch, entry, slot)
     assert parse_dlsn(str(dlsn)) == dlsn
-    assert len(spell_lsn_hex(lsn)) == 16 and len(spell_dlsn_hex(dlsn)) == 24
+    assert len(format_lsn_hex(lsn)) == 16 and len(format_dlsn_hex(dlsn)) == 24
 
 
 @given(st.lists(st.tuples(epochs, entries, st.integers(0, 9)), min_size=2, max_size=2))
 def test_hex_forms_sort_as_positions_do(places: list[tuple[Epoch, EntryId, int]]) -> None:
     one, two = (Dlsn(*place) for place in places)
-    assert (one < two) == (spell_dlsn_hex(one) < spell_dlsn_hex(two))
+    assert (one < two) == (format_dlsn_hex(one) < format_dlsn_hex(two))
 
 
 def test_nothing_yet_lies_below_every_entry_of_its_epoch() -> None:
@@ -156,14 +156,14 @@ def test_a_log_is_namespace_and_name() -> None:
 
 @given(st.integers(0, 10**15))
 def test_durations_and_sizes_read_back(number: int) -> None:
-    assert parse_duration_us(spell_duration(number)) == number
-    assert parse_size_bytes(spell_size(number)) == number
+    assert parse_duration_us(format_duration(number)) == number
+    assert parse_size_bytes(format_size(number)) == number
 
 
 def test_a_duration_of_many_large_parts_is_spelled_as_the_pattern_says() -> None:
     """Found by made-up API calls: what was accepted came back as what the document forbids."""
     duration_us = parse_duration_us("999999999999999d" * 3 + "999999999999999h")
-    text = spell_duration(duration_us)
+    text = format_duration(duration_us)
     assert re.fullmatch(DURATION_PATTERN, text) and parse_duration_us(text) == duration_us
 
 

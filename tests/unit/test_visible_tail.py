@@ -55,7 +55,7 @@ def test_a_member_that_is_back_may_have_missed_the_lac() -> None:
     world.push(0, NOTHING)
     world.tail.note_acknowledged(0)
     world.on_timer(0, DELAY_US)
-    world.tail.tell_again()
+    world.tail.report_again()
     assert world.on_timer(0, DELAY_US) == ["b0", "b1", "b2"]
 
 

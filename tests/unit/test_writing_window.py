@@ -10,26 +10,26 @@ import pytest
 
 from duramen.core.quorum import Quorum
 from duramen.core.segment import Segment, Totals
-from duramen.core.sequencer.writing.window import Window
+from duramen.core.sequencer.writing.window import EntryWindow
 from duramen.ids import NOTHING, EntryId, Member
 from duramen.limits import ENTRY_TARGET_BYTES
 from tests.unit.writing_parts import B0, B1, B2, B3, make_segment, member
 
 
-def make_window(count: int) -> Window:
-    window = Window()
+def make_window(count: int) -> EntryWindow:
+    window = EntryWindow()
     for number in range(count):
         window.push(b"payload", Totals(number + 1))
     window.validate()
     return window
 
 
-def store(window: Window, segment: Segment, entry_id: int, *members: Member) -> None:
+def store(window: EntryWindow, segment: Segment, entry_id: int, *members: Member) -> None:
     for one in members:
         assert window.note_stored(one, EntryId(entry_id), segment)
 
 
-def acknowledged(window: Window, segment: Segment) -> tuple[list[int], list[int]]:
+def acknowledged(window: EntryWindow, segment: Segment) -> tuple[list[int], list[int]]:
     """What is acknowledged by now, and what left the window by that."""
     found: list[int] = [entry.entry for entry in window.acknowledge(segment)]
     left: list[int] = [entry.entry for entry in window.take_acknowledged()]
@@ -112,7 +112,7 @@ def test_four_entries_or_four_of_the_target_size_fill_the_pipeline() -> None:
     assert window.has_room
     window.push(b"", Totals(4))
     assert not window.has_room
-    large = Window()
+    large = EntryWindow()
     large.push(bytes(4 * ENTRY_TARGET_BYTES), Totals(1))
     assert not large.has_room
 

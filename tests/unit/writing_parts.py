@@ -14,7 +14,7 @@ from duramen.core.placement import Candidate
 from duramen.core.quorum import Quorum
 from duramen.core.segment import Fragment, Segment, Totals
 from duramen.core.sequencer import effects as fx
-from duramen.core.sequencer.surroundings import Ports
+from duramen.core.sequencer.context import Ports
 from duramen.core.sequencer.writing.window import SentEntry
 from duramen.ids import BookieId, EntryId, Epoch, Incarnation, Member
 from tests.unit.core_fakes import LOG_ID

@@ -30,10 +30,10 @@ from duramen.errors import DuramenError
 from duramen.units import (
     DURATION_PATTERN,
     SIZE_PATTERN,
+    format_duration,
+    format_size,
     parse_duration_us,
     parse_size_bytes,
-    spell_duration,
-    spell_size,
 )
 
 
@@ -52,14 +52,14 @@ def _read_size(value: object) -> int:
 Duration = Annotated[
     int,
     BeforeValidator(_read_duration),
-    PlainSerializer(spell_duration, return_type=str),
+    PlainSerializer(format_duration, return_type=str),
     Field(ge=0),
     WithJsonSchema({"type": "string", "pattern": DURATION_PATTERN}),
 ]
 Size = Annotated[
     int,
     BeforeValidator(_read_size),
-    PlainSerializer(spell_size, return_type=str),
+    PlainSerializer(format_size, return_type=str),
     Field(ge=0),
     WithJsonSchema({"type": "string", "pattern": SIZE_PATTERN}),
 ]
@@ -266,7 +266,7 @@ class NamespaceConfig(_Part):
         return self.model_dump(mode="json")
 
 
-class Fault(NamedTuple):
+class ConfigFault(NamedTuple):
     """One fault of a configuration."""
 
     field: str
@@ -310,10 +310,10 @@ def parse_namespace_config(document: Mapping[str, Any]) -> NamespaceConfig:
         _refuse(error)
 
 
-def faults_of(error: ValidationError) -> tuple[Fault, ...]:
+def faults_of(error: ValidationError) -> tuple[ConfigFault, ...]:
     """Pydantic's findings as fields and sentences, unknown fields first."""
     faults = [
-        Fault(
+        ConfigFault(
             ".".join(str(part) for part in item["loc"]),
             item["msg"].removeprefix("Value error, "),
             item["type"] == "extra_forbidden",

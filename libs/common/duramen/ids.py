@@ -78,17 +78,17 @@ def lsn_of(epoch: Epoch, entry: EntryId) -> Lsn:
     return Lsn((epoch << 32) + entry)
 
 
-def spell_lsn(lsn: Lsn) -> str:
+def format_lsn(lsn: Lsn) -> str:
     """The text form `e<epoch>n<entry>` of an LSN."""
     return f"e{lsn >> 32}n{lsn & 0xFFFF_FFFF}"
 
 
-def spell_lsn_hex(lsn: Lsn) -> str:
+def format_lsn_hex(lsn: Lsn) -> str:
     """Sixteen sortable hex digits, for file names and tokens."""
     return f"{lsn:016x}"
 
 
-def spell_dlsn_hex(dlsn: Dlsn) -> str:
+def format_dlsn_hex(dlsn: Dlsn) -> str:
     """Twenty-four sortable hex digits, for file names and tokens."""
     return f"{lsn_of(dlsn.epoch, dlsn.entry):016x}{dlsn.slot:08x}"
 

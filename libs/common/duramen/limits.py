@@ -311,9 +311,9 @@ PULL_RANGE_COUNT_MAX: Final = 4_096
 PULL_SOURCE_COUNT_MAX: Final = 64
 """Ranges and sources of one pull; an ensemble is smaller."""
 
-SHELF_FILE_BYTES: Final = 512 * MIB
-"""A shelf file is ended beyond this: small enough to be compacted in one go, large enough that its
-directory of ledgers is little."""
+ENTRY_LOG_FILE_BYTES: Final = 512 * MIB
+"""An entry log file is ended beyond this: small enough to be compacted in one go, large enough that
+its directory of ledgers is little."""
 
 SETTLE_FILE_COUNT: Final = 2
 """Sealed journal files that are settled together: more copies less of what dies young, and keeps

@@ -162,7 +162,7 @@ def parse_time_ms(text: str) -> int:
 
 
 @lru_cache(maxsize=1024)
-def spell_time(unix_ms: int) -> str:
+def format_time(unix_ms: int) -> str:
     """RFC 3339 in UTC with milliseconds; times that it cannot spell become the nearest it can."""
     moment = _EPOCH + datetime.timedelta(milliseconds=min(max(unix_ms, 0), LAST_TIME_MS))
     return f"{moment:%Y-%m-%dT%H:%M:%S}.{moment.microsecond // 1000:03d}Z"

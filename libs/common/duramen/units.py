@@ -57,7 +57,7 @@ def parse_size_bytes(text: str) -> int:
     return int(match[1]) * _SIZES[match[2] or "B"]
 
 
-def spell_duration(duration_us: int) -> str:
+def format_duration(duration_us: int) -> str:
     """The shortest exact text of a duration, such as "1h30m".
 
     What several parts have added up to may need several parts of days again.
@@ -73,7 +73,7 @@ def spell_duration(duration_us: int) -> str:
     return "".join(parts) or "0s"
 
 
-def spell_size(size_bytes: int) -> str:
+def format_size(size_bytes: int) -> str:
     """The text of a size in its largest unit that divides it, such as "64MiB"."""
     for unit, size in _SIZES.items():
         if size_bytes and size_bytes % size == 0:

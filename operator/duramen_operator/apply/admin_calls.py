@@ -1,7 +1,7 @@
 """Makes a plan's calls to a cluster's write proxy, and tells what was refused in its own words.
 
 Each call is sent once: whether it was done is seen by the next observation, which is what decides
-about doing it again. Called by `doing`. Source: docs/protocol/rest.md.
+about doing it again. Called by `executor`. Source: docs/protocol/rest.md.
 """
 
 from typing import Any
@@ -9,7 +9,7 @@ from typing import Any
 from duramen.client.rest_client import RestClient
 from duramen.errors import DuramenError
 from duramen.runtime.http_client import PeerError
-from duramen_operator.apply.doing import CallRefused
+from duramen_operator.apply.executor import CallRefused
 from duramen_operator.plan.observed import Problem
 from duramen_operator.plan.seen_logs import RETRYABLE
 from duramen_operator.plan.steps import Call

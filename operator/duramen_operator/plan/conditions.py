@@ -35,7 +35,7 @@ class Said:
     """Whether people are told by an event too, when the reason is a new one."""
 
 
-def tell(
+def report(
     item: KubeObject,
     said: Iterable[Said],
     figures: Json,
@@ -59,7 +59,7 @@ def tell(
     status = {
         **figures,
         "observedGeneration": item.generation,
-        "conditions": [_spell(item, one, now) for one in conditions],
+        "conditions": [_encode(item, one, now) for one in conditions],
     }
     if status == item.status:
         return
@@ -84,7 +84,7 @@ def is_true(item: KubeObject, condition_type: str) -> bool:
     return condition is not None and condition.get("status") == "True"
 
 
-def spell_time(moment: datetime) -> str:
+def format_time(moment: datetime) -> str:
     """RFC 3339 in UTC with whole seconds, as metav1.Time."""
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 
@@ -99,10 +99,10 @@ def _written_at(item: KubeObject, now: datetime) -> datetime:
     return max(times, default=now - FIGURES_EVERY)
 
 
-def _spell(item: KubeObject, said: Said, now: datetime) -> dict[str, Any]:
+def _encode(item: KubeObject, said: Said, now: datetime) -> dict[str, Any]:
     old = find_condition(item, said.type)
     is_kept = old is not None and old.get("status") == said.status
-    since = str(old.get("lastTransitionTime")) if old is not None and is_kept else spell_time(now)
+    since = str(old.get("lastTransitionTime")) if old is not None and is_kept else format_time(now)
     return {
         "type": said.type,
         "status": said.status,

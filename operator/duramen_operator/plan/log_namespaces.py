@@ -4,7 +4,7 @@ A namespace holds nothing itself, so one that was deleted outside is made again.
 `deletionPolicy: Delete` it goes with its object once no log is in it; the name of a deleted log
 counts until it is purged, and for that alone nobody waits.
 
-Called by `whole`. Source: docs/kubernetes/resources.md "LogNamespace", docs/protocol/rest.md.
+Called by `plan`. Source: docs/kubernetes/resources.md "LogNamespace", docs/protocol/rest.md.
 """
 
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import quote
 
 from duramen_operator.names import FINALIZER
-from duramen_operator.plan.conditions import Said, tell
+from duramen_operator.plan.conditions import Said, report
 from duramen_operator.plan.logs import (
     LOOK_AGAIN,
     READY,
@@ -59,12 +59,12 @@ def _plan_namespace(
     try:
         wanted = parse_as(LogNamespace, item.body)
     except ResourceError as error:
-        yield from tell(item, [not_ready("InvalidSpec", str(error))], {}, now)
+        yield from report(item, [not_ready("InvalidSpec", str(error))], {}, now)
         return
     if winner is not item:
         message = f"namespace {name} belongs to LogNamespace {winner.name}, which is older"
         yield from change_finalizer(item, is_wanted=False)
-        yield from tell(item, [not_ready("NameTaken", message)], {}, now)
+        yield from report(item, [not_ready("NameTaken", message)], {}, now)
         return
     is_to_go = wanted.spec.deletion_policy == "Delete"
     finalizing = list(change_finalizer(item, is_wanted=is_to_go))
@@ -77,7 +77,7 @@ def _plan_namespace(
         if was_ready(item):
             message = "it was changed outside of Kubernetes, and is set again as this object says"
             yield Event(item.ref, item.uid, "ConfigCorrected", message, now)
-    yield from tell(item, [said], _figures(item, seen), now)
+    yield from report(item, [said], _figures(item, seen), now)
 
 
 def _judge(

@@ -7,7 +7,7 @@ Log names are compared and set again; what it does not name is left as it is.
 A Log with `deletionPolicy: Delete` gets a finalizer before its log is made, and loses it at the
 latest `RELEASE_AFTER` after its deletion, whatever the cluster says by then.
 
-Called by `whole`. Source: docs/kubernetes/resources.md "Log", docs/kubernetes/.
+Called by `plan`. Source: docs/kubernetes/resources.md "Log", docs/kubernetes/.
 """
 
 from collections.abc import Iterable, Iterator
@@ -20,7 +20,7 @@ from duramen.errors import DuramenError
 from duramen.ids import parse_dlsn, parse_lsn
 from duramen.texts import PositionKind, parse_position
 from duramen_operator.names import FINALIZER
-from duramen_operator.plan.conditions import Said, Truth, find_condition, tell
+from duramen_operator.plan.conditions import Said, Truth, find_condition, report
 from duramen_operator.plan.observed import KubeObject, Observed, Problem
 from duramen_operator.plan.releasing import Release, change_finalizer, plan_release
 from duramen_operator.plan.seen_logs import (
@@ -32,7 +32,13 @@ from duramen_operator.plan.seen_logs import (
     name_fields,
 )
 from duramen_operator.plan.steps import Call, Event, Plan, Step
-from duramen_operator.resources import Log, LogCluster, LogNamespace, ResourceError, merge_config
+from duramen_operator.resources import (
+    LogCluster,
+    LogNamespace,
+    LogResource,
+    ResourceError,
+    merge_config,
+)
 from duramen_operator.resources.reading import parse_as
 
 READY, AVAILABLE, PLACED, ARCHIVED = "Ready", "Available", "PlacementSatisfied", "Archived"
@@ -91,14 +97,14 @@ def _plan_log(
             yield from plan_release(observed, item, _judge_release(item, log, is_ours=is_ours), now)
         return
     try:
-        wanted = parse_as(Log, item.body)
+        wanted = parse_as(LogResource, item.body)
     except ResourceError as error:
-        yield from _tell(item, not_ready("InvalidSpec", str(error)), None, now)
+        yield from _report(item, not_ready("InvalidSpec", str(error)), None, now)
         return
     if winner is not item:
         message = f"log {path} belongs to Log {winner.name}, which is older: delete one of them"
         yield from change_finalizer(item, is_wanted=False)
-        yield from _tell(item, not_ready("NameTaken", message), None, now)
+        yield from _report(item, not_ready("NameTaken", message), None, now)
         return
     is_to_go = wanted.spec.deletion_policy == "Delete"
     finalizing = list(change_finalizer(item, is_wanted=is_to_go))
@@ -107,7 +113,7 @@ def _plan_log(
     judged = judged.held() if observed.is_paused else judged
     yield from judged.calls
     yield from judged.events
-    yield from _tell(item, judged.ready, log, now)
+    yield from _report(item, judged.ready, log, now)
 
 
 def path_of(item: KubeObject) -> str:
@@ -121,7 +127,7 @@ def path_of(item: KubeObject) -> str:
 def _judge(
     observed: Observed,
     item: KubeObject,
-    wanted: Log,
+    wanted: LogResource,
     log: SeenLog | None,
     now: datetime,
     *,
@@ -138,10 +144,10 @@ def _judge(
         return Judged((), Said(READY, "Unknown", "ClusterUnreachable", message))
     problem, refusal = log.problem, observed.refusals.get(item.ref)
     if problem is not None and problem.code == "namespace_not_found":
-        return Judged((), _tell_missing_namespace(observed, wanted))
+        return Judged((), _report_missing_namespace(observed, wanted))
     known_id = str(item.status.get("logId") or "")
     if log.is_absent and known_id:
-        return Judged((), _tell_gone(wanted, known_id))
+        return Judged((), _report_gone(wanted, known_id))
     if problem is not None and not log.is_absent:
         return Judged((), Said(READY, "Unknown", "NotAnswered", f"{problem.code}: "
                                f"{problem.message}"))  # fmt: skip
@@ -159,7 +165,7 @@ def _judge(
 
 
 def _judge_present(
-    item: KubeObject, wanted: Log, log: SeenLog, refusal: Problem | None, now: datetime
+    item: KubeObject, wanted: LogResource, log: SeenLog, refusal: Problem | None, now: datetime
 ) -> Judged:
     calls: list[Call] = []
     events: list[Event] = []
@@ -192,7 +198,7 @@ def _judge_present(
     return Judged(tuple(calls), said, tuple(events))
 
 
-def _make(item: KubeObject, wanted: Log, cluster: KubeObject, observed: Observed) -> Call:
+def _make(item: KubeObject, wanted: LogResource, cluster: KubeObject, observed: Observed) -> Call:
     defaults = []
     try:
         whole = parse_as(LogCluster, cluster.body)
@@ -269,14 +275,14 @@ def _judge_release(item: KubeObject, log: SeenLog | None, *, is_ours: bool) -> R
     return Release.call(Call(item.ref, "DELETE", url), f"log {path} is being deleted")
 
 
-def _url(wanted: Log) -> str:
+def _url(wanted: LogResource) -> str:
     return f"/v1/namespaces/{quote(wanted.spec.namespace)}/logs/{quote(wanted.log_name)}"
 
 
 # --- What is so -----------------------------------------------------------------------------------
 
 
-def _tell(item: KubeObject, ready: Said, log: SeenLog | None, now: datetime) -> Iterator[Step]:
+def _report(item: KubeObject, ready: Said, log: SeenLog | None, now: datetime) -> Iterator[Step]:
     if log is None or log.problem is not None:
         figures = {name: value for name, value in item.status.items()
                    if name not in ("conditions", "observedGeneration")}  # fmt: skip
@@ -285,11 +291,11 @@ def _tell(item: KubeObject, ready: Said, log: SeenLog | None, now: datetime) -> 
             others[0] = Said(AVAILABLE, "False", "Absent", "there is no such log")
     else:
         figures = _figures(item, log)
-        others = [_tell_available(log), _tell_placement(log), _tell_archive(log)]
-    yield from tell(item, [ready, *others], figures, now, MOVING)
+        others = [_report_available(log), _report_placement(log), _report_archive(log)]
+    yield from report(item, [ready, *others], figures, now, MOVING)
 
 
-def _tell_available(log: SeenLog) -> Said:
+def _report_available(log: SeenLog) -> Said:
     if log.is_ended:
         return Said(AVAILABLE, "True", "Sealed", "it has ended, and can be read")
     return Said(AVAILABLE, "True", "Open", "it takes appends")
@@ -316,7 +322,7 @@ def _figures(item: KubeObject, log: SeenLog) -> dict[str, Any]:
     return figures if tail is None else {**figures, "tail": tail}
 
 
-def _tell_placement(log: SeenLog) -> Said:
+def _report_placement(log: SeenLog) -> Said:
     violations = log.facts.get("violations")
     if violations is None:
         return Said(PLACED, "Unknown", "NotAnswered", "the cluster did not say")
@@ -327,7 +333,7 @@ def _tell_placement(log: SeenLog) -> Said:
     return Said(PLACED, "False", "Violated", message)
 
 
-def _tell_archive(log: SeenLog) -> Said:
+def _report_archive(log: SeenLog) -> Said:
     if log.segments is None:
         return Said(ARCHIVED, "Unknown", "NotAnswered", "the cluster did not say")
     closed = log.segments_to_archive
@@ -350,14 +356,14 @@ def _unknown(item: KubeObject, condition_type: str) -> Said:
     return Said(condition_type, status, str(old.get("reason")), str(old.get("message", "")))
 
 
-def _tell_missing_namespace(observed: Observed, wanted: Log) -> Said:
+def _report_missing_namespace(observed: Observed, wanted: LogResource) -> Said:
     name = wanted.spec.namespace
     space = find_namespace(observed, name)
     advice = f"LogNamespace {space.name} is to make it" if space else "make a LogNamespace of it"
     return not_ready("NamespaceMissing", f"there is no namespace {name} in the cluster: {advice}")
 
 
-def _tell_gone(wanted: Log, known_id: str) -> Said:
+def _report_gone(wanted: LogResource, known_id: str) -> Said:
     message = (
         f"log {known_id} was deleted outside of Kubernetes and is not made again, since it would "
         f"be empty: `duramen log undelete {wanted.path}` has it back for an hour; to begin anew, "

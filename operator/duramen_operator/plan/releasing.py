@@ -52,17 +52,17 @@ def plan_release(
     """The steps for an object that is being deleted and has our finalizer."""
     refusal = observed.refusals.get(item.ref)
     if release.is_over:
-        yield _tell(item, release.reason, release.message, now, is_warning=release.is_warning)
+        yield _report(item, release.reason, release.message, now, is_warning=release.is_warning)
         yield from change_finalizer(item, is_wanted=False)
     elif observed.cluster is None or observed.cluster.is_leaving:
         message = f"the cluster is gone: nothing is waited for ({release.message})"
-        yield _tell(item, "ClusterGone", message, now, is_warning=True)
+        yield _report(item, "ClusterGone", message, now, is_warning=True)
         yield from change_finalizer(item, is_wanted=False)
     elif now >= deadline_of(item):
         why = f"{refusal.code}: {refusal.message}" if refusal else observed.admin.reason
         minutes = int(RELEASE_AFTER.total_seconds() // 60)
         message = f"let go after {minutes} minutes, and it may be left: {release.message} ({why})"
-        yield _tell(item, "ReleasedLate", message, now, is_warning=True)
+        yield _report(item, "ReleasedLate", message, now, is_warning=True)
         yield from change_finalizer(item, is_wanted=False)
     elif release.step is not None and observed.admin.is_reachable:
         yield release.step
@@ -83,5 +83,7 @@ def change_finalizer(item: KubeObject, *, is_wanted: bool) -> Iterator[Patch]:
     yield Patch(item.ref, item.uid, item.resource_version, patch)
 
 
-def _tell(item: KubeObject, reason: str, message: str, now: datetime, *, is_warning: bool) -> Event:
+def _report(
+    item: KubeObject, reason: str, message: str, now: datetime, *, is_warning: bool
+) -> Event:
     return Event(item.ref, item.uid, reason, message, now, is_warning=is_warning)

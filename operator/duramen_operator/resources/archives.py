@@ -14,13 +14,13 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from duramen.config import Duration
-from duramen_operator.resources.clusters import ColdStore, RunnerKind
+from duramen_operator.resources.clusters import ColdStoreSpec, RunnerKind
 from duramen_operator.resources.part import (
     ObjectName,
     Part,
     Requirements,
     Resource,
-    Status,
+    ResourceStatus,
     StatusPart,
 )
 
@@ -81,7 +81,7 @@ class ArchivePolicySpec(Part):
         Literal["parquet"], Field(description="Form of the files: parquet, the only one so far.")
     ] = "parquet"
     destination: Annotated[
-        ColdStore | None,
+        ColdStoreSpec | None,
         Field(
             description="Where the files go. Left out: the cluster's cold store. For now it has "
             "the same url, since readers look nowhere else; claim and secret may be others."
@@ -118,7 +118,7 @@ class ArchiveRunStatus(StatusPart):
     result: Annotated[str, Field(max_length=64, description="Running, Succeeded or Failed.")] = ""
 
 
-class ArchivePolicyStatus(Status):
+class ArchivePolicyStatus(ResourceStatus):
     """What became of the runs."""
 
     last_scheduled_time: Annotated[

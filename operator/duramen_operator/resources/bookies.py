@@ -18,19 +18,19 @@ from duramen_operator.resources.part import (
     Part,
     Requirements,
     Resource,
-    Status,
-    Storage,
+    ResourceStatus,
     StorageSize,
+    StorageSpec,
 )
 
 
-class JournalStorage(Storage):
+class JournalStorage(StorageSpec):
     """Volume of a bookie's journal."""
 
     size: StorageSize = "20Gi"
 
 
-class LedgersStorage(Storage):
+class LedgersStorage(StorageSpec):
     """Volume of a bookie's entries."""
 
     size: StorageSize = "100Gi"
@@ -87,7 +87,7 @@ class BookieSetSpec(Part):
     ] = "Retain"
 
 
-class BookieSetStatus(Status):
+class BookieSetStatus(ResourceStatus):
     """What became of a set of bookies."""
 
     replicas: Annotated[int, Field(ge=0, description="Bookies that exist.")] = 0
@@ -131,7 +131,7 @@ class BookieSpec(Part):
     ] = "None"
 
 
-class BookieStatus(Status):
+class BookieResourceStatus(ResourceStatus):
     """What a bookie is and holds."""
 
     identity: Annotated[
@@ -164,4 +164,4 @@ class Bookie(Resource):
 
     kind: Literal["Bookie"] = "Bookie"
     spec: BookieSpec
-    status: BookieStatus = BookieStatus()
+    status: BookieResourceStatus = BookieResourceStatus()

@@ -23,10 +23,10 @@ from duramen_operator.resources.part import (
     Part,
     Requirements,
     Resource,
-    Status,
+    ResourceStatus,
     StatusPart,
-    Storage,
     StorageSize,
+    StorageSpec,
 )
 
 PAUSED_ANNOTATION = "duramen.io/paused"
@@ -59,7 +59,7 @@ class ExternalZooKeeper(Part):
     ] = None
 
 
-class ZooKeeperStorage(Storage):
+class ZooKeeperStorage(StorageSpec):
     """Volume of a bundled ZooKeeper server."""
 
     size: StorageSize = "5Gi"
@@ -154,7 +154,7 @@ class Proxies(Part):
     ] = None
 
 
-class ColdStore(Part):
+class ColdStoreSpec(Part):
     """Where archived segments go."""
 
     url: Annotated[
@@ -183,7 +183,7 @@ class ColdStore(Part):
 RunnerKind = Literal["CronJob", "SparkOnKubernetes", "ScheduledSparkApplication"]
 
 
-class Archive(Part):
+class ArchiveSpec(Part):
     """How archive runs of this cluster are run, unless an ArchivePolicy says otherwise."""
 
     image: Annotated[
@@ -279,9 +279,9 @@ class LogClusterSpec(Part):
         ),
     ] = ()
     cold_store: Annotated[
-        ColdStore | None, Field(description="Where archived segments go. Left out: no archive.")
+        ColdStoreSpec | None, Field(description="Where archived segments go. Left out: no archive.")
     ] = None
-    archive: Annotated[Archive, Field(description="How archive runs are run.")] = Archive()
+    archive: Annotated[ArchiveSpec, Field(description="How archive runs are run.")] = ArchiveSpec()
     defaults: Annotated[
         ClusterDefaults, Field(description="What its namespaces and logs start from.")
     ] = ClusterDefaults()
@@ -319,7 +319,7 @@ class Endpoints(StatusPart):
     zookeeper: Annotated[str, Field(description="ZooKeeper's servers.")] = ""
 
 
-class LogClusterStatus(Status):
+class LogClusterStatus(ResourceStatus):
     """What became of a cluster."""
 
     phase: Annotated[

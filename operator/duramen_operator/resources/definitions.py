@@ -19,7 +19,7 @@ import yaml
 from duramen_operator.resources.conditions import CONDITIONS, first_conditions
 from duramen_operator.resources.part import GROUP, VERSION
 from duramen_operator.resources.reading import KINDS
-from duramen_operator.resources.schema import spell_schema
+from duramen_operator.resources.schema import encode_schema
 
 CATEGORY: Final = "duramen"
 
@@ -180,7 +180,7 @@ def define(kind: str, texts: Mapping[str, str]) -> dict[str, Any]:
         texts: path of a log's configuration field to its description.
     """
     names = NAMES[kind]
-    schema = spell_schema(KINDS[kind], texts)
+    schema = encode_schema(KINDS[kind], texts)
     status = schema["properties"]["status"]
     status["default"] = {"conditions": first_conditions(kind)}
     subresources: dict[str, Any] = {"status": {}}
@@ -239,7 +239,7 @@ metadata:
 """
 
 
-def spell_template(definition: Mapping[str, Any]) -> str:
+def format_template(definition: Mapping[str, Any]) -> str:
     """A definition as a file of the chart.
 
     Raises:

@@ -33,7 +33,7 @@ from duramen_operator.resources.part import (
     ObjectName,
     Part,
     Resource,
-    Status,
+    ResourceStatus,
     StatusPart,
 )
 
@@ -130,7 +130,7 @@ class LogNamespaceSpec(Part):
     ] = "Retain"
 
 
-class LogNamespaceStatus(Status):
+class LogNamespaceStatus(ResourceStatus):
     """What became of a namespace."""
 
     logs: Annotated[int | None, Field(ge=0, description="Logs in it.")] = None
@@ -221,7 +221,7 @@ class SegmentCounts(StatusPart):
     truncated: Annotated[int, Field(ge=0, description="Not shown to readers any more.")] = 0
 
 
-class LogStatus(Status):
+class LogStatus(ResourceStatus):
     """What became of a log."""
 
     log_id: Annotated[str, Field(max_length=32, description="Its number in the cluster.")] = ""
@@ -241,7 +241,7 @@ class LogStatus(Status):
     )
 
 
-class Log(Resource):
+class LogResource(Resource):
     """A log in a namespace of a cluster, with its configuration."""
 
     kind: Literal["Log"] = "Log"
@@ -259,7 +259,7 @@ class Log(Resource):
         return f"{self.spec.namespace}/{self.log_name}"
 
     @model_validator(mode="after")
-    def _check_name(self) -> Log:
+    def _check_name(self) -> LogResource:
         _as_value_error(check_log_name, self.log_name)
         return self
 

@@ -37,7 +37,7 @@ _CONFIGURATION: Final = "configuration of a log"
 _META: Final = ("observedGeneration", "conditions")
 
 
-def spell_page(definitions: Mapping[str, Mapping[str, Any]]) -> str:
+def format_page(definitions: Mapping[str, Mapping[str, Any]]) -> str:
     """The whole page."""
     schemas = {
         kind: definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
@@ -48,11 +48,11 @@ def spell_page(definitions: Mapping[str, Mapping[str, Any]]) -> str:
         f"| {_cell(schema['description'])} |"
         for kind, schema in schemas.items()
     ]
-    parts = [_spell_kind(kind, schema) for kind, schema in schemas.items()]
-    return "\n".join([_HEAD + "\n".join(rows), *parts, _spell_tail()]) + "\n"
+    parts = [_format_kind(kind, schema) for kind, schema in schemas.items()]
+    return "\n".join([_HEAD + "\n".join(rows), *parts, _format_tail()]) + "\n"
 
 
-def _spell_kind(kind: str, schema: Schema) -> str:
+def _format_kind(kind: str, schema: Schema) -> str:
     spec, status = (schema["properties"][name] for name in ("spec", "status"))
     lines = [
         "",
@@ -61,14 +61,14 @@ def _spell_kind(kind: str, schema: Schema) -> str:
         "",
         "| `spec` | type | default | meaning |",
         "|---|---|---|---|",
-        *_spell_rows(spec, ""),
+        *_format_rows(spec, ""),
         "",
         "Rules, each with what it says when it is broken:",
-        *_spell_rules(schema),
+        *_format_rules(schema),
         "",
         "| `status` | type | meaning |",
         "|---|---|---|",
-        *_spell_status(status, ""),
+        *_format_status(status, ""),
         "",
         "| condition | True means |",
         "|---|---|",
@@ -77,7 +77,7 @@ def _spell_kind(kind: str, schema: Schema) -> str:
     return "\n".join(lines)
 
 
-def _spell_rows(schema: Schema, path: str) -> Iterator[str]:
+def _format_rows(schema: Schema, path: str) -> Iterator[str]:
     required = schema.get("required", ())
     configuration = [
         name for name in schema.get("properties", {}) if name in LogConfig.model_fields
@@ -85,12 +85,12 @@ def _spell_rows(schema: Schema, path: str) -> Iterator[str]:
     for name, field in schema.get("properties", {}).items():
         if name in LogConfig.model_fields:
             continue
-        default = "**required**" if name in required else _spell_default(field)
+        default = "**required**" if name in required else _format_default(field)
         meaning = _cell(field.get("description", ""))
-        yield f"| `{path}{name}` | {_spell_type(field)} | {default} | {meaning} |"
+        yield f"| `{path}{name}` | {_format_type(field)} | {default} | {meaning} |"
         inner = field.get("items", field)
         mark = "[]." if "items" in field else "."
-        yield from _spell_rows(inner, f"{path}{name}{mark}")
+        yield from _format_rows(inner, f"{path}{name}{mark}")
     if configuration:
         names = ", ".join(f"`{name}`" for name in configuration)
         yield (
@@ -100,18 +100,18 @@ def _spell_rows(schema: Schema, path: str) -> Iterator[str]:
         )
 
 
-def _spell_status(schema: Schema, path: str) -> Iterator[str]:
+def _format_status(schema: Schema, path: str) -> Iterator[str]:
     for name, field in schema.get("properties", {}).items():
         if not path and name in _META:
             continue
         meaning = _cell(field.get("description", ""))
-        yield f"| `{path}{name}` | {_spell_type(field)} | {meaning} |"
+        yield f"| `{path}{name}` | {_format_type(field)} | {meaning} |"
         inner = field.get("items", field)
         mark = "[]." if "items" in field else "."
-        yield from _spell_status(inner, f"{path}{name}{mark}")
+        yield from _format_status(inner, f"{path}{name}{mark}")
 
 
-def _spell_type(field: Schema) -> str:
+def _format_type(field: Schema) -> str:
     if "enum" in field:
         return ", ".join(f"`{value}`" for value in field["enum"])
     if "x-kubernetes-int-or-string" in field:
@@ -128,13 +128,13 @@ def _spell_type(field: Schema) -> str:
     return kind
 
 
-def _spell_default(field: Schema) -> str:
+def _format_default(field: Schema) -> str:
     if "default" not in field or field.get("type") == "object":
         return ""
     return f"`{json.dumps(field['default'])}`"
 
 
-def _spell_rules(schema: Schema) -> Iterator[str]:
+def _format_rules(schema: Schema) -> Iterator[str]:
     """Each rule once, with all the places that it stands at."""
     places: dict[str, list[str]] = {}
     for path, message in _find_rules(schema, ""):
@@ -157,7 +157,7 @@ def _find_rules(schema: Schema, path: str) -> Iterator[tuple[str, str]]:
             yield from _find_rules(field["items"], f"{path}.{name}[]")
 
 
-def _spell_tail() -> str:
+def _format_tail() -> str:
     lines = [
         "",
         "## Texts",

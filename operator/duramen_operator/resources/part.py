@@ -99,7 +99,7 @@ StorageSize = Annotated[
 ]
 
 
-class Storage(Part):
+class StorageSpec(Part):
     """A claim for a volume. It cannot be changed: a StatefulSet keeps its claims as they are."""
 
     size: StorageSize
@@ -139,7 +139,7 @@ class Condition(StatusPart):
     ] = "1970-01-01T00:00:00Z"
 
 
-class Status(StatusPart):
+class ResourceStatus(StatusPart):
     """What every status has."""
 
     observed_generation: Annotated[
@@ -160,7 +160,7 @@ class Status(StatusPart):
         return next((c for c in self.conditions if c.type == condition_type), None)
 
 
-class Owner(StatusPart):
+class OwnerReference(StatusPart):
     """Who an object belongs to."""
 
     api_version: str
@@ -181,7 +181,7 @@ class Metadata(StatusPart):
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
     finalizers: tuple[str, ...] = ()
-    owner_references: tuple[Owner, ...] = ()
+    owner_references: tuple[OwnerReference, ...] = ()
     creation_timestamp: datetime.datetime | None = None
     deletion_timestamp: datetime.datetime | None = None
 

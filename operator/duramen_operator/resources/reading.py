@@ -14,20 +14,20 @@ from typing import Any, Final, TypeVar
 
 from pydantic import ValidationError
 
-from duramen.config import Fault, faults_of
+from duramen.config import ConfigFault, faults_of
 from duramen_operator.resources.archives import ArchivePolicy
 from duramen_operator.resources.bookies import Bookie, BookieSet
 from duramen_operator.resources.clusters import LogCluster
-from duramen_operator.resources.logs import Log, LogNamespace
+from duramen_operator.resources.logs import LogNamespace, LogResource
 from duramen_operator.resources.part import API_VERSION, Resource
 
-AnyResource = LogCluster | BookieSet | Bookie | LogNamespace | Log | ArchivePolicy
+AnyResource = LogCluster | BookieSet | Bookie | LogNamespace | LogResource | ArchivePolicy
 KINDS: Final[Mapping[str, type[AnyResource]]] = {
     "LogCluster": LogCluster,
     "BookieSet": BookieSet,
     "Bookie": Bookie,
     "LogNamespace": LogNamespace,
-    "Log": Log,
+    "Log": LogResource,
     "ArchivePolicy": ArchivePolicy,
 }
 
@@ -42,11 +42,11 @@ class ResourceError(Exception):
         faults: each fault with its field.
     """
 
-    def __init__(self, name: str, faults: tuple[Fault, ...]) -> None:
+    def __init__(self, name: str, faults: tuple[ConfigFault, ...]) -> None:
         self.name = name
         self.faults = faults
         told = "; ".join(
-            f"{fault.field}: not a known field" if fault.is_unknown else _spell(fault)
+            f"{fault.field}: not a known field" if fault.is_unknown else _format(fault)
             for fault in faults
         )
         super().__init__(f"{name}: {told}")
@@ -62,7 +62,7 @@ def parse(document: Mapping[str, Any]) -> AnyResource:
     model = KINDS.get(kind)
     if model is None:
         known = ", ".join(KINDS)
-        fault = Fault("kind", f"{kind!r} is none of {known}", is_unknown=False)
+        fault = ConfigFault("kind", f"{kind!r} is none of {known}", is_unknown=False)
         raise ResourceError(_name(document), (fault,))
     return parse_as(model, document)
 
@@ -79,7 +79,7 @@ def parse_as(model: type[R], document: Mapping[str, Any]) -> R:
         raise ResourceError(_name(document), faults_of(error)) from None
 
 
-def _spell(fault: Fault) -> str:
+def _format(fault: ConfigFault) -> str:
     return f"{fault.field}: {fault.message}" if fault.field else fault.message
 
 

@@ -211,7 +211,7 @@ RULES: Final[Mapping[str, tuple[Rule, ...]]] = {
     "ZooKeeperStorage": _STORAGE,
     "JournalStorage": _STORAGE,
     "LedgersStorage": _STORAGE,
-    "ColdStore": _COLD_STORE,
+    "ColdStoreSpec": _COLD_STORE,
     "LogCluster": (_object_name(NAME_MAX, "services and pods"),),
     "LogClusterSpec": (
         Rule(

@@ -17,7 +17,7 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 from duramen.config import LogConfig
-from duramen.units import DURATION_PATTERN, spell_duration
+from duramen.units import DURATION_PATTERN, format_duration
 from duramen_operator.resources.rules import HINTS, RULES
 
 Schema = dict[str, Any]
@@ -49,16 +49,17 @@ _LIST_KEYS: Final[Mapping[str, list[str]]] = {
 _WHOLE: Final = "Replication"
 
 
-def spell_schema(model: type[BaseModel], texts: Mapping[str, str]) -> Schema:
+def encode_schema(model: type[BaseModel], texts: Mapping[str, str]) -> Schema:
     """The structural schema of a whole object.
 
     Args:
         texts: path of a log's configuration field, such as `roll.size`, to its description.
     """
+    kind = model.model_fields["kind"].default
     document = model.model_json_schema(by_alias=True, mode="validation")
     tree = _Tree(document.get("$defs", {}), texts)
     properties = {
-        name: tree.spell(value, name)
+        name: tree.encode(value, name)
         for name, value in document["properties"].items()
         if name in ("spec", "status")
     }
@@ -72,11 +73,11 @@ def spell_schema(model: type[BaseModel], texts: Mapping[str, str]) -> Schema:
         "required": ["spec"],
         "properties": {
             "apiVersion": {"type": "string", "description": "duramen.io/v1alpha1."},
-            "kind": {"type": "string", "description": f"{model.__name__}."},
+            "kind": {"type": "string", "description": f"{kind}."},
             "metadata": {"type": "object"},
             **properties,
         },
-        **_rules(model.__name__),
+        **_rules(kind),
     }
 
 
@@ -97,7 +98,7 @@ class _Tree:
         self._parts = parts
         self._texts = texts
 
-    def spell(
+    def encode(
         self, source: Schema, field: str, path: str = "", *, is_config: bool = False
     ) -> Schema:
         """One value.
@@ -114,17 +115,17 @@ class _Tree:
             schema["type"] = "integer" if isinstance(schema["enum"][0], int) else "string"
         rules = list(_rules(part).get("x-kubernetes-validations", ()))
         if found.get("type") == "object" and "properties" in found:
-            schema |= self._spell_object(found, part, path, is_config=is_config)
+            schema |= self._encode_object(found, part, path, is_config=is_config)
         elif "additionalProperties" in found and found["additionalProperties"] is not True:
-            schema["additionalProperties"] = self.spell(found["additionalProperties"], "")
+            schema["additionalProperties"] = self.encode(found["additionalProperties"], "")
         elif found.get("type") == "object":
             schema["x-kubernetes-preserve-unknown-fields"] = True
         if "items" in found:
-            schema["items"] = self.spell(found["items"], "")
+            schema["items"] = self.encode(found["items"], "")
         if field in _LIST_KEYS:
             schema["x-kubernetes-list-type"] = "map"
             schema["x-kubernetes-list-map-keys"] = _LIST_KEYS[field]
-        rules += _spell_pattern(found, schema)
+        rules += _encode_pattern(found, schema)
         if rules:
             schema["x-kubernetes-validations"] = rules
         if path in self._texts:
@@ -149,12 +150,12 @@ class _Tree:
             found = {**self._parts[part], **found}
         return found, part, is_nullable
 
-    def _spell_object(self, found: Schema, part: str, path: str, *, is_config: bool) -> Schema:
+    def _encode_object(self, found: Schema, part: str, path: str, *, is_config: bool) -> Schema:
         properties = {}
         for name, value in found["properties"].items():
             is_inside = is_config or (name in LogConfig.model_fields and part in _CONFIG_PARTS)
             below = (f"{path}." if path else "") + name if is_inside else ""
-            properties[name] = self.spell(value, name, below, is_config=is_inside)
+            properties[name] = self.encode(value, name, below, is_config=is_inside)
         if part == _WHOLE:
             _keep_defaults(found, properties)
         required = found.get("required")
@@ -169,7 +170,7 @@ def _rules(part: str) -> Schema:
     return {"x-kubernetes-validations": [rule.to_json() for rule in rules]} if rules else {}
 
 
-def _spell_pattern(found: Schema, schema: Schema) -> list[dict[str, str]]:
+def _encode_pattern(found: Schema, schema: Schema) -> list[dict[str, str]]:
     """A text's pattern, as a rule that says what to write; its length, that rules can be costed."""
     if "x-kubernetes-int-or-string" in found:
         schema["pattern"] = found["pattern"]
@@ -189,7 +190,7 @@ def _add_default(schema: Schema, found: Schema, *, is_config: bool) -> None:
     if is_config or default is None or default == []:
         return
     if found.get("pattern") == DURATION_PATTERN:
-        default = spell_duration(default)
+        default = format_duration(default)
     if schema.get("type") == "object":
         # Spelled out: rules are tried on the default before what is in it is filled in.
         default = _strip(default)

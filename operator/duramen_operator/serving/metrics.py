@@ -95,7 +95,7 @@ class ClusterSeries:
         self._conditions: set[tuple[str, str, str]] = set()
         self._policies: set[tuple[Gauge, str]] = set()
 
-    def tell_conditions(self, items: Iterable[KubeObject]) -> None:
+    def report_conditions(self, items: Iterable[KubeObject]) -> None:
         """The conditions of these objects, as they read now; those of others that were told go."""
         told = set()
         for item in items:
@@ -108,7 +108,7 @@ class ClusterSeries:
             self._remove_condition(key)
         self._conditions = told
 
-    def tell_archive(self, policies: Iterable[KubeObject]) -> None:
+    def report_archive(self, policies: Iterable[KubeObject]) -> None:
         """How far behind these policies are; of others, or of what is not known now, nothing."""
         told = set()
         for policy in policies:
@@ -123,7 +123,7 @@ class ClusterSeries:
 
     def forget(self) -> None:
         """The cluster is gone."""
-        self.tell_archive(())
+        self.report_archive(())
         for key in self._conditions:
             self._remove_condition(key)
         for gauge in (LAST_PASS, REFUSED_STEPS):

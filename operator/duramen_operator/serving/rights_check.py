@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from duramen_operator.kube import Refused, Unreachable
+from duramen_operator.kube import ApiUnreachable, Refused
 from duramen_operator.rights import RIGHTS
 from duramen_operator.serving import metrics
 from duramen_operator.typed.client import TypedClient
@@ -46,17 +46,17 @@ class RightsCheck:
         """Whether there is nothing to look for any more."""
         try:
             missing = await find_missing_rights(self._client, self._namespace, RIGHTS)
-        except (Refused, Unreachable) as error:
+        except (Refused, ApiUnreachable) as error:
             _log.warning("the operator's rights could not be checked: %s", error)
             return isinstance(error, Refused) and error.status == _FORBIDDEN
         metrics.MISSING_RIGHTS.set(sum(len(one.verbs) for one in missing))
         if missing != self._said:
-            _log.warning("%s", spell_missing(missing, self._namespace))
+            _log.warning("%s", format_missing(missing, self._namespace))
         self._said = missing
         return not missing
 
 
-def spell_missing(missing: tuple[MissingRight, ...], namespace: str) -> str:
+def format_missing(missing: tuple[MissingRight, ...], namespace: str) -> str:
     """One sentence for people."""
     if not missing:
         return f"the operator has every right in namespace {namespace} that it needs"

@@ -10,13 +10,13 @@ import signal
 import time
 
 from duramen_operator.kinds import OURS
-from duramen_operator.kube import Kube, Refused, Unreachable
+from duramen_operator.kube import ApiUnreachable, Kube, Refused
 from duramen_operator.serving.cluster_admin import ClusterAdmin
 from duramen_operator.serving.handlers import WATCHED, make_registry, watch
 from duramen_operator.serving.health import HealthServer
 from duramen_operator.serving.rights_check import RightsCheck
 from duramen_operator.serving.watches import Watches
-from duramen_operator.serving.worker import AdminApi, Surroundings, Workers
+from duramen_operator.serving.worker import AdminApi, WorkerContext, Workers
 from duramen_operator.settings import Settings
 from duramen_operator.typed.client import TypedClient
 
@@ -56,8 +56,8 @@ class Operator:
 
     async def _serve(self, kube: Kube) -> None:
         typed = TypedClient(kube)
-        around = Surroundings(kube, typed, self._settings, self._watches, self._make_admin)
-        self._workers = workers = Workers(around)
+        context = WorkerContext(kube, typed, self._settings, self._watches, self._make_admin)
+        self._workers = workers = Workers(context)
         registry = make_registry(kube, workers, self._watches)
         check = asyncio.create_task(RightsCheck(typed, kube.namespace).run(), name="rights check")
         _log.info("serving namespace %s", kube.namespace)
@@ -76,7 +76,7 @@ class Operator:
                 kube = await Kube.connect(self._settings.namespace, self._kubeconfig)
                 for kind in OURS:
                     await kube.list(kind)
-            except (Unreachable, Refused) as error:
+            except (ApiUnreachable, Refused) as error:
                 _log.warning("waiting for the API server and the custom resources: %s", error)
                 await self._pause(RETRY_S)
             else:

@@ -16,12 +16,12 @@ from typing import Protocol
 
 from duramen.backoff import Backoff
 from duramen.units import SECOND
-from duramen_operator.apply.doing import AdminCalls, Outcome, do_plan
-from duramen_operator.kube import Kube, Refused, Unreachable
+from duramen_operator.apply.executor import AdminCalls, PlanOutcome, do_plan
+from duramen_operator.kube import ApiUnreachable, Kube, Refused
 from duramen_operator.observe.listing import list_around
 from duramen_operator.plan.observed import AdminView, Observed, Problem, Ref, observe_objects
+from duramen_operator.plan.plan import make_plan
 from duramen_operator.plan.steps import Plan
-from duramen_operator.plan.whole import make_plan
 from duramen_operator.serving import metrics
 from duramen_operator.serving.watches import Watches
 from duramen_operator.settings import Settings
@@ -45,7 +45,7 @@ class AdminApi(AdminCalls, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class WorkerContext:
     """What all workers share."""
 
     kube: Kube
@@ -55,13 +55,13 @@ class Surroundings:
     make_admin: Callable[[str], AdminApi]
 
 
-class Worker:
+class ClusterWorker:
     """Serves one cluster, until nothing names it any more."""
 
-    def __init__(self, cluster_name: str, around: Surroundings) -> None:
+    def __init__(self, cluster_name: str, context: WorkerContext) -> None:
         self.cluster_name = cluster_name
-        self._around = around
-        self._admin = around.make_admin(cluster_name)
+        self._context = context
+        self._admin = context.make_admin(cluster_name)
         self._woken = asyncio.Event()
         self._refusals: dict[Ref, Problem] = {}
         self._failures = 0
@@ -94,7 +94,7 @@ class Worker:
         began_s = time.monotonic()
         try:
             again_s = await self.do_pass()
-        except (Unreachable, Refused) as error:
+        except (ApiUnreachable, Refused) as error:
             _log.warning("%s: pass broken off: %s", self.cluster_name, error)
             return self._back_off("broken_off")
         except Exception:
@@ -116,19 +116,19 @@ class Worker:
         if not observed.objects:
             self._series.forget()
             return None
-        self._series.tell_conditions((*observed.list("LogCluster"), *observed.list("BookieSet")))
-        self._series.tell_archive(observed.list("ArchivePolicy"))
+        self._series.report_conditions((*observed.list("LogCluster"), *observed.list("BookieSet")))
+        self._series.report_archive(observed.list("ArchivePolicy"))
         now = datetime.now(UTC)
         plan = make_plan(observed, now)
-        outcome = await do_plan(plan, self._around.kube, self._around.typed, self._admin)
+        outcome = await do_plan(plan, self._context.kube, self._context.typed, self._admin)
         return self._judge(plan, outcome, now)
 
     async def _observe(self) -> Observed:
-        found = await list_around(self._around.kube, self.cluster_name)
+        found = await list_around(self._context.kube, self.cluster_name)
         for kind, items in found.items():
-            self._around.watches.on_list(kind, items, self.cluster_name)
+            self._context.watches.on_list(kind, items, self.cluster_name)
         objects = [item for items in found.values() for item in items]
-        settings = self._around.settings
+        settings = self._context.settings
         seen = observe_objects(
             settings.namespace,
             self.cluster_name,
@@ -148,7 +148,7 @@ class Worker:
             admin=admin,
         )
 
-    def _judge(self, plan: Plan, outcome: Outcome, now: datetime) -> float:
+    def _judge(self, plan: Plan, outcome: PlanOutcome, now: datetime) -> float:
         self._refusals = outcome.refusals
         metrics.REFUSED_STEPS.labels(self.cluster_name).set(len(outcome.refusals))
         for step in plan.steps:
@@ -157,7 +157,7 @@ class Worker:
             return self._back_off("refused")
         self._failures = 0
         metrics.PASSES.labels(self.cluster_name, "done").inc()
-        waits = [self._around.settings.resync_s]
+        waits = [self._context.settings.resync_s]
         if outcome.stale_count:
             waits.append(STALE_S)
         if plan.again_at is not None:
@@ -168,15 +168,15 @@ class Worker:
         metrics.PASSES.labels(self.cluster_name, outcome).inc()
         wait_s = BACKOFF.pause_us(self._failures) / SECOND
         self._failures += 1
-        return min(wait_s, self._around.settings.resync_s)
+        return min(wait_s, self._context.settings.resync_s)
 
 
 class Workers:
     """The workers of all clusters of the namespace."""
 
-    def __init__(self, around: Surroundings) -> None:
-        self._around = around
-        self._workers: dict[str, Worker] = {}
+    def __init__(self, context: WorkerContext) -> None:
+        self._context = context
+        self._workers: dict[str, ClusterWorker] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._is_stopped = False
 
@@ -186,7 +186,7 @@ class Workers:
             return
         worker = self._workers.get(cluster_name)
         if worker is None:
-            worker = self._workers[cluster_name] = Worker(cluster_name, self._around)
+            worker = self._workers[cluster_name] = ClusterWorker(cluster_name, self._context)
             task = asyncio.create_task(worker.run(), name=f"worker of {cluster_name}")
             self._tasks[cluster_name] = task
             task.add_done_callback(lambda _: self._end(cluster_name, worker))
@@ -210,7 +210,7 @@ class Workers:
         """How many clusters are served."""
         return {"workers": len(self._workers)}
 
-    def _end(self, cluster_name: str, worker: Worker) -> None:
+    def _end(self, cluster_name: str, worker: ClusterWorker) -> None:
         del self._workers[cluster_name]
         del self._tasks[cluster_name]
         if worker.is_woken and not self._is_stopped:

@@ -2,8 +2,9 @@
 
 kr8s alone reads kubeconfigs, service accounts and credential plugins; kopf's watches and these
 calls take what it found. So the operator is one user everywhere, and a token is renewed once.
-A call ends within its limit, and fails as one of `Kube`'s two errors: `Refused` or `Unreachable`.
-Nothing is tried again here but a call that was unauthorized: a pass is tried again anyway.
+A call ends within its limit, and fails as one of `Kube`'s two errors: `Refused` or
+`ApiUnreachable`. Nothing is tried again here but a call that was unauthorized: a pass is tried
+again anyway.
 
 A caller waits for its call, so no queue grows here: at most one call for each worker.
 """
@@ -19,7 +20,7 @@ from typing import Any, Protocol, TypeVar
 import aiohttp
 from kubernetes.aio.client import ApiClient, ApiException, Configuration
 
-from duramen_operator.kube import REQUEST_S, UNAUTHORIZED, Login, Unreachable, make_refusal
+from duramen_operator.kube import REQUEST_S, UNAUTHORIZED, ApiUnreachable, Login, make_refusal
 
 CONNECTIONS_MAX = 4
 """To the API server at once: these calls are rare, lists and applies do not come this way."""
@@ -66,7 +67,7 @@ class TypedClient:
 
         Raises:
             Refused: the API server said no.
-            Unreachable: no answer in time, or none that the client can read: whether it acted is
+            ApiUnreachable: no answer in time, or none that the client can read: whether it acted is
                 open.
         """
         counts = self._counts
@@ -79,11 +80,11 @@ class TypedClient:
                 counts.refused += 1
                 raise make_refusal(error.status, (error.body or "").encode()) from error
             counts.unreachable += 1
-            raise Unreachable(_spell(error)) from error
+            raise ApiUnreachable(_format(error)) from error
         except (aiohttp.ClientError, OSError, ValueError) as error:
             # OSError has time-outs and TLS in it, ValueError an answer that is not of its model.
             counts.unreachable += 1
-            raise Unreachable(_spell(error)) from error
+            raise ApiUnreachable(_format(error)) from error
         finally:
             counts.in_flight -= 1
 
@@ -149,7 +150,7 @@ def make_client(login: Login) -> ApiClient:
     return _Client(configuration)
 
 
-def spell_micro_time(moment: datetime) -> str:
+def format_micro_time(moment: datetime) -> str:
     """RFC 3339 with six digits: MicroTime takes no fewer, and Time takes them too."""
     return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
@@ -161,10 +162,10 @@ class _Client(ApiClient):
     def sanitize_for_serialization(self, obj: Any) -> Any:
         """What a body, a path or a query holds, as JSON has it."""
         if isinstance(obj, datetime):
-            return spell_micro_time(obj)
+            return format_micro_time(obj)
         return ApiClient.sanitize_for_serialization(self, obj)
 
 
-def _spell(error: Exception) -> str:
+def _format(error: Exception) -> str:
     """On one line, and no longer than a line of a log should be: models tell of every field."""
     return " ".join(f"{type(error).__name__}: {error}".split())[:_TEXT_CHARACTERS]

@@ -1,7 +1,7 @@
 """Tells of a plan's event in the API server's events: what `kubectl describe` shows.
 
 An event's name is made of what it tells: told twice, the second time is a conflict and no second
-event. Called by `apply.doing`.
+event. Called by `apply.executor`.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from kubernetes.aio.client import (
 
 from duramen_operator.names import FIELD_MANAGER
 from duramen_operator.plan.steps import Event
-from duramen_operator.typed.client import TypedClient, spell_micro_time
+from duramen_operator.typed.client import TypedClient, format_micro_time
 
 _NOTE_CHARACTERS = 1024
 
 
-async def tell_event(client: TypedClient, step: Event, namespace: str) -> None:
+async def report_event(client: TypedClient, step: Event, namespace: str) -> None:
     """Make the event.
 
     Raises:
@@ -42,7 +42,7 @@ async def tell_event(client: TypedClient, step: Event, namespace: str) -> None:
 
 def make_event(step: Event, namespace: str) -> EventsV1Event:
     """The event as the API server takes it."""
-    identity = "\n".join((step.uid, step.reason, step.message, spell_micro_time(step.at)))
+    identity = "\n".join((step.uid, step.reason, step.message, format_micro_time(step.at)))
     digest = hashlib.sha256(identity.encode()).hexdigest()[:16]
     about = step.about
     return EventsV1Event(

@@ -56,7 +56,8 @@ class Switch(BaseModel):
 
 
 class LedgerRow(BaseModel):
-    """What is here of a ledger; `hot` entries lie in the journal, `settled` ones on the shelf."""
+    """What is here of a ledger; `hot` entries lie in the journal, `settled` ones in the entry
+    log."""
 
     ledger_id: str
     log_id: str

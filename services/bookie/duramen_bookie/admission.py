@@ -19,7 +19,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from duramen.limits import JOURNAL_QUEUE_BYTES_MAX, READ_QUEUE_WAIT_MAX_US
 from duramen.units import MIB
-from duramen.wire.bookie_calls import Add, ReadRange, Service
+from duramen.wire.bookie_calls import Add, ReadRange, ServiceClass
 
 Job = TypeVar("Job")
 
@@ -44,49 +44,49 @@ class ClassLimits(NamedTuple):
     retry_after_ms: int
 
 
-CLASS_LIMITS: Final[Mapping[Service, ClassLimits]] = {
+CLASS_LIMITS: Final[Mapping[ServiceClass, ClassLimits]] = {
     # A tenth of a second of a journal at 640 MB/s, and the frames of five busy sequencers.
-    Service.APPEND: ClassLimits(4_096, 64 * MIB, 0, 0, 100),
+    ServiceClass.APPEND: ClassLimits(4_096, 64 * MIB, 0, 0, 100),
     # Of the page cache and on the event loop, but for what is long: one thread.
-    Service.TAIL_READ: ClassLimits(4_096, 0, 64 * MIB, 1, 50),
+    ServiceClass.TAIL_READ: ClassLimits(4_096, 0, 64 * MIB, 1, 50),
     # 32 ranges as a read proxy asks for them: a tenth of a second of a fast disk.
-    Service.CATCH_UP_READ: ClassLimits(256, 0, 128 * MIB, 2, 250),
+    ServiceClass.CATCH_UP_READ: ClassLimits(256, 0, 128 * MIB, 2, 250),
     # One sequencer that takes a thousand logs over asks for a seal and a read of each at once.
-    Service.RECOVERY: ClassLimits(8_192, 24 * MIB, 32 * MIB, 1, 100),
+    ServiceClass.RECOVERY: ClassLimits(8_192, 24 * MIB, 32 * MIB, 1, 100),
     # In the background: a few streams, told to stay away longest.
-    Service.REPAIR: ClassLimits(64, 24 * MIB, 32 * MIB, 1, 1_000),
+    ServiceClass.REPAIR: ClassLimits(64, 24 * MIB, 32 * MIB, 1, 1_000),
 }
 assert sum(limits.add_bytes_max for limits in CLASS_LIMITS.values()) <= JOURNAL_QUEUE_BYTES_MAX, (
     "or the journal would refuse one class for another's adds"
 )
 
 _LEAST_FAVOURED_FIRST: Final = (
-    Service.REPAIR, Service.CATCH_UP_READ, Service.TAIL_READ, Service.RECOVERY,
+    ServiceClass.REPAIR, ServiceClass.CATCH_UP_READ, ServiceClass.TAIL_READ, ServiceClass.RECOVERY,
 )  # fmt: skip
 
 
 class OverloadError(Exception):
     """A class is full: nothing was done; ask again after `retry_after_ms`."""
 
-    def __init__(self, service: Service, what: str, retry_after_ms: int) -> None:
+    def __init__(self, service: ServiceClass, what: str, retry_after_ms: int) -> None:
         name = service.name.lower().replace("_", " ")
         super().__init__(f"{name}: {what}; nothing was done, ask again in {retry_after_ms} ms")
         self.service = service
         self.retry_after_ms = retry_after_ms
 
 
-def class_of_add(add: Add) -> Service:
+def class_of_add(add: Add) -> ServiceClass:
     """The class that a row counts to: what it says only as far as its recovery flag allows."""
     if not add.is_recovery:
-        return Service.APPEND
-    return Service.REPAIR if add.service is Service.REPAIR else Service.RECOVERY
+        return ServiceClass.APPEND
+    return ServiceClass.REPAIR if add.service is ServiceClass.REPAIR else ServiceClass.RECOVERY
 
 
-def class_of_reads(reads: Iterable[ReadRange]) -> Service:
+def class_of_reads(reads: Iterable[ReadRange]) -> ServiceClass:
     """The class of a request: the least favoured one of its rows."""
     named = {read.service for read in reads}
-    named.discard(Service.APPEND)
-    return next((s for s in _LEAST_FAVOURED_FIRST if s in named), Service.CATCH_UP_READ)
+    named.discard(ServiceClass.APPEND)
+    return next((s for s in _LEAST_FAVOURED_FIRST if s in named), ServiceClass.CATCH_UP_READ)
 
 
 class Permit:
@@ -94,7 +94,7 @@ class Permit:
 
     __slots__ = ("add_bytes", "answer_bytes", "is_reading", "is_released", "peer", "service")
 
-    def __init__(self, service: Service, peer: str | None, add_bytes: int) -> None:
+    def __init__(self, service: ServiceClass, peer: str | None, add_bytes: int) -> None:
         self.service = service
         self.peer = peer
         """None: a long poll, which is bounded elsewhere and holds nothing while it waits."""
@@ -113,7 +113,7 @@ class ReadyRead(NamedTuple, Generic[Job]):
     is_late: bool
 
 
-class _Waiting(NamedTuple, Generic[Job]):
+class _WaitingJob(NamedTuple, Generic[Job]):
     permit: Permit
     job: Job
     queue_bytes: int
@@ -121,7 +121,7 @@ class _Waiting(NamedTuple, Generic[Job]):
     since_us: int
 
 
-class _Class(Generic[Job]):
+class _AdmissionClass(Generic[Job]):
     """One class: its bounds, and what is held of it."""
 
     def __init__(self, limits: ClassLimits) -> None:
@@ -133,7 +133,7 @@ class _Class(Generic[Job]):
         self.refused_count = 0
         self.peer_requests: Counter[str] = Counter()
         self.peer_add_bytes: Counter[str] = Counter()
-        self.waiting: deque[_Waiting[Job]] = deque()
+        self.waiting: deque[_WaitingJob[Job]] = deque()
         self.waiting_bytes = 0
 
     def find_obstacle(self, peer: str, add_bytes: int) -> str | None:
@@ -160,7 +160,7 @@ class _Class(Generic[Job]):
         )
 
 
-class Admission(Generic[Job]):
+class AdmissionControl(Generic[Job]):
     """The room of one bookie, by class. Jobs are whatever the caller wants to have back.
 
     Invariants (checked by `validate`):
@@ -169,8 +169,10 @@ class Admission(Generic[Job]):
      3 after `take_ready` no first read waits that has a thread and room for its answer.
     """
 
-    def __init__(self, limits: Mapping[Service, ClassLimits] = CLASS_LIMITS) -> None:
-        self._classes: dict[Service, _Class[Job]] = {s: _Class(limits[s]) for s in Service}
+    def __init__(self, limits: Mapping[ServiceClass, ClassLimits] = CLASS_LIMITS) -> None:
+        self._classes: dict[ServiceClass, _AdmissionClass[Job]] = {
+            s: _AdmissionClass(limits[s]) for s in ServiceClass
+        }
 
     @property
     def thread_count(self) -> int:
@@ -179,7 +181,7 @@ class Admission(Generic[Job]):
 
     # --- Requests --------------------------------------------------------------------------------
 
-    def take(self, service: Service, peer: str, *, add_bytes: int = 0) -> Permit:
+    def take(self, service: ServiceClass, peer: str, *, add_bytes: int = 0) -> Permit:
         """Let a request in; `release` gives back what it holds.
 
         Args:
@@ -200,7 +202,7 @@ class Admission(Generic[Job]):
             one.peer_add_bytes[peer] += add_bytes
         return Permit(service, peer, add_bytes)
 
-    def take_poll(self, service: Service) -> Permit:
+    def take_poll(self, service: ServiceClass) -> Permit:
         """Let a long poll in, which holds nothing until there is something to answer."""
         return Permit(service, None, 0)
 
@@ -252,7 +254,7 @@ class Admission(Generic[Job]):
         is_full = len(one.waiting) >= one.limits.request_count_max
         if is_full or _is_passed(one.waiting_bytes, queue_bytes, QUEUE_BYTES_MAX):
             raise self.refuse(permit.service, f"{len(one.waiting)} reads wait")
-        one.waiting.append(_Waiting(permit, job, queue_bytes, answer_bytes, now_us))
+        one.waiting.append(_WaitingJob(permit, job, queue_bytes, answer_bytes, now_us))
         one.waiting_bytes += queue_bytes
 
     def take_ready(self, now_us: int) -> list[ReadyRead[Job]]:
@@ -292,7 +294,7 @@ class Admission(Generic[Job]):
 
     # --- What is known ---------------------------------------------------------------------------
 
-    def refuse(self, service: Service, obstacle: str) -> OverloadError:
+    def refuse(self, service: ServiceClass, obstacle: str) -> OverloadError:
         """The error for a request of the class that meets an obstacle; counted."""
         one = self._classes[service]
         one.refused_count += 1

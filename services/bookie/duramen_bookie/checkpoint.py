@@ -8,7 +8,7 @@ one names still exists. So the older one may be used when the newer one is lost.
 before both say the same; after a start that is `secure_checkpoint`'s duty.
 
 Not here: the bytes (`wire.checkpoint_format`), what is in force. Called by the bookie's storage and
-the offline tools; all calls block. Source: docs/protocol/shelf.md "Checkpoint".
+the offline tools; all calls block. Source: docs/protocol/entry-log.md "Checkpoint".
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Final, NamedTuple
 
 from duramen.ids import Incarnation
 from duramen.wire.checkpoint_format import Checkpoint, encode_checkpoint, parse_checkpoint
+from duramen_bookie.entry_log.appending import FileAppender
 from duramen_bookie.file_system import FileSystem
-from duramen_bookie.shelf.appending import FileAppender
 
 COPY_NAMES: Final = ("checkpoint-a", "checkpoint-b")
 

@@ -78,7 +78,7 @@ class Cookie:
     is_formatting: bool = False
 
 
-def spell_cookie(cookie: Cookie) -> bytes:
+def encode_cookie(cookie: Cookie) -> bytes:
     """The bytes of a cookie of the present format."""
     assert cookie.format == FORMAT, cookie
     fields = dataclasses.asdict(cookie)
@@ -132,7 +132,7 @@ class NewerFormat(ValueError):
         self.version = version
 
 
-class Sight(NamedTuple):
+class DirectorySight(NamedTuple):
     """What stands in a directory, as far as identity is concerned."""
 
     path: Path
@@ -187,7 +187,7 @@ class Directory:
         except OSError as error:
             raise StartRefusedError(f"{self.path} cannot be made: {error}") from error
 
-    def look(self, neighbours: Sequence[Path] = ()) -> Sight:
+    def look(self, neighbours: Sequence[Path] = ()) -> DirectorySight:
         """What stands here.
 
         Args:
@@ -201,11 +201,11 @@ class Directory:
             has_files = self._has_files({path.resolve() for path in neighbours})
         except OSError as error:
             raise StartRefusedError(f"{self.path} cannot be used: {error}") from error
-        return Sight(self.path, self.place, self._read_cookie(), has_files)
+        return DirectorySight(self.path, self.place, self._read_cookie(), has_files)
 
     def write_cookie(self, cookie: Cookie) -> None:
         """Replace the cookie, durably."""
-        self.write(COOKIE + ".new", spell_cookie(cookie))
+        self.write(COOKIE + ".new", encode_cookie(cookie))
         os.replace(self.path / (COOKIE + ".new"), self.path / COOKIE)
         _sync_directory(self.path)
 
@@ -316,10 +316,10 @@ class Directories:
 
     @property
     def ledgers(self) -> tuple[Directory, ...]:
-        """Where shelf files are; the index is the one that checkpoints name."""
+        """Where entry log files are; the index is the one that checkpoints name."""
         return self.every[2:]
 
-    def look(self) -> tuple[Sight, ...]:
+    def look(self) -> tuple[DirectorySight, ...]:
         """What stands in each, in the order of `every`. Raises: as `Directory.look`."""
         paths = [directory.path for directory in self.every]
         return tuple(directory.look(paths) for directory in self.every)

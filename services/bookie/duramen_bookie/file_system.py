@@ -5,7 +5,7 @@ behind the same two Protocols. All calls block; writes to one file come from one
 reads from any. Errors are `OSError` and never retried here: what a failed write or sync left behind
 is unknown.
 
-Not here: which files there are and what is in them (`journal`, `shelf`, `checkpoint`).
+Not here: which files there are and what is in them (`journal`, `entry_log`, `checkpoint`).
 Source: docs/protocol/journal.md "Files" and "Failure".
 """
 

@@ -49,7 +49,7 @@ from duramen.wire.bookie_calls import (
     ReadAnswer,
     ReadRange,
     Seal,
-    Service,
+    ServiceClass,
     pack_marks,
     pack_read_answers,
     pack_statuses,
@@ -63,7 +63,7 @@ from duramen.wire.frame import FrameError
 from duramen.wire.journal_format import record_bytes
 from duramen_bookie.admission import (
     CLASS_LIMITS,
-    Admission,
+    AdmissionControl,
     ClassLimits,
     OverloadError,
     Permit,
@@ -80,7 +80,7 @@ from duramen_bookie.metrics import (
 )
 
 if TYPE_CHECKING:
-    from duramen_bookie.storage import Reading, ReadResult, Storage
+    from duramen_bookie.storage import PlannedRead, ReadResult, Storage
 
 _FRAME: Final = "application/octet-stream"
 _TEXT: Final = "text/plain; charset=utf-8"
@@ -115,7 +115,7 @@ class _ReadJob(NamedTuple):
 
     request: RequestId
     plans: Sequence[ReadPlan]
-    readings: Sequence[Reading]
+    readings: Sequence[PlannedRead]
 
 
 def _ignore_damage(_ledger_id: LedgerId) -> None:
@@ -160,7 +160,7 @@ class DataPlane:
         check_segment: Callable[[LedgerId], None],
         *,
         read_next_epoch: Callable[[LogId], Awaitable[Epoch | None]] = _show_nothing,
-        limits: Mapping[Service, ClassLimits] = CLASS_LIMITS,
+        limits: Mapping[ServiceClass, ClassLimits] = CLASS_LIMITS,
         on_damage: Callable[[LedgerId], None] = _ignore_damage,
         on_broken: Callable[[Exception], None] = _raise,
     ) -> None:
@@ -172,7 +172,7 @@ class DataPlane:
         self._read_next_epoch = read_next_epoch
         self._proof_count = 0
         self._proofs_running = 0
-        self._admission: Admission[_ReadJob] = Admission(limits)
+        self._admission: AdmissionControl[_ReadJob] = AdmissionControl(limits)
         self._readers = ThreadPoolExecutor(self._admission.thread_count, "reader")
         self._numbers = itertools.count(1)
         self._pending: dict[RequestId, _Pending] = {}
@@ -207,7 +207,7 @@ class DataPlane:
         self._on_client_waited = on_client_waited
         self._hold_back = hold_back
 
-    def refuse(self, service: Service, obstacle: str) -> OverloadError:
+    def refuse(self, service: ServiceClass, obstacle: str) -> OverloadError:
         """The error for a request of a class that meets an obstacle; counted."""
         return self._admission.refuse(service, obstacle)
 
@@ -222,7 +222,7 @@ class DataPlane:
         """
         if self._stopped is not None:
             raise StoppingError(self._stopped)
-        pending = self._begin_adds_of(Service.REPAIR, self._core.incarnation, adds, peer)
+        pending = self._begin_adds_of(ServiceClass.REPAIR, self._core.incarnation, adds, peer)
         statuses: list[BookieStatus] = await self._wait(pending, list)
         return statuses
 
@@ -296,7 +296,7 @@ class DataPlane:
 
     def _begin_add(self, body: bytes, peer: str) -> Awaitable[bytes]:
         incarnation, adds = parse_adds(body)
-        rows_of: dict[Service, list[int]] = {}
+        rows_of: dict[ServiceClass, list[int]] = {}
         for row, add in enumerate(adds):
             rows_of.setdefault(class_of_add(add), []).append(row)
         parts = [
@@ -306,7 +306,7 @@ class DataPlane:
         return self._finish_adds(len(adds), parts)
 
     def _begin_adds_of(
-        self, service: Service, incarnation: Incarnation, adds: Sequence[Add], peer: str
+        self, service: ServiceClass, incarnation: Incarnation, adds: Sequence[Add], peer: str
     ) -> _Pending:
         """The rows of one class. Without room for them the core still says what it knows."""
         size = sum([record_bytes(len(add.entry)) for add in adds])
@@ -318,14 +318,14 @@ class DataPlane:
             entries = []
             rows = [_check_add(add, bytes(add.entry)) for add in adds]
         pending = self._open_request(permit)
-        pending.is_append = service is Service.APPEND and permit is not None
+        pending.is_append = service is ServiceClass.APPEND and permit is not None
         self._core.on_adds(pending.request, incarnation, rows, has_room=permit is not None)
         self._drain(adds, entries)
         return pending
 
-    def _take_for_adds(self, service: Service, peer: str, size_bytes: int) -> Permit | None:
+    def _take_for_adds(self, service: ServiceClass, peer: str, size_bytes: int) -> Permit | None:
         """Room in the class and in the journal, or None."""
-        is_urgent = service is Service.RECOVERY
+        is_urgent = service is ServiceClass.RECOVERY
         try:
             if not self._storage.has_room(size_bytes, is_urgent=is_urgent):
                 raise self._admission.refuse(service, "the journal has no room")
@@ -363,7 +363,7 @@ class DataPlane:
         pending = self._open_request(permit)
         self._core.on_reads(pending.request, incarnation, reads)
         self.drain()
-        if service is Service.REPAIR:
+        if service is ServiceClass.REPAIR:
             return self._wait_held_back(pending)
         return self._wait(pending, pack_read_answers)
 
@@ -371,13 +371,13 @@ class DataPlane:
         incarnation, seals = parse_seals(body)
         named = [(seal.log_id, seal.epoch) for seal in seals]
         begin = partial(self._begin_seals, incarnation, seals, peer)
-        return self._begin_proved(Service.RECOVERY, incarnation, named, begin)
+        return self._begin_proved(ServiceClass.RECOVERY, incarnation, named, begin)
 
     def _begin_seals(
         self, incarnation: Incarnation, seals: Sequence[Seal], peer: str
     ) -> Awaitable[bytes]:
-        self._require_room(Service.RECOVERY, len(seals), is_urgent=True)
-        pending = self._open_request(self._admission.take(Service.RECOVERY, peer))
+        self._require_room(ServiceClass.RECOVERY, len(seals), is_urgent=True)
+        pending = self._open_request(self._admission.take(ServiceClass.RECOVERY, peer))
         self._core.on_seals(pending.request, incarnation, seals)
         self.drain()
         return self._wait(pending, partial(_pack_marks, b"DSLR"))
@@ -385,7 +385,7 @@ class DataPlane:
     def _begin_lac(self, body: bytes, peer: str) -> Awaitable[bytes]:
         incarnation, updates = parse_lacs(body)
         write_count = sum([update.is_write for update in updates])
-        service = Service.APPEND if write_count else Service.TAIL_READ
+        service = ServiceClass.APPEND if write_count else ServiceClass.TAIL_READ
         self._require_room(service, write_count, is_urgent=False)
         size = write_count * record_bytes(0)
         pending = self._open_request(self._admission.take(service, peer, add_bytes=size))
@@ -395,7 +395,7 @@ class DataPlane:
 
     def _begin_proved(
         self,
-        service: Service,
+        service: ServiceClass,
         incarnation: Incarnation,
         seals: Sequence[tuple[LogId, int]],
         begin: Callable[[], Awaitable[bytes]],
@@ -411,7 +411,10 @@ class DataPlane:
         return self._begin_after_proofs(service, list(unproved), begin)
 
     async def _begin_after_proofs(
-        self, service: Service, unproved: Sequence[LogId], begin: Callable[[], Awaitable[bytes]]
+        self,
+        service: ServiceClass,
+        unproved: Sequence[LogId],
+        begin: Callable[[], Awaitable[bytes]],
     ) -> bytes:
         """What metadata does not show the core refuses; where it does not answer, nothing is done.
 
@@ -438,7 +441,7 @@ class DataPlane:
             raise StoppingError(self._stopped)
         return await begin()
 
-    def _require_room(self, service: Service, record_count: int, *, is_urgent: bool) -> None:
+    def _require_room(self, service: ServiceClass, record_count: int, *, is_urgent: bool) -> None:
         """Raises OverloadError before the core sees what the journal could not take."""
         size = record_count * record_bytes(0)
         if size and not self._storage.has_room(size, is_urgent=is_urgent):
@@ -534,7 +537,7 @@ class DataPlane:
         permit = pending.permit
         assert permit is not None, "every read was admitted"
         readings, is_short = self._storage.select(effect.plans)
-        is_tail_read = is_short and permit.service is Service.TAIL_READ
+        is_tail_read = is_short and permit.service is ServiceClass.TAIL_READ
         is_inline = is_tail_read or not any(plan.entry_count for plan in effect.plans)
         job = _ReadJob(effect.request, effect.plans, readings)
         answer_bytes = sum([reading.size_bytes for reading in readings])
@@ -593,7 +596,7 @@ class DataPlane:
             self.on_damage(ledger_id)
         self._reply(request, result.answers)
 
-    def _refuse_read(self, service: Service, job: _ReadJob) -> None:
+    def _refuse_read(self, service: ServiceClass, job: _ReadJob) -> None:
         """OVERLOADED instead of entries; what the core knows of the ledgers is told."""
         _count_refusal(service)
         answers = [
@@ -628,7 +631,7 @@ def _pack_marks(magic: bytes, marks: Sequence[MarksAnswer]) -> bytes:
     return pack_marks(magic, [Marks(*mark) for mark in marks])
 
 
-def _count_refusal(service: Service) -> None:
+def _count_refusal(service: ServiceClass) -> None:
     CLASS_REFUSALS.labels(service.name.lower()).inc()
 
 

@@ -41,8 +41,8 @@ from duramen.wire.metadata_json import (
     PLACED_BY,
     MetadataJsonError,
     Paths,
+    encode_node,
     read_node,
-    spell_node,
 )
 from duramen_bookie.cookie import (
     DATA,
@@ -50,8 +50,8 @@ from duramen_bookie.cookie import (
     JOURNAL,
     Cookie,
     Directories,
+    DirectorySight,
     DiskLost,
-    Sight,
     StaleDisk,
     WrongCluster,
     option_of,
@@ -61,7 +61,7 @@ _LOG = logging.getLogger(__name__)
 _INCARNATION: Final = re.compile(r"[0-9a-f]{32}")
 
 
-class Step(enum.Enum):
+class StartStep(enum.Enum):
     """What a start has to do before the bookie is itself."""
 
     GO_ON = "go on"
@@ -87,7 +87,9 @@ class Claim(NamedTuple):
 # --- Judgement -----------------------------------------------------------------------------------
 
 
-def judge(sights: Sequence[Sight], claim: Claim, *, accepts_new_incarnation: bool) -> Step:
+def judge(
+    sights: Sequence[DirectorySight], claim: Claim, *, accepts_new_incarnation: bool
+) -> StartStep:
     """What to do; `sights` as `Directories.look` gives them.
 
     Raises:
@@ -114,17 +116,17 @@ def judge(sights: Sequence[Sight], claim: Claim, *, accepts_new_incarnation: boo
         )
     if cookie.format == 1:
         _refuse_unlike_format_1(main, others, cookie)
-        return Step.UPGRADE
+        return StartStep.UPGRADE
     lost = _list_lost(cookie, main, others)
     if lost:
         full = [sight for sight in sights if sight not in lost]
         raise _lost(
             lost, full, claim.bookie_id, cookie.incarnation, accepts=accepts_new_incarnation
         )
-    return Step.GO_ON
+    return StartStep.GO_ON
 
 
-def check_cookies(sights: Sequence[Sight]) -> Cookie:
+def check_cookies(sights: Sequence[DirectorySight]) -> Cookie:
     """The bookie's cookie, if all directories are its own; ZooKeeper is not asked.
 
     Raises:
@@ -167,7 +169,7 @@ def _refuse_foreign(path: object, cookie: Cookie, claim: Claim) -> None:
         )
 
 
-def _refuse_misplaced(sight: Sight) -> None:
+def _refuse_misplaced(sight: DirectorySight) -> None:
     """Within one directory: files have a cookie, and the cookie is of this place."""
     cookie = sight.settled
     is_old_journal = sight.place == JOURNAL  # format 1 had no cookie there
@@ -180,7 +182,9 @@ def _refuse_misplaced(sight: Sight) -> None:
         )
 
 
-def _judge_empty(main: Sight, others: Sequence[Sight], claim: Claim, *, accepts: bool) -> Step:
+def _judge_empty(
+    main: DirectorySight, others: Sequence[DirectorySight], claim: Claim, *, accepts: bool
+) -> StartStep:
     """The data directory holds nothing."""
     mine = pending_incarnation(main, claim)
     is_mine = mine is not None and mine == claim.known
@@ -197,13 +201,13 @@ def _judge_empty(main: Sight, others: Sequence[Sight], claim: Claim, *, accepts:
     if full:
         raise _lost([main], full, claim.bookie_id, claim.known, accepts=accepts)
     if claim.known is None or is_mine:
-        return Step.FORMAT
+        return StartStep.FORMAT
     if not accepts:
         raise _lost([main], [], claim.bookie_id, claim.known, accepts=accepts)
-    return Step.REPLACE
+    return StartStep.REPLACE
 
 
-def pending_incarnation(main: Sight, claim: Claim) -> Incarnation | None:
+def pending_incarnation(main: DirectorySight, claim: Claim) -> Incarnation | None:
     """The incarnation that an earlier start began to format and did not finish, if it was ours."""
     cookie = main.cookie
     if cookie is None or not cookie.is_formatting:
@@ -212,13 +216,15 @@ def pending_incarnation(main: Sight, claim: Claim) -> Incarnation | None:
     return cookie.incarnation if is_ours else None
 
 
-def _is_begun(sight: Sight, incarnation: Incarnation | None) -> bool:
+def _is_begun(sight: DirectorySight, incarnation: Incarnation | None) -> bool:
     """Whether a format of this incarnation got as far as this directory, and nobody further."""
     cookie = sight.cookie
     return not sight.has_files and cookie is not None and cookie.incarnation == incarnation
 
 
-def _list_lost(cookie: Cookie, main: Sight, others: Sequence[Sight]) -> list[Sight]:
+def _list_lost(
+    cookie: Cookie, main: DirectorySight, others: Sequence[DirectorySight]
+) -> list[DirectorySight]:
     """The directories that hold nothing; every other must be the one that the cookie lists."""
     if set(cookie.volumes) != {sight.place for sight in others}:
         raise StaleDisk(
@@ -242,7 +248,9 @@ def _list_lost(cookie: Cookie, main: Sight, others: Sequence[Sight]) -> list[Sig
     return lost
 
 
-def _refuse_unlike_format_1(main: Sight, others: Sequence[Sight], cookie: Cookie) -> None:
+def _refuse_unlike_format_1(
+    main: DirectorySight, others: Sequence[DirectorySight], cookie: Cookie
+) -> None:
     """Of format 1 there is a journal in its default place, without a cookie, and nothing else."""
     journal, *ledgers = others
     if journal.path.resolve() != (main.path / JOURNAL).resolve():
@@ -261,22 +269,24 @@ def _refuse_unlike_format_1(main: Sight, others: Sequence[Sight], cookie: Cookie
             )
 
 
-def _of_another_life(sight: Sight, found: Cookie, main: Sight, cookie: Cookie) -> StaleDisk:
+def _of_another_life(
+    sight: DirectorySight, found: Cookie, main: DirectorySight, cookie: Cookie
+) -> StaleDisk:
     return StaleDisk(
         f"{sight.path} is of incarnation {found.incarnation}, and {main.path} of "
         f"{cookie.incarnation}: use the disk that belongs to it"
     )
 
 
-def _without_cookie(sight: Sight) -> StaleDisk:
+def _without_cookie(sight: DirectorySight) -> StaleDisk:
     return StaleDisk(
         f"{sight.path} has files but no cookie: restore its cookie.json, or give an empty directory"
     )
 
 
 def _lost(
-    lost: Sequence[Sight],
-    full: Sequence[Sight],
+    lost: Sequence[DirectorySight],
+    full: Sequence[DirectorySight],
     bookie_id: BookieId,
     incarnation: Incarnation | None,
     *,
@@ -336,16 +346,16 @@ async def establish_identity(
     claim = Claim(bookie_id, cluster_uuid, path, known.get("incarnation"))
     step = judge(sights, claim, accepts_new_incarnation=accepts_new_incarnation)
     location = _choose_place(bookie_id, known, {"region": region, "rack": rack})
-    if step in (Step.GO_ON, Step.UPGRADE):
+    if step in (StartStep.GO_ON, StartStep.UPGRADE):
         cookie = sights[0].cookie
         assert cookie is not None
-        if step is Step.UPGRADE:
+        if step is StartStep.UPGRADE:
             cookie = _settle(directories, _list_volumes(directories, cookie))
         if found is not None and {key: known.get(key) for key in location} != location:
             with contextlib.suppress(Conflict):  # somebody changes its weight: the next start tells
-                await store.set(path, spell_node({**known, **location}), version=found.version)
+                await store.set(path, encode_node({**known, **location}), version=found.version)
         return cookie
-    if step is Step.REPLACE:
+    if step is StartStep.REPLACE:
         await _wait_unregistered(store, f"{paths.available}/{bookie_id}", old_session_s)
     uuid = cluster_uuid or await ensure_cluster(store, paths)
     incarnation = pending_incarnation(sights[0], claim) or Incarnation(uuid4().hex)
@@ -450,7 +460,7 @@ async def _wait_unregistered(store: MetadataStore, path: str, wait_s: float) -> 
 
 async def _create(store: MetadataStore, path: str, fields: Mapping[str, Any]) -> None:
     try:
-        await store.create(path, spell_node(fields), make_parents=True)
+        await store.create(path, encode_node(fields), make_parents=True)
     except Conflict as conflict:
         if conflict.kind is not ConflictKind.NODE_EXISTS:
             raise
@@ -468,8 +478,8 @@ async def _replace(
 ) -> None:
     """Put the new incarnation in the old one's place and record that one as lost, at once."""
     old = Incarnation(known["incarnation"])
-    record = Create(paths.lost(old), spell_loss(path.rpartition("/")[2], known, fields))
-    change = Set(path, spell_node(fields), found.version)
+    record = Create(paths.lost(old), encode_loss(path.rpartition("/")[2], known, fields))
+    change = Set(path, encode_node(fields), found.version)
     await create_parents(store.commit, record.path)
     try:
         try:
@@ -482,7 +492,7 @@ async def _replace(
         await _refuse_unless_mine(store, path, fields, conflict)
 
 
-def spell_loss(
+def encode_loss(
     bookie_id: str, known: Mapping[str, Any], fields: Mapping[str, Any], nonce: str = ""
 ) -> bytes:
     """Spell `repair/lost/<incarnation>`.
@@ -492,7 +502,7 @@ def spell_loss(
         fields: the same with the one that replaces it.
         nonce: of this change; drawn if it is empty.
     """
-    return spell_node(
+    return encode_node(
         {
             "bookie": bookie_id,
             "replaced_by": fields["incarnation"],

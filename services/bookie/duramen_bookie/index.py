@@ -3,9 +3,10 @@
 With the 8 bytes of the core's table that is 28 bytes an entry. Places come from the journal: at
 replay and when a commit is durable, always before the core is told, so that whatever the core calls
 hot is found here. A place that is given again (a resend, a copy at start) replaces the older. What
-is settled leaves; the shelf's own index knows it then.
+is settled leaves; the entry log's own index knows it then.
 
-Not here: what may be read (`core.bookie`), the bytes (`storage`). Source: docs/protocol/shelf.md.
+Not here: what may be read (`core.bookie`), the bytes (`storage`). Source:
+docs/protocol/entry-log.md.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from duramen.ids import EntryId, LedgerId
 from duramen.wire.journal_format import Location
 
 
-class Place(NamedTuple):
+class EntryPlace(NamedTuple):
     """An entry and where it lies."""
 
     entry_id: EntryId
@@ -43,14 +44,14 @@ class EntryIndex:
 
     def select(
         self, ledger_id: LedgerId, first: EntryId, entry_count: int, bytes_max: int
-    ) -> list[Place]:
+    ) -> list[EntryPlace]:
         """Places of up to `entry_count` entries first, first + 1, … while they are here and fit.
 
         Returns:
             None of them if `first` is not here, one at least if it is.
         """
         table = self._ledgers.get(ledger_id)
-        places: list[Place] = []
+        places: list[EntryPlace] = []
         if table is None:
             return places
         for entry_id in range(first, first + entry_count):
@@ -60,7 +61,7 @@ class EntryIndex:
             bytes_max -= values[2]
             if bytes_max < 0 and places:
                 break
-            places.append(Place(EntryId(entry_id), Location(*values)))
+            places.append(EntryPlace(EntryId(entry_id), Location(*values)))
         return places
 
     def copy_places(self) -> list[tuple[LedgerId, EntryTable]]:
@@ -71,13 +72,13 @@ class EntryIndex:
         """Every ledger with hot entries, ascending."""
         return sorted(self._ledgers)
 
-    def split(self, ledger_id: LedgerId, part_bytes: int) -> Iterator[list[Place]]:
+    def split(self, ledger_id: LedgerId, part_bytes: int) -> Iterator[list[EntryPlace]]:
         """The places of a ledger as they are now, in parts of about `part_bytes`."""
         table = self._ledgers.get(ledger_id)
-        part: list[Place] = []
+        part: list[EntryPlace] = []
         size = 0
         for entry_id, file_id, offset, length in [] if table is None else table.copy().rows():
-            part.append(Place(EntryId(entry_id), Location(file_id, offset, length)))
+            part.append(EntryPlace(EntryId(entry_id), Location(file_id, offset, length)))
             size += length
             if size >= part_bytes:
                 yield part
@@ -117,10 +118,10 @@ class EntryIndex:
         }
 
 
-def list_settleable(table: EntryTable, covered_file_id: int) -> list[Place]:
+def list_settleable(table: EntryTable, covered_file_id: int) -> list[EntryPlace]:
     """The places of a ledger that lie in journal files up to `covered_file_id`, by entry."""
     return [
-        Place(EntryId(entry_id), Location(file_id, offset, length))
+        EntryPlace(EntryId(entry_id), Location(file_id, offset, length))
         for entry_id, file_id, offset, length in table.rows()
         if file_id <= covered_file_id
     ]

@@ -129,15 +129,15 @@ def _look_up_number(statistics: Callable[[], Mapping[str, int | None]], field: s
     return float("nan") if number is None else float(number)
 
 
-SHELF_DATA_BYTES: Final = Gauge("duramen_bookie_shelf_data_bytes", "Bytes of shelf files")
-SHELF_LIVE_BYTES: Final = Gauge(
+ENTRY_LOG_DATA_BYTES: Final = Gauge("duramen_bookie_shelf_data_bytes", "Bytes of entry log files")
+ENTRY_LOG_LIVE_BYTES: Final = Gauge(
     "duramen_bookie_shelf_live_bytes", "Bytes of their records of ledgers that are alive"
 )
 JOURNAL_SEALED_FILES: Final = Gauge(
     "duramen_bookie_journal_sealed_files", "Journal files that wait to be settled"
 )
 SETTLED_ENTRIES: Final = Gauge(
-    "duramen_bookie_settled_entries", "Entries copied to the shelf or within it since the start"
+    "duramen_bookie_settled_entries", "Entries copied to the entry log or within it since the start"
 )
 REPAIR_QUEUE_LEDGERS: Final = Gauge(
     "duramen_bookie_repair_queue_ledgers", "Damaged ledgers that wait to be reported"
@@ -151,8 +151,8 @@ def show_upkeep(
     upkeep: Callable[[], dict[str, Any]], storage: Callable[[], dict[str, Any]]
 ) -> None:
     """Have the gauges of upkeep computed when they are asked for."""
-    SHELF_DATA_BYTES.set_function(lambda: storage()["shelf"]["data_bytes"])
-    SHELF_LIVE_BYTES.set_function(lambda: storage()["shelf"]["live_bytes"])
+    ENTRY_LOG_DATA_BYTES.set_function(lambda: storage()["shelf"]["data_bytes"])
+    ENTRY_LOG_LIVE_BYTES.set_function(lambda: storage()["shelf"]["live_bytes"])
     JOURNAL_SEALED_FILES.set_function(lambda: len(storage()["journal"]["sealed_file_ids"]))
     SETTLED_ENTRIES.set_function(lambda: upkeep()["carrier"]["copied_entry_count"])
     REPAIR_QUEUE_LEDGERS.set_function(lambda: upkeep()["repair_queue"]["waiting"])

@@ -36,13 +36,13 @@ from duramen.runtime.registry import Registration
 from duramen.runtime.role import ServiceOptions, StartRefusedError
 from duramen.wire.bookie_calls import ReadRange
 from duramen.wire.checkpoint_format import CheckpointFormatError
+from duramen.wire.entry_log_format import EntryLogFormatError
 from duramen.wire.journal_format import JournalFormatError
 from duramen.wire.metadata_json import (
     BookieNode,
     MetadataJsonError,
     Paths,
 )
-from duramen.wire.shelf_format import ShelfFormatError
 from duramen_bookie.admin import add_routes
 from duramen_bookie.checkpoint import CheckpointDamaged, CheckpointMismatch
 from duramen_bookie.cookie import Cookie, Directories
@@ -70,7 +70,7 @@ _UNUSABLE: Final = (
     JournalFormatError,
     JournalMismatch,
     JournalPoisoned,
-    ShelfFormatError,
+    EntryLogFormatError,
     OSError,
 )
 
@@ -322,7 +322,7 @@ class BookieService:
         )
 
         def identity_of(ledger_id: LedgerId, entry_id: EntryId) -> int | None:
-            return storage.shelf.identity_of(ledger_id, entry_id)
+            return storage.entry_log.identity_of(ledger_id, entry_id)
 
         core = BookieCore(incarnation, identity_of=identity_of)
         storage = Storage(

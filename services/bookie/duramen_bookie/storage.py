@@ -1,14 +1,14 @@
-"""What a bookie keeps: journal, shelf, the indexes of both, and the core's knowledge of them.
+"""What a bookie keeps: journal, entry log, the indexes of both, and the core's knowledge of them.
 
 Records of the core's Persist effects become journal records; what is durable goes into the active
 index first and is then told to the core, in the order of the commits. Read plans become places in
-the journal or runs on the shelf, and those become bytes, checked on the way out. At start the
+the journal or runs in the entry log, and those become bytes, checked on the way out. At start the
 checkpoint is restored, what no checkpoint names is removed, and the journal files that it does not
 cover are replayed.
 
-Not here: moving entries from the journal to the shelf and back space (`upkeep.checkpointing`).
+Not here: moving entries from the journal to the entry log and back space (`upkeep.checkpointing`).
 Called by `handlers`, `service` and the simulator. Source: docs/protocol/journal.md,
-docs/protocol/shelf.md, R10, R15.
+docs/protocol/entry-log.md, R10, R15.
 """
 
 from __future__ import annotations
@@ -34,12 +34,15 @@ from duramen.ids import EntryId, LedgerId, epoch_of, ledger_of, log_of
 from duramen.limits import JOURNAL_FILE_BYTES, JOURNAL_QUEUE_BYTES_MAX, READ_BYTES_MAX
 from duramen.units import MIB
 from duramen.wire.bookie_calls import Add, ReadAnswer
-from duramen.wire.checkpoint_format import Checkpoint, ShelfFileRef
+from duramen.wire.checkpoint_format import Checkpoint, EntryLogFileRef
 from duramen.wire.entry import HEADER_BYTES, EntryError, check_entry, read_entry_info
-from duramen.wire.journal_format import JournalRecord, Kind, Location, record_bytes
+from duramen.wire.journal_format import JournalRecord, Location, RecordKind, record_bytes
 from duramen_bookie.checkpoint import CheckpointDamaged, secure_checkpoint, write_checkpoint
+from duramen_bookie.entry_log.entry_log import EntryLog, ReadFault, ref_of
+from duramen_bookie.entry_log.entry_log_file import PART_BYTES, IndexPart, RecordPart
+from duramen_bookie.entry_log.index_file import IndexDamaged
 from duramen_bookie.file_system import FileSystem
-from duramen_bookie.index import EntryIndex, Place
+from duramen_bookie.index import EntryIndex, EntryPlace
 from duramen_bookie.journal.findings import Damage, DamageKind, ReplayedRecord, ReplayResult
 from duramen_bookie.journal.group_commit import Journal, JournalStatistics
 from duramen_bookie.journal.replay import open_journal
@@ -51,9 +54,6 @@ from duramen_bookie.metrics import (
     JOURNAL_SYNC_SECONDS,
     READ_BYTES,
 )
-from duramen_bookie.shelf.index_file import IndexDamaged
-from duramen_bookie.shelf.shelf import Fault, Shelf, ref_of
-from duramen_bookie.shelf.shelf_file import PART_BYTES, IndexPart, RecordPart
 
 INLINE_READ_BYTES_MAX: Final = 1 * MIB
 INLINE_READ_ENTRY_COUNT_MAX: Final = 128
@@ -100,22 +100,22 @@ class DataLayout(NamedTuple):
     ledgers: tuple[str, ...]
 
 
-class Reading(NamedTuple):
-    """A planned answer and where its entries are: in the journal, or (`shelf_count`) settled.
+class PlannedRead(NamedTuple):
+    """A planned answer and where its entries are: in the journal, or (`entry_log_count`) settled.
 
     `pin` keeps the journal's files from being recycled as long as this is kept.
     """
 
     plan: ReadPlan
-    places: Sequence[Place]
-    shelf_count: int = 0
+    places: Sequence[EntryPlace]
+    entry_log_count: int = 0
     bytes_max: int = 0
     pin: object = None
 
     @property
     def size_bytes(self) -> int:
         """What its entries take of the answer; at most, if they are settled."""
-        if self.shelf_count:
+        if self.entry_log_count:
             return self.bytes_max
         return sum([place.location.length_bytes for place in self.places])
 
@@ -158,7 +158,7 @@ class Storage:
         self.layout = layout
         self.index = EntryIndex()
         self.replayed = ReplayResult()
-        self.shelf = Shelf(fs, layout.ledgers, core.incarnation, core.is_alive)
+        self.entry_log = EntryLog(fs, layout.ledgers, core.incarnation, core.is_alive)
         self.fs = fs
         self.core = core
         self._on_poisoned = on_poisoned
@@ -181,7 +181,7 @@ class Storage:
     # --- Start and stop --------------------------------------------------------------------------
 
     def replay(self) -> None:
-        """Checkpoint, shelf and journal into core and indexes; blocks, for a thread of its own.
+        """Checkpoint, entry log and journal into core and indexes; blocks, for a thread of its own.
 
         Raises:
             CheckpointDamaged, CheckpointMismatch, CheckpointFormatError: as `secure_checkpoint`.
@@ -194,9 +194,9 @@ class Storage:
             found = self._begin_checkpoints()
         self.core.restore(found.state)
         self.checkpoint = found._replace(state=_NO_STATE)
-        for ref in found.shelf_files:
-            self._open_shelf_file(ref)
-        self.shelf.remove_leftovers(self.checkpoint.shelf_files)
+        for ref in found.entry_log_files:
+            self._open_entry_log_file(ref)
+        self.entry_log.remove_leftovers(self.checkpoint.entry_log_files)
         self.writer, self.replayed = open_journal(
             self.layout.journal,
             self.fs,
@@ -222,35 +222,35 @@ class Storage:
             JournalPoisoned: the stop is not a clean one.
         """
         await self._running().close()
-        self.shelf.close()
+        self.entry_log.close()
 
     def _begin_checkpoints(self) -> Checkpoint:
         """The first start writes one, so that from then on there always is one to be found."""
         names = [name for path in self.layout.ledgers for name in self.fs.list_names(path)]
         if any(name.endswith(".de") for name in names):
-            raise CheckpointDamaged("there are shelf files, and no checkpoint that names them")
+            raise CheckpointDamaged("there are entry log files, and no checkpoint that names them")
         first = self.checkpoint._replace(number=1)
         write_checkpoint(self.fs, self.layout.data, first)
         return first
 
-    def _open_shelf_file(self, ref: ShelfFileRef) -> None:
+    def _open_entry_log_file(self, ref: EntryLogFileRef) -> None:
         """Put a file in force; an index that is not the checkpoint's is made anew.
 
         A data file that is missing is not: what it held is UNKNOWN when it is asked for (R15).
         """
         try:
             try:
-                self.shelf.add(self.shelf.open_file(ref))
+                self.entry_log.add(self.entry_log.open_file(ref))
             except IndexDamaged:
                 self.rebuild_index(ref)
         except OSError as error:
-            self.lost_files.append(f"{self.shelf.path_of(*ref[:2])}: {error}")
+            self.lost_files.append(f"{self.entry_log.path_of(*ref[:2])}: {error}")
 
     def _on_record(self, item: ReplayedRecord) -> None:
         header = item.header
         log_id, epoch = log_of(header.ledger_id), epoch_of(header.ledger_id)
         match header.kind:
-            case Kind.ADD:
+            case RecordKind.ADD:
                 if self.core.is_alive(header.ledger_id):
                     self.core.on_recovered_add(
                         header.ledger_id,
@@ -260,11 +260,11 @@ class Storage:
                         is_recovery=header.is_recovery,
                     )
                     self.index.put(header.ledger_id, header.entry_id, item.location)
-            case Kind.SEAL:
+            case RecordKind.SEAL:
                 self.core.on_recovered_seal(log_id, epoch)
-            case Kind.LAC:
+            case RecordKind.LAC:
                 self.core.on_recovered_lac(header.ledger_id, header.lac)
-            case Kind.TOMBSTONE:
+            case RecordKind.TOMBSTONE:
                 known = self.core.list_ledgers_of(log_id)
                 self.core.on_recovered_drop(log_id, epoch, header.is_all_below)
                 self._drop_dead(known)
@@ -275,7 +275,7 @@ class Storage:
         match damage.kind:
             case DamageKind.RECORD:
                 header = damage.header
-                if header is None or header.kind is not Kind.ADD:
+                if header is None or header.kind is not RecordKind.ADD:
                     self.core.on_recovered_damage()
                     return
                 self.core.on_recovered_damage(header.ledger_id, header.entry_id)
@@ -310,7 +310,7 @@ class Storage:
         Raises:
             JournalPoisoned: nothing will be written any more.
         """
-        records = [_spell(record, adds, entries) for record in persist.records]
+        records = [_encode(record, adds, entries) for record in persist.records]
         size = sum([record_bytes(len(record.body)) for record in records])
 
         def on_done(locations: list[Location]) -> None:
@@ -345,7 +345,7 @@ class Storage:
         for ledger_id in ledger_ids:
             if not self.core.is_alive(ledger_id):
                 self.index.drop(ledger_id)
-                self.shelf.drop(ledger_id)
+                self.entry_log.drop(ledger_id)
 
     def _observe_syncs(self) -> None:
         """Several appends share a commit, and rarely several commits pass between two looks."""
@@ -364,10 +364,10 @@ class Storage:
 
     # --- Entries out of it -----------------------------------------------------------------------
 
-    def select(self, plans: Sequence[ReadPlan]) -> tuple[list[Reading], bool]:
+    def select(self, plans: Sequence[ReadPlan]) -> tuple[list[PlannedRead], bool]:
         """Find the places of what is planned.
 
-        A reading ends where its entries go from the journal to the shelf or back: the rest is
+        A reading ends where its entries go from the journal to the entry log or back: the rest is
         asked for again. An answer frame has a bound; a range that finds it used up is OVERLOADED.
 
         Returns:
@@ -377,29 +377,29 @@ class Storage:
         total = entry_count = 0
         is_short = True
         for plan in plans:
-            reading = Reading(plan, ())
+            reading = PlannedRead(plan, ())
             if plan.entry_count:
                 left = READ_BYTES_MAX - total
                 bytes_max = left if plan.headers_only else min(plan.bytes_max, left)
                 reading = self._find(plan, bytes_max)
                 if total and reading.size_bytes > left:
-                    reading = Reading(plan._replace(status=BookieStatus.OVERLOADED), ())
+                    reading = PlannedRead(plan._replace(status=BookieStatus.OVERLOADED), ())
                 total += reading.size_bytes
                 entry_count += len(reading.places)
-                is_short = is_short and not reading.shelf_count
+                is_short = is_short and not reading.entry_log_count
             readings.append(reading)
         is_short = is_short and total <= INLINE_READ_BYTES_MAX
         return readings, is_short and entry_count <= INLINE_READ_ENTRY_COUNT_MAX
 
-    def _find(self, plan: ReadPlan, bytes_max: int) -> Reading:
+    def _find(self, plan: ReadPlan, bytes_max: int) -> PlannedRead:
         places = self.index.select(plan.ledger_id, plan.first, plan.entry_count, bytes_max)
         if places:
-            return Reading(plan, places, pin=self._generation)
+            return PlannedRead(plan, places, pin=self._generation)
         last = EntryId(plan.first + plan.entry_count - 1)
         count = self.core.count_settled(plan.ledger_id, plan.first, last)
-        return Reading(plan, (), count, bytes_max)
+        return PlannedRead(plan, (), count, bytes_max)
 
-    def read(self, readings: Sequence[Reading]) -> ReadResult:
+    def read(self, readings: Sequence[PlannedRead]) -> ReadResult:
         """Fetch and check the entries; on any thread."""
         result = ReadResult([], [])
         for reading in readings:
@@ -417,17 +417,17 @@ class Storage:
             result.answers.append(answer)
         return result
 
-    def _fetch(self, reading: Reading) -> tuple[list[tuple[EntryId, bytes | memoryview]], bool]:
+    def _fetch(self, reading: PlannedRead) -> tuple[list[tuple[EntryId, bytes | memoryview]], bool]:
         """The entries up to the first that cannot be had, and whether that one is damaged."""
         plan = reading.plan
         entries: list[tuple[EntryId, bytes | memoryview]] = []
-        if reading.shelf_count:
-            found = self.shelf.read(
-                plan.ledger_id, plan.first, reading.shelf_count, reading.bytes_max
+        if reading.entry_log_count:
+            found = self.entry_log.read(
+                plan.ledger_id, plan.first, reading.entry_log_count, reading.bytes_max
             )
             entries += found.entries
             READ_BYTES.inc(sum([len(entry) for _, entry in entries]))
-            return entries, found.fault is Fault.UNREADABLE
+            return entries, found.fault is ReadFault.UNREADABLE
         for entry_id, location in reading.places:
             entry = self._fetch_hot(plan.ledger_id, entry_id, location)
             if entry is None:
@@ -436,13 +436,13 @@ class Storage:
         return entries, False
 
     def identify(
-        self, reading: Reading
-    ) -> tuple[list[tuple[EntryId, int | None, int]], Fault | None]:
-        """As `Shelf.identify`, of what was selected, wherever it lies; on any thread."""
+        self, reading: PlannedRead
+    ) -> tuple[list[tuple[EntryId, int | None, int]], ReadFault | None]:
+        """As `EntryLog.identify`, of what was selected, wherever it lies; on any thread."""
         plan = reading.plan
-        if reading.shelf_count:
-            return self.shelf.identify(
-                plan.ledger_id, plan.first, reading.shelf_count, reading.bytes_max
+        if reading.entry_log_count:
+            return self.entry_log.identify(
+                plan.ledger_id, plan.first, reading.entry_log_count, reading.bytes_max
             )
         return [
             (
@@ -453,7 +453,7 @@ class Storage:
             for place in reading.places
         ], None
 
-    def identify_hot(self, ledger_id: LedgerId, place: Place) -> int | None:
+    def identify_hot(self, ledger_id: LedgerId, place: EntryPlace) -> int | None:
         """Identity of an entry in the journal as it is on the disk itself; None: it is damaged."""
         location = place.location
         file = self.writer.files.get(location.file_id)
@@ -479,9 +479,10 @@ class Storage:
 
     @property
     def entry_bytes(self) -> int:
-        """Bytes of entries, hot and on the shelf; of the latter also what is not alive any more."""
-        shelf = self.shelf.statistics()
-        return int(self.index.statistics()["entry_bytes"]) + int(shelf["data_bytes"])
+        """Bytes of entries, hot and in the entry log; of the latter also what is not alive any
+        more."""
+        entry_log = self.entry_log.statistics()
+        return int(self.index.statistics()["entry_bytes"]) + int(entry_log["data_bytes"])
 
     # --- What upkeep asks ------------------------------------------------------------------------
 
@@ -495,17 +496,17 @@ class Storage:
         old, self._generation = self._generation, _Generation()
         weakref.finalize(old, journal.recycle, tuple(file_ids), done).atexit = False
 
-    def rebuild_index(self, ref: ShelfFileRef) -> None:
-        """Make a shelf file's index anew and put it in force; blocks, for a thread.
+    def rebuild_index(self, ref: EntryLogFileRef) -> None:
+        """Make an entry log file's index anew and put it in force; blocks, for a thread.
 
         Raises:
-            OSError, JournalFormatError: as `Shelf.rebuild_index`.
+            OSError, JournalFormatError: as `EntryLog.rebuild_index`.
         """
-        rebuilt = self.shelf.rebuild_index(ref)
+        rebuilt = self.entry_log.rebuild_index(ref)
         fresh = ref_of(rebuilt.finished, ref.directory_index)
-        self.shelf.add(self.shelf.open_file(fresh))
-        refs = tuple(fresh if known == ref else known for known in self.checkpoint.shelf_files)
-        self.checkpoint = self.checkpoint._replace(shelf_files=refs)
+        self.entry_log.add(self.entry_log.open_file(fresh))
+        refs = tuple(fresh if known == ref else known for known in self.checkpoint.entry_log_files)
+        self.checkpoint = self.checkpoint._replace(entry_log_files=refs)
 
     def damaged_ledgers(self) -> list[LedgerId]:
         """Ledgers of which something is known to be unreadable."""
@@ -515,14 +516,14 @@ class Storage:
             if ledger.unknown or ledger.is_doubtful
         ]
 
-    def scrub_units(self) -> Iterator[HotPart | ShelfPart]:
+    def scrub_units(self) -> Iterator[HotPart | EntryLogPart]:
         """Everything that is stored, in pieces of some MiB; a pass sees what is there by then."""
         for ledger_id in self.index.list_ledgers():
             for places in self.index.split(ledger_id, PART_BYTES):
                 yield HotPart(self, ledger_id, places, self._generation)
-        for file in self.shelf.list_files():
-            for part in file.scrub_units(partial(self.shelf.is_newest, file)):
-                yield ShelfPart(self, part)
+        for file in self.entry_log.list_files():
+            for part in file.scrub_units(partial(self.entry_log.is_newest, file)):
+                yield EntryLogPart(self, part)
 
     def _running(self) -> JournalPort:
         assert self._journal is not None, "replay comes first"
@@ -533,7 +534,7 @@ class Storage:
         return {
             "journal": self.journal_state(),
             "index": self.index.statistics(),
-            "shelf": self.shelf.statistics(),
+            "shelf": self.entry_log.statistics(),
             "checkpoint_number": self.checkpoint.number,
             "covered_file_id": self.checkpoint.covered_file_id,
             "lost_files": self.lost_files,
@@ -568,7 +569,7 @@ class HotPart(NamedTuple):
 
     storage: Storage
     ledger_id: LedgerId
-    places: Sequence[Place]
+    places: Sequence[EntryPlace]
     pin: object
 
     @property
@@ -590,8 +591,8 @@ class HotPart(NamedTuple):
         return bool(places) and places[0] in self.places
 
 
-class ShelfPart(NamedTuple):
-    """A part of a shelf file, for the scrub."""
+class EntryLogPart(NamedTuple):
+    """A part of an entry log file, for the scrub."""
 
     storage: Storage
     part: IndexPart | RecordPart
@@ -606,24 +607,25 @@ class ShelfPart(NamedTuple):
         return self.part.verify()
 
     def is_in_force(self, ledger_id: LedgerId, entry_id: EntryId) -> bool:
-        """Whether the entry is read from the shelf: a mended one is hot, beside the old copy."""
+        """Whether the entry is read from the entry log: a mended one is hot, beside the old
+        copy."""
         return self.storage.core.count_settled(ledger_id, entry_id, entry_id) > 0
 
 
-def _spell(record: Record, adds: Sequence[Add], entries: Sequence[bytes]) -> JournalRecord:
+def _encode(record: Record, adds: Sequence[Add], entries: Sequence[bytes]) -> JournalRecord:
     match record:
         case AddRecord(row=row, ledger_id=ledger_id, entry_id=entry_id, lac=lac):
             add = adds[row]
             return JournalRecord(
-                Kind.ADD, ledger_id, entry_id, lac, entries[row], add.service, add.wave,
+                RecordKind.ADD, ledger_id, entry_id, lac, entries[row], add.service, add.wave,
                 add.is_recovery,
             )  # fmt: skip
         case SealRecord(log_id=log_id, epoch=epoch):
-            return JournalRecord(Kind.SEAL, ledger_of(log_id, epoch))
+            return JournalRecord(RecordKind.SEAL, ledger_of(log_id, epoch))
         case LacRecord(ledger_id=ledger_id, lac=lac):
-            return JournalRecord(Kind.LAC, ledger_id, lac=lac)
+            return JournalRecord(RecordKind.LAC, ledger_id, lac=lac)
         case DropRecord(log_id=log_id, epoch=epoch, is_all_below=is_all_below):
             ledger_id = ledger_of(log_id, epoch)
-            return JournalRecord(Kind.TOMBSTONE, ledger_id, is_all_below=is_all_below)
+            return JournalRecord(RecordKind.TOMBSTONE, ledger_id, is_all_below=is_all_below)
         case _:
             assert_never(record)

@@ -20,7 +20,7 @@ from duramen.runtime.reading.positions import Start
 from duramen.wire.entry import EntryError
 from duramen.wire.read_answers import PlacedBatch, pack_batches, place_batches
 from duramen.wire.record_batch import BatchError, decoded_size
-from duramen.wire.record_json import Record, iterate_records, spell_record
+from duramen.wire.record_json import DeliveredRecord, encode_record, iterate_records
 
 BATCH_COUNT_MAX: Final = 50_000
 """Batches of one binary answer: half of the rows that a frame may have (`wire.frame`)."""
@@ -139,7 +139,7 @@ class RecordPick(_PlacingPick):
             None if size_bytes is None else max(0, size_bytes - self._bytes),
         )
 
-    def _take(self, record: Record) -> bool:
+    def _take(self, record: DeliveredRecord) -> bool:
         bounds = self._bounds
         size = len(record.body) + sum(len(n) + len(v) for n, v in record.headers)
         if bounds.until is not None and record.seq_num >= bounds.until:
@@ -151,7 +151,7 @@ class RecordPick(_PlacingPick):
                 return False
             if bounds.size_bytes is not None and self._bytes + size > bounds.size_bytes:
                 return False
-        self._documents.append(spell_record(record, is_base64=self._is_base64))
+        self._documents.append(encode_record(record, is_base64=self._is_base64))
         self._count += 1
         self._bytes += size
         self.next_seq_num = record.seq_num + 1

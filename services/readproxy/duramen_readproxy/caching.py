@@ -28,7 +28,7 @@ _PLACES: Final = (PositionKind.SEQ, PositionKind.DLSN, PositionKind.LSN)
 """Positions that mean the same at any time; by txid or time an earlier record may be cut off."""
 
 
-def spell_caching(
+def encode_caching(
     asked: ReadRequest, start: Start, log: LogNode, next_seq_num: int
 ) -> dict[str, str]:
     """The headers of an answer that reached a bound of its request; none if it may change.

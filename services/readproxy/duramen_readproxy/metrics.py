@@ -32,7 +32,7 @@ class Reading(NamedTuple):
     is_growing: bool = False
 
 
-class Readings(Collector):
+class ReadingCollector(Collector):
     """Numbers of one part of a read proxy."""
 
     def __init__(self, readings: Sequence[Reading]) -> None:
@@ -67,7 +67,7 @@ def show_cache(registry: CollectorRegistry, cache: EntryCache, bookies: Bookies)
             is_growing=True,
         ),
     )
-    registry.register(Readings(readings))
+    registry.register(ReadingCollector(readings))
 
 
 def show_readers(registry: CollectorRegistry, feeds: Feeds, streams: StreamCounts) -> None:
@@ -83,7 +83,7 @@ def show_readers(registry: CollectorRegistry, feeds: Feeds, streams: StreamCount
         ),
         Reading("open_streams", "streams that are open now", lambda: streams.open_count),
     )
-    registry.register(Readings(readings))
+    registry.register(ReadingCollector(readings))
 
 
 def show_cold(registry: CollectorRegistry, cold: ColdReads) -> None:
@@ -118,4 +118,4 @@ def show_cold(registry: CollectorRegistry, cold: ColdReads) -> None:
             is_growing=True,
         ),
     )
-    registry.register(Readings(readings))
+    registry.register(ReadingCollector(readings))

@@ -42,11 +42,11 @@ from duramen.runtime.reading.positioning.segment_edges import NO_RECORDS, Edges,
 from duramen.runtime.reading.positions import Positions, Start
 from duramen.runtime.reading.tail import Tail, TailFinder
 from duramen.runtime.rest import DeclaredRoute, make_public_app, read_query
-from duramen.texts import check_log_name, check_namespace, spell_time
+from duramen.texts import check_log_name, check_namespace, format_time
 from duramen.units import KIB, MIB
 from duramen.wire.read_answers import MOVED_HEADER, NEXT_HEADER, START_HEADER, TAIL_HEADER
 from duramen_readproxy.answers import BatchPick, RecordPick
-from duramen_readproxy.caching import omit_known, spell_caching
+from duramen_readproxy.caching import encode_caching, omit_known
 from duramen_readproxy.following.encodings import SharedEncodings
 from duramen_readproxy.following.feed import Feeds
 from duramen_readproxy.following.homes import HOME_HEADER, Homes
@@ -117,7 +117,7 @@ def make_app(backend: Backend) -> FastAPI:
             read_query(request, ())
             tail = await backend.tails.find(await find(namespace, log))
             tail.check_sure()
-        return respond(TailAnswer(tail=MarkAnswer(**tail.spell())))
+        return respond(TailAnswer(tail=MarkAnswer(**tail.encode())))
 
     @app.get(_LOG_PATH + "/segments", response_model=None)
     async def get_segments(request: Request, namespace: str, log: str) -> Response:
@@ -192,11 +192,11 @@ async def answer_read(
         if batches.first_seq_num is not None:
             headers[START_HEADER] = f"seq:{batches.first_seq_num}"
         if tail is not None:
-            headers[TAIL_HEADER] = json.dumps(tail.spell())
+            headers[TAIL_HEADER] = json.dumps(tail.encode())
             if _is_end_of(await follower.current_log(), tail):
                 headers["Duramen-Ended"] = "true"
         elif batches.is_full:
-            headers |= spell_caching(asked, start, await follower.current_log(), next_seq_num)
+            headers |= encode_caching(asked, start, await follower.current_log(), next_seq_num)
         return Response(batches.pack(), media_type=Form.BATCH.value, headers=headers)
     records = RecordPick(start, wanted.bounds, is_base64=wanted.is_base64)
     tail = await fill(reader, records, wanted.wait_us, view.find_reach)
@@ -205,11 +205,11 @@ async def answer_read(
     next_seq_num = _next_of(records.next_seq_num, tail, start)
     document: dict[str, Any] = {"records": records.drain(), "next": f"seq:{next_seq_num}"}
     if tail is not None:
-        document["tail"] = tail.spell()
+        document["tail"] = tail.encode()
         if _is_end_of(await follower.current_log(), tail):
             document["ended"] = True
     elif records.is_full:
-        headers |= spell_caching(asked, start, await follower.current_log(), next_seq_num)
+        headers |= encode_caching(asked, start, await follower.current_log(), next_seq_num)
     if start.is_moved:
         head = (await follower.current_log()).trim.dlsn
         document["moved_to"] = {"seq_num": start.seq_num, "dlsn": str(head)}
@@ -343,10 +343,10 @@ def describe_segment(segment: Segment, log: LogNode, edges: Edges | None = None)
         bytes=None if totals is None else totals.length_bytes,
         first_txid=first_txid,
         last_txid=None if totals is None else totals.max_txid,
-        first_timestamp=_spell_time(first_ms),
-        last_timestamp=_spell_time(None if totals is None else totals.max_timestamp_ms),
-        created=spell_time(segment.created_unix_ms),
-        completed=_spell_time(segment.completed_unix_ms),
+        first_timestamp=_format_time(first_ms),
+        last_timestamp=_format_time(None if totals is None else totals.max_timestamp_ms),
+        created=format_time(segment.created_unix_ms),
+        completed=_format_time(segment.completed_unix_ms),
         cold_copy=_describe_cold_copy(segment.cold_copy),
         hot_copies="released" if segment.epoch < log.first_hot_epoch else "kept",
         ensemble_size=segment.quorum.ensemble_size,
@@ -374,13 +374,13 @@ def _describe_cold_copy(copy: ColdCopy | None) -> ColdCopyAnswer | None:
         attempt=copy.attempt,
         manifest_sha256=copy.manifest_sha256,
         bytes=copy.size_bytes,
-        verified=spell_time(copy.verified_unix_ms),
-        rechecked=_spell_time(copy.rechecked_unix_ms),
+        verified=format_time(copy.verified_unix_ms),
+        rechecked=_format_time(copy.rechecked_unix_ms),
     )
 
 
-def _spell_time(unix_ms: int | None) -> str | None:
-    return None if unix_ms is None else spell_time(unix_ms)
+def _format_time(unix_ms: int | None) -> str | None:
+    return None if unix_ms is None else format_time(unix_ms)
 
 
 def _describe_fragment(fragment: Fragment) -> FragmentAnswer:

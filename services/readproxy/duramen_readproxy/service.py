@@ -44,7 +44,7 @@ _STREAMS_END_S: Final = 2.0
 
 
 class ReadProxy:
-    """A `duramen.runtime.service.Service`, and the `rest.Backend` of its routes.
+    """A `duramen.runtime.role.RoleService`, and the `rest.Backend` of its routes.
 
     Args:
         store: not started yet; the service starts and closes it.

@@ -25,7 +25,7 @@ from duramen.wire.record_batch import BatchError
 from duramen.wire.sequencer_calls import (
     AlreadyStored,
     Append,
-    Appended,
+    AppendedBatch,
     AppendedEarly,
     AppendResult,
     pack_results,
@@ -114,10 +114,10 @@ class _Results:
         self._ready.append((index, result))
         self._event.set()
         match result:
-            case AlreadyStored() | Appended(is_duplicate=True):
+            case AlreadyStored() | AppendedBatch(is_duplicate=True):
                 outcome = "duplicate"
-            case Appended() | AppendedEarly():
-                outcome = "ok" if isinstance(result, Appended) else "early"
+            case AppendedBatch() | AppendedEarly():
+                outcome = "ok" if isinstance(result, AppendedBatch) else "early"
                 _SECONDS.labels("total").observe(time.monotonic() - self._began_s)
             case DuramenError():
                 outcome = result.code

@@ -32,10 +32,10 @@ from duramen.texts import check_log_name, check_namespace
 from duramen.wire.metadata_json import (
     MetadataJsonError,
     Paths,
+    encode_log,
+    encode_node,
     read_log,
     read_node,
-    spell_log,
-    spell_node,
 )
 from duramen_sequencer.creation.log_ids import LogIds
 from duramen_sequencer.creation.namespaces import (
@@ -147,13 +147,13 @@ class Control:
         """
         path = self._paths.log(log.log_id)
         fields = {"log_id": str(log.log_id)}
-        take_name: Create | Set = Create(name_path, spell_node(fields))
+        take_name: Create | Set = Create(name_path, encode_node(fields))
         if replaced is not None:
             # From now on the deleted log cannot have the name back.
             fields["replaces"] = str(replaced.log.log_id)
-            take_name = Set(name_path, spell_node(fields), replaced.version)
+            take_name = Set(name_path, encode_node(fields), replaced.version)
         ops = (
-            Create(path, spell_log(log)),
+            Create(path, encode_log(log)),
             Create(self._paths.segments(log.log_id), b""),
             take_name,
         )

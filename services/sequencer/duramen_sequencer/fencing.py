@@ -18,9 +18,9 @@ from duramen.errors import DuramenError
 from duramen.ids import LogId
 from duramen.limits import APPEND_TIMEOUT_US, FENCING_TOKEN_BYTES_MAX
 from duramen.runtime.sequencer.log_driver import now_us
-from duramen.wire.exactly_once.control_record import spell_control
-from duramen.wire.record_json import spell_tail
-from duramen.wire.sequencer_calls import Appended, AppendResult, Redirect, spell_redirect
+from duramen.wire.exactly_once.control_record import encode_control
+from duramen.wire.record_json import encode_tail
+from duramen.wire.sequencer_calls import AppendedBatch, AppendResult, Redirect, encode_redirect
 from duramen_sequencer.log_changes import read_log_id, read_tried
 from duramen_sequencer.log_host import LogHost
 
@@ -47,10 +47,10 @@ async def set_token(host: LogHost, request: dict[str, Any]) -> dict[str, Any]:
         case DuramenError():
             raise result
         case Redirect():
-            return spell_redirect(result)
-        case Appended():
+            return encode_redirect(result)
+        case AppendedBatch():
             tail = result.tail
-            return {"tail": spell_tail(tail.seq_num, tail.timestamp_ms, tail.dlsn)}
+            return {"tail": encode_tail(tail.seq_num, tail.timestamp_ms, tail.dlsn)}
         case _:
             raise AssertionError(f"no answer to a command: {result}")
 
@@ -62,7 +62,7 @@ async def submit(
     fate: asyncio.Future[AppendResult] = asyncio.get_running_loop().create_future()
     append = QueuedAppend(
         next(_COMMAND_IDS),
-        spell_control(TokenRecord(command.token)),
+        encode_control(TokenRecord(command.token)),
         record_count=0,
         max_txid=None,
         max_timestamp_ms=0,

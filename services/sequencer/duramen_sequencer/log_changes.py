@@ -25,7 +25,7 @@ from duramen.ids import LAST_LOG_ID, LogId
 from duramen.runtime.http_client import PeerClient, PeerError
 from duramen.runtime.metadata_store import Conflict, MetadataStore, OutcomeUnknown
 from duramen.units import SECOND
-from duramen.wire.metadata_json import Paths, read_log, spell_log
+from duramen.wire.metadata_json import Paths, encode_log, read_log
 from duramen.wire.sequencer_calls import Redirect
 from duramen_sequencer.log_host import LogHost
 
@@ -122,7 +122,7 @@ class LogChanges:
             raise DuramenError("invalid_argument", "config: an object is expected", field="config")
         log, is_changed = await self._change(log_id, patch, expected, read_nonce(request))
         if is_changed:
-            await self._tell_owner(log)
+            await self._notify_owner(log)
         return {
             "log_id": str(log_id),
             "config": log.config.to_json(),
@@ -159,7 +159,7 @@ class LogChanges:
                 config_nonce=nonce,
             )
             try:
-                await self._store.set(self._paths.log(log_id), spell_log(changed), version=version)
+                await self._store.set(self._paths.log(log_id), encode_log(changed), version=version)
             except (Conflict, OutcomeUnknown):
                 # Read again: the node says whether it is ours, or what to decide anew (R3).
                 continue
@@ -185,7 +185,7 @@ class LogChanges:
         driver.on_config(log.config, log.config_version)
         return driver.core.writer is not None
 
-    async def _tell_owner(self, log: LogNode) -> None:
+    async def _notify_owner(self, log: LogNode) -> None:
         """As far as it can be reached: it reads the nodes itself before it rolls."""
         if self._apply(log):
             return

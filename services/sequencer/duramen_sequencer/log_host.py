@@ -25,8 +25,8 @@ import prometheus_client
 from duramen.config import Window
 from duramen.core.log_node import LogNode
 from duramen.core.ownership.takeover_queue import TakeoverQueue
+from duramen.core.sequencer.context import SequencerContext
 from duramen.core.sequencer.log_state import LogState
-from duramen.core.sequencer.surroundings import Surroundings
 from duramen.core.sequencer.transmit import QueuedAppend
 from duramen.errors import DuramenError
 from duramen.ids import LogId, SequencerId
@@ -95,17 +95,17 @@ class LogHost:
     def __init__(
         self,
         sequencer_id: SequencerId,
-        around: Surroundings,
+        context: SequencerContext,
         lanes: BookieLanes,
         link: MetadataLink,
         sequencers: Roster,
     ) -> None:
         self.drivers: dict[LogId, LogDriver] = {}
-        self.claims = Claims(around, link, sequencers)
+        self.claims = Claims(context, link, sequencers)
         self.stories = Stories()
         self.rates = KnownRates()
         self.sequencer_id = sequencer_id
-        self._around = around
+        self._context = context
         self._lanes = lanes
         self._link = link
         self._routing: dict[LogId, _Held] = {}
@@ -231,7 +231,7 @@ class LogHost:
         """The log's driver, made if need be."""
         driver = self.drivers.get(log_id)
         if driver is None:
-            driver = LogDriver(log_id, self._around, self._lanes, self._link, self)
+            driver = LogDriver(log_id, self._context, self._lanes, self._link, self)
             self.drivers[log_id] = driver
         return driver
 
@@ -267,8 +267,8 @@ class LogHost:
 
     def looks_after(self, log: LogNode, owner_id: str | None) -> bool:
         """Whether background work on a log is this process's: its owner's, else the hash's."""
-        heir = self.claims.first_of(log) if owner_id is None else owner_id
-        return heir == self.sequencer_id
+        pending_owner = self.claims.first_of(log) if owner_id is None else owner_id
+        return pending_owner == self.sequencer_id
 
     def _drop_if_idle(self, driver: LogDriver) -> None:
         log_id = driver.log_id
@@ -335,9 +335,9 @@ class LogHost:
             return
         owner = await self._link.read_owner(log_id)
         # What carries our name and is not driven here was left by us, whomever the hash names.
-        heir = self.claims.first_of(log) if owner is None else owner.sequencer_id
+        pending_owner = self.claims.first_of(log) if owner is None else owner.sequencer_id
         left_us = self.claims.pauses.left_us(log_id, now_us())
-        if heir == self.sequencer_id and not left_us and self._may_work():
+        if pending_owner == self.sequencer_id and not left_us and self._may_work():
             _LOG.info("log %d (%s/%s) is orphaned", log_id, log.namespace, log.name)
             self.take_over(log_id, demand=0, size=log.totals.length_bytes)
 
@@ -350,7 +350,7 @@ class LogHost:
 
     def on_session(self, state: SessionState) -> None:
         """The metadata session changed: put owner nodes back when there is a new one."""
-        self._around.is_metadata_reachable = state is SessionState.CONNECTED
+        self._context.is_metadata_reachable = state is SessionState.CONNECTED
         if state is not SessionState.CONNECTED:
             # Orphans that wait for their turn are found again by a later scan.
             self._takeovers.drop_unwanted()
@@ -383,17 +383,19 @@ class LogHost:
         for append, answer in () if held is None else held.appends:
             self.resubmit(log_id, append, answer)
 
-    async def give_up(self, log_id: LogId, heir: str) -> None:
+    async def give_up(self, log_id: LogId, pending_owner: str) -> None:
         """Let a log go as a dead owner would, because bookies do not let it go on here.
 
         What was sent is uncertain. What was not waits until nobody owns the log, and goes to the
-        heir.
+        pending owner.
         """
         self._leaving.setdefault(log_id, _Held())
         try:
-            self.drivers[log_id].release(f"{heir} reaches the log's bookies, we do not", loss=1)
+            self.drivers[log_id].release(
+                f"{pending_owner} reaches the log's bookies, we do not", loss=1
+            )
             await self._link.drop_owner(log_id)
-            self.claims.note_heir(log_id, heir)
+            self.claims.note_pending_owner(log_id, pending_owner)
         finally:
             self.release_held(log_id)
 
@@ -432,7 +434,7 @@ class LogHost:
             "logs": {state.value: states.count(state.value) for state in LogState},
             "routing_count": sum(len(held.appends) for held in self._routing.values()),
             "leaving_count": len(self._leaving),
-            "owed_bytes": self._around.owed_bytes,
+            "owed_bytes": self._context.owed_bytes,
             "takeovers_waiting": self._takeovers.waiting_count,
             "takeovers_running": self._takeovers.running_count,
             "stories": len(self.stories),

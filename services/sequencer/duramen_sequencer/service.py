@@ -29,7 +29,7 @@ from duramen.runtime.role import ServiceOptions, StartRefusedError
 from duramen.runtime.sequencer.bookie_lanes import BookieLanes
 from duramen.runtime.sequencer.maintenance import Maintenance
 from duramen.runtime.sequencer.metadata_link import MetadataLink
-from duramen.runtime.sequencer.process import make_surroundings
+from duramen.runtime.sequencer.process import make_context
 from duramen.runtime.sequencer.surveyor import Surveyor
 from duramen.runtime.zookeeper_store import ZooKeeperStore
 from duramen.units import MIB
@@ -67,19 +67,20 @@ class SequencerService:
         self._store = store
         self._paths = Paths(options.cluster)
         self._client = PeerClient()
-        self._around = make_surroundings(options.node_id)
+        self._context = make_context(options.node_id)
         data_url = options.data_url()
         self._surveyor = Surveyor(
             store,
             self._paths,
-            self._around,
+            self._context,
             self._on_bookies_changed,
             steady_after_us=options.bookie_steady_after_us,
         )
         self._sequencers = Roster(store, self._paths.sequencers, self._on_sequencers_changed)
         lanes = BookieLanes(self._client, self._surveyor.urls.get)
-        link = MetadataLink(store, self._paths, self._around.sequencer_id, data_url)
-        self.host = LogHost(self._around.sequencer_id, self._around, lanes, link, self._sequencers)
+        own_id = self._context.sequencer_id
+        link = MetadataLink(store, self._paths, own_id, data_url)
+        self.host = LogHost(own_id, self._context, lanes, link, self._sequencers)
         self._hand_over = HandOver(self.host, self._client)
         self._maintenance = Maintenance(
             store, self._paths, self._on_maintenance, self._count_changing
@@ -91,9 +92,9 @@ class SequencerService:
             options.cold_store, store, self._paths, cache_bytes=_COLD_CACHE_BYTES
         )
         self._life = LifeOperations(self.host, link, Boundaries(link, lanes, self._cold))
-        self._retention = RetentionRounds(link, self.host.looks_after, self._around.rng)
+        self._retention = RetentionRounds(link, self.host.looks_after, self._context.rng)
         self._auditor, self._election = self._make_auditor(link, changes)
-        self._repair = RepairOperations(self._auditor, self._election, self._around.rng)
+        self._repair = RepairOperations(self._auditor, self._election, self._context.rng)
         operations: dict[str, Operation] = {
             "roll": changes.roll,
             "reconfigure": changes.reconfigure,
@@ -129,7 +130,7 @@ class SequencerService:
             lambda: self._surveyor.urls,
             lambda unreached: registration.update({**fields, "unreached": unreached}),
         )
-        self._reliefs = LogReliefs(self.host, self._around, options.give_up_after_us)
+        self._reliefs = LogReliefs(self.host, self._context, options.give_up_after_us)
         self._is_ready = False
 
     async def start(self) -> None:
@@ -188,8 +189,8 @@ class SequencerService:
             "cold": None if self._cold is None else self._cold.statistics(),
             "metadata": self._store.statistics(),
             **self._surveyor.statistics(),
-            "rolls": self._around.rolls.statistics(),
-            "rolling_suspended": self._around.is_rolling_suspended,
+            "rolls": self._context.rolls.statistics(),
+            "rolling_suspended": self._context.is_rolling_suspended,
             "life": self._life.statistics(),
             "retention": self._retention.statistics(),
             **self._reaching.statistics(),
@@ -237,12 +238,12 @@ class SequencerService:
             return await changes.roll({"log_id": str(log_id)})
 
         pace = AuditPace(options.audit_interval_us, grace_us=options.lost_bookie_grace_us)
-        auditor = Auditor(link, BookieClient(), ask_roll, self._around.rng, pace)
+        auditor = Auditor(link, BookieClient(), ask_roll, self._context.rng, pace)
         fields = {
             "sequencer": options.node_id,
             "admin_url": options.admin_url(),
         }
-        election = Election(self._store, self._paths.auditor, fields, auditor.on_office)
+        election = Election(self._store, self._paths.auditor, fields, auditor.on_leadership)
         return auditor, election
 
     # --- calls -----------------------------------------------------------------------------------
@@ -266,7 +267,7 @@ class SequencerService:
         self.host.want_scan()
 
     def _on_maintenance(self, is_suspended: bool) -> None:
-        self._around.is_rolling_suspended = is_suspended
+        self._context.is_rolling_suspended = is_suspended
         for driver in list(self.host.drivers.values()):
             driver.flush()
 

@@ -25,8 +25,8 @@ from duramen.runtime.admin import problem_response
 from duramen.runtime.rest import announced_bytes, read_body, read_query, shorten_field
 from duramen.texts import check_log_name, check_namespace
 from duramen.units import SECOND, parse_duration_us
-from duramen.wire.record_json import spell_mark, spell_tail
-from duramen.wire.sequencer_calls import AlreadyStored, AppendedEarly, Mark, Stored
+from duramen.wire.record_json import encode_mark, encode_tail
+from duramen.wire.sequencer_calls import AlreadyStored, AppendedEarly, LogMark, Stored
 from duramen_writeproxy.appends import Appender
 from duramen_writeproxy.bodies import body_limit, parse_media
 from duramen_writeproxy.creation import AutoCreator
@@ -46,7 +46,7 @@ _LOG = logging.getLogger(__name__)
 _OK: Final = APPENDS.labels("ok")
 
 
-class Head(NamedTuple):
+class AppendHead(NamedTuple):
     """What the headers of an append say."""
 
     media: str
@@ -91,7 +91,7 @@ class AppendRoute:
         finally:
             APPEND_SECONDS.observe(time.perf_counter() - started)
         _OK.inc()
-        return Response(spell_appended(result), media_type="application/json")
+        return Response(encode_appended(result), media_type="application/json")
 
     async def _append(self, request: Request) -> Stored:
         deadline = asyncio.get_running_loop().time()
@@ -134,7 +134,7 @@ class AppendRoute:
             share.close()
 
 
-def read_head(raw_headers: Any, check_media: Callable[[str], str] = parse_media) -> Head:
+def read_head(raw_headers: Any, check_media: Callable[[str], str] = parse_media) -> AppendHead:
     """Read the headers of an append.
 
     Args:
@@ -155,7 +155,7 @@ def read_head(raw_headers: Any, check_media: Callable[[str], str] = parse_media)
         conditions = read_condition_headers(headers)
         is_base64 = _read_format(headers.get(b"duramen-format"))
         timeout_s = _read_timeout_s(headers.get(b"duramen-timeout"), timeout_s)
-    return Head(
+    return AppendHead(
         check_media(content_type),
         announced_bytes(headers.get(b"content-length")),
         is_base64,
@@ -199,7 +199,7 @@ def _read_timeout_s(value: bytes | None, default_s: float) -> float:
     return timeout_us / SECOND
 
 
-def spell_appended(result: Stored) -> bytes:
+def encode_appended(result: Stored) -> bytes:
     """The answer to an append; the place of an old duplicate is not known any more.
 
     That of an early append is known, and not yet its sequence number.
@@ -207,17 +207,17 @@ def spell_appended(result: Stored) -> bytes:
     if isinstance(result, AlreadyStored):
         return orjson.dumps({"start": None, "end": None, "tail": None, "duplicate": True})
     if isinstance(result, AppendedEarly):
-        start = spell_mark(None, result.timestamp_ms, result.dlsn)
+        start = encode_mark(None, result.timestamp_ms, result.dlsn)
         return orjson.dumps({"start": start, "end": None, "tail": None})
     document: dict[str, Any] = {
-        "start": _spell_mark(result.start),
-        "end": _spell_mark(result.end),
-        "tail": spell_tail(result.tail.seq_num, result.tail.timestamp_ms, result.tail.dlsn),
+        "start": _encode_mark(result.start),
+        "end": _encode_mark(result.end),
+        "tail": encode_tail(result.tail.seq_num, result.tail.timestamp_ms, result.tail.dlsn),
     }
     if result.is_duplicate:
         document["duplicate"] = True
     return orjson.dumps(document)
 
 
-def _spell_mark(mark: Mark) -> dict[str, Any]:
-    return spell_mark(mark.seq_num, mark.timestamp_ms, mark.dlsn)
+def _encode_mark(mark: LogMark) -> dict[str, Any]:
+    return encode_mark(mark.seq_num, mark.timestamp_ms, mark.dlsn)

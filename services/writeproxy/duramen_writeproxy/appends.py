@@ -25,7 +25,7 @@ from duramen.errors import DuramenError
 from duramen.ids import LogId
 from duramen.runtime.http_client import UnreachableError
 from duramen.units import MS, SECOND
-from duramen.wire.record_batch import Producer
+from duramen.wire.record_batch import BatchProducer
 from duramen.wire.sequencer_calls import (
     NO_OPTIONS,
     AppendOptions,
@@ -156,7 +156,7 @@ class OrderedBatch(NamedTuple):
 
     batch: bytes
     options: AppendOptions = NO_OPTIONS
-    producer: Producer | None = None
+    producer: BatchProducer | None = None
 
 
 class Appender:

@@ -32,8 +32,8 @@ from duramen.wire.record_batch import (
     TIMESTAMPS,
     Batch,
     BatchError,
+    BatchProducer,
     Header,
-    Producer,
     check_batch,
     check_records,
     decode_batch,
@@ -252,7 +252,7 @@ class _RecordReader:
         if self._size_bytes > BATCH_BYTES_MAX:
             self._check()  # before more work is spent on it
 
-    def encode(self, now_ms: int, producer: Producer | None) -> bytes:
+    def encode(self, now_ms: int, producer: BatchProducer | None) -> bytes:
         """The batch of what was read.
 
         Args:

@@ -61,7 +61,7 @@ def parse_page(fields: dict[str, str]) -> Page:
     return Page(fields.get("prefix", ""), fields.get("start_after", ""), int(text))
 
 
-class Catalog:
+class CatalogQueries:
     """Reads of what exists."""
 
     def __init__(self, store: MetadataStore, paths: Paths, names: NameCache) -> None:

@@ -174,7 +174,7 @@ class Creator:
                 asked.add(target.url)
                 owner = None
                 try:
-                    told = outcome.tell(message, target)
+                    told = outcome.report(message, target)
                     answer = await self._ask_one(target, told, fields, timeout_us)
                     owner = read_redirect(answer)
                     if owner is None:
@@ -239,7 +239,7 @@ class _Outcome:
         """Nobody is left who reaches the metadata store: a pause would not help soon."""
         return self._last.code == "metadata_unavailable"
 
-    def tell(self, message: dict[str, Any], target: Target) -> dict[str, Any]:
+    def report(self, message: dict[str, Any], target: Target) -> dict[str, Any]:
         """The message to `target`, who is told which others cannot carry the call out."""
         others = [name for name in self._in_vain if name != target.sequencer_id]
         return {**message, "tried": others} if others else message

@@ -73,7 +73,7 @@ class Peers(Protocol):
         ...
 
 
-class Ticket:
+class LaneTicket:
     """One append in a lane. `future` gets its result, or UnreachableError: never sent.
 
     `followers` go in the same frame, right behind it: what a frame carries is taken in its order,
@@ -92,24 +92,24 @@ class Ticket:
         self.size_bytes = len(batch)
         self.deadline = deadline
         self.options = options
-        self.followers: list[Ticket] = []
+        self.followers: list[LaneTicket] = []
         self.is_sent = False
         self.future: asyncio.Future[AppendResult] = asyncio.get_running_loop().create_future()
 
 
-class _Frame:
+class _SentFrame:
     """Tickets that were sent together; the open ones are those without an answer."""
 
     __slots__ = ("is_slow", "lane_class", "open", "started")
 
-    def __init__(self, lane_class: _Class, tickets: list[Ticket], started: float) -> None:
+    def __init__(self, lane_class: _LaneClass, tickets: list[LaneTicket], started: float) -> None:
         self.lane_class = lane_class
-        self.open: dict[int, Ticket] = dict(enumerate(tickets))
+        self.open: dict[int, LaneTicket] = dict(enumerate(tickets))
         self.started = started
         self.is_slow = False
 
 
-class _Class:
+class _LaneClass:
     """What waits, log by log, and what is in flight: of the slow logs or of all others."""
 
     __slots__ = (
@@ -118,13 +118,13 @@ class _Class:
 
     def __init__(self) -> None:
         self.turns: deque[LogId] = deque()
-        self.waiting: dict[LogId, deque[Ticket]] = {}
+        self.waiting: dict[LogId, deque[LaneTicket]] = {}
         self.waiting_bytes = 0
         self.waiting_count = 0
         self.frame_count = 0
         self.young_count = 0
 
-    def push(self, ticket: Ticket) -> None:
+    def push(self, ticket: LaneTicket) -> None:
         tickets = self.waiting.get(ticket.log_id)
         if tickets is None:
             tickets = self.waiting[ticket.log_id] = deque()
@@ -133,11 +133,11 @@ class _Class:
         self.waiting_bytes += ticket.size_bytes
         self.waiting_count += 1
 
-    def peek(self) -> Ticket:
+    def peek(self) -> LaneTicket:
         """What `pop` would take: the oldest of the log whose turn it is."""
         return self.waiting[self.turns[0]][0]
 
-    def pop(self) -> Ticket:
+    def pop(self) -> LaneTicket:
         log_id = self.turns.popleft()
         tickets = self.waiting[log_id]
         ticket = tickets.popleft()
@@ -162,9 +162,9 @@ class Lane:
         self._url = f"{url}/s/append"
         self._peers = peers
         self._loop = asyncio.get_running_loop()
-        self._fast, self._slow = _Class(), _Class()
+        self._fast, self._slow = _LaneClass(), _LaneClass()
         self._slow_logs: Counter[LogId] = Counter()
-        self._frames: dict[_Frame, asyncio.Task[None]] = {}
+        self._frames: dict[_SentFrame, asyncio.Task[None]] = {}
         self._held_bytes = 0
         self._held_by_log: dict[LogId, int] = {}
         self._held_count = 0
@@ -188,7 +188,7 @@ class Lane:
         """
         if self._is_closed:
             raise DuramenError("server_draining", "the proxy is stopping")
-        ticket = Ticket(log_id, batch, deadline, options)
+        ticket = LaneTicket(log_id, batch, deadline, options)
         self._hold(log_id, len(batch))
         try:
             self._enqueue(ticket)
@@ -217,7 +217,7 @@ class Lane:
         """
         if self._is_closed:
             raise DuramenError("server_draining", "the proxy is stopping")
-        tickets = [Ticket(log_id, batch, deadline, options) for batch, options in batches]
+        tickets = [LaneTicket(log_id, batch, deadline, options) for batch, options in batches]
         first = tickets[0]
         first.followers = tickets[1:]
         first.size_bytes = size_bytes = sum(ticket.size_bytes for ticket in tickets)
@@ -286,7 +286,7 @@ class Lane:
 
     # --- Collecting ---
 
-    def _enqueue(self, ticket: Ticket) -> None:
+    def _enqueue(self, ticket: LaneTicket) -> None:
         self._age_frames()
         where = self._slow if ticket.log_id in self._slow_logs else self._fast
         where.push(ticket)
@@ -310,7 +310,7 @@ class Lane:
         self._timer = None
         self._pump()
 
-    def _take(self, lane_class: _Class) -> Iterator[Ticket]:
+    def _take(self, lane_class: _LaneClass) -> Iterator[LaneTicket]:
         """What fits into one frame, log by log in turns, without what nobody waits for.
 
         The appends of one log stay in the order of their arrival.
@@ -343,7 +343,7 @@ class Lane:
 
     # --- Sending ---
 
-    def _open(self, lane_class: _Class, tickets: list[Ticket]) -> None:
+    def _open(self, lane_class: _LaneClass, tickets: list[LaneTicket]) -> None:
         now = self._loop.time()
         appends = []
         for ticket in tickets:
@@ -351,7 +351,7 @@ class Lane:
             left_ms = max(1, int((ticket.deadline - now) * 1000))
             appends.append(Append(ticket.log_id, left_ms, ticket.batch, ticket.options))
         longest = max(ticket.deadline for ticket in tickets) - now + GRACE_S
-        frame = _Frame(lane_class, tickets, now)
+        frame = _SentFrame(lane_class, tickets, now)
         lane_class.frame_count += 1
         lane_class.young_count += 1
         self._frame_count += 1
@@ -360,7 +360,7 @@ class Lane:
         task = self._loop.create_task(self._carry(frame, body, int(longest * 1e6)))
         self._frames[frame] = task
 
-    async def _carry(self, frame: _Frame, body: bytes, timeout_us: int) -> None:
+    async def _carry(self, frame: _SentFrame, body: bytes, timeout_us: int) -> None:
         reason, is_unsent = "the sequencer's answer ended early", False
         refusal: DuramenError | None = None
         try:
@@ -380,7 +380,7 @@ class Lane:
         finally:
             self._close(frame, reason, is_unsent=is_unsent, refusal=refusal)
 
-    async def _receive(self, frame: _Frame, pieces: AsyncIterator[bytes]) -> None:
+    async def _receive(self, frame: _SentFrame, pieces: AsyncIterator[bytes]) -> None:
         buffer = bytearray()
         try:
             async for piece in pieces:
@@ -391,7 +391,7 @@ class Lane:
             if isinstance(pieces, AsyncGenerator):
                 await pieces.aclose()
 
-    def _on_results(self, frame: _Frame, data: bytes) -> None:
+    def _on_results(self, frame: _SentFrame, data: bytes) -> None:
         for index, result in parse_results(data):
             ticket = frame.open.pop(index, None)
             if ticket is None:
@@ -402,7 +402,7 @@ class Lane:
                 ticket.future.set_result(result)
 
     def _close(
-        self, frame: _Frame, reason: str, *, is_unsent: bool, refusal: DuramenError | None
+        self, frame: _SentFrame, reason: str, *, is_unsent: bool, refusal: DuramenError | None
     ) -> None:
         for ticket in frame.open.values():
             if frame.is_slow:
@@ -462,7 +462,7 @@ class Lanes:
         return {url: lane.statistics() for url, lane in self._lanes.items()}
 
 
-def _read_fate(ticket: Ticket) -> AppendResult | UnreachableError:
+def _read_fate(ticket: LaneTicket) -> AppendResult | UnreachableError:
     """What became of a ticket whose time is over, if not before."""
     future = ticket.future
     if not future.done() or future.cancelled():

@@ -38,7 +38,7 @@ from duramen.runtime.rest import (
 from duramen.texts import check_log_name, check_namespace
 from duramen.units import KIB
 from duramen_writeproxy.append_route import AppendRoute
-from duramen_writeproxy.catalog import Catalog, parse_page
+from duramen_writeproxy.catalog import CatalogQueries, parse_page
 from duramen_writeproxy.creation import Creator
 from duramen_writeproxy.exactly_once.fencing import FenceRoute
 from duramen_writeproxy.intake.stream_route import StreamRoute
@@ -56,7 +56,7 @@ _PAGE_FIELDS: Final = ("prefix", "start_after", "limit")
 
 def make_app(
     append_route: AppendRoute,
-    catalog: Catalog,
+    catalog: CatalogQueries,
     creator: Creator,
     fence_route: FenceRoute,
     stream_route: StreamRoute,
@@ -67,7 +67,7 @@ def make_app(
     add_route(app, "POST", _LOG + "/records", append_route.on_append)
     add_route(app, "POST", _LOG + "/records:stream", stream_route.on_stream)
     add_route(app, "POST", _LOG + ":fence", fence_route.on_fence)
-    routes = _Routes(append_route, catalog, creator)
+    routes = _RestRoutes(append_route, catalog, creator)
     for method, path, endpoint in (
         ("PUT", _LOG, routes.put_log),
         ("PATCH", _LOG, routes.patch_log),
@@ -84,10 +84,12 @@ def make_app(
     return app
 
 
-class _Routes:
+class _RestRoutes:
     """Everything but the append."""
 
-    def __init__(self, append_route: AppendRoute, catalog: Catalog, creator: Creator) -> None:
+    def __init__(
+        self, append_route: AppendRoute, catalog: CatalogQueries, creator: Creator
+    ) -> None:
         self._append_route = append_route
         self._catalog = catalog
         self._creator = creator

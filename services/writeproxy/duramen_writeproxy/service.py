@@ -24,7 +24,7 @@ from duramen.runtime.role import ServiceOptions
 from duramen.wire.metadata_json import Paths
 from duramen_writeproxy.append_route import AppendRoute
 from duramen_writeproxy.appends import Appender
-from duramen_writeproxy.catalog import Catalog
+from duramen_writeproxy.catalog import CatalogQueries
 from duramen_writeproxy.cluster.journals import JournalCalls, add_journal_routes
 from duramen_writeproxy.cluster.maintenance import add_maintenance_routes
 from duramen_writeproxy.cluster.placement import add_placement_routes
@@ -73,7 +73,7 @@ class WriteProxy:
         self._append_route = AppendRoute(
             self._names, self._auto_creator, self._appender, self._encoder, self._budget
         )
-        catalog = Catalog(store, self._paths, self._names)
+        catalog = CatalogQueries(store, self._paths, self._names)
         fence_route = FenceRoute(self._names, self._creator)
         self._stream_route = StreamRoute(
             self._names, self._auto_creator, self._appender, self._encoder, self._budget

@@ -31,7 +31,7 @@ from duramen.runtime.reading.bookies import Bookies, RangeFetcher, read_clock_us
 from duramen.runtime.reading.cache import EntryCache
 from duramen.runtime.zookeeper_store import ZooKeeperStore
 from duramen.units import MIB, SECOND
-from duramen.wire.bookie_calls import ReadRange, Service
+from duramen.wire.bookie_calls import ReadRange, ServiceClass
 from duramen.wire.entry import read_entry_info
 from duramen.wire.metadata_json import Paths
 
@@ -189,7 +189,7 @@ class BookieSource:
         while at <= last and read_clock_us() < deadline_us:
             wanted = ReadRange(
                 segment.ledger_id, at, last, READ_BYTES_MAX,
-                headers_only=True, service=Service.CATCH_UP_READ,
+                headers_only=True, service=ServiceClass.CATCH_UP_READ,
             )  # fmt: skip
             answer = await self._bookies.read(member, wanted, READ_TIMEOUT_US)
             if answer.status is BookieStatus.OVERLOADED:

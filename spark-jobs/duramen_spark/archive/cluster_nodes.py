@@ -27,7 +27,7 @@ from duramen.runtime.metadata_store import (
     OutcomeUnknown,
     Set,
 )
-from duramen.wire.metadata_json import Paths, read_log, read_node, read_segment, spell_segment
+from duramen.wire.metadata_json import Paths, encode_segment, read_log, read_node, read_segment
 
 _TRIES: Final = 20
 """Of one change: conflicts are with repair's swaps, which are few."""
@@ -112,7 +112,7 @@ class ClusterNodes:
             changed = change(segment, nonce)
             if changed is None:
                 return segment
-            ops: list[Op] = [Set(path, spell_segment(changed), found.version)]
+            ops: list[Op] = [Set(path, encode_segment(changed), found.version)]
             if only_hot:
                 ops.append(Check(log_path, log_node.version))
             try:

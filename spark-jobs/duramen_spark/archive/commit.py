@@ -29,8 +29,8 @@ from duramen.wire.cold.manifest import (
     FilePart,
     Manifest,
     ManifestError,
+    encode_manifest,
     read_manifest,
-    spell_manifest,
 )
 from duramen.wire.cold.paths import attempt_manifest_path, manifest_path
 from duramen_spark.archive.cluster_nodes import ClusterNodes
@@ -41,7 +41,7 @@ MANIFEST_BYTES_MAX = 256 << 20
 """Of a segment of a terabyte in row groups of 16 MiB: some 40 MB."""
 
 
-class Outcome(enum.Enum):
+class SegmentOutcome(enum.Enum):
     """What became of a segment; the values are those of the report."""
 
     ARCHIVED = "archived"
@@ -76,10 +76,10 @@ def make_manifest(
         holes=segment.holes,
         lost=segment.lost,
         archived_unix_ms=time.time_ns() // 1_000_000,
-        history=_spell_history(log, segment),
+        history=_encode_history(log, segment),
     )
     check_fits(manifest, segment)
-    spell_manifest(manifest)
+    encode_manifest(manifest)
     return manifest
 
 
@@ -144,7 +144,7 @@ async def put_manifest(store: ColdStore, path: str, manifest: Manifest) -> bool:
         ManifestError: something else is there.
     """
     try:
-        await asyncio.to_thread(store.put_new, path, spell_manifest(manifest))
+        await asyncio.to_thread(store.put_new, path, encode_manifest(manifest))
     except AlreadyThere:
         found = await asyncio.to_thread(read_stored_manifest, store, path)
         if found is None:
@@ -166,7 +166,7 @@ async def remove_attempt(store: ColdStore, folder: str, kept: Sequence[FilePart]
     return removed
 
 
-async def mark_segment(nodes: ClusterNodes, manifest: Manifest, data: bytes) -> Outcome:
+async def mark_segment(nodes: ClusterNodes, manifest: Manifest, data: bytes) -> SegmentOutcome:
     """Record the cold copy in the segment's node.
 
     Args:
@@ -188,11 +188,11 @@ async def mark_segment(nodes: ClusterNodes, manifest: Manifest, data: bytes) -> 
 
     segment = await nodes.change_segment(manifest.log_id, manifest.epoch, change)
     if segment is None:
-        return Outcome.GONE
-    return Outcome.ARCHIVED if segment.cold_copy == copy else Outcome.LOST_RACE
+        return SegmentOutcome.GONE
+    return SegmentOutcome.ARCHIVED if segment.cold_copy == copy else SegmentOutcome.LOST_RACE
 
 
-def _spell_history(log: LogNode, segment: Segment) -> dict[str, Any]:
+def _encode_history(log: LogNode, segment: Segment) -> dict[str, Any]:
     """What happened to the segment before it was archived."""
     return {
         "created_unix_ms": segment.created_unix_ms,

@@ -29,11 +29,11 @@ from duramen.units import HOUR, MIB, MINUTE, MS
 from duramen.wire.cold.manifest import FilePart, Manifest, ManifestError
 from duramen.wire.cold.paths import attempt_folder, manifest_path
 from duramen.wire.cold.schema import ROW_GROUP_BYTES_MAX
-from duramen.wire.metadata_json import MetadataJsonError, spell_segment
+from duramen.wire.metadata_json import MetadataJsonError, encode_segment
 from duramen_spark.archive.bookie_source import ClusterAddress, EntrySource, SourceError
 from duramen_spark.archive.cluster_nodes import ClusterNodes
 from duramen_spark.archive.commit import (
-    Outcome,
+    SegmentOutcome,
     check_fits,
     make_manifest,
     mark_segment,
@@ -44,9 +44,9 @@ from duramen_spark.archive.commit import (
 )
 from duramen_spark.archive.part_task import PartResult, PartTask
 from duramen_spark.archive.plan import balance, batch, cut_segment
-from duramen_spark.archive.policy import Policy, Verdict, find_lag_ms
+from duramen_spark.archive.policy import ArchiveVerdict, Policy, find_lag_ms
 from duramen_spark.archive.recheck import is_due, recheck
-from duramen_spark.archive.report import Report
+from duramen_spark.archive.report import RunReport
 from duramen_spark.archive.sweep import sweep
 from duramen_spark.runner import Runner, RunnerFailed
 
@@ -146,9 +146,9 @@ class ArchiveRun:
         self._done_bytes = 0
         self._total_bytes = 0
         self._began_us = time.monotonic_ns() // 1_000
-        self.report = Report()
+        self.report = RunReport()
 
-    async def run(self) -> Report:
+    async def run(self) -> RunReport:
         """Do everything once; what fails after the archiving is in the report.
 
         Raises:
@@ -180,7 +180,7 @@ class ArchiveRun:
                 continue
             for segment in await self._nodes.list_segments(log):
                 verdict = policy.judge(log, segment, now_unix_ms)
-                if verdict is Verdict.ARCHIVE:
+                if verdict is ArchiveVerdict.ARCHIVE:
                     is_refuted = (log.log_id, segment.epoch) in self._refuted
                     works.append(_Work(log, segment, uuid4().hex, is_replacement=is_refuted))
                 else:
@@ -196,7 +196,7 @@ class ArchiveRun:
                 waiting += [
                     one
                     for one in segments
-                    if policy.judge(log, one, now_unix_ms) is Verdict.ARCHIVE
+                    if policy.judge(log, one, now_unix_ms) is ArchiveVerdict.ARCHIVE
                 ]
         self.report.lag_us = find_lag_ms(waiting, now_unix_ms) * MS
 
@@ -295,7 +295,7 @@ class ArchiveRun:
             address=self._address,
             cold_store=self._store_url,
             cluster_uuid=self._cluster,
-            segment=spell_segment(work.segment),
+            segment=encode_segment(work.segment),
             attempt=work.attempt,
             index=index,
             first=EntryId(first),
@@ -334,7 +334,7 @@ class ArchiveRun:
         await self._archive_batch([work])
 
     async def _commit(self, work: _Work, results: Sequence[PartResult]) -> None:
-        outcome = Outcome.ADOPTED
+        outcome = SegmentOutcome.ADOPTED
         manifest = work.stored
         if manifest is None:
             parts = [result.part for result in results if result.part is not None]
@@ -347,10 +347,10 @@ class ArchiveRun:
             if not await put_manifest(self._store, path, manifest):
                 _steps.debug("race lost: %s", work)
                 await self._remove_own(work, [])
-                self.report.outcomes[Outcome.LOST_RACE.value] += 1
+                self.report.outcomes[SegmentOutcome.LOST_RACE.value] += 1
                 return
             _steps.debug("manifest put: %s", work)
-            outcome = Outcome.ARCHIVED
+            outcome = SegmentOutcome.ARCHIVED
             await self._remove_own(work, manifest.files)
         path = name_manifest(manifest, is_replacement=work.is_replacement)
         found = await asyncio.to_thread(read_stored_manifest, self._store, path)
@@ -358,7 +358,9 @@ class ArchiveRun:
             raise ManifestError(f"{path} is not what was put there")
         marked = await mark_segment(self._nodes, manifest, found[1])
         _steps.debug("segment marked: %s", work)
-        self._count(work, manifest, results, outcome if marked is Outcome.ARCHIVED else marked)
+        self._count(
+            work, manifest, results, outcome if marked is SegmentOutcome.ARCHIVED else marked
+        )
 
     async def _remove_own(self, work: _Work, kept: Sequence[FilePart]) -> None:
         """Files of one's own attempt that no manifest names, or ever will."""
@@ -367,7 +369,11 @@ class ArchiveRun:
         self.report.removed_file_count += await remove_attempt(self._store, folder, kept)
 
     def _count(
-        self, work: _Work, manifest: Manifest, results: Sequence[PartResult], outcome: Outcome
+        self,
+        work: _Work,
+        manifest: Manifest,
+        results: Sequence[PartResult],
+        outcome: SegmentOutcome,
     ) -> None:
         report = self.report
         entry_bytes = sum(result.entry_bytes for result in results)

@@ -113,7 +113,7 @@ async def run_task(task: PartTask, source: EntrySource, try_index: int) -> PartR
     store = open_cold_store(task.cold_store)
     failure, is_mismatch, part, entry_bytes = "", False, task.stored, 0
     # Bookies read for it at their own pace: it takes as long as all the rest.
-    telling = asyncio.create_task(
+    reporting = asyncio.create_task(
         source.read_identities(segment, task.first, task.last, task.index)
     )
     try:
@@ -122,15 +122,15 @@ async def run_task(task: PartTask, source: EntrySource, try_index: int) -> PartR
         path = _folder_of(task, segment) + part.name
         await asyncio.to_thread(read_back, store, path, part, segment)
         _steps.debug("part read back: part %d", task.index)
-        _compare(task, segment, part, await telling)
+        _compare(task, segment, part, await reporting)
         _steps.debug("part compared: part %d", task.index)
     except (ColdDataError, EntryError, BatchError, NotThere) as error:
         failure, is_mismatch = f"{type(error).__name__}: {error}", True
     except (DuramenError, SourceError, MetadataError, AlreadyThere) as error:
         failure = f"{type(error).__name__}: {error}"
     finally:
-        telling.cancel()
-        await asyncio.gather(telling, return_exceptions=True)
+        reporting.cancel()
+        await asyncio.gather(reporting, return_exceptions=True)
     return PartResult(
         task=task,
         part=None if failure else part,

@@ -22,7 +22,7 @@ LengthBefore = Callable[[EntryId], Awaitable[int]]
 """Bytes of a segment's batches before an entry that is there."""
 
 
-class Cut(NamedTuple):
+class PartRange(NamedTuple):
     """Entries `first` … `last` of a segment, both inclusive, and about how many bytes they are."""
 
     first: EntryId
@@ -32,7 +32,7 @@ class Cut(NamedTuple):
 
 async def cut_segment(
     segment: Segment, part_bytes: int, read_length_before: LengthBefore
-) -> list[Cut]:
+) -> list[PartRange]:
     """Parts of about `part_bytes`; none of an empty segment.
 
     Args:
@@ -54,7 +54,7 @@ async def cut_segment(
             starts.append(at)
     size_bytes = totals.length_bytes // len(starts)
     ends = [EntryId(start - 1) for start in starts[1:]] + [end]
-    return [Cut(a, b, size_bytes) for a, b in zip(starts, ends, strict=True)]
+    return [PartRange(a, b, size_bytes) for a, b in zip(starts, ends, strict=True)]
 
 
 async def _find(

@@ -25,7 +25,7 @@ from duramen.units import MS
 _WILDCARDS = frozenset("*?[")
 
 
-class Verdict(enum.Enum):
+class ArchiveVerdict(enum.Enum):
     """What a run does with a segment, or why it does nothing; the report has the values."""
 
     ARCHIVE = "archive"
@@ -65,24 +65,24 @@ class Policy:
                 return True
         return False
 
-    def judge(self, log: LogNode, segment: Segment, now_unix_ms: int) -> Verdict:
+    def judge(self, log: LogNode, segment: Segment, now_unix_ms: int) -> ArchiveVerdict:
         """What the run does with a segment of a log that it looks at."""
         if not segment.is_closed:
-            return Verdict.NOT_CLOSED
+            return ArchiveVerdict.NOT_CLOSED
         if segment.cold_copy is not None:
-            return Verdict.ARCHIVED
+            return ArchiveVerdict.ARCHIVED
         is_required = log.config.retention.require_cold_copy
         takes_truncated = self.includes_truncated or is_required
         if not takes_truncated and status_of(segment, log) is SegmentStatus.TRUNCATED:
-            return Verdict.TRUNCATED
+            return ArchiveVerdict.TRUNCATED
         completed_ms = segment.completed_unix_ms or 0
         if now_unix_ms - completed_ms < self.keep_hot_us // MS:
-            return Verdict.TOO_YOUNG
+            return ArchiveVerdict.TOO_YOUNG
         assert segment.totals is not None, segment
         min_bytes = max(self.min_bytes, 0 if is_required else log.config.tiering.min_size)
         if segment.totals.length_bytes < min_bytes:
-            return Verdict.TOO_SMALL
-        return Verdict.ARCHIVE
+            return ArchiveVerdict.TOO_SMALL
+        return ArchiveVerdict.ARCHIVE
 
 
 def find_lag_ms(waiting: Sequence[Segment], now_unix_ms: int) -> int:

@@ -25,12 +25,12 @@ _SUMMARY_CHARACTERS: Final = 500
 
 
 @dataclass(slots=True)
-class Report:
+class RunReport:
     """Counters of one run.
 
     Attributes:
-        outcomes: segments by what became of them (`commit.Outcome`), and "failed".
-        skipped: segments by why they were left alone (`policy.Verdict`).
+        outcomes: segments by what became of them (`commit.SegmentOutcome`), and "failed".
+        skipped: segments by why they were left alone (`policy.ArchiveVerdict`).
         entry_bytes: that were read from bookies; `file_bytes`: that were written.
         segments: a row for each segment that something was done with.
         failures, mismatches: sentences; a mismatch is a copy that is not what it should be.
@@ -93,7 +93,7 @@ class Report:
 
     def list_lines(self) -> list[str]:
         """The report as lines of text."""
-        lines = [f"{_spell_row(row)}" for row in self.segments[:_SHOWN_COUNT]]
+        lines = [f"{_format_row(row)}" for row in self.segments[:_SHOWN_COUNT]]
         if len(self.segments) > _SHOWN_COUNT:
             lines.append(f"… and {len(self.segments) - _SHOWN_COUNT} more segments")
         lines += [f"MISMATCH {text}" for text in self.mismatches[:_SHOWN_COUNT]]
@@ -140,12 +140,12 @@ def write_metrics(path: Path, lines: Sequence[str]) -> None:
     temporary.rename(path)
 
 
-def write_summary(path: Path, report: Report) -> None:
+def write_summary(path: Path, report: RunReport) -> None:
     """Write the summary where it is looked for; in place, since that may be no common file."""
     path.write_text(json.dumps(report.summarize()), encoding="utf-8")
 
 
-def _spell_row(row: dict[str, Any]) -> str:
+def _format_row(row: dict[str, Any]) -> str:
     return (
         f"{row['log']} e{row['epoch']}  {row['outcome']}  {row['records']:,} records  "
         f"{row['entry_bytes']:,} bytes  {row['files']} files"

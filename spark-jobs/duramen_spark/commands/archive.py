@@ -20,7 +20,7 @@ from typing import Annotated, Any, Literal
 from cyclopts import Parameter
 
 from duramen.cli.command import ExitCode, UsageError, print_json, say
-from duramen.cli.shell.waiting import telling
+from duramen.cli.shell.waiting import report_waiting
 from duramen.errors import DuramenError
 from duramen.runtime.cold import open_cold_store
 from duramen.runtime.metadata_store import MetadataError
@@ -32,8 +32,8 @@ from duramen_spark.archive.bookie_source import BookieSource, ClusterAddress
 from duramen_spark.archive.cluster_nodes import ClusterNodes
 from duramen_spark.archive.driver import ArchiveRun, OnProgress, Options
 from duramen_spark.archive.policy import Policy
-from duramen_spark.archive.report import Report, write_metrics, write_summary
-from duramen_spark.places import Place, PlaceOptions, find_place
+from duramen_spark.archive.report import RunReport, write_metrics, write_summary
+from duramen_spark.places import ClusterPlace, PlaceOptions, find_place
 from duramen_spark.runner import Runner, SparkRunner, ThreadRunner
 from duramen_spark.session import open_session
 
@@ -111,19 +111,21 @@ def archive(
     return ExitCode.OK if report.is_good else ExitCode.FAILED
 
 
-def _print(report: Report, *, is_json: bool) -> None:
+def _print(report: RunReport, *, is_json: bool) -> None:
     if is_json:
         print_json(report.to_json())
     else:
         print("\n".join(map(agree, report.list_lines())))
 
 
-async def _run(place: Place, runner: Runner, options: Options, on_progress: OnProgress) -> Report:
+async def _run(
+    place: ClusterPlace, runner: Runner, options: Options, on_progress: OnProgress
+) -> RunReport:
     address = ClusterAddress(place.zookeeper, place.cluster, place.region, place.rack)
     store = open_cold_store(place.cold_store)
     metadata = ZooKeeperStore(place.zookeeper)
     try:
-        async with telling(f"ZooKeeper at {place.zookeeper}", say):
+        async with report_waiting(f"ZooKeeper at {place.zookeeper}", say):
             await metadata.start()
         async with BookieSource(address, metadata) as source:
             run = ArchiveRun(

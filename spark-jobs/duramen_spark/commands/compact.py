@@ -11,7 +11,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from duramen_spark.commands.framing import JsonOption, Selectors, parse_size, run_connected, show
-from duramen_spark.compact.driver import Compaction, CompactOptions, CompactReport
+from duramen_spark.compact.driver import CompactionRun, CompactOptions, CompactReport
 from duramen_spark.connection import Connection
 from duramen_spark.parallel import THREADS_DEFAULT, RunnerOption, run_all
 from duramen_spark.places import PlaceOptions, find_place
@@ -36,6 +36,6 @@ def compact(
 
     async def use(connection: Connection) -> CompactReport:
         run_tasks = partial(run_all, runner=runner, thread_count=threads)
-        return await Compaction(connection, run_tasks, options).run(selectors)
+        return await CompactionRun(connection, run_tasks, options).run(selectors)
 
     return show(run_connected(find_place(place), use), as_json=json)

@@ -14,7 +14,7 @@ from cyclopts import Parameter
 from duramen.cli.command import ExitCode, UsageError, print_json
 from duramen.units import agree, parse_duration_us, parse_size_bytes
 from duramen_spark.connection import Connection, connect
-from duramen_spark.places import Place
+from duramen_spark.places import ClusterPlace
 
 T = TypeVar("T")
 
@@ -24,7 +24,7 @@ Selectors = Annotated[
 ]
 
 
-class Report(Protocol):
+class JobReport(Protocol):
     """What every job of these tells."""
 
     @property
@@ -39,7 +39,7 @@ class Report(Protocol):
         """As lines of text."""
 
 
-def run_connected(place: Place, use: Callable[[Connection], Awaitable[T]]) -> T:
+def run_connected(place: ClusterPlace, use: Callable[[Connection], Awaitable[T]]) -> T:
     """Connect, use, leave. Raises: as `connect`."""
 
     async def work() -> T:
@@ -49,7 +49,7 @@ def run_connected(place: Place, use: Callable[[Connection], Awaitable[T]]) -> T:
     return asyncio.run(work())
 
 
-def show(report: Report, *, as_json: bool) -> int:
+def show(report: JobReport, *, as_json: bool) -> int:
     """Print a report; the exit code that it means."""
     if as_json:
         print_json(report.to_json())

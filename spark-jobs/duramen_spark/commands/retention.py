@@ -18,7 +18,7 @@ from duramen_spark.commands.framing import (
 )
 from duramen_spark.connection import Connection
 from duramen_spark.places import PlaceOptions, find_place
-from duramen_spark.retention.driver import Retention, RetentionReport
+from duramen_spark.retention.driver import RetentionReport, RetentionRun
 from duramen_spark.retention.plan import RetentionPolicy
 
 
@@ -55,6 +55,6 @@ def retention(
     )
 
     async def use(connection: Connection) -> RetentionReport:
-        return await Retention(connection, policy).run(selectors, removes=remove)
+        return await RetentionRun(connection, policy).run(selectors, removes=remove)
 
     return show(run_connected(find_place(place), use), as_json=json)

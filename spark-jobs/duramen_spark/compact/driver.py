@@ -26,11 +26,11 @@ from duramen.ids import Epoch
 from duramen.runtime.cold import AlreadyThere, NotThere
 from duramen.runtime.metadata_store import Conflict, MetadataError, Op, OutcomeUnknown, Set
 from duramen.units import MIB
-from duramen.wire.cold.manifest import Manifest, ManifestError, spell_manifest
+from duramen.wire.cold.manifest import Manifest, ManifestError, encode_manifest
 from duramen.wire.cold.paths import attempt_manifest_path
 from duramen.wire.cold.schema import ROW_GROUP_BYTES_MAX
-from duramen.wire.metadata_json import read_segment, spell_segment
-from duramen_spark.compact.plan import Candidate, plan_compaction
+from duramen.wire.metadata_json import encode_segment, read_segment
+from duramen_spark.compact.plan import CompactionCandidate, plan_compaction
 from duramen_spark.compact.task import CompactResult, CompactTask, compact_segments, load_manifest
 from duramen_spark.connection import Connection, list_logs
 from duramen_spark.verify.check import is_whole
@@ -89,7 +89,7 @@ class CompactReport:
         return [*lines, f"{before} files became {len(self.groups)}; the old ones go by retention"]
 
 
-class Compaction:
+class CompactionRun:
     """One compaction."""
 
     def __init__(
@@ -128,7 +128,9 @@ class Compaction:
             segments[segment.epoch], manifests[segment.epoch] = segment, manifest
             paths = tuple(manifest.path_of(part) for part in manifest.files)
             is_rechecked = segment.cold_copy.is_rechecked
-            candidates.append(Candidate(segment.epoch, manifest.size_bytes, paths, is_rechecked))
+            candidates.append(
+                CompactionCandidate(segment.epoch, manifest.size_bytes, paths, is_rechecked)
+            )
         groups = plan_compaction(
             candidates,
             small_bytes=options.small_bytes,
@@ -139,7 +141,7 @@ class Compaction:
             CompactTask(
                 cold_store=connection.store_url,
                 cluster_uuid=connection.uuid,
-                segments=tuple(spell_segment(segments[epoch]) for epoch in group),
+                segments=tuple(encode_segment(segments[epoch]) for epoch in group),
                 attempt=uuid4().hex,
                 row_group_bytes=options.row_group_bytes,
                 unix_ms=_now_unix_ms(),
@@ -174,7 +176,7 @@ class Compaction:
             path = attempt_manifest_path(
                 manifest.cluster, manifest.log_id, manifest.epoch, manifest.attempt
             )
-            store.put_new(path, spell_manifest(manifest))
+            store.put_new(path, encode_manifest(manifest))
             fault = is_whole(store, manifest)
             if fault:
                 raise ManifestError(fault)
@@ -186,7 +188,7 @@ class Compaction:
         copies = {
             manifest.epoch: ColdCopy(
                 attempt=manifest.attempt,
-                manifest_sha256=hashlib.sha256(spell_manifest(manifest)).hexdigest(),
+                manifest_sha256=hashlib.sha256(encode_manifest(manifest)).hexdigest(),
                 size_bytes=manifest.size_bytes,
                 verified_unix_ms=now_unix_ms,
                 rechecked_unix_ms=now_unix_ms,
@@ -209,7 +211,7 @@ class Compaction:
                 if found.cold_copy != seen.cold_copy:
                     continue
                 changed = found.with_cold_copy(copy, secrets.token_hex(12))
-                ops.append(Set(path, spell_segment(changed), stored.version))
+                ops.append(Set(path, encode_segment(changed), stored.version))
             if swapped == len(segments):
                 return True
             if len(ops) < len(segments):

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from duramen.ids import Epoch
 
 
-class Candidate(NamedTuple):
+class CompactionCandidate(NamedTuple):
     """An archived segment.
 
     Attributes:
@@ -30,7 +30,11 @@ class Candidate(NamedTuple):
 
 
 def plan_compaction(
-    candidates: Sequence[Candidate], *, small_bytes: int, target_bytes: int, count_max: int
+    candidates: Sequence[CompactionCandidate],
+    *,
+    small_bytes: int,
+    target_bytes: int,
+    count_max: int,
 ) -> list[list[Epoch]]:
     """Groups of epochs, ascending, each to become one file.
 
@@ -41,7 +45,7 @@ def plan_compaction(
         count_max: segments of a group, whose nodes change in one `multi()`.
     """
     assert count_max > 0 and target_bytes > 0
-    groups: list[list[Candidate]] = [[]]
+    groups: list[list[CompactionCandidate]] = [[]]
     size_bytes = 0
     for candidate in candidates:
         if not candidate.paths:
@@ -60,6 +64,6 @@ def plan_compaction(
     return [[one.epoch for one in group] for group in groups if _is_worth_it(group)]
 
 
-def _is_worth_it(group: Sequence[Candidate]) -> bool:
+def _is_worth_it(group: Sequence[CompactionCandidate]) -> bool:
     """Whether there are fewer files afterwards."""
     return len({path for candidate in group for path in candidate.paths}) > 1

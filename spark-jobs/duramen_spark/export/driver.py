@@ -89,7 +89,7 @@ class Export:
     async def _export_log(self, log: LogNode, segments: Sequence[Segment]) -> None:
         key = key_of(self._connection.uuid, log.log_id)
         done = await asyncio.to_thread(self._sink.read_epoch, key)
-        self._tell_gap(log, done)
+        self._report_gap(log, done)
         row: dict[str, Any] = {
             "log": f"{log.namespace}/{log.name}",
             "log_id": str(log.log_id),
@@ -129,7 +129,7 @@ class Export:
             return count, segment.epoch
         raise ExportConflict(f"e{segment.epoch}: the table changed {_TRIES} times meanwhile")
 
-    def _tell_gap(self, log: LogNode, done: int) -> None:
+    def _report_gap(self, log: LogNode, done: int) -> None:
         if done and log.first_live_epoch > done + 1:
             self.report.gaps.append(
                 f"{log.namespace}/{log.name}: epochs {done + 1} to {log.first_live_epoch - 1} were "

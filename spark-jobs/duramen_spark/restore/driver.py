@@ -39,14 +39,14 @@ from duramen.runtime.metadata_store import (
     create_parents,
 )
 from duramen.wire.metadata_json import (
+    encode_log,
+    encode_node,
+    encode_segment,
     read_log,
     read_node,
-    spell_log,
-    spell_node,
-    spell_segment,
 )
 from duramen_spark.connection import Connection
-from duramen_spark.restore.entries import Respelling
+from duramen_spark.restore.entries import Reencoding
 from duramen_spark.restore.plan import (
     RESTORED_FROM,
     RestoreError,
@@ -55,7 +55,7 @@ from duramen_spark.restore.plan import (
     begin_log,
     make_segment,
 )
-from duramen_spark.restore.writer import SegmentWriter, WriteFailed, read_entries
+from duramen_spark.restore.writer import RestoreWriter, WriteFailed, read_entries
 
 _TRIES: Final = 3
 """Ensembles that are tried for a segment, each without those that failed."""
@@ -136,7 +136,7 @@ class Restore:
         try:
             found = await self._find_named()
             if found is not None:
-                return self._tell(found.log_id, is_new=False)
+                return self._report(found.log_id, is_new=False)
             log, version = await self._begin()
             done = 0
             total = sum(one.totals.record_count for one in self._plan.manifests.values())
@@ -145,12 +145,12 @@ class Restore:
                 done = log.totals.record_count - self._plan.start_seq_num
                 self._on_progress(done, total)
             await self._name_it(log, version)
-            return self._tell(log.log_id, is_new=True)
+            return self._report(log.log_id, is_new=True)
         finally:
             await self._client.close()
             await self._bookies.close()
 
-    def _tell(self, log_id: LogId, *, is_new: bool) -> Restored:
+    def _report(self, log_id: LogId, *, is_new: bool) -> Restored:
         return Restored(self._namespace, self._name, log_id, self._plan, is_new)
 
     # --- Nodes -----------------------------------------------------------------------------------
@@ -194,7 +194,7 @@ class Restore:
         log = begin_log(bare, self._plan)
         path = paths.log(log.log_id)
         await create_parents(store.commit, path)
-        await store.commit([Create(path, spell_log(log)), Create(paths.segments(log.log_id), b"")])
+        await store.commit([Create(path, encode_log(log)), Create(paths.segments(log.log_id), b"")])
         return log, 0
 
     async def _take_log_id(self) -> LogId:
@@ -208,7 +208,7 @@ class Restore:
             if log_id > LAST_LOG_ID:
                 raise DuramenError("internal", "the cluster has used all its log ids")
             try:
-                data = spell_node({**node, "last_log_id": log_id})
+                data = encode_node({**node, "last_log_id": log_id})
                 await store.set(path, data, version=stored.version)
             except Conflict:
                 continue
@@ -240,9 +240,9 @@ class Restore:
         paths = self._connection.paths
         live = log.undeleted(secrets.token_hex(12))
         name = Create(
-            paths.name(self._namespace, self._name), spell_node({"log_id": str(log.log_id)})
+            paths.name(self._namespace, self._name), encode_node({"log_id": str(log.log_id)})
         )
-        await self._commit(live, [Set(paths.log(log.log_id), spell_log(live), version), name])
+        await self._commit(live, [Set(paths.log(log.log_id), encode_log(live), version), name])
 
     # --- Segments --------------------------------------------------------------------------------
 
@@ -261,7 +261,7 @@ class Restore:
                 reasons.append(str(error))
                 break
             ledger_id = ledger_of(log.log_id, epoch)
-            writer = SegmentWriter(self._client, urls, ledger_id, quorum, ensemble)
+            writer = RestoreWriter(self._client, urls, ledger_id, quorum, ensemble)
             try:
                 length_bytes = await self._write(writer, log, epoch)
             except WriteFailed as error:
@@ -282,13 +282,13 @@ class Restore:
             return await self._add(log, version, segment)
         raise RestoreError(f"e{epoch} cannot be written: {'; '.join(reasons)}")
 
-    async def _write(self, writer: SegmentWriter, log: LogNode, epoch: Epoch) -> int:
+    async def _write(self, writer: RestoreWriter, log: LogNode, epoch: Epoch) -> int:
         """Write and compare the entries of a segment; bytes of their batches."""
         manifest = self._plan.manifests.get(epoch)
         if manifest is None or not manifest.files:
             return 0
-        respelling = Respelling(ledger_of(log.log_id, epoch))
-        groups = read_entries(self._connection.store, manifest, respelling)
+        reencoding = Reencoding(ledger_of(log.log_id, epoch))
+        groups = read_entries(self._connection.store, manifest, reencoding)
         while True:
             entries = await asyncio.to_thread(next, groups, None)
             if entries is None:
@@ -297,14 +297,14 @@ class Restore:
                 await writer.add(entry)
         await writer.flush()
         await writer.verify(self._bookies, EntryId(manifest.last_entry))
-        return manifest.totals.length_bytes + respelling.drift_bytes
+        return manifest.totals.length_bytes + reencoding.drift_bytes
 
     async def _add(self, log: LogNode, version: int, segment: Segment) -> tuple[LogNode, int]:
         paths = self._connection.paths
         grown = add_segment(log, segment, unix_ms=_now_unix_ms(), nonce=secrets.token_hex(12))
         ops: list[Op] = [
-            Set(paths.log(log.log_id), spell_log(grown), version),
-            Create(paths.segment(log.log_id, segment.epoch), spell_segment(segment)),
+            Set(paths.log(log.log_id), encode_log(grown), version),
+            Create(paths.segment(log.log_id, segment.epoch), encode_segment(segment)),
         ]
         return grown, await self._commit(grown, ops)
 

@@ -27,7 +27,7 @@ class NewEntry(NamedTuple):
     crc: int
 
 
-class Respelling:
+class Reencoding:
     """Spells the entries of one segment anew, in their order.
 
     Attributes:
@@ -38,7 +38,7 @@ class Respelling:
         self._ledger_id = ledger_id
         self.drift_bytes = 0
 
-    def spell(self, entry: RebuiltEntry, length_before: int) -> NewEntry:
+    def encode(self, entry: RebuiltEntry, length_before: int) -> NewEntry:
         """An entry of the restored log.
 
         Args:

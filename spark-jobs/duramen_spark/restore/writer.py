@@ -23,13 +23,13 @@ from duramen.limits import OVERLOADED_PAUSE_US
 from duramen.runtime.cold import ColdStore
 from duramen.runtime.http_client import OverloadedError, PeerClient, PeerError
 from duramen.units import MIB, SECOND
-from duramen.wire.bookie_calls import Add, Service, pack_adds, parse_statuses
+from duramen.wire.bookie_calls import Add, ServiceClass, pack_adds, parse_statuses
 from duramen.wire.cold.chain import Chain, chain_identities
 from duramen.wire.cold.manifest import Manifest
 from duramen.wire.frame import FrameError
 from duramen.wire.repair_calls import Inventory, Source
 from duramen_spark.cold_parts import open_parts
-from duramen_spark.restore.entries import NewEntry, Respelling
+from duramen_spark.restore.entries import NewEntry, Reencoding
 
 _FRAME_BYTES: Final = 4 * MIB
 """Of entries that are on their way: large enough that a journal's sync is shared by many."""
@@ -48,7 +48,7 @@ class WriteFailed(Exception):
 
 
 def read_entries(
-    store: ColdStore, manifest: Manifest, respelling: Respelling
+    store: ColdStore, manifest: Manifest, reencoding: Reencoding
 ) -> Iterator[list[NewEntry]]:
     """Entries of a segment by row group, spelled anew. Blocking.
 
@@ -61,12 +61,12 @@ def read_entries(
             length_bytes = group.totals_before.length_bytes
             entries = []
             for entry in reader.read_entries(index):
-                entries.append(respelling.spell(entry, length_bytes))
+                entries.append(reencoding.encode(entry, length_bytes))
                 length_bytes = entry.totals.length_bytes
             yield entries
 
 
-class SegmentWriter:
+class RestoreWriter:
     """Writes one segment.
 
     Args:
@@ -121,7 +121,7 @@ class SegmentWriter:
 
     async def _send(self, member: Member, entries: Sequence[NewEntry]) -> None:
         adds = [
-            Add(self._ledger_id, entry.entry_id, NOTHING, entry.data, True, Service.REPAIR)
+            Add(self._ledger_id, entry.entry_id, NOTHING, entry.data, True, ServiceClass.REPAIR)
             for entry in entries
         ]
         deadline_us = _clock_us() + _PATIENCE_US

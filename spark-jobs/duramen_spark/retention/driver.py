@@ -24,7 +24,7 @@ from duramen.runtime.cold import ColdFile
 from duramen.wire.cold.paths import cluster_folder
 from duramen.wire.metadata_json import read_node
 from duramen_spark.connection import Connection
-from duramen_spark.retention.plan import LogState, Removal, RetentionPolicy, plan_removals
+from duramen_spark.retention.plan import Removal, RetentionPolicy, RetentionState, plan_removals
 
 
 @dataclass(slots=True)
@@ -71,7 +71,7 @@ class RetentionReport:
         return lines
 
 
-class Retention:
+class RetentionRun:
     """One round."""
 
     def __init__(self, connection: Connection, policy: RetentionPolicy) -> None:
@@ -104,19 +104,19 @@ class Retention:
             await asyncio.to_thread(self._remove, report)
         return report
 
-    async def _read_state(self, log_id: LogId) -> LogState | None:
+    async def _read_state(self, log_id: LogId) -> RetentionState | None:
         """What is known of a log; None: nothing."""
         connection = self._connection
         await connection.metadata.sync(connection.paths.log(log_id))
         log = await connection.nodes.read_log(log_id)
         if log is None:
-            return LogState(None, {}) if await self._was_given(log_id) else None
+            return RetentionState(None, {}) if await self._was_given(log_id) else None
         segments = {}
         for epoch in range(log.first_live_epoch, log.next_epoch):
             segment = await connection.nodes.read_segment(log_id, Epoch(epoch))
             if segment is not None:
                 segments[Epoch(epoch)] = segment
-        return LogState(log, segments)
+        return RetentionState(log, segments)
 
     async def _was_given(self, log_id: LogId) -> bool:
         """Whether this cluster, and no other, has given the id to a log once."""
@@ -150,7 +150,7 @@ def _group_by_log(files: list[ColdFile]) -> Iterator[tuple[LogId, list[ColdFile]
             yield log_id, list(group)
 
 
-def _is_selected(state: LogState, selectors: tuple[str, ...]) -> bool:
+def _is_selected(state: RetentionState, selectors: tuple[str, ...]) -> bool:
     if not selectors or "*/*" in selectors:
         return True
     log = state.log

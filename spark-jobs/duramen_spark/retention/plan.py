@@ -49,7 +49,7 @@ class RetentionPolicy:
     delay_us: int = 24 * HOUR
 
 
-class LogState(NamedTuple):
+class RetentionState(NamedTuple):
     """What is known of a log.
 
     Attributes:
@@ -103,7 +103,7 @@ class _Listed(NamedTuple):
 
 
 def plan_removals(
-    files: Iterable[ColdFile], state: LogState, policy: RetentionPolicy, now_unix_ms: int
+    files: Iterable[ColdFile], state: RetentionState, policy: RetentionPolicy, now_unix_ms: int
 ) -> list[Removal]:
     """Files of one log that may go, manifests first: a manifest never stands without its files.
 
@@ -140,7 +140,7 @@ class _Judge:
     def __init__(
         self,
         listed: Sequence[_Listed],
-        state: LogState,
+        state: RetentionState,
         policy: RetentionPolicy,
         now_unix_ms: int,
     ) -> None:

@@ -28,7 +28,7 @@ from duramen_spark.cold_parts import open_part
 
 
 @dataclass(frozen=True, slots=True)
-class Damage:
+class ArchiveDamage:
     """One thing that is not what it was.
 
     Attributes:
@@ -70,7 +70,7 @@ class VerifyResult:
         failure: why nothing is known; empty: `damages` are all there are.
     """
 
-    damages: tuple[Damage, ...] = ()
+    damages: tuple[ArchiveDamage, ...] = ()
     identities: Chain | None = None
     file_count: int = 0
     record_count: int = 0
@@ -117,9 +117,9 @@ def check_segment(store: ColdStore, cluster: str, segment: Segment) -> VerifyRes
         )
         check_fits(manifest, segment)
     except NotThere:
-        return VerifyResult((Damage(folder, "missing", "there is no manifest"),))
+        return VerifyResult((ArchiveDamage(folder, "missing", "there is no manifest"),))
     except ManifestError as error:
-        return VerifyResult((Damage(folder, "manifest", str(error)),))
+        return VerifyResult((ArchiveDamage(folder, "manifest", str(error)),))
     damages = [damage for part in manifest.files for damage in check_part(store, manifest, part)]
     return VerifyResult(
         tuple(damages),
@@ -130,7 +130,7 @@ def check_segment(store: ColdStore, cluster: str, segment: Segment) -> VerifyRes
     )
 
 
-def check_part(store: ColdStore, manifest: Manifest, part: FilePart) -> list[Damage]:
+def check_part(store: ColdStore, manifest: Manifest, part: FilePart) -> list[ArchiveDamage]:
     """Read everything of a file that is the segment's.
 
     Raises:
@@ -142,18 +142,18 @@ def check_part(store: ColdStore, manifest: Manifest, part: FilePart) -> list[Dam
         size_bytes = store.size(path)
         if size_bytes != part.size_bytes:
             detail = f"{size_bytes} bytes, not {part.size_bytes}"
-            return [Damage(path, "size", detail, **ends)]
+            return [ArchiveDamage(path, "size", detail, **ends)]
         if store.read(path, 0, len(MAGIC)) != MAGIC:
-            return [Damage(path, "bytes", "it does not begin as a Parquet file", **ends)]
+            return [ArchiveDamage(path, "bytes", "it does not begin as a Parquet file", **ends)]
         reader = open_part(store, manifest, part)
         return _check_groups(store, path, reader, manifest.ledger_id)
     except NotThere:
-        return [Damage(path, "missing", "there is no such file", **ends)]
+        return [ArchiveDamage(path, "missing", "there is no such file", **ends)]
 
 
 def _check_groups(
     store: ColdStore, path: str, reader: PartReader, ledger_id: LedgerId
-) -> list[Damage]:
+) -> list[ArchiveDamage]:
     part = reader.part
     ends = {"first_entry": int(part.first_entry), "last_entry": int(part.last_entry)}
     damages = []
@@ -162,7 +162,7 @@ def _check_groups(
         reader.read_footer()
     except ColdDataError as error:
         footer_is_good = False
-        damages.append(Damage(path, "bytes", f"footer: {error}", **ends))
+        damages.append(ArchiveDamage(path, "bytes", f"footer: {error}", **ends))
     identities, records = Chain(), Chain()
     for index, group in enumerate(part.row_groups):
         own = {"first_entry": int(group.first_entry), "last_entry": int(group.last_entry)}
@@ -170,7 +170,7 @@ def _check_groups(
             data = store.read(path, group.offset, group.size_bytes)
             reader.check_group(index, data)
         except ColdDataError as error:
-            damages.append(Damage(path, "bytes", str(error), index, **own))
+            damages.append(ArchiveDamage(path, "bytes", str(error), index, **own))
             continue
         if not footer_is_good:
             continue
@@ -178,7 +178,7 @@ def _check_groups(
             table = reader.decode_table(index, data)
             sums = [entry.sum for entry in reader.rebuild(index, table)]
         except ColdDataError as error:
-            damages.append(Damage(path, "rows", str(error), index, **own))
+            damages.append(ArchiveDamage(path, "rows", str(error), index, **own))
             continue
         identities = identities.plus(
             chain_identities(ledger_id, [(one.entry_id, one.identity_crc) for one in sums])
@@ -187,9 +187,9 @@ def _check_groups(
             chain_records(ledger_id, [(one.entry_id, one.flags, one.plain_crc) for one in sums])
         )
     if not damages and identities != part.identities:
-        damages.append(Damage(path, "rows", "other entries than the manifest says", **ends))
+        damages.append(ArchiveDamage(path, "rows", "other entries than the manifest says", **ends))
     if not damages and records != part.records:
-        damages.append(Damage(path, "rows", "other records than the manifest says", **ends))
+        damages.append(ArchiveDamage(path, "rows", "other records than the manifest says", **ends))
     return damages
 
 

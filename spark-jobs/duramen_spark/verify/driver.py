@@ -25,11 +25,11 @@ from duramen.ids import EntryId
 from duramen.runtime.metadata_store import MetadataError
 from duramen.wire.cold.chain import Chain, chain_identities
 from duramen.wire.cold.paths import segment_folder
-from duramen.wire.metadata_json import spell_segment
+from duramen.wire.metadata_json import encode_segment
 from duramen_spark.archive.bookie_source import SourceError
 from duramen_spark.connection import Connection, list_logs
 from duramen_spark.verify.check import (
-    Damage,
+    ArchiveDamage,
     VerifyResult,
     VerifyTask,
     last_entry_of,
@@ -162,7 +162,7 @@ class Verification:
         ]
         chosen = choose_sample(copies, sample, seed)
         tasks = [
-            VerifyTask(connection.store_url, connection.uuid, spell_segment(one.segment))
+            VerifyTask(connection.store_url, connection.uuid, encode_segment(one.segment))
             for one in chosen
         ]
         results = await asyncio.to_thread(self._run_tasks, verify_segment, tasks)
@@ -212,7 +212,7 @@ class Verification:
             return False
         return now.cold_copy.attempt == segment.cold_copy.attempt
 
-    async def _compare(self, one: Chosen, archived: Chain) -> list[Damage]:
+    async def _compare(self, one: Chosen, archived: Chain) -> list[ArchiveDamage]:
         """Compare with what bookies say that they hold; nothing where hot copies are gone."""
         segment = one.segment
         if one.is_released or not archived.count:
@@ -224,7 +224,7 @@ class Verification:
             return []
         folder = segment_folder(self._connection.uuid, segment.log_id, segment.epoch)
         detail = f"{archived.count} entries, and not the {hot.count} that bookies hold"
-        return [Damage(folder, "bookies", detail)]
+        return [ArchiveDamage(folder, "bookies", detail)]
 
     async def _withdraw(self, one: Chosen) -> bool:
         """Take the mark off, if the hot copies are there; whether it is off."""

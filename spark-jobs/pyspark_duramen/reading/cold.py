@@ -42,7 +42,7 @@ class NotFromHere(Exception):
         self.at = at
 
 
-class _Group(NamedTuple):
+class _WantedGroup(NamedTuple):
     """A row group of which something is wanted."""
 
     reader: PartReader
@@ -112,7 +112,7 @@ class ColdReader:
             return manifest
         raise NotThere(f"no archive of log {place.log_id}, epoch {place.epoch} is in this store")
 
-    def _list_groups(self, manifest: Manifest, wanted: LogRange) -> list[_Group]:
+    def _list_groups(self, manifest: Manifest, wanted: LogRange) -> list[_WantedGroup]:
         start = manifest.start_seq_num
         found = []
         for part in manifest.files:
@@ -125,13 +125,13 @@ class ColdReader:
                 first = start + group.totals_before.record_count
                 end = start + group.totals_after.record_count
                 if first < wanted.end and wanted.first < end:
-                    found.append(_Group(reader, path, index))
+                    found.append(_WantedGroup(reader, path, index))
         return found
 
-    def _fetch(self, groups: list[_Group]) -> Iterator[tuple[_Group, bytes]]:
+    def _fetch(self, groups: list[_WantedGroup]) -> Iterator[tuple[_WantedGroup, bytes]]:
         """The bytes of row groups, each asked for while the one before is used."""
 
-        def ask(group: _Group) -> Future[bytes]:
+        def ask(group: _WantedGroup) -> Future[bytes]:
             section = group.reader.part.row_groups[group.group_index]
             return self._fetching.submit(
                 self._store.read, group.path, section.offset, section.size_bytes
@@ -145,7 +145,7 @@ class ColdReader:
             yield group, data
 
     def _make_rows(
-        self, group: _Group, data: bytes, wanted: LogRange, at: int
+        self, group: _WantedGroup, data: bytes, wanted: LogRange, at: int
     ) -> pa.RecordBatch | None:
         group.reader.check_group(group.group_index, data)
         columns = [name for name in self._schema.names if name not in _MADE_HERE]

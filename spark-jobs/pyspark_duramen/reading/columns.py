@@ -22,7 +22,7 @@ _UP: Final = pa.array(range(BATCH_RECORD_COUNT_MAX), pa.int64())
 _ZERO: Final = pa.array([0], pa.int32())
 
 
-class Piece(NamedTuple):
+class BatchSlice(NamedTuple):
     """An opened batch and which of its records are wanted: `skip` up to, not including, `stop`."""
 
     placed: PlacedBatch
@@ -46,7 +46,7 @@ class Piece(NamedTuple):
         return self.stop - self.skip
 
 
-def open_pieces(batches: Sequence[PlacedBatch], first: int, end: int) -> list[Piece]:
+def open_pieces(batches: Sequence[PlacedBatch], first: int, end: int) -> list[BatchSlice]:
     """The records from `first` up to, not including, `end`, of whole batches.
 
     Raises:
@@ -61,11 +61,13 @@ def open_pieces(batches: Sequence[PlacedBatch], first: int, end: int) -> list[Pi
         columns = open_columns(bytes(placed.batch))
         if columns.info.record_count != placed.record_count:
             raise BatchError(f"{columns.info.record_count} records, not {placed.record_count}")
-        pieces.append(Piece(placed, columns, skip, stop))
+        pieces.append(BatchSlice(placed, columns, skip, stop))
     return pieces
 
 
-def make_rows(pieces: Sequence[Piece], log: tuple[str, str], schema: pa.Schema) -> pa.RecordBatch:
+def make_rows(
+    pieces: Sequence[BatchSlice], log: tuple[str, str], schema: pa.Schema
+) -> pa.RecordBatch:
     """At least one piece's records as rows of a schema.
 
     Args:
@@ -91,11 +93,13 @@ def _join(arrays: list[pa.Array]) -> pa.Array:
     return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
 
 
-def _number(piece: Piece, first: int) -> pa.Array:
+def _number(piece: BatchSlice, first: int) -> pa.Array:
     return pc.add(_UP.slice(piece.skip, piece.record_count), first)
 
 
-def _constant(find: Callable[[Piece], Any], kind: pa.DataType) -> Callable[[Piece], pa.Array]:
+def _constant(
+    find: Callable[[BatchSlice], Any], kind: pa.DataType
+) -> Callable[[BatchSlice], pa.Array]:
     return lambda piece: pa.repeat(pa.scalar(find(piece), kind), piece.record_count)
 
 
@@ -105,14 +109,14 @@ def _wrap(view: memoryview, kind: pa.DataType) -> pa.Array:
     return pa.Array.from_buffers(kind, len(view) // (kind.bit_width // 8), [None, data])
 
 
-def _txids(piece: Piece) -> pa.Array:
+def _txids(piece: BatchSlice) -> pa.Array:
     txids = piece.columns.txids
     if txids is None:
         return pa.nulls(piece.record_count, pa.int64())
     return _wrap(txids, pa.int64()).slice(piece.skip, piece.record_count)
 
 
-def _times_ms(piece: Piece) -> pa.Array:
+def _times_ms(piece: BatchSlice) -> pa.Array:
     times = piece.columns.timestamps
     if times is None:
         return pa.repeat(
@@ -121,11 +125,11 @@ def _times_ms(piece: Piece) -> pa.Array:
     return _wrap(times, pa.int64()).slice(piece.skip, piece.record_count)
 
 
-def _times(piece: Piece) -> pa.Array:
+def _times(piece: BatchSlice) -> pa.Array:
     return _times_ms(piece).cast(pa.timestamp("ms", tz="UTC")).cast(ARROW_TYPES["timestamp"])
 
 
-def _bodies(piece: Piece) -> pa.Array:
+def _bodies(piece: BatchSlice) -> pa.Array:
     columns = piece.columns
     try:
         sizes = _wrap(columns.body_sizes, pa.uint32()).cast(pa.int32())
@@ -137,7 +141,7 @@ def _bodies(piece: Piece) -> pa.Array:
     return pa.Array.from_buffers(pa.binary(), count, buffers).slice(piece.skip, piece.record_count)
 
 
-def _headers(piece: Piece) -> pa.Array:
+def _headers(piece: BatchSlice) -> pa.Array:
     kind = ARROW_TYPES["headers"]
     found = piece.columns.list_headers()
     if found is None:
@@ -150,15 +154,15 @@ def _headers(piece: Piece) -> pa.Array:
     return pa.array(rows, kind)
 
 
-def _of_producer(index: int, kind: pa.DataType) -> Callable[[Piece], pa.Array]:
-    def find(piece: Piece) -> Any:
+def _of_producer(index: int, kind: pa.DataType) -> Callable[[BatchSlice], pa.Array]:
+    def find(piece: BatchSlice) -> Any:
         producer = piece.columns.info.producer
         return None if producer is None else producer[index]
 
     return _constant(find, kind)
 
 
-_MAKERS: Final[dict[str, Callable[[Piece], pa.Array]]] = {
+_MAKERS: Final[dict[str, Callable[[BatchSlice], pa.Array]]] = {
     "seq_num": lambda piece: _number(piece, piece.placed.seq_num),
     "epoch": _constant(lambda piece: piece.placed.dlsn.epoch, pa.int64()),
     "entry": _constant(lambda piece: piece.placed.dlsn.entry, pa.int64()),

@@ -23,7 +23,7 @@ class GapReason(Enum):
     DELETED = "deleted"
 
 
-class Gap(NamedTuple):
+class RecordGap(NamedTuple):
     """Sequence numbers `first` up to, not including, `end` have no records any more.
 
     `end` is None where nobody knows it: the log was deleted, and another has its name.
@@ -34,7 +34,7 @@ class Gap(NamedTuple):
     end: int | None
 
 
-def make_gap_row(gap: Gap, log: tuple[str, str], schema: pa.Schema) -> pa.RecordBatch:
+def make_gap_row(gap: RecordGap, log: tuple[str, str], schema: pa.Schema) -> pa.RecordBatch:
     """One row that stands for a gap."""
     facts = {"reason": gap.reason.value, "first_seq_num": gap.first, "end_seq_num": gap.end}
     known: dict[str, Any] = {"namespace": log[0], "log": log[1], "gap": facts}
@@ -42,7 +42,7 @@ def make_gap_row(gap: Gap, log: tuple[str, str], schema: pa.Schema) -> pa.Record
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def refuse_gap(gap: Gap, log: tuple[str, str]) -> DuramenError:
+def refuse_gap(gap: RecordGap, log: tuple[str, str]) -> DuramenError:
     """The error that a gap is where records must not be missing."""
     last = "the end" if gap.end is None else gap.end - 1
     what = f"records {gap.first} to {last} of {'/'.join(log)} are {gap.reason.value}"

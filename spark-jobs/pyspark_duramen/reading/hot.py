@@ -14,9 +14,9 @@ from typing import Final
 import pyarrow as pa
 
 from duramen.client.blocking.portal import Portal
-from duramen.client.rest_client import ReadAnswer, RestClient
+from duramen.client.rest_client import BulkReadAnswer, RestClient
 from duramen.client.retry import repeat_while_refused
-from duramen.client.sdk.reader import Cut, check_progress, follow_answers
+from duramen.client.sdk.reader import CutAnswer, check_progress, follow_answers
 from duramen.errors import DuramenError
 from duramen.runtime.http_client import PeerError
 from duramen.texts import parse_position
@@ -25,7 +25,7 @@ from duramen.wire.record_batch import BatchError
 from pyspark_duramen.catalog import RETRY_S
 from pyspark_duramen.options import OnTruncation
 from pyspark_duramen.reading.columns import make_rows, open_pieces
-from pyspark_duramen.reading.gaps import Gap, GapReason, make_gap_row, refuse_gap
+from pyspark_duramen.reading.gaps import GapReason, RecordGap, make_gap_row, refuse_gap
 from pyspark_duramen.reading.ranges import LogRange
 
 ANSWER_BYTES: Final = 8 * MIB
@@ -80,14 +80,14 @@ class HotReader:
             detail = f"{'/'.join(wanted.log)} ended at {at}, {wanted.end - at} records too early"
             raise DuramenError("internal", detail)
 
-    def _note(self, gap: Gap, log: tuple[str, str]) -> pa.RecordBatch:
+    def _note(self, gap: RecordGap, log: tuple[str, str]) -> pa.RecordBatch:
         if self._policy is OnTruncation.FAIL:
             raise refuse_gap(gap, log)
         return make_gap_row(gap, log, self._schema)
 
-    def _ask(self, wanted: LogRange) -> AsyncIterator[Cut]:
-        async def ask(position: str, wait_ms: int) -> ReadAnswer:
-            async def ask_once() -> ReadAnswer:
+    def _ask(self, wanted: LogRange) -> AsyncIterator[CutAnswer]:
+        async def ask(position: str, wait_ms: int) -> BulkReadAnswer:
+            async def ask_once() -> BulkReadAnswer:
                 answer = await self._client.read(
                     *wanted.log, position, most_bytes=ANSWER_BYTES, wait_ms=wait_ms
                 )
@@ -105,7 +105,7 @@ class HotReader:
         )  # fmt: skip
 
 
-def _begin_of(cut: Cut) -> int:
+def _begin_of(cut: CutAnswer) -> int:
     """The first record that is there, of those that were asked for."""
     for known in (cut.answer.moved_to, cut.answer.first_seq_num):
         if known is not None:
@@ -113,8 +113,8 @@ def _begin_of(cut: Cut) -> int:
     return int(cut.answer.next_position.removeprefix("seq:"))
 
 
-def _find_gap(cut: Cut, first: int, end: int) -> Gap | None:
+def _find_gap(cut: CutAnswer, first: int, end: int) -> RecordGap | None:
     """Why records are missing; None: no record ever had these numbers (a hole)."""
     if cut.answer.moved_to is not None:
-        return Gap(GapReason.TRUNCATED, first, end)
-    return None if cut.lost is None else Gap(GapReason.LOST, first, end)
+        return RecordGap(GapReason.TRUNCATED, first, end)
+    return None if cut.lost is None else RecordGap(GapReason.LOST, first, end)

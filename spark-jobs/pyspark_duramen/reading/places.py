@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from pyspark_duramen.catalog import Catalog, LogFacts, LogName, Segment
+from pyspark_duramen.catalog import CatalogSegment, LogFacts, LogName, ProxyCatalog
 from pyspark_duramen.reading.ranges import ColdPlace, LogRange
 
 RECORD_BYTES: Final = 256.0
 """A guess for a log without a closed segment, where it is not worth a look."""
 
 
-def find_places(ranges: Iterable[LogRange], catalog: Catalog) -> Iterator[LogRange]:
+def find_places(ranges: Iterable[LogRange], catalog: ProxyCatalog) -> Iterator[LogRange]:
     """The same records, in pieces that lie in one place each as of now.
 
     What was truncated meanwhile is the proxy's to tell.
@@ -41,7 +41,7 @@ def find_places(ranges: Iterable[LogRange], catalog: Catalog) -> Iterator[LogRan
 def split_by_segments(
     log: LogName,
     facts: LogFacts,
-    segments: list[Segment],
+    segments: list[CatalogSegment],
     first: int,
     end: int,
     *,

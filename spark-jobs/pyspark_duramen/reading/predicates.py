@@ -49,7 +49,7 @@ LAST_NUMBER: Final = (1 << 63) - 1
 _EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
-class Condition(NamedTuple):
+class PushedFilter(NamedTuple):
     """A filter that was taken; `values` is empty where only null is asked about."""
 
     kind: type[Filter]
@@ -91,7 +91,7 @@ class Condition(NamedTuple):
 class Predicates:
     """The filters that were taken: a row is kept if all of them hold."""
 
-    def __init__(self, conditions: Sequence[Condition] = ()) -> None:
+    def __init__(self, conditions: Sequence[PushedFilter] = ()) -> None:
         self._conditions = tuple(conditions)
 
     def __repr__(self) -> str:
@@ -147,7 +147,7 @@ def split_filters(
         columns: those of the query.
     """
     known = set(columns)
-    taken: list[Condition] = []
+    taken: list[PushedFilter] = []
     left: list[Filter] = []
     for each in filters:
         condition = _read(each)
@@ -158,21 +158,21 @@ def split_filters(
     return Predicates(taken), left
 
 
-def _read(each: Filter) -> Condition | None:
+def _read(each: Filter) -> PushedFilter | None:
     """The condition that a filter is; None: Spark has to apply it."""
     path: tuple[str, ...] = getattr(each, "attribute", ())
     if len(path) != 1 or path[0] not in _TAKEN:
         return None
     kind = type(each)
     if isinstance(each, IsNull | IsNotNull):
-        return Condition(kind, path[0], ())
+        return PushedFilter(kind, path[0], ())
     if kind not in _COMPARE and kind is not In:
         return None
     value: Any = getattr(each, "value", None)
     values = tuple(map(_with_zone, value if kind is In else (value,)))
     if not values or not all(_is_comparable(path[0], item) for item in values):
         return None
-    return Condition(kind, path[0], values)
+    return PushedFilter(kind, path[0], values)
 
 
 def _is_comparable(column: str, value: object) -> bool:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from pyspark.sql.datasource import InputPartition
 
-from pyspark_duramen.reading.gaps import Gap
+from pyspark_duramen.reading.gaps import RecordGap
 
 
 class ColdPlace(NamedTuple):
@@ -54,7 +54,7 @@ class RangePartition(InputPartition):
     def __init__(
         self,
         ranges: Sequence[LogRange],
-        gaps: Sequence[tuple[tuple[str, str], Gap]] = (),
+        gaps: Sequence[tuple[tuple[str, str], RecordGap]] = (),
     ) -> None:
         super().__init__(None)
         self.ranges = tuple(ranges)

@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from duramen.errors import DuramenError
-from pyspark_duramen.catalog import Catalog, LogFacts, LogName
+from pyspark_duramen.catalog import LogFacts, LogName, ProxyCatalog
 from pyspark_duramen.options import OnTruncation, ReadOptions
 from pyspark_duramen.reading.places import split_by_segments
 from pyspark_duramen.reading.predicates import Predicates, split_filters
@@ -54,7 +54,7 @@ class LogReader(DataSourceReader):
         Raises:
             DuramenError: `log_not_found`, `data_lost` (it begins in what is truncated), …
         """
-        with Catalog(self.options.url) as catalog:
+        with ProxyCatalog(self.options.url) as catalog:
             named = [log for log in self._find_logs(catalog) if self.predicates.has_log(log)]
             facts = catalog.find_facts(named)
             _check_all_there(self.options.patterns, named, facts)
@@ -86,11 +86,11 @@ class LogReader(DataSourceReader):
             if len(kept):
                 yield kept
 
-    def _find_logs(self, catalog: Catalog) -> list[LogName]:
+    def _find_logs(self, catalog: ProxyCatalog) -> list[LogName]:
         return catalog.find_logs(self.options.patterns)
 
     def _find_bounds(
-        self, catalog: Catalog, facts: dict[LogName, LogFacts]
+        self, catalog: ProxyCatalog, facts: dict[LogName, LogFacts]
     ) -> dict[LogName, tuple[int, int]]:
         """First and end of what is to be read of each log."""
         low, high = self.predicates.find_bounds("seq_num")

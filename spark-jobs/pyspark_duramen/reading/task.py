@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from pyspark_duramen.catalog import Catalog
+from pyspark_duramen.catalog import ProxyCatalog
 from pyspark_duramen.options import ReadOptions
 from pyspark_duramen.reading.cold import ColdReader, NotFromHere
 from pyspark_duramen.reading.hot import HotReader
@@ -40,7 +40,7 @@ def read_ranges(
                 yield from hot.read(wanted)
             return
         if not is_planned:
-            with Catalog(options.url) as catalog:
+            with ProxyCatalog(options.url) as catalog:
                 ranges = list(find_places(ranges, catalog))
         cold = stack.enter_context(closing(ColdReader(options.cold_store, schema)))
         for wanted in ranges:

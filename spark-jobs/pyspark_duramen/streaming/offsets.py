@@ -27,7 +27,7 @@ class LogOffset(NamedTuple):
 Offsets = dict[LogName, LogOffset]
 
 
-def spell_offsets(offsets: Mapping[LogName, LogOffset]) -> dict[str, Any]:
+def encode_offsets(offsets: Mapping[LogName, LogOffset]) -> dict[str, Any]:
     """As Spark keeps them; the same offsets are the same text, which Spark compares."""
     return {
         "/".join(log): {"id": each.log_id, "first": each.first, "seq": each.seq}

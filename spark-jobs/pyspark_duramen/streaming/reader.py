@@ -23,19 +23,19 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from duramen.errors import DuramenError
-from pyspark_duramen.catalog import Catalog, LogFacts, LogName
+from pyspark_duramen.catalog import LogFacts, LogName, ProxyCatalog
 from pyspark_duramen.options import OnTruncation, ReadOptions
-from pyspark_duramen.reading.gaps import Gap, GapReason, make_gap_row
+from pyspark_duramen.reading.gaps import GapReason, RecordGap, make_gap_row
 from pyspark_duramen.reading.places import RECORD_BYTES
 from pyspark_duramen.reading.ranges import RangePartition, cut_by_records
 from pyspark_duramen.reading.task import read_ranges
 from pyspark_duramen.streaming.offsets import (
     LogOffset,
     Offsets,
+    encode_offsets,
     find_begin,
     read_offsets,
     share,
-    spell_offsets,
 )
 
 
@@ -48,7 +48,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise DuramenError("invalid_argument", detail, field="until")
         self._options = options
         self._schema = schema
-        self._opened: Catalog | None = None
+        self._opened: ProxyCatalog | None = None
         self._ends: dict[LogName, LogFacts] | None = None
         """With Trigger.AvailableNow: what there was when the query began."""
         self._last: Offsets = {}
@@ -61,7 +61,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         starts = {log: each.head for log, each in facts.items()}
         if self._options.start != "head":
             starts |= self._catalog.locate(facts, self._options.start)
-        return spell_offsets(
+        return encode_offsets(
             {log: LogOffset(each.log_id, starts[log], starts[log]) for log, each in facts.items()}
         )
 
@@ -100,7 +100,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     self._check_gone(log, known)
                 ends[log] = known
         self._last = self._limit(before, ends, limit)
-        return spell_offsets(self._last)
+        return encode_offsets(self._last)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
         """The tails, for the progress: what `find_lag` subtracts from."""
@@ -117,7 +117,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             is_same = each is not None and each.log_id == known.log_id
             seq = max(known.seq, each.tail) if each is not None and is_same else known.seq
             latest[log] = known._replace(seq=seq)
-        return spell_offsets(latest)
+        return encode_offsets(latest)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Nothing that comes later is read."""
@@ -130,7 +130,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for log, after in sorted(read_offsets(end).items()):
             known = before.get(log)
             if known is not None and known.log_id != after.log_id:
-                gap = Gap(GapReason.DELETED, known.seq, None)
+                gap = RecordGap(GapReason.DELETED, known.seq, None)
                 found.append(RangePartition([], [(log, gap)]))
             begin = find_begin(known, after)
             found += cut_by_records(log, begin, after.seq, self._options.partition_records)
@@ -154,9 +154,9 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # ---------------------------------------------------------------------------------------------
 
     @property
-    def _catalog(self) -> Catalog:
+    def _catalog(self) -> ProxyCatalog:
         if self._opened is None:
-            self._opened = Catalog(self._options.url)
+            self._opened = ProxyCatalog(self._options.url)
         return self._opened
 
     def _find_facts(self) -> dict[LogName, LogFacts]:

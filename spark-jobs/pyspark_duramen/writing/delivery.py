@@ -50,7 +50,7 @@ class LogPort(Protocol):
         """How many batches of this producer and epoch are in the log."""
 
 
-class Delivery:
+class RowDelivery:
     """Rows in, batches out; `finish` once there are no more rows."""
 
     def __init__(self, port: LogPort, batch_bytes: int, *, name: str) -> None:

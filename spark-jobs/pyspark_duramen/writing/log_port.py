@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from duramen.client.blocking.portal import Portal
-from duramen.client.rest_client import Appended, ReadAnswer, RestClient
+from duramen.client.rest_client import Appended, BulkReadAnswer, RestClient
 from duramen.client.retry import Pauses, RetryPolicy, repeat_while_refused
 from duramen.client.sdk.delivery import check_count, deliver
 from duramen.errors import DuramenError
@@ -24,7 +24,7 @@ from duramen.wire.read_answers import PlacedBatch
 from duramen.wire.record_batch import (
     TIMESTAMPS,
     BatchError,
-    Producer,
+    BatchProducer,
     check_records,
     encode_batch,
     header_size,
@@ -46,7 +46,7 @@ class RestLogPort:
     """One log, for one producer and epoch; implements `delivery.LogPort`."""
 
     def __init__(
-        self, portal: Portal, client: RestClient, log: LogName, stamp: Producer, codec: Codec
+        self, portal: Portal, client: RestClient, log: LogName, stamp: BatchProducer, codec: Codec
     ) -> None:
         """`stamp`: id and epoch; its sequence counts for nothing."""
         self._portal = portal
@@ -158,7 +158,7 @@ class RestLogPort:
             at = following
         return None
 
-    async def _read(self, position: str) -> ReadAnswer:
+    async def _read(self, position: str) -> BulkReadAnswer:
         try:
             return await repeat_while_refused(
                 lambda: self._client.read(*self._log, position, most_bytes=_ANSWER_BYTES),

@@ -15,10 +15,10 @@ from pyspark.sql.datasource import WriterCommitMessage
 from duramen.client.blocking.portal import Portal
 from duramen.client.rest_client import RestClient
 from duramen.units import MIB
-from duramen.wire.record_batch import Producer
+from duramen.wire.record_batch import BatchProducer
 from pyspark_duramen.catalog import LogName
 from pyspark_duramen.options import WriteOptions
-from pyspark_duramen.writing.delivery import Delivery
+from pyspark_duramen.writing.delivery import RowDelivery
 from pyspark_duramen.writing.log_port import RestLogPort
 from pyspark_duramen.writing.rows import read_rows
 
@@ -41,7 +41,7 @@ class Written(WriterCommitMessage):
 
 
 def write_rows(
-    batches: Iterable[pa.RecordBatch], options: WriteOptions, stamp: Producer, partition: int
+    batches: Iterable[pa.RecordBatch], options: WriteOptions, stamp: BatchProducer, partition: int
 ) -> Written:
     """Write a task's rows.
 
@@ -49,17 +49,17 @@ def write_rows(
         stamp: the task's producer id and epoch.
 
     Raises:
-        DuramenError: refused, or their fate is open: the task may be repeated; see `Delivery`.
+        DuramenError: refused, or their fate is open: the task may be repeated; see `RowDelivery`.
     """
     portal = Portal()
     client = RestClient(options.url, has_http2=True)
-    deliveries: dict[LogName, Delivery] = {}
+    deliveries: dict[LogName, RowDelivery] = {}
 
-    def find(log: LogName) -> Delivery:
+    def find(log: LogName) -> RowDelivery:
         if log not in deliveries:
             port = RestLogPort(portal, client, log, stamp, options.codec)
             name = f"{'/'.join(log)}, producer {stamp.producer_id}, epoch {stamp.epoch},"
-            deliveries[log] = Delivery(port, options.batch_bytes, name=name)
+            deliveries[log] = RowDelivery(port, options.batch_bytes, name=name)
         return deliveries[log]
 
     try:

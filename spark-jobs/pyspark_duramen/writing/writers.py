@@ -23,7 +23,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from duramen.errors import DuramenError
-from duramen.wire.record_batch import Producer
+from duramen.wire.record_batch import BatchProducer
 from pyspark_duramen.options import WriteOptions
 from pyspark_duramen.writing.rows import check_columns
 from pyspark_duramen.writing.task import Written, write_rows
@@ -46,7 +46,7 @@ class LogWriter(DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """The rows of one task."""
         partition = _find_context().partitionId()
-        stamp = Producer(f"spark-{self._options.write_id}-{partition}", 0, 0)
+        stamp = BatchProducer(f"spark-{self._options.write_id}-{partition}", 0, 0)
         return write_rows(iterator, self._options, stamp, partition)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -75,7 +75,7 @@ class LogStreamWriter(DataSourceStreamArrowWriter):
             detail = "Spark does not tell which query and micro-batch this is"
             raise DuramenError("internal", detail)
         partition = context.partitionId()
-        stamp = Producer(f"spark-{query}-{partition}", int(batch), 0)
+        stamp = BatchProducer(f"spark-{query}-{partition}", int(batch), 0)
         return write_rows(iterator, self._options, stamp, partition)
 
     def commit(

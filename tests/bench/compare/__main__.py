@@ -33,8 +33,8 @@ from tests.bench.compare.verdict import (
     Kind,
     Sample,
     find_unshared,
+    format_comparisons,
     judge,
-    spell_comparisons,
 )
 from tests.bench.compare.workloads import WORKLOADS, measure, prepare
 from tests.bench.ending import bounded
@@ -82,12 +82,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     sys.stdout.write(
         f"base {options.base} = {commit[:12]}, {options.pairs} pairs of {options.seconds:g} s, "
         f"ratio: working tree to base; {watch.find_foreign_ratio():.0%} of the CPU taken by others"
-        f"\n\n{spell_comparisons(found)}\n\n"
+        f"\n\n{format_comparisons(found)}\n\n"
     )
     for figure in unshared:
         sys.stdout.write(f"not compared, one side does not tell: {figure[0]}, {figure[1]}\n")
     beyond = [one for one in found if one.is_beyond]
-    sys.stdout.write(spell_verdict(beyond))
+    sys.stdout.write(format_verdict(beyond))
     if options.json is not None:
         document = {
             "base": commit,
@@ -98,7 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if beyond else 0
 
 
-def spell_verdict(beyond: Sequence[Comparison]) -> str:
+def format_verdict(beyond: Sequence[Comparison]) -> str:
     """The last lines."""
     if not beyond:
         return "nothing is beyond its tolerance\n"

@@ -25,7 +25,7 @@ from tests.bench.compare.sides import ROOT, Side
 from tests.bench.compare.verdict import Figure, Kind, Sample, find_ratio, take_medians
 from tests.bench.compare.workloads import WORKLOADS, measure, prepare
 from tests.bench.machine import CpuWatch, EchoCpu, describe_machine, serve_echo_cpu
-from tests.bench.report import spell_number
+from tests.bench.report import format_number
 
 KEPT: Final = Path(__file__).parents[1] / "kept.json"
 TOLERANCES: Final = {Kind.COUNT: 1.02, Kind.GROUPED: 1.5, Kind.CPU: 1.4}
@@ -132,7 +132,7 @@ def compare_with_kept(result: Result, path: Path = KEPT) -> list[str]:
         where = f"{figure.workload}, {figure.name}"
         after = result.figures.get(figure)
         if after is None:
-            complaints.append(f"{where}: kept as {spell_number(before)}, and not measured now")
+            complaints.append(f"{where}: kept as {format_number(before)}, and not measured now")
             continue
         if figure.kind not in TOLERANCES:
             continue
@@ -143,9 +143,9 @@ def compare_with_kept(result: Result, path: Path = KEPT) -> list[str]:
             dearer = find_dearness(kept, result, figure.workload)
         due = before * dearer
         if find_ratio(due, after) > TOLERANCES[figure.kind] and after - due > figure.slack:
-            today = "" if dearer == 1 else f", {spell_number(due)} as the machine is now"
+            today = "" if dearer == 1 else f", {format_number(due)} as the machine is now"
             complaints.append(
-                f"{where}: {spell_number(after)} {figure.unit}, kept as {spell_number(before)}"
+                f"{where}: {format_number(after)} {figure.unit}, kept as {format_number(before)}"
                 f"{today} ({find_ratio(due, after):.3f}, at most {TOLERANCES[figure.kind]})"
             )
     return complaints

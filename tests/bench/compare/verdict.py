@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
-from tests.bench.report import spell_number
+from tests.bench.report import format_number
 
 
 class Kind(Enum):
@@ -157,7 +157,7 @@ def take_medians(samples: Sequence[Sample]) -> dict[Figure, float]:
     }
 
 
-def spell_comparisons(comparisons: Sequence[Comparison]) -> str:
+def format_comparisons(comparisons: Sequence[Comparison]) -> str:
     """A table: base, working tree, and the least, median and greatest ratio of a pair."""
     rows: list[tuple[str, ...]] = [
         ("kind", "load", "figure", "base", "tree", "", "min", "median", "max", "")
@@ -170,7 +170,7 @@ def spell_comparisons(comparisons: Sequence[Comparison]) -> str:
         kind = figure.kind.value if figure.kind is not previous else ""
         ratios = (min(one.ratios), one.ratio, max(one.ratios))
         rows.append((
-            kind, figure.workload, figure.name, spell_number(one.base), spell_number(one.tree),
+            kind, figure.workload, figure.name, format_number(one.base), format_number(one.tree),
             figure.unit, *(f"{ratio:.3f}" for ratio in ratios), one.verdict,
         ))  # fmt: skip
         previous = figure.kind

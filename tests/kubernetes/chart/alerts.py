@@ -23,15 +23,15 @@ class Case:
     summary: str
     quiet: Mapping[str, str]
 
-    def spell(self, rule: Mapping[str, Any]) -> list[dict[str, Any]]:
+    def format(self, rule: Mapping[str, Any]) -> list[dict[str, Any]]:
         """As two tests of promtool. The rule gives the texts that have nothing to fill in."""
         expected = {
             "exp_labels": {**rule["labels"], **self.labels},
             "exp_annotations": {**rule["annotations"], "summary": self.summary},
         }
-        return [self._spell(self.fires, [expected]), self._spell(self.quiet, [])]
+        return [self._format(self.fires, [expected]), self._format(self.quiet, [])]
 
-    def _spell(self, series: Mapping[str, str], expected: list[dict[str, Any]]) -> dict[str, Any]:
+    def _format(self, series: Mapping[str, str], expected: list[dict[str, Any]]) -> dict[str, Any]:
         return {
             "interval": "1m",
             "input_series": [{"series": name, "values": text} for name, text in series.items()],

@@ -29,7 +29,7 @@ def _rules() -> dict[str, dict[str, Any]]:
 
 def _write_tests(folder: Path, cases: tuple[Case, ...], rules: Path = RULES) -> Path:
     texts = _rules()
-    tests = [test for case in cases for test in case.spell(texts[case.alert])]
+    tests = [test for case in cases for test in case.format(texts[case.alert])]
     file = folder / "tests.yaml"
     document = {"rule_files": [str(rules)], "evaluation_interval": "1m", "tests": tests}
     file.write_text(yaml.safe_dump(document, width=1000))

@@ -202,7 +202,7 @@ class ControlPlane:
             flags["endpoint-reconciler-type"] = "none"
         if self.tier is Tier.API:  # no controller would make the default service account
             flags["disable-admission-plugins"] = "ServiceAccount"
-        self.spawn("kube-apiserver", self.binaries / "kube-apiserver", *_spell(flags))
+        self.spawn("kube-apiserver", self.binaries / "kube-apiserver", *_format(flags))
         self.kubeconfig.write_text(
             json.dumps(objects.kubeconfig(self.url, self.token, self.certificate))
         )
@@ -229,9 +229,9 @@ class ControlPlane:
             "enable-hostpath-provisioner": str(self.tier is Tier.KWOK).lower(),
         }
         name = "kube-controller-manager"
-        self.spawn(name, self.binaries / name, *_spell(both | flags))
+        self.spawn(name, self.binaries / name, *_format(both | flags))
         name = "kube-scheduler"
-        self.spawn(name, self.binaries / name, *_spell(both | {"secure-port": pick_free_port()}))
+        self.spawn(name, self.binaries / name, *_format(both | {"secure-port": pick_free_port()}))
 
     def _start_fake_nodes(self) -> None:
         flags = {
@@ -240,7 +240,7 @@ class ControlPlane:
             "manage-all-nodes": "false",
             "manage-nodes-with-annotation-selector": objects.FAKE_NODE,
         }
-        self.spawn("kwok", self.binaries / "kwok", *_spell(flags))
+        self.spawn("kwok", self.binaries / "kwok", *_format(flags))
         for region in range(3):
             for zone in range(3):
                 self.create(objects.fake_node(region, zone))
@@ -266,7 +266,7 @@ class ControlPlane:
         print(f"{passed_s:6.2f} s: {what}", file=sys.stderr, flush=True)
 
 
-def _spell(flags: Mapping[str, object]) -> list[str]:
+def _format(flags: Mapping[str, object]) -> list[str]:
     return [f"--{name}={value}" for name, value in flags.items()]
 
 

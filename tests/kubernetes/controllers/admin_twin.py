@@ -106,10 +106,10 @@ def _changes(state: TwinState) -> list[tuple[str, str, Work]]:
 
     def append(request: Request, body: Answer) -> tuple[int, Answer]:
         log = state.find_log(*_log_of(request))
-        start = log.spell_tail()
+        start = log.encode_tail()
         records = body.get("records", [])
         log.append(len(records), sum(len(str(record.get("body"))) for record in records))
-        return 200, {"start": start, "end": log.spell_tail(), "tail": log.spell_tail()}
+        return 200, {"start": start, "end": log.encode_tail(), "tail": log.encode_tail()}
 
     def delete_namespace(request: Request, body: Answer) -> tuple[int, Answer]:
         nothing(body)
@@ -170,7 +170,7 @@ def _reads(twin: AdminTwin) -> list[tuple[str, Read]]:
 
     return [
         ("/v1/namespaces/{ns}/logs/{log}/records/tail",
-         lambda r: {"tail": state.find_log(*_log_of(r)).spell_tail()}),
+         lambda r: {"tail": state.find_log(*_log_of(r)).encode_tail()}),
         ("/v1/namespaces/{ns}/logs/{log}/segments", lambda r: state.list_segments(*_log_of(r))),
         (_LOG, lambda r: state.show_log(*_log_of(r))),
         (_NAMESPACE, lambda r: state.show_namespace(_namespace_of(r))),

@@ -50,7 +50,7 @@ def describe_objects(
             which deaths of the operator change.
     """
     words = _Words({item["metadata"]["uid"]: _name(item) for item in items}, log_ids)
-    found = {_name(item): words.spell_item(item) for item in items}
+    found = {_name(item): words.encode_item(item) for item in items}
     replaced: dict[str, Any] = json.loads(json.dumps(found).replace(namespace, "NAMESPACE"))
     return replaced
 
@@ -74,7 +74,7 @@ class _Words:
         self._names = names
         self._log_ids = log_ids
 
-    def spell_item(self, item: Item) -> Any:
+    def encode_item(self, item: Item) -> Any:
         metadata = dict(item["metadata"])
         generation = metadata.get("generation")
         del metadata["uid"]
@@ -82,17 +82,17 @@ class _Words:
         if owners is not None:
             # How often the operator wrote its own objects depends on how often it died.
             metadata.pop("generation", None)
-            metadata["ownerReferences"] = sorted(map(self._spell_owner, owners), key=str)
+            metadata["ownerReferences"] = sorted(map(self._encode_owner, owners), key=str)
         status = item.get("status")
         if item["kind"] == "Log" and status:
-            status = self._spell_log(item["metadata"]["name"], status)
-        return self._spell({**item, "metadata": metadata, "status": status}, generation)
+            status = self._encode_log(item["metadata"]["name"], status)
+        return self._format({**item, "metadata": metadata, "status": status}, generation)
 
-    def _spell_owner(self, owner: Item) -> Item:
+    def _encode_owner(self, owner: Item) -> Item:
         """With a name for the uid: that of the object of this world that has it, if any has."""
         return {**owner, "uid": self._names.get(owner["uid"], "of nobody")}
 
-    def _spell_log(self, name: str, status: Item) -> Item:
+    def _encode_log(self, name: str, status: Item) -> Item:
         """The id is that of the log with this name; messages tell it too."""
         own = status.get("logId")
         if not own:
@@ -101,21 +101,21 @@ class _Words:
         spelled: Item = json.loads(re.sub(rf"\blog {own}\b", "log ID", text))
         return spelled
 
-    def _spell(self, value: Any, generation: Any) -> Any:
+    def _format(self, value: Any, generation: Any) -> Any:
         if isinstance(value, list):
-            spelled = [self._spell(one, generation) for one in value]
+            spelled = [self._format(one, generation) for one in value]
             # Conditions come in the order in which they were first told.
             is_conditions = value and all(isinstance(v, dict) and "type" in v for v in value)
             return sorted(spelled, key=lambda one: str(one["type"])) if is_conditions else spelled
         if isinstance(value, dict):
             return {
-                name: self._spell_field(name, below, generation)
+                name: self._encode_field(name, below, generation)
                 for name, below in value.items()
                 if name not in DROPPED
             }
         return _SET_OF_PODS.sub(r'\1-HASH"', value) if isinstance(value, str) else value
 
-    def _spell_field(self, name: str, value: Any, generation: Any) -> Any:
+    def _encode_field(self, name: str, value: Any, generation: Any) -> Any:
         if name == "observedGeneration":
             return "the present one" if value == generation else f"{value} of {generation}"
         if value and name in WORDS:
@@ -124,7 +124,7 @@ class _Words:
             return "a time"
         if name in _ALLOCATED and value not in _NO_ADDRESS:
             return "an address"
-        return self._spell(value, generation)
+        return self._format(value, generation)
 
 
 def _name(item: Item) -> str:

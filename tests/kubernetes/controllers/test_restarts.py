@@ -251,7 +251,7 @@ def live_disturbed(cluster: ClusterHandle, seed: int) -> Outcome:
         twin.on_change = None
         with running_operator(operator):
             found = finish(ground, changes, f"the world of seed {seed}")
-        tell(proxy, kills, left)
+        report(proxy, kills, left)
         assert kills >= WORLD_RESTARTS
         assert not list_faults(operator.log.read_text())
         check_calls(twin)
@@ -411,7 +411,7 @@ def check_calls(twin: AdminTwin) -> None:
     assert {call.path for call in twin.changes} <= named
 
 
-def tell(proxy: DeadlyProxy, kills: int, left: int) -> None:
+def report(proxy: DeadlyProxy, kills: int, left: int) -> None:
     """Where it was struck, for who reads the test's output."""
     verbs = Counter(text.partition(" ")[0] for text in proxy.struck)
     sys.stderr.write(

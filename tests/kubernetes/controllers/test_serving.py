@@ -136,7 +136,7 @@ def test_the_series_of_a_cluster_go_with_it() -> None:
     }
     series = metrics.ClusterSeries("passing")
     metrics.LAST_PASS.labels("passing").set(1)
-    series.tell_conditions([KubeObject(body)])
+    series.report_conditions([KubeObject(body)])
     line = 'duramen_operator_condition{kind="LogCluster",name="passing",status="%s",type="Ready"}'
     assert f"{line % 'False'} 1.0" in read()
     assert f"{line % 'True'} 0.0" in read()
@@ -146,7 +146,7 @@ def test_the_series_of_a_cluster_go_with_it() -> None:
 
 
 def test_an_archive_that_is_behind_is_told_by_policy() -> None:
-    def spell(name: str, **status: object) -> KubeObject:
+    def format(name: str, **status: object) -> KubeObject:
         return KubeObject(
             {
                 "apiVersion": "duramen.io/v1alpha1",
@@ -163,11 +163,11 @@ def test_an_archive_that_is_behind_is_told_by_policy() -> None:
         return {n: metrics.registry.get_sample_value(prefix + n, labels) for n in names}
 
     series = metrics.ClusterSeries("archived")
-    series.tell_archive([spell("new"), spell("all", lagSeconds=120, mismatches=2)])
+    series.report_archive([format("new"), format("all", lagSeconds=120, mismatches=2)])
     assert read("new") == {"lag_seconds": None, "mismatches": None}
     assert read("all") == {"lag_seconds": 120.0, "mismatches": 2.0}
     # Not known any more, then gone.
-    series.tell_archive([spell("new", lagSeconds=60), spell("all", mismatches=0)])
+    series.report_archive([format("new", lagSeconds=60), format("all", mismatches=0)])
     assert read("new") == {"lag_seconds": 60.0, "mismatches": None}
     assert read("all") == {"lag_seconds": None, "mismatches": 0.0}
     series.forget()

@@ -18,7 +18,7 @@ import httpx
 import jsonschema_rs
 import pytest
 
-from duramen.runtime.public.calls import CALLS, JSON, Call
+from duramen.runtime.public.calls import CALLS, JSON, PublicCall
 from duramen.runtime.public.openapi import make_document
 from duramen.runtime.public.schemas import name_of
 from tests.kubernetes.controllers.admin_twin import running_twin
@@ -72,7 +72,7 @@ def check_schema(method: str, path: str, status: int, document: Answer) -> None:
     assert status < 400 or document["code"] in call.codes, f"{call.name} {document['code']}"
 
 
-def find_call(method: str, path: str) -> Call:
+def find_call(method: str, path: str) -> PublicCall:
     for call in CALLS:
         pattern = re.sub(r"\{\w+\}", "[^/:]+", call.path)
         if call.method == method and re.fullmatch(pattern, path):

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from duramen.config import LogConfig, NamespaceConfig, parse_log_config, parse_namespace_config
 from duramen.errors import BeyondTailError, DuramenError
-from duramen.texts import PositionKind, parse_position, spell_time
+from duramen.texts import PositionKind, format_time, parse_position
 
 UNDELETE_WINDOW_MS: Final = 3_600_000
 COPY_DIGITS: Final = "0" * 64
@@ -79,15 +79,15 @@ class TwinLog:
         self.segments[-1].completed_ms = now_ms()
         return self.segments[-1].epoch
 
-    def spell_tail(self) -> Answer:
+    def encode_tail(self) -> Answer:
         """The mark behind the last record."""
         epoch = self.segments[-1].epoch if self.segments else 1
         lsn = f"e{epoch}n{self.tail}"
         return {
-            "seq_num": self.tail, "timestamp": spell_time(now_ms()), "lsn": lsn, "dlsn": f"{lsn}s0"
+            "seq_num": self.tail, "timestamp": format_time(now_ms()), "lsn": lsn, "dlsn": f"{lsn}s0"
         }  # fmt: skip
 
-    def spell_head(self) -> Answer:
+    def encode_head(self) -> Answer:
         """The first live record."""
         return {"seq_num": self.head, "dlsn": f"e1n{self.head}s0"}
 
@@ -177,13 +177,13 @@ class TwinState:
             self._names[namespace, name] = there.log_id
         elif there.config != config:
             raise _other_config(f"log {namespace}/{name}")
-        return is_new, self._spell_made(there)
+        return is_new, self._encode_made(there)
 
     def show_log(self, namespace: str, name: str) -> Answer:
         """Id, configuration, end and head."""
         log = self.find_log(namespace, name)
-        return self._spell_made(log) | {
-            "config_version": log.config_version, "ended": log.is_ended, "head": log.spell_head()
+        return self._encode_made(log) | {
+            "config_version": log.config_version, "ended": log.is_ended, "head": log.encode_head()
         }  # fmt: skip
 
     def change_log(self, namespace: str, name: str, patch: Answer, version: int | None) -> Answer:
@@ -198,7 +198,7 @@ class TwinState:
             self._check_replication(config)
         if is_changed:
             log.config, log.config_version = config, log.config_version + 1
-        return self._spell_made(log) | {
+        return self._encode_made(log) | {
             "config_version": log.config_version, "changed": is_changed
         }  # fmt: skip
 
@@ -220,18 +220,18 @@ class TwinState:
             number = max(log.head, log.tail - position.number)
         if number > log.tail:
             detail = f"seq:{number} is beyond the tail"
-            raise BeyondTailError(detail, log.spell_tail(), field="to")
+            raise BeyondTailError(detail, log.encode_tail(), field="to")
         is_changed = number > log.head
         log.head = max(log.head, number)
-        head = {**log.spell_head(), "lsn": f"e1n{log.head}"}
-        return {"head": head, "tail": log.spell_tail(), "changed": is_changed}
+        head = {**log.encode_head(), "lsn": f"e1n{log.head}"}
+        return {"head": head, "tail": log.encode_tail(), "changed": is_changed}
 
     def end_log(self, namespace: str, name: str) -> Answer:
         """No append any more."""
         log = self.find_log(namespace, name)
         log.close_segment()
         log.is_ended = True
-        return {"log_id": str(log.log_id), "ended": True, "tail": log.spell_tail()}
+        return {"log_id": str(log.log_id), "ended": True, "tail": log.encode_tail()}
 
     def roll_log(self, namespace: str, name: str) -> Answer:
         """Close the open segment."""
@@ -246,7 +246,7 @@ class TwinState:
         if log.deleted_ms is None:
             log.close_segment()
             log.deleted_ms = now_ms()
-        until = spell_time(log.deleted_ms + UNDELETE_WINDOW_MS)
+        until = format_time(log.deleted_ms + UNDELETE_WINDOW_MS)
         return {"log_id": str(log.log_id), "undelete_until": until}
 
     def undelete_log(self, namespace: str, name: str) -> Answer:
@@ -255,7 +255,7 @@ class TwinState:
         if log is None:
             log = self.find_log(namespace, name)
         log.deleted_ms = None
-        return self._spell_made(log)
+        return self._encode_made(log)
 
     def find_log(self, namespace: str, name: str) -> TwinLog:
         """A log that is there.
@@ -278,7 +278,7 @@ class TwinState:
         quorum = log.config.replication
         members = [{"bookie": row["id"], "incarnation": row["incarnation"]} for row in self.bookies]
         return {
-            "segments": [self._spell_segment(log, row, quorum, members) for row in log.segments]
+            "segments": [self._encode_segment(log, row, quorum, members) for row in log.segments]
         }
 
     # --- What a test does ------------------------------------------------------------------------
@@ -310,13 +310,13 @@ class TwinState:
             detail = f"min_racks {wanted.min_racks}: the cluster has {self.rack_count} racks"
             raise DuramenError("placement_impossible", detail, field="replication")
 
-    def _spell_made(self, log: TwinLog) -> Answer:
+    def _encode_made(self, log: TwinLog) -> Answer:
         return {
             "namespace": log.namespace, "name": log.name, "log_id": str(log.log_id),
             "config": log.config.to_json(),
         }  # fmt: skip
 
-    def _spell_segment(
+    def _encode_segment(
         self, log: TwinLog, row: TwinSegment, quorum: Any, members: list[Answer]
     ) -> Answer:
         is_closed = row.completed_ms is not None
@@ -330,7 +330,7 @@ class TwinState:
         if row.cold_bytes is not None:
             cold_copy = {
                 "attempt": COPY_DIGITS[:32], "manifest_sha256": COPY_DIGITS,
-                "bytes": row.cold_bytes, "verified": spell_time(row.cold_ms), "rechecked": None,
+                "bytes": row.cold_bytes, "verified": format_time(row.cold_ms), "rechecked": None,
             }  # fmt: skip
         return {
             "epoch": row.epoch,
@@ -346,10 +346,10 @@ class TwinState:
             "bytes": row.size_bytes if is_closed else None,
             "first_txid": None,
             "last_txid": None,
-            "first_timestamp": spell_time(row.created_ms) if is_closed else None,
-            "last_timestamp": None if row.completed_ms is None else spell_time(row.completed_ms),
-            "created": spell_time(row.created_ms),
-            "completed": None if row.completed_ms is None else spell_time(row.completed_ms),
+            "first_timestamp": format_time(row.created_ms) if is_closed else None,
+            "last_timestamp": None if row.completed_ms is None else format_time(row.completed_ms),
+            "created": format_time(row.created_ms),
+            "completed": None if row.completed_ms is None else format_time(row.completed_ms),
             "cold_copy": cold_copy,
             "hot_copies": "kept",
             "ensemble_size": quorum.ensemble_size,

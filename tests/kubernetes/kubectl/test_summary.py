@@ -10,7 +10,12 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from duramen_operator.resources import ArchivePolicyStatus, BookieSetStatus, BookieStatus, LogStatus
+from duramen_operator.resources import (
+    ArchivePolicyStatus,
+    BookieResourceStatus,
+    BookieSetStatus,
+    LogStatus,
+)
 from kubectl_duramen.sources import Snapshot
 from kubectl_duramen.summary import summarize
 from kubectl_duramen.tree import render
@@ -142,7 +147,7 @@ def test_an_empty_status_is_shown_too() -> None:
 
 def test_fields_of_the_status_are_those_of_the_models() -> None:
     used: dict[type[BaseModel], tuple[str, ...]] = {
-        BookieStatus: ("region", "zone", "identity", "freeBytes", "writable", "node"),
+        BookieResourceStatus: ("region", "zone", "identity", "freeBytes", "writable", "node"),
         BookieSetStatus: ("replicas", "readyReplicas"),
         LogStatus: ("logId",),
         ArchivePolicyStatus: ("lastRun", "lastSuccess", "lagSegments", "lagSeconds", "mismatches",

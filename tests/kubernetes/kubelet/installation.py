@@ -127,7 +127,7 @@ class Installation:
     def print_figures(self) -> None:
         """Times, and the memory of each pod as its node counts it."""
         took = ", ".join(f"{what} {seconds} s" for what, seconds in self.seconds.items())
-        print(f"\n{took}\nmemory: {spell_memory(self.memory_bytes())}")
+        print(f"\n{took}\nmemory: {format_memory(self.memory_bytes())}")
 
     def memory_bytes(self) -> dict[str, int]:
         """Pod to its working set."""
@@ -184,7 +184,7 @@ def install(found: Installation, chosen: Mapping[str, Any]) -> None:
         raise AssertionError(f"{error}\n{found.describe()}") from None
 
 
-def spell_memory(found: Mapping[str, int]) -> str:
+def format_memory(found: Mapping[str, int]) -> str:
     """By pod and in all."""
     each = ", ".join(f"{name} {size >> 20} MiB" for name, size in sorted(found.items()))
     return f"{sum(found.values()) >> 20} MiB in all: {each}"

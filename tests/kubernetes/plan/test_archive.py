@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from duramen_operator.plan.archive.plan import plan_archive
 from duramen_operator.plan.archive.triggers import BACKOFF, GRACE, ScheduleError, find_last_due
-from duramen_operator.plan.archive.whole import plan_archive
-from duramen_operator.plan.conditions import spell_time
+from duramen_operator.plan.conditions import format_time
 from duramen_operator.plan.observed import Observed
 from duramen_operator.plan.steps import Apply, Delete, Event
 from tests.kubernetes.plan.worlds import (
@@ -55,12 +55,12 @@ def make_job(
         conditions.append(
             {
                 "type": "Complete" if is_good else "Failed", "status": "True",
-                "lastTransitionTime": spell_time(ended),
+                "lastTransitionTime": format_time(ended),
             }
         )  # fmt: skip
     found = {f"duramen.io/archive-{name}": value for name, value in annotations.items()}
     metadata = {
-        "name": name, "uid": f"uid-{name}", "creationTimestamp": spell_time(started),
+        "name": name, "uid": f"uid-{name}", "creationTimestamp": format_time(started),
         "labels": {"duramen.io/archive-policy": "all"}, "annotations": found,
     }  # fmt: skip
     return {
@@ -252,7 +252,7 @@ def test_nothing_is_made_up_that_was_not_missed() -> None:
     late = DUE + GRACE
     fresh = {"shop/orders": tiered(see_segment(1, DUE + timedelta(seconds=1)))}
     assert jobs_of(world(HOURLY, logs=fresh), late) == []
-    young = make_policy(HOURLY, metadata={"creationTimestamp": spell_time(DUE + PAUSE)})
+    young = make_policy(HOURLY, metadata={"creationTimestamp": format_time(DUE + PAUSE)})
     logs = {"shop/orders": tiered(see_segment(1, ago(hours=2)))}
     assert jobs_of(observe(make_cluster(STORE), young, logs=logs), late) == []
     assert jobs_of(world({**HOURLY, "suspend": True}), late) == []

@@ -25,7 +25,7 @@ from duramen.runtime.public.answers import describe_log
 from duramen_operator.plan.archive.waiting import choose
 from duramen_operator.resources.archives import Selector
 from duramen_readproxy.rest import describe_segment
-from duramen_spark.archive.policy import Policy, Verdict
+from duramen_spark.archive.policy import ArchiveVerdict, Policy
 
 MEMBERS = tuple(Member(BookieId(n), Incarnation(n.encode().hex() * 16)) for n in "abc")
 HOUR_MS: Final = 3_600_000
@@ -79,14 +79,16 @@ def list_for_the_job(
     )
     if not policy.takes(log):
         return []
-    return [one.epoch for one in segments if policy.judge(log, one, NOW_MS) is Verdict.ARCHIVE]
+    return [
+        one.epoch for one in segments if policy.judge(log, one, NOW_MS) is ArchiveVerdict.ARCHIVE
+    ]
 
 
 def list_for_the_operator(
     log: LogNode, segments: list[Segment], selector: Selector, keep_hot: timedelta
 ) -> list[int]:
-    shown = [json.loads(describe_segment(one, log).spell()) for one in segments]
-    seen = {"prod/orders": {"log": json.loads(describe_log(log).spell()), "segments": shown}}
+    shown = [json.loads(describe_segment(one, log).encode()) for one in segments]
+    seen = {"prod/orders": {"log": json.loads(describe_log(log).encode()), "segments": shown}}
     now = datetime.fromtimestamp(NOW_MS / 1_000, UTC)
     return sorted(one.epoch for one in choose(seen, selector, keep_hot, now).waiting)
 

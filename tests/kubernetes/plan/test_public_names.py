@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 from duramen.runtime.service import parse_options
-from duramen.wire.edge.gate import Bodies, Head
+from duramen.wire.edge.gate import Bodies, RequestHead
 from duramen_operator.names import ADMIN_PORTS, BOOKIE, DATA_PORTS, SEQUENCER
 from duramen_operator.plan.steps import Apply
 from tests.kubernetes.plan.test_servers import make_world, read_arguments
@@ -31,7 +31,7 @@ def answer_of(world: World, component: str, host: str) -> str | None:
     for variable, value in variables.items():
         arguments = [argument.replace(variable, value) for argument in arguments]
     gate = parse_options(component, arguments).make_gate()
-    refusal = gate.judge(Head("GET", host), Bodies.JSON)
+    refusal = gate.judge(RequestHead("GET", host), Bodies.JSON)
     return None if refusal is None else refusal.code
 
 

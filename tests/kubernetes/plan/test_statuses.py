@@ -16,14 +16,14 @@ import jsonschema_rs
 import pytest
 
 from duramen_operator.plan.cluster.foundation import read_argument
-from duramen_operator.plan.conditions import spell_time
+from duramen_operator.plan.conditions import format_time
 from duramen_operator.plan.observed import AdminView, KubeObject
+from duramen_operator.plan.plan import make_plan
 from duramen_operator.plan.steps import Plan, Status
-from duramen_operator.plan.whole import make_plan
 from duramen_operator.resources.conditions import CONDITIONS
 from duramen_operator.resources.definitions import define_all
 from tests.kubernetes.plan import test_archive, worlds
-from tests.kubernetes.plan.test_whole import SPECS, make_world
+from tests.kubernetes.plan.test_plan import SPECS, make_world
 from tests.kubernetes.plan.world import World, make_bookie_set, make_cluster
 from tests.kubernetes.plan.worlds import NOW, make_log, make_space, observe, see_log, see_problem
 
@@ -152,7 +152,7 @@ def test_free_space_alone_is_written_now_and_then() -> None:
     world = make_world("plain", replicas=3)
     world.converge()
     plan(1000, 1, NOW)
-    stamp = {"manager": "duramen-operator", "subresource": "status", "time": spell_time(NOW)}
+    stamp = {"manager": "duramen-operator", "subresource": "status", "time": format_time(NOW)}
     for name in world.names("Bookie"):
         item = world.find("Bookie", name)
         assert (item["status"]["freeBytes"], item["status"]["copies"]) == (1000, 1)

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import pytest
 
-from duramen_operator.apply.doing import AdminCalls, do_plan
+from duramen_operator.apply.executor import AdminCalls, do_plan
 from duramen_operator.kube import Kube
 from duramen_operator.names import MANAGED_BY, MANAGED_BY_LABEL
 from duramen_operator.plan.observed import Json, Ref

@@ -17,8 +17,8 @@ from typing import Any
 
 from duramen_operator.names import API_VERSION
 from duramen_operator.plan.observed import Json, Observed, Problem, Ref, observe_objects
+from duramen_operator.plan.plan import make_plan
 from duramen_operator.plan.steps import Apply, Call, Delete, Event, Patch, Plan, Status, Step
-from duramen_operator.plan.whole import make_plan
 from duramen_operator.resources.conditions import first_conditions
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)

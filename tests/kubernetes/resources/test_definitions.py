@@ -15,9 +15,9 @@ import yaml
 from duramen.config import LogConfig
 from duramen_operator.resources import KINDS
 from duramen_operator.resources.conditions import CONDITIONS
-from duramen_operator.resources.definitions import NAMES, define_all, spell_template
+from duramen_operator.resources.definitions import NAMES, define_all, format_template
 from duramen_operator.resources.logs import LogFields, LogSpec
-from duramen_operator.resources.pages import spell_page
+from duramen_operator.resources.pages import format_page
 from duramen_operator.resources.rules import HINTS, RULES
 from duramen_operator.resources.schema import walk
 from tests.kubernetes.resources.texts import ROOT, read_texts
@@ -41,11 +41,11 @@ def check_file(path: Any, made: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_charts_definitions_are_those_of_the_models(kind: str) -> None:
-    check_file(CRDS / f"{NAMES[kind].plural}.yaml", spell_template(DEFINITIONS[kind]))
+    check_file(CRDS / f"{NAMES[kind].plural}.yaml", format_template(DEFINITIONS[kind]))
 
 
 def test_the_document_is_that_of_the_models() -> None:
-    check_file(ROOT / "docs" / "kubernetes" / "resources.md", spell_page(DEFINITIONS))
+    check_file(ROOT / "docs" / "kubernetes" / "resources.md", format_page(DEFINITIONS))
 
 
 def test_the_chart_has_no_other_definitions() -> None:
@@ -55,7 +55,7 @@ def test_the_chart_has_no_other_definitions() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_template_says_what_the_definition_says(kind: str) -> None:
     """What is left when helm's own lines are taken out is the definition, with a label more."""
-    lines = spell_template(DEFINITIONS[kind]).splitlines(keepends=True)
+    lines = format_template(DEFINITIONS[kind]).splitlines(keepends=True)
     plain = yaml.safe_load("".join(line for line in lines if "{{" not in line))
     metadata = plain.pop("metadata")
     assert metadata["annotations"] == {"helm.sh/resource-policy": "keep"}
@@ -125,4 +125,4 @@ def test_a_log_has_the_whole_configuration_by_its_own_names() -> None:
 
 def test_two_braces_do_not_get_into_a_template() -> None:
     with pytest.raises(ValueError, match="two braces"):
-        spell_template({**DEFINITIONS["Log"], "kind": "{{ .Values.kind }}"})
+        format_template({**DEFINITIONS["Log"], "kind": "{{ .Values.kind }}"})

@@ -12,9 +12,9 @@ import pytest
 from duramen_operator.resources import (
     BookieSet,
     Condition,
-    Log,
     LogCluster,
     LogNamespace,
+    LogResource,
     ResourceError,
     merge_config,
     parse,
@@ -77,15 +77,17 @@ def test_statuses_of_newer_operators_are_read() -> None:
     document = make("Log") | {"status": {"logId": "7", "mood": "good", "conditions": [
         {"type": "Ready", "status": "True", "reason": "AsWanted", "colour": "green"},
     ]}}  # fmt: skip
-    log = parse_as(Log, document)
+    log = parse_as(LogResource, document)
     assert log.status.log_id == "7"
     assert log.status.find("Ready") == Condition(type="Ready", status="True", reason="AsWanted")
     assert log.status.find("Archived") is None
 
 
 def test_names_are_taken_from_the_object_where_the_spec_says_none() -> None:
-    assert parse_as(Log, make("Log", name="orders")).path == "shop/orders"
-    assert parse_as(Log, make("Log", {"name": "Orders.EU"}, "orders")).path == "shop/Orders.EU"
+    assert parse_as(LogResource, make("Log", name="orders")).path == "shop/orders"
+    assert (
+        parse_as(LogResource, make("Log", {"name": "Orders.EU"}, "orders")).path == "shop/Orders.EU"
+    )
     assert parse_as(LogNamespace, make("LogNamespace", name="shop")).namespace_name == "shop"
 
 
@@ -99,9 +101,9 @@ def test_pause_and_deletion_are_read() -> None:
 
 
 def test_a_log_names_only_what_it_names() -> None:
-    assert parse_as(Log, make("Log")).spec.config() == {}
+    assert parse_as(LogResource, make("Log")).spec.config() == {}
     spec = {"retention": {"age": "none"}, "commit": "control", "window": {}}
-    assert parse_as(Log, make("Log", spec)).spec.config() == {
+    assert parse_as(LogResource, make("Log", spec)).spec.config() == {
         "retention": {"age": None},
         "commit": "control",
         "window": {},
@@ -110,7 +112,7 @@ def test_a_log_names_only_what_it_names() -> None:
 
 def test_replication_is_always_whole() -> None:
     spec = {"replication": {"ensemble_size": 5, "placement": "prefer"}}
-    assert parse_as(Log, make("Log", spec)).spec.config()["replication"] == {
+    assert parse_as(LogResource, make("Log", spec)).spec.config()["replication"] == {
         "ensemble_size": 5,
         "write_quorum": 3,
         "ack_quorum": 2,
@@ -136,4 +138,4 @@ def test_nearer_defaults_win_field_by_field_and_replication_as_a_whole() -> None
 def test_what_was_written_is_written_again() -> None:
     spec = {"retention": {"age": "30d"}, "deletionPolicy": "Delete", "ack_mode": "ordered"}
     document = make("Log", spec)
-    assert parse_as(Log, document).spec.to_json() == document["spec"]
+    assert parse_as(LogResource, document).spec.to_json() == document["spec"]

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from duramen_operator.kube import Kube, Refused, Unreachable
+from duramen_operator.kube import ApiUnreachable, Kube, Refused
 from duramen_operator.plan.observed import Ref
 from duramen_operator.plan.steps import Event
 from duramen_operator.typed.client import TypedClient
-from duramen_operator.typed.events import tell_event
+from duramen_operator.typed.events import report_event
 from tests.kubernetes.typed.fake_api import Fault
 from tests.kubernetes.typed.worlds import EVENTS, FakeWorld, connected, fake_world
 from tests.process.times import HANG_S
@@ -32,13 +32,13 @@ def world(tmp_path: Path) -> Iterator[FakeWorld]:
         yield found
 
 
-async def tell(client: TypedClient) -> None:
-    await tell_event(client, EVENT, "here")
+async def report(client: TypedClient) -> None:
+    await report_event(client, EVENT, "here")
 
 
-async def fail(telling: Awaitable[None]) -> str:
-    with pytest.raises(Unreachable) as caught:
-        await telling
+async def fail(reporting: Awaitable[None]) -> str:
+    with pytest.raises(ApiUnreachable) as caught:
+        await reporting
     return str(caught.value)
 
 
@@ -46,7 +46,7 @@ def test_a_silent_server_is_unreachable_in_time(world: FakeWorld) -> None:
     async def run() -> None:
         async with connected(world, timeout_s=0.1) as (client, _):
             world.api.silence.clear()
-            assert "Timeout" in await fail(tell(client))
+            assert "Timeout" in await fail(report(client))
             assert client.statistics()["in_flight"] == 0
 
     asyncio.run(asyncio.wait_for(run(), HANG_S))
@@ -57,7 +57,7 @@ def test_no_server_at_all_is_unreachable(tmp_path: Path) -> None:
         with fake_world(EVENTS, tmp_path) as world:
             kube = await Kube.connect(world.namespace, str(world.kubeconfig))
         client = TypedClient(kube)
-        assert "Cannot connect" in await fail(tell(client))
+        assert "Cannot connect" in await fail(report(client))
         assert client.statistics()["unreachable"] == 1
         await client.close()
 
@@ -83,7 +83,7 @@ def test_an_answer_that_is_none_leaves_open_what_happened(world: FakeWorld, faul
     async def run() -> None:
         async with connected(world) as (client, _):
             world.api.fault = fault
-            await fail(tell(client))
+            await fail(report(client))
 
     asyncio.run(run())
 
@@ -93,7 +93,7 @@ def test_a_refusal_that_is_no_status_says_its_text(world: FakeWorld) -> None:
         async with connected(world) as (client, _):
             world.api.fault = Fault(502, "text/html", PAGE)
             with pytest.raises(Refused) as caught:
-                await tell(client)
+                await report(client)
             assert caught.value.status == 502
             assert (caught.value.problem.code, caught.value.problem.message) == (
                 "Http502",
@@ -108,13 +108,13 @@ def test_calls_follow_a_login_to_another_server(world: FakeWorld, tmp_path: Path
     async def run() -> None:
         kube = await Kube.connect(world.namespace, str(world.kubeconfig))
         client = TypedClient(kube)
-        await tell(client)
+        await report(client)
         folder = tmp_path / "other"
         folder.mkdir()
         with fake_world(EVENTS, folder) as other:
             world.kubeconfig.write_text(other.kubeconfig.read_text())
             await kube.renew_login()
-            await tell(client)
+            await report(client)
             assert len(other.api.events) == len(world.api.events) == 1
             await client.close()
 

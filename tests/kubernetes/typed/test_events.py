@@ -14,7 +14,7 @@ import pytest
 from duramen_operator.kube import Refused
 from duramen_operator.plan.observed import Ref
 from duramen_operator.plan.steps import Event
-from duramen_operator.typed.events import make_event, tell_event
+from duramen_operator.typed.events import make_event, report_event
 from tests.kubernetes.typed.worlds import EVENTS, OpenWorld, World, connected
 
 MOMENT = datetime(2026, 1, 2, 3, 4, 5, 678, tzinfo=UTC)
@@ -28,12 +28,12 @@ def make_step(at: datetime = MOMENT) -> Event:
 
 @pytest.mark.parametrize("at", [MOMENT, WHOLE_SECOND], ids=["micro", "whole second"])
 def test_an_event_arrives_with_all_that_it_tells(open_world: OpenWorld, at: datetime) -> None:
-    async def tell(world: World) -> None:
+    async def report(world: World) -> None:
         async with connected(world) as (client, _):
-            await tell_event(client, make_step(at), world.namespace)
+            await report_event(client, make_step(at), world.namespace)
 
     with open_world(EVENTS) as world:
-        asyncio.run(tell(world))
+        asyncio.run(report(world))
         metadata = make_event(make_step(at), world.namespace).metadata
         assert metadata is not None
         assert metadata.name is not None
@@ -54,11 +54,11 @@ def test_an_event_arrives_with_all_that_it_tells(open_world: OpenWorld, at: date
 
 
 def test_an_event_told_twice_is_a_conflict(open_world: OpenWorld) -> None:
-    async def tell(world: World) -> None:
+    async def report(world: World) -> None:
         async with connected(world) as (client, _):
-            await tell_event(client, make_step(), world.namespace)
+            await report_event(client, make_step(), world.namespace)
             with pytest.raises(Refused) as caught:
-                await tell_event(client, make_step(), world.namespace)
+                await report_event(client, make_step(), world.namespace)
             assert caught.value.status == 409
             assert caught.value.problem.code == "AlreadyExists"
             assert caught.value.problem.is_retryable
@@ -67,37 +67,37 @@ def test_an_event_told_twice_is_a_conflict(open_world: OpenWorld) -> None:
             }  # fmt: skip
 
     with open_world(EVENTS) as world:
-        asyncio.run(tell(world))
+        asyncio.run(report(world))
 
 
 def test_without_the_right_an_event_is_refused(open_world: OpenWorld) -> None:
-    async def tell(world: World) -> None:
+    async def report(world: World) -> None:
         async with connected(world) as (client, _):
             with pytest.raises(Refused) as caught:
-                await tell_event(client, make_step(), world.namespace)
+                await report_event(client, make_step(), world.namespace)
             assert caught.value.status == 403
             assert caught.value.problem.code == "Forbidden"
             assert not caught.value.problem.is_retryable
 
     with open_world([{"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}]) as world:
-        asyncio.run(tell(world))
+        asyncio.run(report(world))
 
 
 def test_a_token_that_ran_out_is_read_again(open_world: OpenWorld) -> None:
-    async def tell(world: World) -> None:
+    async def report(world: World) -> None:
         async with connected(world) as (client, kube):
             spoilt = replace(kube.login, token="spoilt")
             kube.login = spoilt
-            await tell_event(client, make_step(), world.namespace)
+            await report_event(client, make_step(), world.namespace)
             assert kube.login != spoilt
             world.write_token("spoilt")
             kube.login = spoilt
             with pytest.raises(Refused) as caught:
-                await tell_event(client, make_step(WHOLE_SECOND), world.namespace)
+                await report_event(client, make_step(WHOLE_SECOND), world.namespace)
             assert caught.value.status == 401
 
     with open_world(EVENTS) as world:
-        asyncio.run(tell(world))
+        asyncio.run(report(world))
 
 
 def test_an_event_told_twice_has_one_name() -> None:

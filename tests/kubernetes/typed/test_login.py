@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from duramen_operator.kube import Kube, Refused, Unreachable
+from duramen_operator.kube import ApiUnreachable, Kube, Refused
 from tests.kubernetes.typed.fake_api import Fault
 from tests.kubernetes.typed.worlds import EVENTS, FakeWorld, fake_world
 
@@ -39,5 +39,5 @@ def test_a_server_that_refuses_its_version_is_a_refusal(
 def test_no_server_at_all_is_unreachable(tmp_path: Path) -> None:
     with fake_world(EVENTS, tmp_path) as world:
         pass
-    with pytest.raises(Unreachable):
+    with pytest.raises(ApiUnreachable):
         connect(world)

@@ -1,1 +1,2 @@
-"""The archive of a simulated cluster: its shelf, who fills it, and what is judged of both (A1)."""
+"""The archive of a simulated cluster: its cold files, who fills it, and what is judged of both
+(A1)."""

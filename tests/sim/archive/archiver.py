@@ -30,7 +30,7 @@ from duramen.runtime.metadata_store import (
     Stored,
 )
 from duramen.units import MS, SECOND
-from duramen.wire.metadata_json import read_log, read_segment, spell_segment
+from duramen.wire.metadata_json import encode_segment, read_log, read_segment
 from tests.sim.metadata import PATHS
 from tests.sim.reading.proxy import Cluster, ReadProxy
 from tests.sim.world import World
@@ -66,9 +66,9 @@ class Archiver(ReadProxy):
     def __init__(self, world: World, index: int, regions: list[str], cluster: Cluster) -> None:
         name = f"r{_ARCHIVERS + index}"
         super().__init__(world, name, regions[index % len(regions)], cluster)
-        assert cluster.shelf is not None
+        assert cluster.cold_files is not None
         self._chance = random.Random(f"{self.name} {cluster.seed}")
-        self._shelf = cluster.shelf
+        self._cold_files = cluster.cold_files
         self._is_at_work = False
         self.after(_PAUSE_US, self._look)
 
@@ -132,11 +132,11 @@ class Archiver(ReadProxy):
         if found is None:
             return
         attempt = f"{self._chance.getrandbits(128):032x}"
-        self._shelf.put(attempt, found)
+        self._cold_files.put(attempt, found)
         self._die_perhaps()
         size_bytes = sum(map(len, found.values()))
         copy = ColdCopy(attempt, attempt * 2, size_bytes, self.world.now_us // MS)
-        expected = self._shelf.list_entries(attempt)
+        expected = self._cold_files.list_entries(attempt)
 
         def record(now: Segment) -> Segment | None:
             is_whole = _list_present(now) == expected
@@ -147,7 +147,7 @@ class Archiver(ReadProxy):
         outcome = await self._change(segment, record)
         self.world.counts[f"segment archived: {outcome}"] += 1
         if outcome == "refused":
-            self._shelf.remove(attempt)
+            self._cold_files.remove(attempt)
         self._die_perhaps()
 
     async def _recheck(self, segment: Segment, copy: ColdCopy) -> None:
@@ -179,7 +179,7 @@ class Archiver(ReadProxy):
         outcome = await self._change(segment, forget, Check(path, stored.version))
         self.world.counts[f"cold copy taken back: {outcome}"] += 1
         if outcome == "applied":
-            self._shelf.remove(copy.attempt)
+            self._cold_files.remove(copy.attempt)
 
     def _is_only_copy(self, log: LogNode, segment: Segment) -> bool:
         return log.first_hot_epoch > segment.epoch
@@ -195,7 +195,7 @@ class Archiver(ReadProxy):
                 return "refused"
             try:
                 await self.session.commit(
-                    [Set(path, spell_segment(after), stored.version), *checks]
+                    [Set(path, encode_segment(after), stored.version), *checks]
                 )
                 return "applied"
             except Conflict:

@@ -186,7 +186,7 @@ def refuse_under_a_token_given_up_since(h: History) -> None:
 # --- U1, O3 --------------------------------------------------------------------------------------
 
 
-def tell_a_repetition_another_place(h: History) -> None:
+def report_a_repetition_another_place(h: History) -> None:
     stamped(h, 1, "x", 0, 0)
     h.ok(1, place(1, 0), 0)
     h.checkers.on_repeated(0, LOG, 1, place(2, 0), 1)
@@ -284,7 +284,7 @@ BAD: dict[str, tuple[Play, ...]] = {
         append_under_an_old_token, append_before_the_token, forget_the_token, lose_a_token,
         read_another_token, replace_another_token, refuse_under_a_token_given_up_since,
     ),
-    "U1": (tell_a_repetition_another_place, lose_what_was_said_to_be_stored),
+    "U1": (report_a_repetition_another_place, lose_what_was_said_to_be_stored),
     "O3": (leave_out_a_sequence, go_back_to_an_older_instance),
 }  # fmt: skip
 

@@ -41,7 +41,7 @@ def store_all(h: History) -> None:
     h.store((D, B, C), 3)
 
 
-def tell(h: History, before: Segment, after: Segment, *, is_quiet: bool = False) -> None:
+def report(h: History, before: Segment, after: Segment, *, is_quiet: bool = False) -> None:
     h.checkers.on_segment_changed(before, after, FIRST, is_quiet=is_quiet)
 
 
@@ -65,7 +65,7 @@ def swap_in_the_last_fragment_of_an_open_segment(h: History) -> None:
     h.store((A,), 2)
     h.store((A,), 3)
     before = two_fragments()
-    tell(h, before, changed(before, (A, B, C), (A, B, C)))
+    report(h, before, changed(before, (A, B, C), (A, B, C)))
 
 
 def swap_in_a_segment_that_is_recovered(h: History) -> None:
@@ -73,14 +73,14 @@ def swap_in_a_segment_that_is_recovered(h: History) -> None:
     h.store((D,), 0)
     h.store((D,), 1)
     before = replace(two_fragments(), state=SegmentState.IN_RECOVERY)
-    tell(h, before, changed(before, (D, B, C), (D, B, C)))
+    report(h, before, changed(before, (D, B, C), (D, B, C)))
 
 
 def write_over_the_owners_change(h: History) -> None:
     store_all(h)
     h.store((D,), 0)
     h.store((D,), 1)
-    tell(h, two_fragments(), make_segment((D, B, C)).with_ensemble(
+    report(h, two_fragments(), make_segment((D, B, C)).with_ensemble(
         EntryId(1), (A, B, C), Totals(1), "repair.2"
     ))  # fmt: skip
 
@@ -90,26 +90,26 @@ def swap_two_at_once(h: History) -> None:
     for entry in (2, 3):
         h.store((A,), entry)
     before = closed(make_segment((A, B, C), (B, C, D), starts="0 2"))
-    tell(h, before, changed(before, (A, B, C), (C, B, A)))
+    report(h, before, changed(before, (A, B, C), (C, B, A)))
 
 
 def write_over_what_repair_changed(h: History) -> None:
     store_all(h)
     before = changed(two_fragments(), (D, B, C), (D, B, C))
-    tell(h, before, changed(before, (A, B, C), (D, B, C), nonce="own"))
+    report(h, before, changed(before, (A, B, C), (D, B, C), nonce="own"))
 
 
 def swap_before_the_copy(h: History) -> None:
     store_all(h)
     before = closed(two_fragments())
-    tell(h, before, changed(before, (D, B, C), (D, B, C)))
+    report(h, before, changed(before, (D, B, C), (D, B, C)))
 
 
 def swap_with_half_a_copy(h: History) -> None:
     store_all(h)
     h.store((D,), 1)
     before = two_fragments()
-    tell(h, before, changed(before, (D, B, C), (D, B, C)))
+    report(h, before, changed(before, (D, B, C), (D, B, C)))
 
 
 def drained_and_named(h: History) -> None:
@@ -129,7 +129,7 @@ def swap_into_one_rack(h: History) -> None:
     h.store((D,), 0)
     h.store((D,), 1)
     before = closed(two_fragments())
-    tell(h, before, changed(before, (A, D, C), (D, B, C)), is_quiet=True)
+    report(h, before, changed(before, (A, D, C), (D, B, C)), is_quiet=True)
 
 
 def call_lost_what_is_not(h: History) -> None:
@@ -146,11 +146,11 @@ def swap_where_it_is_allowed(h: History) -> None:
     h.store((D,), 1)
     before = two_fragments()
     after = changed(before, (D, B, C), (D, B, C))
-    tell(h, before, after, is_quiet=True)
+    report(h, before, after, is_quiet=True)
     # The owner goes on from there.
     own = after.with_ensemble(EntryId(4), (A, B, C), Totals(4), "own")
-    tell(h, after, own)
-    tell(h, own, closed(own, 5))
+    report(h, after, own)
+    report(h, own, closed(own, 5))
 
 
 def swap_what_may_still_be_read(h: History) -> None:
@@ -165,7 +165,7 @@ def swap_to_a_disk_that_is_lost_meanwhile(h: History) -> None:
     store_all(h)
     h.checkers.on_disk_gone(D)
     before = closed(two_fragments())
-    tell(h, before, changed(before, (D, B, C), (D, B, C)))
+    report(h, before, changed(before, (D, B, C), (D, B, C)))
 
 
 def drain_what_holds_nothing_of_it(h: History) -> None:

@@ -1,4 +1,4 @@
-"""Mutants of the bookie and its disk: seals, marks, reads, journal, checkpoints, shelf.
+"""Mutants of the bookie and its disk: seals, marks, reads, journal, checkpoints, entry log.
 
 Part of `tests.sim.mutants`.
 """
@@ -13,12 +13,12 @@ from duramen.core.bookie.ledger_book import LedgerBook
 from duramen.core.bookie_state import AddRecord
 from duramen.core.status import BookieStatus
 from duramen.ids import log_of
+from duramen_bookie.entry_log.appending import FileAppender
 from duramen_bookie.journal import replay as replay_module
 from duramen_bookie.journal import writer as writer_module
 from duramen_bookie.journal.file_pass import FilePass
 from duramen_bookie.journal.findings import JournalMismatch
 from duramen_bookie.journal.writer import JournalWriter
-from duramen_bookie.shelf.appending import FileAppender
 from duramen_bookie.storage import Storage
 from tests.sim.focus import Focus
 from tests.sim.mutants.mutant import Mutant
@@ -219,8 +219,8 @@ MUTANTS: Final[dict[str, Mutant]] = {
         "journal.md", "a checkpoint without entries to settle keeps no seals",
         ((LedgerBook, "snapshot", _snapshot_without_seals),),
     ),
-    "shelf-file-not-synced": Mutant(
-        "shelf.md", "a checkpoint names shelf files that were not synced",
+    "entry-log-file-not-synced": Mutant(
+        "entry-log.md", "a checkpoint names entry log files that were not synced",
         ((FileAppender, "finish", _finish_unsynced),),
     ),
     "waiter-registered-after-the-check": Mutant(

@@ -11,7 +11,7 @@ from typing import Any, Final
 from duramen.ids import EntryId
 from duramen.runtime.reading import bookies
 from duramen.runtime.reading.log_reader import LogCursor
-from duramen.runtime.reading.positioning.record_search import Key, Wanted
+from duramen.runtime.reading.positioning.record_search import Key, SearchTarget
 from duramen.runtime.reading.tail import Tail, TailFinder
 from duramen_readproxy.following.feed import LogFeed
 from duramen_readproxy.following.record_reader import RecordReader
@@ -49,7 +49,7 @@ def _take_as_it_is(answer: Any, _wanted: Any) -> Any:
     return answer._replace(entries=entries)
 
 
-def _is_passed(self: Wanted, totals: Any) -> bool:
+def _is_passed(self: SearchTarget, totals: Any) -> bool:
     greatest = totals.max_txid if self.key is Key.TXID else totals.max_timestamp_ms
     return greatest is not None and greatest > self.number
 
@@ -77,6 +77,6 @@ MUTANTS: Final[dict[str, Mutant]] = {
     ),
     "position-behind-its-time": Mutant(
         "reading.md", "a time leads to the first record that is later",
-        ((Wanted, "is_reached", _is_passed),),
+        ((SearchTarget, "is_reached", _is_passed),),
     ),
 }  # fmt: skip

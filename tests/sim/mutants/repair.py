@@ -20,8 +20,8 @@ from duramen.core.placement import satisfies as satisfies_for_each
 from duramen.core.quorum import Quorum
 from duramen.core.repair import swap as swap_module
 from duramen.core.repair.audit import live_epochs
-from duramen.core.repair.cluster_view import Fate
-from duramen.core.repair.drain import Step
+from duramen.core.repair.cluster_view import CopyFate
+from duramen.core.repair.drain import DutyStep
 from duramen.core.repair.swap import SwapChoice
 from duramen.core.segment import Segment
 from duramen.core.sequencer.ledger_writer import LedgerWriter
@@ -30,13 +30,13 @@ from duramen.core.sequencer.writing import ensemble_change as change_module
 from duramen.ids import Epoch, Member, ledger_of
 from duramen.runtime.metadata_store import Conflict, OutcomeUnknown
 from duramen.units import SECOND
-from duramen.wire.metadata_json import spell_segment
+from duramen.wire.metadata_json import encode_segment
 from duramen_sequencer.repair import commits as commits_module
 from duramen_sequencer.repair import duties as duties_module
 from duramen_sequencer.repair.commits import Commits
 from duramen_sequencer.repair.copying import Copier
 from duramen_sequencer.repair.readings import NO_NOTES, Readings
-from duramen_sequencer.repair.worker import Done, Postponed, Worker
+from duramen_sequencer.repair.worker import Done, Postponed, RepairWorker
 from tests.sim.mutants.mutant import Mutant
 
 _read_segment = Readings.read_segment
@@ -45,9 +45,9 @@ _seen: dict[tuple[Any, Any], Segment] = {}
 """Segments as an auditor read them last."""
 
 
-async def _swap_instead_of_roll(self: Worker, subject: Any) -> Any:
+async def _swap_instead_of_roll(self: RepairWorker, subject: Any) -> Any:
     view, fragment = self._view(), subject.stretch.fragment
-    going = [m for m in fragment.ensemble if view.fate(m) in (Fate.LOST, Fate.LEAVING)]
+    going = [m for m in fragment.ensemble if view.fate(m) in (CopyFate.LOST, CopyFate.LEAVING)]
     rule = rule_of(subject.log)
     choice = SwapChoice(subject.segment.quorum, rule, view, view.candidates(), self._rng)
     swap = choice.choose(fragment, going[0]) if going else None
@@ -66,9 +66,9 @@ async def _verify_nothing(*_: Any) -> list[Any]:
     return []
 
 
-def _drained_when_it_obeys(state: Any, seen: Any) -> Step | None:
+def _drained_when_it_obeys(state: Any, seen: Any) -> DutyStep | None:
     is_told = state.duty is Duty.DRAINING and state.published_duty is Duty.DRAINING
-    return Step(Duty.DRAINED, "it takes no new ledger") if is_told else None
+    return DutyStep(Duty.DRAINED, "it takes no new ledger") if is_told else None
 
 
 def _satisfies_as_a_whole(
@@ -129,7 +129,7 @@ async def _change_what_was_seen(
         if stored is None:
             return None
         try:
-            await self._store.set(path, spell_segment(changed), version=stored.version)
+            await self._store.set(path, encode_segment(changed), version=stored.version)
         except (Conflict, OutcomeUnknown):
             continue
         return cast(Segment, changed)
@@ -147,7 +147,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
     "repair-changes-the-last-fragment": Mutant(
         "R21", "repair swaps members of a fragment that its owner is writing",
         (
-            (Worker, "_roll", _swap_instead_of_roll),
+            (RepairWorker, "_roll", _swap_instead_of_roll),
             (commits_module, "settled_fragment", _any_fragment),
             (Segment, "_settled_fragment", _any_fragment),
         ),

@@ -1,4 +1,4 @@
-"""Reads of the simulated archive: the production `ColdReads` over the shelf.
+"""Reads of the simulated archive: the production `ColdReads` over the entry log.
 
 What a manifest and its files would tell is made of the entries themselves; that these are right is
 not looked at here, as the production archive does. Its chance is its own.
@@ -18,7 +18,7 @@ from duramen.runtime.cold import ColdStore, ColdStoreDown
 from duramen.runtime.reading.cold.reads import ColdReads
 from duramen.units import MS
 from duramen.wire.entry import read_entry_info
-from tests.sim.archive.shelf import ColdShelf
+from tests.sim.archive.cold_files import ColdFiles
 
 if TYPE_CHECKING:
     from tests.sim.reading.proxy import ReadProxy
@@ -48,8 +48,8 @@ class _Manifest(NamedTuple):
     attempt: str
 
 
-class ShelfLayout:
-    """`archive.ColdLayout` of an attempt on the shelf."""
+class EntryLogLayout:
+    """`archive.ColdLayout` of an attempt in the entry log."""
 
     def __init__(
         self, ledger_id: LedgerId, attempt: str, entries: Sequence[tuple[EntryId, bytes]]
@@ -82,49 +82,49 @@ class ShelfLayout:
         return [(group.entries[0][0], group.totals_before) for group in self._groups]
 
 
-class ShelfArchive:
-    """`archive.Archive` over the shelf."""
+class EntryLogArchive:
+    """`archive.Archive` over the entry log."""
 
-    def __init__(self, shelf: ColdShelf) -> None:
-        self._shelf = shelf
+    def __init__(self, cold_files: ColdFiles) -> None:
+        self._cold_files = cold_files
 
-    def load_layout(self, segment: Segment) -> ShelfLayout:
+    def load_layout(self, segment: Segment) -> EntryLogLayout:
         """The row groups of a segment with a cold copy."""
         copy = segment.cold_copy
         assert copy is not None, segment
-        return ShelfLayout(segment.ledger_id, copy.attempt, self._find(copy.attempt))
+        return EntryLogLayout(segment.ledger_id, copy.attempt, self._find(copy.attempt))
 
-    def read_group(self, layout: ShelfLayout, index: int) -> list[tuple[EntryId, bytes]]:
+    def read_group(self, layout: EntryLogLayout, index: int) -> list[tuple[EntryId, bytes]]:
         """The entries of a row group."""
         self._find(layout.manifest.attempt)
         return layout.group(index).entries
 
     def _find(self, attempt: str) -> list[tuple[EntryId, bytes]]:
-        if self._shelf.is_down:
+        if self._cold_files.is_down:
             raise ColdStoreDown("the shelf is out of reach")
-        entries = self._shelf.find(attempt)
+        entries = self._cold_files.find(attempt)
         if entries is None:
             raise DuramenError("data_unavailable", f"{attempt} is not there")
         return sorted(entries.items())
 
 
-class ShelfReads(ColdReads):
-    """The cold store of one process; each look at the shelf takes a while."""
+class EntryLogReads(ColdReads):
+    """The cold store of one process; each look at the entry log takes a while."""
 
-    def __init__(self, shelf: ColdShelf, node: ReadProxy) -> None:
-        super().__init__(cast(ColdStore, shelf), _never_asked)
-        self._archive = cast(Any, ShelfArchive(shelf))
+    def __init__(self, cold_files: ColdFiles, node: ReadProxy) -> None:
+        super().__init__(cast(ColdStore, cold_files), _never_asked)
+        self._archive = cast(Any, EntryLogArchive(cold_files))
         self._node = node
-        self._shelf_counts = shelf.counts
+        self._cold_files_counts = cold_files.counts
 
     async def _run(self, work: Callable[[], T]) -> T:
         await self._node.pass_time(self._node.rng.randrange(*_DELAY_US))
         try:
             found = await super()._run(work)
         except ColdStoreDown:
-            self._shelf_counts["cold store unreachable"] += 1
+            self._cold_files_counts["cold store unreachable"] += 1
             raise
-        self._shelf_counts["cold read"] += 1
+        self._cold_files_counts["cold read"] += 1
         return found
 
 

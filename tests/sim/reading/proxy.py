@@ -29,14 +29,14 @@ from duramen.units import KIB, MS
 from duramen.wire.exactly_once.history import read_history
 from duramen.wire.metadata_json import read_log, read_segment
 from duramen_readproxy.following.feed import Feeds
-from tests.sim.archive.shelf import ColdShelf
+from tests.sim.archive.cold_files import ColdFiles
 from tests.sim.checkers import Checkers
 from tests.sim.known_bytes import know_entry
 from tests.sim.metadata import PATHS, Store, StoreSession
 from tests.sim.network import Network
 from tests.sim.peers import SimPeers
 from tests.sim.processes import BookieNode
-from tests.sim.reading.cold import ShelfReads
+from tests.sim.reading.cold import EntryLogReads
 from tests.sim.reading.watched import WatchedBookies, WatchedCursor, WatchedFollower
 from tests.sim.world import Node, World
 
@@ -55,7 +55,7 @@ class Cluster(NamedTuple):
     store: Store
     bookies: dict[str, BookieNode]
     history: Checkers
-    shelf: ColdShelf | None
+    cold_files: ColdFiles | None
 
 
 class ReadProxy(Node):
@@ -83,8 +83,8 @@ class ReadProxy(Node):
             client=cast(PeerClient, self._client), nodes=self.cluster.bookies,
             history=self.history,
         )  # fmt: skip
-        shelf = self.cluster.shelf
-        cold = None if shelf is None else ShelfReads(shelf, self)
+        cold_files = self.cluster.cold_files
+        cold = None if cold_files is None else EntryLogReads(cold_files, self)
         self.fetcher = RangeFetcher(self._bookies, EntryCache(_CACHE_BYTES), cold)
         self.finder = TailFinder(self._bookies, self.fetcher)
         self.feeds = Feeds(self.fetcher)

@@ -66,9 +66,9 @@ class WatchedCursor(LogCursor):
 
     def _pump(self) -> None:
         super()._pump()
-        self._tell_bound()
+        self._report_bound()
 
-    def _tell_bound(self) -> None:
+    def _report_bound(self) -> None:
         core, watch = self._core, self._watch
         epoch, bound = core.epoch, core.bound
         if bound == NOTHING or (epoch, bound) == self._told:
@@ -90,7 +90,7 @@ class WatchedCursor(LogCursor):
                 counts["reader skips what is gone"] += 1
                 watch.history.on_skip(self._number, watch.log_id, epoch, entry_id)
             case _:
-                self._tell_bound()  # what is delivered lies below the bound of this moment
+                self._report_bound()  # what is delivered lies below the bound of this moment
         super()._carry_out(effect)
 
 

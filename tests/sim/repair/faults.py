@@ -121,7 +121,7 @@ class RepairFaults:
 
     def _find_auditor(self) -> SequencerNode | None:
         for sequencer in self._sequencers.values():
-            if sequencer.is_up and sequencer.seat is not None and sequencer.seat.is_in_office:
+            if sequencer.is_up and sequencer.seat is not None and sequencer.seat.is_leader:
                 return sequencer
         return None
 

@@ -1,4 +1,4 @@
-"""A simulated sequencer's part in repair: it stands for election, and audits while in office.
+"""A simulated sequencer's part in repair: it stands for election, and audits while it leads.
 
 The production `Election`, `Auditor` (rounds, worker, commits, copier, drains, rebalance) and the
 operations that people ask for run in the process's event loop; a roll is asked for by the
@@ -49,21 +49,21 @@ class AuditSeat:
         self._node = node
         store = cast(MetadataStore, node.session)
         client = cast(Any, SimBookieClient(network, node, bookies))
-        rng = node.around.rng
+        rng = node.context.rng
         self.changes = LogChanges(store, PATHS, cast(Any, node.host), peers)
         self.auditor = Auditor(node.link, client, self._ask_roll, rng, PACE)
         fields = {"sequencer": node.name, "admin_url": node.name}
-        self._election = Election(store, PATHS.auditor, fields, self._on_office)
+        self._election = Election(store, PATHS.auditor, fields, self._on_leadership)
         self._operations = RepairOperations(self.auditor, self._election, rng)
         node.loop.run_task(self._election.start())
 
     @property
-    def is_in_office(self) -> bool:
+    def is_leader(self) -> bool:
         """Whether this one is the auditor."""
-        return self.auditor.is_in_office
+        return self.auditor.is_leader
 
     async def stop(self) -> None:
-        """Leave the office in peace."""
+        """Give up leadership in peace."""
         await self._election.stop()
         await self.auditor.stop()
 
@@ -86,7 +86,7 @@ class AuditSeat:
         self._node.world.counts["roll asked by repair"] += 1
         return await self.changes.roll({"log_id": str(log_id)})
 
-    def _on_office(self, is_held: bool) -> None:
+    def _on_leadership(self, is_held: bool) -> None:
         self._node.world.note(self._node.name, "in office" if is_held else "out of office")
         self._node.world.counts["auditor elected"] += is_held
-        self.auditor.on_office(is_held)
+        self.auditor.on_leadership(is_held)

@@ -40,7 +40,7 @@ from duramen.cli.command import (
     run_async,
     say,
 )
-from duramen.cli.figures import spell_figures, summarize_append
+from duramen.cli.figures import format_figures, summarize_append
 from duramen.cli.line_batches import (
     BATCH_BYTES_DEFAULT,
     LineCutter,
@@ -54,7 +54,7 @@ from duramen.errors import DuramenError
 from duramen.limits import BATCH_BYTES_MAX
 from duramen.runtime.http_client import PeerError
 from duramen.texts import parse_log
-from duramen.units import SECOND, parse_duration_us, parse_size_bytes, spell_duration, spell_size
+from duramen.units import SECOND, format_duration, format_size, parse_duration_us, parse_size_bytes
 from duramen.wire.record_batch import PRODUCER_ID_BYTES_MAX
 
 FACTS: Final = CommandFacts(
@@ -76,7 +76,7 @@ def append(
     create: Annotated[bool, Parameter(negative="", help="create the log if missing")] = False,
     skip_lines: Annotated[int, Parameter(help="leave out this many lines at the start")] = 0,
     batch_bytes: Annotated[str, Parameter(help="bytes of a batch at most, up to 4MiB")] = (
-        spell_size(BATCH_BYTES_DEFAULT)
+        format_size(BATCH_BYTES_DEFAULT)
     ),
     producer: Annotated[
         str | None,
@@ -241,7 +241,7 @@ def _report(
     if is_json:
         print_json(summary | notes)
     else:
-        say(spell_figures(summary))
+        say(format_figures(summary))
     if "error" in notes:
         say(f"duramen append: {notes['error']}")
     if notes.get("next"):
@@ -260,7 +260,7 @@ def _parse_batch_bytes(text: str) -> int:
     except ValueError as error:
         raise UsageError(str(error)) from None
     if not 0 < size_bytes <= BATCH_BYTES_MAX:
-        raise UsageError(f"--batch-bytes {text}: up to {spell_size(BATCH_BYTES_MAX)}")
+        raise UsageError(f"--batch-bytes {text}: up to {format_size(BATCH_BYTES_MAX)}")
     return size_bytes
 
 
@@ -270,7 +270,7 @@ def _parse_linger_us(text: str) -> int:
     except ValueError as error:
         raise UsageError(f"--linger: {error}") from None
     if linger_us > _LINGER_MAX_US:
-        raise UsageError(f"--linger {text}: up to {spell_duration(_LINGER_MAX_US)}")
+        raise UsageError(f"--linger {text}: up to {format_duration(_LINGER_MAX_US)}")
     return linger_us
 
 

@@ -176,7 +176,7 @@ def show_rows(
     if is_json:
         print_json(answer)
         return
-    rows = [[spell_cell(row.get(name)) for name in columns] for row in answer[field]]
+    rows = [[format_cell(row.get(name)) for name in columns] for row in answer[field]]
     print_table(columns, rows, droppable)
 
 
@@ -193,7 +193,7 @@ def print_table(
         say(f"no room for {', '.join(table.left_out)}: widen the terminal, or see --json")
 
 
-def spell_cell(value: object) -> str:
+def format_cell(value: object) -> str:
     """A value in a table."""
     if value is None:
         return "–"

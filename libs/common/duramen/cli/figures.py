@@ -55,7 +55,7 @@ def summarize_read(figures: ReadFigures) -> dict[str, Any]:
     }
 
 
-def spell_figures(summary: dict[str, Any]) -> str:
+def format_figures(summary: dict[str, Any]) -> str:
     """One line of either."""
     text = (
         agree(f"{summary['records']:,} records, {summary['bytes'] / 1e6:,.1f} MB ")

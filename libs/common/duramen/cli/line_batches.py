@@ -22,7 +22,7 @@ from typing import Final
 from duramen.client.bulk_append import PreparedBatch
 from duramen.limits import BATCH_RECORD_COUNT_MAX, RECORD_BYTES_MAX
 from duramen.units import MIB, MS
-from duramen.wire.record_batch import Producer, encode_batch
+from duramen.wire.record_batch import BatchProducer, encode_batch
 
 BATCH_BYTES_DEFAULT: Final = 1 * MIB
 _CHUNK_BYTES: Final = 1 * MIB
@@ -130,9 +130,9 @@ class LineSource:
         of the same id: its numbers would begin at 0 again.
         """
         self._fd = fd
-        self._next: Producer | None = None
+        self._next: BatchProducer | None = None
         if producer_id is not None:
-            self._next = Producer(producer_id, time.time_ns() // 1_000_000, 0)
+            self._next = BatchProducer(producer_id, time.time_ns() // 1_000_000, 0)
         self._cutter = cutter
         self._linger_us = linger_us
         self._wake_read, self._wake_write = os.pipe()

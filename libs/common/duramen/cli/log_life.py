@@ -47,7 +47,7 @@ def truncate(
         source = find_url(read_url, data, "read_url")
         to = f"seq:{call_proxy(source, lambda client: client.locate(namespace, name, to))}"
 
-    def tell(answer: Answer) -> str:
+    def report(answer: Answer) -> str:
         said = "begins now" if answer.get("changed") else "began before"
         head = answer.get("head", {})
         return f"{said} at seq:{head.get('seq_num')} ({head.get('dlsn')})"
@@ -55,7 +55,7 @@ def truncate(
     def ask(client: RestClient, namespace: str, name: str) -> Awaitable[Answer]:
         return client.truncate_log(namespace, name, to)
 
-    return _carry_out(log, url, data, ask, tell, is_json=json)
+    return _carry_out(log, url, data, ask, report, is_json=json)
 
 
 def end(
@@ -67,10 +67,10 @@ def end(
     Exit codes: 0 ended, or it was before; 1 refused or failed (safe to repeat); 2 usage.
     """
 
-    def tell(answer: Answer) -> str:
+    def report(answer: Answer) -> str:
         return f"ended at seq:{answer.get('tail', {}).get('seq_num')}"
 
-    return _carry_out(log, url, data, RestClient.end_log, tell, is_json=json)
+    return _carry_out(log, url, data, RestClient.end_log, report, is_json=json)
 
 
 def delete(
@@ -82,10 +82,10 @@ def delete(
     Exit codes: 0 deleted, or it was before; 1 refused or failed (safe to repeat); 2 usage.
     """
 
-    def tell(answer: Answer) -> str:
+    def report(answer: Answer) -> str:
         return f"deleted; it can be had back until {answer.get('undelete_until')}"
 
-    return _carry_out(log, url, data, RestClient.delete_log, tell, is_json=json)
+    return _carry_out(log, url, data, RestClient.delete_log, report, is_json=json)
 
 
 def undelete(
@@ -97,10 +97,10 @@ def undelete(
     Exit codes: 0 there again, or never deleted; 1 refused or failed (safe to repeat); 2 usage.
     """
 
-    def tell(answer: Answer) -> str:
+    def report(answer: Answer) -> str:
         return f"is there (log id {answer.get('log_id')})"
 
-    return _carry_out(log, url, data, RestClient.undelete_log, tell, is_json=json)
+    return _carry_out(log, url, data, RestClient.undelete_log, report, is_json=json)
 
 
 def _carry_out(
@@ -108,7 +108,7 @@ def _carry_out(
     url: str | None,
     data: Path,
     ask: Callable[[RestClient, str, str], Awaitable[Answer]],
-    tell: Callable[[Answer], str],
+    report: Callable[[Answer], str],
     *,
     is_json: bool,
 ) -> int:
@@ -119,5 +119,5 @@ def _carry_out(
     if is_json:
         print_json(answer)
     else:
-        print(f"{log}: {tell(answer)}")
+        print(f"{log}: {report(answer)}")
     return ExitCode.OK

@@ -200,9 +200,9 @@ def segments(
         rows = [
             {
                 **row,
-                "lost": _spell_lost(row.get("lost") or ()),
-                "copies": _spell_copies(row),
-                "txids": _spell_txids(row),
+                "lost": _format_lost(row.get("lost") or ()),
+                "copies": _format_copies(row),
+                "txids": _format_txids(row),
             }
             for row in answer.get("segments", [])
             if isinstance(row, dict)
@@ -282,12 +282,12 @@ def print_object(value: dict[str, Any], *, is_json: bool) -> None:
         print(orjson.dumps(value, option=orjson.OPT_INDENT_2).decode())
 
 
-def _spell_lost(ranges: Sequence[Sequence[int]]) -> str | None:
+def _format_lost(ranges: Sequence[Sequence[int]]) -> str | None:
     """Entries whose loss a person has accepted."""
     return ", ".join(f"{first}-{last}" for first, last in ranges) or None
 
 
-def _spell_txids(segment: Mapping[str, Any]) -> str | None:
+def _format_txids(segment: Mapping[str, Any]) -> str | None:
     """From the first to the greatest; what is not known, or not there, is left out."""
     first, last = segment.get("first_txid"), segment.get("last_txid")
     if first is None and last is None:
@@ -295,7 +295,7 @@ def _spell_txids(segment: Mapping[str, Any]) -> str | None:
     return f"{'?' if first is None else first}-{'?' if last is None else last}"
 
 
-def _spell_copies(segment: Mapping[str, Any]) -> str:
+def _format_copies(segment: Mapping[str, Any]) -> str:
     """Where its records lie; a cold copy that was not rechecked yet does not count alone."""
     if segment.get("hot_copies") == "released":
         return "cold"

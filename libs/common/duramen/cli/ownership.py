@@ -60,7 +60,7 @@ def story(
         print_json(answer)
     else:
         for event in answer["events"]:
-            print(_spell_event(event))
+            print(_format_event(event))
     return _code_of(answer)
 
 
@@ -130,7 +130,7 @@ def _code_of(answer: dict[str, Any]) -> int:
     return ExitCode.FAILED if silent else ExitCode.OK
 
 
-def _spell_event(event: dict[str, Any]) -> str:
+def _format_event(event: dict[str, Any]) -> str:
     time = datetime.fromtimestamp(event["unix_ms"] / 1000, UTC).isoformat(timespec="milliseconds")
     epoch = f" e{event['epoch']}" if "epoch" in event else ""
     reason = f": {event['reason']}" if "reason" in event else ""

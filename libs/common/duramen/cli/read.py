@@ -31,11 +31,11 @@ from duramen.cli.command import (
     say,
     silence_stdout,
 )
-from duramen.cli.figures import spell_figures, summarize_read
+from duramen.cli.figures import format_figures, summarize_read
 from duramen.client.bulk_read import BulkReader
 from duramen.client.records import Records
-from duramen.texts import parse_log, parse_position, spell_time
-from duramen.wire.record_json import Record, spell_record
+from duramen.texts import format_time, parse_log, parse_position
+from duramen.wire.record_json import DeliveredRecord, encode_record
 
 Format = Literal["body", "line", "json"]
 
@@ -148,7 +148,7 @@ def _read(
             await client.close()
         if reader.figures.moved_to is not None:
             say(f"what lay before seq:{reader.figures.moved_to} was truncated: read from there")
-        say(spell_figures(summarize_read(reader.figures)))
+        say(format_figures(summarize_read(reader.figures)))
         return code
 
     return run_async(run())
@@ -175,7 +175,7 @@ def write_lines(found: list[Records]) -> None:
         for index in range(records.skip, records.stop):
             body = batch.bodies[index].decode(errors="backslashreplace")
             text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in body)
-            time = spell_time(batch.timestamps_ms[index])
+            time = format_time(batch.timestamps_ms[index])
             out.write(f"{records.seq_num_of(index)}\t{time}\t{text}\n".encode())
     out.flush()
 
@@ -185,15 +185,15 @@ def write_json(found: list[Records]) -> None:
     out = sys.stdout.buffer
     for records in found:
         for index in range(records.skip, records.stop):
-            document = spell_record(make_record(records, index), is_base64=False)
+            document = encode_record(make_record(records, index), is_base64=False)
             out.write(orjson.dumps(document, option=orjson.OPT_APPEND_NEWLINE))
     out.flush()
 
 
-def make_record(records: Records, index: int) -> Record:
+def make_record(records: Records, index: int) -> DeliveredRecord:
     """One record as every answer spells it."""
     batch = records.batch
-    return Record(
+    return DeliveredRecord(
         records.seq_num_of(index),
         records.dlsn_of(index),
         None if batch.txids is None else batch.txids[index],

@@ -37,7 +37,7 @@ from duramen.cli.shell.waiting import TOLD_AFTER_S
 from duramen.client.retry import repeat_while_refused
 from duramen.cluster.cluster_file import ClusterState
 from duramen.cluster.layout import REGION, ClusterSize
-from duramen.cluster.programs import find_missing, spell_missing
+from duramen.cluster.programs import find_missing, format_missing
 from duramen.cluster.supervisor import ClusterEvent, ClusterOptions, Supervisor
 from duramen.errors import DuramenError
 from duramen.limits import ZOOKEEPER_SESSION_S
@@ -143,7 +143,7 @@ def run(
     """
     _check_demo(demo=demo, once=once, file=file)
     if find_missing("run"):
-        raise UsageError(spell_missing("run", "run"))
+        raise UsageError(format_missing("run", "run"))
     options = ClusterOptions(
         folder=data.absolute(),
         size=ClusterSize(

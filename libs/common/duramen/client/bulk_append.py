@@ -24,7 +24,7 @@ from duramen.client.retry import Pauses, RetryPolicy
 from duramen.client.sdk.delivery import check_count, deliver
 from duramen.errors import DuramenError
 from duramen.runtime.http_client import PeerError
-from duramen.wire.record_batch import Producer
+from duramen.wire.record_batch import BatchProducer
 
 
 class PreparedBatch(NamedTuple):
@@ -34,7 +34,7 @@ class PreparedBatch(NamedTuple):
     bodies: Sequence[bytes]
     body_bytes: int
     encoded: bytes
-    producer: Producer | None = None
+    producer: BatchProducer | None = None
 
     @property
     def last_line(self) -> int:
@@ -92,7 +92,7 @@ class _StoppedError(Exception):
     """The batch in flight is given up, and nothing of it is stored."""
 
 
-class _Flight:
+class _BatchInFlight:
     """What is known of the batch in flight."""
 
     def __init__(self) -> None:
@@ -129,7 +129,7 @@ class BulkAppender:
         self._on_progress = on_progress
         self._on_history = on_history
         self.figures = AppendFigures()
-        self._flight = _Flight()
+        self._flight = _BatchInFlight()
         self._is_stopping = False
 
     @property
@@ -173,7 +173,7 @@ class BulkAppender:
             await asyncio.gather(prepared, return_exceptions=True)
 
     async def _append(self, batch: PreparedBatch) -> None:
-        self._flight = flight = _Flight()
+        self._flight = flight = _BatchInFlight()
         began_s = time.perf_counter()
         flight.task = asyncio.create_task(
             deliver(
@@ -197,7 +197,9 @@ class BulkAppender:
                 raise UncertainAppendError(batch, error) from error
             raise
 
-    async def _try_append(self, batch: PreparedBatch, flight: _Flight, began_s: float) -> Appended:
+    async def _try_append(
+        self, batch: PreparedBatch, flight: _BatchInFlight, began_s: float
+    ) -> Appended:
         began_ns = time.monotonic_ns()
         flight.is_trying = True
         try:
@@ -222,7 +224,7 @@ class BulkAppender:
         self._record(batch, began_ns, place | {"outcome": "ok"})
         return appended
 
-    def _check_stop(self, flight: _Flight, error: Exception) -> None:
+    def _check_stop(self, flight: _BatchInFlight, error: Exception) -> None:
         if self._is_stopping and not flight.may_be_stored:
             raise _StoppedError from error
 

@@ -15,11 +15,11 @@ import time
 from collections.abc import Callable
 
 from duramen.client.records import Records
-from duramen.client.rest_client import ReadAnswer, RestClient
+from duramen.client.rest_client import BulkReadAnswer, RestClient
 from duramen.client.retry import repeat_while_refused
 from duramen.client.sdk.reader import (
     ANSWER_BYTES,
-    Cut,
+    CutAnswer,
     check_progress,
     follow_answers,
     open_answer,
@@ -83,8 +83,8 @@ class BulkReader:
         finally:
             self.figures.seconds = time.perf_counter() - began_s
 
-    async def _ask(self, position: str, wait_ms: int) -> ReadAnswer:
-        async def ask() -> ReadAnswer:
+    async def _ask(self, position: str, wait_ms: int) -> BulkReadAnswer:
+        async def ask() -> BulkReadAnswer:
             answer = await self._client.read(
                 self._namespace, self._log, position, most_bytes=ANSWER_BYTES, wait_ms=wait_ms
             )
@@ -92,7 +92,7 @@ class BulkReader:
 
         return await repeat_while_refused(ask, timeout_s=self._timeout_s, is_read=True)
 
-    def _use(self, cut: Cut, sink: Sink) -> None:
+    def _use(self, cut: CutAnswer, sink: Sink) -> None:
         """Open an answer and hand it on; runs in a thread."""
         try:
             found = open_answer(cut)

@@ -18,11 +18,11 @@ from typing import Any, Final
 
 from duramen.client.bookie_client import BookieClient
 from duramen.client.replica_check import (
-    Fault,
+    CopyFault,
+    CopySight,
     FaultKey,
-    Piece,
-    Report,
-    Sight,
+    FragmentPiece,
+    ReplicaReport,
     check_chain,
     check_totals,
     compare,
@@ -37,7 +37,7 @@ from duramen.core.status import BookieStatus
 from duramen.errors import DuramenError
 from duramen.ids import NOTHING, EntryId, Epoch, LogId, Member
 from duramen.runtime.metadata_store import MetadataStore
-from duramen.wire.bookie_calls import ReadRange, Service
+from duramen.wire.bookie_calls import ReadRange, ServiceClass
 from duramen.wire.entry import read_entry_info
 from duramen.wire.metadata_json import Paths, read_log, read_node, read_segment
 from duramen.wire.repair_calls import Inventory, Source
@@ -78,7 +78,9 @@ class LogVerifier:
             raise DuramenError("log_not_found", f"there is no log {namespace}/{name}")
         return LogId(int(read_node(found.data)["log_id"]))
 
-    async def verify(self, log_id: LogId, on_progress: OnProgress = lambda *_: None) -> Report:
+    async def verify(
+        self, log_id: LogId, on_progress: OnProgress = lambda *_: None
+    ) -> ReplicaReport:
         """Compare every copy of every live segment with the metadata and with one another.
 
         Raises:
@@ -86,9 +88,9 @@ class LogVerifier:
             MetadataError: the metadata store gives no answer.
             MetadataJsonError: a node cannot be read.
         """
-        report = Report()
+        report = ReplicaReport()
         log, segments = await self._read_log(log_id, report)
-        pieces: list[Piece] = []
+        pieces: list[FragmentPiece] = []
         for segment in segments:
             end, begin = await self._find_end(segment), first_needed(log, segment)
             pieces += split_segment(segment, end, _PIECE_ENTRY_COUNT, begin=begin)
@@ -111,7 +113,9 @@ class LogVerifier:
 
     # --- Metadata --------------------------------------------------------------------------------
 
-    async def _read_log(self, log_id: LogId, report: Report) -> tuple[LogNode, list[Segment]]:
+    async def _read_log(
+        self, log_id: LogId, report: ReplicaReport
+    ) -> tuple[LogNode, list[Segment]]:
         """The log and its live segments, by point reads after a sync (R4)."""
         path = self._paths.log(log_id)
         await self._store.sync(path)
@@ -128,10 +132,10 @@ class LogVerifier:
             again = await self._store.get(path)
             if again is not None and epoch not in live_epochs(read_log(again.data)):
                 continue  # it was given up meanwhile
-            report.add(FaultKey(Epoch(epoch), Fault.METADATA, None, "there is no segment node"))
+            report.add(FaultKey(Epoch(epoch), CopyFault.METADATA, None, "there is no segment node"))
         return log, segments
 
-    async def _forget_what_went(self, log_id: LogId, report: Report) -> None:
+    async def _forget_what_went(self, log_id: LogId, report: ReplicaReport) -> None:
         """What was given up or released since this began may be dropped by now."""
         path = self._paths.log(log_id)
         await self._store.sync(path)
@@ -162,7 +166,7 @@ class LogVerifier:
 
     # --- Bookies ---------------------------------------------------------------------------------
 
-    async def _look(self, piece: Piece) -> dict[Member, Sight]:
+    async def _look(self, piece: FragmentPiece) -> dict[Member, CopySight]:
         """What every member tells of a piece."""
         members = list(piece.ensemble)
         sights = dict(zip(members, await self._look_at(piece, members), strict=True))
@@ -174,50 +178,52 @@ class LogVerifier:
             sights |= dict(zip(lacking, await self._look_at(piece, lacking), strict=True))
         return sights
 
-    async def _look_at(self, piece: Piece, members: Sequence[Member]) -> list[Sight]:
+    async def _look_at(self, piece: FragmentPiece, members: Sequence[Member]) -> list[CopySight]:
         return await asyncio.gather(*[self._look_at_one(piece, member) for member in members])
 
-    async def _look_at_one(self, piece: Piece, member: Member) -> Sight:
+    async def _look_at_one(self, piece: FragmentPiece, member: Member) -> CopySight:
         identities: dict[EntryId, int] = {}
         unknown = EntryRanges()
         source = await self._find_source(member)
         if source is None:
-            return Sight(BookieStatus.UNREACHABLE, identities, unknown)
+            return CopySight(BookieStatus.UNREACHABLE, identities, unknown)
         first: EntryId | None = piece.first
         while first is not None and first <= piece.last:
             answer = await self._client.take_inventory(
                 source, Inventory(piece.segment.ledger_id, first, piece.last)
             )
             if answer.status is not BookieStatus.OK:
-                return Sight(answer.status, {}, EntryRanges())
+                return CopySight(answer.status, {}, EntryRanges())
             identities.update(answer.entries)
             for pair in answer.unknown:
                 unknown.add(*pair)
             if answer.next is not None and answer.next <= first:
-                return Sight(BookieStatus.UNKNOWN, {}, EntryRanges())  # it would never end
+                return CopySight(BookieStatus.UNKNOWN, {}, EntryRanges())  # it would never end
             first = answer.next
-        return Sight(BookieStatus.OK, identities, unknown)
+        return CopySight(BookieStatus.OK, identities, unknown)
 
     # --- Counts ----------------------------------------------------------------------------------
 
     async def _check_counts(
-        self, log: LogNode, segments: Sequence[Segment], report: Report
+        self, log: LogNode, segments: Sequence[Segment], report: ReplicaReport
     ) -> None:
         for segment in segments:
             for at, said in _list_totals(segment):
                 found = await self._read_totals(segment, at)
                 text = "" if found is None else check_totals(segment, at, said, found)
                 if text:
-                    report.add(FaultKey(segment.epoch, Fault.METADATA, None, text))
+                    report.add(FaultKey(segment.epoch, CopyFault.METADATA, None, text))
         closed = [segment for segment in segments if segment.is_closed]
         is_whole = len(closed) == log.last_clean_epoch - live_epochs(log).start + 1
         if is_whole:
             for epoch, text in check_chain(closed, log.totals.record_count):
-                report.add(FaultKey(epoch, Fault.METADATA, None, text))
+                report.add(FaultKey(epoch, CopyFault.METADATA, None, text))
 
     async def _read_totals(self, segment: Segment, at: EntryId) -> Totals | None:
         """What the header of an entry says that the segment holds up to it; None: nobody tells."""
-        wanted = ReadRange(segment.ledger_id, at, at, 1, service=Service.REPAIR, headers_only=True)
+        wanted = ReadRange(
+            segment.ledger_id, at, at, 1, service=ServiceClass.REPAIR, headers_only=True
+        )
         for member in segment.write_set_of(at):
             source = await self._find_source(member)
             if source is None:

@@ -21,7 +21,7 @@ from duramen.core.status import BookieStatus
 from duramen.ids import EntryId, Epoch, Member
 
 
-class Fault(enum.StrEnum):
+class CopyFault(enum.StrEnum):
     """What can be wrong with a copy, or with what the metadata says."""
 
     MISSING = "missing"
@@ -40,12 +40,12 @@ class FaultKey(NamedTuple):
     """Whose copies of which segment are wrong, and how; no member: the metadata."""
 
     epoch: Epoch
-    fault: Fault
+    fault: CopyFault
     member: Member | None
     detail: str = ""
 
 
-class Sight(NamedTuple):
+class CopySight(NamedTuple):
     """What one bookie told of a window; `status` other than OK: it told nothing."""
 
     status: BookieStatus
@@ -53,7 +53,7 @@ class Sight(NamedTuple):
     unknown: EntryRanges
 
 
-class Piece(NamedTuple):
+class FragmentPiece(NamedTuple):
     """Entries `first` … `last` of one fragment: what is compared at once."""
 
     segment: Segment
@@ -69,7 +69,7 @@ class Piece(NamedTuple):
 
 
 @dataclass(slots=True)
-class Report:
+class ReplicaReport:
     """What was found; ranges of entries by what is wrong with them."""
 
     entry_count: int = 0
@@ -124,7 +124,7 @@ class Report:
 
 def split_segment(
     segment: Segment, end: EntryId, piece_entry_count: int, *, begin: int = 0
-) -> list[Piece]:
+) -> list[FragmentPiece]:
     """The pieces of a segment from `begin` to `end`; none reaches over the border of a fragment."""
     pieces = []
     firsts = [fragment.first_entry for fragment in segment.fragments]
@@ -133,11 +133,15 @@ def split_segment(
         fragment_begin = max(fragment.first_entry, begin)
         for first in range(fragment_begin, min(last, end) + 1, piece_entry_count):
             piece_last = min(last, end, first + piece_entry_count - 1)
-            pieces.append(Piece(segment, fragment.ensemble, EntryId(first), EntryId(piece_last)))
+            pieces.append(
+                FragmentPiece(segment, fragment.ensemble, EntryId(first), EntryId(piece_last))
+            )
     return pieces
 
 
-def compare(piece: Piece, sights: Mapping[Member, Sight], report: Report) -> None:
+def compare(
+    piece: FragmentPiece, sights: Mapping[Member, CopySight], report: ReplicaReport
+) -> None:
     """Put what is wrong with a piece into the report, and count its copies."""
     epoch = piece.segment.epoch
     for number in range(piece.first, piece.last + 1):
@@ -157,7 +161,7 @@ def compare(piece: Piece, sights: Mapping[Member, Sight], report: Report) -> Non
         report.good_copy_count += len(found) - len(odd)
         for member in holders:
             if member in odd:
-                report.add(FaultKey(epoch, Fault.DIFFERENT, member), entry)
+                report.add(FaultKey(epoch, CopyFault.DIFFERENT, member), entry)
             elif member not in found:
                 fault, detail = _judge_absent(sights[member], entry)
                 report.add(FaultKey(epoch, fault, member, detail), entry)
@@ -173,7 +177,7 @@ def find_odd(identities: Mapping[Member, int]) -> list[Member]:
     return [m for m, identity in identities.items() if not is_decided or identity != best]
 
 
-def list_missing(piece: Piece, sights: Mapping[Member, Sight]) -> list[Member]:
+def list_missing(piece: FragmentPiece, sights: Mapping[Member, CopySight]) -> list[Member]:
     """Members that answered and lack something of the piece: to be asked again while it is open."""
     return [
         member
@@ -214,16 +218,16 @@ def check_chain(segments: Sequence[Segment], next_seq_num: int | None) -> list[t
     return wrong
 
 
-def _judge_absent(sight: Sight, entry: EntryId) -> tuple[Fault, str]:
+def _judge_absent(sight: CopySight, entry: EntryId) -> tuple[CopyFault, str]:
     match sight.status:
         case BookieStatus.OK:
-            return (Fault.DAMAGED if entry in sight.unknown else Fault.MISSING), ""
+            return (CopyFault.DAMAGED if entry in sight.unknown else CopyFault.MISSING), ""
         case BookieStatus.WRONG_INCARNATION:
-            return Fault.MISSING, "another incarnation serves in its place"
+            return CopyFault.MISSING, "another incarnation serves in its place"
         case BookieStatus.GONE:
-            return Fault.MISSING, "the bookie dropped the ledger"
+            return CopyFault.MISSING, "the bookie dropped the ledger"
         case _:
-            return Fault.UNREACHABLE, sight.status.name.lower()
+            return CopyFault.UNREACHABLE, sight.status.name.lower()
 
 
 def _order(item: tuple[FaultKey, EntryRanges]) -> tuple[Any, ...]:

@@ -70,7 +70,7 @@ class Appended(NamedTuple):
     """It was in the log already; so old that its place is forgotten where `dlsn` is empty."""
 
 
-class ReadAnswer(NamedTuple):
+class BulkReadAnswer(NamedTuple):
     """One answer to a bulk read: whole record batches, not opened yet, and where to go on."""
 
     batches: list[PlacedBatch]
@@ -354,7 +354,7 @@ class RestClient:
         *,
         most_bytes: int,
         wait_ms: int = 0,
-    ) -> ReadAnswer:
+    ) -> BulkReadAnswer:
         """Read records from a position on, as whole batches: the caller cuts at both ends.
 
         Args:
@@ -388,7 +388,7 @@ class RestClient:
         is_at_tail = response.get_header(TAIL_HEADER) is not None
         is_ended = response.get_header(ENDED_HEADER) is not None
         home = response.get_header(HOME_HEADER)
-        return ReadAnswer(batches, next_position, is_at_tail, first, moved_to, is_ended, home)
+        return BulkReadAnswer(batches, next_position, is_at_tail, first, moved_to, is_ended, home)
 
     async def _send_json(
         self, method: str, path: str, document: Mapping[str, Any] | None

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from duramen.cluster.layout import Plan, Ports
+from duramen.cluster.layout import ListenPorts, ProcessPlan
 
 FILE_NAME: Final = "cluster.json"
 VERSION: Final = 1
@@ -28,7 +28,7 @@ class ClusterFileError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class ClusterProcess:
     """One process as the file has it; `pid` is None while it does not run."""
 
     role: str
@@ -64,7 +64,7 @@ class ClusterState:
 
     cluster: str
     zookeeper: str
-    members: tuple[Member, ...]
+    members: tuple[ClusterProcess, ...]
     cold_store: str | None = None
     """URL of the archive; None in a file that an older version wrote."""
 
@@ -83,22 +83,22 @@ class ClusterState:
             "processes": [member.to_json() for member in self.members],
         }
 
-    def ports(self) -> dict[str, Ports]:
+    def ports(self) -> dict[str, ListenPorts]:
         """Id → ports, of every process whose addresses can be read."""
         found = {}
         for member in self.members:
             data = _port_of(member.data_url)
             if data is not None:
-                found[member.node_id] = Ports(data, _port_of(member.admin_url))
+                found[member.node_id] = ListenPorts(data, _port_of(member.admin_url))
         return found
 
-    def _first(self, role: str) -> Member | None:
+    def _first(self, role: str) -> ClusterProcess | None:
         return next((member for member in self.members if member.role == role), None)
 
 
-def member_of(plan: Plan, pid: int | None) -> Member:
+def member_of(plan: ProcessPlan, pid: int | None) -> ClusterProcess:
     """The entry of a planned process; a bookie's incarnation is read from its cookie."""
-    return Member(
+    return ClusterProcess(
         role=plan.role,
         node_id=plan.node_id,
         pid=pid,
@@ -176,11 +176,11 @@ def read_state(folder: Path) -> ClusterState | None:
         raise ClusterFileError(f"{folder / FILE_NAME} lacks or has a wrong {error}") from error
 
 
-def _parse_member(entry: dict[str, Any]) -> Member:
+def _parse_member(entry: dict[str, Any]) -> ClusterProcess:
     pid = entry["pid"]
     if pid is not None and (not isinstance(pid, int) or pid <= 1):
         raise TypeError(f"pid {pid!r}")
-    return Member(
+    return ClusterProcess(
         role=entry["role"],
         node_id=entry["id"],
         pid=pid,

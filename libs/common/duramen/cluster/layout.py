@@ -98,7 +98,7 @@ class ClusterSize:
         }
 
 
-class Ports(NamedTuple):
+class ListenPorts(NamedTuple):
     """Where one process listens; ZooKeeper has no administration port."""
 
     data: int
@@ -106,13 +106,13 @@ class Ports(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ProcessPlan:
     """One process of the cluster."""
 
     role: str
     node_id: str
     rack: str
-    ports: Ports
+    ports: ListenPorts
     log_file: Path
     data_dir: Path | None
     region: str = REGION
@@ -182,10 +182,10 @@ def plan_cluster(
     *,
     base_port: int | None,
     has_zookeeper: bool,
-    remembered: Mapping[str, Ports],
+    remembered: Mapping[str, ListenPorts],
     is_free: Callable[[int], bool] = is_free_port,
     pick: Callable[[], int] = pick_free_port,
-) -> list[Plan]:
+) -> list[ProcessPlan]:
     """Lay the cluster out, processes in start order.
 
     Args:
@@ -222,7 +222,7 @@ def plan_cluster(
     for role, index in _members(size, has_zookeeper=has_zookeeper):
         node_id = f"{role}-{index}"
         first = base_port and base_port + _OFFSETS[role] + 2 * index
-        last = Ports(0, 0) if is_asked_for else remembered.get(node_id, Ports(0, 0))
+        last = ListenPorts(0, 0) if is_asked_for else remembered.get(node_id, ListenPorts(0, 0))
         data = settle(node_id, (last.data, first))
         admin = None
         if role != "zookeeper":
@@ -230,12 +230,12 @@ def plan_cluster(
         region, rack = size.place(index)
         has_data = role in ("zookeeper", "bookie")
         plans.append(
-            Plan(
+            ProcessPlan(
                 role=role,
                 node_id=node_id,
                 region=region,
                 rack=rack,
-                ports=Ports(data, admin),
+                ports=ListenPorts(data, admin),
                 log_file=folder / "logs" / f"{node_id}.log",
                 data_dir=folder / node_id if has_data else None,
             )

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from duramen.cluster.cluster_file import FILE_NAME, ClusterState, Member
+from duramen.cluster.cluster_file import FILE_NAME, ClusterProcess, ClusterState
 from duramen.runtime.embedded_zookeeper import MAIN_CLASS
 
 _PROC = Path("/proc")
@@ -45,7 +45,7 @@ class Leftover(NamedTuple):
 
 
 def is_left_over(
-    member: Member, facts: ProcessFacts, *, cluster: str, written_unix_s: float
+    member: ClusterProcess, facts: ProcessFacts, *, cluster: str, written_unix_s: float
 ) -> bool:
     """Whether a running process is the recorded one; pure."""
     if facts.started_unix_s > written_unix_s + _CLOCK_SLACK_S:

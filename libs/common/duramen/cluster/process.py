@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from duramen.backoff import Backoff
-from duramen.cluster.layout import CLUSTER_NAME, HOST, Plan
+from duramen.cluster.layout import CLUSTER_NAME, HOST, ProcessPlan
 from duramen.runtime.embedded_zookeeper import (
     find_jars,
     find_java,
@@ -48,7 +48,7 @@ class RestartPauses:
         return self._last_us / SECOND
 
 
-def service_command(plan: Plan, zookeeper: str) -> list[str]:
+def service_command(plan: ProcessPlan, zookeeper: str) -> list[str]:
     """The command line of a service; pure."""
     command = [sys.executable, "-m", f"duramen_{plan.role}.main"]
     command += ["--cluster", CLUSTER_NAME, "--id", plan.node_id, "--host", HOST]
@@ -60,7 +60,7 @@ def service_command(plan: Plan, zookeeper: str) -> list[str]:
     return command
 
 
-def prepare_command(plan: Plan, zookeeper: str) -> list[str]:
+def prepare_command(plan: ProcessPlan, zookeeper: str) -> list[str]:
     """The command line of any process; makes its folder and writes ZooKeeper's configuration.
 
     Raises:
@@ -79,7 +79,7 @@ def prepare_command(plan: Plan, zookeeper: str) -> list[str]:
 class Child:
     """A process that can be started again after it ended."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: ProcessPlan) -> None:
         self.plan = plan
         self.is_ready = False
         self.start_count = 0

@@ -91,7 +91,7 @@ def start(program: str) -> int:
     except ModuleNotFoundError as error:
         if _is_ours(error.name) or not find_missing(extra):
             raise
-        sys.stderr.write(f"{spell_missing(program, extra)}\n")
+        sys.stderr.write(f"{format_missing(program, extra)}\n")
         return EXIT_MISSING
 
 
@@ -108,7 +108,7 @@ def find_missing(extra: str) -> Sequence[str]:
     return [name for name in BRINGS[extra] if importlib.util.find_spec(name) is None]
 
 
-def spell_missing(who: str, extra: str) -> str:
+def format_missing(who: str, extra: str) -> str:
     """The sentence for people."""
     return f"{who} needs the extra '{extra}': pip install 'duramen[{extra}]'"
 

@@ -24,14 +24,21 @@ from typing import IO, Any, Final, Literal
 
 from duramen.client.rest_client import RestClient
 from duramen.cluster.cluster_file import ClusterState, member_of, read_state, write_state
-from duramen.cluster.layout import CLUSTER_NAME, HOST, ClusterSize, Plan, Ports, plan_cluster
+from duramen.cluster.layout import (
+    CLUSTER_NAME,
+    HOST,
+    ClusterSize,
+    ListenPorts,
+    ProcessPlan,
+    plan_cluster,
+)
 from duramen.cluster.leftovers import end_leftovers, find_leftovers
 from duramen.cluster.process import Child, RestartPauses, prepare_command
 from duramen.errors import DuramenError
 from duramen.limits import LOCAL_JOURNAL_FIRST_FILE_BYTES, ZOOKEEPER_SESSION_S
 from duramen.runtime.embedded_zookeeper import EmbeddedServerError, is_serving
 from duramen.runtime.http_client import PeerError
-from duramen.units import spell_size
+from duramen.units import format_size
 
 COLD_FOLDER: Final = "cold"
 READY_TIMEOUT_S: Final = 120.0
@@ -109,7 +116,7 @@ class Supervisor:
         self,
         options: ClusterOptions,
         on_event: Callable[[ClusterEvent], None],
-        make_command: Callable[[Plan, str], list[str]] = prepare_command,
+        make_command: Callable[[ProcessPlan, str], list[str]] = prepare_command,
     ) -> None:
         self._options = options
         self._folder = options.folder.absolute()
@@ -202,7 +209,7 @@ class Supervisor:
                 f"another duramen run uses {self._folder}: stop it, or choose another --data"
             ) from None
 
-    async def _end_leftovers(self) -> dict[str, Ports]:
+    async def _end_leftovers(self) -> dict[str, ListenPorts]:
         state = read_state(self._folder)
         if state is None:
             return {}
@@ -249,7 +256,7 @@ class Supervisor:
                 async with asyncio.timeout(pause_s):
                     await self._stopping.wait()
 
-    def _more_flags(self, plan: Plan) -> list[str]:
+    def _more_flags(self, plan: ProcessPlan) -> list[str]:
         """What the options ask of a service, beside what its place in the cluster does."""
         flags = []
         timeout_s = self._options.session_timeout_s
@@ -258,7 +265,7 @@ class Supervisor:
         if plan.role != "zookeeper":
             flags += [f"--public-name={name}" for name in self._options.public_names]
         if plan.role == "bookie":
-            flags += ["--journal-first-file-size", spell_size(LOCAL_JOURNAL_FIRST_FILE_BYTES)]
+            flags += ["--journal-first-file-size", format_size(LOCAL_JOURNAL_FIRST_FILE_BYTES)]
         if plan.role in ("writeproxy", "readproxy"):
             flags += [f"--cors-origin={origin}" for origin in self._options.cors_origins]
         if plan.role in ("sequencer", "readproxy"):
@@ -348,7 +355,7 @@ class Supervisor:
             self._on_event(ClusterEvent("fault", detail=f"cluster.json is out of date: {error}"))
 
 
-async def _is_ready(plan: Plan, client: RestClient | None) -> bool:
+async def _is_ready(plan: ProcessPlan, client: RestClient | None) -> bool:
     if client is None:
         return await is_serving(plan.ports.data)
     try:

@@ -2,7 +2,8 @@
 
 There is one state object per log (R11): checking the seal and accepting an add are one step on it.
 An entry is *hot* while the journal holds it (8 bytes here, in an `EntryTable`), *settled* when the
-shelf does (a range), *unknown* when it was here and cannot be read. Adds, seals, LACs and drops are
+entry log does (a range), *unknown* when it was here and cannot be read. Adds, seals, LACs and drops
+are
 *pending* from the moment the core accepts them until their journal record is persisted. Answers,
 LACs and reads rest on what is persisted; refusals rest on pending seals and drops too.
 
@@ -292,7 +293,7 @@ class LedgerState:
         self.stored = NO_ENTRIES
         """Hot entries, durable in the journal, and their identity checksums."""
         self.settled = NO_RANGES
-        """Entries that are durable on the shelf."""
+        """Entries that are durable in the entry log."""
         self.pending = NO_ADDS
         self.unknown = NO_RANGES
         """Entries that were durable here and cannot be read: UNKNOWN until they are added again."""
@@ -362,7 +363,7 @@ class LedgerState:
         return self.entry_count - before
 
     def settle(self, entry_ids: Sequence[int]) -> None:
-        """Verified copies of these entries are durable on the shelf, and in force."""
+        """Verified copies of these entries are durable in the entry log, and in force."""
         ranges = self._known(entry_ids)
         if not ranges:
             return
@@ -479,7 +480,7 @@ class PendingDrop(NamedTuple):
         return epoch < self.epoch if self.is_all_below else epoch == self.epoch
 
 
-class LogState:
+class BookieLogState:
     """What this bookie knows of one log: its seal, what was dropped, and its ledgers by epoch.
 
     Invariants:

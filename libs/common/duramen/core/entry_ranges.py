@@ -5,7 +5,7 @@ exception (striped ledgers, damage). Finding is a bisection; a change moves the 
 
 Not here: which entries belong in (`core.bookie`), numbers kept per entry (`EntryTable`). Called by
 the bookie's core and by the code that writes or reads its checkpoint.
-Source: docs/protocol/shelf.md.
+Source: docs/protocol/entry-log.md.
 """
 
 from __future__ import annotations

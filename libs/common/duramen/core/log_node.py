@@ -259,10 +259,10 @@ class LogNode:
         return (
             f"<log {self.log_id} {self.namespace}/{self.name} next=e{self.next_epoch} "
             f"lce=e{self.last_clean_epoch} records={self.totals.record_count}"
-            f"{self.spell_life()}>"
+            f"{self.format_life()}>"
         )
 
-    def spell_life(self) -> str:
+    def format_life(self) -> str:
         """What ended, or was cut off; nothing while the log is whole."""
         marks = ("ended", self.is_ended), ("deleted", self.is_deleted), ("purged", self.is_purged)
         trim = f" trim={self.trim.dlsn}/{self.trim_seq_num}" if self.trim_seq_num else ""

@@ -32,10 +32,10 @@ from duramen.core.reading.effects import (
     Effect,
     Entry,
     Gap,
-    ReadMetadata,
     SendRead,
     SetTimer,
     Skip,
+    WatchMetadata,
 )
 from duramen.core.reading.read_ahead import ReadAhead
 from duramen.core.reading.runs import last_of_run, runs_beyond
@@ -104,7 +104,7 @@ class ReaderLimits:
     poll_bytes: int = 1 * MIB
 
 
-class _Sent(NamedTuple):
+class _SentRead(NamedTuple):
     """A request that is out."""
 
     read: SendRead
@@ -141,7 +141,7 @@ class Reader:
         self._start_seq_num: int | None = None
         self._is_fresh = False
         self._state = ReaderState.METADATA
-        self._reads: dict[int, _Sent] = {}
+        self._reads: dict[int, _SentRead] = {}
         self._speculate_at_us = 0
         """When another member is asked for the same."""
         self._looked_us: int | None = None
@@ -163,7 +163,7 @@ class Reader:
         self._ahead = ReadAhead(limits.range_bytes)
         self._unavailable_since_us: int | None = None
         self._errors: Counter[BookieStatus] = Counter()
-        self._effects.append(ReadMetadata(self._epoch))
+        self._effects.append(WatchMetadata(self._epoch))
 
     # --- What it knows ---------------------------------------------------------------------------
 
@@ -430,7 +430,7 @@ class Reader:
 
     def _ask_metadata(self) -> None:
         self._state = ReaderState.METADATA
-        self._effects.append(ReadMetadata(self._epoch))
+        self._effects.append(WatchMetadata(self._epoch))
 
     def _pause(self, now_us: int) -> None:
         """Wait a little longer each time, then read the metadata again."""
@@ -556,7 +556,7 @@ class Reader:
             beyond,
             is_second,
         )
-        self._reads[read.read_id] = _Sent(read, now_us)
+        self._reads[read.read_id] = _SentRead(read, now_us)
         self._effects.append(read)
 
     # --- What answers mean -----------------------------------------------------------------------
@@ -591,7 +591,7 @@ class Reader:
         self._pass_hole()
         return True
 
-    def _on_progress(self, sent: _Sent, now_us: int) -> None:
+    def _on_progress(self, sent: _SentRead, now_us: int) -> None:
         read = sent.read
         for other in self._reads.values():
             waited_us = now_us - other.at_us
@@ -613,7 +613,7 @@ class Reader:
         self._unavailable_since_us = None
 
     def _on_empty_poll(
-        self, sent: _Sent, status: BookieStatus, is_sealed: bool, now_us: int
+        self, sent: _SentRead, status: BookieStatus, is_sealed: bool, now_us: int
     ) -> None:
         """Nothing new: the segment may be closed or this bookie may lag. Look, then ask another."""
         read = sent.read

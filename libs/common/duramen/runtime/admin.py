@@ -19,7 +19,7 @@ from duramen import __version__
 from duramen.errors import DuramenError
 from duramen.runtime.edge.document_page import DOCS_PATH, make_page_endpoint
 from duramen.runtime.edge.negotiation import Negotiation
-from duramen.runtime.role import Service, ServiceOptions
+from duramen.runtime.role import RoleService, ServiceOptions
 
 _PROBLEM = "application/problem+json"
 
@@ -36,7 +36,9 @@ class Readiness(BaseModel):
     ready: bool
 
 
-def make_admin_app(service: Service, options: ServiceOptions, stop: Callable[[], None]) -> FastAPI:
+def make_admin_app(
+    service: RoleService, options: ServiceOptions, stop: Callable[[], None]
+) -> FastAPI:
     """Build the admin application around a service.
 
     Args:

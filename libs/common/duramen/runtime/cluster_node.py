@@ -22,7 +22,7 @@ from duramen.runtime.metadata_store import (
     OutcomeUnknown,
     Unavailable,
 )
-from duramen.wire.metadata_json import MetadataJsonError, Paths, read_node, spell_node
+from duramen.wire.metadata_json import MetadataJsonError, Paths, encode_node, read_node
 
 FORMAT: Final = 1
 """Of the whole tree of nodes; code refuses a cluster whose format is newer than its own."""
@@ -75,7 +75,7 @@ async def ensure_cluster(store: MetadataStore, paths: Paths) -> str:
         fields = {"uuid": uuid4().hex, "format": FORMAT, "last_log_id": 0}
         with contextlib.suppress(OutcomeUnknown):
             try:
-                await store.create(paths.cluster, spell_node(fields), make_parents=True)
+                await store.create(paths.cluster, encode_node(fields), make_parents=True)
             except Conflict as conflict:
                 if conflict.kind is not ConflictKind.NODE_EXISTS:
                     raise

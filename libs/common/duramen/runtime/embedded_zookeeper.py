@@ -98,7 +98,7 @@ class EnsembleMember(NamedTuple):
     election_port: int
     host: str = LOOPBACK
 
-    def spell(self) -> str:
+    def format(self) -> str:
         """Its line in every member's configuration."""
         return f"server.{self.server_id}={self.host}:{self.quorum_port}:{self.election_port}\n"
 
@@ -178,7 +178,7 @@ def write_configuration(
         text += _FOUNDED_BY_HAND
     if members:
         assert server_id in {member.server_id for member in members}, (server_id, members)
-        text += _ENSEMBLE + "".join(member.spell() for member in members)
+        text += _ENSEMBLE + "".join(member.format() for member in members)
         if host == EVERY_ADDRESS:
             # A pod's own name need not be in DNS yet when the server binds its ports.
             text += "quorumListenOnAllIPs=true\n"

@@ -46,7 +46,7 @@ from duramen.limits import (
 )
 from duramen.runtime.edge.admin_connections import AdminConnections
 from duramen.runtime.edge.framing import CLOSING, ClearFraming, is_last
-from duramen.runtime.edge.gated import GatedApp, read_head, spell_refusal
+from duramen.runtime.edge.gated import GatedApp, encode_refusal, read_head
 from duramen.runtime.public.calls import find_bodies
 from duramen.units import KIB, MIB, MS, SECOND
 from duramen.wire.edge.gate import Bodies, Gate
@@ -226,7 +226,7 @@ class _BodyServer(abc.ABC):
             protocol = _Closing(protocol)
         refusal = self._gate.judge(read_head(scope), Bodies.FRAMES)
         if refusal is not None:
-            _send(protocol, spell_refusal(refusal))
+            _send(protocol, encode_refusal(refusal))
             return
         if scope.method != "POST":
             protocol.response_empty(405, [("allow", "POST")])

@@ -22,7 +22,7 @@ from duramen.runtime.metadata_store import (
     Conflict,
     ConflictKind,
     Create,
-    Delete,
+    DeleteNode,
     MetadataError,
     Op,
     OutcomeUnknown,
@@ -75,7 +75,7 @@ class MemoryTree:
         for path, node in list(self._nodes.items()):
             if node.ephemeral_session == session_id:
                 self._remove(path)
-                self._notify(Delete(path, node.version))
+                self._notify(DeleteNode(path, node.version))
 
     def expire(self, session_id: int) -> None:
         """Ends a session as the server does after its time-out, and tells the store if it
@@ -142,7 +142,7 @@ class MemoryTree:
                 node.data, node.version = op.data, op.version + 1
                 undo.append(lambda: self._restore(node, before, op.version))
                 return node.version
-            case Delete():
+            case DeleteNode():
                 if node.children:
                     raise Conflict(index, ConflictKind.NOT_EMPTY, op.path)
                 self._remove(op.path)
@@ -182,7 +182,7 @@ class MemoryTree:
         if isinstance(op, Check):
             return
         watches = self._data_watches.pop(op.path, [])
-        if isinstance(op, Create | Delete):
+        if isinstance(op, Create | DeleteNode):
             watches += self._children_watches.pop(op.path, [])
             watches += self._children_watches.pop(parent_path(op.path), [])
         for watch in watches:
@@ -270,7 +270,7 @@ class MemoryStore:
         return (await self.commit((Set(path, data, version),)))[0]
 
     async def delete(self, path: str, *, version: int) -> None:
-        await self.commit((Delete(path, version),))
+        await self.commit((DeleteNode(path, version),))
 
     async def commit(self, ops: Sequence[Op]) -> tuple[int, ...]:
         frozen = tuple(ops)
@@ -346,9 +346,9 @@ class MemoryStore:
     def _move_to(self, state: SessionState) -> None:
         self._session = state
         for listener in self._listeners:
-            self._call_soon(partial(self._tell, listener, state))
+            self._call_soon(partial(self._notify, listener, state))
 
-    def _tell(self, listener: Callable[[SessionState], None], state: SessionState) -> None:
+    def _notify(self, listener: Callable[[SessionState], None], state: SessionState) -> None:
         if not self._is_closed:
             listener(state)
 

@@ -124,7 +124,7 @@ class Set:
 
 
 @dataclass(frozen=True, slots=True)
-class Delete:
+class DeleteNode:
     """Deletes a node that has `version` and no children."""
 
     path: str
@@ -139,7 +139,7 @@ class Check:
     version: int
 
 
-Op = Create | Set | Delete | Check
+Op = Create | Set | DeleteNode | Check
 
 
 class MetadataStore(Protocol):
@@ -270,7 +270,7 @@ def validate_ops(ops: Sequence[Op]) -> None:
             case Set():
                 size_bytes += len(op.data)
                 _validate_version(op.version)
-            case Delete() | Check():
+            case DeleteNode() | Check():
                 _validate_version(op.version)
             case _:
                 assert_never(op)

@@ -27,7 +27,7 @@ from duramen.runtime.metadata_store import (
     Stored,
     Watch,
 )
-from duramen.wire.metadata_json import MetadataJsonError, read_node, spell_node
+from duramen.wire.metadata_json import MetadataJsonError, encode_node, read_node
 
 _LOG = logging.getLogger(__name__)
 _RETRY_S: Final = 0.3
@@ -62,7 +62,7 @@ class Registration:
         await self._follower.stop()
 
     async def _write(self) -> None:
-        data = spell_node(self._fields)
+        data = encode_node(self._fields)
         await self._store.sync(self._path)
         found = await self._follower.get(self._path)
         if found is not None and found.ephemeral_session != self._store.session_id:

@@ -99,7 +99,7 @@ class StartRefusedError(Exception):
     """The service cannot start; the text is one clear sentence with the way out."""
 
 
-class Service(Protocol):
+class RoleService(Protocol):
     """What runs inside the frame."""
 
     def add_admin_routes(self, app: Any) -> None:

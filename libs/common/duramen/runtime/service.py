@@ -1,7 +1,7 @@
 """The frame of every service process: options, logging, signals, admin port, start and stop.
 
-A service is an object as `role.Service` describes it; this module gives it a process. SIGTERM and
-SIGINT stop it cleanly, `POST /v1/drain-and-stop` does the same, and a failure while it runs
+A service is an object as `role.RoleService` describes it; this module gives it a process. SIGTERM
+and SIGINT stop it cleanly, `POST /v1/drain-and-stop` does the same, and a failure while it runs
 (`fail`) ends the process with status 1 and one clear sentence on stderr. So does a broken invariant
 that nobody took, in a process that decides what is stored.
 
@@ -50,9 +50,9 @@ from duramen.runtime.cold import open_cold_store
 from duramen.runtime.edge.admin_connections import AdminConnections
 from duramen.runtime.edge.cross_origin import parse_origin
 from duramen.runtime.http_server import AdminServer
-from duramen.runtime.role import PRIVATE_UMASK, Service, ServiceOptions, StartRefusedError
+from duramen.runtime.role import PRIVATE_UMASK, RoleService, ServiceOptions, StartRefusedError
 from duramen.runtime.tasks.shared import take_failure
-from duramen.units import KIB, MIB, parse_duration_us, parse_size_bytes, spell_size
+from duramen.units import KIB, MIB, format_size, parse_duration_us, parse_size_bytes
 from duramen.wire.edge.gate import parse_name
 
 _LOG = logging.getLogger(__name__)
@@ -73,7 +73,7 @@ _ADDRESS_ERRORS = (errno.EADDRINUSE, errno.EADDRNOTAVAIL)
 _COLLECT_AFTER_COUNT = 20_000
 """Objects between two looks for cycles; Python's own 700 are for programs that hold little."""
 
-MakeService = Callable[[ServiceOptions, Callable[[str], None]], Service]
+MakeService = Callable[[ServiceOptions, Callable[[str], None]], RoleService]
 """Builds the service inside the running loop; the second argument is `fail(sentence)`."""
 
 
@@ -309,7 +309,7 @@ def _parse_journal_file_size(text: str) -> int:
     if size % _JOURNAL_BLOCK_BYTES or not JOURNAL_FILE_BYTES_MIN <= size <= JOURNAL_FILE_BYTES_MAX:
         raise argparse.ArgumentTypeError(
             "must be a multiple of 4KiB from "
-            f"{spell_size(JOURNAL_FILE_BYTES_MIN)} to {spell_size(JOURNAL_FILE_BYTES_MAX)}"
+            f"{format_size(JOURNAL_FILE_BYTES_MIN)} to {format_size(JOURNAL_FILE_BYTES_MAX)}"
         )
     return size
 
@@ -328,7 +328,7 @@ def run_service(options: ServiceOptions, make: MakeService) -> int:
     os.umask(PRIVATE_UMASK)
     _open_more_files()
     try:
-        return uvloop.run(_Frame(options, make).run())
+        return uvloop.run(_ServiceFrame(options, make).run())
     except StartRefusedError as error:
         sys.stderr.write(f"{options.node_id} cannot start: {error}\n")
         return 1
@@ -375,7 +375,7 @@ def _spare_collector() -> None:
     gc.set_threshold(_COLLECT_AFTER_COUNT)
 
 
-class _Frame:
+class _ServiceFrame:
     def __init__(self, options: ServiceOptions, make: MakeService) -> None:
         self._options = options
         self._make = make

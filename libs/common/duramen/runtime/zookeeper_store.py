@@ -34,7 +34,7 @@ from duramen.runtime.metadata_store import (
     Conflict,
     ConflictKind,
     Create,
-    Delete,
+    DeleteNode,
     Op,
     OutcomeUnknown,
     Rejected,
@@ -397,7 +397,7 @@ class ZooKeeperStore:
         return (await self.commit((Set(path, data, version),)))[0]
 
     async def delete(self, path: str, *, version: int) -> None:
-        await self.commit((Delete(path, version),))
+        await self.commit((DeleteNode(path, version),))
 
     async def commit(self, ops: Sequence[Op]) -> tuple[int, ...]:
         return await self._commit(tuple(ops), self._deadline())
@@ -498,7 +498,7 @@ def _submit_ops(client: Any, ops: Sequence[Op]) -> Any:
                 transaction.create(op.path, op.data, ephemeral=op.ephemeral)
             case Set():
                 transaction.set_data(op.path, op.data, op.version)
-            case Delete():
+            case DeleteNode():
                 transaction.delete(op.path, op.version)
             case Check():
                 transaction.check(op.path, op.version)
@@ -513,7 +513,7 @@ def _version_after(op: Op, result: Any) -> int:
             return 0
         case Set():
             return int(result.version)
-        case Delete() | Check():
+        case DeleteNode() | Check():
             return op.version
         case _:
             assert_never(op)

@@ -43,7 +43,7 @@ _LAC = struct.Struct("<QII")
 _ITEM = struct.Struct("<II")
 
 
-class Service(enum.IntEnum):
+class ServiceClass(enum.IntEnum):
     """Class of service of a request."""
 
     APPEND = 0
@@ -61,7 +61,7 @@ class Add(NamedTuple):
     lac: EntryId
     entry: bytes | memoryview
     is_recovery: bool = False
-    service: Service = Service.APPEND
+    service: ServiceClass = ServiceClass.APPEND
     wave: int = 0
 
 
@@ -79,7 +79,7 @@ class ReadRange(NamedTuple):
     seal_epoch: int = 0
     wait_ms: int = 0
     wait_for: EntryId = NOTHING
-    service: Service = Service.TAIL_READ
+    service: ServiceClass = ServiceClass.TAIL_READ
     headers_only: bool = False
 
 
@@ -124,7 +124,7 @@ class Marks(NamedTuple):
 def pack_adds(incarnation: Incarnation, adds: Sequence[Add]) -> bytes:
     """Spell an add request."""
     rows = [
-        (a.ledger_id, a.entry_id, _spell(a.lac), a.service, a.is_recovery, a.wave, len(a.entry), 0)
+        (a.ledger_id, a.entry_id, _encode(a.lac), a.service, a.is_recovery, a.wave, len(a.entry), 0)
         for a in adds
     ]
     return pack_frame(b"DADD", _ADD, rows, [a.entry for a in adds], incarnation=incarnation)
@@ -167,8 +167,8 @@ def pack_reads(incarnation: Incarnation, ranges: Sequence[ReadRange]) -> bytes:
     """Spell a read request."""
     rows = [
         (
-            r.ledger_id, r.first, _spell(r.last), r.bytes_max, r.seal_epoch, r.wait_ms,
-            _spell(r.wait_for), r.service, r.headers_only, 0,
+            r.ledger_id, r.first, _encode(r.last), r.bytes_max, r.seal_epoch, r.wait_ms,
+            _encode(r.wait_for), r.service, r.headers_only, 0,
         )
         for r in ranges
     ]  # fmt: skip
@@ -206,7 +206,7 @@ def pack_read_answers(answers: Sequence[ReadAnswer]) -> bytes:
         size = len(table) + sum(len(body) for _, body in answer.entries)
         rows.append(
             (
-                answer.status, answer.is_sealed, 0, _spell(answer.lac), _spell(answer.highest),
+                answer.status, answer.is_sealed, 0, _encode(answer.lac), _encode(answer.highest),
                 len(answer.entries), size,
             )
         )  # fmt: skip
@@ -275,7 +275,7 @@ def parse_seals(data: bytes) -> tuple[Incarnation, list[Seal]]:
 
 def pack_lacs(incarnation: Incarnation, updates: Sequence[LacUpdate]) -> bytes:
     """Spell a LAC request."""
-    rows = [(u.ledger_id, _spell(u.lac), u.is_write) for u in updates]
+    rows = [(u.ledger_id, _encode(u.lac), u.is_write) for u in updates]
     return pack_frame(b"DLCQ", _LAC, rows, incarnation=incarnation)
 
 
@@ -292,7 +292,7 @@ def parse_lacs(data: bytes) -> tuple[Incarnation, list[LacUpdate]]:
 
 def pack_marks(magic: bytes, marks: Sequence[Marks]) -> bytes:
     """Spell the answer to a seal (`b"DSLR"`) or LAC (`b"DLCR"`) request."""
-    rows = [(m.status, 0, 0, _spell(m.lac), _spell(m.highest)) for m in marks]
+    rows = [(m.status, 0, 0, _encode(m.lac), _encode(m.highest)) for m in marks]
     return pack_frame(magic, _MARKS, rows)
 
 
@@ -306,7 +306,7 @@ def parse_marks(data: bytes, magic: bytes) -> list[Marks]:
     return [Marks(_status(row[0]), _read(row[3]), _read(row[4])) for row in frame.rows]
 
 
-def _spell(entry: EntryId) -> int:
+def _encode(entry: EntryId) -> int:
     return entry & WIRE_NOTHING
 
 
@@ -321,8 +321,8 @@ def _status(number: int) -> BookieStatus:
         raise FrameError(f"status {number} is not known") from None
 
 
-def _service(number: int) -> Service:
+def _service(number: int) -> ServiceClass:
     try:
-        return Service(number)
+        return ServiceClass(number)
     except ValueError:
         raise FrameError(f"class of service {number} is not known") from None

@@ -1,8 +1,8 @@
 """Bytes of a bookie's checkpoint: which files are in force, and every kind of state.
 
     offset  size  field                         offset  size  field
-    0       4     magic "DCP1"                  40      8     next shelf file's id
-    4       1     version (1)                   48      4×4   shelf files, logs, ledgers, numbers
+    0       4     magic "DCP1"                  40      8     next entry log file's id
+    4       1     version (1)                   48      4×4   entry logs, logs, ledgers, numbers
     5       1     flags (below)                 64      24×   file: id 8, bytes of data 8,
     8       8     number of the checkpoint                    index's CRC 4, directory 4
     16      16    incarnation                   …       4×    numbers: logs, then ledgers
@@ -12,7 +12,7 @@
     log     id, sealed epoch, gone below, [newer from], count of gone ranges; their firsts, lasts
     ledger  log, epoch, LAC, highest, flags (1 doubtful), counts, firsts, lasts (settled, unknown)
 
-Pure: no files. Called by the bookie's checkpoint. Source: docs/protocol/shelf.md.
+Pure: no files. Called by the bookie's checkpoint. Source: docs/protocol/entry-log.md.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class CheckpointFormatError(ValueError):
     """Intact bytes that this version cannot read: start is refused, nothing is changed."""
 
 
-class ShelfFileRef(NamedTuple):
-    """A shelf file in force.
+class EntryLogFileRef(NamedTuple):
+    """An entry log file in force.
 
     `directory_index`: which of the configured ledger directories it is in. `index_crc`: the CRC of
     its index's header, which stands for all of the index.
@@ -73,19 +73,19 @@ class Checkpoint(NamedTuple):
     """Everything that holds without the journal files up to `covered_file_id`.
 
     `number` rises by one with each. Journal files up to the covered one (0: none) are not needed
-    any more. `next_shelf_file_id` and above were never used by a file in force.
+    any more. `next_entry_log_file_id` and above were never used by a file in force.
     """
 
     number: int
     incarnation: Incarnation
     covered_file_id: int
-    shelf_files: tuple[ShelfFileRef, ...]
-    next_shelf_file_id: int
+    entry_log_files: tuple[EntryLogFileRef, ...]
+    next_entry_log_file_id: int
     state: CoreSnapshot
 
 
 def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
-    """Spell a checkpoint; 100,000 ledgers take some tenths of a second: for a thread."""
+    """Encode a checkpoint; 100,000 ledgers take some tenths of a second: for a thread."""
     state = checkpoint.state
     numbers = array("I")
     flags = _IS_DOUBTFUL if state.is_everything_doubtful else 0
@@ -110,12 +110,12 @@ def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
     head = _HEAD.pack(
         MAGIC, VERSION, flags, checkpoint.number,
         bytes.fromhex(checkpoint.incarnation), checkpoint.covered_file_id,
-        checkpoint.next_shelf_file_id, len(checkpoint.shelf_files), len(state.logs),
+        checkpoint.next_entry_log_file_id, len(checkpoint.entry_log_files), len(state.logs),
         len(state.ledgers), len(numbers),
     )  # fmt: skip
     files = [
         _FILE.pack(file.file_id, file.data_bytes, file.index_crc, file.directory_index)
-        for file in checkpoint.shelf_files
+        for file in checkpoint.entry_log_files
     ]
     data = b"".join([head, *files, _swap_if_needed(numbers).tobytes()])
     return data + _CRC.pack(google_crc32c.value(data))
@@ -133,7 +133,7 @@ def parse_checkpoint(data: bytes) -> Checkpoint | None:
     if google_crc32c.value(data[:end]) != _CRC.unpack_from(data, end)[0]:
         return None
     (
-        _, version, flags, number, incarnation, covered_file_id, next_shelf_file_id,
+        _, version, flags, number, incarnation, covered_file_id, next_entry_log_file_id,
         file_count, log_count, ledger_count, number_count,
     ) = _HEAD.unpack_from(data)  # fmt: skip
     if version != VERSION or flags not in _ALL_FLAGS:
@@ -141,8 +141,8 @@ def parse_checkpoint(data: bytes) -> Checkpoint | None:
     start = _HEAD.size + file_count * _FILE.size
     if start + number_count * 4 != end:
         raise CheckpointFormatError(f"checkpoint {number}: its lengths do not add up")
-    shelf_files = tuple(
-        ShelfFileRef(file_id, directory_index, data_bytes, index_crc)
+    entry_log_files = tuple(
+        EntryLogFileRef(file_id, directory_index, data_bytes, index_crc)
         for file_id, data_bytes, index_crc, directory_index in _FILE.iter_unpack(
             data[_HEAD.size : start]
         )
@@ -154,8 +154,8 @@ def parse_checkpoint(data: bytes) -> Checkpoint | None:
     except (IndexError, ValueError) as error:
         raise CheckpointFormatError(f"checkpoint {number}: {error}") from error
     return Checkpoint(
-        number, Incarnation(incarnation.hex()), covered_file_id, shelf_files, next_shelf_file_id,
-        state,
+        number, Incarnation(incarnation.hex()), covered_file_id, entry_log_files,
+        next_entry_log_file_id, state,
     )  # fmt: skip
 
 

@@ -54,7 +54,7 @@ class JournalFormatError(ValueError):
     """Intact bytes that this version cannot read: start is refused, nothing is changed."""
 
 
-class Kind(enum.IntEnum):
+class RecordKind(enum.IntEnum):
     """Kind of a record. COMMIT_MARK and END stand outside the chain of CRCs and in no commit."""
 
     ADD = 1
@@ -69,7 +69,7 @@ class Kind(enum.IntEnum):
     @property
     def is_mark(self) -> bool:
         """Whether it only says that every commit up to its number is durable."""
-        return self in (Kind.COMMIT_MARK, Kind.END)
+        return self in (RecordKind.COMMIT_MARK, RecordKind.END)
 
 
 class JournalRecord(NamedTuple):
@@ -79,7 +79,7 @@ class JournalRecord(NamedTuple):
     `is_all_below`: of a TOMBSTONE, that it is for every epoch of the log below the ledger's.
     """
 
-    kind: Kind
+    kind: RecordKind
     ledger_id: LedgerId
     entry_id: EntryId = NOTHING
     lac: EntryId = NOTHING
@@ -101,7 +101,7 @@ class Location(NamedTuple):
 class RecordHeader(NamedTuple):
     """A record's header that passed its CRC; the body may still be damaged."""
 
-    kind: Kind
+    kind: RecordKind
     flags: int
     service: int
     body_bytes: int
@@ -246,7 +246,7 @@ def encode_commit(
     previous_crc: int,
     seed: int,
 ) -> EncodedCommit:
-    """Spell the records of one commit; bodies are passed on, not copied.
+    """Encode the records of one commit; bodies are passed on, not copied.
 
     Args:
         records: what the commit holds, at least one.
@@ -282,9 +282,9 @@ def encode_commit(
 
 
 def encode_mark(
-    kind: Kind, *, file_id: int, offset: int, commit: int, previous_crc: int, seed: int
+    kind: RecordKind, *, file_id: int, offset: int, commit: int, previous_crc: int, seed: int
 ) -> bytes:
-    """Spell a COMMIT_MARK or END: a whole block that says "every commit ≤ `commit` is durable"."""
+    """Encode a COMMIT_MARK or END: a whole block that says "every commit ≤ `commit` is durable"."""
     assert kind.is_mark and offset % BLOCK_BYTES == 0, (kind, offset)
     head = _HEAD.pack(
         RECORD_MAGIC, VERSION, kind, 0, 0, 0, WIRE_NOTHING,
@@ -323,7 +323,7 @@ def parse_header(
 
 
 def encode_file_header(header: FileHeader) -> bytes:
-    """Spell the first block of a file."""
+    """Encode the first block of a file."""
     flags = header.is_recovery * _RECOVERY_FILE | header.is_recycled * _RECYCLED_FILE
     head = _FILE.pack(
         FILE_MAGIC, VERSION, flags, BLOCK_BYTES,
@@ -371,7 +371,7 @@ def block_crcs(data: bytes) -> list[int]:
 
 
 def encode_generation(generation: Generation) -> bytes:
-    """Spell the sidecar of a recycled file: 48 bytes, then 4 for each block."""
+    """Encode the sidecar of a recycled file: 48 bytes, then 4 for each block."""
     crcs = generation.block_crcs
     head = _GENERATION.pack(
         GENERATION_MAGIC, VERSION, BLOCK_BYTES, generation.file_id, generation.old_file_id,
@@ -402,7 +402,7 @@ def parse_generation(data: bytes) -> Generation | None:
 
 
 def encode_cut(cut: Cut) -> bytes:
-    """Spell the body of a CUT record."""
+    """Encode the body of a CUT record."""
     head = _CUT.pack(cut.file_id, cut.offset, cut.previous_crc, len(cut.ranges))
     return b"".join([head, *[_RANGE.pack(*pair) for pair in cut.ranges]])
 
@@ -422,7 +422,7 @@ def parse_cut(body: bytes) -> Cut:
     return Cut(file_id, offset, previous_crc, ranges)
 
 
-_KINDS: Final = {int(kind): kind for kind in Kind}
+_KINDS: Final = {int(kind): kind for kind in RecordKind}
 
 
 def _entry(number: int) -> EntryId:

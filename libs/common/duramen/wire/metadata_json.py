@@ -112,8 +112,8 @@ class Paths:
         return f"{self.tombstones}/{sequence}"
 
 
-def spell_node(fields: Mapping[str, Any], extra: Mapping[str, Any] | None = None) -> bytes:
-    """Spell a node: sorted keys, schema version added, unknown fields kept."""
+def encode_node(fields: Mapping[str, Any], extra: Mapping[str, Any] | None = None) -> bytes:
+    """Encode a node: sorted keys, schema version added, unknown fields kept."""
     document = {**(extra or {}), **fields, "v": SCHEMA}
     return json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
 
@@ -136,8 +136,8 @@ def read_node(data: bytes) -> dict[str, Any]:
     return document
 
 
-def spell_segment(segment: Segment) -> bytes:
-    """Spell a segment node."""
+def encode_segment(segment: Segment) -> bytes:
+    """Encode a segment node."""
     fields = {
         "log_id": str(segment.log_id),
         "epoch": segment.epoch,
@@ -151,7 +151,7 @@ def spell_segment(segment: Segment) -> bytes:
             {
                 "first_entry": fragment.first_entry,
                 "ensemble": [list(member) for member in fragment.ensemble],
-                "totals_before": _spell_totals(fragment.totals_before),
+                "totals_before": _encode_totals(fragment.totals_before),
                 **({"proved": True} if fragment.is_proved else {}),
             }
             for fragment in segment.fragments
@@ -160,14 +160,14 @@ def spell_segment(segment: Segment) -> bytes:
         **({"holes": [list(hole) for hole in segment.holes]} if segment.holes else {}),
         **({} if segment.bound is None else {"bound": segment.bound}),
         **({"lost": [list(lost) for lost in segment.lost]} if segment.lost else {}),
-        **({} if segment.cold_copy is None else {"cold_copy": _spell_cold(segment.cold_copy)}),
-        "totals": None if segment.totals is None else _spell_totals(segment.totals),
+        **({} if segment.cold_copy is None else {"cold_copy": _encode_cold(segment.cold_copy)}),
+        "totals": None if segment.totals is None else _encode_totals(segment.totals),
         "start_seq_num": segment.start_seq_num,
         "created_unix_ms": segment.created_unix_ms,
         "completed_unix_ms": segment.completed_unix_ms,
         "nonce": segment.nonce,
     }
-    return spell_node(fields, segment.extra)
+    return encode_node(fields, segment.extra)
 
 
 def read_segment(data: bytes) -> Segment:
@@ -205,8 +205,8 @@ def read_segment(data: bytes) -> Segment:
         raise MetadataJsonError(f"the node is no segment: {error!r}") from error
 
 
-def spell_log(log: LogNode) -> bytes:
-    """Spell a log node."""
+def encode_log(log: LogNode) -> bytes:
+    """Encode a log node."""
     fields = {
         "log_id": str(log.log_id),
         "namespace": log.namespace,
@@ -215,7 +215,7 @@ def spell_log(log: LogNode) -> bytes:
         "config_version": log.config_version,
         "next_epoch": log.next_epoch,
         "last_clean_epoch": log.last_clean_epoch,
-        "totals": _spell_totals(log.totals),
+        "totals": _encode_totals(log.totals),
         "trim_lsn": str(log.trim_lsn),
         "trim_seq_num": log.trim_seq_num,
         "first_live_epoch": log.first_live_epoch,
@@ -224,12 +224,12 @@ def spell_log(log: LogNode) -> bytes:
         "deleted": log.is_deleted,
         "created_unix_ms": log.created_unix_ms,
         "nonce": log.nonce,
-        **_spell_life(log),
+        **_encode_life(log),
     }
-    return spell_node(fields, log.extra)
+    return encode_node(fields, log.extra)
 
 
-def _spell_life(log: LogNode) -> dict[str, Any]:
+def _encode_life(log: LogNode) -> dict[str, Any]:
     """Fields that not every log has: what became of it, and who wrote its configuration."""
     fields: dict[str, Any] = {}
     if log.trim_slot:
@@ -289,9 +289,9 @@ def read_log(data: bytes) -> LogNode:
         raise MetadataJsonError(f"the node is no log: {error!r}") from error
 
 
-def spell_tombstone(log_ids: Sequence[LogId]) -> bytes:
-    """Spell `tombstones/<sequence>`."""
-    return spell_node({"log_ids": [str(log_id) for log_id in log_ids]})
+def encode_tombstone(log_ids: Sequence[LogId]) -> bytes:
+    """Encode `tombstones/<sequence>`."""
+    return encode_node({"log_ids": [str(log_id) for log_id in log_ids]})
 
 
 def read_tombstone(data: bytes) -> tuple[LogId, ...]:
@@ -309,9 +309,9 @@ def read_tombstone(data: bytes) -> tuple[LogId, ...]:
         raise MetadataJsonError(f"the node is no tombstone: {error!r}") from error
 
 
-def spell_confirmed(fields: Mapping[str, Any], sequence: int) -> bytes:
-    """Spell `bookies/<id>` with the tombstone up to which the bookie confirms."""
-    return spell_node({**fields, _CONFIRMED: sequence})
+def encode_confirmed(fields: Mapping[str, Any], sequence: int) -> bytes:
+    """Encode `bookies/<id>` with the tombstone up to which the bookie confirms."""
+    return encode_node({**fields, _CONFIRMED: sequence})
 
 
 def read_confirmed(fields: Mapping[str, Any]) -> int:
@@ -347,7 +347,7 @@ def _read_fragment(document: Mapping[str, Any]) -> Fragment:
     )
 
 
-def _spell_cold(copy: ColdCopy) -> dict[str, Any]:
+def _encode_cold(copy: ColdCopy) -> dict[str, Any]:
     fields: dict[str, Any] = {
         "verified": True,
         "attempt": copy.attempt,
@@ -380,7 +380,7 @@ def _read_ranges(document: Sequence[Any]) -> tuple[tuple[EntryId, EntryId], ...]
     return tuple((EntryId(_whole(first)), EntryId(_whole(last))) for first, last in document)
 
 
-def _spell_totals(totals: Totals) -> dict[str, Any]:
+def _encode_totals(totals: Totals) -> dict[str, Any]:
     return {
         "records": totals.record_count,
         "bytes": totals.length_bytes,
@@ -439,8 +439,8 @@ class BookieNode:
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
-def spell_bookie(node: BookieNode) -> bytes:
-    """Spell `bookies/<id>`; the duty of a serving bookie is not written."""
+def encode_bookie(node: BookieNode) -> bytes:
+    """Encode `bookies/<id>`; the duty of a serving bookie is not written."""
     fields: dict[str, Any] = {
         "incarnation": node.incarnation,
         "region": node.region,
@@ -449,7 +449,7 @@ def spell_bookie(node: BookieNode) -> bytes:
     }
     if node.duty is not Duty.SERVING:
         fields["duty"] = node.duty.value
-    return spell_node(fields, node.extra)
+    return encode_node(fields, node.extra)
 
 
 def read_bookie(data: bytes) -> BookieNode:

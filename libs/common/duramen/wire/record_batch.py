@@ -68,7 +68,7 @@ class BatchError(ValueError):
         self.code = code
 
 
-class Producer(NamedTuple):
+class BatchProducer(NamedTuple):
     """Who made a batch, and which of its batches it is: what makes a retry safe.
 
     Attributes:
@@ -91,7 +91,7 @@ class BatchInfo(NamedTuple):
     max_txid: int | None
     max_timestamp_ms: int
     min_txid: int | None
-    producer: Producer | None
+    producer: BatchProducer | None
     codec: Codec
     decoded_bytes: int
 
@@ -113,7 +113,7 @@ def encode_batch(
     timestamps_ms: Sequence[int] | None = None,
     txids: Sequence[int] | None = None,
     headers: Sequence[Sequence[Header]] | None = None,
-    producer: Producer | None = None,
+    producer: BatchProducer | None = None,
     codec: Codec = Codec.NONE,
 ) -> bytes:
     """Encode records that passed `check_records`.
@@ -143,7 +143,7 @@ def encode_batch(
     columns.append(_little(array("I", map(len, bodies))))
     decoded = b"".join([*columns, *blobs, *bodies])
     codec, body = compress(decoded, codec)
-    return _spell(
+    return _encode(
         (codec, flags, count, len(body), len(decoded)), body, producer,
         (NO_TXID, NO_TXID) if txids is None else (min(txids), max(txids)),
         timestamp_ms if timestamps_ms is None else max(timestamps_ms),
@@ -157,7 +157,7 @@ def wrap_columns(
     record_count: int,
     txids: tuple[int, int] | None,
     max_timestamp_ms: int,
-    producer: Producer | None,
+    producer: BatchProducer | None,
 ) -> bytes:
     """A plain batch out of the columns that `read_columns` gave of it.
 
@@ -166,7 +166,7 @@ def wrap_columns(
         txids: the smallest and the greatest.
     """
     body = b"".join(columns)
-    return _spell(
+    return _encode(
         (Codec.NONE, flags, record_count, len(body), len(body)), body, producer,
         txids or (NO_TXID, NO_TXID), max_timestamp_ms,
     )  # fmt: skip
@@ -184,16 +184,16 @@ def compress_batch(batch: bytes, codec: Codec) -> bytes:
     txids = (NO_TXID, NO_TXID)
     if info.min_txid is not None and info.max_txid is not None:
         txids = info.min_txid, info.max_txid
-    return _spell(
+    return _encode(
         (codec, info.flags, info.record_count, len(body), len(columns)), body, info.producer,
         txids, info.max_timestamp_ms,
     )  # fmt: skip
 
 
-def _spell(
+def _encode(
     shape: tuple[Codec, int, int, int, int],
     body: bytes,
-    producer: Producer | None,
+    producer: BatchProducer | None,
     txids: tuple[int, int],
     max_timestamp_ms: int,
 ) -> bytes:
@@ -361,11 +361,13 @@ def header_size(pairs: Sequence[Header]) -> int:
     return _COUNT.size + sum(_NAME.size + len(name) + len(value) for name, value in pairs)
 
 
-def _read_producer(batch: bytes | memoryview, id_bytes: int, epoch: int, sequence: int) -> Producer:
+def _read_producer(
+    batch: bytes | memoryview, id_bytes: int, epoch: int, sequence: int
+) -> BatchProducer:
     name = bytes(batch[HEADER_BYTES : HEADER_BYTES + id_bytes])
     if id_bytes > PRODUCER_ID_BYTES_MAX or not all(0x20 <= byte < 0x7F for byte in name):
         raise BatchError("a producer's id is 1 to 64 printable ASCII characters")
-    return Producer(name.decode("ascii"), epoch, sequence)
+    return BatchProducer(name.decode("ascii"), epoch, sequence)
 
 
 def encode_headers(pairs: Sequence[Header]) -> bytes:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
 from duramen.ids import Dlsn, parse_dlsn
-from duramen.texts import parse_time_ms, spell_time
+from duramen.texts import format_time, parse_time_ms
 from duramen.wire.read_answers import PlacedBatch
 from duramen.wire.record_batch import Header
 
@@ -26,7 +26,7 @@ NDJSON_MEDIA_TYPE: Final = "application/x-ndjson"
 FORMAT_HEADER: Final = "Duramen-Format"
 
 
-class Record(NamedTuple):
+class DeliveredRecord(NamedTuple):
     """One record as a reader sees it.
 
     Attributes:
@@ -46,7 +46,7 @@ class Record(NamedTuple):
     body: bytes
 
 
-def spell_mark(seq_num: int | None, timestamp_ms: int | None, dlsn: Dlsn) -> dict[str, Any]:
+def encode_mark(seq_num: int | None, timestamp_ms: int | None, dlsn: Dlsn) -> dict[str, Any]:
     """A position P of docs/protocol/rest.md "Texts": between two records; the number may not be
     known yet.
 
@@ -55,18 +55,18 @@ def spell_mark(seq_num: int | None, timestamp_ms: int | None, dlsn: Dlsn) -> dic
     """
     return {
         "seq_num": seq_num,
-        "timestamp": None if timestamp_ms is None else spell_time(timestamp_ms),
+        "timestamp": None if timestamp_ms is None else format_time(timestamp_ms),
         "lsn": f"e{dlsn.epoch}n{dlsn.entry}",
         "dlsn": str(dlsn),
     }
 
 
-def spell_tail(seq_num: int, timestamp_ms: int, dlsn: Dlsn) -> dict[str, Any]:
+def encode_tail(seq_num: int, timestamp_ms: int, dlsn: Dlsn) -> dict[str, Any]:
     """The mark behind a log's last record; an empty log has had no time yet."""
-    return spell_mark(seq_num, timestamp_ms if seq_num else None, dlsn)
+    return encode_mark(seq_num, timestamp_ms if seq_num else None, dlsn)
 
 
-def iterate_records(placed: PlacedBatch) -> Iterator[Record]:
+def iterate_records(placed: PlacedBatch) -> Iterator[DeliveredRecord]:
     """The records of a batch with their places.
 
     Raises:
@@ -75,7 +75,7 @@ def iterate_records(placed: PlacedBatch) -> Iterator[Record]:
     batch = placed.decode()
     epoch, entry, slot = placed.dlsn
     for index, body in enumerate(batch.bodies):
-        yield Record(
+        yield DeliveredRecord(
             placed.seq_num + index,
             Dlsn(epoch, entry, slot + index),
             None if batch.txids is None else batch.txids[index],
@@ -85,7 +85,7 @@ def iterate_records(placed: PlacedBatch) -> Iterator[Record]:
         )
 
 
-def spell_record(record: Record, *, is_base64: bool) -> dict[str, Any]:
+def encode_record(record: DeliveredRecord, *, is_base64: bool) -> dict[str, Any]:
     """The JSON object of a record.
 
     Args:
@@ -94,16 +94,16 @@ def spell_record(record: Record, *, is_base64: bool) -> dict[str, Any]:
     document: dict[str, Any] = {"seq_num": record.seq_num, "dlsn": str(record.dlsn)}
     if record.txid is not None:
         document["txid"] = record.txid
-    document["timestamp"] = spell_time(record.timestamp_ms)
+    document["timestamp"] = format_time(record.timestamp_ms)
     if is_base64:
-        return document | _spell_content(record, _spell_base64)
+        return document | _encode_content(record, _format_base64)
     try:
-        return document | _spell_content(record, bytes.decode)
+        return document | _encode_content(record, bytes.decode)
     except UnicodeDecodeError:
-        return document | {"format": "base64"} | _spell_content(record, _spell_base64)
+        return document | {"format": "base64"} | _encode_content(record, _format_base64)
 
 
-def read_record(document: dict[str, Any], *, is_base64: bool) -> Record:
+def read_record(document: dict[str, Any], *, is_base64: bool) -> DeliveredRecord:
     """A record from its JSON object.
 
     Args:
@@ -116,7 +116,7 @@ def read_record(document: dict[str, Any], *, is_base64: bool) -> Record:
         if document.get("format", "base64") != "base64":
             raise ValueError(f"{document['format']!r} is no format of a record")
         read = _read_base64 if is_base64 or "format" in document else str.encode
-        return Record(
+        return DeliveredRecord(
             document["seq_num"],
             parse_dlsn(document["dlsn"]),
             document.get("txid"),
@@ -128,14 +128,14 @@ def read_record(document: dict[str, Any], *, is_base64: bool) -> Record:
         raise ValueError(f"this is no record: {error!r}") from error
 
 
-def _spell_content(record: Record, spell: Callable[[bytes], str]) -> dict[str, Any]:
-    body: dict[str, Any] = {"body": spell(record.body)}
+def _encode_content(record: DeliveredRecord, encode: Callable[[bytes], str]) -> dict[str, Any]:
+    body: dict[str, Any] = {"body": encode(record.body)}
     if not record.headers:
         return body
-    return {"headers": [[spell(name), spell(value)] for name, value in record.headers]} | body
+    return {"headers": [[encode(name), encode(value)] for name, value in record.headers]} | body
 
 
-def _spell_base64(data: bytes) -> str:
+def _format_base64(data: bytes) -> str:
     return b64encode(data).decode()
 
 

@@ -155,7 +155,7 @@ def pack_inventory_answer(answer: InventoryAnswer) -> bytes:
     """Spell an inventory answer."""
     payload = b"".join([_PAIR.pack(*pair) for pair in (*answer.entries, *answer.unknown)])
     row = (
-        answer.status, 0, 0, _spell(answer.lac), _spell(answer.highest), _spell(answer.next),
+        answer.status, 0, 0, _encode(answer.lac), _encode(answer.highest), _encode(answer.next),
         len(answer.entries), len(answer.unknown), google_crc32c.value(payload),
     )  # fmt: skip
     return pack_frame(b"DIVR", _INVENTORY_ANSWER, [row], [payload])
@@ -190,7 +190,7 @@ def pack_pull(incarnation: Incarnation, pull: Pull) -> bytes:
     table = b"".join([_PAIR.pack(*pair) for pair in pull.ranges])
     payload = table + json.dumps(sources, separators=(",", ":")).encode()
     row = (
-        pull.ledger_id, _spell(pull.lac), pull.budget_bytes, len(pull.ranges),
+        pull.ledger_id, _encode(pull.lac), pull.budget_bytes, len(pull.ranges),
         google_crc32c.value(payload),
     )  # fmt: skip
     return pack_frame(b"DPLQ", _PULL, [row], [payload], incarnation=incarnation)
@@ -220,7 +220,7 @@ def pack_pull_answer(answer: PullAnswer) -> bytes:
     """Spell a pull answer."""
     payload = b"".join([_RESULT.pack(*part) for part in answer.ranges])
     row = (
-        answer.status, 0, 0, _spell(answer.next), answer.copied_count, answer.copied_bytes,
+        answer.status, 0, 0, _encode(answer.next), answer.copied_count, answer.copied_bytes,
         len(answer.ranges), google_crc32c.value(payload),
     )  # fmt: skip
     return pack_frame(b"DPLR", _PULL_ANSWER, [row], [payload])
@@ -297,7 +297,7 @@ def _is_name(bookie: str) -> bool:
     return is_short and bookie.isprintable() and "/" not in bookie and bookie not in (".", "..")
 
 
-def _spell(entry: EntryId | None) -> int:
+def _encode(entry: EntryId | None) -> int:
     return WIRE_NOTHING if entry is None else entry & WIRE_NOTHING
 
 

@@ -75,7 +75,7 @@ class Append(NamedTuple):
     options: AppendOptions = NO_OPTIONS
 
 
-class Mark(NamedTuple):
+class LogMark(NamedTuple):
     """A position between two records: the next record will be here or later."""
 
     dlsn: Dlsn
@@ -83,20 +83,20 @@ class Mark(NamedTuple):
     timestamp_ms: int
 
 
-class Appended(NamedTuple):
+class AppendedBatch(NamedTuple):
     """A batch is in the log, durably and once; a duplicate was there before this request."""
 
-    start: Mark
+    start: LogMark
     record_count: int
-    tail: Mark
+    tail: LogMark
     is_duplicate: bool = False
 
     @property
-    def end(self) -> Mark:
+    def end(self) -> LogMark:
         """One past the batch's last record."""
         dlsn = self.start.dlsn
         after = Dlsn(dlsn.epoch, dlsn.entry, dlsn.slot + self.record_count)
-        return Mark(after, self.start.seq_num + self.record_count, self.start.timestamp_ms)
+        return LogMark(after, self.start.seq_num + self.record_count, self.start.timestamp_ms)
 
 
 class AppendedEarly(NamedTuple):
@@ -118,13 +118,13 @@ class Redirect(NamedTuple):
     url: str
 
 
-Stored = Appended | AppendedEarly | AlreadyStored
+Stored = AppendedBatch | AppendedEarly | AlreadyStored
 """What success is told by."""
 
 AppendResult = Stored | Redirect | DuramenError
 
 
-def spell_redirect(redirect: Redirect) -> dict[str, Any]:
+def encode_redirect(redirect: Redirect) -> dict[str, Any]:
     """The answer to a control call that another sequencer is to be asked."""
     return {"redirect": {"sequencer_id": redirect.sequencer_id, "url": redirect.url}}
 
@@ -150,7 +150,7 @@ def pack_appends(appends: Sequence[Append]) -> bytes:
     rows = []
     payload: list[bytes | memoryview] = []
     for log_id, deadline_ms, batch, options in appends:
-        spelt = b"" if options == NO_OPTIONS else _spell_options(options)
+        spelt = b"" if options == NO_OPTIONS else _encode_options(options)
         rows.append((log_id, deadline_ms, len(batch), len(spelt)))
         payload += (batch, spelt)
     return pack_frame(b"DAPQ", _APPEND, rows, payload)
@@ -176,11 +176,11 @@ def pack_results(results: Sequence[tuple[int, AppendResult]]) -> bytes:
     rows = []
     details = []
     for index, result in results:
-        code, fields, detail = _spell_result(result)
+        code, fields, detail = _encode_result(result)
         flags = 0
         if isinstance(result, AlreadyStored):
             flags = _DUPLICATE | _NO_POSITION
-        elif isinstance(result, Appended) and result.is_duplicate:
+        elif isinstance(result, AppendedBatch) and result.is_duplicate:
             flags = _DUPLICATE
         rows.append((index, code, flags, *fields, len(detail), 0))
         details.append(detail)
@@ -217,7 +217,7 @@ def take_frame(buffer: bytearray) -> bytes | None:
     return data
 
 
-def _spell_options(options: AppendOptions) -> bytes:
+def _encode_options(options: AppendOptions) -> bytes:
     return _json(
         {name: value for name, value in options._asdict().items() if value not in (None, ())}
     )
@@ -242,11 +242,11 @@ def _read_options(data: memoryview) -> AppendOptions:
     return AppendOptions(match, token, tried)
 
 
-def _spell_result(result: AppendResult) -> tuple[int, tuple[int, ...], bytes]:
+def _encode_result(result: AppendResult) -> tuple[int, tuple[int, ...], bytes]:
     match result:
         case AlreadyStored():
             return 0, (0,) * 12, b""
-        case Appended(start, record_count, tail):
+        case AppendedBatch(start, record_count, tail):
             fields = (
                 *start.dlsn, record_count, start.seq_num, start.timestamp_ms,
                 *tail.dlsn, 0, tail.seq_num, tail.timestamp_ms,
@@ -274,8 +274,8 @@ def _read_result(row: tuple[Any, ...], detail_bytes: bytes) -> AppendResult:
     if code == 0:
         dlsn = Dlsn(Epoch(row[3]), EntryId(row[4]), row[5])
         tail = Dlsn(Epoch(row[9]), EntryId(row[10]), row[11])
-        mark = Mark(tail, row[13], row[14])
-        return Appended(Mark(dlsn, row[7], row[8]), row[6], mark, bool(flags & _DUPLICATE))
+        mark = LogMark(tail, row[13], row[14])
+        return AppendedBatch(LogMark(dlsn, row[7], row[8]), row[6], mark, bool(flags & _DUPLICATE))
     if code == EARLY:
         return AppendedEarly(Dlsn(Epoch(row[3]), EntryId(row[4]), row[5]), row[6], row[8])
     try:

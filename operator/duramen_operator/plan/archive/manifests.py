@@ -6,7 +6,7 @@ is the cluster's owner's to give (docs/kubernetes/archive.md). `ScheduledSparkAp
 it is kubeflow's Spark operator's. No image is entered by a shell; user, file system and privileges
 are as everywhere.
 
-Called by `whole`. Source: docs/archive.md "In a cluster".
+Called by `plan`. Source: docs/archive.md "In a cluster".
 """
 
 import json
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from duramen.units import spell_duration
+from duramen.units import format_duration
 from duramen_operator.names import ARCHIVE, name_component, shorten
 from duramen_operator.plan.archive.runs import (
     CAUSE_ANNOTATION,
@@ -23,13 +23,13 @@ from duramen_operator.plan.archive.runs import (
     SET_ANNOTATION,
 )
 from duramen_operator.plan.archive.triggers import Due
-from duramen_operator.plan.archive.waiting import spell_selector
-from duramen_operator.plan.cluster.frame import Frame
+from duramen_operator.plan.archive.waiting import format_selector
+from duramen_operator.plan.cluster.frame import ClusterFrame
 from duramen_operator.plan.cluster.pods import CONTAINER_SECURITY, POD_SECURITY, Pod, make_template
 from duramen_operator.plan.manifests import make_manifest
 from duramen_operator.plan.observed import Json, KubeObject
 from duramen_operator.resources.archives import ArchivePolicySpec
-from duramen_operator.resources.clusters import ColdStore
+from duramen_operator.resources.clusters import ColdStoreSpec
 
 PROGRAM: Final = "/opt/duramen/lib/python3.11/site-packages/duramen_spark/main.py"
 """Where the image has the job; spark-submit takes a file, and no command."""
@@ -52,10 +52,10 @@ _PORTS: Final = {"spark.driver.port": "7078", "spark.blockManager.port": "7079"}
 class Job:
     """What the manifests of one policy are made from."""
 
-    frame: Frame
+    frame: ClusterFrame
     policy: KubeObject
     spec: ArchivePolicySpec
-    store: ColdStore
+    store: ColdStoreSpec
 
     @property
     def runner(self) -> str:
@@ -77,7 +77,7 @@ class Job:
     @property
     def arguments(self) -> list[str]:
         """Of the archive job itself."""
-        given = ["archive", spell_selector(self.spec.selector)]
+        given = ["archive", format_selector(self.spec.selector)]
         given += [
             "--zookeeper",
             self.frame.zookeeper_servers,
@@ -86,7 +86,7 @@ class Job:
         ]
         given += ["--cold-store", self.store.url, "--summary-file", LAST_WORDS]
         if self.spec.keep_hot:
-            given += ["--keep-hot", spell_duration(self.spec.keep_hot)]
+            given += ["--keep-hot", format_duration(self.spec.keep_hot)]
         return given
 
 
@@ -160,7 +160,7 @@ def _make_template(job: Job) -> Json:
         labels=job.labels,
         image=job.image,
         command="spark-submit",
-        arguments=[*_spell_flags(job), PROGRAM, *job.arguments],
+        arguments=[*_format_flags(job), PROGRAM, *job.arguments],
         ports={"driver": 7078, "blocks": 7079} if is_spread else {},
         resources=job.spec.resources or job.frame.spec.archive.resources,
         probes={},
@@ -188,7 +188,7 @@ def _enlarge(volume: Json) -> Json:
     return {**volume, "emptyDir": {"sizeLimit": "2Gi"}} if volume["name"] == "tmp" else volume
 
 
-def _spell_flags(job: Job) -> list[str]:
+def _format_flags(job: Job) -> list[str]:
     flags = dict(_LOCAL_FLAGS)
     master = "local[*,4]"
     if job.runner == "SparkOnKubernetes":

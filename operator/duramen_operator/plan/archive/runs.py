@@ -4,7 +4,7 @@ Jobs are a CronJob's or the operator's own; both carry the policy's name. What a
 writes where Kubernetes keeps a container's last words, so that it is read from the pod's status and
 no log has to be fetched.
 
-Called by `triggers` and `whole`. Source: docs/archive.md.
+Called by `triggers` and `plan`. Source: docs/archive.md.
 """
 
 import json

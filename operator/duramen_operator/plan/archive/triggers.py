@@ -5,7 +5,7 @@ all of it read from objects: an operator that is started anew, or two at once, c
 name, and the API server makes only one Job of it. A make-up run has the name that the CronJob's
 controller would give it, so that the two cannot meet either.
 
-Called by `whole`. Source: docs/kubernetes/archive.md "When".
+Called by `plan`. Source: docs/kubernetes/archive.md "When".
 """
 
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from duramen_operator.plan.archive.runs import (
     Run,
     count_failed,
 )
-from duramen_operator.plan.archive.waiting import Choice
+from duramen_operator.plan.archive.waiting import LogSelection
 
 GRACE = timedelta(minutes=3)
 """A CronJob's controller starts a run within seconds; after a restart it takes a minute or two."""
@@ -75,7 +75,7 @@ def find_last_due(schedule: str, now: datetime) -> datetime:
 
 
 def find_missed(
-    schedule: Schedule, runs: tuple[Run, ...], choice: Choice, now: datetime
+    schedule: Schedule, runs: tuple[Run, ...], choice: LogSelection, now: datetime
 ) -> Due | None:
     """The run that makes up for the schedule's last time, if that was missed or failed.
 
@@ -95,7 +95,9 @@ def find_missed(
     return Due(name, MISSED_SCHEDULE, due=minutes)
 
 
-def find_closed(base: str, runs: tuple[Run, ...], choice: Choice, now: datetime) -> Due | None:
+def find_closed(
+    base: str, runs: tuple[Run, ...], choice: LogSelection, now: datetime
+) -> Due | None:
     """The run for closed segments that wait, if there are any."""
     if not choice.waiting or not _may_start(runs, choice, now):
         return None
@@ -104,14 +106,14 @@ def find_closed(base: str, runs: tuple[Run, ...], choice: Choice, now: datetime)
     return Due(name, CLOSED_SEGMENTS, digest=choice.digest)
 
 
-def _may_start(runs: tuple[Run, ...], choice: Choice, now: datetime) -> bool:
+def _may_start(runs: tuple[Run, ...], choice: LogSelection, now: datetime) -> bool:
     if not choice.is_known or any(run.is_running for run in runs):
         return False
     ends = [run.finished for run in runs if run.finished is not None]
     return not ends or now >= max(ends) + find_pause(runs, choice)
 
 
-def find_pause(runs: tuple[Run, ...], choice: Choice) -> timedelta:
+def find_pause(runs: tuple[Run, ...], choice: LogSelection) -> timedelta:
     """How long to wait after the last run."""
     tries = sum(run.digest == choice.digest for run in runs)
     pause_us = BACKOFF.pause_us(max(count_failed(runs), tries))

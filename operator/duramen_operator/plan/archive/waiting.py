@@ -6,7 +6,7 @@ requires cold copies is chosen whatever its tiering, and of it neither small nor
 are left alone. A segment that the job would not take must not be called waiting, or runs would be
 started for nothing; and one that it would take must be, or it is held for ever.
 
-Called by `whole`. Source: docs/archive.md.
+Called by `plan`. Source: docs/archive.md.
 """
 
 import hashlib
@@ -38,7 +38,7 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class LogSelection:
     """What a policy's selector comes to.
 
     Attributes:
@@ -61,12 +61,12 @@ class Choice:
         return hashlib.sha256(spelt.encode()).hexdigest()[:_DIGEST_LENGTH]
 
 
-NOTHING_KNOWN = Choice(0, (), is_known=False, next_at=None)
+NOTHING_KNOWN = LogSelection(0, (), is_known=False, next_at=None)
 
 
 def choose(
     logs: Mapping[str, Json] | None, selector: Selector, keep_hot: timedelta, now: datetime
-) -> Choice:
+) -> LogSelection:
     """The segments that a policy is about.
 
     Args:
@@ -103,10 +103,10 @@ def choose(
                 continue
             found.append(Waiting(log.log_id, int(segment["epoch"]), completed))
     found.sort(key=lambda one: (one.completed, one.log_id, one.epoch))
-    return Choice(closed_count, tuple(found), is_known, min(next_times, default=None))
+    return LogSelection(closed_count, tuple(found), is_known, min(next_times, default=None))
 
 
-def spell_selector(selector: Selector) -> str:
+def format_selector(selector: Selector) -> str:
     """As the archive job takes it."""
     return f"{selector.namespace}/{selector.logs}"
 
@@ -118,5 +118,5 @@ def _is_named(path: str, selector: Selector) -> bool:
 
 def _is_taken(selector: Selector, log: SeenLog) -> bool:
     """By its whole name, by its own tiering, or because it keeps what has no cold copy."""
-    is_whole = not _WILDCARDS.intersection(spell_selector(selector))
+    is_whole = not _WILDCARDS.intersection(format_selector(selector))
     return is_whole or log.is_tiered

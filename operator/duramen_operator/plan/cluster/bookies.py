@@ -2,14 +2,14 @@
 
 The operator makes bookies and never stops one: StatefulSets are updated OnDelete, replicas only
 grow, claims stay. A bookie always knows its place: its domain's region and zone, or, on a cluster
-without domains, a rack of its own. Called by `whole`. Pure. Source: docs/kubernetes/concepts.md
+without domains, a rack of its own. Called by `plan`. Pure. Source: docs/kubernetes/concepts.md
 "Places".
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from duramen.units import spell_size
+from duramen.units import format_size
 from duramen_operator.names import (
     API_VERSION,
     BOOKIE,
@@ -25,7 +25,7 @@ from duramen_operator.names import (
     name_host,
 )
 from duramen_operator.plan.cluster.claims import describe_change, make_claim, read_storage
-from duramen_operator.plan.cluster.frame import Frame
+from duramen_operator.plan.cluster.frame import ClusterFrame
 from duramen_operator.plan.cluster.pods import (
     POD_NAME,
     Pod,
@@ -35,12 +35,12 @@ from duramen_operator.plan.cluster.pods import (
     probe_service,
     spread_over,
 )
-from duramen_operator.plan.cluster.spread import Share, find_same_names, share_out
+from duramen_operator.plan.cluster.spread import DomainShare, find_same_names, share_out
 from duramen_operator.plan.manifests import make_manifest
 from duramen_operator.plan.observed import Json, KubeObject, Ref
 from duramen_operator.plan.steps import Call
 from duramen_operator.resources import BookieSet, BookieSetSpec
-from duramen_operator.resources.part import Storage
+from duramen_operator.resources.part import StorageSpec
 from duramen_operator.resources.reading import parse_as
 
 GRACE_S = 120
@@ -52,10 +52,10 @@ START_S = 3600
 class SetFrame:
     """One BookieSet with its shares."""
 
-    frame: Frame
+    frame: ClusterFrame
     bookie_set: KubeObject
     spec: BookieSetSpec
-    shares: tuple[Share, ...]
+    shares: tuple[DomainShare, ...]
 
     @property
     def count(self) -> int:
@@ -63,7 +63,7 @@ class SetFrame:
         return sum(share.count for share in self.shares)
 
 
-def read_set(frame: Frame, bookie_set: KubeObject) -> SetFrame:
+def read_set(frame: ClusterFrame, bookie_set: KubeObject) -> SetFrame:
     """A BookieSet's frame.
 
     Raises:
@@ -75,7 +75,7 @@ def read_set(frame: Frame, bookie_set: KubeObject) -> SetFrame:
     return SetFrame(frame, bookie_set, spec, shares)
 
 
-def make_service(frame: Frame) -> Iterator[Json]:
+def make_service(frame: ClusterFrame) -> Iterator[Json]:
     """What all bookies of a cluster share: their names in DNS, and one disruption budget."""
     name = name_bookie_service(frame.name)
     labels = frame.make_labels(BOOKIE)
@@ -176,7 +176,7 @@ def find_impossible(own: SetFrame) -> Iterator[str]:
             yield f"the StatefulSet {share.name} belongs to somebody else; rename this BookieSet"
 
 
-def _make_labels(own: SetFrame, share: Share) -> dict[str, str]:
+def _make_labels(own: SetFrame, share: DomainShare) -> dict[str, str]:
     return {
         **own.frame.make_labels(BOOKIE),
         BOOKIE_SET_LABEL: own.bookie_set.name,
@@ -185,7 +185,7 @@ def _make_labels(own: SetFrame, share: Share) -> dict[str, str]:
     }
 
 
-def _make_share(own: SetFrame, share: Share) -> Json:
+def _make_share(own: SetFrame, share: DomainShare) -> Json:
     found = own.frame.observed.find("StatefulSet", share.name)
     labels = _make_labels(own, share)
     selector = {
@@ -216,7 +216,7 @@ def _make_share(own: SetFrame, share: Share) -> Json:
     return make_manifest(kind, share.name, labels, own.bookie_set, spec=spec)
 
 
-def _make_pod(own: SetFrame, share: Share, labels: dict[str, str]) -> Pod:
+def _make_pod(own: SetFrame, share: DomainShare, labels: dict[str, str]) -> Pod:
     selector = make_selector(own.frame.name, BOOKIE)
     return Pod(
         component=BOOKIE,
@@ -235,7 +235,7 @@ def _make_pod(own: SetFrame, share: Share, labels: dict[str, str]) -> Pod:
     )
 
 
-def _make_arguments(own: SetFrame, share: Share) -> list[str]:
+def _make_arguments(own: SetFrame, share: DomainShare) -> list[str]:
     frame = own.frame
     ports = list_ports(BOOKIE)
     host = name_host(POD_NAME, name_bookie_service(frame.name), frame.namespace)
@@ -257,11 +257,11 @@ def _make_arguments(own: SetFrame, share: Share) -> list[str]:
     if share.region:
         flags["--region"] = share.region
     if own.spec.journal_file_size is not None:
-        flags["--journal-file-size"] = spell_size(own.spec.journal_file_size)
+        flags["--journal-file-size"] = format_size(own.spec.journal_file_size)
     return [token for flag in flags.items() for token in flag] + name_arguments(frame, BOOKIE)
 
 
-def _make_affinity(frame: Frame, share: Share) -> Json | None:
+def _make_affinity(frame: ClusterFrame, share: DomainShare) -> Json | None:
     if not share.zone:
         return None
     expressions = [
@@ -276,5 +276,5 @@ def _make_affinity(frame: Frame, share: Share) -> Json | None:
     return {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": preferred}}
 
 
-def _choose_storage(found: KubeObject | None, name: str, wanted: Storage) -> Storage:
+def _choose_storage(found: KubeObject | None, name: str, wanted: StorageSpec) -> StorageSpec:
     return read_storage(found, name) or wanted

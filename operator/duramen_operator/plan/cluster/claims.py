@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping
 
 from duramen_operator.plan.manifests import covers
 from duramen_operator.plan.observed import Json, KubeObject
-from duramen_operator.resources.part import Storage
+from duramen_operator.resources.part import StorageSpec
 
 
-def make_claim(name: str, storage: Storage, labels: Mapping[str, str]) -> Json:
+def make_claim(name: str, storage: StorageSpec, labels: Mapping[str, str]) -> Json:
     """A claim template."""
     return {
         "metadata": {"name": name, "labels": dict(labels)},
@@ -23,7 +23,7 @@ def make_claim(name: str, storage: Storage, labels: Mapping[str, str]) -> Json:
     }
 
 
-def read_storage(found: KubeObject | None, name: str) -> Storage | None:
+def read_storage(found: KubeObject | None, name: str) -> StorageSpec | None:
     """What a StatefulSet's claims of that name ask for; None where there is none yet."""
     if found is None:
         return None
@@ -31,11 +31,11 @@ def read_storage(found: KubeObject | None, name: str) -> Storage | None:
         if claim["metadata"]["name"] == name:
             spec = claim["spec"]
             size = str(spec["resources"]["requests"]["storage"])
-            return Storage(size=size, storage_class_name=spec.get("storageClassName"))
+            return StorageSpec(size=size, storage_class_name=spec.get("storageClassName"))
     return None
 
 
-def describe_change(found: KubeObject, name: str, wanted: Storage, field: str) -> Iterator[str]:
+def describe_change(found: KubeObject, name: str, wanted: StorageSpec, field: str) -> Iterator[str]:
     """A sentence where the spec asks for other claims than there are."""
     there = read_storage(found, name)
     if there is None:

@@ -1,6 +1,6 @@
 """Counts of what runs, and where, as workloads, pods and the cluster itself tell it.
 
-Called by `telling` and `telling_bookies`. Pure.
+Called by `status` and `bookie_status`. Pure.
 """
 
 from collections import Counter
@@ -14,16 +14,16 @@ from duramen_operator.names import (
     name_component,
 )
 from duramen_operator.plan.cluster.bookies import SetFrame
-from duramen_operator.plan.cluster.frame import Frame
+from duramen_operator.plan.cluster.frame import ClusterFrame
 from duramen_operator.plan.cluster.servers import count_proxies
-from duramen_operator.plan.cluster.spread import Share
+from duramen_operator.plan.cluster.spread import DomainShare
 from duramen_operator.plan.observed import Json, KubeObject, Observed
 from duramen_operator.resources.clusters import BookieCount, ServerCount
 
 _KINDS = {ZOOKEEPER: "StatefulSet", SEQUENCER: "StatefulSet"}
 
 
-def count_servers(frame: Frame) -> dict[str, ServerCount]:
+def count_servers(frame: ClusterFrame) -> dict[str, ServerCount]:
     """Wanted and ready servers of each component but the bookies."""
     spec = frame.spec
     wanted = {
@@ -96,14 +96,14 @@ def find_misplaced(own: SetFrame) -> Iterator[tuple[str, str]]:
             nodes.setdefault(node, name)
 
 
-def _find_unscheduled(share: Share, pod: KubeObject) -> Iterator[tuple[str, str]]:
+def _find_unscheduled(share: DomainShare, pod: KubeObject) -> Iterator[tuple[str, str]]:
     condition = find_pod_condition(pod, "PodScheduled")
     if condition is not None and condition.get("status") == "False":
         why = condition.get("message") or condition.get("reason")
         yield "Unschedulable", f"{pod.name} has no node in {share.place}: {why}"
 
 
-def _find_wrong(own: SetFrame, share: Share, name: str) -> Iterator[tuple[str, str]]:
+def _find_wrong(own: SetFrame, share: DomainShare, name: str) -> Iterator[tuple[str, str]]:
     row = (own.frame.observed.admin.bookies or {}).get(name)
     if row is None or not share.zone:
         return
@@ -115,7 +115,7 @@ def _find_wrong(own: SetFrame, share: Share, name: str) -> Iterator[tuple[str, s
         )
 
 
-def _count_ready(frame: Frame, component: str) -> int:
+def _count_ready(frame: ClusterFrame, component: str) -> int:
     kind = _KINDS.get(component, "Deployment")
     found = frame.observed.find(kind, name_component(frame.name, component))
     return int(found.status.get("readyReplicas") or 0) if found is not None else 0

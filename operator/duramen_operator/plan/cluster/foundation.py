@@ -7,7 +7,7 @@ there is none (an upgrade, a restored backup) one is made if what runs agrees wi
 
 A new bundled ensemble needs a permit as well, another ConfigMap: while it is there, and at no other
 time, a member may make an empty database. Nobody gets one where ZooKeeper has a disk already.
-Called by `frame` and `whole`. Pure. Explained in ADR 0022.
+Called by `frame` and `plan`. Pure. Explained in ADR 0022.
 """
 
 import re
@@ -86,7 +86,7 @@ class Foundation:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundationState:
     """What is known of a cluster's foundation."""
 
     foundation: Foundation
@@ -98,27 +98,31 @@ class Found:
     """Whether nothing of a bundled ensemble is there, and nothing says that there ever was."""
 
 
-def find_foundation(observed: Observed, cluster: KubeObject, spec: LogClusterSpec) -> Found:
+def find_foundation(
+    observed: Observed, cluster: KubeObject, spec: LogClusterSpec
+) -> FoundationState:
     """The record; where there is none the wish, and whether what runs agrees with it."""
     wished = Foundation.wish(observed.namespace, cluster.name, spec)
     record = observed.find("ConfigMap", name_component(cluster.name, FOUNDATION))
     if record is not None and cluster.uid not in record.owner_uids:
-        return Found(wished, is_taken=True)
+        return FoundationState(wished, is_taken=True)
     if record is None:
         doubts = tuple(_find_differences(observed, cluster, wished))
         if doubts:
             doubt = f"there is no record of what this cluster is, and {'; '.join(doubts)}"
-            return Found(wished, doubt)
+            return FoundationState(wished, doubt)
         is_begun = (
             _find_own(observed, cluster, "ConfigMap", FOUNDING) is not None
             or _find_own(observed, cluster, "StatefulSet", ZOOKEEPER) is not None
             or bool(_list_disks(observed, cluster))
         )
-        return Found(wished, is_new=wished.is_bundled and not is_begun)
+        return FoundationState(wished, is_new=wished.is_bundled and not is_begun)
     recorded = Foundation.read(record)
     if recorded is None:
-        return Found(wished, f"the ConfigMap {record.name} is no record of a cluster: delete it")
-    return Found(recorded)
+        return FoundationState(
+            wished, f"the ConfigMap {record.name} is no record of a cluster: delete it"
+        )
+    return FoundationState(recorded)
 
 
 def make_permit(owner: KubeObject) -> Json:
@@ -140,7 +144,7 @@ def find_spent_permit(
     return permit if ready > foundation.members // 2 else None
 
 
-def spell_bundled_servers(namespace: str, cluster: str) -> str:
+def format_bundled_servers(namespace: str, cluster: str) -> str:
     """Where clients reach the bundled ensemble."""
     return f"{name_zookeeper_client(cluster)}.{namespace}.svc:{ZOOKEEPER_CLIENT_PORT}"
 
@@ -171,7 +175,7 @@ def _list_disks(observed: Observed, cluster: KubeObject) -> list[int]:
 def _find_differences(observed: Observed, cluster: KubeObject, wished: Foundation) -> Iterator[str]:
     """What runs otherwise than wished, each with its way out, for people."""
     owners = {cluster.uid, *(item.uid for item in observed.list("BookieSet"))}
-    bundled = spell_bundled_servers(observed.namespace, cluster.name)
+    bundled = format_bundled_servers(observed.namespace, cluster.name)
     for workload in (*observed.list("StatefulSet"), *observed.list("Deployment")):
         if not owners & set(workload.owner_uids):
             continue

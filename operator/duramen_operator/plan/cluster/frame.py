@@ -9,9 +9,9 @@ from urllib.parse import urlsplit
 
 from duramen_operator.names import make_labels
 from duramen_operator.plan.cluster.foundation import (
-    Found,
+    FoundationState,
     find_foundation,
-    spell_bundled_servers,
+    format_bundled_servers,
 )
 from duramen_operator.plan.observed import KubeObject, Observed
 from duramen_operator.resources import LogCluster, LogClusterSpec
@@ -19,13 +19,13 @@ from duramen_operator.resources.reading import parse_as
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class ClusterFrame:
     """One cluster, as its parts need to know it."""
 
     observed: Observed
     cluster: KubeObject
     spec: LogClusterSpec
-    found: Found
+    found: FoundationState
 
     @classmethod
     def read(cls, observed: Observed, cluster: KubeObject) -> Self:
@@ -75,7 +75,7 @@ class Frame:
         """Where its metadata is: the bundled ensemble's service, or the external servers, which
         may change their addresses. "" where those are no longer named."""
         if self.is_bundled:
-            return spell_bundled_servers(self.namespace, self.name)
+            return format_bundled_servers(self.namespace, self.name)
         external = self.spec.zookeeper.external
         return external.servers if external is not None else ""
 

@@ -20,7 +20,7 @@ from duramen_operator.names import (
     USER_ID,
     name_component,
 )
-from duramen_operator.plan.cluster.frame import Frame
+from duramen_operator.plan.cluster.frame import ClusterFrame
 from duramen_operator.plan.observed import Json
 from duramen_operator.resources.part import Requirements
 
@@ -79,7 +79,7 @@ class Pod:
     """A pause before SIGTERM, in which the service's balancers learn that the pod is leaving."""
 
 
-def make_template(frame: Frame, pod: Pod) -> Json:
+def make_template(frame: ClusterFrame, pod: Pod) -> Json:
     """The pod template of a workload."""
     spec = frame.spec
     secret = pod.environment_secret
@@ -185,7 +185,7 @@ def _timing(period_s: int, failures: int) -> Json:
     return {"periodSeconds": period_s, "timeoutSeconds": 5, "failureThreshold": failures}
 
 
-def name_arguments(frame: Frame, component: str) -> list[str]:
+def name_arguments(frame: ClusterFrame, component: str) -> list[str]:
     """The `--public-name` arguments of a component's pods.
 
     A service answers 421 to a name that is not its own (ADR 0025). It is told the names that

@@ -1,14 +1,14 @@
 """Sequencers and proxies: what holds no data, and may come and go.
 
 Sequencers are a StatefulSet, since proxies and one another reach each by its name; proxies are
-Deployments behind a service, with an autoscaler where the spec asks for one. Called by `whole`.
+Deployments behind a service, with an autoscaler where the spec asks for one. Called by `plan`.
 Pure.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from duramen.units import spell_duration
+from duramen.units import format_duration
 from duramen_operator.names import (
     DATA_PORTS,
     READ_PROXY,
@@ -18,7 +18,7 @@ from duramen_operator.names import (
     name_component,
     name_host,
 )
-from duramen_operator.plan.cluster.frame import Frame
+from duramen_operator.plan.cluster.frame import ClusterFrame
 from duramen_operator.plan.cluster.pods import (
     POD_NAME,
     Pod,
@@ -41,14 +41,14 @@ is under way then is drained by the process itself, on SIGTERM."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedManifest:
     """A manifest, and how it is compared where an autoscaler decides a field of it."""
 
     manifest: Json
     silent: Json | None = None
 
 
-def make_sequencers(frame: Frame) -> Iterator[Json]:
+def make_sequencers(frame: ClusterFrame) -> Iterator[Json]:
     """Manifests of the sequencers."""
     name = name_component(frame.name, SEQUENCER)
     labels = frame.make_labels(SEQUENCER)
@@ -64,7 +64,7 @@ def make_sequencers(frame: Frame) -> Iterator[Json]:
     yield _make_budget(frame, SEQUENCER, 1)
     host = name_host(POD_NAME, name, frame.namespace)
     extra = {"--advertise": f"{host}:{DATA_PORTS[SEQUENCER]}"}
-    extra["--lost-bookie-grace"] = spell_duration(frame.spec.lost_bookie_grace)
+    extra["--lost-bookie-grace"] = format_duration(frame.spec.lost_bookie_grace)
     pod = _make_pod(frame, SEQUENCER, frame.spec.sequencers.resources, extra, is_cold=True)
     spec = {
         "serviceName": name,
@@ -77,7 +77,7 @@ def make_sequencers(frame: Frame) -> Iterator[Json]:
     yield make_manifest(("apps/v1", "StatefulSet"), name, labels, frame.cluster, spec=spec)
 
 
-def make_proxies(frame: Frame) -> Iterator[Wanted]:
+def make_proxies(frame: ClusterFrame) -> Iterator[WantedManifest]:
     """Manifests of both kinds of proxies."""
     for component, proxies in (
         (WRITE_PROXY, frame.spec.write_proxies),
@@ -90,14 +90,14 @@ def make_proxies(frame: Frame) -> Iterator[Wanted]:
             "ports": _make_service_ports(component),
         }
         kind = ("v1", "Service")
-        yield Wanted(make_manifest(kind, name, labels, frame.cluster, spec=service))
-        yield Wanted(_make_budget(frame, component, "25%"))
+        yield WantedManifest(make_manifest(kind, name, labels, frame.cluster, spec=service))
+        yield WantedManifest(_make_budget(frame, component, "25%"))
         yield _make_deployment(frame, component, proxies)
         if proxies.autoscaling is not None:
-            yield Wanted(_make_autoscaler(frame, component, proxies))
+            yield WantedManifest(_make_autoscaler(frame, component, proxies))
 
 
-def count_proxies(frame: Frame, component: str, proxies: Proxies) -> int:
+def count_proxies(frame: ClusterFrame, component: str, proxies: Proxies) -> int:
     """How many there are to be: what the autoscaler has decided, within its bounds."""
     scaling = proxies.autoscaling
     if scaling is None:
@@ -107,7 +107,7 @@ def count_proxies(frame: Frame, component: str, proxies: Proxies) -> int:
     return max(scaling.min_replicas, min(there, scaling.max_replicas))
 
 
-def find_needless_autoscalers(frame: Frame) -> Iterator[str]:
+def find_needless_autoscalers(frame: ClusterFrame) -> Iterator[str]:
     """Names of autoscalers that the spec does not ask for any more."""
     for component, proxies in (
         (WRITE_PROXY, frame.spec.write_proxies),
@@ -117,7 +117,7 @@ def find_needless_autoscalers(frame: Frame) -> Iterator[str]:
             yield name_component(frame.name, component)
 
 
-def _make_deployment(frame: Frame, component: str, proxies: Proxies) -> Wanted:
+def _make_deployment(frame: ClusterFrame, component: str, proxies: Proxies) -> WantedManifest:
     name = name_component(frame.name, component)
     # A pod of a Deployment has no name in DNS: others reach it by its address.
     extra = {"--advertise": f"$(POD_IP):{DATA_PORTS[component]}"}
@@ -135,14 +135,14 @@ def _make_deployment(frame: Frame, component: str, proxies: Proxies) -> Wanted:
     kind = ("apps/v1", "Deployment")
     if proxies.autoscaling is None:
         whole = make_manifest(kind, name, labels, frame.cluster, spec={**spec, "replicas": count})
-        return Wanted(whole)
+        return WantedManifest(whole)
     # The number is applied (a field that is let go falls back to 1), but it never is a reason to.
     silent = make_manifest(kind, name, labels, frame.cluster, spec=spec)
-    return Wanted({**silent, "spec": {**silent["spec"], "replicas": count}}, silent)
+    return WantedManifest({**silent, "spec": {**silent["spec"], "replicas": count}}, silent)
 
 
 def _make_pod(
-    frame: Frame,
+    frame: ClusterFrame,
     component: str,
     resources: Requirements,
     extra: dict[str, str],
@@ -196,7 +196,7 @@ def _make_service_ports(component: str) -> list[Json]:
     return [{"name": name, "port": port, "targetPort": name} for name, port in ports.items()]
 
 
-def _make_budget(frame: Frame, component: str, unavailable: int | str) -> Json:
+def _make_budget(frame: ClusterFrame, component: str, unavailable: int | str) -> Json:
     selector = make_selector(frame.name, component)
     spec = {
         "maxUnavailable": unavailable,
@@ -209,7 +209,7 @@ def _make_budget(frame: Frame, component: str, unavailable: int | str) -> Json:
     return make_manifest(kind, name, frame.make_labels(component), frame.cluster, spec=spec)
 
 
-def _make_autoscaler(frame: Frame, component: str, proxies: Proxies) -> Json:
+def _make_autoscaler(frame: ClusterFrame, component: str, proxies: Proxies) -> Json:
     scaling = proxies.autoscaling
     assert scaling is not None
     name = name_component(frame.name, component)

@@ -16,7 +16,7 @@ _LEDGERS = "ledgers"
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class DomainShare:
     """The bookies of one set in one failure domain: one StatefulSet."""
 
     name: str
@@ -39,19 +39,20 @@ class Share:
 
 def share_out(
     observed: Observed, bookie_set: KubeObject, domains: Sequence[Domain], replicas: int
-) -> tuple[Share, ...]:
+) -> tuple[DomainShare, ...]:
     """The shares of a set, declared ones in the order of the domains, then those that only stay."""
     places = [(domain.region, domain.zone) for domain in domains] or [("", "")]
     names = [name_bookies(bookie_set.name, *place) for place in places]
     kept = [
-        Share(name, *place, count_known(observed, bookie_set, name), is_declared=False)
+        DomainShare(name, *place, count_known(observed, bookie_set, name), is_declared=False)
         for name, place in sorted(_find_places(observed, bookie_set).items())
         if name not in names
     ]
     known = [count_known(observed, bookie_set, name) for name in names]
     counts = add_evenly(known, replicas - sum(share.count for share in kept))
     shares = [
-        Share(name, *place, count) for name, place, count in zip(names, places, counts, strict=True)
+        DomainShare(name, *place, count)
+        for name, place, count in zip(names, places, counts, strict=True)
     ]
     return (*shares, *kept)
 

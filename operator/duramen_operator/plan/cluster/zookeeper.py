@@ -1,7 +1,7 @@
 """The bundled ZooKeeper: one StatefulSet of 1, 3 or 5 members, spread over the failure domains.
 
 Its members keep their claims, whatever happens: they hold which logs there are. Their number and
-their volumes cannot be changed yet, and a wish to is told as refused. Called by `whole`. Pure.
+their volumes cannot be changed yet, and a wish to is told as refused. Called by `plan`. Pure.
 """
 
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ from duramen_operator.names import (
 )
 from duramen_operator.plan.cluster.claims import describe_change, make_claim, read_storage
 from duramen_operator.plan.cluster.foundation import CLAIM, PERMIT_KEY
-from duramen_operator.plan.cluster.frame import Frame
+from duramen_operator.plan.cluster.frame import ClusterFrame
 from duramen_operator.plan.cluster.pods import (
     POD_NAME,
     Pod,
@@ -45,7 +45,7 @@ FOUNDING_VARIABLE = "DURAMEN_ZOOKEEPER_FOUNDING"
 _HEALTH = ("duramen-zookeeper", "health")
 
 
-def make_zookeeper(frame: Frame) -> Iterator[Json]:
+def make_zookeeper(frame: ClusterFrame) -> Iterator[Json]:
     """Manifests of the bundled ensemble; none where it is an external one."""
     if not frame.is_bundled:
         return
@@ -73,7 +73,7 @@ def make_zookeeper(frame: Frame) -> Iterator[Json]:
     )
 
 
-def find_refusals(frame: Frame) -> Iterator[str]:
+def find_refusals(frame: ClusterFrame) -> Iterator[str]:
     """What is wished of the ensemble and not done, for people."""
     wanted = frame.spec.zookeeper
     if frame.is_bundled != (wanted.external is None):
@@ -101,7 +101,7 @@ def find_refusals(frame: Frame) -> Iterator[str]:
         yield from describe_change(found, CLAIM, wanted.storage, "zookeeper.storage")
 
 
-def _make_set(frame: Frame, name: str) -> Json:
+def _make_set(frame: ClusterFrame, name: str) -> Json:
     wanted = frame.spec.zookeeper
     found = frame.observed.find("StatefulSet", name)
     selector = make_selector(frame.name, ZOOKEEPER)
@@ -140,7 +140,7 @@ def _make_set(frame: Frame, name: str) -> Json:
     }
 
 
-def _make_affinity(frame: Frame) -> Json | None:
+def _make_affinity(frame: ClusterFrame) -> Json | None:
     """Only in the cluster's domains, if it names any; with one term for each of them."""
     if not frame.spec.domains:
         return None

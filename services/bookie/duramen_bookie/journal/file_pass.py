@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from duramen.wire.journal_format import BLOCK_BYTES, Cut, Kind, RecordHeader, align
+from duramen.wire.journal_format import BLOCK_BYTES, Cut, RecordHeader, RecordKind, align
 from duramen_bookie.journal.findings import (
     Damage,
     DamageKind,
@@ -133,7 +133,7 @@ class FilePass:
 
     def _flush(self) -> None:
         for item in self._pending:
-            if item.header.kind is not Kind.CUT:
+            if item.header.kind is not RecordKind.CUT:
                 self._on_record(item)
         self._count()
         self._pending.clear()
@@ -235,7 +235,7 @@ class FilePass:
         result.last_crc = self._previous_crc or 0
         is_end_last = mark is not None and mark.offset + BLOCK_BYTES == self._at
         result.is_clean = (
-            mark is not None and mark.kind is Kind.END and is_end_last and not has_junk
+            mark is not None and mark.kind is RecordKind.END and is_end_last and not has_junk
         )
         if result.is_clean:
             if file.header is not None and not file.window.unreadable:

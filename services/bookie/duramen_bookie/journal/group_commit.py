@@ -203,7 +203,7 @@ class Journal:
 
         Raises:
             OSError: the disk failed: the answer is UNKNOWN, never an absence. Or the file was
-                recycled since: look for the entry on the shelf.
+                recycled since: look for the entry in the entry log.
         """
         return self._writer.read(Location(file_id, offset, length_bytes))
 

@@ -20,8 +20,8 @@ from duramen.wire.journal_format import (
     RECORD_MAGIC,
     FileHeader,
     Generation,
-    Kind,
     RecordHeader,
+    RecordKind,
     align,
     file_header_crc,
     parse_file_header,
@@ -110,7 +110,11 @@ class JournalFile:
             data, index = show(offset, length)
             body = data[index + HEADER_BYTES : index + length]
             is_intact = header.is_body_intact(body)
-            yield header, body[:ADD_HEAD_BYTES] if header.kind is Kind.ADD else body, is_intact
+            yield (
+                header,
+                body[:ADD_HEAD_BYTES] if header.kind is RecordKind.ADD else body,
+                is_intact,
+            )
             offset = header.end
 
     def find_written_end(self, start: int, limit: int) -> int:

@@ -45,7 +45,8 @@ _CHUNK_BYTES: Final = 1 << 20
 """Old content is read in such pieces: each holds the interpreter for a quarter millisecond."""
 
 _LEFT_FREE_RATIO: Final = 16
-"""A new file leaves one part in so many of its size free: shelf and checkpoint need a little."""
+"""A new file leaves one part in so many of its size free: entry log and checkpoint need a
+little."""
 
 
 class NoSpaceError(Exception):

@@ -23,7 +23,7 @@ from duramen.wire.journal_format import (
     BLOCK_BYTES,
     Cut,
     JournalRecord,
-    Kind,
+    RecordKind,
     encode_cut,
     parse_cut,
 )
@@ -132,9 +132,9 @@ def _secure_tail(
     if result.tail:
         locations = writer.commit([_read_back(writer, item) for item in result.tail])
         for item, location in zip(result.tail, locations, strict=True):
-            if item.header.kind is not Kind.CUT:
+            if item.header.kind is not RecordKind.CUT:
                 on_record(item._replace(location=location))
-    writer.commit([JournalRecord(Kind.CUT, LedgerId(0), body=encode_cut(cut))])
+    writer.commit([JournalRecord(RecordKind.CUT, LedgerId(0), body=encode_cut(cut))])
     writer.write_mark()
 
 
@@ -259,7 +259,7 @@ def _was_in_use(file: JournalFile, cuts: dict[int, Cut]) -> bool:
         first = header.commit if first is None else first
         if header.commit > first + 1:
             return True
-        if is_intact and header.kind is Kind.CUT:
+        if is_intact and header.kind is RecordKind.CUT:
             has_cut = True
             cut = parse_cut(body)
             cuts[cut.file_id] = cut

@@ -22,8 +22,8 @@ from duramen.wire.journal_format import (
     BLOCK_BYTES,
     FileHeader,
     JournalRecord,
-    Kind,
     Location,
+    RecordKind,
     align,
     encode_commit,
     encode_file_header,
@@ -149,7 +149,7 @@ class JournalWriter:
             JournalPoisoned: the disk failed.
         """
         size = align(commit_bytes_min, BLOCK_BYTES) + 3 * BLOCK_BYTES
-        self._tell_growth()
+        self._report_growth()
         with _Poisoning(self):
             ready = self.supply.take(size, may_be_small=is_recovery)
         header = FileHeader(
@@ -211,7 +211,7 @@ class JournalWriter:
         Raises:
             JournalPoisoned: the disk failed.
         """
-        self._tell_growth()
+        self._report_growth()
         try:
             with _Poisoning(self):
                 self.supply.prepare()
@@ -275,13 +275,13 @@ class JournalWriter:
         self.owes_mark = False
         has_room = align(self.offset, BLOCK_BYTES) + 2 * BLOCK_BYTES <= self._size_bytes
         if has_room:
-            self._write_block(Kind.COMMIT_MARK)
+            self._write_block(RecordKind.COMMIT_MARK)
         return has_room
 
     def write_end(self) -> None:
         """Write the mark of a clean stop, unless it stands there already."""
         if not self._has_end:
-            self._write_block(Kind.END)
+            self._write_block(RecordKind.END)
             self._has_end = True
             self.owes_mark = False
 
@@ -306,7 +306,7 @@ class JournalWriter:
         self.files.clear()
         self.supply.close()
 
-    def _tell_growth(self) -> None:
+    def _report_growth(self) -> None:
         """A file that was sealed early, or never used, is no reason for a longer one."""
         if self._size_bytes and self._is_half_full:
             self.supply.grow(self._size_bytes)
@@ -319,7 +319,7 @@ class JournalWriter:
             commit_bytes_min=commit_bytes_min,
         )
 
-    def _write_block(self, kind: Kind) -> None:
+    def _write_block(self, kind: RecordKind) -> None:
         self.offset = align(self.offset, BLOCK_BYTES)
         block = encode_mark(
             kind, file_id=self.file_id, offset=self.offset, commit=self.next_commit - 1,

@@ -23,7 +23,7 @@ from typing import Any, Final, NoReturn
 
 from duramen import __version__
 from duramen.limits import JOURNAL_FILE_BYTES
-from duramen.units import MIB, parse_size_bytes, spell_size
+from duramen.units import MIB, format_size, parse_size_bytes
 from duramen_bookie.offline.bench_bookie import BookieBenchOptions, measure_bookie
 from duramen_bookie.offline.bench_journal import JournalBenchOptions, measure_journal
 from duramen_bookie.offline.bench_machine import (
@@ -32,8 +32,8 @@ from duramen_bookie.offline.bench_machine import (
     CpuWatch,
     Figure,
     describe_machine,
+    format_number,
     measure_limits,
-    spell_number,
 )
 
 _SECONDS: Final = 15.0
@@ -58,7 +58,7 @@ def add_bench_commands(commands: argparse._SubParsersAction[argparse.ArgumentPar
     )  # fmt: skip
     journal.add_argument(
         "--file-size", type=_size, default=JOURNAL_FILE_BYTES, metavar="SIZE",
-        help=f"of a journal file ({spell_size(JOURNAL_FILE_BYTES)})",
+        help=f"of a journal file ({format_size(JOURNAL_FILE_BYTES)})",
     )  # fmt: skip
     journal.set_defaults(run=_run_journal)
     bookie = kinds.add_parser("bookie", help="against the same transport without storage")
@@ -113,35 +113,37 @@ def _run(kind: str, options: argparse.Namespace, measure: Callable[[Path], Measu
         }
         sys.stdout.write(json.dumps(document) + "\n")
     else:
-        sys.stdout.write(f"{_spell_header(machine)}\n\n{spell_table(figures)}\n")
+        sys.stdout.write(f"{_format_header(machine)}\n\n{format_table(figures)}\n")
     return 0
 
 
-def spell_table(figures: Sequence[Figure]) -> str:
+def format_table(figures: Sequence[Figure]) -> str:
     """The figures as lines of columns, a blank line between workloads."""
     rows = [("workload", "figure", "median", "", "quartiles", "target")]
     previous = ""
     for figure in figures:
         if figure.workload != previous:
             rows.append(("",) * 6)
-        spread = "" if figure.quartiles is None else " … ".join(map(spell_number, figure.quartiles))
+        spread = (
+            "" if figure.quartiles is None else " … ".join(map(format_number, figure.quartiles))
+        )
         name = figure.workload if figure.workload != previous else ""
-        value = spell_number(figure.value)
-        rows.append((name, figure.name, value, figure.unit, spread, _spell_target(figure)))
+        value = format_number(figure.value)
+        rows.append((name, figure.name, value, figure.unit, spread, _format_target(figure)))
         previous = figure.workload
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(_spell_row(row, widths) for row in rows)
+    return "\n".join(_format_row(row, widths) for row in rows)
 
 
-def _spell_target(figure: Figure) -> str:
+def _format_target(figure: Figure) -> str:
     target = figure.target
     if target is None:
         return ""
     verdict = "reached" if target.is_reached_by(figure.value) else "missed"
-    return f"{'≥' if target.is_floor else '≤'} {spell_number(target.bound)}: {verdict}"
+    return f"{'≥' if target.is_floor else '≤'} {format_number(target.bound)}: {verdict}"
 
 
-def _spell_row(row: Sequence[str], widths: Sequence[int]) -> str:
+def _format_row(row: Sequence[str], widths: Sequence[int]) -> str:
     cells = [
         text.rjust(width) if index == 2 else text.ljust(width)
         for index, (text, width) in enumerate(zip(row, widths, strict=True))
@@ -149,7 +151,7 @@ def _spell_row(row: Sequence[str], widths: Sequence[int]) -> str:
     return "  ".join(cells).rstrip()
 
 
-def _spell_header(machine: dict[str, Any]) -> str:
+def _format_header(machine: dict[str, Any]) -> str:
     return (
         f"Duramen {__version__}: {machine['cores']} cores, {machine['memory_bytes'] / 1e9:.0f} GB, "
         f"{machine['file_system']}{'' if machine['is_disk'] else ' (memory, no disk)'}, "

@@ -37,7 +37,7 @@ from duramen.units import KIB, MIB, SECOND
 from duramen.wire.bookie_calls import (
     Add,
     ReadRange,
-    Service,
+    ServiceClass,
     pack_adds,
     pack_reads,
     parse_read_answers,
@@ -49,7 +49,7 @@ from duramen_bookie.offline.bench_machine import (
     BareLoop,
     BenchError,
     Figure,
-    Target,
+    FigureTarget,
     at_least,
     drop_cache,
     measure_read_s,
@@ -79,7 +79,7 @@ class BookieBenchOptions:
     seconds: float
 
 
-class Workload(NamedTuple):
+class AddWorkload(NamedTuple):
     """Adds of one shape, each to a ledger of its own."""
 
     name: str
@@ -87,7 +87,7 @@ class Workload(NamedTuple):
     entries_per_frame: int
     entry_bytes: int
     in_flight: int
-    targets: dict[str, Target]
+    targets: dict[str, FigureTarget]
 
 
 class Posted(NamedTuple):
@@ -112,18 +112,18 @@ class Adds(NamedTuple):
 
 _LOG: Final = LogId(1)
 # A frame of 256 KiB is one entry with its frame's head and row (64 bytes) around it.
-_LARGE: Final = Workload(
+_LARGE: Final = AddWorkload(
     "frames_256k", ledger_of(_LOG, Epoch(1)), 1, 256 * KIB - 64, 32,
     {"ratio_to_transport": at_least(0.6)},
 )  # fmt: skip
 WORKLOADS: Final = (
     _LARGE,
-    Workload(
+    AddWorkload(
         "adds_1k_frames_of_16", ledger_of(_LOG, Epoch(2)), 16, 1 * KIB, 64,
         {"entries_per_s": at_least(40_000), "entries_per_sync": at_least(16)},
     ),
-    Workload("adds_1k_64_entries", ledger_of(_LOG, Epoch(3)), 16, 1 * KIB, 4, {}),
-    Workload("adds_1k_lone", ledger_of(_LOG, Epoch(4)), 1, 1 * KIB, 64, {}),
+    AddWorkload("adds_1k_64_entries", ledger_of(_LOG, Epoch(3)), 16, 1 * KIB, 4, {}),
+    AddWorkload("adds_1k_lone", ledger_of(_LOG, Epoch(4)), 1, 1 * KIB, 64, {}),
 )  # fmt: skip
 
 
@@ -186,7 +186,7 @@ class _Bench:
         self._incarnation = incarnation
         self._entry_counts: dict[LedgerId, int] = {}
 
-    async def measure_adds(self, workload: Workload, slice_s: float) -> list[Figure]:
+    async def measure_adds(self, workload: AddWorkload, slice_s: float) -> list[Figure]:
         """Rounds of about `slice_s` with the bookie; the other sides take what they take."""
         # The first one warms everything up and tells how many frames fit a round.
         frame_count = 2 * workload.in_flight
@@ -200,7 +200,7 @@ class _Bench:
         ]
         return list(_summarize_adds(workload, rounds))
 
-    async def _add(self, workload: Workload, frame_count: int, *, is_bookie_first: bool) -> Adds:
+    async def _add(self, workload: AddWorkload, frame_count: int, *, is_bookie_first: bool) -> Adds:
         frames = self._make_frames(workload, frame_count)
         in_flight = workload.in_flight
         if is_bookie_first:
@@ -229,7 +229,7 @@ class _Bench:
         sync_count = after["commit_count"] - before["commit_count"]
         return posted, sync_count, after["written_bytes"] - before["written_bytes"]
 
-    def _make_frames(self, workload: Workload, frame_count: int) -> list[bytes]:
+    def _make_frames(self, workload: AddWorkload, frame_count: int) -> list[bytes]:
         first = self._entry_counts.get(workload.ledger_id, 0)
         step = workload.entries_per_frame
         last = first + frame_count * step
@@ -251,7 +251,7 @@ class _Bench:
             self._bare.commit(commit)
         return time.perf_counter() - began_s
 
-    async def measure_catch_up(self, name: str, workload: Workload, files: str) -> list[Figure]:
+    async def measure_catch_up(self, name: str, workload: AddWorkload, files: str) -> list[Figure]:
         """Read a ledger from its beginning, against reading the files that hold it.
 
         Args:
@@ -270,7 +270,7 @@ class _Bench:
                     ReadRange(
                         workload.ledger_id, EntryId(first),
                         EntryId(min(first + entries_per_read, entry_count) - 1),
-                        CHUNK_BYTES, service=Service.CATCH_UP_READ,
+                        CHUNK_BYTES, service=ServiceClass.CATCH_UP_READ,
                     )
                 ],
             )
@@ -347,7 +347,7 @@ def _check_reads(answers: Sequence[bytes], size_bytes: int) -> None:
 # --- Figures -------------------------------------------------------------------------------------
 
 
-def _summarize_adds(workload: Workload, rounds: Sequence[Adds]) -> Iterator[Figure]:
+def _summarize_adds(workload: AddWorkload, rounds: Sequence[Adds]) -> Iterator[Figure]:
     samples: dict[str, tuple[str, Callable[[Adds], float]]] = {
         "ratio_to_transport": ("", lambda r: r.transport.seconds / r.bookie.seconds),
         "ratio_to_bare_loop": ("", lambda r: r.bare_s / r.bookie.seconds),

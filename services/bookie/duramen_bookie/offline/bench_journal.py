@@ -26,8 +26,8 @@ from duramen.units import KIB
 from duramen.wire.journal_format import (
     BLOCK_BYTES,
     JournalRecord,
-    Kind,
     Location,
+    RecordKind,
     encode_commit,
     record_bytes,
 )
@@ -64,7 +64,7 @@ class JournalBenchOptions:
     file_bytes: int = JOURNAL_FILE_BYTES
 
 
-class Workload(NamedTuple):
+class JournalWorkload(NamedTuple):
     """So many producers, each with one record of that size in flight: together a commit."""
 
     name: str
@@ -74,10 +74,10 @@ class Workload(NamedTuple):
 
 
 WORKLOADS: Final = (
-    Workload("64k_x16", 64 * KIB, 16, target=0.8),
-    Workload("1k_x64", 1 * KIB, 64),
+    JournalWorkload("64k_x16", 64 * KIB, 16, target=0.8),
+    JournalWorkload("1k_x64", 1 * KIB, 64),
     # What a lone add pays for the way to the journal's thread and back.
-    Workload("4k_x1", 4 * KIB, 1),
+    JournalWorkload("4k_x1", 4 * KIB, 1),
 )
 
 
@@ -85,7 +85,7 @@ WORKLOADS: Final = (
 class Load:
     """A workload under way; the journal takes what waits, and the others must do the same."""
 
-    workload: Workload
+    workload: JournalWorkload
     record: JournalRecord
     records_per_commit: int
 
@@ -105,7 +105,7 @@ class Slice(NamedTuple):
         return self.body_bytes / 1e6 / self.seconds
 
 
-class Side(Protocol):
+class BenchWriter(Protocol):
     """One of those that write in turn."""
 
     name: str
@@ -140,7 +140,7 @@ def measure_journal(folder: Path, options: JournalBenchOptions) -> tuple[float, 
 
 
 async def _measure_writing(folder: Path, options: JournalBenchOptions) -> list[Figure]:
-    sides: list[Side] = [
+    sides: list[BenchWriter] = [
         _JournalSide(folder / "journal", options.file_bytes),
         _WriterSide(folder / "writer", options.file_bytes),
         _BareSide(folder / "bare", options.file_bytes),
@@ -150,7 +150,7 @@ async def _measure_writing(folder: Path, options: JournalBenchOptions) -> list[F
     try:
         for workload in WORKLOADS:
             body = os.urandom(workload.body_bytes)
-            record = JournalRecord(Kind.ADD, LEDGER, EntryId(0), body=body)
+            record = JournalRecord(RecordKind.ADD, LEDGER, EntryId(0), body=body)
             load = Load(workload, record, workload.producer_count)
             turns: dict[str, list[Slice]] = {side.name: [] for side in sides}
             for number in range(ROUND_COUNT):
@@ -164,7 +164,9 @@ async def _measure_writing(folder: Path, options: JournalBenchOptions) -> list[F
     return figures
 
 
-def _summarize_writing(workload: Workload, turns: dict[str, list[Slice]]) -> Iterator[Figure]:
+def _summarize_writing(
+    workload: JournalWorkload, turns: dict[str, list[Slice]]
+) -> Iterator[Figure]:
     bare, journal = turns["bare"], turns["journal"]
     target = None if workload.target is None else at_least(workload.target)
 
@@ -315,7 +317,7 @@ class _JournalSide:
         return turn
 
     def _recycle(self) -> None:
-        """Give up what is sealed, as settling does once the shelf has it."""
+        """Give up what is sealed, as settling does once the entry log has it."""
         self._recycling_count += 1
         self._journal.recycle(self._journal.sealed_file_ids(), self._on_recycled)
 
@@ -344,7 +346,7 @@ def _open_worn_writer(folder: Path, file_bytes: int) -> JournalWriter:
     """A writer as it is after hours of work: it stands in a recycled file, every block written."""
     writer, _ = open_writer(folder, file_bytes)
     body = os.urandom(min(COMMIT_BYTES, file_bytes // 4))
-    records = [JournalRecord(Kind.ADD, LEDGER, EntryId(0), body=body)]
+    records = [JournalRecord(RecordKind.ADD, LEDGER, EntryId(0), body=body)]
     for _ in range(2):
         while writer.room_bytes >= record_bytes(len(body)):
             writer.commit(records)

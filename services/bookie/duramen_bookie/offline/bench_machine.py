@@ -37,7 +37,7 @@ class BenchError(Exception):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Target:
+class FigureTarget:
     """What a figure should be: at least `bound`, or at most."""
 
     bound: float
@@ -57,7 +57,7 @@ class Figure:
     value: float
     unit: str
     quartiles: tuple[float, float] | None = None
-    target: Target | None = None
+    target: FigureTarget | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The figure and what its target says."""
@@ -74,7 +74,11 @@ class Figure:
 
 
 def summarize(
-    workload: str, name: str, samples: Sequence[float], unit: str, target: Target | None = None
+    workload: str,
+    name: str,
+    samples: Sequence[float],
+    unit: str,
+    target: FigureTarget | None = None,
 ) -> Figure:
     """The figure of one sample a round (one at least)."""
     if len(samples) == 1:
@@ -83,14 +87,14 @@ def summarize(
     return Figure(workload, name, median, unit, (low, high), target)
 
 
-def at_least(bound: float) -> Target:
+def at_least(bound: float) -> FigureTarget:
     """More is better."""
-    return Target(bound, is_floor=True)
+    return FigureTarget(bound, is_floor=True)
 
 
-def at_most(bound: float) -> Target:
+def at_most(bound: float) -> FigureTarget:
     """Less is better."""
-    return Target(bound, is_floor=False)
+    return FigureTarget(bound, is_floor=False)
 
 
 # --- The machine ---------------------------------------------------------------------------------
@@ -224,7 +228,7 @@ def drop_cache(paths: Sequence[Path]) -> None:
             os.close(descriptor)
 
 
-def spell_number(value: float) -> str:
+def format_number(value: float) -> str:
     """Three significant digits, without a power of ten."""
     for bound, digits in ((100, 0), (10, 1), (1, 2)):
         if abs(value) >= bound:

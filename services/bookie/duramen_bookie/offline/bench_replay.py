@@ -20,7 +20,7 @@ from duramen.core.segment import Totals
 from duramen.ids import NOTHING, EntryId, Epoch, Incarnation, LogId, ledger_of
 from duramen.units import KIB, MIB
 from duramen.wire.entry import HEADER_BYTES, encode_entry, read_entry_info
-from duramen.wire.journal_format import JournalRecord, Kind, Location, align
+from duramen.wire.journal_format import JournalRecord, Location, RecordKind, align
 from duramen_bookie.file_system import PosixFileSystem
 from duramen_bookie.index import EntryIndex
 from duramen_bookie.journal.findings import OnRecord, ReplayedRecord, ReplayResult
@@ -81,7 +81,9 @@ def measure_replay(
     per_commit = min(COMMIT_BYTES // entry_bytes, _COMMIT_RECORD_COUNT)
     for first in range(0, entry_count, per_commit):
         numbers = range(first, min(first + per_commit, entry_count))
-        writer.commit([JournalRecord(Kind.ADD, LEDGER, EntryId(n), body=body) for n in numbers])
+        writer.commit(
+            [JournalRecord(RecordKind.ADD, LEDGER, EntryId(n), body=body) for n in numbers]
+        )
     writer.close()
     name, size_mb = folder.name, writer.written_bytes / 1e6
     paths = sorted(folder.glob("*.dj"))
@@ -112,7 +114,7 @@ def _replay(folder: Path, entry_count: int, file_bytes: int) -> float:
 
     def on_record(item: ReplayedRecord) -> None:
         header = item.header
-        if header.kind is Kind.ADD:
+        if header.kind is RecordKind.ADD:
             crc = read_entry_info(item.body).crc
             core.on_recovered_add(
                 header.ledger_id, header.entry_id, header.lac, crc, is_recovery=header.is_recovery

@@ -1,9 +1,10 @@
 """`duramen-bookie fsck`: is everything that a stopped bookie promised still there, byte for byte?
 
 Reads all of it as a start would and compares it with every checksum: both copies of the checkpoint,
-the journal, each shelf file against its index, and the settled entries that the checkpoint promises
-against what the shelf and the journal hold. What a crash may leave (a torn last commit, files that
-no checkpoint names) is a note, not damage. Nothing is changed, and what is damaged is not repaired
+the journal, each entry log file against its index, and the settled entries that the checkpoint
+promises against what the entry log and the journal hold. What a crash may leave (a torn last
+commit, files that no checkpoint names) is a note, not damage. Nothing is changed, and what is
+damaged is not repaired
 here: other bookies have copies, and the running bookie has them fetched.
 
 Not here: making an index anew (`rebuild`), the command line. Called by `commands`.
@@ -22,19 +23,24 @@ from duramen.ids import EntryId, Epoch, LedgerId, LogId, epoch_of, log_of
 from duramen.wire.checkpoint_format import (
     Checkpoint,
     CheckpointFormatError,
-    ShelfFileRef,
+    EntryLogFileRef,
     parse_checkpoint,
 )
 from duramen.wire.entry import EntryError, check_entry
-from duramen.wire.journal_format import BLOCK_BYTES, JournalFormatError, Kind
-from duramen.wire.shelf_format import ROWS_PER_BLOCK, Row, ShelfFormatError, parse_data_header
+from duramen.wire.entry_log_format import (
+    ROWS_PER_BLOCK,
+    EntryLogFormatError,
+    IndexRow,
+    parse_data_header,
+)
+from duramen.wire.journal_format import BLOCK_BYTES, JournalFormatError, RecordKind
 from duramen_bookie.checkpoint import COPY_NAMES, CheckpointDamaged
+from duramen_bookie.entry_log.data_file import DataDamage, ScannedRecord, index_path, scan
+from duramen_bookie.entry_log.index_file import IndexDamaged, IndexFile
 from duramen_bookie.file_system import DiskFile
 from duramen_bookie.journal.findings import Damage, ReplayedRecord
 from duramen_bookie.journal.names import file_name
 from duramen_bookie.offline.stopped_bookie import CannotTell, StoppedBookie
-from duramen_bookie.shelf.data_file import DataDamage, ScannedRecord, index_path, scan
-from duramen_bookie.shelf.index_file import IndexDamaged, IndexFile
 
 _ROWS_AT_ONCE: Final = 64 * ROWS_PER_BLOCK
 
@@ -42,7 +48,7 @@ Tell = Callable[[str], None]
 """Says to a person what is being read; it may take hours."""
 
 
-class Finding(NamedTuple):
+class CheckFinding(NamedTuple):
     """One thing that is damaged.
 
     `start`, `end`: the bytes, if they are known. `ledger_id`, `entries`: what they held, as ranges,
@@ -72,14 +78,14 @@ class Finding(NamedTuple):
 
 
 @dataclasses.dataclass
-class Report:
+class CheckReport:
     """What a check has found."""
 
     bookie_id: str
     incarnation: str
     was_clean: bool
     """Whether the bookie was stopped cleanly; damage is damage in any case."""
-    damages: list[Finding] = dataclasses.field(default_factory=list)
+    damages: list[CheckFinding] = dataclasses.field(default_factory=list)
     notes: list[str] = dataclasses.field(default_factory=list)
     checkpoint_number: int | None = None
     journal_files: int = 0
@@ -89,7 +95,7 @@ class Report:
     shelf_entries: int = 0
     shelf_bytes: int = 0
     settled_entries: int = 0
-    """Entries that the checkpoint promises to be on the shelf."""
+    """Entries that the checkpoint promises to be in the entry log."""
 
     def describe(self) -> dict[str, Any]:
         """As one JSON object."""
@@ -98,7 +104,7 @@ class Report:
         return {"status": "damaged" if self.damages else "clean", **fields}
 
 
-def check(bookie: StoppedBookie, tell: Tell) -> Report:
+def check(bookie: StoppedBookie, tell: Tell) -> CheckReport:
     """Read everything; the report says what is damaged.
 
     Raises:
@@ -113,20 +119,20 @@ class _Check:
         cookie = bookie.cookie
         self._bookie = bookie
         self._tell = tell
-        self._report = Report(cookie.bookie_id, cookie.incarnation, bookie.was_clean)
+        self._report = CheckReport(cookie.bookie_id, cookie.incarnation, bookie.was_clean)
         self._hot: dict[LedgerId, EntryRanges] = {}
         """Entries that the journal holds."""
-        self._on_shelf: dict[LedgerId, EntryRanges] = {}
-        """Entries that shelf files hold, index and data alike."""
+        self._in_entry_log: dict[LedgerId, EntryRanges] = {}
+        """Entries that entry log files hold, index and data alike."""
         self._gone_below: dict[LogId, Epoch] = {}
         self._gone: set[LedgerId] = set()
 
-    def run(self) -> Report:
+    def run(self) -> CheckReport:
         checkpoint = self._check_checkpoint()
         self._check_journal(0 if checkpoint is None else checkpoint.covered_file_id)
         if checkpoint is not None:
-            for ref in checkpoint.shelf_files:
-                self._check_shelf_file(ref)
+            for ref in checkpoint.entry_log_files:
+                self._check_entry_log_file(ref)
             self._note_leftovers(checkpoint)
             self._check_promises(checkpoint)
         return self._report
@@ -139,7 +145,7 @@ class _Check:
             newest = bookie.read_checkpoint()
         except CheckpointDamaged as error:
             report.damages.append(
-                Finding(bookie.data_directory, f"{error}: what is in force is not known")
+                CheckFinding(bookie.data_directory, f"{error}: what is in force is not known")
             )
             return None
         if newest is None:
@@ -162,7 +168,9 @@ class _Check:
             except OSError:
                 copy = None
             if copy is None:
-                report.damages.append(Finding(path, "this copy is damaged, the other is whole"))
+                report.damages.append(
+                    CheckFinding(path, "this copy is damaged, the other is whole")
+                )
             elif copy.number != newest.number:
                 report.notes.append(f"{path} is number {copy.number}, the other {newest.number}")
         return newest
@@ -182,7 +190,7 @@ class _Check:
         for item in result.tail:
             self._on_record(item)
         report.journal_records = result.record_count
-        report.damages += [self._spell_damage(damage) for damage in result.damages]
+        report.damages += [self._report_damage(damage) for damage in result.damages]
         if not result.is_clean:
             report.notes.append(
                 f"the journal was not stopped cleanly: {len(result.tail)} records of its last "
@@ -197,26 +205,26 @@ class _Check:
 
     def _on_record(self, item: ReplayedRecord) -> None:
         header = item.header
-        if header.kind is Kind.ADD:
+        if header.kind is RecordKind.ADD:
             self._hot.setdefault(header.ledger_id, EntryRanges()).add(header.entry_id)
-        elif header.kind is Kind.TOMBSTONE and header.is_all_below:
+        elif header.kind is RecordKind.TOMBSTONE and header.is_all_below:
             log_id, epoch = log_of(header.ledger_id), epoch_of(header.ledger_id)
             self._gone_below[log_id] = max(epoch, self._gone_below.get(log_id, epoch))
-        elif header.kind is Kind.TOMBSTONE:
+        elif header.kind is RecordKind.TOMBSTONE:
             self._gone.add(header.ledger_id)
 
-    def _spell_damage(self, damage: Damage) -> Finding:
+    def _report_damage(self, damage: Damage) -> CheckFinding:
         path = f"{self._bookie.journal_directory}/{file_name(damage.file_id)}"
         header = damage.header
         what = f"durable bytes are damaged ({damage.kind.value})"
-        if header is None or header.kind is not Kind.ADD:
-            return Finding(path, what, damage.start, damage.end)
+        if header is None or header.kind is not RecordKind.ADD:
+            return CheckFinding(path, what, damage.start, damage.end)
         entries = [(header.entry_id, header.entry_id)]
-        return Finding(path, what, damage.start, damage.end, header.ledger_id, entries)
+        return CheckFinding(path, what, damage.start, damage.end, header.ledger_id, entries)
 
-    # --- Shelf -----------------------------------------------------------------------------------
+    # --- Entry log -------------------------------------------------------------------------------
 
-    def _check_shelf_file(self, ref: ShelfFileRef) -> None:
+    def _check_entry_log_file(self, ref: EntryLogFileRef) -> None:
         bookie, report = self._bookie, self._report
         if ref.directory_index >= len(bookie.ledger_directories):
             raise CannotTell(
@@ -229,20 +237,20 @@ class _Check:
         try:
             file = bookie.fs.open(path)
         except OSError as error:
-            report.damages.append(Finding(path, f"the data file cannot be opened: {error}"))
+            report.damages.append(CheckFinding(path, f"the data file cannot be opened: {error}"))
             return
         try:
             size_bytes = file.size_bytes()
             report.shelf_bytes += size_bytes
             if size_bytes != ref.data_bytes:
                 what = f"{size_bytes} bytes, and the checkpoint says {ref.data_bytes}"
-                report.damages.append(Finding(path, what))
+                report.damages.append(CheckFinding(path, what))
             index = self._open_index(path, ref)
             try:
                 self._check_header(path, file, ref)
                 items = scan(file, ref.file_id, bookie.incarnation)
                 self._compare(path, items, index)
-            except (JournalFormatError, ShelfFormatError) as error:
+            except (JournalFormatError, EntryLogFormatError) as error:
                 raise CannotTell(f"{path}: {error}") from error
             finally:
                 if index is not None:
@@ -250,16 +258,16 @@ class _Check:
         finally:
             file.close()
 
-    def _check_header(self, path: str, file: DiskFile, ref: ShelfFileRef) -> None:
+    def _check_header(self, path: str, file: DiskFile, ref: EntryLogFileRef) -> None:
         try:
             header = parse_data_header(file.pread(BLOCK_BYTES, 0))
         except OSError:
             header = None
         if header != (ref.file_id, self._bookie.incarnation):
             what = "the header is damaged; nothing but this block is lost by that"
-            self._report.damages.append(Finding(path, what, 0, BLOCK_BYTES))
+            self._report.damages.append(CheckFinding(path, what, 0, BLOCK_BYTES))
 
-    def _open_index(self, path: str, ref: ShelfFileRef) -> IndexFile | None:
+    def _open_index(self, path: str, ref: EntryLogFileRef) -> IndexFile | None:
         """The index, if it is whole and the one that the checkpoint names."""
         index = None
         try:
@@ -267,11 +275,11 @@ class _Check:
             index.verify()
             if (index.header.file_id, index.crc) != (ref.file_id, ref.index_crc):
                 raise IndexDamaged("it is not the index that the checkpoint names")
-        except ShelfFormatError as error:
+        except EntryLogFormatError as error:
             raise CannotTell(f"{index_path(path)}: {error}") from error
         except (IndexDamaged, OSError) as error:
             what = f"the index is damaged ({error}): --rebuild-index makes it anew"
-            self._report.damages.append(Finding(index_path(path), what))
+            self._report.damages.append(CheckFinding(index_path(path), what))
             if index is not None:
                 index.close()
             return None
@@ -289,7 +297,7 @@ class _Check:
         lost: dict[LedgerId, list[EntryId]] = {}
         for item in items:
             if isinstance(item, DataDamage):
-                self._report.damages.append(_spell_data_damage(path, item))
+                self._report.damages.append(_report_data_damage(path, item))
                 continue
             found = _row_of(item)
             while rows is not None and row is not None and row.offset < item.header.location.offset:
@@ -301,34 +309,36 @@ class _Check:
                 self._report_stray(path, item)
                 continue
             self._report.shelf_entries += 1
-            ledger = self._on_shelf.setdefault(item.header.ledger_id, EntryRanges())
+            ledger = self._in_entry_log.setdefault(item.header.ledger_id, EntryRanges())
             ledger.add(item.header.entry_id)
         while rows is not None and row is not None:
             lost.setdefault(row.ledger_id, []).append(row.entry_id)
             row = next(rows, None)
         for ledger_id, entries in lost.items():
-            finding = Finding(path, "entries are lost", None, None, ledger_id)
+            finding = CheckFinding(path, "entries are lost", None, None, ledger_id)
             self._report.damages.append(finding._replace(entries=group_ranges(entries)))
 
     def _report_stray(self, path: str, item: ScannedRecord) -> None:
         header = item.header
         entries = [(header.entry_id, header.entry_id)]
         self._report.damages.append(
-            Finding(
+            CheckFinding(
                 path, "a record that the index has otherwise, or that is no entry",
                 header.offset, header.end, header.ledger_id, entries,
             )
         )  # fmt: skip
 
     def _note_leftovers(self, checkpoint: Checkpoint) -> None:
-        named = {(ref.directory_index, f"{ref.file_id:06d}") for ref in checkpoint.shelf_files}
+        named = {(ref.directory_index, f"{ref.file_id:06d}") for ref in checkpoint.entry_log_files}
         for directory_index, directory in enumerate(self._bookie.ledger_directories):
             if not self._bookie.fs.exists(directory):
                 continue
             for name in self._bookie.fs.list_names(directory):
                 stem, _, kind = name.partition(".")
-                is_shelf_file = stem.isdecimal() and kind in ("de", "idx", "idx.new")
-                if is_shelf_file and (kind == "idx.new" or (directory_index, stem) not in named):
+                is_entry_log_file = stem.isdecimal() and kind in ("de", "idx", "idx.new")
+                if is_entry_log_file and (
+                    kind == "idx.new" or (directory_index, stem) not in named
+                ):
                     self._report.notes.append(
                         f"{directory}/{name} is in no checkpoint: the next start removes it"
                     )
@@ -339,30 +349,30 @@ class _Check:
         path = self._bookie.data_directory
         if checkpoint.state.is_everything_doubtful:
             self._report.damages.append(
-                Finding(path, "after earlier damage no absence of any entry is vouched for")
+                CheckFinding(path, "after earlier damage no absence of any entry is vouched for")
             )
         for ledger in checkpoint.state.ledgers:
             if self._is_dropped(ledger.ledger_id):
                 continue
             self._report.settled_entries += len(ledger.settled)
-            missing = self._subtract(ledger.settled, ledger, with_shelf=True)
+            missing = self._subtract(ledger.settled, ledger, with_entry_log=True)
             if missing:
                 what = "entries that the checkpoint promises are nowhere"
                 self._report.damages.append(
-                    Finding(path, what, None, None, ledger.ledger_id, missing)
+                    CheckFinding(path, what, None, None, ledger.ledger_id, missing)
                 )
-            unknown = self._subtract(ledger.unknown, ledger, with_shelf=False)
+            unknown = self._subtract(ledger.unknown, ledger, with_entry_log=False)
             if unknown:
                 what = "entries were lost before and wait for repair"
                 self._report.damages.append(
-                    Finding(path, what, None, None, ledger.ledger_id, unknown)
+                    CheckFinding(path, what, None, None, ledger.ledger_id, unknown)
                 )
 
     def _subtract(
-        self, promised: EntryRanges, ledger: LedgerSnapshot, *, with_shelf: bool
+        self, promised: EntryRanges, ledger: LedgerSnapshot, *, with_entry_log: bool
     ) -> list[tuple[EntryId, EntryId]]:
         left = promised.copy()
-        for holder in (self._hot, self._on_shelf) if with_shelf else (self._hot,):
+        for holder in (self._hot, self._in_entry_log) if with_entry_log else (self._hot,):
             for first, last in holder.get(ledger.ledger_id, ()):
                 left.remove(first, last)
         return left.list_ranges()
@@ -372,12 +382,12 @@ class _Check:
         return ledger_id in self._gone or (below is not None and epoch_of(ledger_id) < below)
 
 
-def _list_rows(index: IndexFile) -> Iterator[Row]:
+def _list_rows(index: IndexFile) -> Iterator[IndexRow]:
     for first in range(0, index.header.row_count, _ROWS_AT_ONCE):
         yield from index.list_rows(first, min(first + _ROWS_AT_ONCE, index.header.row_count))
 
 
-def _row_of(item: ScannedRecord) -> Row | None:
+def _row_of(item: ScannedRecord) -> IndexRow | None:
     """The row that a record should have; None if its body is not the entry that it says."""
     location = item.header.location
     try:
@@ -386,14 +396,14 @@ def _row_of(item: ScannedRecord) -> Row | None:
         return None
     if (info.ledger_id, info.entry_id) != (item.header.ledger_id, item.header.entry_id):
         return None
-    return Row(info.ledger_id, info.entry_id, location.length_bytes, location.offset, info.crc)
+    return IndexRow(info.ledger_id, info.entry_id, location.length_bytes, location.offset, info.crc)
 
 
-def _spell_data_damage(path: str, damage: DataDamage) -> Finding:
+def _report_data_damage(path: str, damage: DataDamage) -> CheckFinding:
     if damage.header is None:
-        return Finding(path, "bytes are damaged", damage.start, damage.end)
+        return CheckFinding(path, "bytes are damaged", damage.start, damage.end)
     entry_id = damage.header.entry_id
-    return Finding(
+    return CheckFinding(
         path, "a record is damaged", damage.start, damage.end,
         damage.header.ledger_id, [(entry_id, entry_id)],
     )  # fmt: skip

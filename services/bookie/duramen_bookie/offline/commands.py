@@ -31,7 +31,7 @@ from duramen.ids import (
     LogId,
     ledger_of,
 )
-from duramen_bookie.offline.check import Report, check
+from duramen_bookie.offline.check import CheckReport, check
 from duramen_bookie.offline.inspect import (
     view_checkpoint,
     view_entry,
@@ -42,7 +42,7 @@ from duramen_bookie.offline.rebuild import rebuild_indexes
 from duramen_bookie.offline.stopped_bookie import CannotTell, StoppedBookie, open_stopped
 
 
-class ExitCode(enum.IntEnum):
+class OfflineExitCode(enum.IntEnum):
     """As the module's text says."""
 
     CLEAN = 0
@@ -73,7 +73,7 @@ def run_command(argv: Sequence[str]) -> int:
         sys.stderr.write(f"duramen-bookie: {error}\n")
         if getattr(options, "json", False):
             _print_json({"status": "cannot_tell", "reason": str(error)})
-        return ExitCode.CANNOT_TELL
+        return OfflineExitCode.CANNOT_TELL
 
 
 def _add_fsck(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -127,7 +127,7 @@ def _run_fsck(options: argparse.Namespace) -> int:
         _print_json({**report.describe(), "rebuilt_indexes": rebuilt})
     else:
         _print_report(report, rebuilt)
-    return ExitCode.DAMAGED if report.damages else ExitCode.CLEAN
+    return OfflineExitCode.DAMAGED if report.damages else OfflineExitCode.CLEAN
 
 
 def _run_checkpoint(options: argparse.Namespace) -> int:
@@ -146,7 +146,7 @@ def _run_ledger(options: argparse.Namespace) -> int:
     status = _print_rows(rows, is_json=options.json)
     if not rows[0]["is_known"]:
         _say(f"ledger {options.ledger} is not here")
-        return ExitCode.DAMAGED
+        return OfflineExitCode.DAMAGED
     return status
 
 
@@ -158,10 +158,10 @@ def _run_entry(options: argparse.Namespace) -> int:
     if options.output is not None and intact:
         options.output.write_bytes(intact[0])
     if len(intact) == len(copies) > 0:
-        return ExitCode.CLEAN
+        return OfflineExitCode.CLEAN
     if not copies:
         _say(f"entry {options.entry} of ledger {options.ledger} is not here")
-    return ExitCode.DAMAGED
+    return OfflineExitCode.DAMAGED
 
 
 def _open(
@@ -199,12 +199,12 @@ def _print_rows(rows: Iterable[dict[str, Any]], *, is_json: bool) -> int:
             _print_json(row)
         else:
             kind, *fields = row.items()
-            spelt = [f"{name}={_spell(value)}" for name, value in fields]
+            spelt = [f"{name}={_format(value)}" for name, value in fields]
             sys.stdout.write(" ".join([kind[1], *spelt]) + "\n")
-    return ExitCode.DAMAGED if is_damaged else ExitCode.CLEAN
+    return OfflineExitCode.DAMAGED if is_damaged else OfflineExitCode.CLEAN
 
 
-def _spell(value: object) -> str:
+def _format(value: object) -> str:
     match value:
         case None:
             return "-"
@@ -216,7 +216,7 @@ def _spell(value: object) -> str:
             return str(value)
 
 
-def _print_report(report: Report, rebuilt: Sequence[str]) -> None:
+def _print_report(report: CheckReport, rebuilt: Sequence[str]) -> None:
     lines = [f"made anew: {path}" for path in rebuilt]
     lines += [f"damaged: {finding}" for finding in report.damages]
     lines += [f"note: {note}" for note in report.notes]

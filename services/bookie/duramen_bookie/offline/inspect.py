@@ -16,32 +16,32 @@ from typing import Any
 
 from duramen.core.entry_ranges import EntryRanges, group_ranges
 from duramen.ids import NOTHING, EntryId, LedgerId, epoch_of, log_of
-from duramen.wire.checkpoint_format import Checkpoint, ShelfFileRef
+from duramen.wire.checkpoint_format import Checkpoint, EntryLogFileRef
 from duramen.wire.entry import EntryError, check_entry
+from duramen.wire.entry_log_format import EntryLogFormatError
 from duramen.wire.journal_format import (
     BLOCK_BYTES,
     JournalFormatError,
     JournalRecord,
-    Kind,
     RecordHeader,
+    RecordKind,
     parse_cut,
 )
-from duramen.wire.shelf_format import ShelfFormatError
 from duramen_bookie.checkpoint import CheckpointDamaged
+from duramen_bookie.entry_log.data_file import index_path
+from duramen_bookie.entry_log.entry_log import EntryLog
+from duramen_bookie.entry_log.entry_log_file import EntryLogFile
+from duramen_bookie.entry_log.index_file import IndexDamaged
 from duramen_bookie.journal.findings import JournalMismatch, ReplayedRecord
 from duramen_bookie.journal.journal_file import JournalFile
 from duramen_bookie.journal.names import file_name, list_journal
 from duramen_bookie.offline.stopped_bookie import CannotTell, StoppedBookie
-from duramen_bookie.shelf.data_file import index_path
-from duramen_bookie.shelf.index_file import IndexDamaged
-from duramen_bookie.shelf.shelf import Shelf
-from duramen_bookie.shelf.shelf_file import ShelfFile
 
 Row = dict[str, Any]
 
 
 def view_checkpoint(bookie: StoppedBookie) -> Iterator[Row]:
-    """The checkpoint: itself, its shelf files, its logs, its ledgers.
+    """The checkpoint: itself, its entry log files, its logs, its ledgers.
 
     Raises:
         CannotTell: it is damaged, another bookie's, or of a newer version.
@@ -56,10 +56,10 @@ def view_checkpoint(bookie: StoppedBookie) -> Iterator[Row]:
         "number": checkpoint.number,
         "incarnation": checkpoint.incarnation,
         "covered_file_id": checkpoint.covered_file_id,
-        "next_shelf_file_id": checkpoint.next_shelf_file_id,
+        "next_shelf_file_id": checkpoint.next_entry_log_file_id,
         "is_everything_doubtful": state.is_everything_doubtful,
     }
-    for ref in checkpoint.shelf_files:
+    for ref in checkpoint.entry_log_files:
         yield {"kind": "shelf_file", **ref._asdict()}
     for log in state.logs:
         yield {
@@ -67,7 +67,7 @@ def view_checkpoint(bookie: StoppedBookie) -> Iterator[Row]:
             "log_id": str(log.log_id),
             "sealed_epoch": log.sealed,
             "gone_below": log.gone_below,
-            "gone": _spell_ranges(log.gone),
+            "gone": _encode_ranges(log.gone),
         }
     for ledger in state.ledgers:
         yield {
@@ -75,8 +75,8 @@ def view_checkpoint(bookie: StoppedBookie) -> Iterator[Row]:
             **_name_ledger(ledger.ledger_id),
             "lac": _entry_or_none(ledger.lac),
             "highest": _entry_or_none(ledger.highest),
-            "settled": _spell_ranges(ledger.settled),
-            "unknown": _spell_ranges(ledger.unknown),
+            "settled": _encode_ranges(ledger.settled),
+            "unknown": _encode_ranges(ledger.unknown),
             "is_doubtful": ledger.is_doubtful,
         }
 
@@ -148,15 +148,15 @@ def view_ledger(bookie: StoppedBookie, ledger_id: LedgerId) -> Iterator[Row]:
         if log_of(header.ledger_id) != log_of(ledger_id):
             return
         epoch = epoch_of(header.ledger_id)
-        if header.kind is Kind.SEAL:
+        if header.kind is RecordKind.SEAL:
             summary["sealed_epoch"] = max(summary["sealed_epoch"], epoch)
-        elif header.kind is Kind.TOMBSTONE:
+        elif header.kind is RecordKind.TOMBSTONE:
             is_below = header.is_all_below and epoch_of(ledger_id) < epoch
             is_this = not header.is_all_below and header.ledger_id == ledger_id
             summary["is_dropped"] |= is_below or is_this
         elif header.ledger_id == ledger_id:
             summary["is_known"] = True
-            if header.kind is Kind.ADD:
+            if header.kind is RecordKind.ADD:
                 in_journal.setdefault(header.file_id, EntryRanges()).add(header.entry_id)
                 summary["highest"] = max(summary["highest"], header.entry_id)
             if not header.is_recovery:
@@ -167,9 +167,9 @@ def view_ledger(bookie: StoppedBookie, ledger_id: LedgerId) -> Iterator[Row]:
     summary["highest"] = _entry_or_none(summary["highest"])
     yield summary
     for file_id, ranges in sorted(in_journal.items()):
-        entries = _spell_ranges(ranges)
+        entries = _encode_ranges(ranges)
         yield {"kind": "in_journal", "file": file_name(file_id), "entries": entries}
-    for path, file, note in _open_shelf(bookie, checkpoint):
+    for path, file, note in _open_entry_log(bookie, checkpoint):
         if file is None:
             yield {"kind": "in_shelf", "file": path, "damage": note}
             continue
@@ -201,7 +201,10 @@ def view_entry(
 
     def on_record(item: ReplayedRecord) -> None:
         header = item.header
-        if header.kind is Kind.ADD and (header.ledger_id, header.entry_id) == (ledger_id, entry_id):
+        if header.kind is RecordKind.ADD and (header.ledger_id, header.entry_id) == (
+            ledger_id,
+            entry_id,
+        ):
             found.append(header)
 
     _replay_whole(bookie, checkpoint, on_record)
@@ -216,7 +219,7 @@ def view_entry(
             disk.close()
         record = header.record(body) if header.is_body_intact(body) else None
         yield _describe_copy(path, header.location.offset, header.body_bytes, record)
-    for path, file, note in _open_shelf(bookie, checkpoint):
+    for path, file, note in _open_entry_log(bookie, checkpoint):
         if file is None:
             yield {"kind": "copy", "file": path, "is_intact": False, "damage": note}, None
             continue
@@ -250,17 +253,20 @@ def _replay_whole(bookie: StoppedBookie, checkpoint: Checkpoint | None, on_recor
         on_record(item)
 
 
-def _open_shelf(
+def _open_entry_log(
     bookie: StoppedBookie, checkpoint: Checkpoint | None
-) -> Iterator[tuple[str, ShelfFile | None, str]]:
-    """Each shelf file in force, newest first, open until the next; None and why if it cannot be."""
-    refs: tuple[ShelfFileRef, ...] = () if checkpoint is None else checkpoint.shelf_files
-    shelf = Shelf(bookie.fs, bookie.ledger_directories, bookie.incarnation, lambda _ledger: True)
+) -> Iterator[tuple[str, EntryLogFile | None, str]]:
+    """Each entry log file in force, newest first, open until the next; None and why if it cannot
+    be."""
+    refs: tuple[EntryLogFileRef, ...] = () if checkpoint is None else checkpoint.entry_log_files
+    entry_log = EntryLog(
+        bookie.fs, bookie.ledger_directories, bookie.incarnation, lambda _ledger: True
+    )
     for ref in sorted(refs, key=lambda ref: ref.file_id, reverse=True):
-        path = shelf.path_of(ref.file_id, ref.directory_index)
+        path = entry_log.path_of(ref.file_id, ref.directory_index)
         try:
-            file = shelf.open_file(ref)
-        except ShelfFormatError as error:
+            file = entry_log.open_file(ref)
+        except EntryLogFormatError as error:
             raise CannotTell(f"{index_path(path)}: {error}") from error
         except (IndexDamaged, OSError) as error:
             yield path, None, str(error)
@@ -286,8 +292,8 @@ def _summarize(checkpoint: Checkpoint | None, ledger_id: LedgerId) -> Row:
         "is_dropped": log is not None and (epoch < log.gone_below or epoch in log.gone),
         "lac": NOTHING if ledger is None else ledger.lac,
         "highest": NOTHING if ledger is None else ledger.highest,
-        "settled": [] if ledger is None else _spell_ranges(ledger.settled),
-        "unknown": [] if ledger is None else _spell_ranges(ledger.unknown),
+        "settled": [] if ledger is None else _encode_ranges(ledger.settled),
+        "unknown": [] if ledger is None else _encode_ranges(ledger.unknown),
         "is_doubtful": ledger is not None and ledger.is_doubtful,
     }
 
@@ -320,12 +326,12 @@ def _describe_record(header: RecordHeader, body: bytes, *, is_intact: bool) -> R
         "commit": header.commit,
     }
     match header.kind:
-        case Kind.ADD | Kind.LAC:
+        case RecordKind.ADD | RecordKind.LAC:
             row |= _name_entry(header.ledger_id, header.entry_id)
             row["lac"] = _entry_or_none(header.lac)
-        case Kind.SEAL | Kind.TOMBSTONE | Kind.LEDGER_KNOWN:
+        case RecordKind.SEAL | RecordKind.TOMBSTONE | RecordKind.LEDGER_KNOWN:
             row |= _name_ledger(header.ledger_id)
-        case Kind.CUT if is_intact:
+        case RecordKind.CUT if is_intact:
             row |= {f"cut_{name}": value for name, value in parse_cut(body)._asdict().items()}
         case _:
             pass
@@ -371,7 +377,7 @@ def _name_entry(ledger_id: LedgerId, entry_id: EntryId) -> Row:
     return {"ledger_id": str(ledger_id), "entry_id": _entry_or_none(entry_id)}
 
 
-def _spell_ranges(ranges: EntryRanges) -> list[list[int]]:
+def _encode_ranges(ranges: EntryRanges) -> list[list[int]]:
     return [list(pair) for pair in ranges]
 
 

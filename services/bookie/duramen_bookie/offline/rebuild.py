@@ -6,19 +6,19 @@ new checkpoint names it: the entries stay promised, so that they are answered UN
 from other bookies, never "no such entry" (R15).
 
 Called by `commands`, before the check. Source: docs/bookie.md "Tools for a stopped bookie",
-docs/protocol/shelf.md "Checkpoint".
+docs/protocol/entry-log.md "Checkpoint".
 """
 
 from __future__ import annotations
 
-from duramen.wire.checkpoint_format import ShelfFileRef
+from duramen.wire.checkpoint_format import EntryLogFileRef
+from duramen.wire.entry_log_format import EntryLogFormatError
 from duramen.wire.journal_format import JournalFormatError
-from duramen.wire.shelf_format import ShelfFormatError
 from duramen_bookie.checkpoint import CheckpointDamaged, write_checkpoint
+from duramen_bookie.entry_log.data_file import index_path
+from duramen_bookie.entry_log.entry_log import EntryLog, ref_of
+from duramen_bookie.entry_log.index_file import IndexDamaged, IndexFile
 from duramen_bookie.offline.stopped_bookie import CannotTell, StoppedBookie
-from duramen_bookie.shelf.data_file import index_path
-from duramen_bookie.shelf.index_file import IndexDamaged, IndexFile
-from duramen_bookie.shelf.shelf import Shelf, ref_of
 
 
 def rebuild_indexes(bookie: StoppedBookie) -> list[str]:
@@ -37,33 +37,35 @@ def rebuild_indexes(bookie: StoppedBookie) -> list[str]:
         return []  # which files are in force is not known: the check reports it
     if checkpoint is None:
         return []
-    shelf = Shelf(bookie.fs, bookie.ledger_directories, bookie.incarnation, lambda _ledger: True)
-    refs: list[ShelfFileRef] = []
+    entry_log = EntryLog(
+        bookie.fs, bookie.ledger_directories, bookie.incarnation, lambda _ledger: True
+    )
+    refs: list[EntryLogFileRef] = []
     paths: list[str] = []
-    for ref in checkpoint.shelf_files:
-        path = shelf.path_of(ref.file_id, ref.directory_index)
+    for ref in checkpoint.entry_log_files:
+        path = entry_log.path_of(ref.file_id, ref.directory_index)
         if not bookie.fs.exists(path) or _is_whole(bookie, path, ref):
             refs.append(ref)
             continue
         try:
-            rebuilt = shelf.rebuild_index(ref)
+            rebuilt = entry_log.rebuild_index(ref)
         except JournalFormatError as error:
             raise CannotTell(f"{path}: {error}") from error
         refs.append(ref_of(rebuilt.finished, ref.directory_index))
         paths.append(index_path(path))
-    if tuple(refs) != checkpoint.shelf_files:
+    if tuple(refs) != checkpoint.entry_log_files:
         number = checkpoint.number + 1
-        new = checkpoint._replace(number=number, shelf_files=tuple(refs))
+        new = checkpoint._replace(number=number, entry_log_files=tuple(refs))
         write_checkpoint(bookie.fs, bookie.data_directory, new)
     return paths
 
 
-def _is_whole(bookie: StoppedBookie, path: str, ref: ShelfFileRef) -> bool:
+def _is_whole(bookie: StoppedBookie, path: str, ref: EntryLogFileRef) -> bool:
     try:
         index = IndexFile.open(bookie.fs, index_path(path), bookie.incarnation)
     except IndexDamaged:
         return False
-    except ShelfFormatError as error:
+    except EntryLogFormatError as error:
         raise CannotTell(f"{index_path(path)}: {error}") from error
     try:
         index.verify()

@@ -18,7 +18,7 @@ from typing import Any, Final
 from duramen.client.bookie_client import BookieClient
 from duramen.core.status import BookieStatus
 from duramen.units import SECOND
-from duramen.wire.bookie_calls import Service
+from duramen.wire.bookie_calls import ServiceClass
 from duramen.wire.repair_calls import (
     INVENTORY_PATH,
     PULL_PATH,
@@ -143,7 +143,7 @@ class RepairCalls:
                 raise StoppingError("the bookie is stopping")
             self._refused_count += 1
             raise self._plane.refuse(
-                Service.REPAIR, f"{len(running)} calls of repair are under way"
+                ServiceClass.REPAIR, f"{len(running)} calls of repair are under way"
             )
         task = asyncio.create_task(work)
         running.add(task)

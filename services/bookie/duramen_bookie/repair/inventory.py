@@ -23,9 +23,9 @@ from duramen.limits import (
     INVENTORY_TIME_US,
     REPAIR_PIECE_BYTES,
 )
-from duramen.wire.bookie_calls import ReadRange, Service
+from duramen.wire.bookie_calls import ReadRange, ServiceClass
 from duramen.wire.repair_calls import Inventory, InventoryAnswer
-from duramen_bookie.shelf.shelf import Fault
+from duramen_bookie.entry_log.entry_log import ReadFault
 from duramen_bookie.storage import Storage
 from duramen_bookie.upkeep.pacing import Pace, run_in_thread
 
@@ -112,16 +112,16 @@ class InventoryTaker:
     ) -> tuple[list[_Row], int]:
         """Entries from `first` on, one at least, and the bytes that were read for them."""
         core = self._storage.core
-        wanted = ReadRange(ledger_id, first, last, REPAIR_PIECE_BYTES, service=Service.REPAIR)
+        wanted = ReadRange(ledger_id, first, last, REPAIR_PIECE_BYTES, service=ServiceClass.REPAIR)
         ((reading,), _) = self._storage.select([core.plan(wanted)])
-        if not reading.places and not reading.shelf_count:
+        if not reading.places and not reading.entry_log_count:
             return [(first, None)], 0  # it was damaged or dropped since the call began
         rows, fault = await run_in_thread(partial(self._storage.identify, reading))
         del reading  # it pins files of the journal
         size = sum([length for _, _, length in rows])
         await self._pace.admit(size)
         if not rows:
-            if fault is Fault.UNREADABLE:
+            if fault is ReadFault.UNREADABLE:
                 self._report(ledger_id, first)
             return [(first, None)], 0
         for entry_id, crc, _ in rows:

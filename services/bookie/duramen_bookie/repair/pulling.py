@@ -30,7 +30,7 @@ from duramen.limits import (
     REPAIR_PIECE_BYTES,
 )
 from duramen.units import SECOND
-from duramen.wire.bookie_calls import Add, ReadAnswer, ReadRange, Service
+from duramen.wire.bookie_calls import Add, ReadAnswer, ReadRange, ServiceClass
 from duramen.wire.repair_calls import Pull, PullAnswer, PulledRange, Source
 from duramen_bookie.metrics import PULLED_BYTES, PULLED_ENTRIES
 from duramen_bookie.upkeep.pacing import Pace
@@ -232,7 +232,7 @@ class _OnePull:
         ranges = [
             ReadRange(
                 self._wanted.ledger_id, first, last, REPAIR_PIECE_BYTES // len(runs),
-                service=Service.REPAIR,
+                service=ServiceClass.REPAIR,
             )
             for first, last in runs
         ]  # fmt: skip
@@ -248,7 +248,12 @@ class _OnePull:
     def _add_of(self, entry_id: EntryId, body: bytes | memoryview) -> Add:
         lac = EntryId(min(self._wanted.lac, entry_id - 1))
         return Add(
-            self._wanted.ledger_id, entry_id, lac, body, is_recovery=True, service=Service.REPAIR
+            self._wanted.ledger_id,
+            entry_id,
+            lac,
+            body,
+            is_recovery=True,
+            service=ServiceClass.REPAIR,
         )
 
     async def _store(self, adds: Sequence[Add]) -> None:

@@ -6,7 +6,7 @@ in between leaves files that the next start removes. What is not said to be for 
 and on the event loop.
 
 Not here: copying (`transfer`), when and how fast (`settling`, `compaction`). Called by them and by
-the simulator. Source: docs/protocol/shelf.md "Checkpoint".
+the simulator. Source: docs/protocol/entry-log.md "Checkpoint".
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import Final
 from duramen.ids import EntryId, LedgerId
 from duramen.units import KIB
 from duramen.wire.checkpoint_format import Checkpoint
+from duramen.wire.entry_log_format import ROW_BYTES
 from duramen.wire.journal_format import seed_of
-from duramen.wire.shelf_format import ROW_BYTES
-from duramen_bookie.shelf.shelf_file import ShelfFile
+from duramen_bookie.entry_log.entry_log_file import EntryLogFile
 from duramen_bookie.storage import Storage
-from duramen_bookie.upkeep.transfer import Source, Transfer, read_journal, read_shelf_file
+from duramen_bookie.upkeep.transfer import Source, Transfer, read_entry_log_file, read_journal
 
 _ROW_ROOM_BYTES: Final = 2 * ROW_BYTES
 """What an entry takes of an index file, and a ledger of its directory."""
@@ -44,9 +44,9 @@ def begin_settling(storage: Storage, covered_file_id: int) -> Transfer:
     return _begin(storage, source, covered_file_id, ())
 
 
-def begin_compaction(storage: Storage, file: ShelfFile) -> Transfer:
-    """Copy what is alive of one shelf file."""
-    source = read_shelf_file(file, storage.shelf)
+def begin_compaction(storage: Storage, file: EntryLogFile) -> Transfer:
+    """Copy what is alive of one entry log file."""
+    source = read_entry_log_file(file, storage.entry_log)
     return _begin(storage, source, storage.checkpoint.covered_file_id, (file.file_id,))
 
 
@@ -72,7 +72,7 @@ def next_checkpoint(storage: Storage, transfer: Transfer) -> Checkpoint:
         storage.core.on_unreadable(ledger_id, entry_id)
         storage.index.forget(ledger_id, [entry_id])
     last = storage.checkpoint
-    kept = [ref for ref in last.shelf_files if ref.file_id not in transfer.replaced]
+    kept = [ref for ref in last.entry_log_files if ref.file_id not in transfer.replaced]
     return Checkpoint(
         last.number + 1,
         storage.core.incarnation,
@@ -90,7 +90,7 @@ def add_files(storage: Storage, transfer: Transfer) -> None:
         IndexDamaged, OSError: one cannot be opened; nothing may be let go of.
     """
     for ref in transfer.files:
-        storage.shelf.add(storage.shelf.open_file(ref))
+        storage.entry_log.add(storage.entry_log.open_file(ref))
 
 
 def switch(storage: Storage, transfer: Transfer, on_recycled: Callable[[], None]) -> None:
@@ -116,7 +116,7 @@ def break_off(storage: Storage, transfer: Transfer) -> None:
     """
     last = storage.checkpoint
     storage.checkpoint = last._replace(
-        number=last.number + transfer.is_kept, next_shelf_file_id=transfer.next_file_id
+        number=last.number + transfer.is_kept, next_entry_log_file_id=transfer.next_file_id
     )
 
 
@@ -125,8 +125,8 @@ def _begin(
 ) -> Transfer:
     free = _free_bytes(storage)
     return Transfer(
-        storage.shelf,
-        first_file_id=storage.checkpoint.next_shelf_file_id,
+        storage.entry_log,
+        first_file_id=storage.checkpoint.next_entry_log_file_id,
         directory_index=free.index(max(free)),
         source=source,
         covered_file_id=covered_file_id,

@@ -1,4 +1,5 @@
-"""Compaction: shelf files of which little is alive are rewritten, so that their space comes back.
+"""Compaction: entry log files of which little is alive are rewritten, so that their space comes
+back.
 
 Ledgers die whole (truncation, deletion); their records stay in files that others live in. Once an
 hour files with at most a fifth alive are rewritten, where little is copied for much space; once a
@@ -18,7 +19,7 @@ from typing import Any, Final
 from duramen.limits import COMPACT_DAILY_RATIO, COMPACT_HOURLY_RATIO
 from duramen.units import DAY
 from duramen.wire.journal_format import BLOCK_BYTES
-from duramen_bookie.shelf.shelf_file import ShelfFile
+from duramen_bookie.entry_log.entry_log_file import EntryLogFile
 from duramen_bookie.storage import Storage
 from duramen_bookie.upkeep.checkpointing import begin_compaction, has_room
 from duramen_bookie.upkeep.pacing import Pace
@@ -58,7 +59,7 @@ class Compaction:
         """Rewrite every file of which at most `ratio` (0 to 1) is alive, as far as there is room;
         how many there were."""
         count = 0
-        for file in self._storage.shelf.list_files():
+        for file in self._storage.entry_log.list_files():
             # What is dead takes no room: letting go of it is what makes some.
             if live_ratio(file) <= ratio and (
                 file.live_bytes == 0 or has_room(self._storage, file.row_count, file.live_bytes)
@@ -73,7 +74,7 @@ class Compaction:
 
     async def rebuild_indexes(self) -> None:
         """Make damaged indexes anew."""
-        for file in self._storage.shelf.list_files():
+        for file in self._storage.entry_log.list_files():
             if file.is_index_damaged:
                 rebuild = partial(self._storage.rebuild_index, file.ref)
                 await self._carrier.work_alone(rebuild)
@@ -88,7 +89,7 @@ class Compaction:
         }
 
 
-def live_ratio(file: ShelfFile) -> float:
+def live_ratio(file: EntryLogFile) -> float:
     """How much of a file's records is of ledgers that are alive: 0 to 1."""
     record_bytes = file.ref.data_bytes - _FRAME_BYTES
     return file.live_bytes / record_bytes if record_bytes > 0 else 0.0

@@ -51,7 +51,7 @@ class LedgerSight(NamedTuple):
     """Highest entry that is or was here, unreadable ones included."""
 
 
-class Holdings(Protocol):
+class LedgerHoldings(Protocol):
     """What the bookie holds, and how it is told to let go. Nothing here blocks."""
 
     def list_logs(self) -> Sequence[LogId]:
@@ -72,7 +72,7 @@ class Holdings(Protocol):
 # --- Decisions -----------------------------------------------------------------------------------
 
 
-class Verdict(NamedTuple):
+class DeletionVerdict(NamedTuple):
     """What a log node that was just read says about a log's ledgers."""
 
     drop_below: Epoch | None
@@ -118,7 +118,9 @@ class DeletionPlan:
         self._memos = {log_id: memo for log_id, memo in self._memos.items() if log_id in here}
         return self._walk(logs)
 
-    def judge_log(self, node: LogNode, ledgers: Sequence[LedgerSight], now_us: int) -> Verdict:
+    def judge_log(
+        self, node: LogNode, ledgers: Sequence[LedgerSight], now_us: int
+    ) -> DeletionVerdict:
         """What a log node proves; `node` was read after everything that was judged before.
 
         Args:
@@ -145,7 +147,7 @@ class DeletionPlan:
                 unproved.append(ledger)
             elif ledger.highest > end:
                 leftovers.append((ledger.epoch, end))
-        return Verdict(drop_below, leftovers, unproved)
+        return DeletionVerdict(drop_below, leftovers, unproved)
 
     def judge_segment(self, segment: Segment, ledger: LedgerSight) -> EntryId | None:
         """The last entry beyond which the ledger is to be purged; None: nothing is to be done."""
@@ -213,7 +215,7 @@ class Deletion:
         store: MetadataStore,
         paths: Paths,
         cluster_uuid: str,
-        holdings: Holdings,
+        holdings: LedgerHoldings,
         *,
         interval_us: int = DELETION_INTERVAL_US,
         delay_us: int = DELETION_DELAY_US,

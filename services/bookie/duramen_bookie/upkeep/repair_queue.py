@@ -28,7 +28,7 @@ from duramen.runtime.metadata_store import (
     Rejected,
 )
 from duramen.units import MINUTE, SECOND
-from duramen.wire.metadata_json import MetadataJsonError, Paths, read_node, spell_node
+from duramen.wire.metadata_json import MetadataJsonError, Paths, encode_node, read_node
 from duramen_bookie.upkeep.pacing import Periodic
 
 _LOG = logging.getLogger(__name__)
@@ -136,7 +136,7 @@ class RepairQueue:
         for _ in range(_WRITE_TRIES):
             await self._store.sync(path)
             found = await self._store.get(path)
-            data = spell_report(
+            data = encode_report(
                 None if found is None else found.data, ledger_id, self._member, reason, uuid4().hex
             )
             if data is None:
@@ -152,7 +152,7 @@ class RepairQueue:
         raise OutcomeUnknown(f"{path}: {_WRITE_TRIES} tries")
 
 
-def spell_report(
+def encode_report(
     found: bytes | None, ledger_id: LedgerId, member: Member, reason: RepairReason, nonce: str
 ) -> bytes | None:
     """The queue's node of a ledger with one bookie's report in it; None if it is there already.
@@ -176,4 +176,4 @@ def spell_report(
         "reports": {**reports, who: reason.value},
         "nonce": nonce,
     }
-    return spell_node(fields, node)
+    return encode_node(fields, node)

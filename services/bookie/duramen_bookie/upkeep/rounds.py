@@ -1,12 +1,12 @@
 """All upkeep of one bookie: what runs beside the requests, started and stopped together.
 
-Space is looked at, sealed journal files are settled, shelf files compacted, dead ledgers dropped
-and that confirmed, every byte is scrubbed, and damage is reported to the repair queue. Each has its
-own rounds and pace; settling and compaction take turns. Everything decides on the event loop and
-works in threads.
+Space is looked at, sealed journal files are settled, entry log files compacted, dead ledgers
+dropped and that confirmed, every byte is scrubbed, and damage is reported to the repair queue. Each
+has its own rounds and pace; settling and compaction take turns. Everything decides on the event
+loop and works in threads.
 
 Not here: how each does it (the other modules). Called by `service` and its admin routes.
-Source: docs/bookie.md "Upkeep", docs/protocol/shelf.md "Checkpoint".
+Source: docs/bookie.md "Upkeep", docs/protocol/entry-log.md "Checkpoint".
 """
 
 from __future__ import annotations

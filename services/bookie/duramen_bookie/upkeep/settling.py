@@ -1,4 +1,4 @@
-"""Settling: sealed journal files become ledger-sorted shelf files, in the background.
+"""Settling: sealed journal files become ledger-sorted entry log files, in the background.
 
 A round begins when enough journal files are sealed, or is asked for: what is alive in them is
 copied (`transfer`) at a bounded rate, a checkpoint that names the new files and covers the journal
@@ -6,7 +6,7 @@ files is made durable, and then the journal gets its files back. `carry_out` is 
 with its own sources, too: one at a time, so that checkpoints follow one another.
 
 Not here: bytes and files. Called by `service`. Source: docs/bookie.md "Upkeep",
-docs/protocol/shelf.md "Checkpoint".
+docs/protocol/entry-log.md "Checkpoint".
 """
 
 from __future__ import annotations
@@ -138,14 +138,14 @@ class Carrier:
         self._copied_bytes += transfer.copied_bytes
         self._copied_entry_count += sum(map(len, transfer.moved.values()))
         try:
-            await _in_thread(partial(storage.shelf.retire, transfer.replaced))
+            await _in_thread(partial(storage.entry_log.retire, transfer.replaced))
         except OSError:
             self._has_leftovers = True
             raise
         if self._has_leftovers:
             self._has_leftovers = False
-            refs = storage.checkpoint.shelf_files
-            await _in_thread(partial(storage.shelf.remove_leftovers, refs))
+            refs = storage.checkpoint.entry_log_files
+            await _in_thread(partial(storage.entry_log.remove_leftovers, refs))
 
     def _on_recycled(self) -> None:
         self._recycle_count += 1

@@ -205,7 +205,7 @@ class SpaceWatch:
         if is_on is not self._judge.is_switched_read_only:
             _LOG.warning("an operator switched read-only %s", "on" if is_on else "off")
         self._judge.is_switched_read_only = is_on
-        self._tell()
+        self._report()
 
     async def look(self) -> None:
         """Look at every disk now and tell what changed."""
@@ -219,7 +219,7 @@ class SpaceWatch:
                 disk.observe(found)
             if disk.is_warning and not was:
                 _LOG.warning("%s: %.1f %% are used", disk.directory, 100 * disk.used_ratio())
-        self._tell()
+        self._report()
 
     def describe(self) -> dict[str, Any]:
         """For `/v1/disks`, and the answer to `PUT /v1/read-only`."""
@@ -243,7 +243,7 @@ class SpaceWatch:
             _LOG.error("%s cannot be looked at: %s", disk.directory, error)
         disk.fail(str(error))
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         level = self._judge.level
         if level is not self._level:
             _LOG.warning("the bookie is %s, was %s", level.name, self._level.name)

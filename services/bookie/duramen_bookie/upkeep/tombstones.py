@@ -20,12 +20,12 @@ from duramen.runtime.metadata_store import MetadataError, MetadataStore, Session
 from duramen.wire.metadata_json import (
     MetadataJsonError,
     Paths,
+    encode_confirmed,
     read_confirmed,
     read_node,
     read_tombstone,
-    spell_confirmed,
 )
-from duramen_bookie.upkeep.deletion import Holdings
+from duramen_bookie.upkeep.deletion import LedgerHoldings
 from duramen_bookie.upkeep.pacing import Periodic
 
 _LOG = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ class Confirmation:
         store: MetadataStore,
         paths: Paths,
         member: Member,
-        holdings: Holdings,
+        holdings: LedgerHoldings,
         *,
         interval_us: int = DELETION_INTERVAL_US,
     ) -> None:
@@ -103,7 +103,7 @@ class Confirmation:
             [sequence for sequence in sequences if sequence > confirmed][:READ_COUNT_MAX]
         )
         if through > confirmed:
-            data = spell_confirmed(fields, through)
+            data = encode_confirmed(fields, through)
             await self._store.set(path, data, version=stored.version)
             _LOG.info("nothing is here of purged logs up to tombstone %d", through)
         self._confirmed = max(confirmed, through)

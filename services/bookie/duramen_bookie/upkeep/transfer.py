@@ -1,11 +1,11 @@
-"""Copying what is alive into new shelf files, piece by piece: settling and compaction alike.
+"""Copying what is alive into new entry log files, piece by piece: settling and compaction alike.
 
 A `Transfer` reads a source in the order of (ledger, entry), verifies every record and writes new
 files; nothing that it wrote counts before a checkpoint names it, and whatever stops it leaves files
 that it removes itself or that the next start does. It runs on a thread, one piece at a time.
 
 Not here: when to settle or compact and how fast (`settling`, `compaction`), the checkpoint and the
-switch (`storage`). Source: docs/bookie.md "Upkeep", docs/protocol/shelf.md "Checkpoint".
+switch (`storage`). Source: docs/bookie.md "Upkeep", docs/protocol/entry-log.md "Checkpoint".
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Final
 
 from duramen.core.entry_table import EntryTable
 from duramen.ids import EntryId, LedgerId
-from duramen.limits import SHELF_FILE_BYTES
+from duramen.limits import ENTRY_LOG_FILE_BYTES
 from duramen.units import MIB
-from duramen.wire.checkpoint_format import ShelfFileRef
+from duramen.wire.checkpoint_format import EntryLogFileRef
 from duramen.wire.entry import EntryError
 from duramen.wire.journal_format import (
     HEADER_BYTES,
@@ -27,12 +27,12 @@ from duramen.wire.journal_format import (
     parse_header,
     record_bytes,
 )
+from duramen_bookie.entry_log.data_file import DataFileWriter
+from duramen_bookie.entry_log.entry_log import EntryLog, ref_of
+from duramen_bookie.entry_log.entry_log_file import EntryLogFile
+from duramen_bookie.entry_log.index_file import IndexDamaged
 from duramen_bookie.file_system import DiskFile
-from duramen_bookie.index import Place, list_settleable
-from duramen_bookie.shelf.data_file import DataFileWriter
-from duramen_bookie.shelf.index_file import IndexDamaged
-from duramen_bookie.shelf.shelf import Shelf, ref_of
-from duramen_bookie.shelf.shelf_file import ShelfFile
+from duramen_bookie.index import EntryPlace, list_settleable
 
 PIECE_BYTES: Final = 1 * MIB
 """What is copied between two looks at the pace."""
@@ -42,15 +42,15 @@ Source = Iterator[tuple[LedgerId, EntryId, JournalRecord | None]]
 
 
 class Transfer:
-    """New shelf files, from a source.
+    """New entry log files, from a source.
 
     Args:
-        shelf: where the files will be.
+        entry_log: where the files will be.
         first_file_id: of the first of them; never used before by a file in force.
         directory_index: of the ledger directory that they are made in.
         source: consumed by `pieces`.
         covered_file_id: journal files up to here are not needed once this is in force.
-        replaced: shelf files that are not needed any more then.
+        replaced: entry log files that are not needed any more then.
 
     Attributes:
         files: finished ones.
@@ -61,7 +61,7 @@ class Transfer:
 
     def __init__(
         self,
-        shelf: Shelf,
+        entry_log: EntryLog,
         *,
         first_file_id: int,
         directory_index: int,
@@ -72,11 +72,11 @@ class Transfer:
         self.covered_file_id = covered_file_id
         self.replaced = tuple(replaced)
         self.next_file_id = first_file_id
-        self.files: list[ShelfFileRef] = []
+        self.files: list[EntryLogFileRef] = []
         self.moved: dict[LedgerId, array[int]] = {}
         self.damaged: list[tuple[LedgerId, EntryId]] = []
         self.copied_bytes = 0
-        self._shelf = shelf
+        self._entry_log = entry_log
         self._directory_index = directory_index
         self._source = source
         self._writer: DataFileWriter | None = None
@@ -120,17 +120,17 @@ class Transfer:
             writer, self._writer = self._writer, None
             writer.abandon()
         if not self.is_kept:
-            self._shelf.remove_files(self.files)
+            self._entry_log.remove_files(self.files)
 
     def _put(self, record: JournalRecord) -> bool:
         if self._writer is None:
-            self._writer = self._shelf.create(self.next_file_id, self._directory_index)
+            self._writer = self._entry_log.create(self.next_file_id, self._directory_index)
             self.next_file_id += 1
         try:
             self._writer.put(record)
         except EntryError:
             return False
-        if self._writer.size_bytes >= SHELF_FILE_BYTES:
+        if self._writer.size_bytes >= ENTRY_LOG_FILE_BYTES:
             self._finish_file()
         return True
 
@@ -166,28 +166,28 @@ def read_journal(
                 yield ledger_id, place.entry_id, record if is_same else None
 
 
-def read_shelf_file(file: ShelfFile, shelf: Shelf) -> Source:
-    """What of one shelf file is in force: of ledgers that are alive, and no newer file has it.
+def read_entry_log_file(file: EntryLogFile, entry_log: EntryLog) -> Source:
+    """What of one entry log file is in force: of ledgers that are alive, and no newer file has it.
 
     Raises:
         IndexDamaged: it is to be made anew first; the file knows that by then.
     """
     try:
         for ledger in file.index.ledgers():
-            if not shelf.is_alive(ledger.ledger_id):
+            if not entry_log.is_alive(ledger.ledger_id):
                 continue
             end = ledger.first_row + ledger.row_count
             for row, record in file.list_records(ledger.first_row, end):
-                if shelf.is_newest(file, row):
+                if entry_log.is_newest(file, row):
                     yield ledger.ledger_id, row.entry_id, record
     except IndexDamaged:
         file.is_index_damaged = True
         raise
 
 
-def _split_runs(places: Sequence[Place]) -> Iterator[list[Place]]:
+def _split_runs(places: Sequence[EntryPlace]) -> Iterator[list[EntryPlace]]:
     """Places in parts that lie side by side in one file and are read at once."""
-    run: list[Place] = []
+    run: list[EntryPlace] = []
     size = 0
     following: tuple[int, int] | None = None
     for place in places:
@@ -204,7 +204,7 @@ def _split_runs(places: Sequence[Place]) -> Iterator[list[Place]]:
 
 
 def _read_run(
-    files: Mapping[int, DiskFile], run: Sequence[Place], seed: int
+    files: Mapping[int, DiskFile], run: Sequence[EntryPlace], seed: int
 ) -> list[JournalRecord | None]:
     """One read for all of them; if it fails, one for each: a bad sector costs what is in it."""
     first, last = run[0].location, run[-1].location

@@ -23,7 +23,7 @@ from duramen.runtime.reading.positions import Start
 from duramen.runtime.reading.tail import Tail
 from duramen.wire.entry import read_entry_info
 from duramen.wire.read_answers import place_batches
-from duramen.wire.record_json import iterate_records, spell_record
+from duramen.wire.record_json import encode_record, iterate_records
 from duramen_readproxy.answers import Bounds, RecordPick, translated
 from duramen_readproxy.following.encodings import (
     PIECE_BYTES,
@@ -85,39 +85,39 @@ class StreamForm(abc.ABC):
         Raises:
             DuramenError: `invalid_argument` (a record that is no text), `internal`.
         """
-        yield from _join(self._spell_entries(delivered, is_shared=is_shared))
+        yield from _join(self._encode_entries(delivered, is_shared=is_shared))
 
     def note_moved(self) -> bytes:
         """The stream begins later than was asked for; empty where it does not."""
         if not self._start.is_moved:
             return b""
         note = {"kind": "truncated", "next": f"seq:{self._start.seq_num}"}
-        return self.spell_note("gap", note)
+        return self.encode_note("gap", note)
 
     def pass_truncated(self, left_seq_num: int) -> bytes:
         """What came before this record was truncated."""
         note = self._gap("truncated", f"seq:{self.wanted_seq_num}", f"seq:{left_seq_num}")
         self._pick.next_seq_num = left_seq_num
-        return self.spell_note("gap", note)
+        return self.encode_note("gap", note)
 
     def pass_lost(self, position: str) -> bytes:
         """What came before this position is lost."""
         note = self._gap("lost", self.next_position, position)
         self._position = position
-        return self.spell_note("gap", note)
+        return self.encode_note("gap", note)
 
     def note_tail(self, tail: Tail) -> bytes:
         """The end was reached; the stream waits there."""
-        return self.spell_note("tail", {"tail": tail.spell(), "next": self.next_position})
+        return self.encode_note("tail", {"tail": tail.encode(), "next": self.next_position})
 
     def note_nothing(self) -> bytes:
         """Nothing came for a while."""
-        return self.spell_note("heartbeat", {"next": self.next_position})
+        return self.encode_note("heartbeat", {"next": self.next_position})
 
     def note_end(self, reason: str, *, is_final: bool) -> bytes:
         """The stream ends; `is_final`: it is not worth coming back."""
         note = {"reason": reason, "next": self.next_position}
-        return self.spell_note("end", note, is_final=is_final)
+        return self.encode_note("end", note, is_final=is_final)
 
     @property
     def next_position(self) -> str:
@@ -125,25 +125,25 @@ class StreamForm(abc.ABC):
         return self._position or f"seq:{self.wanted_seq_num}"
 
     @abc.abstractmethod
-    def spell_note(self, kind: str, note: Document, *, is_final: bool = False) -> bytes:
+    def encode_note(self, kind: str, note: Document, *, is_final: bool = False) -> bytes:
         """A note; empty where this stream has none."""
 
     @abc.abstractmethod
-    def _spell(self, documents: list[Document], resume: ResumeId) -> bytes:
+    def _encode(self, documents: list[Document], resume: ResumeId) -> bytes:
         """Records of one entry; `resume` is where the next one begins."""
 
     def _resume(self, *, is_final: bool = False) -> ResumeId:
         count, size_bytes = self._pick.rest()
         return ResumeId(self.next_position, count, size_bytes, is_final)
 
-    def _spell_entries(self, delivered: Deliver, *, is_shared: bool) -> Iterator[bytes]:
+    def _encode_entries(self, delivered: Deliver, *, is_shared: bool) -> Iterator[bytes]:
         for entry_id, body in delivered.entries:
             info = read_entry_info(body)
             first = delivered.start_seq_num + info.first_position
             if info.record_count and first > self.wanted_seq_num and self._position is None:
                 gap = self._gap("hole", f"seq:{self.wanted_seq_num}", f"seq:{first}")
                 self._pick.next_seq_num = first
-                yield self.spell_note("gap", gap)
+                yield self.encode_note("gap", gap)
             if info.record_count:
                 self._position = None
             if self._is_bounded or first < self._start.seq_num:
@@ -155,9 +155,9 @@ class StreamForm(abc.ABC):
                 ledger_id = ledger_of(self._log_id, delivered.epoch)
                 form = self._wanted.form.value
                 key = EncodingKey(ledger_id, entry_id, form, self._wanted.is_base64)
-                yield from self._spell_whole(key, delivered, body, is_shared=is_shared)
+                yield from self._encode_whole(key, delivered, body, is_shared=is_shared)
 
-    def _spell_whole(
+    def _encode_whole(
         self, key: EncodingKey, delivered: Deliver, body: bytes, *, is_shared: bool
     ) -> Pieces:
         pieces = self._shared.get(key) if is_shared else None
@@ -166,10 +166,10 @@ class StreamForm(abc.ABC):
             with translated():
                 for placed in place_batches(body, delivered.epoch, delivered.start_seq_num):
                     documents += [
-                        spell_record(record, is_base64=key.is_base64)
+                        encode_record(record, is_base64=key.is_base64)
                         for record in iterate_records(placed)
                     ]
-            pieces = cut_pieces(self._spell(documents, ResumeId(self.next_position, None, None)))
+            pieces = cut_pieces(self._encode(documents, ResumeId(self.next_position, None, None)))
             if is_shared:
                 self._shared.put(key, pieces)
         return pieces
@@ -181,7 +181,7 @@ class StreamForm(abc.ABC):
                 if not self._pick.offer(placed):
                     break
         documents = self._pick.drain()
-        return self._spell(documents, self._resume()) if documents else b""
+        return self._encode(documents, self._resume()) if documents else b""
 
     def _gap(self, kind: str, begin: str, end: str) -> Document:
         return {"kind": kind, "from": begin, "next": end}
@@ -191,13 +191,13 @@ class LineForm(StreamForm):
     """NDJSON: a record a line; notes only where they were asked for, since every line of a stream
     that has none is a record."""
 
-    def spell_note(self, kind: str, note: Document, *, is_final: bool = False) -> bytes:
+    def encode_note(self, kind: str, note: Document, *, is_final: bool = False) -> bytes:
         """A line with one field, the kind."""
         if not self._wanted.has_notes:
             return b""
         return orjson.dumps({kind: note}, option=orjson.OPT_APPEND_NEWLINE)
 
-    def _spell(self, documents: list[Document], resume: ResumeId) -> bytes:
+    def _encode(self, documents: list[Document], resume: ResumeId) -> bytes:
         return b"".join(orjson.dumps(d, option=orjson.OPT_APPEND_NEWLINE) for d in documents)
 
 
@@ -206,15 +206,15 @@ class EventForm(StreamForm):
 
     opening = RETRY_LINE
 
-    def spell_note(self, kind: str, note: Document, *, is_final: bool = False) -> bytes:
+    def encode_note(self, kind: str, note: Document, *, is_final: bool = False) -> bytes:
         """An event of the kind."""
         if kind == "gap":
             position = ResumeId(note["next"], *self._pick.rest())
-            return spell_event(kind, note, position)
-        return spell_event(kind, note, self._resume(is_final=is_final))
+            return encode_event(kind, note, position)
+        return encode_event(kind, note, self._resume(is_final=is_final))
 
-    def _spell(self, documents: list[Document], resume: ResumeId) -> bytes:
-        return spell_event("records", {"records": documents, "next": resume.position}, resume)
+    def _encode(self, documents: list[Document], resume: ResumeId) -> bytes:
+        return encode_event("records", {"records": documents, "next": resume.position}, resume)
 
 
 def make_form(
@@ -225,7 +225,7 @@ def make_form(
     return kind(log_id, start, wanted, shared)
 
 
-def spell_event(kind: str, document: Document, resume: ResumeId | None) -> bytes:
+def encode_event(kind: str, document: Document, resume: ResumeId | None) -> bytes:
     """One event; its data are JSON, which has no line breaks."""
     id_line = b"" if resume is None else b"id: %s\n" % str(resume).encode()
     return b"event: %s\n%sdata: %s\n\n" % (kind.encode(), id_line, orjson.dumps(document))

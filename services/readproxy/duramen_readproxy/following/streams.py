@@ -27,7 +27,7 @@ from duramen.runtime.reading.tail import Tail
 from duramen.units import SECOND
 from duramen_readproxy.following.presence import Presence
 from duramen_readproxy.following.record_reader import RecordReader
-from duramen_readproxy.following.stream_forms import StreamForm, spell_event
+from duramen_readproxy.following.stream_forms import StreamForm, encode_event
 from duramen_readproxy.parameters import Form, ReadRequest
 from duramen_readproxy.requests import OpenRequest
 
@@ -109,7 +109,7 @@ async def stream_records(
         request.fail(error)
         if wanted.form is not Form.EVENTS or not is_begun:
             raise
-        yield spell_event("error", error.problem(), None)
+        yield encode_event("error", error.problem(), None)
 
 
 class _Stream:

@@ -16,7 +16,7 @@ GRAIN_US: Final = 50 * MS
 """So much later than asked for a wait may end: far less than what people choose between."""
 
 
-class _Row(NamedTuple):
+class _WaitingReader(NamedTuple):
     """Who waits until the same time."""
 
     timer: asyncio.TimerHandle
@@ -27,7 +27,7 @@ class WaitingRoom:
     """Used within one event loop."""
 
     def __init__(self) -> None:
-        self._rows: dict[int, _Row] = {}
+        self._rows: dict[int, _WaitingReader] = {}
         """By the number of their time's grain."""
 
     def enter(self, deadline_us: int, now_us: int) -> asyncio.Future[None]:
@@ -38,7 +38,7 @@ class WaitingRoom:
         row = self._rows.get(grain)
         if row is None:
             delay_s = (grain * GRAIN_US - now_us) / SECOND
-            row = self._rows[grain] = _Row(loop.call_later(delay_s, self._end, grain), {})
+            row = self._rows[grain] = _WaitingReader(loop.call_later(delay_s, self._end, grain), {})
         row.waiters[waiter] = None
         return waiter
 

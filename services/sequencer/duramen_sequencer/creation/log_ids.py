@@ -16,7 +16,7 @@ from typing import Final
 from duramen.errors import DuramenError
 from duramen.ids import LAST_LOG_ID, LogId
 from duramen.runtime.metadata_store import Conflict, MetadataStore
-from duramen.wire.metadata_json import Paths, read_node, spell_node
+from duramen.wire.metadata_json import Paths, encode_node, read_node
 
 BLOCK_COUNT: Final = 64
 """Ids per block: of 2^31, a process that starts anew wastes so few that 30 million starts are free,
@@ -61,7 +61,7 @@ class LogIds:
             if first > last:
                 raise DuramenError("internal", "the cluster has used all its log ids")
             try:
-                data = spell_node({**node, "last_log_id": last})
+                data = encode_node({**node, "last_log_id": last})
                 await self._store.set(self._path, data, version=stored.version)
             except Conflict:
                 continue

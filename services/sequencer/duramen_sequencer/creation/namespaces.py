@@ -19,13 +19,13 @@ from duramen.runtime.metadata_store import (
     Conflict,
     ConflictKind,
     Create,
-    Delete,
+    DeleteNode,
     MetadataStore,
     OutcomeUnknown,
     create_parents,
 )
 from duramen.texts import check_namespace
-from duramen.wire.metadata_json import Paths, read_node, spell_node
+from duramen.wire.metadata_json import Paths, encode_node, read_node
 from duramen_sequencer.log_changes import merge, read_nonce
 
 _TRIES: Final = 20
@@ -48,7 +48,7 @@ class Namespaces:
         config = parse_namespace_config(take_object(request, "config"))
         path = self._paths.namespace(namespace)
         nonce = read_nonce(request)
-        data = spell_node({"config": config.to_json(), "nonce": nonce})
+        data = encode_node({"config": config.to_json(), "nonce": nonce})
         names = self._paths.names_of(namespace)
         await create_parents(self._store.commit, path)
         await create_parents(self._store.commit, names)
@@ -91,7 +91,7 @@ class Namespaces:
             is_ours = node.get("nonce") == nonce
             if is_ours or config == stored:
                 return {"config": stored.to_json(), "changed": is_ours}
-            data = spell_node({"config": config.to_json(), "nonce": nonce})
+            data = encode_node({"config": config.to_json(), "nonce": nonce})
             try:
                 await self._store.set(path, data, version=version)
             except (Conflict, OutcomeUnknown):
@@ -119,7 +119,7 @@ class Namespaces:
                 return {"changed": is_sent}
             try:
                 await self._store.commit(
-                    (Delete(names, parent.version), Delete(path, found.version))
+                    (DeleteNode(names, parent.version), DeleteNode(path, found.version))
                 )
             except Conflict as conflict:
                 if conflict.kind is ConflictKind.NOT_EMPTY:

@@ -33,7 +33,7 @@ from duramen.wire import bookie_calls as calls
 from duramen.wire.entry import EntryError, EntryInfo, read_entry_info
 from duramen.wire.frame import FrameError
 from duramen.wire.metadata_json import read_segment
-from duramen.wire.record_json import spell_tail
+from duramen.wire.record_json import encode_tail
 
 _HEADER_ANSWER_BYTES = 4096
 
@@ -49,9 +49,9 @@ class Extent(NamedTuple):
     open_segment: Segment | None
     """Of epoch LCE + 1."""
 
-    def spell_tail(self) -> dict[str, object]:
+    def encode_tail(self) -> dict[str, object]:
         """The tail, as a position P of docs/protocol/rest.md "Texts"."""
-        return spell_tail(self.end.seq_num, self.timestamp_ms, self.end.dlsn)
+        return encode_tail(self.end.seq_num, self.timestamp_ms, self.end.dlsn)
 
 
 class Boundaries:
@@ -221,7 +221,7 @@ class Boundaries:
             return await self._cold.fetch_header(segment, entry)
         wanted = calls.ReadRange(
             segment.ledger_id, entry, entry, _HEADER_ANSWER_BYTES, headers_only=True,
-            service=calls.Service.CATCH_UP_READ,
+            service=calls.ServiceClass.CATCH_UP_READ,
         )  # fmt: skip
         for member in segment.write_set_of(entry):
             body = calls.pack_reads(member.incarnation, [wanted])
@@ -250,4 +250,4 @@ def _pick(ranges: list[tuple[EntryId, EntryId]], index: int) -> EntryId:
 
 def _beyond_tail(position: str, extent: Extent, field: str) -> BeyondTailError:
     detail = f"{position} is beyond the tail seq:{extent.end.seq_num}"
-    return BeyondTailError(detail, extent.spell_tail(), field=field)
+    return BeyondTailError(detail, extent.encode_tail(), field=field)

@@ -31,10 +31,10 @@ from duramen.limits import UNDELETE_WINDOW_US
 from duramen.runtime.metadata_store import Conflict, MetadataError, OutcomeUnknown, Set
 from duramen.runtime.sequencer.log_driver import LogDriver
 from duramen.runtime.sequencer.metadata_link import MetadataLink
-from duramen.texts import parse_position, spell_time
-from duramen.wire.metadata_json import read_log, read_node, spell_log, spell_node
-from duramen.wire.record_json import spell_tail
-from duramen.wire.sequencer_calls import Redirect, spell_redirect
+from duramen.texts import format_time, parse_position
+from duramen.wire.metadata_json import encode_log, encode_node, read_log, read_node
+from duramen.wire.record_json import encode_tail
+from duramen.wire.sequencer_calls import Redirect, encode_redirect
 from duramen_sequencer.life.boundaries import Boundaries, Extent
 from duramen_sequencer.log_changes import read_log_id, read_tried
 from duramen_sequencer.log_host import LogHost
@@ -55,7 +55,7 @@ class _Elsewhere(Exception):
 
     def __init__(self, sequencer_id: str, url: str) -> None:
         super().__init__(f"owned by {sequencer_id}")
-        self.answer = spell_redirect(Redirect(SequencerId(sequencer_id), url))
+        self.answer = encode_redirect(Redirect(SequencerId(sequencer_id), url))
 
 
 class LifeOperations:
@@ -101,7 +101,7 @@ class LifeOperations:
             log = extent.log
             point = await self._boundaries.find(position, extent, field="to")
             if point <= log.trim:
-                return _spell_trim(log.trim, extent, is_changed=False)
+                return _encode_trim(log.trim, extent, is_changed=False)
             trimmed = log.with_trim(
                 point,
                 release=extent.end,
@@ -111,7 +111,7 @@ class LifeOperations:
             if await self._store_log(trimmed, extent.version):
                 _LOG.info("log %d is truncated before %s", log_id, point.dlsn)
                 self._counts["truncate"] += 1
-                return _spell_trim(point, extent, is_changed=True)
+                return _encode_trim(point, extent, is_changed=True)
         raise _busy()
 
     async def _find_extent(self, log_id: LogId, tried: tuple[str, ...]) -> Extent:
@@ -141,9 +141,9 @@ class LifeOperations:
                 raise self._deleted(log)
             if log.is_deleted:
                 await self._hide_name(log)
-                return self._spell_deleted(log)
+                return self._encode_deleted(log)
             if log.is_ended and ending is Ending.END:
-                return _spell_ended(log)
+                return _encode_ended(log)
             if log.unclosed_epochs:
                 await self._close(await self._own(log, tried), ending)
                 continue
@@ -211,8 +211,8 @@ class LifeOperations:
                 raise self._deleted(log)
             back = log.undeleted(secrets.token_hex(12))
             ops = (
-                Set(self._link.paths.log(log.log_id), spell_log(back), version),
-                Set(name_path, spell_node({"log_id": str(log.log_id)}), name.version),
+                Set(self._link.paths.log(log.log_id), encode_log(back), version),
+                Set(name_path, encode_node({"log_id": str(log.log_id)}), name.version),
             )
             try:
                 await self._link.store.commit(ops)
@@ -230,7 +230,7 @@ class LifeOperations:
                 return
             await self._link.store.set(
                 path,
-                spell_node({"log_id": str(log.log_id), "deleted": True}),
+                encode_node({"log_id": str(log.log_id), "deleted": True}),
                 version=name.version,
             )
 
@@ -247,7 +247,7 @@ class LifeOperations:
     async def _store_log(self, log: LogNode, version: int) -> bool:
         """False: somebody else changed it, or nobody knows: it is to be read again."""
         try:
-            await self._link.store.set(self._link.paths.log(log.log_id), spell_log(log),
+            await self._link.store.set(self._link.paths.log(log.log_id), encode_log(log),
                                        version=version)  # fmt: skip
         except (Conflict, OutcomeUnknown):
             self._counts["conflicts"] += 1
@@ -260,13 +260,13 @@ class LifeOperations:
         until_ms = purge_time_ms(log, self._window_us)
         is_over = log.is_purged or self._now_unix_ms() >= until_ms
         advice = "its undelete window is over" if is_over else (
-            f"undelete brings it back until {spell_time(until_ms)}")  # fmt: skip
+            f"undelete brings it back until {format_time(until_ms)}")  # fmt: skip
         detail = f"{log.namespace}/{log.name} was deleted: {advice}"
         return DuramenError("log_deleted", detail, field="log")
 
-    def _spell_deleted(self, log: LogNode) -> Answer:
+    def _encode_deleted(self, log: LogNode) -> Answer:
         until_ms = purge_time_ms(log, self._window_us)
-        return {"log_id": str(log.log_id), "undelete_until": spell_time(until_ms)}
+        return {"log_id": str(log.log_id), "undelete_until": format_time(until_ms)}
 
 
 async def _redirected(work: Awaitable[Answer]) -> Answer:
@@ -280,15 +280,15 @@ def _busy() -> DuramenError:
     return DuramenError("log_unavailable", "the log is being taken over or changed: try again")
 
 
-def _spell_trim(trim: TrimPoint, extent: Extent, *, is_changed: bool) -> Answer:
+def _encode_trim(trim: TrimPoint, extent: Extent, *, is_changed: bool) -> Answer:
     head = {"seq_num": trim.seq_num, "lsn": f"e{trim.dlsn.epoch}n{trim.dlsn.entry}",
             "dlsn": str(trim.dlsn)}  # fmt: skip
-    return {"head": head, "tail": extent.spell_tail(), "changed": is_changed}
+    return {"head": head, "tail": extent.encode_tail(), "changed": is_changed}
 
 
-def _spell_ended(log: LogNode) -> Answer:
+def _encode_ended(log: LogNode) -> Answer:
     end = log.closed_end
-    tail = spell_tail(end.seq_num, log.totals.max_timestamp_ms or 0, end.dlsn)
+    tail = encode_tail(end.seq_num, log.totals.max_timestamp_ms or 0, end.dlsn)
     return {"log_id": str(log.log_id), "ended": True, "tail": tail}
 
 

@@ -42,7 +42,7 @@ from duramen.limits import (
 from duramen.runtime.metadata_store import (
     Check,
     Conflict,
-    Delete,
+    DeleteNode,
     MetadataError,
     Op,
     OutcomeUnknown,
@@ -53,10 +53,10 @@ from duramen.runtime.sequencer.metadata_link import MetadataLink
 from duramen.units import SECOND
 from duramen.wire.metadata_json import (
     MetadataJsonError,
+    encode_log,
     read_log,
     read_node,
     read_segment,
-    spell_log,
 )
 from duramen_sequencer.life.tombstones import Tombstones
 from duramen_sequencer.life.workers import for_each
@@ -251,7 +251,7 @@ class RetentionRounds:
         if after is None:
             return verdict.due_unix_ms
         released = [Epoch(e) for e in range(log.first_kept_epoch, verdict.first_hot_epoch or 0)]
-        change = Set(self._link.paths.log(log.log_id), spell_log(after), version)
+        change = Set(self._link.paths.log(log.log_id), encode_log(after), version)
         await self._link.store.commit([change, *self._list_checks(log.log_id, released, stored)])
         _LOG.info("retention: %r", after)
         self._counts["trims"] += after.trim > log.trim
@@ -288,12 +288,12 @@ class RetentionRounds:
         ops: list[Op] = [
             Set(
                 self._link.paths.log(log.log_id),
-                spell_log(log.purged(secrets.token_hex(12))),
+                encode_log(log.purged(secrets.token_hex(12))),
                 version,
             )
         ]
         if name is not None and read_node(name.data)["log_id"] == str(log.log_id):
-            ops.append(Delete(name_path, name.version))
+            ops.append(DeleteNode(name_path, name.version))
         async with self._tombstones.turn:
             await self._link.store.commit([*ops, *await self._tombstones.plan(log.log_id)])
         _LOG.info("log %d (%s/%s) is purged", log.log_id, log.namespace, log.name)

@@ -23,7 +23,7 @@ from duramen.ids import LogId
 from duramen.runtime.metadata_store import (
     Conflict,
     Create,
-    Delete,
+    DeleteNode,
     MetadataStore,
     Op,
     OutcomeUnknown,
@@ -32,13 +32,13 @@ from duramen.runtime.metadata_store import (
 from duramen.wire.metadata_json import (
     MetadataJsonError,
     Paths,
+    encode_node,
+    encode_tombstone,
     read_confirmed,
     read_log,
     read_node,
     read_tombstone,
     read_whole,
-    spell_node,
-    spell_tombstone,
 )
 
 _LOG = logging.getLogger(__name__)
@@ -74,11 +74,11 @@ class Tombstones:
         parent = self._paths.tombstones
         stored = await self._store.get(parent)
         if stored is None:
-            data = spell_node({"last_sequence": 1})
+            data = encode_node({"last_sequence": 1})
             return [Create(parent, data), self._create(1, log_id)]
         fields = read_node(stored.data)
         sequence = read_whole(fields.get("last_sequence")) + 1
-        data = spell_node({**fields, "last_sequence": sequence})
+        data = encode_node({**fields, "last_sequence": sequence})
         return [Set(parent, data, stored.version), self._create(sequence, log_id)]
 
     async def sweep(self, is_ours: Callable[[LogNode], bool]) -> None:
@@ -138,8 +138,8 @@ class Tombstones:
             if not is_ours(log):
                 return
             ops += await self._list_children(log_id)
-            ops.append(Delete(self._paths.log(log_id), stored.version))
-        await self._store.commit([*ops, Delete(path, tombstone.version)])
+            ops.append(DeleteNode(self._paths.log(log_id), stored.version))
+        await self._store.commit([*ops, DeleteNode(path, tombstone.version)])
         self._counts["removed"] += 1
         _LOG.info("tombstone %d: every bookie has dropped what it had", sequence)
 
@@ -147,7 +147,7 @@ class Tombstones:
         """The parent of the segment nodes; those themselves went with the purge."""
         path = self._paths.segments(log_id)
         stored = await self._store.get(path)
-        return [] if stored is None else [Delete(path, stored.version)]
+        return [] if stored is None else [DeleteNode(path, stored.version)]
 
     def _create(self, sequence: int, log_id: LogId) -> Create:
-        return Create(self._paths.tombstone(sequence), spell_tombstone([log_id]))
+        return Create(self._paths.tombstone(sequence), encode_tombstone([log_id]))

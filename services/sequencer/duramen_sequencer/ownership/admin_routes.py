@@ -44,7 +44,7 @@ def add_ownership_routes(
 
     @app.get("/v1/logs/{namespace}/{log}/story", response_model_exclude_unset=True)
     async def get_story(namespace: str, log: str) -> OwnStoryAnswer:
-        told = host.stories.tell(await find(namespace, log))
+        told = host.stories.report(await find(namespace, log))
         events = [EventAnswer(**event) for event in told]
         return OwnStoryAnswer(sequencer=host.sequencer_id, events=events)
 

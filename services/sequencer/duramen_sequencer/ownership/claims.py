@@ -18,11 +18,16 @@ from typing import Any, Final, NamedTuple
 
 from duramen.core.hashing import rank_nodes, weights_of
 from duramen.core.log_node import LogNode
-from duramen.core.ownership.choice import Choice, Verdict, choose_heir, choose_owner
+from duramen.core.ownership.choice import (
+    OwnerChoice,
+    OwnerVerdict,
+    choose_owner,
+    choose_pending_owner,
+)
 from duramen.core.ownership.loss_pauses import LossPauses
 from duramen.core.ownership.relief import can_append
+from duramen.core.sequencer.context import SequencerContext
 from duramen.core.sequencer.effects import Owner
-from duramen.core.sequencer.surroundings import Surroundings
 from duramen.errors import DuramenError
 from duramen.ids import LogId, SequencerId
 from duramen.runtime.metadata_store import MetadataError
@@ -38,13 +43,13 @@ _LOOK_COUNT: Final = 6
 _LOOK_INTERVAL_S: Final = 0.02
 """An owner that closes a segment in peace needs some 10 to 50 ms."""
 
-_HEIR_KEPT_US: Final = 5_000 * MS
+_PENDING_OWNER_KEPT_US: Final = 5_000 * MS
 """To whom a log was handed over: the owner node says so within a takeover's time."""
 
-_HEIR_COUNT_MAX: Final = 10_000
+_PENDING_OWNER_COUNT_MAX: Final = 10_000
 
 
-class _Heir(NamedTuple):
+class _PendingOwner(NamedTuple):
     sequencer_id: str
     until_us: int
 
@@ -59,21 +64,21 @@ class Claims:
 
     def __init__(
         self,
-        around: Surroundings,
+        context: SequencerContext,
         link: MetadataLink,
         sequencers: Roster,
         *,
         probes: Probes | None = None,
         now_us: Callable[[], int] = now_us,
     ) -> None:
-        self._id = around.sequencer_id
-        self._around = around
+        self._id = context.sequencer_id
+        self._context = context
         self._now_us = now_us
         self._link = link
         self._sequencers = sequencers
-        self._heirs: dict[LogId, _Heir] = {}
+        self._pending_owners: dict[LogId, _PendingOwner] = {}
         self._probes = probes or Probes()
-        self.pauses = LossPauses(around.rng)
+        self.pauses = LossPauses(context.rng)
         self.hint_count = 0
 
     async def find_owner(
@@ -109,7 +114,7 @@ class Claims:
             for name in rank_nodes(f"{log.namespace}/{log.name}", weights_of(nodes))
             if name not in without
         ]
-        wanted, candidates = log.config.replication, self._around.candidates
+        wanted, candidates = log.config.replication, self._context.candidates
         cut_off = [
             name
             for name in names
@@ -148,16 +153,18 @@ class Claims:
         url = self._sequencers.nodes.get(sequencer_id, {}).get("data_url")
         return url if isinstance(url, str) else None
 
-    def note_heir(self, log_id: LogId, sequencer_id: str) -> None:
+    def note_pending_owner(self, log_id: LogId, sequencer_id: str) -> None:
         """The log was handed over to a sequencer that may not have put its node yet."""
-        self._heirs.pop(log_id, None)
-        if len(self._heirs) >= _HEIR_COUNT_MAX:
-            del self._heirs[next(iter(self._heirs))]
-        self._heirs[log_id] = _Heir(sequencer_id, self._now_us() + _HEIR_KEPT_US)
+        self._pending_owners.pop(log_id, None)
+        if len(self._pending_owners) >= _PENDING_OWNER_COUNT_MAX:
+            del self._pending_owners[next(iter(self._pending_owners))]
+        self._pending_owners[log_id] = _PendingOwner(
+            sequencer_id, self._now_us() + _PENDING_OWNER_KEPT_US
+        )
 
-    def forget_heir(self, log_id: LogId) -> None:
-        """The log was taken back, or its heir did not take it."""
-        self._heirs.pop(log_id, None)
+    def forget_pending_owner(self, log_id: LogId) -> None:
+        """The log was taken back, or its pending owner did not take it."""
+        self._pending_owners.pop(log_id, None)
 
     def statistics(self) -> dict[str, int]:
         """Hints that led to a takeover, probes, logs that are left alone."""
@@ -185,7 +192,7 @@ class Claims:
                     "log_not_found", f"there is no log with id {log_id}", field="log"
                 )
             choice = self._choose(log_id, owner, log, without)
-            if choice.verdict is Verdict.PROBE:
+            if choice.verdict is OwnerVerdict.PROBE:
                 assert owner is not None, choice
                 if not await self._probes.is_refused(owner.data_url):
                     continue
@@ -198,36 +205,38 @@ class Claims:
 
     def _choose(
         self, log_id: LogId, owner: Owner | None, log: LogNode | None, without: Collection[str]
-    ) -> Choice:
-        heir = self._heirs.get(log_id)
-        if heir is not None and heir.until_us <= self._now_us():
-            del self._heirs[log_id]
-            heir = None
+    ) -> OwnerChoice:
+        pending_owner = self._pending_owners.get(log_id)
+        if pending_owner is not None and pending_owner.until_us <= self._now_us():
+            del self._pending_owners[log_id]
+            pending_owner = None
         return choose_owner(
             self._id,
             owner=None if owner is None else owner.sequencer_id,
             is_embedded=owner is not None and owner.is_embedded,
-            heir=None if heir is None else heir.sequencer_id,
+            pending_owner=None if pending_owner is None else pending_owner.sequencer_id,
             ranked=() if log is None else self.rank(log),
             live=self._sequencers.nodes,
             tried=without,
         )
 
-    async def _succeed(self, log_id: LogId, owner: Owner, without: Collection[str]) -> Choice:
+    async def _succeed(self, log_id: LogId, owner: Owner, without: Collection[str]) -> OwnerChoice:
         """Whose the log of a dead owner becomes."""
         log = await self.read_log(log_id)
         ranked = [] if log is None else self.rank(log)
-        return choose_heir(self._id, heir=None, ranked=ranked, tried={*without, owner.sequencer_id})
+        return choose_pending_owner(
+            self._id, pending_owner=None, ranked=ranked, tried={*without, owner.sequencer_id}
+        )
 
     def _act_on(
-        self, log_id: LogId, owner: Owner | None, choice: Choice, *, is_leaving: bool
+        self, log_id: LogId, owner: Owner | None, choice: OwnerChoice, *, is_leaving: bool
     ) -> Redirect | None:
-        if choice.verdict is Verdict.HELD:
+        if choice.verdict is OwnerVerdict.HELD:
             raise DuramenError(
                 "log_held",
                 f"it is written by {choice.sequencer_id}, which takes no other's appends",
             )
-        if choice.verdict is Verdict.REDIRECT:
+        if choice.verdict is OwnerVerdict.REDIRECT:
             url = self.url_of(choice.sequencer_id)
             if url is None:
                 raise DuramenError("log_unavailable", f"{choice.sequencer_id} has just left")

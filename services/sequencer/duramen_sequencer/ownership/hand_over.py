@@ -76,13 +76,13 @@ class HandOver:
         is_closed = False
         try:
             is_closed = await host.leave(log_id, f"handed over to {target}")
-            host.claims.note_heir(log_id, target)
-            await self._tell(log_id, target, url)
+            host.claims.note_pending_owner(log_id, target)
+            await self._notify(log_id, target, url)
         finally:
             host.release_held(log_id)
         return {"from": host.sequencer_id, "to": target, "epoch": epoch, "closed": is_closed}
 
-    async def _tell(self, log_id: LogId, target: str, url: str) -> None:
+    async def _notify(self, log_id: LogId, target: str, url: str) -> None:
         message = {"op": "take", "log_id": str(log_id), "from": self._host.sequencer_id}
         try:
             status, _ = await self._client.request_json(
@@ -92,7 +92,7 @@ class HandOver:
             status = 0
             _LOG.info("log %d: %s did not take it: %s", log_id, target, error)
         if status != 200:
-            self._host.claims.forget_heir(log_id)
+            self._host.claims.forget_pending_owner(log_id)
             self._host.stories.note(log_id, "hand-over failed", reason=f"{target} did not answer")
 
     async def _on_hand_over(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -105,7 +105,7 @@ class HandOver:
         log_id = _log_id(request)
         if not self._host.has_session():
             raise DuramenError("metadata_unavailable", "without ZooKeeper no log changes hands")
-        self._host.claims.forget_heir(log_id)
+        self._host.claims.forget_pending_owner(log_id)
         self._host.stories.note(log_id, "taken", reason=f"handed over by {request.get('from')}")
         self._host.take_over(log_id, demand=1)
         return {"sequencer": self._host.sequencer_id}
@@ -120,7 +120,7 @@ class HandOver:
         return {"sequencer": self._host.sequencer_id, "logs": logs}
 
     async def _on_story(self, request: dict[str, Any]) -> dict[str, Any]:
-        events = self._host.stories.tell(_log_id(request))
+        events = self._host.stories.report(_log_id(request))
         return {"sequencer": self._host.sequencer_id, "events": events}
 
 

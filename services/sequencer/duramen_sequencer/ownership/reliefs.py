@@ -2,8 +2,9 @@
 
 Looks every second. Which log, and to whom, is decided by `core.ownership.relief`; giving up is a
 release: what was sent is uncertain, what was not waits here until the owner node is gone, and is
-then redirected to the heir, which takes the log over as from a dead owner. Nobody has to be
-told: heirs find the log by the append, or by their next scan.
+then redirected to the pending owner, which takes the log over as from a dead owner. Nobody has to
+be
+told: pending owners find the log by the append, or by their next scan.
 
 Called by `service`; its `look` also by the simulator, in virtual time.
 Source: docs/protocol/ownership.md "Cut off from bookies", ADR 0023.
@@ -17,7 +18,7 @@ from collections.abc import Callable, Collection
 from typing import Final
 
 from duramen.core.ownership.relief import Reliefs
-from duramen.core.sequencer.surroundings import Surroundings
+from duramen.core.sequencer.context import SequencerContext
 from duramen.limits import GIVE_UP_AFTER_US
 from duramen.runtime.metadata_store import MetadataError
 from duramen.runtime.sequencer.log_driver import now_us
@@ -32,11 +33,11 @@ class LogReliefs:
     """The logs of one process that others could serve better."""
 
     def __init__(
-        self, host: LogHost, around: Surroundings, grace_us: int = GIVE_UP_AFTER_US
+        self, host: LogHost, context: SequencerContext, grace_us: int = GIVE_UP_AFTER_US
     ) -> None:
         self.chosen = Reliefs(grace_us)
         self._host = host
-        self._around = around
+        self._context = context
         self._task: asyncio.Task[None] | None = None
 
     def start(self, own: Callable[[], Collection[str]]) -> None:
@@ -65,17 +66,17 @@ class LogReliefs:
 
     async def look(self, own: Collection[str], now_us: int) -> None:
         """Give up what is due, one log after the other: each is two calls to ZooKeeper."""
-        host, around = self._host, self._around
-        if not host.has_session() or around.is_rolling_suspended:
+        host, context = self._host, self._context
+        if not host.has_session() or context.is_rolling_suspended:
             return
         cores = [driver.core for driver in list(host.drivers.values())]
         others = host.claims.list_unreached()
-        for log_id, able in self.chosen.choose(cores, around.candidates, own, others, now_us):
+        for log_id, able in self.chosen.choose(cores, context.candidates, own, others, now_us):
             driver = host.drivers.get(log_id)
             view = None if driver is None else driver.core.view
             if view is None or host.is_leaving(log_id):
                 continue
-            heirs = host.claims.rank_able(view.log, able)
-            if heirs:
+            pending_owners = host.claims.rank_able(view.log, able)
+            if pending_owners:
                 self.chosen.note_gift(log_id, now_us)
-                await host.give_up(log_id, heirs[0])
+                await host.give_up(log_id, pending_owners[0])

@@ -44,10 +44,10 @@ from duramen.wire.metadata_json import (
     BY_ADMIN,
     PLACED_BY,
     Paths,
+    encode_node,
     read_log,
     read_node,
     read_segment,
-    spell_node,
 )
 from duramen_sequencer.log_changes import read_log_id
 
@@ -218,7 +218,7 @@ class PlacementOperations:
                         kind=violation.kind,
                         found=violation.found,
                         limit=violation.limit,
-                        detail=violation.spell(segment.quorum, rule),
+                        detail=violation.format(segment.quorum, rule),
                         write_set=[
                             _describe_member(member, locations.get(member), member in owed)
                             for member in violation.members
@@ -263,9 +263,9 @@ class PlacementOperations:
             # The node decides: after a conflict or an unknown outcome it is read again (R3).
             with contextlib.suppress(Conflict, OutcomeUnknown):
                 if stored is None:
-                    await self._store.create(path, spell_node(wanted), make_parents=True)
+                    await self._store.create(path, encode_node(wanted), make_parents=True)
                 else:
-                    await self._store.set(path, spell_node(wanted), version=stored.version)
+                    await self._store.set(path, encode_node(wanted), version=stored.version)
         raise DuramenError("metadata_unavailable", "the node changes too often: try again")
 
 

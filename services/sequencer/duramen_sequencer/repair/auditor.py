@@ -1,8 +1,8 @@
-"""The auditor while it is in office: rounds of audits, and the tasks that they lead to.
+"""The auditor while it leads: rounds of audits, and the tasks that they lead to.
 
-One office at a time (`election`). In office it audits every while, and at once after an event: a
+One leader at a time (`election`). The leader audits every while, and at once after an event: a
 bookie is lost, a duty was asked for, a note was made, the backlog is empty again. Tasks run beside
-the rounds, so many at once. When the office or the session is lost, everything ends at once, in the
+the rounds, so many at once. When leadership or the session is lost, everything ends at once, in the
 middle of whatever it was: what stands in the metadata is right at any time.
 
 Called by `service` and `operations`. Source: docs/protocol/repair.md.
@@ -38,8 +38,8 @@ from duramen_sequencer.repair.worker import (
     Done,
     Failed,
     Postponed,
+    RepairWorker,
     Unrepairable,
-    Worker,
 )
 
 _LOG = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ class AuditPace:
 
 
 class Auditor:
-    """Audits and repairs while in office.
+    """Audits and repairs while it leads.
 
     Args:
         client: calls to bookies; closed by `stop`.
@@ -83,9 +83,9 @@ class Auditor:
         self._counts = dict.fromkeys(("terms", "rounds", "rounds_cut", "tasks_cut"), 0)
         self._is_watched = {"owed": False, "queue": False}
         self.last: Round | None = None
-        """The last round of this term of office, whole or not."""
+        """The last round of this term, whole or not."""
         self.last_whole: Round | None = None
-        self.is_in_office = False
+        self.is_leader = False
         self.readings = Readings(link, grace_us=pace.grace_us)
         self.commits = Commits(link)
         self.copier = Copier(client)
@@ -93,18 +93,18 @@ class Auditor:
         self.backlog = Backlog()
         self._rounds = Rounds(self.readings, self.backlog, self.commits)
         self.rebalancing = Rebalancing(link.store, link.paths, self.commits, self.backlog)
-        self._worker = Worker(
+        self._worker = RepairWorker(
             self.readings, self.commits, self.copier, self.backlog, self.view, ask_roll, rng
         )
 
-    # --- Office ----------------------------------------------------------------------------------
+    # --- Leadership ------------------------------------------------------------------------------
 
-    def on_office(self, is_held: bool) -> None:
-        """The office was won or lost."""
+    def on_leadership(self, is_held: bool) -> None:
+        """Leadership was won or lost."""
         for task in (*self._tasks, *self._running):
             task.cancel()
         self._counts["tasks_cut"] += len(self._running)
-        self._tasks, self.is_in_office = [], is_held
+        self._tasks, self.is_leader = [], is_held
         if not is_held:
             metrics.show_backlog(None)
             return
@@ -122,7 +122,7 @@ class Auditor:
     async def stop(self) -> None:
         """End everything that runs."""
         tasks = [*self._tasks, *self._running]
-        self.on_office(False)
+        self.on_leadership(False)
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._client.close()
 
@@ -263,7 +263,7 @@ class Auditor:
     def statistics(self) -> dict[str, Any]:
         """Every queue and counter."""
         return {
-            "is_auditor": self.is_in_office,
+            "is_auditor": self.is_leader,
             **self._counts,
             "backlog": self.backlog.statistics(),
             "copying": self.copier.statistics(),

@@ -27,7 +27,7 @@ from duramen.ids import BookieId, EntryId, Epoch, LedgerId, LogId, Member
 from duramen.runtime.metadata_store import (
     Conflict,
     Create,
-    Delete,
+    DeleteNode,
     Op,
     OutcomeUnknown,
     Set,
@@ -37,12 +37,12 @@ from duramen.runtime.metadata_store import (
 from duramen.runtime.sequencer.metadata_link import MetadataLink
 from duramen.wire.metadata_json import (
     BookieNode,
+    encode_bookie,
+    encode_node,
+    encode_segment,
     read_bookie,
     read_node,
     read_segment,
-    spell_bookie,
-    spell_node,
-    spell_segment,
 )
 from duramen_sequencer.repair.readings import OwedNote, QueueNote
 
@@ -141,7 +141,7 @@ class Commits:
             ops: list[Op] = []
             node = None if own is None else read_bookie(own.data)
             if own is not None and node is not None and node.incarnation == member.incarnation:
-                ops.append(Delete(own_path, own.version))
+                ops.append(DeleteNode(own_path, own.version))
                 place = {"region": node.region, "rack": node.rack}
                 fields = {"bookie": member.bookie, **place, **fields}
             elif noted is None:
@@ -152,7 +152,7 @@ class Commits:
                 )
             if ACCEPTED not in fields:
                 fields = {**fields, ACCEPTED: now_unix_ms, "nonce": secrets.token_hex(12)}
-                data = spell_node(fields)
+                data = encode_node(fields)
                 if noted is None:
                     await create_parents(self._store.commit, path)
                 ops.append(Create(path, data) if noted is None else Set(path, data, noted.version))
@@ -171,7 +171,7 @@ class Commits:
         spelt = [[int(first), int(last)] for first, last in ranges.list_ranges()]
         with contextlib.suppress(Conflict):
             if spelt:
-                data = spell_node({**note.fields, "ranges": spelt})
+                data = encode_node({**note.fields, "ranges": spelt})
                 await self._store.set(note.path, data, version=note.version)
             else:
                 await self._store.delete(note.path, version=note.version)
@@ -197,7 +197,7 @@ class Commits:
         with contextlib.suppress(Conflict):
             if reports:
                 fields = {**note.fields, "reports": reports, "nonce": secrets.token_hex(16)}
-                await self._store.set(note.path, spell_node(fields), version=note.version)
+                await self._store.set(note.path, encode_node(fields), version=note.version)
             else:
                 await self._store.delete(note.path, version=note.version)
             self._counts["notes_settled"] += 1
@@ -235,7 +235,7 @@ class Commits:
                 return node
             after = replace(node, duty=allowed[node.duty])
             try:
-                await self._store.set(path, spell_bookie(after), version=stored.version)
+                await self._store.set(path, encode_bookie(after), version=stored.version)
             except (Conflict, OutcomeUnknown):
                 continue  # the node decides (R3); the same duty twice is the same as once
             self._counts["duties_changed"] += 1
@@ -253,9 +253,9 @@ class Commits:
             stored = await self._store.get(path)
             try:
                 if stored is None and fields is not None:
-                    await self._store.create(path, spell_node(fields), make_parents=True)
+                    await self._store.create(path, encode_node(fields), make_parents=True)
                 elif stored is not None and fields is not None:
-                    await self._store.set(path, spell_node(fields), version=stored.version)
+                    await self._store.set(path, encode_node(fields), version=stored.version)
                 elif stored is not None:
                     await self._store.delete(path, version=stored.version)
             except (Conflict, OutcomeUnknown):
@@ -279,7 +279,7 @@ class Commits:
             if changed is None:
                 return segment
             try:
-                await self._store.set(path, spell_segment(changed), version=stored.version)
+                await self._store.set(path, encode_segment(changed), version=stored.version)
             except (Conflict, OutcomeUnknown):
                 # What stands there now says whether it is ours, or what to decide anew (R3).
                 self._counts["conflicts"] += 1

@@ -18,7 +18,7 @@ from duramen.client.bookie_client import BookieClient
 from duramen.core.repair.audit import Stretch
 from duramen.core.repair.cluster_view import ClusterView
 from duramen.core.repair.copies import (
-    Fault,
+    EntryFault,
     Flaw,
     Holdings,
     Piece,
@@ -241,4 +241,4 @@ def _is_gone(member: Member, view: ClusterView) -> bool:
 
 
 def _all_flawed(target: Member, piece: Piece) -> list[Flaw]:
-    return [Flaw(target, piece.first, piece.last, Fault.SILENT)]
+    return [Flaw(target, piece.first, piece.last, EntryFault.SILENT)]

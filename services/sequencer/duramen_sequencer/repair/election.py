@@ -1,6 +1,6 @@
 """Which sequencer is the auditor: whoever made the ephemeral node `auditor`.
 
-Every sequencer tries to make it, and watches it while another has it. Who has it holds the office
+Every sequencer tries to make it, and watches it while another has it. Who has it is the leader
 until its session is in doubt; then it stops at once, before the node is gone
 (docs/protocol/repair.md "Who audits"). Two auditors at one time would waste work and harm nothing:
 all that they change they change by compare-and-set.
@@ -24,7 +24,7 @@ from duramen.runtime.metadata_store import (
     SessionState,
 )
 from duramen.runtime.registry import Follower
-from duramen.wire.metadata_json import MetadataJsonError, read_node, spell_node
+from duramen.wire.metadata_json import MetadataJsonError, encode_node, read_node
 
 _LOG = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ class Election:
 
     Args:
         fields: of the node: `sequencer`, `admin_url`.
-        on_change: called with every change of office, at once.
+        on_change: called with every change of leadership, at once.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Election:
         await self._follower.start()
 
     async def stop(self) -> None:
-        """Leave the office; the node goes at once, so that another may take over."""
+        """Give up leadership; the node goes at once, so that another may take over."""
         await self._follower.stop()
         was_held = self.is_held
         self._hold(is_held=False)
@@ -77,7 +77,7 @@ class Election:
         stored = await self._follower.get(self._path)
         if stored is None:
             with contextlib.suppress(Conflict, OutcomeUnknown):
-                await self._store.create(self._path, spell_node(self._fields), ephemeral=True)
+                await self._store.create(self._path, encode_node(self._fields), ephemeral=True)
             self._follower.look_again()  # the node says who has it, ourselves as well
             return
         try:

@@ -14,8 +14,8 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, TypeVar
 
-from duramen.core.repair.cluster_view import Fate
-from duramen.core.repair.disruption import Disruption, Kind
+from duramen.core.repair.cluster_view import CopyFate
+from duramen.core.repair.disruption import Disruption, DisruptionKind
 from duramen.core.repair.rebalance import TOLERANCE_DEFAULT, spread
 from duramen.core.repair.tasks import describe
 from duramen.errors import DuramenError
@@ -65,7 +65,7 @@ class RepairOperations:
 
     async def show(self) -> Answer:
         """Backlog, progress, estimate, what cannot be repaired, drains, the last round."""
-        auditor = self._in_office()
+        auditor = self._require_leader()
         last, backlog = auditor.last, auditor.backlog
         estimate_us = backlog.estimate_us(now_us())
         running = [task for task in backlog.tasks.values() if task.is_running]
@@ -84,7 +84,7 @@ class RepairOperations:
 
     async def list_bookies(self) -> Answer:
         """Every bookie as the last round saw it: place, state, duty, copies and bytes."""
-        last = self._in_office().last
+        last = self._require_leader().last
         if last is None:
             raise _not_yet()
         shares = spread(last.loads, last.view)
@@ -118,8 +118,8 @@ class RepairOperations:
             DuramenError: `invalid_argument`; `metadata_unavailable`: nothing is known, so nothing
                 is allowed; MetadataError: the same.
         """
-        auditor = self._in_office()
-        if kind not in list(Kind):
+        auditor = self._require_leader()
+        if kind not in list(DisruptionKind):
             raise DuramenError("invalid_argument", "kind: restart or remove", field="kind")
         began_us, read_unix_ms = now_us(), time.time_ns() // 1_000_000
         try:
@@ -127,7 +127,7 @@ class RepairOperations:
             if BookieId(bookie) not in view.bookies:
                 detail = f"there is no bookie {bookie}: see the list of bookies"
                 raise DuramenError("invalid_argument", detail, field="bookie")
-            question = Disruption(BookieId(bookie), Kind(kind), view)
+            question = Disruption(BookieId(bookie), DisruptionKind(kind), view)
             noted = await auditor.readings.list_noted(None, None)
 
             async def visit(audit: LogAudit) -> None:
@@ -148,13 +148,13 @@ class RepairOperations:
 
     async def drain(self, bookie: str) -> Answer:
         """Begin to empty a bookie."""
-        auditor = self._in_office()
+        auditor = self._require_leader()
         async with auditor.change():
             return await _known(auditor.drains.begin(BookieId(bookie), auditor.last_whole))
 
     async def cancel_drain(self, bookie: str) -> Answer:
         """Let a bookie serve again."""
-        auditor = self._in_office()
+        auditor = self._require_leader()
         async with auditor.change():
             return await auditor.drains.cancel(BookieId(bookie))
 
@@ -165,12 +165,12 @@ class RepairOperations:
             DuramenError: `invalid_argument`: it is not lost, or not known; `metadata_unavailable`:
                 try again. MetadataError: it may be noted or not; the same call may be repeated.
         """
-        auditor = self._in_office()
+        auditor = self._require_leader()
         incarnation = _text(request, "incarnation")
         member = Member(BookieId(bookie), Incarnation(incarnation))
         async with auditor.change():
             view = await _known(auditor.readings.read_view())
-            if view.fate(member) is not Fate.LOST:
+            if view.fate(member) is not CopyFate.LOST:
                 raise DuramenError(
                     "invalid_argument",
                     f"{bookie} with incarnation {incarnation} is {view.fate(member).value}, not "
@@ -181,7 +181,7 @@ class RepairOperations:
 
     async def show_rebalance(self) -> Answer:
         """Whether one runs, and how evenly bytes lie."""
-        auditor = self._in_office()
+        auditor = self._require_leader()
         last, request = auditor.last_whole, await auditor.rebalancing.read()
         return {
             "running": request is not None,
@@ -196,7 +196,7 @@ class RepairOperations:
         Raises:
             DuramenError: `invalid_argument` with the field; MetadataError: it may have begun.
         """
-        auditor = self._in_office()
+        auditor = self._require_leader()
         is_dry_run = request.get("dry_run", False)
         tolerance = request.get("tolerance", TOLERANCE_DEFAULT)
         if not isinstance(is_dry_run, bool):
@@ -213,13 +213,13 @@ class RepairOperations:
 
     async def stop_rebalance(self) -> Answer:
         """Plan no more moves."""
-        auditor = self._in_office()
+        auditor = self._require_leader()
         async with auditor.change():
             await auditor.rebalancing.cancel()
         return await self.show_rebalance()
 
-    def _in_office(self) -> Auditor:
-        if self._auditor.is_in_office:
+    def _require_leader(self) -> Auditor:
+        if self._auditor.is_leader:
             return self._auditor
         holder = self._election.holder
         if not holder or self._election.is_held:

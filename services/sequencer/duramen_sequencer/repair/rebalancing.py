@@ -13,8 +13,8 @@ import logging
 import time
 from typing import Any
 
-from duramen.core.repair.audit import Action, Finding, Problem, WorkKey
-from duramen.core.repair.rebalance import TOLERANCE_DEFAULT, Move, plan_moves, spread
+from duramen.core.repair.audit import Action, Finding, RepairProblem, WorkKey
+from duramen.core.repair.rebalance import TOLERANCE_DEFAULT, CopyMove, plan_moves, spread
 from duramen.core.repair.tasks import Backlog
 from duramen.errors import DuramenError
 from duramen.ids import epoch_of, log_of
@@ -110,15 +110,15 @@ class Rebalancing:
         }
 
 
-def _as_finding(move: Move) -> Finding:
+def _as_finding(move: CopyMove) -> Finding:
     copy = move.copy
     key = WorkKey(copy.ledger_id, copy.fragment.first_entry, Action.SWAP)
     facts = (copy.fragment, move.target)
     good_count = copy.quorum.write_quorum
-    return Finding(key, Problem.UNBALANCED, good_count, copy.size_bytes, move.swap.old, facts)
+    return Finding(key, RepairProblem.UNBALANCED, good_count, copy.size_bytes, move.swap.old, facts)
 
 
-def _describe(move: Move) -> dict[str, Any]:
+def _describe(move: CopyMove) -> dict[str, Any]:
     copy = move.copy
     return {
         "log_id": str(log_of(copy.ledger_id)),

@@ -28,8 +28,8 @@ from duramen.core.repair.audit import (
     list_stretches,
     live_epochs,
 )
-from duramen.core.repair.cluster_view import ClusterView, Fate
-from duramen.core.repair.copies import Fault, Flaw
+from duramen.core.repair.cluster_view import ClusterView, CopyFate
+from duramen.core.repair.copies import EntryFault, Flaw
 from duramen.core.repair.losses import find_lost
 from duramen.core.repair.swap import Swap, SwapChoice, can_take
 from duramen.core.repair.tasks import Backlog, Task
@@ -98,7 +98,7 @@ class _Subject(NamedTuple):
     debts: Debts
 
 
-class Worker:
+class RepairWorker:
     """Carries out tasks for one auditor.
 
     Args:
@@ -272,7 +272,7 @@ class Worker:
         noted = [
             member
             for member in fragment.ensemble
-            if view.fate(member) in (Fate.HERE, Fate.LEAVING)
+            if view.fate(member) in (CopyFate.HERE, CopyFate.LEAVING)
             and subject.debts.is_noted(member, stretch)
         ]
         try:
@@ -324,7 +324,7 @@ class Worker:
 
 def _judge(flaws: Sequence[Flaw]) -> Outcome:
     """Whether waiting may help: who is silent may speak, who has no room may get some."""
-    final = [flaw for flaw in flaws if flaw.fault not in (Fault.SILENT, Fault.NOT_COPIED)]
+    final = [flaw for flaw in flaws if flaw.fault not in (EntryFault.SILENT, EntryFault.NOT_COPIED)]
     if not final:
         reasons = sorted({flaw.fault.value for flaw in flaws})
         return Failed(f"{len(flaws)} ranges at {flaws[0].member.bookie}: {', '.join(reasons)}")

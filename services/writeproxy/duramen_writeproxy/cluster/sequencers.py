@@ -16,7 +16,7 @@ from typing import Any, Final
 import orjson
 
 from duramen.core.hashing import weights_of
-from duramen.core.ownership.balance import LogLoad, Move, plan_moves
+from duramen.core.ownership.balance import LogLoad, LogMove, plan_moves
 from duramen.errors import DuramenError
 from duramen.runtime.http_client import PeerClient, PeerError
 from duramen.runtime.public.answers import read_answer
@@ -107,7 +107,7 @@ class Cluster:
         moves = plan_moves(loads, weights_of(self._roster.nodes), move_count_max=move_count_max)
         done = []
         for move in moves:
-            row = {"name": names.get(move.log_id), **_spell(move)}
+            row = {"name": names.get(move.log_id), **_encode(move)}
             if not is_dry_run:
                 row["outcome"] = await self._move(move)
             done.append(row)
@@ -115,7 +115,7 @@ class Cluster:
 
     # --- Calls -----------------------------------------------------------------------------------
 
-    async def _move(self, move: Move) -> str:
+    async def _move(self, move: LogMove) -> str:
         message = {"op": "hand_over", "log_id": move.log_id, "to": move.target}
         try:
             await self.ask(move.source, message, _HAND_OVER_TIMEOUT_US)
@@ -204,7 +204,7 @@ def _read_loads(
     return loads, names
 
 
-def _spell(move: Move) -> dict[str, Any]:
+def _encode(move: LogMove) -> dict[str, Any]:
     return {
         "log_id": move.log_id,
         "from": move.source,

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from duramen.errors import DuramenError
 from duramen.limits import FENCING_TOKEN_BYTES_MAX, SEQ_NUM_MAX
 from duramen.runtime.rest import unknown_field
-from duramen.wire.record_batch import PRODUCER_ID_BYTES_MAX, Producer
+from duramen.wire.record_batch import PRODUCER_ID_BYTES_MAX, BatchProducer
 from duramen.wire.sequencer_calls import NO_OPTIONS, AppendOptions
 
 MATCH_HEADER: Final = "Duramen-Match-Seq-Num"
@@ -30,7 +30,7 @@ class Conditions(NamedTuple):
 
     match_seq_num: int | None = None
     fencing_token: str | None = None
-    producer: Producer | None = None
+    producer: BatchProducer | None = None
 
     @property
     def options(self) -> AppendOptions:
@@ -111,7 +111,7 @@ def _decode_token(value: bytes) -> str:
         ) from None
 
 
-def _read_producer(document: Any) -> Producer:
+def _read_producer(document: Any) -> BatchProducer:
     if not isinstance(document, dict):
         raise DuramenError(
             "invalid_argument", 'producer is {"id", "epoch", "seq"}', field="producer"
@@ -124,17 +124,17 @@ def _read_producer(document: Any) -> Producer:
         _check_number(document.get(name), f"producer.{name}", _PRODUCER_NUMBER_MAX)
         for name in ("epoch", "seq")
     ]
-    return Producer(producer_id, *numbers)
+    return BatchProducer(producer_id, *numbers)
 
 
-def _parse_producer(text: str) -> Producer:
+def _parse_producer(text: str) -> BatchProducer:
     producer_id, *numbers = text.rsplit(";", 2)
     if len(numbers) != 2:
         raise DuramenError(
             "invalid_argument", f"{PRODUCER_HEADER} is id;epoch;seq", field=PRODUCER_HEADER
         )
     epoch, sequence = (_parse_number(number, PRODUCER_HEADER) for number in numbers)
-    return Producer(_check_id(producer_id, PRODUCER_HEADER), epoch, sequence)
+    return BatchProducer(_check_id(producer_id, PRODUCER_HEADER), epoch, sequence)
 
 
 def _check_id(value: Any, field: str) -> str:

@@ -33,11 +33,11 @@ class Budget:
         self._is_idle.set()
         self._given = asyncio.Event()
 
-    def open(self) -> Share:
+    def open(self) -> BudgetShare:
         """The share of one request, without any bytes yet; to be closed."""
         self.request_count += 1
         self._is_idle.clear()
-        return Share(self)
+        return BudgetShare(self)
 
     def close(self, held_bytes: int) -> None:
         """A request is over that held so much: only its Share calls this."""
@@ -81,7 +81,7 @@ class Budget:
         await self._is_idle.wait()
 
 
-class Share:
+class BudgetShare:
     """What one request holds of the budget."""
 
     __slots__ = ("_arriving_bytes", "_budget", "_held_bytes")

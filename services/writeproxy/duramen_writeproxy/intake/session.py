@@ -26,9 +26,9 @@ from duramen.limits import ENTRY_TARGET_BYTES
 from duramen.runtime.rest import BODY_TIMEOUT_S
 from duramen.units import MIB
 from duramen.wire.edge.batch_stream import Units
-from duramen_writeproxy.append_route import spell_appended
+from duramen_writeproxy.append_route import encode_appended
 from duramen_writeproxy.appends import OrderedBatch
-from duramen_writeproxy.intake.budget import Share
+from duramen_writeproxy.intake.budget import BudgetShare
 from duramen_writeproxy.intake.settling import Outcome
 from duramen_writeproxy.metrics import APPEND_SECONDS, APPENDS
 
@@ -53,7 +53,7 @@ Piece = tuple[bytes, bool] | None
 """The next bytes of the body and whether more follow; None: the client is gone."""
 
 
-class _Waiting(NamedTuple):
+class _WaitingBatch(NamedTuple):
     """A batch that was read, or what is wrong with it."""
 
     batch: OrderedBatch | DuramenError
@@ -62,7 +62,7 @@ class _Waiting(NamedTuple):
     read_at: float
 
 
-class Session:
+class AppendSession:
     """One session.
 
     Args:
@@ -77,13 +77,13 @@ class Session:
         units: Units,
         prepare: Callable[[bytes], Awaitable[OrderedBatch]],
         append: Callable[[Sequence[OrderedBatch]], Awaitable[list[Outcome]]],
-        share: Share,
+        share: BudgetShare,
     ) -> None:
         self._units = units
         self._prepare = prepare
         self._append = append
         self._share = share
-        self._queue: deque[_Waiting] = deque()
+        self._queue: deque[_WaitingBatch] = deque()
         self._held_count = 0
         self._held_bytes = 0
         self._ending: DuramenError | None = None
@@ -215,7 +215,7 @@ class Session:
             batch, size_bytes = error, 0
         self._held_count += 1
         self._held_bytes += body_bytes
-        self._queue.append(_Waiting(batch, body_bytes, size_bytes, time.perf_counter()))
+        self._queue.append(_WaitingBatch(batch, body_bytes, size_bytes, time.perf_counter()))
         self._has_changed.set()
         if len(self._queue) % _TURN_COUNT == 0:
             # What came in one piece may be ten thousand batches: others have their turn, too.
@@ -233,15 +233,15 @@ class Session:
                 continue
             group = self._take_group()
             outcomes = await self._append_group(group)
-            await send(b"".join([_spell_line(outcome) for outcome in outcomes]))
+            await send(b"".join([_encode_line(outcome) for outcome in outcomes]))
             self._release(group)
             if any(_is_uncertain(outcome) for outcome in outcomes):
                 self._end_behind_doubt()
                 break
         if self._ending is not None and not self._is_gone:
-            await send(_spell_ending(self._ending))
+            await send(_encode_ending(self._ending))
 
-    def _take_group(self) -> list[_Waiting]:
+    def _take_group(self) -> list[_WaitingBatch]:
         """The batches that go together: the first ones, up to one that cannot be appended."""
         group = [self._queue.popleft()]
         if isinstance(group[0].batch, DuramenError):
@@ -255,7 +255,7 @@ class Session:
             group.append(self._queue.popleft())
         return group
 
-    async def _append_group(self, group: Sequence[_Waiting]) -> list[Outcome]:
+    async def _append_group(self, group: Sequence[_WaitingBatch]) -> list[Outcome]:
         outcomes: list[Outcome]
         batches = [waiting.batch for waiting in group]
         if isinstance(batches[0], DuramenError):
@@ -273,7 +273,7 @@ class Session:
             APPENDS.labels(outcome.code if isinstance(outcome, DuramenError) else "ok").inc()
         return outcomes
 
-    def _release(self, group: Sequence[_Waiting]) -> None:
+    def _release(self, group: Sequence[_WaitingBatch]) -> None:
         body_bytes = sum(waiting.body_bytes for waiting in group)
         self._held_count -= len(group)
         self._held_bytes -= body_bytes
@@ -293,12 +293,12 @@ def _is_uncertain(outcome: Outcome) -> bool:
     return isinstance(outcome, DuramenError) and outcome.uncertain
 
 
-def _spell_line(outcome: Outcome) -> bytes:
+def _encode_line(outcome: Outcome) -> bytes:
     if isinstance(outcome, DuramenError):
         return orjson.dumps(outcome.problem(), option=orjson.OPT_APPEND_NEWLINE)
-    return spell_appended(outcome) + b"\n"
+    return encode_appended(outcome) + b"\n"
 
 
-def _spell_ending(reason: DuramenError) -> bytes:
+def _encode_ending(reason: DuramenError) -> bytes:
     problem: dict[str, Any] = {**reason.problem(), "session_ended": True}
     return orjson.dumps(problem, option=orjson.OPT_APPEND_NEWLINE)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 
 from duramen.errors import DuramenError
 from duramen.runtime.http_client import UnreachableError
-from duramen.wire.record_batch import Producer
+from duramen.wire.record_batch import BatchProducer
 from duramen.wire.sequencer_calls import Redirect, Stored
 
 Refusal = Redirect | DuramenError | UnreachableError
@@ -34,7 +34,7 @@ class Group:
     """
 
     def __init__(
-        self, producers: Sequence[Producer | None], may_retry: Callable[[DuramenError], bool]
+        self, producers: Sequence[BatchProducer | None], may_retry: Callable[[DuramenError], bool]
     ) -> None:
         self._producers = producers
         self._may_retry = may_retry

@@ -22,7 +22,7 @@ from duramen.errors import DuramenError
 from duramen.runtime.rest import drop_body, read_query
 from duramen.texts import check_log_name, check_namespace
 from duramen.wire.edge.batch_stream import MEDIA_TYPE, Frames, Lines, Units, parse_streamed
-from duramen_writeproxy.append_route import Head, read_head
+from duramen_writeproxy.append_route import AppendHead, read_head
 from duramen_writeproxy.appends import Appender, OrderedBatch
 from duramen_writeproxy.bodies import (
     BATCH,
@@ -36,7 +36,7 @@ from duramen_writeproxy.creation import AutoCreator
 from duramen_writeproxy.exactly_once.conditions import Conditions, join_conditions
 from duramen_writeproxy.intake.budget import Budget
 from duramen_writeproxy.intake.encoder import Encoder
-from duramen_writeproxy.intake.session import Piece, Session
+from duramen_writeproxy.intake.session import AppendSession, Piece
 from duramen_writeproxy.intake.settling import Outcome
 from duramen_writeproxy.names import NameCache
 
@@ -60,7 +60,7 @@ class StreamRoute:
         self._appender = appender
         self._encoder = encoder
         self._budget = budget
-        self._sessions: set[Session] = set()
+        self._sessions: set[AppendSession] = set()
         self._is_draining = False
 
     async def on_stream(self, request: Request) -> Response:
@@ -92,7 +92,7 @@ class StreamRoute:
 
         units: Units = Lines(JSON_BYTES_MAX) if head.media == NDJSON else Frames()
         prepare = partial(_prepare, self._encoder, head)
-        session = Session(units, prepare, append, self._budget.open())
+        session = AppendSession(units, prepare, append, self._budget.open())
         return _SessionAnswer(session, self._sessions)
 
     def drain(self) -> None:
@@ -120,7 +120,7 @@ def _check_media(content_type: str) -> str:
     return parse_media(content_type)
 
 
-async def _prepare(encoder: Encoder, head: Head, unit: bytes) -> OrderedBatch:
+async def _prepare(encoder: Encoder, head: AppendHead, unit: bytes) -> OrderedBatch:
     """The batch that a line or a frame means.
 
     Raises:
@@ -141,7 +141,7 @@ async def _prepare(encoder: Encoder, head: Head, unit: bytes) -> OrderedBatch:
 class _SessionAnswer(Response):
     """The answer that is a session: it reads the request while it answers."""
 
-    def __init__(self, session: Session, sessions: set[Session]) -> None:
+    def __init__(self, session: AppendSession, sessions: set[AppendSession]) -> None:
         super().__init__()
         self._session = session
         self._sessions = sessions

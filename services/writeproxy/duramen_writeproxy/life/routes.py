@@ -39,7 +39,7 @@ def add_life_routes(
     app: FastAPI, names: NameCache, calls: Creator, is_draining: Callable[[], bool]
 ) -> None:
     """The four routes."""
-    routes = _Routes(names, calls, is_draining)
+    routes = _LifeRoutes(names, calls, is_draining)
     for method, path, endpoint in (
         ("POST", _LOG + ":truncate", routes.truncate),
         ("POST", _LOG + ":end", routes.end),
@@ -49,7 +49,7 @@ def add_life_routes(
         add_route(app, method, path, endpoint)
 
 
-class _Routes:
+class _LifeRoutes:
     def __init__(self, names: NameCache, calls: Creator, is_draining: Callable[[], bool]) -> None:
         self._names = names
         self._calls = calls

@@ -26,7 +26,7 @@ from duramen.cli.command import (
     say,
 )
 from duramen.cli.declare.documents import FILE_BYTES_MAX, DocumentsError, read_documents
-from duramen.cli.declare.plan import spell
+from duramen.cli.declare.plan import format_value
 from duramen.cli.declare.steps import carry_out, plan_steps
 from duramen.cli.logs import call_proxy
 from duramen.errors import DuramenError
@@ -78,8 +78,8 @@ def apply(
             undone = "" if dry_run or step in done else "  (not done)"
             print(f"{step.action:7} {step.wanted}{undone}")
             for change in step.changes:
-                old = f"{spell(change.old)} → " if step.action == "change" else ""
-                print(f"          {change.field}: {old}{spell(change.new)}")
+                old = f"{format_value(change.old)} → " if step.action == "change" else ""
+                print(f"          {change.field}: {old}{format_value(change.new)}")
     if failure is not None:
         raise failure
     return ExitCode.OK

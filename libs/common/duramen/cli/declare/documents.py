@@ -120,7 +120,7 @@ def _parse_yaml(file: str, content: bytes) -> Iterator[tuple[str, Any]]:
             number += 1
             yield f"{file}: document {number} (line {node.start_mark.line + 1})", value
     except yaml.MarkedYAMLError as error:
-        raise _SyntaxError(_spell_mark(error.problem_mark, error.problem)) from None
+        raise _SyntaxError(_format_mark(error.problem_mark, error.problem)) from None
     except (yaml.YAMLError, ValueError) as error:
         raise _SyntaxError(str(error)) from None
     except RecursionError:
@@ -144,14 +144,14 @@ def _check_keys(node: Any, seen: set[int]) -> None:
     keys = set()
     for key, value in node.value:
         if key.tag not in _TEXT_TAGS:
-            raise _SyntaxError(_spell_mark(key.start_mark, "a key is no text: put it in quotes"))
+            raise _SyntaxError(_format_mark(key.start_mark, "a key is no text: put it in quotes"))
         if key.value in keys:
-            raise _SyntaxError(_spell_mark(key.start_mark, f"{key.value} stands here twice"))
+            raise _SyntaxError(_format_mark(key.start_mark, f"{key.value} stands here twice"))
         keys.add(key.value)
         _check_keys(value, seen)
 
 
-def _spell_mark(mark: Any, problem: str | None) -> str:
+def _format_mark(mark: Any, problem: str | None) -> str:
     return f"line {mark.line + 1}: {problem}" if mark is not None else str(problem)
 
 

@@ -32,7 +32,7 @@ class Present(NamedTuple):
     version: int | None = None
 
 
-class Step(NamedTuple):
+class ApplyStep(NamedTuple):
     """One thing to do, or to leave."""
 
     wanted: Wanted
@@ -61,7 +61,7 @@ class Step(NamedTuple):
         return patch
 
 
-def make_plan(wanted: list[Wanted], present: Mapping[tuple[str, str], Present]) -> list[Step]:
+def make_plan(wanted: list[Wanted], present: Mapping[tuple[str, str], Present]) -> list[ApplyStep]:
     """The steps, in the order in which they are to be taken.
 
     Args:
@@ -88,11 +88,13 @@ def make_plan(wanted: list[Wanted], present: Mapping[tuple[str, str], Present]) 
     return steps
 
 
-def _plan_one(wanted: Wanted, present: Present | None) -> Step:
+def _plan_one(wanted: Wanted, present: Present | None) -> ApplyStep:
     if present is None:
         config = check_config(wanted, wanted.config)
         named = dict(_list_fields(config, wanted.config))
-        return Step(wanted, "create", tuple(Change(field, None, named[field]) for field in named))
+        return ApplyStep(
+            wanted, "create", tuple(Change(field, None, named[field]) for field in named)
+        )
     whole = check_config(wanted, _merge(present.config, wanted.config))
     old = dict(_list_fields(present.config, present.config))
     changes = tuple(
@@ -100,7 +102,7 @@ def _plan_one(wanted: Wanted, present: Present | None) -> Step:
         for field, new in _list_fields(whole, wanted.config)
         if old.get(field) != new
     )
-    return Step(wanted, "change" if changes else "same", changes, present.version)
+    return ApplyStep(wanted, "change" if changes else "same", changes, present.version)
 
 
 def _list_fields(
@@ -125,6 +127,6 @@ def _merge(present: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, A
     return merged
 
 
-def spell(value: Any) -> str:
+def format_value(value: Any) -> str:
     """A value as a person writes it."""
     return {None: "none", True: "true", False: "false"}.get(value, str(value))

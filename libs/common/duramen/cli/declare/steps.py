@@ -12,7 +12,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from duramen.cli.declare.documents import Wanted
-from duramen.cli.declare.plan import Present, Step, make_plan
+from duramen.cli.declare.plan import ApplyStep, Present, make_plan
 from duramen.client.rest_client import RestClient
 from duramen.errors import DuramenError
 
@@ -20,7 +20,7 @@ _ABSENT: Final = ("namespace_not_found", "log_not_found", "log_deleted")
 """A deleted log's name is free: a log of that name is another one."""
 
 
-async def plan_steps(client: RestClient, wanted: list[Wanted]) -> list[Step]:
+async def plan_steps(client: RestClient, wanted: list[Wanted]) -> list[ApplyStep]:
     """Read what is there, and plan.
 
     Raises:
@@ -49,7 +49,7 @@ async def _find(client: RestClient, path: str) -> dict[str, Any] | None:
         raise
 
 
-async def carry_out(client: RestClient, steps: list[Step], done: list[Step]) -> None:
+async def carry_out(client: RestClient, steps: list[ApplyStep], done: list[ApplyStep]) -> None:
     """Do what is to be done, in order; `done` gets each step that succeeded.
 
     Raises:

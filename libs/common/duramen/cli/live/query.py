@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from duramen.cli.live.tables import TABLES, Row, Table
+from duramen.cli.live.tables import TABLES, Row, SqlTable
 from duramen.units import MIB
 
 TABLE_ROWS_MAX: Final = 1_000_000
@@ -62,7 +62,7 @@ class Database:
         self._db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _VALUE_BYTES_MAX)
         self._db.set_progress_handler(self._is_late, _STEPS)
 
-    def tables_of(self, statement: str) -> list[Table]:
+    def tables_of(self, statement: str) -> list[SqlTable]:
         """Which tables a statement reads.
 
         Raises:
@@ -107,15 +107,15 @@ class Database:
         try:
             return self._db.execute(statement)
         except (sqlite3.Error, sqlite3.Warning, ValueError) as error:
-            raise QueryError(self._spell(error)) from None
+            raise QueryError(self._format(error)) from None
 
     def _take(self, cursor: sqlite3.Cursor) -> Iterator[Row]:
         try:
             yield from cursor
         except sqlite3.Error as error:
-            raise QueryError(self._spell(error)) from None
+            raise QueryError(self._format(error)) from None
 
-    def _spell(self, error: Exception) -> str:
+    def _format(self, error: Exception) -> str:
         text = str(error)
         if text == "interrupted":
             return f"the statement ran for longer than {self._timeout_s:g} s"

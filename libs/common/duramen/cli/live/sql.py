@@ -25,13 +25,13 @@ from duramen.cli.command import (
     ProxyKind,
     UsageError,
     find_url,
+    format_cell,
     open_client,
     parse_argument,
     print_json,
     print_table,
     run_async,
     say,
-    spell_cell,
 )
 from duramen.cli.live.query import Database, QueryError
 from duramen.cli.live.tables import TABLES, Row, Sources, TooManyLogsError
@@ -146,7 +146,7 @@ def _show(
     elif form == "csv":
         count = _write_csv(columns, rows)
     else:
-        shown = [list(map(_spell, row)) for row in itertools.islice(rows, SHOWN_ROWS_MAX)]
+        shown = [list(map(_format, row)) for row in itertools.islice(rows, SHOWN_ROWS_MAX)]
         count = len(shown)
         print_table(columns, shown)
         if next(rows, None) is not None:
@@ -158,8 +158,8 @@ def _without_bytes(value: Any) -> Any:
     return value.hex() if isinstance(value, bytes) else value
 
 
-def _spell(value: Any) -> str:
-    return spell_cell(_without_bytes(value))
+def _format(value: Any) -> str:
+    return format_cell(_without_bytes(value))
 
 
 def _write_csv(columns: list[str], rows: Iterator[Row]) -> int:

@@ -29,7 +29,7 @@ class TooManyLogsError(Exception):
     """A table would need a call for more logs than the caller allows."""
 
 
-class Column(NamedTuple):
+class SqlColumn(NamedTuple):
     """A column, its SQL type, and what it says."""
 
     name: str
@@ -37,12 +37,12 @@ class Column(NamedTuple):
     what: str
 
 
-class Table(NamedTuple):
+class SqlTable(NamedTuple):
     """A table and how to load it."""
 
     name: str
     what: str
-    columns: tuple[Column, ...]
+    columns: tuple[SqlColumn, ...]
     load: Callable[[Sources], Awaitable[list[Row]]]
 
 
@@ -211,109 +211,111 @@ async def _load_repairs(sources: Sources) -> list[Row]:
     return _pick(rows, (column.name for column in _REPAIRS))
 
 
-_LOG: Final = Column("log", "TEXT", "namespace/log")
-_LOG_ID: Final = Column("log_id", "TEXT", "its id, never given twice")
-_EPOCH: Final = Column("epoch", "INTEGER", "the segment's epoch")
-_INCARNATION: Final = Column("incarnation", "TEXT", "one life of its disks")
-_REGION: Final = Column("region", "TEXT", "where it is")
-_RACK: Final = Column("rack", "TEXT", "where it is in the region")
-_FIRST_ENTRY: Final = Column("first_entry", "INTEGER", "of the fragment")
+_LOG: Final = SqlColumn("log", "TEXT", "namespace/log")
+_LOG_ID: Final = SqlColumn("log_id", "TEXT", "its id, never given twice")
+_EPOCH: Final = SqlColumn("epoch", "INTEGER", "the segment's epoch")
+_INCARNATION: Final = SqlColumn("incarnation", "TEXT", "one life of its disks")
+_REGION: Final = SqlColumn("region", "TEXT", "where it is")
+_RACK: Final = SqlColumn("rack", "TEXT", "where it is in the region")
+_FIRST_ENTRY: Final = SqlColumn("first_entry", "INTEGER", "of the fragment")
 
 _SEGMENTS: Final = (
     _LOG,
     _EPOCH,
-    Column("ledger_id", "TEXT", "log id and epoch as one number, as bookies name it"),
-    Column("state", "TEXT", "OPEN, IN_RECOVERY or CLOSED"),
-    Column("status", "TEXT", "how much of it was truncated"),
-    Column("start_seq_num", "INTEGER", "of its first record; NULL: not known yet"),
-    Column("records", "INTEGER", "NULL until it is closed"),
-    Column("bytes", "INTEGER", "NULL until it is closed"),
-    Column("last_entry", "INTEGER", "NULL until it is closed"),
-    Column("first_txid", "INTEGER", "NULL: none, or not known yet"),
-    Column("last_txid", "INTEGER", "the greatest; NULL: none, or not closed"),
-    Column("first_timestamp", "TEXT", "of its first record; NULL: not known yet"),
-    Column("last_timestamp", "TEXT", "the greatest; NULL until it is closed"),
-    Column("lost_entries", "INTEGER", "whose loss a person accepted"),
-    Column("created", "TEXT", "RFC 3339"),
-    Column("completed", "TEXT", "RFC 3339; NULL until it is closed"),
-    Column("hot_copies", "TEXT", "kept, or released: the bookies may have dropped it"),
-    Column("cold_bytes", "INTEGER", "of its verified copy in the cold store; NULL: there is none"),
-    Column("ensemble_size", "INTEGER", "bookies of a fragment"),
-    Column("write_quorum", "INTEGER", "copies of an entry"),
-    Column("ack_quorum", "INTEGER", "copies that are awaited"),
-    Column("fragments", "INTEGER", "how many ranges of entries with bookies of their own"),
+    SqlColumn("ledger_id", "TEXT", "log id and epoch as one number, as bookies name it"),
+    SqlColumn("state", "TEXT", "OPEN, IN_RECOVERY or CLOSED"),
+    SqlColumn("status", "TEXT", "how much of it was truncated"),
+    SqlColumn("start_seq_num", "INTEGER", "of its first record; NULL: not known yet"),
+    SqlColumn("records", "INTEGER", "NULL until it is closed"),
+    SqlColumn("bytes", "INTEGER", "NULL until it is closed"),
+    SqlColumn("last_entry", "INTEGER", "NULL until it is closed"),
+    SqlColumn("first_txid", "INTEGER", "NULL: none, or not known yet"),
+    SqlColumn("last_txid", "INTEGER", "the greatest; NULL: none, or not closed"),
+    SqlColumn("first_timestamp", "TEXT", "of its first record; NULL: not known yet"),
+    SqlColumn("last_timestamp", "TEXT", "the greatest; NULL until it is closed"),
+    SqlColumn("lost_entries", "INTEGER", "whose loss a person accepted"),
+    SqlColumn("created", "TEXT", "RFC 3339"),
+    SqlColumn("completed", "TEXT", "RFC 3339; NULL until it is closed"),
+    SqlColumn("hot_copies", "TEXT", "kept, or released: the bookies may have dropped it"),
+    SqlColumn(
+        "cold_bytes", "INTEGER", "of its verified copy in the cold store; NULL: there is none"
+    ),
+    SqlColumn("ensemble_size", "INTEGER", "bookies of a fragment"),
+    SqlColumn("write_quorum", "INTEGER", "copies of an entry"),
+    SqlColumn("ack_quorum", "INTEGER", "copies that are awaited"),
+    SqlColumn("fragments", "INTEGER", "how many ranges of entries with bookies of their own"),
 )
 _FRAGMENTS: Final = (
     _LOG,
     _EPOCH,
-    Column("ledger_id", "TEXT", "as in segments"),
+    SqlColumn("ledger_id", "TEXT", "as in segments"),
     _FIRST_ENTRY,
-    Column("place", "INTEGER", "of the bookie in the ensemble, from 0"),
-    Column("bookie", "TEXT", "its id"),
+    SqlColumn("place", "INTEGER", "of the bookie in the ensemble, from 0"),
+    SqlColumn("bookie", "TEXT", "its id"),
     _INCARNATION,
 )
 _OWNERS: Final = (
     _LOG,
     _LOG_ID,
-    Column("sequencer", "TEXT", "the owner"),
-    Column("epoch", "INTEGER", "that it appends in"),
-    Column("state", "TEXT", "active, or on its way"),
-    Column("appends_per_s", "REAL", "of the last 5 to 10 s"),
-    Column("bytes_per_s", "REAL", "of the last 5 to 10 s"),
-    Column("unanswered_count", "INTEGER", "appends that wait for their acknowledgement"),
+    SqlColumn("sequencer", "TEXT", "the owner"),
+    SqlColumn("epoch", "INTEGER", "that it appends in"),
+    SqlColumn("state", "TEXT", "active, or on its way"),
+    SqlColumn("appends_per_s", "REAL", "of the last 5 to 10 s"),
+    SqlColumn("bytes_per_s", "REAL", "of the last 5 to 10 s"),
+    SqlColumn("unanswered_count", "INTEGER", "appends that wait for their acknowledgement"),
 )
 _BOOKIES: Final = (
-    Column("bookie", "TEXT", "its id"),
+    SqlColumn("bookie", "TEXT", "its id"),
     _INCARNATION,
     _REGION,
     _RACK,
-    Column("state", "TEXT", "rw, ro or absent"),
-    Column("duty", "TEXT", "serving, draining, leaving or drained"),
-    Column("weight", "REAL", "its share of new data"),
-    Column("free_bytes", "INTEGER", "NULL while it is absent"),
-    Column("doubtful", "INTEGER", "1: its metadata cannot be read"),
-    Column("takes_new_data", "INTEGER", "1: new ensembles may hold it"),
-    Column("steady_in_s", "INTEGER", "0, or when it is no last choice any more: it came back"),
+    SqlColumn("state", "TEXT", "rw, ro or absent"),
+    SqlColumn("duty", "TEXT", "serving, draining, leaving or drained"),
+    SqlColumn("weight", "REAL", "its share of new data"),
+    SqlColumn("free_bytes", "INTEGER", "NULL while it is absent"),
+    SqlColumn("doubtful", "INTEGER", "1: its metadata cannot be read"),
+    SqlColumn("takes_new_data", "INTEGER", "1: new ensembles may hold it"),
+    SqlColumn("steady_in_s", "INTEGER", "0, or when it is no last choice any more: it came back"),
 )
 _HOLDINGS: Final = (
-    Column("bookie", "TEXT", "its id"),
+    SqlColumn("bookie", "TEXT", "its id"),
     _INCARNATION,
-    Column("copies", "INTEGER", "fragments that name it"),
-    Column("bytes", "INTEGER", "that it holds for them, about"),
-    Column("share", "REAL", "1.0: as much as its weight asks for"),
-    Column("fate", "TEXT", "here, leaving, away or lost"),
+    SqlColumn("copies", "INTEGER", "fragments that name it"),
+    SqlColumn("bytes", "INTEGER", "that it holds for them, about"),
+    SqlColumn("share", "REAL", "1.0: as much as its weight asks for"),
+    SqlColumn("fate", "TEXT", "here, leaving, away or lost"),
 )
 _REPAIRS: Final = (
     _LOG_ID,
     _EPOCH,
     _FIRST_ENTRY,
-    Column("state", "TEXT", "running or unrepairable"),
-    Column("problem", "TEXT", "what is wrong"),
-    Column("action", "TEXT", "what is done about it"),
-    Column("good_copies", "INTEGER", "that are there"),
-    Column("bytes", "INTEGER", "to copy"),
-    Column("copied_bytes", "INTEGER", "so far"),
-    Column("attempts", "INTEGER", "that failed"),
-    Column("reason", "TEXT", "of the last failure"),
+    SqlColumn("state", "TEXT", "running or unrepairable"),
+    SqlColumn("problem", "TEXT", "what is wrong"),
+    SqlColumn("action", "TEXT", "what is done about it"),
+    SqlColumn("good_copies", "INTEGER", "that are there"),
+    SqlColumn("bytes", "INTEGER", "to copy"),
+    SqlColumn("copied_bytes", "INTEGER", "so far"),
+    SqlColumn("attempts", "INTEGER", "that failed"),
+    SqlColumn("reason", "TEXT", "of the last failure"),
 )
 
 TABLES: Final = {
     table.name: table
     for table in (
-        Table("namespaces", "every namespace", (Column("namespace", "TEXT", "its name"),),
+        SqlTable("namespaces", "every namespace", (SqlColumn("namespace", "TEXT", "its name"),),
               _load_namespaces),
-        Table("logs", "every log, a page at a time",
-              (_LOG, Column("namespace", "TEXT", "where it is"),
-               Column("name", "TEXT", "without its namespace"), _LOG_ID), _load_logs),
-        Table("segments", "live segments; a call for each log", _SEGMENTS, _load_segments),
-        Table("fragments", "bookies of each fragment of each segment; a call for each log",
+        SqlTable("logs", "every log, a page at a time",
+              (_LOG, SqlColumn("namespace", "TEXT", "where it is"),
+               SqlColumn("name", "TEXT", "without its namespace"), _LOG_ID), _load_logs),
+        SqlTable("segments", "live segments; a call for each log", _SEGMENTS, _load_segments),
+        SqlTable("fragments", "bookies of each fragment of each segment; a call for each log",
               _FRAGMENTS, _load_fragments),
-        Table("owners", "logs with an open segment, and their loads", _OWNERS, _load_owners),
-        Table("bookies", "who stores data, where, and what takes new ones", _BOOKIES,
+        SqlTable("owners", "logs with an open segment, and their loads", _OWNERS, _load_owners),
+        SqlTable("bookies", "who stores data, where, and what takes new ones", _BOOKIES,
               _load_bookies),
-        Table("holdings", "what each bookie holds, as the auditor last counted", _HOLDINGS,
+        SqlTable("holdings", "what each bookie holds, as the auditor last counted", _HOLDINGS,
               _load_holdings),
-        Table("repairs", "copies being made, and what cannot be repaired (the first of these)",
+        SqlTable("repairs", "copies being made, and what cannot be repaired (the first of these)",
               _REPAIRS, _load_repairs),
     )
 }  # fmt: skip

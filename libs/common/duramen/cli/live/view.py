@@ -15,9 +15,9 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from duramen.cli.command import spell_cell
+from duramen.cli.command import format_cell
 from duramen.cli.shell.tables import lay_out
-from duramen.units import GIB, agree, spell_size
+from duramen.units import GIB, agree, format_size
 
 Answers = Mapping[str, Mapping[str, Any] | str]
 """Source → its answer, or a sentence why there is none."""
@@ -49,10 +49,10 @@ def summarize(answers: Answers) -> dict[str, Any]:
         "appends_per_s": round(sum(log["appends_per_s"] for log in logs), 1) if owners else None,
         "bytes_per_s": sum(log["bytes_per_s"] for log in logs) if owners else None,
         "logs_owned": len(logs) if owners else None,
-        "logs": [_spell_log(log) for log in logs[:LOGS_SHOWN_MAX]],
+        "logs": [_encode_log(log) for log in logs[:LOGS_SHOWN_MAX]],
         "sequencers": _sum_by_sequencer(owners),
         "bookies": _join_bookies(bookies, _known(answers, "journals")),
-        "repair": _spell_repair(repair) if repair else None,
+        "repair": _encode_repair(repair) if repair else None,
         "unknown": {name: why for name in _SOURCES if isinstance(why := answers.get(name), str)},
     }
 
@@ -63,14 +63,14 @@ def render(summary: Mapping[str, Any], *, columns: int | None, lines: int | None
     In a narrow terminal sentences wrap and tables lose columns, the least important first; no name
     is cut. What does not fit below each other is left out at the end.
     """
-    shown = [*_wrap(_spell_head(summary), columns), ""]
+    shown = [*_wrap(_format_head(summary), columns), ""]
     for names, rows in (
         (_SEQUENCER_COLUMNS, summary["sequencers"]),
         (_BOOKIE_COLUMNS, summary["bookies"]),
         (_LOG_COLUMNS, summary["logs"]),
     ):
         if rows:
-            cells = [[spell_cell(row[name]) for name in names] for row in rows]
+            cells = [[format_cell(row[name]) for name in names] for row in rows]
             titles = [name.upper() for name in names]
             droppable = [title for title in map(str.upper, _DROPPED_FIRST) if title in titles]
             shown += [*lay_out(titles, cells, columns, droppable).lines, ""]
@@ -107,7 +107,7 @@ def _load_of(log: Mapping[str, Any]) -> tuple[float, float]:
     return float(log["bytes_per_s"]), float(log["appends_per_s"])
 
 
-def _spell_log(log: Mapping[str, Any]) -> dict[str, Any]:
+def _encode_log(log: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "log": log.get("name") or f"id {log['log_id']}",
         "sequencer": log["sequencer"],
@@ -153,7 +153,7 @@ def _join_bookies(bookies: Mapping[str, Any], journals: Mapping[str, Any]) -> li
                 "free_bytes": free,
                 "free": None if free is None else f"{free / GIB:,.1f}GiB",
                 "queue_bytes": waiting,
-                "queue": None if waiting is None else spell_size(waiting),
+                "queue": None if waiting is None else format_size(waiting),
                 "sync_ms": None if sync_us is None else round(sync_us / 1000, 1),
                 "new_data": "yes" if row["takes_new_data"] else "no",
             }
@@ -161,7 +161,7 @@ def _join_bookies(bookies: Mapping[str, Any], journals: Mapping[str, Any]) -> li
     return rows
 
 
-def _spell_repair(answer: Mapping[str, Any]) -> dict[str, Any]:
+def _encode_repair(answer: Mapping[str, Any]) -> dict[str, Any]:
     backlog = answer["backlog"]
     return {
         "auditor": answer["auditor"],
@@ -175,7 +175,7 @@ def _spell_repair(answer: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _spell_head(summary: Mapping[str, Any]) -> Sequence[str]:
+def _format_head(summary: Mapping[str, Any]) -> Sequence[str]:
     bookies, repair = summary["bookies"], summary["repair"]
     up = sum(row["new_data"] == "yes" for row in bookies)
     lines = [f"{len(bookies)} bookies, {up} take new data; {len(summary['sequencers'])} sequencers"]

@@ -24,7 +24,7 @@ from duramen.cli.command import (
     show_rows,
 )
 from duramen.client.rest_client import RestClient
-from duramen.units import MIB, spell_size
+from duramen.units import MIB, format_size
 
 bookies_app = App(name="bookies", help="List the bookies; say where one is and what it should get.")
 regions_app = App(name="regions", help="List the regions; close and open them for new data.")
@@ -52,7 +52,7 @@ def bookies(
     rows = [
         {
             **row,
-            "free": None if free is None else spell_size(free // MIB * MIB),
+            "free": None if free is None else format_size(free // MIB * MIB),
             "doubtful": "yes" if row["doubtful"] else None,
             "new data": "yes" if row["takes_new_data"] else "no",
             "steady": f"in {left_s} s" if (left_s := row.get("steady_in_s")) else "yes",

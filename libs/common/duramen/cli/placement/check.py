@@ -37,7 +37,7 @@ def check(
         print_json(answer)
     else:
         for violation in answer["shown"]:
-            print(_spell(violation))
+            print(_format(violation))
         counts = (
             f"{answer['violations']} violations in {answer['fragments']} fragments of "
             f"{answer['segments']} segments"
@@ -46,7 +46,7 @@ def check(
     return ExitCode.FAILED if answer["violations"] else ExitCode.OK
 
 
-def _spell(violation: dict[str, Any]) -> str:
+def _format(violation: dict[str, Any]) -> str:
     members = " ".join(
         f"{member['bookie']}({member['region'] or '?'}/{member['rack'] or '?'}"
         f"{', owed' if member['owed'] else ''})"

@@ -60,7 +60,7 @@ def status(
     if json:
         print_json(answer)
     else:
-        for line in _spell_status(answer):
+        for line in _format_status(answer):
             print(line)
     return ExitCode.FAILED if answer["unrepairable"] else ExitCode.OK
 
@@ -126,7 +126,7 @@ def rebalance(
     if json:
         print_json(answer)
     else:
-        for line in _spell_rebalance(answer):
+        for line in _format_rebalance(answer):
             print(line)
     return ExitCode.OK
 
@@ -290,7 +290,7 @@ class _Display:
         self._last = progress.text
 
 
-def _spell_status(answer: dict[str, Any]) -> list[str]:
+def _format_status(answer: dict[str, Any]) -> list[str]:
     backlog, last = answer["backlog"], answer["last_round"]
     estimate = "not known" if answer["estimate_s"] is None else f"{answer['estimate_s']} s"
     lines = [
@@ -318,7 +318,7 @@ def _spell_status(answer: dict[str, Any]) -> list[str]:
     return list(map(agree, lines))
 
 
-def _spell_rebalance(answer: dict[str, Any]) -> list[str]:
+def _format_rebalance(answer: dict[str, Any]) -> list[str]:
     shares = [f"  {name}: {share:.2f} of its share" for name, share in answer["shares"].items()]
     if answer.get("dry_run"):
         moves = [

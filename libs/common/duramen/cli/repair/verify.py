@@ -27,7 +27,7 @@ from duramen.cli.command import (
     run_async,
     say,
 )
-from duramen.cli.shell.waiting import telling
+from duramen.cli.shell.waiting import report_waiting
 from duramen.client.bookie_client import BookieClient
 from duramen.client.log_verifier import LogVerifier, OnProgress
 from duramen.cluster.cluster_file import read_document
@@ -89,7 +89,7 @@ async def _verify(
     store = ZooKeeperStore(hosts)
     client = BookieClient()
     try:
-        async with telling(f"ZooKeeper at {hosts}", say):
+        async with report_waiting(f"ZooKeeper at {hosts}", say):
             await store.start()
         verifier = LogVerifier(store, Paths(cluster), client)
         log_id = await verifier.find_log(namespace, name)
@@ -124,7 +124,7 @@ def _show(log: str, found: dict[str, Any]) -> None:
         who = finding["bookie"] or "metadata"
         if finding["incarnation"]:
             who += f"/{finding['incarnation']}"
-        ranges = [_spell_range(*pair) for pair in finding["ranges"][:_SHOWN_RANGE_COUNT]]
+        ranges = [_format_range(*pair) for pair in finding["ranges"][:_SHOWN_RANGE_COUNT]]
         more = len(finding["ranges"]) - len(ranges)
         where = f": entries {', '.join(ranges)}" if ranges else ""
         rest = f" and {more} more" if more else ""
@@ -142,5 +142,5 @@ def _show(log: str, found: dict[str, Any]) -> None:
     print(f"{log}: {counts}, {copies} good: {verdict}")
 
 
-def _spell_range(first: int, last: int) -> str:
+def _format_range(first: int, last: int) -> str:
     return str(first) if first == last else f"{first}-{last}"

@@ -47,7 +47,7 @@ def lay_out(
         lines = _fit([[row[index] for index in kept] for row in (columns, *rows)], width)
         if lines is not None:
             return Table(lines, left_out)
-    return Table(_spell_blocks(columns, rows))
+    return Table(_format_blocks(columns, rows))
 
 
 def align(rows: Sequence[Cells]) -> list[str]:
@@ -97,7 +97,7 @@ def _wrap(row: Cells, widths: Sequence[int]) -> list[str]:
     return [_join(line, widths) for line in zip_longest(*pieces, fillvalue="")]
 
 
-def _spell_blocks(columns: Cells, rows: Sequence[Cells]) -> list[str]:
+def _format_blocks(columns: Cells, rows: Sequence[Cells]) -> list[str]:
     lines = []
     for row in rows:
         lines += [*align(list(zip(columns, row, strict=True))), ""]

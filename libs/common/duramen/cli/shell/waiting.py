@@ -3,7 +3,7 @@
 A `WaitNotice` listens to the calls of one client (`rest_client.CallObserver`). Its clock runs while
 a call is open or is being repeated; an answer stops it. What is told is told once for each wait,
 with the last reason: a connection that is refused is heard of long before the command's own time
-limit. `telling` is the same for a wait that is no call.
+limit. `report_waiting` is the same for a wait that is no call.
 
 Called by the commands, by way of `cli.command.open_client`.
 Source: docs/cli.md "Waiting, and ending early".
@@ -52,7 +52,7 @@ class WaitNotice:
     def on_failed(self, error: Exception) -> None:
         """A call was not answered, or refused; it may be repeated, and the wait goes on."""
         self._open_count -= 1
-        self._reason = _spell(error)
+        self._reason = _format(error)
 
     def stop(self) -> None:
         """Nothing is waited for any more."""
@@ -63,15 +63,15 @@ class WaitNotice:
     def _start(self, grace_s: float) -> None:
         if self._timer is None:
             loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(TOLD_AFTER_S + grace_s, self._tell)
+            self._timer = loop.call_later(TOLD_AFTER_S + grace_s, self._report)
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         # The timer stays: it has fired, and the same wait is not told twice.
         self._say(f"waiting for {self._what}: {self._reason}")
 
 
 @asynccontextmanager
-async def telling(what: str, say: Callable[[str], None]) -> AsyncIterator[None]:
+async def report_waiting(what: str, say: Callable[[str], None]) -> AsyncIterator[None]:
     """Tells of the block if it takes long."""
     notice = WaitNotice(what, say)
     notice.on_asked(0.0)
@@ -84,7 +84,7 @@ async def telling(what: str, say: Callable[[str], None]) -> AsyncIterator[None]:
 _NO_ANSWER: Final = "no answer yet"
 
 
-def _spell(error: Exception) -> str:
+def _format(error: Exception) -> str:
     match error:
         case UnreachableError():
             return "the connection is refused, or nothing is there"

@@ -76,7 +76,7 @@ class CoreClient:
             self._store, self._paths, self.writer_id, self._client, self._find_url
         )
         self._surveyor = Surveyor(
-            self._store, self._paths, self._owning.around, self._on_bookies_changed
+            self._store, self._paths, self._owning.context, self._on_bookies_changed
         )
         self._maintenance = Maintenance(
             self._store, self._paths, self._on_maintenance, self._count_changing
@@ -211,13 +211,13 @@ class CoreClient:
             log.on_bookies_changed(leaving)
 
     def _on_maintenance(self, is_suspended: bool) -> None:
-        self._owning.around.is_rolling_suspended = is_suspended
+        self._owning.context.is_rolling_suspended = is_suspended
 
     def _count_changing(self) -> int:
         return sum(log.is_changing for log in self._open_logs.values())
 
     def _on_session(self, state: SessionState) -> None:
-        self._owning.around.is_metadata_reachable = state is SessionState.CONNECTED
+        self._owning.context.is_metadata_reachable = state is SessionState.CONNECTED
         if state is SessionState.CONNECTED:
             for log in list(self._open_logs.values()):
                 log.on_session()

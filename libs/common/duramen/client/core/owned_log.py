@@ -19,7 +19,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self
 
-from duramen.client.core.parts import Owning, Reading
+from duramen.client.core.parts import Owning, ReadParts
 from duramen.client.core.read_log import ReadLog
 from duramen.client.rest_client import Appended
 from duramen.client.sdk.batches import Records, encode_records, list_records
@@ -118,7 +118,7 @@ class OwnedLog(ReadLog):
     def __init__(
         self,
         owning: Owning,
-        reading: Reading,
+        reading: ReadParts,
         namespace: str,
         name: str,
         *,
@@ -164,7 +164,7 @@ class OwnedLog(ReadLog):
             raise DuramenError("invalid_argument", detail, field="log")
         self._open_logs[log.log_id] = self
         self._driver = driver = LogDriver(
-            log.log_id, self._owning.around, self._owning.lanes, self._owning.link, self
+            log.log_id, self._owning.context, self._owning.lanes, self._owning.link, self
         )
         try:
             driver.take_over()
@@ -348,7 +348,7 @@ class OwnedLog(ReadLog):
     def _on_answer(self, append_id: int, result: calls.AppendResult) -> None:
         ticket, _ = self._tickets.pop(append_id)
         match result:
-            case calls.Appended(start, record_count):
+            case calls.AppendedBatch(start, record_count):
                 end = start.seq_num + record_count
                 ticket.settle(Appended(start.seq_num, end, str(start.dlsn)))
             case DuramenError():
@@ -373,7 +373,7 @@ class OwnedLog(ReadLog):
             self._timer = asyncio.get_running_loop().call_later(left_s, self._look_at_oldest)
             return
         assert self._driver is not None
-        code, why = self._driver.core.spell_delay()
+        code, why = self._driver.core.format_delay()
         self._end(DuramenError(code, f"not stored within {self._append_timeout_s} s: {why}"))
 
     # --- Home of the driver ----------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """What one `CoreClient` is made of: the same parts as a sequencer and a read proxy, in one process.
 
-Wires them and holds nothing else. `Owning` is what its open logs are given, `Reading` what its
+Wires them and holds nothing else. `Owning` is what its open logs are given, `ReadParts` what its
 readers are given; both live on one metadata store and one roster of bookies each.
 
 Called by `core.client`. Source: README.md "The processes", ADR 0013.
@@ -13,7 +13,7 @@ from random import SystemRandom
 from typing import NamedTuple
 
 from duramen.core.replica_order import Place
-from duramen.core.sequencer.surroundings import Surroundings
+from duramen.core.sequencer.context import SequencerContext
 from duramen.ids import BookieId
 from duramen.runtime.http_client import PeerClient
 from duramen.runtime.metadata_store import MetadataStore
@@ -26,7 +26,7 @@ from duramen.runtime.reading.positions import Positions
 from duramen.runtime.reading.tail import TailFinder
 from duramen.runtime.sequencer.bookie_lanes import BookieLanes
 from duramen.runtime.sequencer.metadata_link import MetadataLink
-from duramen.runtime.sequencer.process import make_surroundings
+from duramen.runtime.sequencer.process import make_context
 from duramen.runtime.sequencer.story import Stories
 from duramen.wire.metadata_json import Paths
 
@@ -37,13 +37,13 @@ EMBEDDED_URL = ""
 class Owning(NamedTuple):
     """What every log that this process owns is driven with."""
 
-    around: Surroundings
+    context: SequencerContext
     lanes: BookieLanes
     link: MetadataLink
     stories: Stories
 
 
-class Reading(NamedTuple):
+class ReadParts(NamedTuple):
     """What every reader of this process reads with."""
 
     bookies: Bookies
@@ -65,15 +65,15 @@ def make_owning(
     find_url: Callable[[BookieId], str | None],
 ) -> Owning:
     """Parts of a process that has no data port and gives no log up while nobody appends."""
-    around = make_surroundings(writer_id)
-    around.holds_logs = True
-    link = MetadataLink(store, paths, around.sequencer_id, EMBEDDED_URL)
-    return Owning(around, BookieLanes(client, find_url), link, Stories())
+    context = make_context(writer_id)
+    context.holds_logs = True
+    link = MetadataLink(store, paths, context.sequencer_id, EMBEDDED_URL)
+    return Owning(context, BookieLanes(client, find_url), link, Stories())
 
 
 def make_reading(
     store: MetadataStore, paths: Paths, here: Place, cache_bytes: int, cold_store: str | None
-) -> Reading:
+) -> ReadParts:
     """Parts that read. The cache is there for what is read ahead of a reader, for no more.
 
     Args:
@@ -85,6 +85,6 @@ def make_reading(
     bookies = Bookies(store, paths.available, here, SystemRandom())
     cold = open_cold_reads(cold_store, store, paths)
     fetcher = RangeFetcher(bookies, EntryCache(cache_bytes), cold)
-    return Reading(
+    return ReadParts(
         bookies, fetcher, Catalog(store, paths), TailFinder(bookies, fetcher), Positions()
     )

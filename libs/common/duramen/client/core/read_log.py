@@ -14,10 +14,10 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from datetime import datetime
 
-from duramen.client.core.parts import Reading
-from duramen.client.rest_client import ReadAnswer
+from duramen.client.core.parts import ReadParts
+from duramen.client.rest_client import BulkReadAnswer
 from duramen.client.sdk.read_batch import ReadBatch
-from duramen.client.sdk.reader import Cut, make_batches, spell_position
+from duramen.client.sdk.reader import CutAnswer, format_position, make_batches
 from duramen.client.sdk.values import Mark, Moved
 from duramen.core.reader import ReaderLimits
 from duramen.core.reading.effects import Deliver
@@ -35,7 +35,7 @@ from duramen.wire.record_batch import BatchError
 class ReadLog:
     """A log, to be read; making one asks nobody."""
 
-    def __init__(self, reading: Reading, namespace: str, name: str) -> None:
+    def __init__(self, reading: ReadParts, namespace: str, name: str) -> None:
         self._reading = reading
         self.namespace = check_namespace(namespace)
         self.name = check_log_name(name)
@@ -72,7 +72,7 @@ class ReadLog:
                 `cold_store_unavailable`: a retry is safe. `internal`: stored records are not valid.
                 A read is never uncertain.
         """
-        text = spell_position(from_)
+        text = format_position(from_)
         position, left = parse_position(text), count
         follower = await self._find()
         view = self._reading.view(follower)
@@ -188,7 +188,7 @@ def _open(
             for _, body in delivered.entries
             for batch in place_batches(body, delivered.epoch, delivered.start_seq_num)
         ]
-        answer = ReadAnswer(placed, "", is_at_tail, wanted, moved_to)
-        return make_batches(Cut(answer, text, wanted, stop))
+        answer = BulkReadAnswer(placed, "", is_at_tail, wanted, moved_to)
+        return make_batches(CutAnswer(answer, text, wanted, stop))
     except (BatchError, EntryError) as error:
         raise DuramenError("internal", f"stored records are not valid: {error}") from error

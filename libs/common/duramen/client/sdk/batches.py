@@ -22,7 +22,7 @@ from duramen.client.sdk.values import (
 from duramen.errors import DuramenError
 from duramen.wire.edge.batch_codec import Codec
 from duramen.wire.record_batch import BatchError, check_records, encode_batch, header_size
-from duramen.wire.record_batch import Producer as Stamp
+from duramen.wire.record_batch import BatchProducer as Stamp
 
 Records = bytes | Record | Sequence[bytes | Record]
 """What can be appended at once."""

@@ -23,13 +23,13 @@ from duramen.errors import DuramenError
 from duramen.ids import Dlsn, parse_dlsn
 from duramen.limits import BATCH_RECORD_COUNT_MAX, RECORD_BYTES_MAX
 from duramen.wire.edge.batch_codec import Codec
-from duramen.wire.record_batch import Header, Producer, encode_batch, header_size
+from duramen.wire.record_batch import BatchProducer, Header, encode_batch, header_size
 
 _RECORD_COST_BYTES: Final = 64
 """What a record without a body costs the process: small records must not make the bound a lie."""
 
 
-class Batch:
+class PendingBatch:
     """Records that are appended together, and what has become of them."""
 
     __slots__ = (
@@ -77,7 +77,7 @@ class Batch:
         place = str(first._replace(slot=first.slot + index))
         return Receipt(None if start is None else start + index, place)
 
-    def encode(self, producer: Producer | None, codec: Codec = Codec.NONE) -> bytes:
+    def encode(self, producer: BatchProducer | None, codec: Codec = Codec.NONE) -> bytes:
         """The record batch; columns that are not needed any more are dropped."""
         now_ms = time.time_ns() // 1_000_000
         times = self.timestamps_ms
@@ -94,10 +94,10 @@ class Batch:
         return self.encoded
 
 
-class Place(NamedTuple):
+class RecordRun(NamedTuple):
     """Consecutive records of one batch."""
 
-    batch: Batch
+    batch: PendingBatch
     first: int
     record_count: int
 
@@ -112,8 +112,8 @@ class Collector:
         self._batch_records = min(batch_records, BATCH_RECORD_COUNT_MAX)
         self._held_max = held_bytes_max
         self._lock = threading.Lock()
-        self._open: Batch | None = None
-        self._full: deque[Batch] = deque()
+        self._open: PendingBatch | None = None
+        self._full: deque[PendingBatch] = deque()
         self.held_bytes = 0
         self.fault: DuramenError | None = None
 
@@ -124,7 +124,7 @@ class Collector:
 
     def add(
         self, body: bytes, headers: tuple[Header, ...], txid: int | None, timestamp_ms: int | None
-    ) -> tuple[Batch, int, bool]:
+    ) -> tuple[PendingBatch, int, bool]:
         """Take one record in: its batch, its index there, and whether the loop must look.
 
         Raises:
@@ -159,7 +159,7 @@ class Collector:
             self._count(batch, size, 1)
             return batch, index, index == 0 or batch.size_bytes >= self._batch_bytes
 
-    def add_many(self, bodies: Sequence[bytes], at: int) -> Place:
+    def add_many(self, bodies: Sequence[bytes], at: int) -> RecordRun:
         """Take in as many bodies from `at` on as fit into one batch, at least one.
 
         Raises:
@@ -184,9 +184,9 @@ class Collector:
             if batch.timestamps_ms is not None:
                 batch.timestamps_ms.extend([None] * count)
             self._count(batch, ends[count - 1], count)
-            return Place(batch, index, count)
+            return RecordRun(batch, index, count)
 
-    def take(self) -> Batch | None:
+    def take(self) -> PendingBatch | None:
         """The next batch to send: a full one, or the open one if it is due."""
         with self._lock:
             if self._full:
@@ -197,7 +197,7 @@ class Collector:
                 return batch
             return None
 
-    def open_batch(self) -> Batch | None:
+    def open_batch(self) -> PendingBatch | None:
         """The batch that still takes records in."""
         return self._open
 
@@ -207,7 +207,7 @@ class Collector:
             if self._open is not None:
                 self._open.is_due = True
 
-    def settle(self, batch: Batch, outcome: Appended | DuramenError) -> None:
+    def settle(self, batch: PendingBatch, outcome: Appended | DuramenError) -> None:
         """The fate of a batch is known; its bytes are free again."""
         assert not batch.is_settled, "settled once"
         if isinstance(outcome, DuramenError):
@@ -223,12 +223,12 @@ class Collector:
             listener()
         batch.listeners = []
 
-    def waiting(self) -> list[Batch]:
+    def waiting(self) -> list[PendingBatch]:
         """The batches that were not taken out, oldest first."""
         with self._lock:
             return [*self._full] if self._open is None else [*self._full, self._open]
 
-    def refuse(self, fault: DuramenError) -> list[Batch]:
+    def refuse(self, fault: DuramenError) -> list[PendingBatch]:
         """Nothing is taken in any more; gives the batches that were not taken out."""
         with self._lock:
             self.fault = fault
@@ -258,18 +258,18 @@ class Collector:
                 f"{self.held_bytes} bytes wait to be acknowledged: wait for room() before append()",
             )
 
-    def _is_filled(self, batch: Batch, size: int) -> bool:
+    def _is_filled(self, batch: PendingBatch, size: int) -> bool:
         return (
             batch.size_bytes + size > self._batch_bytes or len(batch.bodies) >= self._batch_records
         )
 
-    def _next(self) -> Batch:
+    def _next(self) -> PendingBatch:
         if self._open is not None:
             self._full.append(self._open)
-        self._open = Batch()
+        self._open = PendingBatch()
         return self._open
 
-    def _count(self, batch: Batch, size: int, count: int) -> None:
+    def _count(self, batch: PendingBatch, size: int, count: int) -> None:
         held = size + count * _RECORD_COST_BYTES
         batch.size_bytes += size
         batch.held_bytes += held

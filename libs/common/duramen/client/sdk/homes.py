@@ -20,7 +20,7 @@ LogName = tuple[str, str]
 """Namespace and log."""
 
 
-class Homes:
+class KnownHomes:
     """A log's home, where one is known; the proxy of the client's url otherwise."""
 
     def __init__(self, first: RestClient, connect: Callable[[str], RestClient]) -> None:

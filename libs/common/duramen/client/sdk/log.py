@@ -26,8 +26,8 @@ from duramen.client.sdk.read_batch import ReadBatch
 from duramen.client.sdk.reader import (
     ANSWER_BYTES,
     follow_answers,
+    format_position,
     make_batches,
-    spell_position,
 )
 from duramen.client.sdk.session import Session, make_producer_id
 from duramen.client.sdk.values import (
@@ -46,7 +46,7 @@ from duramen.wire.record_batch import (
     PRODUCER_ID_BYTES_MAX,
     BatchError,
 )
-from duramen.wire.record_batch import Producer as Stamp
+from duramen.wire.record_batch import BatchProducer as Stamp
 
 RESULTS_KEPT_DEFAULT: Final = 64
 """Of a log's configuration, spelt again: `duramen.config` takes longer to load than all of this."""
@@ -398,7 +398,7 @@ class Log:
             async for batch in log.read("head", count=100):
                 print(batch.first, batch.bodies)
         """
-        text = spell_position(from_)
+        text = format_position(from_)
         session = self._session
         answers = follow_answers(
             lambda position, wait_ms: session.run(
@@ -531,7 +531,7 @@ class Log:
         Example:
             head = await log.truncate(2)
         """
-        text, write = spell_position(to), self._session.write
+        text, write = format_position(to), self._session.write
         answer = await self._session.run(lambda: write.truncate_log(*self._key, text))
         return int(answer["head"]["seq_num"])
 

@@ -19,7 +19,7 @@ from typing import Final, Self
 
 from duramen.client.rest_client import Appended
 from duramen.client.retry import Pauses, is_repeatable
-from duramen.client.sdk.collector import Batch, Collector, Place
+from duramen.client.sdk.collector import Collector, PendingBatch, RecordRun
 from duramen.client.sdk.delivery import deliver
 from duramen.client.sdk.faults import Uncertain, translate_fault
 from duramen.client.sdk.values import (
@@ -35,7 +35,7 @@ from duramen.limits import BATCH_BYTES_MAX, BATCH_RECORD_COUNT_MAX
 from duramen.runtime.http_client import UnreachableError
 from duramen.units import MIB
 from duramen.wire.edge.batch_codec import Codec
-from duramen.wire.record_batch import Producer as Stamp
+from duramen.wire.record_batch import BatchProducer as Stamp
 
 BATCH_BYTES_DEFAULT: Final = 1 * MIB
 BATCH_BYTES_MOST: Final = BATCH_BYTES_MAX - 2 * BATCH_RECORD_COUNT_MAX
@@ -64,7 +64,7 @@ class Ticket:
 
     __slots__ = ("_batch", "_index")
 
-    def __init__(self, batch: Batch, index: int) -> None:
+    def __init__(self, batch: PendingBatch, index: int) -> None:
         self._batch = batch
         self._index = index
 
@@ -120,7 +120,7 @@ class BulkTicket:
 
     __slots__ = ("_places",)
 
-    def __init__(self, places: Sequence[Place]) -> None:
+    def __init__(self, places: Sequence[RecordRun]) -> None:
         self._places = places
 
     def __await__(self) -> Generator[object, None, tuple[Receipt, Receipt]]:
@@ -178,7 +178,7 @@ class BulkTicket:
         )
 
 
-async def wait_settled(batch: Batch) -> None:
+async def wait_settled(batch: PendingBatch) -> None:
     """Return once the batch is settled, whatever way; in the thread of the producer's loop."""
     if batch.is_settled:
         return
@@ -238,7 +238,7 @@ class Producer:
             held_bytes_max=max_in_flight_bytes,
         )
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._on_its_way: deque[Batch] = deque()
+        self._on_its_way: deque[PendingBatch] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._waiting: list[asyncio.Future[None]] = []
         self._sent_count = self._again_count = self._acknowledged_count = self._sent_bytes = 0
@@ -366,7 +366,7 @@ class Producer:
             raise DuramenError("invalid_argument", "at least one record", field="records")
         if set(map(type, bodies)) != {bytes}:
             raise DuramenError("invalid_argument", "every body is bytes", field="body")
-        places: list[Place] = []
+        places: list[RecordRun] = []
         at = 0
         while at < len(bodies):
             while not self.has_room:
@@ -471,7 +471,7 @@ class Producer:
 
     # --- batches out, in the loop's thread -------------------------------------------------------
 
-    def _notify(self, batch: Batch) -> None:
+    def _notify(self, batch: PendingBatch) -> None:
         """Have the loop look at a batch that is new or full; from any thread."""
         loop = self._loop
         assert loop is not None, "a producer is used inside `async with`"
@@ -480,13 +480,13 @@ class Producer:
         else:
             loop.call_soon_threadsafe(self._look, batch)
 
-    def _look(self, batch: Batch) -> None:
+    def _look(self, batch: PendingBatch) -> None:
         assert self._loop is not None
         if batch is self._collector.open_batch() and not batch.is_due:
             self._loop.call_later(self._linger_s, self._on_lingered, batch)
         self._pump()
 
-    def _on_lingered(self, batch: Batch) -> None:
+    def _on_lingered(self, batch: PendingBatch) -> None:
         batch.is_due = True
         self._pump()
 
@@ -517,7 +517,7 @@ class Producer:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _carry(self, batch: Batch, count: int, before: Batch | None) -> None:
+    async def _carry(self, batch: PendingBatch, count: int, before: PendingBatch | None) -> None:
         """Bring one batch into the log, and settle it."""
         was_uncertain = False
         batch.is_sent = True
@@ -554,9 +554,9 @@ class Producer:
 
     async def _carry_again(
         self,
-        batch: Batch,
+        batch: PendingBatch,
         count: int,
-        before: Batch | None,
+        before: PendingBatch | None,
         error: DuramenError | UnreachableError,
     ) -> Appended:
         """After a failed try: behind the batch before it, or at the pace of the policy."""
@@ -589,7 +589,7 @@ class Producer:
             self._clean_count = 0
             self._pipeline_count = max(1, self._pipeline_count // 2)
 
-    def _on_acknowledged(self, batch: Batch, appended: Appended) -> None:
+    def _on_acknowledged(self, batch: PendingBatch, appended: Appended) -> None:
         if batch.is_settled:
             return  # given up in the moment of its answer
         self._acknowledged_count += 1
@@ -603,7 +603,7 @@ class Producer:
         self._wake()
         self._pump()
 
-    def _give_up(self, fault: DuramenError, failed: Batch | None) -> None:
+    def _give_up(self, fault: DuramenError, failed: PendingBatch | None) -> None:
         """`failed` ends the producer, and everything behind it; None: it was closed."""
         if self._collector.fault is not None:
             return
@@ -645,7 +645,9 @@ def _not_taken(fault: DuramenError) -> DuramenError:
     return DuramenError(code, detail, uncertain=False, facts=fault.facts)
 
 
-def _fault_behind(fault: DuramenError, batch: Batch, failed: Batch | None) -> DuramenError:
+def _fault_behind(
+    fault: DuramenError, batch: PendingBatch, failed: PendingBatch | None
+) -> DuramenError:
     """What the tickets of a batch say whose producer failed or was closed."""
     if not batch.is_sent:
         return _not_taken(fault)

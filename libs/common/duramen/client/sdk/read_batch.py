@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from duramen.client.records import Records
 from duramen.client.sdk.values import Lost, Moved
 from duramen.ids import Dlsn
-from duramen.wire.record_json import Record as ReadRecord
+from duramen.wire.record_json import DeliveredRecord as ReadRecord
 
 __all__ = ["ReadBatch", "ReadRecord"]
 

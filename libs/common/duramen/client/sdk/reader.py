@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import Final, NamedTuple
 
 from duramen.client.records import Records, open_batches
-from duramen.client.rest_client import ReadAnswer
+from duramen.client.rest_client import BulkReadAnswer
 from duramen.client.sdk.read_batch import ReadBatch
 from duramen.client.sdk.values import Lost, Moved, find_time_ms
 from duramen.errors import DuramenError
@@ -26,11 +26,11 @@ ANSWER_BYTES: Final = 4 * MIB
 FOLLOW_WAIT_MS: Final = 20_000
 """One long poll of a follower: below what idle connections are cut after anywhere."""
 
-Ask = Callable[[str, int], Awaitable[ReadAnswer]]
+Ask = Callable[[str, int], Awaitable[BulkReadAnswer]]
 """Asks for the records from a position, waiting so many milliseconds at the tail."""
 
 
-class Cut(NamedTuple):
+class CutAnswer(NamedTuple):
     """An answer and what of it was asked for.
 
     Attributes:
@@ -40,14 +40,14 @@ class Cut(NamedTuple):
         lost: what was asked for is lost, and this is what stands behind it.
     """
 
-    answer: ReadAnswer
+    answer: BulkReadAnswer
     wanted: str
     first: int | None
     stop: int | None
     lost: Lost | None = None
 
 
-def spell_position(position: str | int | datetime) -> str:
+def format_position(position: str | int | datetime) -> str:
     """A position in the grammar of docs/protocol/rest.md "Records".
 
     Raises:
@@ -67,7 +67,7 @@ async def follow_answers(
     until: int | None = None,
     is_following: bool,
     is_passing_losses: bool,
-) -> AsyncGenerator[Cut, None]:
+) -> AsyncGenerator[CutAnswer, None]:
     """The answers from a position on, each with what of it is wanted.
 
     Args:
@@ -114,7 +114,7 @@ async def follow_answers(
                 wait_ms = FOLLOW_WAIT_MS if is_following else 0
                 request = asyncio.ensure_future(ask(text, wait_ms))
             if answer.batches or answer.moved_to is not None or lost is not None:
-                yield Cut(answer, wanted, first, stop, lost)
+                yield CutAnswer(answer, wanted, first, stop, lost)
                 first, lost = next_seq_num, None
             if is_last:
                 return
@@ -132,14 +132,14 @@ def _find_loss(error: DuramenError, position: str, before: Lost | None) -> Lost 
 
 
 def _is_last(
-    answer: ReadAnswer, next_seq_num: int, stop: int | None, *, is_following: bool
+    answer: BulkReadAnswer, next_seq_num: int, stop: int | None, *, is_following: bool
 ) -> bool:
     if stop is not None and next_seq_num >= stop:
         return True
     return answer.is_ended or (answer.is_at_tail and not is_following)
 
 
-def check_progress(answer: ReadAnswer, position: str, wait_ms: int) -> ReadAnswer:
+def check_progress(answer: BulkReadAnswer, position: str, wait_ms: int) -> BulkReadAnswer:
     """The answer itself, unless it gives nothing where it should: that is asked again.
 
     Raises:
@@ -151,7 +151,7 @@ def check_progress(answer: ReadAnswer, position: str, wait_ms: int) -> ReadAnswe
     return answer
 
 
-def open_answer(cut: Cut) -> list[Records]:
+def open_answer(cut: CutAnswer) -> list[Records]:
     """The records that were asked for, decoded.
 
     Raises:
@@ -160,7 +160,7 @@ def open_answer(cut: Cut) -> list[Records]:
     return list(open_batches(cut.answer.batches, first=cut.first, stop=cut.stop))
 
 
-def make_batches(cut: Cut) -> list[ReadBatch]:
+def make_batches(cut: CutAnswer) -> list[ReadBatch]:
     """The answer as readers get it: one batch, or more where sequence numbers are missing inside.
 
     Raises:
@@ -201,7 +201,7 @@ def make_batches(cut: Cut) -> list[ReadBatch]:
     return made
 
 
-def _find_first(answer: ReadAnswer) -> int:
+def _find_first(answer: BulkReadAnswer) -> int:
     """The sequence number at which an answer begins, or would."""
     for seq_num in (answer.moved_to, answer.first_seq_num):
         if seq_num is not None:

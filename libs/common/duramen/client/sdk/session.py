@@ -11,14 +11,14 @@ import secrets
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
-from duramen.client.rest_client import ReadAnswer, RestClient
+from duramen.client.rest_client import BulkReadAnswer, RestClient
 from duramen.client.retry import Pauses, Repeat, RetryBudget, RetryPolicy, repeat
 from duramen.client.sdk.faults import translate_fault
-from duramen.client.sdk.homes import Homes, LogName
+from duramen.client.sdk.homes import KnownHomes, LogName
 from duramen.client.sdk.reader import check_progress
 from duramen.errors import DuramenError
 from duramen.runtime.http_client import PeerError
-from duramen.wire.record_batch import Producer
+from duramen.wire.record_batch import BatchProducer
 
 T = TypeVar("T")
 
@@ -46,8 +46,8 @@ class Session:
         self.policy = policy
         self.has_http2 = has_http2
         self.budget = RetryBudget()
-        self.homes = Homes(self.read, connect)
-        self._lanes: dict[LogName, list[Producer]] = {}
+        self.homes = KnownHomes(self.read, connect)
+        self._lanes: dict[LogName, list[BatchProducer]] = {}
 
     async def close(self) -> None:
         """Close every connection."""
@@ -82,7 +82,7 @@ class Session:
 
     async def ask_records(
         self, log: LogName, position: str, most_bytes: int, wait_ms: int
-    ) -> ReadAnswer:
+    ) -> BulkReadAnswer:
         """One answer to a read, from the log's home. Raises as `RestClient.read`."""
         home = self.homes.find(log)
         try:
@@ -94,7 +94,7 @@ class Session:
         self.homes.learn(log, answer.home)
         return answer
 
-    def take_lane(self, log: LogName) -> Producer | None:
+    def take_lane(self, log: LogName) -> BatchProducer | None:
         """A producer for one append that nothing else uses now; None where the policy needs none.
 
         Whoever took one gives it back with `give_lane` when its append is certain.
@@ -102,9 +102,9 @@ class Session:
         if self.policy.repeat is not Repeat.ALL:
             return None
         lanes = self._lanes.get(log)
-        return lanes.pop() if lanes else Producer(make_producer_id(), 0, 0)
+        return lanes.pop() if lanes else BatchProducer(make_producer_id(), 0, 0)
 
-    def give_lane(self, log: LogName, lane: Producer | None, *, is_used: bool) -> None:
+    def give_lane(self, log: LogName, lane: BatchProducer | None, *, is_used: bool) -> None:
         """A producer is free again; `is_used`: the append with its sequence is in the log."""
         if lane is None:
             return

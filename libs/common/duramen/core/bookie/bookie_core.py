@@ -25,11 +25,11 @@ from duramen.core.bookie_state import (
     NO_REQUEST,
     AddRecord,
     AddRow,
+    BookieLogState,
     DropRecord,
     LacRecord,
     LacRow,
     LedgerState,
-    LogState,
     MarksAnswer,
     PendingAdd,
     PendingDrop,
@@ -73,9 +73,9 @@ class BookieCore(LedgerReads):
 
     Args:
         incarnation: the life of the disks that this is; every request must name it (R1).
-        identity_of: the identity checksum of a settled entry, from the shelf's index; None if that
-            cannot be read. Called while an add is judged, so it may not call back; whoever finds
-            damage there reports it afterwards with `on_unreadable`.
+        identity_of: the identity checksum of a settled entry, from the entry log's index; None if
+            that cannot be read. Called while an add is judged, so it may not call back; whoever
+            finds damage there reports it afterwards with `on_unreadable`.
 
     Invariants (checked by `validate`):
      1 a log's pending seal is never below its durable one, and if above, its record is in flight.
@@ -412,7 +412,7 @@ class BookieCore(LedgerReads):
             records.append(SealRecord(log_id, epoch))
         return self._token_of_seal(log, epoch)
 
-    def _token_of_seal(self, log: LogState, epoch: int) -> int:
+    def _token_of_seal(self, log: BookieLogState, epoch: int) -> int:
         """A refusal or a repeated seal rests on a seal that must be durable first (R10)."""
         return 0 if epoch <= log.sealed else log.pending_token
 

@@ -1,12 +1,12 @@
 """What one bookie knows durably of every log and ledger, and how upkeep moves it.
 
 This is `BookieCore` without requests. It looks entries up, settles them (from the journal to the
-shelf), loses them to damage and forgets dropped ledgers. It also makes the snapshot that a
+entry log), loses them to damage and forgets dropped ledgers. It also makes the snapshot that a
 checkpoint keeps. `snapshot` holds all state whose journal records a checkpoint lets go of:
 `restore` and a replay of the journal from there on make the same bookie again.
 
 Not here: what is pending, answers, the order of records (`bookie_core`). Called by `BookieCore` and
-by the bookie's storage and upkeep. Source: R4, R10, R15, docs/protocol/shelf.md "Checkpoint".
+by the bookie's storage and upkeep. Source: R4, R10, R15, docs/protocol/entry-log.md "Checkpoint".
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from duramen.core.bookie_state import (
     NO_ENTRIES,
     NO_RANGES,
     AddRecord,
+    BookieLogState,
     CoreSnapshot,
     LedgerState,
     LogSnapshot,
-    LogState,
 )
 from duramen.core.entry_ranges import EntryRanges
 from duramen.ids import LAST_LOG_ID, EntryId, Epoch, LedgerId, LogId, epoch_of, log_of
@@ -30,7 +30,7 @@ from duramen.ids import LAST_LOG_ID, EntryId, Epoch, LedgerId, LogId, epoch_of, 
 _EMPTY: Final = LedgerState()
 """Stands for a ledger that nothing is known of; never changed."""
 
-_NO_LOG: Final = LogState()
+_NO_LOG: Final = BookieLogState()
 """The same of a log."""
 
 
@@ -47,7 +47,7 @@ class LedgerBook:
     """
 
     def __init__(self) -> None:
-        self._logs: dict[LogId, LogState] = {}
+        self._logs: dict[LogId, BookieLogState] = {}
         self._is_everything_doubtful = False
         self._doubt_until = 0
         self._entry_count = 0
@@ -134,7 +134,7 @@ class LedgerBook:
         them again changes nothing.
 
         Args:
-            settling: entries whose verified copies are durable on the shelf files that the same
+            settling: entries whose verified copies are durable in the entry log files that the same
                 checkpoint puts in force; `on_settled` is called for them when it is durable.
         """
         settling = settling or {}
@@ -176,7 +176,7 @@ class LedgerBook:
     # --- Upkeep ----------------------------------------------------------------------------------
 
     def on_settled(self, ledger_id: LedgerId, entry_ids: Sequence[int]) -> None:
-        """Verified copies of these entries are on the shelf, by a checkpoint that is durable.
+        """Verified copies of these entries are in the entry log, by a checkpoint that is durable.
 
         Hot and unknown ones become settled. Nothing happens to a ledger that was dropped meanwhile,
         or that was purged of everything it held.
@@ -221,7 +221,7 @@ class LedgerBook:
             del self._log(log_of(ledger_id)).ledgers[epoch_of(ledger_id)]
         return hot
 
-    def _forget(self, log: LogState, epoch: Epoch, *, is_all_below: bool) -> None:
+    def _forget(self, log: BookieLogState, epoch: Epoch, *, is_all_below: bool) -> None:
         """A drop is durable."""
         for ledger in log.drop(epoch, is_all_below=is_all_below):
             assert not ledger.pending, "adds of before the drop are durable before it"
@@ -341,10 +341,10 @@ class LedgerBook:
 
     # --- Looking up ------------------------------------------------------------------------------
 
-    def _log(self, log_id: LogId) -> LogState:
+    def _log(self, log_id: LogId) -> BookieLogState:
         log = self._logs.get(log_id)
         if log is None:
-            log = self._logs[log_id] = LogState()
+            log = self._logs[log_id] = BookieLogState()
         return log
 
     def _ledger(self, ledger_id: LedgerId) -> LedgerState:

@@ -21,7 +21,7 @@ from duramen.limits import RELEASE_SEGMENT_COUNT_MAX
 from duramen.units import MS
 
 
-class Release(NamedTuple):
+class HotRelease(NamedTuple):
     """How far hot copies may go now."""
 
     first_hot_epoch: Epoch
@@ -32,7 +32,7 @@ class Release(NamedTuple):
     """When time alone allows more; None: the archive must come first, or the log node change."""
 
 
-def judge_release(log: LogNode, segments: Sequence[Segment], now_unix_ms: int) -> Release:
+def judge_release(log: LogNode, segments: Sequence[Segment], now_unix_ms: int) -> HotRelease:
     """What of a log may be released.
 
     Args:
@@ -40,19 +40,19 @@ def judge_release(log: LogNode, segments: Sequence[Segment], now_unix_ms: int) -
     """
     epoch = log.first_kept_epoch
     if log.config.tiering.policy != "move":
-        return Release(epoch, None, None)
+        return HotRelease(epoch, None, None)
     for segment in segments[:RELEASE_SEGMENT_COUNT_MAX]:
         assert segment.is_closed and segment.epoch == epoch, (log, segment)
         if epoch >= log.first_stateful_epoch:
-            return Release(epoch, None, None)  # the next snapshot changes the log node
+            return HotRelease(epoch, None, None)  # the next snapshot changes the log node
         ripe_ms = (segment.completed_unix_ms or 0) + log.config.tiering.keep_hot // MS
         if now_unix_ms < ripe_ms:
-            return Release(epoch, None, ripe_ms)
+            return HotRelease(epoch, None, ripe_ms)
         if not can_do_without_hot_copies(segment):
-            return Release(epoch, epoch, None)
+            return HotRelease(epoch, epoch, None)
         epoch = Epoch(epoch + 1)
     is_cut = len(segments) > RELEASE_SEGMENT_COUNT_MAX
-    return Release(epoch, None, now_unix_ms if is_cut else None)
+    return HotRelease(epoch, None, now_unix_ms if is_cut else None)
 
 
 def can_do_without_hot_copies(segment: Segment) -> bool:

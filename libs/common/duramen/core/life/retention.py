@@ -31,7 +31,7 @@ HELD_AGAIN_MS: Final = 10 * MINUTE // MS
 """Segments that wait for their cold copy are looked at again after that."""
 
 
-class Verdict(NamedTuple):
+class RetentionVerdict(NamedTuple):
     """What may be done now."""
 
     trim: TrimPoint | None
@@ -51,7 +51,7 @@ class Verdict(NamedTuple):
 
 def judge(
     log: LogNode, segments: Sequence[Segment], hot: Sequence[Segment], now_unix_ms: int
-) -> Verdict:
+) -> RetentionVerdict:
     """What retention may do to a log that is not deleted.
 
     Args:
@@ -70,7 +70,7 @@ def judge(
     dues = [time for time in (due, live_due, release.due_unix_ms) if time is not None]
     if held is not None or release.waiting_epoch is not None:
         dues.append(now_unix_ms + HELD_AGAIN_MS)
-    return Verdict(
+    return RetentionVerdict(
         trim if trim > log.trim else None,
         live_epoch if live_epoch > log.first_live_epoch else None,
         release.first_hot_epoch if release.first_hot_epoch > log.first_kept_epoch else None,
@@ -80,7 +80,9 @@ def judge(
     )
 
 
-def carry_out(log: LogNode, verdict: Verdict, *, now_unix_ms: int, nonce: str) -> LogNode | None:
+def carry_out(
+    log: LogNode, verdict: RetentionVerdict, *, now_unix_ms: int, nonce: str
+) -> LogNode | None:
     """The log node after `verdict`, which was given on it; None if nothing changes."""
     after = log
     if verdict.trim is not None:

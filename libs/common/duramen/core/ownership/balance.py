@@ -39,7 +39,7 @@ class LogLoad(NamedTuple):
         return self.appends_per_s + self.bytes_per_s / BYTES_PER_APPEND
 
 
-class Move(NamedTuple):
+class LogMove(NamedTuple):
     """One log to hand over."""
 
     log_id: str
@@ -53,7 +53,7 @@ def plan_moves(
     weights: Mapping[str, float],
     *,
     move_count_max: int = MOVE_COUNT_DEFAULT,
-) -> list[Move]:
+) -> list[LogMove]:
     """Plan at most `move_count_max` moves, the most useful first.
 
     Args:
@@ -66,7 +66,7 @@ def plan_moves(
             held[load.sequencer_id].append(load)
     cost = {name: sum(load.cost for load in logs) for name, logs in held.items()}
     total_weight = sum(weights.values())
-    moves: list[Move] = []
+    moves: list[LogMove] = []
     while total_weight > 0 and len(moves) < move_count_max:
         move = _next_move(held, cost, weights, sum(cost.values()) / total_weight)
         if move is None:
@@ -76,7 +76,7 @@ def plan_moves(
         cost[load.sequencer_id] -= load.cost
         held[target].append(load._replace(sequencer_id=target))
         cost[target] += load.cost
-        moves.append(Move(load.log_id, load.sequencer_id, target, load.cost))
+        moves.append(LogMove(load.log_id, load.sequencer_id, target, load.cost))
     return moves
 
 

@@ -16,7 +16,7 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 
-class Verdict(enum.Enum):
+class OwnerVerdict(enum.Enum):
     """What to do with an append for the log."""
 
     OURS = "ours"
@@ -28,13 +28,13 @@ class Verdict(enum.Enum):
     """The named sequencer should get it."""
     PROBE = "probe"
     """The named owner did not take it: look whether its process is there at all, then ask
-    `choose_heir` if it is not, and wait for it if it is."""
+    `choose_pending_owner` if it is not, and wait for it if it is."""
 
 
-class Choice(NamedTuple):
+class OwnerChoice(NamedTuple):
     """The verdict and the sequencer that it names."""
 
-    verdict: Verdict
+    verdict: OwnerVerdict
     sequencer_id: str
 
 
@@ -43,35 +43,40 @@ def choose_owner(
     *,
     owner: str | None,
     is_embedded: bool = False,
-    heir: str | None,
+    pending_owner: str | None,
     ranked: Sequence[str],
     live: Collection[str],
     tried: Collection[str],
-) -> Choice:
+) -> OwnerChoice:
     """Decide about a log that this sequencer does not run.
 
     Args:
         owner: whom the owner node names.
         is_embedded: whether that is an embedded writer.
-        heir: to whom this sequencer handed the log over lately.
+        pending_owner: to whom this sequencer handed the log over lately.
         ranked: live sequencers by their claim on the log, strongest first.
         live: sequencers of the roster; also those of weight 0, which `ranked` leaves out.
         tried: sequencers that the append has been to in vain.
     """
     if owner == self_id:
-        return Choice(Verdict.OURS, self_id)
+        return OwnerChoice(OwnerVerdict.OURS, self_id)
     if owner is not None and is_embedded:
-        return Choice(Verdict.HELD, owner)
+        return OwnerChoice(OwnerVerdict.HELD, owner)
     if owner is not None:
         is_asked = owner in live and owner not in tried
-        return Choice(Verdict.REDIRECT if is_asked else Verdict.PROBE, owner)
-    return choose_heir(self_id, heir=heir if heir in live else None, ranked=ranked, tried=tried)
+        return OwnerChoice(OwnerVerdict.REDIRECT if is_asked else OwnerVerdict.PROBE, owner)
+    return choose_pending_owner(
+        self_id,
+        pending_owner=pending_owner if pending_owner in live else None,
+        ranked=ranked,
+        tried=tried,
+    )
 
 
-def choose_heir(
-    self_id: str, *, heir: str | None, ranked: Sequence[str], tried: Collection[str]
-) -> Choice:
+def choose_pending_owner(
+    self_id: str, *, pending_owner: str | None, ranked: Sequence[str], tried: Collection[str]
+) -> OwnerChoice:
     """Whose a log without a living owner becomes; this sequencer's when nobody else is left."""
-    known = ranked if heir is None else (heir, *ranked)
+    known = ranked if pending_owner is None else (pending_owner, *ranked)
     first = next((name for name in known if name not in tried), self_id)
-    return Choice(Verdict.OURS if first == self_id else Verdict.REDIRECT, first)
+    return OwnerChoice(OwnerVerdict.OURS if first == self_id else OwnerVerdict.REDIRECT, first)

@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
-from duramen.core.placement.room import Place, limits_of, measure_room
+from duramen.core.placement.room import Rack, limits_of, measure_room
 from duramen.core.placement.rule import Candidate, PlacementRule, Refusal
 from duramen.core.placement.search import STEPS_MAX, Free, Pool, Ring, Search
 from duramen.core.quorum import Quorum
@@ -84,7 +84,7 @@ def explain_refusal(
         if room < size:
             return Refusal(
                 f"too_few_{kind}", {**numbers, "room": room},
-                _spell_room(usable, kind, room, quorum, rule),
+                _format_room(usable, kind, room, quorum, rule),
             )  # fmt: skip
     if is_proved:
         detail = (
@@ -209,7 +209,7 @@ def _draw_order(candidates: Sequence[Candidate], rng: random.Random) -> list[Can
 def _pools(order: Sequence[Candidate], former: Collection[BookieId] = ()) -> list[Pool]:
     pools: dict[object, Pool] = {}
     for rank, candidate in enumerate(order):
-        place = Place(candidate.region, candidate.rack)
+        place = Rack(candidate.region, candidate.rack)
         is_alone = candidate.member.bookie in former
         pool = pools.setdefault(
             candidate.member if is_alone else place, Pool(place, rank, [], is_alone)
@@ -218,29 +218,29 @@ def _pools(order: Sequence[Candidate], former: Collection[BookieId] = ()) -> lis
     return list(pools.values())
 
 
-def _capacity(usable: Sequence[Candidate]) -> Counter[Place]:
-    return Counter(Place(candidate.region, candidate.rack) for candidate in usable)
+def _capacity(usable: Sequence[Candidate]) -> Counter[Rack]:
+    return Counter(Rack(candidate.region, candidate.rack) for candidate in usable)
 
 
-def _first_of(usable: Sequence[Candidate], counts: Mapping[Place, int]) -> list[Candidate]:
+def _first_of(usable: Sequence[Candidate], counts: Mapping[Rack, int]) -> list[Candidate]:
     """So many of each place, those in front."""
     left = dict(counts)
     kept = []
     for candidate in usable:
-        place = Place(candidate.region, candidate.rack)
+        place = Rack(candidate.region, candidate.rack)
         if left.get(place, 0):
             left[place] -= 1
             kept.append(candidate)
     return kept
 
 
-def _place_of(candidate: Candidate | None) -> Place | None:
+def _place_of(candidate: Candidate | None) -> Rack | None:
     if candidate is None or not candidate.is_located:
         return None
-    return Place(candidate.region, candidate.rack)
+    return Rack(candidate.region, candidate.rack)
 
 
-def _spell_room(
+def _format_room(
     usable: Sequence[Candidate], kind: str, room: int, quorum: Quorum, rule: PlacementRule
 ) -> str:
     least = rule.min_regions if kind == "regions" else rule.min_racks

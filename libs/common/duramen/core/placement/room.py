@@ -22,7 +22,7 @@ from duramen.core.placement.rule import PlacementRule
 from duramen.core.quorum import Quorum
 
 
-class Place(NamedTuple):
+class Rack(NamedTuple):
     """A rack of a region."""
 
     region: str
@@ -40,7 +40,7 @@ class Room(NamedTuple):
     """What fits, at most `size` members, and where: members per place."""
 
     members: int
-    counts: dict[Place, int]
+    counts: dict[Rack, int]
 
 
 def limits_of(quorum: Quorum, rule: PlacementRule) -> tuple[Limit | None, Limit | None]:
@@ -51,7 +51,7 @@ def limits_of(quorum: Quorum, rule: PlacementRule) -> tuple[Limit | None, Limit 
 
 
 def measure_room(
-    capacity: Mapping[Place, int], size: int, regions: Limit | None, racks: Limit | None
+    capacity: Mapping[Rack, int], size: int, regions: Limit | None, racks: Limit | None
 ) -> Room:
     """The most members, up to `size`, that the limits let lie on places of these capacities."""
     best = Room(-1, {})
@@ -89,7 +89,7 @@ def _levels(limit: Limit | None) -> range:
     return range(greatest, greatest - 1 if limit.places == 1 else -1, -1)
 
 
-def _fill(capacity: Mapping[Place, int], size: int, regions: _Level, racks: _Level) -> Room:
+def _fill(capacity: Mapping[Rack, int], size: int, regions: _Level, racks: _Level) -> Room:
     counts = dict.fromkeys(sorted(capacity), 0)
     in_region = dict.fromkeys((place.region for place in counts), 0)
     spare = {"region": regions.spare, "rack": racks.spare}

@@ -76,7 +76,7 @@ class Violation(NamedTuple):
     limit: int
     """It must be below this number; for `copies` at least this."""
 
-    def spell(self, quorum: Quorum, rule: PlacementRule) -> str:
+    def format(self, quorum: Quorum, rule: PlacementRule) -> str:
         """A sentence with the numbers."""
         if self.kind == "copies":
             return f"the copies that count span {self.found} of {self.limit} places"

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from duramen.core.placement.room import Place
+from duramen.core.placement.room import Rack
 from duramen.core.placement.rule import Candidate, PlacementRule, fullest
 from duramen.core.quorum import Quorum
 from duramen.ids import BookieId, Member
@@ -32,7 +32,7 @@ STEPS_MAX: Final = 40_000
 class Pool:
     """Bookies that are alike, the one to take first in front."""
 
-    place: Place
+    place: Rack
     rank: int
     bookies: list[Candidate]
     is_alone: bool = False
@@ -59,7 +59,7 @@ class Ring:
 
     def __init__(self, quorum: Quorum, rule: PlacementRule) -> None:
         self.in_region: Counter[str] = Counter()
-        self.in_rack: Counter[Place] = Counter()
+        self.in_rack: Counter[Rack] = Counter()
         self.size = quorum.ensemble_size
         windows = windows_of(quorum)
         self._of_slot = [
@@ -73,7 +73,7 @@ class Ring:
         self._ack_quorum = quorum.ack_quorum
         self.rule = rule
 
-    def put(self, slot: int, place: Place | None) -> bool:
+    def put(self, slot: int, place: Rack | None) -> bool:
         """Put a member there, if no write set that it is in breaks the rule by that."""
         self._count(slot, place, 1)
         if all(self.holds(at) for at in self._of_slot[slot]):
@@ -81,11 +81,11 @@ class Ring:
         self._count(slot, place, -1)
         return False
 
-    def take(self, slot: int, place: Place | None) -> None:
+    def take(self, slot: int, place: Rack | None) -> None:
         """Undo `put`."""
         self._count(slot, place, -1)
 
-    def _count(self, slot: int, place: Place | None, change: int) -> None:
+    def _count(self, slot: int, place: Rack | None, change: int) -> None:
         if place is not None:
             self.in_region[place.region] += change
             self.in_rack[place] += change
@@ -115,7 +115,7 @@ class Free:
 
     slot: int
     stays: Member | None = None
-    place: Place | None = None
+    place: Rack | None = None
 
 
 @dataclass(slots=True)
@@ -140,7 +140,7 @@ class Search:
 
     _dead: set[object] = field(default_factory=set)
     _racks_of: dict[str, list[Pool]] = field(default_factory=dict)
-    _known_racks: set[Place] = field(default_factory=set)
+    _known_racks: set[Rack] = field(default_factory=set)
     _known_regions: set[str] = field(default_factory=set)
 
     @property
@@ -247,10 +247,10 @@ class Search:
         Slots to come share write sets with the last Qw − 1 of those before and with the first.
         """
         reach = self.ring.reach
-        seen: dict[Place, list[int]] = {}
+        seen: dict[Rack, list[int]] = {}
         for slot, candidate in self._chosen.items():
             if slot < reach or slot >= index - reach:
-                place = Place(candidate.region, candidate.rack)
+                place = Rack(candidate.region, candidate.rack)
                 seen.setdefault(place, []).append(slot)
         regions: dict[str, list[tuple[int, tuple[int, ...]]]] = {}
         for pool in self.pools:

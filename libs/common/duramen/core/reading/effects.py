@@ -58,7 +58,7 @@ class CancelRead:
 
 
 @dataclass(frozen=True, slots=True)
-class ReadMetadata:
+class WatchMetadata:
     """Read log node and segment node of `epoch` afresh, call `on_metadata`, and again on change."""
 
     epoch: Epoch
@@ -106,4 +106,4 @@ class Gap:
     is_lost: bool = False
 
 
-Effect = SendRead | CancelRead | ReadMetadata | SetTimer | Deliver | Skip | Gap
+Effect = SendRead | CancelRead | WatchMetadata | SetTimer | Deliver | Skip | Gap

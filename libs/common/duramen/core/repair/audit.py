@@ -21,14 +21,14 @@ from typing import NamedTuple
 from duramen.core.log_node import LogNode
 from duramen.core.placement import PlacementRule, satisfies
 from duramen.core.quorum import write_sets
-from duramen.core.repair.cluster_view import ClusterView, Fate
+from duramen.core.repair.cluster_view import ClusterView, CopyFate
 from duramen.core.segment import Fragment, Segment, SegmentState
 from duramen.ids import LAST_ENTRY_ID, BookieId, EntryId, LedgerId, Member, lsn_of
 
 Ranges = Sequence[tuple[int, int]]
 
 
-class Problem(enum.IntEnum):
+class RepairProblem(enum.IntEnum):
     """Why a fragment is work, the most urgent first among those with as many good copies."""
 
     OWED = 1
@@ -133,7 +133,7 @@ class Finding:
     """
 
     key: WorkKey
-    problem: Problem
+    problem: RepairProblem
     good_count: int
     size_bytes: int
     member: Member | None = None
@@ -187,7 +187,7 @@ def audit_segment(
         swap, member = _find_swap(segment, stretch, rule, view)
         if stretch.is_open:
             # Its owner is still writing it: what is merely unproved is compared when it has ended.
-            problem = Problem.OWED if fill is Problem.OWED else swap
+            problem = RepairProblem.OWED if fill is RepairProblem.OWED else swap
             fill = swap = None
             if problem is not None:
                 found.append(_describe(segment, stretch, problem, Action.ROLL, None, view, debts))
@@ -249,42 +249,45 @@ def is_good(member: Member, stretch: Stretch, view: ClusterView, debts: Debts) -
     return view.is_there(member) and not debts.is_noted(member, stretch)
 
 
-def _find_fill(stretch: Stretch, view: ClusterView, debts: Debts) -> Problem | None:
+def _find_fill(stretch: Stretch, view: ClusterView, debts: Debts) -> RepairProblem | None:
     """Why the copies of a fragment should be compared, if they can be."""
     fragment = stretch.fragment
     there = [member for member in fragment.ensemble if view.is_there(member)]
     if any(debts.is_owed(member, stretch.first, stretch.last) for member in there):
-        return Problem.OWED
+        return RepairProblem.OWED
     if any(debts.is_damaged(member, fragment.first_entry) for member in there):
-        return Problem.DAMAGED
+        return RepairProblem.DAMAGED
     if any(debts.is_doubted(member, fragment.first_entry) for member in there):
-        return Problem.DOUBTED
+        return RepairProblem.DOUBTED
     if not fragment.is_proved and len(there) == len(fragment.ensemble):
-        return Problem.UNPROVED
+        return RepairProblem.UNPROVED
     return None
 
 
 def _find_swap(
     segment: Segment, stretch: Stretch, rule: PlacementRule, view: ClusterView
-) -> tuple[Problem | None, Member | None]:
+) -> tuple[RepairProblem | None, Member | None]:
     """Why another member should hold a copy, and whose place it should take."""
     fragment = stretch.fragment
     fates = [(view.fate(member), member) for member in fragment.ensemble]
-    for fate, problem in ((Fate.LOST, Problem.LOST), (Fate.LEAVING, Problem.LEAVING)):
+    for fate, problem in (
+        (CopyFate.LOST, RepairProblem.LOST),
+        (CopyFate.LEAVING, RepairProblem.LEAVING),
+    ):
         for found, member in fates:
             if found is fate:
                 return problem, member
     can_hold = max(rule.min_racks, rule.min_regions) <= segment.quorum.ack_quorum
-    is_quiet = all(fate is Fate.HERE for fate, _ in fates)
+    is_quiet = all(fate is CopyFate.HERE for fate, _ in fates)
     if can_hold and is_quiet and is_misplaced(segment, fragment, rule, view):
-        return Problem.MISPLACED, None
+        return RepairProblem.MISPLACED, None
     return None, None
 
 
 def _describe(  # noqa: PLR0917 - plain inputs of a pure value
     segment: Segment,
     stretch: Stretch,
-    problem: Problem,
+    problem: RepairProblem,
     action: Action,
     member: Member | None,
     view: ClusterView,

@@ -26,7 +26,7 @@ ACCEPTED: Final = "accepted_unix_ms"
 """Field of `repair/lost/<incarnation>`: since when a person accepts the loss."""
 
 
-class Fate(enum.Enum):
+class CopyFate(enum.Enum):
     """What can be expected of the copies that a member of an ensemble holds."""
 
     HERE = "here"
@@ -95,22 +95,22 @@ class ClusterView:
         known = {state.member: state.place for state in self.bookies.values()}
         object.__setattr__(self, "_places", {**self.lost_places, **known})
 
-    def fate(self, member: Member) -> Fate:
+    def fate(self, member: Member) -> CopyFate:
         """What can be expected of a member that a segment names."""
         if member.incarnation in self.lost:
-            return Fate.LOST
+            return CopyFate.LOST
         state = self.bookies.get(member.bookie)
         if state is None:
             return self._away(self.watched_since_us)
         if state.member != member:
-            return Fate.LOST  # its disks were formatted anew, at a person's word (R1)
+            return CopyFate.LOST  # its disks were formatted anew, at a person's word (R1)
         if state.is_available:
-            return Fate.HERE if state.duty is Duty.SERVING else Fate.LEAVING
+            return CopyFate.HERE if state.duty is Duty.SERVING else CopyFate.LEAVING
         return self._away(state.absent_since_us)
 
     def is_there(self, member: Member) -> bool:
         """Whether the member can be asked for its copies now."""
-        return self.fate(member) in (Fate.HERE, Fate.LEAVING)
+        return self.fate(member) in (CopyFate.HERE, CopyFate.LEAVING)
 
     def candidates(self) -> list[Candidate]:
         """Bookies that may take new data, in the order of their ids."""
@@ -118,7 +118,7 @@ class ClusterView:
             state.place
             for _, state in sorted(self.bookies.items())
             if state.is_writable
-            and self.fate(state.member) is Fate.HERE
+            and self.fate(state.member) is CopyFate.HERE
             and state.published_duty is Duty.SERVING
             and state.weight > 0
             and state.region not in self.closed_regions
@@ -142,15 +142,15 @@ class ClusterView:
             (
                 state.absent_since_us + self.grace_us
                 for state in self.bookies.values()
-                if state.absent_since_us is not None and self.fate(state.member) is Fate.AWAY
+                if state.absent_since_us is not None and self.fate(state.member) is CopyFate.AWAY
             ),
             default=None,
         )
 
-    def _away(self, since_us: int | None) -> Fate:
+    def _away(self, since_us: int | None) -> CopyFate:
         if since_us is None or self.now_us - since_us < self.grace_us:
-            return Fate.AWAY
-        return Fate.LOST
+            return CopyFate.AWAY
+        return CopyFate.LOST
 
 
 class Absences:

@@ -30,7 +30,7 @@ class Piece(NamedTuple):
     last: EntryId
 
 
-class Fault(enum.Enum):
+class EntryFault(enum.Enum):
     """Why an entry cannot be verified."""
 
     ABSENT = "absent"
@@ -63,7 +63,7 @@ class Flaw(NamedTuple):
     member: Member
     first: EntryId
     last: EntryId
-    fault: Fault
+    fault: EntryFault
 
 
 def cut(stretch: Stretch, entry_count: int) -> Iterator[Piece]:
@@ -101,7 +101,7 @@ def compare(
     Args:
         sources: what members other than the target hold; `silent`: those who did not answer.
     """
-    faults: dict[Fault, list[EntryId]] = {fault: [] for fault in Fault}
+    faults: dict[EntryFault, list[EntryId]] = {fault: [] for fault in EntryFault}
     for entry in expected:
         fault = _find_fault(entry, held, sources, is_somebody_silent=bool(silent))
         if fault is not None:
@@ -119,17 +119,17 @@ def _find_fault(
     sources: Mapping[Member, Holdings],
     *,
     is_somebody_silent: bool,
-) -> Fault | None:
+) -> EntryFault | None:
     known = [found.identities[entry] for found in sources.values() if entry in found.identities]
     own = held.identities.get(entry)
     if any(identity != known[0] for identity in known) or (known and own not in (None, known[0])):
-        return Fault.DIFFERENT
+        return EntryFault.DIFFERENT
     if known:
-        return Fault.NOT_COPIED if own is None else None
+        return EntryFault.NOT_COPIED if own is None else None
     if is_somebody_silent:
-        return Fault.SILENT
+        return EntryFault.SILENT
     if own is not None:
         return None  # the only copy that is left, or the only one that there is to be
     if held.is_unknown(entry) or any(found.is_unknown(entry) for found in sources.values()):
-        return Fault.UNKNOWN
-    return Fault.ABSENT
+        return EntryFault.UNKNOWN
+    return EntryFault.ABSENT

@@ -30,7 +30,7 @@ RISK_COUNT_MAX: Final = 100
 """Logs at risk that an answer names; the others are counted."""
 
 
-class Kind(enum.StrEnum):
+class DisruptionKind(enum.StrEnum):
     """What is to be done to the bookie."""
 
     RESTART = "restart"
@@ -40,7 +40,7 @@ class Kind(enum.StrEnum):
 class Disruption:
     """One question about one bookie, and what speaks against it so far."""
 
-    def __init__(self, bookie: BookieId, kind: Kind, view: ClusterView) -> None:
+    def __init__(self, bookie: BookieId, kind: DisruptionKind, view: ClusterView) -> None:
         self._bookie = bookie
         self._kind = kind
         self._view = view
@@ -79,13 +79,13 @@ class Disruption:
 
     def conclude(self, rng: random.Random) -> dict[str, Any]:
         """The answer, but for when it was read."""
-        if self._kind is Kind.REMOVE:
+        if self._kind is DisruptionKind.REMOVE:
             state = self._view.bookies.get(self._bookie)
             if state is not None and state.is_available and state.duty is not Duty.DRAINED:
                 self._counts["not_drained"] = 1
             for need in shortages(self._view, [self._bookie], self._needs, rng):
                 self._counts["placement"] = self._counts.get("placement", 0) + 1
-                self._details.setdefault("placement", _spell_need(need))
+                self._details.setdefault("placement", _format_need(need))
         reasons = [
             {"code": code, "detail": self._details.get(code, _DETAILS.get(code, "")), "count": n}
             for code, n in sorted(self._counts.items())
@@ -101,7 +101,7 @@ class Disruption:
 
     def _judge(self, segment: Segment, stretch: Stretch, debts: Debts) -> list[str]:
         """What speaks against it in one fragment that names the bookie."""
-        if self._kind is Kind.REMOVE:
+        if self._kind is DisruptionKind.REMOVE:
             return ["named"]
         others = [m for m in stretch.fragment.ensemble if m.bookie != self._bookie]
         good = {m for m in others if is_good(m, stretch, self._view, debts)}
@@ -148,7 +148,7 @@ def _has(members: tuple[Member, ...], bookie: BookieId) -> bool:
     return any(member.bookie == bookie for member in members)
 
 
-def _spell_need(need: Need) -> str:
+def _format_need(need: Need) -> str:
     quorum, rule = need.quorum, need.rule
     return (
         f"no {quorum.ensemble_size} of the bookies that are left hold a new segment with "

@@ -48,14 +48,14 @@ class WholeRound:
     recovering_count: int = 0
 
 
-class Step(NamedTuple):
+class DutyStep(NamedTuple):
     """What becomes of a bookie's duty, and why."""
 
     duty: Duty
     reason: str
 
 
-def advance(state: BookieState, seen: WholeRound) -> Step | None:
+def advance(state: BookieState, seen: WholeRound) -> DutyStep | None:
     """The step that a whole round allows, or None.
 
     Args:
@@ -69,11 +69,11 @@ def advance(state: BookieState, seen: WholeRound) -> Step | None:
         return None
     match state.duty:
         case Duty.DRAINING if named_count == 0 and _had_published(before, Duty.DRAINING):
-            return Step(Duty.LEAVING, "no segment names it")
+            return DutyStep(Duty.LEAVING, "no segment names it")
         case Duty.LEAVING if before.duty is Duty.LEAVING and named_count > 0:
-            return Step(Duty.DRAINING, f"{named_count} fragments name it again")
+            return DutyStep(Duty.DRAINING, f"{named_count} fragments name it again")
         case Duty.LEAVING if not seen.recovering_count and _had_published(before, Duty.LEAVING):
-            return Step(Duty.DRAINED, "it took nothing any more, and no segment names it")
+            return DutyStep(Duty.DRAINED, "it took nothing any more, and no segment names it")
     return None
 
 

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from duramen.core.entry_ranges import group_ranges
 from duramen.core.repair.cluster_view import ClusterView
-from duramen.core.repair.copies import Fault, Flaw
+from duramen.core.repair.copies import EntryFault, Flaw
 from duramen.core.segment import Segment
 from duramen.ids import EntryId, Member
 
@@ -34,7 +34,7 @@ def find_lost(
     entries = {
         entry
         for flaw in flaws
-        if flaw.fault is Fault.ABSENT
+        if flaw.fault is EntryFault.ABSENT
         for entry in range(flaw.first, flaw.last + 1)
         if _is_lost(segment.write_set_of(EntryId(entry)), view)
     }

@@ -43,7 +43,7 @@ class Copy(NamedTuple):
     rule: PlacementRule
 
 
-class Move(NamedTuple):
+class CopyMove(NamedTuple):
     """One copy that shall lie elsewhere."""
 
     copy: Copy
@@ -95,7 +95,7 @@ def plan_moves(
     *,
     tolerance: float = TOLERANCE_DEFAULT,
     count_max: int = MOVE_COUNT_MAX,
-) -> list[Move]:
+) -> list[CopyMove]:
     """Moves that bring every bookie nearer to its share; none where all are within tolerance.
 
     Args:
@@ -122,7 +122,7 @@ class _Plan:
     """A plan in the making: what every bookie would hold after the moves so far."""
 
     def __init__(self, loads: Loads, view: ClusterView, tolerance: float) -> None:
-        self.moves: list[Move] = []
+        self.moves: list[CopyMove] = []
         self._loads = loads
         self._view = view
         names = [candidate.member for candidate in view.candidates()]
@@ -149,7 +149,7 @@ class _Plan:
                 return True
         return False
 
-    def _find_move(self, giver: Member, pressure: float, takers: list[Member]) -> Move | None:
+    def _find_move(self, giver: Member, pressure: float, takers: list[Member]) -> CopyMove | None:
         """The giver's largest copy that leaves the taker less full than the giver was."""
         for copy in self._loads.movable(giver):
             if (copy.ledger_id, copy.fragment.first_entry) in self._moved:
@@ -159,5 +159,5 @@ class _Plan:
                     break
                 swap = Swap(giver, taker)
                 if can_take(copy.fragment, swap, copy.quorum, copy.rule, self._view):
-                    return Move(copy, taker)
+                    return CopyMove(copy, taker)
         return None

@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 
 from duramen.core.placement import Candidate, PlacementRule, choose_replacements, satisfies
 from duramen.core.quorum import Quorum
-from duramen.core.repair.cluster_view import ClusterView, Fate
+from duramen.core.repair.cluster_view import ClusterView, CopyFate
 from duramen.core.segment import Fragment
 from duramen.ids import Member
 
@@ -60,7 +60,7 @@ class SwapChoice:
         """
         if old is None:
             return self._choose_move(fragment)
-        going = (Fate.LOST, Fate.LEAVING)
+        going = (CopyFate.LOST, CopyFate.LEAVING)
         bad = [m for m in fragment.ensemble if m == old or self.view.fate(m) in going]
         for failed in ([old], bad):
             plan = self._plan(fragment, failed)

@@ -15,7 +15,7 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from duramen.core.repair.audit import Finding, Problem, WorkKey
+from duramen.core.repair.audit import Finding, RepairProblem, WorkKey
 from duramen.core.repair.copies import Flaw
 from duramen.core.repair.swap import Swap
 from duramen.ids import Member, epoch_of, log_of
@@ -108,7 +108,7 @@ class Backlog:
         known.finding, known.swap = finding, swap
 
     def clear(self) -> None:
-        """A new term of office: what was known of the time before counts for nothing."""
+        """A new term of leadership: what was known of the time before counts for nothing."""
         self.tasks = {}
         self._windows = (_Window(0, 0), _Window(0, 0))
 
@@ -242,7 +242,8 @@ class Backlog:
     def is_repairing(self) -> bool:
         """Whether anything but moves of a rebalance can still be done."""
         return any(
-            task.finding.problem is not Problem.UNBALANCED and task.unrepairable_since_us is None
+            task.finding.problem is not RepairProblem.UNBALANCED
+            and task.unrepairable_since_us is None
             for task in self.tasks.values()
         )
 

@@ -19,13 +19,13 @@ from collections.abc import Sequence
 from duramen.config import Flush
 from duramen.core.log_node import LogNode
 from duramen.core.segment import Totals
+from duramen.core.sequencer.context import Ports, SequencerContext
 from duramen.core.sequencer.effects import Effect, LogView
 from duramen.core.sequencer.epoch.segment_writer import AcknowledgedEntry, SegmentWriter
 from duramen.core.sequencer.exactly_once.admission import Admission
 from duramen.core.sequencer.exactly_once.carried_state import CarriedState
 from duramen.core.sequencer.exactly_once.snapshots import Snapshots
 from duramen.core.sequencer.ledger_writer import WriterState
-from duramen.core.sequencer.surroundings import Ports, Surroundings
 from duramen.core.sequencer.takeover.early_appends import EarlyAppends
 from duramen.core.sequencer.transmit import QueuedAppend, TransmitBuffer
 from duramen.ids import EntryId, Epoch, Lsn
@@ -39,11 +39,11 @@ class AppendPipeline:
         carried: what is known of producers and token from the epochs before.
     """
 
-    def __init__(self, around: Surroundings, ports: Ports) -> None:
-        self.carried = CarriedState(ports, around.unix_ms)
+    def __init__(self, context: SequencerContext, ports: Ports) -> None:
+        self.carried = CarriedState(ports, context.unix_ms)
         self.admission = Admission(ports.put)
         self.early = EarlyAppends(ports.put)
-        self._around = around
+        self._context = context
         self._put = ports.put
         self._transmit = TransmitBuffer()
         self._snapshots = Snapshots()
@@ -140,7 +140,7 @@ class AppendPipeline:
 
     def _send_entry(self, writer: SegmentWriter, closed: Totals, now_us: int) -> None:
         """Make the next entry of what waits and is admitted."""
-        unix_ms = self._around.unix_ms(now_us)
+        unix_ms = self._context.unix_ms(now_us)
         draw = self._transmit.take
         appends = self.admission.take(draw, writer, closed, now_us=now_us, unix_ms=unix_ms)
         if not appends:
@@ -160,14 +160,14 @@ class AppendPipeline:
 
     def _send_snapshot(self, writer: SegmentWriter, now_us: int) -> None:
         table = self.admission.table
-        before_ms = self._around.unix_ms(now_us) - self._expire_after_us // MS
+        before_ms = self._context.unix_ms(now_us) - self._expire_after_us // MS
         table.forget_unused(before_ms, self.admission.in_flight)
         if table.is_empty:
             return
         self._has_state = True
         parts = self._snapshots.cut(table, writer.segment.epoch, writer.lac)
         for part in parts:
-            record = self._around.spell_control(part)
+            record = self._context.encode_control(part)
             self._add(writer, [record], Totals(0, len(record)), now_us, is_control=True)
         self._snapshots.on_sent(parts[0].through, writer.lap)
 
@@ -193,7 +193,7 @@ class AppendPipeline:
     ) -> EntryId:
         before = writer.totals
         after = before.plus(own)
-        payload = self._around.encode_entry(
+        payload = self._context.encode_entry(
             writer.segment.ledger_id,
             EntryId(writer.lap + 1),
             before,
@@ -223,7 +223,7 @@ class AppendPipeline:
             for entry in entries:
                 self._put_all(self._transmit.complete_early(epoch, entry.entry))
             return
-        unix_ms = self._around.unix_ms(now_us)
+        unix_ms = self._context.unix_ms(now_us)
         start_seq_num = log.totals.record_count
         for entry in entries:
             self._put_all(self._transmit.complete(epoch, entry.entry, start_seq_num))

@@ -131,7 +131,7 @@ class SendSeal:
 
 
 @dataclass(frozen=True, slots=True)
-class SendRead:
+class SendRecoveryRead:
     """Read one entry for recovery; the read carries the seal too (R14)."""
 
     member: Member
@@ -232,7 +232,7 @@ class CompleteEarly:
 
 
 @dataclass(frozen=True, slots=True)
-class AlreadyStored:
+class OldDuplicate:
     """A duplicate of a batch that is in the log, older than the results that are kept."""
 
     append_id: int
@@ -265,8 +265,8 @@ class Yield:
 
 
 Effect = (
-    SendAdd | SendSeal | SendRead | SendLac | ReadMetadata | Commit | PersistOwed
-    | ReadSegment | ReadHistory | Complete | CompleteEarly | AlreadyStored | Fail | Yield
+    SendAdd | SendSeal | SendRecoveryRead | SendLac | ReadMetadata | Commit | PersistOwed
+    | ReadSegment | ReadHistory | Complete | CompleteEarly | OldDuplicate | Fail | Yield
 )  # fmt: skip
 
 

@@ -22,14 +22,14 @@ from typing import Final
 
 from duramen.core.placement import PlacementRule
 from duramen.core.segment import Segment, SegmentState, Totals
+from duramen.core.sequencer.context import Ports
 from duramen.core.sequencer.effects import CommitOutcome, LogView, PersistOwed
-from duramen.core.sequencer.surroundings import Ports
 from duramen.core.sequencer.writing.ack_round import AckRound
 from duramen.core.sequencer.writing.delivery import Delivery
 from duramen.core.sequencer.writing.ensemble_change import ChangeEnd, EnsembleChange, StoredSegment
 from duramen.core.sequencer.writing.owed_copies import OwedCopies
 from duramen.core.sequencer.writing.visible_tail import VisibleTail
-from duramen.core.sequencer.writing.window import SentEntry, Window
+from duramen.core.sequencer.writing.window import EntryWindow, SentEntry
 from duramen.core.status import BookieStatus
 from duramen.ids import EntryId, Member
 from duramen.limits import OWED_BYTES_MAX_PER_LOG
@@ -81,7 +81,7 @@ class LedgerWriter:
         self.wants_roll = False
         """An `out_of_order` segment lost a member: it rolls instead of changing its ensemble."""
 
-        self._window = Window()
+        self._window = EntryWindow()
         self._owed = OwedCopies(owed_bytes_max, ports)
         self._delivery = Delivery(ports)
         self._change = EnsembleChange(rule, ports)
@@ -269,7 +269,7 @@ class LedgerWriter:
         is away, and readers would look for the tail in vain.
         """
         assert self.is_drained, self
-        self._tail.tell(self.segment, self._window.lac, self._delivery.absent)
+        self._tail.report(self.segment, self._window.lac, self._delivery.absent)
         self.state = WriterState.HELD
         self._round.stop()
 
@@ -355,7 +355,7 @@ class LedgerWriter:
             self._delivery.end_probe(member)
         else:
             self._delivery.resume(member, self.segment, self._window, self._owed)
-            self._tail.tell_again()
+            self._tail.report_again()
 
     def _propose(self) -> None:
         """Replace what failed if anything can be placed; otherwise it is suspended (R6)."""

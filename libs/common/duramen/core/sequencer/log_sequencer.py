@@ -22,6 +22,7 @@ from duramen.config import LogConfig
 from duramen.core.log_node import Ending
 from duramen.core.segment import Segment
 from duramen.core.sequencer.append_pipeline import AppendPipeline
+from duramen.core.sequencer.context import SequencerContext, make_ports
 from duramen.core.sequencer.effects import (
     CommitOutcome,
     Effect,
@@ -47,8 +48,7 @@ from duramen.core.sequencer.log_state import (
 )
 from duramen.core.sequencer.own_changes import OwnChanges
 from duramen.core.sequencer.recovery import Recovery
-from duramen.core.sequencer.shortage import TAKEN_OVER, Refusal, Shortage, spell_delay
-from duramen.core.sequencer.surroundings import Surroundings, make_ports
+from duramen.core.sequencer.shortage import TAKEN_OVER, Refusal, Shortage, format_delay
 from duramen.core.sequencer.takeover.older_epochs import OlderEpochs
 from duramen.core.sequencer.takeover.takeover import Takeover
 from duramen.core.sequencer.transmit import QueuedAppend
@@ -70,17 +70,17 @@ class LogSequencer:
      4 only a log with an open epoch has a place in the process's queue of rolls.
     """
 
-    def __init__(self, log_id: LogId, around: Surroundings) -> None:
+    def __init__(self, log_id: LogId, context: SequencerContext) -> None:
         self.log_id = log_id
         self.outbox: list[Effect] = []
         self.roll_count = self.takeover_count = self.loss_count = 0
         self.takeover: Takeover | None = None
         self.open_epoch: OpenEpoch | None = None
-        self._around = around
+        self._context = context
         # Nothing of the core in what its parts are given: it could not go by itself.
-        self._ports = make_ports(around, self.outbox.append)
-        self.pipeline = AppendPipeline(around, self._ports)
-        self.older = OlderEpochs(self._ports, around.unix_ms)
+        self._ports = make_ports(context, self.outbox.append)
+        self.pipeline = AppendPipeline(context, self._ports)
+        self.older = OlderEpochs(self._ports, context.unix_ms)
         self.changes = OwnChanges(self._ports)
         self.intent = Intent()
         self._shortage = Shortage()
@@ -137,12 +137,12 @@ class LogSequencer:
         """What appends are told while no epoch is open."""
         return TAKEN_OVER if self.takeover is None else self.takeover.refusal
 
-    def spell_delay(self) -> Refusal:
+    def format_delay(self) -> Refusal:
         """What an append that was not sent has been waiting for."""
         if self.writer is None:
             return self.refusal
         is_held = self.pipeline.held_count > 0
-        return spell_delay(self.writer, is_changing=self.is_changing, is_held=is_held)
+        return format_delay(self.writer, is_changing=self.is_changing, is_held=is_held)
 
     def find_fault(self, append: QueuedAppend) -> str | None:
         """Why the log's window has no room for another append, or None."""
@@ -320,9 +320,9 @@ class LogSequencer:
 
     def on_timer(self, now_us: int) -> None:
         """Time has passed: deadlines, probes, retries, rolls."""
-        code, detail = self.spell_delay()
+        code, detail = self.format_delay()
         is_short = self._shortage.is_lasting(self.writer, self.refusal, now_us)
-        is_vain = is_short and not self._around.holds_logs
+        is_vain = is_short and not self._context.holds_logs
         self.pipeline.on_timer(now_us, code, detail, is_vain=is_vain)
         self._follow_rebuild(now_us)
         if self.open_epoch is not None:
@@ -384,7 +384,7 @@ class LogSequencer:
         self.changes.begin_pauses_anew()
         carried = self.pipeline.carried
         self.takeover = Takeover(
-            self._around, self.changes, self.older, carried, self.intent, reason=reason
+            self._context, self.changes, self.older, carried, self.intent, reason=reason
         )
         return self.takeover
 
@@ -393,7 +393,7 @@ class LogSequencer:
         self.changes.nonces.clear()
         writer = make_writer(segment, version, self.view.log, self._ports)
         self.open_epoch = OpenEpoch(
-            writer, self._around, self.changes, self.pipeline, self.intent, now_us
+            writer, self._context, self.changes, self.pipeline, self.intent, now_us
         )
         return self.open_epoch
 
@@ -422,7 +422,7 @@ class LogSequencer:
         # "Takeover").
         self._begin_takeover(reason)
         self.changes.retry_later(now_us)
-        if not self._around.is_metadata_reachable:
+        if not self._context.is_metadata_reachable:
             self._give_up(f"{reason}, and the metadata store is away", 1)
 
     def _give_up(self, reason: str, loss_count: int) -> None:
@@ -480,7 +480,7 @@ class LogSequencer:
             assert self.open_epoch.is_numbered or is_bounded, f"2: {self}"
         if self.state in (LogState.IDLE, LogState.EARLY, LogState.ACTIVE, LogState.DRAINING):
             assert not self.changes.nonces, f"3: {self}"
-        assert self.open_epoch is not None or self.log_id not in self._around.rolls, f"4: {self}"
+        assert self.open_epoch is not None or self.log_id not in self._context.rolls, f"4: {self}"
 
     def __repr__(self) -> str:
         inside = " ".join(map(repr, filter(None, (self.writer, *self.older.recoveries))))

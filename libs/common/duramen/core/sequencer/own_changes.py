@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from duramen.config import LogConfig
 from duramen.core.segment import Segment
+from duramen.core.sequencer.context import Ports
 from duramen.core.sequencer.effects import Commit, CommitOutcome, LogView, ReadMetadata
 from duramen.core.sequencer.proposals import Proposal
-from duramen.core.sequencer.surroundings import Ports
 from duramen.limits import RETRY_BACKOFF, TAKEOVER_LOOK_US
 
 

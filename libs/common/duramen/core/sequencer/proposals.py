@@ -24,6 +24,7 @@ from duramen.core.placement import (
 )
 from duramen.core.quorum import Quorum
 from duramen.core.segment import Fragment, Segment, Totals
+from duramen.core.sequencer.context import SequencerContext
 from duramen.core.sequencer.effects import (
     CreateSegment,
     LogView,
@@ -33,7 +34,6 @@ from duramen.core.sequencer.effects import (
     SetSegment,
     Write,
 )
-from duramen.core.sequencer.surroundings import Surroundings
 from duramen.ids import EntryId, Lsn, Member, SequencerId
 
 
@@ -57,7 +57,7 @@ def rule_of_replication(config: Replication) -> PlacementRule:
     )
 
 
-class Choice(NamedTuple):
+class PlacementChoice(NamedTuple):
     """Where a segment shall lie, chosen before it is needed."""
 
     config: Replication
@@ -95,7 +95,7 @@ def refuse_segment(log: LogNode, candidates: Sequence[Candidate]) -> str:
 
 def choose_segment(
     log: LogNode, candidates: Sequence[Candidate], rng: random.Random
-) -> Choice | None:
+) -> PlacementChoice | None:
     """Where the log's next segment shall lie, or None if no ensemble can be placed.
 
     With fewer than E bookies `strict` refuses and `prefer` takes E = Qw = those if ≥ Qa.
@@ -108,10 +108,12 @@ def choose_segment(
             return None
         quorum = Quorum(usable, usable, quorum.ack_quorum)
     ensemble = choose_ensemble(candidates, quorum, rule_of(log), rng)
-    return None if ensemble is None else Choice(config, quorum, ensemble)
+    return None if ensemble is None else PlacementChoice(config, quorum, ensemble)
 
 
-def new_segment(log: LogNode, choice: Choice, *, nonce: str, created_unix_ms: int) -> Segment:
+def new_segment(
+    log: LogNode, choice: PlacementChoice, *, nonce: str, created_unix_ms: int
+) -> Segment:
     """The segment of the log's next epoch."""
     return Segment(
         log_id=log.log_id,
@@ -138,14 +140,14 @@ def propose_claim(view: LogView, segment: Segment, claimant: SequencerId) -> Pro
     return Proposal(segment.nonce, writes, after)
 
 
-def propose_new_epoch(view: LogView, around: Surroundings, now_us: int) -> Proposal | str:
+def propose_new_epoch(view: LogView, context: SequencerContext, now_us: int) -> Proposal | str:
     """A claim of the log's next epoch, or why no ensemble can be placed."""
-    choice = choose_segment(view.log, around.candidates, around.rng)
+    choice = choose_segment(view.log, context.candidates, context.rng)
     if choice is None:
-        return refuse_segment(view.log, around.candidates)
-    nonce, unix_ms = around.new_nonce(), around.unix_ms(now_us)
+        return refuse_segment(view.log, context.candidates)
+    nonce, unix_ms = context.new_nonce(), context.unix_ms(now_us)
     segment = new_segment(view.log, choice, nonce=nonce, created_unix_ms=unix_ms)
-    return propose_claim(view, segment, around.sequencer_id)
+    return propose_claim(view, segment, context.sequencer_id)
 
 
 def propose_close(

@@ -25,6 +25,7 @@ from duramen.core.log_node import LogNode
 from duramen.core.placement import PlacementRule, choose_replacements
 from duramen.core.quorum import covers, write_set, write_sets
 from duramen.core.segment import Fragment, Segment, SegmentState, Totals
+from duramen.core.sequencer.context import Ports
 from duramen.core.sequencer.effects import (
     Commit,
     CommitOutcome,
@@ -32,13 +33,12 @@ from duramen.core.sequencer.effects import (
     PersistOwed,
     ReadMetadata,
     SendAdd,
-    SendRead,
+    SendRecoveryRead,
     SendSeal,
     SetLog,
     SetSegment,
     StoredEntry,
 )
-from duramen.core.sequencer.surroundings import Ports
 from duramen.core.status import BookieStatus
 from duramen.ids import NOTHING, EntryId, Epoch, Member
 from duramen.limits import RETRY_BACKOFF
@@ -327,7 +327,7 @@ class Recovery:
         waiting = [m for m in members if m not in position.absent and m not in position.failed]
         if waiting:
             first = waiting[self._ports.rng.randrange(len(waiting))]
-            self._ports.put(SendRead(first, self.segment.ledger_id, position.entry))
+            self._ports.put(SendRecoveryRead(first, self.segment.ledger_id, position.entry))
         else:
             # Doubt is left: forget who failed, keep who proved, ask again after a pause (R15).
             position.failed.clear()

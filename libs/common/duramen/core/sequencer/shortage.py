@@ -55,7 +55,7 @@ def _is_short(writer: SegmentWriter | None, refusal: Refusal) -> bool:
     return writer.state is WriterState.OPEN and writer.lacks_ack_set
 
 
-def spell_delay(writer: SegmentWriter, *, is_changing: bool, is_held: bool) -> Refusal:
+def format_delay(writer: SegmentWriter, *, is_changing: bool, is_held: bool) -> Refusal:
     """What an append that was not sent has been waiting for, while an epoch is open.
 
     Args:
@@ -67,11 +67,11 @@ def spell_delay(writer: SegmentWriter, *, is_changing: bool, is_held: bool) -> R
         what = "a bookie is being replaced" if is_replacing else "the segment is being closed"
         return "metadata_unavailable", f"{what}, and ZooKeeper has not answered"
     if writer.window or writer.suspended or is_held:
-        return "not_enough_bookies", spell_shortage(writer)
+        return "not_enough_bookies", format_shortage(writer)
     return "overloaded", "the log's sequencer did not get round to it in time"
 
 
-def spell_shortage(writer: SegmentWriter) -> str:
+def format_shortage(writer: SegmentWriter) -> str:
     """Why nothing is acknowledged now, as far as bookies are the reason."""
     silent = ", ".join(member.bookie for member in writer.suspended)
     quorum, rule = writer.segment.quorum, writer.rule

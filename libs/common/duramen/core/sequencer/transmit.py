@@ -61,7 +61,7 @@ class QueuedAppend:
 
 
 @dataclass(frozen=True, slots=True)
-class _Placed:
+class _PlacedEntry:
     append: QueuedAppend
     slot: int
     position: int
@@ -76,7 +76,7 @@ class TransmitBuffer:
         self._arrivals_us: deque[int] = deque()
         self._half_time_us: int | None = None
         """When the first of the queue has half of its time left; None: not known now."""
-        self._placed: dict[EntryId, list[_Placed]] = {}
+        self._placed: dict[EntryId, list[_PlacedEntry]] = {}
 
     @property
     def count(self) -> int:
@@ -180,7 +180,7 @@ class TransmitBuffer:
         placed = []
         slot = 0
         for append in appends:
-            placed.append(_Placed(append, slot, before.record_count + slot))
+            placed.append(_PlacedEntry(append, slot, before.record_count + slot))
             slot += append.record_count
         self._placed[entry] = placed
 
@@ -289,6 +289,6 @@ def _half_time_us(append: QueuedAppend, arrival_us: int) -> int:
     return (arrival_us + append.deadline_us) // 2
 
 
-def _uncertain(placed: _Placed, reason: str) -> Fail:
+def _uncertain(placed: _PlacedEntry, reason: str) -> Fail:
     detail = f"{reason}; the append was sent to bookies and may or may not be stored"
     return Fail(placed.append.append_id, "append_uncertain", detail)

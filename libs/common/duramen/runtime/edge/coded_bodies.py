@@ -21,8 +21,8 @@ from duramen.runtime.edge.vary import add_vary
 from duramen.units import KIB, MIB
 from duramen.wire.edge.content_coding import (
     CODINGS,
+    ContentEncoder,
     Decoder,
-    Encoder,
     choose_coding,
     make_decoder,
     make_encoder,
@@ -162,7 +162,7 @@ class _CodedAnswer:
     def __init__(self, send: Send, coding: str | None) -> None:
         self._send = send
         self._coding = coding
-        self._encoder: Encoder | None = None
+        self._encoder: ContentEncoder | None = None
 
     async def send(self, message: Message) -> None:
         """Pass a message on."""
@@ -199,7 +199,7 @@ def _mark_coded(name: bytes, value: bytes) -> tuple[bytes, bytes]:
     return name, value
 
 
-async def _encode(encoder: Encoder, body: bytes, *, is_last: bool) -> bytes:
+async def _encode(encoder: ContentEncoder, body: bytes, *, is_last: bool) -> bytes:
     if len(body) <= _LOOP_BYTES_MAX:
         return encoder.encode(body, is_last=is_last)
     return await asyncio.to_thread(lambda: encoder.encode(body, is_last=is_last))

@@ -88,7 +88,7 @@ class CrossOrigin:
         if origin is not None and _is_preflight(scope):
             await _answer_preflight(origin, send)
             return
-        marks = [] if origin is None else _spell_marks(origin)
+        marks = [] if origin is None else _encode_marks(origin)
 
         def send_marked(message: Message) -> Awaitable[None]:
             if message["type"] == "http.response.start":
@@ -119,7 +119,7 @@ async def _answer_preflight(origin: bytes, send: Send) -> None:
     await send({"type": "http.response.body", "body": b""})
 
 
-def _spell_marks(origin: bytes) -> Headers:
+def _encode_marks(origin: bytes) -> Headers:
     return [
         (b"access-control-allow-origin", origin),
         (b"access-control-expose-headers", ", ".join(SHOWN_HEADERS).encode()),

@@ -38,7 +38,7 @@ def make_page_endpoint(
     Args:
         json_path: where the document itself is served.
     """
-    body = spell_page(document, json_path).encode()
+    body = format_page(document, json_path).encode()
 
     async def give_page(_request: Request) -> Response:
         policy = {"Content-Security-Policy": _POLICY}
@@ -47,7 +47,7 @@ def make_page_endpoint(
     return give_page
 
 
-def spell_page(document: Document, json_path: str) -> str:
+def format_page(document: Document, json_path: str) -> str:
     """The page."""
     info = document["info"]
     parts = [
@@ -59,9 +59,9 @@ def spell_page(document: Document, json_path: str) -> str:
     parts += [f'<li><a href="#{anchor}"><code>{name}</code></a></li>' for anchor, name, _ in calls]
     parts.append("</ul>")
     for anchor, name, call in calls:
-        parts += [f'<h2 id="{anchor}"><code>{name}</code></h2>', *_spell_call(call)]
+        parts += [f'<h2 id="{anchor}"><code>{name}</code></h2>', *_format_call(call)]
     for name, schema in document.get("components", {}).get("schemas", {}).items():
-        parts += [f'<h3 id="{escape(name)}">{escape(name)}</h3>', _spell_json(schema)]
+        parts += [f'<h3 id="{escape(name)}">{escape(name)}</h3>', _format_json(schema)]
     title = escape(info["title"])
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
@@ -86,7 +86,7 @@ def _list_calls(document: Document) -> Iterator[tuple[str, str, Mapping[str, Any
             )
 
 
-def _spell_call(call: Mapping[str, Any]) -> Iterator[str]:
+def _format_call(call: Mapping[str, Any]) -> Iterator[str]:
     yield f"<p>{escape(call.get('summary', ''))}. {escape(call.get('description', ''))}</p>"
     if call["parameters"]:
         yield "<ul>"
@@ -95,12 +95,12 @@ def _spell_call(call: Mapping[str, Any]) -> Iterator[str]:
             yield f"<li><code>{escape(one['name'])}</code> ({escape(one['in'])}) {said}</li>"
         yield "</ul>"
     if "requestBody" in call:
-        yield f"<p>takes</p>{_spell_json(call['requestBody'].get('content', {}))}"
+        yield f"<p>takes</p>{_format_json(call['requestBody'].get('content', {}))}"
     for status, answer in call.get("responses", {}).items():
         forms = ", ".join(answer.get("content", {})) or "no body"
         said = escape(answer.get("description", ""))
         yield f"<p><b>{escape(str(status))}</b> {said} <code>{escape(forms)}</code></p>"
 
 
-def _spell_json(value: Any) -> str:
+def _format_json(value: Any) -> str:
     return f"<pre>{escape(json.dumps(value, indent=2, ensure_ascii=False))}</pre>"

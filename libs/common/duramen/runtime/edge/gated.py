@@ -1,7 +1,7 @@
 """The gate around every port: requests that `wire.edge.gate` refuses never reach a route.
 
 `GatedApp` stands around an ASGI application (the public ports and the admin port), `read_head` and
-`spell_refusal` serve the data ports. Put there by `http_server`, by every server that it has, so
+`encode_refusal` serve the data ports. Put there by `http_server`, by every server that it has, so
 that no route and no service can forget it. Source: ADR 0025.
 """
 
@@ -14,7 +14,7 @@ import orjson
 
 from duramen.errors import DuramenError
 from duramen.runtime.edge.coded_bodies import drop_rest
-from duramen.wire.edge.gate import Bodies, Gate, Head
+from duramen.wire.edge.gate import Bodies, Gate, RequestHead
 
 App = Callable[[Any, Any, Any], Awaitable[None]]
 
@@ -50,7 +50,7 @@ class GatedApp:
         return _refuse(refusal, receive, send)
 
 
-def _read_asgi_head(scope: Any) -> Head:
+def _read_asgi_head(scope: Any) -> RequestHead:
     found: list[bytes | None] = [None] * len(_JUDGED)
     for name, value in scope["headers"]:
         index = _JUDGED.get(name)
@@ -61,10 +61,10 @@ def _read_asgi_head(scope: Any) -> Head:
         None if value is None else value.decode("latin-1") for value in found
     ]
     has_body = coding is not None or _is_some(length)
-    return Head(scope["method"], host or "", origin, site, media, has_body)
+    return RequestHead(scope["method"], host or "", origin, site, media, has_body)
 
 
-def read_head(scope: Any) -> Head:
+def read_head(scope: Any) -> RequestHead:
     """The head of an RSGI request, over HTTP/2 or HTTP/1.1."""
     headers = scope.headers
 
@@ -72,7 +72,7 @@ def read_head(scope: Any) -> Head:
         values = headers.get_all(name)
         return ", ".join(values) if values else None
 
-    return Head(
+    return RequestHead(
         scope.method,
         join("host") or scope.authority or "",
         join("origin"),
@@ -81,14 +81,14 @@ def read_head(scope: Any) -> Head:
     )
 
 
-def spell_refusal(refusal: DuramenError) -> tuple[int, str, bytes]:
+def encode_refusal(refusal: DuramenError) -> tuple[int, str, bytes]:
     """HTTP status, content type and body of a refusal."""
     return refusal.kind.status, PROBLEM, orjson.dumps(refusal.problem())
 
 
 async def _refuse(refusal: DuramenError, receive: Any, send: Any) -> None:
     """Answer, and take in what is still sent: else the connection's end hides the answer."""
-    status, media, body = spell_refusal(refusal)
+    status, media, body = encode_refusal(refusal)
     headers = [
         (b"content-type", media.encode()),
         (b"content-length", str(len(body)).encode()),

@@ -34,7 +34,7 @@ class Answer(BaseModel):
     # Built when first used: most processes that import the table of calls give none of these.
     model_config = ConfigDict(frozen=True, defer_build=True, serialize_by_alias=True)
 
-    def spell(self) -> bytes:
+    def encode(self) -> bytes:
         """The JSON that is sent."""
         return self.model_dump_json(exclude_unset=True).encode()
 
@@ -54,7 +54,7 @@ def read_answer(model: type[AnswerT], told: Mapping[str, Any]) -> AnswerT:
 
 def respond(answer: Answer, status: int = 200) -> Response:
     """The HTTP answer."""
-    return Response(answer.spell(), status_code=status, media_type="application/json")
+    return Response(answer.encode(), status_code=status, media_type="application/json")
 
 
 DESCRIBED_BY: Final = "x-described-by"

@@ -59,7 +59,7 @@ class Side(enum.Enum):
     BOTH = "both"
 
 
-class Fate(enum.Enum):
+class CallFate(enum.Enum):
     """What it means that a call was sent on and never answered."""
 
     NOTHING = "overloaded"
@@ -82,7 +82,7 @@ class Given(NamedTuple):
     headers: tuple[str, ...] = ()
 
 
-class Call(NamedTuple):
+class PublicCall(NamedTuple):
     """One public call."""
 
     name: str
@@ -98,7 +98,7 @@ class Call(NamedTuple):
     """Media type → name of a schema, None: bytes or lines."""
 
     needs_body: bool = False
-    fate: Fate = Fate.NOTHING
+    fate: CallFate = CallFate.NOTHING
 
 
 _ANYWHERE: Final = (
@@ -124,7 +124,7 @@ def _made(model: type[Answer]) -> dict[int, Given]:
 
 
 CALLS: Final = (
-    Call(
+    PublicCall(
         "append", "POST", RECORDS_PATH, Side.WRITE,
         "Append a batch atomically",
         "All records of the body follow each other in the log, or none is there. JSON may carry "
@@ -138,9 +138,9 @@ CALLS: Final = (
         ),
         ("format", "timeout", "match_seq_num", "fencing_token", "producer"),
         {JSON: "NewRecords", NDJSON: None, **dict.fromkeys(RAW), BATCH: None},
-        needs_body=True, fate=Fate.UNCERTAIN,
+        needs_body=True, fate=CallFate.UNCERTAIN,
     ),
-    Call(
+    PublicCall(
         "appendStream", "POST", f"{RECORDS_PATH}:stream", Side.WRITE,
         "Append batches in a pipelined session",
         "Batches go up as lines of JSON, each as the body of `append`, or as frames; one line "
@@ -149,9 +149,9 @@ CALLS: Final = (
         {200: Given("a line for each batch", {NDJSON: None})},
         (*_OF_LOG, "unsupported_media", "log_unavailable"),
         ("format", "timeout", "fencing_token"),
-        {NDJSON: None, BATCH_STREAM: None}, needs_body=True, fate=Fate.UNCERTAIN,
+        {NDJSON: None, BATCH_STREAM: None}, needs_body=True, fate=CallFate.UNCERTAIN,
     ),
-    Call(
+    PublicCall(
         "getRecords", "GET", RECORDS_PATH, Side.READ,
         "Read records from a position",
         "The form of the answer follows `Accept`. `next` of an answer is the `from` of the "
@@ -173,18 +173,18 @@ CALLS: Final = (
             "format", "if_none_match", "last_event_id",
         ),
     ),
-    Call(
+    PublicCall(
         "getTail", "GET", f"{RECORDS_PATH}/tail", Side.READ,
         "The tail, linearizable",
         "Every record that was acknowledged before the question is before the tail.",
         _given(200, "the tail", TailAnswer), _OF_READ,
     ),
-    Call(
+    PublicCall(
         "getSegments", "GET", f"{LOG_PATH}/segments", Side.READ,
         "The live segments with their placement", "Oldest first.",
         _given(200, "the segments", SegmentsAnswer), _OF_LOG,
     ),
-    Call(
+    PublicCall(
         "ensureLog", "PUT", LOG_PATH, Side.WRITE,
         "Ensure that a log exists",
         "The body is its configuration; no body is `{}`, all defaults.",
@@ -193,48 +193,48 @@ CALLS: Final = (
             *_OF_NAMESPACE, *_OF_CONFIG, "log_deleted", "log_exists_with_other_config",
             "placement_impossible",
         ),
-        body={JSON: "LogConfig"}, fate=Fate.REPEATABLE,
+        body={JSON: "LogConfig"}, fate=CallFate.REPEATABLE,
     ),
-    Call(
+    PublicCall(
         "changeLog", "PATCH", LOG_PATH, Side.WRITE,
         "Change members of a log's configuration",
         "The others stay. What needs a new segment gets one at once.",
         _given(200, "the configuration as it is now", LogChangedAnswer),
         (*_OF_LOG, *_OF_CONFIG, "config_conflict", "placement_impossible"),
-        ("config_version",), {JSON: "LogConfig"}, fate=Fate.REPEATABLE,
+        ("config_version",), {JSON: "LogConfig"}, fate=CallFate.REPEATABLE,
     ),
-    Call(
+    PublicCall(
         "getLog", "GET", LOG_PATH, Side.BOTH,
         "What a log is", "Its id, its configuration, and where it begins.",
         _given(200, "the log", LogAnswer), _OF_LOG,
     ),
-    Call(
+    PublicCall(
         "deleteLog", "DELETE", LOG_PATH, Side.WRITE,
         "Delete a log", "It can be had back until `undelete_until`.",
         _given(200, "it is deleted", DeletedAnswer), _OF_CHANGE,
-        body={JSON: "Nothing"}, fate=Fate.REPEATABLE,
+        body={JSON: "Nothing"}, fate=CallFate.REPEATABLE,
     ),
-    Call(
+    PublicCall(
         "undeleteLog", "POST", f"{LOG_PATH}:undelete", Side.WRITE,
         "Have a deleted log back", "As it was.",
         _given(200, "the log", LogMadeAnswer), _OF_CHANGE,
-        body={JSON: "Nothing"}, fate=Fate.REPEATABLE,
+        body={JSON: "Nothing"}, fate=CallFate.REPEATABLE,
     ),
-    Call(
+    PublicCall(
         "truncateLog", "POST", f"{LOG_PATH}:truncate", Side.WRITE,
         "Truncate everything before a position", "`changed` is false if that was so already.",
         _given(200, "where the log begins now", TruncatedAnswer),
         (*_OF_CHANGE, "invalid_position", "beyond_tail", "data_unavailable", "data_lost",
          "cold_store_unavailable"),
-        body={JSON: "Truncation"}, needs_body=True, fate=Fate.REPEATABLE,
+        body={JSON: "Truncation"}, needs_body=True, fate=CallFate.REPEATABLE,
     ),
-    Call(
+    PublicCall(
         "endLog", "POST", f"{LOG_PATH}:end", Side.WRITE,
         "End the stream", "No append any more; everything stays readable.",
         _given(200, "it has ended", EndedAnswer), _OF_CHANGE,
-        body={JSON: "Nothing"}, fate=Fate.REPEATABLE,
+        body={JSON: "Nothing"}, fate=CallFate.REPEATABLE,
     ),
-    Call(
+    PublicCall(
         "fenceLog", "POST", f"{LOG_PATH}:fence", Side.WRITE,
         "Set the fencing token",
         "Every append from `tail` on that names another token is refused.",
@@ -243,49 +243,49 @@ CALLS: Final = (
             *_OF_CHANGE, "log_ended", "fencing_token_mismatch", "append_uncertain",
             "not_enough_bookies", "window_full",
         ),
-        body={JSON: "Token"}, needs_body=True, fate=Fate.UNCERTAIN,
+        body={JSON: "Token"}, needs_body=True, fate=CallFate.UNCERTAIN,
     ),
-    Call(
+    PublicCall(
         "rollLog", "POST", f"{LOG_PATH}:roll", Side.WRITE,
         "Close the open segment and open the next one", "Soon. `epoch` null: none is open.",
         _given(202, "it is being closed", RolledAnswer),
         (*_OF_LOG, "log_unavailable", "log_ended", "log_held", "unsupported_media"),
-        fate=Fate.REPEATABLE,
+        fate=CallFate.REPEATABLE,
     ),
-    Call(
+    PublicCall(
         "listLogs", "GET", LOGS_PATH, Side.WRITE,
         "List a namespace's logs", "Sorted by name.",
         _given(200, "a page", LogsAnswer), _OF_NAMESPACE, _PAGE,
     ),
-    Call(
+    PublicCall(
         "ensureNamespace", "PUT", NAMESPACE_PATH, Side.WRITE,
         "Ensure that a namespace exists",
         "The body is its configuration; no body is `{}`, all defaults.",
         _made(NamespaceAnswer),
         (*_ANYWHERE, "invalid_name", *_OF_CONFIG, "log_exists_with_other_config"),
-        body={JSON: "NamespaceConfig"}, fate=Fate.REPEATABLE,
+        body={JSON: "NamespaceConfig"}, fate=CallFate.REPEATABLE,
     ),
-    Call(
+    PublicCall(
         "changeNamespace", "PATCH", NAMESPACE_PATH, Side.WRITE,
         "Change members of a namespace's configuration", "The others stay.",
         _given(200, "the configuration as it is now", NamespaceChangedAnswer),
         (*_OF_NAMESPACE, *_OF_CONFIG),
-        body={JSON: "NamespaceConfig"}, fate=Fate.REPEATABLE,
+        body={JSON: "NamespaceConfig"}, fate=CallFate.REPEATABLE,
     ),
-    Call(
+    PublicCall(
         "deleteNamespace", "DELETE", NAMESPACE_PATH, Side.WRITE,
         "Delete a namespace that has no logs",
         "`changed` is false if there was none. A deleted log counts until it is purged.",
         _given(200, "there is none", NamespaceDeletedAnswer),
         (*_ANYWHERE, "invalid_name", *_OF_CONFIG, "namespace_not_empty"),
-        body={JSON: "Nothing"}, fate=Fate.REPEATABLE,
+        body={JSON: "Nothing"}, fate=CallFate.REPEATABLE,
     ),
-    Call(
+    PublicCall(
         "getNamespace", "GET", NAMESPACE_PATH, Side.WRITE,
         "What a namespace is", "Its configuration.",
         _given(200, "the namespace", NamespaceAnswer), _OF_NAMESPACE,
     ),
-    Call(
+    PublicCall(
         "listNamespaces", "GET", NAMESPACES_PATH, Side.WRITE,
         "List the namespaces", "Sorted by name.",
         _given(200, "a page", NamespacesAnswer), _ANYWHERE, _PAGE,

@@ -3,8 +3,8 @@
 The nearest proxy that is registered is asked (`peers`), the next one where the connection is
 refused. Bodies pass through in both directions as they come, one piece at a time; a client that
 goes ends the call. A call is forwarded once: it is marked, and a marked one that would have to be
-forwarded is no path. What an unanswered call means stands in the table of calls (`Fate`): never is
-one sent twice that might be done twice.
+forwarded is no path. What an unanswered call means stands in the table of calls (`CallFate`): never
+is one sent twice that might be done twice.
 
 Called by `serving`, owned by both proxies. Source: docs/protocol/rest.md "Either proxy".
 """
@@ -39,7 +39,7 @@ from duramen.runtime.http_client import (
     translate,
 )
 from duramen.runtime.metadata_store import MetadataStore
-from duramen.runtime.public.calls import PROBLEM, Call, Fate
+from duramen.runtime.public.calls import PROBLEM, CallFate, PublicCall
 from duramen.runtime.public.client_side import ClientSide
 from duramen.runtime.public.peers import PeerOrder
 from duramen.runtime.registry import Roster
@@ -114,7 +114,7 @@ class Forwarder:
     async def stop(self) -> None:
         """End what is under way: reads at once, for others their peer has a few seconds."""
         for exchange in self._open:
-            if exchange.call.fate is Fate.NOTHING:
+            if exchange.call.fate is CallFate.NOTHING:
                 exchange.end()
         if self._open:
             await asyncio.wait([e.is_over for e in self._open], timeout=_STOP_WAIT_S)
@@ -133,7 +133,7 @@ class Forwarder:
             **self._counts,
         }
 
-    async def forward(self, request: Request, call: Call) -> Response:
+    async def forward(self, request: Request, call: PublicCall) -> Response:
         """The answer of a peer.
 
         Raises:
@@ -149,7 +149,7 @@ class Forwarder:
             self._counts["refused"] += 1
             raise _overloaded("too many calls are being forwarded here")
         path, key = _respell(request, call)
-        body = None if call.fate is Fate.NOTHING else await _read_small(request)
+        body = None if call.fate is CallFate.NOTHING else await _read_small(request)
         client = ClientSide(request.receive, has_body=body is None)
         exchange = _Exchange(call, client)
         self._open.add(exchange)
@@ -168,12 +168,12 @@ class Forwarder:
     ) -> Response:
         call, client = exchange.call, exchange.client
         headers = [*_pass_headers(_decode_headers(request)), (FORWARDED_HEADER, self._node_id)]
-        if body is not None or call.fate is Fate.NOTHING:
+        if body is not None or call.fate is CallFate.NOTHING:
             headers = [pair for pair in headers if pair[0] != "content-length"]
         draining: Response | None = None
         for url in self._order.rank(key, self._roster.nodes, _now_s()):
             builder = next(self._clients).request(call.method, url + path)
-            if call.fate is Fate.NOTHING:
+            if call.fate is CallFate.NOTHING:
                 builder = builder.body_stream(client.hold_open())
             elif body is not None:
                 builder = builder.body_bytes(body)
@@ -191,7 +191,7 @@ class Forwarder:
                 continue
             except NoAnswerError as error:
                 self._note(url, "unanswered", error)
-                if call.fate is not Fate.NOTHING:
+                if call.fate is not CallFate.NOTHING:
                     raise _of_unknown_fate(call, self._kind) from error
                 continue
             if not _is_draining(answer):
@@ -220,7 +220,7 @@ def make_forwarder(
 class _Exchange:
     """One call between a client and a peer."""
 
-    def __init__(self, call: Call, client: ClientSide) -> None:
+    def __init__(self, call: PublicCall, client: ClientSide) -> None:
         self.call = call
         self.client = client
         self.is_over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -294,7 +294,7 @@ class _Exchange:
             raise self.client.fault
         if self.client.gone.done():
             return Response(status_code=499)  # nobody reads it
-        if self.call.fate is Fate.NOTHING:
+        if self.call.fate is CallFate.NOTHING:
             raise DuramenError("server_draining", "this proxy is stopping: use another one")
         raise _of_unknown_fate(self.call, "other proxy")
 
@@ -376,7 +376,7 @@ async def _read_small(request: Request) -> bytes | None:
     return await read_body(request, _SMALL_BYTES, announced=announced)
 
 
-def _respell(request: Request, call: Call) -> tuple[str, str]:
+def _respell(request: Request, call: PublicCall) -> tuple[str, str]:
     """Path and query as they are sent on, and what the call is about.
 
     The path is made anew from names that were checked, so that no peer sees another call in it.
@@ -439,8 +439,8 @@ def _is_draining(answer: Response) -> bool:
         return False
 
 
-def _of_unknown_fate(call: Call, kind: str) -> DuramenError:
-    if call.fate is Fate.UNCERTAIN:
+def _of_unknown_fate(call: PublicCall, kind: str) -> DuramenError:
+    if call.fate is CallFate.UNCERTAIN:
         return DuramenError("append_uncertain", f"it was sent on to a {kind}, which did not answer")
     return DuramenError(
         call.fate.value, f"it was sent on to a {kind}, which did not answer: ask again to find out"

@@ -30,8 +30,8 @@ from duramen.runtime.public.calls import (
     EVENTS,
     NDJSON,
     PROBLEM,
-    Call,
     Given,
+    PublicCall,
 )
 from duramen.runtime.public.examples import EXAMPLES, FACTS
 from duramen.runtime.public.schemas import (
@@ -41,7 +41,7 @@ from duramen.runtime.public.schemas import (
     name_of,
     reference,
 )
-from duramen.units import DURATION_PATTERN, SIZE_PATTERN, spell_duration, spell_size
+from duramen.units import DURATION_PATTERN, SIZE_PATTERN, format_duration, format_size
 
 VERSION: Final = "1"
 """Of the contract: what v1 means only grows."""
@@ -61,7 +61,7 @@ Pages of origins that the server was told of may make every call (CORS, without 
 
 
 @cache
-def spell_document() -> bytes:
+def encode_document() -> bytes:
     """The document as it is served and committed."""
     return orjson.dumps(make_document(), option=orjson.OPT_INDENT_2) + b"\n"
 
@@ -91,7 +91,7 @@ def make_document() -> dict[str, Any]:
     }
 
 
-def codes_by_status(call: Call) -> dict[int, tuple[str, ...]]:
+def codes_by_status(call: PublicCall) -> dict[int, tuple[str, ...]]:
     """The codes that a call may be refused with, by HTTP status."""
     kinds = sorted((ERRORS[code] for code in set(call.codes)), key=lambda kind: kind.status)
     found = {
@@ -105,7 +105,7 @@ def codes_by_status(call: Call) -> dict[int, tuple[str, ...]]:
     return dict(sorted(found.items()))
 
 
-def _describe(call: Call) -> dict[str, Any]:
+def _describe(call: PublicCall) -> dict[str, Any]:
     described: dict[str, Any] = {
         "operationId": call.name,
         "summary": call.summary,
@@ -128,7 +128,7 @@ def _describe(call: Call) -> dict[str, Any]:
     return described
 
 
-def _give(given: Given, call: Call) -> dict[str, Any]:
+def _give(given: Given, call: PublicCall) -> dict[str, Any]:
     described: dict[str, Any] = {"description": given.description}
     if given.headers:
         described["headers"] = {
@@ -232,12 +232,12 @@ _PARAMETERS: Final = {
     "count": _query("count", "records at most", _whole(1, READ_COUNT_MAX), 10),
     "bytes": _query(
         "bytes",
-        f"a size up to {spell_size(READ_BYTES_MAX)}; the first record comes whatever its size",
+        f"a size up to {format_size(READ_BYTES_MAX)}; the first record comes whatever its size",
         {"type": "string", "pattern": SIZE_PATTERN}, "64KiB",
     ),
     "wait": _query(
         "wait",
-        f"a duration up to {spell_duration(LONG_POLL_MAX_US)}: how long an answer that would be "
+        f"a duration up to {format_duration(LONG_POLL_MAX_US)}: how long an answer that would be "
         "empty waits at the tail",
         {"type": "string", "pattern": DURATION_PATTERN}, "10ms",
     ),
@@ -261,7 +261,7 @@ _PARAMETERS: Final = {
     ),
     "timeout": _header(
         "Duramen-Timeout",
-        f"bound of the whole append, up to {spell_duration(APPEND_TIMEOUT_MAX_US)}",
+        f"bound of the whole append, up to {format_duration(APPEND_TIMEOUT_MAX_US)}",
         {"type": "string", "pattern": DURATION_PATTERN}, "5s",
     ),
     "match_seq_num": _header(

@@ -22,9 +22,9 @@ from duramen.runtime.edge.cross_origin import allow_origins
 from duramen.runtime.edge.document_page import DOCS_PATH, make_page_endpoint
 from duramen.runtime.edge.negotiation import Negotiation
 from duramen.runtime.http_server import PublicServer, ServerLimits
-from duramen.runtime.public.calls import CALLS, LOG_PATH, Call
+from duramen.runtime.public.calls import CALLS, LOG_PATH, PublicCall
 from duramen.runtime.public.forwarding import Forwarder
-from duramen.runtime.public.openapi import make_document, spell_document
+from duramen.runtime.public.openapi import encode_document, make_document
 from duramen.runtime.rest import METHODS, Endpoint, LeanRoute, add_route, refuse_method
 from duramen.runtime.role import ServiceOptions
 
@@ -90,7 +90,7 @@ class _KeptByNobody:
         return self._app(scope, receive, send_marked)
 
 
-def _make_endpoint(forwarder: Forwarder, call: Call) -> Endpoint:
+def _make_endpoint(forwarder: Forwarder, call: PublicCall) -> Endpoint:
     async def forward(request: Request) -> Response:
         return await forwarder.forward(request, call)
 
@@ -98,7 +98,7 @@ def _make_endpoint(forwarder: Forwarder, call: Call) -> Endpoint:
 
 
 async def _give_document(_request: Request) -> Response:
-    return Response(spell_document(), media_type="application/json")
+    return Response(encode_document(), media_type="application/json")
 
 
 def _guard_verbs(app: FastAPI) -> None:

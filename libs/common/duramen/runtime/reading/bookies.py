@@ -48,7 +48,7 @@ from duramen.wire.bookie_calls import (
     Marks,
     ReadAnswer,
     ReadRange,
-    Service,
+    ServiceClass,
     pack_lacs,
     pack_reads,
     parse_marks,
@@ -86,7 +86,7 @@ class Bookies:
         self._urls: dict[BookieId, str] = {}
         self._incarnations: dict[BookieId, Incarnation] = {}
         self._counts: Counter[str] = Counter()
-        self._busy_until_us: dict[tuple[Member, Service], int] = {}
+        self._busy_until_us: dict[tuple[Member, ServiceClass], int] = {}
 
     async def start(self) -> None:
         """Follow the roster."""
@@ -138,7 +138,7 @@ class Bookies:
         One that is overloaded is asked again, when it says and while there is time.
         """
         body = pack_lacs(member.incarnation, [LacUpdate(ledger_id, NOTHING, is_write=False)])
-        service, deadline_us = Service.TAIL_READ, read_clock_us() + timeout_us
+        service, deadline_us = ServiceClass.TAIL_READ, read_clock_us() + timeout_us
         while True:
             left_us = deadline_us - read_clock_us()
             answer = await self._call(member, service, "lac", body, left_us)
@@ -172,7 +172,7 @@ class Bookies:
         self.order.on_places(places)
 
     async def _call(
-        self, member: Member, service: Service, verb: str, body: bytes, timeout_us: int
+        self, member: Member, service: ServiceClass, verb: str, body: bytes, timeout_us: int
     ) -> bytes | BookieStatus:
         url = self._urls.get(member.bookie)
         if url is None:
@@ -196,7 +196,7 @@ class Bookies:
             self.order.on_failure(member, read_clock_us())
         return status
 
-    def _leave_alone(self, member: Member, service: Service, duration_us: int) -> None:
+    def _leave_alone(self, member: Member, service: ServiceClass, duration_us: int) -> None:
         """Its advice counts for every reader of this process, in the class that it refused."""
         self._busy_until_us[member, service] = read_clock_us() + duration_us
 
@@ -211,7 +211,7 @@ FlightKey = tuple[LedgerId, EntryId, bool]
 """Ledger, the entry that is wanted or waited for, and whether it is waited for."""
 
 
-class _Flight:
+class _SharedRead:
     """One request upstream and how many wait for it."""
 
     def __init__(self, member: Member, task: asyncio.Task[ReadAnswer]) -> None:
@@ -229,7 +229,7 @@ class RangeFetcher:
         self._cold = cold
         self._bookies = bookies
         self._cache = cache
-        self._flights: dict[FlightKey, dict[Member, _Flight]] = {}
+        self._flights: dict[FlightKey, dict[Member, _SharedRead]] = {}
         self._joined_count = 0
         self._early_count = 0
         self._coming: set[tuple[LedgerId, int]] = set()
@@ -269,7 +269,7 @@ class RangeFetcher:
                 return answer
         flight = self._flights.setdefault(key, {}).get(read.member)
         if flight is None:
-            flight = _Flight(read.member, asyncio.create_task(self._request(read)))
+            flight = _SharedRead(read.member, asyncio.create_task(self._request(read)))
             self._flights[key][read.member] = flight
             flight.task.add_done_callback(lambda _: self._end(key, flight))
             flight.task.add_done_callback(take_failure)
@@ -293,7 +293,7 @@ class RangeFetcher:
         return await self._wait(key, flight, left_us / SECOND)
 
     async def _wait(
-        self, key: FlightKey, flight: _Flight, timeout_s: float | None
+        self, key: FlightKey, flight: _SharedRead, timeout_s: float | None
     ) -> ReadAnswer | None:
         """The answer to a request upstream; None if it does not come in time."""
         flight.waiter_count += 1
@@ -387,7 +387,7 @@ class RangeFetcher:
                     member = left.popleft()
                     wanted = ReadRange(
                         segment.ledger_id, first, min(last, last_of_run(segment, first, member)),
-                        bytes_max, headers_only=headers_only, service=Service.CATCH_UP_READ,
+                        bytes_max, headers_only=headers_only, service=ServiceClass.CATCH_UP_READ,
                     )  # fmt: skip
                     reading = self._bookies.read(member, wanted, READ_TIMEOUT_US)
                     asked[asyncio.create_task(reading)] = member, read_clock_us()
@@ -451,7 +451,7 @@ class RangeFetcher:
         wanted = ReadRange(
             read.ledger_id, read.first, read.last, read.bytes_max,
             wait_ms=read.wait_us // MS, wait_for=read.wait_for,
-            service=Service.TAIL_READ if read.wait_us else Service.CATCH_UP_READ,
+            service=ServiceClass.TAIL_READ if read.wait_us else ServiceClass.CATCH_UP_READ,
         )  # fmt: skip
         ahead = self._find_missing(read, wanted)
         coming = {(a.ledger_id, entry) for a in ahead for entry in range(a.first, a.last + 1)}
@@ -484,7 +484,7 @@ class RangeFetcher:
     def _is_coming(self, ledger_id: LedgerId, entry_id: EntryId) -> bool:
         return (ledger_id, entry_id) in self._coming or self._cache.has(ledger_id, entry_id)
 
-    def _end(self, key: FlightKey, flight: _Flight) -> None:
+    def _end(self, key: FlightKey, flight: _SharedRead) -> None:
         flights = self._flights.get(key, {})
         if flights.get(flight.member) is flight:
             del flights[flight.member]

@@ -25,10 +25,10 @@ from duramen.core.reading.effects import (
     Deliver,
     Effect,
     Gap,
-    ReadMetadata,
     SendRead,
     SetTimer,
     Skip,
+    WatchMetadata,
 )
 from duramen.core.segment import Segment
 from duramen.core.status import BookieStatus
@@ -315,7 +315,7 @@ class LogCursor:
                 task = self._reads.pop(read_id, None)
                 if task is not None:
                     task.cancel()
-            case ReadMetadata(epoch):
+            case WatchMetadata(epoch):
                 self._metadata_task = asyncio.create_task(self._look(epoch))
             case SetTimer(at_us):
                 self._set_timer(at_us)

@@ -209,7 +209,7 @@ class LogFollower:
             log = await self._read_log()
             segment = await self._read_segment(epoch) if epoch < log.next_epoch else None
         if self.peek(epoch) != before:
-            self._tell()
+            self._notify()
         return log, segment
 
     async def _read_log(self) -> LogNode:
@@ -271,9 +271,9 @@ class LogFollower:
                     self._dirty.add(epoch)
                     await asyncio.sleep(_RETRY_S)
                     continue
-            self._tell()
+            self._notify()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         for subscriber in list(self._subscribers):
             subscriber()
 

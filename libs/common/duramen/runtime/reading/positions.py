@@ -23,17 +23,17 @@ from duramen.core.segment import Segment
 from duramen.errors import DuramenError
 from duramen.ids import NOTHING, Dlsn, EntryId, Epoch, LedgerId, LogId
 from duramen.runtime.reading.positioning.entry_search import (
-    EntryIndex,
+    SparseIndex,
     bisect_entries,
     skip_absent,
     skip_hole,
 )
-from duramen.runtime.reading.positioning.log_view import LogView
+from duramen.runtime.reading.positioning.log_view import SearchableLog
 from duramen.runtime.reading.positioning.record_search import (
-    Found,
+    FoundRecord,
     Key,
     Range,
-    Wanted,
+    SearchTarget,
     find_in_range,
 )
 from duramen.runtime.reading.positioning.segment_maxima import SegmentMaxima
@@ -73,7 +73,7 @@ class Positions:
 
     def __init__(self, read_unix_ms: Callable[[], int] = read_unix_ms) -> None:
         self._read_unix_ms = read_unix_ms
-        self._indexes: OrderedDict[LedgerId, EntryIndex] = OrderedDict()
+        self._indexes: OrderedDict[LedgerId, SparseIndex] = OrderedDict()
         self._maxima: OrderedDict[LogId, SegmentMaxima] = OrderedDict()
         self._search_count = 0
 
@@ -85,7 +85,7 @@ class Positions:
         index.add(entry.first_position, entry.entry_id)
         index.add(entry.totals.record_count, EntryId(entry.entry_id + 1))
 
-    async def find(self, view: LogView, position: Position, *, clamp: bool) -> Start:
+    async def find(self, view: SearchableLog, position: Position, *, clamp: bool) -> Start:
         """The start of a position.
 
         Raises:
@@ -111,14 +111,18 @@ class Positions:
                 dlsn = Dlsn(Epoch(lsn >> 32), EntryId(lsn & 0xFFFF_FFFF), 0)
                 return await self._find_dlsn(view, dlsn, clamp=clamp)
             case PositionKind.TXID:
-                return await self._find_record(view, Wanted(Key.TXID, position.number), clamp=clamp)
+                return await self._find_record(
+                    view, SearchTarget(Key.TXID, position.number), clamp=clamp
+                )
             case PositionKind.TIME:
-                return await self._find_record(view, Wanted(Key.TIME, position.number), clamp=clamp)
+                return await self._find_record(
+                    view, SearchTarget(Key.TIME, position.number), clamp=clamp
+                )
             case PositionKind.AGO:
                 time_ms = max(0, self._read_unix_ms() - position.number // MS)
-                return await self._find_record(view, Wanted(Key.TIME, time_ms), clamp=clamp)
+                return await self._find_record(view, SearchTarget(Key.TIME, time_ms), clamp=clamp)
 
-    async def find_end(self, view: LogView, position: Position) -> int:
+    async def find_end(self, view: SearchableLog, position: Position) -> int:
         """The sequence number that `until` stands for; beyond the tail it is the tail.
 
         A sequence number is taken as it is: it may be that of a record that is yet to come.
@@ -145,7 +149,7 @@ class Positions:
 
     # --- By sequence number ----------------------------------------------------------------------
 
-    async def _find_seq_or_refuse(self, view: LogView, seq_num: int, *, clamp: bool) -> Start:
+    async def _find_seq_or_refuse(self, view: SearchableLog, seq_num: int, *, clamp: bool) -> Start:
         """Begin at a sequence number that may lie beyond what is known."""
         log = await view.read_log()
         if seq_num < max(log.totals.record_count, log.trim_seq_num):
@@ -171,7 +175,7 @@ class Positions:
         low, _, is_known = index.narrow(position, EntryId(0))
         return low if is_known else None
 
-    async def _find_seq(self, view: LogView, seq_num: int, tail: Tail | None) -> Start:
+    async def _find_seq(self, view: SearchableLog, seq_num: int, tail: Tail | None) -> Start:
         """Begin at a sequence number at or below the tail; one that was truncated moves."""
         log = await view.read_log()
         if seq_num < log.trim_seq_num:
@@ -193,7 +197,7 @@ class Positions:
         return Start(segment.epoch, entry, seq_num, tail, is_known)
 
     async def _find_entry(
-        self, view: LogView, segment: Segment, position: int, last: EntryId
+        self, view: SearchableLog, segment: Segment, position: int, last: EntryId
     ) -> tuple[EntryId, bool]:
         """The entry of a record position, and whether no search was needed."""
         index = self._index_of(segment.ledger_id)
@@ -218,7 +222,7 @@ class Positions:
 
     # --- By DLSN ---------------------------------------------------------------------------------
 
-    async def _find_dlsn(self, view: LogView, dlsn: Dlsn, *, clamp: bool) -> Start:
+    async def _find_dlsn(self, view: SearchableLog, dlsn: Dlsn, *, clamp: bool) -> Start:
         """Begin at a DLSN; the end of a closed segment is the beginning of the next one."""
         log = await view.read_log()
         head = find_head(log)
@@ -236,7 +240,9 @@ class Positions:
 
     # --- By txid and time ------------------------------------------------------------------------
 
-    async def _find_record(self, view: LogView, wanted: Wanted, *, clamp: bool) -> Start:
+    async def _find_record(
+        self, view: SearchableLog, wanted: SearchTarget, *, clamp: bool
+    ) -> Start:
         """Begin at the first record, in the order of the log, with at least a txid or time.
 
         What was truncated cannot be asked any more: a record that turns out to be the oldest one
@@ -274,10 +280,10 @@ class Positions:
 
     # --- What is remembered ----------------------------------------------------------------------
 
-    def _index_of(self, ledger_id: LedgerId) -> EntryIndex:
+    def _index_of(self, ledger_id: LedgerId) -> SparseIndex:
         index = self._indexes.get(ledger_id)
         if index is None:
-            index = self._indexes[ledger_id] = EntryIndex()
+            index = self._indexes[ledger_id] = SparseIndex()
             if len(self._indexes) > LEDGERS_MAX:
                 self._indexes.popitem(last=False)
         self._indexes.move_to_end(ledger_id)
@@ -297,7 +303,7 @@ class Positions:
             segment_count -= forgotten.count
 
 
-class BeyondTailError(DuramenError):
+class PositionBeyondTailError(DuramenError):
     """The position lies beyond the tail, which the problem tells."""
 
     def __init__(self, position: str, tail: Tail) -> None:
@@ -310,20 +316,20 @@ class BeyondTailError(DuramenError):
 
     def problem(self) -> dict[str, Any]:
         """The problem of the table, with the tail."""
-        return {**super().problem(), "tail": self.tail.spell()}
+        return {**super().problem(), "tail": self.tail.encode()}
 
 
 def _check_beyond(position: str, tail: Tail, *, clamp: bool) -> None:
     """Refuse a position beyond the tail.
 
     Raises:
-        BeyondTailError: unless `clamp`.
+        PositionBeyondTailError: unless `clamp`.
         DuramenError: `data_unavailable`: the tail may be higher, so that nobody knows yet. A reader
             that has read up to there must not be told that its position is wrong, nor be put back.
     """
     tail.check_sure()
     if not clamp:
-        raise BeyondTailError(position, tail)
+        raise PositionBeyondTailError(position, tail)
 
 
 def find_head(log: LogNode) -> Start:
@@ -338,7 +344,7 @@ def at_tail(tail: Tail) -> Start:
     return Start(tail.epoch, tail.entry, tail.seq_num, tail=tail)
 
 
-async def _read_segment(view: LogView, epoch: Epoch) -> Segment:
+async def _read_segment(view: SearchableLog, epoch: Epoch) -> Segment:
     """A segment that has live records.
 
     Raises:
@@ -350,7 +356,7 @@ async def _read_segment(view: LogView, epoch: Epoch) -> Segment:
     return segment
 
 
-async def _find_segment(view: LogView, log: LogNode, seq_num: int) -> Segment:
+async def _find_segment(view: SearchableLog, log: LogNode, seq_num: int) -> Segment:
     """The last CLOSED segment that begins at or before a live `seq_num`, which lies below LCE."""
     low, high = log.first_live_epoch, log.last_clean_epoch
     while low < high:
@@ -362,7 +368,7 @@ async def _find_segment(view: LogView, log: LogNode, seq_num: int) -> Segment:
     return await _read_segment(view, low)
 
 
-async def _find_start_seq_num(view: LogView, segment: Segment) -> int:
+async def _find_start_seq_num(view: SearchableLog, segment: Segment) -> int:
     """Sequence number of the first record of a segment at or below LCE + 1."""
     if segment.start_seq_num is not None:
         return segment.start_seq_num
@@ -375,7 +381,7 @@ async def _find_start_seq_num(view: LogView, segment: Segment) -> int:
     return closed.start_seq_num
 
 
-async def _place(view: LogView, segment: Segment, dlsn: Dlsn, tail: Tail | None) -> Start:
+async def _place(view: SearchableLog, segment: Segment, dlsn: Dlsn, tail: Tail | None) -> Start:
     """The start of a DLSN below the tail, in a live segment."""
     start_seq_num = await _find_start_seq_num(view, segment)
     if segment.last_entry is not None and dlsn.entry > segment.last_entry:
@@ -390,7 +396,7 @@ async def _place(view: LogView, segment: Segment, dlsn: Dlsn, tail: Tail | None)
     return Start(dlsn.epoch, entry, start_seq_num + info.first_position + slot, tail)
 
 
-async def _seq_num_behind(view: LogView, segment: Segment, entry: EntryId) -> int:
+async def _seq_num_behind(view: SearchableLog, segment: Segment, entry: EntryId) -> int:
     """Sequence number of what follows upon a lost entry of a CLOSED segment."""
     assert segment.totals is not None and segment.last_entry is not None, segment
     start_seq_num = await _find_start_seq_num(view, segment)
@@ -401,8 +407,14 @@ async def _seq_num_behind(view: LogView, segment: Segment, entry: EntryId) -> in
 
 
 async def _search_closed(
-    view: LogView, maxima: SegmentMaxima, wanted: Wanted, head: Start, *, first: Epoch, last: int
-) -> Found | None:
+    view: SearchableLog,
+    maxima: SegmentMaxima,
+    wanted: SearchTarget,
+    head: Start,
+    *,
+    first: Epoch,
+    last: int,
+) -> FoundRecord | None:
     """The first wanted live record in the CLOSED segments `first` … `last`."""
     await maxima.learn(view, head.epoch, last)
     epoch = maxima.find_next(first, wanted, last)
@@ -416,7 +428,9 @@ async def _search_closed(
     return None
 
 
-async def _search_open(view: LogView, wanted: Wanted, head: Start, tail: Tail) -> Found | None:
+async def _search_open(
+    view: SearchableLog, wanted: SearchTarget, head: Start, tail: Tail
+) -> FoundRecord | None:
     """The first wanted live record in the segment that the tail is in."""
     if tail.lac == NOTHING:
         return None
@@ -427,7 +441,7 @@ async def _search_open(view: LogView, wanted: Wanted, head: Start, tail: Tail) -
 
 
 async def _is_truncated(
-    view: LogView, maxima: SegmentMaxima, wanted: Wanted, head: Start, tail: Tail
+    view: SearchableLog, maxima: SegmentMaxima, wanted: SearchTarget, head: Start, tail: Tail
 ) -> bool:
     """Whether a wanted record was truncated, where no live one is left.
 
@@ -447,7 +461,7 @@ async def _is_truncated(
     return wanted.is_reached(log.totals) and not is_behind
 
 
-async def _has_txids(view: LogView, tail: Tail) -> bool:
+async def _has_txids(view: SearchableLog, tail: Tail) -> bool:
     """Whether any record up to the tail has or had a txid."""
     if (await view.read_log()).totals.max_txid is not None:
         return True
@@ -458,8 +472,8 @@ async def _has_txids(view: LogView, tail: Tail) -> bool:
 
 
 async def _search(
-    view: LogView, segment: Segment, last: EntryId, wanted: Wanted, head: Start
-) -> Found | None:
+    view: SearchableLog, segment: Segment, last: EntryId, wanted: SearchTarget, head: Start
+) -> FoundRecord | None:
     """The first wanted live record in a segment whose maximum at `last` reaches what is wanted."""
     low = head.entry if segment.epoch == head.epoch else EntryId(0)
     start_seq_num = await _find_start_seq_num(view, segment)

@@ -34,7 +34,7 @@ from duramen.runtime.reading.metadata import LogFollower
 from duramen.runtime.tasks.shared import take_failure
 from duramen.units import MS, SECOND
 from duramen.wire.bookie_calls import Marks
-from duramen.wire.record_json import spell_tail
+from duramen.wire.record_json import encode_tail
 
 SETTLE_US: Final = 1 * SECOND
 """How long a LAC is waited for: many times what an append and its commit delay take."""
@@ -102,9 +102,9 @@ class Tail(NamedTuple):
                 retry_after_ms=_RETRY_AFTER_MS,
             )
 
-    def spell(self) -> dict[str, Any]:
+    def encode(self) -> dict[str, Any]:
         """The position P of docs/protocol/read-answers.md "Tail and segments"."""
-        return spell_tail(self.seq_num, self.timestamp_ms, Dlsn(self.epoch, self.entry, 0))
+        return encode_tail(self.seq_num, self.timestamp_ms, Dlsn(self.epoch, self.entry, 0))
 
 
 class _Round:

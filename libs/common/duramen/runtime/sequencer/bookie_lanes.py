@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple, Protocol
 
-from duramen.core.sequencer.effects import SendAdd, SendLac, SendRead, SendSeal, StoredEntry
+from duramen.core.sequencer.effects import SendAdd, SendLac, SendRecoveryRead, SendSeal, StoredEntry
 from duramen.core.status import BookieStatus
 from duramen.ids import (
     NOTHING,
@@ -85,7 +85,7 @@ class Sink(Protocol):
         """Act on what the events led to."""
 
 
-class _Waiting(NamedTuple):
+class _WaitingAdd(NamedTuple):
     add: calls.Add
     sink: Sink
 
@@ -101,14 +101,14 @@ class BookieLanes:
     def __init__(self, client: PeerClient, find_url: Callable[[BookieId], str | None]) -> None:
         self._client = client
         self._find_url = find_url
-        self._lanes: dict[tuple[Member, calls.Service], _Lane] = {}
+        self._lanes: dict[tuple[Member, calls.ServiceClass], _Lane] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_stopped = False
         self._overloaded_count = 0
 
     def add(self, effect: SendAdd, sink: Sink) -> None:
         """Queue an add for its bookie."""
-        service = calls.Service.RECOVERY if effect.is_recovery else calls.Service.APPEND
+        service = calls.ServiceClass.RECOVERY if effect.is_recovery else calls.ServiceClass.APPEND
         key = (effect.member, service)
         lane = self._lanes.get(key)
         if lane is None:
@@ -122,19 +122,19 @@ class BookieLanes:
             effect.is_recovery,
             service,
         )
-        lane.push(_Waiting(add, sink))
+        lane.push(_WaitingAdd(add, sink))
 
     def seal(self, effect: SendSeal, sink: Sink) -> None:
         """Seal, and report the marks."""
         self.spawn(self._seal(effect, sink))
 
-    def read(self, effect: SendRead, sink: Sink) -> None:
+    def read(self, effect: SendRecoveryRead, sink: Sink) -> None:
         """Read an entry for recovery, sealing on the way."""
         self.spawn(self._read(effect, sink))
 
-    def tell_lac(self, effect: SendLac, sink: Sink) -> None:
+    def send_lac(self, effect: SendLac, sink: Sink) -> None:
         """Write a LAC."""
-        self.spawn(self._tell_lac(effect, sink))
+        self.spawn(self._send_lac(effect, sink))
 
     def statistics(self) -> dict[str, Any]:
         """What waits and is under way per bookie and class, and calls that met an overload."""
@@ -195,7 +195,7 @@ class BookieLanes:
         sink.on_seal(effect.member, effect.epoch, marks)
         sink.flush()
 
-    async def _tell_lac(self, effect: SendLac, sink: Sink) -> None:
+    async def _send_lac(self, effect: SendLac, sink: Sink) -> None:
         # A read proves no round: a member that is sealed answers it.
         is_write = effect.lac > NOTHING or effect.round_id > 0
         update = calls.LacUpdate(effect.ledger_id, effect.lac, is_write=is_write)
@@ -209,7 +209,7 @@ class BookieLanes:
         sink.on_lac(effect.member, epoch_of(effect.ledger_id), status, effect.round_id)
         sink.flush()
 
-    async def _read(self, effect: SendRead, sink: Sink) -> None:
+    async def _read(self, effect: SendRecoveryRead, sink: Sink) -> None:
         epoch = epoch_of(effect.ledger_id)
         wanted = calls.ReadRange(
             effect.ledger_id,
@@ -217,7 +217,7 @@ class BookieLanes:
             effect.entry,
             ENTRY_BYTES_MAX,
             seal_epoch=epoch,
-            service=calls.Service.RECOVERY,
+            service=calls.ServiceClass.RECOVERY,
         )
         body = calls.pack_reads(effect.member.incarnation, [wanted])
         stored = None
@@ -246,7 +246,7 @@ class _Lane:
     def __init__(self, member: Member, lanes: BookieLanes) -> None:
         self.member = member
         self._lanes = lanes
-        self._waiting: dict[LogId, deque[_Waiting]] = {}
+        self._waiting: dict[LogId, deque[_WaitingAdd]] = {}
         """Per log in the order of its turns; no log without adds."""
         self._waiting_count = 0
         self._waiting_bytes = 0
@@ -256,7 +256,7 @@ class _Lane:
         self._add_count = 0
         self._refused_count = 0
 
-    def push(self, waiting: _Waiting) -> None:
+    def push(self, waiting: _WaitingAdd) -> None:
         self._waiting.setdefault(log_of(waiting.add.ledger_id), deque()).append(waiting)
         self._waiting_count += 1
         self._waiting_bytes += len(waiting.add.entry)
@@ -282,7 +282,7 @@ class _Lane:
             self._in_flight += 1
             self._lanes.spawn(self._send(self._take()))
 
-    def _take(self) -> list[_Waiting]:
+    def _take(self) -> list[_WaitingAdd]:
         frame = []
         size = 0
         while self._waiting and size < _FRAME_BYTES:
@@ -299,7 +299,7 @@ class _Lane:
         self._add_count += len(frame)
         return frame
 
-    async def _send(self, frame: list[_Waiting]) -> None:
+    async def _send(self, frame: list[_WaitingAdd]) -> None:
         """Send a frame; the adds for which the bookie has no room are sent again after a pause."""
         deadline_us = _read_clock_us() + STORE_TIMEOUT_US
         while frame:
@@ -308,7 +308,7 @@ class _Lane:
             except (UnreachableError, NoAnswerError, FrameError) as error:
                 self._fail(frame, error)
                 break
-            refused: list[_Waiting] = []
+            refused: list[_WaitingAdd] = []
             if _read_clock_us() + OVERLOADED_PAUSE_US < deadline_us:
                 refused = [
                     add
@@ -324,7 +324,7 @@ class _Lane:
         self._in_flight -= 1
         self._kick()
 
-    async def _ask(self, frame: list[_Waiting], timeout_us: int) -> list[BookieStatus]:
+    async def _ask(self, frame: list[_WaitingAdd], timeout_us: int) -> list[BookieStatus]:
         """One status for each add; raises as `insist`, and FrameError."""
         body = calls.pack_adds(self.member.incarnation, [waiting.add for waiting in frame])
         answer = await self._lanes.insist(self.member, "/b/add", body, timeout_us)
@@ -333,7 +333,7 @@ class _Lane:
             raise FrameError("the answer has another number of rows")
         return statuses
 
-    def _fail(self, frame: list[_Waiting], error: Exception) -> None:
+    def _fail(self, frame: list[_WaitingAdd], error: Exception) -> None:
         """Nobody answered for these adds."""
         if isinstance(error, UnreachableError):
             # Nobody is there: what waits behind would only wait for the same answer.
@@ -343,7 +343,7 @@ class _Lane:
         status = _status_of(error)
         self._report([(waiting, status) for waiting in frame])
 
-    def _report(self, answers: list[tuple[_Waiting, BookieStatus]]) -> None:
+    def _report(self, answers: list[tuple[_WaitingAdd, BookieStatus]]) -> None:
         sinks: dict[int, Sink] = {}
         for (add, sink), status in answers:
             sink.on_add(self.member, epoch_of(add.ledger_id), add.entry_id, status)

@@ -38,7 +38,7 @@ def range_of(effect: ReadHistory) -> calls.ReadRange:
         effect.first,
         last,
         _BYTES_MAX,
-        service=calls.Service.RECOVERY,
+        service=calls.ServiceClass.RECOVERY,
         headers_only=effect.is_headers_only,
     )
 

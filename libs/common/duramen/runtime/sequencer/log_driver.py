@@ -22,20 +22,21 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
 
 from duramen.config import LogConfig
 from duramen.core.log_node import Ending
+from duramen.core.sequencer.context import SequencerContext
 from duramen.core.sequencer.effects import (
-    AlreadyStored,
     Commit,
     Complete,
     CompleteEarly,
     Effect,
     Fail,
+    OldDuplicate,
     PersistOwed,
     ReadHistory,
     ReadMetadata,
     ReadSegment,
     SendAdd,
     SendLac,
-    SendRead,
+    SendRecoveryRead,
     SendSeal,
     StoredEntry,
     TailMark,
@@ -44,7 +45,6 @@ from duramen.core.sequencer.effects import (
 from duramen.core.sequencer.epoch.segment_writer import SegmentWriter
 from duramen.core.sequencer.log_sequencer import LogSequencer
 from duramen.core.sequencer.log_state import LogState
-from duramen.core.sequencer.surroundings import Surroundings
 from duramen.core.sequencer.transmit import QueuedAppend
 from duramen.core.status import BookieStatus
 from duramen.errors import DuramenError
@@ -56,8 +56,8 @@ from duramen.runtime.sequencer.metadata_link import MetadataLink
 from duramen.runtime.sequencer.story import Stories
 from duramen.wire import sequencer_calls as calls
 from duramen.wire.bookie_calls import Marks
-from duramen.wire.record_json import spell_tail
-from duramen.wire.sequencer_calls import Appended, AppendResult, Mark
+from duramen.wire.record_json import encode_tail
+from duramen.wire.sequencer_calls import AppendedBatch, AppendResult, LogMark
 
 _LOG = logging.getLogger(__name__)
 _OWED_RETRY_S = 1.0
@@ -119,14 +119,14 @@ class LogDriver:
     def __init__(
         self,
         log_id: LogId,
-        around: Surroundings,
+        context: SequencerContext,
         lanes: BookieLanes,
         link: MetadataLink,
         home: Home,
     ) -> None:
         self.log_id = log_id
-        self.core = LogSequencer(log_id, around)
-        self._around = around
+        self.core = LogSequencer(log_id, context)
+        self._context = context
         self._owed_bytes = 0
         self._lanes = lanes
         self._link = link
@@ -320,7 +320,7 @@ class LogDriver:
                 self._answer(effect.append_id, _appended(effect))
             case CompleteEarly(append_id, start, record_count, timestamp_ms):
                 self._answer(append_id, calls.AppendedEarly(start, record_count, timestamp_ms))
-            case AlreadyStored(append_id):
+            case OldDuplicate(append_id):
                 self._answer(append_id, calls.AlreadyStored())
             case Fail():
                 self._answer(effect.append_id, _failed(effect))
@@ -328,10 +328,10 @@ class LogDriver:
                 append, answer = self._waiting.pop(append_id)
                 self._home.resubmit(self.log_id, append, answer)
             case SendLac():
-                self._lanes.tell_lac(effect, self)
+                self._lanes.send_lac(effect, self)
             case SendSeal():
                 self._lanes.seal(effect, self)
-            case SendRead():
+            case SendRecoveryRead():
                 self._lanes.read(effect, self)
             case ReadMetadata():
                 self._spawn(self._read(effect))
@@ -362,7 +362,7 @@ class LogDriver:
             self._timer.cancel()
             self._timer = None
         self._count_owed(None)
-        self._around.rolls.leave(self.log_id)  # else no other log would have its place
+        self._context.rolls.leave(self.log_id)  # else no other log would have its place
         self._home.stories.note(self.log_id, "stopped", 0, f"a broken invariant: {fault!r}")
         self._home.on_broken(self)
         waiting, self._waiting = self._waiting, {}
@@ -414,7 +414,7 @@ class LogDriver:
     def _count_owed(self, writer: SegmentWriter | None) -> None:
         """What this log keeps in memory for absent members counts with that of all others."""
         owed_bytes = 0 if writer is None else writer.owed_bytes
-        self._around.owed_bytes += owed_bytes - self._owed_bytes
+        self._context.owed_bytes += owed_bytes - self._owed_bytes
         self._owed_bytes = owed_bytes
 
     def _note_owed(self, owed: PersistOwed) -> None:
@@ -464,7 +464,7 @@ class LogDriver:
     def _note_state(self) -> None:
         before, self._state = self._state, self.core.state
         _LOG.info("%r", self.core)
-        self._tell_story(before)
+        self._report_story(before)
         if self._state in _SETTLED:
             self.settled.set()
         if self._state is LogState.ACTIVE:
@@ -477,7 +477,7 @@ class LogDriver:
         else:
             self.idle.clear()
 
-    def _tell_story(self, before: LogState) -> None:
+    def _report_story(self, before: LogState) -> None:
         core, note = self.core, self._home.stories.note
         is_claimed = self._state in (LogState.RECOVERING, LogState.EARLY, LogState.ACTIVE)
         if before is LogState.CLAIMING and is_claimed and core.view is not None:
@@ -513,16 +513,16 @@ class LogDriver:
             )
 
 
-def _appended(effect: Complete) -> Appended:
-    start = Mark(effect.start, effect.seq_num, effect.timestamp_ms)
-    return Appended(start, effect.record_count, _mark(effect.tail), effect.is_duplicate)
+def _appended(effect: Complete) -> AppendedBatch:
+    start = LogMark(effect.start, effect.seq_num, effect.timestamp_ms)
+    return AppendedBatch(start, effect.record_count, _mark(effect.tail), effect.is_duplicate)
 
 
 def _failed(effect: Fail) -> DuramenError:
     facts: dict[str, Any] = {}
     if effect.expected is not None:
         tail, seq_num, producer_seq = effect.expected
-        facts["tail"] = spell_tail(tail.seq_num, tail.timestamp_ms, tail.dlsn)
+        facts["tail"] = encode_tail(tail.seq_num, tail.timestamp_ms, tail.dlsn)
         if seq_num is not None:
             facts["expected_seq_num"] = seq_num
         if producer_seq is not None:
@@ -530,5 +530,5 @@ def _failed(effect: Fail) -> DuramenError:
     return DuramenError(effect.code, effect.detail, field=effect.field, facts=facts)
 
 
-def _mark(mark: TailMark) -> Mark:
-    return Mark(mark.dlsn, mark.seq_num, mark.timestamp_ms)
+def _mark(mark: TailMark) -> LogMark:
+    return LogMark(mark.dlsn, mark.seq_num, mark.timestamp_ms)

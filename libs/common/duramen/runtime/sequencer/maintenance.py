@@ -19,7 +19,7 @@ from typing import Any, Final
 from duramen.errors import DuramenError
 from duramen.runtime.metadata_store import Conflict, MetadataStore, OutcomeUnknown
 from duramen.runtime.registry import Follower
-from duramen.wire.metadata_json import MetadataJsonError, Paths, read_node, spell_node
+from duramen.wire.metadata_json import MetadataJsonError, Paths, encode_node, read_node
 
 _LOG = logging.getLogger(__name__)
 _TRIES: Final = 20
@@ -79,7 +79,7 @@ class Maintenance:
             if fields.get("rolling_suspended", False) == wanted:
                 self._apply(is_suspended=wanted)
                 return {"rolling_suspended": wanted, "under_way": await self._settle()}
-            data = spell_node({**fields, "rolling_suspended": wanted})
+            data = encode_node({**fields, "rolling_suspended": wanted})
             # The node decides: after a conflict or an unknown outcome it is read again (R3).
             with contextlib.suppress(Conflict, OutcomeUnknown):
                 if stored is None:

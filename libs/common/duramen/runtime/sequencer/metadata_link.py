@@ -27,7 +27,7 @@ from duramen.ids import Epoch, LogId, SequencerId
 from duramen.runtime.metadata_store import (
     Conflict,
     Create,
-    Delete,
+    DeleteNode,
     MetadataError,
     MetadataStore,
     Op,
@@ -41,12 +41,12 @@ from duramen.runtime.metadata_store import (
 from duramen.wire.metadata_json import (
     MetadataJsonError,
     Paths,
+    encode_log,
+    encode_node,
+    encode_segment,
     read_log,
     read_node,
     read_segment,
-    spell_log,
-    spell_node,
-    spell_segment,
 )
 
 _LOG = logging.getLogger(__name__)
@@ -126,7 +126,7 @@ class MetadataLink:
             return CommitOutcome.UNAVAILABLE
         ops: list[Op] = []
         for write in writes:
-            ops += self._spell(log_id, write)
+            ops += self._encode(log_id, write)
         try:
             await self.store.commit(ops)
         except Conflict:
@@ -159,7 +159,7 @@ class MetadataLink:
                 if stored.ephemeral_session == self.store.session_id:
                     return True
                 await self.store.delete(path, version=stored.version)
-            await self.store.create(path, self._spell_owner(epoch), ephemeral=True)
+            await self.store.create(path, self._encode_owner(epoch), ephemeral=True)
         except MetadataError as error:
             # The node is advisory: seals and compare-and-set keep the log safe without it.
             _LOG.info("owner node of log %d: %s", log_id, error)
@@ -184,13 +184,13 @@ class MetadataLink:
             try:
                 stored = await self.store.get(path)
                 if stored is None:
-                    data = spell_node({"ranges": [wanted]})
+                    data = encode_node({"ranges": [wanted]})
                     await self.store.create(path, data, make_parents=True)
                     return True
                 node = read_node(stored.data)
                 ranges = merge_ranges([*node["ranges"], wanted])
                 if ranges != node["ranges"]:
-                    data = spell_node({**node, "ranges": ranges})
+                    data = encode_node({**node, "ranges": ranges})
                     await self.store.set(path, data, version=stored.version)
             except (Conflict, OutcomeUnknown):
                 # Adding a range twice is the same as once: read again and see.
@@ -201,31 +201,31 @@ class MetadataLink:
             return True
         return False
 
-    def _spell(self, log_id: LogId, write: Write) -> list[Op]:
+    def _encode(self, log_id: LogId, write: Write) -> list[Op]:
         match write:
             case SetSegment(segment, version):
                 path = self.paths.segment(log_id, segment.epoch)
-                return [Set(path, spell_segment(segment), version)]
+                return [Set(path, encode_segment(segment), version)]
             case CreateSegment(segment):
                 path = self.paths.segment(log_id, segment.epoch)
-                return [Create(path, spell_segment(segment))]
+                return [Create(path, encode_segment(segment))]
             case SetLog(log, version):
-                return [Set(self.paths.log(log_id), spell_log(log), version)]
+                return [Set(self.paths.log(log_id), encode_log(log), version)]
             case ReplaceOwner(epoch, replaces):
                 path = self.paths.owner(log_id)
                 ops: list[Op] = []
                 if replaces is not None:
-                    ops.append(Delete(path, replaces.version))
+                    ops.append(DeleteNode(path, replaces.version))
                 if epoch is not None:
-                    ops.append(Create(path, self._spell_owner(epoch), ephemeral=True))
+                    ops.append(Create(path, self._encode_owner(epoch), ephemeral=True))
                 return ops
 
     def _is_ours(self, owner: Stored) -> bool:
         return bool(read_node(owner.data)["sequencer"] == self._sequencer_id)
 
-    def _spell_owner(self, epoch: Epoch) -> bytes:
+    def _encode_owner(self, epoch: Epoch) -> bytes:
         fields = {"sequencer": self._sequencer_id, "epoch": epoch, "data_url": self._data_url}
-        return spell_node(fields)
+        return encode_node(fields)
 
 
 def merge_ranges(ranges: Sequence[Sequence[int]]) -> list[list[int]]:

@@ -1,6 +1,6 @@
-"""What all logs that one process owns share: identity, randomness, clocks, the spelling of entries.
+"""What all logs that one process owns share: identity, randomness, clocks, the encoding of entries.
 
-The cores are given it as `Surroundings`; `surveyor` keeps current which bookies there are, and
+The cores are given it as `SequencerContext`; `surveyor` keeps current which bookies there are, and
 whoever runs the process says whether ZooKeeper is there. A process is a sequencer, or any other
 that writes logs by itself (`duramen.client.core`).
 
@@ -16,21 +16,21 @@ import time
 from collections.abc import Sequence
 
 from duramen.core.segment import Totals
-from duramen.core.sequencer.surroundings import Surroundings
+from duramen.core.sequencer.context import SequencerContext
 from duramen.ids import EntryId, LedgerId, SequencerId
 from duramen.runtime.sequencer.log_driver import now_us
 from duramen.wire.entry import CONTROL, STATE, encode_entry
-from duramen.wire.exactly_once.control_record import spell_control
+from duramen.wire.exactly_once.control_record import encode_control
 
 
-def make_surroundings(sequencer_id: str) -> Surroundings:
-    """The surroundings of a process that has just started; no bookie is known yet."""
-    return Surroundings(
+def make_context(sequencer_id: str) -> SequencerContext:
+    """The context of a process that has just started; no bookie is known yet."""
+    return SequencerContext(
         sequencer_id=SequencerId(sequencer_id),
         rng=random.Random(secrets.randbits(64)),
         encode_entry=_encode,
         unix_offset_us=time.time_ns() // 1000 - now_us(),
-        spell_control=spell_control,
+        encode_control=encode_control,
     )
 
 

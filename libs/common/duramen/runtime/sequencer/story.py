@@ -23,7 +23,7 @@ LOG_COUNT_MAX: Final = 2_000
 """Logs with a story: some 6 MB when each has all its events, a tenth of it when they are idle."""
 
 
-class Event(NamedTuple):
+class StoryEvent(NamedTuple):
     """One thing that happened; `epoch` 0: it is about no epoch."""
 
     unix_ms: int
@@ -36,7 +36,7 @@ class Stories:
     """The stories of all logs that were here lately."""
 
     def __init__(self) -> None:
-        self._events: dict[LogId, list[Event]] = {}
+        self._events: dict[LogId, list[StoryEvent]] = {}
 
     def note(self, log_id: LogId, event: str, epoch: int = 0, reason: str = "") -> None:
         """Something happened to a log now."""
@@ -47,10 +47,10 @@ class Stories:
                 del self._events[next(iter(self._events))]
         elif len(events) >= EVENT_COUNT_MAX:
             del events[0]
-        events.append(Event(time.time_ns() // 1_000_000, event, epoch, reason))
+        events.append(StoryEvent(time.time_ns() // 1_000_000, event, epoch, reason))
         self._events[log_id] = events
 
-    def tell(self, log_id: LogId) -> list[dict[str, Any]]:
+    def report(self, log_id: LogId) -> list[dict[str, Any]]:
         """The log's events as JSON values, oldest first; empty if nothing is remembered."""
         return [
             {

@@ -19,7 +19,7 @@ from typing import Any, Final
 from duramen.core.placement.roster import BookieRow, choose_candidates, read_rows
 from duramen.core.placement.rule import Candidate
 from duramen.core.placement.steadiness import Steadiness
-from duramen.core.sequencer.surroundings import Surroundings
+from duramen.core.sequencer.context import SequencerContext
 from duramen.ids import BookieId, Member
 from duramen.limits import STEADY_AFTER_US
 from duramen.runtime.metadata_store import MetadataStore
@@ -38,10 +38,10 @@ LOCATIONS_MAX: Final = 10_000
 
 
 class Surveyor:
-    """Fills in `candidates` and `locations` of the surroundings, and the bookies' URLs.
+    """Fills in `candidates` and `locations` of the context, and the bookies' URLs.
 
     Args:
-        on_change: called after every change, with the surroundings current.
+        on_change: called after every change, with the context current.
         steady_after_us: how long a bookie that came back counts as unsteady.
         now_us: a monotonic clock.
     """
@@ -50,7 +50,7 @@ class Surveyor:
         self,
         store: MetadataStore,
         paths: Paths,
-        around: Surroundings,
+        context: SequencerContext,
         on_change: Callable[[], None],
         *,
         steady_after_us: int = STEADY_AFTER_US,
@@ -59,7 +59,7 @@ class Surveyor:
         self.urls: dict[BookieId, str] = {}
         self.closed: tuple[str, ...] = ()
         self._path = paths.regions
-        self._around = around
+        self._context = context
         self._on_change = on_change
         self._now_us = now_us
         self._steadiness = Steadiness(steady_after_us)
@@ -89,7 +89,7 @@ class Surveyor:
 
     def locate(self, members: set[Member]) -> dict[Member, Candidate]:
         """Where members are, as far as it is known; by their bookie's place if need be."""
-        locations = self._around.locations or {}
+        locations = self._context.locations or {}
         places = {row.bookie: row.candidate for row in self.list_bookies()}
         found = {member: locations.get(member) or places.get(member.bookie) for member in members}
         return {member: place for member, place in found.items() if place is not None}
@@ -99,7 +99,7 @@ class Surveyor:
         return {
             "bookies": len(self._available.nodes),
             "bookies_registered": len(self._registered.nodes),
-            "bookies_taking_new_data": len(self._around.candidates),
+            "bookies_taking_new_data": len(self._context.candidates),
             "bookies_unsteady": len(self._steadiness.list_unsteady(self._now_us())),
             "closed_regions": list(self.closed),
         }
@@ -112,7 +112,7 @@ class Surveyor:
         for name, node in self._available.nodes.items():
             if isinstance(node.get("data_url"), str):
                 self.urls[BookieId(name)] = node["data_url"]
-        locations = dict(self._around.locations or {})
+        locations = dict(self._context.locations or {})
         for row in rows:
             member = row.candidate.member
             locations.pop(member, None)
@@ -120,8 +120,8 @@ class Surveyor:
         while len(locations) > LOCATIONS_MAX:
             del locations[next(iter(locations))]
         candidates = [c for c in choose_candidates(rows) if c.member.bookie in self.urls]
-        self._around.candidates = candidates
-        self._around.locations = locations
+        self._context.candidates = candidates
+        self._context.locations = locations
         self._on_change()
 
     def _set_timer(self) -> None:

@@ -41,7 +41,7 @@ class Chain:
         """The sum over the entries of both, which have none in common."""
         return Chain(self.count + other.count, (self.value + other.value) % _MODULUS)
 
-    def spell(self) -> str:
+    def format(self) -> str:
         """64 hex digits."""
         return f"{self.value:064x}"
 

@@ -222,8 +222,8 @@ def _sum_up(chains: Iterable[Chain]) -> Chain:
     return total
 
 
-def spell_manifest(manifest: Manifest) -> bytes:
-    """Spell a manifest: JSON, sorted keys, one spelling of a value."""
+def encode_manifest(manifest: Manifest) -> bytes:
+    """Encode a manifest: JSON, sorted keys, one spelling of a value."""
     _check_manifest(manifest)
     ends = _find_ends(manifest)
     document = {
@@ -236,15 +236,15 @@ def spell_manifest(manifest: Manifest) -> bytes:
         "attempt": manifest.attempt,
         "start_seq_num": manifest.start_seq_num,
         "last_entry": manifest.last_entry,
-        "totals": _spell_totals(manifest.totals),
+        "totals": _encode_totals(manifest.totals),
         "holes": [list(pair) for pair in manifest.holes],
         "lost": [list(pair) for pair in manifest.lost],
         "entries": manifest.entry_count,
         "rows": manifest.row_count,
         **ends,
-        "identities": manifest.identities.spell(),
-        "records": manifest.records.spell(),
-        "files": [_spell_file(part) for part in manifest.files],
+        "identities": manifest.identities.format(),
+        "records": manifest.records.format(),
+        "files": [_encode_file(part) for part in manifest.files],
         "archived_unix_ms": manifest.archived_unix_ms,
         "history": dict(manifest.history),
     }
@@ -285,8 +285,8 @@ def read_manifest(data: bytes) -> Manifest:
         expected = {
             "entries": manifest.entry_count,
             "rows": manifest.row_count,
-            "identities": manifest.identities.spell(),
-            "records": manifest.records.spell(),
+            "identities": manifest.identities.format(),
+            "records": manifest.records.format(),
             **_find_ends(manifest),
         }
         for name, value in expected.items():
@@ -390,14 +390,14 @@ def _check_shared(part: FilePart, shared: SharedFile, end: int) -> None:
         raise ManifestError(f"the footer of {part.name} begins within a row group")
 
 
-def _spell_file(part: FilePart) -> dict[str, Any]:
+def _encode_file(part: FilePart) -> dict[str, Any]:
     return {
         "name": part.name,
         "size_bytes": part.size_bytes,
         "sha256": part.sha256,
         "footer_sha256": part.footer_sha256,
-        "identities": part.identities.spell(),
-        "records": part.records.spell(),
+        "identities": part.identities.format(),
+        "records": part.records.format(),
         "row_groups": [
             {
                 "offset": group.offset,
@@ -407,16 +407,16 @@ def _spell_file(part: FilePart) -> dict[str, Any]:
                 "entries": group.entry_count,
                 "first_entry": group.first_entry,
                 "last_entry": group.last_entry,
-                "totals_before": _spell_totals(group.totals_before),
-                "totals_after": _spell_totals(group.totals_after),
+                "totals_before": _encode_totals(group.totals_before),
+                "totals_after": _encode_totals(group.totals_after),
             }
             for group in part.row_groups
         ],
-        **({} if part.shared is None else {"shared": _spell_shared(part.shared)}),
+        **({} if part.shared is None else {"shared": _encode_shared(part.shared)}),
     }
 
 
-def _spell_shared(shared: SharedFile) -> dict[str, Any]:
+def _encode_shared(shared: SharedFile) -> dict[str, Any]:
     return {
         "first_group": shared.first_group,
         "groups": shared.group_count,
@@ -461,7 +461,7 @@ def _read_group(item: Mapping[str, Any]) -> RowGroup:
     )
 
 
-def _spell_totals(totals: Totals) -> dict[str, Any]:
+def _encode_totals(totals: Totals) -> dict[str, Any]:
     return {
         "records": totals.record_count,
         "bytes": totals.length_bytes,

@@ -74,7 +74,7 @@ class PartReader:
         """Rows of a row group whose bytes were read and checked already (`check_group`)."""
         metadata = self._load_metadata()
         group = self._part.row_groups[index]
-        section = _Section(data, offset=group.offset, file_bytes=self._part.size_bytes)
+        section = _SectionFile(data, offset=group.offset, file_bytes=self._part.size_bytes)
         try:
             opened = pq.ParquetFile(
                 pa.PythonFile(section, mode="r"), metadata=metadata, pre_buffer=False
@@ -176,7 +176,7 @@ def _ends(group: RowGroup) -> tuple[object, ...]:
     return group.last_entry, group.entry_count, group.totals_after
 
 
-class _Section(io.RawIOBase):
+class _SectionFile(io.RawIOBase):
     """A file of which one section is known; the rest is never to be asked for."""
 
     def __init__(self, data: bytes, *, offset: int, file_bytes: int) -> None:

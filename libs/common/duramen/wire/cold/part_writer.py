@@ -43,7 +43,7 @@ MAGIC: Final = b"PAR1"
 """What a file begins with."""
 
 
-class Sink:
+class HashingSink:
     """What pyarrow writes to: counts and hashes what passes."""
 
     def __init__(self, write: Callable[[bytes], object]) -> None:
@@ -90,7 +90,7 @@ class Sink:
         return False
 
 
-def open_parquet(sink: Sink) -> pq.ParquetWriter:
+def open_parquet(sink: HashingSink) -> pq.ParquetWriter:
     """Begin a file of archived rows; the sink stands before its first row group."""
     writer = pq.ParquetWriter(
         pa.PythonFile(sink, mode="w"),
@@ -129,7 +129,7 @@ class PartWriter:
         self._name = name
         self._ledger_id = ledger_id
         self._row_group_bytes = row_group_bytes
-        self._sink = Sink(write)
+        self._sink = HashingSink(write)
         self._writer: pq.ParquetWriter | None = None
         self._builder = RowGroupBuilder(ledger_id, start_seq_num)
         self._groups: list[RowGroup] = []

@@ -42,7 +42,7 @@ from duramen.wire.record_batch import (
     HEADERS,
     TIMESTAMPS,
     TXIDS,
-    Producer,
+    BatchProducer,
     encode_headers,
     wrap_columns,
 )
@@ -81,7 +81,7 @@ class _Run(NamedTuple):
     crc: int
     entry_bytes: int
     seq_num: int | None
-    producer: Producer | None
+    producer: BatchProducer | None
     has_txids: bool
 
 
@@ -159,7 +159,7 @@ class _Columns:
         for index, (name, epoch, sequence) in enumerate(producers):
             producer = None
             if name is not None:
-                producer = Producer(name, epoch % (1 << 64), sequence % (1 << 64))
+                producer = BatchProducer(name, epoch % (1 << 64), sequence % (1 << 64))
             begin, end = begins[index], begins[index + 1]
             if index and entries[index] != entries[index - 1]:
                 expected = 0

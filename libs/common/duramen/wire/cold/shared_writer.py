@@ -18,12 +18,12 @@ import pyarrow as pa
 from duramen.ids import Epoch
 from duramen.wire.cold.chain import Chain
 from duramen.wire.cold.manifest import FilePart, RowGroup, SharedFile
-from duramen.wire.cold.part_writer import Sink, open_parquet
+from duramen.wire.cold.part_writer import HashingSink, open_parquet
 from duramen.wire.cold.schema import ROW_GROUP_BYTES_MAX
 
 
 @dataclass(slots=True)
-class _Section:
+class _WrittenSection:
     """What was written of one segment."""
 
     first_group: int
@@ -50,10 +50,10 @@ class SharedWriter:
     ) -> None:
         self._name = name
         self._row_group_bytes = row_group_bytes
-        self._sink = Sink(write)
+        self._sink = HashingSink(write)
         self._writer = open_parquet(self._sink)
-        self._sections: dict[Epoch, _Section] = {}
-        self._section: _Section | None = None
+        self._sections: dict[Epoch, _WrittenSection] = {}
+        self._section: _WrittenSection | None = None
         self._waiting: list[tuple[RowGroup, pa.Table]] = []
         self._group_count = 0
 
@@ -66,7 +66,9 @@ class SharedWriter:
         """
         assert epoch > max(self._sections, default=Epoch(0)), epoch
         self._write_group()
-        self._section = self._sections[epoch] = _Section(self._group_count, identities, records)
+        self._section = self._sections[epoch] = _WrittenSection(
+            self._group_count, identities, records
+        )
 
     def add(self, group: RowGroup, table: pa.Table) -> None:
         """Add the segment's next row group, as it was read and checked."""

@@ -80,7 +80,7 @@ class Decoder(Protocol):
         ...
 
 
-class Encoder(Protocol):
+class ContentEncoder(Protocol):
     """Encodes one answer."""
 
     def encode(self, data: bytes, *, is_last: bool) -> bytes:
@@ -139,7 +139,7 @@ def make_decoder(coding: str) -> Decoder:
     return _ZstdDecoder() if coding == ZSTD else _GzipDecoder()
 
 
-def make_encoder(coding: str) -> Encoder:
+def make_encoder(coding: str) -> ContentEncoder:
     """An encoder for an answer in this coding."""
     return _ZstdEncoder() if coding == ZSTD else _GzipEncoder()
 

@@ -47,7 +47,7 @@ class Bodies(enum.Enum):
     OWN = "its own, which the route looks at"
 
 
-class Head(NamedTuple):
+class RequestHead(NamedTuple):
     """What a request says of itself; a header that came twice is joined by commas."""
 
     method: str
@@ -80,7 +80,7 @@ class Gate:
         names = {find_name(f"[{host}]" if ":" in host else host) for host in bare}
         return cls(frozenset(name for name in names if name), frozenset(origins))
 
-    def judge(self, head: Head, bodies: Bodies) -> DuramenError | None:
+    def judge(self, head: RequestHead, bodies: Bodies) -> DuramenError | None:
         """Why a request is refused; None: it is not.
 
         Returns:
@@ -151,7 +151,7 @@ def _add_port(place: str, port: str) -> str:
     return place if re.search(r":[0-9]+\Z", place) else f"{place}:{port}"
 
 
-def _judge_type(head: Head, bodies: Bodies) -> DuramenError | None:
+def _judge_type(head: RequestHead, bodies: Bodies) -> DuramenError | None:
     if head.media is None:
         is_refused = head.has_body and bodies is Bodies.JSON
     else:

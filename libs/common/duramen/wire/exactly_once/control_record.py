@@ -50,8 +50,8 @@ class ControlRecordError(ValueError):
     """The bytes are no control record, or a damaged one."""
 
 
-def spell_control(record: ControlRecord) -> bytes:
-    """Spell a control record."""
+def encode_control(record: ControlRecord) -> bytes:
+    """Encode a control record."""
     token = record.token.encode()
     kind = TOKEN if isinstance(record, TokenRecord) else SNAPSHOT
     parts = [_HEAD.pack(MAGIC, 0, kind, len(token)), token]

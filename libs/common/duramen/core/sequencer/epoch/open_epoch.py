@@ -17,8 +17,9 @@ from duramen.config import LogConfig
 from duramen.core.log_node import LogNode
 from duramen.core.segment import Segment
 from duramen.core.sequencer.append_pipeline import AppendPipeline
+from duramen.core.sequencer.context import Ports, SequencerContext
 from duramen.core.sequencer.effects import CommitOutcome, LogView
-from duramen.core.sequencer.epoch.segment_end import DrainStep, Fate, SegmentEnd
+from duramen.core.sequencer.epoch.segment_end import CloseFate, DrainStep, SegmentEnd
 from duramen.core.sequencer.epoch.segment_writer import SegmentWriter
 from duramen.core.sequencer.ledger_writer import LedgerWriter, WriterState
 from duramen.core.sequencer.log_state import (
@@ -32,7 +33,6 @@ from duramen.core.sequencer.log_state import (
 from duramen.core.sequencer.own_changes import OwnChanges
 from duramen.core.sequencer.proposals import Proposal, rule_of
 from duramen.core.sequencer.roll_policy import RollPolicy
-from duramen.core.sequencer.surroundings import Ports, Surroundings
 
 
 def make_writer(segment: Segment, version: int, log: LogNode, ports: Ports) -> SegmentWriter:
@@ -61,7 +61,7 @@ class OpenEpoch:
     def __init__(  # noqa: PLR0917 - the parts of the log that it works with
         self,
         writer: SegmentWriter,
-        around: Surroundings,
+        context: SequencerContext,
         changes: OwnChanges,
         pipeline: AppendPipeline,
         intent: Intent,
@@ -75,9 +75,9 @@ class OpenEpoch:
         self._intent = intent
         log = self._log
         self._roll = RollPolicy(
-            log.config.roll, around.rng, now_us, closes_idle=not around.holds_logs
+            log.config.roll, context.rng, now_us, closes_idle=not context.holds_logs
         )
-        self._end = SegmentEnd(writer, log, changes.made_with, self._roll, around)
+        self._end = SegmentEnd(writer, log, changes.made_with, self._roll, context)
         self._end.configure(log.config)
 
     @property
@@ -202,13 +202,13 @@ class OpenEpoch:
             return self._on_unsent(now_us)
         assert not self.writer.window, self
         match self._end.judge(view, self._changes.nonces):
-            case Fate.OURS:
+            case CloseFate.OURS:
                 return Closed(view)
-            case Fate.OURS_IN_PART:
+            case CloseFate.OURS_IN_PART:
                 self._changes.retry_later(now_us)
-            case Fate.LOST:
+            case CloseFate.LOST:
                 return GivenUp("another sequencer took the log over", 1)
-            case Fate.OPEN:
+            case CloseFate.OPEN:
                 self._changes.learn(view)
                 if (proposal := self._propose(view, now_us)) is None:
                     return self._call_off(now_us)

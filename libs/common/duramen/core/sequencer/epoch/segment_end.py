@@ -18,10 +18,11 @@ from typing import Final
 from duramen.config import LogConfig, needs_new_segment
 from duramen.core.log_node import Ending, LogNode
 from duramen.core.segment import SegmentState
+from duramen.core.sequencer.context import SequencerContext
 from duramen.core.sequencer.effects import LogView
 from duramen.core.sequencer.epoch.segment_writer import SegmentWriter
 from duramen.core.sequencer.proposals import (
-    Choice,
+    PlacementChoice,
     Proposal,
     choose_segment,
     new_segment,
@@ -29,7 +30,6 @@ from duramen.core.sequencer.proposals import (
     propose_roll,
 )
 from duramen.core.sequencer.roll_policy import RollPolicy
-from duramen.core.sequencer.surroundings import Surroundings
 from duramen.ids import Lsn
 from duramen.limits import CLOSE_OWED_WAIT_US, ROLL_DRAIN_US
 from duramen.units import MS, SECOND
@@ -49,7 +49,7 @@ class DrainStep(enum.Enum):
     CLOSE = "close"
 
 
-class Fate(enum.Enum):
+class CloseFate(enum.Enum):
     """What the nodes say about a close that may have been applied (R3)."""
 
     OURS = "ours"
@@ -74,14 +74,14 @@ class SegmentEnd:
         log: LogNode,
         made_with: LogConfig,
         policy: RollPolicy,
-        around: Surroundings,
+        context: SequencerContext,
     ) -> None:
         self._writer = writer
         self._log = log
         self._made_with = made_with
         self._policy = policy
-        self._around = around
-        self._following = choose_segment(log, around.candidates, around.rng)
+        self._context = context
+        self._following = choose_segment(log, context.candidates, context.rng)
         self._has_asked = False
         """Whether the log may have a place in the queue of rolls."""
         self._drain_end_us = 0
@@ -117,7 +117,7 @@ class SegmentEnd:
             self.leave()
             return False
         self._has_asked = True
-        return self._around.rolls.enter(self._log.log_id)
+        return self._context.rolls.enter(self._log.log_id)
 
     def wakeup_at_us(self, now_us: int) -> int:
         """When `is_due` is to be asked again, if nothing else happens before."""
@@ -127,12 +127,12 @@ class SegmentEnd:
 
     @property
     def _is_blocked(self) -> bool:
-        return self._around.is_rolling_suspended or not self._around.is_metadata_reachable
+        return self._context.is_rolling_suspended or not self._context.is_metadata_reachable
 
     def leave(self) -> None:
         """The segment does not end now, or has ended: another log may."""
         self._has_asked = False
-        self._around.rolls.leave(self._log.log_id)
+        self._context.rolls.leave(self._log.log_id)
 
     def start(self, now_us: int) -> None:
         """Nothing new is sent from now on."""
@@ -141,7 +141,7 @@ class SegmentEnd:
 
     def drain(self, now_us: int, *, must_close: bool) -> DrainStep:
         """Wait for an empty window, then a while for owed copies, which are recorded then (R9)."""
-        if self._around.is_rolling_suspended and not must_close:
+        if self._context.is_rolling_suspended and not must_close:
             return DrainStep.CALL_OFF
         writer = self._writer
         if not writer.is_drained:
@@ -155,7 +155,7 @@ class SegmentEnd:
             writer.persist_owed()
         return DrainStep.CLOSE
 
-    def judge(self, view: LogView, nonces: Collection[str]) -> Fate:
+    def judge(self, view: LogView, nonces: Collection[str]) -> CloseFate:
         """What became of the changes with these nonces, as far as `view` shows it.
 
         The log node may have been changed by others since (a truncation, a configuration), so the
@@ -165,13 +165,13 @@ class SegmentEnd:
         unclosed = [segment for segment, _ in view.segments]
         is_next_ours = any(s.epoch > epoch and s.nonce in nonces for s in unclosed)
         if view.log.nonce in nonces or is_next_ours:
-            return Fate.OURS
+            return CloseFate.OURS
         if any(segment.is_closed and segment.nonce in nonces for segment in unclosed):
-            return Fate.OURS_IN_PART
+            return CloseFate.OURS_IN_PART
         # Repair may have changed its earlier fragments, so the nonce says nothing: who takes a
         # segment over marks it first.
         is_open = len(unclosed) == 1 and unclosed[0].state is SegmentState.OPEN
-        return Fate.OPEN if is_open and unclosed[0].epoch == epoch else Fate.LOST
+        return CloseFate.OPEN if is_open and unclosed[0].epoch == epoch else CloseFate.LOST
 
     def propose(
         self,
@@ -190,8 +190,8 @@ class SegmentEnd:
             ending: the log ends, or is deleted, with the segment; then nothing is opened.
             snapshot_lsn: as `propose_close` has it.
         """
-        around, writer = self._around, self._writer
-        nonce, unix_ms = around.new_nonce(), around.unix_ms(now_us)
+        context, writer = self._context, self._writer
+        nonce, unix_ms = context.new_nonce(), context.unix_ms(now_us)
         close = propose_close(
             view,
             last_entry=writer.lac,
@@ -208,7 +208,7 @@ class SegmentEnd:
         if choice is None:
             return None if may_stay else close
         following = new_segment(close.view.log, choice, nonce=nonce, created_unix_ms=unix_ms)
-        return propose_roll(view, close, following, around.sequencer_id)
+        return propose_roll(view, close, following, context.sequencer_id)
 
     def is_wider(self, log: LogNode) -> bool:
         """Whether the next segment would have bookies that this one had to do without."""
@@ -218,8 +218,8 @@ class SegmentEnd:
         choice = self._choose(log)
         return choice is not None and choice.quorum.ensemble_size > size
 
-    def _choose(self, log: LogNode) -> Choice | None:
-        candidates = self._around.candidates
+    def _choose(self, log: LogNode) -> PlacementChoice | None:
+        candidates = self._context.candidates
         if self._following is None or not self._following.fits(log, candidates):
-            self._following = choose_segment(log, candidates, self._around.rng)
+            self._following = choose_segment(log, candidates, self._context.rng)
         return self._following

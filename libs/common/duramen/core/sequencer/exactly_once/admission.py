@@ -21,11 +21,11 @@ from dataclasses import dataclass, field
 
 from duramen.core.segment import Totals
 from duramen.core.sequencer.effects import (
-    AlreadyStored,
     Complete,
     Effect,
     Expected,
     Fail,
+    OldDuplicate,
     TailMark,
 )
 from duramen.core.sequencer.epoch.segment_writer import SegmentWriter
@@ -39,7 +39,7 @@ Draw = Callable[[Callable[[QueuedAppend], bool]], list[QueuedAppend]]
 
 
 @dataclass(slots=True)
-class _Placed:
+class _PlacedBatch:
     """A batch of a producer, or a new token, in an entry that is not acknowledged."""
 
     append: QueuedAppend
@@ -54,7 +54,7 @@ class _Ahead:
 
     epoch: int
     last: int
-    in_flight: dict[int, _Placed]
+    in_flight: dict[int, _PlacedBatch]
 
 
 @dataclass(slots=True)
@@ -103,8 +103,8 @@ class Admission:
         self._put = put
         self._token = ""
         self._ahead: dict[str, _Ahead] = {}
-        self._taken: list[_Placed] = []
-        self._placed: dict[EntryId, list[_Placed]] = {}
+        self._taken: list[_PlacedBatch] = []
+        self._placed: dict[EntryId, list[_PlacedBatch]] = {}
         self._refusals: list[_Refusal] = []
         self._held_bytes = 0
         self._joined_count = 0
@@ -188,7 +188,7 @@ class Admission:
             return False
         fail = self._find_fault(append, place, unix_ms)
         if fail is None:
-            placed = _Placed(append, place.slot, place.position)
+            placed = _PlacedBatch(append, place.slot, place.position)
             if append.stamp is not None:
                 self._note_ahead(append.stamp, placed)
             if append.command is not None:
@@ -222,7 +222,7 @@ class Admission:
             return False
         result = self.table.result_of(stamp)
         if result is None:
-            self._put(AlreadyStored(append.append_id))
+            self._put(OldDuplicate(append.append_id))
         else:
             self._put(_complete(append.append_id, result, is_duplicate=True))
         return True
@@ -238,7 +238,7 @@ class Admission:
         if append.stamp is not None and self.table.is_lost(append.stamp):
             ahead = self._ahead.get(append.stamp.producer_id)
             if ahead is None or ahead.epoch == append.stamp.epoch:
-                return refuse("data_lost", _spell_lost(append.stamp), "producer")
+                return refuse("data_lost", _format_lost(append.stamp), "producer")
         token = append.fencing_token
         if append.command is not None:
             token = append.command.expected
@@ -295,7 +295,7 @@ class Admission:
             return "window_full", detail, None
         return None
 
-    def _note_ahead(self, stamp: Stamp, placed: _Placed) -> None:
+    def _note_ahead(self, stamp: Stamp, placed: _PlacedBatch) -> None:
         ahead = self._ahead.get(stamp.producer_id)
         if ahead is None or ahead.epoch != stamp.epoch:
             ahead = _Ahead(stamp.epoch, stamp.sequence, {})
@@ -429,7 +429,7 @@ def _complete(append_id: int, result: Result, *, is_duplicate: bool) -> Complete
     return Complete(append_id, start, seq_num, count, timestamp_ms, tail, is_duplicate)
 
 
-def _spell_lost(stamp: Stamp) -> str:
+def _format_lost(stamp: Stamp) -> str:
     return (
         f"batch {stamp.sequence} of epoch {stamp.epoch} of producer {stamp.producer_id} is not in "
         "the log: entries are lost for ever, it with them, or a newer epoch: begin a new epoch"

@@ -14,10 +14,10 @@ from collections.abc import Callable, Sequence
 
 from duramen.core.log_node import LogNode
 from duramen.core.segment import Segment
+from duramen.core.sequencer.context import Ports
 from duramen.core.sequencer.exactly_once.producer_table import ProducerTable
 from duramen.core.sequencer.exactly_once.rebuild import Rebuild
 from duramen.core.sequencer.exactly_once.stamps import HistoryEntry
-from duramen.core.sequencer.surroundings import Ports
 from duramen.ids import Epoch
 
 

@@ -31,7 +31,7 @@ UNKNOWN_TOKEN: Final = "not known: the entry that set it may be lost".ljust(
 
 
 @dataclass(slots=True)
-class _Row:
+class _ProducerRow:
     epoch: int
     last: int
     used_unix_ms: int
@@ -60,7 +60,7 @@ class ProducerTable:
     def __init__(self, results_kept: int) -> None:
         self.results_kept = results_kept
         self.token = ""
-        self._rows: dict[str, _Row] = {}
+        self._rows: dict[str, _ProducerRow] = {}
 
     @property
     def is_empty(self) -> bool:
@@ -92,7 +92,7 @@ class ProducerTable:
             row.results.pop()
             row.last -= 1
         if row is None or row.epoch != stamp.epoch or row.last >= stamp.sequence:
-            row = _Row(stamp.epoch, -1, unix_ms, deque())
+            row = _ProducerRow(stamp.epoch, -1, unix_ms, deque())
         missing_count = stamp.sequence - row.last - 1
         row.results.extend([result.as_loss_mark()] * min(missing_count, self.results_kept))
         row.results.append(result)
@@ -120,7 +120,7 @@ class ProducerTable:
         result = self.result_of(stamp)
         return result.is_lost if result else row.is_in_doubt and stamp.sequence > row.last
 
-    def _cut(self, row: _Row) -> None:
+    def _cut(self, row: _ProducerRow) -> None:
         while len(row.results) > self.results_kept + row.is_in_doubt:
             row.results.popleft()
 
@@ -167,7 +167,7 @@ class ProducerTable:
         """Become what a snapshot says."""
         self.token = token
         self._rows = {
-            name: _Row(epoch, last, used_unix_ms, deque(results))
+            name: _ProducerRow(epoch, last, used_unix_ms, deque(results))
             for name, epoch, last, used_unix_ms, results in rows
             if results
         }

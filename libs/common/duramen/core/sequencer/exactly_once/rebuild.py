@@ -21,6 +21,7 @@ from collections.abc import Collection, Sequence
 
 from duramen.core.log_node import LogNode
 from duramen.core.segment import Segment
+from duramen.core.sequencer.context import Ports
 from duramen.core.sequencer.effects import ReadHistory, ReadSegment
 from duramen.core.sequencer.exactly_once.producer_table import ProducerTable
 from duramen.core.sequencer.exactly_once.stamps import (
@@ -29,7 +30,6 @@ from duramen.core.sequencer.exactly_once.stamps import (
     SnapshotPart,
     TokenRecord,
 )
-from duramen.core.sequencer.surroundings import Ports
 from duramen.ids import Dlsn, EntryId, Epoch, Lsn
 from duramen.limits import RETRY_DELAY_MAX_US, RETRY_DELAY_US
 

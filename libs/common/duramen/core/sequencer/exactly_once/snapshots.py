@@ -23,7 +23,7 @@ _RESULT_BYTES: Final = 40
 """Near enough to what `wire.exactly_once.control_record` spells."""
 
 
-class _Sent(NamedTuple):
+class _SentSnapshot(NamedTuple):
     through: Lsn
     last: EntryId
 
@@ -34,7 +34,7 @@ class Snapshots:
     def __init__(self) -> None:
         self.written_count = 0
         self._complete: Lsn | None = None
-        self._sent: _Sent | None = None
+        self._sent: _SentSnapshot | None = None
         self._entry_count = 0
         self._bytes = 0
         self._size_bytes = 0
@@ -83,7 +83,7 @@ class Snapshots:
 
     def on_sent(self, through: Lsn, last: EntryId) -> None:
         """The parts are on their way; the last one is entry `last`."""
-        self._sent = _Sent(through, last)
+        self._sent = _SentSnapshot(through, last)
         self._covered = last
         self._entry_count = self._bytes = 0
         self.written_count += 1

@@ -14,10 +14,10 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 
+from duramen.core.sequencer.context import Ports
 from duramen.core.sequencer.effects import CommitOutcome, LogView, StoredEntry
 from duramen.core.sequencer.proposals import rule_of
 from duramen.core.sequencer.recovery import Recovery
-from duramen.core.sequencer.surroundings import Ports
 from duramen.core.status import BookieStatus
 from duramen.ids import EntryId, Epoch, Member
 

@@ -15,6 +15,7 @@ Called by `log_sequencer`. Source: docs/protocol/recovery.md "Takeover", R2, R3,
 from __future__ import annotations
 
 from duramen.core.segment import SegmentState
+from duramen.core.sequencer.context import SequencerContext
 from duramen.core.sequencer.effects import CommitOutcome, LogView
 from duramen.core.sequencer.exactly_once.carried_state import CarriedState
 from duramen.core.sequencer.log_state import (
@@ -30,7 +31,6 @@ from duramen.core.sequencer.log_state import (
 from duramen.core.sequencer.own_changes import OwnChanges
 from duramen.core.sequencer.proposals import propose_new_epoch
 from duramen.core.sequencer.shortage import TAKEN_OVER
-from duramen.core.sequencer.surroundings import Surroundings
 from duramen.core.sequencer.takeover.older_epochs import UNRECOVERED_EPOCH_MAX, OlderEpochs
 from duramen.ids import Epoch
 
@@ -51,7 +51,7 @@ class Takeover:
 
     def __init__(
         self,
-        around: Surroundings,
+        context: SequencerContext,
         changes: OwnChanges,
         older: OlderEpochs,
         carried: CarriedState,
@@ -62,7 +62,7 @@ class Takeover:
         self.state = LogState.READING
         self.refusal = TAKEN_OVER
         self.reason = reason
-        self._around = around
+        self._context = context
         self._changes = changes
         self._older = older
         self._carried = carried
@@ -103,7 +103,7 @@ class Takeover:
             if self.state is LogState.READING and self.reason:
                 # Fenced. What was never sent need not wait for the store: others may reach it.
                 return GivenUp("sealed by another, and the log's nodes cannot be read", 1)
-            if not (self._around.is_metadata_reachable or self._around.holds_logs):
+            if not (self._context.is_metadata_reachable or self._context.holds_logs):
                 # Nothing of a takeover succeeds without a session; somebody else may have one.
                 return GivenUp("the metadata store is away, and the log is not taken over")
         self._retry_later(now_us)
@@ -114,7 +114,7 @@ class Takeover:
         if view.log.is_deleted or view.log.is_ended:
             return Left("log_deleted" if view.log.is_deleted else "log_ended")
         mine = self._changes.find_segment(view)
-        is_others = view.owner is not None and view.owner.sequencer_id != self._around.sequencer_id
+        is_others = view.owner is not None and view.owner.sequencer_id != self._context.sequencer_id
         if mine is None and is_others and (self._was_owner or self._intent.unless_owned):
             # Claiming back at once from whoever took it would be a duel without end, and what was
             # an orphan is none: closing it would seal the epoch of its new owner.
@@ -137,7 +137,7 @@ class Takeover:
     # --- claiming (R2) ---------------------------------------------------------------------------
 
     def _claim(self, view: LogView, now_us: int) -> None:
-        proposal = propose_new_epoch(view, self._around, now_us)
+        proposal = propose_new_epoch(view, self._context, now_us)
         if isinstance(proposal, str):
             self.refusal = ("not_enough_bookies", proposal)
             self._retry_later(now_us)

@@ -18,8 +18,8 @@ from collections.abc import Collection
 
 from duramen.core.quorum import write_sets
 from duramen.core.segment import Segment
+from duramen.core.sequencer.context import Ports
 from duramen.core.sequencer.effects import SendLac
-from duramen.core.sequencer.surroundings import Ports
 from duramen.ids import EntryId, Member
 from duramen.limits import PROBE_INTERVAL_US
 

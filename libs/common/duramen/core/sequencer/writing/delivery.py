@@ -17,10 +17,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from duramen.core.segment import Segment
+from duramen.core.sequencer.context import Ports
 from duramen.core.sequencer.effects import SendAdd, SendLac
-from duramen.core.sequencer.surroundings import Ports
 from duramen.core.sequencer.writing.owed_copies import OwedCopies
-from duramen.core.sequencer.writing.window import SentEntry, Window
+from duramen.core.sequencer.writing.window import EntryWindow, SentEntry
 from duramen.ids import EntryId, Member
 from duramen.limits import PROBE_INTERVAL_US
 
@@ -75,7 +75,7 @@ class Delivery:
             if member not in self.absent and member not in entry.holders:
                 self._send_to(member, entry, segment, lac)
 
-    def probe(self, segment: Segment, window: Window, owed: OwedCopies, now_us: int) -> bool:
+    def probe(self, segment: Segment, window: EntryWindow, owed: OwedCopies, now_us: int) -> bool:
         """Try every absent member whose time has come, one probe at a time; whether one was due."""
         due = [m for m, absence in self.absent.items() if now_us >= absence.probe_at_us]
         for member in due:
@@ -92,7 +92,7 @@ class Delivery:
         return bool(due)
 
     def _send_probe(
-        self, member: Member, segment: Segment, window: Window, owed: OwedCopies
+        self, member: Member, segment: Segment, window: EntryWindow, owed: OwedCopies
     ) -> None:
         entry = next(_list_missed(member, segment, window, owed), None)
         if entry is not None:
@@ -104,7 +104,9 @@ class Delivery:
         """The member answered, and may not be told anything now: it is probed again."""
         self.absent[member].is_probing = False
 
-    def resume(self, member: Member, segment: Segment, window: Window, owed: OwedCopies) -> None:
+    def resume(
+        self, member: Member, segment: Segment, window: EntryWindow, owed: OwedCopies
+    ) -> None:
         """The member answered: it gets everything that it missed, oldest first."""
         del self.absent[member]
         for entry in _list_missed(member, segment, window, owed):
@@ -117,7 +119,7 @@ class Delivery:
 
 
 def _list_missed(
-    member: Member, segment: Segment, window: Window, owed: OwedCopies
+    member: Member, segment: Segment, window: EntryWindow, owed: OwedCopies
 ) -> Iterator[SentEntry]:
     entries = itertools.chain(owed.entries.values(), window.entries)
     return (entry for entry in entries if member in entry.missing_from(segment))

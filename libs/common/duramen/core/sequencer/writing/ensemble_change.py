@@ -22,8 +22,8 @@ from dataclasses import dataclass
 
 from duramen.core.placement import PlacementRule, choose_replacements
 from duramen.core.segment import Segment, SegmentState, Totals
+from duramen.core.sequencer.context import Ports
 from duramen.core.sequencer.effects import Commit, CommitOutcome, LogView, ReadMetadata, SetSegment
-from duramen.core.sequencer.surroundings import Ports
 from duramen.ids import EntryId, Member
 from duramen.limits import RETRY_DELAY_US
 

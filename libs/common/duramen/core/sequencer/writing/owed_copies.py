@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from duramen.core.segment import Segment
+from duramen.core.sequencer.context import Ports
 from duramen.core.sequencer.effects import PersistOwed
-from duramen.core.sequencer.surroundings import Ports
 from duramen.core.sequencer.writing.window import SentEntry
 from duramen.ids import EntryId, Member
 from duramen.limits import OWED_BYTES_MAX_PER_SEQUENCER, RETRY_DELAY_MAX_US

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from duramen.core.segment import Segment
+from duramen.core.sequencer.context import Ports
 from duramen.core.sequencer.effects import SendLac
-from duramen.core.sequencer.surroundings import Ports
 from duramen.ids import NOTHING, EntryId, Member
 
 
@@ -55,7 +55,7 @@ class VisibleTail:
         if self.due_us is None:
             self.due_us = now_us + self._commit_delay_us
 
-    def tell_again(self) -> None:
+    def report_again(self) -> None:
         """A member is back that may have missed the LAC: it is due for everybody, at once."""
         self._told = NOTHING
         self.due_us = 0
@@ -66,9 +66,9 @@ class VisibleTail:
         """Tell the LAC if it is due."""
         if self.due_us is not None and now_us >= self.due_us:
             self.due_us = None
-            self.tell(segment, lac, absent)
+            self.report(segment, lac, absent)
 
-    def tell(self, segment: Segment, lac: EntryId, absent: Collection[Member]) -> None:
+    def report(self, segment: Segment, lac: EntryId, absent: Collection[Member]) -> None:
         """Make the tail visible: to the whole last fragment, when no add carried this LAC."""
         if self._commits_by_entry:
             # Readers need the LAC of the last record; that of a control entry shows them nothing.

@@ -47,7 +47,7 @@ class SentEntry:
         return [m for m in segment.write_set_of(self.entry) if m not in holders]
 
 
-class Window:
+class EntryWindow:
     """The entries of one open segment that are not acknowledged in order."""
 
     def __init__(self) -> None:

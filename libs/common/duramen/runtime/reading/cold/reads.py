@@ -61,7 +61,7 @@ SPARE_S: Final = 1.0
 _USE_COUNT_MAX: Final = 4_096
 
 
-class _Group(NamedTuple):
+class _CachedGroup(NamedTuple):
     """A row group in memory."""
 
     ids: list[EntryId]
@@ -104,11 +104,11 @@ class ColdReads:
         self._archive: Archive | None = None
         self._pool = ThreadPoolExecutor(THREAD_COUNT, "cold-read")
         self._layouts: OrderedDict[LedgerId, ColdLayout] = OrderedDict()
-        self._groups: OrderedDict[_Key, _Group] = OrderedDict()
+        self._groups: OrderedDict[_Key, _CachedGroup] = OrderedDict()
         self._cached_bytes = 0
         self._uses: OrderedDict[tuple[LedgerId, int], _Use] = OrderedDict()
         self._layout_flights: dict[tuple[LedgerId, str], asyncio.Task[ColdLayout]] = {}
-        self._flights: dict[_Key, asyncio.Task[_Group]] = {}
+        self._flights: dict[_Key, asyncio.Task[_CachedGroup]] = {}
         self._ahead: set[_Key] = set()
         self._down: ColdStoreDown | None = None
         self._down_until_s = 0.0
@@ -235,7 +235,7 @@ class ColdReads:
             self._layouts.popitem(last=False)
         return layout
 
-    async def _demand(self, layout: ColdLayout, index: int) -> _Group:
+    async def _demand(self, layout: ColdLayout, index: int) -> _CachedGroup:
         """A row group that is wanted now."""
         key = _key(layout, index)
         group = self._groups.get(key)
@@ -248,7 +248,7 @@ class ColdReads:
             task = self._start(layout, index)
         return await asyncio.shield(task)
 
-    def _start(self, layout: ColdLayout, index: int) -> asyncio.Task[_Group]:
+    def _start(self, layout: ColdLayout, index: int) -> asyncio.Task[_CachedGroup]:
         """Begin to load a row group; `_end` sees to its end, whoever waits for it."""
         key = _key(layout, index)
         task = asyncio.create_task(self._load(layout, index))
@@ -256,7 +256,7 @@ class ColdReads:
         task.add_done_callback(lambda done: self._end(self._flights, key, done))
         return task
 
-    async def _load(self, layout: ColdLayout, index: int) -> _Group:
+    async def _load(self, layout: ColdLayout, index: int) -> _CachedGroup:
         archive = await self._find_archive()
         try:
             entries = await self._run(lambda: archive.read_group(layout, index))
@@ -265,7 +265,7 @@ class ColdReads:
                 del self._layouts[layout.ledger_id]  # compaction may have put another in its place
             raise
         size_bytes = sum(len(body) for _, body in entries)
-        group = _Group([entry_id for entry_id, _ in entries], entries, size_bytes)
+        group = _CachedGroup([entry_id for entry_id, _ in entries], entries, size_bytes)
         key = _key(layout, index)
         self._groups[key] = group
         self._cached_bytes += size_bytes
@@ -327,7 +327,7 @@ class ColdReads:
     def _give(
         self,
         place: tuple[ColdLayout, int],
-        group: _Group,
+        group: _CachedGroup,
         first: EntryId,
         last: EntryId,
         bytes_max: int,

@@ -15,14 +15,14 @@ from typing import Final
 
 from duramen.core.segment import Segment
 from duramen.ids import EntryId
-from duramen.runtime.reading.positioning.log_view import LogView
+from duramen.runtime.reading.positioning.log_view import SearchableLog
 from duramen.wire.entry import EntryInfo
 
 POINTS_MAX: Final = 512
 """Known points per ledger: bisection between two of them takes a few headers at most."""
 
 
-class EntryIndex:
+class SparseIndex:
     """Points of one ledger: record position → entry that begins there. Sorted, bounded."""
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class EntryIndex:
 
 
 async def bisect_entries(
-    view: LogView,
+    view: SearchableLog,
     segment: Segment,
     low: EntryId,
     high: EntryId,

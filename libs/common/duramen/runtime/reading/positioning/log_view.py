@@ -1,7 +1,7 @@
 """What a search for a position may ask of one log, and the same over the network.
 
-`LogView` is the port: nodes, the tail, headers and whole entries. `LiveLog` is what requests use;
-the property test puts a log in memory in its place.
+`SearchableLog` is the port: nodes, the tail, headers and whole entries. `LiveLog` is what requests
+use; the property test puts a log in memory in its place.
 
 Called by `positions` and the searches of this package. Source: docs/protocol/reading.md
 "Positions".
@@ -24,7 +24,7 @@ from duramen.wire.entry import EntryInfo
 T = TypeVar("T")
 
 
-class LogView(Protocol):
+class SearchableLog(Protocol):
     """One log, as searches see it."""
 
     async def read_log(self) -> LogNode:

@@ -18,7 +18,7 @@ from duramen.core.segment import Segment, Totals
 from duramen.errors import DuramenError
 from duramen.ids import LAST_ENTRY_ID, Dlsn, EntryId, Epoch
 from duramen.runtime.reading.positioning.entry_search import bisect_entries, skip_absent
-from duramen.runtime.reading.positioning.log_view import LogView
+from duramen.runtime.reading.positioning.log_view import SearchableLog
 from duramen.units import KIB, MIB
 from duramen.wire.entry import EntryError
 from duramen.wire.read_answers import PlacedBatch, place_batches
@@ -37,7 +37,7 @@ class Key(enum.Enum):
     TIME = "time"
 
 
-class Wanted(NamedTuple):
+class SearchTarget(NamedTuple):
     """The first record whose txid, or timestamp in unix ms, is `number` or greater."""
 
     key: Key
@@ -49,7 +49,7 @@ class Wanted(NamedTuple):
         return greatest is not None and greatest >= self.number
 
 
-class Found(NamedTuple):
+class FoundRecord(NamedTuple):
     """A record."""
 
     dlsn: Dlsn
@@ -70,7 +70,9 @@ class Range(NamedTuple):
     seq_num: int
 
 
-async def find_in_range(view: LogView, where: Range, wanted: Wanted) -> Found | None:
+async def find_in_range(
+    view: SearchableLog, where: Range, wanted: SearchTarget
+) -> FoundRecord | None:
     """The first wanted record of a part of a segment.
 
     Raises:
@@ -100,8 +102,8 @@ async def find_in_range(view: LogView, where: Range, wanted: Wanted) -> Found | 
 
 
 def find_in_entry(
-    body: bytes, epoch: Epoch, start_seq_num: int, first_seq_num: int, wanted: Wanted
-) -> Found | None:
+    body: bytes, epoch: Epoch, start_seq_num: int, first_seq_num: int, wanted: SearchTarget
+) -> FoundRecord | None:
     """The first wanted record of an entry that is not before `first_seq_num`.
 
     Args:
@@ -116,13 +118,13 @@ def find_in_entry(
                 index = _find_in_batch(placed, max(0, first_seq_num - placed.seq_num), wanted)
                 if index is not None:
                     dlsn = placed.dlsn._replace(slot=placed.dlsn.slot + index)
-                    return Found(dlsn, placed.seq_num + index)
+                    return FoundRecord(dlsn, placed.seq_num + index)
     except (EntryError, BatchError) as error:
         raise DuramenError("internal", f"stored data are not valid: {error}") from error
     return None
 
 
-def _find_in_batch(placed: PlacedBatch, first: int, wanted: Wanted) -> int | None:
+def _find_in_batch(placed: PlacedBatch, first: int, wanted: SearchTarget) -> int | None:
     info = read_info(placed.batch)
     if not wanted.is_reached(Totals(0, 0, info.max_txid, info.max_timestamp_ms)):
         return None
@@ -135,7 +137,7 @@ def _find_in_batch(placed: PlacedBatch, first: int, wanted: Wanted) -> int | Non
 
 
 def _narrow(
-    where: Range, wanted: Wanted, points: Sequence[tuple[EntryId, Totals]]
+    where: Range, wanted: SearchTarget, points: Sequence[tuple[EntryId, Totals]]
 ) -> tuple[EntryId, EntryId]:
     """Bounds of the bisection: at some points the totals before them are known."""
     low, high = where.low, where.last

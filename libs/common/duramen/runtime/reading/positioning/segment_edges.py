@@ -22,12 +22,12 @@ from duramen.core.segment import Segment
 from duramen.errors import DuramenError
 from duramen.ids import EntryId, Epoch, LedgerId
 from duramen.runtime.reading.positioning.entry_search import skip_absent
-from duramen.runtime.reading.positioning.log_view import LogView
+from duramen.runtime.reading.positioning.log_view import SearchableLog
 from duramen.runtime.reading.positioning.record_search import (
-    Found,
+    FoundRecord,
     Key,
     Range,
-    Wanted,
+    SearchTarget,
     find_in_range,
 )
 from duramen.units import KIB
@@ -72,7 +72,9 @@ class SegmentEdges:
         """When a look-up failed last."""
         self._look_up_count = 0
 
-    async def learn(self, view: LogView, segments: Sequence[Segment]) -> Mapping[Epoch, Edges]:
+    async def learn(
+        self, view: SearchableLog, segments: Sequence[Segment]
+    ) -> Mapping[Epoch, Edges]:
         """What is known of these segments, after a few more were looked up.
 
         Args:
@@ -108,7 +110,7 @@ class SegmentEdges:
         tried_s = self._tried_s.get(segment.ledger_id)
         return tried_s is None or self._read_clock_s() >= tried_s + TRIED_AGAIN_S
 
-    async def _look_up(self, view: LogView, segment: Segment) -> None:
+    async def _look_up(self, view: SearchableLog, segment: Segment) -> None:
         self._look_up_count += 1
         # Also of one that is given up because it takes long.
         _keep(self._tried_s, segment.ledger_id, self._read_clock_s())
@@ -118,7 +120,7 @@ class SegmentEdges:
             self._tried_s.pop(segment.ledger_id, None)
 
 
-async def find_edges(view: LogView, segment: Segment) -> Edges:
+async def find_edges(view: SearchableLog, segment: Segment) -> Edges:
     """What a CLOSED segment with records begins with.
 
     Of records that are lost or in a hole nothing is known: the first that is left counts.
@@ -132,11 +134,11 @@ async def find_edges(view: LogView, segment: Segment) -> Edges:
     return Edges(await _find_first(view, segment, Key.TXID) if has_txids else None, first_ms)
 
 
-async def _find_first(view: LogView, segment: Segment, key: Key) -> int | None:
+async def _find_first(view: SearchableLog, segment: Segment, key: Key) -> int | None:
     """The value of the first record that has one: nearly always in the first entry."""
     assert segment.start_seq_num is not None and segment.last_entry is not None, segment
     first = skip_absent(segment, EntryId(0))
-    wanted, start = Wanted(key, 0), segment.start_seq_num
+    wanted, start = SearchTarget(key, 0), segment.start_seq_num
     whole = Range(segment, start, first, segment.last_entry, start)
     found = await find_in_range(view, whole._replace(last=min(first, whole.last)), wanted)
     if found is None:
@@ -148,7 +150,7 @@ async def _find_first(view: LogView, segment: Segment, key: Key) -> int | None:
     return _read_value(body, segment, found, key)
 
 
-def _read_value(body: bytes, segment: Segment, found: Found, key: Key) -> int | None:
+def _read_value(body: bytes, segment: Segment, found: FoundRecord, key: Key) -> int | None:
     assert segment.start_seq_num is not None, segment
     try:
         for placed in place_batches(body, segment.epoch, segment.start_seq_num):

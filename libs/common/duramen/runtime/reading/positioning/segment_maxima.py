@@ -15,8 +15,8 @@ from typing import Final
 from duramen.core.segment import Totals
 from duramen.errors import DuramenError
 from duramen.ids import Epoch
-from duramen.runtime.reading.positioning.log_view import LogView
-from duramen.runtime.reading.positioning.record_search import Wanted
+from duramen.runtime.reading.positioning.log_view import SearchableLog
+from duramen.runtime.reading.positioning.record_search import SearchTarget
 
 READ_TOGETHER: Final = 32
 """Nodes read at once: a log of 1,000 segments is known after some 30 round trips."""
@@ -34,7 +34,7 @@ class SegmentMaxima:
         """Segments that are known."""
         return len(self._totals)
 
-    async def learn(self, view: LogView, first_live: Epoch, last_closed: int) -> None:
+    async def learn(self, view: SearchableLog, first_live: Epoch, last_closed: int) -> None:
         """Know the segments `first_live` … `last_closed`, which are CLOSED; forget earlier ones.
 
         One without a node has been truncated meanwhile: it holds nothing to find.
@@ -50,7 +50,7 @@ class SegmentMaxima:
             if epochs[0] == self._first + len(self._totals):  # else another request was first
                 self._totals += found
 
-    def find_next(self, epoch: Epoch, wanted: Wanted, last: int) -> Epoch | None:
+    def find_next(self, epoch: Epoch, wanted: SearchTarget, last: int) -> Epoch | None:
         """The first segment from `epoch` to `last` that may hold what is wanted."""
         first = max(epoch, self._first)
         for known in range(first, min(last + 1, self._first + len(self._totals))):
@@ -64,7 +64,7 @@ class SegmentMaxima:
             self._first = first_live
 
 
-async def _read_totals(view: LogView, epoch: Epoch) -> Totals:
+async def _read_totals(view: SearchableLog, epoch: Epoch) -> Totals:
     segment = await view.read_segment(epoch)
     if segment is None:
         return Totals()

@@ -2,7 +2,7 @@
 
 Nothing is made of a LogCluster that is not valid, is leaving, or of which it is not clear what it
 is; a BookieSet that is not valid or
-cannot be made keeps nobody else from being made. Called by `plan.whole`. Pure.
+cannot be made keeps nobody else from being made. Called by `plan.plan`. Pure.
 """
 
 from collections.abc import Iterator
@@ -10,11 +10,11 @@ from datetime import datetime
 
 from duramen_operator.names import FOUNDING, name_component
 from duramen_operator.plan.cluster import bookies, servers, zookeeper
+from duramen_operator.plan.cluster.bookie_status import report_bookie, report_orphan, report_set
 from duramen_operator.plan.cluster.bookies import SetFrame, read_set
 from duramen_operator.plan.cluster.foundation import find_spent_permit, make_permit
-from duramen_operator.plan.cluster.frame import Frame
-from duramen_operator.plan.cluster.telling import tell_cluster, tell_invalid
-from duramen_operator.plan.cluster.telling_bookies import tell_bookie, tell_orphan, tell_set
+from duramen_operator.plan.cluster.frame import ClusterFrame
+from duramen_operator.plan.cluster.status import report_cluster, report_invalid
 from duramen_operator.plan.manifests import is_foreign, plan_apply
 from duramen_operator.plan.observed import Observed
 from duramen_operator.plan.steps import Apply, Delete, Event, Plan, Status, Step
@@ -34,12 +34,12 @@ def _plan(observed: Observed, now: datetime) -> Iterator[Step]:
     cluster = observed.cluster
     if cluster is None or cluster.is_leaving:
         for item in (*observed.list("BookieSet"), *observed.list("Bookie")):
-            yield from tell_orphan(item, observed.cluster_name, now)
+            yield from report_orphan(item, observed.cluster_name, now)
         return
     try:
-        frame = Frame.read(observed, cluster)
+        frame = ClusterFrame.read(observed, cluster)
     except ResourceError as error:
-        yield from tell_invalid(cluster, str(error), now)
+        yield from report_invalid(cluster, str(error), now)
         return
     yield from _plan_foundation(frame)
     is_waiting = frame.is_held or frame.found.is_new
@@ -48,7 +48,7 @@ def _plan(observed: Observed, now: datetime) -> Iterator[Step]:
             yield step
 
 
-def _plan_foundation(frame: Frame) -> Iterator[Step]:
+def _plan_foundation(frame: ClusterFrame) -> Iterator[Step]:
     """A permit before anything else, then the record; the permit goes when it is spent."""
     observed, cluster, found = frame.observed, frame.cluster, frame.found
     if frame.is_held:
@@ -62,7 +62,7 @@ def _plan_foundation(frame: Frame) -> Iterator[Step]:
         yield Delete(permit.ref, permit.uid, permit.resource_version)
 
 
-def _plan_parts(frame: Frame, now: datetime) -> Iterator[Step]:
+def _plan_parts(frame: ClusterFrame, now: datetime) -> Iterator[Step]:
     observed = frame.observed
     yield from _plan_services(frame)
     sets: list[SetFrame] = []
@@ -72,14 +72,14 @@ def _plan_parts(frame: Frame, now: datetime) -> Iterator[Step]:
         try:
             own = read_set(frame, item)
         except ResourceError as error:
-            yield from tell_invalid(item, str(error), now)
+            yield from report_invalid(item, str(error), now)
             continue
         sets.append(own)
         yield from _plan_set(own, now)
-    yield from tell_cluster(frame, sets, find_taken(frame), now)
+    yield from report_cluster(frame, sets, find_taken(frame), now)
 
 
-def _plan_services(frame: Frame) -> Iterator[Step]:
+def _plan_services(frame: ClusterFrame) -> Iterator[Step]:
     observed = frame.observed
     for manifest in (
         *zookeeper.make_zookeeper(frame),
@@ -102,15 +102,15 @@ def _plan_set(own: SetFrame, now: datetime) -> Iterator[Step]:
         for manifest in bookies.make_bookies(own):
             yield from plan_apply(observed, manifest)
         yield from bookies.plan_weights(own)
-    yield from tell_set(own, impossible, now)
+    yield from report_set(own, impossible, now)
     for share in own.shares:
         for name in share.bookies:
             item = observed.find("Bookie", name)
             if item is not None and own.bookie_set.uid in item.owner_uids:
-                yield from tell_bookie(own, share, item, now)
+                yield from report_bookie(own, share, item, now)
 
 
-def find_taken(frame: Frame) -> tuple[str, ...]:
+def find_taken(frame: ClusterFrame) -> tuple[str, ...]:
     """Objects that ought to be the cluster's and belong to somebody else, for people."""
     manifests = (
         frame.found.foundation.make_record(frame.cluster),

@@ -1,13 +1,13 @@
-"""The shelf: the set of settled files that is in force, and reading of runs from it.
+"""The entry log: the set of settled files that is in force, and reading of runs from it.
 
 A ledger's entries may be in several files; the newest file (the highest id) that has an entry is
 asked for it. What is not found or not intact is a fault, never an absence: whether an entry exists
-is the core's to say, and the shelf is asked for entries that do.
+is the core's to say, and the entry log is asked for entries that do.
 
 Files are added, replaced and retired by one thread at a time while any thread reads; a file that is
 retired closes when its last read ends. Not here: the checkpoint, which must name a file before it
 counts, and what to settle or compact. Called by the bookie's storage and upkeep.
-Source: docs/protocol/shelf.md, docs/protocol/wire.md "what an answer's status allows one to
+Source: docs/protocol/entry-log.md, docs/protocol/wire.md "what an answer's status allows one to
 conclude", R15.
 """
 
@@ -20,18 +20,18 @@ from enum import Enum
 from typing import Any, Final, NamedTuple
 
 from duramen.ids import EntryId, Incarnation, LedgerId
-from duramen.wire.checkpoint_format import ShelfFileRef
-from duramen.wire.shelf_format import Row
-from duramen_bookie.file_system import FileSystem
-from duramen_bookie.shelf.data_file import (
+from duramen.wire.checkpoint_format import EntryLogFileRef
+from duramen.wire.entry_log_format import IndexRow
+from duramen_bookie.entry_log.data_file import (
     DataFileWriter,
     FinishedFile,
     RebuiltIndex,
     index_path,
     rebuild_index,
 )
-from duramen_bookie.shelf.index_file import IndexDamaged
-from duramen_bookie.shelf.shelf_file import ShelfFile
+from duramen_bookie.entry_log.entry_log_file import EntryLogFile
+from duramen_bookie.entry_log.index_file import IndexDamaged
+from duramen_bookie.file_system import FileSystem
 
 _NAME: Final = re.compile(r"(\d{6,18})\.(?:de|idx|idx\.new)")
 
@@ -39,7 +39,7 @@ READ_AHEAD_BYTES_MIN: Final = 64 << 10
 """A run that long is taken for a part of a catch-up read, whose next part is asked for soon."""
 
 
-class Fault(Enum):
+class ReadFault(Enum):
     """Why a read ends before the entry that it was to go on with."""
 
     UNREADABLE = "unreadable"
@@ -48,19 +48,19 @@ class Fault(Enum):
     """An index cannot say where it is: answer UNKNOWN, have the index made anew, ask again."""
 
 
-class ShelfRead(NamedTuple):
+class EntryLogRead(NamedTuple):
     """Entries without a gap from the first that was asked for; their bytes are verified."""
 
     entries: list[tuple[EntryId, memoryview]]
-    fault: Fault | None = None
+    fault: ReadFault | None = None
 
 
-class Shelf:
+class EntryLog:
     """The files in force.
 
     Args:
         fs: the disk.
-        directories: where files are; `ShelfFileRef.directory_index` counts in them.
+        directories: where files are; `EntryLogFileRef.directory_index` counts in them.
         incarnation: of the bookie.
         is_alive: whether a ledger was not dropped; called on the thread that adds a file.
 
@@ -81,8 +81,8 @@ class Shelf:
         self._incarnation = incarnation
         self._is_alive = is_alive
         self._lock = threading.Lock()
-        self._files: dict[int, ShelfFile] = {}
-        self._files_of: dict[LedgerId, tuple[ShelfFile, ...]] = {}
+        self._files: dict[int, EntryLogFile] = {}
+        self._files_of: dict[LedgerId, tuple[EntryLogFile, ...]] = {}
         """Per ledger, newest first."""
 
     # --- Files -----------------------------------------------------------------------------------
@@ -100,19 +100,19 @@ class Shelf:
         path = self.path_of(file_id, directory_index)
         return DataFileWriter(self._fs, path, file_id, self._incarnation)
 
-    def open_file(self, ref: ShelfFileRef) -> ShelfFile:
+    def open_file(self, ref: EntryLogFileRef) -> EntryLogFile:
         """Open a finished file; it is not in force yet.
 
         Raises:
             IndexDamaged: the index is not the one that the checkpoint names, or damaged; it can
                 be made anew.
-            ShelfFormatError: the index is of a version that is not known here.
+            EntryLogFormatError: the index is of a version that is not known here.
             OSError: the data file is missing or cannot be opened: what it held is lost.
         """
         path = self.path_of(ref.file_id, ref.directory_index)
-        return ShelfFile.open(self._fs, path, ref, self._incarnation)
+        return EntryLogFile.open(self._fs, path, ref, self._incarnation)
 
-    def rebuild_index(self, ref: ShelfFileRef) -> RebuiltIndex:
+    def rebuild_index(self, ref: EntryLogFileRef) -> RebuiltIndex:
         """Make a file's index anew; `open_file` and `add` then put it in place of the old one.
 
         Raises:
@@ -121,7 +121,7 @@ class Shelf:
         path = self.path_of(ref.file_id, ref.directory_index)
         return rebuild_index(self._fs, path, ref.file_id, self._incarnation)
 
-    def add(self, file: ShelfFile) -> None:
+    def add(self, file: EntryLogFile) -> None:
         """Put a file in force, instead of the one with the same id if there is one."""
         with self._lock:
             old = self._files.get(file.file_id)
@@ -152,7 +152,7 @@ class Shelf:
             self._fs.remove(file.path)
             self._fs.remove(index_path(file.path))
 
-    def remove_files(self, refs: Iterable[ShelfFileRef]) -> None:
+    def remove_files(self, refs: Iterable[EntryLogFileRef]) -> None:
         """Remove finished files that no checkpoint names and that were never put in force.
 
         Raises:
@@ -163,8 +163,9 @@ class Shelf:
             self._fs.remove(path)
             self._fs.remove(index_path(path))
 
-    def remove_leftovers(self, refs: Iterable[ShelfFileRef]) -> list[str]:
-        """Remove what an interrupted upkeep left: every shelf file that a checkpoint does not name.
+    def remove_leftovers(self, refs: Iterable[EntryLogFileRef]) -> list[str]:
+        """Remove what an interrupted upkeep left: every entry log file that a checkpoint does not
+        name.
 
         Args:
             refs: of a checkpoint that was read whole; without one nothing may be removed.
@@ -198,7 +199,7 @@ class Shelf:
 
     # --- Entries ---------------------------------------------------------------------------------
 
-    def read(self, ledger_id: LedgerId, first: EntryId, count: int, bytes_max: int) -> ShelfRead:
+    def read(self, ledger_id: LedgerId, first: EntryId, count: int, bytes_max: int) -> EntryLogRead:
         """Entries first, first + 1, … up to `count`, one at least, while they fit.
 
         Blocks for the disk. An entry that is here but is not wanted costs nothing, so `count` may
@@ -211,7 +212,7 @@ class Shelf:
             Fewer than `count` entries without a fault if `bytes_max` is reached.
         """
         entries: list[tuple[EntryId, memoryview]] = []
-        fault: Fault | None = None
+        fault: ReadFault | None = None
         files = self._pin_files(ledger_id)
         try:
             while len(entries) < count and fault is None:
@@ -220,7 +221,7 @@ class Shelf:
                 run = _find_run(files, ledger_id, entry_id, left, bytes_max)
                 if run is None:
                     is_known = not any(other.is_index_damaged for other in files)
-                    fault = Fault.UNREADABLE if is_known else Fault.INDEX
+                    fault = ReadFault.UNREADABLE if is_known else ReadFault.INDEX
                     break
                 file, rows = run
                 size = sum([row.length_bytes for row in rows])
@@ -230,17 +231,17 @@ class Shelf:
                 entries += found
                 bytes_max -= size
                 if len(found) < len(rows):
-                    fault = Fault.UNREADABLE
+                    fault = ReadFault.UNREADABLE
                 elif len(rows) < left:
                     _read_ahead(file, rows)
         finally:
             for file in files:
                 file.unpin()
-        return ShelfRead(entries, fault)
+        return EntryLogRead(entries, fault)
 
     def identify(
         self, ledger_id: LedgerId, first: EntryId, count: int, bytes_max: int
-    ) -> tuple[list[tuple[EntryId, int | None, int]], Fault | None]:
+    ) -> tuple[list[tuple[EntryId, int | None, int]], ReadFault | None]:
         """Entries first, first + 1, … up to `count`, one at least, read anew past the page cache.
 
         Blocks for the disk.
@@ -257,7 +258,7 @@ class Shelf:
             run = _find_run(files, ledger_id, first, count, bytes_max)
             if run is None:
                 is_known = not any(other.is_index_damaged for other in files)
-                return [], Fault.UNREADABLE if is_known else Fault.INDEX
+                return [], ReadFault.UNREADABLE if is_known else ReadFault.INDEX
             file, rows = run
             records = file.data.read_records(rows, is_direct=True)
             return [
@@ -283,7 +284,7 @@ class Shelf:
         with self._lock:
             return ledger_id in self._files_of
 
-    def is_newest(self, file: ShelfFile, row: Row) -> bool:
+    def is_newest(self, file: EntryLogFile, row: IndexRow) -> bool:
         """Whether no newer file has the entry of a row; True also if an index cannot say."""
         with self._lock:
             newer = self._files_of.get(row.ledger_id, ())
@@ -310,7 +311,7 @@ class Shelf:
 
     # --- What is known ---------------------------------------------------------------------------
 
-    def list_files(self) -> list[ShelfFile]:
+    def list_files(self) -> list[EntryLogFile]:
         """The files in force, oldest first."""
         with self._lock:
             return sorted(self._files.values(), key=_file_id)
@@ -328,12 +329,12 @@ class Shelf:
             "damaged_indexes": [file.file_id for file in files if file.is_index_damaged],
         }
 
-    def _pin_files(self, ledger_id: LedgerId) -> list[ShelfFile]:
+    def _pin_files(self, ledger_id: LedgerId) -> list[EntryLogFile]:
         with self._lock:
             files = self._files_of.get(ledger_id, ())
             return [file for file in files if file.pin()]
 
-    def _take_out(self, file: ShelfFile) -> None:
+    def _take_out(self, file: EntryLogFile) -> None:
         for ledger in file.index.ledgers():
             with self._lock:
                 files = self._files_of.get(ledger.ledger_id, ())
@@ -346,14 +347,16 @@ class Shelf:
         file.retire()
 
 
-def ref_of(finished: FinishedFile, directory_index: int) -> ShelfFileRef:
+def ref_of(finished: FinishedFile, directory_index: int) -> EntryLogFileRef:
     """What a checkpoint says of a file that was finished, or whose index was made anew."""
-    return ShelfFileRef(finished.file_id, directory_index, finished.data_bytes, finished.index_crc)
+    return EntryLogFileRef(
+        finished.file_id, directory_index, finished.data_bytes, finished.index_crc
+    )
 
 
 def _find_run(
-    files: Sequence[ShelfFile], ledger_id: LedgerId, first: EntryId, count: int, bytes_max: int
-) -> tuple[ShelfFile, list[Row]] | None:
+    files: Sequence[EntryLogFile], ledger_id: LedgerId, first: EntryId, count: int, bytes_max: int
+) -> tuple[EntryLogFile, list[IndexRow]] | None:
     """Rows from `first` on in the newest file that has it, ending where a newer file goes on."""
     for file in files:
         try:
@@ -369,12 +372,12 @@ def _find_run(
     return None
 
 
-def _read_ahead(file: ShelfFile, rows: Sequence[Row]) -> None:
+def _read_ahead(file: EntryLogFile, rows: Sequence[IndexRow]) -> None:
     last = rows[-1]
     span = last.next_offset - rows[0].offset
     if span >= READ_AHEAD_BYTES_MIN and last.next_offset < file.ref.data_bytes:
         file.data.prefetch(span, last.next_offset)
 
 
-def _file_id(file: ShelfFile) -> int:
+def _file_id(file: EntryLogFile) -> int:
     return file.file_id

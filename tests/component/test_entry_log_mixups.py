@@ -7,15 +7,15 @@ says that the entry lies, or that a block came from an older index of the same f
 import pytest
 
 from duramen.ids import EntryId
+from duramen.wire.entry_log_format import IndexRow
 from duramen.wire.journal_format import BLOCK_BYTES, record_bytes
-from duramen.wire.shelf_format import Row
-from duramen_bookie.shelf.index_file import IndexDamaged, IndexFile, IndexWriter
-from duramen_bookie.shelf.shelf import ref_of
-from tests.component.shelf_world import INCARNATION, LEDGER, MIB, make_world, record
+from duramen_bookie.entry_log.entry_log import ref_of
+from duramen_bookie.entry_log.index_file import IndexDamaged, IndexFile, IndexWriter
+from tests.component.entry_log_world import INCARNATION, LEDGER, MIB, make_world, record
 from tests.crash.disk import Disk
 
 
-def write_index(disk: Disk, path: str, rows: list[Row]) -> IndexFile:
+def write_index(disk: Disk, path: str, rows: list[IndexRow]) -> IndexFile:
     writer = IndexWriter(disk, path, 1, INCARNATION)
     for row in rows:
         writer.add(row)
@@ -24,14 +24,14 @@ def write_index(disk: Disk, path: str, rows: list[Row]) -> IndexFile:
     return IndexFile.open(disk, path, INCARNATION)
 
 
-def make_row(entry_id: int, offset: int, crc: int = 7) -> Row:
-    return Row(LEDGER, EntryId(entry_id), 100, offset, crc)
+def make_row(entry_id: int, offset: int, crc: int = 7) -> IndexRow:
+    return IndexRow(LEDGER, EntryId(entry_id), 100, offset, crc)
 
 
 def test_a_record_is_given_only_for_the_row_that_names_it() -> None:
     world, _ = make_world()
     world.write(1, [record(LEDGER, 0), record(LEDGER, 1)])
-    file = world.shelf.open_file(world.refs[1])
+    file = world.entry_log.open_file(world.refs[1])
     row, following = file.index.list_rows(0, 2)
     assert file.data.read_records([row, following]) == [record(LEDGER, 0), record(LEDGER, 1)]
     assert file.data.read_records([row._replace(entry_id=following.entry_id)]) == [None]
@@ -40,7 +40,7 @@ def test_a_record_is_given_only_for_the_row_that_names_it() -> None:
 
 def test_a_record_that_stands_there_twice_is_indexed_once() -> None:
     world, _ = make_world()
-    writer = world.shelf.create(1, 0)
+    writer = world.entry_log.create(1, 0)
     writer._index.add = lambda row: None  # type: ignore[method-assign]  # it would refuse that
     for item in (record(LEDGER, 0), record(LEDGER, 1), record(LEDGER, 1)):
         writer.put(item)

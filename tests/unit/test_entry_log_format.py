@@ -1,7 +1,7 @@
-"""The shelf's bytes: round trips, and that nothing foreign or damaged verifies.
+"""The entry log's bytes: round trips, and that nothing foreign or damaged verifies.
 
 Blocks, headers and entries alone; whole files, and the golden ones, are in
-`component/test_shelf.py`.
+`component/test_entry_log.py`.
 """
 
 import google_crc32c
@@ -11,11 +11,17 @@ from hypothesis import strategies as st
 
 from duramen.core.segment import Totals
 from duramen.ids import EntryId, Incarnation, LedgerId
+from duramen.wire import entry_log_format as format_
 from duramen.wire import journal_format
-from duramen.wire import shelf_format as format_
 from duramen.wire.entry import encode_entry
-from duramen.wire.journal_format import BLOCK_BYTES, HEADER_BYTES, JournalRecord, Kind
-from duramen.wire.shelf_format import ROWS_PER_BLOCK, IndexHeader, LedgerRow, Row, ShelfFormatError
+from duramen.wire.entry_log_format import (
+    ROWS_PER_BLOCK,
+    EntryLogFormatError,
+    IndexHeader,
+    IndexLedgerRow,
+    IndexRow,
+)
+from duramen.wire.journal_format import BLOCK_BYTES, HEADER_BYTES, JournalRecord, RecordKind
 
 INCARNATION = Incarnation("0123456789abcdef0123456789abcdef")
 OTHER = Incarnation("fedcba9876543210fedcba9876543210")
@@ -25,13 +31,13 @@ HEADER = IndexHeader(5, INCARNATION, 1 << 40, 1000, 20, 0xCAFE_F00D)
 
 u32 = st.integers(0, (1 << 32) - 1)
 u64 = st.integers(0, (1 << 64) - 1)
-rows = st.builds(Row, u64.map(LedgerId), u32.map(EntryId), u32, u64, u32)
+rows = st.builds(IndexRow, u64.map(LedgerId), u32.map(EntryId), u32, u64, u32)
 ledger_rows = st.builds(
-    LedgerRow, u64.map(LedgerId), u32, u32, u64, u32.map(EntryId), u32.map(EntryId)
+    IndexLedgerRow, u64.map(LedgerId), u32, u32, u64, u32.map(EntryId), u32.map(EntryId)
 )
 
 
-def spell_entry(entry_id: int, body: bytes = b"a batch") -> bytes:
+def encode_one_entry(entry_id: int, body: bytes = b"a batch") -> bytes:
     """An entry of LEDGER."""
     return encode_entry(
         ledger_id=LEDGER, entry_id=EntryId(entry_id), before=Totals(0, 0), batches=[body],
@@ -39,14 +45,14 @@ def spell_entry(entry_id: int, body: bytes = b"a batch") -> bytes:
     )  # fmt: skip
 
 
-def row_of(entry: bytes, entry_id: int, offset: int) -> Row:
+def row_of(entry: bytes, entry_id: int, offset: int) -> IndexRow:
     """The row of an entry that is intact."""
     crc = format_.identify_entry(entry, LEDGER, EntryId(entry_id))
     assert crc is not None
-    return Row(LEDGER, EntryId(entry_id), len(entry), offset, crc)
+    return IndexRow(LEDGER, EntryId(entry_id), len(entry), offset, crc)
 
 
-def cut(data: bytes, found: list[Row]) -> list[tuple[int, bytes]]:
+def cut(data: bytes, found: list[IndexRow]) -> list[tuple[int, bytes]]:
     """What `cut_entries` gives, as bytes."""
     return [(number, bytes(body)) for number, body in format_.cut_entries(data, found)]
 
@@ -64,7 +70,7 @@ def flips(data: bytes) -> list[bytes]:
 
 
 def test_a_run_is_cut_into_its_entries() -> None:
-    entries = [spell_entry(number, bytes(number)) for number in range(5)]
+    entries = [encode_one_entry(number, bytes(number)) for number in range(5)]
     found, data, offset = [], b"", 8192
     for number, entry in enumerate(entries):
         found.append(row_of(entry, number, offset + len(data)))
@@ -75,7 +81,7 @@ def test_a_run_is_cut_into_its_entries() -> None:
 
 
 def test_no_flipped_bit_of_an_entry_is_served() -> None:
-    entry = spell_entry(3)
+    entry = encode_one_entry(3)
     row = row_of(entry, 3, 4176)
     assert cut(entry, [row]) == [(3, entry)]
     for damaged in flips(entry):
@@ -84,7 +90,7 @@ def test_no_flipped_bit_of_an_entry_is_served() -> None:
 
 
 def test_another_entry_than_the_row_names_is_not_served() -> None:
-    entry = spell_entry(3)
+    entry = encode_one_entry(3)
     row = row_of(entry, 3, 4176)
     for wrong in (
         row._replace(entry_id=EntryId(4)),
@@ -99,10 +105,10 @@ def test_another_entry_than_the_row_names_is_not_served() -> None:
     assert format_.identify_entry(entry[:20], LEDGER, EntryId(3)) is None
 
 
-def test_a_record_of_the_journal_is_none_of_the_shelf() -> None:
-    record = JournalRecord(Kind.ADD, LEDGER, EntryId(3), EntryId(2), spell_entry(3))
+def test_a_record_of_the_journal_is_none_of_the_entry_log() -> None:
+    record = JournalRecord(RecordKind.ADD, LEDGER, EntryId(3), EntryId(2), encode_one_entry(3))
 
-    def spell(seed: int) -> bytes:
+    def format(seed: int) -> bytes:
         encoded = journal_format.encode_commit(
             [record], file_id=5, offset=BLOCK_BYTES, commit=1, previous_crc=0, seed=seed
         )
@@ -115,7 +121,7 @@ def test_a_record_of_the_journal_is_none_of_the_shelf() -> None:
     seeds = [journal_format.seed_of(INCARNATION), format_.data_seed(INCARNATION)]
     seeds += [journal_format.seed_of(OTHER), format_.data_seed(OTHER)]
     for written in seeds:
-        assert [is_record(spell(written), seed) for seed in seeds] == [
+        assert [is_record(format(written), seed) for seed in seeds] == [
             seed == written for seed in seeds
         ]
 
@@ -124,7 +130,7 @@ def test_a_record_of_the_journal_is_none_of_the_shelf() -> None:
 
 
 @given(st.lists(rows, min_size=1, max_size=ROWS_PER_BLOCK))
-def test_rows_are_read_as_they_were_written(table: list[Row]) -> None:
+def test_rows_are_read_as_they_were_written(table: list[IndexRow]) -> None:
     block = format_.encode_block(b"".join(map(format_.encode_row, table)), 3, SEED)
     view = memoryview(block)
     assert len(block) == BLOCK_BYTES and format_.is_block_intact(block, 3, len(table), SEED)
@@ -135,7 +141,7 @@ def test_rows_are_read_as_they_were_written(table: list[Row]) -> None:
 
 
 @given(st.lists(ledger_rows, min_size=1, max_size=ROWS_PER_BLOCK))
-def test_rows_of_the_directory_are_read_as_they_were_written(table: list[LedgerRow]) -> None:
+def test_rows_of_the_directory_are_read_as_they_were_written(table: list[IndexLedgerRow]) -> None:
     block = format_.encode_block(b"".join(map(format_.encode_ledger_row, table)), 9, SEED)
     assert format_.is_block_intact(block, 9, len(table), SEED)
     assert format_.unpack_ledger_rows(memoryview(block), 0, len(table)) == table
@@ -149,7 +155,7 @@ def test_rows_lie_where_their_number_says() -> None:
 
 
 def test_a_block_verifies_only_in_its_place_of_its_file() -> None:
-    block = format_.encode_block(format_.encode_row(Row(LEDGER, EntryId(0), 1, 2, 3)), 3, SEED)
+    block = format_.encode_block(format_.encode_row(IndexRow(LEDGER, EntryId(0), 1, 2, 3)), 3, SEED)
     assert format_.is_block_intact(block, 3, 1, SEED)
     assert not format_.is_block_intact(block, 4, 1, SEED)
     assert not format_.is_block_intact(block, 3, 2, SEED)
@@ -159,7 +165,7 @@ def test_a_block_verifies_only_in_its_place_of_its_file() -> None:
 
 
 def test_no_flipped_bit_of_a_block_is_missed() -> None:
-    block = format_.encode_block(format_.encode_row(Row(LEDGER, EntryId(0), 1, 2, 3)), 3, SEED)
+    block = format_.encode_block(format_.encode_row(IndexRow(LEDGER, EntryId(0), 1, 2, 3)), 3, SEED)
     assert not any(format_.is_block_intact(damaged, 3, 1, SEED) for damaged in flips(block))
 
 
@@ -193,5 +199,5 @@ def test_an_intact_header_of_another_version_is_refused(at: int) -> None:
     block = bytearray(format_.encode_index_header(HEADER))
     block[at] += 1
     block[-4:] = google_crc32c.value(bytes(block[:-4])).to_bytes(4, "little")
-    with pytest.raises(ShelfFormatError, match="version"):
+    with pytest.raises(EntryLogFormatError, match="version"):
         format_.parse_index_header(bytes(block))

@@ -14,7 +14,7 @@ from duramen.ids import EntryId, LedgerId, epoch_of
 from duramen.wire.entry import CONTROL, STATE, encode_entry
 
 
-def spell_entry(  # noqa: PLR0917 - the signature of `EncodeEntry`
+def encode_plain_entry(  # noqa: PLR0917 - the signature of `EncodeEntry`
     ledger_id: LedgerId,
     entry: EntryId,
     before: Totals,
@@ -37,7 +37,7 @@ def spell_entry(  # noqa: PLR0917 - the signature of `EncodeEntry`
     )
 
 
-def spell_effect(effect: fx.Effect) -> str:
+def format_effect(effect: fx.Effect) -> str:
     """One effect in a few words."""
     match effect:
         case fx.SendAdd(member, ledger_id, entry, lac, _, is_recovery):
@@ -45,14 +45,14 @@ def spell_effect(effect: fx.Effect) -> str:
             return f"{kind} e{epoch_of(ledger_id)}n{entry} lac {lac} to {member.bookie}"
         case fx.SendSeal(member, _, epoch):
             return f"seal e{epoch} at {member.bookie}"
-        case fx.SendRead(member, ledger_id, entry):
+        case fx.SendRecoveryRead(member, ledger_id, entry):
             return f"read e{epoch_of(ledger_id)}n{entry} from {member.bookie}"
         case fx.SendLac(member, ledger_id, lac):
             return f"lac e{epoch_of(ledger_id)} {lac} to {member.bookie}"
     return repr(effect)
 
 
-def spell_writes(writes: tuple[fx.Write, ...]) -> str:
+def format_writes(writes: tuple[fx.Write, ...]) -> str:
     """What a commit would write."""
     return "; ".join(
         repr(write.segment) if isinstance(write, fx.SetSegment | fx.CreateSegment)

@@ -1,6 +1,6 @@
 """What is told of BookieSets and Bookies: counts, places, what is refused, whether one could go.
 
-Called by `whole`. Pure. Source: `resources.conditions` says what each condition means.
+Called by `plan`. Pure. Source: `resources.conditions` says what each condition means.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,12 +11,12 @@ from duramen.config import LogConfig
 from duramen_operator.names import BOOKIE, BOOKIE_SET_LABEL, make_selector
 from duramen_operator.plan.cluster.bookies import SetFrame, find_outdated, find_refusals
 from duramen_operator.plan.cluster.counting import find_misplaced, is_ready
-from duramen_operator.plan.cluster.frame import Frame
-from duramen_operator.plan.cluster.spread import Share
-from duramen_operator.plan.conditions import Said, Truth, tell
+from duramen_operator.plan.cluster.frame import ClusterFrame
+from duramen_operator.plan.cluster.spread import DomainShare
+from duramen_operator.plan.conditions import Said, Truth, report
 from duramen_operator.plan.observed import Json, KubeObject, Ref
 from duramen_operator.plan.steps import Event, Status
-from duramen_operator.resources import BookieSetStatus, BookieStatus
+from duramen_operator.resources import BookieResourceStatus, BookieSetStatus
 from duramen_operator.resources.conditions import (
     AVAILABLE,
     CONDITIONS,
@@ -34,7 +34,7 @@ MOVING = ("freeBytes", "copies")
 _CONDITION_FIELDS = frozenset({"observedGeneration", "conditions"})
 
 
-def tell_set(own: SetFrame, impossible: Sequence[str], now: datetime) -> Iterator[Status | Event]:
+def report_set(own: SetFrame, impossible: Sequence[str], now: datetime) -> Iterator[Status | Event]:
     """The status of a BookieSet."""
     observed = own.frame.observed
     names = [name for share in own.shares for name in share.bookies]
@@ -55,18 +55,18 @@ def tell_set(own: SetFrame, impossible: Sequence[str], now: datetime) -> Iterato
         judge_placement([own], is_whole=len(ready) == len(names)),
         judge_scale_down(own.frame, names),
     ]
-    yield from tell(own.bookie_set, said, figures_of(status), now)
+    yield from report(own.bookie_set, said, figures_of(status), now)
 
 
-def tell_bookie(
-    own: SetFrame, share: Share, item: KubeObject, now: datetime
+def report_bookie(
+    own: SetFrame, share: DomainShare, item: KubeObject, now: datetime
 ) -> Iterator[Status | Event]:
     """The status of a Bookie."""
     observed = own.frame.observed
     pod = observed.find("Pod", item.name)
     row = (observed.admin.bookies or {}).get(item.name, {})
     free = row.get("free_bytes")
-    status = BookieStatus(
+    status = BookieResourceStatus(
         identity=str(row.get("duty") or ""),
         incarnation=str(row.get("incarnation") or ""),
         region=share.region,
@@ -81,10 +81,10 @@ def tell_bookie(
         _judge_intents(own, item),
         judge_scale_down(own.frame, [item.name]),
     ]
-    yield from tell(item, said, figures_of(status), now, MOVING)
+    yield from report(item, said, figures_of(status), now, MOVING)
 
 
-def tell_orphan(item: KubeObject, cluster: str, now: datetime) -> Iterator[Status | Event]:
+def report_orphan(item: KubeObject, cluster: str, now: datetime) -> Iterator[Status | Event]:
     """What a BookieSet or Bookie is told whose cluster is not there; what it has runs on."""
     message = f"there is no LogCluster {cluster} in this namespace"
     truth: Truth = "False"
@@ -98,7 +98,7 @@ def tell_orphan(item: KubeObject, cluster: str, now: datetime) -> Iterator[Statu
         )
         for condition in CONDITIONS[item.ref.kind]
     ]
-    yield from tell(item, said, keep_figures(item), now)
+    yield from report(item, said, keep_figures(item), now)
 
 
 def keep_figures(item: KubeObject) -> Json:
@@ -106,8 +106,8 @@ def keep_figures(item: KubeObject) -> Json:
     return {k: v for k, v in item.status.items() if k not in _CONDITION_FIELDS}
 
 
-def figures_of(status: BookieSetStatus | BookieStatus | Any) -> Json:
-    """A status without what `tell` adds."""
+def figures_of(status: BookieSetStatus | BookieResourceStatus | Any) -> Json:
+    """A status without what `report` adds."""
     return {k: v for k, v in status.to_json().items() if k not in _CONDITION_FIELDS}
 
 
@@ -120,7 +120,7 @@ def judge_ready(ready: int, wanted: int, faults: Sequence[str]) -> Said:
     return Said(READY, "True", "AllReady", f"{ready} bookies are ready", is_event=True)
 
 
-def judge_available(frame: Frame, ready: int) -> Said:
+def judge_available(frame: ClusterFrame, ready: int) -> Said:
     """Whether a new segment finds its bookies."""
     needed = count_needed(frame)
     message = f"{ready} bookies are ready, and a segment of the cluster's defaults needs {needed}"
@@ -129,7 +129,7 @@ def judge_available(frame: Frame, ready: int) -> Said:
     return Said(AVAILABLE, "True", "EnoughBookies", message)
 
 
-def count_needed(frame: Frame) -> int:
+def count_needed(frame: ClusterFrame) -> int:
     """Bookies that a segment of a log needs that says nothing about it."""
     replication = frame.spec.defaults.log.replication
     named = replication.ensemble_size if replication is not None else None
@@ -149,7 +149,7 @@ def judge_placement(sets: Sequence[SetFrame], *, is_whole: bool) -> Said:
     return Said(PLACEMENT_SATISFIED, "True", "AsDeclared", message)
 
 
-def judge_scale_down(frame: Frame, names: Sequence[str]) -> Said:
+def judge_scale_down(frame: ClusterFrame, names: Sequence[str]) -> Said:
     """Whether one of these bookies could go: whether the auditor counts no copy there."""
     admin, kind = frame.observed.admin, SAFE_TO_SCALE_DOWN
     holdings = admin.holdings
@@ -189,11 +189,11 @@ def _find_refused_step(own: SetFrame) -> str:
     names = {share.name for share in own.shares} | {b for s in own.shares for b in s.bookies}
     for ref, problem in sorted(own.frame.observed.refusals.items(), key=lambda item: item[0]):
         if ref.name in names and ref.kind in {"StatefulSet", "Bookie"}:
-            return spell_refusal(ref, problem.code, problem.message)
+            return format_refusal(ref, problem.code, problem.message)
     return ""
 
 
-def spell_refusal(ref: Ref, code: str, message: str) -> str:
+def format_refusal(ref: Ref, code: str, message: str) -> str:
     """A refused step for people."""
     return f"{ref.kind} {ref.name}: {code}: {message}"
 
@@ -223,6 +223,6 @@ def _judge_intents(own: SetFrame, item: KubeObject) -> Said:
     return Said(PROGRESSING, "False", "Settled", "nothing is left to be done")
 
 
-def _is_draining(frame: Frame, name: str) -> bool:
+def _is_draining(frame: ClusterFrame, name: str) -> bool:
     row = (frame.observed.admin.bookies or {}).get(name, {})
     return row.get("duty") in {"draining", "leaving"}

@@ -1,7 +1,7 @@
-"""What the cores of a sequencer are given: shared surroundings, and the ports of one log's parts.
+"""What the cores of a sequencer are given: a shared context, and the ports of one log's parts.
 
-A core gets everything here that it must not fetch by itself: randomness, nonces, the spelling of
-entries, which bookies there are. The driver keeps `Surroundings` current.
+A core gets everything here that it must not fetch by itself: randomness, nonces, the encoding of
+entries, which bookies there are. The driver keeps `SequencerContext` current.
 
 Called by `log_sequencer`, `ledger_writer` and its parts, `recovery`, and their driver.
 Source: ARCHITECTURE.md "Three layers".
@@ -46,7 +46,7 @@ def _refuse_control(record: ControlRecord) -> bytes:
 
 
 @dataclass(slots=True)
-class Surroundings:
+class SequencerContext:
     """What all logs of one sequencer process share and see."""
 
     sequencer_id: SequencerId
@@ -65,7 +65,7 @@ class Surroundings:
     """An owned log is not given up while nobody appends: its segment stays open (an embedded writer
     is its log's one writer until it says otherwise)."""
     rolls: RollQueue = field(default_factory=RollQueue)
-    spell_control: Callable[[ControlRecord], bytes] = _refuse_control
+    encode_control: Callable[[ControlRecord], bytes] = _refuse_control
 
     def new_nonce(self) -> str:
         """A nonce that nobody else will ever draw."""
@@ -91,15 +91,15 @@ class Ports:
     """Bytes that all logs of the process keep for members that missed them."""
 
 
-def make_ports(around: Surroundings, put: Callable[[Effect], None]) -> Ports:
-    """The ports of one log's parts; they see what the surroundings are at each moment."""
+def make_ports(context: SequencerContext, put: Callable[[Effect], None]) -> Ports:
+    """The ports of one log's parts; they see what the context is at each moment."""
     return Ports(
         put=put,
         new_token=itertools.count(1).__next__,
-        new_nonce=around.new_nonce,
-        rng=around.rng,
-        locations=lambda: around.locations or {},
-        candidates=lambda: around.candidates,
-        may_change_ensemble=lambda: not around.is_rolling_suspended,
-        owed_by_all=lambda: around.owed_bytes,
+        new_nonce=context.new_nonce,
+        rng=context.rng,
+        locations=lambda: context.locations or {},
+        candidates=lambda: context.candidates,
+        may_change_ensemble=lambda: not context.is_rolling_suspended,
+        owed_by_all=lambda: context.owed_bytes,
     )

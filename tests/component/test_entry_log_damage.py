@@ -1,4 +1,4 @@
-"""Damage on the shelf: what is not intact is never served, and never looks like an absence.
+"""Damage in the entry log: what is not intact is never served, and never looks like an absence.
 
 A flipped bit, a bad sector or a missing piece anywhere costs at most the entries that it stands in,
 and they are a fault. An index is made anew from its data file alone, byte for byte.
@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from duramen.ids import EntryId, Incarnation
+from duramen.wire.entry_log_format import ROWS_PER_BLOCK
 from duramen.wire.journal_format import BLOCK_BYTES
-from duramen.wire.shelf_format import ROWS_PER_BLOCK
-from duramen_bookie.shelf.data_file import index_path
-from duramen_bookie.shelf.index_file import IndexDamaged
-from duramen_bookie.shelf.shelf import Fault, Shelf
-from duramen_bookie.shelf.shelf_file import IndexPart, RecordPart
-from tests.component.shelf_world import (
+from duramen_bookie.entry_log.data_file import index_path
+from duramen_bookie.entry_log.entry_log import EntryLog, ReadFault
+from duramen_bookie.entry_log.entry_log_file import IndexPart, RecordPart
+from duramen_bookie.entry_log.index_file import IndexDamaged
+from tests.component.entry_log_world import (
     LEDGER,
     MIB,
     OTHER,
@@ -41,7 +41,7 @@ def small_world() -> tuple[World, Disk]:
 def test_no_flipped_bit_of_a_data_file_is_served() -> None:
     world, disk = small_world()
     path = world.path(1)
-    [file] = world.shelf.list_files()
+    [file] = world.entry_log.list_files()
     rows = file.index.list_rows(0, file.row_count)
     bodies = {
         bit: (row.ledger_id, row.entry_id)
@@ -56,7 +56,7 @@ def test_no_flipped_bit_of_a_data_file_is_served() -> None:
         expected = [number for number in range(4) if lost != (LEDGER, number)]
         numbers, fault = world.read(LEDGER, 0, 4)
         assert numbers == [number for number in expected if number == expected.index(number)]
-        assert fault is (None if len(expected) == 4 else Fault.UNREADABLE)
+        assert fault is (None if len(expected) == 4 else ReadFault.UNREADABLE)
         for number in range(len(numbers) + 1, 4):
             assert world.read(LEDGER, number, 1) == ([number], None)
         assert (world.read(OTHER, 7, 1)[1] is None) == (lost != (OTHER, 7))
@@ -65,7 +65,7 @@ def test_no_flipped_bit_of_a_data_file_is_served() -> None:
 
 def test_every_flipped_bit_of_a_record_is_seen_by_the_scrub() -> None:
     world, disk = small_world()
-    [file] = world.shelf.list_files()
+    [file] = world.entry_log.list_files()
     [index_part, part] = list(file.scrub_units())
     assert isinstance(index_part, IndexPart) and isinstance(part, RecordPart)
     assert part.verify() == [] and index_part.verify() == ()
@@ -82,10 +82,10 @@ def test_every_flipped_bit_of_a_record_is_seen_by_the_scrub() -> None:
 def test_the_parts_of_a_scrub_are_small_and_leave_nothing_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("duramen_bookie.shelf.shelf_file.PART_BYTES", 5000)
+    monkeypatch.setattr("duramen_bookie.entry_log.entry_log_file.PART_BYTES", 5000)
     world, disk = make_world()
     world.write(1, [record(LEDGER, number, 20 + number * 37 % 900) for number in range(300)])
-    [file] = world.shelf.list_files()
+    [file] = world.entry_log.list_files()
     [_, *parts] = file.scrub_units()
     assert len(parts) >= 30 and sum(part.size_bytes for part in parts) <= file.ref.data_bytes
     rows = file.index.list_rows(0, file.row_count)
@@ -109,37 +109,37 @@ def test_a_flipped_bit_of_an_index_is_a_fault_until_it_is_made_anew() -> None:
     bits |= {*range(2 * BLOCK_BYTES * 8, 2 * BLOCK_BYTES * 8 + 512)}
     for bit in sorted(bits):
         disk.flip_bit(path, bit)
-        shelf = world.make_shelf()
+        entry_log = world.make_entry_log()
         # The header and the directory are read when it is opened, the only block of rows later.
         if bit // 8 // BLOCK_BYTES != 1:
             with pytest.raises(IndexDamaged):
-                shelf.open_file(world.refs[1])
+                entry_log.open_file(world.refs[1])
         else:
-            file = shelf.open_file(world.refs[1])
-            shelf.add(file)
+            file = entry_log.open_file(world.refs[1])
+            entry_log.add(file)
             for ledger, first, count in ((LEDGER, 0, 4), (OTHER, 7, 1)):
-                found = shelf.read(ledger, EntryId(first), count, MIB)
-                assert check(ledger, found) == [] and found.fault is Fault.INDEX
-                assert shelf.identity_of(ledger, EntryId(first)) is None
+                found = entry_log.read(ledger, EntryId(first), count, MIB)
+                assert check(ledger, found) == [] and found.fault is ReadFault.INDEX
+                assert entry_log.identity_of(ledger, EntryId(first)) is None
             assert file.is_index_damaged
-            shelf.close()
-        [index_part, _] = world.shelf.list_files()[0].scrub_units()
+            entry_log.close()
+        [index_part, _] = world.entry_log.list_files()[0].scrub_units()
         index_part.verify()
-        assert world.shelf.list_files()[0].is_index_damaged
+        assert world.entry_log.list_files()[0].is_index_damaged
         assert world.rebuild(1) == [] and read_bytes(disk, path) == before
         assert world.read(LEDGER, 0, 4) == ([0, 1, 2, 3], None)
-    world.shelf.close()
+    world.entry_log.close()
     assert disk.open_count == 0
 
 
 def test_a_bad_sector_costs_what_stands_in_it() -> None:
     world, disk = make_world()
     world.write(1, [record(LEDGER, number, 300) for number in range(40)])
-    rows = world.shelf.list_files()[0].index.list_rows(0, 40)
+    rows = world.entry_log.list_files()[0].index.list_rows(0, 40)
     disk.spoil(world.path(1), rows[10].offset + 100, rows[10].offset + 200)
-    assert world.read(LEDGER, 0, 40) == (list(range(10)), Fault.UNREADABLE)
+    assert world.read(LEDGER, 0, 40) == (list(range(10)), ReadFault.UNREADABLE)
     assert world.read(LEDGER, 11, 29) == (list(range(11, 40)), None)
-    [_, part] = world.shelf.list_files()[0].scrub_units()
+    [_, part] = world.entry_log.list_files()[0].scrub_units()
     assert part.verify() == [(LEDGER, 10)]
 
 
@@ -150,15 +150,15 @@ def test_a_bad_sector_under_an_index_is_no_crash_and_costs_one_block() -> None:
     path = index_path(world.path(1))
     disk.spoil(path, 2 * BLOCK_BYTES + 5, 2 * BLOCK_BYTES + 6)
     first_bad, last_bad = ROWS_PER_BLOCK, 2 * ROWS_PER_BLOCK - 1
-    assert world.read(LEDGER, 0, 300) == (list(range(first_bad)), Fault.INDEX)
-    assert world.read(LEDGER, first_bad, 1) == ([], Fault.INDEX)
-    assert world.read(LEDGER, last_bad, 1) == ([], Fault.INDEX)
+    assert world.read(LEDGER, 0, 300) == (list(range(first_bad)), ReadFault.INDEX)
+    assert world.read(LEDGER, first_bad, 1) == ([], ReadFault.INDEX)
+    assert world.read(LEDGER, last_bad, 1) == ([], ReadFault.INDEX)
     assert world.read(LEDGER, last_bad + 1, 100)[1] is None
-    assert world.shelf.statistics()["damaged_indexes"] == [1]
+    assert world.entry_log.statistics()["damaged_indexes"] == [1]
     disk.inode(path).unreadable.clear()
     assert world.rebuild(1) == []
     assert world.read(LEDGER, 0, 300) == (list(range(300)), None)
-    assert world.shelf.statistics()["damaged_indexes"] == []
+    assert world.entry_log.statistics()["damaged_indexes"] == []
 
 
 def test_another_file_answers_for_a_damaged_index() -> None:
@@ -168,7 +168,7 @@ def test_another_file_answers_for_a_damaged_index() -> None:
     world.reopen()
     disk.spoil(index_path(world.path(2)), BLOCK_BYTES, BLOCK_BYTES + 1)
     assert world.read(LEDGER, 0, 5) == ([0, 1, 2, 3, 4], None)
-    assert world.read(LEDGER, 5, 1) == ([], Fault.INDEX)
+    assert world.read(LEDGER, 5, 1) == ([], ReadFault.INDEX)
 
 
 @pytest.mark.parametrize("missing_bytes", [1, BLOCK_BYTES, BLOCK_BYTES + 1, 3 * BLOCK_BYTES])
@@ -177,13 +177,15 @@ def test_what_is_cut_off_is_a_fault(missing_bytes: int) -> None:
     world.write(1, [record(LEDGER, number, 1000) for number in range(10)])
     size = disk.size_bytes(world.path(1)) - missing_bytes
     kept = [
-        row for row in world.shelf.list_files()[0].index.list_rows(0, 10) if row[3] + 1064 <= size
+        row
+        for row in world.entry_log.list_files()[0].index.list_rows(0, 10)
+        if row[3] + 1064 <= size
     ]
-    expected = list(range(len(kept))), None if len(kept) == 10 else Fault.UNREADABLE
-    world.shelf.close()
+    expected = list(range(len(kept))), None if len(kept) == 10 else ReadFault.UNREADABLE
+    world.entry_log.close()
     cut_off(disk, index_path(world.path(1)), missing_bytes)
     with pytest.raises(IndexDamaged):
-        world.make_shelf().open_file(world.refs[1])
+        world.make_entry_log().open_file(world.refs[1])
     world.reopen()
     assert world.read(LEDGER, 0, 10) == (list(range(10)), None)
     cut_off(disk, world.path(1), missing_bytes)
@@ -204,22 +206,22 @@ def cut_off(disk: Disk, path: str, missing_bytes: int) -> None:
 def test_an_index_that_is_not_the_named_one_is_damage() -> None:
     world, _ = make_world()
     world.write(1, [record(LEDGER, 0)])
-    shelf = world.make_shelf()
+    entry_log = world.make_entry_log()
     for wrong in (
         world.refs[1]._replace(index_crc=1),
         world.refs[1]._replace(data_bytes=1),
     ):
         with pytest.raises(IndexDamaged, match="another one"):
-            shelf.open_file(wrong)
-    other_life = Shelf(world.fs, world.directories, Incarnation("00" * 16), lambda _: True)
+            entry_log.open_file(wrong)
+    other_life = EntryLog(world.fs, world.directories, Incarnation("00" * 16), lambda _: True)
     with pytest.raises(IndexDamaged, match="header"):
         other_life.open_file(world.refs[1])
     with pytest.raises(FileNotFoundError):
-        shelf.open_file(world.refs[1]._replace(file_id=2))
+        entry_log.open_file(world.refs[1]._replace(file_id=2))
     world.fs.remove(index_path(world.path(1)))
     with pytest.raises(IndexDamaged, match="missing"):
-        shelf.open_file(world.refs[1])
-    world.shelf.close()
+        entry_log.open_file(world.refs[1])
+    world.entry_log.close()
 
 
 # --- Without an index -----------------------------------------------------------------------------
@@ -242,7 +244,7 @@ def test_an_index_is_made_anew_byte_for_byte(
 def test_scanning_goes_on_behind_damage() -> None:
     world, disk = make_world()
     world.write(1, [record(LEDGER, number, 300) for number in range(40)])
-    rows = world.shelf.list_files()[0].index.list_rows(0, 40)
+    rows = world.entry_log.list_files()[0].index.list_rows(0, 40)
     path = world.path(1)
     disk.flip_bit(path, rows[3].offset * 8 + 700)  # a body: it is known whose
     disk.flip_bit(path, (rows[7].offset - 10) * 8)  # a header: the place alone
@@ -252,9 +254,9 @@ def test_scanning_goes_on_behind_damage() -> None:
     assert damages[0].header is not None and damages[0].header.entry_id == 3
     assert (damages[1].start, damages[1].end) == (rows[7].offset - 80, rows[8].offset - 80)
     assert any(damage.start <= rows[20].offset < damage.end for damage in damages)
-    kept = {row.entry_id for row in world.shelf.list_files()[0].index.list_rows(0, 40 - 12)}
+    kept = {row.entry_id for row in world.entry_log.list_files()[0].index.list_rows(0, 40 - 12)}
     for number in range(40):
-        expected = ([number], None) if number in kept else ([], Fault.UNREADABLE)
+        expected = ([number], None) if number in kept else ([], ReadFault.UNREADABLE)
         if number in kept or number in {3, 7, 20}:
             assert world.read(LEDGER, number, 1) == expected
     assert not kept & {3, 7, 20} and {0, 1, 2, 4, 5, 6, 8} <= kept
@@ -263,7 +265,7 @@ def test_scanning_goes_on_behind_damage() -> None:
 def test_padding_that_rots_loses_nothing() -> None:
     world, disk = make_world()
     world.write(1, [record(LEDGER, number, 31) for number in range(3)])
-    rows = world.shelf.list_files()[0].index.list_rows(0, 3)
+    rows = world.entry_log.list_files()[0].index.list_rows(0, 3)
     before = read_bytes(disk, index_path(world.path(1)))
     for offset in (
         200,
@@ -292,10 +294,10 @@ def test_a_rebuild_that_fails_leaves_the_old_index() -> None:
         before = disk.open_count
         disk.fail_at(name, 1, errno.ENOSPC)
         with pytest.raises(OSError, match="injected"):
-            world.shelf.rebuild_index(world.refs[1])
+            world.entry_log.rebuild_index(world.refs[1])
         disk.hook = None
         assert disk.open_count == before
         world.reopen()
         assert world.read(LEDGER, 0, 3) == ([0, 1, 2], None)
-        world.shelf.remove_leftovers(world.refs.values())
+        world.entry_log.remove_leftovers(world.refs.values())
         assert disk.list_files() == [world.path(1), index_path(world.path(1))]

@@ -1,11 +1,11 @@
-"""One shelf file that is open: data, index, how much of it is alive, and who is reading it.
+"""One entry log file that is open: data, index, how much of it is alive, and who is reading it.
 
 Whoever reads pins the file first; a retired file closes when nobody has it pinned. The scrub reads
 files in units of some MiB and compaction goes through their records ledger by ledger, both here.
 
-Not here: which files are in force (`shelf`), bytes and rows (`data_file`, `index_file`).
-Called by the shelf and by the bookie's upkeep. Source: docs/protocol/shelf.md, docs/bookie.md
-"Space".
+Not here: which files are in force (`entry_log`), bytes and rows (`data_file`, `index_file`).
+Called by the entry log and by the bookie's upkeep. Source: docs/protocol/entry-log.md,
+docs/bookie.md "Space".
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import Final, NamedTuple
 
 from duramen.ids import EntryId, Incarnation, LedgerId
 from duramen.units import MIB
-from duramen.wire.checkpoint_format import ShelfFileRef
+from duramen.wire.checkpoint_format import EntryLogFileRef
+from duramen.wire.entry_log_format import ROWS_PER_BLOCK, IndexRow
 from duramen.wire.journal_format import JournalRecord
-from duramen.wire.shelf_format import ROWS_PER_BLOCK, Row
+from duramen_bookie.entry_log.data_file import DataFile, index_path
+from duramen_bookie.entry_log.index_file import IndexDamaged, IndexFile
 from duramen_bookie.file_system import FileSystem
-from duramen_bookie.shelf.data_file import DataFile, index_path
-from duramen_bookie.shelf.index_file import IndexDamaged, IndexFile
 
 PART_BYTES: Final = 4 * MIB
 """What is read at once by whoever goes through a file; one entry may be larger."""
@@ -31,7 +31,7 @@ _ROW_COUNT: Final = 8 * ROWS_PER_BLOCK
 """Rows that are looked at together: with the most frequent entries, of some KiB, some MiB."""
 
 
-class ShelfFile:
+class EntryLogFile:
     """An open file.
 
     Attributes:
@@ -40,7 +40,7 @@ class ShelfFile:
         is_index_damaged: a lookup failed, or the scrub found damage: the index is to be made anew.
     """
 
-    def __init__(self, path: str, ref: ShelfFileRef, index: IndexFile, data: DataFile) -> None:
+    def __init__(self, path: str, ref: EntryLogFileRef, index: IndexFile, data: DataFile) -> None:
         self.path = path
         self.ref = ref
         self.index = index
@@ -53,9 +53,9 @@ class ShelfFile:
 
     @classmethod
     def open(
-        cls, fs: FileSystem, path: str, ref: ShelfFileRef, incarnation: Incarnation
-    ) -> ShelfFile:
-        """Open data and index; errors as `Shelf.open_file`."""
+        cls, fs: FileSystem, path: str, ref: EntryLogFileRef, incarnation: Incarnation
+    ) -> EntryLogFile:
+        """Open data and index; errors as `EntryLog.open_file`."""
         data = DataFile(fs.open(path), ref.file_id, incarnation)
         try:
             index = IndexFile.open(fs, index_path(path), incarnation)
@@ -63,7 +63,7 @@ class ShelfFile:
             data.close()
             raise
         header = index.header
-        found = ShelfFileRef(header.file_id, ref.directory_index, header.data_bytes, index.crc)
+        found = EntryLogFileRef(header.file_id, ref.directory_index, header.data_bytes, index.crc)
         if found != ref:
             index.close()
             data.close()
@@ -105,7 +105,7 @@ class ShelfFile:
 
     def list_records(
         self, first_row: int, end_row: int, *, is_direct: bool = False
-    ) -> Iterator[tuple[Row, JournalRecord | None]]:
+    ) -> Iterator[tuple[IndexRow, JournalRecord | None]]:
         """Rows with their records, None for each that is damaged; the file is pinned meanwhile.
 
         Blocks for the disk; some MiB are in memory at once.
@@ -125,7 +125,7 @@ class ShelfFile:
                 yield from zip(part, records, strict=True)
 
     def scrub_units(
-        self, is_newest: Callable[[Row], bool] = lambda _: True
+        self, is_newest: Callable[[IndexRow], bool] = lambda _: True
     ) -> Iterator[IndexPart | RecordPart]:
         """Everything in it, in parts that are verified one by one; does not block.
 
@@ -147,7 +147,7 @@ class ShelfFile:
 class IndexPart(NamedTuple):
     """The index of a file, for the scrub; `size_bytes` is what verifying reads."""
 
-    file: ShelfFile
+    file: EntryLogFile
     size_bytes: int
 
     def verify(self) -> Sequence[tuple[LedgerId, EntryId]]:
@@ -165,11 +165,11 @@ class IndexPart(NamedTuple):
 class RecordPart(NamedTuple):
     """Some records of a file, for the scrub; `size_bytes` is what verifying reads, about."""
 
-    file: ShelfFile
+    file: EntryLogFile
     first_row: int
     end_row: int
     size_bytes: int
-    is_newest: Callable[[Row], bool]
+    is_newest: Callable[[IndexRow], bool]
 
     def verify(self) -> Sequence[tuple[LedgerId, EntryId]]:
         """The entries that are damaged and in no newer file; blocks, past the page cache."""
@@ -190,7 +190,7 @@ class RecordPart(NamedTuple):
         return damaged
 
 
-def _split(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
+def _split(rows: Sequence[IndexRow]) -> Iterator[Sequence[IndexRow]]:
     """Rows that lie side by side, in parts that are read at once."""
     start = size = 0
     for index, row in enumerate(rows):

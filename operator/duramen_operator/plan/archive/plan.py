@@ -4,7 +4,7 @@ What a policy lacks (a cold store, a schedule that is one) is told and keeps it 
 silent cluster keeps only runs from being started that depend on what waits. With the policy, its
 objects go by owner references; nothing has a finalizer.
 
-Called by `plan.whole`. Source: docs/kubernetes/archive.md "When", docs/archive.md.
+Called by `plan.plan`. Source: docs/kubernetes/archive.md "When", docs/archive.md.
 """
 
 from collections.abc import Iterator
@@ -26,9 +26,9 @@ from duramen_operator.plan.archive.triggers import (
     find_last_due,
     find_missed,
 )
-from duramen_operator.plan.archive.waiting import Choice, choose
-from duramen_operator.plan.cluster.frame import Frame
-from duramen_operator.plan.conditions import Said, spell_time, tell
+from duramen_operator.plan.archive.waiting import LogSelection, choose
+from duramen_operator.plan.cluster.frame import ClusterFrame
+from duramen_operator.plan.conditions import Said, format_time, report
 from duramen_operator.plan.manifests import plan_apply
 from duramen_operator.plan.observed import KubeObject, Observed
 from duramen_operator.plan.steps import Apply, Delete, Event, Plan, Step
@@ -61,13 +61,13 @@ def _plan_policy(observed: Observed, item: KubeObject, now: datetime) -> Iterato
             if job.reason == "ClusterMissing":
                 # A policy outlives its cluster; a schedule of runs that must fail shall not.
                 yield from _plan_removal(observed, item, set())
-            yield from _tell(item, job, runs, None, now)
+            yield from _report(item, job, runs, None, now)
             return
         if job.spec.schedule is not None:
             find_last_due(job.spec.schedule, now)
     except (ResourceError, ScheduleError) as error:
         said = Said(READY, "False", "InvalidSpec", str(error), is_event=True)
-        yield from _tell(item, said, runs, None, now)
+        yield from _report(item, said, runs, None, now)
         return
     manifests = make_scheduled(job)
     for manifest in manifests:
@@ -83,7 +83,7 @@ def _plan_policy(observed: Observed, item: KubeObject, now: datetime) -> Iterato
         yield Apply(make_run(job, due))
         message = f"{due.name}: {len(choice.waiting)} segments wait"
         yield Event(item.ref, item.uid, f"{due.cause}Run", message, now)
-    yield from _tell(item, _tell_ready(observed, item, job), runs, choice, now)
+    yield from _report(item, _report_ready(observed, item, job), runs, choice, now)
 
 
 def _read(observed: Observed, item: KubeObject) -> Job | Said:
@@ -92,7 +92,7 @@ def _read(observed: Observed, item: KubeObject) -> Job | Said:
         message = f"there is no LogCluster {observed.cluster_name} in this namespace"
         return Said(READY, "False", "ClusterMissing", message)
     spec = parse_as(ArchivePolicy, item.body).spec
-    frame = Frame.read(observed, cluster)
+    frame = ClusterFrame.read(observed, cluster)
     if frame.is_held:
         message = f"the LogCluster {cluster.name} is held: see its condition {PROGRESSING}"
         return Said(READY, "False", "ClusterHeld", message, is_event=True)
@@ -114,7 +114,7 @@ def _read(observed: Observed, item: KubeObject) -> Job | Said:
 
 
 def _find_due(
-    job: Job, item: KubeObject, runs: tuple[Run, ...], choice: Choice, now: datetime
+    job: Job, item: KubeObject, runs: tuple[Run, ...], choice: LogSelection, now: datetime
 ) -> Due | None:
     if (
         job.spec.suspend
@@ -145,7 +145,7 @@ def _plan_removal(
 # --- What is so -----------------------------------------------------------------------------------
 
 
-def _tell_ready(observed: Observed, item: KubeObject, job: Job) -> Said:
+def _report_ready(observed: Observed, item: KubeObject, job: Job) -> Said:
     refusal = observed.refusals.get(item.ref)
     for about, problem in observed.refusals.items():
         if about.kind in (*MADE, "Job") and about.name.startswith(job.base):
@@ -172,22 +172,22 @@ def _tell_ready(observed: Observed, item: KubeObject, job: Job) -> Said:
     return Said(READY, "True", "Scheduled", f"runs {' and '.join(causes)}")
 
 
-def _tell(
+def _report(
     item: KubeObject,
     ready: Said,
     runs: tuple[Run, ...],
-    choice: Choice | None,
+    choice: LogSelection | None,
     now: datetime,
 ) -> Iterator[Step]:
     running = [run for run in runs if run.is_running]
     progressing = Said(PROGRESSING, "False", "Idle", "no run is under way")
     if running:
         progressing = Said(PROGRESSING, "True", "Running", f"{running[-1].name} runs")
-    conditions = [ready, progressing, _tell_archived(choice, runs)]
-    yield from tell(item, conditions, _figures(item, runs, choice, now), now, MOVING)
+    conditions = [ready, progressing, _report_archived(choice, runs)]
+    yield from report(item, conditions, _figures(item, runs, choice, now), now, MOVING)
 
 
-def _tell_archived(choice: Choice | None, runs: tuple[Run, ...]) -> Said:
+def _report_archived(choice: LogSelection | None, runs: tuple[Run, ...]) -> Said:
     if choice is None or not choice.is_known:
         return Said(ARCHIVED, "Unknown", "NotAnswered", "not all chosen logs could be read")
     ended = [run for run in runs if not run.is_running]
@@ -205,7 +205,7 @@ def _tell_archived(choice: Choice | None, runs: tuple[Run, ...]) -> Said:
 
 
 def _figures(
-    item: KubeObject, runs: tuple[Run, ...], choice: Choice | None, now: datetime
+    item: KubeObject, runs: tuple[Run, ...], choice: LogSelection | None, now: datetime
 ) -> dict[str, Any]:
     kept = ("lastScheduledTime", "lastRun", "lastSuccess", "bytesArchived", "mismatches")
     figures: dict[str, Any] = {name: item.status[name] for name in kept if name in item.status}
@@ -222,17 +222,17 @@ def _figures(
     served = [int(run.due) for run in runs if run.due.isdigit()]
     if served:
         moment = datetime.fromtimestamp(max(served) * 60, now.tzinfo)
-        figures["lastScheduledTime"] = spell_time(moment)
+        figures["lastScheduledTime"] = format_time(moment)
     if runs:
         newest = runs[-1]
         figures["lastRun"] = {
-            "name": newest.name, "cause": newest.cause, "started": spell_time(newest.started),
-            "finished": "" if newest.finished is None else spell_time(newest.finished),
+            "name": newest.name, "cause": newest.cause, "started": format_time(newest.started),
+            "finished": "" if newest.finished is None else format_time(newest.finished),
             "result": newest.result,
         }  # fmt: skip
     good = [run for run in runs if run.result == "Succeeded" and run.finished is not None]
     if good and good[-1].finished is not None:
-        figures["lastSuccess"] = spell_time(good[-1].finished)
+        figures["lastSuccess"] = format_time(good[-1].finished)
     told = [run.report for run in runs if run.report]
     if told:
         figures["bytesArchived"] = int(told[-1].get("file_bytes", 0))

@@ -24,7 +24,7 @@ _DOWN_US: Final = 3 * SECOND
 Entries = Mapping[EntryId, bytes]
 
 
-class ColdShelf:
+class ColdFiles:
     """Copies of segments by attempt."""
 
     url: Final = "shelf"

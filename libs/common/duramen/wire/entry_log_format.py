@@ -1,4 +1,5 @@
-"""Bytes of the shelf: settled entries sorted by (ledger, entry), and the index of each such file.
+"""Bytes of the entry log: settled entries sorted by (ledger, entry), and the index of each such
+file.
 
 A data file is a header block, the journal's records (`journal_format`, with another seed), and an
 END block. Its index is, in blocks of 4096 bytes, a header, rows of 32 bytes, and a directory:
@@ -9,7 +10,7 @@ END block. Its index is, in blocks of 4096 bytes, a header, rows of 32 bytes, an
     both    127 a block, then: number of the block 8, rows 4, zeros 16, CRC32C 4
 
 An index follows from its data file alone, byte for byte: nothing else is in it, no time either.
-Pure: no files. Called by the bookie's shelf. Source: docs/protocol/shelf.md.
+Pure: no files. Called by the bookie's entry log. Source: docs/protocol/entry-log.md.
 """
 
 from __future__ import annotations
@@ -51,11 +52,11 @@ _ENTRY_MAGIC: Final = b"DEN1"
 _SUMMED_FROM: Final = 8
 
 
-class ShelfFormatError(ValueError):
+class EntryLogFormatError(ValueError):
     """Intact bytes that this version cannot read: start is refused, nothing is changed."""
 
 
-class Row(NamedTuple):
+class IndexRow(NamedTuple):
     """One entry: where its body lies in the data file, and its identity checksum."""
 
     ledger_id: LedgerId
@@ -70,11 +71,11 @@ class Row(NamedTuple):
         return self.offset + record_bytes(self.length_bytes)
 
 
-# What `Row._make` does, without its detour through Python: rows are unpacked by the thousand.
-_make_row: Final = partial(tuple.__new__, Row)
+# What `IndexRow._make` does, without its detour through Python: rows are unpacked by the thousand.
+_make_row: Final = partial(tuple.__new__, IndexRow)
 
 
-class LedgerRow(NamedTuple):
+class IndexLedgerRow(NamedTuple):
     """One ledger of a file: its rows, and the bytes of its records with headers and padding."""
 
     ledger_id: LedgerId
@@ -136,15 +137,15 @@ def row_position(block_number: int, row: int) -> int:
 
 
 def encode_data_header(file_id: int, incarnation: Incarnation) -> bytes:
-    """Spell the first block of a data file."""
-    return _close_header(_spell_head(DATA_MAGIC, file_id, incarnation))
+    """Encode the first block of a data file."""
+    return _close_header(_encode_head(DATA_MAGIC, file_id, incarnation))
 
 
 def parse_data_header(block: bytes) -> tuple[int, Incarnation] | None:
     """File id and incarnation of a data file; None if the block is damaged.
 
     Raises:
-        ShelfFormatError: intact, but of a version or block size not known here.
+        EntryLogFormatError: intact, but of a version or block size not known here.
     """
     return _parse_head(block, DATA_MAGIC)
 
@@ -159,7 +160,7 @@ def identify_entry(body: bytes, ledger_id: LedgerId, entry_id: EntryId) -> int |
     return int(crc) if google_crc32c.value(body[_SUMMED_FROM:]) == crc else None
 
 
-def cut_entries(data: bytes, rows: Sequence[Row]) -> list[tuple[EntryId, memoryview]]:
+def cut_entries(data: bytes, rows: Sequence[IndexRow]) -> list[tuple[EntryId, memoryview]]:
     """The entries that rows name, as views of `data`, up to the first that is not intact.
 
     The rows are trusted (their blocks were verified), so this is as much as the records' own CRCs
@@ -190,18 +191,18 @@ def cut_entries(data: bytes, rows: Sequence[Row]) -> list[tuple[EntryId, memoryv
 # --- Index file ----------------------------------------------------------------------------------
 
 
-def encode_row(row: Row) -> bytes:
-    """Spell a row."""
+def encode_row(row: IndexRow) -> bytes:
+    """Encode a row."""
     return _ROW.pack(*row)
 
 
-def encode_ledger_row(row: LedgerRow) -> bytes:
-    """Spell a row of the directory."""
+def encode_ledger_row(row: IndexLedgerRow) -> bytes:
+    """Encode a row of the directory."""
     return _LEDGER.pack(*row)
 
 
 def encode_block(rows: bytes, number: int, seed: int) -> bytes:
-    """Spell a block of up to 127 rows, of either table; its last 4 bytes are its CRC."""
+    """Encode a block of up to 127 rows, of either table; its last 4 bytes are its CRC."""
     count = len(rows) // ROW_BYTES
     assert 0 < count <= ROWS_PER_BLOCK and number > 0, (count, number)
     block = rows.ljust(_ROWS_BYTES, b"\0") + _TRAILER.pack(number, count, 0)[: -_U32.size]
@@ -223,16 +224,16 @@ def block_crc(block: bytes) -> bytes:
     return block[_BODY_BYTES:]
 
 
-def unpack_rows(view: memoryview, position: int, count: int) -> list[Row]:
+def unpack_rows(view: memoryview, position: int, count: int) -> list[IndexRow]:
     """`count` rows of one verified block, from a position on."""
     part = view[position : position + count * ROW_BYTES]
     return list(map(_make_row, _ROW.iter_unpack(part)))
 
 
-def unpack_ledger_rows(view: memoryview, position: int, count: int) -> list[LedgerRow]:
+def unpack_ledger_rows(view: memoryview, position: int, count: int) -> list[IndexLedgerRow]:
     """`count` rows of one verified block of the directory, from a position on."""
     part = view[position : position + count * ROW_BYTES]
-    return [LedgerRow._make(values) for values in _LEDGER.iter_unpack(part)]
+    return [IndexLedgerRow._make(values) for values in _LEDGER.iter_unpack(part)]
 
 
 def unpack_ledger_id(view: memoryview, position: int, row: int) -> int:
@@ -246,9 +247,9 @@ def unpack_entry_id(view: memoryview, position: int) -> int:
 
 
 def encode_index_header(header: IndexHeader) -> bytes:
-    """Spell the first block of an index."""
+    """Encode the first block of an index."""
     file_id, incarnation, *counts = header
-    head = _spell_head(INDEX_MAGIC, file_id, incarnation)
+    head = _encode_head(INDEX_MAGIC, file_id, incarnation)
     return _close_header(head + _COUNTS.pack(*counts))
 
 
@@ -256,7 +257,7 @@ def parse_index_header(block: bytes) -> IndexHeader | None:
     """Read the first block of an index; None if it is damaged.
 
     Raises:
-        ShelfFormatError: intact, but of a version or block size not known here.
+        EntryLogFormatError: intact, but of a version or block size not known here.
     """
     head = _parse_head(block, INDEX_MAGIC)
     return None if head is None else IndexHeader(*head, *_COUNTS.unpack_from(block, _HEAD.size))
@@ -267,7 +268,7 @@ def header_crc(block: bytes) -> int:
     return int(_U32.unpack_from(block, _BODY_BYTES)[0])
 
 
-def _spell_head(magic: bytes, file_id: int, incarnation: Incarnation) -> bytes:
+def _encode_head(magic: bytes, file_id: int, incarnation: Incarnation) -> bytes:
     return _HEAD.pack(magic, VERSION, 0, BLOCK_BYTES, file_id, bytes.fromhex(incarnation))
 
 
@@ -283,5 +284,5 @@ def _parse_head(block: bytes, wanted: bytes) -> tuple[int, Incarnation] | None:
     if magic != wanted or google_crc32c.value(block[:_BODY_BYTES]) != header_crc(block):
         return None
     if version != VERSION or flags or block_bytes != BLOCK_BYTES:
-        raise ShelfFormatError(f"{wanted!r} {file_id}: version {version}, flags {flags:#x}")
+        raise EntryLogFormatError(f"{wanted!r} {file_id}: version {version}, flags {flags:#x}")
     return file_id, Incarnation(incarnation.hex())

@@ -1,4 +1,5 @@
-"""The index of a shelf file: rows by (ledger, entry), found by bisection over a map of the file.
+"""The index of an entry log file: rows by (ledger, entry), found by bisection over a map of the
+file.
 
 Opening reads the header and the directory of ledgers, not the rows, and no row ever becomes an
 object of its own except those that are asked for. A block is verified when it is first touched, and
@@ -6,8 +7,8 @@ then it is read, not mapped: a sector that fails is an error to be caught there,
 map it would end the process, at every start anew.
 
 What is damaged raises `IndexDamaged`; it proves nothing about any entry. An index can always be
-made anew from its data file (`data_file.rebuild_index`). Called by the shelf.
-Source: docs/protocol/shelf.md "Index".
+made anew from its data file (`data_file.rebuild_index`). Called by the entry log.
+Source: docs/protocol/entry-log.md "Index".
 """
 
 from __future__ import annotations
@@ -20,14 +21,13 @@ from typing import Final
 import google_crc32c
 
 from duramen.ids import NOTHING, EntryId, Incarnation, LedgerId
-from duramen.wire.journal_format import BLOCK_BYTES, record_bytes
-from duramen.wire.shelf_format import (
+from duramen.wire.entry_log_format import (
     ROW_BYTES,
     ROW_COUNT_MAX,
     ROWS_PER_BLOCK,
     IndexHeader,
-    LedgerRow,
-    Row,
+    IndexLedgerRow,
+    IndexRow,
     block_crc,
     count_blocks,
     encode_block,
@@ -44,8 +44,9 @@ from duramen.wire.shelf_format import (
     unpack_ledger_rows,
     unpack_rows,
 )
+from duramen.wire.journal_format import BLOCK_BYTES, record_bytes
+from duramen_bookie.entry_log.appending import FileAppender
 from duramen_bookie.file_system import DiskFile, FileSystem
-from duramen_bookie.shelf.appending import FileAppender
 
 _ROWS_BYTES: Final = ROWS_PER_BLOCK * ROW_BYTES
 _CHECK_BLOCK_COUNT: Final = 256
@@ -82,7 +83,7 @@ class IndexWriter:
         self._file = FileAppender(fs, path)
         self._file.append([bytes(BLOCK_BYTES)])
 
-    def add(self, row: Row) -> None:
+    def add(self, row: IndexRow) -> None:
         """Append a row; rows come in the order of (ledger, entry).
 
         Raises:
@@ -138,7 +139,7 @@ class IndexWriter:
         count = self.row_count - self._first_row
         if count:
             self._directory += encode_ledger_row(
-                LedgerRow(
+                IndexLedgerRow(
                     self._ledger_id, self._first_row, count, self._record_bytes,
                     self._first_entry, self._last_entry,
                 )
@@ -183,7 +184,7 @@ class IndexFile:
         Raises:
             IndexDamaged: it is missing, cut short, another bookie's, or header or directory are
                 damaged.
-            ShelfFormatError: intact, but of a version that is not known here.
+            EntryLogFormatError: intact, but of a version that is not known here.
             OSError: the system refused to open or map it.
         """
         try:
@@ -216,12 +217,12 @@ class IndexFile:
         self._view.release()
         self._file.close()
 
-    def ledgers(self) -> Iterator[LedgerRow]:
+    def ledgers(self) -> Iterator[IndexLedgerRow]:
         """Every ledger, ascending."""
         for position, count in self._parts(self._directory_block, 0, self.header.ledger_count):
             yield from unpack_ledger_rows(self._view, position, count)
 
-    def find_ledger(self, ledger_id: LedgerId) -> LedgerRow | None:
+    def find_ledger(self, ledger_id: LedgerId) -> IndexLedgerRow | None:
         """A ledger's row of the directory, None if nothing of it is in this file."""
         part = max(0, bisect_right(self._first_ledgers, ledger_id) - 1)
         start = row_position(self._directory_block + part, 0)
@@ -235,7 +236,7 @@ class IndexFile:
         [ledger] = unpack_ledger_rows(view, start + found * ROW_BYTES, 1)
         return ledger if ledger.ledger_id == ledger_id else None
 
-    def find(self, ledger_id: LedgerId, entry_id: EntryId) -> Row | None:
+    def find(self, ledger_id: LedgerId, entry_id: EntryId) -> IndexRow | None:
         """The row of an entry, None if it is not in this file.
 
         Raises:
@@ -255,7 +256,9 @@ class IndexFile:
             return None
         return self._entry_at(self._seek(ledger, entry_id))
 
-    def run(self, ledger_id: LedgerId, first: EntryId, count: int, bytes_max: int) -> list[Row]:
+    def run(
+        self, ledger_id: LedgerId, first: EntryId, count: int, bytes_max: int
+    ) -> list[IndexRow]:
         """Rows of first, first + 1, …: without a gap, up to `count`, one at least, while they fit.
 
         Args:
@@ -272,7 +275,7 @@ class IndexFile:
             return []
         start = self._seek(ledger, first)
         end = min(ledger.first_row + ledger.row_count, start + count)
-        rows: list[Row] = []
+        rows: list[IndexRow] = []
         entry_id, offset = int(first), 0
         try:
             for position, part_count in self._parts(1, start, end):
@@ -291,14 +294,14 @@ class IndexFile:
                 raise
         return rows
 
-    def list_rows(self, first: int, end: int) -> list[Row]:
+    def list_rows(self, first: int, end: int) -> list[IndexRow]:
         """Rows by their numbers, for whoever goes through a file.
 
         Raises:
             IndexDamaged: one of their blocks is damaged.
         """
         assert 0 <= first <= end <= self.header.row_count, (first, end, self.header)
-        rows: list[Row] = []
+        rows: list[IndexRow] = []
         for position, count in self._parts(1, first, end):
             rows += unpack_rows(self._view, position, count)
         return rows
@@ -322,7 +325,7 @@ class IndexFile:
 
     # --- Blocks ----------------------------------------------------------------------------------
 
-    def _seek(self, ledger: LedgerRow, entry_id: EntryId) -> int:
+    def _seek(self, ledger: IndexLedgerRow, entry_id: EntryId) -> int:
         """Number of the first row of a ledger whose entry is not below `entry_id`."""
         first, count = ledger.first_row, ledger.row_count
         if entry_id <= ledger.first_entry:

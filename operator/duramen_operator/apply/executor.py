@@ -14,7 +14,7 @@ from duramen_operator.names import MANAGED_BY, MANAGED_BY_LABEL
 from duramen_operator.plan.observed import Json, Problem, Ref
 from duramen_operator.plan.steps import Apply, Call, Delete, Event, Patch, Plan, Status, Step
 from duramen_operator.typed.client import TypedClient
-from duramen_operator.typed.events import tell_event
+from duramen_operator.typed.events import report_event
 
 _log = logging.getLogger(__name__)
 _GONE = 404
@@ -42,7 +42,7 @@ class AdminCalls(Protocol):
 
 
 @dataclass(slots=True)
-class Outcome:
+class PlanOutcome:
     """What became of a plan's steps."""
 
     refusals: dict[Ref, Problem] = field(default_factory=dict)
@@ -51,29 +51,29 @@ class Outcome:
     """Steps whose precondition no longer held: look again at once."""
 
 
-async def do_plan(plan: Plan, kube: Kube, typed: TypedClient, admin: AdminCalls) -> Outcome:
+async def do_plan(plan: Plan, kube: Kube, typed: TypedClient, admin: AdminCalls) -> PlanOutcome:
     """Do what a plan says.
 
     Raises:
         Unreachable: the API server does not answer; what was left is planned anew.
     """
-    outcome = Outcome()
+    outcome = PlanOutcome()
     for step in plan.steps:
         try:
             await _do(step, kube, typed, admin)
             outcome.done_count += 1
         except CallRefused as refused:
             outcome.refusals[step.about] = refused.problem
-            _log.warning("%s refused: %s", _spell(step), refused)
+            _log.warning("%s refused: %s", _format(step), refused)
         except Refused as refused:
             if _is_stale(step, refused):
                 outcome.stale_count += 1
-                _log.info("%s: the object has changed: %s", _spell(step), refused)
+                _log.info("%s: the object has changed: %s", _format(step), refused)
             else:
                 outcome.refusals[step.about] = refused.problem
-                _log.warning("%s refused: %s", _spell(step), refused)
+                _log.warning("%s refused: %s", _format(step), refused)
         else:
-            _log.info("%s", _spell(step))
+            _log.info("%s", _format(step))
     return outcome
 
 
@@ -97,7 +97,7 @@ async def _do(step: Step, kube: Kube, typed: TypedClient, admin: AdminCalls) -> 
             named = {**head, "metadata": {"name": ref.name}, "status": step.status}
             await kube.apply(_with_uid(named, step.uid), is_status=True)
         case Event():
-            await tell_event(typed, step, kube.namespace)
+            await report_event(typed, step, kube.namespace)
         case _:
             assert_never(step)
 
@@ -135,7 +135,7 @@ def _with_uid(manifest: Json, uid: str | None) -> Json:
     return {**manifest, "metadata": {**manifest["metadata"], "uid": uid}}
 
 
-def _spell(step: Step) -> str:
+def _format(step: Step) -> str:
     what = type(step).__name__
     more = f" {step.method} {step.path}" if isinstance(step, Call) else ""
     more = f" {step.reason}" if isinstance(step, Event) else more

@@ -7,8 +7,8 @@ A paused cluster gets its statuses, and nothing else. Called by the worker; expl
 from collections.abc import Callable, Iterable
 from datetime import datetime
 
-from duramen_operator.plan.archive.whole import plan_archive
-from duramen_operator.plan.cluster.whole import plan_cluster
+from duramen_operator.plan.archive.plan import plan_archive
+from duramen_operator.plan.cluster.plan import plan_cluster
 from duramen_operator.plan.log_namespaces import plan_namespaces
 from duramen_operator.plan.logs import plan_logs
 from duramen_operator.plan.observed import Observed

@@ -1,6 +1,6 @@
 """What is told of a LogCluster: counts, endpoints, conditions, and in a word how it goes.
 
-Called by `whole`. Pure. Source: `resources.conditions` says what each condition means.
+Called by `plan`. Pure. Source: `resources.conditions` says what each condition means.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,17 +17,17 @@ from duramen_operator.names import (
     name_component,
 )
 from duramen_operator.plan.cluster import bookies, zookeeper
-from duramen_operator.plan.cluster.bookies import SetFrame
-from duramen_operator.plan.cluster.counting import count_bookies, count_by_domain, count_servers
-from duramen_operator.plan.cluster.frame import Frame
-from duramen_operator.plan.cluster.telling_bookies import (
+from duramen_operator.plan.cluster.bookie_status import (
     count_needed,
     figures_of,
+    format_refusal,
     judge_placement,
     judge_scale_down,
-    spell_refusal,
 )
-from duramen_operator.plan.conditions import Said, tell
+from duramen_operator.plan.cluster.bookies import SetFrame
+from duramen_operator.plan.cluster.counting import count_bookies, count_by_domain, count_servers
+from duramen_operator.plan.cluster.frame import ClusterFrame
+from duramen_operator.plan.conditions import Said, report
 from duramen_operator.plan.observed import KubeObject
 from duramen_operator.plan.steps import Event, Status
 from duramen_operator.resources import LogClusterStatus
@@ -63,8 +63,8 @@ _MADE_KINDS = frozenset(
 Counts = Mapping[str, ServerCount]
 
 
-def tell_cluster(
-    frame: Frame, sets: Sequence[SetFrame], taken: Sequence[str], now: datetime
+def report_cluster(
+    frame: ClusterFrame, sets: Sequence[SetFrame], taken: Sequence[str], now: datetime
 ) -> Iterator[Status | Event]:
     """The status of a LogCluster."""
     counts, all_bookies = count_servers(frame), count_bookies(sets)
@@ -99,10 +99,10 @@ def tell_cluster(
         logs=None if logs is None else len(logs),
         endpoints=_find_endpoints(frame),
     )
-    yield from tell(frame.cluster, said, figures_of(status), now)
+    yield from report(frame.cluster, said, figures_of(status), now)
 
 
-def tell_invalid(item: KubeObject, why: str, now: datetime) -> Iterator[Status | Event]:
+def report_invalid(item: KubeObject, why: str, now: datetime) -> Iterator[Status | Event]:
     """What a LogCluster or BookieSet is told that cannot be read."""
     said = [
         Said(
@@ -117,10 +117,10 @@ def tell_invalid(item: KubeObject, why: str, now: datetime) -> Iterator[Status |
     figures = {
         k: v for k, v in item.status.items() if k not in {"observedGeneration", "conditions"}
     }
-    yield from tell(item, said, figures, now)
+    yield from report(item, said, figures, now)
 
 
-def _judge_available(frame: Frame, counts: Counts, all_bookies: ServerCount) -> Said:
+def _judge_available(frame: ClusterFrame, counts: Counts, all_bookies: ServerCount) -> Said:
     """Whether appends and reads are served: one of each, a quorum, and bookies for a segment."""
     lacking = [
         f"no {_TEXTS[component]} are ready"
@@ -149,7 +149,7 @@ def _find_missing(counts: Counts, all_bookies: ServerCount, sets: Sequence[SetFr
     return missing if sets else [*missing, "no BookieSet names this cluster"]
 
 
-def _judge_ready(frame: Frame, available: Said, missing: Sequence[str]) -> Said:
+def _judge_ready(frame: ClusterFrame, available: Said, missing: Sequence[str]) -> Said:
     if frame.found.doubt:
         return Said(READY, "False", FOUNDATION_UNCLEAR, frame.found.doubt)
     if available.status != "True":
@@ -160,13 +160,13 @@ def _judge_ready(frame: Frame, available: Said, missing: Sequence[str]) -> Said:
 
 
 def _judge_progress(
-    frame: Frame, sets: Sequence[SetFrame], taken: Sequence[str], missing: Sequence[str]
+    frame: ClusterFrame, sets: Sequence[SetFrame], taken: Sequence[str], missing: Sequence[str]
 ) -> Said:
     if is_paused(frame):
         message = f"nothing is changed while {PAUSED_ANNOTATION} is true"
         return Said(PROGRESSING, "False", PAUSED, message, is_event=True)
     refused = [
-        spell_refusal(ref, problem.code, problem.message)
+        format_refusal(ref, problem.code, problem.message)
         for ref, problem in sorted(frame.observed.refusals.items(), key=lambda item: item[0])
         if ref.kind in _MADE_KINDS
     ]
@@ -190,12 +190,12 @@ def _judge_progress(
     return Said(PROGRESSING, "False", "Settled", "nothing is left to be done")
 
 
-def is_paused(frame: Frame) -> bool:
+def is_paused(frame: ClusterFrame) -> bool:
     """Whether people asked the operator to keep its hands off."""
     return frame.cluster.annotations.get(PAUSED_ANNOTATION) == "true"
 
 
-def _name_phase(frame: Frame, ready: Said, available: Said, counts: Counts) -> str:
+def _name_phase(frame: ClusterFrame, ready: Said, available: Said, counts: Counts) -> str:
     if is_paused(frame):
         return PAUSED
     if ready.status == "True":
@@ -205,7 +205,7 @@ def _name_phase(frame: Frame, ready: Said, available: Said, counts: Counts) -> s
     return "Starting" if any(count.ready for count in counts.values()) else "Pending"
 
 
-def _find_endpoints(frame: Frame) -> Endpoints:
+def _find_endpoints(frame: ClusterFrame) -> Endpoints:
     def name_url(component: str, ports: Mapping[str, int]) -> str:
         host = f"{name_component(frame.name, component)}.{frame.namespace}.svc"
         return f"http://{host}:{ports[component]}"

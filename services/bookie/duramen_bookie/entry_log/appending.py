@@ -4,8 +4,8 @@ Space is taken piece by piece before anything is written into it, so that a full
 plain error and never as half a piece. What was written is synced every now and then: a journal's
 sync on the same disk never waits behind all of a large file.
 
-Not here: what is written. Called by the shelf's writers. Source: docs/protocol/shelf.md "Data
-file".
+Not here: what is written. Called by the entry log's writers. Source: docs/protocol/entry-log.md
+"Data file".
 """
 
 from __future__ import annotations

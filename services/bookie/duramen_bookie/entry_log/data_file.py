@@ -1,11 +1,11 @@
-"""A data file of the shelf: settled entries in the order of (ledger, entry), written once.
+"""A data file of the entry log: settled entries in the order of (ledger, entry), written once.
 
 `DataFileWriter` writes one together with its index; `DataFile` reads runs of neighbouring entries
 with one call; `scan` reads everything there is without an index, goes on behind damage, and says
 what it could not read; `rebuild_index` makes the index anew from that.
 
-Not here: which files are in force (`shelf`), which entries are alive. Called by the shelf, by
-settling and compaction, by the offline tools. Source: docs/protocol/shelf.md "Data file" and
+Not here: which files are in force (`entry_log`), which entries are alive. Called by the entry log,
+by settling and compaction, by the offline tools. Source: docs/protocol/entry-log.md "Data file" and
 "Checkpoint".
 """
 
@@ -17,30 +17,30 @@ from typing import Final, NamedTuple
 from duramen.ids import EntryId, Incarnation, LedgerId
 from duramen.units import MIB
 from duramen.wire.entry import EntryError
-from duramen.wire.journal_format import (
-    BLOCK_BYTES,
-    HEADER_BYTES,
-    RECORD_MAGIC,
-    JournalRecord,
-    Kind,
-    RecordHeader,
-    align,
-    encode_commit,
-    encode_mark,
-    parse_header,
-    record_bytes,
-)
-from duramen.wire.shelf_format import (
-    Row,
+from duramen.wire.entry_log_format import (
+    IndexRow,
     cut_entries,
     data_seed,
     encode_data_header,
     header_crc,
     identify_entry,
 )
+from duramen.wire.journal_format import (
+    BLOCK_BYTES,
+    HEADER_BYTES,
+    RECORD_MAGIC,
+    JournalRecord,
+    RecordHeader,
+    RecordKind,
+    align,
+    encode_commit,
+    encode_mark,
+    parse_header,
+    record_bytes,
+)
+from duramen_bookie.entry_log.appending import FileAppender
+from duramen_bookie.entry_log.index_file import IndexWriter
 from duramen_bookie.file_system import DiskFile, FileSystem, FileWindow
-from duramen_bookie.shelf.appending import FileAppender
-from duramen_bookie.shelf.index_file import IndexWriter
 
 _IDENTITY: Final = slice(4, 8)
 """Where an entry has its identity checksum (`wire.entry`)."""
@@ -98,7 +98,7 @@ class DataFileWriter:
             EntryError: the body is not that entry, whole; nothing was appended.
             OSError: the disk is full or failed; the files are to be abandoned.
         """
-        assert record.kind is Kind.ADD, record.kind
+        assert record.kind is RecordKind.ADD, record.kind
         crc = identify_entry(record.body, record.ledger_id, record.entry_id)
         if crc is None:
             raise EntryError(f"no entry {record.entry_id} of ledger {record.ledger_id}")
@@ -118,7 +118,7 @@ class DataFileWriter:
         self._write()
         offset = align(self.size_bytes, BLOCK_BYTES)
         end = encode_mark(
-            Kind.END, file_id=self.file_id, offset=offset, commit=self.row_count,
+            RecordKind.END, file_id=self.file_id, offset=offset, commit=self.row_count,
             previous_crc=self._last_crc, seed=self._seed,
         )  # fmt: skip
         self._file.append([bytes(offset - self.size_bytes), end])
@@ -150,7 +150,9 @@ class DataFileWriter:
         self._file.append(encoded.buffers)
         self._last_crc = encoded.last_crc
         for record, location, crc in zip(self._records, encoded.locations, self._crcs, strict=True):
-            self._index.add(Row(record.ledger_id, record.entry_id, location[2], location[1], crc))
+            self._index.add(
+                IndexRow(record.ledger_id, record.entry_id, location[2], location[1], crc)
+            )
         self._records, self._crcs = [], []
 
 
@@ -166,7 +168,7 @@ class DataFile:
         """Give the file back."""
         self._file.close()
 
-    def read_entries(self, rows: Sequence[Row]) -> list[tuple[EntryId, memoryview]]:
+    def read_entries(self, rows: Sequence[IndexRow]) -> list[tuple[EntryId, memoryview]]:
         """The entries of rows that lie side by side, up to the first that is not intact.
 
         One read for all of them, of which the entries are views. If it fails they are read one by
@@ -193,7 +195,7 @@ class DataFile:
             return entries
 
     def read_records(
-        self, rows: Sequence[Row], *, is_direct: bool = False
+        self, rows: Sequence[IndexRow], *, is_direct: bool = False
     ) -> list[JournalRecord | None]:
         """The whole records of rows that lie side by side, None for each that is damaged.
 
@@ -218,7 +220,7 @@ class DataFile:
         """Say that this range will be read soon."""
         self._file.prefetch(length_bytes, offset)
 
-    def _cut_record(self, data: bytes, start: int, row: Row) -> JournalRecord | None:
+    def _cut_record(self, data: bytes, start: int, row: IndexRow) -> JournalRecord | None:
         header = parse_header(
             data, start - HEADER_BYTES, file_id=self._file_id,
             offset=row.offset - HEADER_BYTES, seed=self._seed,
@@ -272,10 +274,10 @@ def scan(
         # What names the last record as its own previous proves that nothing stood between.
         if header.offset > damage_start and header.previous_crc != last_crc:
             yield DataDamage(damage_start, header.offset)
-        if header.kind is Kind.END:
+        if header.kind is RecordKind.END:
             return
         body = window.slice(header.offset + HEADER_BYTES, header.body_bytes)
-        is_intact = header.kind is Kind.ADD and header.is_body_intact(body)
+        is_intact = header.kind is RecordKind.ADD and header.is_body_intact(body)
         if is_intact:
             yield ScannedRecord(header, body)
         else:
@@ -356,7 +358,7 @@ def _index_records(
             continue
         last = key
         offset = header.offset + HEADER_BYTES
-        index.add(Row(*key, header.body_bytes, offset, _identity(body)))
+        index.add(IndexRow(*key, header.body_bytes, offset, _identity(body)))
     return damages
 
 
