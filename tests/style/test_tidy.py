@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.style import tidiness
+from tests.style import names, tidiness
 from tests.style.tidiness import Module
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -108,6 +108,15 @@ def test_folders_are_not_crowded() -> None:
 
 def test_the_top_level_is_as_agreed() -> None:
     assert_tidy(tidiness.find_layout_faults(list_paths()))
+
+
+def test_a_class_name_means_one_thing() -> None:
+    assert_tidy(names.find_twin_classes(read_modules()))
+
+
+def test_names_are_the_words_of_the_field() -> None:
+    assert_tidy([f for m in read_modules() for f in names.find_old_names(m)])
+    assert_tidy(names.find_old_modules(list_paths()))
 
 
 # --- Each rule can fail --------------------------------------------------------------------------
@@ -288,3 +297,51 @@ def test_a_bad_layout_is_found() -> None:
     assert tidiness.find_layout_faults(["scratch.txt"])
     assert tidiness.find_layout_faults(["operator/__init__.py"])
     assert not tidiness.find_layout_faults(["operator/duramen_operator/__init__.py", "Makefile"])
+
+
+def test_a_class_name_that_means_two_things_is_found() -> None:
+    one, two = (Module(f"{folder}/a.py", "class _Row: ...\n") for folder in ("libs", "services"))
+    (fault,) = names.find_twin_classes([one, two])
+    assert "libs/a.py:1, services/a.py:1" in fault
+    test = Module("tests/a.py", two.text)
+    assert not names.find_twin_classes([one, test]), "tests may have a Row of their own"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "class _ShelfFile: ...",
+        "def take_office(): ...",
+        "def _spell_frame(): ...",
+        "async def tell_owner(): ...",
+        "def choose(*, heir): ...",
+        "self.shelf = 1",
+        "OFFICE_COUNT = 1",
+        "import a as surroundings",
+        "spell_row: int = 1",
+        "for heir in heirs: pass",
+    ],
+)
+def test_an_old_word_in_a_name_is_found(line: str) -> None:
+    assert names.find_old_names(Module("libs/a.py", line + "\n"))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "their = 1",
+        "shelf_files: int = 0",
+        'answer["shelf"] = 1',
+        "is_whole = file.tell()",
+        "def foretell(): ...",
+        "spelled = 1",
+    ],
+)
+def test_other_names_are_let_through(line: str) -> None:
+    assert not names.find_old_names(Module("libs/a.py", line + "\n"))
+
+
+def test_a_module_by_an_old_name_is_found() -> None:
+    bad = ["libs/a/shelf/b.py", "libs/a/whole.py", "tests/test_shelf_rot.py"]
+    assert len(names.find_old_modules(bad)) == len(bad)
+    assert not names.find_old_modules(["libs/a/read_whole.py", "tests/golden/shelf-data-v1.bin"])
