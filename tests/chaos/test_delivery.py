@@ -19,8 +19,8 @@ from tests.chaos.delivery import (
     judge_deliveries,
 )
 from tests.chaos.history import Line
+from tests.chaos.lines import LOG, append, hashes, read
 from tests.chaos.schedule import AWAY_KIND
-from tests.chaos.test_judge import LOG, append, hashes, read
 
 WAITER = "waiter-lines"
 OTHER = "waiter-events"

@@ -15,7 +15,7 @@ import pytest
 
 from tests.chaos.history import Line, hash_body
 from tests.chaos.judge import judge
-from tests.chaos.test_judge import LOG
+from tests.chaos.lines import LOG
 from tests.chaos.waiters import WAITER, Waiters
 from tests.pauses import stay
 from tests.waiting import comes_true

@@ -14,7 +14,7 @@ import pytest
 from tests.chaos.evidence import Evidence
 from tests.chaos.history import Line
 from tests.chaos.judge import Violation, judge
-from tests.chaos.test_judge import A0, A1, BATCHES, LOG, REFUSED, UNSURE, append, read, tail
+from tests.chaos.lines import A0, A1, BATCHES, LOG, REFUSED, UNSURE, append, read, tail
 from tests.chaos.watch import SEEN_MAX, Watch
 from tests.pauses import stay
 

@@ -29,6 +29,7 @@ from duramen.wire.entry import read_entry_info
 from duramen.wire.metadata_json import Paths, encode_log, encode_node, encode_segment
 from duramen_spark.archive.bookie_source import BookieSource
 from duramen_spark.archive.cluster_nodes import ClusterNodes
+from duramen_spark.compact.driver import CompactionRun, CompactOptions, CompactReport
 from duramen_spark.connection import Connection
 from duramen_spark.verify.driver import Verification, VerifyReport
 from tests.unit.cold_entries import SegmentBytes, make_every_kind, write_part
@@ -241,3 +242,8 @@ def run(work: Awaitable[T]) -> T:
         return await work
 
     return asyncio.run(main())
+
+
+async def compact(world: ArchiveWorld, **options: Any) -> CompactReport:
+    """Compact everything."""
+    return await CompactionRun(world.connection, run_here, CompactOptions(**options)).run()

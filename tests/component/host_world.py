@@ -31,7 +31,7 @@ from duramen.wire.exactly_once.control_record import encode_control
 from duramen.wire.metadata_json import Paths, encode_log, encode_node
 from duramen.wire.sequencer_calls import AppendResult
 from duramen_sequencer.log_host import LogHost
-from tests.unit.test_log_node import make_log
+from tests.unit.nodes import make_log
 
 PATHS = Paths("test")
 CONFIG = LogConfig.model_validate(

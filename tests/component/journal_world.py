@@ -10,13 +10,24 @@ from __future__ import annotations
 import contextlib
 import itertools
 
-from duramen.wire.journal_format import BLOCK_BYTES
-from duramen_bookie.journal.findings import ReplayedRecord, ReplayResult
+from duramen.ids import EntryId, Incarnation, LedgerId
+from duramen.wire.journal_format import (
+    BLOCK_BYTES,
+    JournalRecord,
+    RecordKind,
+)
+from duramen_bookie.journal.findings import (
+    ReplayedRecord,
+    ReplayResult,
+)
 from duramen_bookie.journal.names import list_journal
 from duramen_bookie.journal.replay import open_journal
 from duramen_bookie.journal.writer import JournalPoisoned, JournalWriter
 from tests.component.memory_disk import MemoryDisk, MemoryFile, PowerCut
-from tests.component.test_journal import FILE_BYTES, INCARNATION, Cutter, add
+
+INCARNATION = Incarnation("0123456789abcdef0123456789abcdef")
+LEDGER = LedgerId(7 << 32 | 3)
+FILE_BYTES = 32 << 10
 
 
 class Opened:
@@ -130,3 +141,25 @@ def live_until(cut: int) -> tuple[Life, MemoryDisk, bool]:
         life.run(disk)
         return life, disk, True
     return life, disk, False
+
+
+def add(number: int, size_bytes: int = 20) -> JournalRecord:
+    """An add whose body tells its number."""
+    body = (b"%d:" % number).ljust(size_bytes, b"x")
+    return JournalRecord(RecordKind.ADD, LEDGER, EntryId(number), EntryId(number - 1), body)
+
+
+class Cutter:
+    """Cuts the power at the n-th operation."""
+
+    def __init__(self, at: int) -> None:
+        self.left = at
+
+    def __call__(self, operation: str) -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise PowerCut(operation)
+
+
+def refuse_poison(error: JournalPoisoned) -> None:
+    raise AssertionError(error)

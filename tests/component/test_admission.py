@@ -20,25 +20,24 @@ from duramen_bookie.admission import (
     CLASS_LIMITS,
     QUEUE_BYTES_MAX,
     AdmissionControl,
-    ClassLimits,
     OverloadError,
     Permit,
     class_of_add,
     class_of_reads,
 )
+from tests.component.request_classes import (
+    ALICE,
+    APPEND,
+    BOB,
+    CATCH_UP,
+    RECOVERY,
+    REPAIR,
+    SMALL,
+    TAIL,
+)
 
-APPEND, TAIL, CATCH_UP = ServiceClass.APPEND, ServiceClass.TAIL_READ, ServiceClass.CATCH_UP_READ
-RECOVERY, REPAIR = ServiceClass.RECOVERY, ServiceClass.REPAIR
 QUEUE_STEP_US = READ_QUEUE_WAIT_MAX_US // 9
-ALICE, BOB = "10.0.0.1:4000", "10.0.0.2:4000"
 
-SMALL = {
-    APPEND: ClassLimits(4, 1_000, 0, 0, 100),
-    TAIL: ClassLimits(4, 0, 1_000, 1, 50),
-    CATCH_UP: ClassLimits(6, 0, 1_000, 2, 250),
-    RECOVERY: ClassLimits(4, 1_000, 1_000, 1, 100),
-    REPAIR: ClassLimits(4, 1_000, 1_000, 1, 1_000),
-}
 
 LEDGER = ledger_of(LogId(9), Epoch(1))
 

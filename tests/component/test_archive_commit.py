@@ -43,7 +43,7 @@ from duramen_spark.archive.commit import (
 from duramen_spark.archive.read_back import read_back
 from duramen_spark.archive.recheck import find_fault, recheck
 from duramen_spark.archive.report import RunReport
-from tests.component.test_archive_run import ONE_FILE, PATHS, UUID, World, make
+from tests.component.archive_runs import ONE_FILE, PATHS, UUID, World, make
 from tests.unit.cold_entries import EPOCH, LOG, SegmentBytes, make_every_kind, write_part
 
 PATH = manifest_path(UUID, LOG, EPOCH)

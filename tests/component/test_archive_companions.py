@@ -21,7 +21,7 @@ from duramen.wire.cold.manifest import Manifest
 from duramen.wire.cold.paths import manifest_path, parse_compacted
 from duramen.wire.cold.rebuild import RebuiltEntry
 from duramen_spark.cold_parts import open_parts
-from duramen_spark.compact.driver import CompactionRun, CompactOptions, CompactReport
+from duramen_spark.compact.driver import CompactionRun, CompactOptions
 from duramen_spark.compact.task import load_manifest
 from duramen_spark.export.driver import Export
 from duramen_spark.export.rows import EXPORT_SCHEMA
@@ -32,6 +32,7 @@ from tests.component.archive_world import (
     CLUSTER,
     LOG,
     ArchiveWorld,
+    compact,
     every_kind,
     make_world,
     released,
@@ -59,11 +60,6 @@ def read_manifest_entries(world: ArchiveWorld, manifest: Manifest) -> list[Rebui
         for index in range(len(reader.part.row_groups)):
             found += reader.read_entries(index)
     return found
-
-
-async def compact(world: ArchiveWorld, **options: Any) -> CompactReport:
-    """Compact everything."""
-    return await CompactionRun(world.connection, run_here, CompactOptions(**options)).run()
 
 
 async def retain(world: ArchiveWorld, *, removes: bool, **policy: Any) -> RetentionReport:

@@ -35,11 +35,11 @@ from tests.component.archive_world import (
     CLUSTER,
     LOG,
     ArchiveWorld,
+    compact,
     every_kind,
     make_world,
     run,
 )
-from tests.component.test_archive_companions import compact
 from tests.unit.cold_entries import SegmentBytes
 
 Entries = dict[tuple[int, int], bytes]

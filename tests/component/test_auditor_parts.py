@@ -42,7 +42,7 @@ from duramen_sequencer.repair.readings import Notes, OwedNote
 from duramen_sequencer.repair.rounds import Round, Rounds
 from duramen_sequencer.repair.worker import Done, RepairWorker
 from tests.pauses import stay
-from tests.unit.test_log_node import make_log
+from tests.unit.nodes import make_log
 from tests.waiting import wait_for
 
 PATHS = Paths("test")

@@ -18,7 +18,7 @@ from duramen.runtime.metadata_store import Stored
 from duramen.wire.metadata_json import Paths, encode_segment
 from duramen_bookie.repair import proofs
 from duramen_bookie.repair.proofs import MetadataProofs
-from tests.component.test_bookie_service import LEDGER, LOG, OK, add, run, running, span
+from tests.component.bookie_world import LEDGER, LOG, OK, add, run, running, span
 from tests.waiting import wait_for
 
 MEMBER = Member(BookieId("b1"), Incarnation("a" * 32))

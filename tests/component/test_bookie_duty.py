@@ -15,7 +15,7 @@ from duramen.ids import Epoch, ledger_of
 from duramen.runtime.memory_store import MemoryStore, MemoryTree
 from duramen.wire.bookie_calls import Add
 from duramen.wire.metadata_json import encode_bookie, read_bookie, read_node
-from tests.component.test_bookie_service import (
+from tests.component.bookie_world import (
     LOG,
     OK,
     PATHS,

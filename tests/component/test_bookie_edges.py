@@ -28,9 +28,8 @@ from duramen_bookie.admission import AdmissionControl
 from duramen_bookie.cookie import Cookie, Directory
 from duramen_bookie.file_system import FileWindow, PosixFileSystem
 from duramen_bookie.journal.writer import JournalPoisoned
-from tests.component.test_admission import ALICE, SMALL
-from tests.component.test_bookie_service import LEDGER, PATHS, add, run, running, span
-from tests.component.test_repair_calls import damage
+from tests.component.bookie_world import LEDGER, PATHS, add, damage, run, running, span
+from tests.component.request_classes import ALICE, SMALL
 from tests.waiting import wait_for
 
 BLOCK_BYTES = 4096

@@ -40,7 +40,7 @@ from duramen_bookie.admission import ClassLimits
 from duramen_bookie.file_system import DiskFile, PosixFile, PosixFileSystem
 from duramen_bookie.handlers import DataPlane
 from duramen_bookie.storage import Storage
-from tests.component.test_bookie_service import LEDGER, LOG, SEAL, Bookie, add, run, running, span
+from tests.component.bookie_world import LEDGER, LOG, SEAL, Bookie, add, run, running, span
 from tests.waiting import wait_for
 
 OK = BookieStatus.OK

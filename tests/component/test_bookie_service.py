@@ -10,8 +10,6 @@ import asyncio
 import errno
 import json
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,7 +20,7 @@ from httpx import ASGITransport, AsyncClient
 from duramen.config import LogConfig
 from duramen.core.log_node import LogNode
 from duramen.core.quorum import Quorum
-from duramen.core.segment import Fragment, Segment, Totals
+from duramen.core.segment import Fragment, Segment
 from duramen.core.status import BookieStatus
 from duramen.ids import (
     NOTHING,
@@ -30,158 +28,46 @@ from duramen.ids import (
     EntryId,
     Epoch,
     Incarnation,
-    LedgerId,
     LogId,
     Member,
     ledger_of,
 )
 from duramen.runtime.admin import add_problem_handler
-from duramen.runtime.http_client import NoAnswerError, PeerClient
+from duramen.runtime.http_client import NoAnswerError
 from duramen.runtime.memory_store import MemoryStore, MemoryTree
-from duramen.runtime.role import ServiceOptions, StartRefusedError
-from duramen.units import MIB, SECOND
+from duramen.runtime.role import StartRefusedError
 from duramen.wire.bookie_calls import (
     Add,
     LacUpdate,
     Marks,
-    ReadAnswer,
-    ReadRange,
-    Seal,
     pack_adds,
-    pack_lacs,
-    pack_reads,
-    pack_seals,
-    parse_marks,
-    parse_read_answers,
-    parse_statuses,
 )
-from duramen.wire.entry import encode_entry
-from duramen.wire.metadata_json import Paths, encode_log, encode_segment, read_node
+from duramen.wire.metadata_json import encode_log, encode_segment, read_node
 from duramen_bookie.file_system import DiskFile, PosixFile, PosixFileSystem
-from duramen_bookie.service import BookieService
+from tests.component.bookie_world import (
+    LEDGER,
+    LOG,
+    OK,
+    PATHS,
+    READ_LAC,
+    SEAL,
+    Bookie,
+    add,
+    bodies,
+    entry,
+    expected,
+    run,
+    running,
+    span,
+)
 from tests.waiting import wait_for
 
-LOG = LogId(9)
-LEDGER = ledger_of(LOG, Epoch(1))
-OK = BookieStatus.OK
 UNKNOWN = BookieStatus.UNKNOWN
 NO_ENTRY = BookieStatus.NO_ENTRY
 DEADLINE_S = 60
-CLUSTER = "test"
-PATHS = Paths(CLUSTER)
-
-
-class Bookie:
-    """A running service and a client of it."""
-
-    def __init__(self, service: BookieService, client: PeerClient, tree: MemoryTree) -> None:
-        self.service = service
-        self.incarnation = Incarnation(service.describe()["incarnation"])
-        self.tree = tree
-        self._client = client
-
-    async def add(self, *adds: Add, life: Incarnation | None = None) -> list[BookieStatus]:
-        return parse_statuses(await self.post("/b/add", pack_adds(life or self.incarnation, adds)))
-
-    async def read(self, *ranges: ReadRange, life: Incarnation | None = None) -> list[ReadAnswer]:
-        body = pack_reads(life or self.incarnation, ranges)
-        return parse_read_answers(await self.post("/b/read", body))
-
-    async def seal(self, *seals: Seal, life: Incarnation | None = None) -> list[Marks]:
-        body = pack_seals(life or self.incarnation, seals)
-        return parse_marks(await self.post("/b/seal", body), b"DSLR")
-
-    async def lac(self, *updates: LacUpdate, life: Incarnation | None = None) -> list[Marks]:
-        body = pack_lacs(life or self.incarnation, updates)
-        return parse_marks(await self.post("/b/lac", body), b"DLCR")
-
-    async def post(self, path: str, body: bytes) -> bytes:
-        return await self._client.call(self.service.data_url + path, body, 20 * SECOND)
-
-    async def wait_waiters(self, count: int) -> None:
-        """Until so many long polls wait inside the bookie; a core has no events to wait for."""
-        await wait_for(lambda: self.service.statistics()["core"]["waiters"] == count)
-
-
-def options(data_dir: Path, node_id: str = "b1") -> ServiceOptions:
-    return ServiceOptions(
-        role="bookie",
-        cluster=CLUSTER,
-        node_id=node_id,
-        host="127.0.0.1",
-        data_port=0,
-        admin_port=0,
-        zookeeper="memory",
-        region="local",
-        rack="r1",
-        security="none",
-        session_timeout_s=4.0,
-        data_dir=data_dir,
-        journal_file_bytes=8 * MIB,
-    )
-
-
-@asynccontextmanager
-async def running(
-    data_dir: Path,
-    tree: MemoryTree | None = None,
-    node_id: str = "b1",
-    failures: list[str] | None = None,
-) -> AsyncIterator[Bookie]:
-    """A bookie; `failures` gets what would end its process (without it: nothing may)."""
-    tree = tree or MemoryTree()
-    expects_none = failures is None
-    failures = [] if failures is None else failures
-    service = BookieService(options(data_dir, node_id), failures.append, MemoryStore(tree))
-    client = PeerClient()
-    try:
-        await service.start()
-        yield Bookie(service, client, tree)
-    finally:
-        await client.close()
-        await service.stop()
-    assert not (expects_none and failures)
-
-
-def run(scenario: Callable[[], Awaitable[None]]) -> None:
-    async def bounded() -> None:
-        async with asyncio.timeout(60):
-            await scenario()
-
-    asyncio.run(bounded())
-
-
-def entry(number: int, size: int = 100, ledger: LedgerId = LEDGER) -> bytes:
-    batch = bytes([number % 251]) * size
-    return encode_entry(
-        ledger_id=ledger,
-        entry_id=EntryId(number),
-        before=Totals(number, number * size),
-        batches=[batch],
-        record_count=1,
-        after=Totals(number + 1, (number + 1) * size),
-    )
-
-
-def add(number: int, *, lac: int = -1, size: int = 100, recovery: bool = False) -> Add:
-    return Add(LEDGER, EntryId(number), EntryId(lac), entry(number, size), recovery)
-
-
-def span(first: int, last: int | None = None, bytes_max: int = 1 << 20) -> ReadRange:
-    return ReadRange(LEDGER, EntryId(first), EntryId(first if last is None else last), bytes_max)
-
-
-def bodies(answer: ReadAnswer) -> list[tuple[int, bytes]]:
-    return [(entry_id, bytes(body)) for entry_id, body in answer.entries]
-
-
-def expected(numbers: Sequence[int], size: int = 100) -> list[tuple[int, bytes]]:
-    return [(number, entry(number, size)) for number in numbers]
 
 
 WRITE_LAC = LacUpdate(LEDGER, EntryId(2), True)
-READ_LAC = LacUpdate(LEDGER, NOTHING, False)
-SEAL = Seal(LOG, Epoch(1), LEDGER)
 
 # --- Round trips ---------------------------------------------------------------------------------
 

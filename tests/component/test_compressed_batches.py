@@ -23,8 +23,8 @@ from duramen.wire.entry import encode_entry
 from duramen.wire.read_answers import parse_batches
 from duramen.wire.record_batch import decode_batch, encode_batch, read_info
 from tests.component import readproxy_world
+from tests.component.sdk_scenarios import face, play
 from tests.component.sdk_world import FakeCluster
-from tests.component.test_sdk import face, play
 
 LINES = [b'{"sensor": %d, "state": "nothing happens here"}' % number for number in range(500)]
 

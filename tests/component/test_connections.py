@@ -35,11 +35,11 @@ from duramen.runtime.role import ServiceOptions
 from duramen.units import MS, SECOND
 from duramen_bookie.service import BookieService
 from duramen_sequencer.service import SequencerService
-from tests.component.test_bookie_service import options
+from tests.component.bookie_world import options
+from tests.component.raw_http import PREFACE
 from tests.pauses import look_again_soon
 from tests.waiting import wait_for
 
-PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 PING, ACK = 6, 1
 GET = b"GET /now HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n"
 PUT = (

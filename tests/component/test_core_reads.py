@@ -13,32 +13,13 @@ from typing import Any
 import pytest
 
 from duramen.client import DuramenError, Moved, ReadBatch
-from duramen.client.core.parts import ReadParts
 from duramen.client.core.read_log import ReadLog
 from duramen.core.log_node import Ending
+from tests.component.core_reading import open_log, read
+from tests.component.losses import lose
 from tests.component.readproxy_world import World, run
-from tests.component.test_lost_reads import lose
-from tests.component.test_truncated_reads import (
-    finish,
-    give_up_below_e3n1s1,
-    lose_segment,
-    wait_stuck,
-)
+from tests.component.truncations import finish, give_up_below_e3n1s1, lose_segment, wait_stuck
 from tests.waiting import wait_for
-
-
-def open_log(world: World) -> ReadLog:
-    proxy = world.proxy
-    reading = ReadParts(proxy._bookies, proxy.fetcher, proxy.catalog, proxy.tails, proxy.positions)
-    return ReadLog(reading, "ns", "log")
-
-
-async def read(log: ReadLog, *arguments: Any, **options: Any) -> list[int]:
-    """Sequence numbers, after a look at the bodies."""
-    batches = [batch async for batch in log.read(*arguments, **options)]
-    for batch in batches:
-        assert batch.bodies == [b"r%d" % number for number in range(batch.first, batch.end)]
-    return [record.seq_num for batch in batches for record in batch]
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ from duramen.wire.journal_format import record_bytes
 from duramen_bookie import handlers
 from duramen_bookie.admission import ClassLimits
 from duramen_bookie.handlers import DataPlane
-from tests.component.test_admission import (
+from tests.component.request_classes import (
     ALICE,
     APPEND,
     BOB,

@@ -20,11 +20,11 @@ from duramen.core.status import BookieStatus
 from duramen.errors import ERRORS, DuramenError
 from duramen.ids import Epoch
 from duramen.wire.sequencer_calls import Append, AppendResult
+from tests.component import losses
 from tests.component import readproxy_world as read
-from tests.component import test_lost_reads as lost_reads
 from tests.component import writeproxy_world as write
 from tests.component.error_answers import check_answer
-from tests.process.test_error_codes import CASES
+from tests.process.error_cases import CASES
 
 RAW: Final = {"content-type": "application/octet-stream"}
 NEVER: Final = {
@@ -108,7 +108,7 @@ async def provoke_data_unavailable(world: read.World) -> httpx.Response:
 
 async def provoke_data_lost(world: read.World) -> httpx.Response:
     await world.fill()
-    await lost_reads.lose(world, 1, 2)
+    await losses.lose(world, 1, 2)
     return await world.get("?from=seq:3")
 
 

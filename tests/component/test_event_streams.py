@@ -18,8 +18,8 @@ from duramen.units import SECOND
 from duramen.wire.metadata_json import encode_node
 from duramen_readproxy.following.record_reader import RecordReader
 from tests.component.event_stream import EVENTS, Event, bodies_of, listen
+from tests.component.losses import lose
 from tests.component.readproxy_world import NDJSON, PATHS, RECORDS, World, run
-from tests.component.test_lost_reads import lose
 from tests.waiting import wait_for
 
 

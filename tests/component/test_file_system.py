@@ -17,7 +17,7 @@ from duramen.wire.journal_format import BLOCK_BYTES
 from duramen_bookie.file_system import DiskUsage, PosixFileSystem
 from duramen_bookie.journal.findings import ReplayedRecord
 from duramen_bookie.journal.replay import open_journal
-from tests.component.test_journal import INCARNATION, add
+from tests.component.journal_world import INCARNATION, add
 
 
 def test_direct_reads_give_what_plain_ones_give(tmp_path: Path) -> None:

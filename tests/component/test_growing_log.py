@@ -20,9 +20,9 @@ from duramen.ids import EntryId, Epoch
 from duramen.runtime.reading.metadata import LogFollower
 from duramen.runtime.reading.tail import Tail
 from duramen.wire.read_answers import TAIL_HEADER, parse_batches
+from tests.component.core_reading import open_log, read
 from tests.component.readproxy_world import BATCH, NDJSON, World, run
-from tests.component.test_core_reads import open_log, read
-from tests.component.test_truncated_reads import finish
+from tests.component.truncations import finish
 
 BEFORE_COUNT = 31
 """Records that were acknowledged before any request."""

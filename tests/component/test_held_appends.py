@@ -18,7 +18,7 @@ from duramen.wire.sequencer_calls import AppendedBatch, Redirect
 from duramen_sequencer import log_host
 from duramen_sequencer.log_host import LogHost
 from tests.component.host_world import HostWorld
-from tests.component.test_ownership import FIRST, GONE, LOG, SECOND, code_of, play
+from tests.component.ownership_world import FIRST, GONE, LOG, SECOND, code_of, play
 from tests.waiting import wait_for
 
 

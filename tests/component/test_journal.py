@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from duramen.ids import NOTHING, EntryId, Incarnation, LedgerId
+from duramen.ids import NOTHING, EntryId, Incarnation
 from duramen.wire.journal_format import (
     BLOCK_BYTES,
     HEADER_BYTES,
@@ -38,18 +38,16 @@ from duramen_bookie.journal.findings import (
 from duramen_bookie.journal.group_commit import Journal
 from duramen_bookie.journal.replay import open_journal, replay
 from duramen_bookie.journal.writer import JournalPoisoned, JournalWriter
+from tests.component.journal_world import (
+    FILE_BYTES,
+    INCARNATION,
+    LEDGER,
+    Cutter,
+    add,
+    refuse_poison,
+)
 from tests.component.memory_disk import MemoryDisk, MemoryFile, PowerCut
 from tests.waiting import wait_for
-
-INCARNATION = Incarnation("0123456789abcdef0123456789abcdef")
-LEDGER = LedgerId(7 << 32 | 3)
-FILE_BYTES = 32 << 10
-
-
-def add(number: int, size_bytes: int = 20) -> JournalRecord:
-    """An add whose body tells its number."""
-    body = (b"%d:" % number).ljust(size_bytes, b"x")
-    return JournalRecord(RecordKind.ADD, LEDGER, EntryId(number), EntryId(number - 1), body)
 
 
 class Opened:
@@ -372,18 +370,6 @@ def test_one_damaged_range_anywhere_is_never_silent(seed: int) -> None:
 # --- Power cuts at every operation ----------------------------------------------------------------
 
 
-class Cutter:
-    """Cuts the power at the n-th operation."""
-
-    def __init__(self, at: int) -> None:
-        self.left = at
-
-    def __call__(self, operation: str) -> None:
-        self.left -= 1
-        if self.left < 0:
-            raise PowerCut(operation)
-
-
 def use(disk: MemoryDisk, first: int, acked: list[int], seen: set[int] | None) -> None:
     """Open, work, stop; `seen`: what earlier starts delivered or acknowledged, all else absent."""
     opened = Opened(disk)
@@ -443,10 +429,6 @@ def check_second_cut(
 
 
 # --- The thread -----------------------------------------------------------------------------------
-
-
-def refuse_poison(error: JournalPoisoned) -> None:
-    raise AssertionError(error)
 
 
 def start_journal(disk: MemoryDisk, **options: object) -> Journal:
@@ -592,7 +574,7 @@ from duramen.ids import Incarnation
 from duramen_bookie.file_system import PosixFileSystem
 from duramen_bookie.journal.group_commit import Journal
 from duramen_bookie.journal.replay import open_journal
-from tests.component.test_journal import INCARNATION, add
+from tests.component.journal_world import INCARNATION, add
 from tests.waiting import wait_for
 
 async def main(directory, number):

@@ -14,9 +14,8 @@ import random
 import pytest
 
 from duramen_bookie.journal.writer import JournalPoisoned
-from tests.component.journal_world import Opened
+from tests.component.journal_world import FILE_BYTES, Cutter, Opened, add
 from tests.component.memory_disk import MemoryDisk, PowerCut
-from tests.component.test_journal import FILE_BYTES, Cutter, add
 
 FIRST = 32 << 10
 USUAL = 256 << 10

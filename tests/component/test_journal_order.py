@@ -18,9 +18,8 @@ import pytest
 from duramen.wire.journal_format import Location
 from duramen_bookie.journal.group_commit import IDLE_BEFORE_MARK_S, Journal
 from duramen_bookie.journal.writer import JournalPoisoned
-from tests.component.journal_world import Opened
+from tests.component.journal_world import FILE_BYTES, Opened, add
 from tests.component.memory_disk import MemoryDisk
-from tests.component.test_journal import FILE_BYTES, add
 from tests.waiting import WITHIN_S, wait_for
 
 HUGE = 2 * FILE_BYTES

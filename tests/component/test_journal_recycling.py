@@ -26,9 +26,16 @@ from duramen.wire.journal_format import (
 from duramen_bookie.journal.findings import DamageKind
 from duramen_bookie.journal.names import list_journal
 from duramen_bookie.journal.writer import JournalPoisoned
-from tests.component.journal_world import Opened, fill, live_until, recycled
+from tests.component.journal_world import (
+    FILE_BYTES,
+    Cutter,
+    Opened,
+    add,
+    fill,
+    live_until,
+    recycled,
+)
 from tests.component.memory_disk import SECTOR_BYTES, MemoryDisk, MemoryFile, PowerCut
-from tests.component.test_journal import FILE_BYTES, Cutter, add
 from tests.tiers import sized
 
 # --- What stood there before ----------------------------------------------------------------------

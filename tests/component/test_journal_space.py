@@ -16,9 +16,8 @@ from duramen_bookie.journal.group_commit import Journal
 from duramen_bookie.journal.names import generation_name, spare_name
 from duramen_bookie.journal.recycling import NoSpaceError
 from duramen_bookie.journal.writer import JournalPoisoned, JournalWriter
-from tests.component.journal_world import Opened, fill
+from tests.component.journal_world import FILE_BYTES, Cutter, Opened, add, fill, refuse_poison
 from tests.component.memory_disk import MemoryDisk
-from tests.component.test_journal import FILE_BYTES, Cutter, add, refuse_poison
 from tests.waiting import wait_for
 
 # --- Disks that are full or bad -------------------------------------------------------------------

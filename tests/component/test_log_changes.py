@@ -30,7 +30,7 @@ from duramen.wire.metadata_json import Paths, encode_log, encode_node, read_log
 from duramen_sequencer.log_changes import LogChanges, merge
 from duramen_sequencer.log_host import LogHost
 from tests.unit.core_fakes import LOG_ID
-from tests.unit.test_log_node import make_log
+from tests.unit.nodes import make_log
 from tests.waiting import wait_for
 
 PATHS = Paths("test")

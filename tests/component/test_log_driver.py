@@ -29,7 +29,7 @@ from duramen.units import SECOND
 from duramen.wire.metadata_json import Paths, encode_log, encode_node, read_node
 from tests.component.host_world import MEMBER, Lanes
 from tests.unit.core_fakes import LOG_ID
-from tests.unit.test_log_node import make_log
+from tests.unit.nodes import make_log
 from tests.waiting import wait_for
 
 LOG = LogId(LOG_ID)

@@ -27,7 +27,7 @@ from duramen.runtime.sequencer.metadata_link import MetadataLink
 from duramen.wire.metadata_json import Paths, encode_log, encode_node, encode_segment
 from duramen_sequencer.log_host import LogHost
 from tests.unit.core_fakes import LOG_ID
-from tests.unit.test_log_node import make_log
+from tests.unit.nodes import make_log
 from tests.waiting import wait_for
 
 PATHS = Paths("test")

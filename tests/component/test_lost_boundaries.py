@@ -17,8 +17,8 @@ from duramen.runtime.sequencer.bookie_lanes import BookieLanes
 from duramen.runtime.sequencer.metadata_link import MetadataLink
 from duramen.texts import parse_position
 from duramen_sequencer.life.boundaries import Boundaries, Extent
+from tests.component.losses import lose
 from tests.component.readproxy_world import NAMES, PATHS, World, run
-from tests.component.test_lost_reads import lose
 
 
 @pytest.mark.parametrize(

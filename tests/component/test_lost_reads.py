@@ -13,22 +13,9 @@ from duramen.client.bulk_read import BulkReader
 from duramen.client.records import Records
 from duramen.client.rest_client import RestClient
 from duramen.errors import DuramenError
-from duramen.ids import EntryId, Epoch
 from duramen.texts import parse_position
-from duramen.wire.metadata_json import encode_segment, read_segment
-from tests.component.readproxy_world import LOG, NDJSON, PATHS, World, check, run, seq_nums
-
-
-async def lose(world: World, first: int, last: int) -> None:
-    """No bookie has these entries of segment 1, and the segment says that they are lost."""
-    path = PATHS.segment(LOG, Epoch(1))
-    found = await world.store.get(path)
-    assert found is not None
-    segment = read_segment(found.data).with_lost([(first, last)], "n")
-    for entry in range(first, last + 1):
-        for bookie in world.bookies.values():
-            bookie.entries.pop((segment.ledger_id, EntryId(entry)), None)
-    await world.put(path, encode_segment(segment))
+from tests.component.losses import lose
+from tests.component.readproxy_world import NDJSON, World, check, run, seq_nums
 
 
 @pytest.mark.parametrize("position", ["seq:3", "seq:5", "seq:8", "dlsn:e1n1s0", "dlsn:e1n2s1"])

@@ -21,9 +21,9 @@ from duramen.runtime.metadata_store import DeleteNode, Op, OutcomeUnknown, Set
 from duramen.wire.metadata_json import Paths, read_node
 from duramen_sequencer.control import Control
 from tests.component import writeproxy_world
-from tests.component.test_log_life import HOUR_MS
-from tests.component.test_log_life import World as LifeWorld
-from tests.component.test_log_life import run as run_life
+from tests.component.life_world import HOUR_MS
+from tests.component.life_world import World as LifeWorld
+from tests.component.life_world import run as run_life
 from tests.component.writeproxy_world import World
 
 PATHS = Paths("test")

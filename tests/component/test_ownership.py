@@ -12,13 +12,12 @@ import gc
 import json
 import tracemalloc
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
 import pytest
 
-from duramen.core.hashing import rank_nodes
 from duramen.errors import DuramenError
 from duramen.ids import Epoch, LogId, SequencerId
 from duramen.runtime.memory_store import MemoryStore
@@ -30,25 +29,10 @@ from duramen_sequencer import log_host
 from duramen_sequencer.log_host import LogHost
 from duramen_sequencer.ownership import claims
 from duramen_sequencer.ownership.hand_over import HandOver
-from tests.component.host_world import PATHS, HostWorld, host_world
-from tests.unit.test_log_node import make_log
+from tests.component.host_world import PATHS, HostWorld
+from tests.component.ownership_world import FIRST, GONE, LOG, SECOND, THIRD, code_of, play
+from tests.unit.nodes import make_log
 from tests.waiting import wait_for
-
-LOG = LogId(9)
-FIRST, SECOND, THIRD = rank_nodes("ns/log", {"s0": 1.0, "s1": 1.0, "s2": 1.0})
-GONE = "http://127.0.0.1:1"
-"""Nothing listens there: connections are refused."""
-
-Scenario = Callable[[HostWorld], Awaitable[None]]
-
-
-def play(scenario: Scenario) -> None:
-    async def run() -> None:
-        async with host_world() as world:
-            await world.add_log(LOG)
-            await scenario(world)
-
-    asyncio.run(run())
 
 
 @asynccontextmanager
@@ -60,11 +44,6 @@ async def listening() -> AsyncIterator[str]:
     finally:
         server.close()
         await server.wait_closed()
-
-
-def code_of(result: Any) -> str:
-    assert isinstance(result, DuramenError), result
-    return result.code
 
 
 # --- Embedded writers ----------------------------------------------------------------------------

@@ -33,7 +33,7 @@ from duramen_sequencer.control import Control
 from duramen_sequencer.placement import operations
 from duramen_sequencer.placement.operations import PlacementOperations
 from tests.unit.core_fakes import LOG_ID
-from tests.unit.test_log_node import make_log
+from tests.unit.nodes import make_log
 from tests.waiting import wait_for
 
 PATHS = Paths("test")

@@ -14,7 +14,7 @@ from duramen.runtime.http_client import UnreachableError
 from duramen.units import MIB
 from duramen.wire import bookie_calls as calls
 from duramen.wire.entry import encode_entry
-from tests.component.test_bookie_lanes import LEDGER, MEMBER, OK, Call, World, run
+from tests.component.bookie_lanes_world import LEDGER, MEMBER, OK, Call, World, run
 from tests.waiting import wait_for
 
 ANOTHER_LOG = ledger_of(LogId(10), Epoch(1))

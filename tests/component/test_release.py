@@ -13,7 +13,7 @@ from duramen.core.segment import Segment
 from duramen.ids import Epoch, LogId
 from duramen.runtime.metadata_store import Op, Set
 from duramen.wire.metadata_json import encode_segment, read_segment
-from tests.component.test_log_life import HOUR_MS, PATHS, World, run
+from tests.component.life_world import HOUR_MS, PATHS, World, run
 
 COPY = ColdCopy("0a" * 16, "1b" * 32, size_bytes=100, verified_unix_ms=5)
 MOVE = {"tiering": {"policy": "move", "keep_hot": "1h"}, "retention": {"age": None}}

@@ -41,7 +41,7 @@ from duramen.wire.repair_calls import (
 from duramen_bookie.repair import calls
 from duramen_bookie.repair.yielding import Yielding, YieldingPace
 from duramen_bookie.upkeep.pacing import monotonic_us
-from tests.component.test_bookie_service import (
+from tests.component.bookie_world import (
     LEDGER,
     LOG,
     PATHS,
@@ -50,6 +50,7 @@ from tests.component.test_bookie_service import (
     Bookie,
     add,
     bodies,
+    damage,
     entry,
     expected,
     run,
@@ -111,20 +112,6 @@ def identities(numbers: Iterable[int]) -> tuple[tuple[EntryId, int], ...]:
 
 def parts(answer: PullAnswer) -> list[tuple[int, int, BookieStatus]]:
     return [(part.first, part.last, part.status) for part in answer.ranges]
-
-
-def damage(folder: Path, number: int, *, pattern: str) -> None:
-    """Change a byte of an entry in the files of a bookie."""
-    hits = 0
-    for path in sorted(folder.rglob(pattern)):
-        data = bytearray(path.read_bytes())
-        at = data.find(entry(number))
-        if at >= 0:
-            with path.open("r+b") as file:
-                file.seek(at + 100)
-                file.write(bytes([data[at + 100] ^ 1]))
-            hits += 1
-    assert hits, f"entry {number} is nowhere in {folder}"
 
 
 async def settle(bookie: Bookie) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import datetime
 import inspect
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -32,7 +31,8 @@ from duramen.client import (
 )
 from duramen.cluster.layout import pick_free_port
 from duramen.errors import DuramenError
-from tests.component.sdk_faces import FACES, open_client
+from tests.component.sdk_faces import open_client
+from tests.component.sdk_scenarios import bodies, face, play
 from tests.component.sdk_world import (
     FakeCluster,
     lose,
@@ -41,28 +41,6 @@ from tests.component.sdk_world import (
     serve,
     store_and_lose,
 )
-
-Scenario = Callable[[FakeCluster, Any], Awaitable[None]]
-SOON = RetryPolicy(within_s=5, first_pause_s=0.001, longest_pause_s=0.01)
-
-face = pytest.mark.parametrize("face", FACES)
-
-
-def play(scenario: Scenario, face: str, **options: Any) -> None:
-    async def run() -> None:
-        async with (
-            asyncio.timeout(30),
-            running_cluster() as cluster,
-            open_client(face, cluster.url, **{"retry": SOON, **options}) as client,
-        ):
-            await scenario(cluster, client)
-
-    asyncio.run(run())
-
-
-def bodies(cluster: FakeCluster, log: str = "ns/log") -> list[bytes]:
-    return [body for batch in cluster.log(log).batches for body in batch.decode().bodies]
-
 
 # --- appends -------------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from duramen.client.sdk.log import RESULTS_KEPT_DEFAULT
 from duramen.client.sdk.producer import PIPELINE_COUNT
 from duramen.config import parse_log_config
 from duramen.errors import DuramenError
+from tests.component.sdk_scenarios import bodies, face, play
 from tests.component.sdk_world import (
     RESULTS_KEPT,
     Arrival,
@@ -28,7 +29,6 @@ from tests.component.sdk_world import (
     serve,
     store_and_lose,
 )
-from tests.component.test_sdk import bodies, face, play
 from tests.waiting import wait_for
 
 

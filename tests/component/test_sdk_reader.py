@@ -16,8 +16,8 @@ import pytest
 from duramen.client import Lost, Moved, Record, RetryPolicy
 from duramen.errors import DuramenError
 from tests.component.sdk_faces import open_client
+from tests.component.sdk_scenarios import SOON, face, play
 from tests.component.sdk_world import FakeCluster, Relay, running_cluster
-from tests.component.test_sdk import SOON, face, play
 from tests.waiting import wait_for
 
 

@@ -24,7 +24,7 @@ from duramen.units import HOUR, SECOND
 from duramen.wire.metadata_json import Paths, encode_node
 from duramen_sequencer import log_host
 from duramen_sequencer.service import SequencerService
-from tests.unit.test_exactly_once_appends import Log
+from tests.unit.exact_log import Log
 from tests.waiting import wait_for
 
 PATHS: Final = Paths("test")

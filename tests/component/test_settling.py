@@ -28,8 +28,8 @@ from duramen.wire.entry import encode_entry
 from duramen.wire.metadata_json import encode_log
 from duramen_bookie.upkeep import rounds
 from duramen_bookie.upkeep.deletion import Deletion
-from tests.component.test_bookie_service import LOG, OK, PATHS, Bookie, run, running
-from tests.unit.test_log_node import make_log
+from tests.component.bookie_world import LOG, OK, PATHS, Bookie, run, running
+from tests.unit.nodes import make_log
 from tests.waiting import wait_for
 
 FIRST, SECOND = ledger_of(LOG, Epoch(1)), ledger_of(LOG, Epoch(2))

@@ -23,8 +23,8 @@ from duramen.wire.metadata_json import (
 )
 from duramen_bookie.upkeep.deletion import Deletion
 from duramen_bookie.upkeep.tombstones import Confirmation
-from tests.component.test_deletion import Holder
-from tests.component.test_log_life import HOUR_MS, PATHS, World, run
+from tests.component.holders import Holder
+from tests.component.life_world import HOUR_MS, PATHS, World, run
 from tests.golden import read_golden
 
 

@@ -16,13 +16,12 @@ from duramen_bookie.upkeep import settling
 from duramen_bookie.upkeep.rounds import CoreHoldings
 from duramen_bookie.upkeep.settling import SettlingPace
 from duramen_bookie.upkeep.transfer import read_entry_log_file
+from tests.component.bookie_world import LEDGER, PATHS, add, damage, running
+from tests.component.bookie_world import run as run_bookie
+from tests.component.carrying_world import ENTRY_COUNT, OTHER, World, make_world
 from tests.component.entry_log_world import LEDGER as ENTRY_LOG_LEDGER
 from tests.component.entry_log_world import make_world as make_entry_log
 from tests.component.entry_log_world import record
-from tests.component.test_bookie_service import LEDGER, PATHS, add, running
-from tests.component.test_bookie_service import run as run_bookie
-from tests.component.test_carrying import ENTRY_COUNT, OTHER, World, make_world
-from tests.component.test_repair_calls import damage
 from tests.component.upkeep_world import run
 from tests.waiting import wait_for
 

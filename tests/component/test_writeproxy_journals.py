@@ -10,8 +10,7 @@ import httpx
 
 from duramen.errors import DuramenError
 from duramen.wire.metadata_json import encode_node
-from tests.component.test_writeproxy_repair import make_client
-from tests.component.writeproxy_world import PATHS, World, run
+from tests.component.writeproxy_world import PATHS, World, make_client, run
 from tests.unit.fake_proxy import running_proxy
 
 PATH = "/v1/cluster/journals"

@@ -9,26 +9,15 @@ from __future__ import annotations
 
 from typing import Any
 
-import httpx
 import pytest
-from fastapi import FastAPI
 
 from duramen.errors import DuramenError
-from duramen.runtime.admin import add_problem_handler
 from duramen.wire.metadata_json import encode_node
-from tests.component.writeproxy_world import PATHS, World, run
+from tests.component.writeproxy_world import PATHS, World, make_client, run
 
 DISRUPTION = "/v1/cluster/bookies/b1/disruption"
 
 JSON = {"content-type": "application/json"}
-
-
-def make_client(world: World) -> httpx.AsyncClient:
-    app = FastAPI()
-    add_problem_handler(app)
-    world.proxy.add_admin_routes(app)
-    transport = httpx.ASGITransport(app)
-    return httpx.AsyncClient(transport=transport, base_url="http://proxy")
 
 
 async def elect(world: World, name: str) -> None:

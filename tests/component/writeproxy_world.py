@@ -11,14 +11,17 @@ import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import httpx
 import orjson
 import uvloop
+from fastapi import FastAPI
 from pyreqwest.client import ClientBuilder
 
 from duramen.config import parse_log_config
 from duramen.core.hashing import rank_nodes
 from duramen.core.log_node import LogNode
 from duramen.ids import Dlsn, EntryId, Epoch, LogId, SequencerId
+from duramen.runtime.admin import add_problem_handler
 from duramen.runtime.http_server import Answer, DataServer, Reply
 from duramen.runtime.memory_store import MemoryStore, MemoryTree
 from duramen.runtime.role import ServiceOptions
@@ -223,3 +226,11 @@ def always(result: AppendResult | None) -> Decide:
 
 def owner(sequencer: FakeSequencer) -> Redirect:
     return Redirect(SequencerId(sequencer.name), sequencer.url)
+
+
+def make_client(world: World) -> httpx.AsyncClient:
+    app = FastAPI()
+    add_problem_handler(app)
+    world.proxy.add_admin_routes(app)
+    transport = httpx.ASGITransport(app)
+    return httpx.AsyncClient(transport=transport, base_url="http://proxy")

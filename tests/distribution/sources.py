@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.distribution.lock import ROOT
-from tests.style.test_tidy import list_paths
+from tests.style.tree import list_paths
 
 # Without git and without the variable: what build tools take then, the second of February 2020.
 _EPOCH_DEFAULT: Final = 1_580_601_600

@@ -7,6 +7,7 @@ drain, rebalance and pauses. Source: docs/testing.md "Chaos", docs/protocol/repa
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -20,7 +21,9 @@ from duramen.runtime.http_client import PeerError
 from duramen.runtime.metadata_store import MetadataError
 from duramen.runtime.zookeeper_store import ZooKeeperStore
 from duramen.wire.metadata_json import Paths
+from tests.pauses import look_again_soon
 from tests.process.cluster import LocalCluster
+from tests.process.history import History
 from tests.process.times import HANG_S
 from tests.waiting import wait_for
 
@@ -164,3 +167,15 @@ async def open_store(cluster: LocalCluster) -> AsyncIterator[tuple[ZooKeeperStor
 def _format(found: dict[str, dict[str, Any]]) -> str:
     rows = [(log, *list(f.values())) for log, one in found.items() for f in one["findings"]]
     return f"{len(rows)} findings: {rows[:10]}"
+
+
+async def append_slowly(history: History, client: RestClient, stop: asyncio.Event) -> None:
+    """Appends that go on meanwhile, but little data: it counts in the shares."""
+    while not stop.is_set():
+        await history.append(client)
+        await look_again_soon()
+
+
+async def copies_of(cluster: LocalCluster, bookie: str) -> int:
+    rows = (await ask(cluster, "repair/bookies"))["bookies"]
+    return next(int(row["copies"]) for row in rows if row["bookie"] == bookie)

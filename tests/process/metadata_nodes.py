@@ -18,7 +18,7 @@ from duramen.runtime.zookeeper_store import ZooKeeperStore
 from duramen.wire.metadata_json import Paths, encode_log, read_node
 from tests.process.copies import ask_until
 from tests.process.times import HANG_S
-from tests.unit.test_log_node import make_log
+from tests.unit.nodes import make_log
 
 _PATHS = Paths(CLUSTER_NAME)
 

@@ -21,6 +21,8 @@ from typing import NamedTuple
 
 from tests.process.times import HANG_S
 
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+
 _BLOCK = re.compile(r"^```(\S*) ?([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _MARK = "\x1e"
 TIMEOUT_S = 2 * HANG_S

@@ -19,7 +19,7 @@ import pytest
 from tests.component.raw_http import open_call
 from tests.process.cluster import LocalCluster, create_log, run, running_cluster
 from tests.process.history import read_log
-from tests.process.test_ownership import owner_of
+from tests.process.takeovers import owner_of
 
 pytestmark = [pytest.mark.process, pytest.mark.zookeeper]
 

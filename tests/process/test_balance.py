@@ -22,10 +22,10 @@ import pytest
 from duramen.client.rest_client import RestClient
 from tests.pauses import let_pass
 from tests.process.cluster import LocalCluster, create_log, run, running_cluster
+from tests.process.commands import duramen
 from tests.process.history import History
 from tests.process.owners import give_all, owned_rows, owners_of
-from tests.process.test_ownership import check, statistics
-from tests.process.test_rolling import duramen
+from tests.process.takeovers import check, statistics
 from tests.process.times import HANG_S
 
 pytestmark = [pytest.mark.process, pytest.mark.zookeeper, pytest.mark.quiet]

@@ -7,100 +7,23 @@ streams that break. Its lines are what the page shows. Without Node the test is 
 from __future__ import annotations
 
 import contextlib
-import functools
 import http.server
-import json
-import queue
 import shutil
-import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import httpx
 import pytest
 
+from tests.process.browser import Browser, QuietHandler, serving, write_page
 from tests.process.cluster import running_cluster
-from tests.process.pages import read_page
-from tests.process.test_quickstart import DOCS
-from tests.process.times import HANG_S
 from tests.requirements import Need, leave_out
 
 pytestmark = pytest.mark.process
 
-PAGE: Final = "quickstart-browser.md"
-BROWSER: Final = Path(__file__).with_name("browser.mjs")
 RECORDS: Final = "/v1/namespaces/board/logs/prices/records"
-
-
-class Browser:
-    """A page that is open; what it says comes as it happens."""
-
-    def __init__(self, node: str, url: str) -> None:
-        self._process = subprocess.Popen(
-            [node, str(BROWSER), url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        self._said: queue.Queue[dict[str, Any]] = queue.Queue()
-        self.shown: list[str] = []
-        self.connections: list[int] = []
-        """What each try of the page's event source was answered."""
-        threading.Thread(target=self._listen, daemon=True).start()
-
-    def _listen(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            self._said.put(json.loads(line))
-
-    def wait(self, what: str, value: Any = None) -> Any:
-        """The next thing said of this kind, with this value if one is given."""
-        while True:
-            said = self._said.get(timeout=HANG_S)
-            if "records" in said:
-                self.shown.append(said["records"])
-            if "connected" in said:
-                self.connections.append(said["connected"])
-            if what in said and value in (None, said[what]):
-                return said
-
-    def type(self, body: str) -> None:
-        """Type into the form and send it."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(f"{body}\n")
-        self._process.stdin.flush()
-
-    def close(self) -> None:
-        """Close the page."""
-        self._process.kill()
-        self._process.wait(10)
-
-
-def write_page(site: Path, *, write_url: str, read_url: str) -> None:
-    """The files of the page, with other urls in the place of those that it names."""
-    text = (DOCS / PAGE).read_text(encoding="utf-8")
-    for written, real in (
-        ("http://localhost:7301", write_url),
-        ("http://localhost:7401", read_url),
-    ):
-        assert written in text
-        text = text.replace(written, real)
-    for name, body in read_page(text).files.items():
-        (site / name).write_text(body, encoding="utf-8")
-
-
-@contextlib.contextmanager
-def serving(folder: Path) -> Iterator[str]:
-    """The origin of what `python -m http.server` would serve."""
-    handler = functools.partial(_QuietHandler, directory=str(folder))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://localhost:{server.server_port}"
-        server.shutdown()
-
-
-class _QuietHandler(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, *_args: Any) -> None:
-        """Tests say nothing."""
 
 
 @pytest.fixture
@@ -179,8 +102,8 @@ def test_a_page_of_another_origin_is_shown_nothing(node: str, tmp_path: Path) ->
 def _answering() -> Iterator[int]:
     """A server of events that names no origin."""
 
-    class Handler(_QuietHandler):
-        def do_GET(self) -> None:
+    class Handler(QuietHandler):
+        def do_GET(self) -> None:  # noqa: N802 - named by the library
             self.send_response(200)
             self.send_header("content-type", "text/event-stream")
             self.end_headers()

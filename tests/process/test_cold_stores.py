@@ -15,8 +15,8 @@ import pytest
 from tests.cold_servers import Missing, running_hdfs, running_s3
 from tests.contract.cold_benches import HdfsColdBench, S3ColdBench
 from tests.process.cluster import create_log, run, running_cluster
-from tests.process.test_cold_reads import LOG, SEGMENTS, Fixture, hasten_bookies
-from tests.process.test_tiering import MOVE, command
+from tests.process.cold_segments import LOG, SEGMENTS, Fixture, hasten_bookies
+from tests.process.tiers import MOVE, command
 from tests.requirements import leave_out
 
 pytestmark = [

@@ -13,23 +13,22 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from duramen.client import Client, DuramenError, Moved, ReadRecord, Record, Uncertain
-from duramen.client.core import AppendTicket, CoreClient, NotOwner, OwnedLog, ReadLog
+from duramen.client.core import AppendTicket, NotOwner, OwnedLog, ReadLog
 from duramen.runtime.http_client import PeerClient
 from duramen.units import SECOND
 from tests.pauses import let_pass, look_again_soon
 from tests.process.answers import note_come_again
 from tests.process.cluster import LocalCluster, create_log, run, running_cluster
+from tests.process.core_clients import connect, paused, read_by_rest
 from tests.process.times import HANG_S
 
 pytestmark = [pytest.mark.process, pytest.mark.zookeeper]
@@ -44,18 +43,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
         yield started
 
 
-def connect(cluster: LocalCluster) -> CoreClient:
-    return CoreClient(cluster.state()["zookeeper"])
-
-
 async def read_all(log: ReadLog) -> list[ReadRecord]:
     return [record async for batch in log.read() for record in batch]
-
-
-async def read_by_rest(cluster: LocalCluster, name: str) -> list[ReadRecord]:
-    async with Client(cluster.state()["read_url"]) as client:
-        log = client["default"][name]
-        return [record async for batch in log.read() for record in batch]
 
 
 def check_bodies(records: list[ReadRecord], prefix: str = "") -> None:
@@ -63,19 +52,6 @@ def check_bodies(records: list[ReadRecord], prefix: str = "") -> None:
     numbers = range(len(records))
     assert [record.seq_num for record in records] == list(numbers)
     assert [record.body for record in records] == [f"{prefix}{n}".encode() for n in numbers]
-
-
-@contextmanager
-def paused(cluster: LocalCluster, *roles: str) -> Iterator[None]:
-    """Nobody of these roles runs."""
-    names = [name for role in roles for name in cluster.ids(role)]
-    for name in names:
-        cluster.send(name, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        for name in names:
-            cluster.send(name, signal.SIGCONT)
 
 
 def test_records_are_in_the_order_of_the_calls_while_a_bookie_dies(cluster: LocalCluster) -> None:

@@ -17,7 +17,7 @@ from duramen.client.core import CoreClient
 from tests.complaints import hear_complaints
 from tests.pauses import let_pass
 from tests.process.cluster import LocalCluster, create_log, run, running_cluster
-from tests.process.test_core_client import connect, paused, read_by_rest
+from tests.process.core_clients import connect, paused, read_by_rest
 from tests.process.times import HANG_S
 
 pytestmark = [pytest.mark.process, pytest.mark.zookeeper]

@@ -16,7 +16,7 @@ from tests.pauses import look_again_soon
 from tests.process.cluster import create_log, run, running_cluster
 from tests.process.history import History
 from tests.process.owners import give_all
-from tests.process.test_ownership import append_while, check, owner_of, statistics
+from tests.process.takeovers import append_while, check, owner_of, statistics
 
 pytestmark = [pytest.mark.process, pytest.mark.zookeeper]
 

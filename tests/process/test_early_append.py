@@ -15,7 +15,7 @@ import pytest
 from duramen.client.rest_client import RestClient
 from tests.process.cluster import create_log, run, running_cluster
 from tests.process.history import History
-from tests.process.test_ownership import PAIR, append_while, check, owner_of
+from tests.process.takeovers import PAIR, append_while, check, owner_of
 
 pytestmark = [pytest.mark.process, pytest.mark.zookeeper]
 

@@ -29,7 +29,7 @@ from tests.process.chaos_load import judge_logs, require_good, running_load
 from tests.process.cluster import LocalCluster, create_log, run, running_cluster
 from tests.process.direct_appends import DirectAppends
 from tests.process.owners import give_all, owners_of, wait_owned_by
-from tests.process.test_ownership import statistics
+from tests.process.takeovers import statistics
 from tests.process.times import HANG_S, SESSION_FAILOVER_S
 from tests.ticker import Ticker, running_ticker
 

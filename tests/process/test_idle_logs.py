@@ -23,7 +23,7 @@ from duramen.client.rest_client import RestClient
 from duramen.wire.record_batch import encode_batch
 from tests.process.answers import COME_AGAINS_AFTER_A_FAULT_MAX, repeat_safely
 from tests.process.cluster import LocalCluster, run, running_cluster
-from tests.process.test_ownership import statistics
+from tests.process.takeovers import statistics
 from tests.process.times import HANG_S
 from tests.waiting import wait_in_thread
 

@@ -19,7 +19,7 @@ import pytest
 
 from duramen.client.rest_client import RestClient
 from duramen.runtime.http_server import count_connections
-from tests.component.test_connections import PREFACE
+from tests.component.raw_http import PREFACE
 from tests.process.cluster import create_log, run, running_cluster
 from tests.process.history import History
 

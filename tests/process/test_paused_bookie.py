@@ -32,7 +32,7 @@ from tests.process.copies import (
     wait_whole,
 )
 from tests.process.history import History, read_log
-from tests.process.test_ownership import statistics
+from tests.process.takeovers import statistics
 from tests.process.times import FROZEN_BOOKIE_S, HANG_S, SESSION_S, STILL_S
 from tests.ticker import Ticker, running_ticker
 

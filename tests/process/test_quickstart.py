@@ -12,12 +12,11 @@ from pathlib import Path
 import pytest
 
 from tests.process.cluster import LocalCluster, running_cluster
-from tests.process.pages import Step, check_shown, read_page, run_page
+from tests.process.pages import DOCS, Step, check_shown, read_page, run_page
 from tests.process.times import HANG_S
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(3 * HANG_S)]
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGES = sorted(path.name for path in DOCS.glob("quickstart*.md"))
 
 

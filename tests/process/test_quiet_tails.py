@@ -22,8 +22,8 @@ from duramen.client import Client
 from duramen.wire.read_answers import parse_batches
 from tests.component.event_stream import listen
 from tests.pauses import let_pass, look_again_soon
+from tests.process.browser import Browser, serving, write_page
 from tests.process.cluster import LocalCluster, create_log, run, running_cluster
-from tests.process.test_browser_page import Browser, serving, write_page
 from tests.process.times import HANG_S
 from tests.requirements import Need, leave_out
 

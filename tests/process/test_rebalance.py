@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 
 from duramen.client.rest_client import RestClient
-from tests.pauses import look_again_soon
 from tests.process.cluster import LocalCluster, create_log, run, running_cluster
+from tests.process.commands import duramen
 from tests.process.copies import (
+    append_slowly,
     ask,
     ask_until,
     close_segment,
@@ -25,7 +26,6 @@ from tests.process.copies import (
 )
 from tests.process.drain_figures import fill
 from tests.process.history import History, read_log
-from tests.process.test_rolling import duramen
 from tests.process.times import HANG_S
 
 pytestmark = [pytest.mark.process, pytest.mark.zookeeper, pytest.mark.timeout(900)]
@@ -103,13 +103,6 @@ async def rebalance_all(cluster: LocalCluster, newcomer: str) -> None:
     assert again["moves"] == [], again
 
 
-async def append_slowly(history: History, client: RestClient, stop: asyncio.Event) -> None:
-    """Appends that go on meanwhile, but little data: it counts in the shares."""
-    while not stop.is_set():
-        await history.append(client)
-        await look_again_soon()
-
-
 async def rebalance(cluster: LocalCluster, *flags: str) -> dict[str, Any]:
     words = ("rebalance", "--tolerance", str(TOLERANCE), *flags)
     found: dict[str, Any] = await asyncio.to_thread(duramen, cluster, *words)
@@ -131,8 +124,3 @@ async def wait_gone(cluster: LocalCluster, bookie: str) -> None:
 
 async def takes_data(cluster: LocalCluster, bookie: str) -> bool:
     return bookie in (await ask(cluster, "rebalance"))["shares"]
-
-
-async def copies_of(cluster: LocalCluster, bookie: str) -> int:
-    rows = (await ask(cluster, "repair/bookies"))["bookies"]
-    return next(int(row["copies"]) for row in rows if row["bookie"] == bookie)

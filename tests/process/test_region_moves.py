@@ -14,18 +14,19 @@ import pytest
 
 from duramen.client.rest_client import RestClient
 from tests.process.cluster import LocalCluster, create_log, run, running_cluster
+from tests.process.commands import duramen
 from tests.process.copies import (
+    append_slowly,
     ask,
     ask_until,
     close_segment,
+    copies_of,
     post,
     wait_settled,
     wait_whole,
 )
 from tests.process.drain_figures import judge, wait_drained
 from tests.process.history import History, read_log
-from tests.process.test_rebalance import append_slowly, copies_of
-from tests.process.test_rolling import duramen
 from tests.process.times import HANG_S
 
 pytestmark = [pytest.mark.process, pytest.mark.zookeeper]

@@ -12,8 +12,6 @@ import json
 import math
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -27,6 +25,7 @@ from duramen.client.rest_client import RestClient
 from duramen.errors import DuramenError
 from tests.pauses import let_pass, look_again_soon
 from tests.process.cluster import LocalCluster, create_log, run, running_cluster
+from tests.process.commands import duramen, run_duramen
 from tests.process.copies import close_segment
 from tests.process.history import NAMESPACE, History, read_log
 from tests.process.times import HANG_S, SILENCE_S
@@ -314,26 +313,12 @@ async def _resume_rolling(cluster: LocalCluster) -> dict[str, Any]:
     """As told to whoever is answered "not settled", repeat it: sequencers are registering anew."""
     async with asyncio.timeout(HANG_S):
         while True:
-            done = await asyncio.to_thread(_run_duramen, cluster, "maintenance", "off")
+            done = await asyncio.to_thread(run_duramen, cluster, "maintenance", "off")
             assert done.returncode in {0, 1}, done.stderr.decode()
             answer: dict[str, Any] = json.loads(done.stdout)
             if answer["is_settled"]:
                 return answer
             assert done.returncode == 1, answer
-
-
-def duramen(cluster: LocalCluster, *arguments: str) -> dict[str, Any]:
-    """What a command prints with `--json`; fails unless it ends well."""
-    done = _run_duramen(cluster, *arguments)
-    assert done.returncode == 0, done.stderr.decode()
-    answer: dict[str, Any] = json.loads(done.stdout)
-    return answer
-
-
-def _run_duramen(cluster: LocalCluster, *arguments: str) -> subprocess.CompletedProcess[bytes]:
-    command = [sys.executable, "-m", "duramen.cli.main", *arguments, "--json"]
-    command += ["--data", str(cluster.folder)]
-    return subprocess.run(command, capture_output=True, timeout=60, check=False)
 
 
 async def _wait_segments(cluster: LocalCluster, log: str) -> list[dict[str, Any]]:

@@ -20,9 +20,9 @@ import pytest
 
 from duramen.runtime.public.calls import find_bodies
 from duramen.wire.edge.gate import Bodies
+from tests.process.browser import serving, write_page
 from tests.process.chromium import Chromium, find_chromium, running_chromium
 from tests.process.cluster import LocalCluster, create_log, run, running_cluster
-from tests.process.test_browser_page import serving, write_page
 from tests.process.times import HANG_S
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(3 * HANG_S)]

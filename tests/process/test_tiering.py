@@ -6,10 +6,6 @@ tests/unit/test_release.py and by the simulator. Source: docs/protocol/archive.m
 
 from __future__ import annotations
 
-import contextlib
-import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -24,13 +20,13 @@ from tests.process.cluster import LocalCluster, create_log, run, running_cluster
 from tests.process.copies import close_segment
 from tests.process.hasty_bookie import hasty
 from tests.process.history import History, read_log
+from tests.process.tiers import MOVE, command, want_retention
 from tests.process.times import HANG_S
 from tests.waiting import wait_in_thread
 
 pytestmark = [pytest.mark.process, pytest.mark.zookeeper]
 
 
-MOVE = {"tiering": {"policy": "move", "keep_hot": "0s"}, "retention": {"age": None}}
 JOB = ("duramen_spark.main", "archive", "--runner", "threads")
 
 
@@ -41,14 +37,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     with running_cluster(folder, "--no-restart", "--sequencers", "2") as cluster:
         cluster.start_anew(*cluster.ids("bookie"), wrap=hasty)
         yield cluster
-
-
-def command(cluster: LocalCluster, *words: str) -> tuple[int, dict[str, Any]]:
-    """Exit code and JSON answer of a command."""
-    whole = [sys.executable, "-m", *words, "--data", str(cluster.folder), "--json"]
-    done = subprocess.run(whole, capture_output=True, timeout=120, check=False)
-    assert done.stdout, done.stderr.decode()
-    return done.returncode, json.loads(done.stdout)
 
 
 def fill(cluster: LocalCluster, history: History, count: int, *, rolls: bool) -> None:
@@ -80,13 +68,6 @@ def held_ledgers(cluster: LocalCluster, log_id: LogId) -> set[str]:
         row for url in urls for row in httpx.get(url + "/v1/ledgers", timeout=30).json()["ledgers"]
     ]
     return {str(row["ledger_id"]) for row in rows if int(row["log_id"]) == log_id}
-
-
-def want_retention(cluster: LocalCluster) -> None:
-    """A round of every sequencer that is there."""
-    for node_id in cluster.ids("sequencer"):
-        with contextlib.suppress(httpx.TransportError):  # one may be killed
-            httpx.post(cluster.process(node_id)["admin_url"] + "/v1/retention", timeout=30)
 
 
 def count_hot(cluster: LocalCluster, log: str) -> int:

@@ -15,7 +15,7 @@ import pytest
 
 from tests.process.cluster import LocalCluster, running_cluster
 from tests.process.pages import run_page
-from tests.process.test_tiering import want_retention
+from tests.process.tiers import want_retention
 from tests.process.times import HANG_S
 
 pytestmark = [pytest.mark.process, pytest.mark.zookeeper, pytest.mark.timeout(3 * HANG_S)]

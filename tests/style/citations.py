@@ -12,10 +12,14 @@ has the style on a page.
 
 import re
 from collections.abc import Collection, Iterator, Mapping
+from functools import cache
 from pathlib import PurePosixPath
 from typing import Final, NamedTuple
 
 from tests.style.pages import list_headings, resolve
+from tests.style.tree import ROOT, list_paths
+
+KINDS = (".py", ".md", ".txt", ".toml")
 
 RULES_PAGE: Final = "docs/protocol/rules.md"
 LINKED_FOLDERS: Final = ("", "docs", "docs/protocol", "docs/kubernetes")
@@ -191,3 +195,19 @@ def _find_page(path: str, cited: str, pages: Mapping[str, str]) -> str | None:
 def _is_an_example(name: str) -> bool:
     """Names that are made up where something is shown: `docs/a.md`, or a report of a run."""
     return not name.startswith("docs/") or re.fullmatch(r".*/[a-z]\.md", name) is not None
+
+
+@cache
+def read_texts() -> dict[str, str]:
+    """Everything of the repository that people read."""
+    names = [p for p in list_paths() if p.endswith(KINDS) or p in {"Makefile", "Dockerfile"}]
+    return {
+        name: (ROOT / name).read_text(encoding="utf-8")
+        for name in names
+        if not (ROOT / name).is_symlink()
+    }
+
+
+@cache
+def read_pages() -> dict[str, str]:
+    return {path: text for path, text in read_texts().items() if path.endswith(".md")}

@@ -6,8 +6,8 @@ The rule is in `answers.py`; each of its parts is proved to fail. Source: docs/p
 import pytest
 
 from tests.style.answers import find_hand_made
-from tests.style.test_tidy import assert_tidy, read_modules
 from tests.style.tidiness import Module
+from tests.style.tree import assert_tidy, read_modules
 
 PLACES = ("services/", "libs/common/duramen/runtime/")
 

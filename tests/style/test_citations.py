@@ -11,10 +11,9 @@ from functools import cache
 import pytest
 
 from tests.style import citations
-from tests.style.citations import RULES_PAGE
-from tests.style.test_tidy import ROOT, assert_tidy, list_paths
+from tests.style.citations import RULES_PAGE, read_pages, read_texts
+from tests.style.tree import assert_tidy, list_paths
 
-KINDS = (".py", ".md", ".txt", ".toml")
 PRODUCT = ("libs/", "services/", "operator/", "spark-jobs/", "charts/", "docs/", "tests/")
 ANCHOR = '<a id="r1"></a>\n'
 GOOD = (
@@ -28,22 +27,6 @@ PAGES = {
     "README.md": '# Read\n<a id="r7"></a>\n## Two words (R7)\n',
 }
 PAGE = "docs/protocol/a" + ".md"
-
-
-@cache
-def read_texts() -> dict[str, str]:
-    """Everything of the repository that people read."""
-    names = [p for p in list_paths() if p.endswith(KINDS) or p in {"Makefile", "Dockerfile"}]
-    return {
-        name: (ROOT / name).read_text(encoding="utf-8")
-        for name in names
-        if not (ROOT / name).is_symlink()
-    }
-
-
-@cache
-def read_pages() -> dict[str, str]:
-    return {path: text for path, text in read_texts().items() if path.endswith(".md")}
 
 
 @cache

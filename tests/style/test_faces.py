@@ -10,8 +10,8 @@ import duramen.client
 import duramen.client.core
 from duramen.errors import ERRORS
 from tests.style.faces import Face, find_face_faults, read_sections
-from tests.style.test_tidy import ROOT, assert_tidy
 from tests.style.tidiness import Module
+from tests.style.tree import ROOT, assert_tidy
 
 SDK = "libs/common/duramen/client"
 MADE = Face(is_made_by_users=True)

@@ -7,8 +7,8 @@ what is planted is made up of parts, so that this file does not find itself.
 import pytest
 
 from tests.style import pages
-from tests.style.test_citations import read_pages, read_texts
-from tests.style.test_tidy import assert_tidy, list_paths
+from tests.style.citations import read_pages, read_texts
+from tests.style.tree import assert_tidy, list_paths
 
 MD = ".md"
 DEEP = f"docs/deep/a{MD}"

@@ -10,7 +10,7 @@ import pytest
 
 from tests.style import secrets
 from tests.style.secrets import ALLOWED, RULES, find_allowed, find_secrets
-from tests.style.test_tidy import ROOT, list_paths
+from tests.style.tree import ROOT, list_paths
 
 A40 = "aB3/" * 10
 PLANTED = {

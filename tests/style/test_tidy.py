@@ -5,45 +5,13 @@ checkout, as in a source archive, every file that is not a cache. The rules them
 `tidiness.py`, their reasons in CONTRIBUTING.md.
 """
 
-import os
-import subprocess
-from functools import cache
-from pathlib import Path
-
 import pytest
 
 from tests.style import names, tidiness
 from tests.style.tidiness import Module
+from tests.style.tree import ROOT, assert_tidy, list_paths, read_modules
 
-ROOT = Path(__file__).resolve().parents[2]
 NOSE = '"""What it is.\n\nWho calls it.\n"""\n'
-NOT_OURS = (".git", ".venv", ".duramen", "__pycache__", "build", "dist")
-
-
-@cache
-def list_paths() -> list[str]:
-    """Every file of the repository, relative to its root."""
-    if (ROOT / ".git").exists():
-        command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-        listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
-        names = {name for name in listed.stdout.split("\0") if name}
-        return sorted(name for name in names if (ROOT / name).is_file())
-    found = []
-    for folder, folders, files in os.walk(ROOT):
-        folders[:] = [f for f in folders if f not in NOT_OURS and not f.endswith("_cache")]
-        found += [(Path(folder) / file).relative_to(ROOT).as_posix() for file in files]
-    return sorted(found)
-
-
-@cache
-def read_modules() -> list[Module]:
-    """Every Python file of the repository."""
-    paths = [path for path in list_paths() if path.endswith(".py")]
-    return [Module(path, (ROOT / path).read_text(encoding="utf-8")) for path in paths]
-
-
-def assert_tidy(faults: list[str]) -> None:
-    assert not faults, "\n".join(["", *faults])
 
 
 # --- The repository ------------------------------------------------------------------------------

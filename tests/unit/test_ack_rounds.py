@@ -14,7 +14,7 @@ from duramen.core.sequencer.effects import CommitOutcome
 from duramen.core.sequencer.ledger_writer import WriterState
 from duramen.core.status import BookieStatus
 from duramen.limits import PROBE_INTERVAL_US
-from tests.unit.test_ledger_writer import OK, Driver, member
+from tests.unit.writer_driver import OK, Driver, member
 
 
 def rounds(driver: Driver) -> list[tuple[str, int]]:

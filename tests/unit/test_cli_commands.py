@@ -30,7 +30,7 @@ from duramen.cli.shell.help import PLAIN, unfold_help
 from duramen.cluster.cluster_file import ClusterFileError
 from duramen.errors import ERRORS, DuramenError
 from duramen.runtime.http_client import PeerError, UnreachableError
-from tests.unit.test_error_docs import DOCS, check_section
+from tests.unit.document_sections import DOCS, check_section
 
 ARGUMENTS = {
     "accept-loss": ["b", "--incarnation", "0" * 32],

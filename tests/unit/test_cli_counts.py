@@ -18,8 +18,8 @@ from duramen.client.bulk_append import AppendFigures, PreparedBatch
 from duramen.client.bulk_read import ReadFigures
 from duramen.client.rest_client import Appended
 from duramen.units import agree
+from tests.unit.cluster_answers import BOOKIE, OWNED, REPAIR
 from tests.unit.fake_proxy import FakeProxy, admin
-from tests.unit.test_cli_live import BOOKIE, OWNED, REPAIR
 
 __all__ = ["admin"]
 

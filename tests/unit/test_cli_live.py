@@ -19,6 +19,7 @@ from duramen.cli.live.tables import TABLES
 from duramen.cli.live.view import render, summarize
 from duramen.cli.main import main
 from duramen.errors import DuramenError
+from tests.unit.cluster_answers import BOOKIE, OWNED, REPAIR
 from tests.unit.fake_proxy import FakeProxy, running_proxy
 
 NAMESPACES = "/v1/namespaces?limit=1000"
@@ -30,28 +31,13 @@ SEGMENT = {
     "completed": "u", "ensemble_size": 3, "write_quorum": 3, "ack_quorum": 2,
     "fragments": [{"first_entry": 0, "ensemble": MEMBERS}],
 }  # fmt: skip
-OWNED = {
-    "log_id": "1", "name": "shop/a", "sequencer": "s1", "epoch": 2, "state": "active",
-    "appends_per_s": 20.0, "bytes_per_s": 3_000_000, "unanswered_count": 4,
-}  # fmt: skip
 OWNERS: dict[str, Any] = {
     "logs": [OWNED, {**OWNED, "log_id": "2", "name": None, "bytes_per_s": 9_000_000}],
     "sequencers": [{"id": "s1", "weight": 1.0}, {"id": "s2", "weight": 2.0}],
     "silent": [],
 }
-BOOKIE = {
-    "id": "b0", "incarnation": "i", "region": "x", "rack": "r1", "state": "rw", "duty": "serving",
-    "weight": 1.0, "free_bytes": 3 << 30, "doubtful": False, "takes_new_data": True,
-    "steady_in_s": 0,
-}  # fmt: skip
 BOOKIES = {"bookies": [BOOKIE, {**BOOKIE, "id": "b1", "free_bytes": None, "state": "absent"}]}
 JOURNALS = {"journals": [{"bookie": "b0", "waiting_bytes": 4096, "sync_us_last": 1_234}]}
-REPAIR: dict[str, Any] = {
-    "auditor": "s1", "backlog": {"tasks": 3, "left_bytes": 7_000_000, "running": 1},
-    "bytes_per_s": 1_000_000, "estimate_s": 7, "drains": [{"bookie": "b1", "duty": "draining"}],
-    "unrepairable": [{"log_id": "1", "epoch": 1, "first_entry": 0, "reason": "no copy"}],
-    "running": [],
-}  # fmt: skip
 
 
 @pytest.fixture

@@ -37,7 +37,7 @@ from duramen.wire.cold.rebuild import ColdDataError, RebuiltEntry
 from duramen.wire.cold.shared_writer import SharedWriter
 from tests.golden import read_golden
 from tests.unit.cold_entries import LOG, SegmentBytes, make_every_kind, write_part
-from tests.unit.test_cold_manifest import ATTEMPT, CLUSTER, make_manifest
+from tests.unit.manifests import ATTEMPT, CLUSTER, make_manifest
 
 EPOCHS = (Epoch(3), Epoch(5), Epoch(6))
 COMPACTED = "c" * 32

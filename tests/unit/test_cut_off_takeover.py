@@ -14,41 +14,17 @@ import pytest
 
 from duramen.core.segment import SegmentState, Totals
 from duramen.core.sequencer import effects as fx
-from duramen.core.sequencer.effects import CommitOutcome, StoredEntry
+from duramen.core.sequencer.effects import CommitOutcome
 from duramen.core.sequencer.log_state import LogState
 from duramen.core.sequencer.recovery import RecoveryState
 from duramen.core.status import BookieStatus
 from duramen.ids import NOTHING, EntryId, Epoch, Lsn
 from duramen.limits import TAKEOVER_LOOK_US
-from tests.unit.test_log_sequencer import OK, OTHER, Driver
-from tests.unit.test_recovery import Driver as RecoveryDriver
+from tests.unit.cut_off import take_over_until
+from tests.unit.recovery_driver import Driver as RecoveryDriver
+from tests.unit.sequencer_driver import OK, OTHER, Driver
 
 STUCK = (RecoveryState.SEAL, RecoveryState.READ, RecoveryState.WRITE_BACK)
-FOUND = StoredEntry(b"entry 0", Totals(1, 7), True)
-
-
-def take_over_until(state: RecoveryState) -> Driver:
-    """A taker whose recovery of epoch 1 has come to a state; an append waits for it."""
-    owner = Driver(name=OTHER)
-    owner.activate()
-    taker = Driver(owner.store)
-    taker.core.take_over(0)
-    taker.read()
-    taker.commit()
-    taker.append(1)
-    (mark,) = taker.take(fx.Commit)
-    assert taker.store.commit(mark.writes, taker.name)
-    taker.core.on_commit(mark.token, CommitOutcome.APPLIED, taker.now_us)
-    seals = taker.take(fx.SendSeal)
-    if state is not RecoveryState.SEAL:
-        for seal in seals:
-            taker.core.on_seal(seal.member, seal.epoch, OK, NOTHING, EntryId(0), taker.now_us)
-    if state is RecoveryState.WRITE_BACK:
-        (read,) = taker.take(fx.SendRecoveryRead)
-        taker.core.on_read(read.member, Epoch(1), read.entry, OK, FOUND, taker.now_us)
-    assert taker.core.recovery is not None
-    assert (taker.state(), taker.core.recovery.state) == (LogState.RECOVERING, state)
-    return taker
 
 
 def go_on_elsewhere(taker: Driver) -> None:

@@ -24,8 +24,8 @@ from duramen.ids import NOTHING, Dlsn, EntryId, Epoch, SequencerId
 from duramen.limits import RETRY_DELAY_US
 from duramen.units import SECOND
 from tests.unit.core_fakes import FakeStore
-from tests.unit.test_log_node import make_log
-from tests.unit.test_log_sequencer import ME, OK, OTHER, Driver, codes
+from tests.unit.nodes import make_log
+from tests.unit.sequencer_driver import ME, OK, OTHER, Driver, codes
 
 DOUBTFUL = BookieStatus.UNKNOWN
 THIRD = SequencerId("third")

@@ -8,10 +8,8 @@ Run with the unit tests. Documents: docs/protocol/errors.md, configuration.md, w
 """
 
 import json
-import os
 import re
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,29 +28,13 @@ from duramen.wire.entry import HEADER_BYTES, encode_entry
 from duramen.wire.frame import FRAME_BYTES_HARD_MAX, ROW_COUNT_MAX
 from duramen.wire.record_batch import BATCH_ENCODED_MAX, encode_batch
 from duramen_writeproxy.bodies import JSON_BYTES_MAX
-
-DOCS = Path(__file__).resolve().parents[2] / "docs" / "protocol"
-REWRITE = os.environ.get("DURAMEN_REWRITE") == "1"
+from tests.unit.document_sections import DOCS, check_section
 
 LOG, EPOCH = LogId(5), Epoch(3)
 FIRST = EntryId(0)
 LEDGER = ledger_of(LOG, EPOCH)
 INCARNATION = Incarnation("00112233445566778899aabbccddeeff")
 TIME_MS = 1767323045678
-
-
-def check_section(document: str, name: str, expected: str) -> None:
-    """Compare a generated section with the committed one, or rewrite it."""
-    path = DOCS / document
-    text = path.read_text(encoding="utf-8")
-    begin, end = f"<!-- begin {name} -->\n", f"<!-- end {name} -->"
-    head, found_begin, rest = text.partition(begin)
-    body, found_end, tail = rest.partition(end)
-    assert found_begin and found_end, f"{document} has no section {name!r}"
-    if REWRITE and body != expected:
-        path.write_text(head + begin + expected + end + tail, encoding="utf-8")
-        body = expected
-    assert body == expected, f"{document}: {name} is stale; `make docs` rewrites it"
 
 
 # --- Errors --------------------------------------------------------------------------------------

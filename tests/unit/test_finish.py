@@ -14,7 +14,7 @@ from duramen.core.sequencer.effects import CommitOutcome
 from duramen.core.sequencer.log_state import LogState
 from duramen.ids import Epoch
 from duramen.limits import RETRY_DELAY_US, ROLL_DRAIN_US
-from tests.unit.test_log_sequencer import Driver, codes
+from tests.unit.sequencer_driver import Driver, codes
 
 
 def is_over(driver: Driver, ending: Ending) -> bool:

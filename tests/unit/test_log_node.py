@@ -11,18 +11,12 @@ from typing import Any
 
 import pytest
 
-from duramen.config import parse_log_config
 from duramen.core.log_node import LogNode
 from duramen.core.quorum import Quorum
 from duramen.core.segment import Fragment, Segment, Totals
 from duramen.ids import NOTHING, BookieId, EntryId, Epoch, Incarnation, Member, lsn_of
 from tests.unit.core_fakes import LOG_ID
-
-
-def make_log(**replication: Any) -> LogNode:
-    """A log whose racks are not looked at, unless asked for."""
-    config = parse_log_config({"replication": {"min_racks": 1, **replication}})
-    return LogNode(LOG_ID, "ns", "log", config)
+from tests.unit.nodes import make_log
 
 
 def close_segment(epoch: int, totals: Totals, last_entry: int = 0) -> Segment:

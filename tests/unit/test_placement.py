@@ -26,11 +26,7 @@ from duramen.core.placement import (
 )
 from duramen.core.placement.advice import advise
 from duramen.core.quorum import Quorum, write_sets
-from duramen.ids import BookieId, Incarnation, Member
-
-
-def candidate(name: str, region: str = "r", rack: str = "k", life: int = 1) -> Candidate:
-    return Candidate(Member(BookieId(name), Incarnation(f"{life:032x}")), region, rack)
+from tests.unit.candidates import candidate
 
 
 @st.composite

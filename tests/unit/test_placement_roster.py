@@ -14,19 +14,7 @@ import pytest
 from duramen.core.placement import PlacementRule, choose_ensemble, choose_replacements
 from duramen.core.placement.roster import choose_candidates, read_rows
 from duramen.core.quorum import Quorum
-from tests.unit.test_placement import candidate
-
-
-def living(name: str = "b1", **fields: Any) -> dict[str, dict[str, Any]]:
-    node = {
-        "incarnation": "aa", "state": "rw", "draining": False, "region": "x", "rack": "a",
-        "free_bytes": 100, "data_url": "http://b",
-    }  # fmt: skip
-    return {name: {**node, **fields}}
-
-
-def own(name: str = "b1", **fields: Any) -> dict[str, dict[str, Any]]:
-    return {name: {"incarnation": "aa", "region": "x", "rack": "a", "weight": 1.0, **fields}}
+from tests.unit.candidates import candidate, living, own
 
 
 @pytest.mark.parametrize(

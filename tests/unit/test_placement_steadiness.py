@@ -24,9 +24,8 @@ from duramen.core.quorum import Quorum
 from duramen.core.sequencer.proposals import choose_segment
 from duramen.ids import BookieId
 from duramen.units import SECOND
-from tests.unit.test_log_node import make_log
-from tests.unit.test_placement import candidate
-from tests.unit.test_placement_roster import living, own
+from tests.unit.candidates import candidate, living, own
+from tests.unit.nodes import make_log
 
 A, B, C = BookieId("a"), BookieId("b"), BookieId("c")
 AFTER_US = 30 * SECOND

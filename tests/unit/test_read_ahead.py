@@ -8,7 +8,7 @@ from duramen.core.reader import ReaderLimits
 from duramen.core.reading.effects import WatchMetadata
 from duramen.core.reading.read_ahead import FIRST_BYTES, ReadAhead
 from duramen.ids import Epoch
-from tests.unit.test_reader_core import Bench, make_log, make_segment, one_read
+from tests.unit.reader_bench import Bench, make_log, make_segment, one_read
 
 
 def test_read_ahead_grows_while_there_is_more_and_begins_anew_at_the_end() -> None:

@@ -21,7 +21,7 @@ from duramen.core.segment import Segment
 from duramen.core.status import BookieStatus
 from duramen.ids import Epoch
 from duramen.limits import COLD_READ_TIMEOUT_US
-from tests.unit.test_reader_core import A, Bench, make_log, make_segment, one_read
+from tests.unit.reader_bench import A, Bench, make_log, make_segment, one_read
 
 COPY = ColdCopy("0a" * 16, "1b" * 32, size_bytes=100, verified_unix_ms=5, rechecked_unix_ms=6)
 FIRST = make_segment(1, last=9, start=0).with_cold_copy(COPY, "cold")

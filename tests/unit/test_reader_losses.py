@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from duramen.core.reading.effects import Gap
 from duramen.ids import EntryId, Epoch
-from tests.unit.test_reader_core import Bench, make_log, make_segment, one_read
+from tests.unit.reader_bench import Bench, make_log, make_segment, one_read
 
 
 def test_what_is_lost_is_reported_as_loss_and_passed_up_to_the_next_segment() -> None:

@@ -18,7 +18,7 @@ from duramen.core.reading.effects import (
 from duramen.core.replica_order import SILENCE_MEMORY_US
 from duramen.core.status import BookieStatus
 from duramen.ids import Epoch
-from tests.unit.test_reader_core import A, B, Bench, C, make_log, make_segment, one_read
+from tests.unit.reader_bench import A, B, Bench, C, make_log, make_segment, one_read
 
 
 def open_tail() -> tuple[Bench, SendRead]:

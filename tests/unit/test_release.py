@@ -22,7 +22,7 @@ from duramen.core.repair.audit import first_needed, list_stretches, live_epochs
 from duramen.core.segment import Segment
 from duramen.ids import NOTHING, EntryId, Epoch, lsn_of
 from duramen.units import MS
-from tests.unit.test_retention import COPY, HOUR_MS, Life
+from tests.unit.life_bench import COPY, HOUR_MS, Life
 
 MOVE = {"policy": "move", "keep_hot": "1h"}
 

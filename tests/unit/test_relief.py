@@ -27,8 +27,8 @@ from duramen.ids import BookieId
 from duramen.limits import GIVE_UP_AFTER_US
 from duramen.units import SECOND
 from tests.unit.core_fakes import LOG_ID, FakeBookie
-from tests.unit.test_cut_off_takeover import take_over_until
-from tests.unit.test_log_sequencer import Driver
+from tests.unit.cut_off import take_over_until
+from tests.unit.sequencer_driver import Driver
 
 ALL = ("b0", "b1", "b2")
 TWO = ("b1", "b2")

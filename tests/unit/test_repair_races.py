@@ -15,9 +15,9 @@ from duramen.core.sequencer.log_state import LogState
 from duramen.core.status import BookieStatus
 from duramen.ids import EntryId, Epoch
 from duramen.limits import CLOSE_OWED_WAIT_US, RETRY_DELAY_US
-from tests.unit import test_ledger_writer, test_log_sequencer, test_recovery
+from tests.unit import recovery_driver, sequencer_driver, writer_driver
 from tests.unit.core_fakes import FakeBookie, FakeStore
-from tests.unit.test_recovery import member
+from tests.unit.recovery_driver import member
 
 NO_ENTRY, OK, TIMEOUT = BookieStatus.NO_ENTRY, BookieStatus.OK, BookieStatus.TIMEOUT
 FIRST = EntryId(0)
@@ -44,7 +44,7 @@ def is_repaired(segment: Segment) -> bool:
 
 
 def test_r3_recovery_closes_with_the_earlier_fragments_as_repair_left_them() -> None:
-    driver = test_recovery.Driver(fragments=FRAGMENTS)
+    driver = recovery_driver.Driver(fragments=FRAGMENTS)
     driver.start()
     driver.commit()
     driver.seal("b0", "b1", highest=10)
@@ -61,7 +61,7 @@ def test_r3_recovery_closes_with_the_earlier_fragments_as_repair_left_them() -> 
 
 
 def test_r3_recoverys_own_ensembles_go_with_repairs_earlier_ones() -> None:
-    driver = test_recovery.Driver(fragments=FRAGMENTS, spare=("b7", "b8"))
+    driver = recovery_driver.Driver(fragments=FRAGMENTS, spare=("b7", "b8"))
     driver.start()
     driver.commit()
     driver.seal("b0", "b1", highest=10)
@@ -83,9 +83,9 @@ def test_r3_recoverys_own_ensembles_go_with_repairs_earlier_ones() -> None:
 # --- The owner -----------------------------------------------------------------------------------
 
 
-def with_two_fragments() -> test_log_sequencer.Driver:
+def with_two_fragments() -> sequencer_driver.Driver:
     """An owner whose first fragment has entry 0, everywhere; its second one begins at entry 1."""
-    driver = test_log_sequencer.Driver()
+    driver = sequencer_driver.Driver()
     driver.activate()
     driver.append(1)
     assert driver.store_all() == [0, 0, 0][:1]
@@ -147,11 +147,11 @@ def test_a_segment_that_is_being_recovered_is_lost_to_its_owner() -> None:
 # --- Proved --------------------------------------------------------------------------------------
 
 
-def proved(driver: test_log_sequencer.Driver) -> list[bool]:
+def proved(driver: sequencer_driver.Driver) -> list[bool]:
     return [fragment.is_proved for fragment in driver.store.segments[Epoch(1)][0].fragments]
 
 
-def close(driver: test_log_sequencer.Driver) -> None:
+def close(driver: sequencer_driver.Driver) -> None:
     driver.core.request_roll()
     driver.take(fx.SendAdd)
     driver.pass_time(CLOSE_OWED_WAIT_US)
@@ -166,7 +166,7 @@ def test_r9_an_owner_proves_what_every_member_acknowledged() -> None:
 
 
 def test_r9_a_fragment_with_a_copy_left_to_repair_is_not_proved() -> None:
-    driver = test_log_sequencer.Driver()
+    driver = sequencer_driver.Driver()
     driver.activate()
     driver.append(1)
     driver.store_all(only=("b0", "b1"))
@@ -175,7 +175,7 @@ def test_r9_a_fragment_with_a_copy_left_to_repair_is_not_proved() -> None:
 
 
 def test_r9_a_replaced_member_leaves_its_older_fragment_unproved() -> None:
-    driver = test_ledger_writer.Driver("b3")
+    driver = writer_driver.Driver("b3")
     driver.add(2)
     driver.ok(0, "b0", "b1")
     driver.answer(1, "b2", TIMEOUT)
@@ -190,7 +190,7 @@ def test_r9_a_replaced_member_leaves_its_older_fragment_unproved() -> None:
 
 
 def test_r9_a_copy_that_comes_late_proves_its_fragment_unless_repair_was_told() -> None:
-    driver = test_ledger_writer.Driver()
+    driver = writer_driver.Driver()
     driver.add(1)
     driver.ok(0, "b0", "b1")
     assert driver.writer.list_proved() == []

@@ -16,7 +16,7 @@ from duramen.core.replica_order import (
 )
 from duramen.ids import BookieId, Incarnation, Member
 from duramen.units import MS
-from tests.unit.test_reader_core import HERE, PLACES, A, B, C, D
+from tests.unit.reader_bench import HERE, PLACES, A, B, C, D
 
 
 def test_order_is_nearest_first_and_failed_last_for_a_while() -> None:

@@ -25,7 +25,7 @@ from duramen.limits import PROBE_INTERVAL_US, RETRY_DELAY_US
 from duramen.units import MS, SECOND
 from duramen.wire.entry import read_entry_info
 from tests.unit.core_fakes import LOG_ID, FakeBookie, FakeStore
-from tests.unit.test_log_sequencer import Driver
+from tests.unit.sequencer_driver import Driver
 
 OTHERS = [LogId(100 + i) for i in range(20)]
 

@@ -25,11 +25,11 @@ from duramen.ids import EntryId, epoch_of
 from duramen.limits import APPEND_TIMEOUT_US, PROBE_INTERVAL_US, SHORTAGE_GRACE_US
 from duramen.units import MS, SECOND
 from tests.unit.core_fakes import FakeStore
-from tests.unit.test_exactly_once_appends import Log
-from tests.unit.test_ledger_writer import Driver as WriterDriver
-from tests.unit.test_ledger_writer import member
-from tests.unit.test_log_node import make_log
-from tests.unit.test_log_sequencer import Driver, codes
+from tests.unit.exact_log import Log
+from tests.unit.nodes import make_log
+from tests.unit.sequencer_driver import Driver, codes
+from tests.unit.writer_driver import Driver as WriterDriver
+from tests.unit.writer_driver import member
 
 TICK_US = 100 * MS
 TIMEOUT = BookieStatus.TIMEOUT

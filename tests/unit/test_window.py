@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duramen.core.quorum import Quorum
-from tests.unit.test_ledger_writer import OK, Driver
+from tests.unit.writer_driver import OK, Driver
 
 ENTRY_COUNT_MAX = 12
 

@@ -11,6 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tests.kubernetes.chart.rendering import CHART
+
+RULES = CHART / "rules" / "duramen.yaml"
+
 
 @dataclass(frozen=True)
 class Case:

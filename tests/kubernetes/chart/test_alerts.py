@@ -14,10 +14,9 @@ import pytest
 import yaml
 
 from tests.kubernetes.chart import promtool
-from tests.kubernetes.chart.alerts import CASES, Case
-from tests.kubernetes.chart.rendering import CHART, ROOT, of_kind, render
+from tests.kubernetes.chart.alerts import CASES, RULES, Case
+from tests.kubernetes.chart.rendering import ROOT, of_kind, render
 
-RULES = CHART / "rules" / "duramen.yaml"
 RUNBOOKS = ROOT / "docs" / "runbooks"
 SECTIONS = ("## What it means", "## What to look at", "## What to do")
 

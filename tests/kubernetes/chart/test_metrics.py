@@ -20,8 +20,8 @@ import yaml
 
 from duramen_operator.serving import metrics as operator_metrics
 from tests.kubernetes.chart import promtool
+from tests.kubernetes.chart.alerts import RULES
 from tests.kubernetes.chart.rendering import CHART
-from tests.kubernetes.chart.test_alerts import RULES
 from tests.process.cluster import LocalCluster
 
 ROLES = ("bookie", "sequencer", "writeproxy", "readproxy")

@@ -17,13 +17,21 @@ from duramen_operator.plan.archive.triggers import BACKOFF, GRACE, ScheduleError
 from duramen_operator.plan.conditions import format_time
 from duramen_operator.plan.observed import Observed
 from duramen_operator.plan.steps import Apply, Delete, Event
+from tests.kubernetes.plan.archive_world import (
+    CLOSED,
+    HOURLY,
+    STORE,
+    make_job,
+    make_policy,
+    tiered,
+    world,
+)
 from tests.kubernetes.plan.worlds import (
     NOW,
     ago,
     apply_status,
     condition_of,
     make_cluster,
-    make_object,
     observe,
     see_log,
     see_problem,
@@ -31,47 +39,8 @@ from tests.kubernetes.plan.worlds import (
     steps_of,
 )
 
-STORE = {"coldStore": {"url": "s3://bucket/archive", "secretName": "keys"}}
-HOURLY = {"schedule": "0 * * * *"}
-CLOSED = {"onClosedSegments": True}
 PAUSE = timedelta(microseconds=BACKOFF.first_us)
 DUE = datetime.fromisoformat("2026-11-22T12:00:00Z")
-
-
-def make_policy(spec: dict[str, Any], **more: Any) -> dict[str, Any]:
-    return make_object("ArchivePolicy", "all", {"clusterName": "main", **spec}, **more)
-
-
-def tiered(*segments: dict[str, Any], policy: str = "copy") -> dict[str, Any]:
-    return see_log(segments=list(segments), config={"tiering": {"policy": policy}})
-
-
-def make_job(
-    name: str, started: datetime, ended: datetime | None = None, *, is_good: bool = True,
-    **annotations: str,
-) -> dict[str, Any]:  # fmt: skip
-    conditions = []
-    if ended is not None:
-        conditions.append(
-            {
-                "type": "Complete" if is_good else "Failed", "status": "True",
-                "lastTransitionTime": format_time(ended),
-            }
-        )  # fmt: skip
-    found = {f"duramen.io/archive-{name}": value for name, value in annotations.items()}
-    metadata = {
-        "name": name, "uid": f"uid-{name}", "creationTimestamp": format_time(started),
-        "labels": {"duramen.io/archive-policy": "all"}, "annotations": found,
-    }  # fmt: skip
-    return {
-        "apiVersion": "batch/v1", "kind": "Job", "metadata": metadata,
-        "status": {"conditions": conditions},
-    }  # fmt: skip
-
-
-def world(spec: dict[str, Any], *others: dict[str, Any], **seen: Any) -> Observed:
-    logs = seen.pop("logs", {"shop/orders": tiered(see_segment(1, ago(hours=2)))})
-    return observe(make_cluster(STORE), make_policy(spec), *others, logs=logs, **seen)
 
 
 def jobs_of(observed: Observed, now: datetime = NOW) -> list[str]:

@@ -8,42 +8,16 @@ from __future__ import annotations
 
 import copy
 import random
-from typing import Any
 
 import pytest
 
 from duramen_operator.names import PAUSED_ANNOTATION
 from duramen_operator.plan.steps import Apply, Delete, Event, Status
-from tests.kubernetes.plan.world import World, make_bookie_set, make_cluster, make_domains
+from tests.kubernetes.plan.cases import SPECS, make_world
+from tests.kubernetes.plan.world import World, make_bookie_set, make_cluster
 from tests.tiers import sized
 
-SPECS: dict[str, dict[str, Any]] = {
-    "plain": {},
-    "three zones": {"domains": make_domains(1, 3)},
-    "nine zones": {"domains": make_domains(3, 3)},
-    "preferred": {"domains": make_domains(1, 3), "placement": "preferred"},
-    "external": {"zookeeper": {"external": {"servers": "a:2181,b:2181"}}},
-    "one member": {"zookeeper": {"members": 1}},
-    "five members": {"zookeeper": {"members": 5, "storage": {"size": "1Gi"}}},
-    "autoscaled": {
-        "writeProxies": {
-            "autoscaling": {"minReplicas": 3, "maxReplicas": 9},
-            "resources": {"requests": {"cpu": "0.5"}},
-        }
-    },
-    "cold file": {"coldStore": {"url": "file:///cold", "claimName": "cold"}},
-    "cold bucket": {"coldStore": {"url": "s3://bucket/x", "secretName": "keys"}},
-    "images": {
-        "image": "localhost/duramen:test",
-        "imagePullPolicy": "Always",
-        "imagePullSecrets": [{"name": "pull"}],
-    },
-}
 MADE = ("ConfigMap", "StatefulSet", "Deployment", "Service", "PodDisruptionBudget", "Bookie")
-
-
-def make_world(case: str, replicas: int = 5) -> World:
-    return World(make_cluster(**SPECS[case]), make_bookie_set(replicas=replicas))
 
 
 @pytest.mark.parametrize("case", SPECS)

@@ -12,7 +12,7 @@ from duramen.runtime.service import parse_options
 from duramen.wire.edge.gate import Bodies, RequestHead
 from duramen_operator.names import ADMIN_PORTS, BOOKIE, DATA_PORTS, SEQUENCER
 from duramen_operator.plan.steps import Apply
-from tests.kubernetes.plan.test_servers import make_world, read_arguments
+from tests.kubernetes.plan.servers_world import make_world, read_arguments
 from tests.kubernetes.plan.world import World, make_domains
 
 PLACES = {

@@ -14,7 +14,8 @@ import pytest
 from duramen_operator.names import READ_PROXY, WRITE_PROXY
 from duramen_operator.plan.observed import Problem, Ref
 from duramen_operator.plan.steps import Apply, Delete
-from tests.kubernetes.plan.world import World, make_bookie_set, make_cluster, make_domains
+from tests.kubernetes.plan.servers_world import make_world, read_arguments
+from tests.kubernetes.plan.world import World, make_cluster, make_domains
 
 EVERYTHING: dict[str, Any] = {
     "domains": make_domains(3, 1),
@@ -27,21 +28,10 @@ SCALED = {"writeProxies": {"autoscaling": {"minReplicas": 3, "maxReplicas": 6}}}
 EXTERNAL = {"external": {"servers": "a:2181,b:2181"}}
 
 
-def make_world(**spec: Any) -> World:
-    world = World(make_cluster(**spec), make_bookie_set())
-    world.converge()
-    return world
-
-
 def read_templates(world: World) -> Iterator[tuple[str, dict[str, Any]]]:
     for kind in WORKLOADS:
         for name in world.names(kind):
             yield name, world.find(kind, name)["spec"]["template"]
-
-
-def read_arguments(world: World, kind: str, name: str) -> list[str]:
-    spec = world.find(kind, name)["spec"]["template"]["spec"]
-    return list(spec["containers"][0]["args"])
 
 
 def test_every_pod_is_restricted_and_has_no_token() -> None:

@@ -22,8 +22,8 @@ from duramen_operator.plan.plan import make_plan
 from duramen_operator.plan.steps import Plan, Status
 from duramen_operator.resources.conditions import CONDITIONS
 from duramen_operator.resources.definitions import define_all
-from tests.kubernetes.plan import test_archive, worlds
-from tests.kubernetes.plan.test_plan import SPECS, make_world
+from tests.kubernetes.plan import archive_world, worlds
+from tests.kubernetes.plan.cases import SPECS, make_world
 from tests.kubernetes.plan.world import World, make_bookie_set, make_cluster
 from tests.kubernetes.plan.worlds import NOW, make_log, make_space, observe, see_log, see_problem
 
@@ -99,12 +99,12 @@ def list_log_plans() -> Iterator[Plan]:
 
 
 def list_policy_plans() -> Iterator[Plan]:
-    done = test_archive.make_job("all-1", NOW - timedelta(hours=2), NOW, due="29000000")
-    failed = test_archive.make_job("all-2", NOW - timedelta(hours=1), NOW, is_good=False)
+    done = archive_world.make_job("all-1", NOW - timedelta(hours=2), NOW, due="29000000")
+    failed = archive_world.make_job("all-2", NOW - timedelta(hours=1), NOW, is_good=False)
     for jobs in ((), (done,), (done, failed)):
-        yield make_plan(test_archive.world(test_archive.HOURLY, *jobs), NOW)
-    yield make_plan(test_archive.world(test_archive.CLOSED, is_reachable=False), NOW)
-    yield make_plan(test_archive.world({"schedule": "never"}), NOW)
+        yield make_plan(archive_world.world(archive_world.HOURLY, *jobs), NOW)
+    yield make_plan(archive_world.world(archive_world.CLOSED, is_reachable=False), NOW)
+    yield make_plan(archive_world.world({"schedule": "never"}), NOW)
 
 
 def test_statuses_of_logs_namespaces_and_policies_are_known() -> None:

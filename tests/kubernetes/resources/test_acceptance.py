@@ -2,7 +2,7 @@
 
 Each case is the least object of its kind with a few fields changed. The last test sees that every
 rule and every hint of `duramen_operator.resources.rules` has a case that meets it, here or in
-test_changes.py. Tier api.
+changes.py. Tier api.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pytest
 from duramen.config import LogConfig
 from duramen_operator.resources import ResourceError, parse
 from duramen_operator.resources.rules import HINTS, RULES
-from tests.kubernetes.resources import test_changes
+from tests.kubernetes.resources import changes
 from tests.kubernetes.resources.objects import GONE, SPECS, Api, make, told
 
 TWO_ZONES = [{"region": "north", "zone": "a"}, {"region": "north", "zone": "b"}]
@@ -269,7 +269,7 @@ def test_what_is_refused_of_a_log_the_model_refuses(kind: str, spec: dict[str, A
 
 
 def test_every_rule_and_hint_has_a_case() -> None:
-    cases: list[tuple[Any, ...]] = [*REFUSED, *BAD_NAMES, *test_changes.REFUSED]
+    cases: list[tuple[Any, ...]] = [*REFUSED, *BAD_NAMES, *changes.REFUSED]
     seen: list[str] = [case[-1] for case in cases]
     messages = {rule.message for rules in RULES.values() for rule in rules}
     hints = set(HINTS.values())
