@@ -18,8 +18,8 @@ from duramen.cli.shell.waiting import report_waiting
 from duramen.core.log_node import LogNode
 from duramen.errors import DuramenError
 from duramen.runtime.cold import ColdStore, open_cold_store
-from duramen.runtime.metadata_store import MetadataError, MetadataStore
-from duramen.runtime.zookeeper_store import ZooKeeperStore
+from duramen.runtime.stores.metadata_store import MetadataError, MetadataStore
+from duramen.runtime.stores.zookeeper_store import ZooKeeperStore
 from duramen.wire.metadata_json import MetadataJsonError, Paths
 from duramen_spark.archive.bookie_source import BookieSource, ClusterAddress
 from duramen_spark.archive.cluster_nodes import ClusterNodes

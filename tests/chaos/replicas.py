@@ -29,8 +29,8 @@ from duramen.runtime.http_client import (
     PeerClient,
     UnreachableError,
 )
-from duramen.runtime.metadata_store import Stored, Unavailable
-from duramen.runtime.zookeeper_store import ZooKeeperStore
+from duramen.runtime.stores.metadata_store import Stored, Unavailable
+from duramen.runtime.stores.zookeeper_store import ZooKeeperStore
 from duramen.units import SECOND
 from duramen.wire.bookie_calls import (
     ReadAnswer,

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from duramen.runtime.metadata_store import OutcomeUnknown, SessionState, Unavailable
-from duramen.runtime.zookeeper_store import ZooKeeperStore
+from duramen.runtime.stores.metadata_store import OutcomeUnknown, SessionState, Unavailable
+from duramen.runtime.stores.zookeeper_store import ZooKeeperStore
 from tests.chaos.ensemble import Ensemble
 from tests.chaos.ports import PortPool
 from tests.chaos.waiting import wait_at_most

@@ -18,7 +18,7 @@ from duramen.core.segment import Fragment, Segment
 from duramen.ids import BookieId, EntryId, Epoch, Incarnation, Member
 from duramen.runtime.cold import open_cold_store
 from duramen.runtime.cold.folder import FolderStore
-from duramen.runtime.memory_store import MemoryStore, MemoryTree
+from duramen.runtime.stores.memory_store import MemoryStore, MemoryTree
 from duramen.units import HOUR
 from duramen.wire.cold.manifest import Manifest
 from duramen.wire.cold.paths import manifest_path

@@ -22,7 +22,7 @@ from duramen.core.quorum import Quorum
 from duramen.core.segment import Fragment, Segment, SegmentState, Totals
 from duramen.ids import BookieId, EntryId, Epoch, Incarnation, LogId, Member, ledger_of
 from duramen.runtime.cold import ColdStore, open_cold_store
-from duramen.runtime.memory_store import MemoryStore, MemoryTree
+from duramen.runtime.stores.memory_store import MemoryStore, MemoryTree
 from duramen.wire.cold.manifest import FilePart, Manifest, encode_manifest
 from duramen.wire.cold.paths import attempt_folder, manifest_path
 from duramen.wire.entry import read_entry_info

@@ -23,8 +23,8 @@ from duramen.ids import (
     ledger_of,
 )
 from duramen.runtime.http_client import PeerClient
-from duramen.runtime.memory_store import MemoryStore, MemoryTree
 from duramen.runtime.role import ServiceOptions
+from duramen.runtime.stores.memory_store import MemoryStore, MemoryTree
 from duramen.units import MIB, SECOND
 from duramen.wire.bookie_calls import (
     Add,

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Sequence
 
 from duramen.core.segment import Totals
 from duramen.ids import EntryId, Incarnation, LedgerId
-from duramen.wire.checkpoint_format import EntryLogFileRef
+from duramen.wire.disk.checkpoint_format import EntryLogFileRef
+from duramen.wire.disk.journal_format import JournalRecord, RecordKind
 from duramen.wire.entry import encode_entry
-from duramen.wire.journal_format import JournalRecord, RecordKind
 from duramen_bookie.entry_log.data_file import DataDamage
 from duramen_bookie.entry_log.entry_log import EntryLog, EntryLogRead, ReadFault, ref_of
 from duramen_bookie.entry_log.index_file import IndexDamaged

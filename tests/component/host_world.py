@@ -21,13 +21,13 @@ from duramen.core.sequencer.effects import SendAdd, SendLac, SendRecoveryRead, S
 from duramen.core.sequencer.transmit import QueuedAppend
 from duramen.core.status import BookieStatus
 from duramen.ids import NOTHING, BookieId, Epoch, Incarnation, LogId, Member, SequencerId, epoch_of
-from duramen.runtime.memory_store import MemoryStore, MemoryTree
 from duramen.runtime.registry import Roster
 from duramen.runtime.sequencer.log_driver import now_us
 from duramen.runtime.sequencer.metadata_link import MetadataLink
+from duramen.runtime.stores.memory_store import MemoryStore, MemoryTree
 from duramen.units import SECOND
 from duramen.wire.bookie_calls import Marks
-from duramen.wire.exactly_once.control_record import encode_control
+from duramen.wire.control_record import encode_control
 from duramen.wire.metadata_json import Paths, encode_log, encode_node
 from duramen.wire.sequencer_calls import AppendResult
 from duramen_sequencer.log_host import LogHost

@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 import pytest
 
 from duramen.ids import BookieId
-from duramen.runtime.memory_store import MemoryStore, MemoryTree
 from duramen.runtime.role import StartRefusedError
+from duramen.runtime.stores.memory_store import MemoryStore, MemoryTree
 from duramen.wire.metadata_json import Paths, encode_node, read_node
 from duramen_bookie.cookie import Cookie, Directories, parse_cookie
 from duramen_bookie.identity import establish_identity

@@ -11,7 +11,7 @@ import contextlib
 import itertools
 
 from duramen.ids import EntryId, Incarnation, LedgerId
-from duramen.wire.journal_format import (
+from duramen.wire.disk.journal_format import (
     BLOCK_BYTES,
     JournalRecord,
     RecordKind,

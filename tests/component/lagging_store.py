@@ -6,8 +6,8 @@ changes yet; `MemoryStore` alone is always current. Used by component tests of r
 
 from __future__ import annotations
 
-from duramen.runtime.memory_store import MemoryStore, MemoryTree
-from duramen.runtime.metadata_store import Stored, Watch
+from duramen.runtime.stores.memory_store import MemoryStore, MemoryTree
+from duramen.runtime.stores.metadata_store import Stored, Watch
 
 
 class LaggingStore(MemoryStore):

@@ -31,10 +31,10 @@ from duramen.ids import (
 )
 from duramen.runtime.cluster_node import ensure_cluster
 from duramen.runtime.http_client import PeerClient
-from duramen.runtime.memory_store import MemoryStore, MemoryTree
 from duramen.runtime.registry import Roster
 from duramen.runtime.sequencer.bookie_lanes import BookieLanes
 from duramen.runtime.sequencer.metadata_link import MetadataLink
+from duramen.runtime.stores.memory_store import MemoryStore, MemoryTree
 from duramen.units import HOUR, MS
 from duramen.wire.metadata_json import Paths, encode_log, encode_node, read_log, read_node
 from duramen.wire.metadata_json import encode_segment as spell

@@ -39,9 +39,9 @@ from duramen.ids import (
 from duramen.limits import METADATA_AGE_MAX_US
 from duramen.runtime.cold.memory import MemoryColdStore
 from duramen.runtime.http_server import Answer, DataServer, Reply
-from duramen.runtime.memory_store import MemoryStore, MemoryTree
-from duramen.runtime.reading.cold.reads import make_cold_reads
+from duramen.runtime.reading.cold_reads import make_cold_reads
 from duramen.runtime.role import ServiceOptions
+from duramen.runtime.stores.memory_store import MemoryStore, MemoryTree
 from duramen.wire.bookie_calls import (
     Marks,
     ReadAnswer,
@@ -51,8 +51,8 @@ from duramen.wire.bookie_calls import (
     parse_lacs,
     parse_reads,
 )
+from duramen.wire.control_record import encode_control
 from duramen.wire.entry import CONTROL, HEADER_BYTES, encode_entry
-from duramen.wire.exactly_once.control_record import encode_control
 from duramen.wire.metadata_json import Paths, encode_log, encode_node, encode_segment, read_segment
 from duramen.wire.record_batch import encode_batch
 from duramen_readproxy.service import ReadProxy

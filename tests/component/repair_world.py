@@ -23,8 +23,8 @@ from duramen.core.log_node import LogNode
 from duramen.core.segment import Segment
 from duramen.core.status import BookieStatus
 from duramen.ids import BookieId, EntryId, Epoch, LedgerId, LogId, Member, SequencerId
-from duramen.runtime.memory_store import MemoryStore, MemoryTree
 from duramen.runtime.sequencer.metadata_link import MetadataLink
+from duramen.runtime.stores.memory_store import MemoryStore, MemoryTree
 from duramen.units import MS, SECOND
 from duramen.wire import repair_calls as calls
 from duramen.wire.metadata_json import (

@@ -17,7 +17,7 @@ from duramen.core.segment import Totals
 from duramen.ids import NOTHING, EntryId, Epoch
 from duramen.runtime.cold import ColdStoreDown
 from duramen.runtime.cold.folder import FolderStore
-from duramen.runtime.memory_store import WriteFate
+from duramen.runtime.stores.memory_store import WriteFate
 from duramen.wire.entry import HEADER_BYTES
 from duramen.wire.record_batch import encode_batch
 from duramen_spark.archive import driver

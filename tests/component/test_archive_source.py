@@ -16,7 +16,7 @@ from duramen.core.segment import Fragment, Segment, Totals
 from duramen.core.status import BookieStatus
 from duramen.errors import DuramenError
 from duramen.ids import EntryId, Member
-from duramen.runtime.memory_store import MemoryStore, MemoryTree
+from duramen.runtime.stores.memory_store import MemoryStore, MemoryTree
 from duramen.wire.entry import check_entry
 from duramen.wire.metadata_json import encode_node
 from duramen.wire.record_batch import encode_batch

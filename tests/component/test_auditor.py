@@ -13,7 +13,7 @@ from typing import Any
 
 from duramen.core.segment import Totals
 from duramen.ids import EntryId, lsn_of
-from duramen.runtime.metadata_store import Set
+from duramen.runtime.stores.metadata_store import Set
 from duramen.wire.metadata_json import encode_log, encode_node, encode_segment, read_segment
 from tests.component.repair_world import PATHS, RepairWorld, renew, repair_world
 from tests.unit.repair_world import make_segment, member, members

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from duramen.runtime.memory_store import WriteFate
+from duramen.runtime.stores.memory_store import WriteFate
 from duramen.wire.metadata_json import read_segment
 from tests.component.repair_world import PATHS, RepairWorld, Seat, repair_world
 from tests.unit.repair_world import make_segment

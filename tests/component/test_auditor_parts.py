@@ -24,9 +24,9 @@ from duramen.ids import (
     SequencerId,
     ledger_of,
 )
-from duramen.runtime.memory_store import MemoryStore, MemoryTree
-from duramen.runtime.metadata_store import Unavailable
 from duramen.runtime.sequencer.metadata_link import MetadataLink
+from duramen.runtime.stores.memory_store import MemoryStore, MemoryTree
+from duramen.runtime.stores.metadata_store import Unavailable
 from duramen.wire.metadata_json import (
     Paths,
     encode_node,

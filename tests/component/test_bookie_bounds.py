@@ -14,7 +14,7 @@ from duramen.core.quorum import Quorum
 from duramen.core.segment import Fragment, Segment
 from duramen.core.status import BookieStatus
 from duramen.ids import NOTHING, BookieId, EntryId, Epoch, Incarnation, LedgerId, LogId, Member
-from duramen.runtime.metadata_store import Stored
+from duramen.runtime.stores.metadata_store import Stored
 from duramen.wire.metadata_json import Paths, encode_segment
 from duramen_bookie.repair import proofs
 from duramen_bookie.repair.proofs import MetadataProofs

@@ -12,7 +12,7 @@ from typing import Any
 from duramen.core.duty import Duty
 from duramen.core.status import BookieStatus
 from duramen.ids import Epoch, ledger_of
-from duramen.runtime.memory_store import MemoryStore, MemoryTree
+from duramen.runtime.stores.memory_store import MemoryStore, MemoryTree
 from duramen.wire.bookie_calls import Add
 from duramen.wire.metadata_json import encode_bookie, read_bookie, read_node
 from tests.component.bookie_world import (

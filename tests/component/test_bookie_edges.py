@@ -19,8 +19,8 @@ from prometheus_client import REGISTRY
 
 from duramen.core.status import BookieStatus
 from duramen.ids import BookieId, EntryId, Incarnation
-from duramen.runtime.memory_store import MemoryTree
 from duramen.runtime.role import StartRefusedError
+from duramen.runtime.stores.memory_store import MemoryTree
 from duramen.wire.bookie_calls import ServiceClass, pack_adds, pack_reads
 from duramen.wire.metadata_json import read_node
 from duramen_bookie import metrics

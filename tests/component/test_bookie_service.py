@@ -34,8 +34,8 @@ from duramen.ids import (
 )
 from duramen.runtime.admin import add_problem_handler
 from duramen.runtime.http_client import NoAnswerError
-from duramen.runtime.memory_store import MemoryStore, MemoryTree
 from duramen.runtime.role import StartRefusedError
+from duramen.runtime.stores.memory_store import MemoryStore, MemoryTree
 from duramen.wire.bookie_calls import (
     Add,
     LacUpdate,

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from duramen.core.bookie_state import CoreSnapshot, LedgerSnapshot, LogSnapshot
+from duramen.core.bookie.bookie_state import CoreSnapshot, LedgerSnapshot, LogSnapshot
 from duramen.core.entry_ranges import EntryRanges
 from duramen.ids import NOTHING, EntryId, Epoch, Incarnation, LedgerId, LogId
-from duramen.wire.checkpoint_format import (
+from duramen.wire.disk.checkpoint_format import (
     Checkpoint,
     CheckpointFormatError,
     EntryLogFileRef,

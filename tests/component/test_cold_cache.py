@@ -21,10 +21,10 @@ from duramen.core.segment import Fragment, Segment
 from duramen.errors import DuramenError
 from duramen.ids import BookieId, EntryId, Incarnation, Member
 from duramen.runtime.cold.memory import MemoryColdStore
-from duramen.runtime.reading.cold import archive as archive_module
-from duramen.runtime.reading.cold import reads as reads_module
-from duramen.runtime.reading.cold.archive import Archive, ColdDamaged
-from duramen.runtime.reading.cold.reads import ColdReads
+from duramen.runtime.reading import cold_archive as archive_module
+from duramen.runtime.reading import cold_reads as reads_module
+from duramen.runtime.reading.cold_archive import Archive, ColdDamaged
+from duramen.runtime.reading.cold_reads import ColdReads
 from duramen.units import KIB
 from duramen.wire.record_batch import encode_batch
 from tests.cold_writer import archive_segment

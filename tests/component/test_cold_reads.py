@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from duramen.client.core.client import CoreClient
 from duramen.ids import Epoch
-from duramen.runtime.memory_store import MemoryStore
+from duramen.runtime.stores.memory_store import MemoryStore
 from duramen_readproxy import rest
 from tests.component.readproxy_world import BATCH, NDJSON, World, check, run
 from tests.waiting import wait_for
@@ -381,7 +381,7 @@ def test_a_listing_tells_of_cold_copies_whatever_the_tiering_says(
 
 
 def test_a_process_without_pyarrow_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "duramen.runtime.reading.cold.archive", None)
+    monkeypatch.setitem(sys.modules, "duramen.runtime.reading.cold_archive", None)
 
     async def scenario(world: World) -> None:
         await world.fill()

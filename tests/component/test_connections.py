@@ -29,9 +29,9 @@ from duramen.runtime.http_server import (
     count_connections,
     fit_connections,
 )
-from duramen.runtime.memory_store import MemoryStore, MemoryTree
 from duramen.runtime.public.serving import make_public_server
 from duramen.runtime.role import ServiceOptions
+from duramen.runtime.stores.memory_store import MemoryStore, MemoryTree
 from duramen.units import MS, SECOND
 from duramen_bookie.service import BookieService
 from duramen_sequencer.service import SequencerService

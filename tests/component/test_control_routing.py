@@ -2,7 +2,7 @@
 
 The sequencers are scripted (`writeproxy_world`), or real ones (`Control`) whose answers get lost.
 What an owner's successor does is in `test_dead_owners`.
-Source: duramen_writeproxy.creation, docs/protocol/wire.md "`POST /s/control`".
+Source: duramen_writeproxy.logs.creation, docs/protocol/wire.md "`POST /s/control`".
 """
 
 from __future__ import annotations

@@ -16,13 +16,13 @@ from typing import Any, cast
 import pytest
 
 from duramen.core.bookie import BookieCore
-from duramen.core.bookie_state import Persist, ReadPlan
+from duramen.core.bookie.bookie_state import Persist, ReadPlan
 from duramen.core.segment import Totals
 from duramen.core.status import BookieStatus
 from duramen.ids import NOTHING, EntryId, Epoch, Incarnation, LedgerId, LogId, ledger_of
 from duramen.limits import READ_QUEUE_WAIT_MAX_US
 from duramen.runtime.http_server import Reply
-from duramen.runtime.metadata_store import MetadataError, Unavailable
+from duramen.runtime.stores.metadata_store import MetadataError, Unavailable
 from duramen.wire import bookie_calls as calls
 from duramen.wire.bookie_calls import (
     Add,
@@ -33,9 +33,9 @@ from duramen.wire.bookie_calls import (
     Seal,
     ServiceClass,
 )
+from duramen.wire.disk.journal_format import record_bytes
 from duramen.wire.entry import encode_entry
 from duramen.wire.frame import RETRY_AFTER_HEADER
-from duramen.wire.journal_format import record_bytes
 from duramen_bookie import handlers
 from duramen_bookie.admission import ClassLimits
 from duramen_bookie.handlers import DataPlane

@@ -29,8 +29,8 @@ from duramen.ids import (
     ledger_of,
     log_of,
 )
-from duramen.runtime.memory_store import MemoryStore, MemoryTree
-from duramen.runtime.metadata_store import MetadataStore, Stored, Unavailable, Watch
+from duramen.runtime.stores.memory_store import MemoryStore, MemoryTree
+from duramen.runtime.stores.metadata_store import MetadataStore, Stored, Unavailable, Watch
 from duramen.units import DAY, SECOND
 from duramen.wire.metadata_json import Paths, encode_log, encode_node, encode_segment
 from duramen_bookie.upkeep.deletion import Deletion, DeletionPlan

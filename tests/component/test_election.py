@@ -10,8 +10,8 @@ import asyncio
 
 import pytest
 
-from duramen.runtime.memory_store import MemoryStore, MemoryTree
-from duramen.runtime.metadata_store import Stored, Watch
+from duramen.runtime.stores.memory_store import MemoryStore, MemoryTree
+from duramen.runtime.stores.metadata_store import Stored, Watch
 from duramen.wire.metadata_json import Paths, encode_node
 from duramen_sequencer.repair.election import Election
 from tests.waiting import wait_for

@@ -19,9 +19,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from duramen.ids import EntryId, LedgerId
+from duramen.wire.disk.entry_log_format import ROWS_PER_BLOCK, IndexRow
+from duramen.wire.disk.journal_format import BLOCK_BYTES
 from duramen.wire.entry import EntryError
-from duramen.wire.entry_log_format import ROWS_PER_BLOCK, IndexRow
-from duramen.wire.journal_format import BLOCK_BYTES
 from duramen_bookie.entry_log.data_file import DataDamage, index_path, scan
 from duramen_bookie.entry_log.entry_log import EntryLogRead, ReadFault, ref_of
 from duramen_bookie.entry_log.index_file import IndexDamaged, IndexFile, IndexWriter

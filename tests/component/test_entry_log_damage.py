@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from duramen.ids import EntryId, Incarnation
-from duramen.wire.entry_log_format import ROWS_PER_BLOCK
-from duramen.wire.journal_format import BLOCK_BYTES
+from duramen.wire.disk.entry_log_format import ROWS_PER_BLOCK
+from duramen.wire.disk.journal_format import BLOCK_BYTES
 from duramen_bookie.entry_log.data_file import index_path
 from duramen_bookie.entry_log.entry_log import EntryLog, ReadFault
 from duramen_bookie.entry_log.entry_log_file import IndexPart, RecordPart

@@ -7,8 +7,8 @@ says that the entry lies, or that a block came from an older index of the same f
 import pytest
 
 from duramen.ids import EntryId
-from duramen.wire.entry_log_format import IndexRow
-from duramen.wire.journal_format import BLOCK_BYTES, record_bytes
+from duramen.wire.disk.entry_log_format import IndexRow
+from duramen.wire.disk.journal_format import BLOCK_BYTES, record_bytes
 from duramen_bookie.entry_log.entry_log import ref_of
 from duramen_bookie.entry_log.index_file import IndexDamaged, IndexFile, IndexWriter
 from tests.component.entry_log_world import INCARNATION, LEDGER, MIB, make_world, record

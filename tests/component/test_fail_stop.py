@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from duramen.core.hashing import rank_nodes
-from duramen.core.reader import Reader
+from duramen.core.reading.reader import Reader
 from duramen.errors import DuramenError
 from duramen.ids import LogId
 from duramen.runtime.sequencer import log_driver

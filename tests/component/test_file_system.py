@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from duramen.wire.journal_format import BLOCK_BYTES
+from duramen.wire.disk.journal_format import BLOCK_BYTES
 from duramen_bookie.file_system import DiskUsage, PosixFileSystem
 from duramen_bookie.journal.findings import ReplayedRecord
 from duramen_bookie.journal.replay import open_journal

@@ -15,14 +15,14 @@ import pytest
 import uvloop
 from pyreqwest.client import ClientBuilder
 
-from duramen.core.replica_order import Place
+from duramen.core.reading.replica_order import Place
 from duramen.errors import DuramenError
 from duramen.runtime.http_server import PublicServer
-from duramen.runtime.memory_store import MemoryStore, MemoryTree
 from duramen.runtime.public import forwarding
 from duramen.runtime.public.forwarding import FORWARDED_HEADER, Forwarder
 from duramen.runtime.public.serving import complete_app
 from duramen.runtime.rest import make_public_app
+from duramen.runtime.stores.memory_store import MemoryStore, MemoryTree
 from duramen.wire.metadata_json import encode_node
 from tests.waiting import wait_for
 

@@ -13,7 +13,7 @@ import pytest
 
 from duramen.config import Window
 from duramen.ids import LogId
-from duramen.runtime.metadata_store import Op
+from duramen.runtime.stores.metadata_store import Op
 from duramen.wire.sequencer_calls import AppendedBatch, Redirect
 from duramen_sequencer import log_host
 from duramen_sequencer.log_host import LogHost

@@ -18,9 +18,9 @@ from duramen.runtime.http_client import UnreachableError
 from duramen.runtime.sequencer.bookie_lanes import BookieLanes
 from duramen.runtime.sequencer.history import range_of, read_entries
 from duramen.wire import bookie_calls as calls
+from duramen.wire.control_record import encode_control
 from duramen.wire.entry import CONTROL, HEADER_BYTES, STATE, encode_entry
-from duramen.wire.exactly_once.control_record import encode_control
-from duramen.wire.exactly_once.history import read_history
+from duramen.wire.entry_history import read_history
 from duramen.wire.record_batch import BatchProducer, encode_batch
 
 MEMBERS = tuple(Member(BookieId(f"b{i}"), Incarnation("0" * 32)) for i in range(4))

@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 
 from duramen.ids import BookieId, Incarnation
-from duramen.runtime.memory_store import MemoryStore, MemoryTree
 from duramen.runtime.role import StartRefusedError
 from duramen.runtime.service import parse_options
+from duramen.runtime.stores.memory_store import MemoryStore, MemoryTree
 from duramen.wire.metadata_json import encode_node, read_node
 from duramen_bookie.cookie import (
     Cookie,

@@ -15,9 +15,9 @@ import pytest
 
 from duramen.ids import BookieId, Incarnation
 from duramen.runtime.cluster_node import ensure_cluster
-from duramen.runtime.memory_store import MemoryStore, MemoryTree, WriteFate
-from duramen.runtime.metadata_store import MetadataError, OutcomeUnknown
 from duramen.runtime.role import StartRefusedError
+from duramen.runtime.stores.memory_store import MemoryStore, MemoryTree, WriteFate
+from duramen.runtime.stores.metadata_store import MetadataError, OutcomeUnknown
 from duramen_bookie.cookie import Cookie, Directory, DiskLost, StaleDisk
 from duramen_bookie.identity import establish_identity
 from tests.component.identity_world import PATHS, PLACES, Disks, refused, run

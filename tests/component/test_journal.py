@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from duramen.ids import NOTHING, EntryId, Incarnation
-from duramen.wire.journal_format import (
+from duramen.wire.disk.journal_format import (
     BLOCK_BYTES,
     HEADER_BYTES,
     JournalRecord,

@@ -10,7 +10,7 @@ import pytest
 
 from duramen.ids import EntryId, Incarnation, LedgerId
 from duramen.units import KIB
-from duramen.wire.journal_format import BLOCK_BYTES, JournalRecord, RecordKind
+from duramen.wire.disk.journal_format import BLOCK_BYTES, JournalRecord, RecordKind
 from duramen_bookie.file_system import DiskUsage, PosixFileSystem
 from duramen_bookie.journal.findings import DamageKind
 from duramen_bookie.journal.names import file_name, list_journal

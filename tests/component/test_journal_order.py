@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Set
 
 import pytest
 
-from duramen.wire.journal_format import Location
+from duramen.wire.disk.journal_format import Location
 from duramen_bookie.journal.group_commit import IDLE_BEFORE_MARK_S, Journal
 from duramen_bookie.journal.writer import JournalPoisoned
 from tests.component.journal_world import FILE_BYTES, Opened, add

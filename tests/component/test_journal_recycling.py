@@ -16,7 +16,7 @@ from functools import partial
 import pytest
 
 from duramen.ids import Incarnation
-from duramen.wire.journal_format import (
+from duramen.wire.disk.journal_format import (
     BLOCK_BYTES,
     FileHeader,
     encode_file_header,

@@ -11,7 +11,7 @@ from functools import partial
 
 import pytest
 
-from duramen.wire.journal_format import BLOCK_BYTES
+from duramen.wire.disk.journal_format import BLOCK_BYTES
 from duramen_bookie.journal.group_commit import Journal
 from duramen_bookie.journal.names import generation_name, spare_name
 from duramen_bookie.journal.recycling import NoSpaceError

@@ -20,12 +20,12 @@ from duramen.core.sequencer.context import SequencerContext
 from duramen.errors import DuramenError
 from duramen.ids import SequencerId
 from duramen.runtime.http_client import PeerClient, UnreachableError
-from duramen.runtime.memory_store import MemoryStore, MemoryTree
-from duramen.runtime.metadata_store import OutcomeUnknown
 from duramen.runtime.registry import Roster
 from duramen.runtime.sequencer.bookie_lanes import BookieLanes
 from duramen.runtime.sequencer.maintenance import Maintenance
 from duramen.runtime.sequencer.metadata_link import MetadataLink
+from duramen.runtime.stores.memory_store import MemoryStore, MemoryTree
+from duramen.runtime.stores.metadata_store import OutcomeUnknown
 from duramen.wire.metadata_json import Paths, encode_log, encode_node, read_log
 from duramen_sequencer.log_changes import LogChanges, merge
 from duramen_sequencer.log_host import LogHost

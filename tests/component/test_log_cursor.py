@@ -17,19 +17,19 @@ import pytest
 from duramen.config import parse_log_config
 from duramen.core.log_node import LogNode
 from duramen.core.quorum import Quorum
-from duramen.core.reader import ReaderLimits
 from duramen.core.reading.effects import SendRead
-from duramen.core.replica_order import Place, ReplicaOrder
+from duramen.core.reading.reader import ReaderLimits
+from duramen.core.reading.replica_order import Place, ReplicaOrder
 from duramen.core.segment import Fragment, Segment
 from duramen.core.status import BookieStatus
 from duramen.errors import DuramenError
 from duramen.ids import NOTHING, BookieId, EntryId, Epoch, Incarnation, LogId, Member, ledger_of
-from duramen.runtime.memory_store import MemoryStore, MemoryTree
-from duramen.runtime.metadata_store import Stored, Watch
 from duramen.runtime.reading import log_reader
 from duramen.runtime.reading.bookies import RangeFetcher
 from duramen.runtime.reading.log_reader import STALLED_US, LogCursor
 from duramen.runtime.reading.metadata import LogFollower
+from duramen.runtime.stores.memory_store import MemoryStore, MemoryTree
+from duramen.runtime.stores.metadata_store import Stored, Watch
 from duramen.units import SECOND
 from duramen.wire.bookie_calls import ReadAnswer
 from duramen.wire.metadata_json import Paths, encode_log, encode_segment

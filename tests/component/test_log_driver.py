@@ -20,11 +20,11 @@ from duramen.core.sequencer.effects import (
 )
 from duramen.core.sequencer.log_state import LogState
 from duramen.ids import Dlsn, EntryId, Epoch, LogId, SequencerId, ledger_of
-from duramen.runtime.memory_store import MemoryStore, MemoryTree, WriteFate
 from duramen.runtime.sequencer import log_driver
 from duramen.runtime.sequencer.log_driver import LogDriver
 from duramen.runtime.sequencer.metadata_link import MetadataLink, merge_ranges
 from duramen.runtime.sequencer.process import make_context
+from duramen.runtime.stores.memory_store import MemoryStore, MemoryTree, WriteFate
 from duramen.units import SECOND
 from duramen.wire.metadata_json import Paths, encode_log, encode_node, read_node
 from tests.component.host_world import MEMBER, Lanes

@@ -20,10 +20,10 @@ from duramen.core.sequencer.context import SequencerContext
 from duramen.core.sequencer.log_state import LogState
 from duramen.ids import BookieId, EntryId, Epoch, Incarnation, Member, SequencerId
 from duramen.runtime.http_client import PeerClient
-from duramen.runtime.memory_store import MemoryStore, MemoryTree
 from duramen.runtime.registry import Roster
 from duramen.runtime.sequencer.bookie_lanes import BookieLanes
 from duramen.runtime.sequencer.metadata_link import MetadataLink
+from duramen.runtime.stores.memory_store import MemoryStore, MemoryTree
 from duramen.wire.metadata_json import Paths, encode_log, encode_node, encode_segment
 from duramen_sequencer.log_host import LogHost
 from tests.unit.core_fakes import LOG_ID

@@ -1,6 +1,6 @@
 """Log ids come in blocks, and none is given twice: by one process, by several, or after a restart.
 
-Source: docs/protocol/metadata.md "cluster", duramen_sequencer.creation.log_ids.
+Source: docs/protocol/metadata.md "cluster", duramen_sequencer.log_ids.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import pytest
 
 from duramen.errors import DuramenError
 from duramen.ids import LAST_LOG_ID, LogId
-from duramen.runtime.memory_store import MemoryStore, MemoryTree
+from duramen.runtime.stores.memory_store import MemoryStore, MemoryTree
 from duramen.wire.metadata_json import Paths, encode_node, read_node
-from duramen_sequencer.creation.log_ids import BLOCK_COUNT, LogIds
+from duramen_sequencer.log_ids import BLOCK_COUNT, LogIds
 
 PATHS = Paths("c")
 OpenIds = Callable[[], Awaitable[LogIds]]

@@ -28,9 +28,9 @@ from duramen.ids import (
     lsn_of,
 )
 from duramen.runtime.http_client import PeerClient
-from duramen.runtime.metadata_store import SessionState
 from duramen.runtime.sequencer.bookie_lanes import BookieLanes
 from duramen.runtime.sequencer.metadata_link import MetadataLink
+from duramen.runtime.stores.metadata_store import SessionState
 from duramen.texts import parse_position
 from duramen.units import MIB
 from duramen.wire.metadata_json import encode_log, encode_node

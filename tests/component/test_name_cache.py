@@ -12,12 +12,12 @@ import asyncio
 import pytest
 
 from duramen.errors import DuramenError
-from duramen.runtime.memory_store import MemoryStore, MemoryTree
-from duramen.runtime.metadata_store import Stored, Watch
+from duramen.runtime.stores.memory_store import MemoryStore, MemoryTree
+from duramen.runtime.stores.metadata_store import Stored, Watch
 from duramen.wire.metadata_json import Paths, encode_node
 from duramen.wire.sequencer_calls import Append, AppendResult
-from duramen_writeproxy import names
-from duramen_writeproxy.names import NameCache
+from duramen_writeproxy.logs import names
+from duramen_writeproxy.logs.names import NameCache
 from tests.component.writeproxy_world import PATHS, World, run
 
 

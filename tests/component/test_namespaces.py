@@ -16,8 +16,8 @@ import pytest
 
 from duramen.errors import DuramenError
 from duramen.runtime.cluster_node import ensure_cluster
-from duramen.runtime.memory_store import MemoryStore, MemoryTree
-from duramen.runtime.metadata_store import DeleteNode, Op, OutcomeUnknown, Set
+from duramen.runtime.stores.memory_store import MemoryStore, MemoryTree
+from duramen.runtime.stores.metadata_store import DeleteNode, Op, OutcomeUnknown, Set
 from duramen.wire.metadata_json import Paths, read_node
 from duramen_sequencer.control import Control
 from tests.component import writeproxy_world

@@ -16,14 +16,14 @@ from typing import Any, NamedTuple
 import google_crc32c
 import pytest
 
-from duramen.core.bookie_state import CoreSnapshot, LedgerSnapshot, LogSnapshot
+from duramen.core.bookie.bookie_state import CoreSnapshot, LedgerSnapshot, LogSnapshot
 from duramen.core.entry_ranges import EntryRanges
 from duramen.core.segment import Totals
 from duramen.ids import EntryId, Epoch, LedgerId, LogId, ledger_of
-from duramen.runtime.memory_store import MemoryTree
-from duramen.wire.checkpoint_format import Checkpoint
+from duramen.runtime.stores.memory_store import MemoryTree
+from duramen.wire.disk.checkpoint_format import Checkpoint
+from duramen.wire.disk.journal_format import JournalRecord, RecordKind
 from duramen.wire.entry import encode_entry
-from duramen.wire.journal_format import JournalRecord, RecordKind
 from duramen_bookie.checkpoint import read_checkpoint, write_checkpoint
 from duramen_bookie.entry_log.entry_log import EntryLog, ref_of
 from duramen_bookie.file_system import PosixFileSystem

@@ -20,16 +20,16 @@ from duramen.client.core import CoreClient
 from duramen.client.core.owned_log import NotOwner, OwnedLog
 from duramen.client.core.parts import EMBEDDED_URL, Owning, make_reading
 from duramen.core.placement import Candidate
-from duramen.core.replica_order import Place
+from duramen.core.reading.replica_order import Place
 from duramen.core.sequencer.context import SequencerContext
 from duramen.core.sequencer.effects import SendAdd, SendLac
 from duramen.core.status import BookieStatus
 from duramen.ids import Epoch, LogId, SequencerId, epoch_of
 from duramen.runtime.cluster_node import ensure_cluster
-from duramen.runtime.memory_store import MemoryStore
-from duramen.runtime.metadata_store import SessionState
 from duramen.runtime.sequencer.metadata_link import MetadataLink
 from duramen.runtime.sequencer.story import Stories
+from duramen.runtime.stores.memory_store import MemoryStore
+from duramen.runtime.stores.metadata_store import SessionState
 from duramen.wire.metadata_json import encode_log, encode_node, read_log, read_node
 from tests.complaints import hear_complaints
 from tests.component.host_world import CONFIG, MEMBER, PATHS, HostWorld, Lanes, host_world

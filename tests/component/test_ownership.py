@@ -20,9 +20,9 @@ import pytest
 
 from duramen.errors import DuramenError
 from duramen.ids import Epoch, LogId, SequencerId
-from duramen.runtime.memory_store import MemoryStore
-from duramen.runtime.metadata_store import Stored, Watch
 from duramen.runtime.sequencer.metadata_link import MetadataLink
+from duramen.runtime.stores.memory_store import MemoryStore
+from duramen.runtime.stores.metadata_store import Stored, Watch
 from duramen.wire.metadata_json import read_log
 from duramen.wire.sequencer_calls import AppendedBatch, Redirect
 from duramen_sequencer import log_host

@@ -24,14 +24,14 @@ from duramen.core.sequencer.context import SequencerContext
 from duramen.errors import DuramenError
 from duramen.ids import BookieId, EntryId, Epoch, Incarnation, Member, SequencerId
 from duramen.limits import STEADY_AFTER_US
-from duramen.runtime.memory_store import MemoryStore, MemoryTree
-from duramen.runtime.metadata_store import Create, DeleteNode, OutcomeUnknown
 from duramen.runtime.sequencer.surveyor import Surveyor
+from duramen.runtime.stores.memory_store import MemoryStore, MemoryTree
+from duramen.runtime.stores.metadata_store import Create, DeleteNode, OutcomeUnknown
 from duramen.units import MS, SECOND
 from duramen.wire.metadata_json import Paths, encode_log, encode_node, encode_segment, read_node
+from duramen_sequencer import placement_operations as operations
 from duramen_sequencer.control import Control
-from duramen_sequencer.placement import operations
-from duramen_sequencer.placement.operations import PlacementOperations
+from duramen_sequencer.placement_operations import PlacementOperations
 from tests.unit.core_fakes import LOG_ID
 from tests.unit.nodes import make_log
 from tests.waiting import wait_for

@@ -19,12 +19,12 @@ from duramen.core.quorum import Quorum
 from duramen.core.segment import Fragment, Segment, Totals
 from duramen.errors import DuramenError
 from duramen.ids import BookieId, EntryId, Epoch, Incarnation, LogId, Member
-from duramen.runtime.memory_store import MemoryTree
-from duramen.runtime.metadata_store import Stored, Watch
 from duramen.runtime.reading import metadata
 from duramen.runtime.reading.bookies import Bookies, RangeFetcher
 from duramen.runtime.reading.metadata import Catalog, LogFollower
 from duramen.runtime.reading.tail import TailFinder
+from duramen.runtime.stores.memory_store import MemoryTree
+from duramen.runtime.stores.metadata_store import Stored, Watch
 from duramen.units import SECOND
 from duramen.wire.metadata_json import Paths, encode_log, encode_node, encode_segment
 from tests.component.lagging_store import LaggingStore

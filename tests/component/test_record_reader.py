@@ -12,12 +12,12 @@ from typing import Any, Final
 
 import pytest
 
-from duramen.core.reader import ReaderLimits
 from duramen.core.reading.effects import Deliver, Gap
+from duramen.core.reading.reader import ReaderLimits
 from duramen.errors import DuramenError
 from duramen.ids import EntryId, Epoch
 from duramen.runtime.reading.log_reader import DataLost, Truncated
-from duramen.runtime.reading.positions import Start
+from duramen.runtime.reading.positioning.positions import Start
 from duramen.runtime.reading.tail import Tail
 from duramen_readproxy.answers import Bounds, RecordPick
 from duramen_readproxy.following.record_reader import RecordReader, fill

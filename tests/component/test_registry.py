@@ -10,9 +10,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from duramen.runtime.memory_store import MemoryStore, MemoryTree
-from duramen.runtime.metadata_store import Stored, Unavailable, Watch
 from duramen.runtime.registry import Follower, Registration, Roster
+from duramen.runtime.stores.memory_store import MemoryStore, MemoryTree
+from duramen.runtime.stores.metadata_store import Stored, Unavailable, Watch
 from duramen.wire.metadata_json import encode_node
 from tests.waiting import wait_for
 

@@ -11,7 +11,7 @@ from typing import Any
 from duramen.core.cold_copy import ColdCopy
 from duramen.core.segment import Segment
 from duramen.ids import Epoch, LogId
-from duramen.runtime.metadata_store import Op, Set
+from duramen.runtime.stores.metadata_store import Op, Set
 from duramen.wire.metadata_json import encode_segment, read_segment
 from tests.component.life_world import HOUR_MS, PATHS, World, run
 

@@ -19,11 +19,11 @@ import google_crc32c
 import pytest
 
 from duramen.client.bookie_client import BookieClient
-from duramen.core.bookie_state import SpaceLevel
+from duramen.core.bookie.bookie_state import SpaceLevel
 from duramen.core.status import BookieStatus
 from duramen.ids import NOTHING, BookieId, EntryId, Incarnation, Member, epoch_of
 from duramen.runtime.http_client import NoAnswerError
-from duramen.runtime.memory_store import MemoryStore, MemoryTree
+from duramen.runtime.stores.memory_store import MemoryStore, MemoryTree
 from duramen.units import MIB, MS, SECOND
 from duramen.wire.bookie_calls import Marks, ReadAnswer
 from duramen.wire.entry import read_entry_info

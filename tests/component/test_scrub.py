@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from duramen.ids import BookieId, EntryId, Incarnation, LedgerId, Member
-from duramen.runtime.memory_store import MemoryStore, MemoryTree, WriteFate
-from duramen.runtime.metadata_store import Rejected, Stored, Unavailable
+from duramen.runtime.stores.memory_store import MemoryStore, MemoryTree, WriteFate
+from duramen.runtime.stores.metadata_store import Rejected, Stored, Unavailable
 from duramen.units import DAY, MIB
 from duramen.wire.metadata_json import MetadataJsonError, Paths, encode_node, read_node
 from duramen_bookie.upkeep.pacing import Pace

@@ -18,8 +18,8 @@ from fastapi import FastAPI
 from httpx import ASGITransport, AsyncClient
 
 from duramen.ids import LogId
-from duramen.runtime.memory_store import MemoryStore, MemoryTree
 from duramen.runtime.role import ServiceOptions
+from duramen.runtime.stores.memory_store import MemoryStore, MemoryTree
 from duramen.units import HOUR, SECOND
 from duramen.wire.metadata_json import Paths, encode_node
 from duramen_sequencer import log_host

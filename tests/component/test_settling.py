@@ -21,7 +21,7 @@ from prometheus_client import generate_latest
 from duramen.core.segment import Totals
 from duramen.core.status import BookieStatus
 from duramen.ids import EntryId, Epoch, LedgerId, ledger_of
-from duramen.runtime.memory_store import MemoryStore, MemoryTree
+from duramen.runtime.stores.memory_store import MemoryStore, MemoryTree
 from duramen.units import MIB
 from duramen.wire.bookie_calls import Add, ReadRange, Seal
 from duramen.wire.entry import encode_entry

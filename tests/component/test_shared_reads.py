@@ -18,8 +18,8 @@ import pytest
 
 from duramen.core.quorum import Quorum
 from duramen.core.reading.effects import SendRead
+from duramen.core.reading.replica_order import Place
 from duramen.core.reading.speculation import Speculation
-from duramen.core.replica_order import Place
 from duramen.core.segment import Fragment, Segment
 from duramen.core.status import BookieStatus
 from duramen.errors import DuramenError
@@ -30,10 +30,10 @@ from duramen.runtime.http_client import (
     PeerClient,
     UnreachableError,
 )
-from duramen.runtime.memory_store import MemoryStore, MemoryTree
 from duramen.runtime.reading import bookies as module
 from duramen.runtime.reading.bookies import Bookies, RangeFetcher
 from duramen.runtime.reading.cache import EntryCache
+from duramen.runtime.stores.memory_store import MemoryStore, MemoryTree
 from duramen.units import MIB, MS, SECOND
 from duramen.wire.bookie_calls import (
     ReadAnswer,

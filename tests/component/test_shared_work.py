@@ -2,7 +2,7 @@
 
 Each place where one task serves several, or is given up by the one that it served, is played with
 its failure after the last one has gone; `hear_complaints` hears what the loop would print. Source:
-docs of `duramen.runtime.tasks.shared`.
+docs of `duramen.runtime.shared_tasks`.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from duramen.client.bulk_append import BatchSource, BulkAppender
 from duramen.core.reading.effects import SendRead
 from duramen.errors import DuramenError
 from duramen.ids import BookieId, EntryId, Epoch, Incarnation, LedgerId, LogId, Member
-from duramen.runtime.memory_store import MemoryStore, MemoryTree
 from duramen.runtime.reading.bookies import Bookies, RangeFetcher
 from duramen.runtime.reading.cache import EntryCache
 from duramen.runtime.reading.metadata import LogFollower
 from duramen.runtime.sequencer.bookie_lanes import BookieLanes
+from duramen.runtime.stores.memory_store import MemoryStore, MemoryTree
 from duramen.wire.metadata_json import Paths
 from duramen_bookie.upkeep.pacing import run_in_thread
 from duramen_sequencer.ownership.probes import Probes

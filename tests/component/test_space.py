@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from duramen.core.bookie_state import SpaceLevel
+from duramen.core.bookie.bookie_state import SpaceLevel
 from duramen_bookie.file_system import DiskUsage, PosixFileSystem
 from duramen_bookie.upkeep.space import DiskGauge, SpaceJudge, SpaceReport, SpaceWatch
 from tests.component.upkeep_world import run

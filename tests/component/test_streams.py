@@ -16,10 +16,10 @@ import pytest
 from prometheus_client import CollectorRegistry
 from starlette.types import Message
 
-from duramen.core.reader import ReaderLimits
+from duramen.core.reading.reader import ReaderLimits
 from duramen.errors import DuramenError
 from duramen.ids import EntryId, Epoch
-from duramen.runtime.reading.positions import Start
+from duramen.runtime.reading.positioning.positions import Start
 from duramen.runtime.reading.tail import Tail
 from duramen.texts import parse_position
 from duramen_readproxy.answers import Bounds

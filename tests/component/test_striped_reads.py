@@ -2,7 +2,7 @@
 
 No bookie holds more than a few entries in a row, so whoever asks for each run by itself asks
 hundreds of times. Gated on counts, not on times.
-Source: docs/protocol/reading.md "Which replica", `core.reader` (`beyond`).
+Source: docs/protocol/reading.md "Which replica", `core.reading.reader` (`beyond`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import cast
 import pytest
 
 from duramen.core.reading.effects import SendRead
-from duramen.core.replica_order import Place, ReplicaOrder
+from duramen.core.reading.replica_order import Place, ReplicaOrder
 from duramen.core.status import BookieStatus
 from duramen.ids import NOTHING, EntryId, Epoch, Member, ledger_of
 from duramen.runtime.reading.bookies import Bookies, RangeFetcher

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from duramen.ids import BookieId, Epoch, Incarnation, LogId, Member, ledger_of
-from duramen.runtime.memory_store import MemoryStore
+from duramen.runtime.stores.memory_store import MemoryStore
 from duramen.wire.metadata_json import (
     MetadataJsonError,
     encode_node,

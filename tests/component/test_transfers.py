@@ -10,7 +10,7 @@ import pytest
 
 from duramen.ids import EntryId
 from duramen.limits import SETTLE_BYTES_PER_S_FIRST, SETTLE_FILE_COUNT
-from duramen.runtime.memory_store import MemoryTree
+from duramen.runtime.stores.memory_store import MemoryTree
 from duramen.wire.metadata_json import read_node
 from duramen_bookie.upkeep import settling
 from duramen_bookie.upkeep.rounds import CoreHoldings

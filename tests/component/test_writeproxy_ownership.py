@@ -19,7 +19,7 @@ from duramen.errors import DuramenError
 from duramen.ids import Dlsn, EntryId, Epoch
 from duramen.runtime.admin import add_problem_handler
 from duramen.runtime.http_client import NoAnswerError
-from duramen.runtime.memory_store import MemoryStore
+from duramen.runtime.stores.memory_store import MemoryStore
 from duramen.wire.metadata_json import encode_node
 from duramen.wire.sequencer_calls import NO_OPTIONS, Append, AppendedEarly, AppendResult
 from duramen_sequencer.control import Control

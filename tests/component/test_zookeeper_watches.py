@@ -2,7 +2,7 @@
 
 kazoo's threads give answers and events in an order that no real server can be made to take each
 time: here a client stands for it that the test plays by hand. What watches ring for is in
-`tests/contract/test_metadata_store`. Source: duramen.runtime.zookeeper_store.
+`tests/contract/test_metadata_store`. Source: duramen.runtime.stores.zookeeper_store.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import pytest
 from kazoo.exceptions import ConnectionLoss, NoNodeError
 from kazoo.protocol.states import KazooState
 
-from duramen.runtime import zookeeper_store
-from duramen.runtime.metadata_store import Unavailable
-from duramen.runtime.zookeeper_store import ZooKeeperStore
+from duramen.runtime.stores import zookeeper_store
+from duramen.runtime.stores.metadata_store import Unavailable
+from duramen.runtime.stores.zookeeper_store import ZooKeeperStore
 from tests.waiting import wait_for
 
 STAT = SimpleNamespace(version=3, ephemeralOwner=0, numChildren=0, czxid=7)

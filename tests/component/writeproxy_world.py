@@ -23,8 +23,8 @@ from duramen.core.log_node import LogNode
 from duramen.ids import Dlsn, EntryId, Epoch, LogId, SequencerId
 from duramen.runtime.admin import add_problem_handler
 from duramen.runtime.http_server import Answer, DataServer, Reply
-from duramen.runtime.memory_store import MemoryStore, MemoryTree
 from duramen.runtime.role import ServiceOptions
+from duramen.runtime.stores.memory_store import MemoryStore, MemoryTree
 from duramen.wire.metadata_json import Paths, encode_log, encode_node
 from duramen.wire.sequencer_calls import (
     Append,

@@ -17,9 +17,9 @@ import pytest
 from kazoo.client import KazooClient
 
 from duramen.runtime.embedded_zookeeper import EmbeddedZooKeeper
-from duramen.runtime.memory_store import MemoryStore, MemoryTree, WriteFate
-from duramen.runtime.metadata_store import MetadataStore
-from duramen.runtime.zookeeper_store import ZooKeeperStore
+from duramen.runtime.stores.memory_store import MemoryStore, MemoryTree, WriteFate
+from duramen.runtime.stores.metadata_store import MetadataStore
+from duramen.runtime.stores.zookeeper_store import ZooKeeperStore
 from tests.zookeeper_fixture import FaultyProxy, running_zookeeper
 
 CALL_TIMEOUT_S = 20.0

@@ -21,8 +21,8 @@ from duramen.runtime.embedded_zookeeper import (
     find_jars,
     server_command,
 )
-from duramen.runtime.memory_store import MemoryStore, MemoryTree, WriteFate
-from duramen.runtime.metadata_store import (
+from duramen.runtime.stores.memory_store import MemoryStore, MemoryTree, WriteFate
+from duramen.runtime.stores.metadata_store import (
     REQUEST_BYTES_MAX,
     Check,
     Conflict,
@@ -37,7 +37,7 @@ from duramen.runtime.metadata_store import (
     Stored,
     Unavailable,
 )
-from duramen.runtime.zookeeper_store import ZooKeeperStore
+from duramen.runtime.stores.zookeeper_store import ZooKeeperStore
 from tests.contract.conftest import CALL_TIMEOUT_S, OpenBench
 from tests.ticker import Ticker, running_ticker
 from tests.zookeeper_fixture import run

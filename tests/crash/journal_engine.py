@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from duramen.ids import NOTHING, EntryId, Epoch, Incarnation, LedgerId, LogId, epoch_of, log_of
+from duramen.wire.disk.journal_format import JournalRecord, Location, RecordKind
 from duramen.wire.entry import EntryError, check_entry
-from duramen.wire.journal_format import JournalRecord, Location, RecordKind
 from duramen_bookie.journal.findings import ReplayedRecord
 from duramen_bookie.journal.names import file_name, generation_name, spare_name
 from duramen_bookie.journal.replay import open_journal

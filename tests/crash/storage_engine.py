@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, cast
 
 from duramen.core.bookie import BookieCore
-from duramen.core.bookie_state import (
+from duramen.core.bookie.bookie_state import (
     AddRow,
     Effect,
     Persist,
@@ -23,8 +23,8 @@ from duramen.core.status import BookieStatus
 from duramen.ids import NOTHING, EntryId, Epoch, Incarnation, LedgerId, LogId, ledger_of
 from duramen.limits import READ_BYTES_MAX
 from duramen.wire.bookie_calls import Add, LacUpdate, ReadRange, Seal
+from duramen.wire.disk.journal_format import JournalRecord, Location
 from duramen.wire.entry import read_entry_info
-from duramen.wire.journal_format import JournalRecord, Location
 from duramen_bookie.checkpoint import COPY_NAMES, write_checkpoint
 from duramen_bookie.entry_log.data_file import index_path
 from duramen_bookie.journal.findings import DamageKind

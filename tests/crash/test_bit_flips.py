@@ -15,7 +15,7 @@ from collections import Counter
 
 import pytest
 
-from duramen.core.bookie_state import AddRow
+from duramen.core.bookie.bookie_state import AddRow
 from duramen.core.status import BookieStatus
 from duramen.ids import EntryId, LedgerId
 from duramen.limits import READ_BYTES_MAX

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import pytest
 
 from duramen.ids import EntryId
-from duramen.wire.journal_format import RecordKind
+from duramen.wire.disk.journal_format import RecordKind
 from duramen_bookie.journal.findings import ReplayedRecord
 from duramen_bookie.journal.writer import JournalPoisoned
 from tests.crash.disk import Disk, ModelFile

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Final
 
 from duramen.core.bookie import BookieCore
-from duramen.core.bookie_state import AddRecord, BookieLogState
+from duramen.core.bookie.bookie_state import AddRecord, BookieLogState
 from duramen.core.quorum import write_set
 from duramen.core.segment import Segment
 from duramen.core.sequencer.effects import LogView

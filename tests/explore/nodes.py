@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 
 from duramen.config import LogConfig, parse_log_config
 from duramen.core.bookie import BookieCore
-from duramen.core.bookie_state import (
+from duramen.core.bookie.bookie_state import (
     AddRecord,
     AddRow,
     LacRecord,

@@ -19,7 +19,7 @@ import httpx
 
 from duramen.ids import LedgerId, epoch_of, log_of
 from duramen.limits import COMPACT_HOURLY_RATIO
-from duramen.wire.journal_format import BLOCK_BYTES
+from duramen.wire.disk.journal_format import BLOCK_BYTES
 from tests.process.bookie import BookieProcess, Load
 from tests.process.metadata_nodes import MetadataNodes
 from tests.process.times import HANG_S

@@ -18,8 +18,8 @@ from duramen.client.log_verifier import LogVerifier
 from duramen.client.rest_client import RestClient
 from duramen.errors import DuramenError
 from duramen.runtime.http_client import PeerError
-from duramen.runtime.metadata_store import MetadataError
-from duramen.runtime.zookeeper_store import ZooKeeperStore
+from duramen.runtime.stores.metadata_store import MetadataError
+from duramen.runtime.stores.zookeeper_store import ZooKeeperStore
 from duramen.wire.metadata_json import Paths
 from tests.pauses import look_again_soon
 from tests.process.cluster import LocalCluster

@@ -14,7 +14,7 @@ from typing import Any
 
 from duramen.cluster.layout import CLUSTER_NAME
 from duramen.ids import Epoch, LogId
-from duramen.runtime.zookeeper_store import ZooKeeperStore
+from duramen.runtime.stores.zookeeper_store import ZooKeeperStore
 from duramen.wire.metadata_json import Paths, encode_log, read_node
 from tests.process.copies import ask_until
 from tests.process.times import HANG_S

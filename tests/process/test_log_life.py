@@ -22,7 +22,7 @@ import pytest
 
 from duramen.cli.main import main
 from duramen.client.rest_client import RestClient
-from duramen.wire.journal_format import BLOCK_BYTES
+from duramen.wire.disk.journal_format import BLOCK_BYTES
 from tests.pauses import observe_for
 from tests.process import hasty_sequencer
 from tests.process.answers import COME_AGAINS_AFTER_A_FAULT_MAX, note_come_again

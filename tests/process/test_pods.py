@@ -23,7 +23,7 @@ import pytest
 
 from duramen.cluster import health, zookeeper_node
 from duramen.cluster.layout import pick_free_port
-from duramen.runtime.zookeeper_store import ZooKeeperStore
+from duramen.runtime.stores.zookeeper_store import ZooKeeperStore
 from duramen.wire.metadata_json import Paths, read_node
 from tests.process.times import HANG_S
 from tests.requirements import Need, leave_out

@@ -17,7 +17,7 @@ from duramen.client.rest_client import RestClient
 from duramen.core.segment import Segment
 from duramen.core.status import BookieStatus
 from duramen.ids import BookieId, EntryId, Epoch, Incarnation, LogId, Member
-from duramen.runtime.zookeeper_store import ZooKeeperStore
+from duramen.runtime.stores.zookeeper_store import ZooKeeperStore
 from duramen.units import MIB, SECOND
 from duramen.wire.metadata_json import Paths, read_segment
 from duramen.wire.repair_calls import Inventory, Pull, PullAnswer, Source

@@ -16,9 +16,8 @@ from collections.abc import MutableSequence
 from dataclasses import dataclass
 from typing import Any, assert_never
 
-from duramen.core import reader as rd
 from duramen.core.bookie import BookieCore
-from duramen.core.bookie_state import (
+from duramen.core.bookie.bookie_state import (
     AddRecord,
     AddRow,
     CheckSegment,
@@ -36,7 +35,8 @@ from duramen.core.bookie_state import (
 )
 from duramen.core.placement import Candidate
 from duramen.core.reading import effects as rx
-from duramen.core.replica_order import Place, ReplicaOrder
+from duramen.core.reading import reader as rd
+from duramen.core.reading.replica_order import Place, ReplicaOrder
 from duramen.core.sequencer import effects as fx
 from duramen.core.sequencer.context import SequencerContext
 from duramen.core.sequencer.log_sequencer import LogSequencer
@@ -56,8 +56,8 @@ from duramen.ids import (
 )
 from duramen.limits import ENTRY_BYTES_MAX
 from duramen.wire.bookie_calls import LacUpdate, ReadAnswer, ReadRange, Seal
+from duramen.wire.control_record import encode_control
 from duramen.wire.entry import check_entry
-from duramen.wire.exactly_once.control_record import encode_control
 from tests.scenario.formatting import Inquiry, Request
 from tests.unit.core_formatting import encode_plain_entry
 

@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Sequence
 
 from duramen.errors import DuramenError
-from duramen.runtime.reading.positions import Positions
+from duramen.runtime.reading.positioning.positions import Positions
 from duramen.texts import parse_position
 from tests.scenario.stage import Line
 from tests.unit.memory_log import BatchPlan, EntryPlan, MemoryLog, SegmentPlan

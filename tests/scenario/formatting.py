@@ -21,8 +21,8 @@ from duramen.core.status import BookieStatus
 from duramen.ids import LAST_ENTRY_ID, EntryId, LedgerId, Lsn, Member, epoch_of
 from duramen.units import format_duration
 from duramen.wire.bookie_calls import ReadAnswer
+from duramen.wire.control_record import read_control
 from duramen.wire.entry import HEADER_BYTES, read_entry_info
-from duramen.wire.exactly_once.control_record import read_control
 
 Request = fx.SendAdd | fx.SendSeal | fx.SendRecoveryRead | fx.SendLac | rx.SendRead
 """What is asked of a bookie."""

@@ -15,7 +15,7 @@ from duramen.core.sequencer import effects as fx
 from duramen.core.sequencer.exactly_once.stamps import HistoryEntry, Stamp, StampedBatch
 from duramen.ids import EntryId
 from duramen.wire.entry import HEADER_BYTES, read_entry_info
-from duramen.wire.exactly_once.history import read_history
+from duramen.wire.entry_history import read_history
 from tests.scenario.actors import StageBookie
 
 _STAMP = re.compile(r"[^@ ]+@([a-z0-9]+)/([0-9]+)/([0-9]+)(?:\*([0-9]+))?")

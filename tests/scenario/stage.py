@@ -15,9 +15,9 @@ from dataclasses import replace
 from typing import NamedTuple, assert_never
 
 from duramen.config import LogConfig, parse_log_config
-from duramen.core import reader as rd
 from duramen.core.log_node import LogNode
 from duramen.core.reading import effects as rx
+from duramen.core.reading import reader as rd
 from duramen.core.sequencer import effects as fx
 from duramen.core.sequencer.effects import CommitOutcome, StoredEntry
 from duramen.core.sequencer.exactly_once.stamps import SetToken, TokenRecord
@@ -28,8 +28,8 @@ from duramen.ids import EntryId, Epoch, LogId, SequencerId, epoch_of
 from duramen.limits import APPEND_TIMEOUT_US, READ_TIMEOUT_US, SEAL_TIMEOUT_US, STORE_TIMEOUT_US
 from duramen.units import format_duration
 from duramen.wire.bookie_calls import ReadAnswer
+from duramen.wire.control_record import encode_control
 from duramen.wire.entry import check_entry
-from duramen.wire.exactly_once.control_record import encode_control
 from tests.scenario.actors import (
     Call,
     Leg,

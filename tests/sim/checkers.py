@@ -35,7 +35,7 @@ from duramen.ids import (
     ledger_of,
     log_of,
 )
-from duramen.runtime.reading.positions import Start
+from duramen.runtime.reading.positioning.positions import Start
 from duramen.texts import Position
 from tests.sim.archive.record import ArchiveRecord
 from tests.sim.condition_record import ConditionRecord, Demand, Refusal

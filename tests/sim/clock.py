@@ -22,8 +22,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from uuid import UUID
 
 from duramen.ids import Incarnation
-from duramen.runtime.reading import bookies, log_reader, tail
-from duramen.runtime.reading.cold import reads as cold_reads
+from duramen.runtime.reading import bookies, cold_reads, log_reader, tail
 from duramen.runtime.sequencer import bookie_lanes, history, log_driver
 from duramen.wire import bookie_calls
 from duramen_bookie import handlers, identity, storage

@@ -12,7 +12,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from duramen.core.bookie_state import CheckSegment, Effect, ReadEntries, RequestId, StartTimer
+from duramen.core.bookie.bookie_state import (
+    CheckSegment,
+    Effect,
+    ReadEntries,
+    RequestId,
+    StartTimer,
+)
 from duramen.core.status import BookieStatus
 from duramen.ids import EntryId, LedgerId
 from duramen.runtime.http_server import Answer, Reply

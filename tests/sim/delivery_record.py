@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from duramen.ids import LogId
-from duramen.runtime.reading.positions import Start
+from duramen.runtime.reading.positioning.positions import Start
 from duramen.texts import Position, PositionKind
 from tests.sim.log_record import TailQuestion, key_of
 from tests.sim.segment_record import Record, Tally

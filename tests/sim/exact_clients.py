@@ -16,7 +16,7 @@ from typing import Any, Final, cast
 from duramen.core.sequencer.exactly_once.stamps import Stamp
 from duramen.errors import DuramenError
 from duramen.ids import Dlsn, LogId, parse_dlsn
-from duramen.runtime.metadata_store import SessionState
+from duramen.runtime.stores.metadata_store import SessionState
 from duramen.units import MS, SECOND
 from duramen.wire.record_batch import BatchProducer, encode_batch
 from duramen.wire.sequencer_calls import (
@@ -26,9 +26,9 @@ from duramen.wire.sequencer_calls import (
     AppendOptions,
 )
 from duramen_writeproxy.appends import Appender
-from duramen_writeproxy.creation import Creator
-from duramen_writeproxy.exactly_once.fencing import ask_token
 from duramen_writeproxy.lanes import Lanes
+from duramen_writeproxy.logs.creation import Creator
+from duramen_writeproxy.logs.fencing import ask_token
 from duramen_writeproxy.routing import Router
 from tests.sim.checkers import Checkers
 from tests.sim.condition_record import Demand, Refusal

@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 
 from duramen.ids import LogId
 from duramen.limits import ZOOKEEPER_SESSION_S
-from duramen.runtime.metadata_store import (
+from duramen.runtime.stores.metadata_store import (
     Check,
     Conflict,
     ConflictKind,

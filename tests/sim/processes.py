@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import Any, Final, Protocol, cast
 
 from duramen.core.bookie import BookieCore
-from duramen.core.bookie_state import SpaceLevel
+from duramen.core.bookie.bookie_state import SpaceLevel
 from duramen.core.placement import Candidate
 from duramen.core.status import BookieStatus
 from duramen.ids import (
@@ -31,11 +31,11 @@ from duramen.ids import (
     log_of,
 )
 from duramen.limits import DELETION_READ_COUNT_MAX
-from duramen.runtime.metadata_store import MetadataStore, SessionState
+from duramen.runtime.stores.metadata_store import MetadataStore, SessionState
 from duramen.units import MS, SECOND
 from duramen.wire.bookie_calls import Add, ServiceClass
-from duramen.wire.checkpoint_format import Checkpoint
-from duramen.wire.journal_format import JournalRecord, RecordKind
+from duramen.wire.disk.checkpoint_format import Checkpoint
+from duramen.wire.disk.journal_format import JournalRecord, RecordKind
 from duramen_bookie.checkpoint import write_checkpoint
 from duramen_bookie.entry_log.index_file import IndexDamaged
 from duramen_bookie.journal.recycling import NoSpaceError

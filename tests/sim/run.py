@@ -27,7 +27,7 @@ from duramen.core.segment import TRANSITIONS, Segment, SegmentState
 from duramen.core.sequencer.exactly_once import snapshots
 from duramen.core.sequencer.log_state import LogState
 from duramen.ids import BookieId, Dlsn, EntryId, Epoch, LedgerId, LogId, Member, SequencerId
-from duramen.runtime.metadata_store import Create, DeleteNode, Op, Set, parent_path
+from duramen.runtime.stores.metadata_store import Create, DeleteNode, Op, Set, parent_path
 from duramen.units import MS, SECOND
 from duramen.wire.metadata_json import BookieNode as OwnFields
 from duramen.wire.metadata_json import (
@@ -48,9 +48,9 @@ from tests.sim.nemesis import Nemesis
 from tests.sim.network import Network
 from tests.sim.options import Options, draw_options
 from tests.sim.processes import CLUSTER, BookieNode
+from tests.sim.reading.final import WholeReader
 from tests.sim.reading.proxy import Cluster
 from tests.sim.reading.subscribers import Subscriber, SubscriberNode
-from tests.sim.reading.whole import WholeReader
 from tests.sim.repair.copies import CopyJudge
 from tests.sim.repair.copy_record import REPAIR
 from tests.sim.sequencers import SequencerNode

@@ -34,12 +34,12 @@ from duramen.ids import (
     SequencerId,
 )
 from duramen.runtime.http_client import PeerClient
-from duramen.runtime.metadata_store import MetadataError, SessionState
 from duramen.runtime.sequencer.bookie_lanes import BookieLanes
 from duramen.runtime.sequencer.log_driver import LogDriver
+from duramen.runtime.stores.metadata_store import MetadataError, SessionState
 from duramen.units import MS, SECOND
+from duramen.wire.control_record import encode_control
 from duramen.wire.entry import CONTROL, STATE, encode_entry
-from duramen.wire.exactly_once.control_record import encode_control
 from duramen.wire.metadata_json import encode_log, read_bookie, read_log
 from duramen.wire.sequencer_calls import NO_OPTIONS, Append, pack_results, parse_appends
 from duramen_sequencer.append_frames import AppendFrames

@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 from duramen.core.sequencer.epoch.segment_writer import SegmentWriter
 from duramen.ids import Epoch, LogId, Member, epoch_of, log_of
 from duramen.units import MS, SECOND
-from duramen.wire.journal_format import (
+from duramen.wire.disk.journal_format import (
     HEADER_BYTES,
     RECORD_MAGIC,
     RecordHeader,

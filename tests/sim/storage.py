@@ -17,7 +17,7 @@ from duramen.core.bookie import BookieCore
 from duramen.ids import EntryId, Epoch, LedgerId, LogId
 from duramen.limits import JOURNAL_QUEUE_BYTES_MAX
 from duramen.units import MS, SECOND
-from duramen.wire.journal_format import JournalRecord, Location, RecordKind, record_bytes
+from duramen.wire.disk.journal_format import JournalRecord, Location, RecordKind, record_bytes
 from duramen_bookie.journal.findings import ReplayedRecord
 from duramen_bookie.journal.group_commit import SPACE_RETRY_S, Journal, JournalStatistics
 from duramen_bookie.journal.recycling import NoSpaceError

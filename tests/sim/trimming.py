@@ -15,7 +15,7 @@ from typing import Final
 
 from duramen.errors import DuramenError
 from duramen.ids import LogId
-from duramen.runtime.metadata_store import MetadataError
+from duramen.runtime.stores.metadata_store import MetadataError
 from duramen.units import SECOND
 from duramen_sequencer.life.boundaries import Boundaries
 from duramen_sequencer.life.operations import LifeOperations

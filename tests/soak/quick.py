@@ -70,7 +70,7 @@ def _run_bookie() -> int:
 
 
 def _run_readproxy() -> int:
-    from duramen.runtime.reading.cold.reads import open_cold_reads
+    from duramen.runtime.reading.cold_reads import open_cold_reads
     from duramen_readproxy import main, service
 
     proxy = partial(service.ReadProxy, cache_bytes=_CACHE_BYTES)

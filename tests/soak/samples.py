@@ -24,7 +24,7 @@ from typing import Any, Final
 from duramen.client.rest_client import RestClient
 from duramen.cluster.layout import CLUSTER_NAME
 from duramen.errors import DuramenError
-from duramen.runtime.zookeeper_store import ZooKeeperStore
+from duramen.runtime.stores.zookeeper_store import ZooKeeperStore
 from duramen.wire.metadata_json import Paths
 from tests.chaos.cluster import ChaosCluster
 from tests.chaos.load import NAMESPACE

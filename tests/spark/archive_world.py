@@ -22,7 +22,7 @@ from duramen.client.rest_client import RestClient
 from duramen.core.segment import Segment
 from duramen.ids import Dlsn, EntryId, Epoch, LogId
 from duramen.runtime.cold import find_manifest, open_cold_store
-from duramen.runtime.zookeeper_store import ZooKeeperStore
+from duramen.runtime.stores.zookeeper_store import ZooKeeperStore
 from duramen.wire.cold.manifest import Manifest
 from duramen.wire.cold.part_reader import PartReader
 from duramen.wire.cold.paths import manifest_path

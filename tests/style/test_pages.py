@@ -128,8 +128,8 @@ def test_a_page_that_is_not_in_the_index_is_found() -> None:
 
 @pytest.mark.parametrize("text", [REWRITING, CHECKING])
 def test_a_page_that_is_not_remade_is_found(text: str) -> None:
-    tests = {"tests/a.py": f"def test_a() -> None: ...\n{text}"}
-    assert not pages.find_unmade("pytest tests/a.py::test_a", tests)
-    assert len(pages.find_unmade("pytest tests/b", tests)) == 1
-    assert len(pages.find_unmade("pytest tests/a.py::test_b", tests)) == 1
+    tests = {"tests/test_a.py": f"def test_a() -> None: ...\n{text}"}
+    assert not pages.find_unmade("pytest tests/test_a.py::test_a", tests)
+    assert len(pages.find_unmade("pytest tests/test_b", tests)) == 1
+    assert len(pages.find_unmade("pytest tests/test_a.py::test_b", tests)) == 1
     assert not pages.find_unmade("", {"tests/scenario/a.py": text})

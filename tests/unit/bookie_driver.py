@@ -10,7 +10,7 @@ from collections import deque
 from typing import Any
 
 from duramen.core.bookie import BookieCore
-from duramen.core.bookie_state import (
+from duramen.core.bookie.bookie_state import (
     AddRow,
     CheckSegment,
     MarksAnswer,

@@ -15,9 +15,9 @@ from duramen.wire.cold.manifest import FilePart
 from duramen.wire.cold.part_reader import PartReader
 from duramen.wire.cold.part_writer import PartWriter
 from duramen.wire.cold.schema import ROW_GROUP_BYTES_MAX
+from duramen.wire.control_record import encode_control
 from duramen.wire.edge.batch_codec import Codec
 from duramen.wire.entry import CONTROL, STATE, encode_entry
-from duramen.wire.exactly_once.control_record import encode_control
 from duramen.wire.record_batch import BatchProducer, encode_batch, read_info
 
 LOG = LogId(7)

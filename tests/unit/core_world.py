@@ -33,9 +33,9 @@ from duramen.core.sequencer.transmit import QueuedAppend
 from duramen.core.status import BookieStatus
 from duramen.ids import NOTHING, Dlsn, EntryId, Epoch, Member, SequencerId, epoch_of
 from duramen.units import MS, SECOND
+from duramen.wire.control_record import encode_control
 from duramen.wire.entry import HEADER_BYTES, check_entry
-from duramen.wire.exactly_once.control_record import encode_control
-from duramen.wire.exactly_once.history import read_history
+from duramen.wire.entry_history import read_history
 from tests.unit.core_fakes import LOG_ID, FakeBookie, FakeStore
 from tests.unit.core_formatting import encode_plain_entry, format_effect, format_writes
 

@@ -14,7 +14,7 @@ from duramen.core.sequencer.transmit import QueuedAppend
 from duramen.core.status import BookieStatus
 from duramen.ids import epoch_of
 from duramen.units import SECOND
-from duramen.wire.exactly_once.control_record import encode_control
+from duramen.wire.control_record import encode_control
 from tests.unit.sequencer_driver import OK, Driver
 
 WAIT_US = 5 * SECOND

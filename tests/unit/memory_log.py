@@ -24,7 +24,7 @@ from duramen.ids import (
     Member,
     ledger_of,
 )
-from duramen.runtime.reading.positions import Start
+from duramen.runtime.reading.positioning.positions import Start
 from duramen.runtime.reading.tail import Tail
 from duramen.wire.entry import CONTROL, EntryInfo, encode_entry, read_entry_info
 from duramen.wire.read_answers import place_batches

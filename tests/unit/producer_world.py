@@ -180,7 +180,7 @@ class ProducerWorld(World):
     # --- what a rebuild reads --------------------------------------------------------------------
 
     def history_of(self, payload: bytes, is_headers_only: bool) -> HistoryEntry:
-        """As `wire.exactly_once.history`, for the stand-ins of batches."""
+        """As `wire.entry_history`, for the stand-ins of batches."""
         info = read_entry_info(payload)
         if is_headers_only or info.is_control or not info.has_state:
             return super().history_of(payload, is_headers_only)

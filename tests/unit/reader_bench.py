@@ -11,11 +11,6 @@ from random import Random
 from duramen.config import parse_log_config
 from duramen.core.log_node import LogNode
 from duramen.core.quorum import Quorum
-from duramen.core.reader import (
-    POLL_US,
-    Reader,
-    ReaderLimits,
-)
 from duramen.core.reading.effects import (
     Deliver,
     Effect,
@@ -23,7 +18,12 @@ from duramen.core.reading.effects import (
     SetTimer,
     Skip,
 )
-from duramen.core.replica_order import (
+from duramen.core.reading.reader import (
+    POLL_US,
+    Reader,
+    ReaderLimits,
+)
+from duramen.core.reading.replica_order import (
     Place,
     ReplicaOrder,
 )

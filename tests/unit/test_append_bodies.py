@@ -36,7 +36,7 @@ from duramen_writeproxy.bodies import (
     encode_body,
     parse_media,
 )
-from duramen_writeproxy.exactly_once.conditions import Conditions, read_condition_headers
+from duramen_writeproxy.intake.conditions import Conditions, read_condition_headers
 
 NOW_MS = 1_700_000_000_000
 Refusal = tuple[str, str | None]

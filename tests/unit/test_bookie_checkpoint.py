@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from duramen.core.bookie import BookieCore
-from duramen.core.bookie_state import (
+from duramen.core.bookie.bookie_state import (
     NO_ADDS,
     NO_ENTRIES,
     NO_RANGES,

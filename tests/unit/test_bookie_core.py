@@ -11,7 +11,7 @@ import random
 import pytest
 
 from duramen.core.bookie import WAITER_COUNT_MAX, BookieCore
-from duramen.core.bookie_state import LacRecord, MarksAnswer, ReadPlan, RequestId, SealRecord
+from duramen.core.bookie.bookie_state import LacRecord, MarksAnswer, ReadPlan, RequestId, SealRecord
 from duramen.core.entry_ranges import EntryRanges
 from duramen.core.entry_table import EntryTable
 from duramen.core.status import BookieStatus

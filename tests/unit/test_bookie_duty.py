@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from duramen.core.bookie_state import MarksAnswer
+from duramen.core.bookie.bookie_state import MarksAnswer
 from duramen.core.duty import Duty
 from duramen.core.status import BookieStatus
 from duramen.ids import EntryId, Epoch, LogId, ledger_of

@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 from duramen.core.bookie import BookieCore
-from duramen.core.bookie_state import (
+from duramen.core.bookie.bookie_state import (
     NO_REQUEST,
     RUN_PIECE_COUNT_MAX,
     DropRecord,

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
+from duramen.cli.cluster import repair as auditor
+from duramen.cli.cluster import verify
 from duramen.cli.figures import format_figures, summarize_append, summarize_read
 from duramen.cli.live.view import render, summarize
 from duramen.cli.main import main
-from duramen.cli.repair import auditor, verify
 from duramen.client.bulk_append import AppendFigures, PreparedBatch
 from duramen.client.bulk_read import ReadFigures
 from duramen.client.rest_client import Appended

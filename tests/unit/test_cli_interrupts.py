@@ -233,7 +233,9 @@ def test_a_stream_that_is_closed_is_no_traceback(
 # --- Before and after the command ----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("module", ["cyclopts", "uvloop", "pyreqwest", "duramen.cli.run", "rich"])
+@pytest.mark.parametrize(
+    "module", ["cyclopts", "uvloop", "pyreqwest", "duramen.cli.programs.run", "rich"]
+)
 def test_interrupted_while_modules_are_loaded_it_just_ends(module: str) -> None:
     hook = (
         "import builtins, os, signal, sys\n"

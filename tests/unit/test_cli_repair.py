@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from duramen.cli.cluster import repair as commands
 from duramen.cli.main import main
-from duramen.cli.repair import auditor as commands
 from duramen.errors import DuramenError
 from tests.unit.fake_proxy import FakeProxy, admin
 

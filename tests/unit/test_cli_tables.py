@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 import duramen.cli
 from duramen.cli.live.view import render, summarize
 from duramen.cli.main import main
-from duramen.cli.run import show_cluster
+from duramen.cli.programs.run import show_cluster
 from duramen.cli.shell.tables import lay_out
 from duramen.cluster.cluster_file import ClusterProcess, ClusterState
 from duramen.cluster.layout import ClusterSize

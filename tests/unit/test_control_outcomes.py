@@ -12,11 +12,11 @@ import pytest
 from duramen.errors import DuramenError
 from duramen.ids import LogId
 from duramen.runtime.http_client import NoAnswerError, UnreachableError
-from duramen.runtime.metadata_store import Stored
+from duramen.runtime.stores.metadata_store import Stored
 from duramen.wire.metadata_json import Paths, encode_node
 from duramen_writeproxy import bodies
 from duramen_writeproxy.bodies import JSON, encode_body
-from duramen_writeproxy.creation import AutoCreator, Repetition, _Outcome
+from duramen_writeproxy.logs.creation import AutoCreator, Repetition, _Outcome
 from duramen_writeproxy.routing import Target
 
 TARGET = Target("s1", "http://s1")

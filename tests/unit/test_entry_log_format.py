@@ -11,17 +11,17 @@ from hypothesis import strategies as st
 
 from duramen.core.segment import Totals
 from duramen.ids import EntryId, Incarnation, LedgerId
-from duramen.wire import entry_log_format as format_
-from duramen.wire import journal_format
-from duramen.wire.entry import encode_entry
-from duramen.wire.entry_log_format import (
+from duramen.wire.disk import entry_log_format as format_
+from duramen.wire.disk import journal_format
+from duramen.wire.disk.entry_log_format import (
     ROWS_PER_BLOCK,
     EntryLogFormatError,
     IndexHeader,
     IndexLedgerRow,
     IndexRow,
 )
-from duramen.wire.journal_format import BLOCK_BYTES, HEADER_BYTES, JournalRecord, RecordKind
+from duramen.wire.disk.journal_format import BLOCK_BYTES, HEADER_BYTES, JournalRecord, RecordKind
+from duramen.wire.entry import encode_entry
 
 INCARNATION = Incarnation("0123456789abcdef0123456789abcdef")
 OTHER = Incarnation("fedcba9876543210fedcba9876543210")

@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duramen.ids import NOTHING, EntryId, Incarnation, LedgerId
-from duramen.wire import journal_format as format_
-from duramen.wire.journal_format import (
+from duramen.wire.disk import journal_format as format_
+from duramen.wire.disk.journal_format import (
     BLOCK_BYTES,
     HEADER_BYTES,
     Cut,

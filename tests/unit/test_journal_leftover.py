@@ -9,7 +9,7 @@ Source: docs/protocol/journal.md "Files" and "Failure".
 from __future__ import annotations
 
 from duramen.ids import EntryId, Incarnation, LedgerId
-from duramen.wire.journal_format import BLOCK_BYTES, JournalRecord, RecordKind
+from duramen.wire.disk.journal_format import BLOCK_BYTES, JournalRecord, RecordKind
 from duramen_bookie.journal.findings import ReplayedRecord
 from duramen_bookie.journal.replay import open_journal
 from duramen_bookie.journal.writer import JournalWriter

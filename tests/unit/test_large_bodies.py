@@ -22,7 +22,7 @@ from duramen.limits import BATCH_RECORD_COUNT_MAX, RECORD_BYTES_MAX
 from duramen.wire.record_batch import encode_batch
 from duramen_writeproxy import bodies
 from duramen_writeproxy.bodies import BATCH, JSON, JSON_BYTES_MAX, NDJSON, RAW, encode_body
-from duramen_writeproxy.exactly_once.conditions import NO_CONDITIONS
+from duramen_writeproxy.intake.conditions import NO_CONDITIONS
 from duramen_writeproxy.intake.encoder import Encoder
 from duramen_writeproxy.intake.json_pieces import OUTSIDE_BYTES_MAX, TEXT_BYTES_MAX, Cutter
 

@@ -24,8 +24,9 @@ from duramen.texts import check_log_name, check_namespace, parse_position
 from duramen.units import DURATION_PATTERN, SIZE_PATTERN, parse_duration_us, parse_size_bytes
 from duramen_readproxy import parameters
 from duramen_readproxy.rest import make_app as make_read_app
-from duramen_writeproxy import bodies, catalog
-from duramen_writeproxy.life.routes import add_life_routes
+from duramen_writeproxy import bodies
+from duramen_writeproxy.logs import catalog
+from duramen_writeproxy.logs.life import add_life_routes
 from duramen_writeproxy.rest import make_app as make_write_app
 
 COMMITTED = Path(__file__).resolve().parents[2] / "docs" / "protocol" / "openapi.json"

@@ -15,10 +15,10 @@ import pytest
 from duramen.core.segment import Segment
 from duramen.errors import DuramenError
 from duramen.ids import EntryId, Epoch, LogId
-from duramen.runtime.reading import positions as module
 from duramen.runtime.reading.positioning import entry_search
+from duramen.runtime.reading.positioning import positions as module
 from duramen.runtime.reading.positioning.entry_search import SparseIndex
-from duramen.runtime.reading.positions import Positions, Start
+from duramen.runtime.reading.positioning.positions import Positions, Start
 from duramen.texts import parse_position
 from tests.unit.memory_log import BatchPlan, EntryPlan, MemoryLog, SegmentPlan
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from duramen.errors import DuramenError
 from duramen.ids import Dlsn, EntryId, Epoch
-from duramen.runtime.reading.positions import Positions, Start
+from duramen.runtime.reading.positioning.positions import Positions, Start
 from duramen.runtime.reading.tail import Tail
 from duramen.texts import Position, PositionKind, parse_position
 from tests.unit.memory_log import BatchPlan, EntryPlan, Made, MemoryLog, SegmentPlan

@@ -25,7 +25,7 @@ from duramen.core.sequencer.exactly_once.stamps import (
 )
 from duramen.ids import NOTHING, Dlsn, EntryId, Epoch, Lsn, lsn_of
 from duramen.limits import PRODUCER_REST_US
-from duramen.wire.exactly_once.control_record import (
+from duramen.wire.control_record import (
     ControlRecordError,
     encode_control,
     read_control,

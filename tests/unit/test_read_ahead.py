@@ -4,9 +4,9 @@ Drives the reader core as `test_reader_core` does. Source: docs/protocol/reading
 R18.
 """
 
-from duramen.core.reader import ReaderLimits
 from duramen.core.reading.effects import WatchMetadata
 from duramen.core.reading.read_ahead import FIRST_BYTES, ReadAhead
+from duramen.core.reading.reader import ReaderLimits
 from duramen.ids import Epoch
 from tests.unit.reader_bench import Bench, make_log, make_segment, one_read
 

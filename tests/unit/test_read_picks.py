@@ -6,7 +6,7 @@ Answers as clients see them are in `tests/component/test_readproxy.py`; here a b
 import pytest
 
 from duramen.ids import Dlsn, EntryId, Epoch
-from duramen.runtime.reading.positions import Start
+from duramen.runtime.reading.positioning.positions import Start
 from duramen.wire.read_answers import PlacedBatch
 from duramen.wire.record_batch import encode_batch
 from duramen_readproxy import answers

@@ -9,7 +9,6 @@ from dataclasses import replace
 
 from duramen.core.cold_copy import ColdCopy
 from duramen.core.log_node import LogNode
-from duramen.core.reader import FIRST_PAUSE_US
 from duramen.core.reading.effects import (
     COLD_STORE,
     Effect,
@@ -17,6 +16,7 @@ from duramen.core.reading.effects import (
     SetTimer,
     WatchMetadata,
 )
+from duramen.core.reading.reader import FIRST_PAUSE_US
 from duramen.core.segment import Segment
 from duramen.core.status import BookieStatus
 from duramen.ids import Epoch

@@ -11,12 +11,6 @@ from random import Random
 
 import pytest
 
-from duramen.core.reader import (
-    FIRST_PAUSE_US,
-    POLL_US,
-    ReaderLimits,
-    ReaderState,
-)
 from duramen.core.reading.effects import (
     CancelRead,
     Effect,
@@ -25,11 +19,17 @@ from duramen.core.reading.effects import (
     SetTimer,
     WatchMetadata,
 )
-from duramen.core.reading.runs import last_of_run, runs_beyond
-from duramen.core.reading.speculation import Speculation
-from duramen.core.replica_order import (
+from duramen.core.reading.reader import (
+    FIRST_PAUSE_US,
+    POLL_US,
+    ReaderLimits,
+    ReaderState,
+)
+from duramen.core.reading.replica_order import (
     OVERLOAD_MEMORY_US,
 )
+from duramen.core.reading.runs import last_of_run, runs_beyond
+from duramen.core.reading.speculation import Speculation
 from duramen.core.status import BookieStatus
 from duramen.ids import (
     LAST_ENTRY_ID,

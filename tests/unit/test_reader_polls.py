@@ -1,13 +1,12 @@
 """The reader core at the tail: whom it polls, how many at once, and whom it keeps.
 
-Source: duramen.core.reader, docs/protocol/reading.md "Long polls".
+Source: duramen.core.reading.reader, docs/protocol/reading.md "Long polls".
 """
 
 from __future__ import annotations
 
 import itertools
 
-from duramen.core.reader import LOOK_US, POLL_US, SECOND_POLL_US
 from duramen.core.reading.effects import (
     CancelRead,
     Effect,
@@ -15,7 +14,8 @@ from duramen.core.reading.effects import (
     SetTimer,
     WatchMetadata,
 )
-from duramen.core.replica_order import SILENCE_MEMORY_US
+from duramen.core.reading.reader import LOOK_US, POLL_US, SECOND_POLL_US
+from duramen.core.reading.replica_order import SILENCE_MEMORY_US
 from duramen.core.status import BookieStatus
 from duramen.ids import Epoch
 from tests.unit.reader_bench import A, B, Bench, C, make_log, make_segment, one_read

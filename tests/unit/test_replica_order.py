@@ -1,13 +1,13 @@
 """In which order replicas are asked: failures, nearness, latency, and who is kept.
 
-Source: duramen.core.replica_order, docs/protocol/reading.md "Which replica".
+Source: duramen.core.reading.replica_order, docs/protocol/reading.md "Which replica".
 """
 
 from __future__ import annotations
 
 from random import Random
 
-from duramen.core.replica_order import (
+from duramen.core.reading.replica_order import (
     FAILURE_MEMORY_US,
     LATENCY_MEMORY_US,
     OVERLOAD_MEMORY_US,

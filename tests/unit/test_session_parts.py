@@ -17,9 +17,9 @@ from duramen.units import SECOND
 from duramen.wire.edge.batch_stream import Lines
 from duramen.wire.sequencer_calls import AlreadyStored
 from duramen_writeproxy.appends import OrderedBatch
-from duramen_writeproxy.exactly_once.conditions import Conditions, check_token
 from duramen_writeproxy.intake import stream_route
 from duramen_writeproxy.intake.budget import Budget
+from duramen_writeproxy.intake.conditions import Conditions, check_token
 from duramen_writeproxy.intake.session import AppendSession
 from duramen_writeproxy.intake.stream_route import StreamRoute
 from tests.pauses import stay

@@ -15,7 +15,7 @@ from fastapi import FastAPI, Query
 from pydantic import BaseModel
 
 from duramen.core.bookie import BookieCore
-from duramen.core.bookie_state import LedgerState
+from duramen.core.bookie.bookie_state import LedgerState
 from duramen.core.status import BookieStatus
 from duramen.errors import DuramenError
 from duramen.ids import LAST_ENTRY_ID, NOTHING, EntryId, LedgerId, epoch_of, log_of

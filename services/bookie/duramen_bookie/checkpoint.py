@@ -7,8 +7,8 @@ the other: at every moment one copy is whole, and as long as they differ, everyt
 one names still exists. So the older one may be used when the newer one is lost. Nothing is retired
 before both say the same; after a start that is `secure_checkpoint`'s duty.
 
-Not here: the bytes (`wire.checkpoint_format`), what is in force. Called by the bookie's storage and
-the offline tools; all calls block. Source: docs/protocol/entry-log.md "Checkpoint".
+Not here: the bytes (`wire.disk.checkpoint_format`), what is in force. Called by the bookie's
+storage and the offline tools; all calls block. Source: docs/protocol/entry-log.md "Checkpoint".
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from duramen.ids import Incarnation
-from duramen.wire.checkpoint_format import Checkpoint, encode_checkpoint, parse_checkpoint
+from duramen.wire.disk.checkpoint_format import Checkpoint, encode_checkpoint, parse_checkpoint
 from duramen_bookie.entry_log.appending import FileAppender
 from duramen_bookie.file_system import FileSystem
 

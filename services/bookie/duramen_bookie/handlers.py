@@ -24,7 +24,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, assert_never
 
 from duramen.core.bookie import BookieCore
-from duramen.core.bookie_state import (
+from duramen.core.bookie.bookie_state import (
     AddRow,
     CheckSegment,
     Effect,
@@ -41,7 +41,7 @@ from duramen.core.status import BookieStatus
 from duramen.ids import LAST_LOG_ID, Epoch, Incarnation, LedgerId, LogId, log_of
 from duramen.limits import SEAL_PROOF_TIMEOUT_US
 from duramen.runtime.http_server import Answer, refuse_overloaded
-from duramen.runtime.metadata_store import MetadataError
+from duramen.runtime.stores.metadata_store import MetadataError
 from duramen.units import SECOND
 from duramen.wire.bookie_calls import (
     Add,
@@ -58,9 +58,9 @@ from duramen.wire.bookie_calls import (
     parse_reads,
     parse_seals,
 )
+from duramen.wire.disk.journal_format import record_bytes
 from duramen.wire.entry import EntryError, check_entry
 from duramen.wire.frame import FrameError
-from duramen.wire.journal_format import record_bytes
 from duramen_bookie.admission import (
     CLASS_LIMITS,
     AdmissionControl,

@@ -26,7 +26,8 @@ from uuid import uuid4
 
 from duramen.ids import BookieId, Incarnation
 from duramen.runtime.cluster_node import ensure_cluster, find_cluster
-from duramen.runtime.metadata_store import (
+from duramen.runtime.role import StartRefusedError
+from duramen.runtime.stores.metadata_store import (
     Conflict,
     ConflictKind,
     Create,
@@ -35,7 +36,6 @@ from duramen.runtime.metadata_store import (
     Stored,
     create_parents,
 )
-from duramen.runtime.role import StartRefusedError
 from duramen.wire.metadata_json import (
     BY_ADMIN,
     PLACED_BY,

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from duramen.core.entry_ranges import group_ranges
 from duramen.core.entry_table import EntryTable
 from duramen.ids import EntryId, LedgerId
-from duramen.wire.journal_format import Location
+from duramen.wire.disk.journal_format import Location
 
 
 class EntryPlace(NamedTuple):

@@ -31,13 +31,13 @@ from duramen.ids import (
 )
 from duramen.limits import READ_BYTES_MAX
 from duramen.runtime.http_server import PeerServer, ServerLimits
-from duramen.runtime.metadata_store import MetadataError, MetadataStore, Rejected
 from duramen.runtime.registry import Registration
 from duramen.runtime.role import ServiceOptions, StartRefusedError
+from duramen.runtime.stores.metadata_store import MetadataError, MetadataStore, Rejected
 from duramen.wire.bookie_calls import ReadRange
-from duramen.wire.checkpoint_format import CheckpointFormatError
-from duramen.wire.entry_log_format import EntryLogFormatError
-from duramen.wire.journal_format import JournalFormatError
+from duramen.wire.disk.checkpoint_format import CheckpointFormatError
+from duramen.wire.disk.entry_log_format import EntryLogFormatError
+from duramen.wire.disk.journal_format import JournalFormatError
 from duramen.wire.metadata_json import (
     BookieNode,
     MetadataJsonError,

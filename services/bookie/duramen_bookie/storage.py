@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple, Protocol, assert_never
 
 from duramen.core.bookie import BookieCore
-from duramen.core.bookie_state import (
+from duramen.core.bookie.bookie_state import (
     AddRecord,
     CoreSnapshot,
     DropRecord,
@@ -34,9 +34,9 @@ from duramen.ids import EntryId, LedgerId, epoch_of, ledger_of, log_of
 from duramen.limits import JOURNAL_FILE_BYTES, JOURNAL_QUEUE_BYTES_MAX, READ_BYTES_MAX
 from duramen.units import MIB
 from duramen.wire.bookie_calls import Add, ReadAnswer
-from duramen.wire.checkpoint_format import Checkpoint, EntryLogFileRef
+from duramen.wire.disk.checkpoint_format import Checkpoint, EntryLogFileRef
+from duramen.wire.disk.journal_format import JournalRecord, Location, RecordKind, record_bytes
 from duramen.wire.entry import HEADER_BYTES, EntryError, check_entry, read_entry_info
-from duramen.wire.journal_format import JournalRecord, Location, RecordKind, record_bytes
 from duramen_bookie.checkpoint import CheckpointDamaged, secure_checkpoint, write_checkpoint
 from duramen_bookie.entry_log.entry_log import EntryLog, ReadFault, ref_of
 from duramen_bookie.entry_log.entry_log_file import PART_BYTES, IndexPart, RecordPart

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from duramen.core.reading.effects import Deliver
 from duramen.errors import DuramenError
-from duramen.runtime.reading.positions import Start
+from duramen.runtime.reading.positioning.positions import Start
 from duramen.wire.entry import EntryError
 from duramen.wire.read_answers import PlacedBatch, pack_batches, place_batches
 from duramen.wire.record_batch import BatchError, decoded_size

@@ -16,7 +16,7 @@ from typing import Final
 from fastapi import Response
 
 from duramen.core.log_node import LogNode
-from duramen.runtime.reading.positions import Start
+from duramen.runtime.reading.positioning.positions import Start
 from duramen.texts import PositionKind
 from duramen.units import SECOND
 from duramen_readproxy.parameters import ReadRequest

@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 
 from duramen.runtime.reading.bookies import Bookies
 from duramen.runtime.reading.cache import EntryCache
-from duramen.runtime.reading.cold.reads import ColdReads
+from duramen.runtime.reading.cold_reads import ColdReads
 from duramen_readproxy.following.feed import Feeds
 from duramen_readproxy.following.streams import StreamCounts
 

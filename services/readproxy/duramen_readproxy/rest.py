@@ -21,7 +21,7 @@ from duramen.core.cold_copy import ColdCopy
 from duramen.core.life.release import can_do_without_hot_copies
 from duramen.core.life.trim import SegmentStatus, min_active_dlsn, status_of
 from duramen.core.log_node import LogNode
-from duramen.core.reader import ReaderLimits
+from duramen.core.reading.reader import ReaderLimits
 from duramen.core.segment import Fragment, Segment
 from duramen.ids import Epoch, ledger_of
 from duramen.runtime.public.answers import (
@@ -38,8 +38,8 @@ from duramen.runtime.public.answers import (
 from duramen.runtime.reading.bookies import RangeFetcher
 from duramen.runtime.reading.metadata import Catalog, LogFollower
 from duramen.runtime.reading.positioning.log_view import LiveLog
+from duramen.runtime.reading.positioning.positions import Positions, Start
 from duramen.runtime.reading.positioning.segment_edges import NO_RECORDS, Edges, SegmentEdges
-from duramen.runtime.reading.positions import Positions, Start
 from duramen.runtime.reading.tail import Tail, TailFinder
 from duramen.runtime.rest import DeclaredRoute, make_public_app, read_query
 from duramen.texts import check_log_name, check_namespace, format_time

@@ -15,21 +15,21 @@ from typing import Any, Final
 from fastapi import FastAPI
 from prometheus_client import REGISTRY, CollectorRegistry
 
-from duramen.core.replica_order import Place
+from duramen.core.reading.replica_order import Place
 from duramen.errors import DuramenError
 from duramen.runtime.cluster_node import wait_session
-from duramen.runtime.metadata_store import MetadataStore, SessionState
 from duramen.runtime.public.forwarding import make_forwarder
 from duramen.runtime.public.serving import complete_app, make_public_server
 from duramen.runtime.reading.bookies import Bookies, RangeFetcher, read_clock_us
 from duramen.runtime.reading.cache import CACHE_BYTES_DEFAULT, EntryCache
-from duramen.runtime.reading.cold.reads import ColdReads, open_cold_reads
+from duramen.runtime.reading.cold_reads import ColdReads, open_cold_reads
 from duramen.runtime.reading.metadata import Catalog
+from duramen.runtime.reading.positioning.positions import Positions
 from duramen.runtime.reading.positioning.segment_edges import SegmentEdges
-from duramen.runtime.reading.positions import Positions
 from duramen.runtime.reading.tail import TailFinder
 from duramen.runtime.registry import Registration
 from duramen.runtime.role import ServiceOptions
+from duramen.runtime.stores.metadata_store import MetadataStore, SessionState
 from duramen.wire.metadata_json import Paths
 from duramen_readproxy.following.encodings import SharedEncodings
 from duramen_readproxy.following.feed import Feeds

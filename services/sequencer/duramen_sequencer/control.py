@@ -18,7 +18,7 @@ from duramen.config import LogConfig, parse_log_config
 from duramen.core.log_node import LogNode
 from duramen.errors import DuramenError
 from duramen.ids import LogId
-from duramen.runtime.metadata_store import (
+from duramen.runtime.stores.metadata_store import (
     Conflict,
     ConflictKind,
     Create,
@@ -37,14 +37,14 @@ from duramen.wire.metadata_json import (
     read_log,
     read_node,
 )
-from duramen_sequencer.creation.log_ids import LogIds
-from duramen_sequencer.creation.namespaces import (
+from duramen_sequencer.log_changes import read_nonce
+from duramen_sequencer.log_ids import LogIds
+from duramen_sequencer.namespaces import (
     Namespaces,
     refuse_other,
     take_object,
     take_text,
 )
-from duramen_sequencer.log_changes import read_nonce
 
 Operation = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
 """From a request, a JSON object, to its answer; raises DuramenError."""

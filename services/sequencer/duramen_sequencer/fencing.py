@@ -18,7 +18,7 @@ from duramen.errors import DuramenError
 from duramen.ids import LogId
 from duramen.limits import APPEND_TIMEOUT_US, FENCING_TOKEN_BYTES_MAX
 from duramen.runtime.sequencer.log_driver import now_us
-from duramen.wire.exactly_once.control_record import encode_control
+from duramen.wire.control_record import encode_control
 from duramen.wire.record_json import encode_tail
 from duramen.wire.sequencer_calls import AppendedBatch, AppendResult, Redirect, encode_redirect
 from duramen_sequencer.log_changes import read_log_id, read_tried

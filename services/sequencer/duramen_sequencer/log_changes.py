@@ -23,7 +23,7 @@ from duramen.core.log_node import LogNode
 from duramen.errors import ERRORS, DuramenError
 from duramen.ids import LAST_LOG_ID, LogId
 from duramen.runtime.http_client import PeerClient, PeerError
-from duramen.runtime.metadata_store import Conflict, MetadataStore, OutcomeUnknown
+from duramen.runtime.stores.metadata_store import Conflict, MetadataStore, OutcomeUnknown
 from duramen.units import SECOND
 from duramen.wire.metadata_json import Paths, encode_log, read_log
 from duramen.wire.sequencer_calls import Redirect

@@ -30,13 +30,13 @@ from duramen.core.sequencer.log_state import LogState
 from duramen.core.sequencer.transmit import QueuedAppend
 from duramen.errors import DuramenError
 from duramen.ids import LogId, SequencerId
-from duramen.runtime.metadata_store import MetadataError, SessionState
 from duramen.runtime.registry import Roster
 from duramen.runtime.sequencer.bookie_lanes import BookieLanes
 from duramen.runtime.sequencer.loads import KnownRates
 from duramen.runtime.sequencer.log_driver import Answer, LogDriver, now_us
 from duramen.runtime.sequencer.metadata_link import MetadataLink
 from duramen.runtime.sequencer.story import Stories
+from duramen.runtime.stores.metadata_store import MetadataError, SessionState
 from duramen.wire.metadata_json import MetadataJsonError
 from duramen.wire.sequencer_calls import AppendResult, Redirect
 from duramen_sequencer.life.workers import for_each

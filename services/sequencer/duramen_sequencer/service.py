@@ -22,8 +22,7 @@ from duramen.ids import LogId
 from duramen.runtime.cluster_node import wait_cluster
 from duramen.runtime.http_client import PeerClient
 from duramen.runtime.http_server import Answer, DataServer, ServerLimits
-from duramen.runtime.metadata_store import MetadataStore, Rejected, SessionState
-from duramen.runtime.reading.cold.reads import open_cold_reads
+from duramen.runtime.reading.cold_reads import open_cold_reads
 from duramen.runtime.registry import Registration, Roster
 from duramen.runtime.role import ServiceOptions, StartRefusedError
 from duramen.runtime.sequencer.bookie_lanes import BookieLanes
@@ -31,7 +30,8 @@ from duramen.runtime.sequencer.maintenance import Maintenance
 from duramen.runtime.sequencer.metadata_link import MetadataLink
 from duramen.runtime.sequencer.process import make_context
 from duramen.runtime.sequencer.surveyor import Surveyor
-from duramen.runtime.zookeeper_store import ZooKeeperStore
+from duramen.runtime.stores.metadata_store import MetadataStore, Rejected, SessionState
+from duramen.runtime.stores.zookeeper_store import ZooKeeperStore
 from duramen.units import MIB
 from duramen.wire.metadata_json import MetadataJsonError, Paths
 from duramen_sequencer.append_frames import AppendFrames
@@ -46,8 +46,8 @@ from duramen_sequencer.ownership.admin_routes import add_ownership_routes
 from duramen_sequencer.ownership.hand_over import HandOver
 from duramen_sequencer.ownership.reaching import Reaching
 from duramen_sequencer.ownership.reliefs import LogReliefs
-from duramen_sequencer.placement.admin_routes import add_placement_routes
-from duramen_sequencer.placement.operations import PlacementOperations
+from duramen_sequencer.placement_operations import PlacementOperations
+from duramen_sequencer.placement_routes import add_placement_routes
 from duramen_sequencer.repair.admin_routes import add_repair_routes
 from duramen_sequencer.repair.auditor import Auditor, AuditPace
 from duramen_sequencer.repair.election import Election

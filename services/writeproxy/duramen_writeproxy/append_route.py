@@ -29,16 +29,16 @@ from duramen.wire.record_json import encode_mark, encode_tail
 from duramen.wire.sequencer_calls import AlreadyStored, AppendedEarly, LogMark, Stored
 from duramen_writeproxy.appends import Appender
 from duramen_writeproxy.bodies import body_limit, parse_media
-from duramen_writeproxy.creation import AutoCreator
-from duramen_writeproxy.exactly_once.conditions import (
+from duramen_writeproxy.intake.budget import Budget
+from duramen_writeproxy.intake.conditions import (
     NO_CONDITIONS,
     Conditions,
     read_condition_headers,
 )
-from duramen_writeproxy.intake.budget import Budget
 from duramen_writeproxy.intake.encoder import Encoder
+from duramen_writeproxy.logs.creation import AutoCreator
+from duramen_writeproxy.logs.names import NameCache
 from duramen_writeproxy.metrics import APPEND_SECONDS, APPENDS
-from duramen_writeproxy.names import NameCache
 
 _LOG = logging.getLogger(__name__)
 

@@ -41,7 +41,7 @@ from duramen.wire.record_batch import (
     header_size,
     may_have_headers,
 )
-from duramen_writeproxy.exactly_once.conditions import (
+from duramen_writeproxy.intake.conditions import (
     NO_CONDITIONS,
     Conditions,
     join_conditions,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from duramen.cluster import first_process  # noqa: F401 - importing it is the act
 from duramen.runtime.role import ServiceOptions
 from duramen.runtime.service import parse_options, run_service
-from duramen.runtime.zookeeper_store import ZooKeeperStore
+from duramen.runtime.stores.zookeeper_store import ZooKeeperStore
 from duramen_writeproxy.service import WriteProxy
 
 

@@ -38,10 +38,10 @@ from duramen.runtime.rest import (
 from duramen.texts import check_log_name, check_namespace
 from duramen.units import KIB
 from duramen_writeproxy.append_route import AppendRoute
-from duramen_writeproxy.catalog import CatalogQueries, parse_page
-from duramen_writeproxy.creation import Creator
-from duramen_writeproxy.exactly_once.fencing import FenceRoute
 from duramen_writeproxy.intake.stream_route import StreamRoute
+from duramen_writeproxy.logs.catalog import CatalogQueries, parse_page
+from duramen_writeproxy.logs.creation import Creator
+from duramen_writeproxy.logs.fencing import FenceRoute
 
 CONFIG_BYTES_MAX: Final = 64 * KIB
 """A configuration has some thirty small fields."""

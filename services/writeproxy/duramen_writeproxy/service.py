@@ -16,30 +16,30 @@ from typing import Any, Final
 
 from duramen.runtime.cluster_node import wait_session
 from duramen.runtime.http_client import PeerClient
-from duramen.runtime.metadata_store import MetadataStore
 from duramen.runtime.public.forwarding import make_forwarder
 from duramen.runtime.public.serving import complete_app, make_public_server
 from duramen.runtime.registry import Registration, Roster
 from duramen.runtime.role import ServiceOptions
+from duramen.runtime.stores.metadata_store import MetadataStore
 from duramen.wire.metadata_json import Paths
 from duramen_writeproxy.append_route import AppendRoute
 from duramen_writeproxy.appends import Appender
-from duramen_writeproxy.catalog import CatalogQueries
 from duramen_writeproxy.cluster.journals import JournalCalls, add_journal_routes
 from duramen_writeproxy.cluster.maintenance import add_maintenance_routes
 from duramen_writeproxy.cluster.placement import add_placement_routes
 from duramen_writeproxy.cluster.repair import AuditorCalls, add_repair_routes
 from duramen_writeproxy.cluster.routes import add_cluster_routes
 from duramen_writeproxy.cluster.sequencers import Cluster
-from duramen_writeproxy.creation import AutoCreator, Creator
-from duramen_writeproxy.exactly_once.fencing import FenceRoute
 from duramen_writeproxy.intake.budget import Budget
 from duramen_writeproxy.intake.encoder import Encoder
 from duramen_writeproxy.intake.stream_route import StreamRoute
 from duramen_writeproxy.lanes import Lanes
-from duramen_writeproxy.life.routes import add_life_routes
+from duramen_writeproxy.logs.catalog import CatalogQueries
+from duramen_writeproxy.logs.creation import AutoCreator, Creator
+from duramen_writeproxy.logs.fencing import FenceRoute
+from duramen_writeproxy.logs.life import add_life_routes
+from duramen_writeproxy.logs.names import NameCache
 from duramen_writeproxy.metrics import IN_FLIGHT_BYTES
-from duramen_writeproxy.names import NameCache
 from duramen_writeproxy.rest import make_app
 from duramen_writeproxy.routing import Router
 

@@ -20,16 +20,16 @@ from types import TracebackType
 from typing import Final, Protocol, Self
 
 from duramen.core.entry_ranges import EntryRanges
+from duramen.core.reading.replica_order import Place
 from duramen.core.reading.runs import last_of_run
-from duramen.core.replica_order import Place
 from duramen.core.segment import Segment
 from duramen.core.status import BookieStatus
 from duramen.ids import EntryId, Member
 from duramen.limits import OVERLOADED_PAUSE_US, READ_BYTES_MAX, READ_TIMEOUT_US
-from duramen.runtime.metadata_store import MetadataStore
 from duramen.runtime.reading.bookies import Bookies, RangeFetcher, read_clock_us
 from duramen.runtime.reading.cache import EntryCache
-from duramen.runtime.zookeeper_store import ZooKeeperStore
+from duramen.runtime.stores.metadata_store import MetadataStore
+from duramen.runtime.stores.zookeeper_store import ZooKeeperStore
 from duramen.units import MIB, SECOND
 from duramen.wire.bookie_calls import ReadRange, ServiceClass
 from duramen.wire.entry import read_entry_info

@@ -18,7 +18,7 @@ from duramen.core.log_node import LogNode
 from duramen.core.segment import Segment
 from duramen.ids import Epoch, LogId
 from duramen.runtime.cluster_node import find_cluster
-from duramen.runtime.metadata_store import (
+from duramen.runtime.stores.metadata_store import (
     Check,
     Conflict,
     MetadataError,

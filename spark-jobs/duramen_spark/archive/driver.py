@@ -24,7 +24,7 @@ from duramen.core.segment import Segment
 from duramen.errors import DuramenError
 from duramen.ids import EntryId, Epoch, LogId
 from duramen.runtime.cold import ColdStore
-from duramen.runtime.metadata_store import MetadataError
+from duramen.runtime.stores.metadata_store import MetadataError
 from duramen.units import HOUR, MIB, MINUTE, MS
 from duramen.wire.cold.manifest import FilePart, Manifest, ManifestError
 from duramen.wire.cold.paths import attempt_folder, manifest_path

@@ -20,7 +20,7 @@ from duramen.core.segment import Segment
 from duramen.errors import DuramenError
 from duramen.ids import EntryId
 from duramen.runtime.cold import AlreadyThere, ColdStore, NotThere, open_cold_store
-from duramen.runtime.metadata_store import MetadataError
+from duramen.runtime.stores.metadata_store import MetadataError
 from duramen.units import SECOND
 from duramen.wire.cold.chain import Chain, chain_identities
 from duramen.wire.cold.manifest import FilePart

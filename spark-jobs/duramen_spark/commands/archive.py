@@ -23,8 +23,8 @@ from duramen.cli.command import ExitCode, UsageError, print_json, say
 from duramen.cli.shell.waiting import report_waiting
 from duramen.errors import DuramenError
 from duramen.runtime.cold import open_cold_store
-from duramen.runtime.metadata_store import MetadataError
-from duramen.runtime.zookeeper_store import ZooKeeperStore
+from duramen.runtime.stores.metadata_store import MetadataError
+from duramen.runtime.stores.zookeeper_store import ZooKeeperStore
 from duramen.units import agree, parse_duration_us, parse_size_bytes
 from duramen.wire.cold.schema import ROW_GROUP_BYTES_MAX
 from duramen.wire.metadata_json import MetadataJsonError, Paths

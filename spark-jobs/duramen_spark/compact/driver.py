@@ -24,7 +24,7 @@ from duramen.core.segment import Segment
 from duramen.errors import DuramenError
 from duramen.ids import Epoch
 from duramen.runtime.cold import AlreadyThere, NotThere
-from duramen.runtime.metadata_store import Conflict, MetadataError, Op, OutcomeUnknown, Set
+from duramen.runtime.stores.metadata_store import Conflict, MetadataError, Op, OutcomeUnknown, Set
 from duramen.units import MIB
 from duramen.wire.cold.manifest import Manifest, ManifestError, encode_manifest
 from duramen.wire.cold.paths import attempt_manifest_path

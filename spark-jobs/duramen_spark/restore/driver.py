@@ -29,7 +29,7 @@ from duramen.core.sequencer.proposals import rule_of
 from duramen.errors import DuramenError
 from duramen.ids import LAST_LOG_ID, BookieId, EntryId, Epoch, LogId, Member, ledger_of
 from duramen.runtime.http_client import PeerClient
-from duramen.runtime.metadata_store import (
+from duramen.runtime.stores.metadata_store import (
     Conflict,
     ConflictKind,
     Create,

@@ -22,7 +22,7 @@ from duramen.core.log_node import LogNode
 from duramen.core.segment import Segment
 from duramen.errors import DuramenError
 from duramen.ids import EntryId
-from duramen.runtime.metadata_store import MetadataError
+from duramen.runtime.stores.metadata_store import MetadataError
 from duramen.wire.cold.chain import Chain, chain_identities
 from duramen.wire.cold.paths import segment_folder
 from duramen.wire.metadata_json import encode_segment

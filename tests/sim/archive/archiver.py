@@ -20,7 +20,7 @@ from duramen.core.log_node import LogNode
 from duramen.core.segment import Segment
 from duramen.errors import DuramenError
 from duramen.ids import NOTHING, EntryId, Epoch, LogId
-from duramen.runtime.metadata_store import (
+from duramen.runtime.stores.metadata_store import (
     Check,
     Conflict,
     MetadataError,

@@ -7,7 +7,7 @@ A log of four records in two segments, with a millisecond between two appends. U
 from __future__ import annotations
 
 from duramen.ids import Dlsn, EntryId, Epoch
-from duramen.runtime.reading.positions import Start
+from duramen.runtime.reading.positioning.positions import Start
 from duramen.runtime.reading.tail import Tail
 from duramen.texts import Position, PositionKind
 from duramen.units import MS

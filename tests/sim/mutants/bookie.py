@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from duramen.core.bookie import BookieCore
+from duramen.core.bookie.bookie_state import AddRecord
 from duramen.core.bookie.ledger_book import LedgerBook
-from duramen.core.bookie_state import AddRecord
 from duramen.core.status import BookieStatus
 from duramen.ids import log_of
 from duramen_bookie.entry_log.appending import FileAppender

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from duramen.core.reader import Reader
+from duramen.core.reading.reader import Reader
 from duramen.core.sequencer.recovery import Recovery
 from duramen.core.sequencer.takeover.early_appends import EarlyAppends
 from duramen.core.sequencer.takeover.older_epochs import OlderEpochs

@@ -28,7 +28,7 @@ from duramen.core.sequencer.ledger_writer import LedgerWriter
 from duramen.core.sequencer.proposals import rule_of
 from duramen.core.sequencer.writing import ensemble_change as change_module
 from duramen.ids import Epoch, Member, ledger_of
-from duramen.runtime.metadata_store import Conflict, OutcomeUnknown
+from duramen.runtime.stores.metadata_store import Conflict, OutcomeUnknown
 from duramen.units import SECOND
 from duramen.wire.metadata_json import encode_segment
 from duramen_sequencer.repair import commits as commits_module

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Final
 
-from duramen.core.reader import Reader
+from duramen.core.reading.reader import Reader
 from duramen.core.sequencer.effects import Fail
 from duramen.core.sequencer.epoch.open_epoch import OpenEpoch
 from duramen.core.sequencer.exactly_once.producer_table import ProducerTable

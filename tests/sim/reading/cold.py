@@ -15,7 +15,7 @@ from duramen.core.segment import Segment, Totals
 from duramen.errors import DuramenError
 from duramen.ids import EntryId, LedgerId
 from duramen.runtime.cold import ColdStore, ColdStoreDown
-from duramen.runtime.reading.cold.reads import ColdReads
+from duramen.runtime.reading.cold_reads import ColdReads
 from duramen.units import MS
 from duramen.wire.entry import read_entry_info
 from tests.sim.archive.cold_files import ColdFiles
@@ -108,7 +108,7 @@ class EntryLogArchive:
         return sorted(entries.items())
 
 
-class EntryLogReads(ColdReads):
+class ColdFileReads(ColdReads):
     """The cold store of one process; each look at the entry log takes a while."""
 
     def __init__(self, cold_files: ColdFiles, node: ReadProxy) -> None:

@@ -14,19 +14,19 @@ import random
 from typing import Final, NamedTuple, cast
 
 from duramen.core.log_node import LogNode
-from duramen.core.reader import ReaderLimits
-from duramen.core.replica_order import Place
+from duramen.core.reading.reader import ReaderLimits
+from duramen.core.reading.replica_order import Place
 from duramen.core.sequencer.exactly_once.stamps import SnapshotPart, TokenRecord
 from duramen.ids import NOTHING, EntryId, Epoch, LogId, ledger_of
 from duramen.runtime.http_client import PeerClient
-from duramen.runtime.metadata_store import MetadataStore
 from duramen.runtime.reading.bookies import RangeFetcher
 from duramen.runtime.reading.cache import EntryCache
 from duramen.runtime.reading.positioning.log_view import LiveLog
-from duramen.runtime.reading.positions import Positions
+from duramen.runtime.reading.positioning.positions import Positions
 from duramen.runtime.reading.tail import TailFinder
+from duramen.runtime.stores.metadata_store import MetadataStore
 from duramen.units import KIB, MS
-from duramen.wire.exactly_once.history import read_history
+from duramen.wire.entry_history import read_history
 from duramen.wire.metadata_json import read_log, read_segment
 from duramen_readproxy.following.feed import Feeds
 from tests.sim.archive.cold_files import ColdFiles
@@ -36,7 +36,7 @@ from tests.sim.metadata import PATHS, Store, StoreSession
 from tests.sim.network import Network
 from tests.sim.peers import SimPeers
 from tests.sim.processes import BookieNode
-from tests.sim.reading.cold import EntryLogReads
+from tests.sim.reading.cold import ColdFileReads
 from tests.sim.reading.watched import WatchedBookies, WatchedCursor, WatchedFollower
 from tests.sim.world import Node, World
 
@@ -84,7 +84,7 @@ class ReadProxy(Node):
             history=self.history,
         )  # fmt: skip
         cold_files = self.cluster.cold_files
-        cold = None if cold_files is None else EntryLogReads(cold_files, self)
+        cold = None if cold_files is None else ColdFileReads(cold_files, self)
         self.fetcher = RangeFetcher(self._bookies, EntryCache(_CACHE_BYTES), cold)
         self.finder = TailFinder(self._bookies, self.fetcher)
         self.feeds = Feeds(self.fetcher)

@@ -18,7 +18,7 @@ from duramen.core.reading.effects import Deliver
 from duramen.errors import DuramenError
 from duramen.ids import Dlsn, EntryId, Epoch, LogId
 from duramen.runtime.reading.log_reader import DataLost
-from duramen.runtime.reading.positions import Start
+from duramen.runtime.reading.positioning.positions import Start
 from duramen.runtime.reading.tail import Tail
 from duramen.texts import Position, PositionKind
 from duramen.units import KIB, MS, SECOND

@@ -15,10 +15,10 @@ from typing import Any, Protocol, cast
 from duramen.core.reading.effects import CancelRead, Effect, Gap, Skip
 from duramen.core.status import BookieStatus
 from duramen.ids import NOTHING, EntryId, Epoch, LedgerId, LogId, Member, ledger_of
-from duramen.runtime.metadata_store import MetadataStore
 from duramen.runtime.reading.bookies import Bookies
 from duramen.runtime.reading.log_reader import LogCursor
 from duramen.runtime.reading.metadata import LogFollower
+from duramen.runtime.stores.metadata_store import MetadataStore
 from duramen.wire.bookie_calls import ReadAnswer, ReadRange
 from tests.sim.metadata import PATHS
 from tests.sim.processes import BookieNode

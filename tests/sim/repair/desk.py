@@ -15,13 +15,13 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from duramen.core.bookie import BookieCore
-from duramen.core.bookie_state import SpaceLevel
+from duramen.core.bookie.bookie_state import SpaceLevel
 from duramen.core.status import BookieStatus
 from duramen.ids import EntryId, LedgerId, Member
 from duramen.limits import REPAIR_BYTES_PER_S
-from duramen.runtime.metadata_store import MetadataError, MetadataStore
 from duramen.runtime.registry import Registration
 from duramen.runtime.role import StartRefusedError
+from duramen.runtime.stores.metadata_store import MetadataError, MetadataStore
 from duramen.units import MS
 from duramen.wire.metadata_json import BookieNode as OwnFields
 from duramen.wire.metadata_json import read_node

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from duramen.errors import DuramenError
 from duramen.ids import LogId
-from duramen.runtime.metadata_store import MetadataError, MetadataStore
+from duramen.runtime.stores.metadata_store import MetadataError, MetadataStore
 from duramen.units import SECOND
 from duramen_sequencer.log_changes import LogChanges
 from duramen_sequencer.repair.auditor import Auditor, AuditPace

@@ -15,21 +15,21 @@ from cyclopts import App
 
 from duramen import __version__
 from duramen.cli.append import append
+from duramen.cli.cluster.bookies import bookies_app, regions_app
+from duramen.cli.cluster.ownership import balance, hand_over, owners, story
+from duramen.cli.cluster.placement import placement_app
+from duramen.cli.cluster.repair import accept_loss, disruption, drain, rebalance, repair_app
+from duramen.cli.cluster.verify import verify
 from duramen.cli.declare.apply import apply
 from duramen.cli.declare.namespaces import namespace_app
 from duramen.cli.live.sql import sql
 from duramen.cli.live.top import top
 from duramen.cli.log_life import delete, end, truncate, undelete
 from duramen.cli.logs import log_app, maintenance, segments
-from duramen.cli.ownership import balance, hand_over, owners, story
-from duramen.cli.placement.bookies import bookies_app, regions_app
-from duramen.cli.placement.check import placement_app
 from duramen.cli.programs.archive import archive_app
 from duramen.cli.programs.bench import bench_app
+from duramen.cli.programs.run import run
 from duramen.cli.read import read, tail
-from duramen.cli.repair.auditor import accept_loss, disruption, drain, rebalance, repair_app
-from duramen.cli.repair.verify import verify
-from duramen.cli.run import run
 from duramen.cli.shell.completion import make_completion
 from duramen.cli.shell.frame import run_app
 from duramen.cli.shell.help import PLAIN, unfold_help

@@ -6,7 +6,7 @@ of its ensemble at once, so memory is bounded by the piece. In a segment that is
 up to the greatest LAC are looked at, and what is missing there is asked for again: a copy may be on
 its way. What neither a reader nor a takeover may ask for any more is not looked at.
 
-Not here: what is compared with what (`replica_check`), the command (`cli.repair.verify`).
+Not here: what is compared with what (`replica_check`), the command (`cli.cluster.verify`).
 Source: docs/protocol/metadata.md "Reading", docs/protocol/write.md "Write sets", R4, R15, T1.
 """
 
@@ -36,7 +36,7 @@ from duramen.core.segment import Segment, Totals
 from duramen.core.status import BookieStatus
 from duramen.errors import DuramenError
 from duramen.ids import NOTHING, EntryId, Epoch, LogId, Member
-from duramen.runtime.metadata_store import MetadataStore
+from duramen.runtime.stores.metadata_store import MetadataStore
 from duramen.wire.bookie_calls import ReadRange, ServiceClass
 from duramen.wire.entry import read_entry_info
 from duramen.wire.metadata_json import Paths, read_log, read_node, read_segment

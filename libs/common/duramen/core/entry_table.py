@@ -5,7 +5,7 @@ index keeps a place in the journal. Entries arrive mostly in order, so adding ap
 a subtraction. Recovery and resends may fill gaps, and then the numbers behind the gap are moved.
 
 Not here: which entries belong in, and sets of entries without numbers (`EntryRanges`). Called by
-`core.bookie_state` and the bookie's index. Source: docs/protocol/entry-log.md.
+`core.bookie.bookie_state` and the bookie's index. Source: docs/protocol/entry-log.md.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ import logging
 from typing import Final
 from uuid import uuid4
 
-from duramen.runtime.metadata_store import (
+from duramen.runtime.stores.metadata_store import (
     Conflict,
     ConflictKind,
     MetadataStore,

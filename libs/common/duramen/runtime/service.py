@@ -51,7 +51,7 @@ from duramen.runtime.edge.admin_connections import AdminConnections
 from duramen.runtime.edge.cross_origin import parse_origin
 from duramen.runtime.http_server import AdminServer
 from duramen.runtime.role import PRIVATE_UMASK, RoleService, ServiceOptions, StartRefusedError
-from duramen.runtime.tasks.shared import take_failure
+from duramen.runtime.shared_tasks import take_failure
 from duramen.units import KIB, MIB, format_size, parse_duration_us, parse_size_bytes
 from duramen.wire.edge.gate import parse_name
 

@@ -16,8 +16,7 @@ from typing import Final, NamedTuple
 
 from duramen.ids import EntryId, Incarnation, LedgerId
 from duramen.units import MIB
-from duramen.wire.entry import EntryError
-from duramen.wire.entry_log_format import (
+from duramen.wire.disk.entry_log_format import (
     IndexRow,
     cut_entries,
     data_seed,
@@ -25,7 +24,7 @@ from duramen.wire.entry_log_format import (
     header_crc,
     identify_entry,
 )
-from duramen.wire.journal_format import (
+from duramen.wire.disk.journal_format import (
     BLOCK_BYTES,
     HEADER_BYTES,
     RECORD_MAGIC,
@@ -38,6 +37,7 @@ from duramen.wire.journal_format import (
     parse_header,
     record_bytes,
 )
+from duramen.wire.entry import EntryError
 from duramen_bookie.entry_log.appending import FileAppender
 from duramen_bookie.entry_log.index_file import IndexWriter
 from duramen_bookie.file_system import DiskFile, FileSystem, FileWindow

@@ -20,8 +20,8 @@ from enum import Enum
 from typing import Any, Final, NamedTuple
 
 from duramen.ids import EntryId, Incarnation, LedgerId
-from duramen.wire.checkpoint_format import EntryLogFileRef
-from duramen.wire.entry_log_format import IndexRow
+from duramen.wire.disk.checkpoint_format import EntryLogFileRef
+from duramen.wire.disk.entry_log_format import IndexRow
 from duramen_bookie.entry_log.data_file import (
     DataFileWriter,
     FinishedFile,

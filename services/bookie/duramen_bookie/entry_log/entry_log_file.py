@@ -16,9 +16,9 @@ from typing import Final, NamedTuple
 
 from duramen.ids import EntryId, Incarnation, LedgerId
 from duramen.units import MIB
-from duramen.wire.checkpoint_format import EntryLogFileRef
-from duramen.wire.entry_log_format import ROWS_PER_BLOCK, IndexRow
-from duramen.wire.journal_format import JournalRecord
+from duramen.wire.disk.checkpoint_format import EntryLogFileRef
+from duramen.wire.disk.entry_log_format import ROWS_PER_BLOCK, IndexRow
+from duramen.wire.disk.journal_format import JournalRecord
 from duramen_bookie.entry_log.data_file import DataFile, index_path
 from duramen_bookie.entry_log.index_file import IndexDamaged, IndexFile
 from duramen_bookie.file_system import FileSystem

@@ -21,7 +21,7 @@ from typing import Final
 import google_crc32c
 
 from duramen.ids import NOTHING, EntryId, Incarnation, LedgerId
-from duramen.wire.entry_log_format import (
+from duramen.wire.disk.entry_log_format import (
     ROW_BYTES,
     ROW_COUNT_MAX,
     ROWS_PER_BLOCK,
@@ -44,7 +44,7 @@ from duramen.wire.entry_log_format import (
     unpack_ledger_rows,
     unpack_rows,
 )
-from duramen.wire.journal_format import BLOCK_BYTES, record_bytes
+from duramen.wire.disk.journal_format import BLOCK_BYTES, record_bytes
 from duramen_bookie.entry_log.appending import FileAppender
 from duramen_bookie.file_system import DiskFile, FileSystem
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from duramen.wire.journal_format import BLOCK_BYTES, Cut, RecordHeader, RecordKind, align
+from duramen.wire.disk.journal_format import BLOCK_BYTES, Cut, RecordHeader, RecordKind, align
 from duramen_bookie.journal.findings import (
     Damage,
     DamageKind,

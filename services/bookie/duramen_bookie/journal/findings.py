@@ -13,7 +13,7 @@ import enum
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from duramen.wire.journal_format import Cut, Location, RecordHeader
+from duramen.wire.disk.journal_format import Cut, Location, RecordHeader
 from duramen_bookie.file_system import DiskFile
 
 ADD_HEAD_BYTES: Final = 64

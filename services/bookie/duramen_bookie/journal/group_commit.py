@@ -26,7 +26,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from duramen.limits import JOURNAL_QUEUE_BYTES_MAX
-from duramen.wire.journal_format import BLOCK_BYTES, JournalRecord, Location, record_bytes
+from duramen.wire.disk.journal_format import BLOCK_BYTES, JournalRecord, Location, record_bytes
 from duramen_bookie.journal.recycling import NoSpaceError
 from duramen_bookie.journal.writer import JournalPoisoned, JournalWriter
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from duramen.ids import Incarnation
-from duramen.wire.journal_format import (
+from duramen.wire.disk.journal_format import (
     BLOCK_BYTES,
     HEADER_BYTES,
     RECORD_MAGIC,

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from duramen.ids import Incarnation
-from duramen.wire.journal_format import (
+from duramen.wire.disk.journal_format import (
     BLOCK_BYTES,
     Generation,
     block_crcs,

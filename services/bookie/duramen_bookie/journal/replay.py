@@ -19,7 +19,7 @@ from typing import Final
 
 from duramen.ids import Incarnation, LedgerId
 from duramen.limits import JOURNAL_FILE_BYTES
-from duramen.wire.journal_format import (
+from duramen.wire.disk.journal_format import (
     BLOCK_BYTES,
     Cut,
     JournalRecord,

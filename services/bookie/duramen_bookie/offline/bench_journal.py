@@ -23,7 +23,7 @@ from typing import Final, NamedTuple, Protocol
 from duramen.ids import EntryId
 from duramen.limits import JOURNAL_FILE_BYTES
 from duramen.units import KIB
-from duramen.wire.journal_format import (
+from duramen.wire.disk.journal_format import (
     BLOCK_BYTES,
     JournalRecord,
     Location,

@@ -19,8 +19,8 @@ from duramen.core.bookie import BookieCore
 from duramen.core.segment import Totals
 from duramen.ids import NOTHING, EntryId, Epoch, Incarnation, LogId, ledger_of
 from duramen.units import KIB, MIB
+from duramen.wire.disk.journal_format import JournalRecord, Location, RecordKind, align
 from duramen.wire.entry import HEADER_BYTES, encode_entry, read_entry_info
-from duramen.wire.journal_format import JournalRecord, Location, RecordKind, align
 from duramen_bookie.file_system import PosixFileSystem
 from duramen_bookie.index import EntryIndex
 from duramen_bookie.journal.findings import OnRecord, ReplayedRecord, ReplayResult

@@ -25,9 +25,9 @@ from duramen.cluster.layout import HOST
 from duramen.core.status import BookieStatus
 from duramen.ids import EntryId
 from duramen.runtime.http_server import Answer, DataServer
-from duramen.runtime.memory_store import MemoryStore, MemoryTree
 from duramen.runtime.role import ServiceOptions
 from duramen.runtime.service import run_service
+from duramen.runtime.stores.memory_store import MemoryStore, MemoryTree
 from duramen.wire.bookie_calls import ReadAnswer, pack_read_answers, pack_statuses
 from duramen_bookie.service import BookieService
 

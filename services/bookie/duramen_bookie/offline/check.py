@@ -17,23 +17,23 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
-from duramen.core.bookie_state import LedgerSnapshot
+from duramen.core.bookie.bookie_state import LedgerSnapshot
 from duramen.core.entry_ranges import EntryRanges, group_ranges
 from duramen.ids import EntryId, Epoch, LedgerId, LogId, epoch_of, log_of
-from duramen.wire.checkpoint_format import (
+from duramen.wire.disk.checkpoint_format import (
     Checkpoint,
     CheckpointFormatError,
     EntryLogFileRef,
     parse_checkpoint,
 )
-from duramen.wire.entry import EntryError, check_entry
-from duramen.wire.entry_log_format import (
+from duramen.wire.disk.entry_log_format import (
     ROWS_PER_BLOCK,
     EntryLogFormatError,
     IndexRow,
     parse_data_header,
 )
-from duramen.wire.journal_format import BLOCK_BYTES, JournalFormatError, RecordKind
+from duramen.wire.disk.journal_format import BLOCK_BYTES, JournalFormatError, RecordKind
+from duramen.wire.entry import EntryError, check_entry
 from duramen_bookie.checkpoint import COPY_NAMES, CheckpointDamaged
 from duramen_bookie.entry_log.data_file import DataDamage, ScannedRecord, index_path, scan
 from duramen_bookie.entry_log.index_file import IndexDamaged, IndexFile

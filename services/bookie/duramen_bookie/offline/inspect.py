@@ -16,10 +16,9 @@ from typing import Any
 
 from duramen.core.entry_ranges import EntryRanges, group_ranges
 from duramen.ids import NOTHING, EntryId, LedgerId, epoch_of, log_of
-from duramen.wire.checkpoint_format import Checkpoint, EntryLogFileRef
-from duramen.wire.entry import EntryError, check_entry
-from duramen.wire.entry_log_format import EntryLogFormatError
-from duramen.wire.journal_format import (
+from duramen.wire.disk.checkpoint_format import Checkpoint, EntryLogFileRef
+from duramen.wire.disk.entry_log_format import EntryLogFormatError
+from duramen.wire.disk.journal_format import (
     BLOCK_BYTES,
     JournalFormatError,
     JournalRecord,
@@ -27,6 +26,7 @@ from duramen.wire.journal_format import (
     RecordKind,
     parse_cut,
 )
+from duramen.wire.entry import EntryError, check_entry
 from duramen_bookie.checkpoint import CheckpointDamaged
 from duramen_bookie.entry_log.data_file import index_path
 from duramen_bookie.entry_log.entry_log import EntryLog

@@ -11,9 +11,9 @@ docs/protocol/entry-log.md "Checkpoint".
 
 from __future__ import annotations
 
-from duramen.wire.checkpoint_format import EntryLogFileRef
-from duramen.wire.entry_log_format import EntryLogFormatError
-from duramen.wire.journal_format import JournalFormatError
+from duramen.wire.disk.checkpoint_format import EntryLogFileRef
+from duramen.wire.disk.entry_log_format import EntryLogFormatError
+from duramen.wire.disk.journal_format import JournalFormatError
 from duramen_bookie.checkpoint import CheckpointDamaged, write_checkpoint
 from duramen_bookie.entry_log.data_file import index_path
 from duramen_bookie.entry_log.entry_log import EntryLog, ref_of

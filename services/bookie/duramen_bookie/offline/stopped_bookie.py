@@ -17,8 +17,8 @@ from pathlib import Path
 
 from duramen.ids import Incarnation
 from duramen.runtime.role import StartRefusedError
-from duramen.wire.checkpoint_format import Checkpoint, CheckpointFormatError
-from duramen.wire.journal_format import JournalFormatError
+from duramen.wire.disk.checkpoint_format import Checkpoint, CheckpointFormatError
+from duramen.wire.disk.journal_format import JournalFormatError
 from duramen_bookie.checkpoint import CheckpointMismatch, read_checkpoint
 from duramen_bookie.cookie import Cookie, Directories
 from duramen_bookie.file_system import DiskFile, FileSystem, PosixFile, PosixFileSystem

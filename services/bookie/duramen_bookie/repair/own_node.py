@@ -14,8 +14,8 @@ import logging
 from collections.abc import Callable
 
 from duramen.ids import BookieId, Incarnation
-from duramen.runtime.metadata_store import MetadataStore
 from duramen.runtime.registry import Follower
+from duramen.runtime.stores.metadata_store import MetadataStore
 from duramen.wire.metadata_json import BookieNode, MetadataJsonError, Paths, read_bookie
 
 _LOG = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from duramen.core.segment import SegmentState
 from duramen.ids import BookieId, Epoch, LedgerId, LogId, epoch_of, log_of
-from duramen.runtime.metadata_store import MetadataError, MetadataStore, Unavailable
+from duramen.runtime.stores.metadata_store import MetadataError, MetadataStore, Unavailable
 from duramen.wire.metadata_json import MetadataJsonError, Paths, read_log, read_segment
 
 _LOG = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from duramen.runtime.metadata_store import MetadataError, MetadataStore
+from duramen.runtime.stores.metadata_store import MetadataError, MetadataStore
 from duramen.units import SECOND
 from duramen.wire.metadata_json import MetadataJsonError, Paths, read_node
 from duramen.wire.repair_calls import Source

@@ -16,9 +16,9 @@ from typing import Final
 
 from duramen.ids import EntryId, LedgerId
 from duramen.units import KIB
-from duramen.wire.checkpoint_format import Checkpoint
-from duramen.wire.entry_log_format import ROW_BYTES
-from duramen.wire.journal_format import seed_of
+from duramen.wire.disk.checkpoint_format import Checkpoint
+from duramen.wire.disk.entry_log_format import ROW_BYTES
+from duramen.wire.disk.journal_format import seed_of
 from duramen_bookie.entry_log.entry_log_file import EntryLogFile
 from duramen_bookie.storage import Storage
 from duramen_bookie.upkeep.transfer import Source, Transfer, read_entry_log_file, read_journal

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from duramen.limits import COMPACT_DAILY_RATIO, COMPACT_HOURLY_RATIO
 from duramen.units import DAY
-from duramen.wire.journal_format import BLOCK_BYTES
+from duramen.wire.disk.journal_format import BLOCK_BYTES
 from duramen_bookie.entry_log.entry_log_file import EntryLogFile
 from duramen_bookie.storage import Storage
 from duramen_bookie.upkeep.checkpointing import begin_compaction, has_room

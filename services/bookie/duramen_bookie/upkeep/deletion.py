@@ -27,7 +27,12 @@ from duramen.limits import (
     DELETION_INTERVAL_US,
     DELETION_READ_COUNT_MAX,
 )
-from duramen.runtime.metadata_store import MetadataError, MetadataStore, Rejected, SessionState
+from duramen.runtime.stores.metadata_store import (
+    MetadataError,
+    MetadataStore,
+    Rejected,
+    SessionState,
+)
 from duramen.wire.metadata_json import (
     MetadataJsonError,
     Paths,

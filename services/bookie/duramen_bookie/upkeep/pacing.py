@@ -20,7 +20,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from duramen.runtime.tasks.shared import take_failure
+from duramen.runtime.shared_tasks import take_failure
 from duramen.units import MINUTE, SECOND
 
 _LOG = logging.getLogger(__name__)

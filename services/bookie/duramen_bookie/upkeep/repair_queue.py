@@ -20,7 +20,7 @@ from uuid import uuid4
 
 from duramen.ids import LedgerId, Member
 from duramen.limits import REPAIR_QUEUE_COUNT_MAX, RETRY_BACKOFF
-from duramen.runtime.metadata_store import (
+from duramen.runtime.stores.metadata_store import (
     Conflict,
     MetadataError,
     MetadataStore,

@@ -16,7 +16,7 @@ from typing import Any
 
 from duramen.ids import EntryId, Epoch, LedgerId, LogId, Member, epoch_of
 from duramen.limits import COMPACT_BYTES_PER_S, SCRUB_BYTES_PER_S
-from duramen.runtime.metadata_store import MetadataStore
+from duramen.runtime.stores.metadata_store import MetadataStore
 from duramen.units import HOUR, SECOND
 from duramen.wire.metadata_json import Paths
 from duramen_bookie.storage import Storage

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from duramen.ids import EntryId, LedgerId
 from duramen.limits import SETTLE_BYTES_PER_S, SETTLE_BYTES_PER_S_FIRST, SETTLE_FILE_COUNT
-from duramen.wire.journal_format import record_bytes
+from duramen.wire.disk.journal_format import record_bytes
 from duramen_bookie.checkpoint import write_checkpoint
 from duramen_bookie.storage import Storage
 from duramen_bookie.upkeep.checkpointing import (

@@ -20,7 +20,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
-from duramen.core.bookie_state import SpaceLevel
+from duramen.core.bookie.bookie_state import SpaceLevel
 from duramen.limits import (
     DISK_CHECK_INTERVAL_US,
     DISK_FULL_RATIO,

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from duramen.ids import Member
 from duramen.limits import DELETION_INTERVAL_US
-from duramen.runtime.metadata_store import MetadataError, MetadataStore, SessionState
+from duramen.runtime.stores.metadata_store import MetadataError, MetadataStore, SessionState
 from duramen.wire.metadata_json import (
     MetadataJsonError,
     Paths,

@@ -18,15 +18,15 @@ from duramen.core.entry_table import EntryTable
 from duramen.ids import EntryId, LedgerId
 from duramen.limits import ENTRY_LOG_FILE_BYTES
 from duramen.units import MIB
-from duramen.wire.checkpoint_format import EntryLogFileRef
-from duramen.wire.entry import EntryError
-from duramen.wire.journal_format import (
+from duramen.wire.disk.checkpoint_format import EntryLogFileRef
+from duramen.wire.disk.journal_format import (
     HEADER_BYTES,
     JournalRecord,
     Location,
     parse_header,
     record_bytes,
 )
+from duramen.wire.entry import EntryError
 from duramen_bookie.entry_log.data_file import DataFileWriter
 from duramen_bookie.entry_log.entry_log import EntryLog, ref_of
 from duramen_bookie.entry_log.entry_log_file import EntryLogFile

@@ -18,8 +18,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
-from duramen.core.reader import ReaderLimits
 from duramen.core.reading.feed_window import WINDOW_COUNT_MAX, FedEntry, FeedWindow, Position
+from duramen.core.reading.reader import ReaderLimits
 from duramen.errors import DuramenError
 from duramen.ids import LogId
 from duramen.runtime.reading.bookies import RangeFetcher, read_clock_us

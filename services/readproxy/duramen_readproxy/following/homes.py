@@ -14,8 +14,8 @@ from __future__ import annotations
 from typing import Final
 
 from duramen.core.hashing import rank_nodes, weights_of
-from duramen.runtime.metadata_store import MetadataStore
 from duramen.runtime.registry import Roster
+from duramen.runtime.stores.metadata_store import MetadataStore
 
 HOME_HEADER: Final = "Duramen-Home"
 _CACHED_COUNT_MAX: Final = 10_000

@@ -19,9 +19,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
-from duramen.core.reader import ReaderLimits
 from duramen.core.reading.effects import Deliver
 from duramen.core.reading.feed_window import FedEntry, Position
+from duramen.core.reading.reader import ReaderLimits
 from duramen.errors import DuramenError, Retry
 from duramen.ids import EntryId, ledger_of
 from duramen.runtime.reading.bookies import RangeFetcher, read_clock_us

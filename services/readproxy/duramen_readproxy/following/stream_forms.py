@@ -19,7 +19,7 @@ import orjson
 
 from duramen.core.reading.effects import Deliver
 from duramen.ids import LogId, ledger_of
-from duramen.runtime.reading.positions import Start
+from duramen.runtime.reading.positioning.positions import Start
 from duramen.runtime.reading.tail import Tail
 from duramen.wire.entry import read_entry_info
 from duramen.wire.read_answers import place_batches

@@ -25,7 +25,7 @@ from duramen.errors import BeyondTailError, DuramenError
 from duramen.ids import EntryId, Epoch, lsn_of
 from duramen.limits import READ_TIMEOUT_US
 from duramen.runtime.http_client import PeerError
-from duramen.runtime.reading.cold.reads import ColdReads
+from duramen.runtime.reading.cold_reads import ColdReads
 from duramen.runtime.sequencer.bookie_lanes import BookieLanes
 from duramen.runtime.sequencer.metadata_link import MetadataLink
 from duramen.texts import Position, PositionKind

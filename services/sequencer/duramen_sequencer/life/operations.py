@@ -28,9 +28,9 @@ from duramen.core.sequencer.log_state import LogState
 from duramen.errors import DuramenError
 from duramen.ids import NOTHING, EntryId, LogId, SequencerId, lsn_of
 from duramen.limits import UNDELETE_WINDOW_US
-from duramen.runtime.metadata_store import Conflict, MetadataError, OutcomeUnknown, Set
 from duramen.runtime.sequencer.log_driver import LogDriver
 from duramen.runtime.sequencer.metadata_link import MetadataLink
+from duramen.runtime.stores.metadata_store import Conflict, MetadataError, OutcomeUnknown, Set
 from duramen.texts import format_time, parse_position
 from duramen.wire.metadata_json import encode_log, encode_node, read_log, read_node
 from duramen.wire.record_json import encode_tail

@@ -39,7 +39,8 @@ from duramen.limits import (
     RETENTION_SEGMENT_COUNT_MAX,
     UNDELETE_WINDOW_US,
 )
-from duramen.runtime.metadata_store import (
+from duramen.runtime.sequencer.metadata_link import MetadataLink
+from duramen.runtime.stores.metadata_store import (
     Check,
     Conflict,
     DeleteNode,
@@ -49,7 +50,6 @@ from duramen.runtime.metadata_store import (
     SessionState,
     Set,
 )
-from duramen.runtime.sequencer.metadata_link import MetadataLink
 from duramen.units import SECOND
 from duramen.wire.metadata_json import (
     MetadataJsonError,

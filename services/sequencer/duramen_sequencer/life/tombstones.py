@@ -20,7 +20,7 @@ from typing import Final
 
 from duramen.core.log_node import LogNode
 from duramen.ids import LogId
-from duramen.runtime.metadata_store import (
+from duramen.runtime.stores.metadata_store import (
     Conflict,
     Create,
     DeleteNode,

@@ -12,12 +12,12 @@ from fastapi import FastAPI
 
 from duramen.errors import DuramenError
 from duramen.ids import LogId
-from duramen.runtime.metadata_store import MetadataError, MetadataStore
 from duramen.runtime.public.cluster_answers import (
     EventAnswer,
     HandedOverAnswer,
     OwnStoryAnswer,
 )
+from duramen.runtime.stores.metadata_store import MetadataError, MetadataStore
 from duramen.texts import check_log_name, check_namespace
 from duramen.wire.metadata_json import MetadataJsonError, Paths, read_node
 from duramen_sequencer.log_host import LogHost

@@ -30,10 +30,10 @@ from duramen.core.sequencer.context import SequencerContext
 from duramen.core.sequencer.effects import Owner
 from duramen.errors import DuramenError
 from duramen.ids import LogId, SequencerId
-from duramen.runtime.metadata_store import MetadataError
 from duramen.runtime.registry import Roster
 from duramen.runtime.sequencer.log_driver import now_us
 from duramen.runtime.sequencer.metadata_link import MetadataLink
+from duramen.runtime.stores.metadata_store import MetadataError
 from duramen.units import MS
 from duramen.wire.metadata_json import MetadataJsonError, read_log
 from duramen.wire.sequencer_calls import Redirect

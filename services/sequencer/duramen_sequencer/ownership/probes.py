@@ -17,7 +17,7 @@ import time
 from typing import Final
 from urllib.parse import urlsplit
 
-from duramen.runtime.tasks.shared import take_failure
+from duramen.runtime.shared_tasks import take_failure
 
 _LOG = logging.getLogger(__name__)
 

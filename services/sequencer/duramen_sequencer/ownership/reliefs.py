@@ -20,8 +20,8 @@ from typing import Final
 from duramen.core.ownership.relief import Reliefs
 from duramen.core.sequencer.context import SequencerContext
 from duramen.limits import GIVE_UP_AFTER_US
-from duramen.runtime.metadata_store import MetadataError
 from duramen.runtime.sequencer.log_driver import now_us
+from duramen.runtime.stores.metadata_store import MetadataError
 from duramen_sequencer.log_host import LogHost
 
 _LOG = logging.getLogger(__name__)

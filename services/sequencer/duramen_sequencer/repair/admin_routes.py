@@ -12,8 +12,8 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 
 from duramen.errors import DuramenError
-from duramen.runtime.metadata_store import MetadataError
 from duramen.runtime.rest import parse_object, read_body
+from duramen.runtime.stores.metadata_store import MetadataError
 from duramen.units import KIB
 from duramen.wire.metadata_json import MetadataJsonError
 from duramen_sequencer.repair.operations import Answer, NotAuditorError, RepairOperations

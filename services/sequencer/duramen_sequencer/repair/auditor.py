@@ -21,9 +21,9 @@ from duramen.client.bookie_client import BookieClient
 from duramen.core.repair.cluster_view import ClusterView
 from duramen.core.repair.tasks import Backlog, Task, describe
 from duramen.limits import AUDIT_INTERVAL_US, AUDIT_REST_MIN_US, LOST_BOOKIE_GRACE_US
-from duramen.runtime.metadata_store import MetadataError
 from duramen.runtime.sequencer.log_driver import now_us
 from duramen.runtime.sequencer.metadata_link import MetadataLink
+from duramen.runtime.stores.metadata_store import MetadataError
 from duramen.units import SECOND
 from duramen.wire.metadata_json import MetadataJsonError
 from duramen_sequencer.repair import metrics

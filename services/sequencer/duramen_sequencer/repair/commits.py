@@ -24,7 +24,8 @@ from duramen.core.repair.swap import Swap
 from duramen.core.segment import Fragment, Segment, SegmentState
 from duramen.errors import DuramenError
 from duramen.ids import BookieId, EntryId, Epoch, LedgerId, LogId, Member
-from duramen.runtime.metadata_store import (
+from duramen.runtime.sequencer.metadata_link import MetadataLink
+from duramen.runtime.stores.metadata_store import (
     Conflict,
     Create,
     DeleteNode,
@@ -34,7 +35,6 @@ from duramen.runtime.metadata_store import (
     Stored,
     create_parents,
 )
-from duramen.runtime.sequencer.metadata_link import MetadataLink
 from duramen.wire.metadata_json import (
     BookieNode,
     encode_bookie,

@@ -16,14 +16,14 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from duramen.runtime.metadata_store import (
+from duramen.runtime.registry import Follower
+from duramen.runtime.stores.metadata_store import (
     Conflict,
     MetadataError,
     MetadataStore,
     OutcomeUnknown,
     SessionState,
 )
-from duramen.runtime.registry import Follower
 from duramen.wire.metadata_json import MetadataJsonError, encode_node, read_node
 
 _LOG = logging.getLogger(__name__)

@@ -20,9 +20,9 @@ from duramen.core.repair.doubts import Doubts
 from duramen.core.segment import Segment
 from duramen.ids import BookieId, EntryId, Epoch, Incarnation, LedgerId, LogId, Member, ledger_of
 from duramen.limits import AUDIT_CONCURRENCY
-from duramen.runtime.metadata_store import Watch
 from duramen.runtime.sequencer.log_driver import now_us
 from duramen.runtime.sequencer.metadata_link import MetadataLink
+from duramen.runtime.stores.metadata_store import Watch
 from duramen.wire.metadata_json import (
     MetadataJsonError,
     read_bookie,

@@ -18,7 +18,7 @@ from duramen.core.repair.rebalance import TOLERANCE_DEFAULT, CopyMove, plan_move
 from duramen.core.repair.tasks import Backlog
 from duramen.errors import DuramenError
 from duramen.ids import epoch_of, log_of
-from duramen.runtime.metadata_store import MetadataStore
+from duramen.runtime.stores.metadata_store import MetadataStore
 from duramen.wire.metadata_json import MetadataJsonError, Paths, read_node
 from duramen_sequencer.repair.commits import Commits
 from duramen_sequencer.repair.rounds import Round

@@ -34,7 +34,7 @@ from duramen.core.repair.tasks import Backlog
 from duramen.core.segment import Segment, SegmentState
 from duramen.core.sequencer.proposals import rule_of
 from duramen.ids import BookieId, EntryId, LedgerId, Member, epoch_of, log_of
-from duramen.runtime.metadata_store import Watch
+from duramen.runtime.stores.metadata_store import Watch
 from duramen.wire.metadata_json import MetadataJsonError
 from duramen_sequencer.repair.commits import Commits
 from duramen_sequencer.repair.readings import LogAudit, Notes, Readings, UnreadError

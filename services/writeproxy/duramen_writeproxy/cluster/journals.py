@@ -17,7 +17,7 @@ from fastapi import FastAPI
 from duramen.client.rest_client import RestClient
 from duramen.errors import DuramenError
 from duramen.runtime.http_client import PeerError
-from duramen.runtime.metadata_store import MetadataError, MetadataStore
+from duramen.runtime.stores.metadata_store import MetadataError, MetadataStore
 from duramen.wire.metadata_json import MetadataJsonError, Paths, read_node
 
 _ANSWER_S: Final = 2.0

@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from duramen.errors import DuramenError
 from duramen.runtime.rest import parse_object, read_body
 from duramen.units import KIB
-from duramen_writeproxy.creation import Creator
+from duramen_writeproxy.logs.creation import Creator
 
 _BODY_BYTES_MAX: Final = 1 * KIB
 

@@ -22,8 +22,8 @@ from duramen.runtime.public.cluster_answers import (
 from duramen.runtime.rest import parse_object, read_body
 from duramen.texts import check_log_name, check_namespace
 from duramen.units import KIB
-from duramen_writeproxy.creation import Creator
-from duramen_writeproxy.names import NameCache
+from duramen_writeproxy.logs.creation import Creator
+from duramen_writeproxy.logs.names import NameCache
 
 _BODY_BYTES_MAX: Final = 8 * KIB
 

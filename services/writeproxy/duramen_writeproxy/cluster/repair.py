@@ -14,8 +14,8 @@ from typing import Any, Final
 from fastapi import FastAPI, Request
 
 from duramen.errors import DuramenError
-from duramen.runtime.metadata_store import MetadataError, MetadataStore
 from duramen.runtime.rest import parse_object, read_body
+from duramen.runtime.stores.metadata_store import MetadataError, MetadataStore
 from duramen.units import KIB, SECOND
 from duramen.wire.metadata_json import MetadataJsonError, Paths, read_node
 from duramen_writeproxy.cluster.sequencers import Cluster

@@ -28,8 +28,8 @@ from duramen.runtime.public.cluster_answers import (
 )
 from duramen.runtime.registry import Roster
 from duramen.units import SECOND
-from duramen_writeproxy.creation import read_problem
-from duramen_writeproxy.names import NameCache
+from duramen_writeproxy.logs.creation import read_problem
+from duramen_writeproxy.logs.names import NameCache
 
 _ASK_TIMEOUT_US: Final = 5 * SECOND
 _HAND_OVER_TIMEOUT_US: Final = 12 * SECOND

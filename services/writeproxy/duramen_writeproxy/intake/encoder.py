@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from duramen_writeproxy.bodies import Prepared, encode_body, takes_long
-from duramen_writeproxy.exactly_once.conditions import Conditions
+from duramen_writeproxy.intake.conditions import Conditions
 
 
 class Encoder:

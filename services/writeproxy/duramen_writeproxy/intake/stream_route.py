@@ -32,13 +32,13 @@ from duramen_writeproxy.bodies import (
     parse_media,
     unsupported_media,
 )
-from duramen_writeproxy.creation import AutoCreator
-from duramen_writeproxy.exactly_once.conditions import Conditions, join_conditions
 from duramen_writeproxy.intake.budget import Budget
+from duramen_writeproxy.intake.conditions import Conditions, join_conditions
 from duramen_writeproxy.intake.encoder import Encoder
 from duramen_writeproxy.intake.session import AppendSession, Piece
 from duramen_writeproxy.intake.settling import Outcome
-from duramen_writeproxy.names import NameCache
+from duramen_writeproxy.logs.creation import AutoCreator
+from duramen_writeproxy.logs.names import NameCache
 
 SESSION_COUNT_MAX: Final = 1_024
 """Sessions of one proxy: each has a connection or a stream, two tasks and some 20 KB."""

@@ -19,16 +19,16 @@ from typing import Any, Final, Self
 from duramen.client.core.owned_log import APPEND_TIMEOUT_S, OPEN_TIMEOUT_S, OwnedLog
 from duramen.client.core.parts import make_owning, make_reading
 from duramen.client.core.read_log import ReadLog
-from duramen.core.replica_order import Place
+from duramen.core.reading.replica_order import Place
 from duramen.errors import DuramenError
 from duramen.ids import BookieId, LogId
 from duramen.limits import ZOOKEEPER_SESSION_S
 from duramen.runtime.cluster_node import find_cluster
 from duramen.runtime.http_client import PeerClient
-from duramen.runtime.metadata_store import MetadataError, MetadataStore, SessionState
 from duramen.runtime.sequencer.maintenance import Maintenance
 from duramen.runtime.sequencer.surveyor import Surveyor
-from duramen.runtime.zookeeper_store import ZooKeeperStore
+from duramen.runtime.stores.metadata_store import MetadataError, MetadataStore, SessionState
+from duramen.runtime.stores.zookeeper_store import ZooKeeperStore
 from duramen.units import MIB
 from duramen.wire.metadata_json import MetadataJsonError, Paths
 

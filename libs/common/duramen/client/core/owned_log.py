@@ -28,9 +28,9 @@ from duramen.core.sequencer.log_state import LogState
 from duramen.core.sequencer.transmit import QueuedAppend
 from duramen.errors import DuramenError
 from duramen.ids import LogId
-from duramen.runtime.metadata_store import MetadataError
 from duramen.runtime.sequencer.appends import make_append
 from duramen.runtime.sequencer.log_driver import Answer, LogDriver, now_us
+from duramen.runtime.stores.metadata_store import MetadataError
 from duramen.units import SECOND
 from duramen.wire import sequencer_calls as calls
 from duramen.wire.edge.batch_codec import Codec

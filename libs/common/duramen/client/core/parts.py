@@ -12,22 +12,22 @@ from collections.abc import Callable
 from random import SystemRandom
 from typing import NamedTuple
 
-from duramen.core.replica_order import Place
+from duramen.core.reading.replica_order import Place
 from duramen.core.sequencer.context import SequencerContext
 from duramen.ids import BookieId
 from duramen.runtime.http_client import PeerClient
-from duramen.runtime.metadata_store import MetadataStore
 from duramen.runtime.reading.bookies import Bookies, RangeFetcher
 from duramen.runtime.reading.cache import EntryCache
-from duramen.runtime.reading.cold.reads import open_cold_reads
+from duramen.runtime.reading.cold_reads import open_cold_reads
 from duramen.runtime.reading.metadata import Catalog, LogFollower
 from duramen.runtime.reading.positioning.log_view import LiveLog
-from duramen.runtime.reading.positions import Positions
+from duramen.runtime.reading.positioning.positions import Positions
 from duramen.runtime.reading.tail import TailFinder
 from duramen.runtime.sequencer.bookie_lanes import BookieLanes
 from duramen.runtime.sequencer.metadata_link import MetadataLink
 from duramen.runtime.sequencer.process import make_context
 from duramen.runtime.sequencer.story import Stories
+from duramen.runtime.stores.metadata_store import MetadataStore
 from duramen.wire.metadata_json import Paths
 
 EMBEDDED_URL = ""

@@ -1,9 +1,9 @@
 """Reads one log from bookies: by position, bounded or following, each record once and in order.
 
 The rules of what may be shown are those of the read proxy, because the same reader decides
-(`core.reader`, driven by `runtime.reading.log_reader`): nothing above the LAC, segment e + 1 only
-after e is closed, losses told and never passed over. What is missing here is what a proxy is for:
-a cache and a feed that many readers share.
+(`core.reading.reader`, driven by `runtime.reading.log_reader`): nothing above the LAC, segment
+e + 1 only after e is closed, losses told and never passed over. What is missing here is what a
+proxy is for: a cache and a feed that many readers share.
 
 Made by `CoreClient`. Source: docs/protocol/reading.md, docs/sdk.md, docs/protocol/read-answers.md.
 """
@@ -19,13 +19,13 @@ from duramen.client.rest_client import BulkReadAnswer
 from duramen.client.sdk.read_batch import ReadBatch
 from duramen.client.sdk.reader import CutAnswer, format_position, make_batches
 from duramen.client.sdk.values import Mark, Moved
-from duramen.core.reader import ReaderLimits
 from duramen.core.reading.effects import Deliver
+from duramen.core.reading.reader import ReaderLimits
 from duramen.errors import DuramenError
 from duramen.ids import Dlsn
 from duramen.runtime.reading.log_reader import LogCursor, Truncated
 from duramen.runtime.reading.metadata import LogFollower
-from duramen.runtime.reading.positions import Start
+from duramen.runtime.reading.positioning.positions import Start
 from duramen.texts import check_log_name, check_namespace, parse_position
 from duramen.wire.entry import EntryError
 from duramen.wire.read_answers import place_batches

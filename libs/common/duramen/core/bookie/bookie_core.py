@@ -19,9 +19,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from duramen.core.bookie.ledger_book import is_ledger
-from duramen.core.bookie.ledger_reads import WAITER_COUNT_MAX, LedgerReads, refuse_read
-from duramen.core.bookie_state import (
+from duramen.core.bookie.bookie_state import (
     NO_REQUEST,
     AddRecord,
     AddRow,
@@ -44,6 +42,8 @@ from duramen.core.bookie_state import (
     SealRow,
     SpaceLevel,
 )
+from duramen.core.bookie.ledger_book import is_ledger
+from duramen.core.bookie.ledger_reads import WAITER_COUNT_MAX, LedgerReads, refuse_read
 from duramen.core.duty import Duty
 from duramen.core.status import BookieStatus
 from duramen.ids import (

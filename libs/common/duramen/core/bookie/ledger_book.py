@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from duramen.core.bookie_state import (
+from duramen.core.bookie.bookie_state import (
     NO_ADDS,
     NO_ENTRIES,
     NO_RANGES,

@@ -13,8 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from duramen.core.bookie.ledger_book import LedgerBook, is_ledger
-from duramen.core.bookie_state import (
+from duramen.core.bookie.bookie_state import (
     CheckSegment,
     Effect,
     ReadEntries,
@@ -23,6 +22,7 @@ from duramen.core.bookie_state import (
     RequestId,
     StartTimer,
 )
+from duramen.core.bookie.ledger_book import LedgerBook, is_ledger
 from duramen.core.status import BookieStatus
 from duramen.ids import LAST_ENTRY_ID, NOTHING, Epoch, LedgerId, LogId, epoch_of, log_of
 

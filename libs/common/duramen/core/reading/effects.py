@@ -1,4 +1,4 @@
-"""What a reader asks of its driver, and what it gives: the effects of `core.reader`, and no more.
+"""What a reader asks of its driver, and what it gives: the effects of `core.reading.reader`.
 
 The driver carries them out in their order. An answer to a read may come late, twice, or as a status
 that the driver made of a failure. The drivers are the read proxy's `log_reader`, the simulator and

@@ -1,7 +1,8 @@
 """Which entries of a segment one member holds without a gap: what one read can ask it for.
 
 Without striping (Qw = E) every member holds its whole fragment; with it, runs of Qw entries of
-every E. Pure functions of a segment's metadata. Called by `core.reader` and by who reads ranges.
+every E. Pure functions of a segment's metadata. Called by `core.reading.reader` and by who reads
+ranges.
 Source: docs/protocol/write.md "Write sets", docs/protocol/reading.md "Which replica".
 """
 

@@ -28,7 +28,7 @@ from pyreqwest.response import Response as PeerResponse
 from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
-from duramen.core.replica_order import Place
+from duramen.core.reading.replica_order import Place
 from duramen.errors import DuramenError
 from duramen.runtime.http_client import (
     KeptCancellation,
@@ -38,13 +38,13 @@ from duramen.runtime.http_client import (
     close_client,
     translate,
 )
-from duramen.runtime.metadata_store import MetadataStore
 from duramen.runtime.public.calls import PROBLEM, CallFate, PublicCall
 from duramen.runtime.public.client_side import ClientSide
 from duramen.runtime.public.peers import PeerOrder
 from duramen.runtime.registry import Roster
 from duramen.runtime.rest import announced_bytes, read_body
 from duramen.runtime.role import ServiceOptions
+from duramen.runtime.stores.metadata_store import MetadataStore
 from duramen.texts import check_log_name, check_namespace
 from duramen.units import KIB, MIB
 

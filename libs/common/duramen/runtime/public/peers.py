@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from duramen.core.hashing import rank_nodes
-from duramen.core.replica_order import Place
+from duramen.core.reading.replica_order import Place
 
 FAILURE_MEMORY_S: Final = 5.0
 """A proxy that could not be reached is asked last for so long: its registration outlives it for

@@ -1,1 +1,1 @@
-"""What reads logs: the driver of `core.reader`, the bookies as it sees them, tails, positions."""
+"""What reads logs: the driver of `core.reading.reader`, its bookies, tails and positions."""

@@ -7,7 +7,7 @@ and single flight over it: concurrent readers of the same range share one reques
 wait at the same tail share one long poll, which is given up when the last of them goes. Who has
 waited too long for a bookie asks another one, and shares that request too.
 
-Not here: which replica to ask and what may be shown (`duramen.core.reader`).
+Not here: which replica to ask and what may be shown (`duramen.core.reading.reader`).
 Called by `log_reader`, `tail` and `positions`. Source: docs/protocol/reading.md "Which replica",
 R1, R15.
 """
@@ -21,11 +21,11 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any
 
-from duramen.core.reader import SECOND_POLL_US
 from duramen.core.reading.effects import SendRead
 from duramen.core.reading.read_ahead import FIRST_BYTES
+from duramen.core.reading.reader import SECOND_POLL_US
+from duramen.core.reading.replica_order import Place, ReplicaOrder
 from duramen.core.reading.runs import last_of_run
-from duramen.core.replica_order import Place, ReplicaOrder
 from duramen.core.segment import Segment
 from duramen.core.status import BookieStatus
 from duramen.errors import DuramenError
@@ -37,11 +37,11 @@ from duramen.runtime.http_client import (
     PeerClient,
     UnreachableError,
 )
-from duramen.runtime.metadata_store import MetadataStore
 from duramen.runtime.reading.cache import EntryCache
-from duramen.runtime.reading.cold.reads import ColdReads
+from duramen.runtime.reading.cold_reads import ColdReads
 from duramen.runtime.registry import Roster
-from duramen.runtime.tasks.shared import take_failure
+from duramen.runtime.shared_tasks import take_failure
+from duramen.runtime.stores.metadata_store import MetadataStore
 from duramen.units import MS, SECOND
 from duramen.wire.bookie_calls import (
     LacUpdate,

@@ -19,7 +19,6 @@ from collections.abc import Iterator
 from typing import Final
 
 from duramen.core.log_node import LogNode
-from duramen.core.reader import Reader, ReaderLimits
 from duramen.core.reading.effects import (
     CancelRead,
     Deliver,
@@ -30,6 +29,7 @@ from duramen.core.reading.effects import (
     Skip,
     WatchMetadata,
 )
+from duramen.core.reading.reader import Reader, ReaderLimits
 from duramen.core.segment import Segment
 from duramen.core.status import BookieStatus
 from duramen.errors import DuramenError

@@ -31,7 +31,7 @@ from duramen.ids import LAST_ENTRY_ID, NOTHING, Dlsn, EntryId, Epoch, LogId, Mem
 from duramen.limits import READ_TIMEOUT_US
 from duramen.runtime.reading.bookies import Bookies, RangeFetcher, read_clock_us
 from duramen.runtime.reading.metadata import LogFollower
-from duramen.runtime.tasks.shared import take_failure
+from duramen.runtime.shared_tasks import take_failure
 from duramen.units import MS, SECOND
 from duramen.wire.bookie_calls import Marks
 from duramen.wire.record_json import encode_tail

@@ -21,7 +21,7 @@ from duramen.runtime.sequencer.bookie_lanes import BookieLanes
 from duramen.units import MIB
 from duramen.wire import bookie_calls as calls
 from duramen.wire.entry import EntryError, check_entry, read_entry_info
-from duramen.wire.exactly_once.history import read_history
+from duramen.wire.entry_history import read_history
 from duramen.wire.frame import FrameError
 
 _BYTES_MAX = 4 * MIB

@@ -17,8 +17,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from duramen.errors import DuramenError
-from duramen.runtime.metadata_store import Conflict, MetadataStore, OutcomeUnknown
 from duramen.runtime.registry import Follower
+from duramen.runtime.stores.metadata_store import Conflict, MetadataStore, OutcomeUnknown
 from duramen.wire.metadata_json import MetadataJsonError, Paths, encode_node, read_node
 
 _LOG = logging.getLogger(__name__)

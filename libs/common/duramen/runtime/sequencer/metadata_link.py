@@ -24,7 +24,7 @@ from duramen.core.sequencer.effects import (
     Write,
 )
 from duramen.ids import Epoch, LogId, SequencerId
-from duramen.runtime.metadata_store import (
+from duramen.runtime.stores.metadata_store import (
     Conflict,
     Create,
     DeleteNode,

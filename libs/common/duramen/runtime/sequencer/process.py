@@ -19,8 +19,8 @@ from duramen.core.segment import Totals
 from duramen.core.sequencer.context import SequencerContext
 from duramen.ids import EntryId, LedgerId, SequencerId
 from duramen.runtime.sequencer.log_driver import now_us
+from duramen.wire.control_record import encode_control
 from duramen.wire.entry import CONTROL, STATE, encode_entry
-from duramen.wire.exactly_once.control_record import encode_control
 
 
 def make_context(sequencer_id: str) -> SequencerContext:

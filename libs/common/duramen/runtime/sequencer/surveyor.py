@@ -22,9 +22,9 @@ from duramen.core.placement.steadiness import Steadiness
 from duramen.core.sequencer.context import SequencerContext
 from duramen.ids import BookieId, Member
 from duramen.limits import STEADY_AFTER_US
-from duramen.runtime.metadata_store import MetadataStore
 from duramen.runtime.registry import Follower, Roster
 from duramen.runtime.sequencer.log_driver import now_us
+from duramen.runtime.stores.metadata_store import MetadataStore
 from duramen.units import SECOND
 from duramen.wire.metadata_json import MetadataJsonError, Paths, read_node
 

@@ -1,6 +1,6 @@
 """Values of exactly-once appends: stamps, results, control records, what a rebuild reads.
 
-Not here: their bytes (`wire.exactly_once`) and every decision.
+Not here: their bytes (`wire.control_record`) and every decision.
 Called by everything in this package, by `transmit`, and by the codecs.
 Source: docs/protocol/rest.md "Append", docs/protocol/write.md "Exactly once".
 """

@@ -1,0 +1,1 @@
+"""Commands that ask or change the cluster: bookies, placement, owners, repair, verification."""

@@ -1,0 +1,146 @@
+"""`duramen verify LOG`: every entry of every replica, read anew at the bookies, compared.
+
+Needs ZooKeeper and the bookies' data ports, so it runs inside the cluster's network; nothing is
+changed. Where they are stands in the cluster.json of a `duramen run`, or in `--zookeeper` and
+`--cluster`.
+
+Called by `cli.main`. Source: docs/cli.md, docs/protocol/repair.md.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+from cyclopts import Parameter
+
+from duramen.cli.arguments import DataOption, JsonOption, LogText
+from duramen.cli.command import (
+    DATA_DEFAULT,
+    ExitCode,
+    UsageError,
+    parse_argument,
+    print_json,
+    run_async,
+    say,
+)
+from duramen.cli.shell.waiting import report_waiting
+from duramen.client.bookie_client import BookieClient
+from duramen.client.log_verifier import LogVerifier, OnProgress
+from duramen.cluster.cluster_file import read_document
+from duramen.errors import DuramenError
+from duramen.runtime.stores.metadata_store import MetadataError
+from duramen.runtime.stores.zookeeper_store import ZooKeeperStore
+from duramen.texts import parse_log
+from duramen.units import agree
+from duramen.wire.metadata_json import MetadataJsonError, Paths
+
+_SHOWN_RANGE_COUNT: Final = 20
+
+
+def verify(
+    log: LogText,
+    /,
+    *,
+    zookeeper: Annotated[
+        str | None, Parameter(help="host:port of ZooKeeper, with commas (else cluster.json)")
+    ] = None,
+    cluster: Annotated[
+        str | None, Parameter(help="the cluster's name in ZooKeeper (else cluster.json)")
+    ] = None,
+    data: DataOption = DATA_DEFAULT,
+    json: JsonOption = False,
+) -> int:
+    """Read every entry from every replica straight from the bookies, and compare.
+
+    Each bookie reads its copies anew from its disks; identities are compared between replicas, and
+    counts with the metadata. Told is what is missing, damaged or different where. In the open
+    segment entries up to the last confirmed one are looked at. Segments that have left the bookies
+    for the cold store are only counted. Nothing is changed.
+
+    Exit codes: 0 every copy is there and whole; 1 something is not, or failed; 2 usage.
+    """
+    namespace, name = parse_argument(parse_log, log)
+    hosts, root = _find_cluster(zookeeper, cluster, data)
+    with _progress(is_shown=not json and sys.stderr.isatty()) as on_progress:
+        found = run_async(_verify(hosts, root, namespace, name, on_progress))
+    if json:
+        print_json({"log": log, **found})
+    else:
+        _show(log, found)
+    return ExitCode.OK if found["ok"] else ExitCode.FAILED
+
+
+def _find_cluster(zookeeper: str | None, cluster: str | None, data: Path) -> tuple[str, str]:
+    if zookeeper is not None and cluster is None:
+        raise UsageError("--zookeeper needs --cluster: the cluster's name in it")
+    if zookeeper is not None and cluster is not None:
+        return zookeeper, cluster
+    document = read_document(data.absolute())
+    return str(document.get("zookeeper")), cluster or str(document.get("cluster"))
+
+
+async def _verify(
+    hosts: str, cluster: str, namespace: str, name: str, on_progress: OnProgress
+) -> dict[str, Any]:
+    store = ZooKeeperStore(hosts)
+    client = BookieClient()
+    try:
+        async with report_waiting(f"ZooKeeper at {hosts}", say):
+            await store.start()
+        verifier = LogVerifier(store, Paths(cluster), client)
+        log_id = await verifier.find_log(namespace, name)
+        report = await verifier.verify(log_id, on_progress)
+        return {"log_id": str(log_id), **report.to_json()}
+    except MetadataError as error:
+        raise DuramenError("metadata_unavailable", f"ZooKeeper at {hosts}: {error}") from error
+    except MetadataJsonError as error:
+        raise DuramenError("internal", f"a node cannot be read: {error}") from error
+    finally:
+        await client.close()
+        await store.close()
+
+
+@contextmanager
+def _progress(*, is_shown: bool) -> Iterator[OnProgress]:
+    """A bar on stderr, for people only."""
+    if not is_shown:
+        yield lambda *_: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+    columns = (BarColumn(), MofNCompleteColumn(), "entries", TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("verify", total=None)
+        yield lambda done, total: progress.update(task, completed=done, total=total)
+
+
+def _show(log: str, found: dict[str, Any]) -> None:
+    for finding in found["findings"]:
+        who = finding["bookie"] or "metadata"
+        if finding["incarnation"]:
+            who += f"/{finding['incarnation']}"
+        ranges = [_format_range(*pair) for pair in finding["ranges"][:_SHOWN_RANGE_COUNT]]
+        more = len(finding["ranges"]) - len(ranges)
+        where = f": entries {', '.join(ranges)}" if ranges else ""
+        rest = f" and {more} more" if more else ""
+        detail = f" ({finding['detail']})" if finding["detail"] else ""
+        print(f"e{finding['epoch']}  {who}  {finding['fault']}{detail}{where}{rest}")
+    if found["lost_entries"]:
+        print(agree(f"lost, and that was accepted: {found['lost_entries']:,} entries"))
+    if found["released_segments"]:
+        print(
+            agree(f"in the cold store alone: {found['released_segments']:,} segments before these")
+        )
+    verdict = "all good" if found["ok"] else agree(f"{len(found['findings'])} findings")
+    counts = agree(f"{len(found['segments'])} segments, {found['entries']:,} entries")
+    copies = agree(f"{found['good_copies']:,} of {found['copies']:,} copies")
+    print(f"{log}: {counts}, {copies} good: {verdict}")
+
+
+def _format_range(first: int, last: int) -> str:
+    return str(first) if first == last else f"{first}-{last}"

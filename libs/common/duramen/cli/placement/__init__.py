@@ -1,1 +1,0 @@
-"""`duramen bookies`, `regions` and `placement`: where data lie, and where new ones may."""

@@ -1,1 +1,0 @@
-"""Tasks of an event loop that several share, or that nobody waits for any more."""

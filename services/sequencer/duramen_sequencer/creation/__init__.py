@@ -1,1 +1,0 @@
-"""What the creation of logs needs beside names and nodes."""

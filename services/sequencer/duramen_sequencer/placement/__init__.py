@@ -1,1 +1,0 @@
-"""Placement at work: which bookies there are and where, regions, and what breaks the rule."""

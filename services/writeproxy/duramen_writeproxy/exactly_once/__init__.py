@@ -1,1 +1,0 @@
-"""Exactly once at the edge: conditions and producers of requests, and the fencing token."""
