@@ -20,7 +20,7 @@ from duramen.runtime.reading.log_reader import DataLost, Truncated
 from duramen.runtime.reading.positioning.positions import Start
 from duramen.runtime.reading.tail import Tail
 from duramen_readproxy.answers import Bounds, RecordPick
-from duramen_readproxy.following.record_reader import RecordReader, fill
+from duramen_readproxy.following.record_reader import AHEAD_PAUSE_US, RecordReader, fill
 from tests.component.feed_world import (
     MOMENT_S,
     SOON_US,
@@ -177,6 +177,32 @@ def test_who_lags_reads_by_itself_from_where_it_is_until_it_has_caught_up(
             await feeding.give(*([] if is_out_of_window else [deliver(1, 4, 5)]), deliver(1, 6))
             found = again.result()
             assert found is not None and found.entries[0][0] == 6
+
+    play(monkeypatch, scenario)
+
+
+def test_who_is_behind_a_feed_that_has_nothing_waits_before_it_looks_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(world: FeedWorld) -> None:
+        _ = world.join(1, 4)  # by a reader that has heard of more
+        async with make_reader(world, 1, 3) as reader:
+            await reader.follow(END)
+            taking = take(reader, 3)
+            await wait_quiet()
+            for _ in range(5):
+                looks = len(world.cursors)
+                await world.cursors[-1].give(None)  # it finds no more than is known
+                assert len(world.cursors) == looks and not world.cursors[-1].is_open
+                await wait_clock(world.now_s + AHEAD_PAUSE_US / 1e6 + MOMENT_S)
+                assert len(world.cursors) == looks + 1 and world.cursors[-1].is_open
+            await world.cursors[-1].give(deliver(1, 3))
+            found = taking.result()
+            assert found is not None and found.entries[0][0] == 3, "it is known at last"
+            begin_s = world.now_s
+            again = asyncio.create_task(reader.take(3, read_clock_us()))
+            await world.cursors[-1].give(None)
+            assert again.result() is None and world.now_s < begin_s + 0.01
 
     play(monkeypatch, scenario)
 
