@@ -99,6 +99,13 @@ class World:
         stored = await self.store.get(PATHS.name("ns", "log"))
         return None if stored is None else read_node(stored.data)
 
+    async def change_name(self, **fields: Any) -> None:
+        """Write fields into the name's node, as a newer version might."""
+        stored = await self.store.get(PATHS.name("ns", "log"))
+        assert stored is not None
+        data = encode_node({**read_node(stored.data), **fields})
+        await self.store.set(PATHS.name("ns", "log"), data, version=stored.version)
+
     async def add_segments(self, log_id: str, *counts: int) -> None:
         """Closed segments of so many records, one an entry."""
         log = await self.log(log_id)

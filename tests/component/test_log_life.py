@@ -346,6 +346,34 @@ def test_a_purge_leaves_the_name_to_the_log_that_has_it_now() -> None:
     run(act)
 
 
+def test_a_log_that_took_a_deleted_ones_name_is_hidden_when_it_is_deleted_too() -> None:
+    async def act(world: World) -> None:
+        old = await world.create()
+        await world.ask("delete", log_id=old)
+        new = await world.create()
+        await world.ask("delete", log_id=new)
+        assert await world.name() == {"log_id": new, "replaces": old, "deleted": True}
+        await world.ask("undelete", namespace="ns", log="log")
+        assert await world.name() == {"log_id": new}
+
+    run(act)
+
+
+def test_a_name_keeps_the_fields_of_a_newer_version() -> None:
+    async def act(world: World) -> None:
+        old = await world.create()
+        await world.change_name(since=7)
+        await world.ask("delete", log_id=old)
+        assert await world.name() == {"log_id": old, "deleted": True, "since": 7}
+        await world.ask("undelete", namespace="ns", log="log")
+        assert await world.name() == {"log_id": old, "since": 7}
+        await world.ask("delete", log_id=old)
+        new = await world.create()
+        assert await world.name() == {"log_id": new, "replaces": old, "since": 7}
+
+    run(act)
+
+
 # --- Retention -----------------------------------------------------------------------------------
 
 

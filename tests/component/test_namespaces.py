@@ -18,7 +18,7 @@ from duramen.errors import DuramenError
 from duramen.runtime.cluster_node import ensure_cluster
 from duramen.runtime.stores.memory_store import MemoryStore, MemoryTree
 from duramen.runtime.stores.metadata_store import DeleteNode, Op, OutcomeUnknown, Set
-from duramen.wire.metadata_json import Paths, read_node
+from duramen.wire.metadata_json import Paths, encode_node, read_node
 from duramen_sequencer.control import Control
 from tests.component import writeproxy_world
 from tests.component.life_world import HOUR_MS
@@ -96,6 +96,20 @@ def test_a_change_is_made_once_and_told() -> None:
         assert made["created"] is False
         other = cluster.ask("create_namespace", namespace="ns", config=off)
         assert (await refuse(other)).code == "log_exists_with_other_config"
+
+    run(scenario)
+
+
+def test_a_change_keeps_the_fields_of_a_newer_version() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        path = PATHS.namespace("ns")
+        found = await cluster.store.get(path)
+        assert found is not None
+        newer = encode_node({**read_node(found.data), "quota": 7})
+        await cluster.store.set(path, newer, version=found.version)
+        await cluster.change({"auto_create": True})
+        found = await cluster.store.get(path)
+        assert found is not None and read_node(found.data)["quota"] == 7
 
     run(scenario)
 

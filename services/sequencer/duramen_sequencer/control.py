@@ -33,7 +33,7 @@ from duramen.wire.metadata_json import (
     MetadataJsonError,
     Paths,
     encode_log,
-    encode_node,
+    encode_name,
     read_log,
     read_node,
 )
@@ -51,10 +51,11 @@ Operation = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
 
 
 class _TakenName(NamedTuple):
-    """A name's log, and the version of the name's node."""
+    """A name's log, and the name's node."""
 
     log: LogNode
     version: int
+    fields: dict[str, Any]
 
 
 class Control:
@@ -146,12 +147,11 @@ class Control:
         An undeletion changes the name in the same `multi()`, so its version is proof enough.
         """
         path = self._paths.log(log.log_id)
-        fields = {"log_id": str(log.log_id)}
-        take_name: Create | Set = Create(name_path, encode_node(fields))
+        take_name: Create | Set = Create(name_path, encode_name(log.log_id))
         if replaced is not None:
             # From now on the deleted log cannot have the name back.
-            fields["replaces"] = str(replaced.log.log_id)
-            take_name = Set(name_path, encode_node(fields), replaced.version)
+            data = encode_name(log.log_id, replaced.fields, replaced=replaced.log.log_id)
+            take_name = Set(name_path, data, replaced.version)
         ops = (
             Create(path, encode_log(log)),
             Create(self._paths.segments(log.log_id), b""),
@@ -172,11 +172,12 @@ class Control:
         name = await self._store.get(path)
         if name is None:
             return None
-        log_id = LogId(int(read_node(name.data)["log_id"]))
+        fields = read_node(name.data)
+        log_id = LogId(int(fields["log_id"]))
         stored = await self._store.get(self._paths.log(log_id))
         if stored is None:
             raise DuramenError("metadata_unavailable", f"the node of log {log_id} is missing")
-        return _TakenName(read_log(stored.data), name.version)
+        return _TakenName(read_log(stored.data), name.version, fields)
 
 
 def _known(log: LogNode, wanted: LogConfig, what: str, nonce: str) -> dict[str, Any]:

@@ -91,7 +91,7 @@ class Namespaces:
             is_ours = node.get("nonce") == nonce
             if is_ours or config == stored:
                 return {"config": stored.to_json(), "changed": is_ours}
-            data = encode_node({"config": config.to_json(), "nonce": nonce})
+            data = encode_node({"config": config.to_json(), "nonce": nonce}, node)
             try:
                 await self._store.set(path, data, version=version)
             except (Conflict, OutcomeUnknown):

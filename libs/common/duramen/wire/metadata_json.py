@@ -205,6 +205,29 @@ def read_segment(data: bytes) -> Segment:
         raise MetadataJsonError(f"the node is no segment: {error!r}") from error
 
 
+def encode_name(
+    log_id: LogId,
+    before: Mapping[str, Any] | None = None,
+    *,
+    replaced: LogId | None = None,
+    is_deleted: bool = False,
+) -> bytes:
+    """Encode the node of a log's name.
+
+    Args:
+        before: fields of the node that is written over: those that are not known are kept.
+        replaced: the deleted log that had the name before.
+        is_deleted: the name is hidden from listings.
+    """
+    fields: dict[str, Any] = {"log_id": str(log_id)}
+    if replaced is not None:
+        fields["replaces"] = str(replaced)
+    if is_deleted:
+        fields["deleted"] = True
+    known = ("log_id", "replaces", "deleted")
+    return encode_node(fields, {k: v for k, v in (before or {}).items() if k not in known})
+
+
 def encode_log(log: LogNode) -> bytes:
     """Encode a log node."""
     fields = {

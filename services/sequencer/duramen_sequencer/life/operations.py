@@ -32,7 +32,7 @@ from duramen.runtime.sequencer.log_driver import LogDriver
 from duramen.runtime.sequencer.metadata_link import MetadataLink
 from duramen.runtime.stores.metadata_store import Conflict, MetadataError, OutcomeUnknown, Set
 from duramen.texts import format_time, parse_position
-from duramen.wire.metadata_json import encode_log, encode_node, read_log, read_node
+from duramen.wire.metadata_json import encode_log, encode_name, read_log, read_node
 from duramen.wire.record_json import encode_tail
 from duramen.wire.sequencer_calls import Redirect, encode_redirect
 from duramen_sequencer.life.boundaries import Boundaries, Extent
@@ -212,7 +212,7 @@ class LifeOperations:
             back = log.undeleted(secrets.token_hex(12))
             ops = (
                 Set(self._link.paths.log(log.log_id), encode_log(back), version),
-                Set(name_path, encode_node({"log_id": str(log.log_id)}), name.version),
+                Set(name_path, encode_name(log.log_id, fields), name.version),
             )
             try:
                 await self._link.store.commit(ops)
@@ -226,13 +226,14 @@ class LifeOperations:
         path = self._link.paths.name(log.namespace, log.name)
         with contextlib.suppress(MetadataError):
             name = await self._link.store.get(path)
-            if name is None or read_node(name.data) != {"log_id": str(log.log_id)}:
+            if name is None:
                 return
-            await self._link.store.set(
-                path,
-                encode_node({"log_id": str(log.log_id), "deleted": True}),
-                version=name.version,
-            )
+            fields = read_node(name.data)
+            if fields["log_id"] != str(log.log_id) or fields.get("deleted"):
+                return
+            replaced = LogId(int(fields["replaces"])) if "replaces" in fields else None
+            data = encode_name(log.log_id, fields, replaced=replaced, is_deleted=True)
+            await self._link.store.set(path, data, version=name.version)
 
     # --- nodes -----------------------------------------------------------------------------------
 
