@@ -31,7 +31,7 @@ from duramen.core.sequencer.exactly_once.stamps import (
     TokenRecord,
 )
 from duramen.ids import Dlsn, EntryId, Epoch, Lsn
-from duramen.limits import RETRY_DELAY_MAX_US, RETRY_DELAY_US
+from duramen.limits import RETRY_BACKOFF
 
 _HEADER_COUNT = 4_096
 """Entry headers that are asked for at once: 256 KiB."""
@@ -65,7 +65,7 @@ class Rebuild:
         self._unread: ReadHistory | None = None
         """What could not be read, while its segment's node is read anew."""
         self._retry_at_us: int | None = None
-        self._retry_delay_us = RETRY_DELAY_US
+        self._retry_delay_us = RETRY_BACKOFF.first_us
         self._begin(log.rebuild_lsn)
 
     def _begin(self, first: Lsn) -> None:
@@ -136,7 +136,7 @@ class Rebuild:
         if self._unread is not None:
             self._ask_anew(self._unread, segment)
             return
-        self._retry_delay_us = RETRY_DELAY_US
+        self._retry_delay_us = RETRY_BACKOFF.first_us
         self._low = self._first_of(segment)
         assert segment.last_entry is not None
         present = segment.list_present(self._low, segment.last_entry)
@@ -172,7 +172,7 @@ class Rebuild:
         if not entries or entries[0].entry != asked.first:
             self._retry_later(now_us)
             return
-        self._retry_delay_us = RETRY_DELAY_US
+        self._retry_delay_us = RETRY_BACKOFF.first_us
         if self.state is RebuildState.FORTH:
             self._replay(asked, entries, now_us)
         elif asked.is_headers_only:
@@ -381,7 +381,7 @@ class Rebuild:
 
     def _retry_later(self, now_us: int) -> None:
         self._retry_at_us = now_us + self._retry_delay_us
-        self._retry_delay_us = min(2 * self._retry_delay_us, RETRY_DELAY_MAX_US)
+        self._retry_delay_us = RETRY_BACKOFF.next_us(self._retry_delay_us)
 
     def __repr__(self) -> str:
         return f"<rebuild {self.state.value} e{self._epoch} read={self.entry_count} {self.table}>"
