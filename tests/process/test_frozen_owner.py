@@ -60,7 +60,7 @@ def test_an_owner_frozen_for_15_s_acknowledges_nothing_after_the_seal(tmp_path: 
 
 
 async def scenario(cluster: LocalCluster, folder: Path, ticker: Ticker) -> None:
-    victim, pending_owner = cluster.ids("sequencer")
+    victim, other = cluster.ids("sequencer")
     ids = {log: LogId(int(await create_log(cluster, log, {}))) for log in PLAIN + PRODUCED}
     plain, produced = (load_options(cluster, folder, logs) for logs in (PLAIN, PRODUCED))
     file = HistoryFile(history_path(folder, PLAIN[0], "direct"))
@@ -92,7 +92,7 @@ async def scenario(cluster: LocalCluster, folder: Path, ticker: Ticker) -> None:
         for load in (first, second):
             await load.wait_acked_since(continued_ns, HANG_S)
             await load.wait_worked(appends=APPENDS_COUNT, reads=READS_COUNT, timeout_s=120)
-        await check_owners(cluster, victim, pending_owner)
+        await check_owners(cluster, victim, other)
         last = (await statistics(cluster, victim))["frames"]["appends"]
         await asyncio.gather(first.finish(), second.finish())
         asked = (await statistics(cluster, victim))["frames"]["appends"] - last
@@ -152,9 +152,9 @@ async def count_frames(cluster: LocalCluster, sequencer: str) -> list[int]:
     return counts
 
 
-async def check_owners(cluster: LocalCluster, victim: str, pending_owner: str) -> None:
+async def check_owners(cluster: LocalCluster, victim: str, other: str) -> None:
     """The new owner has every log, and the zombie claims none."""
-    await wait_owned_by(cluster, pending_owner)
+    await wait_owned_by(cluster, other)
     assert set(await owners_of(cluster)) == {*PLAIN, *PRODUCED}
     assert not any((await statistics(cluster, victim))["logs"].values())
 

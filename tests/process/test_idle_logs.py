@@ -52,8 +52,8 @@ _CONFIG = {"roll": {"idle_close": "1s"}}
 @pytest.mark.timeout(_TIMEOUT_S + 120)
 def test_idle_logs_cost_little_memory_and_no_recovery(tmp_path: Path) -> None:
     with running_cluster(tmp_path / "c", "--sequencers", "2", "--no-restart") as cluster:
-        owner, pending_owner = cluster.ids("sequencer")
-        cluster.kill(pending_owner)
+        owner, other = cluster.ids("sequencer")
+        cluster.kill(other)
 
         async def scenario() -> None:
             client = RestClient(cluster.state()["write_url"])
@@ -71,7 +71,7 @@ def test_idle_logs_cost_little_memory_and_no_recovery(tmp_path: Path) -> None:
             )
             noise = NOISE_BYTES if LOG_COUNT < 10_000 else 0
             assert grown <= LOG_COUNT * IDLE_BYTES_MAX + noise
-            await check_takeover(cluster, client, owner, pending_owner)
+            await check_takeover(cluster, client, owner, other)
             await client.close()
 
         run(scenario(), timeout_s=_TIMEOUT_S)
@@ -122,29 +122,27 @@ def resident_bytes(cluster: LocalCluster, node_id: str) -> int:
     return pages * resource.getpagesize()
 
 
-async def check_takeover(
-    cluster: LocalCluster, client: RestClient, owner: str, pending_owner: str
-) -> None:
+async def check_takeover(cluster: LocalCluster, client: RestClient, owner: str, other: str) -> None:
     """Kill the owner while one log, made last and thus looked at last, is in use."""
     await client.ensure_log("default", "in-use", {})
     batch = encode_batch([b"twice"], timestamp_ms=1)
     assert (await client.append("default", "in-use", batch)).start == 0
-    cluster.revive(pending_owner)
+    cluster.revive(other)
     await asyncio.to_thread(
-        wait_in_thread, lambda: is_registered(cluster, pending_owner), HANG_S, "the pending owner"
+        wait_in_thread, lambda: is_registered(cluster, other), HANG_S, "the pending owner"
     )
     await asyncio.to_thread(cluster.kill, owner)
     async with asyncio.timeout(HANG_S):
-        while (await statistics(cluster, pending_owner))["recoveries"] < 1:
+        while (await statistics(cluster, other))["recoveries"] < 1:
             pass
-    found = await statistics(cluster, pending_owner)
+    found = await statistics(cluster, other)
     assert (found["recoveries"], found["takeovers"]) == (1, 1), "only what was in use"
     some = [f"idle-{i}" for i in range(0, LOG_COUNT, max(LOG_COUNT // 20, 1))]
     for name in some:
         append = partial(client.append, "default", name, batch)
         done = await repeat_safely(append, COME_AGAINS_MAX, is_read=False)
         assert done.start is not None and done.start >= 1 and not done.dlsn.startswith("e1n"), name
-    found = await statistics(cluster, pending_owner)
+    found = await statistics(cluster, other)
     assert found["recoveries"] == 1, "an idle log is opened, not recovered"
     assert found["takeovers"] == 1 + len(some)
     print(f"{LOG_COUNT + WARM_COUNT} idle logs taken over without a recovery")

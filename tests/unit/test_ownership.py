@@ -16,8 +16,8 @@ from duramen.core.ownership import loss_pauses
 from duramen.core.ownership.choice import (
     OwnerChoice,
     OwnerVerdict,
+    choose_next_owner,
     choose_owner,
-    choose_pending_owner,
 )
 from duramen.core.ownership.loss_pauses import LossPauses
 from duramen.core.ownership.takeover_queue import TakeoverQueue
@@ -119,12 +119,12 @@ def test_an_append_reaches_a_claimant_in_as_many_steps_as_there_are_sequencers(
 
 def test_a_dead_owners_log_goes_to_the_next_by_hash() -> None:
     assert (
-        choose_pending_owner("s2", pending_owner=None, ranked=RANKED, tried={"s1"}).verdict
+        choose_next_owner("s2", pending_owner=None, ranked=RANKED, tried={"s1"}).verdict
         is OwnerVerdict.OURS
     )
-    assert choose_pending_owner(
-        "s3", pending_owner=None, ranked=RANKED, tried={"s1"}
-    ) == OwnerChoice(OwnerVerdict.REDIRECT, "s2")
+    assert choose_next_owner("s3", pending_owner=None, ranked=RANKED, tried={"s1"}) == OwnerChoice(
+        OwnerVerdict.REDIRECT, "s2"
+    )
 
 
 # --- Pauses after a loss -------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The little that the bookie needs from a disk, as a port; the real one; a window for reading.
+"""The little that the bookie needs from a disk, as a port, with its production implementation.
 
 A simulated disk (durable and volatile layer, torn writes, failing syncs, renames undone) stands in
 behind the same two Protocols. All calls block; writes to one file come from one thread at a time,

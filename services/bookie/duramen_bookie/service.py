@@ -1,4 +1,4 @@
-"""The bookie as a service: identity, replay, data server, registration; and the way back.
+"""The bookie as a service: identity, replay, data server, registration, and the stop.
 
 Start: hold the directory, compare the cookie with ZooKeeper, replay the journal, serve, register.
 Stop: unregister, stop serving, write the journal's end mark, remove DIRTY. A journal that fails

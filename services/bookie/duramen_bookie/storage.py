@@ -170,7 +170,7 @@ class Storage:
         self.checkpoint = Checkpoint(0, core.incarnation, 0, (), 1, _NO_STATE)
         """The one in force, without its state."""
         self.lost_files: list[str] = []
-        """Shelf files that could not be opened at start: what they held is UNKNOWN."""
+        """Entry log files that could not be opened at start: what they held is UNKNOWN."""
         self.writer: JournalWriter
         self._journal: JournalPort | None = None
         self._generation = _Generation()

@@ -267,8 +267,8 @@ class LogHost:
 
     def looks_after(self, log: LogNode, owner_id: str | None) -> bool:
         """Whether background work on a log is this process's: its owner's, else the hash's."""
-        pending_owner = self.claims.first_of(log) if owner_id is None else owner_id
-        return pending_owner == self.sequencer_id
+        responsible = self.claims.first_of(log) if owner_id is None else owner_id
+        return responsible == self.sequencer_id
 
     def _drop_if_idle(self, driver: LogDriver) -> None:
         log_id = driver.log_id
@@ -335,9 +335,9 @@ class LogHost:
             return
         owner = await self._link.read_owner(log_id)
         # What carries our name and is not driven here was left by us, whomever the hash names.
-        pending_owner = self.claims.first_of(log) if owner is None else owner.sequencer_id
+        responsible = self.claims.first_of(log) if owner is None else owner.sequencer_id
         left_us = self.claims.pauses.left_us(log_id, now_us())
-        if pending_owner == self.sequencer_id and not left_us and self._may_work():
+        if responsible == self.sequencer_id and not left_us and self._may_work():
             _LOG.info("log %d (%s/%s) is orphaned", log_id, log.namespace, log.name)
             self.take_over(log_id, demand=0, size=log.totals.length_bytes)
 

@@ -1,7 +1,7 @@
 """Admin routes of a sequencer about placement: bookies and regions, as `/v1/cluster/…`.
 
-The same as the control calls of `operations`, for a person with a browser or curl at one sequencer;
-tools use the write proxy's, which asks a sequencer that is there.
+The same as the control calls of `placement_operations`, for a person with a browser or curl at one
+sequencer; tools use the write proxy's, which asks a sequencer that is there.
 
 Called by `service`. Source: docs/protocol/placement.md "Places and regions, live".
 """

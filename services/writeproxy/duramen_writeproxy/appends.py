@@ -10,8 +10,8 @@ repetition says nothing about the first.
 A sequencer that was tried in vain is told to the next one, which looks whether it is there at all
 and takes its log over if it is not.
 
-Called by `rest`. Source: docs/protocol/metadata.md "Rules for every change", docs/protocol/write.md
-"Uncertain", docs/protocol/errors.md.
+Called by `append_route` and `intake`. Source: docs/protocol/metadata.md "Rules for every change",
+docs/protocol/write.md "Uncertain", docs/protocol/errors.md.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 One process holds one write proxy, so they are made once, with the process. Labels hold no names of
 logs; `outcome` is `ok` or a code of `duramen.errors`.
 
-Called by `rest`, `lanes`, `service`. Source: docs/protocol/admin.md "Metrics".
+Called by `append_route`, `intake`, `lanes`, `service`. Source: docs/protocol/admin.md "Metrics".
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Reads a log for a sink that takes decoded batches in a thread, one answer at a time.
 
 Checks on the way that sequence numbers have no gap, and ends at records that are lost: what comes
-out is whole. Asking and cutting are the SDK's
-(`sdk.reader`); what becomes of the records is the sink's matter.
+out is whole. Asking and cutting are the SDK's (`sdk.reader`); what becomes of the records is the
+sink's matter.
 
 Called by `duramen read` and by the local cluster's demo. Source: docs/protocol/read-answers.md.
 """

@@ -1,11 +1,11 @@
 """What a closed segment's node says of its copy in the cold store.
 
-The archive records a copy when it has read back everything that it wrote and compared it with the
+The archive records a copy after reading back everything that it wrote and comparing it with the
 bookies' copies. A second look later makes the copy *rechecked*; the hot copies may be released only
 then. The value names the attempt whose manifest counts. The manifest's place follows from log,
 epoch and store.
 
-Part of `core.segment`, which has the transitions. Spelled as JSON by `wire.metadata_json`.
+The transitions are `core.segment`'s. Encoded as JSON by `wire.metadata_json`.
 Source: docs/protocol/archive.md.
 """
 

@@ -2,8 +2,8 @@
 
 A bookie that is to leave goes SERVING → DRAINING → LEAVING → DRAINED, one step at a time, and back
 to SERVING from any of these. The duty stands in the bookie's own node, where `core.repair` decides
-about it. The bookie enforces a duty before it publishes it: what the published duty forbids can no
-longer happen. Reads and seals go on in every duty. Writes of LACs are refused as adds are.
+about it. The bookie enforces a duty before it publishes it: once a duty is published, nothing that
+it forbids can happen. Reads and seals go on in every duty. Writes of LACs are refused as adds are.
 
 Called by the bookie's core and by repair. Source: docs/protocol/repair.md "Drain".
 """

@@ -1,6 +1,6 @@
 """Numbers kept per entry of one ledger, in compact arrays sorted by entry.
 
-The core keeps an identity checksum with each hot entry (8 bytes together). The bookie's active
+The core keeps 8 bytes for each hot entry, its identity checksum included. The bookie's active
 index keeps a place in the journal. Entries arrive mostly in order, so adding appends and finding is
 a subtraction. Recovery and resends may fill gaps, and then the numbers behind the gap are moved.
 

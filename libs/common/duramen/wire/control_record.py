@@ -4,8 +4,8 @@ A control entry (flag of `wire.entry`) has one as its only batch, and no records
 the stream and no sequence number. Kinds that are not known here are passed over: a newer sequencer
 wrote them for what only it does.
 
-Called by sequencers (through `history`) and tools. Source: docs/protocol/write.md "Exactly once",
-docs/protocol/wire.md.
+Called by sequencers (through `entry_history`) and tools. Source: docs/protocol/write.md "Exactly
+once", docs/protocol/wire.md.
 """
 
 from __future__ import annotations

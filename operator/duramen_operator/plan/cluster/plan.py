@@ -1,8 +1,8 @@
 """The plan for a cluster and its bookies: manifests of everything, what is refused, what is told.
 
 Nothing is made of a LogCluster that is not valid, is leaving, or of which it is not clear what it
-is; a BookieSet that is not valid or
-cannot be made keeps nobody else from being made. Called by `plan.plan`. Pure.
+is; a BookieSet that is not valid or cannot be made keeps nobody else from being made. Called by
+`plan.plan`. Pure.
 """
 
 from collections.abc import Iterator

@@ -1,6 +1,6 @@
 """Replay speed and memory of a bookie's hot part, for `duramen bench journal`.
 
-Replay goes over a journal of an unclean stop into the core and the index, from the disk and then
+Replays the journal of an unclean stop into the core and the index, from the disk and then
 from the page cache; each time until a writer is ready that could go on. Memory is what core and
 index keep, as Python's allocator counts it.
 

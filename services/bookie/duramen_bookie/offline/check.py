@@ -4,8 +4,7 @@ Reads all of it as a start would and compares it with every checksum: both copie
 the journal, each entry log file against its index, and the settled entries that the checkpoint
 promises against what the entry log and the journal hold. What a crash may leave (a torn last
 commit, files that no checkpoint names) is a note, not damage. Nothing is changed, and what is
-damaged is not repaired
-here: other bookies have copies, and the running bookie has them fetched.
+damaged is not repaired here: other bookies have copies, and the running bookie has them fetched.
 
 Not here: making an index anew (`rebuild`), the command line. Called by `commands`.
 Source: docs/bookie.md "Tools for a stopped bookie", docs/protocol/journal.md "Start", R15.

@@ -1,11 +1,11 @@
-"""Repair that yields: its rate falls while clients' adds wait longer than in its rests.
+"""Repair that yields: its rate falls while clients' adds wait longer than when it is idle.
 
 `Yielding` decides the rate. It learns, while no repair is under way, how long 19 of 20 adds of
-clients wait until they are durable; while repair is under way it counts those that wait longer. Are
-they twice as many as at rest, the rate is halved; else it grows by and by to what is configured. It
-never falls below a floor, so that repair ends whatever else happens. The wait of an add holds all
-that repair can be in the way of: before it is seen the event loop's lateness (a timer's, `probe`),
-then the interpreter, cores, the journal and its disk. Whoever reads what others pull, or verifies,
+clients wait until they are durable; while repair is under way it counts those that wait longer. If
+they are twice as many as at rest, the rate is halved; else it grows step by step to what is
+configured. It never falls below a floor, so that repair ends whatever else happens. An add's wait
+covers all that repair can delay: the event loop (a timer's lateness, `probe`), the interpreter, the
+CPU, the journal and its disk. Whoever reads what others pull, or verifies,
 is in the way of clients too: one rate for all of it. `YieldingPace` is the gate with that rate.
 
 Not here: what a piece of repair is. Made by `calls`, told of waits by the data plane.

@@ -6,7 +6,7 @@ hour files with at most a fifth alive are rewritten, where little is copied for 
 day those with at most four fifths. A file with nothing alive is let go of without copying. An index
 that turned out to be damaged is made anew here as well, from the data beside it, and soon.
 
-Not here: copying (`transfer`), checkpoint and turn (`settling.Carrier`). Called by `service`.
+Not here: copying (`transfer`), checkpoint and turn (`settling.Carrier`). Called by `rounds`.
 Source: docs/bookie.md "Upkeep".
 """
 

@@ -7,7 +7,7 @@ one of a CLOSED segment are leftovers (R17). A missing node, a listing, an error
 another cluster prove nothing. `Deletion` walks all logs with ledgers here, so many nodes a round.
 
 Not here: forgetting itself (`core.bookie`: journal first, then GONE), space (`compaction`).
-Called by `service`. Source: R4, R17, docs/bookie.md "Upkeep".
+Called by `rounds`. Source: R4, R17, docs/bookie.md "Upkeep".
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ metadata store, again and again until it stands there. One node a ledger, in it 
 bookie incarnation that found damage of its own, so that nobody's report replaces another's.
 Reporting twice is the same as once. Who repairs deletes the node with the version that it read.
 
-Not here: repair. Called by `scrub`, `service`. Source: docs/protocol/metadata.md
+Not here: repair. Called by `rounds`. Source: docs/protocol/metadata.md
 "repair/queue/<ledger id>", R3.
 """
 

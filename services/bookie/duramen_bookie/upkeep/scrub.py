@@ -6,7 +6,7 @@ what is damaged (UNKNOWN from then on) and the repair queue which ledgers. A pas
 reporting again what is known to be damaged, so that no report is lost for good. When the queue is
 full the scrub waits: what it finds it can always tell.
 
-Not here: files and checksums. Called by `service` and its admin routes. Source: docs/bookie.md
+Not here: files and checksums. Called by `rounds` and the admin routes. Source: docs/bookie.md
 "Upkeep".
 """
 

@@ -5,7 +5,7 @@ copied (`transfer`) at a bounded rate, a checkpoint that names the new files and
 files is made durable, and then the journal gets its files back. `carry_out` is what compaction does
 with its own sources, too: one at a time, so that checkpoints follow one another.
 
-Not here: bytes and files. Called by `service`. Source: docs/bookie.md "Upkeep",
+Not here: bytes and files. Called by `rounds`. Source: docs/bookie.md "Upkeep",
 docs/protocol/entry-log.md "Checkpoint".
 """
 

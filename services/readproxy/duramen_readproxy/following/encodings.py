@@ -1,6 +1,6 @@
-"""Encoded entries that the readers at a tail share: one encoding serves all of one form.
+"""Encoded entries that the readers at a tail share: readers that want one form share it.
 
-An entry is spelled once for NDJSON and once for events, with or without base64, and kept for the
+An entry is encoded once for NDJSON and once for events, with or without base64, and kept for the
 moment in which the others come for it: bounded in bytes, the one that was used longest ago goes
 first. Entries never change, so there is nothing to invalidate. An encoding lies here in pieces
 that are sent as they are.

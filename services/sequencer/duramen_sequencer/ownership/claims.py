@@ -21,8 +21,8 @@ from duramen.core.log_node import LogNode
 from duramen.core.ownership.choice import (
     OwnerChoice,
     OwnerVerdict,
+    choose_next_owner,
     choose_owner,
-    choose_pending_owner,
 )
 from duramen.core.ownership.loss_pauses import LossPauses
 from duramen.core.ownership.relief import can_append
@@ -224,7 +224,7 @@ class Claims:
         """Whose the log of a dead owner becomes."""
         log = await self.read_log(log_id)
         ranked = [] if log is None else self.rank(log)
-        return choose_pending_owner(
+        return choose_next_owner(
             self._id, pending_owner=None, ranked=ranked, tried={*without, owner.sequencer_id}
         )
 

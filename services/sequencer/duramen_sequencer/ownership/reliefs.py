@@ -2,9 +2,8 @@
 
 Looks every second. Which log, and to whom, is decided by `core.ownership.relief`; giving up is a
 release: what was sent is uncertain, what was not waits here until the owner node is gone, and is
-then redirected to the pending owner, which takes the log over as from a dead owner. Nobody has to
-be
-told: pending owners find the log by the append, or by their next scan.
+then redirected to the pending owner, which takes the log over as from a dead owner. Nobody
+has to be told: pending owners find the log by the append, or by their next scan.
 
 Called by `service`; its `look` also by the simulator, in virtual time.
 Source: docs/protocol/ownership.md "Cut off from bookies", ADR 0023.
@@ -76,7 +75,7 @@ class LogReliefs:
             view = None if driver is None else driver.core.view
             if view is None or host.is_leaving(log_id):
                 continue
-            pending_owners = host.claims.rank_able(view.log, able)
-            if pending_owners:
+            candidates = host.claims.rank_able(view.log, able)
+            if candidates:
                 self.chosen.note_gift(log_id, now_us)
-                await host.give_up(log_id, pending_owners[0])
+                await host.give_up(log_id, candidates[0])

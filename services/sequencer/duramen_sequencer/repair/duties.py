@@ -4,7 +4,7 @@ Asking is refused when the bookies that would be left cannot hold new segments o
 the numbers. Each step of a drain is one compare-and-set on the bookie's own node, judged by
 `core.repair.drain` on a whole round; the bookie follows its node and publishes that it does.
 
-Called by `auditor` and `operations`. Source: docs/protocol/repair.md.
+Called by `auditor`. Source: docs/protocol/repair.md.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ until its session is in doubt; then it stops at once, before the node is gone
 (docs/protocol/repair.md "Who audits"). Two auditors at one time would waste work and harm nothing:
 all that they change they change by compare-and-set.
 
-Called by `auditor`; the node is read by `operations` and by write proxies.
+Called by `service`, which tells the auditor; the node is read by `operations` and write proxies.
 Source: docs/protocol/repair.md.
 """
 

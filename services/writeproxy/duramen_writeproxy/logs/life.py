@@ -3,7 +3,7 @@
 Each is checked here and carried out by the log's owner, or by any sequencer when nothing is open;
 all four may be sent again. The verb stands behind the log's name, which has no colon.
 
-Called by `rest`. Source: docs/protocol/rest.md "Write proxy", docs/protocol/errors.md,
+Called by `service`. Source: docs/protocol/rest.md "Write proxy", docs/protocol/errors.md,
 docs/protocol/retention.md.
 """
 

@@ -6,7 +6,7 @@ somebody was told exists is found. While ZooKeeper cannot be reached, what is kn
 ids are never given twice, and the sequencer refuses a log that is gone. Appends then go on without
 metadata.
 
-Called by `rest` and `catalog`. Source: docs/protocol/wire.md "Identities",
+Called by `append_route`, `catalog` and `cluster`. Source: docs/protocol/wire.md "Identities",
 docs/protocol/metadata.md "namespaces/<ns> and names/<ns>/<log>".
 """
 

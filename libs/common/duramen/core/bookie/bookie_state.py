@@ -3,9 +3,8 @@
 There is one state object per log (R11): checking the seal and accepting an add are one step on it.
 An entry is *hot* while the journal holds it (8 bytes here, in an `EntryTable`), *settled* when the
 entry log does (a range), *unknown* when it was here and cannot be read. Adds, seals, LACs and drops
-are
-*pending* from the moment the core accepts them until their journal record is persisted. Answers,
-LACs and reads rest on what is persisted; refusals rest on pending seals and drops too.
+are *pending* from the moment the core accepts them until their journal record is persisted.
+Answers, LACs and reads rest on what is persisted; refusals rest on pending seals and drops too.
 
 Not here: entries themselves. The core knows identity checksums, the driver knows bytes and places.
 Called by `core.bookie`; rows, effects and snapshots by its drivers (handlers, storage, simulator).

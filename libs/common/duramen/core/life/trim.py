@@ -1,4 +1,4 @@
-"""Where a log's trim point lies in its segments: which are truncated, wholly or in part.
+"""Where a log's trim point lies: which of its segments are truncated, wholly or in part.
 
 The trim point in the log node is the truth, and a segment's status follows from it. So a truncation
 is one compare-and-set, however many segments it passes. Pure functions of nodes.

@@ -5,7 +5,7 @@ carries more than HYSTERESIS times its share. It makes a move only if the worse 
 sequencers gets better, and moves at most a given number of logs. Run again on the loads that its
 own moves lead to, it moves nothing.
 
-Called by the write proxy's `cluster.balancing`. Source: docs/protocol/ownership.md.
+Called by the write proxy's `cluster.sequencers`. Source: docs/protocol/ownership.md.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ class OwnerVerdict(enum.Enum):
     """The named sequencer should get it."""
     PROBE = "probe"
     """The named owner did not take it: look whether its process is there at all, then ask
-    `choose_pending_owner` if it is not, and wait for it if it is."""
+    `choose_next_owner` if it is not, and wait for it if it is."""
 
 
 class OwnerChoice(NamedTuple):
@@ -65,7 +65,7 @@ def choose_owner(
     if owner is not None:
         is_asked = owner in live and owner not in tried
         return OwnerChoice(OwnerVerdict.REDIRECT if is_asked else OwnerVerdict.PROBE, owner)
-    return choose_pending_owner(
+    return choose_next_owner(
         self_id,
         pending_owner=pending_owner if pending_owner in live else None,
         ranked=ranked,
@@ -73,7 +73,7 @@ def choose_owner(
     )
 
 
-def choose_pending_owner(
+def choose_next_owner(
     self_id: str, *, pending_owner: str | None, ranked: Sequence[str], tried: Collection[str]
 ) -> OwnerChoice:
     """Whose a log without a living owner becomes; this sequencer's when nobody else is left."""

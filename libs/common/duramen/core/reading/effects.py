@@ -1,8 +1,8 @@
 """What a reader asks of its driver, and what it gives: the effects of `core.reading.reader`.
 
 The driver carries them out in their order. An answer to a read may come late, twice, or as a status
-that the driver made of a failure. The drivers are the read proxy's `log_reader`, the simulator and
-the scenarios. Source: docs/protocol/reading.md.
+that the driver made of a failure. The drivers are `runtime.reading.log_reader` and the scenarios.
+Source: docs/protocol/reading.md.
 """
 
 from __future__ import annotations

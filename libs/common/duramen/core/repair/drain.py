@@ -1,12 +1,13 @@
 """How a bookie is emptied: serving → draining → leaving → drained, and when each step is safe.
 
-No step follows from a listing, or from a round that began too early. `draining`: the bookie takes
-no ledger that it does not know, and its copies move elsewhere. `leaving`: it takes nothing at all;
-a whole round that began after the bookie itself published `draining` found it named nowhere.
-`drained`: one more whole round, begun after it published `leaving`, still finds it named nowhere
-and no segment in recovery. A recovery keeps its ensembles in memory until it closes (R16), and may
-have had acks of the bookie before. If a sequencer with an old view creates a segment later, it gets
-no ack of the bookie. A round that finds the bookie named sends it back to `draining`.
+No step is justified by a listing, or by a round that began before the state was published.
+`draining`: the bookie takes no ledger that it does not know, and its copies move elsewhere.
+`leaving`: it takes nothing at all; a whole round that began after the bookie itself published
+`draining` found it named nowhere. `drained`: one more whole round, begun after it published
+`leaving`, still finds it named nowhere and no segment in recovery. A recovery keeps its ensembles
+in memory until it closes (R16), and may have had acks of the bookie before. If a sequencer with an
+old view creates a segment later, it gets no ack of the bookie. A round that finds the bookie named
+sends it back to `draining`.
 
 Pure. Not here: setting a duty, and obeying it. Called by the auditor after each round.
 Source: docs/protocol/repair.md.

@@ -3,8 +3,8 @@
 Each function takes the view that its compare-and-set will check. It gives the writes of one
 `multi()`, or None where no such change is possible. Nothing here waits, sends or remembers.
 
-Called by `log_sequencer`. Source: docs/protocol/metadata.md "The changes", R2,
-docs/protocol/write.md "Roll", R19.
+Called by `takeover`, `epoch` and `own_changes`. Source: docs/protocol/metadata.md "The changes",
+R2, docs/protocol/write.md "Roll", R19.
 """
 
 from __future__ import annotations

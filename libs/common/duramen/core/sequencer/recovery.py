@@ -5,7 +5,7 @@
 MARK says in the metadata that only recovery may close the segment. SEAL fences its last fragment
 until a cover has answered (R12). SEALED waits for the close of the epoch before. For a log with
 `early_append` it first writes the bound: the highest entry that the cover has seen. Later entries
-of a zombie, above the bound, are not recovered: newer epochs have acknowledged entries meanwhile.
+of a zombie, above the bound, are not recovered: newer epochs may have acknowledged entries by then.
 READ walks up from the LAC under seal (R14), WRITE_BACK stores what is found in its whole write set
 (R16), until a cover has proved an absence (R15). CLOSE moves LCE in the same `multi()`. Many may
 recover at once: one close succeeds, the others adopt it. Doubt (UNKNOWN, errors, silence) proves

@@ -5,7 +5,7 @@ together do not roll together. A segment that nobody appends to is closed, and n
 it: idle logs cost nothing at takeover. `RollQueue` bounds how many logs of a process roll at once,
 because each roll is a few calls to ZooKeeper.
 
-Not here: how a segment ends (`segment_end`). Called by `log_sequencer` and `segment_end`.
+Not here: how a segment ends (`segment_end`). Called by `open_epoch` and `segment_end`.
 Source: docs/protocol/write.md "Roll", docs/protocol/ownership.md "Idle logs".
 """
 

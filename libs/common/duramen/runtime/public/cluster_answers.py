@@ -3,9 +3,9 @@
 A sequencer makes them; a write proxy passes them on. Members that this process does not know are
 passed on as well: the sequencer that answered may be of a later version.
 
-Called by the sequencer's `placement` and `ownership` and the write proxy's `cluster`. Source:
-docs/protocol/placement.md "Places and regions, live", docs/protocol/ownership.md "Through one
-address".
+Called by the sequencer's `placement_operations`, its `ownership` and the write proxy's `cluster`.
+Source: docs/protocol/placement.md "Places and regions, live", docs/protocol/ownership.md "Through
+one address".
 """
 
 from __future__ import annotations

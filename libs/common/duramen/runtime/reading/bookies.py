@@ -8,7 +8,7 @@ wait at the same tail share one long poll, which is given up when the last of th
 waited too long for a bookie asks another one, and shares that request too.
 
 Not here: which replica to ask and what may be shown (`duramen.core.reading.reader`).
-Called by `log_reader`, `tail` and `positions`. Source: docs/protocol/reading.md "Which replica",
+Called by `log_reader`, `tail` and `positioning`. Source: docs/protocol/reading.md "Which replica",
 R1, R15.
 """
 

@@ -1,8 +1,8 @@
 """Driver of one reader core: turns its effects into calls, tasks and timers, answers into events.
 
 A `LogCursor` takes what the cache has at once, has at most one read or long poll under way, and
-gives everything up when its context ends (the client's going away cancels it). A reader has one
-while it catches up; the feed of a log has one that follows.
+gives everything up when its `async with` block ends (a client that goes away cancels it). A reader
+has one while it catches up; the feed of a log has one that follows.
 
 Called by the read proxy (`following`) and by `duramen.client.core`. Source:
 docs/protocol/reading.md, docs/protocol/read-answers.md.

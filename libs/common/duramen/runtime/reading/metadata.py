@@ -8,7 +8,7 @@ Nothing is concluded from an absence without a sync before it (R4). While ZooKee
 what was read before is believed for a bounded time: entries and ends of segments do not change, so
 it hides only what was opened, truncated or deleted meanwhile (ADR 0021).
 
-Called by `log_reader`, `tail`, `positions`, the read proxy's routes and `duramen.client.core`.
+Called by `log_reader`, `tail`, `positioning`, the read proxy's routes and `duramen.client.core`.
 Source: docs/protocol/metadata.md "Reading" and "Nodes", docs/protocol/reading.md "From segment to
 segment".
 """

@@ -1,8 +1,7 @@
 """The metadata store on ZooKeeper: kazoo's threads behind asyncio, with honest outcomes.
 
 kazoo is used for its protocol and its reconnecting, not for its recipes or retries. What it leaves
-open
-is decided here: no write is ever sent twice; a write that kazoo may have sent and not seen
+open is decided here: no write is ever sent twice; a write that kazoo may have sent and not seen
 answered is `OutcomeUnknown` whatever kazoo calls it (its ConnectionClosedError leaves the request
 in the queue); a call made without a connection is `Unavailable` at once, never queued for later;
 every call has a deadline. Every write is a multi, so single operations and commits have one path

@@ -5,8 +5,8 @@ rebuilt table equals the one that was lost. A row leaves only by `forget_unused`
 batch 0 of an unknown producer counts as fresh, so a producer that may still retry is kept.
 
 Invariants (checked by `validate`):
- 1 a row has 1 to `results_kept` results, and a loss mark if it ends in one; `last` is not below
-   their number - 1.
+ 1 a row has 1 to `results_kept` results, and a loss mark if it ends in one; `last` is at
+   least their number - 1.
  2 results of a row lie one after the other in the log.
  3 at most PRODUCER_COUNT_MAX rows.
 Called by `admission`, `snapshots` and `rebuild`. Source: docs/protocol/rest.md "Append".

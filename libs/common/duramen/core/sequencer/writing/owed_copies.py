@@ -1,4 +1,4 @@
-"""Copies that members still owe: acknowledged entries that not every member of a write set has.
+"""Copies that are owed to members: acknowledged entries that not all of a write set has.
 
 An entry stays in memory until its whole write set has it, or until a recorded range names who
 misses it (`repair/owed`). What is kept is bounded: past its budget the log records what it owes,
@@ -50,7 +50,7 @@ class OwedCopies:
         return self.size_bytes <= 2 * self._bytes_max
 
     def awaits_other_than(self, absent: Collection[Member], segment: Segment) -> bool:
-        """Whether a member that is not absent owes something."""
+        """Whether something is owed to a member that is not absent."""
         return any(m not in absent for e in self.entries.values() for m in e.missing_from(segment))
 
     def is_owed_to(self, member: Member, segment: Segment) -> bool:
