@@ -57,7 +57,7 @@ ARROW_TYPES: Final[dict[str, pa.DataType]] = {
     "body": pa.binary(),
     "gap": _GAP,
 }
-"""Of each column, as Spark spells its own types in Arrow."""
+"""Of each column, as Spark names its own types in Arrow."""
 
 
 def check_schema(schema: StructType) -> pa.Schema:

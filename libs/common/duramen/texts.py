@@ -27,7 +27,7 @@ _TXID_MAX = (1 << 63) - 1
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 LAST_TIME_MS: Final = 253_402_300_799_999
-"""9999-12-31T23:59:59.999Z, the last moment that RFC 3339 can spell."""
+"""9999-12-31T23:59:59.999Z, the last moment that RFC 3339 can express."""
 
 
 class PositionKind(enum.Enum):
@@ -163,6 +163,6 @@ def parse_time_ms(text: str) -> int:
 
 @lru_cache(maxsize=1024)
 def format_time(unix_ms: int) -> str:
-    """RFC 3339 in UTC with milliseconds; times that it cannot spell become the nearest it can."""
+    """RFC 3339 in UTC with milliseconds; times that it cannot express become the nearest it can."""
     moment = _EPOCH + datetime.timedelta(milliseconds=min(max(unix_ms, 0), LAST_TIME_MS))
     return f"{moment:%Y-%m-%dT%H:%M:%S}.{moment.microsecond // 1000:03d}Z"

@@ -23,7 +23,7 @@ from duramen_bookie.upkeep.rounds import Upkeep
 
 PAGE_COUNT_DEFAULT: Final = 1_000
 PAGE_COUNT_MAX: Final = 10_000
-"""Ledgers of a page: spelling them holds the event loop for some 50 ms."""
+"""Ledgers of a page: encoding them holds the event loop for some 50 ms."""
 
 _LEDGER_ID_DIGITS_MAX: Final = 20
 

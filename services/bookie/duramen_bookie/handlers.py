@@ -1,7 +1,7 @@
 """The bookie's data plane: frames in, frames out, the core in between.
 
 One request is one event for the core, one unit for the journal and one future: nothing here is done
-per row but checking and spelling it. The outbox is drained after every event. Bytes that are no
+per row but checking and encoding it. The outbox is drained after every event. Bytes that are no
 frame are refused (400) and touch nothing; what finds its class of service full is refused with
 advice when to ask again (`admission`): rows of adds and of reads as OVERLOADED, requests as 503.
 

@@ -495,7 +495,7 @@ async def _replace(
 def encode_loss(
     bookie_id: str, known: Mapping[str, Any], fields: Mapping[str, Any], nonce: str = ""
 ) -> bytes:
-    """Spell `repair/lost/<incarnation>`.
+    """Encode `repair/lost/<incarnation>`.
 
     Args:
         known: fields of the bookie's node with the lost incarnation.

@@ -72,7 +72,7 @@ _PRODUCER_AT: Final = slice(24, 40)
 _SMALLEST_TXID_AT: Final = 40
 _SMALLEST_TXID: Final = struct.Struct("<q")
 
-# JSON spells a byte as up to six characters (\u0000) or 4/3 in base64, and each record needs its
+# JSON encodes a byte as up to six characters (\u0000) or 4/3 in base64, and each record needs its
 # braces and names. Twice the batch with room for names covers what people send; a batch full of
 # control characters goes as base64 or as an encoded batch.
 JSON_BYTES_MAX: Final = 2 * BATCH_BYTES_MAX + BATCH_RECORD_COUNT_MAX * KIB // 4

@@ -191,7 +191,7 @@ def _log_of(request: Request) -> tuple[str, str]:
 
 
 def _check_sendable(patch: dict[str, Any]) -> dict[str, Any]:
-    """Whose fields only the sequencer judges; what its JSON cannot spell is no configuration."""
+    """Whose fields only the sequencer judges; what its JSON cannot express is no configuration."""
     try:
         orjson.dumps(patch)
     except orjson.JSONEncodeError as error:

@@ -1,6 +1,6 @@
 """Archived entries as entries of another log: same ids, records and totals, another ledger.
 
-Entries carry their ledger and a checksum over it, so each is spelled anew. Batches that were stored
+Entries carry their ledger and a checksum over it, so each is encoded anew. Batches that were stored
 compressed are compressed again, which may take other bytes than it took then: lengths are counted
 as they are now, everything else as it was.
 
@@ -28,7 +28,7 @@ class NewEntry(NamedTuple):
 
 
 class Reencoding:
-    """Spells the entries of one segment anew, in their order.
+    """Encodes the entries of one segment anew, in their order.
 
     Attributes:
         drift_bytes: by how much batches so far are longer than they were.

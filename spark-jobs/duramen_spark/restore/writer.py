@@ -50,7 +50,7 @@ class WriteFailed(Exception):
 def read_entries(
     store: ColdStore, manifest: Manifest, reencoding: Reencoding
 ) -> Iterator[list[NewEntry]]:
-    """Entries of a segment by row group, spelled anew. Blocking.
+    """Entries of a segment by row group, encoded anew. Blocking.
 
     Raises:
         ColdDataError: what is archived is not what it was.

@@ -191,7 +191,7 @@ def write_json(found: list[Records]) -> None:
 
 
 def make_record(records: Records, index: int) -> DeliveredRecord:
-    """One record as every answer spells it."""
+    """One record as every answer encodes it."""
     batch = records.batch
     return DeliveredRecord(
         records.seq_num_of(index),

@@ -11,7 +11,7 @@ Invariants (checked by `validate`):
  3 trim_seq_num ≥ 0.
  4 ended or deleted ⇒ LCE = next_epoch − 1; purged ⇒ deleted.
  5 1 ≤ first_hot_epoch ≤ LCE + 1, and no takeover reads below it.
-Used by sequencer, recovery, reader; spelled by `wire`. Source: docs/protocol/metadata.md, R2, R4.
+Used by sequencer, recovery, reader; encoded by `wire`. Source: docs/protocol/metadata.md, R2, R4.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ Invariants (checked by `validate`):
  7 a segment with a bound is no longer OPEN, and its last entry is not above the bound.
  8 lost ranges lie within a CLOSED segment, ascending, apart from one another and from holes.
  9 only a CLOSED segment has a cold copy.
-Spelled by `wire.metadata_json`. Source: docs/protocol/metadata.md, R2–R4, R9, R15–R17, R21.
+Encoded by `wire.metadata_json`. Source: docs/protocol/metadata.md, R2–R4, R9, R15–R17, R21.
 """
 
 from __future__ import annotations
@@ -167,8 +167,8 @@ class Segment:
         lost = EntryRanges(self.lost)
         for first, last in ranges:
             lost.add(first, last)
-        spelled = tuple((EntryId(first), EntryId(last)) for first, last in lost.list_ranges())
-        return replace(self, lost=spelled, nonce=nonce).validated()
+        ranges = tuple((EntryId(first), EntryId(last)) for first, last in lost.list_ranges())
+        return replace(self, lost=ranges, nonce=nonce).validated()
 
     def with_cold_copy(self, copy: ColdCopy, nonce: str) -> Segment:
         """A copy in the cold store was verified; it proves at least what one before it proved.

@@ -36,7 +36,7 @@ _LEAVE_LOOK_S: Final = 0.0005
 _TELLS_LOOP: Final = asyncio.BaseEventLoop.call_soon_threadsafe.__code__
 
 _CONNECT_CAUSE: Final = "client error (Connect)"
-"""How the HTTP library spells that a connection could not be made, as against `(SendRequest)`."""
+"""How the HTTP library says that a connection could not be made, as against `(SendRequest)`."""
 
 
 class PeerError(Exception):

@@ -2,7 +2,7 @@
 
 Each call is one frame (`wire.frame`) with one row per item, and its answer is one frame with one
 row per item in the same order. A request names the incarnation that it is meant for (R1).
-LACs are entry ids of the ledger; 0xFFFF_FFFF spells `NOTHING`.
+LACs are entry ids of the ledger; 0xFFFF_FFFF means `NOTHING`.
 
 Source: docs/protocol/wire.md, R1, R10, R13, R14.
 """
@@ -122,7 +122,7 @@ class Marks(NamedTuple):
 
 
 def pack_adds(incarnation: Incarnation, adds: Sequence[Add]) -> bytes:
-    """Spell an add request."""
+    """Encode an add request."""
     rows = [
         (a.ledger_id, a.entry_id, _encode(a.lac), a.service, a.is_recovery, a.wave, len(a.entry), 0)
         for a in adds
@@ -150,7 +150,7 @@ def parse_adds(data: bytes) -> tuple[Incarnation, list[Add]]:
 
 
 def pack_statuses(statuses: Iterable[BookieStatus]) -> bytes:
-    """Spell an add answer."""
+    """Encode an add answer."""
     return pack_frame(b"DADR", _STATUS, [(status,) for status in statuses])
 
 
@@ -164,7 +164,7 @@ def parse_statuses(data: bytes) -> list[BookieStatus]:
 
 
 def pack_reads(incarnation: Incarnation, ranges: Sequence[ReadRange]) -> bytes:
-    """Spell a read request."""
+    """Encode a read request."""
     rows = [
         (
             r.ledger_id, r.first, _encode(r.last), r.bytes_max, r.seal_epoch, r.wait_ms,
@@ -198,7 +198,7 @@ def parse_reads(data: bytes) -> tuple[Incarnation, list[ReadRange]]:
 
 
 def pack_read_answers(answers: Sequence[ReadAnswer]) -> bytes:
-    """Spell a read answer."""
+    """Encode a read answer."""
     rows = []
     payload: list[bytes | memoryview] = []
     for answer in answers:
@@ -259,7 +259,7 @@ def verify_read(answer: ReadAnswer, wanted: ReadRange) -> ReadAnswer:
 
 
 def pack_seals(incarnation: Incarnation, seals: Sequence[Seal]) -> bytes:
-    """Spell a seal request."""
+    """Encode a seal request."""
     return pack_frame(b"DSLQ", _SEAL, seals, incarnation=incarnation)
 
 
@@ -274,7 +274,7 @@ def parse_seals(data: bytes) -> tuple[Incarnation, list[Seal]]:
 
 
 def pack_lacs(incarnation: Incarnation, updates: Sequence[LacUpdate]) -> bytes:
-    """Spell a LAC request."""
+    """Encode a LAC request."""
     rows = [(u.ledger_id, _encode(u.lac), u.is_write) for u in updates]
     return pack_frame(b"DLCQ", _LAC, rows, incarnation=incarnation)
 
@@ -291,7 +291,7 @@ def parse_lacs(data: bytes) -> tuple[Incarnation, list[LacUpdate]]:
 
 
 def pack_marks(magic: bytes, marks: Sequence[Marks]) -> bytes:
-    """Spell the answer to a seal (`b"DSLR"`) or LAC (`b"DLCR"`) request."""
+    """Encode the answer to a seal (`b"DSLR"`) or LAC (`b"DLCR"`) request."""
     rows = [(m.status, 0, 0, _encode(m.lac), _encode(m.highest)) for m in marks]
     return pack_frame(magic, _MARKS, rows)
 

@@ -63,7 +63,7 @@ def pack_frame(
     incarnation: Incarnation = NO_INCARNATION,
     flags: int = 0,
 ) -> bytes:
-    """Spell a frame: one pass over the rows, one copy of the payload."""
+    """Encode a frame: one pass over the rows, one copy of the payload."""
     table = b"".join([row.pack(*values) for values in rows])
     count = len(table) // row.size
     payload_bytes = sum(map(len, payload))

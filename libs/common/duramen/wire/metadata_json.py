@@ -1,6 +1,6 @@
 """Nodes in ZooKeeper: JSON with sorted keys, a schema version, a nonce, unknown fields kept.
 
-Pure spelling: which node changes when is decided by the cores. Newer code reads older versions;
+Pure encoding: which node changes when is decided by the cores. Newer code reads older versions;
 fields that this version does not know travel through a rewrite untouched (`extra`). The paths of
 docs/protocol/metadata.md "Nodes" are here as well, so that a path is written in one place only.
 

@@ -93,7 +93,7 @@ def _check_count(info: EntryInfo, record_count: int) -> None:
 
 
 def pack_batches(batches: Sequence[PlacedBatch]) -> bytes:
-    """Spell a binary answer."""
+    """Encode a binary answer."""
     rows = [(*b.dlsn, 0, b.seq_num, len(b.batch), b.record_count) for b in batches]
     return pack_frame(MAGIC, _ROW, rows, [b.batch for b in batches])
 

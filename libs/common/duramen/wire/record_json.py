@@ -6,7 +6,7 @@
 `txid` and `headers` are left out where a record has none. Strings are UTF-8. A record of which one
 is not has all of them, body, header names and header values, as base64, and says so by
 `"format": "base64"`. Who asks for base64 (header `Duramen-Format: base64`) gets it in every record,
-and none says so. Times are RFC 3339 in UTC. Spelling is a bulk operation: one decode per batch.
+and none says so. Times are RFC 3339 in UTC. Encoding is a bulk operation: one decode per batch.
 
 Called by the read proxy and the command line. Source: docs/protocol/read-answers.md "JSON".
 """

@@ -3,7 +3,7 @@
 `inventory` asks a bookie what it holds of a ledger, read anew from its disks; `pull` tells it to
 fetch entries from other bookies, and is answered when they are durable. Each is one frame
 (`wire.frame`) of one row; ranges, identities and sources are its payload, whose checksum stands in
-the row. A request names the incarnation that it is meant for (R1). LACs and entry ids are spelled
+the row. A request names the incarnation that it is meant for (R1). LACs and entry ids are encoded
 as in `wire.bookie_calls`.
 
 Not here: which entries are to be compared or copied (`core.repair`), and the adds and reads that a
@@ -135,7 +135,7 @@ class PullAnswer(NamedTuple):
 
 
 def pack_inventory(incarnation: Incarnation, inventory: Inventory) -> bytes:
-    """Spell an inventory request."""
+    """Encode an inventory request."""
     return pack_frame(b"DIVQ", _INVENTORY, [inventory], incarnation=incarnation)
 
 
@@ -152,7 +152,7 @@ def parse_inventory(data: bytes) -> tuple[Incarnation, Inventory]:
 
 
 def pack_inventory_answer(answer: InventoryAnswer) -> bytes:
-    """Spell an inventory answer."""
+    """Encode an inventory answer."""
     payload = b"".join([_PAIR.pack(*pair) for pair in (*answer.entries, *answer.unknown)])
     row = (
         answer.status, 0, 0, _encode(answer.lac), _encode(answer.highest), _encode(answer.next),
@@ -185,7 +185,7 @@ def parse_inventory_answer(data: bytes) -> InventoryAnswer:
 
 
 def pack_pull(incarnation: Incarnation, pull: Pull) -> bytes:
-    """Spell a pull request; where the sources are is not told."""
+    """Encode a pull request; where the sources are is not told."""
     sources = [[*source.member] for source in pull.sources]
     table = b"".join([_PAIR.pack(*pair) for pair in pull.ranges])
     payload = table + json.dumps(sources, separators=(",", ":")).encode()
@@ -217,7 +217,7 @@ def parse_pull(data: bytes) -> tuple[Incarnation, Pull]:
 
 
 def pack_pull_answer(answer: PullAnswer) -> bytes:
-    """Spell a pull answer."""
+    """Encode a pull answer."""
     payload = b"".join([_RESULT.pack(*part) for part in answer.ranges])
     row = (
         answer.status, 0, 0, _encode(answer.next), answer.copied_count, answer.copied_bytes,

@@ -146,7 +146,7 @@ def read_redirect(answer: Mapping[str, Any]) -> Redirect | None:
 
 
 def pack_appends(appends: Sequence[Append]) -> bytes:
-    """Spell an append request."""
+    """Encode an append request."""
     rows = []
     payload: list[bytes | memoryview] = []
     for log_id, deadline_ms, batch, options in appends:
@@ -172,7 +172,7 @@ def parse_appends(data: bytes) -> list[Append]:
 
 
 def pack_results(results: Sequence[tuple[int, AppendResult]]) -> bytes:
-    """Spell one frame of an append answer: (index in the request, result) each."""
+    """Encode one frame of an append answer: (index in the request, result) each."""
     rows = []
     details = []
     for index, result in results:

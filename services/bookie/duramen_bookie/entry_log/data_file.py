@@ -139,7 +139,7 @@ class DataFileWriter:
         self._fs.remove(index_path(self.path))
 
     def _write(self) -> None:
-        """Spell what waits as one piece: nothing but speed depends on how records are grouped."""
+        """Encode what waits as one piece: nothing but speed depends on how records are grouped."""
         if not self._records:
             return
         self._piece_count += 1

@@ -222,7 +222,7 @@ def _repeat(load: Load, seconds: float, commit: Callable[[], object]) -> Slice:
 
 
 class _BareSide:
-    """The same bytes, and nothing done to them: spelled once."""
+    """The same bytes, and nothing done to them: encoded once."""
 
     name = "bare"
 

@@ -5,7 +5,7 @@ moment in which the others come for it: bounded in bytes, the one that was used 
 first. Entries never change, so there is nothing to invalidate. An encoding lies here in pieces
 that are sent as they are.
 
-Not here: answers that are cut inside an entry, and readers that catch up (`streams` spells those
+Not here: answers that are cut inside an entry, and readers that catch up (`streams` encodes those
 anew). Source: docs/protocol/read-answers.md "Who shares what".
 """
 

@@ -1,7 +1,7 @@
 """The bytes of a stream: records and notes, as NDJSON lines or as server-sent events.
 
 A form takes delivered entries and gives pieces to send. Whole entries of a stream without bounds
-are spelled in bulk, and once for all who follow (`encodings`); an entry that is cut, because the
+are encoded in bulk, and once for all who follow (`encodings`); an entry that is cut, because the
 stream begins or may end inside it, goes through `RecordPick`. What is no record is a note: the tail
 was reached, nothing came for a while (heartbeat), something is missing (gap), the stream ends.
 

@@ -23,7 +23,7 @@ OUTSIDE_BYTES_MAX: Final = 128 * KIB
 empty lists as fit are parsed in 10 ms."""
 
 TEXT_BYTES_MAX: Final = 6 * RECORD_BYTES_MAX
-"""Of one text: JSON spells a byte of a record with six characters at most."""
+"""Of one text: JSON encodes a byte of a record with six characters at most."""
 
 _MARK: Final = re.compile(rb'["\[\]{}]')
 _IN_TEXT: Final = re.compile(rb'(?:[^"\\]++|\\.){0,4096}+', re.DOTALL)

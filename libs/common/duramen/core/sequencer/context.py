@@ -24,7 +24,7 @@ from duramen.ids import EntryId, LedgerId, Member, SequencerId
 
 
 class EncodeEntry(Protocol):
-    """Spells an entry."""
+    """Encodes an entry."""
 
     def __call__(  # noqa: PLR0917 - the fields of an entry's header
         self,
@@ -42,7 +42,7 @@ class EncodeEntry(Protocol):
 
 
 def _refuse_control(record: ControlRecord) -> bytes:
-    raise AssertionError(f"nobody gave the core a way to spell {record}")
+    raise AssertionError(f"nobody gave the core a way to encode {record}")
 
 
 @dataclass(slots=True)

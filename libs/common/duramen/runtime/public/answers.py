@@ -4,8 +4,9 @@ A route makes a model and gives it with `respond`. The document takes its schema
 (`schemas`), under the name of the class without `Answer`. A member with a default is left out of
 the answer unless it is set; null is said only where the type has None.
 
-`append` and `getRecords` are the exception: they spell dicts, because a model per record would cost
-more than reading it. Their models only describe, and a test holds what is spelled against them.
+`append` and `getRecords` are the exception: they encode dicts, because a model per record would
+cost more than reading it. Their models only describe, and a test holds what is encoded against
+them.
 
 Called by both proxies and `calls`. Source: docs/protocol/rest.md, docs/protocol/read-answers.md.
 """
@@ -123,7 +124,7 @@ class TailAnswer(Answer):
     tail: MarkAnswer
 
 
-# --- Records: these describe what `append_route`, `rest` and `record_json` spell ------------------
+# --- Records: these describe what `append_route`, `rest` and `record_json` encode -----------------
 
 
 class AppendedAnswer(Answer):

@@ -1,7 +1,7 @@
 """The manifest of an archived segment: which files hold it, and everything to check them by.
 
 It is written once, put-if-absent, after its files were read back; what it says never changes. So it
-is spelled in one way only and read strictly: a manifest whose numbers do not fit together is none.
+is encoded in one way only and read strictly: a manifest whose numbers do not fit together is none.
 Fields that are not known here are passed over (a newer job may add some); another `v` is refused.
 
 Not here: where it lies (`paths`). Called by the archive job, cold reads, verify, compaction and the

@@ -147,7 +147,7 @@ class PartWriter:
         """Add the entry that follows.
 
         Raises:
-            EntryError, BatchError: it is damaged, or nothing that rows can spell.
+            EntryError, BatchError: it is damaged, or nothing that rows can hold.
         """
         ready = prepare_entry(entry, self._running)
         entry_id = ready.info.entry_id

@@ -55,7 +55,7 @@ def cluster_folder(cluster: str) -> str:
     """Everything that was archived of a cluster, with the closing slash of a prefix.
 
     Args:
-        cluster: the cluster's uuid, as its node spells it.
+        cluster: the cluster's uuid, as its node has it.
     """
     assert _CLUSTER.fullmatch(cluster), cluster
     return f"{LAYOUT}/{cluster}/"

@@ -1,6 +1,6 @@
 """Rows → entries: one row group's table becomes the entries that it was made of.
 
-What comes out is spelled as `wire.entry` does, so that everything behind a reader stays as it is.
+What comes out is encoded as `wire.entry` does, so that everything behind a reader stays as it is.
 An entry whose batches were all stored plain must have the identity checksum it had: one that has
 not is never given out. Batches that were stored compressed come back plain, with the same records;
 for them the row group's SHA-256 has to vouch (`part_reader`).
@@ -61,7 +61,7 @@ class RebuiltEntry(NamedTuple):
 
     entry_id: EntryId
     data: bytes
-    """As `wire.entry` spells it."""
+    """As `wire.entry` encodes it."""
 
     totals: Totals
     """Of the segment up to and with it, as its header says."""

@@ -89,7 +89,7 @@ def prepare_entry(entry: bytes, running: Totals | None) -> ReadyEntry:
         running: totals up to before the entry, as its predecessor says; None: it has none.
 
     Raises:
-        EntryError: no entry, a damaged one, or one that rows cannot spell.
+        EntryError: no entry, a damaged one, or one that rows cannot hold.
         BatchError: one of its batches is damaged.
     """
     info = check_entry(entry)

@@ -1,1 +1,1 @@
-"""What the public ports spell beside records: content codings and the framed append session."""
+"""What the public ports encode beside records: content codings and the framed append session."""

@@ -4,7 +4,7 @@
 NDJSON. Both hold at most one unit that has not arrived whole, and refuse one that is too long by
 its head, before it is kept. What a batch means is `record_batch`'s.
 
-Called by the write proxy's sessions, and by clients that spell frames.
+Called by the write proxy's sessions, and by clients that encode frames.
 Source: docs/protocol/rest.md "Append sessions", docs/protocol/wire.md.
 """
 
@@ -74,7 +74,7 @@ class Units(Protocol):
 
 
 def pack_streamed(streamed: StreamedBatch) -> bytes:
-    """Spell one frame.
+    """Encode one frame.
 
     Args:
         streamed: token of at most 64 bytes, batch of at most BATCH_ENCODED_MAX.

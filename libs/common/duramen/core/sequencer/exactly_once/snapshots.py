@@ -20,7 +20,7 @@ from duramen.limits import SNAPSHOT_BYTES, SNAPSHOT_ENTRY_COUNT, SNAPSHOT_PART_B
 
 _ROW_BYTES: Final = 64
 _RESULT_BYTES: Final = 40
-"""Near enough to what `wire.control_record` spells."""
+"""Near enough to what `wire.control_record` encodes."""
 
 
 class _SentSnapshot(NamedTuple):
