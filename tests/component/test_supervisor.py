@@ -70,7 +70,8 @@ Server(("127.0.0.1", int(flags["--admin-port"])), Handler).serve_forever()
 
 COMMAND = """
 import functools, sys
-from duramen.cli import main, run
+from duramen.cli import main
+from duramen.cli.programs import run
 from duramen.cluster.supervisor import Supervisor
 from tests.component.test_supervisor import fake_command
 make_command = functools.partial(fake_command, sys.argv[1])

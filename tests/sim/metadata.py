@@ -189,9 +189,9 @@ class Store:
         for index, op in enumerate(ops):
             found = fresh[op.path] if op.path in fresh else self.find(op.path)
             before.append(None if found is None else found.data)
-            if self.newer and found is not None and isinstance(op, Set):
-                self._check_kept(op, found.data)
             fresh[op.path] = _step(index, op, found, session_id, self.zxid + 1)
+            if self.newer and found is not None and isinstance(op, Set):
+                self._check_kept(op, found.data)  # not of one that came too late, and is refused
             self._check_parent(index, op, fresh)
         self._applied_us.append(self.world.now_us)
         zxid = self.zxid

@@ -167,8 +167,8 @@ class Segment:
         lost = EntryRanges(self.lost)
         for first, last in ranges:
             lost.add(first, last)
-        ranges = tuple((EntryId(first), EntryId(last)) for first, last in lost.list_ranges())
-        return replace(self, lost=ranges, nonce=nonce).validated()
+        spans = tuple((EntryId(first), EntryId(last)) for first, last in lost.list_ranges())
+        return replace(self, lost=spans, nonce=nonce).validated()
 
     def with_cold_copy(self, copy: ColdCopy, nonce: str) -> Segment:
         """A copy in the cold store was verified; it proves at least what one before it proved.
