@@ -6,22 +6,35 @@ Source: docs/protocol/repair.md "Asking".
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
 from fastapi import FastAPI
+from pydantic import BaseModel
 
 from duramen.core.duty import Duty
 from duramen.core.segment import Segment, Totals
 from duramen.errors import DuramenError
 from duramen.ids import EntryId, Epoch, LogId
 from duramen.runtime.admin import add_problem_handler
-from duramen.wire.metadata_json import encode_bookie
+from duramen.runtime.public.cluster_answers import PassedOn
+from duramen.runtime.public.repair_answers import (
+    AcceptedLossAnswer,
+    AuditedBookiesAnswer,
+    DisruptionAnswer,
+    DutyAnswer,
+    RebalanceAnswer,
+    RebalancePlanAnswer,
+    RepairAnswer,
+)
+from duramen.wire.metadata_json import encode_bookie, encode_node
 from duramen_sequencer.repair.admin_routes import add_repair_routes
 from duramen_sequencer.repair.auditor import AuditPace
+from duramen_sequencer.repair.operations import RepairOperations
 from tests.component.repair_world import PATHS, RepairWorld, Seat, repair_world
 from tests.unit.repair_world import make_segment, members
 from tests.waiting import wait_for
@@ -326,10 +339,10 @@ def test_a_rebalance_goes_on_with_the_next_auditor_and_stops_when_told() -> None
 # --- Asking ------------------------------------------------------------------------------------
 
 
-def make_client(seat: Seat) -> httpx.AsyncClient:
+def make_client(operations: RepairOperations) -> httpx.AsyncClient:
     app = FastAPI()
     add_problem_handler(app)
-    add_repair_routes(app, seat.operations)
+    add_repair_routes(app, operations)
     transport = httpx.ASGITransport(app=app)
     return httpx.AsyncClient(transport=transport, base_url="http://admin")
 
@@ -338,7 +351,7 @@ def test_every_route_answers_at_the_auditor() -> None:
     async def act(world: RepairWorld) -> None:
         await world.add(make_segment([(0, "abc")], 9, proved=True))
         seat = await sit(world)
-        async with make_client(seat) as client:
+        async with make_client(seat.operations) as client:
             shown = (await client.get("/v1/repair")).json()
             assert shown["auditor"] == "s0" and shown["last_round"]["whole"]
             bookies = (await client.get("/v1/repair/bookies")).json()["bookies"]
@@ -362,12 +375,96 @@ def test_every_route_answers_at_the_auditor() -> None:
     run(act)
 
 
+class NotedOperations:
+    """The operations, and what they gave last."""
+
+    def __init__(self, operations: RepairOperations) -> None:
+        self._operations = operations
+        self.given: dict[str, Any] = {}
+
+    def __getattr__(self, name: str) -> Callable[..., Awaitable[dict[str, Any]]]:
+        async def run(*arguments: Any) -> dict[str, Any]:
+            self.given = await getattr(self._operations, name)(*arguments)
+            return self.given
+
+        return run
+
+
+def list_undescribed(answer: Any) -> list[str]:
+    """Members of a real answer that its model does not have."""
+    if isinstance(answer, list):
+        return [name for part in answer for name in list_undescribed(part)]
+    if not isinstance(answer, BaseModel):
+        return []
+    parts = [list_undescribed(getattr(answer, name)) for name in type(answer).model_fields]
+    return sum(parts, list(answer.model_extra or ()))
+
+
+def test_answers_are_those_of_the_operations_byte_for_byte_and_are_described() -> None:
+    async def act(world: RepairWorld) -> None:
+        segment = make_segment([(0, "abc")], 9, proved=True)
+        await world.add(segment)
+        for log_id in range(6, 12):
+            await world.add(make_segment([(0, "bcd")], 9, log_id=log_id, proved=True))
+        for name in "bc":
+            del world.bookies[name].entries[segment.ledger_id][EntryId(4)]
+        await lose_for_ever(world, "a")
+        await weigh(world, "e", 0.00001)
+        seat = await sit(world)
+        await wait_for(lambda: bool(seat.auditor.backlog.list_unrepairable()))
+        await seat.operations.drain("f")
+        await seat.wait_rounds(1)
+        noted = NotedOperations(seat.operations)
+        gone = {"incarnation": world.bookies["a"].member.incarnation}
+        calls: list[tuple[str, str, Any, type[PassedOn]]] = [
+            ("GET", "repair", None, RepairAnswer),
+            ("POST", "rebalance", {"dry_run": True}, RebalancePlanAnswer),
+            ("POST", "bookies/f/drain", None, DutyAnswer),
+            ("GET", "repair/bookies", None, AuditedBookiesAnswer),
+            ("GET", "bookies/a/disruption?kind=remove", None, DisruptionAnswer),
+            ("POST", "bookies/f/cancel-drain", None, DutyAnswer),
+            ("POST", "bookies/a/accept-loss", gone, AcceptedLossAnswer),
+            ("GET", "rebalance", None, RebalanceAnswer),
+            ("POST", "rebalance", {"tolerance": 0.2}, RebalanceAnswer),
+            ("DELETE", "rebalance", None, RebalanceAnswer),
+        ]
+        told: set[str] = set()
+        async with make_client(cast(RepairOperations, noted)) as client:
+            for method, path, body, model in calls:
+                answer = await client.request(method, f"/v1/{path}", json=body)
+                assert answer.status_code == 200, answer.text
+                assert answer.content == encode_value(noted.given), path
+                assert list_undescribed(model.model_validate(noted.given)) == [], path
+                told |= {name for name, part in noted.given.items() if part}
+        assert {"unrepairable", "drains", "moves", "bookies", "reasons", "request"} <= told
+
+    run(act, "abcdefg")
+
+
+async def lose_for_ever(world: RepairWorld, name: str) -> None:
+    lost = world.bookies[name].member
+    node = {"bookie": name, "region": "r", "rack": f"k-{name}", "replaced_by": "x", "nonce": "n"}
+    await world.setup.create(PATHS.lost(lost.incarnation), encode_node(node), make_parents=True)
+    await world.lose(name)
+
+
+async def weigh(world: RepairWorld, name: str, weight: float) -> None:
+    found = await world.setup.get(PATHS.bookie(name))
+    assert found is not None
+    data = encode_bookie(replace(await world.node(name), weight=weight))
+    await world.setup.set(PATHS.bookie(name), data, version=found.version)
+
+
+def encode_value(document: object) -> bytes:
+    return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
+
+
 def test_another_sequencer_redirects_and_names_the_auditor() -> None:
     async def act(world: RepairWorld) -> None:
         await sit(world)
         other = await world.seat("s1")
         await wait_for(lambda: bool(other.election.holder))
-        async with make_client(other) as client:
+        async with make_client(other.operations) as client:
             asked = await client.get("/v1/bookies/a/disruption", params={"kind": "restart"})
             assert asked.status_code == 307
             where = "http://s0:1/v1/bookies/a/disruption?kind=restart"
@@ -381,7 +478,7 @@ def test_another_sequencer_redirects_and_names_the_auditor() -> None:
 def test_without_an_auditor_the_answer_is_to_try_again() -> None:
     async def act(world: RepairWorld) -> None:
         seat = Seat(world, "s9", AuditPace())
-        async with make_client(seat) as client:
+        async with make_client(seat.operations) as client:
             asked = await client.get("/v1/repair")
             assert (asked.status_code, asked.json()["retryable"]) == (503, True)
 

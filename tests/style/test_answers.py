@@ -30,12 +30,7 @@ WITHOUT_MODEL: dict[str, tuple[str, ...]] = {
     ),
     "services/sequencer/duramen_sequencer/service.py": ("get_log", "get_logs", "post_retention"),
     # What one process tells and another passes on. These have no schema, so none that is wrong.
-    "services/sequencer/duramen_sequencer/repair/admin_routes.py": ("_answer",),
     "services/writeproxy/duramen_writeproxy/cluster/journals.py": ("get_journals",),
-    "services/writeproxy/duramen_writeproxy/cluster/repair.py": (
-        "delete_rebalance", "get_disruption", "get_rebalance", "get_repair", "get_repair_bookies",
-        "post_accept_loss", "post_cancel_drain", "post_drain", "post_rebalance",
-    ),
 }  # fmt: skip
 """Path of a module → admin routes that give a dict and publish no schema of it. The list only gets
 shorter: what is new has a model."""

@@ -12,6 +12,16 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 
 from duramen.errors import DuramenError
+from duramen.runtime.public.answers import AnswerT
+from duramen.runtime.public.repair_answers import (
+    AcceptedLossAnswer,
+    AuditedBookiesAnswer,
+    DisruptionAnswer,
+    DutyAnswer,
+    RebalanceAnswer,
+    RebalancePlanAnswer,
+    RepairAnswer,
+)
 from duramen.runtime.rest import parse_object, read_body
 from duramen.runtime.stores.metadata_store import MetadataError
 from duramen.units import KIB
@@ -20,59 +30,79 @@ from duramen_sequencer.repair.operations import Answer, NotAuditorError, RepairO
 
 _BODY_BYTES_MAX: Final = 4 * KIB
 
+_FORM: Final[dict[str, Any]] = {
+    "response_model_exclude_unset": True,
+    # Weights and shares can be small: this says 1e-05, and a model that makes its own JSON 1e-5.
+    "response_class": JSONResponse,
+}
+"""Of every route here: how its answer becomes JSON."""
+
 
 def add_repair_routes(app: FastAPI, operations: RepairOperations) -> None:
     """Add `/v1/repair`, `/v1/repair/bookies`, `/v1/bookies/{id}/…`, `/v1/rebalance`."""
+    app.add_exception_handler(NotAuditorError, _redirect)
 
-    @app.get("/v1/repair")
-    async def get_repair(request: Request) -> Response:
-        return await _answer(request, operations.show())
+    @app.get("/v1/repair", **_FORM)
+    async def get_repair() -> RepairAnswer:
+        return await _read(RepairAnswer, operations.show())
 
-    @app.get("/v1/repair/bookies")
-    async def get_repair_bookies(request: Request) -> Response:
-        return await _answer(request, operations.list_bookies())
+    @app.get("/v1/repair/bookies", **_FORM)
+    async def get_repair_bookies() -> AuditedBookiesAnswer:
+        return await _read(AuditedBookiesAnswer, operations.list_bookies())
 
-    @app.get("/v1/bookies/{bookie}/disruption")
-    async def get_disruption(bookie: str, kind: str, request: Request) -> Response:
-        return await _answer(request, operations.judge_disruption(bookie, kind))
+    _add_bookie_routes(app, operations)
+    _add_rebalance_routes(app, operations)
 
-    @app.post("/v1/bookies/{bookie}/drain")
-    async def post_drain(bookie: str, request: Request) -> Response:
-        return await _answer(request, operations.drain(bookie))
 
-    @app.post("/v1/bookies/{bookie}/cancel-drain")
-    async def post_cancel_drain(bookie: str, request: Request) -> Response:
-        return await _answer(request, operations.cancel_drain(bookie))
+def _add_bookie_routes(app: FastAPI, operations: RepairOperations) -> None:
+    @app.get("/v1/bookies/{bookie}/disruption", **_FORM)
+    async def get_disruption(bookie: str, kind: str) -> DisruptionAnswer:
+        return await _read(DisruptionAnswer, operations.judge_disruption(bookie, kind))
 
-    @app.post("/v1/bookies/{bookie}/accept-loss")
-    async def post_accept_loss(bookie: str, request: Request) -> Response:
+    @app.post("/v1/bookies/{bookie}/drain", **_FORM)
+    async def post_drain(bookie: str) -> DutyAnswer:
+        return await _read(DutyAnswer, operations.drain(bookie))
+
+    @app.post("/v1/bookies/{bookie}/cancel-drain", **_FORM)
+    async def post_cancel_drain(bookie: str) -> DutyAnswer:
+        return await _read(DutyAnswer, operations.cancel_drain(bookie))
+
+    @app.post("/v1/bookies/{bookie}/accept-loss", **_FORM)
+    async def post_accept_loss(bookie: str, request: Request) -> AcceptedLossAnswer:
         data = await read_body(request, _BODY_BYTES_MAX, announced=None)
         body = parse_object(data, ("incarnation",))
-        return await _answer(request, operations.accept_loss(bookie, body))
+        return await _read(AcceptedLossAnswer, operations.accept_loss(bookie, body))
 
-    @app.get("/v1/rebalance")
-    async def get_rebalance(request: Request) -> Response:
-        return await _answer(request, operations.show_rebalance())
 
-    @app.post("/v1/rebalance")
-    async def post_rebalance(request: Request) -> Response:
+def _add_rebalance_routes(app: FastAPI, operations: RepairOperations) -> None:
+    @app.get("/v1/rebalance", **_FORM)
+    async def get_rebalance() -> RebalanceAnswer:
+        return await _read(RebalanceAnswer, operations.show_rebalance())
+
+    @app.post("/v1/rebalance", **_FORM)
+    async def post_rebalance(request: Request) -> RebalanceAnswer | RebalancePlanAnswer:
         data = await read_body(request, _BODY_BYTES_MAX, announced=None)
         body: dict[str, Any] = parse_object(data, ("dry_run", "tolerance")) if data else {}
-        return await _answer(request, operations.start_rebalance(body))
+        if body.get("dry_run"):
+            return await _read(RebalancePlanAnswer, operations.start_rebalance(body))
+        return await _read(RebalanceAnswer, operations.start_rebalance(body))
 
-    @app.delete("/v1/rebalance")
-    async def delete_rebalance(request: Request) -> Response:
-        return await _answer(request, operations.stop_rebalance())
+    @app.delete("/v1/rebalance", **_FORM)
+    async def delete_rebalance() -> RebalanceAnswer:
+        return await _read(RebalanceAnswer, operations.stop_rebalance())
 
 
-async def _answer(request: Request, work: Awaitable[Answer]) -> Response:
+async def _read(model: type[AnswerT], work: Awaitable[Answer]) -> AnswerT:
     try:
-        return JSONResponse(await work)
-    except NotAuditorError as error:
-        query = f"?{request.url.query}" if request.url.query else ""
-        location = f"{error.holder.get('admin_url', '')}{request.url.path}{query}"
-        return Response(status_code=307, headers={"Location": location})
+        return model.model_validate(await work)
     except MetadataError as error:
         raise DuramenError("metadata_unavailable", f"ZooKeeper: {error}") from error
     except MetadataJsonError as error:
         raise DuramenError("internal", str(error)) from error
+
+
+async def _redirect(request: Request, error: Exception) -> Response:
+    assert isinstance(error, NotAuditorError), error
+    query = f"?{request.url.query}" if request.url.query else ""
+    location = f"{error.holder.get('admin_url', '')}{request.url.path}{query}"
+    return Response(status_code=307, headers={"Location": location})

@@ -14,6 +14,16 @@ from typing import Any, Final
 from fastapi import FastAPI, Request
 
 from duramen.errors import DuramenError
+from duramen.runtime.public.answers import read_answer
+from duramen.runtime.public.repair_answers import (
+    AcceptedLossAnswer,
+    AuditedBookiesAnswer,
+    DisruptionAnswer,
+    DutyAnswer,
+    RebalanceAnswer,
+    RebalancePlanAnswer,
+    RepairAnswer,
+)
 from duramen.runtime.rest import parse_object, read_body
 from duramen.runtime.stores.metadata_store import MetadataError, MetadataStore
 from duramen.units import KIB, SECOND
@@ -72,41 +82,53 @@ def add_repair_routes(app: FastAPI, auditor: AuditorCalls) -> None:
     """Add the routes to the admin application."""
 
     @app.get("/v1/cluster/repair")
-    async def get_repair() -> dict[str, Any]:
-        return await auditor.ask("repair")
+    async def get_repair() -> RepairAnswer:
+        return read_answer(RepairAnswer, await auditor.ask("repair"))
 
     @app.get("/v1/cluster/repair/bookies")
-    async def get_repair_bookies() -> dict[str, Any]:
-        return await auditor.ask("repair_bookies")
+    async def get_repair_bookies() -> AuditedBookiesAnswer:
+        return read_answer(AuditedBookiesAnswer, await auditor.ask("repair_bookies"))
 
+    _add_bookie_routes(app, auditor)
+    _add_rebalance_routes(app, auditor)
+
+
+def _add_bookie_routes(app: FastAPI, auditor: AuditorCalls) -> None:
     @app.get("/v1/cluster/bookies/{bookie}/disruption")
-    async def get_disruption(bookie: str, kind: str) -> dict[str, Any]:
-        return await auditor.ask("disruption", bookie=bookie, kind=kind)
+    async def get_disruption(bookie: str, kind: str) -> DisruptionAnswer:
+        told = await auditor.ask("disruption", bookie=bookie, kind=kind)
+        return read_answer(DisruptionAnswer, told)
 
     @app.post("/v1/cluster/bookies/{bookie}/drain")
-    async def post_drain(bookie: str) -> dict[str, Any]:
-        return await auditor.ask("drain", bookie=bookie)
+    async def post_drain(bookie: str) -> DutyAnswer:
+        return read_answer(DutyAnswer, await auditor.ask("drain", bookie=bookie))
 
     @app.post("/v1/cluster/bookies/{bookie}/cancel-drain")
-    async def post_cancel_drain(bookie: str) -> dict[str, Any]:
-        return await auditor.ask("cancel_drain", bookie=bookie)
+    async def post_cancel_drain(bookie: str) -> DutyAnswer:
+        return read_answer(DutyAnswer, await auditor.ask("cancel_drain", bookie=bookie))
 
     @app.post("/v1/cluster/bookies/{bookie}/accept-loss")
-    async def post_accept_loss(bookie: str, request: Request) -> dict[str, Any]:
+    async def post_accept_loss(bookie: str, request: Request) -> AcceptedLossAnswer:
         data = await read_body(request, _BODY_BYTES_MAX, announced=None)
         body = parse_object(data, ("incarnation",)) if data else {}
-        return await auditor.ask("accept_loss", bookie=bookie, **body)
+        told = await auditor.ask("accept_loss", bookie=bookie, **body)
+        return read_answer(AcceptedLossAnswer, told)
 
-    @app.get("/v1/cluster/rebalance")
-    async def get_rebalance() -> dict[str, Any]:
-        return await auditor.ask("rebalance")
 
-    @app.post("/v1/cluster/rebalance")
-    async def post_rebalance(request: Request) -> dict[str, Any]:
+def _add_rebalance_routes(app: FastAPI, auditor: AuditorCalls) -> None:
+    @app.get("/v1/cluster/rebalance", response_model_exclude_unset=True)
+    async def get_rebalance() -> RebalanceAnswer:
+        return read_answer(RebalanceAnswer, await auditor.ask("rebalance"))
+
+    @app.post("/v1/cluster/rebalance", response_model_exclude_unset=True)
+    async def post_rebalance(request: Request) -> RebalanceAnswer | RebalancePlanAnswer:
         data = await read_body(request, _BODY_BYTES_MAX, announced=None)
         body = parse_object(data, ("dry_run", "tolerance")) if data else {}
-        return await auditor.ask("start_rebalance", **body)
+        told = await auditor.ask("start_rebalance", **body)
+        if body.get("dry_run"):
+            return read_answer(RebalancePlanAnswer, told)
+        return read_answer(RebalanceAnswer, told)
 
-    @app.delete("/v1/cluster/rebalance")
-    async def delete_rebalance() -> dict[str, Any]:
-        return await auditor.ask("stop_rebalance")
+    @app.delete("/v1/cluster/rebalance", response_model_exclude_unset=True)
+    async def delete_rebalance() -> RebalanceAnswer:
+        return read_answer(RebalanceAnswer, await auditor.ask("stop_rebalance"))
