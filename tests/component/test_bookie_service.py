@@ -34,6 +34,7 @@ from duramen.ids import (
 )
 from duramen.runtime.admin import add_problem_handler
 from duramen.runtime.http_client import NoAnswerError
+from duramen.runtime.public.cluster_answers import JournalAnswer
 from duramen.runtime.role import StartRefusedError
 from duramen.runtime.stores.memory_store import MemoryStore, MemoryTree
 from duramen.wire.bookie_calls import (
@@ -480,8 +481,14 @@ def test_the_admin_routes_tell_what_is_held(tmp_path: Path) -> None:
             held = (await admin.get(f"/v1/ledgers/{LEDGER}/entries")).json()
             assert held == {"ledger_id": str(LEDGER), "ranges": [[0, 1], [5, 5]]}
             assert (await admin.get("/v1/ledgers")).json()["has_more"] is False
-            journal = (await admin.get("/v1/journal")).json()
+            answer = await admin.get("/v1/journal")
+            journal = answer.json()
             assert journal["state"] == "running" and journal["record_count"] == 4
+            told = bookie.service.describe_journal()
+            assert answer.content == json.dumps(told, separators=(",", ":")).encode()
+            described = JournalAnswer.model_validate(told)
+            assert described.model_extra == {}
+            assert list(told) == list(JournalAnswer.model_fields)
             assert json.dumps(bookie.service.statistics())
 
     run(scenario)

@@ -25,12 +25,10 @@ WITHOUT_MODEL: dict[str, tuple[str, ...]] = {
     # What has a size or a count in each part: parts add members freely, and nobody relies on one.
     "libs/common/duramen/runtime/admin.py": ("get_config", "get_statistics"),
     "services/bookie/duramen_bookie/admin.py": (
-        "get_disks", "get_journal", "get_scrub", "get_state", "get_upkeep", "put_read_only",
+        "get_disks", "get_scrub", "get_state", "get_upkeep", "put_read_only",
         "put_suspended",
     ),
     "services/sequencer/duramen_sequencer/service.py": ("get_log", "get_logs", "post_retention"),
-    # What one process tells and another passes on. These have no schema, so none that is wrong.
-    "services/writeproxy/duramen_writeproxy/cluster/journals.py": ("get_journals",),
 }  # fmt: skip
 """Path of a module → admin routes that give a dict and publish no schema of it. The list only gets
 shorter: what is new has a model."""

@@ -19,6 +19,7 @@ from duramen.core.bookie.bookie_state import LedgerState
 from duramen.core.status import BookieStatus
 from duramen.errors import DuramenError
 from duramen.ids import LAST_ENTRY_ID, NOTHING, EntryId, LedgerId, epoch_of, log_of
+from duramen.runtime.public.cluster_answers import JournalAnswer
 from duramen_bookie.upkeep.rounds import Upkeep
 
 PAGE_COUNT_DEFAULT: Final = 1_000
@@ -126,10 +127,14 @@ def add_routes(app: FastAPI, service: RunningBookie) -> None:
         space.switch_read_only(is_on=switch.is_on)
         return space.describe()
 
-    @app.get("/v1/journal", summary="What the journal did, what waits, what replay found")
-    async def get_journal() -> dict[str, Any]:
+    @app.get(
+        "/v1/journal",
+        summary="What the journal did, what waits, what replay found",
+        response_model_exclude_unset=True,
+    )
+    async def get_journal() -> JournalAnswer:
         service.running_core()
-        return service.describe_journal()
+        return JournalAnswer.model_validate(service.describe_journal())
 
     _add_ledger_routes(app, service)
     _add_upkeep_routes(app, service)

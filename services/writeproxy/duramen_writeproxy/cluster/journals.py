@@ -1,8 +1,8 @@
 """`GET /v1/cluster/journals`: what waits at the journal of each bookie that is there now.
 
 Every bookie of `available` is asked on its own admin port (`/v1/journal`); one that does not answer
-in time is named as silent. Only reading, and only while somebody looks (`duramen top`): nothing is
-followed or remembered.
+in time, or not as a bookie does, is named as silent. Only reading, and only while somebody looks
+(`duramen top`): nothing is followed or remembered.
 
 Called by `service` (admin port). Source: docs/protocol/placement.md "Places and regions, live".
 """
@@ -10,13 +10,14 @@ Called by `service` (admin port). Source: docs/protocol/placement.md "Places and
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Final
+from typing import Final
 
 from fastapi import FastAPI
 
 from duramen.client.rest_client import RestClient
 from duramen.errors import DuramenError
 from duramen.runtime.http_client import PeerError
+from duramen.runtime.public.cluster_answers import BookieJournalAnswer, JournalsAnswer
 from duramen.runtime.stores.metadata_store import MetadataError, MetadataStore
 from duramen.wire.metadata_json import MetadataJsonError, Paths, read_node
 
@@ -31,8 +32,8 @@ class JournalCalls:
         self._store = store
         self._parent = paths.available
 
-    async def ask_all(self) -> dict[str, Any]:
-        """`journals`, each with its `bookie`, and `silent`, both by id.
+    async def ask_all(self) -> JournalsAnswer:
+        """The journals and the silent, both by id.
 
         Raises:
             DuramenError: `metadata_unavailable`: who is there is not known.
@@ -43,16 +44,16 @@ class JournalCalls:
             raise DuramenError("metadata_unavailable", f"ZooKeeper: {error}") from error
         room = asyncio.Semaphore(_IN_FLIGHT_MAX)
 
-        async def ask(url: str) -> dict[str, Any] | None:
+        async def ask(name: str, url: str) -> BookieJournalAnswer | None:
             async with room:
-                return await _ask(url)
+                return await _ask(name, url)
 
-        answers = await asyncio.gather(*(ask(url) for url in urls.values()))
+        answers = await asyncio.gather(*(ask(name, url) for name, url in urls.items()))
         found = list(zip(urls, answers, strict=True))
-        return {
-            "journals": [{"bookie": name, **journal} for name, journal in found if journal],
-            "silent": [name for name, journal in found if not journal],
-        }
+        return JournalsAnswer(
+            journals=[journal for _, journal in found if journal],
+            silent=[name for name, journal in found if not journal],
+        )
 
     async def _find(self) -> dict[str, str]:
         """Bookie → admin URL, by id; a node that cannot be read is as silent as its bookie."""
@@ -71,17 +72,18 @@ class JournalCalls:
 def add_journal_routes(app: FastAPI, journals: JournalCalls) -> None:
     """Add the route to the admin application."""
 
-    @app.get("/v1/cluster/journals")
-    async def get_journals() -> dict[str, Any]:
+    @app.get("/v1/cluster/journals", response_model_exclude_unset=True)
+    async def get_journals() -> JournalsAnswer:
         return await journals.ask_all()
 
 
-async def _ask(url: str) -> dict[str, Any] | None:
+async def _ask(name: str, url: str) -> BookieJournalAnswer | None:
     client = RestClient(url)
     try:
         async with asyncio.timeout(_ANSWER_S):
-            return await client.get_json("/v1/journal")
+            told = await client.get_json("/v1/journal")
+        return BookieJournalAnswer.model_validate({"bookie": name, **told})
     except (DuramenError, PeerError, TimeoutError, ValueError):
-        return None  # ValueError: the node names no URL
+        return None  # ValueError: the node names no URL, or this is no journal
     finally:
         await client.close()

@@ -1,11 +1,13 @@
-"""Answers of admin ports about the cluster: where bookies stand, and whose the logs are.
+"""Answers of admin ports about the cluster: where bookies stand, what waits at their journals, and
+whose the logs are.
 
-A sequencer makes them; a write proxy passes them on. Members that this process does not know are
-passed on as well: the sequencer that answered may be of a later version.
+A sequencer or a bookie makes them; a write proxy passes them on. Members that this process does not
+know are passed on as well: who answered may be of a later version.
 
-Called by the sequencer's `placement_operations`, its `ownership` and the write proxy's `cluster`.
-Source: docs/protocol/placement.md "Places and regions, live", docs/protocol/ownership.md "Through
-one address".
+Called by the sequencer's `placement_operations`, its `ownership`, the bookie's `admin` and the
+write proxy's `cluster`. Source: docs/protocol/placement.md "Places and regions, live",
+docs/protocol/ownership.md "Through one address".
+
 """
 
 from __future__ import annotations
@@ -106,6 +108,66 @@ class PlacementCheckAnswer(PassedOn):
     fragments: int
     violations: int
     shown: list[ViolationAnswer]
+
+
+# --- Journals of bookies -------------------------------------------------------------------------
+
+
+class ReplayAnswer(PassedOn):
+    """What the replay at the start found."""
+
+    was_clean: bool
+    record_count: int
+    replayed_bytes: int
+    torn_bytes: int
+    damage_count: int
+    duration_us: int
+
+
+class JournalAnswer(PassedOn):
+    """What a journal did and what waits; bytes count records with their headers.
+
+    Without the figures, the journal is still replayed.
+    """
+
+    state: str
+    """`replaying`, `running` or `poisoned`."""
+    file_id: int | SkipJsonSchema[None] = None
+    file_count: int | SkipJsonSchema[None] = None
+    next_commit: int | SkipJsonSchema[None] = None
+    waiting_bytes: int | SkipJsonSchema[None] = None
+    waiting_count: int | SkipJsonSchema[None] = None
+    commit_count: int | SkipJsonSchema[None] = None
+    record_count: int | SkipJsonSchema[None] = None
+    written_bytes: int | SkipJsonSchema[None] = None
+    mark_count: int | SkipJsonSchema[None] = None
+    refused_count: int | SkipJsonSchema[None] = None
+    sync_us_total: int | SkipJsonSchema[None] = None
+    sync_us_last: int | SkipJsonSchema[None] = None
+    is_poisoned: bool | SkipJsonSchema[None] = None
+    is_out_of_space: bool | SkipJsonSchema[None] = None
+    is_next_ready: bool | SkipJsonSchema[None] = None
+    room_bytes: int | SkipJsonSchema[None] = None
+    spare_count: int | SkipJsonSchema[None] = None
+    recycled_count: int | SkipJsonSchema[None] = None
+    sealed_file_ids: list[int] | SkipJsonSchema[None] = None
+    replay: ReplayAnswer | SkipJsonSchema[None] = None
+
+
+class _OfBookie(PassedOn):
+    bookie: str
+
+
+# In this order, because the members of the last parent come first.
+class BookieJournalAnswer(JournalAnswer, _OfBookie):
+    """A bookie and its journal."""
+
+
+class JournalsAnswer(PassedOn):
+    """The journals of the bookies that are there, by id; who did not answer is silent."""
+
+    journals: list[BookieJournalAnswer]
+    silent: list[str]
 
 
 # --- Whose the logs are --------------------------------------------------------------------------
