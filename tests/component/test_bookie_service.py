@@ -12,10 +12,11 @@ import json
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fastapi import FastAPI
-from httpx import ASGITransport, AsyncClient
+from httpx import ASGITransport, AsyncClient, Response
 
 from duramen.config import LogConfig
 from duramen.core.log_node import LogNode
@@ -34,6 +35,7 @@ from duramen.ids import (
 )
 from duramen.runtime.admin import add_problem_handler
 from duramen.runtime.http_client import NoAnswerError
+from duramen.runtime.public.answers import Answer
 from duramen.runtime.public.cluster_answers import JournalAnswer
 from duramen.runtime.role import StartRefusedError
 from duramen.runtime.stores.memory_store import MemoryStore, MemoryTree
@@ -44,6 +46,7 @@ from duramen.wire.bookie_calls import (
     pack_adds,
 )
 from duramen.wire.metadata_json import encode_log, encode_segment, read_node
+from duramen_bookie.admin import BookieStateAnswer, DiskAnswer, DisksAnswer
 from duramen_bookie.file_system import DiskFile, PosixFile, PosixFileSystem
 from tests.component.bookie_world import (
     LEDGER,
@@ -474,7 +477,9 @@ def test_the_admin_routes_tell_what_is_held(tmp_path: Path) -> None:
             app = FastAPI()
             bookie.service.add_admin_routes(app)
             admin = AsyncClient(transport=ASGITransport(app), base_url="http://bookie")
-            state = (await admin.get("/v1/state")).json()
+            answer = await admin.get("/v1/state")
+            state = answer.json()
+            assert_described(answer, bookie.service.describe(), BookieStateAnswer)
             assert (state["entries"], state["ledgers"], state["sealed_logs"]) == (3, 1, 1)
             (ledger,) = (await admin.get("/v1/ledgers")).json()["ledgers"]
             assert (ledger["lac"], ledger["highest"], ledger["entries"]) == (1, 5, 3)
@@ -484,14 +489,22 @@ def test_the_admin_routes_tell_what_is_held(tmp_path: Path) -> None:
             answer = await admin.get("/v1/journal")
             journal = answer.json()
             assert journal["state"] == "running" and journal["record_count"] == 4
-            told = bookie.service.describe_journal()
-            assert answer.content == json.dumps(told, separators=(",", ":")).encode()
-            described = JournalAnswer.model_validate(told)
-            assert described.model_extra == {}
-            assert list(told) == list(JournalAnswer.model_fields)
+            assert_described(answer, bookie.service.describe_journal(), JournalAnswer)
+            space = bookie.service.running_upkeep().space
+            assert_described(await admin.get("/v1/disks"), space.describe(), DisksAnswer)
+            answer = await admin.put("/v1/read-only", json={"is_on": True})
+            assert answer.json()["is_switched_read_only"] is True
+            assert_described(answer, space.describe(), DisksAnswer)
+            assert list(space.describe()["disks"][0]) == list(DiskAnswer.model_fields)
             assert json.dumps(bookie.service.statistics())
 
     run(scenario)
+
+
+def assert_described(answer: Response, told: dict[str, Any], model: type[Answer]) -> None:
+    """The answer is what the part told, byte for byte, and the model has each of its members."""
+    assert answer.content == json.dumps(told, separators=(",", ":")).encode()
+    assert list(told) == list(model.model_fields)
 
 
 def test_ledgers_are_listed_a_page_at_a_time(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from duramen.core.bookie.bookie_state import LedgerState
 from duramen.core.status import BookieStatus
 from duramen.errors import DuramenError
 from duramen.ids import LAST_ENTRY_ID, NOTHING, EntryId, LedgerId, epoch_of, log_of
+from duramen.runtime.public.answers import Answer
 from duramen.runtime.public.cluster_answers import JournalAnswer
 from duramen_bookie.upkeep.rounds import Upkeep
 
@@ -54,6 +55,43 @@ class Switch(BaseModel):
     """On or off."""
 
     is_on: bool
+
+
+class BookieStateAnswer(Answer):
+    """Who the bookie is, how much it holds, and in what state it is."""
+
+    bookie_id: str
+    incarnation: str
+    cluster_uuid: str
+    volume_uuid: str
+    sealed_logs: int
+    ledgers: int
+    entries: int
+    entry_bytes: int
+    space: str
+    duty: str | None
+    is_ready: bool
+    journal: str
+
+
+class DiskAnswer(Answer):
+    """A directory and the disk that it is on; null: nobody has looked at it yet."""
+
+    directory: str
+    total_bytes: int | None
+    free_bytes: int | None
+    used_ratio: float
+    level: str
+    is_warning: bool
+    failure: str | None
+
+
+class DisksAnswer(Answer):
+    """The level of the bookie, which is that of the worst disk or of the operator's switch."""
+
+    level: str
+    is_switched_read_only: bool
+    disks: list[DiskAnswer]
 
 
 class LedgerRow(BaseModel):
@@ -114,18 +152,18 @@ def add_routes(app: FastAPI, service: RunningBookie) -> None:
     """Add the routes to the process's admin application."""
 
     @app.get("/v1/state", summary="Identity, sizes and the state of the journal")
-    async def get_state() -> dict[str, Any]:
-        return service.describe()
+    async def get_state() -> BookieStateAnswer:
+        return BookieStateAnswer(**service.describe())
 
     @app.get("/v1/disks", summary="Space of every directory, and what follows from it")
-    async def get_disks() -> dict[str, Any]:
-        return service.running_upkeep().space.describe()
+    async def get_disks() -> DisksAnswer:
+        return DisksAnswer(**service.running_upkeep().space.describe())
 
     @app.put("/v1/read-only", summary="Refuse new entries, whatever the disks say, or no more")
-    async def put_read_only(switch: Switch) -> dict[str, Any]:
+    async def put_read_only(switch: Switch) -> DisksAnswer:
         space = service.running_upkeep().space
         space.switch_read_only(is_on=switch.is_on)
-        return space.describe()
+        return DisksAnswer(**space.describe())
 
     @app.get(
         "/v1/journal",
