@@ -6,6 +6,7 @@ What is repeated at all is shown with real calls in tests/component/test_sdk.py.
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 
 import pytest
@@ -45,6 +46,12 @@ def test_pauses_double_up_to_the_longest() -> None:
     policy = RetryPolicy(within_s=100, first_pause_s=0.5, longest_pause_s=3)
     pauses = make(policy, Clock())
     assert [pauses.next_s(NO_ADVICE) for _ in range(5)] == [0.5, 1, 2, 3, 3]
+
+
+def test_a_pause_may_have_no_bound() -> None:
+    policy = RetryPolicy(within_s=100, first_pause_s=0.5, longest_pause_s=math.inf)
+    pauses = make(policy, Clock())
+    assert [pauses.next_s(NO_ADVICE) for _ in range(5)] == [0.5, 1, 2, 4, 8]
 
 
 def test_advice_counts_instead() -> None:

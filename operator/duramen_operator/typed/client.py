@@ -127,9 +127,11 @@ class TypedClient:
         apart_from_token = replace(login, token=None)
         client = self._client
         if client is None or apart_from_token != self._connected_as:
-            await self.close()
-            client = self._client = make_client(login)
-            self._connected_as = apart_from_token
+            old, client = client, make_client(login)
+            # In place before anybody else has a turn, who would make one of his own.
+            self._client, self._connected_as = client, apart_from_token
+            if old is not None:
+                await old.close()
         token = login.token
         client.configuration.api_key = {"BearerToken": f"Bearer {token}"} if token else {}
         return client

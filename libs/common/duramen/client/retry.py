@@ -157,9 +157,13 @@ _RNG: Final = random.Random()
 """For jitter alone."""
 
 
+_LONGEST_S: Final = 86_400.0
+"""Of a pause that has no bound: nobody waits so long, and a number of it exists."""
+
+
 def _read_backoff(policy: RetryPolicy) -> Backoff:
     first_us, limit_us = (
-        max(1, round(pause_s * SECOND))
+        max(1, round(min(pause_s, _LONGEST_S) * SECOND))
         for pause_s in (policy.first_pause_s, policy.longest_pause_s)
     )
     return Backoff(first_us, limit_us, _SPREAD)

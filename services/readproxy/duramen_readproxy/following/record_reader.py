@@ -137,7 +137,6 @@ class RecordReader:
                 is_end = self._is_end_sure and feed.window.end == self._position
                 self.tail = feed.tail if is_end else None
                 return delivered
-            self._feeds.on_lag()
             self._leave_feed()
             if lagged_at == self._position:
                 # The feed began with a reader that had heard of a higher LAC: until that is known
@@ -145,7 +144,11 @@ class RecordReader:
                 left_us = deadline_us - read_clock_us()
                 if left_us <= 0 or self._feeds.is_stopping:
                     return None
+                begun_us = read_clock_us()
                 await asyncio.sleep(min(left_us, AHEAD_PAUSE_US) / SECOND)
+                self.waited_us += read_clock_us() - begun_us
+            else:
+                self._feeds.on_lag()
             lagged_at = self._position
             await self._open_cursor()
 

@@ -7,7 +7,6 @@ know are passed on as well: who answered may be of a later version.
 Called by the sequencer's `placement_operations`, its `ownership`, the bookie's `admin` and the
 write proxy's `cluster`. Source: docs/protocol/placement.md "Places and regions, live",
 docs/protocol/ownership.md "Through one address".
-
 """
 
 from __future__ import annotations
