@@ -273,7 +273,7 @@ _BOOKIES: Final = (
     SqlColumn("duty", "TEXT", "serving, draining, leaving or drained"),
     SqlColumn("weight", "REAL", "its share of new data"),
     SqlColumn("free_bytes", "INTEGER", "NULL while it is absent"),
-    SqlColumn("doubtful", "INTEGER", "1: its metadata cannot be read"),
+    SqlColumn("doubtful", "INTEGER", "1: damage may have held anything, it vouches for no absence"),
     SqlColumn("takes_new_data", "INTEGER", "1: new ensembles may hold it"),
     SqlColumn("steady_in_s", "INTEGER", "0, or when it is no last choice any more: it came back"),
 )
