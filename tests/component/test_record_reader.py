@@ -196,6 +196,8 @@ def test_who_is_behind_a_feed_that_has_nothing_waits_before_it_looks_again(
                 assert len(world.cursors) == looks and not world.cursors[-1].is_open
                 await wait_clock(world.now_s + AHEAD_PAUSE_US / 1e6 + MOMENT_S)
                 assert len(world.cursors) == looks + 1 and world.cursors[-1].is_open
+            assert world.feeds.statistics()["lagged"] == 1, "it is one reader that lags, once"
+            assert reader.waited_us >= 5 * AHEAD_PAUSE_US, "nobody works meanwhile"
             await world.cursors[-1].give(deliver(1, 3))
             found = taking.result()
             assert found is not None and found.entries[0][0] == 3, "it is known at last"

@@ -233,8 +233,7 @@ class Run:
         for node in (*self.bookies.values(), *self.sequencers.values()):
             node.loop.forget()
         for node in (*self.readers, *self.archivers, *self.final_readers, self.tails, self.exact):
-            with contextlib.suppress(Exception):
-                node.run(node.life, node.loop.cancel_all)
+            node.run(node.life, node.loop.cancel_all)
 
     def _play(self) -> Result:
         violation: str | None = None

@@ -6,16 +6,18 @@ It is one of two errors in each case, and never hangs. The server is the fake on
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from kubernetes.aio.client import ApiClient
 
-from duramen_operator.kube import ApiUnreachable, Kube, Refused
+from duramen_operator.kube import ApiUnreachable, Kube, Login, Refused
 from duramen_operator.plan.observed import Ref
 from duramen_operator.plan.steps import Event
-from duramen_operator.typed.client import TypedClient
+from duramen_operator.typed import client as client_module
+from duramen_operator.typed.client import TypedClient, make_client
 from duramen_operator.typed.events import report_event
 from tests.kubernetes.typed.fake_api import Fault
 from tests.kubernetes.typed.worlds import EVENTS, FakeWorld, connected, fake_world
@@ -119,3 +121,41 @@ def test_calls_follow_a_login_to_another_server(world: FakeWorld, tmp_path: Path
             await client.close()
 
     asyncio.run(run())
+
+
+def test_calls_that_meet_another_login_at_once_make_one_client(
+    world: FakeWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[ApiClient] = []
+    closed: list[ApiClient] = []
+
+    def make(login: Login) -> ApiClient:
+        one = make_client(login)
+        close: Callable[[], Awaitable[None]] = one.close
+
+        async def note() -> None:
+            closed.append(one)
+            await asyncio.sleep(0)  # others have their turn
+            await close()
+
+        monkeypatch.setattr(one, "close", note)
+        made.append(one)
+        return one
+
+    monkeypatch.setattr(client_module, "make_client", make)
+
+    async def run() -> None:
+        async with connected(world) as (client, kube):
+            await report(client)
+            folder = tmp_path / "other"
+            folder.mkdir()
+            with fake_world(EVENTS, folder) as other:
+                world.kubeconfig.write_text(other.kubeconfig.read_text())
+                await kube.renew_login()
+                told = [report(client) for _ in range(3)]
+                found = await asyncio.gather(*told, return_exceptions=True)
+                # Of three that tell one event, two are told that it is there.
+                assert sum(isinstance(one, Refused) for one in found) == 2
+
+    asyncio.run(run())
+    assert made == closed and len(made) == 2
