@@ -8,6 +8,7 @@ depend on pages or on the machine, so the gate sees a few hundred bytes more.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -27,8 +28,9 @@ the way of each read, or a timer of its own, is told."""
 def test_a_read_that_waits_holds_little() -> None:
     command = [sys.executable, "-m", "tests.component.waiting_reads"]
     done = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
-    )
+        command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     each_bytes = float(done.stdout)
     print(f"a read that waits: {each_bytes:.0f} bytes")
