@@ -26,6 +26,7 @@ from duramen.wire.disk.journal_format import (
     JournalRecord,
     Location,
     RecordKind,
+    record_bytes,
 )
 from duramen_bookie.file_system import PosixFileSystem
 from duramen_bookie.journal.findings import (
@@ -483,14 +484,18 @@ def test_the_bound_refuses_and_the_reserve_lets_in() -> None:
         disk.hook = lambda operation: assert_true(is_open.wait(20))
         done: list[int] = []
         accepted = 0
-        while journal.append_nowait([add(accepted, 900)], lambda where: done.append(1)):
+        size_bytes = record_bytes(len(add(0, 900).body))
+        while journal.has_room(size_bytes):
+            assert journal.append_nowait([add(accepted, 900)], lambda where: done.append(1))
             accepted += 1
         assert accepted == 10_000 // (900 + 4 + HEADER_BYTES)
         assert journal.statistics().refused_count == 1
-        assert journal.append_nowait([add(99, 900)], lambda where: done.append(1), is_urgent=True)
+        assert journal.has_room(size_bytes, is_urgent=True)
+        assert journal.append_nowait([add(99, 900)], lambda where: done.append(1))
         is_open.set()
         await wait_for(lambda: len(done) == accepted + 1)
         assert journal.statistics().waiting_bytes == 0
+        assert journal.has_room(20_000)
         assert journal.append_nowait([add(100, 20_000)], lambda where: done.append(1))
         await journal.close(clean=False)
         assert len(done) == accepted + 2 and not Opened(disk).result.is_clean

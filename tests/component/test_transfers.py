@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from duramen.ids import EntryId
+from duramen.ids import EntryId, Epoch, epoch_of, log_of
 from duramen.limits import SETTLE_BYTES_PER_S_FIRST, SETTLE_FILE_COUNT
 from duramen.runtime.stores.memory_store import MemoryTree
+from duramen.wire.disk.journal_format import record_bytes
 from duramen.wire.metadata_json import read_node
 from duramen_bookie.upkeep import settling
 from duramen_bookie.upkeep.rounds import CoreHoldings
@@ -83,6 +84,31 @@ def test_settling_hurries_with_each_file_that_waits() -> None:
         assert pace.bytes_per_s == 4 * SETTLE_BYTES_PER_S_FIRST
 
     run(scenario)
+
+
+def test_a_drop_waits_for_room_for_its_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a full disk's last file some bytes are left: fewer than a record takes."""
+
+    async def scenario() -> None:
+        async with running(tmp_path) as bookie:
+            await bookie.add(add(0))
+            service = bookie.service
+            storage, plane = service._storage, service._plane
+            assert storage is not None and plane is not None
+            holdings = CoreHoldings(storage, plane.drain)
+            with monkeypatch.context() as patched:
+                patched.setattr(
+                    storage, "has_room", lambda size, *, is_urgent: size < record_bytes(0)
+                )
+                holdings.drop(log_of(LEDGER), Epoch(epoch_of(LEDGER) + 1), is_all_below=True)
+            await bookie.add(add(1))
+            assert holdings.list_logs() == [log_of(LEDGER)]
+            holdings.drop(log_of(LEDGER), Epoch(epoch_of(LEDGER) + 1), is_all_below=True)
+            await wait_for(lambda: not holdings.list_logs())
+
+    run_bookie(scenario)
 
 
 def test_purged_entries_are_forgotten_by_the_index(tmp_path: Path) -> None:

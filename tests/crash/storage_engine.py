@@ -69,11 +69,7 @@ class PlainJournal:
         return True
 
     def append_nowait(
-        self,
-        records: Sequence[JournalRecord],
-        done: Callable[[list[Location]], None],
-        *,
-        is_urgent: bool = False,
+        self, records: Sequence[JournalRecord], done: Callable[[list[Location]], None]
     ) -> bool:
         done(self.writer.commit(records))
         return True

@@ -65,17 +65,11 @@ class SimJournal:
         self._queue_bytes_max = JOURNAL_QUEUE_BYTES_MAX
 
     def append_nowait(
-        self,
-        records: Sequence[JournalRecord],
-        done: Callable[[list[Location]], None],
-        *,
-        is_urgent: bool = False,
+        self, records: Sequence[JournalRecord], done: Callable[[list[Location]], None]
     ) -> bool:
         if self.writer.is_poisoned:
             raise JournalPoisoned("an earlier write or sync failed")
         size = sum([record_bytes(len(record.body)) for record in records])
-        if not self.has_room(size, is_urgent=is_urgent):
-            return False
         self._waiting_bytes += size
         self._queue.append(_Append(records, size, done))
         if not self.batch:

@@ -72,11 +72,7 @@ class JournalPort(Protocol):
     def start(self) -> None: ...
     def has_room(self, size_bytes: int, *, is_urgent: bool = False) -> bool: ...
     def append_nowait(
-        self,
-        records: Sequence[JournalRecord],
-        done: Callable[[list[Location]], None],
-        *,
-        is_urgent: bool = False,
+        self, records: Sequence[JournalRecord], done: Callable[[list[Location]], None]
     ) -> bool: ...
     def read(self, file_id: int, offset: int, length_bytes: int) -> bytes: ...
     def request_roll(self, done: Callable[[int], None]) -> bool: ...
@@ -317,8 +313,8 @@ class Storage:
             self._change_queued(-size)
             self._on_committed(persist, locations)
 
-        # The room was asked for before the core accepted anything: urgent is for what is left.
-        if not self._running().append_nowait(records, on_done, is_urgent=True):
+        # The room was asked for before the core accepted anything.
+        if not self._running().append_nowait(records, on_done):
             return False
         self._change_queued(size)
         return True

@@ -124,16 +124,18 @@ class Journal:
         self._thread.start()
 
     def has_room(self, size_bytes: int, *, is_urgent: bool = False) -> bool:
-        """Whether `append_nowait` would take so much more now."""
+        """Whether so much more may be appended now.
+
+        Args:
+            is_urgent: may use the reserved room (seals, recovery, drops).
+        """
         with self._condition:
-            return not self._is_full(size_bytes, is_urgent)
+            is_full = self._is_full(size_bytes, is_urgent)
+            self._refused_count += is_full
+            return not is_full
 
     def append_nowait(
-        self,
-        records: Sequence[JournalRecord],
-        done: Callable[[list[Location]], None],
-        *,
-        is_urgent: bool = False,
+        self, records: Sequence[JournalRecord], done: Callable[[list[Location]], None]
     ) -> bool:
         """Queue records for the next commit; all of them will be in the same one.
 
@@ -141,10 +143,10 @@ class Journal:
             records: at least one; not to be changed any more.
             done: called on the event loop with the bodies' locations once all are durable, in the
                 order of the appends; never called otherwise.
-            is_urgent: may use the reserved room (seals and recovery).
 
         Returns:
-            False if too much waits, the disk is full or the journal is closing: nothing was queued.
+            False if the journal is closing: nothing was queued. Whether there is room was asked of
+            `has_room`; if the disk has filled up since, on the journal's thread, they wait.
 
         Raises:
             JournalPoisoned: nothing will be written any more.
@@ -154,8 +156,7 @@ class Journal:
         with self._condition:
             if self._error is not None:
                 raise self._error
-            if self._is_closing or self._is_full(size, is_urgent):
-                self._refused_count += 1
+            if self._is_closing:
                 return False
             self._waiting_bytes += size
             self._queue.append(_Append(records, size, done))

@@ -18,6 +18,7 @@ from duramen.ids import EntryId, Epoch, LedgerId, LogId, Member, epoch_of
 from duramen.limits import COMPACT_BYTES_PER_S, SCRUB_BYTES_PER_S
 from duramen.runtime.stores.metadata_store import MetadataStore
 from duramen.units import HOUR, SECOND
+from duramen.wire.disk.journal_format import record_bytes
 from duramen.wire.metadata_json import Paths
 from duramen_bookie.storage import Storage
 from duramen_bookie.upkeep.compaction import Compaction
@@ -185,7 +186,7 @@ class CoreHoldings:
 
     def drop(self, log_id: LogId, epoch: Epoch, *, is_all_below: bool) -> None:
         """Forget ledgers once that is durable; put off while the journal has no room."""
-        if self._storage.has_room(0, is_urgent=True):
+        if self._storage.has_room(record_bytes(0), is_urgent=True):
             self._storage.core.drop(log_id, epoch, is_all_below=is_all_below)
             self._drain()
 
