@@ -640,6 +640,12 @@ def run_seed(seed: int, *, duration_us: int | None = None, with_trace: bool = Fa
         return Run(seed, duration_us=duration_us, with_trace=with_trace).play()
 
 
+def play_uncollected(seed: int, *, duration_us: int | None = None) -> Result:
+    """As `run_seed`, in a process that ends afterwards: no garbage is collected any more."""
+    gc.disable()
+    return Run(seed, duration_us=duration_us).play()
+
+
 @contextlib.contextmanager
 def collected_afterwards() -> Iterator[None]:
     """No garbage collection but one, at the end: a run makes 10 to 20 MiB, nearly none of it in
@@ -649,9 +655,9 @@ def collected_afterwards() -> Iterator[None]:
     try:
         yield
     finally:
-        # All of the run is as young as that, and modules are not looked through. What finalizers
-        # let go of (coroutines have them) is found in the second pass.
-        for generation in (0, 1):
-            gc.collect(generation)
+        # What finalizers let go of (coroutines have them) is found in a later pass, and the last
+        # run, which a gauge of the process held, after this one.
+        while gc.collect():
+            pass
         if was_enabled:
             gc.enable()

@@ -27,7 +27,7 @@ class Catch(NamedTuple):
 
 def hunt(name: str, seed_count: int, *, first: int = 1, jobs: int = 2) -> Catch | None:
     """The first of the seeds (in order) that catches the mutant, or None if it survives them."""
-    with multiprocessing.Pool(jobs) as pool:
+    with multiprocessing.Pool(jobs, maxtasksperchild=1) as pool:
         seeds = range(first, first + seed_count)
         for seed, violation in pool.imap(partial(_play, name), seeds):
             if violation is not None:
