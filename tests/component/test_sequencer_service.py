@@ -9,6 +9,7 @@ Source: docs/protocol/metadata.md "Rules for every change", docs/protocol/repair
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any, Final, cast
@@ -17,13 +18,15 @@ import pytest
 from fastapi import FastAPI
 from httpx import ASGITransport, AsyncClient
 
-from duramen.ids import LogId
+from duramen.ids import Epoch, LogId
 from duramen.runtime.role import ServiceOptions
+from duramen.runtime.sequencer.log_driver import LogDriver
 from duramen.runtime.stores.memory_store import MemoryStore, MemoryTree
 from duramen.units import HOUR, SECOND
 from duramen.wire.metadata_json import Paths, encode_node
 from duramen_sequencer import log_host
 from duramen_sequencer.service import SequencerService
+from tests.component.host_world import Lanes
 from tests.unit.exact_log import Log
 from tests.waiting import wait_for
 
@@ -110,7 +113,8 @@ def test_an_admin_answer_tells_a_fencing_token_only_to_who_asks_for_it(
     async def scenario(world: World) -> None:
         core = Log().driver.core
         core.pipeline.admission.table.token = "the holder's"
-        driver = SimpleNamespace(core=core, statistics=core.statistics)
+        driver = make_driver(world, LogId(7))
+        driver.core = core
         app = FastAPI()
         world.service.add_admin_routes(app)
         drivers = cast(Any, world.service.host.drivers)
@@ -125,3 +129,50 @@ def test_an_admin_answer_tells_a_fencing_token_only_to_who_asks_for_it(
         del drivers[LogId(7)]
 
     run(scenario, monkeypatch)
+
+
+def test_logs_and_retention_are_told_byte_for_byte(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(world: World) -> None:
+        drivers = cast(Any, world.service.host.drivers)
+        drivers[LogId(9)] = idle = make_driver(world, LogId(9))
+        drivers[LogId(7)] = busy = make_driver(world, LogId(7))
+        busy.core = Log().driver.core
+        assert busy.core.view is not None and busy.core.writer is not None
+        busy.core.pipeline.admission.table.token = "the holder's \u00fc"
+        cast(Any, busy).load = SimpleNamespace(rates=lambda _now_us: (0.001, 1234.5))
+        retention = cast(Any, world.service)._retention
+        retention._held[LogId(7)] = retention._unarchived[LogId(9)] = Epoch(3)
+        app = FastAPI()
+        world.service.add_admin_routes(app)
+        told = {"log_id": "7", "core": repr(busy.core), **busy.statistics()}
+        listed = [
+            {"log_id": str(log_id), **driver.statistics()}
+            for log_id, driver in ((LogId(7), busy), (LogId(9), idle))
+        ]
+        async with AsyncClient(transport=ASGITransport(app), base_url="http://admin") as operator:
+            for path, expected in (
+                ("/v1/logs", listed),
+                ("/v1/logs/7", told),
+                ("/v1/logs/7?tokens=true", {**told, "fencing_token": "the holder's \u00fc"}),
+                ("/v1/logs/9", {"log_id": "9", "core": repr(idle.core), **idle.statistics()}),
+            ):
+                assert (await operator.get(path)).content == encode_value(expected), path
+            answer = await operator.post("/v1/retention")
+            assert answer.content == encode_value(retention.statistics())
+        schemas = app.openapi()["components"]["schemas"]
+        assert schemas["RunLogAnswer"]["required"] == list(listed[0])
+        assert schemas["ShownLogAnswer"]["required"] == list(told)
+        assert [*schemas["ShownLogAnswer"]["properties"]] == [*told, "fencing_token"]
+        assert schemas["RetentionAnswer"]["required"] == list(retention.statistics())
+        drivers.clear()
+
+    run(scenario, monkeypatch)
+
+
+def make_driver(world: World, log_id: LogId) -> LogDriver:
+    lanes, unused = cast(Any, Lanes()), cast(Any, None)
+    return LogDriver(log_id, cast(Any, world.service)._context, lanes, unused, unused)
+
+
+def encode_value(document: object) -> bytes:
+    return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()

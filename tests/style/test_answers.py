@@ -25,7 +25,6 @@ WITHOUT_MODEL: dict[str, tuple[str, ...]] = {
     # What has a size or a count in each part: parts add members freely, and nobody relies on one.
     "libs/common/duramen/runtime/admin.py": ("get_config", "get_statistics"),
     "services/bookie/duramen_bookie/admin.py": ("get_scrub", "get_upkeep", "put_suspended"),
-    "services/sequencer/duramen_sequencer/service.py": ("get_log", "get_logs", "post_retention"),
 }  # fmt: skip
 """Path of a module → admin routes that give a dict and publish no schema of it. The list only gets
 shorter: what is new has a model."""

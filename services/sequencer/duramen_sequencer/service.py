@@ -12,9 +12,9 @@ import json
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
-from fastapi import FastAPI, Query
+from fastapi import FastAPI
 
 from duramen.client.bookie_client import BookieClient
 from duramen.errors import DuramenError
@@ -42,6 +42,7 @@ from duramen_sequencer.life.operations import LifeOperations
 from duramen_sequencer.life.retention import RetentionRounds
 from duramen_sequencer.log_changes import LogChanges
 from duramen_sequencer.log_host import LogHost
+from duramen_sequencer.log_routes import add_log_routes
 from duramen_sequencer.ownership.admin_routes import add_ownership_routes
 from duramen_sequencer.ownership.hand_over import HandOver
 from duramen_sequencer.ownership.reaching import Reaching
@@ -200,33 +201,8 @@ class SequencerService:
         }
 
     def add_admin_routes(self, app: FastAPI) -> None:
-        """`GET /v1/logs`: the logs that this process knows; `POST /v1/retention`: a round now."""
-
-        @app.post("/v1/retention")
-        async def post_retention() -> dict[str, Any]:
-            self._retention.want_round()
-            return self._retention.statistics()
-
-        @app.get("/v1/logs")
-        async def get_logs() -> list[dict[str, Any]]:
-            return [
-                {"log_id": str(log_id), **driver.statistics()}
-                for log_id, driver in sorted(self.host.drivers.items())
-            ]
-
-        @app.get("/v1/logs/{log_id}")
-        async def get_log(
-            log_id: int,
-            tokens: Annotated[bool, Query(description="tell the fencing token, too")] = False,
-        ) -> dict[str, Any]:
-            driver = self.host.drivers.get(LogId(log_id))
-            if driver is None:
-                raise DuramenError("log_not_found", "this sequencer does not know the log")
-            told = {"log_id": str(log_id), "core": repr(driver.core), **driver.statistics()}
-            if tokens:
-                told["fencing_token"] = driver.core.pipeline.fencing_token
-            return told
-
+        """What an administrator asks one sequencer: its logs, placement, owners, repair."""
+        add_log_routes(app, self.host.drivers, self._retention)
         add_placement_routes(app, self._placement)
         add_ownership_routes(app, self.host, self._hand_over, self._store, self._paths)
         add_repair_routes(app, self._repair)
