@@ -46,7 +46,15 @@ from duramen.wire.bookie_calls import (
     pack_adds,
 )
 from duramen.wire.metadata_json import encode_log, encode_segment, read_node
-from duramen_bookie.admin import BookieStateAnswer, DiskAnswer, DisksAnswer
+from duramen_bookie.admin import (
+    BookieStateAnswer,
+    DamagedEntryAnswer,
+    DiskAnswer,
+    DisksAnswer,
+    ScrubAnswer,
+    ScrubPassAnswer,
+    UpkeepAnswer,
+)
 from duramen_bookie.file_system import DiskFile, PosixFile, PosixFileSystem
 from tests.component.bookie_world import (
     LEDGER,
@@ -497,6 +505,33 @@ def test_the_admin_routes_tell_what_is_held(tmp_path: Path) -> None:
             assert_described(answer, space.describe(), DisksAnswer)
             assert list(space.describe()["disks"][0]) == list(DiskAnswer.model_fields)
             assert json.dumps(bookie.service.statistics())
+
+    run(scenario)
+
+
+def test_the_admin_routes_tell_of_upkeep_byte_for_byte(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as bookie:
+            await bookie.add(add(0))
+            app = FastAPI()
+            bookie.service.add_admin_routes(app)
+            admin = AsyncClient(transport=ASGITransport(app), base_url="http://bookie")
+            upkeep = bookie.service.running_upkeep()
+            await upkeep.scrub.run_pass()
+            record = upkeep.scrub._log
+            record.recent.append((LEDGER, EntryId(3)))
+            for running_pass in (None, record.last):
+                record.running = running_pass
+                answer = await admin.get("/v1/scrub")
+                assert_described(answer, upkeep.scrub.describe(), ScrubAnswer)
+            told = upkeep.scrub.describe()
+            assert list(told["last_pass"]) == list(ScrubPassAnswer.model_fields)
+            assert list(told["recent_damage"][0]) == list(DamagedEntryAnswer.model_fields)
+            for answer in (
+                await admin.get("/v1/upkeep"),
+                await admin.put("/v1/upkeep/scrub/suspended", json={"is_on": False}),
+            ):
+                assert_described(answer, upkeep.statistics(), UpkeepAnswer)
 
     run(scenario)
 

@@ -21,27 +21,18 @@ SPELLED: dict[str, tuple[str, ...]] = {
 }
 """Path of a module → functions that spell an answer without a model."""
 
-WITHOUT_MODEL: dict[str, tuple[str, ...]] = {
-    # What has a size or a count in each part: parts add members freely, and nobody relies on one.
-    "libs/common/duramen/runtime/admin.py": ("get_config", "get_statistics"),
-    "services/bookie/duramen_bookie/admin.py": ("get_scrub", "get_upkeep", "put_suspended"),
-}  # fmt: skip
-"""Path of a module → admin routes that give a dict and publish no schema of it. The list only gets
-shorter: what is new has a model."""
-
 
 def test_answers_are_models() -> None:
     faults = []
     for module in read_modules():
         if module.path.startswith(PLACES):
-            excused = (*SPELLED.get(module.path, ()), *WITHOUT_MODEL.get(module.path, ()))
-            faults += find_hand_made(module, excused)
+            faults += find_hand_made(module, SPELLED.get(module.path, ()))
     assert_tidy(faults)
 
 
 def test_what_has_a_model_is_not_excused() -> None:
     modules = {module.path: module for module in read_modules()}
-    for path, names in (*SPELLED.items(), *WITHOUT_MODEL.items()):
+    for path, names in SPELLED.items():
         found = " ".join(find_hand_made(modules[path]))
         assert [name for name in names if f": {name} " not in found] == [], path
 

@@ -94,6 +94,48 @@ class DisksAnswer(Answer):
     disks: list[DiskAnswer]
 
 
+class ScrubPassAnswer(Answer):
+    """One pass of the scrub over everything; `ended_unix_ms` null: under way."""
+
+    began_unix_ms: int
+    ended_unix_ms: int | None
+    unit_count: int
+    failed_unit_count: int
+    verified_bytes: int
+    damaged_entry_count: int
+
+
+class DamagedEntryAnswer(Answer):
+    """An entry that could not be read."""
+
+    ledger_id: str
+    entry_id: int
+
+
+class ScrubAnswer(Answer):
+    """Progress of the scrub, its last whole pass, and the damage that it found last."""
+
+    state: str
+    bytes_per_s: int
+    running_pass: ScrubPassAnswer | None
+    last_pass: ScrubPassAnswer | None
+    damaged_entry_count: int
+    recent_damage: list[DamagedEntryAnswer]
+
+
+class UpkeepAnswer(Answer):
+    """Rounds, paces and queues of each work; its counters are free, as in `/v1/statistics`."""
+
+    space: dict[str, Any]
+    carrier: dict[str, Any]
+    settling: dict[str, Any]
+    compaction: dict[str, Any]
+    deletion: dict[str, Any]
+    tombstones: dict[str, Any]
+    scrub: dict[str, Any]
+    repair_queue: dict[str, Any]
+
+
 class LedgerRow(BaseModel):
     """What is here of a ledger; `hot` entries lie in the journal, `settled` ones in the entry
     log."""
@@ -229,18 +271,18 @@ def _add_ledger_routes(app: FastAPI, service: RunningBookie) -> None:
 
 def _add_upkeep_routes(app: FastAPI, service: RunningBookie) -> None:
     @app.get("/v1/upkeep", summary="Settling, compaction, deletion, scrub, repair queue")
-    async def get_upkeep() -> dict[str, Any]:
-        return service.running_upkeep().statistics()
+    async def get_upkeep() -> UpkeepAnswer:
+        return UpkeepAnswer(**service.running_upkeep().statistics())
 
     @app.get("/v1/scrub", summary="Progress of the scrub, its last pass, what is damaged")
-    async def get_scrub() -> dict[str, Any]:
-        return service.running_upkeep().scrub.describe()
+    async def get_scrub() -> ScrubAnswer:
+        return ScrubAnswer(**service.running_upkeep().scrub.describe())
 
     @app.put("/v1/upkeep/{work}/suspended", summary="Suspend a kind of upkeep, or resume it")
-    async def put_suspended(work: Work, switch: Switch) -> dict[str, Any]:
+    async def put_suspended(work: Work, switch: Switch) -> UpkeepAnswer:
         upkeep = service.running_upkeep()
         upkeep.suspend(work, is_on=switch.is_on)
-        return upkeep.statistics()
+        return UpkeepAnswer(**upkeep.statistics())
 
     @app.post("/v1/upkeep/{work}", status_code=202, summary="Begin a round soon")
     async def hurry(work: Work) -> Begun:

@@ -6,14 +6,13 @@ own routes are added by the service. Source: docs/protocol/admin.md "Every servi
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Literal
 
 import prometheus_client
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 
 from duramen import __version__
 from duramen.errors import DuramenError
@@ -34,6 +33,12 @@ class Readiness(BaseModel):
     """Whether the process serves its role; with status 503: it does not."""
 
     ready: bool
+
+
+class Statistics(BaseModel):
+    """What each part of the service counts; parts add members freely, so none is promised."""
+
+    model_config = ConfigDict(extra="allow")
 
 
 def make_admin_app(
@@ -67,12 +72,12 @@ def make_admin_app(
         )
 
     @app.get("/v1/statistics")
-    async def get_statistics() -> dict[str, Any]:
-        return service.statistics()
+    async def get_statistics() -> Statistics:
+        return Statistics(**service.statistics())
 
     @app.get("/v1/config")
-    async def get_config() -> dict[str, Any]:
-        return dataclasses.asdict(options)
+    async def get_config() -> ServiceOptions:
+        return options
 
     @app.post("/v1/drain-and-stop", status_code=202)
     async def drain_and_stop() -> Health:
