@@ -353,6 +353,14 @@ PROCESSES = [
         {of_operator("duramen_operator_refused_steps"): "1x10 0 1x20"},
     ),
     Case(
+        "DuramenOperatorLacksRights",
+        {'duramen_operator_missing_rights{namespace="shop"}': "3x20"},
+        "11m",
+        {"namespace": "shop"},
+        "the operator lacks 3 of the rights that it needs",
+        {'duramen_operator_missing_rights{namespace="shop"}': "3x9 0x15"},
+    ),
+    Case(
         "DuramenWatchLate",
         {'duramen_operator_late_watches{namespace="shop"}': "2x20"},
         "11m",
