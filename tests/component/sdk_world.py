@@ -79,6 +79,11 @@ class FakeCluster:
         self.namespaces: dict[str, dict[str, Any]] = {}
         self.faults: deque[Fault] = deque()
         self.read_faults: deque[DuramenError] = deque()
+        self.change_faults: deque[Exception] = deque()
+        """Each is what comes of a change of a log that was carried out; `LostAnswer`: of it a
+        gateway says no more than that."""
+        self.is_mute = False
+        """Changes of a log are carried out and never answered."""
         self.arrivals: list[BatchProducer | None] = []
         self.reads: list[str] = []
         self.home: str | None = None
@@ -176,9 +181,18 @@ class FakeCluster:
                     return 200, orjson.dumps({"tail": log.mark(log.tail)})
                 if rest == ["segments"]:
                     return 200, orjson.dumps({"segments": [{"epoch": 1, "state": "OPEN"}]})
-                return 200, orjson.dumps(self._change(log, method, verb, document))
+                answer = self._change(log, method, verb, document)
+                if method != "GET":
+                    await self._meet_change_fault()
+                return 200, orjson.dumps(answer)
             case _:
                 raise DuramenError("invalid_argument", f"no such path: {method} {path}")
+
+    async def _meet_change_fault(self) -> None:
+        if self.change_faults:
+            raise self.change_faults.popleft()
+        if self.is_mute:
+            await asyncio.Event().wait()
 
     def _change(
         self, log: FakeLog, method: str, verb: str, document: dict[str, Any]

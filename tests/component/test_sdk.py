@@ -35,6 +35,7 @@ from tests.component.sdk_faces import open_client
 from tests.component.sdk_scenarios import bodies, face, play
 from tests.component.sdk_world import (
     FakeCluster,
+    LostAnswer,
     lose,
     refuse,
     running_cluster,
@@ -209,6 +210,22 @@ def test_a_forgotten_producer_is_replaced(face: str) -> None:
     play(scenario, face)
 
 
+@face
+def test_a_producer_of_which_the_log_lost_entries_is_replaced(face: str) -> None:
+    async def scenario(cluster: FakeCluster, client: Any) -> None:
+        log = client["ns"]["log"]
+        await log.append(b"one")
+        cluster.faults.append(refuse("data_lost", field="producer"))
+        await log.append(b"two")
+        assert bodies(cluster) == [b"one", b"two"]
+        assert [p.sequence for p in cluster.arrivals if p] == [0, 1, 0]
+        cluster.faults += [refuse("data_lost", field="producer")] * 2
+        with pytest.raises(DuramenError, match="data_lost"):
+            await log.append(b"three")
+
+    play(scenario, face)
+
+
 def test_appends_at_once_have_a_producer_each_and_give_it_back() -> None:
     async def scenario(cluster: FakeCluster, client: Any) -> None:
         for _ in range(2):
@@ -217,6 +234,67 @@ def test_appends_at_once_have_a_producer_each_and_give_it_back() -> None:
         assert len({p.producer_id for p in cluster.arrivals if p}) == 5
 
     play(scenario, "async")
+
+
+# --- the fate of a token -------------------------------------------------------------------------
+
+
+@face
+@pytest.mark.parametrize("repeat", list(Repeat))
+@pytest.mark.parametrize("expected", [None, ""])
+def test_a_token_that_a_gateway_does_not_tell_of_is_uncertain(
+    face: str, repeat: Repeat, expected: str | None
+) -> None:
+    async def scenario(cluster: FakeCluster, client: Any) -> None:
+        cluster.change_faults.append(LostAnswer())
+        set_token = client["ns"]["log"].fence("mine", expected=expected)
+        if expected is None and repeat is not Repeat.NONE:
+            assert (await set_token).seq_num == 0
+        else:
+            with pytest.raises(Uncertain):
+                await set_token
+        assert cluster.log().token == "mine"
+
+    play(scenario, face, retry=RetryPolicy(repeat=repeat, within_s=5, first_pause_s=0.001))
+
+
+@face
+@pytest.mark.parametrize("expected", [None, ""])
+def test_a_token_that_nobody_tells_of_is_uncertain(face: str, expected: str | None) -> None:
+    async def scenario(cluster: FakeCluster, client: Any) -> None:
+        cluster.is_mute = True
+        with pytest.raises(Uncertain, match="append_uncertain"):
+            await client["ns"]["log"].fence("mine", expected=expected)
+        assert cluster.log().token == "mine"
+
+    play(scenario, face, timeout=0.1, retry=RetryPolicy(within_s=0.05, first_pause_s=0.001))
+
+
+@face
+def test_a_refusal_after_a_token_of_unknown_fate_hides_nothing(face: str) -> None:
+    async def scenario(cluster: FakeCluster, client: Any) -> None:
+        cluster.change_faults += [LostAnswer(), DuramenError("log_ended", "by somebody")]
+        with pytest.raises(Uncertain, match="log_ended"):
+            await client["ns"]["log"].fence("mine")
+
+    play(scenario, face)
+
+
+@face
+def test_a_change_of_one_version_that_a_gateway_does_not_tell_of_is_uncertain(face: str) -> None:
+    async def scenario(cluster: FakeCluster, client: Any) -> None:
+        cluster.change_faults.append(LostAnswer())
+        with pytest.raises(Uncertain):
+            await client["ns"]["log"].reconfigure({"roll": {"size": "64MiB"}}, version=1)
+        assert cluster.log().config == {"roll": {"size": "64MiB"}}
+
+    play(scenario, face)
+
+
+def test_a_time_is_no_place_to_truncate_at() -> None:
+    """Servers refuse it, so that no type of ours promises it (docs/protocol/rest.md)."""
+    for log in (Log, SyncLog):
+        assert inspect.signature(log.truncate).parameters["to"].annotation == "str | int"
 
 
 # --- the rest of the calls -----------------------------------------------------------------------

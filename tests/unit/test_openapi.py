@@ -136,6 +136,16 @@ def test_every_code_is_described_with_its_status() -> None:
             assert strangers in ([], ["invalid_argument"]), (path, method, strangers)
 
 
+def test_every_refusal_that_the_page_tells_of_an_append_is_described() -> None:
+    page = (COMMITTED.parent / "rest.md").read_text()
+    section = page.partition("### Append\n")[2].partition("\n### ")[0]
+    table = section.partition("| code | then |\n")[2].partition("\n\n")[0]
+    told = set(re.findall(r"`(\w+)`", " ".join(row.split("|")[1] for row in table.splitlines())))
+    (append,) = (call for call in CALLS if call.name == "append")
+    assert "data_lost" in told
+    assert told & set(ERRORS) <= set(append.codes)
+
+
 def find_answers_without_model(document: dict[str, Any]) -> list[str]:
     """Answers whose schema is not that of a model."""
     known = [schemas.reference(schemas.name_of(model)) for model in ANSWERS]

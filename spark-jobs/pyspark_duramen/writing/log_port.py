@@ -121,7 +121,7 @@ class RestLogPort:
 
         try:
             pauses = Pauses(RetryPolicy(within_s=RETRY_S))
-            return await deliver(send, pauses, has_producer=True)
+            return await deliver(send, pauses, may_be_sent_twice=True)
         except UnreachableError as error:
             raise DuramenError("log_unavailable", str(error)) from error
 

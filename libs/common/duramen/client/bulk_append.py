@@ -179,7 +179,7 @@ class BulkAppender:
             deliver(
                 lambda: self._try_append(batch, flight, began_s),
                 Pauses(RetryPolicy(within_s=self._timeout_s)),
-                has_producer=batch.producer is not None,
+                may_be_sent_twice=batch.producer is not None,
             )
         )
         try:

@@ -239,11 +239,19 @@ class RestClient:
         """Set the log's fencing token, with `expected` only in place of that one.
 
         Raises:
-            DuramenError: refused, `fencing_token_mismatch` among others.
-            PeerError: no usable answer; without `expected` safe to repeat.
+            DuramenError: refused, `fencing_token_mismatch` among others; with `uncertain` set
+                (`append_uncertain` where no usable answer came) it may have been done, or be done
+                later.
+            UnreachableError: nothing was processed.
         """
         document = {"token": token} if expected is None else {"token": token, "expected": expected}
-        return await self._send_json("POST", _log_path(namespace, log) + ":fence", document)
+        try:
+            return await self._send_json("POST", _log_path(namespace, log) + ":fence", document)
+        except UnreachableError:
+            raise
+        except PeerError as error:
+            detail = f"the token may or may not be set: {error}"
+            raise DuramenError("append_uncertain", detail) from error
 
     async def show_namespace(self, namespace: str) -> dict[str, Any]:
         """The namespace with its configuration. Raises as `get_json`."""
@@ -447,15 +455,24 @@ class RestClient:
             raise translate(error, self.url) from error
         if response.status >= 300:
             answer = await _read_body(response)
-            is_append = method == "POST" and path.endswith("/records")
-            raise parse_problem(response.status, answer, is_append=is_append)
+            must_tell = _must_tell_fate(method, path)
+            raise parse_problem(response.status, answer, must_tell=must_tell)
         return response
 
 
-def parse_problem(status: int, body: bytes, *, is_append: bool) -> DuramenError:
+def _must_tell_fate(method: str, path: str) -> bool:
+    """Whether it matters to the caller that the call may have been done: another time may be one
+    too many."""
+    if method == "POST":
+        return path.endswith(("/records", ":fence"))
+    return method == "PATCH" and "?config_version=" in path
+
+
+def parse_problem(status: int, body: bytes, *, must_tell: bool) -> DuramenError:
     """The error that a refusal stands for; one without a known code is `internal`.
 
-    A server error that does not say how certain it is leaves an append's fate open.
+    Args:
+        must_tell: a server error that does not say how certain it is leaves the call's fate open.
     """
     try:
         problem = orjson.loads(body)
@@ -469,7 +486,7 @@ def parse_problem(status: int, body: bytes, *, is_append: bool) -> DuramenError:
         detail = f"HTTP {status} {body[:200].decode(errors='replace')!r}"
     uncertain = problem.get("uncertain")
     if not isinstance(uncertain, bool):
-        uncertain = is_append and status >= 500
+        uncertain = must_tell and status >= 500
     retry_after_ms = problem.get("retry_after_ms")
     if not isinstance(code, str) or code not in ERRORS:
         return DuramenError("internal", detail, uncertain=uncertain)

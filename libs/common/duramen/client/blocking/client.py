@@ -39,7 +39,8 @@ class SyncClient:
       reads and for changes that may be done twice.
     - `invalid_argument`, `unknown_field`, `misdirected`: a retry is refused again.
 
-    None of them is uncertain; what is uncertain is raised as `Uncertain`.
+    A change that may be done twice is not `Uncertain` for want of an answer. What must not be done
+    twice is, and so is an `internal` of which the server says that the call may have taken effect.
     """
 
     def __init__(
@@ -206,7 +207,7 @@ class SyncNamespace:
 
         Raises:
             DuramenError: `log_exists_with_other_config`: a retry is refused again; the common
-                errors of `SyncClient`: a retry is safe. None is uncertain.
+                errors of `SyncClient`: a retry is safe.
 
         Example:
             namespace.ensure()
@@ -239,7 +240,7 @@ class SyncNamespace:
 
         Raises:
             DuramenError: `namespace_not_found`: a retry is refused again; the common errors of
-                `SyncClient`: a retry is safe. None is uncertain.
+                `SyncClient`: a retry is safe.
 
         Example:
             namespace.reconfigure({"auto_create": True})
@@ -255,7 +256,7 @@ class SyncNamespace:
         Raises:
             DuramenError: `namespace_not_empty` (the name of a deleted log counts until the log is
                 purged): a retry is refused until then; the common errors of `SyncClient`: a retry
-                is safe. None is uncertain.
+                is safe.
 
         Example:
             was_there = client["old-shop"].delete()
@@ -331,7 +332,7 @@ class SyncLog:
             DuramenError: nothing was appended. `window_full`, `not_enough_bookies`: a retry is
                 safe. `condition_failed` (`facts["expected_seq_num"]`), `fencing_token_mismatch`,
                 `log_ended`, `log_held`, `record_too_large`, `batch_too_large`, `too_many_records`,
-                `invalid_argument`: a retry is refused again. Those of `SyncLog`.
+                `data_lost`, `invalid_argument`: a retry is refused again. Those of `SyncLog`.
 
         Example:
             appended = log.append([b"one", b"two"], match_seq_num=3)
@@ -474,7 +475,7 @@ class SyncLog:
 
         Raises:
             DuramenError: `log_exists_with_other_config`, `placement_impossible`,
-                `invalid_argument`: a retry is refused again. Those of `SyncLog`. None is uncertain.
+                `invalid_argument`: a retry is refused again. Those of `SyncLog`.
 
         Example:
             log.ensure({"retention": {"age": "24h"}})
@@ -517,7 +518,7 @@ class SyncLog:
         """
         return self._portal.call(self._log.reconfigure(patch, version=version))
 
-    def truncate(self, to: str | int | datetime) -> int:
+    def truncate(self, to: str | int) -> int:
         """Give up every record before a position.
 
         Args:
@@ -545,7 +546,7 @@ class SyncLog:
 
         Raises:
             DuramenError: `log_held`: refused until the log is closed. Those of `SyncLog`. It may be
-                done twice; none is uncertain.
+                done twice.
 
         Example:
             end = log.end()
@@ -560,7 +561,7 @@ class SyncLog:
 
         Raises:
             DuramenError: `log_ended`, `log_held`: a retry is refused again. Those of `SyncLog`. It
-                may be done twice; none is uncertain.
+                may be done twice.
 
         Example:
             epoch = log.roll()
@@ -597,8 +598,7 @@ class SyncLog:
             The time (RFC 3339) until which `undelete` has it back.
 
         Raises:
-            DuramenError: `log_held`: refused until the log is closed. Those of `SyncLog`. None is
-                uncertain.
+            DuramenError: `log_held`: refused until the log is closed. Those of `SyncLog`.
 
         Example:
             until = log.delete()
@@ -610,7 +610,7 @@ class SyncLog:
 
         Raises:
             DuramenError: `log_deleted`: the time is over, or its name was given away; `log_held`: a
-                retry is refused again. Those of `SyncLog`. None is uncertain.
+                retry is refused again. Those of `SyncLog`.
 
         Example:
             log.delete()

@@ -33,7 +33,8 @@ class Client:
       reads and for changes that may be done twice.
     - `invalid_argument`, `unknown_field`, `misdirected`: a retry is refused again.
 
-    None of them is uncertain; what is uncertain is raised as `Uncertain`.
+    A change that may be done twice is not `Uncertain` for want of an answer. What must not be done
+    twice is, and so is an `internal` of which the server says that the call may have taken effect.
     """
 
     def __init__(

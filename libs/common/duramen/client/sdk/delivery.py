@@ -1,8 +1,8 @@
-"""Brings one encoded batch into its log, with the tries that the policy allows.
+"""Brings one encoded batch, or a token, into its log, with the tries that the policy allows.
 
 The rule: once a try was uncertain, only an acknowledgement settles the append; a refusal of its
-repetition says nothing about the first, so what is raised then is `Uncertain`. Without a producer
-an uncertain try is never followed by another.
+repetition says nothing about the first, so what is raised then is `Uncertain`. What must not be in
+the log twice, such as a batch without a producer, is never sent again after an uncertain try.
 Used by `sdk.log`, `sdk.producer` and `client.bulk_append`. Source: docs/protocol/rest.md "Append".
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 from duramen.client.rest_client import Appended
 from duramen.client.retry import Pauses, is_repeatable
@@ -17,16 +18,19 @@ from duramen.client.sdk.faults import Uncertain, classify
 from duramen.errors import DuramenError
 from duramen.runtime.http_client import UnreachableError
 
-Try = Callable[[], Awaitable[Appended]]
+T = TypeVar("T")
 
 
-async def deliver(send: Try, pauses: Pauses | None, *, has_producer: bool) -> Appended:
-    """Append one batch, once.
+async def deliver(
+    send: Callable[[], Awaitable[T]], pauses: Pauses | None, *, may_be_sent_twice: bool
+) -> T:
+    """Append one batch, once, or set a token.
 
     Args:
         send: one try; raises as `RestClient.append`.
         pauses: of the repetitions; None: there is one try.
-        has_producer: the batch may be sent again when its fate is open.
+        may_be_sent_twice: it may be sent again when its fate is open: a batch with a producer, or a
+            token in place of any other.
 
     Raises:
         Uncertain: its fate is open.
@@ -39,7 +43,7 @@ async def deliver(send: Try, pauses: Pauses | None, *, has_producer: bool) -> Ap
             return await send()
         except (DuramenError, UnreachableError) as error:
             was_uncertain |= isinstance(error, DuramenError) and error.uncertain
-            may_repeat = is_repeatable(error, is_read=False, has_producer=has_producer)
+            may_repeat = is_repeatable(error, is_read=False, has_producer=may_be_sent_twice)
             pause_s = pauses.next_s(error) if pauses is not None and may_repeat else None
             if pause_s is None:
                 if was_uncertain and not isinstance(error, Uncertain):
@@ -64,4 +68,6 @@ def check_count(appended: Appended, record_count: int) -> Appended:
 def _still_open(error: DuramenError | UnreachableError) -> DuramenError:
     if isinstance(error, DuramenError) and error.uncertain:
         return classify(error)
-    return Uncertain("append_uncertain", f"an earlier try may be stored; the last one: {error}")
+    return Uncertain(
+        "append_uncertain", f"an earlier try may have been done; the last one: {error}"
+    )

@@ -7,9 +7,16 @@ Made by `sdk.client`. Source: docs/protocol/rest.md "Write proxy", docs/sdk.md.
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Mapping,
+    Sequence,
+)
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from duramen.client.rest_client import Appended
 from duramen.client.retry import Repeat
@@ -54,6 +61,12 @@ RESULTS_KEPT_DEFAULT: Final = 64
 _MATCH_HEADER: Final = "Duramen-Match-Seq-Num"
 _TOKEN_HEADER: Final = "Duramen-Fencing-Token"
 
+_USELESS_LANES: Final = ("producer_unknown", "data_lost")
+"""It rested for so long that the log has forgotten it, or the log lost entries that may have been
+its own: the batch is not in the log, and no later one of this producer will be."""
+
+T = TypeVar("T")
+
 
 class Namespace:
     """A named group of logs; `namespace["name"]` is one of them.
@@ -97,7 +110,7 @@ class Namespace:
 
         Raises:
             DuramenError: `log_exists_with_other_config`: a retry is refused again; the common
-                errors of `Client`: a retry is safe. None is uncertain.
+                errors of `Client`: a retry is safe.
 
         Example:
             await namespace.ensure()
@@ -131,7 +144,7 @@ class Namespace:
 
         Raises:
             DuramenError: `namespace_not_found`: a retry is refused again; the common errors of
-                `Client`: a retry is safe. None is uncertain.
+                `Client`: a retry is safe.
 
         Example:
             await namespace.reconfigure({"auto_create": True})
@@ -148,7 +161,7 @@ class Namespace:
         Raises:
             DuramenError: `namespace_not_empty` (the name of a deleted log counts until the log is
                 purged): a retry is refused until then; the common errors of `Client`: a retry is
-                safe. None is uncertain.
+                safe.
 
         Example:
             was_there = await client["old-shop"].delete()
@@ -240,7 +253,7 @@ class Log:
             DuramenError: nothing was appended. `window_full`, `not_enough_bookies`: a retry is
                 safe. `condition_failed` (`facts["expected_seq_num"]`), `fencing_token_mismatch`,
                 `log_ended`, `log_held`, `record_too_large`, `batch_too_large`, `too_many_records`,
-                `invalid_argument`: a retry is refused again. Those of `Log`.
+                `data_lost`, `invalid_argument`: a retry is refused again. Those of `Log`.
 
         Example:
             appended = await log.append([b"one", b"two"], match_seq_num=3)
@@ -259,9 +272,9 @@ class Log:
             try:
                 appended = await self._append(items, lane, codec, conditions)
             except DuramenError as error:
-                is_forgotten = error.code == "producer_unknown" and not error.uncertain
-                if is_forgotten and lane is not None and lane.sequence > 0:
-                    continue  # it rested for too long: the log has forgotten it, another will do
+                is_useless = error.code in _USELESS_LANES and not error.uncertain
+                if is_useless and lane is not None and lane.sequence > 0:
+                    continue  # the log will not take it any more: another will do
                 if not error.uncertain:
                     session.give_lane(key, lane, is_used=False)
                 raise
@@ -282,8 +295,12 @@ class Log:
             appended = await write.append(*self._key, batch, conditions=conditions)
             return check_count(appended, len(items))
 
+        return await self._deliver(send, may_be_sent_twice=lane is not None)
+
+    async def _deliver(self, send: Callable[[], Awaitable[T]], *, may_be_sent_twice: bool) -> T:
+        pauses = self._session.pauses()
         try:
-            return await deliver(send, self._session.pauses(), has_producer=lane is not None)
+            return await deliver(send, pauses, may_be_sent_twice=may_be_sent_twice)
         except (DuramenError, UnreachableError) as error:
             raise translate_fault(error, is_change=True) from error
 
@@ -465,7 +482,7 @@ class Log:
 
         Raises:
             DuramenError: `log_exists_with_other_config`, `placement_impossible`,
-                `invalid_argument`: a retry is refused again. Those of `Log`. None is uncertain.
+                `invalid_argument`: a retry is refused again. Those of `Log`.
 
         Example:
             await log.ensure({"retention": {"age": "24h"}})
@@ -513,7 +530,7 @@ class Log:
             is_once=version is not None,
         )
 
-    async def truncate(self, to: str | int | datetime) -> int:
+    async def truncate(self, to: str | int) -> int:
         """Give up every record before a position.
 
         Args:
@@ -543,7 +560,7 @@ class Log:
 
         Raises:
             DuramenError: `log_held`: refused until the log is closed. Those of `Log`. It may be
-                done twice; none is uncertain.
+                done twice.
 
         Example:
             end = await log.end()
@@ -559,7 +576,7 @@ class Log:
 
         Raises:
             DuramenError: `log_ended`, `log_held`: a retry is refused again. Those of `Log`. It may
-                be done twice; none is uncertain.
+                be done twice.
 
         Example:
             epoch = await log.roll()
@@ -587,10 +604,9 @@ class Log:
             await log.fence("node-2")
             await log.append(b"one", fencing_token="node-2")
         """
-        write = self._session.write
-        answer = await self._session.run(
-            lambda: write.fence_log(*self._key, token, expected=expected),
-            is_once=expected is not None,
+        answer = await self._deliver(
+            lambda: self._session.write.fence_log(*self._key, token, expected=expected),
+            may_be_sent_twice=expected is None,
         )
         return read_mark(answer["tail"])
 
@@ -601,8 +617,7 @@ class Log:
             The time (RFC 3339) until which `undelete` has it back.
 
         Raises:
-            DuramenError: `log_held`: refused until the log is closed. Those of `Log`. None is
-                uncertain.
+            DuramenError: `log_held`: refused until the log is closed. Those of `Log`.
 
         Example:
             until = await log.delete()
@@ -615,7 +630,7 @@ class Log:
 
         Raises:
             DuramenError: `log_deleted`: the time is over, or its name was given away; `log_held`: a
-                retry is refused again. Those of `Log`. None is uncertain.
+                retry is refused again. Those of `Log`.
 
         Example:
             await log.delete()

@@ -581,7 +581,7 @@ class Producer:
             self._again_count += 1
             return await self._send(batch.encoded, count)
 
-        return await deliver(send, pauses, has_producer=self._has_producer)
+        return await deliver(send, pauses, may_be_sent_twice=self._has_producer)
 
     def _on_early(self) -> None:
         """A batch overtook another: fewer at once, once for all that failed with it."""

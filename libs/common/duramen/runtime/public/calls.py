@@ -134,7 +134,7 @@ CALLS: Final = (
             *_OF_LOG, "unsupported_media", "record_too_large", "batch_too_large",
             "too_many_records", "log_ended", "log_held", "condition_failed",
             "fencing_token_mismatch", "producer_fenced", "producer_gap", "producer_unknown",
-            "append_uncertain", "window_full", "not_enough_bookies", "log_unavailable",
+            "append_uncertain", "window_full", "not_enough_bookies", "log_unavailable", "data_lost",
         ),
         ("format", "timeout", "match_seq_num", "fencing_token", "producer"),
         {JSON: "NewRecords", NDJSON: None, **dict.fromkeys(RAW), BATCH: None},

@@ -183,7 +183,7 @@ def _make_problem() -> Schema:
             "expected_producer_seq": number("the producer's next sequence"),
             "tail": {**mark, "description": "the tail that a condition was compared with"},
             "next": text(
-                "of `data_lost`: the `from` at which the log goes on",
+                "of a read's `data_lost`: the `from` at which the log goes on",
                 pattern="^dlsn:e[0-9]+n[0-9]+s[0-9]+$",
             ),
             "retry_after_ms": number("when to try again", least=1),
