@@ -89,6 +89,7 @@ class FakeCluster:
         self.home: str | None = None
         self.answer_bytes = 1 << 30
         self._changed = asyncio.Event()
+        self._never = asyncio.Event()
         self._server: PublicServer | None = None
         self.port = 0
 
@@ -192,7 +193,7 @@ class FakeCluster:
         if self.change_faults:
             raise self.change_faults.popleft()
         if self.is_mute:
-            await asyncio.Event().wait()
+            await self._never.wait()
 
     def _change(
         self, log: FakeLog, method: str, verb: str, document: dict[str, Any]
