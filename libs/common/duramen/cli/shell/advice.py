@@ -77,7 +77,10 @@ ADVICE: Final[Mapping[str, str | Sequence[str]]] = {
     "cold_store_unavailable": "see that the cold store can be reached, then repeat",
     "server_draining": _LATER,
     "data_unavailable": _WATCH,
-    "data_lost": "read on behind it: somebody accepted that it is gone",
+    "data_lost": (
+        "read on behind it, with --from: somebody accepted that it is gone",
+        "somebody accepted that it is gone: a producer begins a new epoch",
+    ),
     "internal": "look into the server's log file; it is safe to repeat a read",
 }
 """Code → what to do: one sentence, or several of which the first one that fits is shown."""
