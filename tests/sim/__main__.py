@@ -56,6 +56,9 @@ OWNERSHIP: Final = (
     "hand-over: closed True", "hand-over: log_unavailable", "append held while its log leaves",
     "takeover that waited", "owner probed: refused", "owner probed: there", "log lost",
 )  # fmt: skip
+PROXIES: Final = (
+    "proxy: redirects", "proxy: unreachable", "proxy: pauses", "proxy: retries", "proxy: repeats",
+)  # fmt: skip
 LIFE: Final = (
     "log node trimmed", "segments given up", "segment node removed", "ledgers dropped",
     "leftovers purged", "reader skips what is gone", "log ended", "exact append: log_ended",
@@ -99,7 +102,7 @@ REQUIRED: Final = (
     *(f"log {step}" for step in LOG_STEPS),
     *(f"writer {step}" for step in WRITER_STEPS),
     *(f"recovery {step}" for step in RECOVERY_STEPS),
-    *EXACTLY_ONCE, *OWNERSHIP, *LIFE, *READERS, *ARCHIVE, *REPAIR, *HARD_TIMES,
+    *EXACTLY_ONCE, *PROXIES, *OWNERSHIP, *LIFE, *READERS, *ARCHIVE, *REPAIR, *HARD_TIMES,
     "segment new → OPEN", "segment OPEN → IN_RECOVERY", "segment IN_RECOVERY → CLOSED",
     "segment OPEN → CLOSED", "segment with holes", "gap reported", "ensemble change",
     "entries written back", "member suspended",
@@ -109,7 +112,7 @@ REQUIRED: Final = (
     "journal poisoned", "crash within a commit", "entry damaged on the way",
     "torn write", "torn tail", "tail secured", "damage found", "clean start", "unreadable entry",
     "cut from a seal", "sealed by a read", "add refused after a read",
-    "segment proof asked", "segment proved open", "zombie add refused", "append redirected",
+    "segment proof asked", "segment proved open", "zombie add refused",
     "append yielded", "append uncertain", "append failed", "owed noted", "long poll over",
     "long poll waits", "read cancelled", "poll no_entry", "poll timeout", "read unknown",
     "read wrong_incarnation", "request lost", "answer lost", "request doubled", "late answer",

@@ -41,8 +41,9 @@ from duramen_sequencer.repair import (
     rounds,
     worker,
 )
+from duramen_writeproxy import lanes
 from tests.sim import known_bytes
-from tests.sim.frames import Frames, SimFrame
+from tests.sim.frames import Frames, ProxyFrames, SimFrame
 from tests.sim.reading.watched import WatchedCursor
 from tests.sim.watched_driver import InjectedFault, WatchedDriver
 from tests.sim.world import World
@@ -51,6 +52,7 @@ T = TypeVar("T")
 
 _METRICS: Final = ("ADD_BYTES", "ADD_ENTRIES", "JOURNAL_QUEUE_BYTES", "JOURNAL_SYNC_SECONDS")
 _READ_CODEC: Final = ("pack_lacs", "pack_reads", "parse_marks", "parse_read_answers")
+_LANE_CODEC: Final = ("pack_appends", "parse_results", "take_frame")
 _PLANE_METRICS: Final = ("APPEND_WAIT_SECONDS", "READ_WAIT_SECONDS", "CLASS_REFUSALS")
 _LOGGERS: Final = (
     "duramen_sequencer", "duramen_bookie", "duramen.runtime.registry", "duramen.runtime.sequencer",
@@ -191,6 +193,7 @@ def _list_bindings(world: World, seed: int) -> list[_Binding]:
     readers = Frames(
         world, random.Random(f"reader damage {seed}"), damage_ratio=_READER_DAMAGE_RATIO
     )
+    proxies = ProxyFrames()
     question = SimFrame(Incarnation("0" * 32), [])
     return [
         *(_Binding(m, "now_us", now_us) for m in (auditor, worker, readings, operations)),
@@ -210,7 +213,12 @@ def _list_bindings(world: World, seed: int) -> list[_Binding]:
         _Binding(handlers, "ThreadPoolExecutor", _make_nothing),
         *(_Binding(handlers, name, _make_nothing) for name in ("show_classes", "show_polls")),
         *(_Binding(handlers, name, _Silence()) for name in _PLANE_METRICS),
-        _Binding(append_frames, "pack_results", _keep),
+        *(
+            _Binding(append_frames, n, getattr(proxies, n))
+            for n in ("parse_appends", "pack_results")
+        ),
+        *(_Binding(lanes, name, getattr(proxies, name)) for name in _LANE_CODEC),
+        _Binding(lanes, "FRAMES", _Silence()),
         _Binding(append_frames, "_SECONDS", _Silence()),
         _Binding(append_frames, "_APPENDS", _Silence()),
         _Binding(append_frames, "_BYTES", _Silence()),

@@ -1,22 +1,20 @@
 """Clients that want more than an append: producers, conditions, fencing tokens, by one write proxy.
 
-The proxy is made of production parts: `Appender` with its rule of what may be sent again, `Router`,
-`Lanes`, whose frames go as bytes, and the route that sets tokens. Three habits of clients matter: a
-producer sends a batch again until it is in the log, for as long as that takes, and now and then one
-that is; whoever was refused by a condition tries at once with the number that it was told; and an
-append under a token is sometimes made under an old one.
+The proxy is made of production parts (`write_proxy`), and so is the route that sets tokens. Three
+habits of clients matter: a producer sends a batch again until it is in the log, for as long as that
+takes, and now and then one that is; whoever was refused by a condition tries at once with the
+number that it was told; and an append under a token is sometimes made under an old one.
 
 Called by `run`. Documented in docs/testing.md.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final, cast
+from typing import Final
 
 from duramen.core.sequencer.exactly_once.stamps import Stamp
 from duramen.errors import DuramenError
 from duramen.ids import Dlsn, LogId, parse_dlsn
-from duramen.runtime.stores.metadata_store import SessionState
 from duramen.units import MS, SECOND
 from duramen.wire.record_batch import BatchProducer, encode_batch
 from duramen.wire.sequencer_calls import (
@@ -25,22 +23,17 @@ from duramen.wire.sequencer_calls import (
     AppendedEarly,
     AppendOptions,
 )
-from duramen_writeproxy.appends import Appender
-from duramen_writeproxy.lanes import Lanes
-from duramen_writeproxy.logs.creation import Creator
 from duramen_writeproxy.logs.fencing import ask_token
-from duramen_writeproxy.routing import Router
 from tests.sim.checkers import Checkers
 from tests.sim.condition_record import Demand, Refusal
-from tests.sim.hosting import SimRoster
-from tests.sim.metadata import Store, StoreSession
+from tests.sim.frames import is_under_way
+from tests.sim.metadata import Store
 from tests.sim.network import Network
 from tests.sim.options import Options
-from tests.sim.peers import SimPeers
 from tests.sim.sequencers import SequencerNode
 from tests.sim.world import Node, World
+from tests.sim.write_proxy import WriteProxy, key_of_log
 
-_DEADLINE_S: Final = 6.0
 _GRACE_US: Final = 500 * MS
 _PIPELINE: Final = 3
 _CHAIN_MAX: Final = 4
@@ -95,8 +88,6 @@ class ExactClient(Node):
     ) -> None:
         super().__init__(world, f"c{index}", options.places[0][0])
         self.index = index
-        self.network = network
-        self.sequencers = sequencers
         self.is_over = False
         self.slow_factor = 1
         self.open: dict[int, LogId] = {}
@@ -109,21 +100,14 @@ class ExactClient(Node):
             _Producer(f"p{number}", world.rng.choice(self._log_ids))
             for number in range(options.producer_count if self._log_ids else 0)
         ]
-        self._roster = SimRoster()
-        self._store = store
-        self._session = StoreSession(store, self, _ignore_state, self._on_rosters)
-        self._router = Router(lambda: self._roster.nodes)
-        peers = cast(Any, SimPeers(network, self, sequencers))
-        self._appender = Appender(self._router, Lanes(peers))
-        self._creator = Creator(self._router, peers)
+        self.proxy = WriteProxy(self, network, store, sequencers)
         self._append_count = 0
         self._token_count = 0
         self._ends: dict[LogId, int] = {}
         self._tokens: dict[LogId, list[str]] = {log_id: [""] for log_id in self._log_ids}
         self._setting: dict[LogId, bool] = {}
         self.begin_life()
-        self._session.open()
-        self._on_rosters()
+        self.proxy.start()
         if self.producers:
             self.after(world.between(0, 200 * MS), self._act)
 
@@ -136,12 +120,6 @@ class ExactClient(Node):
     def acknowledged_count(self) -> int:
         """Batches of the producer that has fewest in the log."""
         return min((producer.acknowledged_count for producer in self.producers), default=1 << 60)
-
-    def _on_rosters(self) -> None:
-        names = tuple(sorted(self._store.sequencers))
-        if names != tuple(self._roster.nodes):
-            self._roster.learn(dict.fromkeys(names, ()))
-            self._router.on_roster()
 
     # --- what they do ----------------------------------------------------------------------------
 
@@ -184,9 +162,6 @@ class ExactClient(Node):
         self.world.counts["append invoked"] += 1
         return append_id, encode_batch(bodies, now_us // MS, producer=producer), count
 
-    def _deadline(self) -> float:
-        return self.world.now_us / SECOND + _DEADLINE_S
-
     # --- appends that are tried once -------------------------------------------------------------
 
     def _append(self, log_id: LogId, demand: Demand, chain: int = 0) -> None:
@@ -211,9 +186,7 @@ class ExactClient(Node):
     ) -> None:
         options = AppendOptions(demand.match_seq_num, demand.token)
         try:
-            result = await self._appender.append(
-                _key(log_id), log_id, batch, self._deadline(), options
-            )
+            result = await self.proxy.append(log_id, batch, options)
         except DuramenError as error:
             self._end(log_id, append_id, error)
             seq_num = error.facts.get("expected_seq_num")
@@ -244,7 +217,9 @@ class ExactClient(Node):
         now_us, history = self.world.now_us, self._history
         self.world.counts[f"exact append: {error.code}"] += 1
         if error.uncertain:
-            history.on_uncertain(now_us, self.index, log_id, append_id)
+            history.on_uncertain(
+                now_us, self.index, log_id, append_id, is_under_way=is_under_way(error.facts)
+            )
         elif error.code in _REFUSALS:
             history.on_refused(now_us, self.index, log_id, append_id, _read_refusal(error))
         else:
@@ -319,10 +294,7 @@ class ExactClient(Node):
     async def _try(self, producer: _Producer, batch: _Batch) -> AppendedBatch | AlreadyStored:
         batch.try_count += 1
         try:
-            result = await self._appender.append(
-                _key(producer.log_id), producer.log_id, batch.data, self._deadline(),
-                is_repeatable=True,
-            )  # fmt: skip
+            result = await self.proxy.append(producer.log_id, batch.data, is_repeatable=True)
             assert not isinstance(result, AppendedEarly), "a producer's batch waits"
             return result
         finally:
@@ -392,7 +364,9 @@ class ExactClient(Node):
     async def _set(self, log_id: LogId, number: int, token: str, expected: str | None) -> None:
         conditions = self._history.conditions(log_id)
         try:
-            answer = await ask_token(self._creator, _key(log_id), log_id, token, expected)
+            answer = await ask_token(
+                self.proxy.creator, key_of_log(log_id), log_id, token, expected
+            )
             conditions.on_token_set(self.index, number, parse_dlsn(answer["tail"]["dlsn"]))
             self._tokens[log_id].append(token)
             self.world.counts["token set"] += 1
@@ -407,10 +381,6 @@ class ExactClient(Node):
         self._setting[log_id] = False
 
 
-def _key(log_id: LogId) -> str:
-    return f"ns/log-{log_id - 1}"
-
-
 def _format(demand: Demand) -> str:
     if demand.match_seq_num is not None:
         return "match"
@@ -421,7 +391,3 @@ def _read_refusal(error: DuramenError) -> Refusal:
     tail = error.facts["tail"]
     dlsn: Dlsn = parse_dlsn(tail["dlsn"])
     return Refusal(error.code, dlsn, tail["seq_num"], error.facts.get("expected_producer_seq"))
-
-
-def _ignore_state(_: SessionState) -> None:
-    """A proxy holds nothing that a session keeps."""

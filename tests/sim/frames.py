@@ -5,25 +5,32 @@ frame keeps its rows; one in so many goes through the production codec and back,
 codec loses or turns round is missed like anything else. And what is read is now and then damaged on
 the way, as no checksum of a connection would find.
 
-Bound by `clock` in the place of `wire.bookie_calls` in drivers; sent by `peers`. Documented in
+`Frames` go to bookies, `ProxyFrames` from write proxies to sequencers. Bound by `clock` in the
+place of `wire.bookie_calls` and `wire.sequencer_calls`; sent by `peers`. Documented in
 docs/testing.md.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
+from duramen.errors import DuramenError
 from duramen.ids import Incarnation, log_of
-from duramen.wire import bookie_calls
+from duramen.wire import bookie_calls, sequencer_calls
 from duramen.wire.entry import HEADER_BYTES
+from duramen.wire.sequencer_calls import Append, AppendResult
 from tests.sim.world import World
 
 T = TypeVar("T")
 
 SPELT_EVERY: Final = 13
 """Every so many frames of a kind are spelt: a prime, to meet all senders."""
+
+_SAID: Final = "said_by_a_sequencer"
+_NUMBER_BYTES: Final = 8
+"""A number of an answer begins with 0, which no frame does."""
 
 
 class SimFrame(NamedTuple):
@@ -121,3 +128,61 @@ class Frames:
     def _is_spelt(self) -> bool:
         self._count += 1
         return self._count % SPELT_EVERY == 0
+
+
+class ProxyFrames:
+    """What lanes send and sequencers answer; an uncertain answer says whose it is.
+
+    An answer that is kept as rows travels as a number, since lanes collect bytes: one in so many is
+    the production frame, from the one end to the other.
+    """
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._answers: dict[bytes, Sequence[tuple[int, AppendResult]]] = {}
+        """Rows on their way; those of an answer that is lost stay."""
+
+    def pack_appends(self, appends: Sequence[Append]) -> bytes | list[Append]:
+        """A request."""
+        return sequencer_calls.pack_appends(appends) if self._is_spelt() else list(appends)
+
+    def parse_appends(self, body: bytes | list[Append]) -> list[Append]:
+        """A request that has come."""
+        return sequencer_calls.parse_appends(body) if isinstance(body, bytes) else body
+
+    def pack_results(self, results: Sequence[tuple[int, AppendResult]]) -> bytes:
+        """A piece of an answer."""
+        if self._is_spelt():
+            return sequencer_calls.pack_results(results)
+        number = self._count.to_bytes(_NUMBER_BYTES, "big")
+        self._answers[number] = results
+        return number
+
+    def take_frame(self, buffer: bytearray) -> bytes | None:
+        """The first whole piece that was received."""
+        if not buffer or buffer[0]:
+            return sequencer_calls.take_frame(buffer)
+        number = bytes(buffer[:_NUMBER_BYTES])
+        del buffer[:_NUMBER_BYTES]
+        return number
+
+    def parse_results(self, data: bytes) -> Sequence[tuple[int, AppendResult]]:
+        """A piece of an answer that was taken."""
+        rows = sequencer_calls.parse_results(data) if data[0] else self._answers.pop(data)
+        for _, result in rows:
+            if isinstance(result, DuramenError) and result.uncertain:
+                result.facts[_SAID] = True
+        return rows
+
+    def _is_spelt(self) -> bool:
+        self._count += 1
+        return self._count % SPELT_EVERY == 0
+
+
+def is_under_way(facts: Mapping[str, Any]) -> bool:
+    """Whether a sequencer may still take an append of unknown fate: none has said so.
+
+    Args:
+        facts: of the error that told the client.
+    """
+    return _SAID not in facts

@@ -5,7 +5,7 @@ nothing was done), UNREACHABLE (no connection, certainly not processed) or TIMEO
 processed). Links are directed, so a partition may be one-way; a clogged link delivers everything
 late. Equal delays do not exist, so requests overtake one another as concurrent HTTP/2 streams do.
 
-Called by `processes` and `workload`; its faults are set by `nemesis`. Source: docs/testing.md.
+Called by `peers` and `processes`; its faults are set by `nemesis`. Source: docs/testing.md.
 """
 
 from __future__ import annotations
@@ -212,7 +212,7 @@ class Network:
     def _sweep(self) -> None:
         """End the calls whose time is over; one event for all that wait."""
         now_us = self.world.now_us
-        for calls in self._deadlines.values():
+        for calls in list(self._deadlines.values()):  # who is told may ask with another time-out
             while calls and (calls[0].is_done or calls[0].deadline_us <= now_us):
                 call = calls.popleft()
                 if not call.is_done:

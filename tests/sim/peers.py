@@ -4,7 +4,7 @@ A call ends as there: with an answer, OverloadedError (nothing was done), Unreac
 took it) or NoAnswerError (somebody may have). Frames to bookies are `frames.SimFrame`; control
 calls are JSON.
 
-Used by `sequencers`, `exact_clients` and `reading`. Documented in docs/testing.md.
+Used by `sequencers`, `write_proxy` and `reading`. Documented in docs/testing.md.
 """
 
 from __future__ import annotations

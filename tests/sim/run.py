@@ -146,6 +146,7 @@ class Run:
                 i,
                 options=options,
                 network=self.network,
+                store=self.store,
                 sequencers=self.sequencers,
                 history=self.checkers,
             )
@@ -232,7 +233,8 @@ class Run:
         """What was to be judged has been; only what is left to finalizers must not act."""
         for node in (*self.bookies.values(), *self.sequencers.values()):
             node.loop.forget()
-        for node in (*self.readers, *self.archivers, *self.final_readers, self.tails, self.exact):
+        readers = *self.readers, *self.final_readers, self.tails
+        for node in (*readers, *self.archivers, *self._list_clients()):
             node.run(node.life, node.loop.cancel_all)
 
     def _play(self) -> Result:
@@ -599,6 +601,9 @@ class Run:
     def _count_checks(self) -> None:
         for code, count in self.checkers.statistics().items():
             self.world.counts[f"check {code}"] += count
+        for client in self._list_clients():
+            for name, count in client.proxy.appender.statistics().items():
+                self.world.counts[f"proxy: {name}"] += count
 
     def _format_logs(self) -> str:
         cores = [

@@ -16,7 +16,7 @@ import json
 import random
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, cast
 
 from duramen.core.duty import Duty
 from duramen.core.log_node import Ending
@@ -41,7 +41,6 @@ from duramen.units import MS, SECOND
 from duramen.wire.control_record import encode_control
 from duramen.wire.entry import CONTROL, STATE, encode_entry
 from duramen.wire.metadata_json import encode_log, read_bookie, read_log
-from duramen.wire.sequencer_calls import NO_OPTIONS, Append, pack_results, parse_appends
 from duramen_sequencer.append_frames import AppendFrames
 from duramen_sequencer.fencing import set_token
 from duramen_sequencer.life.retention import RetentionRounds
@@ -59,15 +58,6 @@ from tests.sim.watched_driver import WatchedDriver, Watcher
 from tests.sim.world import Node, World
 
 _RETENTION_US: Final = (SECOND, 4 * SECOND)
-
-
-class AppendRow(NamedTuple):
-    """One batch of a frame of appends."""
-
-    row: int
-    log_id: LogId
-    batch: bytes
-    deadline_us: int
 
 
 class SequencerNode(Node):
@@ -244,25 +234,18 @@ class SequencerNode(Node):
             self.loop.run_task(self._answer_control(json.loads(body), reply))
             return
         assert kind == "append", kind
-        if isinstance(body, bytes):
-            self.loop.run_task(self._answer_lane(body, reply))
-            return
-        rows = [row.row for row in body]
-        appends = [Append(row.log_id, row.deadline_us // MS, row.batch, NO_OPTIONS) for row in body]
-
-        async def send(ready: Any) -> None:
-            reply([(rows[index], result) for index, result in ready])
-
-        self.loop.run_task(self._frames._answer_frame(appends, send))
+        self.loop.run_task(self._answer_lane(body, reply))
 
     async def _answer_lane(self, body: bytes, reply: Reply) -> None:
         """A frame of a write proxy: pieces of its answer are numbered, the last one is empty."""
         numbers = itertools.count()
 
-        async def send(ready: Any) -> None:
-            reply((next(numbers), pack_results(ready)))
+        async def send(piece: bytes) -> None:
+            reply((next(numbers), piece))
 
-        await self._frames._answer_frame(parse_appends(body), send)
+        answered = self._frames.on_call("/s/append", body, send)
+        assert answered is not None
+        await answered
         reply((next(numbers), b""))
 
     async def _answer_control(self, request: dict[str, Any], reply: Reply) -> None:
