@@ -211,12 +211,12 @@ class NodeLoop:
         while self.ready and not self._node.is_paused:
             turn_count += 1
             assert turn_count < _TURN_COUNT_MAX, f"{self._node.name} goes round without end"
-            ready, self.ready = self.ready, deque()
-            life = self.life
-            for handle in ready:
+            ready, life = self.ready, self.life
+            for _ in range(len(ready)):
+                # What one that raises leaves behind waits: the end of the run calls it.
+                ready.popleft().call()
                 if self.life != life:
-                    break  # one of them was the end of the process
-                handle.call()
+                    break  # it was the end of the process
         if self.ready:
             self._node.after(0, _nothing)
 
