@@ -58,6 +58,7 @@ OWNERSHIP: Final = (
 )  # fmt: skip
 PROXIES: Final = (
     "proxy: redirects", "proxy: unreachable", "proxy: pauses", "proxy: retries", "proxy: repeats",
+    "session cut short", "session of appends ended", "session of appends: log_unavailable",
 )  # fmt: skip
 LIFE: Final = (
     "log node trimmed", "segments given up", "segment node removed", "ledgers dropped",

@@ -144,6 +144,10 @@ class Checkers:
         record = self._record(log_id)
         record.on_uncertain(now_us, client, append_id, is_under_way=is_under_way)
 
+    def on_sent_in_order(self, client: int, log_id: LogId, append_id: int, session: int) -> None:
+        """An append that was just invoked is the next one of a session: they lie in this order."""
+        self._record(log_id).on_sent_in_order(client, append_id, session)
+
     # --- demands: Q1, K1, U1, O3 -----------------------------------------------------------------
 
     def on_demand(

@@ -24,6 +24,7 @@ from uuid import UUID
 from duramen.ids import Incarnation
 from duramen.runtime.reading import bookies, cold_reads, log_reader, tail
 from duramen.runtime.sequencer import bookie_lanes, history, log_driver
+from duramen.units import SECOND
 from duramen.wire import bookie_calls
 from duramen_bookie import handlers, identity, storage
 from duramen_bookie.repair import inventory, pulling
@@ -42,6 +43,7 @@ from duramen_sequencer.repair import (
     worker,
 )
 from duramen_writeproxy import lanes
+from duramen_writeproxy.intake import session, stream_route
 from tests.sim import known_bytes
 from tests.sim.frames import Frames, ProxyFrames, SimFrame
 from tests.sim.reading.watched import WatchedCursor
@@ -80,6 +82,9 @@ class _Clock:
 
     def monotonic_ns(self) -> int:
         return self._world.now_us * 1_000
+
+    def perf_counter(self) -> float:
+        return self._world.now_us / SECOND
 
     def time_ns(self) -> int:
         return self._world.now_us * 1_000
@@ -219,6 +224,8 @@ def _list_bindings(world: World, seed: int) -> list[_Binding]:
         ),
         *(_Binding(lanes, name, getattr(proxies, name)) for name in _LANE_CODEC),
         _Binding(lanes, "FRAMES", _Silence()),
+        *(_Binding(session, name, _Silence()) for name in ("APPEND_SECONDS", "APPENDS")),
+        *(_Binding(m, "time", clock) for m in (session, stream_route)),
         _Binding(append_frames, "_SECONDS", _Silence()),
         _Binding(append_frames, "_APPENDS", _Silence()),
         _Binding(append_frames, "_BYTES", _Silence()),

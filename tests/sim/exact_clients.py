@@ -121,6 +121,10 @@ class ExactClient(Node):
         """Batches of the producer that has fewest in the log."""
         return min((producer.acknowledged_count for producer in self.producers), default=1 << 60)
 
+    def finish(self) -> None:
+        """Begin nothing any more."""
+        self.is_over = True
+
     # --- what they do ----------------------------------------------------------------------------
 
     def _act(self) -> None:

@@ -118,6 +118,7 @@ class LogRecord:
         self._end_key = 0
         self._own_end_keys: dict[int, int] = {}
         self._open_counts: dict[int, int] = {}
+        self._sessions: dict[tuple[int, int], list[_Append]] = {}
         self._invoked_count = 0
         """Records that anybody ever wanted to append."""
         self._tails: dict[int, int] = {}
@@ -141,6 +142,11 @@ class LogRecord:
         content.appends.append(append)
         self._appends[client, append_id] = append
         self._invoked_count += len(bodies)
+
+    def on_sent_in_order(self, client: int, append_id: int, session: int) -> None:
+        """A client's append is the next one of a session."""
+        appends = self._sessions.setdefault((client, session), [])
+        appends.append(self._appends[client, append_id])
 
     def on_acknowledge(
         self, now_us: int, client: int, append_id: int, dlsn: Dlsn, seq_num: int | None
@@ -294,6 +300,7 @@ class LogRecord:
         self._find_appends(complete)
         self._check_tails(complete)
         self._check_uncertain()
+        self._check_sessions()
 
     def read_ms(self, body: bytes) -> int:
         """The timestamp of a record: its client gives it that of the invocation."""
@@ -394,6 +401,14 @@ class LogRecord:
             elif before is not None:
                 is_later = append.seq_num > before.seq_num
                 self._check("O3", is_later, append, append.seq_num, "precedes", before)
+
+    def _check_sessions(self) -> None:
+        """O3: what of a session is in the log lies there in the order in which it was sent."""
+        for appends in self._sessions.values():
+            placed = [append for append in appends if append.seq_num >= 0]
+            for before, append in itertools.pairwise(placed):
+                is_later = append.seq_num > before.seq_num
+                self._check("O3", is_later, append, "lies before", before, "of its session")
 
     # --- judgement -------------------------------------------------------------------------------
 

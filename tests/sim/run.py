@@ -54,6 +54,7 @@ from tests.sim.reading.subscribers import Subscriber, SubscriberNode
 from tests.sim.repair.copies import CopyJudge
 from tests.sim.repair.copy_record import REPAIR
 from tests.sim.sequencers import SequencerNode
+from tests.sim.session_clients import SessionClient
 from tests.sim.tails import TailNode
 from tests.sim.trimming import Trimmer
 from tests.sim.workload import ClientNode
@@ -62,6 +63,9 @@ from tests.sim.world import Node, World
 CONVERGE_US: Final = 90 * SECOND
 """Longer than every time-out of the product that may have to pass one after the other: session
 expiry, calls, retries and scans for orphans."""
+
+SESSION_CLIENT: Final = 1
+"""The plain client that appends in sessions."""
 
 REPAIR_US: Final = 180 * SECOND
 """What failed again and again is tried again after a minute."""
@@ -141,7 +145,7 @@ class Run:
         self._heads: dict[LogId, tuple[Epoch, EntryId]] = {}
         self.cold_files = ColdFiles(world, seed) if options.archiver_count else None
         self.clients = [
-            ClientNode(
+            (SessionClient if i == SESSION_CLIENT else ClientNode)(
                 world,
                 i,
                 options=options,
@@ -311,7 +315,7 @@ class Run:
         if not self._wait(has_progress) and is_bound:
             raise Stuck("liveness", f"no appends after the faults: {self._format_logs()}")
         for client in clients:
-            client.is_over = True
+            client.run(client.life, client.finish)
         self._wait(lambda: not any(client.open for client in clients) and not self.exact.is_setting)
         for client in clients:
             assert not client.open, f"{client.name} waits for ever: {sorted(client.open)}"

@@ -2,14 +2,14 @@
 
 Each appends through a write proxy of its own (`write_proxy`), and says of each append what it
 knows: acknowledged, failed for certain, or uncertain. Client 0 waits for each answer before it goes
-on, the others do not.
+on, the others do not; client 1 sends all of its appends in sessions (`session_clients`).
 
 Called by `run`. Documented in docs/testing.md.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from duramen.errors import DuramenError
 from duramen.ids import Dlsn, LogId
@@ -49,6 +49,18 @@ class History(Protocol):
         is_under_way: bool = True,
     ) -> None: ...
 
+    def on_sent_in_order(
+        self, client: int, log_id: LogId, append_id: int, session: int
+    ) -> None: ...
+
+
+class Made(NamedTuple):
+    """An append that was invoked."""
+
+    append_id: int
+    batch: bytes
+    record_count: int
+
 
 class ClientNode(Node):
     """One client with its write proxy: appends to every log."""
@@ -72,9 +84,9 @@ class ClientNode(Node):
         self.is_over = False
         self.open: dict[int, LogId] = {}
         self.slow_factor = 1
+        self.history = history
         self.proxy = WriteProxy(self, network, store, sequencers)
         self._options = options
-        self._history = history
         self._append_count = 0
         self.begin_life()
         self.proxy.start()
@@ -87,16 +99,28 @@ class ClientNode(Node):
         world, options = self.world, self._options
         rng = world.rng
         count = 1 if self.is_sequential else 1 + rng.randrange(2 * options.appends_per_frame - 1)
-        if not (self.is_sequential and self.open):
-            log_id = LogId(1 + rng.randrange(len(options.logs)))
-            for _ in range(count):
-                self.loop.run_task(self._bring(log_id, *self._make(log_id)))
+        log_id = LogId(1 + rng.randrange(len(options.logs)))
+        if self.has_room(log_id):
+            self.send(log_id, [self._make(log_id) for _ in range(count)])
         rate = options.appends_per_s / (options.client_count + 1) / self.slow_factor
         gap_us = int(SECOND * (1 if self.is_sequential else options.appends_per_frame) / rate)
         self.after(world.between(0, 2 * gap_us), self._append)
 
-    def _make(self, log_id: LogId) -> tuple[int, bytes, int]:
-        """Invoke an append; gives its id, its batch, its records."""
+    def has_room(self, log_id: LogId) -> bool:
+        """Whether appends to this log may begin now."""
+        return not (self.is_sequential and self.open)
+
+    def send(self, log_id: LogId, appends: list[Made]) -> None:
+        """Send appends, each by itself."""
+        for made in appends:
+            self.loop.run_task(self._bring(log_id, made))
+
+    def finish(self) -> None:
+        """Begin no append any more."""
+        self.is_over = True
+
+    def _make(self, log_id: LogId) -> Made:
+        """Invoke an append."""
         self._append_count += 1
         append_id = self._append_count
         rng = self.world.rng
@@ -106,36 +130,42 @@ class ClientNode(Node):
             for number in range(1 + (rng.random() < 0.3))
         )
         self.open[append_id] = log_id
-        self._history.on_invoke(self.world.now_us, self.index, log_id, append_id, bodies)
+        self.history.on_invoke(self.world.now_us, self.index, log_id, append_id, bodies)
         self.world.counts["append invoked"] += 1
-        return append_id, encode_batch(bodies, self.world.now_us // MS), len(bodies)
+        return Made(append_id, encode_batch(bodies, self.world.now_us // MS), len(bodies))
 
-    async def _bring(self, log_id: LogId, append_id: int, batch: bytes, record_count: int) -> None:
+    async def _bring(self, log_id: LogId, made: Made) -> None:
         try:
-            result = await self.proxy.append(log_id, batch)
+            result = await self.proxy.append(log_id, made.batch)
         except DuramenError as error:
-            self._end(log_id, append_id, error)
+            self.end(
+                log_id, made.append_id, is_uncertain=error.uncertain,
+                is_under_way=is_under_way(error.facts),
+            )  # fmt: skip
             return
-        dlsn, seq_num = _place_of(result, record_count)
+        self.acknowledge(log_id, made.append_id, *_place_of(result, made.record_count))
+
+    # --- What clients know -----------------------------------------------------------------------
+
+    def acknowledge(self, log_id: LogId, append_id: int, dlsn: Dlsn, seq_num: int | None) -> None:
+        """An append has its place."""
         del self.open[append_id]
         self.acknowledged_count += 1
         self.world.counts["append acknowledged"] += 1
-        self._history.on_acknowledge(
-            self.world.now_us, self.index, log_id, append_id, dlsn, seq_num
-        )
+        self.history.on_acknowledge(self.world.now_us, self.index, log_id, append_id, dlsn, seq_num)
 
-    def _end(self, log_id: LogId, append_id: int, error: DuramenError) -> None:
+    def end(
+        self, log_id: LogId, append_id: int, *, is_uncertain: bool, is_under_way: bool = True
+    ) -> None:
         """An append was not acknowledged, and nobody tries it again."""
         del self.open[append_id]
-        now_us, history = self.world.now_us, self._history
-        if not error.uncertain:
+        now_us, history = self.world.now_us, self.history
+        if not is_uncertain:
             self.world.counts["append failed"] += 1
             history.on_fail(now_us, self.index, log_id, append_id)
             return
         self.world.counts["append uncertain"] += 1
-        history.on_uncertain(
-            now_us, self.index, log_id, append_id, is_under_way=is_under_way(error.facts)
-        )
+        history.on_uncertain(now_us, self.index, log_id, append_id, is_under_way=is_under_way)
 
 
 def _place_of(result: Stored, record_count: int) -> tuple[Dlsn, int | None]:

@@ -255,6 +255,15 @@ def put_off_what_was_decided(h: History) -> None:
     h.finish((1, 0, 0, 0, "y"), (1, 1, 0, 1, "x"))
 
 
+def turn_a_session_around(h: History) -> None:
+    h.invoke(1, "x", client=PIPELINED)
+    h.invoke(2, "y", client=PIPELINED)
+    h.send_in_order(1, 2)
+    h.ok(2, place(1, 0), 0)
+    h.uncertain(1)
+    h.finish((1, 0, 0, 0, "y"), (1, 1, 0, 1, "x"))
+
+
 def start_at_one(h: History) -> None:
     h.doubt(1, "x")
     h.finish((1, 0, 0, 1, "x"))
@@ -381,7 +390,7 @@ BAD: dict[str, tuple[Play, ...]] = {
     ),
     "O3": (
         turn_a_client_around, turn_a_pipelined_client_around, find_a_clients_doubt_in_front,
-        put_off_what_was_decided,
+        put_off_what_was_decided, turn_a_session_around,
     ),
     "G1": (
         start_at_one, leave_out_a_number, leave_out_an_entry, leave_out_a_slot,

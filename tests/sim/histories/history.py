@@ -91,6 +91,11 @@ class History:
         self.clients[append_id] = client
         self.checkers.on_invoke(self.tick(), client, log_id, append_id, bodies_of(text))
 
+    def send_in_order(self, *append_ids: int) -> None:
+        """These were sent in one session."""
+        for append_id in append_ids:
+            self.checkers.on_sent_in_order(self.clients[append_id], LOG, append_id, session=1)
+
     def ok(self, append_id: int, dlsn: Dlsn, seq_num: int | None) -> None:
         client = self.clients[append_id]
         self.checkers.on_acknowledge(self.tick(), client, LOG, append_id, dlsn, seq_num)

@@ -1,4 +1,4 @@
-"""Mutants of exactly-once appends: producers, conditions, tokens, and who may send again.
+"""Mutants of exactly-once appends: producers, conditions, tokens, sessions, who may send again.
 
 Part of `tests.sim.mutants`.
 """
@@ -16,11 +16,13 @@ from duramen.core.sequencer.exactly_once.snapshots import Snapshots
 from duramen.core.sequencer.ledger_writer import LedgerWriter
 from duramen.ids import EntryId, Epoch
 from duramen_writeproxy.appends import Appender
+from duramen_writeproxy.lanes import Lane
 from tests.sim.mutants.mutant import Mutant
 
 _follow_rebuild = CarriedState._follow_rebuild
 _cut = Snapshots.cut
 _append = Appender.append
+_append_together = Lane.append_together
 _settle = Admission.settle
 
 
@@ -70,6 +72,10 @@ async def _append_whatever_comes(self: Appender, *args: Any, **options: Any) -> 
     return await _append(self, *args, **{**options, "is_repeatable": True})
 
 
+async def _turn_around(self: Lane, log_id: Any, batches: Any, deadline: float) -> Any:
+    return (await _append_together(self, log_id, batches[::-1], deadline))[::-1]
+
+
 MUTANTS: Final[dict[str, Mutant]] = {
     "dedupe-lost-on-takeover": Mutant(
         "U1", "a new owner begins with an empty table",
@@ -105,5 +111,9 @@ MUTANTS: Final[dict[str, Mutant]] = {
     "redirect-after-time-out-duplicates": Mutant(
         "write.md", "a proxy sends again what may be in the log, and has no producer",
         ((Appender, "append", _append_whatever_comes),),
+    ),
+    "session-turned-around": Mutant(
+        "O3", "what a session sends together goes in another order",
+        ((Lane, "append_together", _turn_around),),
     ),
 }  # fmt: skip
