@@ -215,6 +215,8 @@ class Journal:
     async def close(self, *, clean: bool = True) -> None:
         """Commit what waits, write the end mark if `clean`, stop the threads, close the files.
 
+        What waits for space is dropped: nobody was told that it is stored.
+
         Raises:
             JournalPoisoned: the stop is not a clean one.
         """

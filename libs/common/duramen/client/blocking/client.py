@@ -579,8 +579,9 @@ class SyncLog:
             The `Mark` from which on the token holds.
 
         Raises:
-            Uncertain: the token may have been set, or come to be. A retry without `expected` is
-                safe; one with `expected` may be refused by its own first try.
+            Uncertain: the token may have been set, or come to be, also after others have set
+                theirs: name `expected` where there are others. A retry without it sets the same
+                token again; one with it may be refused by its own first try.
             DuramenError: nothing was set. `fencing_token_mismatch`, `log_ended`, `log_held`,
                 `invalid_argument`: a retry is refused again. `window_full`, `not_enough_bookies`: a
                 retry is safe. Those of `SyncLog`.
