@@ -10,6 +10,8 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from duramen.core.entry_ranges import EntryRanges
 from duramen.core.quorum import Quorum
 from duramen.core.segment import Fragment, Segment, SegmentState, Totals
@@ -39,6 +41,7 @@ from duramen_sequencer.repair.auditor import Auditor
 from duramen_sequencer.repair.commits import Commits, settled_fragment
 from duramen_sequencer.repair.copying import Copier
 from duramen_sequencer.repair.readings import Notes, OwedNote
+from duramen_sequencer.repair.rebalancing import Rebalancing
 from duramen_sequencer.repair.rounds import Round, Rounds
 from duramen_sequencer.repair.worker import Done, RepairWorker
 from tests.pauses import stay
@@ -97,6 +100,26 @@ def test_no_bookie_gets_a_second_copy_by_a_new_life() -> None:
         swap: Any = type("Swap", (), {"old": member(0), "new": member(2, life="b")})
         assert not await Commits(world.link).swap(LOG, EPOCH, FIRST, swap)
         assert await world.read() == CLOSED
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("before", "kept"), [(encode_node({"tolerance": 0.1, "only": "r1"}), "r1"), (b"no JSON", None)]
+)
+def test_a_rebalance_that_is_asked_again_keeps_what_a_newer_version_wrote(
+    before: bytes, kept: str | None
+) -> None:
+    async def scenario() -> None:
+        world = World()
+        await world.store.start()
+        await world.store.create(PATHS.rebalance, before, make_parents=True)
+        commits = Commits(world.link)
+        await Rebalancing(world.store, PATHS, commits, cast(Any, None)).request(0.3)
+        stored = await world.store.get(PATHS.rebalance)
+        assert stored is not None
+        node = read_node(stored.data)
+        assert (node["tolerance"], node.get("only")) == (0.3, kept)
 
     asyncio.run(scenario())
 

@@ -37,6 +37,7 @@ from duramen.runtime.stores.metadata_store import (
 )
 from duramen.wire.metadata_json import (
     BookieNode,
+    MetadataJsonError,
     encode_bookie,
     encode_node,
     encode_segment,
@@ -243,7 +244,9 @@ class Commits:
         raise DuramenError("metadata_unavailable", f"{path} changes too often: try again")
 
     async def put(self, path: str, fields: Mapping[str, Any] | None) -> None:
-        """Make a node hold `fields`, whatever it held; None: remove it.
+        """Make a node hold `fields`, beside those that are not known here; None: remove it.
+
+        What no node of this schema is goes.
 
         Raises:
             DuramenError: `metadata_unavailable`; MetadataError: it may be applied or not.
@@ -255,7 +258,8 @@ class Commits:
                 if stored is None and fields is not None:
                     await self._store.create(path, encode_node(fields), make_parents=True)
                 elif stored is not None and fields is not None:
-                    await self._store.set(path, encode_node(fields), version=stored.version)
+                    data = encode_node(fields, _read_kept(stored.data))
+                    await self._store.set(path, data, version=stored.version)
                 elif stored is not None:
                     await self._store.delete(path, version=stored.version)
             except (Conflict, OutcomeUnknown):
@@ -309,3 +313,11 @@ def settled_fragment(segment: Segment, first_entry: EntryId) -> Fragment | None:
         return None
     fragments = segment.fragments if segment.is_closed else segment.fragments[:-1]
     return next((f for f in fragments if f.first_entry == first_entry), None)
+
+
+def _read_kept(data: bytes) -> dict[str, Any]:
+    """Fields of a node that is written over."""
+    try:
+        return read_node(data)
+    except MetadataJsonError:
+        return {}
