@@ -14,7 +14,7 @@ import contextlib
 import gc
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from duramen.config import LogConfig
@@ -228,10 +228,14 @@ class Run:
     def play(self) -> Result:
         """Both phases; a violation is told in the result."""
         with virtual_time(self.world, self.seed):
+            result = self._play()
             try:
-                return self._play()
-            finally:
                 self._tear_down()
+            except (Violation, AssertionError) as error:
+                # What ends goes on from whatever was found: only the first finding counts.
+                found = f"at the end: {_format_violation(error)}"
+                result = replace(result, violation=result.violation or found)
+            return result
 
     def _tear_down(self) -> None:
         """What was to be judged has been; only what is left to finalizers must not act."""

@@ -36,6 +36,9 @@ class Violation(Exception):
         self.code = code
         self.text = text
 
+    def __reduce__(self) -> tuple[type[Violation], tuple[str, str]]:
+        return type(self), (self.code, self.text)  # between processes
+
 
 class Tally:
     """Counts the checks made for each code; what fails is put into words only then."""
