@@ -39,7 +39,15 @@ PATIENCE_US: Final = 60 * SECOND
 append that went to the wrong one comes to its time-out, one after the other; and that twice."""
 
 DEPOSED_US: Final = 15 * SECOND
-"""How long a recoverer may take for its own what another has: three looks and an answer."""
+"""How long somebody may take for its own what another has: three looks and an answer."""
+
+_OWNED_US: Final = 6 * SECOND
+"""What a deposed owner has for its takeovers and some appends, before it is cut off."""
+
+_LIKE_AN_OWNER: Final = (
+    LogState.RECOVERING, LogState.REBUILDING, LogState.ACTIVE, LogState.DRAINING,
+)  # fmt: skip
+"""A core in them keeps clients' appends."""
 
 _CALM_US: Final = (4 * SECOND, 10 * SECOND)
 _SPANS_US: Final = (2 * MINUTE, 2 * MINUTE, 3 * MINUTE, 5 * MINUTE)
@@ -66,7 +74,9 @@ class Standing(NamedTuple):
     span_us: int
     is_served: bool
     deposed: str = ""
-    """Takes every log over while its bookies are silent, and then another one does."""
+    """Has every log when its bookies fall silent, and then another one takes them over."""
+    is_owner: bool = False
+    """It took them over before that, and serves them; else it is recovering them."""
 
 
 class HeardCheckers(Checkers):
@@ -115,7 +125,10 @@ def draw_standing(rng: random.Random, sequencers: list[str], bookies: list[str])
         name = rng.choice(sequencers)
         links = [link for bookie in bookies for link in (Cut(name, bookie), Cut(bookie, name))]
         at_us = rng.randrange(*_CALM_US)
-        return Standing("deposed", tuple(links), at_us, MINUTE, is_served=True, deposed=name)
+        return Standing(
+            "deposed", tuple(links), at_us, MINUTE, is_served=True, deposed=name,
+            is_owner=draw < 0.035,
+        )  # fmt: skip
     hit = list(sequencers)
     rng.shuffle(hit)
     if is_served:
@@ -168,14 +181,18 @@ class StandingRun(Run):
         standing, world = self.standing, self.world
         world.note("nemesis", f"standing {standing.kind}", *[f"{a}→{b}" for a, b in standing.cuts])
         world.counts[f"standing: {standing.kind}{'' if standing.is_served else ', everybody'}"] += 1
-        for source, target in standing.cuts:
-            self.network.cut(source, target, world.now_us + standing.span_us)
         if standing.is_served:
             world.at(SECOND, self._look)
         if standing.deposed:
             self._depose()
+        world.at(_OWNED_US if standing.is_owner else 0, self._cut_links)
         if not standing.cuts:
             self._break_again()
+
+    def _cut_links(self) -> None:
+        standing = self.standing
+        for source, target in standing.cuts:
+            self.network.cut(source, target, self.world.now_us + standing.span_us)
 
     def _break_again(self) -> None:
         """The core of some log meets a fault of its own, wherever the log is, whatever it does."""
@@ -188,12 +205,14 @@ class StandingRun(Run):
                 sequencer.run(sequencer.life, driver.stop_at, InjectedFault("of its own"))
 
     def _depose(self) -> None:
-        """Every owner dies, the one that is cut off takes over, then another one does."""
+        """The one that is cut off takes over, then another one does."""
         world, deposed = self.world, self.sequencers[self.standing.deposed]
         pending_owner = next(each for each in self.sequencers.values() if each is not deposed)
-        for sequencer in self.sequencers.values():
-            sequencer.crash()
-            world.at(500 * MS, sequencer.start)
+        if not self.standing.is_owner:
+            # Each log has to be recovered, which needs bookies.
+            for sequencer in self.sequencers.values():
+                sequencer.crash()
+                world.at(500 * MS, sequencer.start)
         for number in range(len(self.options.logs)):
             world.at(SECOND, self._take_over, deposed, LogId(number + 1))
             world.at(9 * SECOND, self._take_over, pending_owner, LogId(number + 1))
@@ -208,9 +227,10 @@ class StandingRun(Run):
         for log_id, driver in deposed.drivers.items():
             owner = self.store.find(PATHS.owner(log_id))
             is_others = owner is not None and read_node(owner.data)["sequencer"] != deposed.name
-            if is_others and driver.core.state in (LogState.RECOVERING, LogState.REBUILDING):
+            if is_others and driver.core.state in _LIKE_AN_OWNER:
                 raise Stuck("deposed", f"{deposed.name} counts as owner still: {driver.core!r}")
-        self.world.counts["deposed recoverer looked at"] += 1
+        kind = "owner" if self.standing.is_owner else "recoverer"
+        self.world.counts[f"deposed {kind} looked at"] += 1
 
     def _look(self) -> None:
         """Every log goes on."""

@@ -53,5 +53,6 @@ def test_the_sweep_met_what_it_must_meet(sweep: list[Result]) -> None:
     total = {name: sum(result.counts[name] for result in sweep) for name in met}
     assert total["log given up for want of bookies"] >= 5
     assert total["deposed recoverer looked at"] >= 1
+    assert total["deposed owner looked at"] >= 1
     assert total["log stopped by a broken invariant"] >= 5
     assert max(result.simulated_us for result in sweep) >= 60 * MINUTE

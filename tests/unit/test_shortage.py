@@ -15,6 +15,7 @@ import pytest
 
 from duramen.config import parse_log_config
 from duramen.core.quorum import Quorum
+from duramen.core.segment import SegmentState
 from duramen.core.sequencer import effects as fx
 from duramen.core.sequencer.effects import CommitOutcome
 from duramen.core.sequencer.exactly_once.stamps import Stamp
@@ -22,16 +23,23 @@ from duramen.core.sequencer.ledger_writer import WriterState
 from duramen.core.sequencer.log_state import LogState
 from duramen.core.status import BookieStatus
 from duramen.ids import EntryId, epoch_of
-from duramen.limits import APPEND_TIMEOUT_US, PROBE_INTERVAL_US, SHORTAGE_GRACE_US
+from duramen.limits import (
+    APPEND_TIMEOUT_US,
+    PROBE_INTERVAL_US,
+    SHORTAGE_GRACE_US,
+    TAKEOVER_LOOK_US,
+)
 from duramen.units import MS, SECOND
 from tests.unit.core_fakes import FakeStore
 from tests.unit.exact_log import Log
 from tests.unit.nodes import make_log
-from tests.unit.sequencer_driver import Driver, codes
+from tests.unit.sequencer_driver import OTHER, Driver, codes
 from tests.unit.writer_driver import Driver as WriterDriver
 from tests.unit.writer_driver import member
 
 TICK_US = 100 * MS
+LOOK_US = TAKEOVER_LOOK_US + PROBE_INTERVAL_US
+"""A look at the nodes comes so long after the one before, at most."""
 TIMEOUT = BookieStatus.TIMEOUT
 NOT_ENOUGH, UNCERTAIN = "not_enough_bookies", "append_uncertain"
 
@@ -240,6 +248,79 @@ def test_an_ack_set_is_lacking_exactly_if_none_is_left_of_those_of_the_next_entr
             is_lacking = len(left) < quorum.ack_quorum
             assert driver.writer.lacks_ack_set == is_lacking, (down, quorum)
             assert driver.writer.has_room == (not is_lacking)
+
+
+# --- What bookies do not tell --------------------------------------------------------------------
+
+
+def begin_shortage() -> Shorted:
+    """Two of three bookies fall silent, and one append is sent, another waits."""
+    log = Shorted()
+    log.down = ("b1", "b2")
+    log.append()
+    log.run(TICK_US)
+    log.append()
+    return log
+
+
+def test_an_owner_without_an_ack_set_reads_its_nodes_and_gives_up_what_is_anothers() -> None:
+    log = begin_shortage()
+    driver = log.driver
+    other = Driver(driver.store, OTHER)
+    other.core.take_over(0)
+    other.read()
+    other.commit()
+    log.run(LOOK_US)
+    driver.read()
+    assert driver.state() is LogState.IDLE
+    assert driver.core.reason == "a newer epoch was opened by another sequencer"
+    assert sorted(codes(driver)) == [(1, UNCERTAIN), (2, NOT_ENOUGH)]
+
+
+def test_an_owner_without_an_ack_set_is_fenced_by_a_mark() -> None:
+    log = begin_shortage()
+    driver = log.driver
+    log.run(LOOK_US)
+    segment = driver.core.writer.segment
+    marked = replace(segment, state=SegmentState.IN_RECOVERY)
+    view = driver.store.view()
+    driver.read(replace(view, segments=((marked, 1),)))
+    assert driver.state() is LogState.READING and driver.core.reason != ""
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_look_that_shows_nothing_new_changes_nothing_and_is_repeated(fails: bool) -> None:
+    log = begin_shortage()
+    driver = log.driver
+    for _ in range(3):
+        log.run(LOOK_US)
+        driver.read(fails=fails)
+        assert driver.state() is LogState.ACTIVE
+    log.down = ()
+    log.run(PROBE_INTERVAL_US + TICK_US)
+    last = log.append()
+    log.run(LOOK_US)
+    assert last in [one for one, _, _ in log.done()]
+    assert driver.take(fx.ReadMetadata) == [], "nobody is missed any more"
+
+
+def test_a_close_is_not_disturbed_by_a_look() -> None:
+    """A look that is under way when the log rolls is not heard: the close reads for itself."""
+    log = begin_shortage()
+    driver = log.driver
+    log.run(LOOK_US)
+    (look,) = driver.take(fx.ReadMetadata)
+    log.down = ()
+    log.run(PROBE_INTERVAL_US + TICK_US)
+    driver.core.request_roll()
+    assert driver.state() is LogState.ACTIVE
+    log.run(TICK_US)
+    assert driver.state() is LogState.CLOSING
+    driver.core.on_metadata(look.token, None, driver.now_us)
+    assert driver.state() is LogState.CLOSING
+    driver.read()
+    driver.commit()
+    assert driver.state() is LogState.ACTIVE and driver.core.roll_count == 1
 
 
 # --- The word of what is waited for --------------------------------------------------------------

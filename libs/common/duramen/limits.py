@@ -80,8 +80,9 @@ RETRY_BACKOFF: Final = Backoff(RETRY_DELAY_US, RETRY_DELAY_MAX_US)
 """From the one to the other."""
 
 TAKEOVER_LOOK_US: Final = 4 * SECOND
-"""How often a sequencer that recovers or rebuilds reads its log's nodes again: longer than a
-healthy takeover lasts, and short enough to leave another owner a part of an append's time."""
+"""How often a sequencer that recovers, rebuilds or lacks an ack set reads its log's nodes again:
+longer than a healthy takeover lasts, and short enough to leave another owner a part of an append's
+time."""
 
 OWED_BYTES_MAX_PER_LOG: Final = 64 * MIB
 """Entries that one log keeps in memory for members that missed them (R9)."""

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from duramen.core.ownership import relief
 from duramen.core.ownership.relief import Reliefs
+from duramen.core.sequencer.epoch import open_epoch
 from duramen.core.sequencer.own_changes import OwnChanges
 from tests.sim.mutants.mutant import Mutant
 
@@ -31,6 +32,10 @@ MUTANTS: Final[dict[str, Mutant]] = {
     "recoverer-never-reads-again": Mutant(
         "ownership.md", "a recovery that bookies do not let go on asks them alone",
         ((OwnChanges, "look_later", _never),), is_standing=True,
+    ),
+    "deposed-owner-never-looks": Mutant(
+        "ownership.md", "an owner whose bookies do not tell it of another asks them alone",
+        ((open_epoch, "find_loss", _never),), is_standing=True,
     ),
     "cut-off-owner-keeps-its-log": Mutant(
         "ownership.md", "an owner without an ack set keeps a log that others could serve",

@@ -283,7 +283,7 @@ class LogSequencer:
     @property
     def _changing_part(self) -> Takeover | OpenEpoch:
         """Which of the two reads and changes the log's nodes: a takeover, as long as there is one,
-        else the open epoch for its close.
+        else the open epoch.
         """
         part = self.takeover or self.open_epoch
         assert part is not None, self
@@ -326,15 +326,11 @@ class LogSequencer:
         self.pipeline.on_timer(now_us, code, detail, is_vain=is_vain)
         self._follow_rebuild(now_us)
         if self.open_epoch is not None:
-            self.open_epoch.writer.on_timer(now_us)
-            self._follow(self.open_epoch.follow_writer(now_us), now_us)
+            self._follow(self.open_epoch.on_timer(now_us), now_us)
         self.older.on_timer(now_us)
         self._follow_older(now_us)
         if self.changes.retry_at_us is not None and now_us >= self.changes.retry_at_us:
-            if self.takeover is not None:
-                self.takeover.read_again()
-            else:
-                self.changes.read()
+            self._changing_part.read_again()
         self.pump(now_us)
 
     # --- what the parts come to ------------------------------------------------------------------

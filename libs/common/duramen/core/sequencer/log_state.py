@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from duramen.core.log_node import Ending
-from duramen.core.segment import Segment
+from duramen.core.segment import Segment, SegmentState
 from duramen.core.sequencer.effects import LogView
+from duramen.ids import Epoch
 
 
 class LogState(enum.Enum):
@@ -92,6 +93,9 @@ class GivenUp(NamedTuple):
     """1 if another sequencer took what was ours."""
 
 
+NEWER_EPOCH: Final = GivenUp("a newer epoch was opened by another sequencer", 1)
+
+
 class Left(NamedTuple):
     """Nothing is left to do here.
 
@@ -102,3 +106,12 @@ class Left(NamedTuple):
 
 
 Outcome = Opened | TakenOver | Closed | Fenced | GivenUp | Left
+
+
+def find_loss(view: LogView, epoch: Epoch) -> Fenced | GivenUp | None:
+    """What the log's nodes say of an open epoch of ours; None: it is ours as before."""
+    if not view.segments or view.segments[-1][0].epoch != epoch:
+        return NEWER_EPOCH
+    if view.segments[-1][0].state is not SegmentState.OPEN:
+        return Fenced("the segment is no longer open")
+    return None

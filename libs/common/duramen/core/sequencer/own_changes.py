@@ -99,8 +99,8 @@ class OwnChanges:
         self._retry_delay_us = RETRY_BACKOFF.next_us(self._retry_delay_us)
 
     def look_later(self, now_us: int) -> None:
-        """Read again in a while, if nothing else is read or waited for before."""
-        if self._token is None:
+        """Read again in a while, if nothing is read or waited for yet."""
+        if self._token is None and self.retry_at_us is None:
             self.retry_at_us = now_us + TAKEOVER_LOOK_US
 
     def rest(self) -> None:

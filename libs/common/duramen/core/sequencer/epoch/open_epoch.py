@@ -29,6 +29,7 @@ from duramen.core.sequencer.log_state import (
     Intent,
     LogState,
     Outcome,
+    find_loss,
 )
 from duramen.core.sequencer.own_changes import OwnChanges
 from duramen.core.sequencer.proposals import Proposal, rule_of
@@ -139,6 +140,22 @@ class OpenEpoch:
         self.writer.on_bookies_changed(now_us)
         return self.follow_writer(now_us)
 
+    def on_timer(self, now_us: int) -> Outcome | None:
+        """Time has passed. While no ack set answers, only the nodes may tell that it is lost
+        (docs/protocol/ownership.md "A deposed owner that nobody tells").
+        """
+        self.writer.on_timer(now_us)
+        if self.writer.lacks_ack_set and self.state is not LogState.EARLY:
+            self._changes.look_later(now_us)
+        return self.follow_writer(now_us)
+
+    def read_again(self) -> None:
+        """A pause in closing is over, or it is time for a look, if bookies are missing still."""
+        if self.state is LogState.CLOSING or self.writer.lacks_ack_set:
+            self._changes.read()
+        else:
+            self._changes.rest()
+
     def configure(self, config: LogConfig) -> None:
         """The log's configuration holds at once where it can, else after a roll."""
         self._end.configure(config)
@@ -196,8 +213,9 @@ class OpenEpoch:
         return self.follow_writer(now_us)
 
     def on_metadata(self, view: LogView | None, now_us: int) -> Outcome | None:
-        """The nodes before the closing `multi()`, or after one of unknown fate."""
-        assert self.state is LogState.CLOSING, self
+        """The nodes before the closing `multi()`, after one of unknown fate, or for a look."""
+        if self.state is not LogState.CLOSING:
+            return None if view is None else find_loss(view, self.number)
         if view is None:
             return self._on_unsent(now_us)
         assert not self.writer.window, self

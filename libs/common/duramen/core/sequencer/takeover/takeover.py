@@ -14,12 +14,11 @@ Called by `log_sequencer`. Source: docs/protocol/recovery.md "Takeover", R2, R3,
 
 from __future__ import annotations
 
-from duramen.core.segment import SegmentState
 from duramen.core.sequencer.context import SequencerContext
 from duramen.core.sequencer.effects import CommitOutcome, LogView
 from duramen.core.sequencer.exactly_once.carried_state import CarriedState
 from duramen.core.sequencer.log_state import (
-    Fenced,
+    NEWER_EPOCH,
     GivenUp,
     Intent,
     Left,
@@ -27,14 +26,13 @@ from duramen.core.sequencer.log_state import (
     Opened,
     Outcome,
     TakenOver,
+    find_loss,
 )
 from duramen.core.sequencer.own_changes import OwnChanges
 from duramen.core.sequencer.proposals import propose_new_epoch
 from duramen.core.sequencer.shortage import TAKEN_OVER
 from duramen.core.sequencer.takeover.older_epochs import UNRECOVERED_EPOCH_MAX, OlderEpochs
 from duramen.ids import Epoch
-
-_NEWER_EPOCH = GivenUp("a newer epoch was opened by another sequencer", 1)
 
 
 class Takeover:
@@ -166,7 +164,7 @@ class Takeover:
         self.reason = ""
         mine = self._changes.find_segment(view)
         if mine is not None and view.segments[-1] != mine:
-            return _NEWER_EPOCH
+            return NEWER_EPOCH
         if mine is not None and view.segments[0] == mine:
             self.state = LogState.REBUILDING
             return self._begin_rebuild(view, now_us)
@@ -199,10 +197,8 @@ class Takeover:
     def _on_read_while_early(self, view: LogView, own: Epoch, now_us: int) -> Outcome | None:
         """An older epoch was closed, or all of them are."""
         self._changes.learn(view)
-        if not view.segments or view.segments[-1][0].epoch != own:
-            return _NEWER_EPOCH
-        if view.segments[-1][0].state is not SegmentState.OPEN:
-            return Fenced("the segment is no longer open")
+        if (loss := find_loss(view, own)) is not None:
+            return loss
         if len(view.segments) == 1:
             return self._begin_rebuild(view, now_us)
         self._changes.look_later(now_us)
